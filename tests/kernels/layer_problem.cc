@@ -1,5 +1,6 @@
 #include "tests/kernels/layer_problem.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -116,6 +117,17 @@ PackedRows::PackedRows(const std::vector<Rows>& rows, const LayerWeights& weight
   step.token_counts = token_counts.data();
   step.hidden_states = x.data();
   step.output = y.data();
+}
+
+StageInParams PackedRows::Staged(void* device, void* host) const {
+  std::ranges::copy(x, static_cast<float*>(host));
+  return {.device = device,
+          .host = host,
+          .bytes = staged_bytes(),
+          .batch = step.batch,
+          .token_counts = step.token_counts,
+          .log_lengths = log_lengths.data(),
+          .base_slots = step.base_slots};
 }
 
 }  // namespace gdn

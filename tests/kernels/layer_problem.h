@@ -71,6 +71,11 @@ struct PackedRows {
   PackedRows(const PackedRows&) = delete;
   PackedRows& operator=(const PackedRows&) = delete;
 
+  // Bytes of the inputs, in whole lines: StageIn brings the arrays behind them.
+  size_t staged_bytes() const { return (x.size() * sizeof(float) + 63) / 64 * 64; }
+  // Writes the inputs to `host`. StageIn brings them and the arrays to `device`.
+  StageInParams Staged(void* device, void* host) const;
+
   std::vector<int32_t> cu_seqlens{0};
   std::vector<int32_t> slots;
   std::vector<int64_t> token_counts;

@@ -49,18 +49,10 @@ struct Decode {
 
   // Arrays come with the inputs, or, where not `staged`, when operators ask.
   void Issue(Backend& backend, GdnLayerRunner& runner, bool staged = true) {
-    const size_t bytes = (packed.x.size() * sizeof(float) + 63) / 64 * 64;
-    ASSERT_LE(bytes + backend.BatchArrayBytes(packed.step.batch.sequences), Memory::kBytes);
+    ASSERT_LE(packed.staged_bytes() + backend.BatchArrayBytes(packed.step.batch.sequences), Memory::kBytes);
     ASSERT_EQ(backend.UseThread(), absl::OkStatus());
     if (staged) {
-      std::copy(packed.x.begin(), packed.x.end(), static_cast<float*>(memory->host_in.data()));
-      ASSERT_EQ(backend.StageIn({.device = memory->in.data(),
-                                 .host = memory->host_in.data(),
-                                 .bytes = bytes,
-                                 .batch = packed.step.batch,
-                                 .token_counts = packed.step.token_counts,
-                                 .log_lengths = packed.log_lengths.data()}),
-                absl::OkStatus());
+      ASSERT_EQ(backend.StageIn(packed.Staged(memory->in.data(), memory->host_in.data())), absl::OkStatus());
     } else {
       ASSERT_EQ(backend.CopyIn(memory->in.data(), packed.x.data(), packed.x.size() * sizeof(float)), absl::OkStatus());
     }

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -54,20 +53,13 @@ class LayerLaps : public testing::TestWithParam<StreamPace> {
  private:
   static void Decode(Backend& backend, GdnLayerRunner& runner, PackedRows& packed, bool staged,
                      std::vector<float>& outputs) {
-    const size_t bytes = (packed.x.size() * sizeof(float) + 63) / 64 * 64;
+    const size_t bytes = packed.staged_bytes();
     const DeviceBuffer in = *DeviceBuffer::Make(backend, bytes + backend.BatchArrayBytes(kSlots));
     const DeviceBuffer out = *DeviceBuffer::Make(backend, packed.y.size() * sizeof(float));
     const HostBuffer host = *HostBuffer::Make(backend, bytes + backend.BatchArrayBytes(kSlots));
     ASSERT_EQ(backend.UseThread(), absl::OkStatus());
     if (staged) {
-      std::ranges::copy(packed.x, static_cast<float*>(host.data()));
-      ASSERT_EQ(backend.StageIn({.device = in.data(),
-                                 .host = host.data(),
-                                 .bytes = bytes,
-                                 .batch = packed.step.batch,
-                                 .token_counts = packed.step.token_counts,
-                                 .log_lengths = packed.log_lengths.data()}),
-                absl::OkStatus());
+      ASSERT_EQ(backend.StageIn(packed.Staged(in.data(), host.data())), absl::OkStatus());
     } else {
       ASSERT_EQ(backend.CopyIn(in.data(), packed.x.data(), packed.x.size() * sizeof(float)), absl::OkStatus());
     }

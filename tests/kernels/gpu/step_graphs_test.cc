@@ -25,8 +25,6 @@ using gpu::StepGraphs;
 
 constexpr int32_t kSlots = 4;
 
-size_t WholeLines(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 // A layer's sessions on a GPU backend of their own, stepped as the server does: rows and arrays come by StageIn.
 class Served {
  public:
@@ -50,17 +48,9 @@ class Served {
                             std::vector<int32_t>* base_slots = nullptr) {
     PackedRows packed(rows, problem_.weights(), problem_.pool().view());
     if (base_slots != nullptr) packed.step.base_slots = base_slots->data();
-    const size_t bytes = WholeLines(packed.x.size() * sizeof(float));
-    std::memcpy(host_.data(), packed.x.data(), packed.x.size() * sizeof(float));
+    const StageInParams inputs = packed.Staged(in_.data(), host_.data());
     EXPECT_EQ(backend_->UseThread(), absl::OkStatus());
-    EXPECT_EQ(staged ? backend_->StageIn({.device = in_.data(),
-                                          .host = host_.data(),
-                                          .bytes = bytes,
-                                          .batch = packed.step.batch,
-                                          .token_counts = packed.token_counts.data(),
-                                          .log_lengths = packed.log_lengths.data(),
-                                          .base_slots = packed.step.base_slots})
-                     : backend_->StagePiece(in_.data(), host_.data(), bytes),
+    EXPECT_EQ(staged ? backend_->StageIn(inputs) : backend_->StagePiece(in_.data(), host_.data(), inputs.bytes),
               absl::OkStatus());
     packed.step.hidden_states = in_.floats();
     packed.step.output = out_.floats();

@@ -1,4 +1,4 @@
-// What ids and free texts of the API may look like, wherever they come from: a request, a state file, a tier.
+// The ids and free texts that the API accepts, from a request, a state file or a tier alike.
 //
 // Thread safety: pure functions. Ownership: none.
 //

@@ -15,7 +15,7 @@
  *
  * Errors: functions that return int return GDN_OK or another gdn_code. gdn_last_error() then says what was wrong, what
  * was expected and what to do. Arguments are checked, and memory is acquired, before a state is touched, so a step that
- * fails leaves its states as they were. Where a call fails all the same when it may have changed a state for good, the
+ * fails leaves its states as they were. If a call fails all the same when it may have changed a state for good, the
  * state is lost: calls that read it return GDN_DATA_LOSS (STATE_LOST) until gdn_slots_zero, gdn_state_import,
  * gdn_state_set or a copy gives the slot another. Values are not checked: a NaN stays in its own sequence.
  *

@@ -32,7 +32,7 @@ struct gdn_context {
   std::unique_ptr<gdn::GdnLayerRunner> runner;
 };
 
-// In place of a log's length: the slot's state is not known, for what was writing it has failed.
+// Stands for a log's length if the slot's state is not known, because the call that was writing it has failed.
 inline constexpr int32_t kLostState = -1;
 
 struct gdn_pool {

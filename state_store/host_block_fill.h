@@ -1,4 +1,4 @@
-// For tests: what blocks of HostBlockPools hold when they are taken.
+// Tests choose the bytes that blocks of HostBlockPools hold when they are taken.
 //
 // Thread safety: safe from any thread; of the whole process.
 //

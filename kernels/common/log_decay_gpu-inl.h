@@ -11,7 +11,7 @@
 
 namespace gdn::gpu {
 
-// By a comparison: fmaxf would return the bound for a NaN.
+// Compares, because fmaxf would return the bound for a NaN.
 __device__ __forceinline__ float ClampLogDecay(float g) { return g < kLowestLogDecay ? kLowestLogDecay : g; }
 
 // e^g of one token. The scan multiplies the state by thousands of them, so an error that always has one sign adds up:

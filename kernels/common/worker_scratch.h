@@ -66,7 +66,7 @@ class ScratchArena {
 
 class WorkerScratch {
  public:
-  // What Make takes of an arena.
+  // The number of floats that Make takes from an arena.
   static int64_t Floats(int workers, int64_t floats) { return workers * PieceFloats(floats); }
 
   // `floats` for each worker, all zero: of the arena in use if it has room, else allocated. RESOURCE_EXHAUSTED

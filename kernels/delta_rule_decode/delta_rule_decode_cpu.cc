@@ -152,7 +152,7 @@ int64_t ScratchFloats(const LayerDims& dims, int64_t entries) {
                                   : HWY_NAMESPACE::HeadLog::ScratchFloats(dims, entries);
 }
 
-// Of a worker.
+// The scratch of one worker, in floats.
 int64_t PieceFloats(const DeltaRuleDecodeParams& params) {
   const LayerDims& dims = params.rule.pool.layout.dims();
   const int64_t draft_floats = params.draft ? int64_t{dims.key_dim} * dims.value_dim : 0;

@@ -1,6 +1,6 @@
 // The gates on the CPU, a vector at a time: of heads that have one decay each, or of a head's channels, which share its
-// A_log. What fills no vector is computed one by one. exp and log1p are Highway's: the C library's would change bits
-// with every update of it.
+// A_log. Values that fill no vector are computed one by one. exp and log1p are Highway's: the C library's would change
+// bits with every update of it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gating/gating_cpu.cc"
 #include "hwy/foreach_target.h"

@@ -30,7 +30,7 @@ void ZeroNewLogEntries(const DeltaRuleDecodeParams& params, int32_t sequence) {
   }
 }
 
-// Where the decode folds, the base that it read becomes that of the slot.
+// If the decode folds, the base that it read becomes that of the slot.
 void CopyFoldedBase(const DeltaRuleDecodeParams& params, int32_t sequence) {
   if (params.base_slots == nullptr || params.draft) return;
   const StatePoolView& pool = params.rule.pool;
@@ -42,8 +42,8 @@ void CopyFoldedBase(const DeltaRuleDecodeParams& params, int32_t sequence) {
   std::memcpy(pool.slot(to), pool.slot(from), static_cast<size_t>(pool.layout.base_bytes()));
 }
 
-// Every operator checks its params as a real one does, so that the service around it takes the same way. What goes out
-// of the process is written all the same, with zeros: memory that is used again holds other callers' data.
+// Every operator checks its params as a real one does, so that the service around it takes the same way. Outputs that
+// leave the process are written all the same, with zeros: memory that is used again holds other callers' data.
 class NullBackend final : public Backend {
  public:
   NullBackend() {

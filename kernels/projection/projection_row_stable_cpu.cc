@@ -297,7 +297,7 @@ struct RowStablePlan {
   int64_t PackedFloats(const ProjectionParams& params) const {
     return params.rows * (params.weight.cols + kMaxPadding);
   }
-  // Of a worker each.
+  // The next two are for one worker.
   int64_t SumFloats(const ProjectionParams& params) const { return narrow ? params.rows * outputs_per_task : 0; }
   int64_t WidenedFloats(const ProjectionParams& params) const {
     return widen ? WidenedOutputs(params.weight.cols) * params.weight.cols : 0;

@@ -315,7 +315,7 @@ bool IsLayerField(string_view field) {
   constexpr string_view kPrefixes[] = {"linear_",      "gdn_",       "kda_",           "delta_",
                                        "gated_delta",  "deltanet_",  "recurrent_",     "ssm_",
                                        "output_gate_", "short_conv", "full_attention_"};
-  // What configs of flash-linear-attention call the same things.
+  // Names of the same things in configs of flash-linear-attention.
   constexpr string_view kWhole[] = {"allow_neg_eigval", "conv_bias",       "expand_v",      "gate_lower_bound",
                                     "layer_group_size", "lower_bound",     "no_kda_lora",   "safe_gate",
                                     "use_conv_bias",    "use_output_gate", "use_short_conv"};

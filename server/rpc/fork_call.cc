@@ -92,7 +92,7 @@ absl::Status CheckIds(const v1::ForkSessionRequest& request) {
   return absl::OkStatus();
 }
 
-// What a retry is recognised by. A client that has recovered meanwhile knows another epoch, and asks for the same.
+// A retry has the hash of the first call. The epoch is left out: a client that has recovered meanwhile has another one.
 Hash128 HashForkRequest(v1::ForkSessionRequest request) {
   request.clear_session_epoch();
   Hasher hasher;

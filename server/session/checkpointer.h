@@ -141,8 +141,8 @@ class Checkpointer {
   // `charge`: of the copy. `whole`: it has all bases, whatever the tier has.
   void CheckpointLocked(SessionLease lease, ByteCharge charge, const std::string& checkpoint_id, CheckpointDone done,
                         bool whole = false);
-  // In the fastest durable tier where the account may have it. For one that replaces none: an account over its share
-  // must leave the headroom of the disk free.
+  // Takes room in the fastest durable tier where the account may have it. If the checkpoint replaces none, an account
+  // over its share must leave the headroom of the disk free.
   absl::StatusOr<CheckpointRoom> TakeRoom(const Session& session, const StateKey& key);
   absl::StatusOr<CheckpointRoom> TakeRoomIn(const StateTier& tier, const Session& session, const StateKey& key);
   void Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done);

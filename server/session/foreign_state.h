@@ -1,4 +1,4 @@
-// What came from outside (an imported file, a copy in a tier) and is not what the session or a call takes it for.
+// State from outside (an imported file, a copy in a tier) that is not what the session or a call takes it for.
 //
 // Thread safety: free functions. Ownership: none.
 //

@@ -56,7 +56,7 @@ struct RecoveryParts {
   const SpecOfModelFn& spec_of;
 };
 
-// What is known of the steps that were answered before.
+// Evidence of the steps that were answered before.
 struct RecoveryEvidence {
   const CleanMarker* marker = nullptr;  // of an orderly end that nothing came after; nullptr: nothing is vouched for
   int64_t first_epoch = 0;              // of what is not vouched for: higher than any epoch that clients can know

@@ -180,7 +180,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // OK; NOT_FOUND (SESSION_NOT_FOUND) once deleted; where the session was lost, why.
   absl::Status CheckAlive() const;
   // The session is lost: another server has it. No further call of it is taken, but for its end; each is refused with
-  // this error. What a step that runs has done counts no more.
+  // this error. The work of a step that runs counts no more.
   void StopServing(const absl::Status& why);
   // The session is lost: a step of this layer failed (`why`) when it may have changed the state for good. Every call is
   // refused but its end and RestoreCheckpoint, after which it is not lost any more; nothing stores its states
@@ -190,10 +190,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // OK, or why the session was lost; one that has ended, or left in order, was not lost.
   absl::Status CheckNotLost() const;
   bool state_is_lost() const;  // by LoseState; the session is still this server's
-  // As CheckAlive, but OK where only the state is lost.
+  // CheckAlive, but OK if only the state is lost.
   absl::Status CheckRestorable() const;
   int64_t epoch() const;
-  // As a copy of the states says it that is taken now.
+  // The version that a copy of the states has if it is taken now.
   StateVersion version() const;
   absl::Time durable_time() const;  // shown; InfinitePast: never
   SteadyTime last_used() const { return SteadyTime::FromNanos(last_used_.load(std::memory_order_relaxed)); }

@@ -236,7 +236,7 @@ absl::StatusOr<std::string> StateService::KeepSecret() {
 
 absl::Status StateService::TakeRedisIn(const SpecOfModelFn& spec_of) {
   GDN_ASSIGN_OR_RETURN(const int64_t incarnation, redis_->NextIncarnation());
-  // What the note on the disk says of Redis counts if nobody has had it since.
+  // The note on the disk vouches for states in Redis only if no server has had Redis since.
   const bool orderly = marker_.has_value() && marker_->AgreesWith(redis_->found());
   GDN_ASSIGN_OR_RETURN(const Recovered recovered,
                        RecoverFrom({redis_.get()}, incarnation, orderly ? &*marker_ : nullptr, spec_of));
@@ -275,7 +275,7 @@ CleanMarker StateService::MakeMarker() {
   CleanMarker marker;
   for (const std::shared_ptr<Session>& session : sessions_->All()) {
     std::optional<CleanMarker::Copy> copy = tiers_->NewestCopy(session->key());
-    // What is stored later than this is of another version, and is not vouched for.
+    // A state that is stored later than this has another version, and the marker does not vouch for it.
     if (!copy.has_value() || copy->version != session->version() || session->undurable().any) continue;
     if (session->CheckAlive().ok()) marker.sessions.emplace(session->key(), *std::move(copy));
   }

@@ -114,7 +114,7 @@ class StateService {
   // RecoverSessions of these tiers, which count so many starts; what is held back is told to the sessions.
   absl::StatusOr<Recovered> RecoverFrom(const std::vector<StateTier*>& durable, int64_t starts,
                                         const CleanMarker* marker, const SpecOfModelFn& spec_of);
-  // What the next server may rely on.
+  // Returns the marker, which names the stored states that the next server may rely on.
   CleanMarker MakeMarker();
   // Its checkpoint is gone: the next is due, and has all of it.
   void CountNotDurable(const StateKey& key);

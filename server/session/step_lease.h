@@ -3,7 +3,7 @@
 // The lease says where the step reads and writes: a slot that forks share is never written; the lease takes a slot of
 // its own first, which was claimed when the fork was made. Nothing of it is the session's until Commit.
 // Thread safety: for one thread at a time. Ownership: pins its session. A lease that dies uncommitted leaves the state
-// as it was, and joined calls are told to try again. Where a step that failed may have written what a retry cannot
+// as it was, and joined calls are told to try again. If a step that failed may have written what a retry cannot
 // repeat, its lease ends by Lose.
 //
 //   GDN_ASSIGN_OR_RETURN(StepSlots slots, lease.PrepareDecode());
@@ -72,8 +72,8 @@ class StepLease {
   // The step happened. With a request id the reply is kept, and joined calls get it.
   void Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> reply);
   // The step has failed, and the state may have changed for good: the session is lost (Session::LoseState), and joined
-  // calls hear so. Returns what they are told. Where the device has failed, whose states all are beyond reach, nothing
-  // is said of this one.
+  // calls hear so. Returns what they are told. If the device has failed, all of its states are beyond reach, and
+  // nothing is said of this one.
   absl::Status Lose(const absl::Status& why);
   // Gives the lease back unless another call has joined it, which then wants the result: true where it was given back.
   bool TryCancel();

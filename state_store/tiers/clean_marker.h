@@ -1,5 +1,5 @@
-// What a server that ends in order leaves on its disk: for each session that it vouches for, which version of it is the
-// newest and which durable tier has it. A stored state of any other version may be older than what clients were told.
+// The note that a server leaves on its disk when it ends in order. For each session that it vouches for, it says which
+// version is the newest and which durable tier has it. Any other version may be older than what clients were told.
 //
 // The text (docs/state-files.md) has at most kMostBytes: sessions beyond that are not named, and so not vouched for.
 // Text of an earlier release, and text that is damaged, names nothing.
@@ -21,7 +21,7 @@
 
 namespace gdn {
 
-// What a Redis prefix says of the server that had it last (RedisClaim::found), if not that it ended in order.
+// Values of RedisClaim::found, about the server that had a Redis prefix last, unless that server ended in order.
 inline constexpr std::string_view kPrefixUnused = "unused";    // nobody had it
 inline constexpr std::string_view kPrefixUnknown = "unknown";  // it was killed, or nobody can tell
 
@@ -33,8 +33,8 @@ struct CleanMarker {
     StateVersion version = {};
   };
 
-  // What Redis says of its last owner (RedisClaim::found) as long as nobody has used it since and it was not set back.
-  // kPrefixUnknown: nothing that it says is evidence.
+  // RedisClaim::found of the next server, if no other server uses Redis before it and Redis is not set back.
+  // kPrefixUnknown: nothing in Redis is evidence.
   std::string redis = std::string(kPrefixUnused);
   std::map<StateKey, Copy> sessions = {};  // keys without a checkpoint
 

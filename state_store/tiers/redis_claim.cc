@@ -38,7 +38,7 @@ redis.call('HSET', KEYS[1], 'server', ARGV[1], 'incarnation', ARGV[2], 'before',
 if tonumber(redis.call('GET', KEYS[2]) or '0') < tonumber(ARGV[2]) then redis.call('SET', KEYS[2], ARGV[2]) end
 return redis.status_reply('OK'))";
 
-// What follows kFencedScript. ARGV: the token.
+// Follows kFencedScript. ARGV: the token.
 constexpr std::string_view kStopScript = R"(
 redis.call('HSET', KEYS[1], 'stopped', owner)
 return redis.status_reply('OK'))";

@@ -41,12 +41,12 @@ class RedisClaim final : public RedisFence {
   // Makes this server the owner, whoever was it. Returns its incarnation: higher than any that the store knows of.
   // FAILED_PRECONDITION (STATES_TAKEN_OVER) where servers share the prefix, and this one does not.
   absl::StatusOr<int64_t> Take(RedisConnection& redis);
-  // What Take found of the owner before: its id if it ended in order, else kPrefixUnused or kPrefixUnknown
+  // The previous owner, as Take found it: its id if it ended in order, else kPrefixUnused or kPrefixUnknown
   // (clean_marker.h).
   std::string found() const;
   // Notes that this server has ended in order and writes nothing more. Returns its id. Errors as of a fenced script.
   absl::StatusOr<std::string> NoteStop(RedisConnection& redis) const;
-  // What writes carry; "" before Take.
+  // The token that writes carry; "" before Take.
   std::string token() const;
   std::string OwnerKey() const { return prefix_ + "owner"; }
   std::string IncarnationKey() const { return prefix_ + "incarnation"; }

@@ -144,7 +144,7 @@ absl::Status RedisSessionClaims::GiveUp(RedisConnection& redis, const StateKey& 
 absl::Status RedisSessionClaims::GiveBack(RedisConnection& redis, const StateKey& session,
                                           absl::FunctionRef<bool()> is_here) {
   {
-    // Whoever makes a session of the name has it seen first, and then looks for the right.
+    // A call that makes a session of this name shows it first, and looks for the right after that.
     absl::MutexLock lock(&mu_);
     if (is_here()) return absl::OkStatus();
     claims_.erase(SessionOf(session));

@@ -72,10 +72,10 @@ class RedisTier final : public StateTier {
   // Takes the prefix, from whatever server has it; until then nothing can be stored or erased. UNAVAILABLE.
   absl::StatusOr<int64_t> NextIncarnation() override;
   absl::Status CheckClaim() override;
-  // As RedisClaim's: what NextIncarnation found of the owner before, and this one's orderly end, after its last write.
+  // RedisClaim's: the previous owner as NextIncarnation found it, and this server's orderly end, after its last write.
   std::string found() const { return claim_.found(); }
   absl::StatusOr<std::string> NoteStop();
-  // As RedisClaim's, and RedisShare's.
+  // The sum of RedisClaim's and RedisShare's.
   int64_t set_backs() const { return claim_.set_backs() + (share_ == nullptr ? 0 : share_->set_backs()); }
   RedisShare* share() { return share_.get(); }  // nullptr: the prefix is this server's alone
   // The named checkpoints of a session. Errors of the connection.

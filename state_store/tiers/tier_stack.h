@@ -101,7 +101,7 @@ class TierStack {
   BaseVersions KnownBases(const StateKey& key) const;
   // The session's state rests where its newest checkpoint is, which has `bytes`.
   void RestAtCheckpoint(const StateKey& key, int64_t bytes);
-  // Where the key's newest durable copy is, and what it is; nullopt where either is not certain.
+  // The key's newest durable copy: its tier and its version; nullopt if either is not certain.
   std::optional<CleanMarker::Copy> NewestCopy(const StateKey& key);
   // The named checkpoints of a session, by id, as their tiers describe them; of a damaged one the key alone. Errors of
   // StateTier::Describe but for NOT_FOUND and DATA_LOSS.

@@ -1,5 +1,5 @@
-// What a program acquires and may be refused: memory, and on the host executor streams, events, graphs and a kernel's
-// code. A test counts these, and has some of them fail.
+// The things that a program acquires and may be refused: memory, and on the host executor streams, events, graphs and
+// kernels' code. A test counts these, and has some of them fail.
 //
 // The host executor's runtime asks here for its objects. Memory asks here where the program is linked with
 // allocation_wraps.cc (gdn_wraps_allocations of tests/CMakeLists.txt).
@@ -29,11 +29,11 @@ class Acquisitions {
   // None fails any more. How many were asked for.
   static int64_t Stop();
 
-  // For whoever acquires: false where this one fails.
+  // Called before each acquisition: false if it fails.
   static bool MayAcquire();
   // The same, as the error that it fails with: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED).
   static absl::Status Acquire(const char* what);
-  // Of a kernel's first launch, by its name: its code comes to the device.
+  // The first launch of a kernel, by its name, brings its code to the device.
   static absl::Status AcquireCode(const std::string& kernel);
   // Code comes with the next launches again, as in a process that begins.
   static void ForgetCode();

@@ -150,7 +150,7 @@ absl::Status EnqueueLaunch(const Stream& stream, const char* name, std::function
 
 }  // namespace simt
 
-// Of the calling thread's recording.
+// True if the calling thread records on this stream.
 absl::StatusOr<bool> IsCapturing(const Stream& stream) {
   return simt::recorder.active && simt::recorder.stream == stream.handle;
 }

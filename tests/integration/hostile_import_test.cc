@@ -29,7 +29,7 @@ constexpr const char* kRequestIds[kLayers] = {"prefill", "decode", "draft"};  //
 constexpr char kPoison = '\xa5';
 constexpr char kOtherPoison = '\x9c';
 
-// What a session's calls answered, as text and bytes that hold nothing that differs from run to run.
+// The answers of a session's calls, as text and bytes without anything that differs from run to run.
 struct Answers {
   bool imported = false;
   std::string retries;  // of the steps whose replies the file has
@@ -42,7 +42,7 @@ std::string StatusText(const grpc::Status& status) {
   return absl::StrCat(status.error_code(), " ", ErrorInfoOf(status).reason(), " ", status.error_message(), "\n");
 }
 
-// What a step took is another number each time.
+// A step's time is another number in each run.
 std::string WithoutTimes(std::string entry) {
   constexpr std::string_view kTime = "\"compute_time_us\":";
   const size_t at = entry.find(kTime);
@@ -133,7 +133,7 @@ class HostileImport : public TokenLogins {
     return seen;
   }
 
-  // What the session answers: retries of the steps whose replies it has, its states, further steps.
+  // The session's answers: retries of the steps whose replies it has, its states, further steps.
   Answers AnswersOf(const Caller& caller, const std::string& id, char poison) const {
     Answers answers{.imported = true, .retries = {}, .later = {}};
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -250,13 +250,13 @@ TEST_F(HostileImport, NothingStaysOfAFileThatIsNotCounted) {
   ASSERT_TRUE(exported.ok());
   constexpr int kSessions = 12;
   constexpr int64_t kLong = 200'000;
-  // Of what the texts have together; the rest is what the calls and sessions themselves take.
+  // At most half of the texts' bytes may stay; calls and sessions themselves take some.
   constexpr int64_t kMost = kLong * kSessions / 2;
   const auto in_use = [] {
     const struct mallinfo2 info = mallinfo2();
     return static_cast<int64_t>(info.uordblks + info.hblkhd);
   };
-  // What stays allocated while sessions of the file are there; none where it is refused.
+  // Bytes that stay allocated while sessions of the file are there; 0 if the file is refused.
   const auto kept_of = [&](const std::string& file) {
     v1::ImportStateRequest target, data;
     data.set_data(file);

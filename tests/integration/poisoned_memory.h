@@ -19,7 +19,7 @@ namespace gdn {
 
 class PoisonedMemory {
  public:
-  // As a float32 of four such bytes it should be a number that a state may hold: below 0, and small.
+  // Four such bytes should be a float32 that a state may hold: a small number below 0.
   explicit PoisonedMemory(char byte) : byte_(byte) {
     const int value = static_cast<unsigned char>(byte);
     FillHostBlocksForTesting(value);
@@ -38,7 +38,7 @@ class PoisonedMemory {
   const char byte_;
 };
 
-// As many such bytes in a row as nothing else has.
+// True if poison bytes stand in a longer row than in any other data.
 inline bool HoldsPoison(std::string_view bytes, char poison) {
   constexpr size_t kRow = 16;
   return bytes.find(std::string(kRow, poison)) != std::string_view::npos;

@@ -103,7 +103,7 @@ TEST_F(SetBack, ADiskAndARedisNeverBringBackAnOlderStateInTheSameEpoch) {
   }
 }
 
-// What comes after it went back under a server: the server goes on, stops in order, or is killed.
+// Redis goes back under a server, which then goes on, stops in order or is killed.
 void GoesBackUnderAServer(SetBackWorld& world, const std::string& copy, bool in_order,
                           const std::function<void(const SetBackWorld::Seen&)>& count) {
   SCOPED_TRACE("Redis put back to '" + copy + "' under a server, which then " + (in_order ? "stops" : "is killed"));

@@ -41,7 +41,7 @@ class SetBackWorld {
     std::string redis = {};
   };
   void PutBack(const Moments& moments);
-  // As PutBack, of Redis, while a server uses it.
+  // PutBack for Redis alone, while a server uses it.
   void SetRedisBack(const std::string& copy) { redis_.RestartWith(Folder(copy)); }
   // The third run, on a server that was started from "2 stopped": what the client knows is then as at the end of it.
   void RunAgain(const Caller& caller);
@@ -59,11 +59,11 @@ class SetBackWorld {
   int sessions() const { return static_cast<int>(known_.size()); }
   // The client forgets "twin", which no count tells from the session of its name before it.
   void ForgetTwin() { known_.erase("twin"); }
-  // What it knew at the end of the third run.
+  // The client goes back to what it knew at the end of the third run.
   void RememberTheEnd() { known_ = at_the_end_; }
 
  private:
-  // What the client was told last.
+  // A session as the last answer to the client had it.
   struct Known {
     int64_t offset = 0;  // of its first token in the feed
     int64_t epoch = 1;

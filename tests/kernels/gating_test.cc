@@ -133,7 +133,7 @@ TEST_P(Gating, NaNStaysInItsElement) {
   }
 }
 
-// Of both conventions, both gates, and decays by head and by channel. Five heads: one vector and one lane at least.
+// For both conventions, both gates, and decays by head and by channel. Five heads are at least a vector and a lane.
 TEST_P(Gating, NaNInAnyInputIsNaNInTheDecaysThatItGoesInto) {
   constexpr int32_t kHeads = 5, kLost = 2;
   for (const int32_t width : {1, 9}) {

@@ -19,7 +19,7 @@ namespace gdn {
 
 class StateFileChanges {
  public:
-  // What is changed.
+  // The part of the file that is changed.
   enum class Of {
     kLabel,   // an entry that says nothing of the states: times, ids of snapshots, the model's name
     kEntry,   // any other entry of the metadata

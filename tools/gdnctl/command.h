@@ -53,7 +53,7 @@ absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::str
 // The name of the one id of --session.
 absl::StatusOr<std::string> OneSession();
 
-// What --epoch says; 0: nothing.
+// The value of --epoch; 0 if the flag is not given.
 absl::StatusOr<int64_t> EpochByFlag();
 // Names that epoch in a request that uses the session's state.
 template <typename Request>

@@ -24,7 +24,7 @@ constexpr Fault kFaults[] = {Fault::kUnavailable, Fault::kLoseReply, Fault::kLat
 
 class DurableEpochs : public Durable {
  protected:
-  // What happens to the server before the first call.
+  // The loss that the server suffers before the first call.
   enum class Loss { kNothing, kCrash, kSetBack, kLostState };
 
   void Lose(Loss loss) {

@@ -67,7 +67,7 @@ struct Device {
   std::vector<void*> pinned, device;
 };
 
-// What an operator reads: `bytes` of the device, which are `expected` when it runs.
+// An array that an operator reads: bytes of the device, which are `expected` when it runs.
 struct DeviceArray {
   const void* at;
   std::string expected;
@@ -125,7 +125,7 @@ struct RandomBatch {
   PackedBatch packed() const {
     return {.sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
   }
-  // Of those that an operator takes.
+  // Places the arrays that an operator takes.
   std::vector<DeviceArray> Place(gpu::PinnedRing& ring, gpu::IndexStaging& indices, bool counts = true,
                                  bool lengths = true, bool bases = true) const {
     const gpu::DeviceBatch placed =

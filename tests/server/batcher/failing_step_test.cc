@@ -138,7 +138,7 @@ struct Scenario {
 
 class FailingStep : public testing::TestWithParam<std::string> {
  protected:
-  // What each session answers to the tokens from 30 on; a lost one answers nothing.
+  // Each session's answers to the tokens from 30 on; a lost session answers nothing.
   static std::vector<std::vector<float>> Later(Engine& engine, const Sessions& sessions) {
     std::vector<std::vector<float>> later;
     for (const std::shared_ptr<Session>& session : sessions) {

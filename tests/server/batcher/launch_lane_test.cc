@@ -175,7 +175,7 @@ TEST_P(LaunchLaneTest, GathersWhatIsNotPageLocked) {
   EXPECT_TRUE(a.CameBack() && b.CameBack());
 }
 
-// As the engine does: one launch runs while the next is issued. Lanes grow, and take short rows and long ones by turns.
+// One launch runs while the next is issued, as in the engine. Lanes grow, and take short rows and long ones by turns.
 TEST_P(LaunchLaneTest, LanesAreUsedAgainWhileTheOtherLaunchIsOnItsWay) {
   struct OnItsWay {
     LaunchLane lane;

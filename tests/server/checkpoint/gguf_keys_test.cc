@@ -118,7 +118,7 @@ TEST(GgufKeys, AKeyThatIsReadChangesTheLayersOrIsRefusedByName) {
   }
 }
 
-// What llama.cpp's converters and Ollama's write of other parts.
+// Keys of other parts that the converters of llama.cpp and Ollama write.
 TEST(GgufKeys, KeysOfOtherPartsChangeNothing) {
   const Header others = {{"activation.situ_beta", 1.5f},
                          {"attention.causal", true},

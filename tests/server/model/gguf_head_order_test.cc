@@ -107,7 +107,7 @@ TEST(GgufHeadOrder, FollowsTheKeyAndIsTiledWithoutIt) {
     EXPECT_LE(RelativeNormError(Outputs(*backend, path), expected), kTolerance)
         << (tiled ? "tiled" : "as in the model") << (key.has_value() ? *key ? ", true" : ", false" : ", no key");
   }
-  // What the key is for: the other order is another model.
+  // The key is needed: the other order is another model.
   WriteFile(path, GgufBytes(/*tiled=*/true, /*key=*/false));
   EXPECT_GT(RelativeNormError(Outputs(*backend, path), expected), 0.1);
 }

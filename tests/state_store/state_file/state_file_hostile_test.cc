@@ -1,5 +1,5 @@
-// State files that were made to do harm: each field changed, by whoever knows the format. What is believed of a file is
-// held to what calls could have made, whichever way it is read.
+// State files that were made to do harm, by somebody who knows the format: each field is changed. A file is refused, or
+// its values are such as calls could have made, whichever way it is read.
 #include <functional>
 #include <limits>
 #include <map>
@@ -25,7 +25,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of a kModelDims session: layer 2 has a log and a reply of two tokens, layer 11 a draft too.
+// Files of a kModelDims session: layer 2 has a log and a reply of two tokens, layer 11 a draft too.
 class HostileStateFile : public ::testing::Test {
  protected:
   HostileStateFile() {
@@ -34,7 +34,7 @@ class HostileStateFile : public ::testing::Test {
     delta_ = Encode(after, memory_.host, {.base_snapshot_id = ParseStateFile(full_).value().snapshot_id});
   }
 
-  // With the checksums of its tensors, as version 1 may have them, or of all but the first.
+  // Gives the file the checksums of its tensors, as version 1 may have them, or of all but the first.
   static std::string WithChecksums(const std::string& file, bool all = true) {
     const absl::StatusOr<SafetensorsFile> parsed = SafetensorsFile::Parse(file);
     if (!parsed.ok()) return file;

@@ -104,7 +104,7 @@ TEST_F(DiskTierFaults, OneFailedCallOfAStoreLeavesTheOldOrTheNewState) {
   EXPECT_GT(faults, 50);
 }
 
-// As a SIGKILL before that call: nothing is done after it.
+// Nothing is done after the call that fails, as after a SIGKILL before it.
 TEST_F(DiskTierFaults, AnErasureThatIsCutShortLeavesASessionWithItsCheckpointsOrNothing) {
   int faults = 0;
   for (const char* point :

@@ -18,7 +18,7 @@ namespace gdn {
 
 namespace {
 
-// Where redis-server 7 keeps an append-only file's parts, below its folder.
+// The folder below redis-server's own in which redis-server 7 keeps the parts of an append-only file.
 constexpr char kDataFolder[] = "/appendonlydir";
 
 [[noreturn]] void Die(const std::string& what) {

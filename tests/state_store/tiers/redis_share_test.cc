@@ -212,7 +212,7 @@ TEST_F(RedisShareTest, ARightThatIsKeptIsNeverSeenGone) {
   const RedisSessionClaims& claims = a_->share()->claims();
   std::future<std::string> seen;
   const auto is_here = [&] {
-    // As the renewal of the lease looks, which drops the sessions without a right.
+    // The renewal of the lease looks at the token in the same way, and drops the sessions without a right.
     seen = std::async(std::launch::async, [&] { return claims.token(kKey); });
     seen.wait_for(std::chrono::milliseconds(200));
     return true;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstring>
 #include <new>
@@ -131,6 +132,10 @@ void LaneMain(transfer_t from) {
 
 void ToLane(Lane& lane) {
   here = &lane;
+  running_lane.block_epoch = block->epoch;
+  running_lane.wave_epoch = block->waves[lane.wave].epoch;
+  running_lane.index = static_cast<uint16_t>(lane.index);
+  running_lane.wave = static_cast<uint16_t>(lane.wave);
   __sanitizer_start_switch_fiber(&block->scheduler_fake_stack, lane.stack, kStackBytes);
   const transfer_t back = boost::context::detail::jump_fcontext(lane.fiber, nullptr);
   __sanitizer_finish_switch_fiber(block->scheduler_fake_stack, nullptr, nullptr);
@@ -149,13 +154,16 @@ std::string Describe(const Lane& lane) {
   return text;
 }
 
+// Mostly one literal.
+bool SameFile(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+
 // True where all lanes of `count` stand at the same place as the first.
 bool Agree(const Lane* lanes, int count) {
   for (int i = 1; i < count; ++i) {
     const bool same =
         lanes[i].state == lanes[0].state &&
         (lanes[0].state == State::kReturned ||
-         (lanes[i].site.line == lanes[0].site.line && std::strcmp(lanes[i].site.file, lanes[0].site.file) == 0));
+         (lanes[i].site.line == lanes[0].site.line && SameFile(lanes[i].site.file, lanes[0].site.file)));
     if (same) continue;
     block->error = absl::StrCat("lanes diverge: ", Describe(lanes[0]), ", ", Describe(lanes[i]));
     return false;
@@ -217,18 +225,12 @@ void PrepareLanes(const LaneContext& context, int threads) {
   }
   block->epoch = 1;
   block->waited = false;
+  running_lane.wave_shift = static_cast<uint16_t>(std::countr_zero(static_cast<unsigned>(block->wave_width)));
 }
 
 void ReleaseShared() {
   for (const SharedBlock& shared : block->shared) ::operator delete(shared.memory, shared.alignment);
   block->shared.clear();
-}
-
-// Fails where another lane has written the element and no barrier has come between.
-void RequireAfterWrite(const LdsShadow& shadow, const char* what) {
-  if (shadow.write_block_epoch != block->epoch || shadow.writer == here->index) return;
-  const bool same_wave = block->lanes[shadow.writer].wave == here->wave;
-  if (!same_wave || shadow.write_wave_epoch == block->waves[here->wave].epoch) Fail(what, shadow.writer);
 }
 
 // Fibers that did not return leave their frames' red zones behind.
@@ -237,6 +239,8 @@ void AbandonLanes() {
 }
 
 }  // namespace
+
+constinit thread_local RunningLane running_lane;
 
 const LaneContext& Here() { return here->context; }
 
@@ -267,41 +271,18 @@ void Fail(const char* what, int64_t detail) {
   __builtin_unreachable();
 }
 
-void CheckLdsRead(LdsShadow& shadow) {
-  const uint16_t me = static_cast<uint16_t>(here->index);
-  const Wave& wave = block->waves[here->wave];
-  if (shadow.write_block_epoch == 0)
+void FailLdsRead(const LdsShadow& shadow) {
+  if (shadow.write_block_epoch == 0) {
     Fail("an LDS element is read that nothing has written; barrier epoch", block->epoch);
-  RequireAfterWrite(shadow, "an LDS element is read with no barrier since it was written, by thread");
-  if (shadow.read_block_epoch != block->epoch) {
-    shadow.many_readers = shadow.many_reader_waves = false;
-  } else if (block->lanes[shadow.reader].wave != here->wave) {
-    shadow.many_reader_waves = true;
-    return;
-  } else if (shadow.read_wave_epoch == wave.epoch) {
-    shadow.many_readers = shadow.many_readers || shadow.reader != me;
-    return;
-  } else {
-    shadow.many_readers = false;
   }
-  shadow.read_block_epoch = block->epoch;
-  shadow.read_wave_epoch = wave.epoch;
-  shadow.reader = me;
+  Fail("an LDS element is read with no barrier since it was written, by thread", shadow.writer);
 }
 
-void CheckLdsWrite(LdsShadow& shadow) {
-  const uint16_t me = static_cast<uint16_t>(here->index);
-  const Wave& wave = block->waves[here->wave];
-  RequireAfterWrite(shadow, "an LDS element is written with no barrier since it was written, by thread");
-  if (shadow.read_block_epoch == block->epoch) {
-    const bool same_wave = block->lanes[shadow.reader].wave == here->wave;
-    const bool unordered = !same_wave || shadow.many_reader_waves ||
-                           (shadow.read_wave_epoch == wave.epoch && (shadow.many_readers || shadow.reader != me));
-    if (unordered) Fail("an LDS element is written with no barrier since it was read, by thread", shadow.reader);
+void FailLdsWrite(const LdsShadow& shadow, int other) {
+  if (!IsAfterWrite(shadow, running_lane)) {
+    Fail("an LDS element is written with no barrier since it was written, by thread", other);
   }
-  shadow.write_block_epoch = block->epoch;
-  shadow.write_wave_epoch = wave.epoch;
-  shadow.writer = me;
+  Fail("an LDS element is written with no barrier since it was read, by thread", other);
 }
 
 void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*)) {

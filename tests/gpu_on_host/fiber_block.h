@@ -74,8 +74,59 @@ struct LdsShadow {
   bool many_readers = false;       // of the reader's wave, since its last fence
   bool many_reader_waves = false;  // since the last block barrier
 };
-void CheckLdsRead(LdsShadow& shadow);
-void CheckLdsWrite(LdsShadow& shadow);
+
+// The running lane as the checks of LDS need it. Every access has one, so they are inline.
+struct RunningLane {
+  uint32_t block_epoch = 0;
+  uint32_t wave_epoch = 0;
+  uint16_t index = 0;
+  uint16_t wave = 0;
+  uint16_t wave_shift = 0;  // lanes >> wave_shift are waves
+};
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local RunningLane running_lane;
+
+// Ends the launch: an element was accessed with no barrier since the writer's access, or was never written.
+[[noreturn]] void FailLdsRead(const LdsShadow& shadow);
+[[noreturn]] void FailLdsWrite(const LdsShadow& shadow, int other);
+
+// False if another lane has written the element and no barrier has come between.
+inline bool IsAfterWrite(const LdsShadow& shadow, const RunningLane& me) {
+  if (shadow.write_block_epoch != me.block_epoch || shadow.writer == me.index) return true;
+  return shadow.writer >> me.wave_shift == me.wave && shadow.write_wave_epoch != me.wave_epoch;
+}
+
+inline void CheckLdsRead(LdsShadow& shadow) {
+  const RunningLane& me = running_lane;
+  if (shadow.write_block_epoch == 0 || !IsAfterWrite(shadow, me)) FailLdsRead(shadow);
+  if (shadow.read_block_epoch != me.block_epoch) {
+    shadow.many_readers = shadow.many_reader_waves = false;
+  } else if (shadow.reader >> me.wave_shift != me.wave) {
+    shadow.many_reader_waves = true;
+    return;
+  } else if (shadow.read_wave_epoch == me.wave_epoch) {
+    shadow.many_readers = shadow.many_readers || shadow.reader != me.index;
+    return;
+  } else {
+    shadow.many_readers = false;
+  }
+  shadow.read_block_epoch = me.block_epoch;
+  shadow.read_wave_epoch = me.wave_epoch;
+  shadow.reader = me.index;
+}
+
+inline void CheckLdsWrite(LdsShadow& shadow) {
+  const RunningLane& me = running_lane;
+  if (!IsAfterWrite(shadow, me)) FailLdsWrite(shadow, shadow.writer);
+  if (shadow.read_block_epoch == me.block_epoch) {
+    const bool unordered = shadow.reader >> me.wave_shift != me.wave || shadow.many_reader_waves ||
+                           (shadow.read_wave_epoch == me.wave_epoch &&
+                            (shadow.many_readers || shadow.reader != me.index));
+    if (unordered) FailLdsWrite(shadow, shadow.reader);
+  }
+  shadow.write_block_epoch = me.block_epoch;
+  shadow.write_wave_epoch = me.wave_epoch;
+  shadow.writer = me.index;
+}
 
 // The block's memory for one Shared struct, made and poisoned at its first use.
 void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*));

@@ -14,6 +14,7 @@
 #include "base/safetensors.h"
 #include "state_store/state_file/parse.h"
 #include "tests/integration/poisoned_memory.h"
+#include "tests/integration/prefix_fixture.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 #include "tests/integration/token_logins.h"
@@ -61,6 +62,7 @@ class HostileImport : public TokenLogins {
     GdnServerOptions options = Options();
     options.models = TokenFeed::Models();
     options.disk_dir = disk_dir;
+    options.prefix_cache_bytes = kManyBytes;
     server_ = std::make_unique<TestServer>(std::move(options));
     alice_ = std::make_unique<Caller>(*server_, kAlice);
     mallory_ = std::make_unique<Caller>(*server_, "Bearer mallory-token");
@@ -240,6 +242,71 @@ TEST_F(HostileImport, AFileWithOneFieldChangedAnswersAsItSaysOrIsRefused) {
   }
   RecordProperty("changes", static_cast<int>(changes.size()));
   RecordProperty("imported", imported);
+}
+
+// A changed file is imported and kept as a prefix: sessions that begin from it go on as the imported one does, and no
+// other principal's begin from it.
+TEST_F(HostileImport, APrefixKeptOfAChangedFileIsItsPrincipalsAndAnswersAsTheFileDoes) {
+  std::vector<std::vector<std::string>> runs;
+  int kept = 0;
+  std::string file;
+  for (const char byte : {kPoison, kOtherPoison}) {
+    const PoisonedMemory poison(byte);
+    Start();
+    if (file.empty()) {
+      ASSERT_TRUE(feed_.Create(*alice_, "a").ok());
+      for (int layer = 0; layer < kLayers; ++layer) {
+        ASSERT_TRUE(alice_->Prefill(feed_.Prefill("a", {0, 5}, layer)).ok());
+      }
+      file = alice_->Export("a").reply;
+      ASSERT_TRUE(alice_->Delete("a").ok());
+    }
+    const StateFileChanges changes(file);
+    std::vector<std::string>& run = runs.emplace_back();
+    const auto steps = [&](const std::string& id) {
+      std::string seen;
+      for (int layer = 0; layer < kLayers; ++layer) {
+        const auto step = mallory_->Decode(feed_.Decode({id}, TokenRange{5, 2}, layer));
+        seen += Seen("step", Outcome<std::string>{step.status, step.reply.output().data()}, byte);
+      }
+      return seen;
+    };
+    const auto begin = [&](const Caller& caller, const std::string& id) {
+      v1::CreateSessionRequest request = feed_.Creation(id);
+      *request.mutable_prefix() = PrefixOf({5});
+      return caller.Create(request);
+    };
+    for (size_t i = 0; i < changes.size(); ++i) {
+      const std::string& name = changes.Name(i);
+      LeaveBobsBytes(file, byte);
+      if (!mallory_->Import(TargetOf("x"), changes.File(i)).ok()) continue;
+      v1::KeepPrefixRequest request;
+      request.set_name("sessions/x");
+      *request.mutable_prefix() = PrefixOf({5});
+      Outcome<v1::KeepPrefixResponse> keep;
+      keep.status = server_->stub().KeepPrefix(mallory_->NewContext().get(), request, &keep.reply);
+      if (keep.ok()) {
+        ++kept;
+        ASSERT_REPLY(const v1::Session bobs, begin(*bob_, "b"));
+        EXPECT_EQ(bobs.prefix_tokens(), 0) << name << ": bob's session begins from mallory's prefix";
+        EXPECT_TRUE(bob_->Delete("b").ok());
+        ASSERT_REPLY(const v1::Session begun, begin(*mallory_, "y"));
+        EXPECT_EQ(begun.prefix_tokens(), 5) << name;
+        run.push_back(steps("y"));
+        EXPECT_EQ(run.back(), steps("x")) << name;
+        EXPECT_TRUE(mallory_->Delete("y").ok());
+      } else {
+        run.push_back(Seen(name, StatusText(keep.status), byte));
+      }
+      EXPECT_TRUE(mallory_->Delete("x").ok());
+      v1::DropPrefixesResponse dropped;
+      EXPECT_TRUE(server_->stub().DropPrefixes(mallory_->NewContext().get(), {}, &dropped).ok());
+      if (HasFailure()) break;
+    }
+    EXPECT_TRUE(WaitUntil([&] { return HeldNow() == Held{}; }, "what prefixes held to be given back"));
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_TRUE(runs.front() == runs.back()) << "answers follow from what memory held";
 }
 
 // The names, ids and texts of a file, as long as an import takes them.

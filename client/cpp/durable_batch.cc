@@ -79,7 +79,7 @@ std::vector<absl::Status> DurableBatch::Run(absl::Span<DurableSession* const> se
         continue;
       }
       row.session->GiveUp();
-      row.status = &row == &*waits ? wait : WithPrefix(row.status, "the last try, as the time for this call is over");
+      row.status = TimeIsOver(row.status);
       row.pending = false;
     }
   }

@@ -35,6 +35,8 @@ absl::Status DurableSession::Recover(const Backoff& backoff) {
   if (in_flight_.has_value()) {
     in_flight_->applied = InFlightIsAppliedIn(session);
     if (ReplyIsGone()) GDN_RETURN_IF_ERROR(Rewind(&session, backoff));
+    // Under its id the server would refuse it for good; it moves nothing, so it can be taken again as a new call.
+    if (StepWithoutTokensIsGone()) in_flight_->request_id.clear();
   }
   if (needs_replay_) {
     if (in_flight_.has_value()) {
@@ -114,6 +116,11 @@ bool DurableSession::ReplyIsGone() const {
   // The id is looked at first: where it is the count or a draft that is refused, the server has forgotten the id.
   if (IsDraft(*step)) return refusal == reason::kReplyDropped || refusal == reason::kDraftPending;
   return in_flight_->applied && (refusal == reason::kReplyDropped || refusal == reason::kTokenCountMismatch);
+}
+
+bool DurableSession::StepWithoutTokensIsGone() const {
+  const auto* const step = std::get_if<SessionStep>(&in_flight_->what);
+  return step != nullptr && StepTokens(*step) == 0 && in_flight_->refusal == reason::kReplyDropped;
 }
 
 absl::Status DurableSession::Rewind(v1::Session* session, const Backoff& backoff) {

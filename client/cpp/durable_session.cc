@@ -149,6 +149,7 @@ int64_t DurableSession::kept_bytes() const {
 }
 
 absl::Status DurableSession::Begin(std::variant<SessionStep, AcceptCall> what, Hash128 identity) {
+  GDN_RETURN_IF_ERROR(CheckRestored());
   if (!in_flight_.has_value()) {
     in_flight_ = {.what = std::move(what), .identity = identity};
     return absl::OkStatus();

@@ -124,7 +124,9 @@ class DurableSession final {
 
   // Goes back to a checkpoint, in a new epoch; an empty id is the newest. The reply tells the token counts to go on
   // from. Inputs before are kept no more, for the copy is durable, and drafts that it has are dropped. Errors as above;
-  // DATA_LOSS where the newest copy is older than the server had said.
+  // DATA_LOSS where the newest copy is older than the server had said. After UNAVAILABLE and DEADLINE_EXCEEDED the
+  // session may be back there: restore it again, from this copy or another; other calls are refused
+  // (FAILED_PRECONDITION) until then.
   absl::StatusOr<v1::Session> Restore(const std::string& checkpoint_id = "");
 
   // Ends the session on the server. OK where it is gone already.
@@ -201,9 +203,11 @@ class DurableSession final {
   // `drawn`: names of children that nobody else can know.
   absl::StatusOr<std::vector<v1::Session>> TryFork(v1::ForkSessionRequest& request, const std::set<std::string>& drawn,
                                                    const Backoff& backoff);
+  // Drafts are dropped, too. Where the server is in another epoch than the request's, the next try names that one.
   absl::Status TryRestore(v1::RestoreCheckpointRequest& request, v1::Session* restored, const Backoff& backoff);
   std::unique_ptr<DurableSession> ChildOf(v1::Session child) const;
   // FAILED_PRECONDITION while a call before has no answer.
+  absl::Status CheckRestored() const;  // .. a restore
   absl::Status CheckIdle(std::string_view call) const;
   // ABORTED (TOKEN_COUNT_MISMATCH) where `what` is of other token counts, or drafts, than this side knows; a layer that
   // is not there has seen nothing.
@@ -242,6 +246,8 @@ class DurableSession final {
   // Whether the call in flight was applied and its reply is not to be had any
   // more.
   bool ReplyIsGone() const;
+  // Whether the step in flight has no tokens, and its reply is not to be had any more.
+  bool StepWithoutTokensIsGone() const;
   // Takes the session back to before the step in flight: to its durable copy,
   // or to its start.
   absl::Status Rewind(v1::Session* session, const Backoff& backoff);
@@ -276,6 +282,7 @@ class DurableSession final {
   std::string numerics_id_;        // "": not known
   bool numerics_changed_ = false;  // then replies of before and after differ
   std::optional<CallInFlight> in_flight_;
+  bool restoring_ = false;  // a restore has had no answer: the state may be the checkpoint's. in_flight_ is none then
   int64_t next_request_ = 0;
   std::map<int32_t, int64_t> checkpointed_counts_;
   DurableSessionStats stats_;

@@ -32,7 +32,14 @@ std::string TextOf(const SeenTokens& seen) {
 
 }  // namespace
 
+absl::Status DurableSession::CheckRestored() const {
+  if (!restoring_) return absl::OkStatus();
+  return absl::FailedPreconditionError(AbslView(
+      StrCat("a restore of ", name(), " ended without an answer and may have been applied; restore it again")));
+}
+
 absl::Status DurableSession::CheckIdle(std::string_view call) const {
+  GDN_RETURN_IF_ERROR(CheckRestored());
   if (!in_flight_.has_value()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       AbslView(StrCat("the call before on ", name(), " ended without an answer; repeat it before ", call)));
@@ -193,25 +200,30 @@ absl::StatusOr<v1::KeepPrefixResponse> DurableSession::KeepPrefix(const v1::Prom
 
 absl::Status DurableSession::TryRestore(v1::RestoreCheckpointRequest& request, v1::Session* restored,
                                         const Backoff& backoff) {
-  request.set_session_epoch(epoch_);
   absl::StatusOr<v1::Session> back = client_.RestoreCheckpoint(request, TryOptions(backoff));
   if (ErrorReason(back.status()) == reason::kEpochMismatch) {
-    // After a crash, or a restore whose reply was lost: either way the state is given up for the checkpoint's.
+    // After a crash, or a restore whose reply was lost: in both cases the state is given up. This side
+    // takes over the epoch only with that state, so that no other call takes what is there for the state it knows.
     GDN_ASSIGN_OR_RETURN(const v1::Session found, client_.GetSession(name(), TryOptions(backoff)));
-    epoch_ = found.epoch();
+    request.set_session_epoch(found.epoch());
     return absl::UnavailableError("the session is in another epoch");
   }
+  restoring_ = back.ok() || WorthAnotherTry(back.status());
   GDN_RETURN_IF_ERROR(back.status());
   *restored = *std::move(back);
   epoch_ = restored->epoch();
-  return absl::OkStatus();
+  request.set_session_epoch(epoch_);
+  const absl::Status dropped = DropDrafts(restored, backoff);
+  // By a crash: it has taken the session elsewhere again.
+  return SessionHasMoved(dropped) ? absl::UnavailableError(dropped.message()) : dropped;
 }
 
 absl::StatusOr<v1::Session> DurableSession::Restore(const std::string& checkpoint_id) {
-  GDN_RETURN_IF_ERROR(CheckIdle("a restore"));
+  if (!restoring_) GDN_RETURN_IF_ERROR(CheckIdle("a restore"));
   v1::RestoreCheckpointRequest request;
   request.set_name(name());
   request.set_checkpoint_id(checkpoint_id);
+  request.set_session_epoch(epoch_);
   Backoff backoff = NewBackoff();
   v1::Session restored;
   for (;;) {
@@ -221,6 +233,7 @@ absl::StatusOr<v1::Session> DurableSession::Restore(const std::string& checkpoin
     GDN_RETURN_IF_ERROR(backoff.Wait(status));
     ++stats_.retries;
   }
+  restoring_ = false;
   for (const v1::LayerState& state : restored.layers()) {
     const auto found = layers_.find(state.layer());
     if (!checkpoint_id.empty() || found == layers_.end() || state.token_count() >= found->second.begin()) continue;
@@ -233,12 +246,6 @@ absl::StatusOr<v1::Session> DurableSession::Restore(const std::string& checkpoin
                      {{"session", name()}, {"layer", StrCat(state.layer())}});
   }
   astray_ = rolled_back_ = needs_replay_ = false;
-  for (;;) {
-    const absl::Status dropped = DropDrafts(&restored, backoff);
-    if (dropped.ok()) break;
-    if (!WorthAnotherTry(dropped)) return dropped;
-    GDN_RETURN_IF_ERROR(backoff.Wait(dropped));
-  }
   for (const v1::LayerState& state : restored.layers()) {
     layers_.insert_or_assign(state.layer(), LayerSteps(state.layer(), state.token_count()));
     checkpointed_counts_[state.layer()] = state.token_count();

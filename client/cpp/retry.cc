@@ -47,6 +47,17 @@ bool SessionHasMoved(const absl::Status& status) {
   }
 }
 
+absl::Status TimeIsOver(const absl::Status& last) {
+  const std::string text = StrCat(last.message(), " (the last try: the time for this call is over)");
+  if (SessionHasMoved(last)) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded,
+                     StrCat("the session has to be brought back, which the same call again goes on with: ", text));
+  }
+  absl::Status over(last.code(), AbslView(text));
+  last.ForEachPayload([&over](absl::string_view url, const absl::Cord& payload) { over.SetPayload(url, payload); });
+  return over;
+}
+
 absl::Status Backoff::Wait(const absl::Status& cause) {
   absl::Duration delay = next_ * absl::Uniform(random_, 0.5, 1.0);
   if (const auto asked = RetryDelay(cause); asked.has_value())
@@ -56,9 +67,7 @@ absl::Status Backoff::Wait(const absl::Status& cause) {
     absl::SleepFor(delay);
     return absl::OkStatus();
   }
-  absl::Status last(cause.code(), AbslView(StrCat(cause.message(), " (the last try: the time for this call is over)")));
-  cause.ForEachPayload([&last](absl::string_view url, const absl::Cord& payload) { last.SetPayload(url, payload); });
-  return last;
+  return TimeIsOver(cause);
 }
 
 }  // namespace gdn

@@ -25,6 +25,10 @@ bool WorthAnotherTry(const absl::Status& status);
 // STATE_ROLLED_BACK, where it has to go on from an older state, or from none; STATE_LOST, where none is left.
 bool SessionHasMoved(const absl::Status& status);
 
+// The error of a call whose time is over: that of its last try, with a note. If that error only says that the session
+// has moved, DEADLINE_EXCEEDED with its words: the same call again brings the session back and goes on.
+absl::Status TimeIsOver(const absl::Status& last);
+
 class Backoff {
  public:
   struct Options {
@@ -35,7 +39,7 @@ class Backoff {
   explicit Backoff(const Options& options) : options_(options), next_(options.first) {}
 
   // Sleeps: twice as long as the last time, less a random part of at most a half, and no less than the server asks for.
-  // Where the deadline would pass meanwhile, returns `cause` at once, with a note that this was the last try.
+  // Where the deadline would pass meanwhile, returns TimeIsOver(cause) at once.
   absl::Status Wait(const absl::Status& cause);
 
   absl::Time deadline() const { return options_.deadline; }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "client/cpp/testing/server_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/cpp/durable_session_fixture.h"
@@ -270,6 +271,30 @@ TEST_F(DurableBatches, FinishARowLaterWhoseTimeWasOver) {
                            batch_->Decode({sessions_[2].get(), sessions_[1].get()}, Together({rows[2], rows[1]})));
   EXPECT_TRUE(rest.rows[0].ok() && rest.rows[1].ok());
   EXPECT_EQ(service_->token_count("sessions/row-0", 1), counted) << "it had been applied";
+}
+
+TEST_F(DurableBatches, SayThatTheTimeIsOverWhateverTheLastTryFound) {
+  Start({});
+  Run(false);
+  DurableSessionOptions hasty = Quick();  // one wait is longer than all the time there is
+  hasty.overall_timeout = absl::Seconds(30);
+  hasty.first_backoff = hasty.longest_backoff = absl::Hours(1);
+  DurableBatch batch(*client_, hasty);
+  service_->Crash();
+  for (int row = 0; row < 2; ++row) {  // in its replay
+    service_->RefuseNext("Prefill", ServerError(grpc::StatusCode::ABORTED, reason::kEpochMismatch, "another epoch"));
+  }
+  std::vector<v1::DecodeRequest> rows;
+  for (int row = 0; row < kRows; ++row) rows.push_back(RowOf(1, 60, row, 1, false));
+  GDN_ASSERT_OK_AND_ASSIGN(const DurableBatch::Reply late, batch.Decode(Sessions(), Together(rows)));
+  for (const size_t row : {0, 1}) {
+    ExpectError(late.rows[row], absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded);
+    EXPECT_THAT(std::string(late.rows[row].message()), HasSubstr("the last try"));
+  }
+  EXPECT_EQ(late.rows[2], absl::OkStatus());
+  GDN_ASSERT_OK_AND_ASSIGN(const DurableBatch::Reply rest,
+                           batch_->Decode({sessions_[0].get(), sessions_[1].get()}, Together({rows[0], rows[1]})));
+  for (const absl::Status& status : rest.rows) EXPECT_EQ(status, absl::OkStatus());
 }
 
 TEST_F(DurableBatches, AreRefusedAsAWholeWhereTheyMakeNoSense) {

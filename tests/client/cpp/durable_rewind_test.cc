@@ -131,6 +131,20 @@ TEST_F(DurableRewind, DropsADraftWhoseReplyIsGoneAndTakesItAgain) {
   }
 }
 
+TEST_F(DurableRewind, TakesAStepWithoutTokensAgainWhoseReplyIsGone) {
+  const Truth truth = Undisturbed();
+  DurableSessionOptions options = Quick();
+  options.overall_timeout = absl::Seconds(30);  // or the test would hang
+  Start({.layers = 2}, options);
+  RunSteps(0, kSteps);
+  service_->Plan(0, Fault::kDropReply);
+  ASSERT_EQ(Prefill(0, /*tokens=*/0, 1), absl::OkStatus());
+  service_->Plan(0, Fault::kDropReply);
+  ASSERT_EQ(Decode(1, 2, /*tokens=*/0), absl::OkStatus());
+  EXPECT_EQ(service_->States(kName), truth.states);
+  EXPECT_EQ(session_->stats().replayed_steps, 0) << "nothing had moved";
+}
+
 TEST_F(DurableRewind, SaysSoWhereThereIsNoWayBack) {
   Start({.layers = 2, .checkpoint_every_tokens = 1, .save_no_outputs = true});
   RunSteps(0, 3);

@@ -109,6 +109,62 @@ TEST_F(Durable, GivesUpWhenTheTimeIsOverAndFinishesTheSameCallLater) {
   EXPECT_EQ(service_->States(kName), truth.states);
 }
 
+TEST_F(Durable, SaysThatTheTimeIsOverWhateverTheLastTryFound) {
+  const Truth truth = Undisturbed(1, [this] { RunPlain(1, 1); });
+  Start({.checkpoint_every_tokens = 4});
+  DurableSessionOptions options = Quick();  // one wait is longer than all the time there is
+  options.overall_timeout = absl::Seconds(30);
+  options.first_backoff = options.longest_backoff = absl::Hours(1);
+  GDN_ASSERT_OK_AND_ASSIGN(auto hasty, DurableSession::Attach(*client_, kName, options));
+  ASSERT_TRUE(hasty->Prefill(PrefillOf(0, 5, 100)).ok());
+  service_->Crash();
+  const absl::Status checkpoint = hasty->Checkpoint().status();
+  ExpectError(checkpoint, absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded);
+  EXPECT_TRUE(WorthAnotherTry(checkpoint));
+  ASSERT_TRUE(hasty->Checkpoint().ok());
+  service_->Crash();
+  const absl::Status step = hasty->Decode(DecodeOf(0, 1000)).status();
+  ExpectError(step, absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded);
+  EXPECT_THAT(std::string(step.message()), HasSubstr("another epoch"));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto again, hasty->Decode(DecodeOf(0, 1000)));
+  EXPECT_EQ(again.output().data(), truth.outputs.back());
+  EXPECT_EQ(service_->States(kName), truth.states);
+}
+
+TEST_F(Durable, RefusesOtherCallsUntilARestoreIsAnswered) {
+  Start({});
+  ASSERT_EQ(Prefill(0, 5, 100), absl::OkStatus());
+  ASSERT_TRUE(session_->Checkpoint("five").ok());
+  ASSERT_EQ(Decode(0, 1), absl::OkStatus());
+  ASSERT_TRUE(session_->Checkpoint("six").ok());
+  ASSERT_TRUE(session_->Restore("five").ok());
+  ASSERT_EQ(Decode(0, 2), absl::OkStatus());
+  // The service goes back to six tokens, and this side, which does not know that, is at six others.
+  service_->PlanNext("RestoreCheckpoint", {Fault::kLoseReply});
+  service_->RefuseNext("GetSession", grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "not now"));
+  EXPECT_EQ(session_->Restore("six").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Decode(0, 3).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(session_->AcceptTokens(0).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(session_->ExportState().status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(session_->Restore("five").ok());
+  const absl::Status moved = Decode(0, 2);
+  EXPECT_EQ(moved, absl::OkStatus());
+  EXPECT_EQ(outputs_.back(), outputs_[2]) << "of the session at five tokens";
+}
+
+TEST_F(Durable, RestoresAgainWhereACrashComesBeforeTheDraftOfTheCopyIsDropped) {
+  Start({});
+  ASSERT_EQ(Prefill(0, 5, 100), absl::OkStatus());
+  ASSERT_EQ(Decode(0, 1, /*tokens=*/3, /*draft=*/true), absl::OkStatus());
+  ASSERT_TRUE(session_->Checkpoint("drafting").ok());
+  ASSERT_TRUE(session_->AcceptTokens(1).ok());
+  service_->Plan(0, Fault::kCrashBefore);
+  const absl::Status restored = session_->Restore("drafting").status();
+  EXPECT_EQ(restored, absl::OkStatus());
+  EXPECT_EQ(session_->token_count(0), 5);
+  EXPECT_EQ(Decode(0, 1), absl::OkStatus());
+}
+
 TEST_F(Durable, MakesACheckpointWhenTheInputsAreTooMany) {
   DurableSessionOptions options = Quick();
   options.max_kept_bytes = 1000;

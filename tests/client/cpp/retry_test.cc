@@ -61,6 +61,13 @@ TEST(Backoff, ReturnsTheCauseWhenTheTimeIsOver) {
   EXPECT_THAT(std::string(last.message()), ::testing::HasSubstr("said (the last try"));
 }
 
+TEST(Backoff, SaysThatTheTimeIsOverWhereTheSessionHasMoved) {
+  Backoff backoff({.deadline = absl::InfinitePast()});
+  const absl::Status last = backoff.Wait(Error(absl::StatusCode::kAborted, reason::kEpochMismatch));
+  ExpectError(last, absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded);
+  EXPECT_TRUE(WorthAnotherTry(last)) << "the same call brings the session back";
+}
+
 TEST(Backoff, WaitsAtLeastAsLongAsTheServerAsksButNotLongerThanItsOwnLimit) {
   const absl::Status cause = WithRetryInfo(absl::UnavailableError("later"), 3600);
   Backoff backoff({.first = absl::Microseconds(1), .longest = absl::Milliseconds(20)});

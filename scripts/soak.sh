@@ -5,9 +5,10 @@
 #
 #   scripts/soak.sh [crash|python|failures|race|many|disk|redis|setback|neighbour|steady ...]      (default: all)
 #
-# Environment: CRASH_ROUNDS (200 kills), PYTHON_RUNS (40 histories of 100 calls), RACE_ROUNDS (100000, under
-# ThreadSanitizer), MANY_SESSIONS and MANY_ROOM (10000 sessions, room for 100), STORE_ROUNDS (repeats of the disk and Redis
-# fault tests, 20), PARTITION_SECONDS (60), NEIGHBOUR_SECONDS (60), STEADY_SECONDS (600), JOBS.
+# Environment: CRASH_ROUNDS (200 kills), HISTORY_ROUNDS (30, each with every kind of call first by every form of client),
+# PYTHON_RUNS (40 histories of 100 calls), RACE_ROUNDS (100000, under ThreadSanitizer), MANY_SESSIONS and MANY_ROOM (10000
+# sessions, room for 100), STORE_ROUNDS (repeats of the disk and Redis fault tests, 20), PARTITION_SECONDS (60),
+# NEIGHBOUR_SECONDS (60), STEADY_SECONDS (600), JOBS.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -47,7 +48,7 @@ run() {
 }
 
 targets=()
-if wants crash; then targets+=(gdn_server crash_soak); fi
+if wants crash; then targets+=(gdn_server crash_soak history_soak); fi
 if wants python; then targets+=(gdn_server); fi
 if wants failures; then targets+=(acquisition_failure_test); fi
 if wants many; then targets+=(state_service_test); fi
@@ -62,6 +63,7 @@ bin="${repo_root}/build/cpu/bin"
 if wants crash; then
   run crash "${bin}/crash_soak" --server="${bin}/gdn_server" --model=tests/golden/qwen3_next_1 \
     --rounds="${CRASH_ROUNDS:-200}"
+  run history "${bin}/history_soak" --server="${bin}/gdn_server" --rounds="${HISTORY_ROUNDS:-30}"
 fi
 if wants python; then
   venv="${repo_root}/build/cpu/venv-soak"

@@ -77,6 +77,16 @@ class DurablePlayer final : public Player {
     return kept->kept();
   }
   int64_t prefix_tokens() const override { return sessions_[0]->session().prefix_tokens(); }
+  absl::StatusOr<bool> IsDurable() override {
+    const auto found = UntilAnswered([&]() -> absl::StatusOr<v1::Session> {
+      CallOptions call;
+      call.timeout = absl::Seconds(10);
+      return client_.GetSession(sessions_[0]->name(), call);
+    });
+    if (ErrorReason(found.status()) == reason::kSessionNotFound) return false;
+    GDN_RETURN_IF_ERROR(found.status());
+    return found->has_durable_time();
+  }
 
   // A watch ends where the session has another epoch; a call of the session brings it back.
   absl::StatusOr<std::string> Watch() override {

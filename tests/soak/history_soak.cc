@@ -5,8 +5,9 @@
 //
 // Two servers of the same program run. The tested one has a disk and a checkpoint policy, and is reached through a
 // proxy that drops replies and cuts connections. It is killed (SIGKILL) when all workers have prepared the call that is
-// to come first, and at random moments besides. Exit code 1 where an answer is wrong, a call was applied other than
-// once, a session is lost, or a kind of call did not come first in some form of client.
+// to come first, and at random moments besides; after some kills its store is set back to a copy of before. Exit code 1
+// where an answer is wrong, a call was applied other than once, a client has lost a session whose inputs it had, or a
+// kind of call did not come first in some form of client.
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
@@ -37,16 +38,21 @@ ABSL_FLAG(int32_t, rounds, 1, "How often each form of client makes each kind of 
 ABSL_FLAG(uint64_t, seed, 1, "Of inputs and moments.");
 ABSL_FLAG(int32_t, kill_every_ms, 1500, "Mean time between kills at random moments; 0: none.");
 ABSL_FLAG(int32_t, cut_every_ms, 150, "Mean time between losses of replies; 0: none.");
+ABSL_FLAG(int32_t, set_back_percent, 10, "How many of the kills set the store back to an earlier copy.");
 ABSL_FLAG(std::string, history, "", "Where the history is written; empty: into a folder that goes.");
 ABSL_FLAG(std::vector<std::string>, server_flags, {}, "More flags of both servers, such as --backend=gpu.");
 
 namespace gdn {
 namespace {
 
+constexpr int kCopyPercent = 30;  // of the kills: the store is copied, for a later one to set it back to
+
 // The server that crashes, and the workers that wait for its next crash.
 class CrashPoint {
  public:
-  CrashPoint(ServerProcess& server, SoakState& soak, int workers) : server_(server), soak_(soak), workers_(workers) {}
+  // `store`: the server's folder.
+  CrashPoint(ServerProcess& server, std::string store, uint64_t seed, SoakState& soak, int workers)
+      : server_(server), store_(std::move(store)), random_(seed), soak_(soak), workers_(workers) {}
 
   // Returns when the server has crashed since, and is back; the last worker to come crashes it.
   void Arrive() {
@@ -69,12 +75,33 @@ class CrashPoint {
   void CrashNow() {
     absl::MutexLock lock(&server_mu_);
     server_.Kill();
+    if (absl::Status status = SetBackOrCopy(); !status.ok()) soak_.Fail(status);
     if (const absl::Status status = server_.Start(); !status.ok()) soak_.Fail(status);
     ++kills_;
   }
   int64_t kills() const { return kills_; }
+  int64_t set_backs() const { return set_backs_; }
 
  private:
+  absl::Status SetBackOrCopy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(server_mu_) {
+    const int what = random_.NextInt(0, 99);
+    const int set_back = absl::GetFlag(FLAGS_set_back_percent);
+    std::error_code error;
+    if (what < set_back && has_copy_) {
+      error = Replace(store_, copy_);
+      ++set_backs_;
+    } else if (set_back > 0 && what >= set_back && what < set_back + kCopyPercent) {
+      error = Replace(copy_, store_);
+      has_copy_ = true;
+    }
+    return error ? absl::InternalError(AbslView(StrCat("copying ", store_, ": ", error.message()))) : absl::OkStatus();
+  }
+  static std::error_code Replace(const std::string& folder, const std::string& by) {
+    std::error_code error;
+    std::filesystem::remove_all(folder, error);
+    if (!error) std::filesystem::copy(by, folder, std::filesystem::copy_options::recursive, error);
+    return error;
+  }
   void CrashIfAllAreHere() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (arrived_ < workers_ || arrived_ == 0) return;
     CrashNow();
@@ -83,8 +110,12 @@ class CrashPoint {
   }
 
   ServerProcess& server_;
+  const std::string store_;
+  const std::string copy_ = StrCat(store_, "-copy");
+  Random random_ ABSL_GUARDED_BY(server_mu_);
+  bool has_copy_ ABSL_GUARDED_BY(server_mu_) = false;
   SoakState& soak_;
-  std::atomic<int64_t> kills_ = 0;
+  std::atomic<int64_t> kills_ = 0, set_backs_ = 0;
   absl::Mutex mu_;
   int workers_ ABSL_GUARDED_BY(mu_);
   int arrived_ ABSL_GUARDED_BY(mu_) = 0;
@@ -132,7 +163,6 @@ void AtRandomMoments(int mean_ms, uint64_t seed, const std::atomic<bool>& over, 
 absl::Status Judge(const HistoryReport& report, const std::vector<WorkerOptions>& workers) {
   for (const std::string& fault : report.faults) std::cerr << "history_soak: " << fault << "\n";
   if (!report.faults.empty()) return absl::DataLossError("the history is not that of the undisturbed server");
-  if (report.lost > 0) return absl::DataLossError("a client lost a session whose inputs it had");
   for (const WorkerOptions& worker : workers) {
     for (const std::string& call : SoakCalls()) {
       // A session that was brought back from the disk cannot be kept as a prefix.
@@ -174,11 +204,12 @@ absl::Status RunSoak(const std::string& folder) {
 
   SoakState soak;
   std::vector<WorkerOptions> options = Workers(*tested);
-  CrashPoint crash_point(*crashing, soak, static_cast<int>(options.size()));
+  CrashPoint crash_point(*crashing, StrCat(folder, "/crashing"), seed + 4, soak, static_cast<int>(options.size()));
   const SoakWorld world = {.truth = *truth,
                            .tested = *tested,
                            .writer = *writer,
                            .crash = [&] { crash_point.Arrive(); },
+                           .set_backs = [&] { return crash_point.set_backs(); },
                            .over = [&] { return soak.over.load(); }};
   std::atomic<int64_t> recoveries = 0, cuts = 0;
   std::vector<std::thread> threads;
@@ -215,11 +246,10 @@ absl::Status RunSoak(const std::string& folder) {
     for (const auto& [call, count] : calls) firsts += count;
   }
   absl::PrintF(
-      "history_soak seed %d: %d kills, %d losses of replies, %d forms of client, %d calls first after a crash, %d "
-      "lines, "
-      "%d outputs compared, %d recoveries, %d sessions lost, %d faults\n",
-      seed, crash_point.kills(), cuts.load(), options.size(), firsts, report.lines, report.compared, recoveries.load(),
-      report.lost, report.faults.size());
+      "history_soak seed %d: %d kills, the store set back %d times, %d losses of replies, %d forms of client, %d calls "
+      "first after a crash, %d lines, %d outputs compared, %d recoveries, %d sessions lost, %d faults\n",
+      seed, crash_point.kills(), crash_point.set_backs(), cuts.load(), options.size(), firsts, report.lines,
+      report.compared, recoveries.load(), report.lost, report.faults.size());
   return Judge(report, options);
 }
 

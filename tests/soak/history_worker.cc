@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "base/error.h"
 #include "base/hash.h"
 #include "base/safetensors.h"
 #include "base/status_macros.h"
@@ -128,7 +129,18 @@ absl::StatusOr<HistoryWorker::Twins> HistoryWorker::Make(const std::string& name
                          MakeReferencePlayer(world_.truth, request, CallForm::kUnary, absl::Seconds(60)));
   }
   GDN_ASSIGN_OR_RETURN(twins.tested, options_.make(create));
-  for (size_t row = 0; row < twins.ids.size(); ++row) Write(twins, row, {.call = "create"});
+  for (size_t row = 0; row < twins.ids.size(); ++row) {
+    Write(twins, row, {.call = "create"});
+    open_.insert(twins.ids[row]);
+  }
+  return twins;
+}
+
+absl::StatusOr<HistoryWorker::Twins> HistoryWorker::MakeWithPrompt(const std::string& name) {
+  GDN_ASSIGN_OR_RETURN(Twins twins, Make(name, options_.sessions));
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    GDN_RETURN_IF_ERROR(Step(twins, "prefill", layer, random_.NextInt(1, kMaxPrefill)));
+  }
   return twins;
 }
 
@@ -221,9 +233,12 @@ absl::Status HistoryWorker::ForkAndStep(Twins& twins) {
   GDN_ASSIGN_OR_RETURN(child.truth.emplace_back(), twins.truth[0]->Fork(child.ids[0]));
   GDN_ASSIGN_OR_RETURN(child.tested, twins.tested->Fork(child.ids[0]));
   Write(twins, 0, {.call = "fork", .to = child.ids[0]});
+  open_.insert(child.ids[0]);
+  GDN_ASSIGN_OR_RETURN(needs_copy_, twins.tested->IsDurable());
   GDN_RETURN_IF_ERROR(Settle(child));
   for (int32_t layer = 0; layer < kLayers; ++layer) GDN_RETURN_IF_ERROR(Step(child, "decode", layer, 1));
   GDN_RETURN_IF_ERROR(Export(child));
+  needs_copy_ = false;
   return End(child);
 }
 
@@ -307,12 +322,16 @@ absl::Status HistoryWorker::KeepAndBegin() {
     // Another crash may have taken what was kept.
     if (next.tested->prefix_tokens() == kPrefixTokens) {
       Write(next, 0, {.call = "begin", .to = name});
+      open_.insert(next.ids[0]);
+      needs_copy_ = true;  // a crash takes what was kept, too
       for (int32_t layer = 0; layer < kLayers; ++layer) GDN_RETURN_IF_ERROR(Step(next, "decode", layer, 1));
       GDN_RETURN_IF_ERROR(Export(next));
+      needs_copy_ = false;
+      GDN_RETURN_IF_ERROR(End(next));
     } else {
-      world_.writer.Add(Line("tested", next.ids[0], "create"));
+      GDN_RETURN_IF_ERROR(next.tested->Delete());
+      GDN_RETURN_IF_ERROR(next.truth[0]->Delete());
     }
-    GDN_RETURN_IF_ERROR(End(next));
   }
   return End(keeper);
 }
@@ -323,6 +342,7 @@ absl::Status HistoryWorker::End(Twins& twins) {
   for (size_t row = 0; row < twins.ids.size(); ++row) {
     GDN_RETURN_IF_ERROR(twins.truth[row]->Delete());
     for (const char* run : {"truth", "tested"}) world_.writer.Add(Line(run, twins.ids[row], "end"));
+    open_.erase(twins.ids[row]);
   }
   return absl::OkStatus();
 }
@@ -341,11 +361,16 @@ absl::Status HistoryWorker::OneCall(Twins& twins, const std::string& call) {
   if (call == "draft" || call == "draft tree") return Draft(twins, call == "draft tree", call);
   if (call == "keep prefix") return KeepAndBegin();
   if (call == "restore") {
+    GDN_RETURN_IF_ERROR(Checkpoint(twins, ""));  // or a crash would take the session, and its named copies with it
     GDN_RETURN_IF_ERROR(Checkpoint(twins, "named"));
     for (int i = 0; i < 3; ++i) GDN_RETURN_IF_ERROR(Step(twins, "decode", layer, 1));
   }
+  const int64_t set_backs = world_.set_backs();
   if (call == "restore newest") GDN_RETURN_IF_ERROR(Checkpoint(twins, ""));
   Crash(call);
+  if (call == "restore newest" && world_.set_backs() != set_backs) {
+    return absl::DataLossError("the newest checkpoint may be another than the one that was made");
+  }
   if (call == "prefill") return Step(twins, "prefill", layer, random_.NextInt(0, kMaxPrefill));
   if (call == "decode") return Step(twins, "decode", layer, 1);
   if (call == "fork") return ForkAndStep(twins);
@@ -355,26 +380,62 @@ absl::Status HistoryWorker::OneCall(Twins& twins, const std::string& call) {
   return Restore(twins, call == "restore" ? "named" : "");
 }
 
+bool HistoryWorker::MayBeLost(const absl::Status& status, int64_t set_backs) const {
+  if (world_.set_backs() == set_backs) return needs_copy_ && status.code() == absl::StatusCode::kDataLoss;
+  const std::string reason = ErrorReason(status);
+  return status.code() == absl::StatusCode::kDataLoss || reason == reason::kCheckpointNotFound ||
+         reason == reason::kSessionNotFound;
+}
+
+void HistoryWorker::GiveAllUp() {
+  for (const std::string& id : open_) {
+    for (Client* client : {&world_.truth, &world_.tested}) {
+      // A session that stays is in nobody's way.
+      static_cast<void>(client->DeleteSession(StrCat("sessions/", id), {.timeout = absl::Seconds(1), .affinity = {}}));
+    }
+    world_.writer.Add(Line("truth", id, "end"));
+    world_.writer.Add(Line("tested", id, "lost"));
+  }
+  open_.clear();
+  first_.clear();
+  needs_copy_ = false;
+}
+
+absl::Status HistoryWorker::TryCall(Twins& twins, const std::string& call) {
+  if (call.empty()) {
+    GDN_RETURN_IF_ERROR(Settle(twins));
+    GDN_RETURN_IF_ERROR(Export(twins));
+    return End(twins);
+  }
+  for (int32_t layer = 0; layer < kLayers && twins.draft == 0; ++layer) {
+    GDN_RETURN_IF_ERROR(Step(twins, "decode", layer, 1));
+  }
+  return OneCall(twins, call);
+}
+
+absl::Status HistoryWorker::CallOnTwins(Twins& twins, const std::string& call) {
+  // A session that the last call has touched has met every loss before that one began.
+  const int64_t met = std::exchange(set_backs_, world_.set_backs());
+  while (!world_.over()) {
+    const absl::Status status = TryCall(twins, call);
+    if (!MayBeLost(status, met)) return WithPrefix(status, StrCat(options_.form, ", ", call, " first"));
+    GiveAllUp();
+    if (call.empty()) break;
+    GDN_ASSIGN_OR_RETURN(twins, MakeWithPrompt("again"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status HistoryWorker::Run(int rounds) {
   for (int round = 0; round < rounds && !world_.over(); ++round) {
-    GDN_ASSIGN_OR_RETURN(Twins twins, Make(StrCat("round-", round), options_.sessions));
-    for (int32_t layer = 0; layer < kLayers; ++layer) {
-      GDN_RETURN_IF_ERROR(Step(twins, "prefill", layer, random_.NextInt(1, kMaxPrefill)));
-    }
+    set_backs_ = world_.set_backs();
+    GDN_ASSIGN_OR_RETURN(Twins twins, MakeWithPrompt(StrCat("round-", round)));
     std::vector<std::string> calls = SoakCalls();
     for (size_t i = calls.size(); i > 1; --i) {
       std::swap(calls[i - 1], calls[static_cast<size_t>(random_.NextInt(0, static_cast<int>(i) - 1))]);
     }
-    for (const std::string& call : calls) {
-      if (world_.over()) return absl::OkStatus();
-      if (twins.draft == 0) {
-        for (int32_t layer = 0; layer < kLayers; ++layer) GDN_RETURN_IF_ERROR(Step(twins, "decode", layer, 1));
-      }
-      GDN_RETURN_IF_ERROR(WithPrefix(OneCall(twins, call), StrCat(options_.form, ", ", call, " first")));
-    }
-    GDN_RETURN_IF_ERROR(Settle(twins));
-    GDN_RETURN_IF_ERROR(Export(twins));
-    GDN_RETURN_IF_ERROR(End(twins));
+    for (const std::string& call : calls) GDN_RETURN_IF_ERROR(CallOnTwins(twins, call));
+    GDN_RETURN_IF_ERROR(CallOnTwins(twins, ""));
   }
   return absl::OkStatus();
 }

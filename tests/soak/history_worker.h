@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct SoakWorld {
   HistoryWriter& writer;
   // The server has crashed and is back: returns when all workers have asked for it.
   std::function<void()> crash;
+  // How often the crashing server's store has been set back to an earlier copy so far.
+  std::function<int64_t()> set_backs;
   std::function<bool()> over;
 };
 
@@ -63,6 +66,16 @@ class HistoryWorker {
   };
 
   absl::StatusOr<Twins> Make(const std::string& name, int sessions);
+  absl::StatusOr<Twins> MakeWithPrompt(const std::string& name);
+  // OneCall, or "" for the last look at the twins and their end. If a session is lost, all are given up, and the call
+  // is made with new ones.
+  absl::Status CallOnTwins(Twins& twins, const std::string& call);
+  absl::Status TryCall(Twins& twins, const std::string& call);
+  // Whether a client may say that a session is lost: after the store was set back (`set_backs`: the times that its
+  // calls have met), or where the client cannot have the inputs.
+  bool MayBeLost(const absl::Status& status, int64_t set_backs) const;
+  // Writes that all sessions of this worker are lost, and deletes what is left of them.
+  void GiveAllUp();
   absl::Status OneCall(Twins& twins, const std::string& call);
   void Crash(const std::string& first);
 
@@ -87,8 +100,11 @@ class HistoryWorker {
   const SoakWorld world_;
   const WorkerOptions options_;
   Random random_;
-  std::string first_;  // the name that the next call comes first under
-  int64_t made_ = 0;   // names used
+  std::string first_;                // the name that the next call comes first under
+  int64_t made_ = 0;                 // names used
+  int64_t set_backs_ = 0;            // when the last call began
+  std::set<std::string> open_ = {};  // sessions that the history has
+  bool needs_copy_ = false;          // the session at work began with a state whose inputs its client does not have
   int64_t recoveries_ = 0;
 };
 

@@ -44,6 +44,8 @@ class Player {
   // False where the server has no room, or (PREFIX_MISMATCH) the session has been brought back from a durable copy.
   virtual absl::StatusOr<bool> KeepPrefix(const v1::PromptPrefix& prefix) = 0;
   virtual int64_t prefix_tokens() const = 0;  // that it began behind
+  // Whether the server has a durable copy of it, so that its client may keep only the inputs behind that copy.
+  virtual absl::StatusOr<bool> IsDurable() = 0;
 
   // All of them.
   virtual absl::Status Delete() = 0;

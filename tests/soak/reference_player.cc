@@ -149,6 +149,7 @@ class ReferencePlayer final : public Player {
     return kept;
   }
   int64_t prefix_tokens() const override { return 0; }
+  absl::StatusOr<bool> IsDurable() override { return false; }  // it keeps all inputs
 
   absl::Status Delete() override {
     const absl::Status status = Retried([&]() -> absl::StatusOr<bool> {
@@ -208,6 +209,10 @@ class ReferencePlayer final : public Player {
     GDN_RETURN_IF_ERROR(Delete());
     counts_.clear();
     GDN_RETURN_IF_ERROR(Begin());
+    for (const auto& [layer, count] : counts_) {
+      // A delete that was given up goes on, and its retry finds no session; a crash then leaves the durable copy.
+      if (count > 0) return absl::UnavailableError("the session that was deleted is back");
+    }
     for (const KeptCall& call : calls_) {
       const std::string id = RandomId();
       std::string ignored;

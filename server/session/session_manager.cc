@@ -223,6 +223,12 @@ bool SessionManager::BeginEnd(const Key& key, const std::shared_ptr<Session>& se
   return true;
 }
 
+bool SessionManager::Ends(const Key& key) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = sessions_.find(key);
+  return it != sessions_.end() && it->second.phase == Phase::kEnding;
+}
+
 void SessionManager::End(const std::shared_ptr<Session>& session, bool even_unnoted,
                          std::function<void(absl::Status)> done) {
   session->Lock([this, even_unnoted, done = std::move(done)](SessionLease lease) {
@@ -259,10 +265,12 @@ void SessionManager::End(const std::shared_ptr<Session>& session, bool even_unno
 void SessionManager::Delete(const std::string& principal, const std::string& id,
                             std::function<void(absl::Status)> done) {
   auto session = Find(principal, id);
-  if (!session.ok()) return done(session.status());
+  // A client whose first try is still under way must not take it for done: a crash would bring the durable copy back.
+  if (!session.ok()) return done(Ends(Key(principal, id)) ? Busy(id, "is being deleted") : session.status());
   if ((*session)->gate().pins() > 0) return done(Busy(id, "has a step in flight, which ends first"));
   if (!BeginEnd(Key(principal, id), *session)) {
-    return done(Peek((*session)->key()) == *session ? Busy(id, "leaves for another server") : SessionNotFound(id));
+    if (Peek((*session)->key()) == *session) return done(Busy(id, "leaves for another server"));
+    return done(Ends(Key(principal, id)) ? Busy(id, "is being deleted") : SessionNotFound(id));
   }
   End(*session, /*even_unnoted=*/false, std::move(done));
 }

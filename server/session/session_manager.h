@@ -115,8 +115,8 @@ class SessionManager {
   std::vector<std::shared_ptr<Session>> All() const;
 
   // Ends the session and erases its states from every tier; `done` comes when they are gone, or are noted to go, for
-  // good. NOT_FOUND (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY) while a step of it runs, UNAVAILABLE (TIER_UNAVAILABLE)
-  // as of TierStack::Erase: it goes on then.
+  // good. NOT_FOUND (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY) while a step of it runs or another call ends it,
+  // UNAVAILABLE (TIER_UNAVAILABLE) as of TierStack::Erase: it goes on then.
   void Delete(const std::string& principal, const std::string& id, std::function<void(absl::Status)> done);
   // The session goes on at another server. `move` is called with it locked, on a thread that may block; once that is OK
   // nothing is left of it here, and calls that waited for it are refused with SESSION_MOVED. Else it stays; but where
@@ -161,6 +161,7 @@ class SessionManager {
   bool Stays(const Key& key, const Session& session);
   // False where somebody else ends it already, or it leaves.
   bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
+  bool Ends(const Key& key) const;
   void End(const std::shared_ptr<Session>& session, bool even_unnoted, std::function<void(absl::Status)> done);
 
   const SessionPlaces places_;

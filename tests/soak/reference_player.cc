@@ -210,8 +210,8 @@ class ReferencePlayer final : public Player {
     counts_.clear();
     GDN_RETURN_IF_ERROR(Begin());
     for (const auto& [layer, count] : counts_) {
-      // A delete that was given up goes on, and its retry finds no session; a crash then leaves the durable copy.
-      if (count > 0) return absl::UnavailableError("the session that was deleted is back");
+      // Only a store that was set back may have it again; the worker knows.
+      if (count > 0) return absl::DataLossError("a session that was deleted is back");
     }
     for (const KeptCall& call : calls_) {
       const std::string id = RandomId();

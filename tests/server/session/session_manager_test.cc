@@ -205,9 +205,10 @@ TEST_F(SessionEndTest, ALockedSessionEndsWhenItIsLetGo) {
   EXPECT_FALSE(deleted.given());
   EXPECT_EQ(ErrorReason(world_.manager.Find("", "a").status()), reason::kSessionNotFound);
   EXPECT_EQ(ErrorReason(world_.manager.Begin(world_.Init("a")).status()), reason::kSessionBusy);
-  EXPECT_EQ(ErrorReason(world_.Delete("a")), reason::kSessionNotFound) << "it ends once";
+  EXPECT_EQ(ErrorReason(world_.Delete("a")), reason::kSessionBusy) << "its durable copies are there until it has ended";
   lease.Release();
   EXPECT_TRUE(deleted.Wait().ok());
+  EXPECT_EQ(ErrorReason(world_.Delete("a")), reason::kSessionNotFound) << "it ends once";
   ExpectGone("a");
 }
 

@@ -268,9 +268,13 @@ absl::Status HistoryWorker::Checkpoint(Twins& twins, const std::string& id) {
   return absl::OkStatus();
 }
 
-absl::Status HistoryWorker::Restore(Twins& twins, const std::string& id) {
+absl::Status HistoryWorker::Restore(Twins& twins, const std::string& id, int64_t set_backs) {
   GDN_ASSIGN_OR_RETURN(const v1::Session truth, twins.truth[0]->Restore(id));
   GDN_ASSIGN_OR_RETURN(const v1::Session tested, twins.tested->Restore(id));
+  // The store may have been set back until the restore was answered.
+  if (id.empty() && world_.set_backs() != set_backs) {
+    return absl::DataLossError("the newest checkpoint may be another than the one that was made");
+  }
   for (const auto& [run, back] : {std::pair("truth", &truth), std::pair("tested", &tested)}) {
     HistoryLine line = Line(run, twins.ids[0], "restore");
     line.to = id.empty() ? "newest" : id;
@@ -367,16 +371,13 @@ absl::Status HistoryWorker::OneCall(Twins& twins, const std::string& call) {
   const int64_t set_backs = world_.set_backs();
   if (call == "restore newest") GDN_RETURN_IF_ERROR(Checkpoint(twins, ""));
   Crash(call);
-  if (call == "restore newest" && world_.set_backs() != set_backs) {
-    return absl::DataLossError("the newest checkpoint may be another than the one that was made");
-  }
   if (call == "prefill") return Step(twins, "prefill", layer, random_.NextInt(0, kMaxPrefill));
   if (call == "decode") return Step(twins, "decode", layer, 1);
   if (call == "fork") return ForkAndStep(twins);
   if (call == "export") return Export(twins);
   if (call == "checkpoint") return Checkpoint(twins, random_.NextInt(0, 1) == 0 ? "" : "mine");
   if (call == "watch") return Watch(twins);
-  return Restore(twins, call == "restore" ? "named" : "");
+  return Restore(twins, call == "restore" ? "named" : "", set_backs);
 }
 
 absl::Status HistoryWorker::TryCall(Twins& twins, const std::string& call) {

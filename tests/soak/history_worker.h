@@ -88,7 +88,8 @@ class HistoryWorker {
   absl::Status ForkAndStep(Twins& twins);
   absl::Status Export(Twins& twins);
   absl::Status Checkpoint(Twins& twins, const std::string& id);
-  absl::Status Restore(Twins& twins, const std::string& id);
+  // `set_backs`: when the checkpoint had not been made yet.
+  absl::Status Restore(Twins& twins, const std::string& id, int64_t set_backs);
   absl::Status KeepAndBegin();
   absl::Status Watch(Twins& twins);
   absl::Status End(Twins& twins);

@@ -380,6 +380,44 @@ def test_a_restore_whose_reply_is_lost_is_made_again() -> None:
     twins.go_on(one, other)
 
 
+def test_a_restore_that_was_given_up_is_made_again_before_any_other_call() -> None:
+    twins = Twins()
+    pair = twins.pair()
+    for session in pair:
+        session.decode(LAYER, twins.x[6])
+        session.checkpoint("a")
+        session.decode(LAYER, twins.x[7])
+        session.checkpoint("b")
+        session.restore("a")
+        session.decode(LAYER, twins.x[8])  # as many tokens as "b" has, and another state
+    one, other = pair
+    one._state.retry = Retry(overall=0.0)
+    twins.server.faults = once("RestoreCheckpoint", "lose")
+    with pytest.raises(gdn_client.UnavailableError):
+        one.restore("b")
+    one._state.retry = Retry()
+    for call in (lambda: one.decode(LAYER, twins.x[9]), one.fork, one.checkpoint, one.export_state):
+        with pytest.raises(gdn_client.FailedPreconditionError, match="restore it again"):
+            call()
+    for session in pair:
+        session.restore("b")
+    twins.go_on(one, other)
+
+
+def test_a_call_whose_time_is_over_before_its_session_is_back_says_so_and_goes_on() -> None:
+    twins = Twins()
+    one, other = twins.pair()
+    twins.server.make_durable()
+    same(*(session.decode(LAYER, twins.x[6]) for session in (one, other)))
+    twins.server.crash()
+    one._state.retry = Retry(overall=0.0)
+    with pytest.raises(gdn_client.DeadlineExceededError, match="the same call again goes on with"):
+        one.decode(LAYER, twins.x[7])
+    one._state.retry = Retry()
+    same(*(session.decode(LAYER, twins.x[7]) for session in (one, other)))
+    twins.go_on(one, other)
+
+
 def test_a_checkpoint_that_has_come_back_older_is_told() -> None:
     twins = Twins()
     one, _ = twins.pair()

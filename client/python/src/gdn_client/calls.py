@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from gdn_client.errors import AbortedError, GdnError, SessionLostError
+from gdn_client.errors import AbortedError, FailedPreconditionError, GdnError, SessionLostError
 from gdn_client.flow import Backoff, Flow, worth_another_try
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.recovery import STATE_IS_GONE, recover
@@ -50,6 +50,7 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
 
     Raises:
         SessionLostError: the inputs that would be needed are not kept.
+        FailedPreconditionError: a restore of one of the sessions has had no answer.
         GdnError: the server's.
 
     """
@@ -90,6 +91,11 @@ def uses(state: SessionState, send: Callable[[], Flow[T]]) -> Flow[T]:
 
 def _begin(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
     """Rows that were given up and are asked for again go on under their request id, if they have one in common."""
+    for state in states:
+        if state.restoring:
+            raise FailedPreconditionError(
+                f"a restore of {state.name} ended without an answer and may have been applied; restore it again"
+            )
     common = ""
     for state, row in zip(states, rows):  # noqa: B905 - there may be no rows
         state.in_flight, earlier = row, state.given_up

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
-from gdn_client.errors import GdnError, SessionLostError
+from gdn_client.errors import DeadlineExceededError, GdnError, SessionLostError
 
 T = TypeVar("T")
 
@@ -118,14 +118,22 @@ class Backoff:
         """What to do before the next try.
 
         Raises:
-            GdnError: `error`, where no time is left for one.
+            GdnError: `error`, if no time is left for one; DeadlineExceededError if the session has to be brought back
+                first, for `error` would say that the call is of no use.
 
         """
         base = self.next_wait or self.retry.first
         self.next_wait = min(2 * base, self.retry.longest)
         seconds = max(base * random.uniform(0.5, 1.0), error.retry_after or 0.0)
         if time.monotonic() - self.begun + seconds > self.retry.overall:
-            raise error
+            if worth_another_try(error):
+                raise error
+            raise DeadlineExceededError(
+                "the session has to be brought back, which the same call again goes on with: "
+                f"{error.message} (the last try: the time for this call is over)",
+                reason="DEADLINE_EXCEEDED",
+                metadata=error.metadata,
+            ) from error
         return Sleep(seconds)
 
 

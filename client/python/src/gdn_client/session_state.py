@@ -98,6 +98,7 @@ class SessionState:
         needs_replay: the server has lost something, and not all of it is back.
         in_flight: the call that is being tried.
         given_up: the last one, where it ended without an answer.
+        restoring: a restore has had no answer, so the state may be the checkpoint's; no other call is made meanwhile.
         cannot_checkpoint: the server has no durable tier.
         checkpoints: named ones, with their token counts.
         of_this_history: those of them that the session has come from, by steps that it has not gone back over.
@@ -121,6 +122,7 @@ class SessionState:
     needs_replay: bool = False
     in_flight: InFlight | None = None
     given_up: InFlight | None = None
+    restoring: bool = False
     cannot_checkpoint: bool = False
     checkpoints: dict[str, dict[int, int]] = field(default_factory=dict)
     of_this_history: set[str] = field(default_factory=set)
@@ -236,7 +238,8 @@ class SessionState:
             self.kept_bytes -= known.cut_to(layer.token_count, same_history=same_history)
             known.durable, known.draft_tokens = 0, layer.draft_length
             self.note_durable(layer.layer, layer.durable_token_count)
-        self.given_up, self.astray, self.rolled_back, self.needs_replay = None, False, False, False
+        self.given_up, self.restoring = None, False
+        self.astray, self.rolled_back, self.needs_replay = False, False, False
 
 
 Parents = Sequence[int] | Sequence[Sequence[int]]  # of a tree's tokens; of one tree for all rows, or of one a row

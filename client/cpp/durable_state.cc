@@ -208,7 +208,9 @@ absl::Status DurableSession::TryRestore(v1::RestoreCheckpointRequest& request, v
     request.set_session_epoch(found.epoch());
     return absl::UnavailableError("the session is in another epoch");
   }
-  restoring_ = back.ok() || WorthAnotherTry(back.status());
+  // An answer with a reason says that this try was not taken; it says nothing of an earlier one.
+  const bool unanswered = WorthAnotherTry(back.status()) && ErrorReason(back.status()).empty();
+  restoring_ = restoring_ || back.ok() || unanswered;
   GDN_RETURN_IF_ERROR(back.status());
   *restored = *std::move(back);
   epoch_ = restored->epoch();

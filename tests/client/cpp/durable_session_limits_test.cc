@@ -146,6 +146,8 @@ TEST_F(Durable, RefusesOtherCallsUntilARestoreIsAnswered) {
   EXPECT_EQ(Decode(0, 3).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(session_->AcceptTokens(0).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(session_->ExportState().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(session_->Restore("never").ok());
+  EXPECT_EQ(Decode(0, 3).code(), absl::StatusCode::kFailedPrecondition) << "it says nothing of the restore before";
   ASSERT_TRUE(session_->Restore("five").ok());
   const absl::Status moved = Decode(0, 2);
   EXPECT_EQ(moved, absl::OkStatus());

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/status_macros.h"
 #include "kernels/common/contract.h"
 #include "kernels/common/reserved_memory.h"
 

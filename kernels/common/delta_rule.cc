@@ -1,5 +1,6 @@
 #include "kernels/common/delta_rule.h"
 
+#include "base/status_macros.h"
 #include "kernels/common/contract.h"
 
 namespace gdn {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/count_limits.h"
+#include "base/status_macros.h"
 #include "kernels/common/contract.h"
 #include "kernels/common/slot_set.h"
 

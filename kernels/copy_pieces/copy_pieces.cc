@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/status_macros.h"
 #include "kernels/common/contract.h"
 
 namespace gdn {

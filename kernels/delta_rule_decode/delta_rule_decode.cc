@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "kernels/common/contract.h"
 #include "kernels/common/slot_set.h"
 

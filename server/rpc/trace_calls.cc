@@ -3,6 +3,7 @@
 
 #include "absl/time/time.h"
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/rpc_status.h"

@@ -6,8 +6,8 @@
 
 Rules: a file includes only files of its own node, of base, and of the nodes its node may look at (NODES); quoted includes name
 a file from the repository's root; gRPC and protobuf stay in the nodes that speak the protocol; vendor `#if`s stay in the GPU
-seam; a C++ file has at most MAX_LINES lines of at most MAX_COLUMNS characters, and says in its first line what it is unless a
-header of its name does; CMake lists its sources.
+seam; a file that uses a macro of base/status_macros.h includes it itself; a C++ file has at most MAX_LINES lines of at most
+MAX_COLUMNS characters, and says in its first line what it is unless a header of its name does; CMake lists its sources.
 """
 
 import os
@@ -104,6 +104,8 @@ PROTOCOL_HEADER = re.compile(r"^(grpc/|grpcpp/|google/protobuf/)")
 VENDOR_CONDITION = re.compile(
     r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*\b(?:__HIP\w*|__HIPCC__|__NVCC__|__CUDACC__|__CUDA_ARCH__|__AMDGCN\w*|__gfx\w+)")
 ROLE = re.compile(r"_(?:test|reference|cpu|gpu)$")  # what a file is beside the header that it is about
+STATUS_MACROS = "base/status_macros.h"
+STATUS_MACRO = re.compile(r"^(?!\s*(?://|#)).*\b(GDN_RETURN_IF_ERROR|GDN_ASSIGN_OR_RETURN)\(")
 CMAKE_GLOB = re.compile(r"\bfile\s*\(\s*GLOB", re.IGNORECASE)
 
 
@@ -157,7 +159,12 @@ def check_cpp(root, top_folders, headers, path, lines):
     says_itself = path.endswith((".h", ".inc")) or (lines and lines[0].startswith("//"))
     if not says_itself and not has_header(root, headers, path):
         yield 1, "no header has its name; open it with a comment that says what it is"
+    includes_macros = any(INCLUDE.match(line) and STATUS_MACROS in line for line in lines)
     for number, line in enumerate(lines, 1):
+        macro = STATUS_MACRO.match(line)
+        if macro and not includes_macros:
+            yield number, f"uses {macro.group(1)} without {STATUS_MACROS}: it compiles only after a header that has it"
+            includes_macros = True
         if len(line) > MAX_COLUMNS:
             yield number, f"has {len(line)} characters; at most {MAX_COLUMNS}"
         if VENDOR_CONDITION.match(line) and path != VENDOR_SEAM:
@@ -233,6 +240,7 @@ PLANTED = [
     ("kernels/gpu/device.h", "#ifdef __HIPCC__\n", None),
     ("base/wide.h", "\n//" + "x" * MAX_COLUMNS + "\n//" + "x" * (MAX_COLUMNS - 2) + "\n",
      f"base/wide.h:2: has {MAX_COLUMNS + 2} characters"),
+    ("base/borrowed.h", "\n\nGDN_RETURN_IF_ERROR(x);\nGDN_RETURN_IF_ERROR(y);\n", "base/borrowed.h:3: uses GDN_RETURN_IF_ERROR"),
     ("base/nameless.cc", "int x;\n", "base/nameless.cc:1: no header has its name"),
     ("base/told.cc", "// Told.\nint x;\n", None),
     ("base/error.cc", "int x;\n", None),

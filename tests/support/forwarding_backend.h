@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
+#include "base/status_macros.h"
 #include "kernels/backend.h"
 
 namespace gdn {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/status_macros.h"
+
 namespace gdn::parity {
 
 OperatorRow::OperatorRow(Backend& backend, std::string op, Attributes attributes)

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "server/batcher/accept_execution.h"
 #include "server/batcher/batcher.h"
 #include "server/session/session_lease.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/gguf_architecture.h"

@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "server/health/device_health.h"
 #include "server/session/checkpointer.h"
 #include "server/session/device_room.h"

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/safetensors.h"
+#include "base/status_macros.h"
 #include "gtest/gtest.h"
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"

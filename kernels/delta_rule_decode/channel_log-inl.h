@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/layer_dims.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/common/channel_decay-inl.h"
@@ -137,30 +138,29 @@ HWY_NOINLINE void FoldHead(const ChannelLog& log, const LayerDims& dims, const B
   FoldTiles({.entries = log.entries, .keys = keys, .u = u, .decay = own.decay, .decay_row = 1}, dims, from, to);
 }
 
-// The products of entry `e` with a token's k and q, both decayed from the entry to the token. `sums` holds the log
-// decays after entry e + 1, which are carried on to e.
-HWY_INLINE void EntryProducts(ChannelLog& log, int32_t e, const HeadToken& at, int64_t key_dim, double* sums,
-                              float& weight_k, float& weight_q) {
+// The products of entry `e` with a token's k and q, both decayed from the entry to the token. `own.sums` holds the log
+// decays after entry e + 1, which are carried on to e; wide_k is k, widened.
+HWY_INLINE void EntryProducts(ChannelLog& log, int32_t e, const HeadToken& at, const double* wide_k, int64_t key_dim,
+                              const ChannelScratch& own, double& weight_k, float& weight_q) {
   const FloatTag d;
   const float* HWY_RESTRICT g = log.g + (e + 1) * log.g_stride;
   const float* HWY_RESTRICT key = log.keys[e];
-  hn::Vec<FloatTag> sum_k = hn::Zero(d);
+  float* HWY_RESTRICT decayed = own.fold;  // [K]; no fold is under way
   hn::Vec<FloatTag> sum_q = hn::Zero(d);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t c = 0;
   for (; c + lanes <= key_dim; c += lanes) {
     log.AskAhead();
-    const hn::Vec<FloatTag> left = hn::Mul(AddDecay(d, g + c, sums + c), hn::LoadU(d, key + c));
-    sum_k = hn::MulAdd(left, hn::LoadU(d, at.k + c), sum_k);
+    const hn::Vec<FloatTag> left = hn::Mul(AddDecay(d, g + c, own.sums + c), hn::LoadU(d, key + c));
+    hn::StoreU(left, d, decayed + c);
     sum_q = hn::MulAdd(left, hn::LoadU(d, at.q + c), sum_q);
   }
-  weight_k = hn::GetLane(hn::SumOfLanes(d, sum_k));
   weight_q = hn::GetLane(hn::SumOfLanes(d, sum_q));
   for (; c < key_dim; ++c) {
-    const float left = hn::GetLane(AddDecay(OneLaneTag(), g + c, sums + c)) * key[c];
-    weight_k += left * at.k[c];
-    weight_q += left * at.q[c];
+    decayed[c] = hn::GetLane(AddDecay(OneLaneTag(), g + c, own.sums + c)) * key[c];
+    weight_q += decayed[c] * at.q[c];
   }
+  weight_k = WideDot(decayed, wide_k, key_dim);
 }
 
 // Appends `count` tokens from row `token` on to the head's log, and fills in the block that computes them.
@@ -177,8 +177,12 @@ HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int cou
     std::memcpy(log_g + entry * log.g_stride, at.g, static_cast<size_t>(K) * sizeof(float));
     std::fill_n(own.sums, K, 0.0);
     block.weight_q[b][entry] = Dot(at.k, at.q, K);
+    HWY_ALIGN double wide_k[kMaxHeadDim];
+    Widen(at.k, K, wide_k);
     for (int32_t e = entry - 1; e >= 0; --e) {
-      EntryProducts(log, e, at, K, own.sums, block.weight_k[b][e], block.weight_q[b][e]);
+      double weight_k;
+      EntryProducts(log, e, at, wide_k, K, own, weight_k, block.weight_q[b][e]);
+      block.SetWeightK(b, e, weight_k);
     }
     ForChannels(K, [&](auto d, int64_t c) HWY_ATTR {
       const auto left = AddDecay(d, log.g + c, own.sums + c);

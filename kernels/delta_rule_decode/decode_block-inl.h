@@ -17,6 +17,7 @@
 #define GDN_KERNELS_DELTA_RULE_DECODE_DECODE_BLOCK_INL_H_
 #endif
 
+#include <bit>
 #include <cstdint>
 
 #include "hwy/highway.h"
@@ -38,8 +39,19 @@ struct TokenBlock {
   int32_t first_entry = 0;  // log entries before the block's first token
   HeadToken tokens[kMaxBlockTokens];
   float decay[kMaxBlockTokens];                   // exp(G_t); 1 where k and q above carry it already
-  float weight_k[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . k_t), i < t
+  float weight_k[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . k_t), i < t: its first 12 bits
+  float rest_k[kMaxBlockTokens][kLogCapacity];    // and those that follow
   float weight_q[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . q_t), i <= t
+
+  // A prediction's error stays in the state, and with keys that repeat every weight is the same: its rounding would add
+  // up to 2.4e-7 a token. So would that of weight_k u near weight_k = 1, which depends on the size of u alone, and that
+  // changes slowly; after 12 bits it depends on the last digits of u.
+  void SetWeightK(int token, int32_t entry, double weight) {
+    constexpr uint32_t kFirstBits = ~uint32_t{0xfff};
+    const float first = std::bit_cast<float>(std::bit_cast<uint32_t>(static_cast<float>(weight)) & kFirstBits);
+    weight_k[token][entry] = first;
+    rest_k[token][entry] = static_cast<float>(weight - first);
+  }
 };
 
 HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t count) {
@@ -55,6 +67,36 @@ HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, i
   for (; i + lanes <= count; i += lanes) even = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), even);
   float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
   for (; i < count; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// `row`, widened, for WideDot.
+HWY_INLINE void Widen(const float* HWY_RESTRICT row, int64_t count, double* HWY_RESTRICT wide) {
+  for (int64_t i = 0; i < count; ++i) wide[i] = row[i];
+}
+
+// a.b; of float32 elements each product is exact, and the sum is good to 1e-15.
+HWY_INLINE double WideDot(const float* HWY_RESTRICT a, const double* HWY_RESTRICT b, int64_t count) {
+  constexpr int kSums = 4;
+  const hn::CappedTag<double, 8> wide;
+  const hn::Rebind<float, decltype(wide)> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(wide));
+  hn::Vec<decltype(wide)> sums[kSums];
+  HWY_UNROLL(16)
+  for (int n = 0; n < kSums; ++n) sums[n] = hn::Zero(wide);
+  int64_t i = 0;
+  for (; i + kSums * lanes <= count; i += kSums * lanes) {
+    HWY_UNROLL(16)
+    for (int n = 0; n < kSums; ++n) {
+      const int64_t at = i + n * lanes;
+      sums[n] = hn::MulAdd(hn::PromoteTo(wide, hn::LoadU(d, a + at)), hn::LoadU(wide, b + at), sums[n]);
+    }
+  }
+  for (; i + lanes <= count; i += lanes) {
+    sums[0] = hn::MulAdd(hn::PromoteTo(wide, hn::LoadU(d, a + i)), hn::LoadU(wide, b + i), sums[0]);
+  }
+  double sum = hn::GetLane(hn::SumOfLanes(wide, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]))));
+  for (; i < count; ++i) sum += double{a[i]} * b[i];
   return sum;
 }
 
@@ -93,26 +135,31 @@ HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dim
     const Vec beta = hn::Set(d, block.tokens[t].beta);
     const Vec self = hn::Set(d, block.weight_q[t][entry]);
     Vec prediction[kVectors];
+    Vec rest[kVectors];  // of the prediction, by rest_k
     Vec output[kVectors];
     HWY_UNROLL(16)
     for (int n = 0; n < kVectors; ++n) {
       prediction[n] = hn::Mul(decay, sum_k[t][n]);
+      rest[n] = hn::Zero(d);
       output[n] = hn::Mul(decay, sum_q[t][n]);
     }
     for (int32_t e = 0; e < entry; ++e) {
       const Vec weight_k = hn::Set(d, block.weight_k[t][e]);
+      const Vec rest_k = hn::Set(d, block.rest_k[t][e]);
       const Vec weight_q = hn::Set(d, block.weight_q[t][e]);
       HWY_UNROLL(16)
       for (int n = 0; n < kVectors; ++n) {
         const Vec u = hn::LoadU(d, log_u + e * u_stride + column + n * lanes);
         prediction[n] = hn::MulAdd(weight_k, u, prediction[n]);
+        rest[n] = hn::MulAdd(rest_k, u, rest[n]);
         output[n] = hn::MulAdd(weight_q, u, output[n]);
       }
     }
     HWY_UNROLL(16)
     for (int n = 0; n < kVectors; ++n) {
       const Vec v = hn::LoadU(d, block.tokens[t].v + column + n * lanes);
-      const Vec u = hn::Mul(beta, hn::Sub(v, prediction[n]));
+      // `rest` from v: the prediction would round the last digits of it away.
+      const Vec u = hn::Mul(beta, hn::Sub(hn::Sub(v, rest[n]), prediction[n]));
       hn::StoreU(u, d, log_u + entry * u_stride + column + n * lanes);
       hn::StoreU(hn::MulAdd(self, u, output[n]), d, block.tokens[t].output + column + n * lanes);
     }

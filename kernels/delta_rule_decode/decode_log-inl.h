@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/layer_dims.h"
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
 #include "kernels/common/log_decay.h"
@@ -110,8 +111,10 @@ HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int cou
     block.decay[b] = decay[0];
     HWY_ALIGN float factors[PaddedFactors(kLogCapacity)];
     ExpDifferences(d, log.sums[entry], log.sums, entry, factors);
+    HWY_ALIGN double wide_k[kMaxHeadDim];
+    Widen(at.k, dims.key_dim, wide_k);
     for (int32_t e = 0; e < entry; ++e) {
-      block.weight_k[b][e] = factors[e] * Dot(log.keys[e], at.k, dims.key_dim);
+      block.SetWeightK(b, e, double{factors[e]} * WideDot(log.keys[e], wide_k, dims.key_dim));
       block.weight_q[b][e] = factors[e] * Dot(log.keys[e], at.q, dims.key_dim);
     }
     block.weight_q[b][entry] = Dot(at.k, at.q, dims.key_dim);

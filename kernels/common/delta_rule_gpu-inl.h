@@ -241,30 +241,51 @@ __device__ __forceinline__ float Dot(const float (&a)[kElements], const float (&
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+// A sum of products without an error that float32 would show. Each product is two floats, of which one is widened: to
+// widen both factors takes registers that cost gfx906 waves.
+struct WideSum {
+  double nearest = 0.0;
+  float rest = 0.0f;
+
+  __device__ __forceinline__ void Add(float a, float b) {
+    const float product = a * b;
+    rest += fmaf(a, b, -product);
+    nearest += static_cast<double>(product);
+  }
+  __device__ __forceinline__ double Total() const { return nearest + static_cast<double>(rest); }
+};
+template <int kElements>
+__device__ __forceinline__ double WideDot(const float (&a)[kElements], const float (&b)[kElements]) {
+  WideSum sum;
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) sum.Add(a[i], b[i]);
+  return sum.Total();
+}
+
 // One of two values' sums with the lane kMask away: of `low` in the lower lane of the two, of `high` in the upper. By
 // value: a choice between elements of an array is an index, which gfx906 finds by comparing it with each there is.
-template <int kMask, int kWave>
-__device__ __forceinline__ float HalveSums(float low, float high, int lane) {
+template <int kMask, int kWave, typename T>
+__device__ __forceinline__ T HalveSums(T low, T high, int lane) {
   const bool upper = (lane & kMask) != 0;
-  const float passed = upper ? low : high;
-  const float kept = upper ? high : low;
+  const T passed = upper ? low : high;
+  const T kept = upper ? high : low;
   return kept + ButterflyPartner<kMask, kWave>(passed);
 }
 
 // Sums of kValues values over the lanes of a column: a lane returns that of value lane * kValues / 16. Each step leaves
 // a lane half of the values, so all take little more than the steps of one; the order of a sum's terms does not depend
-// on kValues.
-template <int kValues, int kWave, int kMask = kColumnLanes / 2>
-__device__ __forceinline__ float SumOfLane(const float (&x)[kValues], int lane) {
+// on kValues. Of floats or doubles.
+template <int kValues, int kWave, int kMask = kColumnLanes / 2, typename T>
+__device__ __forceinline__ T SumOfLane(const T (&x)[kValues], int lane) {
   if constexpr (kMask == 0) {
     static_assert(kValues == 1);
     return x[0];
   } else if constexpr (kValues == 1) {
-    const float sum[1] = {x[0] + ButterflyPartner<kMask, kWave>(x[0])};
+    const T sum[1] = {x[0] + ButterflyPartner<kMask, kWave>(x[0])};
     return SumOfLane<1, kWave, kMask / 2>(sum, lane);
   } else {
     constexpr int kHalf = kValues / 2;
-    float sums[kHalf];
+    T sums[kHalf];
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) sums[i] = HalveSums<kMask, kWave>(x[i], x[i + kHalf], lane);
     return SumOfLane<kHalf, kWave, kMask / 2>(sums, lane);

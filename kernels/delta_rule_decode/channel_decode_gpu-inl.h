@@ -25,7 +25,7 @@ struct ChannelShared {
   LdsArray<float, 2 * kChannels> rows;                           // k_t, q_t
   LdsArray<float, 2 * kBuffers * kChannels> decayed;             // e^{G_t} k_t, e^{G_t} q_t
   LdsArray<float, kChannels> decay;                              // e^{G_t}
-  LdsArray<float, 4 * kLogCapacity> dots;                        // as DecodeShared's; the weights are in them
+  LdsArray<float, 2 * kEntryDotFloats> dots;                     // as DecodeShared's; the weights are in them
   LdsArray<float, kLogCapacity * kBlockColumns> u;               // from lane to lane, and for a fold
   LdsArray<int32_t, 2 * kColumnLanes> call;                      // by lane: row of the sequence; its slot
 };
@@ -77,12 +77,12 @@ __device__ __forceinline__ void ShareToken(const DecodeArgs& args, const DecodeL
 // The log as a token sees it; its decays are in the products.
 template <typename Shared>
 __device__ __forceinline__ TokenLog ChannelLog(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
-  const float dot_k = sh.dots[2 * token.buffer + min(my.lane, token.entry)];
-  const float dot_q = sh.dots[2 * token.buffer + kLogCapacity + min(my.lane, token.entry)];
+  const EntryDots dots = LaneDots(my, token, sh);
   TokenLog log;
   log.weight = 1.0f;
-  log.weight_k = token.at < token.entry ? dot_k : 0.0f;
-  log.weight_q = token.at < token.entry ? dot_q : 0.0f;
+  log.weight_k = dots.k.nearest;
+  log.rest_k = dots.k.rest;
+  log.weight_q = dots.q;
   log.decay = 1.0f;
   log.self = sh.dots[2 * token.buffer + kLogCapacity + token.entry];
   return log;

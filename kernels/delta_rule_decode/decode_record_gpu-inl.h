@@ -3,9 +3,9 @@
 //
 // Device code, for *_gpu.hip files only. Thread safety: pure functions but for the memory they are given.
 //
-//   record   weight_k [16], weight_q [16], weight [16]   TokenLog, by entry
-//            decay, self, beta, g                        of the token
-//            row, slot, base slot, entry                 int32; row < 0: no token; slot < 0: padding
+//   record   weight_k [16], weight_q [16], weight [16], rest_k [16]   TokenLog, by entry
+//            decay, self, beta, g                                     of the token
+//            row, slot, base slot, entry                              int32; row < 0: no token; slot < 0: padding
 //
 //   const DecodeRecord record = ReadRecord(records + index * kDecodeRecordFloats, lane);
 #pragma once
@@ -14,8 +14,8 @@
 
 namespace gdn::gpu {
 
-static_assert(kDecodeRecordFloats == 3 * kLogCapacity + 16);
-inline constexpr int kRecordToken = 3 * kLogCapacity;
+static_assert(kDecodeRecordFloats == 4 * kLogCapacity + 16);
+inline constexpr int kRecordToken = 4 * kLogCapacity;
 inline constexpr int kRecordPlace = kRecordToken + 4;
 
 // A record where decays are by channel: what a wave makes of it is as above, with a decay of 1 and weights in the
@@ -62,6 +62,7 @@ __device__ __forceinline__ DecodeRecord ReadRecord(const float* record, int lane
   const Vec4 token = Load4(record + kRecordToken);
   r.log = {.weight = record[2 * kLogCapacity + lane],
            .weight_k = record[lane],
+           .rest_k = record[3 * kLogCapacity + lane],
            .weight_q = record[kLogCapacity + lane],
            .decay = token.x,
            .self = token.y};
@@ -70,29 +71,30 @@ __device__ __forceinline__ DecodeRecord ReadRecord(const float* record, int lane
   return r;
 }
 
-// Dot products of kEntries keys with k and q, each in kSharing lanes: of key i with k from lane 2 i kSharing on, with q
-// in the kSharing after those.
+// Dot products of kEntries keys with k and q: of key i in each of the 16 / kEntries lanes from i * 16 / kEntries on.
 template <int kWave, int kElements, int kEntries>
-__device__ __forceinline__ float EntryDots(const float (&keys)[kEntries][kElements], const float (&k)[kElements],
-                                           const float (&q)[kElements], int lane) {
-  float parts[2 * kEntries];
+__device__ __forceinline__ EntryDots DotsOfLane(const float (&keys)[kEntries][kElements], const float (&k)[kElements],
+                                                const float (&q)[kElements], int lane) {
+  double parts_k[kEntries];
+  float parts_q[kEntries];
 #pragma unroll
   for (int i = 0; i < kEntries; ++i) {
-    parts[2 * i] = Dot(keys[i], k);
-    parts[2 * i + 1] = Dot(keys[i], q);
+    parts_k[i] = WideDot(keys[i], k);
+    parts_q[i] = Dot(keys[i], q);
   }
-  return SumOfLane<2 * kEntries, kWave>(parts, lane);
+  return {SplitProduct(SumOfLane<kEntries, kWave>(parts_k, lane)), SumOfLane<kEntries, kWave>(parts_q, lane)};
 }
 
-// A record, by the 16 lanes of a group; `factor` is DecayFactor's, dots(e) is k_e.k_t and dots(16 + e) k_e.q_t of an
-// entry in use, `self` k_t.q_t.
-template <typename Dots>
-__device__ __forceinline__ void WriteRecord(int entry, int lane, float factor, float g, float beta, Dots&& dots,
-                                            float self, float* record) {
+// A record, by the 16 lanes of a group; `factor` is DecayFactor's, `dots` those of the lane's entry if it is in use,
+// `self` k_t.q_t.
+__device__ __forceinline__ void WriteRecord(int entry, int lane, float factor, float g, float beta,
+                                            const EntryDots& dots, float self, float* record) {
   const bool logged = lane < entry;
-  record[lane] = logged ? factor * dots(lane) : 0.0f;
-  record[kLogCapacity + lane] = logged ? factor * dots(kLogCapacity + lane) : 0.0f;
+  const KeyProduct weighted = Weighted(factor, dots.k);
+  record[lane] = logged ? weighted.nearest : 0.0f;
+  record[kLogCapacity + lane] = logged ? factor * dots.q : 0.0f;
   record[2 * kLogCapacity + lane] = logged ? factor : 1.0f;
+  record[3 * kLogCapacity + lane] = logged ? weighted.rest : 0.0f;
   if (lane == entry) Store4(record + kRecordToken, {factor, self, beta, g});
 }
 

@@ -75,7 +75,7 @@ absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPoo
 // workspace: device memory of DeltaRuleDecodeGpuWorkspaceFloats.
 // Records are what a step of one token takes from the log; DecodeRecordsGpu finds those of a batch whose
 // DecodeRecordFloatsGpu is not 0.
-inline constexpr int64_t kDecodeRecordFloats = 64;  // of a sequence and value head
+inline constexpr int64_t kDecodeRecordFloats = 80;  // of a sequence and value head
 int64_t DecodeRecordFloatsGpu(const StateLayout& layout, const PackedBatch& batch, const gpu::Stream& stream);
 absl::Status DecodeRecordsGpu(const DeltaRuleParams& rule, const gpu::DeviceBatch& batch, float* records,
                               const gpu::Stream& stream);

@@ -118,7 +118,7 @@ __device__ __forceinline__ void EntryProducts(const DecodeLane& my, const Decode
   for (int i = 0; i < kElements; ++i) weighted[i] *= entry_k[i];
   float x[kElements];
   LoadChannels<kElements>(sh.rows, 0, my.lane, x);
-  const float part_k = Dot(weighted, x);
+  const double part_k = WideDot(weighted, x);
   LoadChannels<kElements>(sh.rows, kChannels, my.lane, x);
   const float part_q = Dot(weighted, x);
   ShareEntryDots<kWave>(my, token, part_k, part_q, sh);
@@ -275,9 +275,8 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DecodeChannelRecordKernel(D
     Store4(record + ChannelRecord::kK + i, sh.decayed.Load4(i));
   }
   if (my.group == 0) {
-    WriteRecord(
-        token.entry, my.lane, 1.0f, 0.0f, beta, [&](int i) { return sh.dots[i]; }, sh.dots[kLogCapacity + token.entry],
-        record);
+    WriteRecord(token.entry, my.lane, 1.0f, 0.0f, beta, LaneDots(my, token, sh), sh.dots[kLogCapacity + token.entry],
+                record);
   }
   if (token.entry != kLogCapacity - 1 || args.row_mask != kLogCapacity - 1) return;
   for (int i = my.thread * 4; i < kChannels; i += kDeltaRuleThreads * 4) {

@@ -49,7 +49,7 @@ __device__ __forceinline__ void EntryProducts(const DecodeLane& my, const Decode
                                               const float* row, Shared& sh) {
   const int entry = min(my.group, token.entry) - piece;
   const bool mine = entry >= 0 && entry < kPiece;
-  float part_k = 0.0f;
+  WideSum part_k;
   float part_q = 0.0f;
 #pragma unroll 1
   for (int channel = my.lane; channel < (mine ? token.key_dim : 0); channel += kColumnLanes) {
@@ -57,14 +57,13 @@ __device__ __forceinline__ void EntryProducts(const DecodeLane& my, const Decode
     const float k = sh.rows[channel];
     const float q = sh.rows[Shared::kChannels + channel];
     const float weighted = weight * row[channel];
-    part_k = fmaf(weighted, k, part_k);
+    part_k.Add(weighted, k);
     part_q = fmaf(weighted, q, part_q);
   }
-  const float parts[2] = {part_k, part_q};
-  const float dot = SumOfLane<2, kWave>(parts, token.at);
-  if (mine && token.at % (kColumnLanes / 2) == 0) {
-    sh.dots[2 * token.buffer + my.lane / (kColumnLanes / 2) * kLogCapacity + my.group] = dot;
-  }
+  const double parts_k[1] = {part_k.Total()};
+  const float parts_q[1] = {part_q};
+  const EntryDots dots{SplitProduct(SumOfLane<1, kWave>(parts_k, token.at)), SumOfLane<1, kWave>(parts_q, token.at)};
+  if (mine && token.at == 0) StoreEntryDots(token, my.group, dots, sh);
 }
 
 // Fold, from `columns` to where the folded base goes, which is returned.

@@ -67,7 +67,7 @@ struct DecodeShared {
   static constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   // Of a token, by entry; two of each, for a fast wave may be a token ahead.
   LdsArray<float, 2 * kLogCapacity> weight;         // e^{G_t-G_e}
-  LdsArray<float, 4 * kLogCapacity> dots;           // k_e.k_t of all entries, then k_e.q_t
+  LdsArray<float, 2 * kEntryDotFloats> dots;        // EntryDots of all entries
   LdsArray<int32_t, 1> first;                       // row of the sequence
   LdsArray<float, 2> decay;                         // e^{G_t}
   LdsArray<float, kLogCapacity * kBlockColumns> u;  // from lane to lane, and for a fold
@@ -190,15 +190,20 @@ __device__ __forceinline__ const float* KeyRow(const DeltaRuleArgs& p, const Dec
                         : p.k + (first + n - log_length) * p.k_stride + offset;
 }
 
+// An entry's dots in the shared ones: of both buffers the products, then both of what is left of those with k.
+template <typename Shared>
+__device__ __forceinline__ void StoreEntryDots(const DecodeToken& token, int entry, const EntryDots& dots, Shared& sh) {
+  dots.Store(sh.dots, 2 * token.buffer + entry, 4 * kLogCapacity + token.buffer + entry);
+}
+
 // Entry dots: the group's parts of k_e.k_t and k_e.q_t, summed and left for all groups; group e has entry e.
 template <int kWave, typename Shared>
-__device__ __forceinline__ void ShareEntryDots(const DecodeLane& my, const DecodeToken& token, float part_k,
+__device__ __forceinline__ void ShareEntryDots(const DecodeLane& my, const DecodeToken& token, double part_k,
                                                float part_q, Shared& sh) {
-  const float parts[2] = {part_k, part_q};
-  const float dot = SumOfLane<2, kWave>(parts, token.at);
-  if (token.at % (kColumnLanes / 2) == 0) {
-    sh.dots[2 * token.buffer + my.lane / (kColumnLanes / 2) * kLogCapacity + my.group] = dot;
-  }
+  const double parts_k[1] = {part_k};
+  const float parts_q[1] = {part_q};
+  const EntryDots dots{SplitProduct(SumOfLane<1, kWave>(parts_k, token.at)), SumOfLane<1, kWave>(parts_q, token.at)};
+  if (token.at == 0) StoreEntryDots(token, my.group, dots, sh);
 }
 
 // e^{G_t-G_e} of the entry that is the lane's, of 16, which has its g; e^{G_t} in lane `entry`, which has the token's.
@@ -234,21 +239,38 @@ __device__ __forceinline__ void FindWeights(const DeltaRuleArgs& p, const Decode
 // The log as a token sees it, of which lane e has entry e's.
 struct TokenLog {
   float weight;    // e^{G_t-G_e}; 1 from `entry` on
-  float weight_k;  // times k_e.k_t; 0 from `entry` on
+  float weight_k;  // times k_e.k_t, rounded; 0 from `entry` on
+  float rest_k;    // what that rounding left
   float weight_q;  // times k_e.q_t
   float decay;     // e^{G_t}
   float self;      // k_t.q_t
 };
 
+// `factor` times a key product.
+__device__ __forceinline__ KeyProduct Weighted(float factor, const KeyProduct& product) {
+  const float nearest = factor * product.nearest;
+  return {nearest, fmaf(factor, product.rest, fmaf(factor, product.nearest, -nearest))};
+}
+
+// EntryDots of the lane's entry; of those from `entry` on, zeros.
+template <typename Shared>
+__device__ __forceinline__ EntryDots LaneDots(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
+  const int entry = min(my.lane, token.entry);
+  const EntryDots dots = EntryDots::Load(sh.dots, 2 * token.buffer + entry, 4 * kLogCapacity + token.buffer + entry);
+  const bool logged = token.at < token.entry;
+  return {{logged ? dots.k.nearest : 0.0f, logged ? dots.k.rest : 0.0f}, logged ? dots.q : 0.0f};
+}
+
 // As the block's groups found it.
 template <typename Shared>
 __device__ __forceinline__ TokenLog SharedLog(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
-  const float lane_dot_k = sh.dots[2 * token.buffer + min(my.lane, token.entry)];
-  const float lane_dot_q = sh.dots[2 * token.buffer + kLogCapacity + min(my.lane, token.entry)];
+  const EntryDots dots = LaneDots(my, token, sh);
   TokenLog log;
   log.weight = sh.weight[token.buffer + my.lane];
-  log.weight_k = token.at < token.entry ? log.weight * lane_dot_k : 0.0f;
-  log.weight_q = token.at < token.entry ? log.weight * lane_dot_q : 0.0f;
+  const KeyProduct weighted = Weighted(log.weight, dots.k);
+  log.weight_k = weighted.nearest;
+  log.rest_k = weighted.rest;
+  log.weight_q = log.weight * dots.q;
   log.decay = sh.decay[token.t % 2];
   log.self = sh.dots[2 * token.buffer + kLogCapacity + token.entry];
   return log;
@@ -266,7 +288,8 @@ __device__ __forceinline__ float ReadColumns(const DecodeToken& token, float v, 
     float state_k;
     float state_q;
     state_dots(c, state_k, state_q);
-    parts[2 * c] = fmaf(log.weight_k, u[c], log.decay * state_k);
+    // The small parts first: this lane's share of S0^T k is small too, and does not round them away.
+    parts[2 * c] = fmaf(log.weight_k, u[c], fmaf(log.decay, state_k, log.rest_k * u[c]));
     parts[2 * c + 1] = fmaf(log.weight_q, u[c], log.decay * state_q);
   }
   const float sum = SumOfLane<2 * kColumns, kWave>(parts, token.at);

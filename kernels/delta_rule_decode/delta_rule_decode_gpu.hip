@@ -17,7 +17,7 @@
 // every block of a head, so here only rows that no block reads are written, by one block each: those of the tokens
 // before the first fold. A second kernel writes the rows of the tokens after it. A draft has all rows to itself: token
 // n goes to row n, past L where need be, and folds stay in the registers, or in the workspace where K is in memory.
-// Resources: at most 115 VGPRs, 82 for a token at K = 128; up to 9 KB of LDS; no spills (gfx906). Bound by memory: S0
+// Resources: at most 121 VGPRs, 83 for a token at K = 128; up to 9 KB of LDS; no spills (gfx906). Bound by memory: S0
 // is K V floats a head, all else a tenth.
 
 #include "base/status_macros.h"
@@ -30,13 +30,18 @@ namespace {
 
 constexpr int kMostElements = 16;  // of a column in a lane's registers
 
-// Blocks that a processor must be able to hold: more loads under way. A third costs spills where waves have 64 lanes.
-template <int kWave, int kElements, bool kOneToken>
-inline constexpr int kLeastBlocks = kWave == 32 && kOneToken&& kElements <= 8 ? 3 : 2;
+// Blocks that a processor must be able to hold: more loads under way. Where waves have 64 lanes a third costs spills,
+// except in the narrowest blocks, which have registers for four.
+template <int kWave, int kElements, int kColumns, bool kOneToken>
+inline constexpr int kLeastBlocks = !kOneToken || kElements > 8 ? 2
+                                    : kWave == 32               ? 3
+                                    : kColumns == 2             ? 4
+                                                                : 2;
 
 template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken, typename Base>
-__global__ __launch_bounds__(kDeltaRuleThreads,
-                             (kLeastBlocks<kWave, kElements, kOneToken>)) void DeltaRuleDecodeKernel(DecodeArgs args) {
+__global__ __launch_bounds__(
+    kDeltaRuleThreads,
+    (kLeastBlocks<kWave, kElements, kColumns, kOneToken>)) void DeltaRuleDecodeKernel(DecodeArgs args) {
   BeginEarly();
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   DecodeShared<kColumns>& sh = SharedMemory<DecodeShared<kColumns>>();
@@ -75,7 +80,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
       LoadFragment<kElements, kExact>(
           KeyRow(p, my, call.first, call.log_length, token.since + min(my.group, token.entry)), my.lane, token.key_dim,
           entry_k);
-      ShareEntryDots<kWave>(my, token, Dot(entry_k, k), Dot(entry_k, q), sh);
+      ShareEntryDots<kWave>(my, token, WideDot(entry_k, k), Dot(entry_k, q), sh);
     }
     FindWeights<kWave>(p, my, token, sh, g);
     SyncThreads();

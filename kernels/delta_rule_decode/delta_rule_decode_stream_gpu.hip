@@ -180,7 +180,7 @@ struct RecordArgs {
   float* records;
 };
 struct RecordShared {
-  LdsArray<float, 2 * kLogCapacity> dots;  // k_e.k_t of all entries, then k_e.q_t
+  LdsArray<float, kEntryDotFloats> dots;
 };
 
 // A block a sequence and key head; a group of lanes has an entry, then a value head.
@@ -211,8 +211,8 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DecodeRecordKernel(RecordAr
   const float* entry_row =
       group < place.entry ? slot + p.at.log_k + int64_t{group} * p.key_heads * p.key_dim + key : token_k;
   LoadVectors<kElements, kWhole>(entry_row, lane, p.key_dim, entry_k[0]);
-  const float dot = EntryDots<kWave>(entry_k, k, q, lane);
-  if (lane % (kColumnLanes / 2) == 0) sh.dots[lane / (kColumnLanes / 2) * kLogCapacity + group] = dot;
+  const EntryDots dots = DotsOfLane<kWave>(entry_k, k, q, lane);
+  if (lane == 0) dots.Store(sh.dots, group, 2 * kLogCapacity + group);
   SyncThreads();
   for (int first = 0; first < p.group; first += kDeltaRuleGroups) {
     const bool mine = first + group < p.group;
@@ -225,9 +225,8 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DecodeRecordKernel(RecordAr
     }
     const float factor = DecayFactor<kWave>(place.entry, lane, g);
     if (!mine) continue;
-    WriteRecord(
-        place.entry, lane, factor, p.g[at], p.beta[at], [&](int i) { return sh.dots[i]; },
-        sh.dots[kLogCapacity + place.entry], records + index * kDecodeRecordFloats);
+    WriteRecord(place.entry, lane, factor, p.g[at], p.beta[at], EntryDots::Load(sh.dots, lane, 2 * kLogCapacity + lane),
+                sh.dots[kLogCapacity + place.entry], records + index * kDecodeRecordFloats);
   }
 }
 

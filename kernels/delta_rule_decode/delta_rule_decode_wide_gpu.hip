@@ -5,7 +5,7 @@
 // and by, before k and q are loaded whole. Columns that do not fill the lanes stay in memory, and each token reads
 // them: the guards of so many registers would not fit the scalar ones. One instance serves every such K. All
 // columns of bfloat16 take that way, widened into the workspace first: in registers they would spill.
-// Resources: 127 VGPRs for K = 512, 224 for K = 1024; 2 KB of LDS; no spills (gfx906). Bound by memory.
+// Resources: 128 VGPRs for K = 512, 225 for K = 1024; 2 KB of LDS; no spills (gfx906). Bound by memory.
 
 #include "kernels/delta_rule_decode/delta_rule_decode_gpu-inl.h"
 
@@ -97,20 +97,21 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
     const DecodeToken token = TokenOf<1>(call.log_length, row, t, p.key_dim, row >= 0 ? my.lane : 0);
     const float* k_row = TokenKey(p, my.task, row);
     const float* q_row = TokenQuery(p, my.task, row);
-    const float v = TokenValue<kExact>(p, my, token);
-    const float beta = p.beta[row * p.value_heads + my.task.head];
     const float* entry_row = KeyRow(p, my, first_row, call.log_length, token.since + min(my.group, token.entry));
     constexpr int kRows = kInMemory ? 2 : 1;  // the entry's key, and the column
+    double entry_dot_k;
     float part_k[kRows];
     float part_q[kRows];
     if constexpr (kInMemory) {
       // A group past the last column finds something to read, and writes nothing.
       StreamedDots<false, 2>({entry_row, my.count > 0 ? columns : entry_row}, k_row, q_row, my.lane, token.key_dim,
-                             {0.0f, -0.0f}, part_k, part_q);
+                             {0.0f, -0.0f}, entry_dot_k, part_k, part_q);
     } else {
-      StreamedDots<true, 1>({entry_row}, k_row, q_row, my.lane, token.key_dim, {0.0f}, part_k, part_q);
+      StreamedDots<true, 1>({entry_row}, k_row, q_row, my.lane, token.key_dim, {0.0f}, entry_dot_k, part_k, part_q);
     }
-    ShareEntryDots<kWave>(my, token, part_k[0], part_q[0], sh);
+    ShareEntryDots<kWave>(my, token, entry_dot_k, part_q[0], sh);
+    const float v = TokenValue<kExact>(p, my, token);
+    const float beta = p.beta[row * p.value_heads + my.task.head];
     FindWeights<kWave>(p, my, token, sh, g);
     SyncThreads();
 

@@ -10,9 +10,39 @@
 
 namespace gdn::gpu {
 
-// What a lane adds to the dot products of rows with k and q, in the sums of Dot.
+// k_e.k_t, or what is left of it at the token, in two parts. A prediction's error stays in the state, and with keys
+// that repeat a rounding of this number is the same at every token: by itself it would add up to 2.4e-7 a token.
+struct KeyProduct {
+  float nearest;
+  float rest;  // what rounding to `nearest` left
+};
+__device__ __forceinline__ KeyProduct SplitProduct(double product) {
+  const float nearest = static_cast<float>(product);
+  return {nearest, static_cast<float>(product - static_cast<double>(nearest))};
+}
+
+// The dot products of a token with one entry's key. In LDS there are of all entries `nearest`, then q; `rest` is apart.
+struct EntryDots {
+  KeyProduct k;
+  float q;
+
+  template <typename Dots>
+  __device__ __forceinline__ void Store(Dots& dots, int at, int rest_at) const {
+    dots[at] = k.nearest;
+    dots[at + kLogCapacity] = q;
+    dots[rest_at] = k.rest;
+  }
+  template <typename Dots>
+  __device__ __forceinline__ static EntryDots Load(Dots& dots, int at, int rest_at) {
+    return {{dots[at], dots[rest_at]}, dots[at + kLogCapacity]};
+  }
+};
+inline constexpr int kEntryDotFloats = 3 * kLogCapacity;
+
+// What a lane adds to the dot products of rows with k and q, in the sums of WideDot (of a log's key with k) or Dot.
 template <int kRows>
 struct DotSums {
+  WideSum wide_k;  // of row 0, a log's key
   float k[kRows][4];
   float q[kRows][4];
 };
@@ -30,18 +60,23 @@ __device__ __forceinline__ void AddProducts(const float* const (&rows)[kRows], c
     LoadFragment<kStep, kExact>(rows[r] + at, lane, left, e);
 #pragma unroll
     for (int i = 0; i < kStep; ++i) {
-      sums.k[r][i & 3] = fmaf(e[i], x[i], sums.k[r][i & 3]);
+      if (r == 0) {
+        sums.wide_k.Add(e[i], x[i]);
+      } else {
+        sums.k[r][i & 3] = fmaf(e[i], x[i], sums.k[r][i & 3]);
+      }
       sums.q[r][i & 3] = fmaf(e[i], y[i], sums.q[r][i & 3]);
     }
   }
 }
 
-// This lane's parts of row.k and row.q, by and by: rows of more than 256 elements would fill the registers. Elements
-// are multiplied in the order of Dot, whose sums start from -0. Only the last few are guarded.
+// This lane's parts of row.k and row.q, by and by: rows of more than 256 elements would fill the registers. Row 0 is a
+// log's key, whose product with k is WideDot's and comes as wide_k; part_k[0] is not written. Elements are multiplied
+// in the order of Dot, whose sums start from -0. Only the last few are guarded.
 template <bool kExact, int kRows>
 __device__ __forceinline__ void StreamedDots(const float* const (&rows)[kRows], const float* k, const float* q,
-                                             int lane, int key_dim, const float (&start)[kRows], float (&part_k)[kRows],
-                                             float (&part_q)[kRows]) {
+                                             int lane, int key_dim, const float (&start)[kRows], double& wide_k,
+                                             float (&part_k)[kRows], float (&part_q)[kRows]) {
   constexpr int kLong = 16 / kRows;
   constexpr int kShort = 4;
   DotSums<kRows> sums;
@@ -61,9 +96,10 @@ __device__ __forceinline__ void StreamedDots(const float* const (&rows)[kRows], 
       AddProducts<kShort, false>(rows, k, q, at, lane, key_dim - at, sums);
     }
   }
+  wide_k = sums.wide_k.Total();
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    part_k[r] = (sums.k[r][0] + sums.k[r][1]) + (sums.k[r][2] + sums.k[r][3]);
+    if (r > 0) part_k[r] = (sums.k[r][0] + sums.k[r][1]) + (sums.k[r][2] + sums.k[r][3]);
     part_q[r] = (sums.q[r][0] + sums.q[r][1]) + (sums.q[r][2] + sums.q[r][3]);
   }
 }

@@ -81,7 +81,7 @@ inline constexpr int kRecordGroups = kMixerThreads / kColumnLanes;
 inline constexpr int kGroupEntries = kLogCapacity * kRecordHeads / kRecordGroups;
 struct MixerRecordShared {
   LdsArray<float, kHeadsPerBlock * kRegisterHeadDim> rows;  // q, k, q, k
-  LdsArray<float, kRecordHeads * 2 * kLogCapacity> dots;    // of a head k_e.k_t of all entries, then k_e.q_t
+  LdsArray<float, kRecordHeads * kEntryDotFloats> dots;     // of a head EntryDots of all entries
   LdsArray<float, kRecordHeads> self;                       // k_t.q_t
 };
 
@@ -168,18 +168,18 @@ __device__ __forceinline__ void HeadsAndRecords(const MixerArgs& p, int32_t firs
   LoadShared(sh, 2 * pair + 1, lane, k);
   const float parts[1] = {Dot(k, q)};
   const float self = SumOfLane<1, kWave>(parts, lane);
-  const float dot = EntryDots<kWave>(keys, k, q, lane);
-  constexpr int kSharing = kColumnLanes / (2 * kGroupEntries);
-  const int value = lane / kSharing;
+  const EntryDots dots = DotsOfLane<kWave>(keys, k, q, lane);
+  constexpr int kSharing = kColumnLanes / kGroupEntries;
   if (lane % kSharing == 0) {
-    sh.dots[(2 * pair + value % 2) * kLogCapacity + first_entry + value / 2] = dot;
+    const int at = pair * kEntryDotFloats + first_entry + lane / kSharing;
+    dots.Store(sh.dots, at, at + 2 * kLogCapacity);
   }
   if (first_entry == 0 && lane == 0) sh.self[pair] = self;
   SyncThreads();
   if (!live || !writes) return;
-  WriteRecord(
-      place.entry, lane, decay, gates.g, gates.beta, [&](int at) { return sh.dots[2 * key * kLogCapacity + at]; },
-      sh.self[key], record);
+  const int at = key * kEntryDotFloats + lane;
+  WriteRecord(place.entry, lane, decay, gates.g, gates.beta, EntryDots::Load(sh.dots, at, at + 2 * kLogCapacity),
+              sh.self[key], record);
 }
 
 }  // namespace gdn::gpu

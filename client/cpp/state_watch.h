@@ -50,7 +50,7 @@ class StateWatch {
  public:
   using Reader = grpc::ClientReaderInterface<v1::WatchStateResponse>;
 
-  // What every snapshot has to be of.
+  // Every snapshot must be of this session, and of this epoch of it.
   struct Origin {
     std::string session;  // "sessions/ID"
     int64_t epoch = 0;

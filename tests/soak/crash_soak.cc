@@ -27,11 +27,11 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/temporary_folder.h"
 #include "client/cpp/durable_batch.h"
 #include "client/cpp/durable_session.h"
 #include "client/cpp/step_rows.h"
 #include "client/cpp/tensor_codec.h"
+#include "tests/soak/run_in_folder.h"
 #include "tests/soak/server_process.h"
 #include "tests/soak/soak_state.h"
 #include "tests/support/random.h"
@@ -337,12 +337,5 @@ absl::Status RunSoak(const std::string& folder) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  auto folder = gdn::TemporaryFolder::Make();
-  const absl::Status status = folder.ok() ? gdn::RunSoak(folder->path()) : folder.status();
-  if (status.ok()) return 0;
-  std::cerr << "crash_soak: " << status << "\n";
-  if (!folder.ok()) return 1;
-  std::cerr << "The servers' logs and files are in " << folder->path() << "\n";
-  folder->Keep();
-  return 1;
+  return gdn::RunInFolder("crash_soak", gdn::RunSoak);
 }

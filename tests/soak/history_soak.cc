@@ -26,9 +26,9 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/temporary_folder.h"
 #include "tests/soak/history.h"
 #include "tests/soak/history_worker.h"
+#include "tests/soak/run_in_folder.h"
 #include "tests/soak/server_process.h"
 #include "tests/soak/soak_state.h"
 #include "tests/support/tcp_proxy.h"
@@ -258,12 +258,5 @@ absl::Status RunSoak(const std::string& folder) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  auto folder = gdn::TemporaryFolder::Make();
-  const absl::Status status = folder.ok() ? gdn::RunSoak(folder->path()) : folder.status();
-  if (status.ok()) return 0;
-  std::cerr << "history_soak: " << status << "\n";
-  if (!folder.ok()) return 1;
-  std::cerr << "The servers' logs, files and the history are in " << folder->path() << "\n";
-  folder->Keep();
-  return 1;
+  return gdn::RunInFolder("history_soak", gdn::RunSoak);
 }

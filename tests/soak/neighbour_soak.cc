@@ -32,10 +32,10 @@
 #include "base/child_process.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/temporary_folder.h"
 #include "base/this_thread.h"
 #include "tests/soak/hostile.h"
 #include "tests/soak/process_figures.h"
+#include "tests/soak/run_in_folder.h"
 #include "tests/soak/server_process.h"
 #include "tests/soak/well_behaved.h"
 
@@ -291,12 +291,5 @@ int main(int argc, char** argv) {
     if (!status.ok()) std::cerr << status << "\n";
     return status.ok() ? 0 : 1;
   }
-  auto folder = gdn::TemporaryFolder::Make();
-  const absl::Status status = folder.ok() ? gdn::RunSoak(folder->path(), argv[0]) : folder.status();
-  if (status.ok()) return 0;
-  std::cerr << "neighbour_soak: " << status << "\n";
-  if (!folder.ok()) return 1;
-  std::cerr << "The server's log and files are in " << folder->path() << "\n";
-  folder->Keep();
-  return 1;
+  return gdn::RunInFolder("neighbour_soak", [&](const std::string& folder) { return gdn::RunSoak(folder, argv[0]); });
 }

@@ -34,7 +34,7 @@ class Player {
   // Tokens that the session's layers have seen, as the last replies said.
   virtual std::map<int32_t, int64_t> Counts(size_t row) const = 0;
 
-  // The first session's:
+  // These act on the first session.
   virtual absl::StatusOr<std::unique_ptr<Player>> Fork(const std::string& child) = 0;
   virtual absl::StatusOr<std::string> Export() = 0;
   virtual absl::StatusOr<v1::Checkpoint> Checkpoint(const std::string& checkpoint_id) = 0;

@@ -12,7 +12,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <limits>
 #include <map>
 #include <memory>
@@ -29,9 +28,9 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/temporary_folder.h"
 #include "client/cpp/client.h"
 #include "tests/soak/process_figures.h"
+#include "tests/soak/run_in_folder.h"
 #include "tests/soak/server_process.h"
 #include "tests/soak/soak_state.h"
 #include "tests/soak/step_feed.h"
@@ -303,12 +302,5 @@ absl::Status RunSoak(const std::string& folder) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  auto folder = gdn::TemporaryFolder::Make();
-  const absl::Status status = folder.ok() ? gdn::RunSoak(folder->path()) : folder.status();
-  if (status.ok()) return 0;
-  std::cerr << "steady_soak: " << status << "\n";
-  if (!folder.ok()) return 1;
-  std::cerr << "The servers' logs and files are in " << folder->path() << "\n";
-  folder->Keep();
-  return 1;
+  return gdn::RunInFolder("steady_soak", gdn::RunSoak);
 }

@@ -17,6 +17,7 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = "gdn_client.proto"
+FOLDERS = ("gdn/v1", "google/rpc")
 MODULE = '''"""The messages of {proto}; made while the package was built."""
 
 from {package} import load
@@ -36,13 +37,14 @@ def proto_folder() -> Path:
 def compile_messages(target: Path) -> None:
     """Writes descriptors.binpb and a module for each .proto file to `target`, the folder of gdn_client.proto."""
     protos = proto_folder()
-    files = sorted(str(path.relative_to(protos)) for path in (protos / "gdn" / "v1").glob("*.proto"))
+    files = sorted(str(path.relative_to(protos)) for folder in FOLDERS for path in (protos / folder).glob("*.proto"))
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as types:
         subprocess.run(
             [
                 *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={protos}"),
-                *(f"--descriptor_set_out={target / 'descriptors.binpb'}", f"--pyi_out={types}", *files),
+                *("--include_imports", f"--descriptor_set_out={target / 'descriptors.binpb'}"),
+                *(f"--pyi_out={types}", *files),
             ],
             check=True,
         )
@@ -51,9 +53,13 @@ def compile_messages(target: Path) -> None:
             module.parent.mkdir(parents=True, exist_ok=True)
             module.write_text(MODULE.format(proto=proto, package=PACKAGE))
             stub = (Path(types) / (proto.removesuffix(".proto") + "_pb2.pyi")).read_text()
-            module.with_suffix(".pyi").write_text(stub.replace("from gdn.v1 import", f"from {PACKAGE}.gdn.v1 import"))
-    for folder in (target / "gdn", target / "gdn" / "v1"):
-        (folder / "__init__.py").write_text("")
+            for folder in FOLDERS:
+                package = folder.replace("/", ".")
+                stub = stub.replace(f"from {package} import", f"from {PACKAGE}.{package} import")
+            module.with_suffix(".pyi").write_text(stub)
+    for folder in FOLDERS:
+        for part in (Path(folder).parent, Path(folder)):
+            (target / part / "__init__.py").write_text("")
 
 
 class BuildMessages(build_py):

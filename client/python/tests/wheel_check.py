@@ -22,6 +22,8 @@ WANTED = (
     "gdn_client/proto/descriptors.binpb",
     "gdn_client/proto/gdn/v1/step_pb2.py",
     "gdn_client/proto/gdn/v1/step_pb2.pyi",
+    "gdn_client/proto/google/rpc/status_pb2.py",
+    "gdn_client/proto/google/rpc/status_pb2.pyi",
     "gdn_client/torch/__init__.py",
 )
 

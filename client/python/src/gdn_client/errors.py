@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2
+
+from gdn_client.proto.google.rpc import error_details_pb2, status_pb2
 
 _DETAILS_KEY = "grpc-status-details-bin"
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf import duration_pb2
-
 from gdn_client.flow import Retry, Rpc
+from gdn_client.proto import Duration
 from gdn_client.proto.gdn.v1 import session_pb2, tensor_pb2
 from gdn_client.shared_memory import SharedMemory
 from gdn_client.steps import KeptStep, LayerSteps
@@ -29,12 +28,12 @@ def new_id() -> str:
     return secrets.token_hex(16)
 
 
-def duration(seconds: float | None) -> duration_pb2.Duration | None:
+def duration(seconds: float | None) -> Duration | None:
     """As the API has it."""
     if seconds is None:
         return None
     whole = int(seconds)
-    return duration_pb2.Duration(seconds=whole, nanos=round((seconds - whole) * 1e9))
+    return Duration(seconds=whole, nanos=round((seconds - whole) * 1e9))
 
 
 @dataclass

@@ -1,40 +1,36 @@
 """The API's messages, as `proto/gdn/v1/*.proto` of the server's repository describes them.
 
-`gdn_client.proto.gdn.v1.step_pb2` and its neighbours have the messages of one file each.
+`gdn_client.proto.gdn.v1.step_pb2` and its neighbours have the messages of one file each. `gdn_client.proto.google.rpc`
+has the messages of error details, and `Duration` below is google.protobuf's.
+
+All of them are in a descriptor pool of this package. So a program may use stubs that it has generated of the same
+.proto files, of another version of them, or of other files with these names. A message of such stubs is of another
+class: to hand it over, parse its serialized bytes with the class of this package.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.internal import enum_type_wrapper
-from google.rpc import error_details_pb2, status_pb2
 
-# Named by ours, so they are to be in the pool first.
-_KNOWN = (duration_pb2, error_details_pb2, status_pb2, timestamp_pb2)
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
 
 
 def _fill_pool() -> descriptor_pool.DescriptorPool:
-    pool = descriptor_pool.Default()
+    pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet.FromString((Path(__file__).parent / "descriptors.binpb").read_bytes())
-    pending = {file.name: file for file in files.file}
-
-    def add(name: str) -> None:
-        file = pending.pop(name, None)
-        if file is None:
-            return
-        for dependency in file.dependency:
-            add(dependency)
+    for file in files.file:  # protoc writes each file behind its imports
         pool.AddSerializedFile(file.SerializeToString())
-
-    for name in list(pending):
-        add(name)
     return pool
 
 
 _POOL = _fill_pool()
+if not TYPE_CHECKING:
+    Duration = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("google.protobuf.Duration"))
 
 
 def load(proto: str, names: dict[str, Any]) -> None:

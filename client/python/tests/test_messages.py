@@ -1,4 +1,4 @@
-"""The package's messages beside stubs that a program has generated of the same .proto files, or of files of equal names."""
+"""The package's messages work beside stubs that a program has generated of the same .proto files."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ Thread safety: for the event loop that it is used on; a session for one task at 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, cast
@@ -25,7 +26,6 @@ from gdn_client import management, prefixes, session_flow
 from gdn_client.aio_connection import Connection
 from gdn_client.aio_session import Batch, Session
 from gdn_client.connection import ConnectionOptions
-from gdn_client.errors import from_rpc
 from gdn_client.flow import Download, Retry, Rpc, exact
 from gdn_client.inputs import Input
 from gdn_client.progress import bar
@@ -39,7 +39,7 @@ from gdn_client.requests import (
     session_request,
     watch_request,
 )
-from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState
+from gdn_client.session_state import DEFAULT_KEEP_BYTES, KnownSessions, SessionState
 from gdn_client.shared_memory import SharedMemory, Wanted
 from gdn_client.state_calls import StateFile
 
@@ -63,13 +63,17 @@ class Client:
         tls_key: str | os.PathLike[str] | None = None,
         allow_insecure: bool = False,
         shared_memory: Wanted = None,
+        connect_timeout: float = 10.0,
     ) -> None:
-        options = ConnectionOptions(timeout, token, token_file, tls_ca, tls_cert, tls_key, allow_insecure)
+        options = ConnectionOptions(
+            timeout, token, token_file, tls_ca, tls_cert, tls_key, allow_insecure, connect_timeout
+        )
         self.connection = Connection(target, options)
         self._retry = retry or Retry()
         self._keep_bytes = keep_bytes
         self._limits: info_pb2.Limits | None = None
         self.memory = SharedMemory(shared_memory, target)
+        self.known = KnownSessions()
 
     async def __aenter__(self) -> Client:
         return self
@@ -172,12 +176,13 @@ class Client:
             try:
                 reply = await self.connection.begin("ImportState", "stream_unary", requests, None)
             except grpc.RpcError as error:
-                raise from_rpc(error) from None
+                raise self.connection.reach.error(error) from None
         return Session(self, self._state_of(reply.session), owned=True)
 
     async def delete_session(self, name: str, *, subject: str = "") -> None:
         """Ends a session by its id or name; for admins anybody's."""
-        await self.connection.run(management.delete_session(name, subject, self._retry))
+        with contextlib.nullcontext() if subject else self.known.ending(session_name(name)):
+            await self.connection.run(management.delete_session(name, subject, self._retry))
 
     async def evict(self, name: str, *, tier: str = "host", subject: str = "") -> session_pb2.Session:
         """Moves a session's states off the device now."""

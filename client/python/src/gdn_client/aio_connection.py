@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 
 from gdn_client.aio_streams import MessageStream
-from gdn_client.connection import CHANNEL_OPTIONS, ConnectionOptions, method_types
-from gdn_client.errors import DeadlineExceededError, UnavailableError, from_rpc
+from gdn_client.connection import ConnectionOptions, Reach, channel_options, method_types
+from gdn_client.errors import DeadlineExceededError, UnavailableError
 from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch, route_of
 from gdn_client.proto.gdn.v1 import shared_memory_pb2
 from gdn_client.requests import Snapshots, StateSnapshot
@@ -31,11 +31,13 @@ class Connection:
         self.target = target
         self._options = options.with_environment()
         self._options.check(target)
+        self.reach = Reach(target)
+        arguments = channel_options(self._options)
         credentials = self._options.credentials()
         self._channel: Any = (
-            grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+            grpc.aio.insecure_channel(target, options=arguments)
             if credentials is None
-            else grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+            else grpc.aio.secure_channel(target, credentials, options=arguments)
         )
 
     async def close(self) -> None:
@@ -54,9 +56,11 @@ class Connection:
         """The reply; raises GdnError."""
         timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
         try:
-            return await self.begin(rpc.method, "unary_unary", rpc.request, timeout, rpc.route)
+            reply = await self.begin(rpc.method, "unary_unary", rpc.request, timeout, rpc.route)
         except grpc.RpcError as error:
-            raise from_rpc(error) from None
+            raise self.reach.error(error) from None
+        self.reach.answered()
+        return reply
 
     async def share(self, size: int) -> Region:
         """A region of shared memory; it lives until it is ended."""
@@ -69,7 +73,7 @@ class Connection:
         except BaseException as error:
             call.cancel()
             if isinstance(error, grpc.RpcError):
-                raise from_rpc(error) from None
+                raise self.reach.error(error) from None
             if isinstance(error, asyncio.TimeoutError):
                 raise DeadlineExceededError("the server has shared no memory in time") from None
             raise
@@ -90,7 +94,7 @@ class Connection:
             async for piece in call:
                 wanted.take(piece)
         except grpc.RpcError as error:
-            raise from_rpc(error) from None
+            raise self.reach.error(error) from None
         finally:
             call.cancel()
 
@@ -103,7 +107,7 @@ class Connection:
                 if (whole := snapshots.add(piece)) is not None:
                     yield whole
         except grpc.RpcError as error:
-            raise from_rpc(error) from None
+            raise self.reach.error(error) from None
         finally:
             call.cancel()
 

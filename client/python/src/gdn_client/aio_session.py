@@ -6,9 +6,10 @@ Thread safety: as of a session, for one task at a time.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gdn_client import aio_streams, array_flow, management, prefixes, session_flow, state_calls
+from gdn_client.flow import Flow
 from gdn_client.inputs import Input
 from gdn_client.notebook import table
 from gdn_client.progress import bar
@@ -24,6 +25,8 @@ from gdn_client.tensors import Array
 if TYPE_CHECKING:
     from gdn_client.aio import Client
 
+T = TypeVar("T")
+
 
 class Session(SessionView):
     """As `gdn_client.Session`; methods have its arguments, results and errors."""
@@ -32,13 +35,19 @@ class Session(SessionView):
         self._client = client
         self._state = state
         self._owned = owned
+        client.known.add(state)
 
     async def __aenter__(self) -> Session:
+        self._state.check_not_ended()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._owned:
             await self.delete()
+
+    async def _run(self, flow: Flow[T]) -> T:
+        self._state.check_not_ended()
+        return await self._client.connection.run(flow)
 
     async def prefill(
         self,
@@ -55,7 +64,7 @@ class Session(SessionView):
         limits = await self._client.limits()
         with bar(progress, "prefill", " tokens", leading(x)[0] if leading(x) else None) as told:
             flow = array_flow.prefill(self._state, layer, x, limits, options, timeout, told)
-            return await self._client.connection.run(flow)
+            return await self._run(flow)
 
     async def decode(
         self,
@@ -71,7 +80,7 @@ class Session(SessionView):
         """Advances a layer by one token, or by `[T, ..]`."""
         options = step_options(dtype, draft=draft, parents=parents, allow_non_finite=allow_non_finite)
         flow = array_flow.decode([self._state], layer, x, options, timeout, alone=True)
-        return await self._client.connection.run(flow)
+        return await self._run(flow)
 
     def decode_stream(
         self,
@@ -105,49 +114,49 @@ class Session(SessionView):
 
     async def accept(self, tokens: session_flow.Accepted) -> None:
         """So many tokens of every layer's draft become part of the session, or those of a path."""
-        await self._client.connection.run(session_flow.accept([self._state], [tokens]))
+        await self._run(session_flow.accept([self._state], [tokens]))
 
     async def fork(
         self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None, durable: bool = False
     ) -> list[Session]:
         """New sessions that go on from here."""
         names = list(ids) or [new_id() for _ in range(count)]
-        states = await self._client.connection.run(state_calls.fork(self._state, names, idle_ttl, durable))
+        states = await self._run(state_calls.fork(self._state, names, idle_ttl, durable))
         return [Session(self._client, state, owned=True) for state in states]
 
     async def checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
         """Makes the session durable as it is now."""
-        return await self._client.connection.run(state_calls.checkpoint(self._state, checkpoint_id))
+        return await self._run(state_calls.checkpoint(self._state, checkpoint_id))
 
     async def keep_prefix(self, prefix: PromptPrefix, tokens: int | None = None) -> bool:
         """Keeps the states for sessions whose prompt begins so."""
-        return await self._client.connection.run(prefixes.keep_prefix(self._state, prefix, tokens))
+        return await self._run(prefixes.keep_prefix(self._state, prefix, tokens))
 
     async def restore(self, checkpoint_id: str = "") -> None:
         """Takes the session back to a checkpoint."""
-        await self._client.connection.run(state_calls.restore(self._state, checkpoint_id))
+        await self._run(state_calls.restore(self._state, checkpoint_id))
 
     async def checkpoints(self) -> list[state_pb2.Checkpoint]:
         """The named ones."""
-        return await self._client.connection.run(management.checkpoints(self.name, self._state.retry))
+        return await self._run(management.checkpoints(self.name, self._state.retry))
 
     async def delete_checkpoint(self, checkpoint_id: str) -> None:
         """Ends a named checkpoint and frees its bytes."""
-        await self._client.connection.run(management.delete_checkpoint(self.name, checkpoint_id, self._state.retry))
+        await self._run(management.delete_checkpoint(self.name, checkpoint_id, self._state.retry))
 
     async def evict(self, tier: str = "host") -> str:
         """Moves the states off the device now; the tier that they are in."""
-        return tier_name((await self._client.evict(self.name, tier=tier)).tier)
+        return tier_name((await self._run(management.evict(self.name, "", tier, self._state.retry))).tier)
 
     async def export_state(self, *, progress: bool = False) -> bytes:
         """The session's states as a safetensors file."""
         with bar(progress, "export", "B") as told:
-            return await self._client.connection.run(state_calls.export(self._state, told))
+            return await self._run(state_calls.export(self._state, told))
 
     async def watch_state(self, *, every_tokens: int = 0, every: float | None = None) -> AsyncIterator[StateSnapshot]:
         """The session's states now, and again as it advances."""
         flow = state_calls.watch(self._state, every_tokens, every)
-        check, first, others = await self._client.connection.run(flow)
+        check, first, others = await self._run(flow)
         yield first
         async for snapshot in others:
             yield check(snapshot)

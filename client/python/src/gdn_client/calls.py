@@ -27,6 +27,9 @@ ASTRAY = STATE_IS_GONE | {
     "REPLY_DROPPED",
     "DRAFT_PENDING",
 }
+# Recoveries of one call for one reason. A server may crash once or twice meanwhile; a step that destroys the state each
+# time it is taken has to be told to the caller.
+MOST_RECOVERIES = 3
 # The request id is looked at first: with these the try has not been taken.
 _NOT_TAKEN = ASTRAY - {"REPLY_DROPPED"}
 
@@ -49,6 +52,7 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
         send: one try of it.
 
     Raises:
+        NotFoundError: SESSION_NOT_FOUND, this side has ended one of the sessions.
         SessionLostError: the inputs that would be needed are not kept.
         FailedPreconditionError: a restore of one of the sessions has had no answer.
         GdnError: the server's.
@@ -57,12 +61,20 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
     _begin(states, rows)
     backoff = Backoff(states[0].retry)
     ended = False  # by an answer, or by one that says that nothing has moved
+    refusal, recoveries = (
+        "",
+        0,
+    )  # the server's reason to look at the sessions before this try, and how often it was that
     try:
         while True:
+            in_vain = False
             try:
+                found = []
                 for state in states:
                     if state.astray:
-                        yield from recover(state)
+                        found.append((yield from recover(state)))
+                # If all is as this side believes, or was brought back often enough, the same call meets the same.
+                in_vain = refusal != "" and (not any(found) or recoveries >= MOST_RECOVERIES)
                 for state in states if rows else ():
                     if state.is_over:
                         yield from _make_room(state)
@@ -73,9 +85,11 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
                 return result
             except GdnError as error:
                 astray = any(state.astray for state in states)
-                if not _try_again(states, error):
+                if (in_vain and error.reason == refusal) or not _try_again(states, error):
                     ended = not astray
                     raise
+                recoveries = recoveries + 1 if error.reason == refusal else 1
+                refusal = error.reason if error.reason in ASTRAY else ""
                 yield backoff.wait(error)
     finally:
         if not ended:
@@ -92,6 +106,7 @@ def uses(state: SessionState, send: Callable[[], Flow[T]]) -> Flow[T]:
 def _begin(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
     """Rows that were given up and are asked for again go on under their request id, if they have one in common."""
     for state in states:
+        state.check_not_ended()
         if state.restoring:
             raise FailedPreconditionError(
                 f"a restore of {state.name} ended without an answer and may have been applied; restore it again"
@@ -151,8 +166,8 @@ def _try_again(states: Sequence[SessionState], error: GdnError) -> bool:
     if error.reason not in ASTRAY or all(state.keep_bytes <= 0 for state in states):
         return worth_another_try(error)
     named = [state for state in states if state.name == error.metadata.get("session")] or list(states)
-    if error.reason == "DRAFT_PENDING" and any(_has_draft(state) for state in named):
-        return False  # which the caller knows of
+    if error.reason == "DRAFT_PENDING" and not any(_may_have_drafted(state) for state in named):
+        return False  # the draft is the caller's, or somebody else's, to accept or to drop
     for state in named:
         state.rolled_back |= error.reason in STATE_IS_GONE
         if not state.astray and state.in_flight is not None:  # what a recovery meets says nothing of the call
@@ -162,9 +177,10 @@ def _try_again(states: Sequence[SessionState], error: GdnError) -> bool:
     return True
 
 
-def _has_draft(state: SessionState) -> bool:
+def _may_have_drafted(state: SessionState) -> bool:
+    """Whether the draft that the server has may be that of the call in flight, by a try whose answer was lost."""
     call = state.in_flight
-    return call is not None and call.layer is not None and state.layer(call.layer).draft_tokens > 0
+    return call is not None and call.draft and call.sent
 
 
 def _give_up(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:

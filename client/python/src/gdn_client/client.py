@@ -11,6 +11,7 @@ Thread safety: a Client may be used by any number of threads.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -34,7 +35,7 @@ from gdn_client.requests import (
     watch_request,
 )
 from gdn_client.session import Batch, Session
-from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState
+from gdn_client.session_state import DEFAULT_KEEP_BYTES, KnownSessions, SessionState
 from gdn_client.shared_memory import SharedMemory, Wanted
 from gdn_client.state_calls import StateFile
 
@@ -60,8 +61,13 @@ class Client:
         shared_memory: bytes of memory to share with the server, which has to be on this host, so that the tensors of
             steps do not travel in messages: UnimplementedError or ResourceExhaustedError by the first step where there
             is none to be had. "auto": 64 MiB where the target is on this host and shares any. See `shared_memory`.
+        connect_timeout: as in ConnectionOptions.
 
-    Connecting is left to the first call.
+    Raises:
+        TypeError: the target is no string.
+        ValueError: the target is empty, too long or has no valid port; or arguments do not go together.
+
+    Connecting is left to the first call. It raises NoServerError if nothing answers at the target.
 
     """
 
@@ -79,13 +85,17 @@ class Client:
         tls_key: str | os.PathLike[str] | None = None,
         allow_insecure: bool = False,
         shared_memory: Wanted = None,
+        connect_timeout: float = 10.0,
     ) -> None:
-        options = ConnectionOptions(timeout, token, token_file, tls_ca, tls_cert, tls_key, allow_insecure)
+        options = ConnectionOptions(
+            timeout, token, token_file, tls_ca, tls_cert, tls_key, allow_insecure, connect_timeout
+        )
         self.connection = Connection(target, options)
         self._retry = retry or Retry()
         self._keep_bytes = keep_bytes
         self._limits: info_pb2.Limits | None = None
         self.memory = SharedMemory(shared_memory, target)
+        self.known = KnownSessions()
         self._futures = Futures()
 
     @property
@@ -275,7 +285,8 @@ class Client:
             PermissionDeniedError: `subject`, and the caller is no admin.
 
         """
-        self.connection.run(management.delete_session(name, subject, self._retry))
+        with contextlib.nullcontext() if subject else self.known.ending(session_name(name)):
+            self.connection.run(management.delete_session(name, subject, self._retry))
 
     def evict(self, name: str, *, tier: str = "host", subject: str = "") -> session_pb2.Session:
         """Moves a session's states off the device now; its next step brings them back, with the same bits.

@@ -6,8 +6,10 @@ Thread safety: all of it from any thread.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +20,7 @@ from typing import Any, TypeVar, cast
 import grpc
 from google.protobuf import message_factory
 
-from gdn_client.errors import UnavailableError, from_rpc
+from gdn_client.errors import GdnError, NoServerError, UnavailableError, from_rpc
 from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch, route_of
 from gdn_client.proto.gdn.v1 import service_pb2, shared_memory_pb2
 from gdn_client.requests import Snapshots, StateSnapshot
@@ -28,12 +30,53 @@ T = TypeVar("T")
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GdnService"]
 
 
+MOST_TARGET_BYTES = 4096  # many addresses of one name, as "ipv4:A:P,B:P", are the longest that make sense
+MOST_HOST_BYTES = 253  # of a name in DNS
+MOST_PATH_BYTES = 107  # of a Unix socket in Linux
+_PORT = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:/\[\]]*)(:(?P<port>[^:/]*))?")
+
+
+def check_target(target: object) -> None:
+    """Whether this can be where a server is reached.
+
+    Raises:
+        TypeError: it is no string.
+        ValueError: it is empty or too long, or its port is none.
+
+    """
+    want = 'expected "HOST:PORT" such as "gpu-box:50061", or "unix:/PATH"'
+    if not isinstance(target, str):
+        raise TypeError(f"target is {target!r}, {want}")
+    size = len(target.encode())
+    if not target:
+        raise ValueError(f"target is empty, {want}")
+    if size > MOST_TARGET_BYTES:
+        raise ValueError(f"target has {size} bytes ({target[:40]!r}..), {want}, of at most {MOST_TARGET_BYTES} bytes")
+    if not target.isprintable() or " " in target:
+        raise ValueError(f"target {target!r} has a space or a character that is not printable, {want}")
+    scheme, _, path = target.partition(":")
+    if scheme in ("unix", "unix-abstract"):
+        size = len(path.encode())
+        if not 0 < size <= MOST_PATH_BYTES + len("//"):
+            raise ValueError(f"target {target!r} has a path of {size} bytes, expected 1 to {MOST_PATH_BYTES}")
+    elif (parts := _PORT.fullmatch(target)) is not None:  # else a list of addresses, or a name with a scheme of gRPC's
+        host, port = parts["host"], parts["port"]
+        if not host or len(host.encode()) > MOST_HOST_BYTES:
+            raise ValueError(
+                f"target {target[:60]!r} has a host of {len(host.encode())} bytes, {want}, with a host of 1 to "
+                f"{MOST_HOST_BYTES} bytes"
+            )
+        if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+            raise ValueError(f"target {target!r} has the port {port!r}, {want}, with a port from 1 to 65535")
+
+
 @dataclass(frozen=True)
 class ConnectionOptions:
     """Of one server.
 
     Attributes:
         timeout: seconds of each call that says none.
+        connect_timeout: seconds in which a connection has to be made; one that is not made is an UnavailableError.
         token: sent as `authorization: Bearer TOKEN`.
         token_file: a file with it instead, read anew for each call, so that a token can be replaced.
         tls_ca: PEM file of who has signed the server's certificate; without it there is no TLS.
@@ -50,9 +93,14 @@ class ConnectionOptions:
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     allow_insecure: bool = False
+    connect_timeout: float = 10.0
 
     def check(self, target: str) -> None:
-        """Raises ValueError where they do not go together."""
+        """Raises ValueError if they do not go together, or if the target is none; TypeError if it is no string."""
+        check_target(target)
+        for name, seconds in (("timeout", self.timeout), ("connect_timeout", self.connect_timeout)):
+            if not 0 < seconds < math.inf:
+                raise ValueError(f"{name} is {seconds}, expected a number of seconds above 0")
         if self.token is not None and self.token_file is not None:
             raise ValueError("token and token_file are both given, expected one of them")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -88,12 +136,41 @@ class ConnectionOptions:
         return entries
 
 
-CHANNEL_OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
+def channel_options(options: ConnectionOptions) -> list[tuple[str, int]]:
+    """Arguments of a gRPC channel."""
+    return [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        # gRPC's name for the time that one try to connect may take; 20 s if it is not set.
+        ("grpc.min_reconnect_backoff_ms", max(1, round(1e3 * options.connect_timeout))),
+    ]
+
+
+class Reach:
+    """Whether a server has ever answered at a target. Thread safety: any thread."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._answered = False
+
+    def answered(self) -> None:
+        """A reply has come."""
+        self._answered = True
+
+    def error(self, error: grpc.RpcError) -> GdnError:
+        """The error of a call; NoServerError if nothing has answered this call or one before."""
+        told = from_rpc(error)
+        # An error that gRPC has made on this side brings no metadata along.
+        from_afar = bool(error.initial_metadata() or error.trailing_metadata())
+        if told.code is grpc.StatusCode.UNAVAILABLE and not self._answered and not from_afar:
+            return NoServerError(
+                f"no gdn_server answers at {self._target} ({told.message}); expected one that listens there; start it, "
+                "or correct the target, or the TLS options if the server wants TLS"
+            )
+        self._answered = self._answered or from_afar
+        return told
 
 
 def method_types(name: str) -> tuple[str, Any]:
@@ -160,12 +237,13 @@ class Connection:
         options = options.with_environment()
         options.check(target)
         self.target = target
+        self.reach = Reach(target)
         self._options = options
         credentials = options.credentials()
         if credentials is None:
-            self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+            self._channel = grpc.insecure_channel(target, options=channel_options(options))
         else:
-            self._channel = grpc.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+            self._channel = grpc.secure_channel(target, credentials, options=channel_options(options))
         self._methods: dict[str, Callable[..., Any]] = {}
 
     def close(self) -> None:
@@ -192,11 +270,13 @@ class Connection:
         """
         timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
         try:
-            return self._method(rpc.method, "unary_unary")(
+            reply = self._method(rpc.method, "unary_unary")(
                 rpc.request, timeout=timeout, metadata=self._options.metadata(rpc.route)
             )
         except grpc.RpcError as error:
-            raise from_rpc(error) from None
+            raise self.reach.error(error) from None
+        self.reach.answered()
+        return reply
 
     def stream(
         self, name: str, kind: str, request: Any, timeout: float | None = None, affinity: str = ""
@@ -207,7 +287,7 @@ class Connection:
         try:
             yield from call
         except grpc.RpcError as error:
-            raise from_rpc(error) from None
+            raise self.reach.error(error) from None
         finally:
             call.cancel()
 
@@ -221,7 +301,7 @@ class Connection:
         try:
             return self._method(name, "stream_unary")(requests, timeout=timeout, metadata=self._options.metadata(""))
         except grpc.RpcError as error:
-            raise from_rpc(error) from None
+            raise self.reach.error(error) from None
 
     def share(self, size: int) -> Region:
         """A region of shared memory; it lives until it is ended.
@@ -242,7 +322,7 @@ class Connection:
             if isinstance(error, StopIteration):
                 raise UnavailableError("the server has ended the memory that it was asked for") from None
             if isinstance(error, grpc.RpcError):
-                raise from_rpc(error) from None
+                raise self.reach.error(error) from None
             raise
         finally:
             too_late.cancel()

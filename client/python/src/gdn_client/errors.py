@@ -119,6 +119,14 @@ class UnavailableError(GdnError):
     default_code = grpc.StatusCode.UNAVAILABLE
 
 
+class NoServerError(UnavailableError):
+    """The client has not reached a server at its target since it was made.
+
+    It is raised by the first call, and is tried again for `Retry.connect` seconds alone. Once a server has answered, a
+    connection that fails is an UnavailableError, and is tried again for `Retry.overall` seconds.
+    """
+
+
 class DeadlineExceededError(GdnError, TimeoutError):
     """The time for the call is over."""
 

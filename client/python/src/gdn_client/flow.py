@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
-from gdn_client.errors import DeadlineExceededError, GdnError, SessionLostError
+from gdn_client.errors import DeadlineExceededError, GdnError, NoServerError, SessionLostError
 
 T = TypeVar("T")
 
@@ -95,15 +95,19 @@ class Retry:
     Only calls that are exact are: each carries a request id, and the server answers a repeated one from its memory.
 
     Attributes:
-        overall: seconds for all tries together; 0: one try.
+        overall: seconds after which no further try begins; 0: one try. A call ends within this time and the `timeout`
+            of one try.
         first: seconds before the second try; each wait is twice the one before, at most `longest`.
         longest: seconds.
+        connect: as `overall`, while no server has answered the client yet. 0: a target at which nothing listens is an
+            error at once (NoServerError). Give some seconds if the server is started beside the client.
 
     """
 
     overall: float = 60.0
     first: float = 0.05
     longest: float = 2.0
+    connect: float = 0.0
 
 
 @dataclass
@@ -125,7 +129,8 @@ class Backoff:
         base = self.next_wait or self.retry.first
         self.next_wait = min(2 * base, self.retry.longest)
         seconds = max(base * random.uniform(0.5, 1.0), error.retry_after or 0.0)
-        if time.monotonic() - self.begun + seconds > self.retry.overall:
+        most = self.retry.connect if isinstance(error, NoServerError) else self.retry.overall
+        if time.monotonic() - self.begun + seconds > most:
             if worth_another_try(error):
                 raise error
             raise DeadlineExceededError(

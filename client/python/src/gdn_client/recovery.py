@@ -26,16 +26,22 @@ _DRAFT_IS_GONE = {"REPLY_DROPPED", "DRAFT_PENDING"}
 _REPLY_IS_GONE = {"REPLY_DROPPED", "TOKEN_COUNT_MISMATCH"}
 
 
-def recover(state: SessionState) -> Flow[None]:
+def recover(state: SessionState) -> Flow[bool]:
     """Brings it to where this side believes it to be, or to where the call in flight has taken it.
 
     One try, which goes on where the last one broke.
+
+    Returns:
+        Whether the server's session, its epoch or the id of the call in flight is another now. If not, the server
+        refuses again what it has refused before.
 
     Raises:
         SessionLostError: the inputs that would be needed are not kept. Nothing was deleted.
         GdnError: the server's.
 
     """
+    call = state.in_flight
+    before = state.epoch, None if call is None else call.request_id.value
     session, anew = yield from _find(state)
     # Inside a replay the counts are behind by themselves, and only a new epoch tells of another loss.
     if anew or session.epoch != state.epoch or not (state.needs_replay or _is_where_expected(state, session)):
@@ -44,7 +50,6 @@ def recover(state: SessionState) -> Flow[None]:
     if _must_go_back(state, session):
         state.needs_replay = True
         session = yield from _go_back(state, session)
-    call = state.in_flight
     if call is not None and call.draft and call.refusal in _DRAFT_IS_GONE:  # no part of the state yet: it is dropped
         state.needs_replay = True
         call.refusal = ""
@@ -63,7 +68,9 @@ def recover(state: SessionState) -> Flow[None]:
     state.session = session
     for layer in session.layers:
         state.layer(layer.layer).durable = layer.durable_token_count
+    changed = state.needs_replay or before != (state.epoch, None if call is None else call.request_id.value)
     state.needs_replay = state.astray = False
+    return changed
 
 
 def _find(state: SessionState) -> Flow[tuple[session_pb2.Session, bool]]:
@@ -118,6 +125,7 @@ def _begin_anew(state: SessionState, why: str, reason: str) -> Flow[session_pb2.
 def _make_anew(state: SessionState) -> Flow[session_pb2.Session]:
     """Idempotent: where its reply is lost, GetSession finds the session."""
     assert state.create is not None
+    state.check_not_ended()
     made: session_pb2.CreateSessionResponse = yield state.rpc("CreateSession", state.create)
     if made.session.prefix_tokens != state.start:
         with contextlib.suppress(GdnError):
@@ -318,6 +326,7 @@ def _lost(what: str, state: SessionState, reason: str) -> SessionLostError:
 
 
 def delete(state: SessionState) -> Flow[None]:
-    """It is gone, whoever has ended it."""
+    """It is gone, whoever has ended it, and no later call of this side makes it anew."""
+    state.ended = True
     with contextlib.suppress(NotFoundError):
         yield from exact(state.rpc("DeleteSession", session_pb2.DeleteSessionRequest(name=state.name)), state.retry)

@@ -41,15 +41,19 @@ T = TypeVar("T")
 class Session(SessionView):
     """One session. Made by `Client.session`, `Client.attach`, `Client.import_state` and `Session.fork`.
 
-    A context manager: it ends the session on the server, unless it was attached to or `detach` was called.
+    A context manager: it ends the session on the server, unless it was attached to or `detach` was called. After that,
+    and after `delete` or `Client.delete_session`, every call of the object raises NotFoundError (SESSION_NOT_FOUND).
+    Nothing is sent, and the session is not made anew.
     """
 
     def __init__(self, client: Client, state: SessionState, owned: bool) -> None:
         self._client = client
         self._state = state
         self._owned = owned
+        client.known.add(state)
 
     def __enter__(self) -> Session:
+        self._state.check_not_ended()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,6 +62,7 @@ class Session(SessionView):
 
     def _run(self, flow: Flow[T]) -> T:
         settle([self._state])
+        self._state.check_not_ended()
         return self._client.connection.run(flow)
 
     def prefill(

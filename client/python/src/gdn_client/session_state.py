@@ -5,11 +5,15 @@ Thread safety: for one thread at a time.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gdn_client.errors import GdnError, NotFoundError
 from gdn_client.flow import Retry, Rpc
 from gdn_client.proto import Duration
 from gdn_client.proto.gdn.v1 import session_pb2, tensor_pb2
@@ -81,7 +85,7 @@ class InFlight:
     refusal: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class SessionState:
     """A session as this side knows it.
 
@@ -97,6 +101,7 @@ class SessionState:
         needs_replay: the server has lost something, and not all of it is back.
         in_flight: the call that is being tried.
         given_up: the last one, where it ended without an answer.
+        ended: this side has ended the session, or has begun to: no call may bring it back.
         restoring: a restore has had no answer, so the state may be the checkpoint's; no other call is made meanwhile.
         cannot_checkpoint: the server has no durable tier.
         checkpoints: named ones, with their token counts.
@@ -121,6 +126,7 @@ class SessionState:
     needs_replay: bool = False
     in_flight: InFlight | None = None
     given_up: InFlight | None = None
+    ended: bool = False
     restoring: bool = False
     cannot_checkpoint: bool = False
     checkpoints: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -138,6 +144,16 @@ class SessionState:
     def name(self) -> str:
         """ "sessions/ID"."""
         return self.session.name
+
+    def check_not_ended(self) -> None:
+        """Raises NotFoundError (SESSION_NOT_FOUND) if this side has ended the session."""
+        if self.ended:
+            raise NotFoundError(
+                f"{self.name} has ended: its `with` block is over, or it was deleted by this client. Make a new "
+                "session; to keep one on the server, call detach() before the block ends",
+                reason="SESSION_NOT_FOUND",
+                metadata={"session": self.name},
+            )
 
     def layer(self, layer: int) -> LayerSteps:
         """The steps of the layer with this index. Nothing is kept of an index that the server refuses."""
@@ -239,6 +255,36 @@ class SessionState:
             self.note_durable(layer.layer, layer.durable_token_count)
         self.given_up, self.restoring = None, False
         self.astray, self.rolled_back, self.needs_replay = False, False, False
+
+
+class KnownSessions:
+    """The sessions that a client has objects of, so that its `delete_session` tells them. Thread safety: any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._states: weakref.WeakSet[SessionState] = weakref.WeakSet()
+
+    def add(self, state: SessionState) -> None:
+        """It goes by itself when nobody refers to it any more."""
+        with self._lock:
+            self._states.add(state)
+
+    @contextlib.contextmanager
+    def ending(self, name: str) -> Iterator[None]:
+        """Around a call that deletes the session of this name: if it may have been deleted, no object makes it anew."""
+        try:
+            yield
+        except GdnError as error:
+            if error.reason and not isinstance(error, NotFoundError):
+                raise  # the server has refused, and the session is there
+            self._end(name)
+            raise
+        self._end(name)
+
+    def _end(self, name: str) -> None:
+        with self._lock:
+            for state in self._states:
+                state.ended = state.ended or state.name == name
 
 
 Parents = Sequence[int] | Sequence[Sequence[int]]  # of a tree's tokens; of one tree for all rows, or of one a row

@@ -126,6 +126,7 @@ def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
 
     A restore that ends without an answer may have been applied: other calls are refused until one is answered.
     """
+    state.check_not_ended()
     backoff = Backoff(state.retry)
     epoch = state.epoch
     unanswered, state.restoring = state.restoring, True
@@ -144,7 +145,10 @@ def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
             yield backoff.wait(error)
             state.restoring = True
             if error.reason == "EPOCH_MISMATCH":  # by a crash, or by a try whose reply was lost
-                epoch = (yield from _found(state)).epoch
+                found = (yield from _found(state)).epoch
+                if found == epoch:
+                    raise  # the server refuses the epoch that it tells
+                epoch = found
     promised = state.checkpoints.get(checkpoint_id, {})
     if not checkpoint_id:
         promised = {index: known.durable for index, known in state.layers.items()}

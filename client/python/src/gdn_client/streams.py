@@ -42,6 +42,8 @@ class Pipeline:
     ) -> None:
         if window < 1:
             raise ValueError(f"window is {window}, expected at least 1")
+        for state in states:
+            state.check_not_ended()
         self.method = method
         self.states = states
         self.window = window

@@ -346,9 +346,9 @@ def test_sessions_end_with_their_cache(models_server: Server) -> None:
             layer(torch.randn(len(LENGTHS), 9, pair.remote.config.hidden_size), cache)
         assert ends_with(pair, len(LENGTHS))
     with gdn_client.Client(models_server.target) as client:
-        assert len(list(client.sessions())) == len(LENGTHS), "those of a cache that is there stay until their idle TTL"
-        for session in list(client.sessions()):
-            client.attach(session.name).delete()
+        assert not list(client.sessions()), "closing ends those of a cache that is there, too"
+    with pytest.raises(RuntimeError, match="closed"):
+        layer(torch.ones(1, 9, pair.remote.config.hidden_size))
 
 
 def test_layers_may_be_on_several_servers(next_pair: Pair, tmp_path: Path) -> None:

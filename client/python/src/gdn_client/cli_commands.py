@@ -165,5 +165,5 @@ def try_steps(client: Client, arguments: argparse.Namespace) -> Output:
             f"{1e3 * median:.2f} ms, p99 {1e3 * slow:.2f} ms"
         )
     finally:
-        for session in sessions:
-            session.delete()
+        if sessions:
+            client.batch(sessions).delete()

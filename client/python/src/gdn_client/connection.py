@@ -159,7 +159,7 @@ class Reach:
         """A reply has come."""
         self._answered = True
 
-    def error(self, error: grpc.RpcError) -> GdnError:
+    def error(self, error: Any) -> GdnError:
         """The error of a call; NoServerError if nothing has answered this call or one before."""
         told = from_rpc(error)
         # An error that gRPC has made on this side brings no metadata along.

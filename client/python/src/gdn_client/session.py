@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from gdn_client import array_flow, management, prefixes, session_flow, state_calls, streams
-from gdn_client.errors import AbortedError
+from gdn_client.errors import AbortedError, GdnError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
 from gdn_client.inputs import Input
@@ -436,6 +436,17 @@ class Batch:
         self._run(session_flow.accept([session._state for session in self._sessions], list(tokens)))
 
     def delete(self) -> None:
-        """Ends every session."""
+        """Ends every session.
+
+        Raises:
+            GdnError: of the first session that could not be ended; the others were.
+
+        """
+        errors = []
         for session in self._sessions:
-            session.delete()
+            try:
+                session.delete()
+            except GdnError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]

@@ -213,8 +213,19 @@ class SlicedSession:
         """New sessions that go on from here, on every server; as `Session.fork`."""
         self._check_is_together()
         names = list(ids) or [new_id() for _ in range(count)]
-        made = self._client.map(lambda part: part.fork(ids=names, idle_ttl=idle_ttl, durable=durable), self.parts)
-        return [SlicedSession(self._client, children) for children in zip(*made, strict=True)]
+        made: list[Session] = []
+
+        def fork(part: Session) -> list[Session]:
+            children = part.fork(ids=names, idle_ttl=idle_ttl, durable=durable)
+            made.extend(children)
+            return children
+
+        try:
+            forks = self._client.map(fork, self.parts)
+        except BaseException:
+            _end_all(made)
+            raise
+        return [SlicedSession(self._client, children) for children in zip(*forks, strict=True)]
 
     def checkpoint(self, checkpoint_id: str = "") -> None:
         """Makes every part durable as it is now; with an id beside later ones."""
@@ -372,9 +383,7 @@ class SlicedClient:
                     )
                 )
         except BaseException:
-            for part in parts:
-                with contextlib.suppress(GdnError):
-                    part.delete()
+            _end_all(parts)
             raise
         return SlicedSession(self, parts)
 
@@ -425,6 +434,13 @@ class SlicedClient:
         answers = [call.answers[part] for part in range(len(call.tries))]
         call.tries, call.answers = [], {}
         return answers
+
+
+def _end_all(sessions: Iterable[Session]) -> None:
+    """Ends sessions that are of no use without others; one that cannot be reached ends by its idle TTL."""
+    for session in sessions:
+        with contextlib.suppress(GdnError):
+            session.delete()
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -74,10 +74,15 @@ def fork(
 
     found = yield from uses(state, send)
     children = [_child(state, child, idle_ttl) for child in found]
-    for child in children if durable else ():
-        if not child.kept_from_start:
-            with contextlib.suppress(FailedPreconditionError, ResourceExhaustedError):  # a crash is then told
-                yield from checkpoint(child, "")
+    try:
+        for child in children if durable else ():
+            if not child.kept_from_start:
+                with contextlib.suppress(FailedPreconditionError, ResourceExhaustedError):  # a crash is then told
+                    yield from checkpoint(child, "")
+    except GdnError:
+        with contextlib.suppress(GdnError):  # nobody gets them
+            yield from end({child.name for child in children})
+        raise
     return children
 
 

@@ -19,6 +19,8 @@ from google.protobuf.internal import enum_type_wrapper
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
 
+__all__ = ["Duration", "load"]
+
 
 def _fill_pool() -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -103,7 +103,10 @@ class Attachment:
         self.close()
 
     def close(self) -> None:
-        """Ends the sessions of caches that are gone, and the connection if `attach` has made it."""
+        """Ends all sessions of the layers, and the connection if `attach` has made it.
+
+        Caches that are still there are of no more use. The remote layers stay in the model, and raise RuntimeError.
+        """
         self.host.close()
         if self._owns_client:
             self.host.client.close()
@@ -139,12 +142,45 @@ def attach(
         connection: of the Client, for a target that is a string.
 
     Raises:
-        ValueError: the model has no such layers, or the server's are other ones.
+        TypeError: the target is neither a string nor a client nor a list of strings.
+        ValueError: the model has no such layers, they are attached already, or the server's are other ones; or the
+            target is empty, too long or has no valid port.
+        NoServerError: no server answers at the target.
         RuntimeError: this release of transformers uses layers or caches in a way that is not known here.
         GdnError: the server's.
 
     """
+    layers = None if layers is None else list(layers)
+    client = _client_of(target, connection)  # which looks at the target, and sends nothing yet
+    try:
+        return _attach(
+            model, client, layers, remote_model, keep_local, verify, idle_ttl, owns_client=client is not target
+        )
+    except BaseException:
+        if client is not target:
+            client.close()
+        raise
+
+
+def _attach(
+    model: torch.nn.Module,
+    client: Client | SlicedClient,
+    layers: list[int] | None,
+    remote_model: str | None,
+    keep_local: bool,
+    verify: bool,
+    idle_ttl: float | None,
+    owns_client: bool,
+) -> Attachment:
     local = _local_layers(model)
+    remote = _remote_layers(model)
+    if remote and (not local or (layers is not None and set(layers) & set(remote))):
+        hosts = ", ".join(sorted({str(layer.host) for layer in remote.values()}))
+        raise ValueError(
+            f"layers {sorted(remote)} of {type(model).__name__} are attached already, to {hosts}; expected layers that "
+            f"are still local ({sorted(local)}). To attach these again, call detach() of an attachment with "
+            "keep_local=True, or load the model again"
+        )
     if not local:
         raise ValueError(
             f"{type(model).__name__} has no local Gated DeltaNet layers; expected qwen3_next, qwen3_5, qwen4_exp, "
@@ -153,7 +189,6 @@ def attach(
     wanted = sorted(local) if layers is None else sorted(layers)
     if missing := sorted(set(wanted) - set(local)):
         raise ValueError(f"layers {missing} are no local Gated DeltaNet layers, expected of {sorted(local)}")
-    client = _client_of(target, connection)
     host = None
     try:
         host = LayerHost(client, remote_model, wanted, idle_ttl=idle_ttl)
@@ -167,10 +202,8 @@ def attach(
     except BaseException:
         if host is not None:
             host.close()
-        if client is not target:
-            client.close()
         raise
-    attachment = Attachment(model, host, client is not target, keep_local)
+    attachment = Attachment(model, host, owns_client, keep_local)
     attachment.replace({index: local.pop(index) for index in wanted})
     return attachment
 
@@ -179,8 +212,14 @@ def _client_of(
     target: str | Client | SlicedClient | Sequence[str], connection: dict[str, Any]
 ) -> Client | SlicedClient:
     if isinstance(target, (Client, SlicedClient)):
+        if connection:
+            raise TypeError(
+                f"{', '.join(sorted(connection))} cannot be set on a client that is given; make it with them"
+            )
         return target
-    return Client(target, **connection) if isinstance(target, str) else SlicedClient(target, **connection)
+    if isinstance(target, (list, tuple)):
+        return SlicedClient(target, **connection)
+    return Client(cast(str, target), **connection)  # which refuses what is no string
 
 
 def _linear_attention(parent: torch.nn.Module, *, remote: bool) -> _Place | None:
@@ -198,6 +237,11 @@ def _local_layers(model: torch.nn.Module) -> dict[int, _Place]:
     """By layer index."""
     places = (_linear_attention(parent, remote=False) for parent in model.modules())
     return {int(place.module.layer_idx): place for place in places if place is not None}  # type: ignore[arg-type]
+
+
+def _remote_layers(model: torch.nn.Module) -> dict[int, RemoteGatedDeltaNet]:
+    """Those that an earlier `attach` has put in, by layer index."""
+    return {part.layer_idx: part for part in model.modules() if isinstance(part, RemoteGatedDeltaNet)}
 
 
 def _first_layer(model: torch.nn.Module) -> torch.nn.Module:

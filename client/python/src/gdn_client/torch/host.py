@@ -33,9 +33,15 @@ class Reaper:
     """Ends sessions, in a thread of its own: a cache may be collected anywhere, also where no call can be made."""
 
     def __init__(self) -> None:
-        self._sessions: queue.SimpleQueue[AnySession | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, args=(self._sessions,), name="gdn-reaper", daemon=True)
+        self._sessions: queue.SimpleQueue[AnySession | threading.Event | None] = queue.SimpleQueue()
+        self._open: dict[str, AnySession] = {}  # made and not ended yet, by name
+        arguments = (self._sessions, self._open)
+        self._thread = threading.Thread(target=self._run, args=arguments, name="gdn-reaper", daemon=True)
         self._thread.start()
+
+    def made(self, session: AnySession) -> None:
+        """The session is ended by `end`, or by `stop` at the latest."""
+        self._open[session.name] = session
 
     def end(self, *lists: Iterable[AnySession]) -> None:
         """Soon, without waiting. A finalizer may call it."""
@@ -43,14 +49,28 @@ class Reaper:
             for session in sessions:
                 self._sessions.put(session)
 
+    def wait(self) -> None:
+        """Until the sessions that were given so far have ended, `EXIT_SECONDS` at most."""
+        reached = threading.Event()
+        self._sessions.put(reached)
+        reached.wait(EXIT_SECONDS)
+
     def stop(self) -> None:
-        """Waits for what was given."""
+        """Ends every session that was made, and waits for that, `EXIT_SECONDS` at most."""
+        self.end(list(self._open.values()))
         self._sessions.put(None)
         self._thread.join(EXIT_SECONDS)
 
     @staticmethod
-    def _run(sessions: queue.SimpleQueue[AnySession | None]) -> None:
+    def _run(
+        sessions: queue.SimpleQueue[AnySession | threading.Event | None], still_open: dict[str, AnySession]
+    ) -> None:
         while (session := sessions.get()) is not None:
+            if isinstance(session, threading.Event):
+                session.set()
+                continue
+            if still_open.pop(session.name, None) is None:
+                continue  # it was given twice
             with contextlib.suppress(GdnError, ValueError):  # what is left ends by its idle TTL
                 session.delete()
 
@@ -96,12 +116,40 @@ class LayerHost:
         return f"<{self.model.name} at {self.client.target}, layers {self.layers}>"
 
     def close(self) -> None:
-        """Waits for the sessions that were given to the reaper, and ends the threads. Once is enough."""
+        """Ends all sessions of this host, those of caches that are still there too, and the threads. Once is enough.
+
+        A layer or a cache of a host that is closed raises RuntimeError when it is stepped.
+        """
         self._finish()
 
+    def _check_is_open(self) -> None:
+        if not self._finish.alive:
+            raise RuntimeError(
+                f"the attachment to {self} is closed, and its sessions have ended; load the model again and attach it, "
+                "or attach with keep_local=True and call detach() to go on with the local layers"
+            )
+
     def new_sessions(self, count: int, affinity: str) -> list[AnySession]:
-        """At zero; on one device, as those of one affinity are."""
-        return self.map(lambda _: self._new_session(affinity), range(count))
+        """At zero; on one device, as those of one affinity are. If one cannot be made, none is left."""
+        self._check_is_open()
+        return self._all_or_none(lambda _: [self._new_session(affinity)], range(count))
+
+    def _all_or_none(self, make: Callable[[T], list[AnySession]], items: Sequence[T]) -> list[AnySession]:
+        """The sessions that `make` gives for each item; those of the others end if one fails."""
+        made: list[AnySession] = []
+
+        def one(item: T) -> list[AnySession]:
+            sessions = make(item)
+            for session in sessions:
+                self.reaper.made(session)
+            made.extend(sessions)
+            return sessions
+
+        try:
+            return [session for sessions in self.map(one, items) for session in sessions]
+        except BaseException:
+            self.reaper.end(made)
+            raise
 
     def _new_session(self, affinity: str) -> AnySession:
         session = self.client.session(self.model.name, affinity=affinity, idle_ttl=self._idle_ttl)
@@ -113,10 +161,17 @@ class LayerHost:
 
     def fork(self, session: AnySession, count: int = 1) -> list[AnySession]:
         """Sessions that go on from there, also after a crash of the server."""
-        return list(session.fork(count, idle_ttl=self._idle_ttl, durable=True))
+        self._check_is_open()
+        return self._all_or_none(lambda one: list(one.fork(count, idle_ttl=self._idle_ttl, durable=True)), [session])
+
+    def fork_each(self, sessions: Sequence[AnySession]) -> list[AnySession]:
+        """A session that goes on from each of them. If one cannot be forked, no fork is left."""
+        self._check_is_open()
+        return self._all_or_none(lambda one: list(one.fork(1, idle_ttl=self._idle_ttl, durable=True)), sessions)
 
     def batch(self, sessions: Sequence[AnySession]) -> Batch | SlicedBatch:
         """Sessions to decode in one call of a server."""
+        self._check_is_open()
         return cast(Any, self.client).batch(sessions)  # type: ignore[no-any-return]
 
     def map(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -126,6 +181,7 @@ class LayerHost:
             BaseException: that of the first item whose call raised, after all have ended.
 
         """
+        self._check_is_open()
         if len(items) < 2:
             return [call(item) for item in items]
         futures = [self._pool.submit(call, item) for item in items]

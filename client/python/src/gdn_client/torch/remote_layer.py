@@ -88,7 +88,11 @@ class RemoteGatedDeltaNet(torch.nn.Module):
         host_states = hidden_states.detach().cpu()
         rows = [host_states[row, begin:end] for row, (begin, end) in enumerate(real)]
         if cache is None:
-            outputs = self._sequences_without_cache(batch).step(self.layer_idx, rows, record=False)
+            try:
+                outputs = self._sequences_without_cache(batch).step(self.layer_idx, rows, record=False)
+            except BaseException:
+                _scratch.sequences.pop(self.host, None)  # the pass ends here
+                raise
             if self.layer_idx == self.host.layers[-1]:
                 _scratch.sequences.pop(self.host, None)
         else:

@@ -64,8 +64,8 @@ class RemoteSequences:
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteSequences:
         self._refuse_open_window("copied")
         twin = RemoteSequences(self.host)
+        twin._sessions[:] = self.host.fork_each(self._sessions)
         twin._rows[:] = self._rows
-        twin._sessions[:] = self.host.map(lambda session: self.host.fork(session)[0], self._sessions)
         memo[id(self)] = twin
         return twin
 
@@ -87,8 +87,8 @@ class RemoteSequences:
 
         """
         if not self._rows:
-            self._rows[:] = [0] * len(rows)
             self._sessions[:] = self.host.new_sessions(1, self._affinity)
+            self._rows[:] = [0] * len(rows)
         self._part(rows)
         first_rows = {index: row for row, index in reversed(list(enumerate(self._rows)))}
         inputs = [rows[first_rows[index]] for index in range(len(self._sessions))]
@@ -228,7 +228,7 @@ class RemoteSequences:
     def _settle(self, window: _Window) -> None:
         """A step comes after drafts: they become part of the sessions, with a way back before them."""
         if not window.has_before:
-            self._spare[:] = self.host.map(lambda session: self.host.fork(session)[0], self._sessions)
+            self._fork_spare()
             self._accept([0] * len(self._spare), self._spare)
             window.before, window.has_before = self._spare, True
         self._accept(next(iter(window.drafted.values())))
@@ -238,11 +238,15 @@ class RemoteSequences:
     def _keep_before(self, window: _Window) -> None:
         if window.has_before:
             return
+        if any(session.token_count(layer) > 0 for session in self._sessions for layer in session.layers):
+            self._fork_spare()
+            window.before = self._spare
         window.has_before = True
-        if all(session.token_count(layer) == 0 for session in self._sessions for layer in session.layers):
-            return
-        self._spare[:] = self.host.map(lambda session: self.host.fork(session)[0], self._sessions)
-        window.before = self._spare
+
+    def _fork_spare(self) -> None:
+        forks = self.host.fork_each(self._sessions)
+        self.host.reaper.end(self._spare)  # of a try that failed behind its forks
+        self._spare[:] = forks
 
     def _accept(self, tokens: Sequence[int], sessions: Sequence[AnySession] | None = None) -> None:
         whose = self._sessions if sessions is None else sessions

@@ -3,40 +3,19 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <set>
 #include <tuple>
 
 #include "base/error.h"
-#include "base/name_rules.h"
+#include "base/safetensors_header.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "nlohmann/json.hpp"
 
 namespace gdn {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kPrefixBytes = 8;
 // The format's own bound, so that a damaged length cannot ask for gigabytes of JSON.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
-// The root object, a tensor's object, its shape.
-constexpr int kMaxDepth = 3;
-constexpr std::string_view kMetadataKey = "__metadata__";
-
-// Bytes of a name, and of a whole message, that are shown: a file may have names of megabytes.
-constexpr size_t kShownNameBytes = 256;
-constexpr size_t kShownMessageBytes = 1024;
-
-absl::Status Damaged(std::string_view message) {
-  return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
-                   StrCat("not a valid safetensors file: ", Shown(message, kShownMessageBytes)));
-}
-
-absl::Status DamagedTensor(const std::string& name, std::string_view message) {
-  const std::string shown = Shown(name, kShownNameBytes);
-  return WithMetadata(Damaged(StrCat("tensor '", shown, "' ", message)), "tensor", shown);
-}
 
 // Bits of one element, 0 for a dtype the format does not have.
 int DTypeBits(std::string_view dtype) {
@@ -51,87 +30,6 @@ int DTypeBits(std::string_view dtype) {
   return 0;
 }
 
-// JSON keeps the last of two equal keys silently, and its tree costs many times the text: a hostile header is stopped
-// while it is read.
-absl::StatusOr<Json> ParseHeaderText(std::string_view text) {
-  std::vector<std::set<std::string>> keys;
-  std::string problem;
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (!problem.empty()) return false;
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        if (depth >= kMaxDepth) problem = "its header is nested too deeply";
-        if (event == Json::parse_event_t::object_start) keys.emplace_back();
-        break;
-      case Json::parse_event_t::key:
-        if (!keys.back().insert(parsed.get_ref<const std::string&>()).second) {
-          problem = StrCat("its header has the key '", parsed.get_ref<const std::string&>(), "' twice");
-        }
-        break;
-      case Json::parse_event_t::object_end:
-        keys.pop_back();
-        break;
-      default:
-        break;
-    }
-    return problem.empty();
-  };
-  Json header = Json::parse(text.begin(), text.end(), check, /*allow_exceptions=*/false);
-  if (!problem.empty()) return Damaged(problem);
-  if (!header.is_object()) return Damaged("its header is not a JSON object");
-  return header;
-}
-
-absl::StatusOr<std::map<std::string, std::string>> ParseMetadata(const Json& json) {
-  if (!json.is_object()) return Damaged("__metadata__ is not an object");
-  std::map<std::string, std::string> metadata;
-  for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) return Damaged(StrCat("__metadata__ entry '", key, "' is not a string"));
-    metadata.emplace(key, value.get_ref<const std::string&>());
-  }
-  return metadata;
-}
-
-absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json& json) {
-  if (!json.is_object() || json.size() != 3 || !json.contains("dtype") || !json.contains("shape") ||
-      !json.contains("data_offsets")) {
-    return DamagedTensor(name, "does not consist of dtype, shape and data_offsets");
-  }
-  SafetensorsEntry entry;
-  const Json& dtype = json["dtype"];
-  if (!dtype.is_string()) return DamagedTensor(name, "has a dtype that is not a string");
-  entry.dtype = dtype.get_ref<const std::string&>();
-  if (DTypeBits(entry.dtype) == 0) return DamagedTensor(name, StrCat("has the unknown dtype '", entry.dtype, "'"));
-
-  const Json& shape = json["shape"];
-  if (!shape.is_array()) return DamagedTensor(name, "has a shape that is not an array");
-  for (const Json& dim : shape) {
-    if (!dim.is_number_unsigned() || dim.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-      return DamagedTensor(name, "has a shape with something other than non-negative integers");
-    }
-    entry.shape.push_back(static_cast<int64_t>(dim.get<uint64_t>()));
-  }
-  const Json& offsets = json["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
-      !offsets[1].is_number_unsigned()) {
-    return DamagedTensor(name, "has data_offsets that are not two non-negative integers");
-  }
-  entry.begin = offsets[0].get<uint64_t>();
-  entry.end = offsets[1].get<uint64_t>();
-  if (entry.begin > entry.end) {
-    return DamagedTensor(name, StrCat("ends at byte ", entry.end, ", before it begins at ", entry.begin));
-  }
-
-  const auto size = SafetensorsTensorBytes(entry.dtype, entry.shape);
-  if (!size.ok()) return DamagedTensor(name, std::string(size.status().message()));
-  if (entry.end - entry.begin != *size) {
-    return DamagedTensor(name, StrCat("has ", entry.end - entry.begin, " bytes; its shape ", ShapeToString(entry.shape),
-                                      " of ", entry.dtype, " needs ", *size));
-  }
-  return entry;
-}
-
 // The tensors must cover the data section from its first byte to its last, each byte once.
 absl::Status CheckCoverage(const std::map<std::string, SafetensorsEntry>& entries, uint64_t data_bytes) {
   std::vector<std::tuple<uint64_t, uint64_t, const std::string*>> ranges;
@@ -141,20 +39,21 @@ absl::Status CheckCoverage(const std::map<std::string, SafetensorsEntry>& entrie
   uint64_t covered = 0;
   for (const auto& [begin, end, name] : ranges) {
     if (end > data_bytes) {
-      return DamagedTensor(
+      return DamagedSafetensorsTensor(
           *name, StrCat("ends at byte ", end, " of the data, which has ", data_bytes, "; the file may be cut short"));
     }
     if (begin < covered) {
-      return DamagedTensor(*name,
-                           StrCat("begins at byte ", begin, ", inside the tensor before it, which ends at ", covered));
+      return DamagedSafetensorsTensor(
+          *name, StrCat("begins at byte ", begin, ", inside the tensor before it, which ends at ", covered));
     }
     if (begin > covered) {
-      return DamagedTensor(*name, StrCat("begins at byte ", begin, " but the tensor before it ends at ", covered));
+      return DamagedSafetensorsTensor(*name,
+                                      StrCat("begins at byte ", begin, " but the tensor before it ends at ", covered));
     }
     covered = end;
   }
   if (covered != data_bytes) {
-    return Damaged(StrCat("its tensors end at byte ", covered, " of the data, which has ", data_bytes));
+    return DamagedSafetensors(StrCat("its tensors end at byte ", covered, " of the data, which has ", data_bytes));
   }
   return absl::OkStatus();
 }
@@ -185,14 +84,14 @@ absl::StatusOr<uint64_t> SafetensorsTensorBytes(std::string_view dtype, const st
 absl::StatusOr<uint64_t> SafetensorsHeaderEnd(std::string_view bytes) {
   static_assert(std::endian::native == std::endian::little);
   if (bytes.size() < kPrefixBytes) {
-    return Damaged(StrCat("it has ", bytes.size(), " bytes; expected at least the 8 of the header length"));
+    return DamagedSafetensors(StrCat("it has ", bytes.size(), " bytes; expected at least the 8 of the header length"));
   }
   uint64_t header_bytes;
   std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
   const uint64_t rest = bytes.size() - kPrefixBytes;
   if (header_bytes > kMaxHeaderBytes || header_bytes > rest) {
-    return Damaged(StrCat("its header length is ", header_bytes, "; expected at most ", std::min(rest, kMaxHeaderBytes),
-                          " (", rest, " bytes follow)"));
+    return DamagedSafetensors(StrCat("its header length is ", header_bytes, "; expected at most ",
+                                     std::min(rest, kMaxHeaderBytes), " (", rest, " bytes follow)"));
   }
   return kPrefixBytes + header_bytes;
 }
@@ -204,21 +103,15 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::string_view bytes) {
 absl::StatusOr<SafetensorsFile> SafetensorsFile::ParseHeader(std::string_view bytes, uint64_t file_bytes) {
   GDN_ASSIGN_OR_RETURN(const uint64_t header_end, SafetensorsHeaderEnd(bytes));
   if (file_bytes > 0 && file_bytes < header_end)
-    return Damaged(StrCat("it has ", file_bytes, " bytes; its header ends at ", header_end));
+    return DamagedSafetensors(StrCat("it has ", file_bytes, " bytes; its header ends at ", header_end));
   const std::string_view text = bytes.substr(kPrefixBytes, header_end - kPrefixBytes);
-  if (text.empty() || text.front() != '{') return Damaged("its header does not begin with '{'");
-  GDN_ASSIGN_OR_RETURN(const Json header, ParseHeaderText(text));
+  if (text.empty() || text.front() != '{') return DamagedSafetensors("its header does not begin with '{'");
+  GDN_ASSIGN_OR_RETURN(SafetensorsHeaderFields header, ReadSafetensorsHeader(text));
 
   SafetensorsFile file;
   file.data_ = bytes.substr(header_end);
-  for (const auto& [name, value] : header.items()) {
-    if (name == kMetadataKey) {
-      GDN_ASSIGN_OR_RETURN(file.metadata_, ParseMetadata(value));
-      continue;
-    }
-    GDN_ASSIGN_OR_RETURN(SafetensorsEntry entry, ParseEntry(name, value));
-    file.entries_.emplace(name, std::move(entry));
-  }
+  file.metadata_ = std::move(header.metadata);
+  file.entries_ = std::move(header.entries);
   file.header_bytes_ = header_end;
   if (file_bytes > 0) file.data_bytes_ = file_bytes - header_end;
   for (const auto& [name, entry] : file.entries_) {

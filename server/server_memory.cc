@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/server_process.h"
 #include "kernels/common/reserved_memory.h"
 
 namespace gdn {
@@ -57,6 +58,12 @@ TransportLimits TransportLimitsOf(const GdnServerOptions& options) {
   TransportLimits limits = options.transport;
   if (limits.memory_bytes == 0) {
     limits.memory_bytes = std::max(HostMemoryBytes() / 8, 4 * options.limits.max_message_bytes);
+  }
+  // Files, regions of shared memory, Redis and the HTTP port need descriptors, too.
+  ConnectionLimits& connections = limits.connections;
+  if (connections.connections == 0) connections.connections = std::max<int64_t>(1, DescriptorLimit() / 4 * 3);
+  if (connections.connections_per_peer == 0) {
+    connections.connections_per_peer = std::max<int64_t>(1, connections.connections / 2);
   }
   return limits;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "tools/gdn_bench/drift_bench.h"
 #include "tools/gdn_bench/echo_server.h"
@@ -73,4 +74,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace gdn::bench
 
-int main(int argc, char** argv) { return gdn::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  gdn::OpenStandardStreams();
+  return gdn::bench::Main(argc, argv);
+}

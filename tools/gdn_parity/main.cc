@@ -12,6 +12,7 @@
 #include "absl/flags/usage.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/standard_streams.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/gdn_parity/dump.h"
@@ -107,4 +108,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace gdn::parity
 
-int main(int argc, char** argv) { return gdn::parity::Main(argc, argv); }
+int main(int argc, char** argv) {
+  gdn::OpenStandardStreams();
+  return gdn::parity::Main(argc, argv);
+}

@@ -2,9 +2,11 @@
 #include <string>
 #include <vector>
 
+#include "base/standard_streams.h"
 #include "tools/gdnctl/commands.h"
 
 int main(int argc, char** argv) {
+  gdn::OpenStandardStreams();
   std::vector<gdn::Command> commands;
   for (const auto& group :
        {gdn::InfoCommands(), gdn::InspectCommands(), gdn::SessionCommands(), gdn::StepCommands(), gdn::ReplayCommands(),

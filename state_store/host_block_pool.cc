@@ -37,6 +37,12 @@ HostBlockPool::~HostBlockPool() {
   mu_.Await(absl::Condition(&all_back));
 }
 
+absl::StatusOr<HostBuffer> HostBlockPool::Make(size_t bytes) {
+  absl::StatusOr<HostBuffer> buffer = HostBuffer::Make(*backends_.front(), bytes);
+  for (size_t i = 1; !buffer.ok() && i < backends_.size(); ++i) buffer = HostBuffer::Make(*backends_[i], bytes);
+  return buffer;
+}
+
 absl::StatusOr<HostBlock> HostBlockPool::Take(size_t bytes) {
   HostBuffer kept;
   {
@@ -49,7 +55,7 @@ absl::StatusOr<HostBlock> HostBlockPool::Take(size_t bytes) {
     }
   }
   if (kept.data() != nullptr) return HostBlock(this, Filled(std::move(kept)));
-  absl::StatusOr<HostBuffer> buffer = HostBuffer::Make(backend_, bytes);
+  absl::StatusOr<HostBuffer> buffer = Make(bytes);
   if (buffer.ok()) return HostBlock(this, Filled(*std::move(buffer)));
   absl::MutexLock lock(&mu_);
   --taken_;

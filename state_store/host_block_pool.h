@@ -50,13 +50,16 @@ class HostBlock {
 
 class HostBlockPool {
  public:
-  // Keeps at most `keep_bytes` of blocks that nobody uses.
-  HostBlockPool(Backend& backend, int64_t keep_bytes) : backend_(backend), keep_bytes_(keep_bytes) {}
+  // Keeps at most `keep_bytes` of blocks that nobody uses. Memory is from the first of `backends`, at least one, that
+  // has any: of a device that has failed no driver gives it, and calls of the others need it as before.
+  HostBlockPool(std::vector<Backend*> backends, int64_t keep_bytes)
+      : backends_(std::move(backends)), keep_bytes_(keep_bytes) {}
+  HostBlockPool(Backend& backend, int64_t keep_bytes) : HostBlockPool(std::vector{&backend}, keep_bytes) {}
   HostBlockPool(const HostBlockPool&) = delete;
   HostBlockPool& operator=(const HostBlockPool&) = delete;
   ~HostBlockPool();
 
-  // Contents are undefined. Errors of Backend::AllocateHost.
+  // Contents are undefined. Errors of Backend::AllocateHost, of the last one.
   absl::StatusOr<HostBlock> Take(size_t bytes);
   // A little more, so that files of about one size use the same blocks again.
   absl::StatusOr<HostBlock> TakeForFile(size_t bytes);
@@ -67,7 +70,9 @@ class HostBlockPool {
   friend class HostBlock;
   void Return(HostBuffer buffer);
 
-  Backend& backend_;
+  absl::StatusOr<HostBuffer> Make(size_t bytes);
+
+  const std::vector<Backend*> backends_;
   const int64_t keep_bytes_;
   absl::Mutex mu_;
   int64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;

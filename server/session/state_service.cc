@@ -26,13 +26,19 @@ constexpr int kIoThreads = 2;  // of each kind
 // The store is asked whose it is every so many rounds of housekeeping.
 constexpr int kRoundsPerWatch = 5;
 
+std::vector<Backend*> BackendsOf(const std::vector<StateDevice>& devices) {
+  std::vector<Backend*> backends;
+  for (const StateDevice& device : devices) backends.push_back(&device.backend);
+  return backends;
+}
+
 // One core does not fill the memory's bandwidth; more than a few leave none for the engine.
 int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, 4u)); }
 
 }  // namespace
 
 StateService::StateService(std::vector<StateDevice> devices, ByteLedger& ledger, const StateServiceOptions& options)
-    : memory_(devices.front().backend, kCopyBytes + options.host_bytes / 4),
+    : memory_(BackendsOf(devices), kCopyBytes + options.host_bytes / 4),
       copiers_(CopyThreads(), "gdn-copiers"),
       copier_({.devices = devices, .memory = memory_, .base_dtype = options.state_dtype, .threads = &copiers_}),
       environment_(ledger),
@@ -262,13 +268,29 @@ bool StateService::Drain(absl::Duration timeout) {
   if (disk_ != nullptr) disk_->watermarks().Lift();
   const int64_t failures = checkpointer_->CheckpointAll(sessions_->All(), timeout);
   StopWatching();  // Redis is not taken in any more
-  if (disk_ != nullptr) {
-    if (const absl::Status written = disk_->WriteCleanMarker(MakeMarker()); !written.ok()) {
-      spdlog::error("the next server begins a new epoch of every session, for there is no note of this one's end: {}",
-                    std::string(written.message()));
-    }
-  }
+  if (disk_ != nullptr) WriteMarker(MakeMarker());
   return failures == 0;
+}
+
+void StateService::GiveUpStart() {
+  housekeeper_ = nullptr;
+  scrub_thread_ = nullptr;
+  StopWatching();
+  if (!marker_.has_value()) return;
+  CleanMarker marker = *marker_;
+  if (redis_ != nullptr && !redis_->found().empty()) {
+    if (!marker.AgreesWith(redis_->found())) return;
+    const absl::StatusOr<std::string> noted = redis_->NoteStop();
+    marker.redis = noted.ok() ? *noted : kPrefixUnknown;
+  }
+  WriteMarker(marker);
+}
+
+void StateService::WriteMarker(const CleanMarker& marker) {
+  const absl::Status written = disk_->WriteCleanMarker(marker);
+  if (written.ok()) return;
+  spdlog::error("the next server begins a new epoch of every session, for there is no note of this one's end: {}",
+                std::string(written.message()));
 }
 
 CleanMarker StateService::MakeMarker() {

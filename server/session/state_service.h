@@ -85,6 +85,8 @@ class StateService {
   // that are (clean_marker.h). No step may run any more. False where a session could not be made durable, or not before
   // the time was over.
   bool Drain(absl::Duration timeout);
+  // After a Recover, if the server cannot serve after all and no call has come: the next start finds what this one did.
+  void GiveUpStart();
 
   StateStore& store() { return stores_.front(); }  // of the first device
   TierStack& tiers() { return *tiers_; }
@@ -116,6 +118,7 @@ class StateService {
                                         const CleanMarker* marker, const SpecOfModelFn& spec_of);
   // Returns the marker, which names the stored states that the next server may rely on.
   CleanMarker MakeMarker();
+  void WriteMarker(const CleanMarker& marker);
   // Its checkpoint is gone: the next is due, and has all of it.
   void CountNotDurable(const StateKey& key);
 

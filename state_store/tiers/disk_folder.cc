@@ -32,7 +32,6 @@ constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::string_view kAsideSuffix = ".damaged";
 constexpr std::string_view kSessionPrefix = "s-";
 constexpr std::string_view kGonePrefix = "gone-";
-constexpr std::string_view kAnonymous = "anonymous";
 constexpr char kCleanName[] = "clean";
 constexpr char kIncarnationName[] = "incarnation";
 constexpr char kSecretName[] = "principal-key";
@@ -118,7 +117,7 @@ absl::StatusOr<std::unique_ptr<DiskFolder>> DiskFolder::Open(const std::string& 
   GDN_RETURN_IF_ERROR(MakeFolders(settled));
   GDN_ASSIGN_OR_RETURN(const int lock_fd, TakeLock(settled));
   std::unique_ptr<DiskFolder> folder(new DiskFolder(std::move(settled), lock_fd));
-  GDN_RETURN_IF_ERROR(MakeFolders(folder->SessionsFolder()));
+  GDN_RETURN_IF_ERROR(MakeFolders(folder->principals_.directory()));
   return folder;
 }
 
@@ -133,14 +132,8 @@ absl::Status DiskFolder::ValidateKey(const StateKey& key) {
                           "' is no name for a state; expected 1 to 128 of [A-Za-z0-9._~-] and hexadecimal digits"));
 }
 
-std::string DiskFolder::SessionsFolder() const { return StrCat(directory_, "/sessions"); }
-
-std::string DiskFolder::PrincipalFolder(const StateKey& key) const {
-  return StrCat(SessionsFolder(), "/", key.principal.empty() ? kAnonymous : key.principal);
-}
-
 std::string DiskFolder::SessionFolder(const StateKey& key) const {
-  return StrCat(PrincipalFolder(key), "/", kSessionPrefix, key.id);
+  return StrCat(principals_.PathOf(key.principal), "/", kSessionPrefix, key.id);
 }
 
 std::string DiskFolder::FullName(const StateKey& key) {
@@ -157,14 +150,13 @@ std::string DiskFolder::AsidePath(const std::string& path) { return StrCat(path,
 
 absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remove_leftovers) const {
   std::map<StateKey, Files> found;
-  GDN_ASSIGN_OR_RETURN(const auto principals, Entries(SessionsFolder()));
+  GDN_ASSIGN_OR_RETURN(const auto principals, Entries(principals_.directory()));
   // What no server made stays where it is; it is told of once.
   const auto pass_over = [remove_leftovers](const fs::directory_entry& stray) {
     if (remove_leftovers) spdlog::warn("disk tier: '{}' is no session's and is passed over", stray.path().string());
   };
   for (const fs::directory_entry& principal : principals) {
-    std::string name = principal.path().filename().string();
-    if (name == kAnonymous) name.clear();
+    const std::string name(PrincipalFolders::PrincipalOf(principal.path().filename().string()));
     if (!IsFolder(principal) || !IsPrincipal(name)) {
       pass_over(principal);
       continue;
@@ -183,6 +175,7 @@ absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remo
       }
       GDN_RETURN_IF_ERROR(ScanSession({.principal = name, .id = id, .checkpoint = {}}, remove_leftovers, found));
     }
+    if (remove_leftovers) rmdir(principal.path().c_str());  // where nothing is left in it
   }
   return found;
 }
@@ -223,18 +216,17 @@ absl::Status DiskFolder::ScanSession(const StateKey& key, bool remove_leftovers,
 }
 
 absl::Status DiskFolder::MakeSessionFolder(const StateKey& key) {
-  const std::pair<std::string, std::string> folders[] = {{SessionsFolder(), PrincipalFolder(key)},
-                                                         {PrincipalFolder(key), SessionFolder(key)}};
-  for (const auto& [parent, folder] : folders) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (synced_folders_.count(folder) != 0) continue;
-    }
-    GDN_RETURN_IF_ERROR(MakeFolder(folder));
-    GDN_RETURN_IF_ERROR(SyncFolder(parent));
+  const std::string folder = SessionFolder(key);
+  {
     absl::MutexLock lock(&mu_);
-    synced_folders_.insert(folder);
+    if (synced_folders_.contains(folder)) return absl::OkStatus();
   }
+  PrincipalFolders::Hold principal(principals_, key.principal);
+  GDN_RETURN_IF_ERROR(principal.Make());
+  GDN_RETURN_IF_ERROR(MakeFolder(folder));
+  GDN_RETURN_IF_ERROR(SyncFolder(principal.path()));
+  absl::MutexLock lock(&mu_);
+  synced_folders_.insert(folder);
   return absl::OkStatus();
 }
 
@@ -250,6 +242,7 @@ absl::Status DiskFolder::RemoveFiles(const StateKey& key) const {
 }
 
 absl::Status DiskFolder::SyncRemoval(const StateKey& key) {
+  const PrincipalFolders::Hold principal(principals_, key.principal);
   const std::string folder = SessionFolder(key);
   if (rmdir(folder.c_str()) != 0) {
     if (errno == ENOENT) return absl::OkStatus();
@@ -259,14 +252,14 @@ absl::Status DiskFolder::SyncRemoval(const StateKey& key) {
     absl::MutexLock lock(&mu_);
     synced_folders_.erase(folder);
   }
-  return SyncFolder(PrincipalFolder(key));
+  return SyncFolder(principal.path());
 }
 
 absl::Status DiskFolder::RemoveSession(const StateKey& key) {
-  const std::string parent = PrincipalFolder(key);
-  if (access(parent.c_str(), F_OK) != 0 && errno == ENOENT) return absl::OkStatus();
+  const PrincipalFolders::Hold principal(principals_, key.principal);
+  if (!principal.exists() && errno == ENOENT) return absl::OkStatus();
   const std::string folder = SessionFolder(key);
-  const std::string gone = StrCat(parent, "/", kGonePrefix, key.id);
+  const std::string gone = StrCat(principal.path(), "/", kGonePrefix, key.id);
   GDN_RETURN_IF_ERROR(RemoveFolder(gone));  // what an earlier call has left
   {
     absl::MutexLock lock(&mu_);
@@ -275,7 +268,7 @@ absl::Status DiskFolder::RemoveSession(const StateKey& key) {
   // At once under a name that is no session's, so that no checkpoint outlives its session.
   const bool there = rename(folder.c_str(), gone.c_str()) == 0;
   if (!there && errno != ENOENT) return IoError(errno, "rename", folder);
-  GDN_RETURN_IF_ERROR(SyncFolder(parent));
+  GDN_RETURN_IF_ERROR(SyncFolder(principal.path()));
   return there ? RemoveFolder(gone) : absl::OkStatus();
 }
 

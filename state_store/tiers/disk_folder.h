@@ -33,6 +33,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "state_store/tiers/clean_marker.h"
+#include "state_store/tiers/principal_folders.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
@@ -91,15 +92,15 @@ class DiskFolder {
   absl::StatusOr<std::string> KeepSecret(std::string_view proposed) const;
 
  private:
-  DiskFolder(std::string directory, int lock_fd) : directory_(std::move(directory)), lock_fd_(lock_fd) {}
+  DiskFolder(std::string directory, int lock_fd)
+      : directory_(std::move(directory)), lock_fd_(lock_fd), principals_(directory_ + "/sessions") {}
 
-  std::string SessionsFolder() const;
-  std::string PrincipalFolder(const StateKey& key) const;
   absl::Status ScanSession(const StateKey& key, bool remove_leftovers, std::map<StateKey, Files>& found) const;
 
   // Constant after construction.
   const std::string directory_;
   const int lock_fd_;
+  PrincipalFolders principals_;
 
   absl::Mutex mu_;
   std::set<std::string> synced_folders_ ABSL_GUARDED_BY(mu_);  // known to outlive a crash of the machine

@@ -144,7 +144,7 @@ class DiskTier final : public StateTier {
   // Constant after construction.
   const DiskTierOptions options_;
   const std::unique_ptr<DiskFolder> folder_;
-  const class ErasureNotes notes_;
+  class ErasureNotes notes_;
   HostBlockPool& blocks_;
   DiskWatermarks watermarks_;
 

@@ -20,7 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "s-";
-constexpr std::string_view kAnonymous = "anonymous";
 
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
   std::error_code error;
@@ -34,38 +33,35 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
   return names;
 }
 
-absl::Status MakeDurableFolder(const std::string& parent, const std::string& folder) {
-  GDN_RETURN_IF_ERROR(MakeFolder(folder));
-  return SyncFolder(parent);
-}
-
 }  // namespace
 
-absl::Status ErasureNotes::Set(const StateKey& session, const std::set<std::string>& tiers) const {
+absl::Status ErasureNotes::Set(const StateKey& session, const std::set<std::string>& tiers) {
   GDN_RETURN_IF_ERROR(DiskFolder::ValidateKey(session));
-  const std::string folder =
-      StrCat(directory_, "/", session.principal.empty() ? std::string(kAnonymous) : session.principal);
+  PrincipalFolders::Hold principal(principals_, session.principal);
   const std::string name = StrCat(kPrefix, session.id);
   if (tiers.empty()) {
-    if (access(folder.c_str(), F_OK) != 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RemoveFile(StrCat(folder, "/", name)));
-    return SyncFolder(folder);
+    if (!principal.exists()) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RemoveFile(StrCat(principal.path(), "/", name)));
+    return SyncFolder(principal.path());
   }
-  GDN_RETURN_IF_ERROR(MakeDurableFolder(fs::path(directory_).parent_path().string(), directory_));
-  GDN_RETURN_IF_ERROR(MakeDurableFolder(directory_, folder));
+  const std::string& directory = principals_.directory();
+  GDN_RETURN_IF_ERROR(MakeFolder(directory));
+  GDN_RETURN_IF_ERROR(SyncFolder(fs::path(directory).parent_path().string()));
+  GDN_RETURN_IF_ERROR(principal.Make());
   const std::string text = absl::StrJoin(tiers, "\n");
-  return ReplaceFile(folder, name, {text}).status;
+  return ReplaceFile(principal.path(), name, {text}).status;
 }
 
 absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes::All() const {
   std::map<StateKey, std::set<std::string>> notes;
-  GDN_ASSIGN_OR_RETURN(const auto principals, NamesIn(directory_));
+  GDN_ASSIGN_OR_RETURN(const auto principals, NamesIn(principals_.directory()));
   for (const std::string& principal : principals) {
-    const std::string folder = StrCat(directory_, "/", principal);
+    const std::string folder = StrCat(principals_.directory(), "/", principal);
     GDN_ASSIGN_OR_RETURN(const auto names, NamesIn(folder));
+    if (names.empty()) rmdir(folder.c_str());  // of a server that was killed
     for (const std::string& name : names) {
       if (!name.starts_with(kPrefix) || name.ends_with(kTemporarySuffix)) continue;
-      const StateKey session{.principal = principal == kAnonymous ? std::string() : principal,
+      const StateKey session{.principal = std::string(PrincipalFolders::PrincipalOf(principal)),
                              .id = name.substr(kPrefix.size()),
                              .checkpoint = {}};
       GDN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(StrCat(folder, "/", name)));

@@ -3,7 +3,7 @@
 //
 //   DIR/PRINCIPAL/s-ID    the names of the tiers, a line each; PRINCIPAL as in disk_folder.h
 // Errors: as of durable_file.h.
-// Thread safety: safe from any thread; calls for one session are made one at a time. Ownership: values.
+// Thread safety: safe from any thread; calls for one session are made one at a time. Ownership: none.
 //
 //   ErasureNotes notes("/var/lib/gdn/owed");
 //   GDN_RETURN_IF_ERROR(notes.Set(session, {"redis"}));
@@ -16,20 +16,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "state_store/tiers/principal_folders.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
 
 class ErasureNotes {
  public:
-  explicit ErasureNotes(std::string directory) : directory_(std::move(directory)) {}
+  explicit ErasureNotes(std::string directory) : principals_(std::move(directory)) {}
 
   // Durable on return: the note of the session is of these tiers, or gone where there are none.
-  absl::Status Set(const StateKey& session, const std::set<std::string>& tiers) const;
+  absl::Status Set(const StateKey& session, const std::set<std::string>& tiers);
   absl::StatusOr<std::map<StateKey, std::set<std::string>>> All() const;
 
  private:
-  const std::string directory_;
+  PrincipalFolders principals_;
 };
 
 }  // namespace gdn

@@ -28,7 +28,7 @@ World& TheWorld() {
 void Write(const std::string& path, std::string_view text) { std::ofstream(path, std::ios::binary) << text; }
 
 void ReadNotes(const World& world, std::string_view text) {
-  const ErasureNotes notes(world.folder->OwedFolder());
+  ErasureNotes notes(world.folder->OwedFolder());
   const StateKey key{.principal = "", .id = "s", .checkpoint = ""};
   GDN_FUZZ_CHECK(notes.Set(key, {"redis"}).ok(), "a note");
   Write(world.folder->OwedFolder() + "/anonymous/s-s", text);

@@ -11,7 +11,11 @@ find_package(yaml-cpp CONFIG REQUIRED)
 if(NOT GDN_FUZZ)
   find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads are held at one through its API
 endif()
-find_package(civetweb CONFIG REQUIRED)        # the HTTP port
+find_library(MICROHTTPD_LIBRARY microhttpd REQUIRED)  # the HTTP port
+if(NOT TARGET gdn::microhttpd)
+  add_library(gdn::microhttpd UNKNOWN IMPORTED)
+  set_target_properties(gdn::microhttpd PROPERTIES IMPORTED_LOCATION ${MICROHTTPD_LIBRARY})
+endif()
 find_package(prometheus-cpp CONFIG REQUIRED)  # what it answers to a scrape
 find_package(benchmark CONFIG REQUIRED)
 find_package(Boost REQUIRED COMPONENTS context)  # fibers of the SIMT executor

@@ -19,7 +19,7 @@ build_packages=(
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libc-ares-dev libre2-dev libssl-dev zlib1g-dev
   # Libraries.
-  libcivetweb-dev libdnnl-dev libhiredis-dev libhwy-dev libspdlog-dev libxxhash-dev libyaml-cpp-dev
+  libdnnl-dev libhiredis-dev libhwy-dev libmicrohttpd-dev libspdlog-dev libxxhash-dev libyaml-cpp-dev
   nlohmann-json3-dev prometheus-cpp-dev
   # Tests and benchmarks.
   curl fiu-utils haproxy libbenchmark-dev libboost-context-dev libfiu-dev libgmock-dev libgtest-dev openssl python3-numpy

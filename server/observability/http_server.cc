@@ -1,15 +1,21 @@
 #include "server/observability/http_server.h"
 
 #include <arpa/inet.h>
-#include <civetweb.h>
+#include <microhttpd.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <cstring>
+#include <list>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
+#include "absl/synchronization/mutex.h"
+#include "base/listening_socket.h"
+#include "base/owned_fd.h"
+#include "base/socket_listener.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 
@@ -44,93 +50,137 @@ absl::StatusOr<Address> ParseAddress(const std::string& text) {
 
 std::string_view View(const char* text) { return text == nullptr ? std::string_view() : std::string_view(text); }
 
-class CivetwebServer final : public HttpServer {
+std::string AddressText(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  if (address == nullptr) return "";
+  const void* const bytes = address->sa_family == AF_INET6
+                                ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr)
+                                : static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr);
+  return std::string(View(inet_ntop(address->sa_family, bytes, text.data(), text.size())));
+}
+
+// The connections that are open, by age. There is always room for one more: the oldest makes it. A client that never
+// ends its request so costs a place until others want it, and no thread.
+class OpenConnections {
  public:
-  explicit CivetwebServer(HttpHandlers handlers) : handlers_(std::move(handlers)) {}
-  ~CivetwebServer() override {
-    if (context_ != nullptr) mg_stop(context_);
+  using Place = std::list<int>::iterator;
+
+  Place Add(int fd) {
+    absl::MutexLock lock(&mu_);
+    if (fds_.size() >= HttpServer::kMostConnections) {
+      shutdown(fds_.front(), SHUT_RDWR);
+      fds_.splice(fds_.end(), fds_, fds_.begin());  // the next one is another
+    }
+    return fds_.insert(fds_.end(), fd);
+  }
+  // Before the descriptor is closed.
+  void Remove(Place place) {
+    absl::MutexLock lock(&mu_);
+    fds_.erase(place);
   }
 
-  absl::Status Listen(const Address& address, absl::Duration request_timeout) {
-    const std::string listen = address.text();
-    const std::string threads = StrCat(kThreads);
-    const std::string timeout = StrCat(absl::ToInt64Milliseconds(request_timeout));
-    const std::string most = StrCat(kMostRequestBytes);
-    // Without a document root there are no files; without methods to allow, no answer to preflights.
-    std::vector<const char*> options;
-    for (const auto& [name, value] : {std::pair("listening_ports", listen.c_str()),
-                                      {"num_threads", threads.c_str()},
-                                      {"request_timeout_ms", timeout.c_str()},
-                                      {"max_request_size", most.c_str()},
-                                      {"listen_backlog", "32"},
-                                      {"enable_keep_alive", "no"},
-                                      {"decode_url", "no"},
-                                      {"access_control_allow_methods", ""},
-                                      {"access_control_allow_origin", ""}}) {
-      options.insert(options.end(), {name, value});
-    }
-    options.push_back(nullptr);
-    mg_callbacks callbacks;
-    std::memset(&callbacks, 0, sizeof(callbacks));
-    callbacks.begin_request = [](mg_connection* connection) {
-      return static_cast<CivetwebServer*>(mg_get_request_info(connection)->user_data)->Answer(connection);
+ private:
+  absl::Mutex mu_;
+  std::list<int> fds_ ABSL_GUARDED_BY(mu_);
+};
+
+class MicrohttpdServer final : public HttpServer {
+ public:
+  explicit MicrohttpdServer(HttpHandlers handlers) : handlers_(std::move(handlers)) {}
+  ~MicrohttpdServer() override {
+    listener_ = nullptr;  // gives the daemon connections
+    if (daemon_ != nullptr) MHD_stop_daemon(daemon_);
+  }
+
+  absl::Status Listen(const std::string& address, absl::Duration timeout) {
+    GDN_ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, ListenOnTcp(address));
+    port_ = sockets.front().port;
+    const int64_t seconds = std::max<int64_t>(1, absl::ToInt64Seconds(absl::Ceil(timeout, absl::Seconds(1))));
+    daemon_ = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ITC, /*port=*/0, nullptr, nullptr,
+        &OnRequest, this, MHD_OPTION_THREAD_POOL_SIZE, static_cast<unsigned>(kThreads), MHD_OPTION_CONNECTION_LIMIT,
+        static_cast<unsigned>(2 * kMostConnections), MHD_OPTION_CONNECTION_TIMEOUT, static_cast<unsigned>(seconds),
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, size_t{4} * kMostRequestBytes, MHD_OPTION_NOTIFY_CONNECTION, &OnConnection,
+        this, MHD_OPTION_UNESCAPE_CALLBACK, &Unescape, nullptr, MHD_OPTION_EXTERNAL_LOGGER, &Ignore, nullptr,
+        MHD_OPTION_END);
+    if (daemon_ == nullptr) return absl::UnavailableError(StrCat("the HTTP server on '", address, "' does not start"));
+    const auto take = [daemon = daemon_](OwnedFd fd, size_t) {
+      sockaddr_storage peer = {};
+      socklen_t length = sizeof(peer);
+      if (getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &length) != 0) return;  // it has gone
+      MHD_add_connection(daemon, std::move(fd).Release(), reinterpret_cast<sockaddr*>(&peer), length);
     };
-    // A malformed request's error would have parts of it in its first line.
-    callbacks.http_error = [](mg_connection* connection, int status, const char*) {
-      mg_disable_connection_keep_alive(connection);
-      const char* const reason = mg_get_response_code_text(connection, status);
-      Send(connection, "", {.status = status, .body = StrCat(reason, "\n")});
-      return 0;
-    };
-    // A client can provoke as many lines as it likes.
-    callbacks.log_message = [](const mg_connection*, const char*) { return 1; };
-    context_ = mg_start(&callbacks, this, options.data());
-    mg_server_port port = {};
-    if (context_ == nullptr || mg_get_server_ports(context_, 1, &port) != 1) {
-      return absl::UnavailableError(StrCat("cannot listen for HTTP on '", listen,
-                                           "': is the port taken, or the address not one of this machine's?"));
-    }
-    port_ = port.port;
+    GDN_ASSIGN_OR_RETURN(listener_, SocketListener::Start(std::move(sockets), {}, take));
     return absl::OkStatus();
   }
 
   int port() const override { return port_; }
 
  private:
-  // Returns the response's status.
-  int Answer(mg_connection* connection) const {
-    mg_disable_connection_keep_alive(connection);  // a body is not read either, then
-    const mg_request_info& info = *mg_get_request_info(connection);
-    const std::string_view method = View(info.request_method);
-    return Send(connection, method, Handle(info, method, connection));
+  static void Ignore(void*, const char*, va_list) {}  // a client can provoke as many lines as it likes
+  // A path is compared as it was sent.
+  static size_t Unescape(void*, MHD_Connection*, char* text) { return std::strlen(text); }
+
+  static void OnConnection(void* self, MHD_Connection* connection, void** context,
+                           MHD_ConnectionNotificationCode code) {
+    OpenConnections& open = static_cast<MicrohttpdServer*>(self)->open_;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+      const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+      *context = new OpenConnections::Place(open.Add(info->connect_fd));
+    } else {
+      const std::unique_ptr<OpenConnections::Place> place(static_cast<OpenConnections::Place*>(*context));
+      open.Remove(*place);
+    }
   }
 
-  static int Send(mg_connection* connection, std::string_view method, const HttpResponse& response) {
-    const char* const reason = mg_get_response_code_text(connection, response.status);
-    const bool is_405 = response.status == 405;
-    mg_printf(connection,
-              "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n%s"
-              "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
-              "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
-              "form-action 'none'; frame-ancestors 'none'\r\n\r\n",
-              response.status, reason, response.content_type.c_str(), response.body.size(),
-              is_405 ? "Allow: GET, HEAD\r\n" : "");
-    if (method != "HEAD") mg_write(connection, response.body.data(), response.body.size());
-    return response.status;
+  // Once the headers have come: what follows them is not waited for.
+  static MHD_Result OnRequest(void* self, MHD_Connection* connection, const char* path, const char* method,
+                              const char* /*version*/, const char* /*body*/, size_t* /*body_bytes*/,
+                              void** /*context*/) {
+    const HttpResponse response = static_cast<MicrohttpdServer*>(self)->Handle(connection, View(path), View(method));
+    MHD_Response* const made = MHD_create_response_from_buffer(
+        response.body.size(), const_cast<char*>(response.body.data()), MHD_RESPMEM_MUST_COPY);
+    if (made == nullptr) return MHD_NO;
+    for (const auto& [name, value] : {std::pair("Content-Type", response.content_type.c_str()),
+                                      {"Connection", "close"},
+                                      {"Cache-Control", "no-store"},
+                                      {"X-Content-Type-Options", "nosniff"},
+                                      {"Referrer-Policy", "no-referrer"},
+                                      {"Content-Security-Policy",
+                                       "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+                                       "form-action 'none'; frame-ancestors 'none'"}}) {
+      MHD_add_response_header(made, name, value);
+    }
+    if (response.status == MHD_HTTP_METHOD_NOT_ALLOWED) MHD_add_response_header(made, "Allow", "GET, HEAD");
+    const MHD_Result queued = MHD_queue_response(connection, static_cast<unsigned>(response.status), made);
+    MHD_destroy_response(made);
+    return queued;
   }
 
-  HttpResponse Handle(const mg_request_info& info, std::string_view method, const mg_connection* connection) const {
-    const auto handler = handlers_.find(View(info.local_uri));
-    if (handler == handlers_.end()) return {.status = 404, .body = "there is no such page\n"};
-    if (method != "GET" && method != "HEAD") return {.status = 405, .body = "only GET and HEAD are answered\n"};
-    return handler->second({.authorization = View(mg_get_header(connection, "Authorization")),
-                            .host = View(mg_get_header(connection, "Host")),
-                            .from_loopback = IsLoopback(info.remote_addr)});
+  HttpResponse Handle(MHD_Connection* connection, std::string_view path, std::string_view method) const {
+    const MHD_ConnectionInfo* const size = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    if (size != nullptr && size->header_size > kMostRequestBytes) {
+      return {.status = MHD_HTTP_REQUEST_HEADER_FIELDS_TOO_LARGE, .body = "the request's headers are too large\n"};
+    }
+    const auto handler = handlers_.find(path);
+    if (handler == handlers_.end()) return {.status = MHD_HTTP_NOT_FOUND, .body = "there is no such page\n"};
+    if (method != "GET" && method != "HEAD") {
+      return {.status = MHD_HTTP_METHOD_NOT_ALLOWED, .body = "only GET and HEAD are answered\n"};
+    }
+    const auto header = [connection](const char* name) {
+      return View(MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name));
+    };
+    const MHD_ConnectionInfo* const peer = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    return handler->second({.authorization = header("Authorization"),
+                            .host = header("Host"),
+                            .from_loopback = IsLoopback(AddressText(peer == nullptr ? nullptr : peer->client_addr))});
   }
 
   const HttpHandlers handlers_;
-  mg_context* context_ = nullptr;
+  OpenConnections open_;
+  MHD_Daemon* daemon_ = nullptr;
   int port_ = 0;
+  std::unique_ptr<SocketListener> listener_;
 };
 
 }  // namespace
@@ -138,8 +188,8 @@ class CivetwebServer final : public HttpServer {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, HttpHandlers handlers,
                                                               absl::Duration timeout) {
   GDN_ASSIGN_OR_RETURN(const Address parsed, ParseAddress(address));
-  auto server = std::make_unique<CivetwebServer>(std::move(handlers));
-  GDN_RETURN_IF_ERROR(server->Listen(parsed, timeout));
+  auto server = std::make_unique<MicrohttpdServer>(std::move(handlers));
+  GDN_RETURN_IF_ERROR(server->Listen(parsed.text(), timeout));
   return server;
 }
 

@@ -1,7 +1,8 @@
 // A small HTTP port for operators: GET and HEAD of a fixed set of paths, answered from memory.
 //
-// No path of the file system is ever looked at, a query is ignored, a body is never read. Requests, threads and time
-// are bounded, and a connection takes one request: a slow or hostile client costs one of the threads for a few seconds.
+// No path of the file system is ever looked at, a query is ignored, a body is never read. Requests, connections,
+// threads and time are bounded, and a connection takes one request. A client that never ends its request takes no
+// thread, and of the connections the oldest makes room for a new one: probes are answered whoever else is there.
 // Thread safety: Start and destruction on one thread; handlers are called from any, several at a time. Ownership: owns
 // its threads; what handlers use must outlive it.
 //
@@ -41,10 +42,11 @@ class HttpServer {
   // Of a request's line and headers.
   static constexpr int kMostRequestBytes = 8192;
   static constexpr int kThreads = 4;
+  static constexpr size_t kMostConnections = 512;
 
   // `address`: ADDRESS:PORT with an IPv4 address, an IPv6 one in brackets, or localhost; port 0 takes a free one.
   // INVALID_ARGUMENT where it is none of these, UNAVAILABLE where it cannot be listened on.
-  // A request that has not come whole, or a reply that is not taken, is given up after `timeout`.
+  // A connection on which nothing has moved for `timeout`, of whole seconds, is closed.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, HttpHandlers handlers,
                                                            absl::Duration timeout = absl::Seconds(5));
   virtual ~HttpServer() = default;

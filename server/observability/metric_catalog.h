@@ -271,6 +271,17 @@ inline constexpr MetricInfo kQuotaRefusals = {
     "calls",
     {"quota"},
     "Calls that were refused for a quota of their caller, or of all callers together, by its name."};
+inline constexpr MetricInfo kConnections = {"gdn_connections",
+                                            MetricType::kGauge,
+                                            "connections",
+                                            {},
+                                            "Connections to gRPC's port and Unix sockets that are open."};
+inline constexpr MetricInfo kConnectionsRefused = {"gdn_connections_refused_total",
+                                                   MetricType::kCounter,
+                                                   "connections",
+                                                   {},
+                                                   "Connections that were closed at once, over --max-connections, "
+                                                   "--max-connections-per-peer, or for want of a descriptor."};
 inline constexpr MetricInfo kSharedMemoryBytes = {
     "gdn_shared_memory_bytes", MetricType::kGauge, "bytes", {}, "Memory shared with clients on this host."};
 inline constexpr MetricInfo kDeviceMemoryBytes = {
@@ -366,6 +377,8 @@ inline constexpr std::array kAll = {&kRpcDuration,
                                     &kPoolLimitBytes,
                                     &kAccounts,
                                     &kQuotaRefusals,
+                                    &kConnections,
+                                    &kConnectionsRefused,
                                     &kSharedMemoryBytes,
                                     &kDeviceMemoryBytes,
                                     &kDeviceFreeBytes,

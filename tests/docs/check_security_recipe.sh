@@ -31,7 +31,7 @@ for attempt in 1 2 3 4 5; do
       -e 's/until \[ -s port \]; do/until [ -s port ]; do kill -0 %1 || exit 9;/' "${work}/recipe"
   } >"${work}/run"
   (cd "${work}" && TMPDIR="${work}/tmp" bash "${work}/run") >"${work}/output" 2>&1
-  grep -q "is the port taken" "${work}/output" || break
+  grep -q "the port is taken" "${work}/output" || break
   echo "attempt ${attempt}: a port was taken"
 done
 

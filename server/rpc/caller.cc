@@ -36,19 +36,20 @@ std::vector<std::string_view> ValuesOf(const grpc::CallbackServerContext& call, 
   return values;
 }
 
-// Of a verified certificate: its one URI, else its common name; "" where there is neither.
-std::string CertificateSubject(const grpc::CallbackServerContext& call) {
+std::string CertificateSubjectOf(const grpc::CallbackServerContext& call) {
   const auto auth = call.auth_context();
   if (auth == nullptr || !auth->IsPeerAuthenticated()) return "";
-  for (const char* property : {GRPC_PEER_URI_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
-    const std::vector<grpc::string_ref> values = auth->FindPropertyValues(property);
-    if (values.size() == 1) return {values[0].data(), values[0].size()};
-  }
-  return "";
+  const auto values = [&auth](const char* property) {
+    std::vector<std::string_view> texts;
+    for (const grpc::string_ref& value : auth->FindPropertyValues(property))
+      texts.emplace_back(value.data(), value.size());
+    return texts;
+  };
+  return std::string(CertificateSubject(values(GRPC_PEER_URI_PROPERTY_NAME), values(GRPC_X509_CN_PROPERTY_NAME)));
 }
 
 absl::StatusOr<Identity> LogIn(const grpc::CallbackServerContext& call, const Authenticator& authenticator) {
-  const std::string certificate = CertificateSubject(call);
+  const std::string certificate = CertificateSubjectOf(call);
   return authenticator.LogIn({.authorization = ValuesOf(call, "authorization"),
                               .claims = ValuesOf(call, kVerifiedSubjectKey),
                               .certificate = certificate});

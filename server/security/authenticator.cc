@@ -21,6 +21,13 @@ absl::Status Unauthenticated(std::string_view message) {
 
 }  // namespace
 
+std::string_view CertificateSubject(absl::Span<const std::string_view> uris,
+                                    absl::Span<const std::string_view> common_names) {
+  if (uris.size() == 1) return uris[0];
+  const bool is_plain = uris.empty() && common_names.size() == 1 && common_names[0].find(':') == std::string_view::npos;
+  return is_plain ? common_names[0] : std::string_view();
+}
+
 absl::StatusOr<std::unique_ptr<Authenticator>> Authenticator::Make(AuthenticatorOptions options) {
   std::unique_ptr<Authenticator> made(new Authenticator(std::move(options)));
   GDN_RETURN_IF_ERROR(made->Reload().status());

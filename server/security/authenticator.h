@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "server/security/token_list.h"
 
 namespace gdn {
@@ -30,6 +31,12 @@ struct AuthenticatorOptions {
   bool certificates = false;                      // whether a client's certificate is a credential
   std::vector<std::string> trusted_proxies = {};  // subjects of their certificates
 };
+
+// Whose a verified certificate is: its one URI's; one without a URI is its common name's, unless that is written as a
+// URI, as names of proxies and admins may be: whoever has a certificate with any common name would be them. "":
+// nobody's, as one with several URIs is.
+std::string_view CertificateSubject(absl::Span<const std::string_view> uris,
+                                    absl::Span<const std::string_view> common_names);
 
 struct Credentials {
   std::vector<std::string_view> authorization = {};  // values of that metadata

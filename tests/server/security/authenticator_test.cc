@@ -139,5 +139,18 @@ TEST(AuditLogTest, NobodyWhoChoosesAValueCanWriteALine) {
   EXPECT_EQ(AuditLine("x", {{"peer", "a\" event=y\naudit"}}), R"(audit event=x peer="a\" event=y\naudit")");
 }
 
+TEST(CertificateSubjects, AreTheOneUriOrACommonNameThatIsNone) {
+  using Texts = std::vector<std::string_view>;
+  EXPECT_EQ(CertificateSubject(Texts{"spiffe://x/a"}, Texts{"b"}), "spiffe://x/a");
+  EXPECT_EQ(CertificateSubject(Texts{}, Texts{"b"}), "b");
+  for (const auto& [uris, names] : {std::pair(Texts{}, Texts{}),
+                                    {Texts{}, Texts{"spiffe://x/proxy"}},
+                                    {Texts{}, Texts{"urn:admin"}},
+                                    {Texts{}, Texts{"a", "b"}},
+                                    {Texts{"spiffe://x/a", "spiffe://x/b"}, Texts{"admin"}}}) {
+    EXPECT_EQ(CertificateSubject(uris, names), "");
+  }
+}
+
 }  // namespace
 }  // namespace gdn

@@ -74,7 +74,8 @@ int WaitForEnd(GdnServer& server, ServerOptions& options, const sigset_t& signal
   for (;;) {
     const int signal = path.empty() ? sigwaitinfo(&signals, nullptr) : sigtimedwait(&signals, nullptr, &kLookEvery);
     if (signal == SIGTERM || signal == SIGINT) return signal;
-    if (path.empty()) continue;  // interrupted
+    if (path.empty() && signal == SIGHUP) return signal;  // there is nothing to read anew: its terminal has gone
+    if (path.empty()) continue;                           // interrupted
     const FileStamp stamp = StampOf(path);
     if (signal == SIGHUP || stamp != seen) Reload(server, options, /*asked=*/signal == SIGHUP);
     seen = stamp;

@@ -12,9 +12,9 @@
 
 namespace gdn {
 
-// Waits for SIGTERM or SIGINT, and returns which it was. Where there is a --config, SIGHUP, or a change of the file,
-// which is looked for every two seconds, reads it anew: what is safe takes effect, and the log says what has changed
-// and whether it did. `signals`: these three, blocked in every thread.
+// Waits for SIGTERM or SIGINT, or without a --config for SIGHUP, and returns which it was. If there is a --config,
+// SIGHUP, or a change of the file, which is looked for every two seconds, reads it anew: what is safe takes effect, and
+// the log says what has changed and whether it did. `signals`: these three, blocked in every thread.
 int WaitForEnd(GdnServer& server, ServerOptions& options, const sigset_t& signals);
 
 }  // namespace gdn

@@ -37,6 +37,13 @@ void CheckTransport(const ServerOptions& options, Faults& faults) {
     faults.Add(CheckRange<int64_t>("transport-bytes", limits.memory_bytes, 4 * options.limits.max_message_bytes,
                                    std::numeric_limits<int64_t>::max()));
   }
+  faults.Add(CheckRange<int64_t>("max-connections", limits.connections.connections, 0, 1'000'000));
+  faults.Add(CheckRange<int64_t>("max-connections-per-peer", limits.connections.connections_per_peer, 0, 1'000'000));
+  for (const std::string& proxy : limits.connections.proxies) {
+    if (NetworkOf(proxy).has_value()) continue;
+    faults.Add(
+        absl::InvalidArgumentError(StrCat("--proxies has '", proxy, "', expected IP addresses such as 10.0.0.7")));
+  }
   faults.Add(CheckRange<int32_t>("streams-per-connection", limits.streams_per_connection, 1, 1'000'000));
   for (const auto& [name, duration] :
        {std::pair("keepalive-time", limits.keepalive_time), std::pair("keepalive-timeout", limits.keepalive_timeout),

@@ -194,6 +194,16 @@ ABSL_FLAG(gdn::QuotaSettings, quotas, gdn::QuotaSettings{},
 ABSL_FLAG(int32_t, max_queued_steps, 4096, "N: steps that may wait, 1 .. 1000000; more are refused with QUEUE_FULL.");
 
 // Group: Connections
+ABSL_FLAG(
+    int32_t, max_connections, 0,
+    "N: connections at once, 0 .. 1000000; further ones are closed at once, and /readyz says so. 0: three quarters of "
+    "the descriptors that the process may have.");
+ABSL_FLAG(
+    int32_t, max_connections_per_peer, 0,
+    "N: of these from one address, or one /64 network of IPv6, 0 .. 1000000. Unix sockets and --proxies have no such "
+    "limit. 0: half of them.");
+ABSL_FLAG(std::vector<std::string>, proxies, {},
+          "ADDRESS,..: IP addresses of proxies, through which many clients come.");
 ABSL_FLAG(gdn::OptionalByteCount, transport_bytes, gdn::OptionalByteCount{},
           "BYTES: memory for the buffers of all connections, at least four times --max-message-bytes. Where it is used "
           "up, gRPC takes no new connection, closes those without calls, and then ends calls, whose it does not ask. "
@@ -239,7 +249,8 @@ ABSL_FLAG(
     "`authorization: Bearer TOKEN`; sessions belong to the token's subject. A file that changes is taken up while "
     "the server runs. gdnctl token new makes a token and its entry.");
 ABSL_FLAG(bool, certificate_logins, false,
-          "A client's certificate (--tls-client-ca) is a login too: the subject is its one URI, else its common name. "
+          "A client's certificate (--tls-client-ca) is a login too: the subject is its one URI, else its common name, "
+          "if that has no ':'. "
           "Roles are those of --tokens-file, or user where it does not list the subject.");
 ABSL_FLAG(std::vector<std::string>, trusted_proxies, {},
           "SUBJECT,..: proxies that end TLS, by their own certificates' subjects: of them, and of nobody else, the "
@@ -254,8 +265,8 @@ ABSL_FLAG(
 ABSL_FLAG(gdn::ByteCount, shared_memory_bytes, gdn::ByteCount{int64_t{1} << 30},
           "BYTES: most that all of them may have.");
 ABSL_FLAG(gdn::ByteCount, shared_memory_bytes_per_principal, gdn::ByteCount{int64_t{256} << 20},
-          "BYTES: most that those of one principal may have.");
-ABSL_FLAG(int32_t, shared_memory_regions_per_principal, 256, "N: how many one principal may have, 1 .. 4096.");
+          "BYTES: most that those of one principal may have that --principals lists, or of one address of all others.");
+ABSL_FLAG(int32_t, shared_memory_regions_per_principal, 256, "N: how many such a one may have, 1 .. 4096.");
 
 // Group: Shutdown, logs and traces
 ABSL_FLAG(
@@ -342,7 +353,11 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   options.shared_memory.bytes = absl::GetFlag(FLAGS_shared_memory_bytes).bytes;
   options.shared_memory.bytes_per_principal = absl::GetFlag(FLAGS_shared_memory_bytes_per_principal).bytes;
   options.shared_memory.regions_per_principal = absl::GetFlag(FLAGS_shared_memory_regions_per_principal);
-  options.transport = {.memory_bytes = absl::GetFlag(FLAGS_transport_bytes).bytes.value_or(0),
+  const std::vector<std::string> proxies = absl::GetFlag(FLAGS_proxies);
+  options.transport = {.connections = {.connections = absl::GetFlag(FLAGS_max_connections),
+                                       .connections_per_peer = absl::GetFlag(FLAGS_max_connections_per_peer),
+                                       .proxies = {proxies.begin(), proxies.end()}},
+                       .memory_bytes = absl::GetFlag(FLAGS_transport_bytes).bytes.value_or(0),
                        .streams_per_connection = absl::GetFlag(FLAGS_streams_per_connection),
                        .keepalive_time = absl::GetFlag(FLAGS_keepalive_time),
                        .keepalive_timeout = absl::GetFlag(FLAGS_keepalive_timeout),

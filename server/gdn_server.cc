@@ -177,7 +177,9 @@ absl::Status GdnServer::Start() {
                                                       ? states_->KeepSecret()
                                                       : ReadPrincipalKey(options_.principal_key_file));
   GDN_RETURN_IF_ERROR(ListPrincipals(std::move(principal_key)));
-  call_memory_ = std::make_unique<HostBlockPool>(backend(), kKeptCallBytes);
+  std::vector<Backend*> backends;
+  for (const Device& device : devices_) backends.push_back(device.backend.get());
+  call_memory_ = std::make_unique<HostBlockPool>(std::move(backends), kKeptCallBytes);
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
   if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
   context_ = std::make_unique<ServiceContext>(ServiceContext{.ledger = *ledger_,
@@ -215,6 +217,17 @@ absl::Status GdnServer::Start() {
                                                              .max_queued_steps = options_.max_queued_steps,
                                                              .session_idle_ttl = ZeroIsNever(options_.session_idle_ttl),
                                                              .rate_clock = *options_.rate_clock});
+  const absl::Status serves = Serve();
+  if (serves.ok()) return serves;
+  if (rpc_ == nullptr) {
+    states_->GiveUpStart();
+  } else {  // calls may have come already
+    Drain(absl::ZeroDuration(), absl::Minutes(1));
+  }
+  return serves;
+}
+
+absl::Status GdnServer::Serve() {
   GDN_RETURN_IF_ERROR(RecoverSessions());
   GDN_RETURN_IF_ERROR(JoinFleet());
   states_->StartScrubbing(options_.scrub, [this] { return Activity(); });
@@ -224,40 +237,6 @@ absl::Status GdnServer::Start() {
                                                .reflection = options_.security.reflection}));
   TellOfFailure(rpc_.get());
   return StartHttp();
-}
-
-absl::Status GdnServer::ListPrincipals(std::string key) {
-  PrincipalList list;
-  if (!options_.principals_file.empty()) {
-    GDN_ASSIGN_OR_RETURN(list, ReadPrincipalList(options_.principals_file));
-    spdlog::info("principals listed={} file={}", list.weights.size(), options_.principals_file);
-  }
-  listed_weights_ = list.weights;
-  principals_ = std::make_unique<Principals>(std::move(key), std::move(list), states_->legacy());
-  owners_ = std::make_unique<SessionOwners>(*principals_);
-  SetQuotas(options_.quotas);
-  return absl::OkStatus();
-}
-
-void GdnServer::SetQuotas(const QuotaSettings& quotas) {
-  std::map<std::string, double> weights = listed_weights_;
-  // One that is in neither any more keeps its account.
-  for (const auto& [name, listed] : principal_names_) weights.emplace(listed, 1);
-  QuotaSettings by_name = quotas;
-  by_name.principals.clear();
-  for (const auto& [listed, own] : quotas.principals) {
-    double& weight = weights.emplace(listed, 1).first->second;
-    weight = own.weight.value_or(weight);
-    by_name.principals.emplace(principals_->NameOfListed(listed), own);
-  }
-  ledger_->SetQuotas(by_name, options_.rate_clock->Now().ToNanos());
-  for (const auto& [listed, weight] : weights) {
-    const std::string name = principals_->NameOfListed(listed);
-    ledger_->List(name, weight);
-    owners_->Learn(name, listed);
-    engines_->SetWeight(name, weight);
-    principal_names_.emplace(name, listed);
-  }
 }
 
 std::optional<SessionSpec> GdnServer::SpecOfServed(const std::string& model) const {
@@ -335,7 +314,8 @@ MetricSources GdnServer::Sources() const {
           .graph_counts = options_.graph_counts,
           .start_time = start_time_,
           .disk = states_->disk(),
-          .scrubber = states_->scrubber()};
+          .scrubber = states_->scrubber(),
+          .listener = rpc_ == nullptr ? nullptr : &rpc_->listener()};
 }
 
 std::string GdnServer::MetricsText() {

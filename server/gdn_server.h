@@ -155,6 +155,8 @@ class GdnServer {
   std::vector<StateDevice> StateDevices();
   absl::Status ListPrincipals(std::string key);
   std::optional<SessionSpec> SpecOfServed(const std::string& model) const;
+  // What is there to be served, and the ports.
+  absl::Status Serve();
   absl::Status RecoverSessions();
   absl::Status JoinFleet();
   // Of Drain: sessions go to other servers while calls come.

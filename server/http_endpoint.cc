@@ -120,6 +120,9 @@ std::string HttpEndpoint::Trouble() const {
   const std::vector<int32_t> failed = FailedDevices();
   if (failed.size() == sources_.context.devices.size()) return "the device has failed; restart the server";
   if (draining_ || sources_.context.engines.draining()) return "the server is draining";
+  if (sources_.listener != nullptr) {
+    if (std::string refuses = sources_.listener->Trouble(); !refuses.empty()) return refuses;
+  }
   // Others may take its sessions, and serve them.
   if (!sources_.context.environment.CheckOurs().ok()) {
     return "its lease at Redis has run out, so that it may not serve its sessions (NODE_LEASE_LAPSED)";

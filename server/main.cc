@@ -126,13 +126,6 @@ int Main(int argc, char** argv) {
     std::cout << PrintFlags();
     return 0;
   }
-  if (ConfigPath().empty()) {  // nothing to read anew: it ends the process, as it does others
-    sigset_t hangup;
-    sigemptyset(&hangup);
-    sigaddset(&hangup, SIGHUP);
-    pthread_sigmask(SIG_UNBLOCK, &hangup, nullptr);
-    sigdelset(&signals, SIGHUP);
-  }
   options->version = GDN_VERSION;
   // As a SIGTERM from outside: every thread has it blocked, so it is Serve's to take.
   const auto end = [] { kill(getpid(), SIGTERM); };

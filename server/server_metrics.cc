@@ -180,6 +180,10 @@ void AddMemory(const MetricSources& sources, MetricPage& page) {
     page.Add(metric::kQuotaRefusals, {kQuotaNames[quota]}, ledger.refusals(static_cast<Quota>(quota)));
   }
   page.Add(metric::kAccounts, {}, static_cast<int64_t>(ledger.accounts()));
+  if (sources.listener != nullptr) {
+    page.Add(metric::kConnections, {}, sources.listener->connections());
+    page.Add(metric::kConnectionsRefused, {}, sources.listener->refused());
+  }
   page.Add(metric::kSharedMemoryBytes, {}, sources.context.shared_regions.used_bytes());
   page.Add(metric::kResidentMemoryBytes, {}, ResidentBytes());
 }

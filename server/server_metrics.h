@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/socket_listener.h"
 #include "kernels/backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "server/health/device_health.h"
@@ -25,8 +26,9 @@ struct MetricSources {
   const ServiceContext& context;
   std::function<GpuGraphCounts(Backend&)> graph_counts;  // null where nothing is ever replayed
   absl::Time start_time;
-  const DiskTier* disk = nullptr;          // where there is one
-  const DiskScrubber* scrubber = nullptr;  // where it scrubs
+  const DiskTier* disk = nullptr;            // where there is one
+  const DiskScrubber* scrubber = nullptr;    // where it scrubs
+  const SocketListener* listener = nullptr;  // of gRPC's connections
 };
 
 // The devices' tier, all of them together, and those below it, in this order.

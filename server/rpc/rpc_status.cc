@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
+#include "base/bounded_text.h"
 #include "base/error.h"
 #include "base/string_cat.h"
 #include "google/rpc/error_details.pb.h"
@@ -16,6 +17,10 @@ namespace {
 
 constexpr char kDomain[] = "gdn.v1";
 constexpr int64_t kRetryDelayNanos = 100'000'000;  // a batch or two; long enough not to spin, not to be felt
+// Beyond 8 KiB of trailers a client gets RESOURCE_EXHAUSTED in the error's place (gRPC's limit, HAProxy's is near it).
+// The message is in them twice, as text of which each byte may take three, and in the details, in base64 as all of
+// them.
+constexpr size_t kMostMessageBytes = 1024, kMostValueBytes = 1024, kMostMetadataBytes = 1536, kLeastValueBytes = 48;
 constexpr int64_t kNanosPerMilli = 1'000'000, kNanosPerSecond = 1'000'000'000;
 
 // After how long the same call may find what it was refused; nothing where waiting alone does not help.
@@ -42,12 +47,18 @@ google::rpc::Status ToRpcStatus(const absl::Status& status) {
   google::rpc::Status result;
   result.set_code(static_cast<int>(status.code()));
   if (status.ok()) return result;
-  result.set_message(std::string(status.message()));
+  result.set_message(BoundedText({status.message().data(), status.message().size()}, kMostMessageBytes));
   google::rpc::ErrorInfo info;
   info.set_reason(ErrorReason(status));
   if (info.reason().empty()) info.set_reason(std::string(reason::kInternal));
   info.set_domain(kDomain);
-  for (const auto& [key, value] : ErrorMetadata(status)) (*info.mutable_metadata())[key] = value;
+  size_t room = kMostMetadataBytes;
+  for (const auto& [key, value] : ErrorMetadata(status)) {
+    if (room < key.size() + kLeastValueBytes) break;
+    std::string& bounded = (*info.mutable_metadata())[key];
+    bounded = BoundedText(value, std::min(kMostValueBytes, room - key.size()));
+    room -= key.size() + bounded.size();
+  }
   result.add_details()->PackFrom(info);
   if (const auto delay = RetryDelayNanos(info.reason(), status); delay.has_value()) {
     google::rpc::RetryInfo retry;
@@ -65,21 +76,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 }
 
 absl::Status WithAppliedRows(absl::Status error, absl::Span<const size_t> rows) {
-  constexpr size_t kMostCharacters = 1024;  // of a trailer that transports may limit to 8 KiB
+  constexpr size_t kMostRowBytes = 900;  // no value of metadata is cut again
   if (error.ok() || rows.empty()) return error;
-  std::string text;
-  for (size_t i = 0; i < rows.size();) {
-    size_t last = i;
-    while (last + 1 < rows.size() && rows[last + 1] == rows[last] + 1) ++last;
-    if (!text.empty()) text += ',';
-    if (text.size() > kMostCharacters) {
-      text += "..";
-      break;
-    }
-    text += last == i ? StrCat(rows[i]) : StrCat(rows[i], "-", rows[last]);
-    i = last + 1;
-  }
-  return WithMetadata(std::move(error), "applied_rows", text);
+  return WithMetadata(std::move(error), "applied_rows", NumberRanges(rows, kMostRowBytes));
 }
 
 }  // namespace gdn

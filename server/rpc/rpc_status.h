@@ -15,6 +15,8 @@
 
 namespace gdn {
 
+// A long message or value is cut in the middle, and metadata that has no room is left out: all of it is less than 8 KiB
+// of trailers.
 google::rpc::Status ToRpcStatus(const absl::Status& status);
 
 // Details are in `grpc-status-details-bin`.

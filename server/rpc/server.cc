@@ -16,6 +16,7 @@
 #include "base/stop_signal.h"
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
+#include "server/rpc/answer_reactor.h"
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/call_charge.h"
 #include "server/rpc/calls.h"
@@ -40,22 +41,24 @@ struct WithMethods<Base, First, Rest...> {
   using Type = First<typename WithMethods<Base, Rest...>::Type>;
 };
 
-// The callback API, with the methods that move tensors or state files as raw bytes. Not one is left to the synchronous
-// API, which would bring threads of its own along.
+// The callback API, with messages as raw bytes, so that nothing is parsed before it counts. Not one method is left to
+// the synchronous API, which would bring threads of its own along.
 using Gdn = v1::GdnService;
-using GdnServiceMethods = WithMethods<
-    Gdn::Service, Gdn::WithCallbackMethod_GetServerInfo, Gdn::WithCallbackMethod_ListModels,
-    Gdn::WithCallbackMethod_GetModel, Gdn::WithCallbackMethod_CreateSession, Gdn::WithCallbackMethod_GetSession,
-    Gdn::WithCallbackMethod_ListSessions, Gdn::WithCallbackMethod_DeleteSession, Gdn::WithCallbackMethod_ForkSession,
-    Gdn::WithCallbackMethod_CheckpointSession, Gdn::WithCallbackMethod_RestoreCheckpoint,
-    Gdn::WithCallbackMethod_ListCheckpoints, Gdn::WithCallbackMethod_DeleteCheckpoint,
-    Gdn::WithCallbackMethod_AcceptTokens, Gdn::WithCallbackMethod_PrefetchSessions,
-    Gdn::WithCallbackMethod_EvictSession, Gdn::WithCallbackMethod_KeepPrefix, Gdn::WithCallbackMethod_DropPrefixes,
-    Gdn::WithCallbackMethod_ShareMemory, Gdn::WithCallbackMethod_TraceCalls, Gdn::WithCallbackMethod_GetMetrics,
-    Gdn::WithCallbackMethod_Drain, Gdn::WithRawCallbackMethod_Prefill, Gdn::WithRawCallbackMethod_Decode,
-    Gdn::WithRawCallbackMethod_StreamPrefill, Gdn::WithRawCallbackMethod_StreamDecode,
-    Gdn::WithRawCallbackMethod_ExportState, Gdn::WithRawCallbackMethod_ImportState,
-    Gdn::WithRawCallbackMethod_WatchState>::Type;
+using GdnServiceMethods =
+    WithMethods<Gdn::Service, Gdn::WithRawCallbackMethod_GetServerInfo, Gdn::WithRawCallbackMethod_ListModels,
+                Gdn::WithRawCallbackMethod_GetModel, Gdn::WithRawCallbackMethod_CreateSession,
+                Gdn::WithRawCallbackMethod_GetSession, Gdn::WithRawCallbackMethod_ListSessions,
+                Gdn::WithRawCallbackMethod_DeleteSession, Gdn::WithRawCallbackMethod_ForkSession,
+                Gdn::WithRawCallbackMethod_CheckpointSession, Gdn::WithRawCallbackMethod_RestoreCheckpoint,
+                Gdn::WithRawCallbackMethod_ListCheckpoints, Gdn::WithRawCallbackMethod_DeleteCheckpoint,
+                Gdn::WithRawCallbackMethod_AcceptTokens, Gdn::WithRawCallbackMethod_PrefetchSessions,
+                Gdn::WithRawCallbackMethod_EvictSession, Gdn::WithRawCallbackMethod_KeepPrefix,
+                Gdn::WithRawCallbackMethod_DropPrefixes, Gdn::WithCallbackMethod_ShareMemory,
+                Gdn::WithRawCallbackMethod_TraceCalls, Gdn::WithRawCallbackMethod_GetMetrics,
+                Gdn::WithRawCallbackMethod_Drain, Gdn::WithRawCallbackMethod_Prefill, Gdn::WithRawCallbackMethod_Decode,
+                Gdn::WithRawCallbackMethod_StreamPrefill, Gdn::WithRawCallbackMethod_StreamDecode,
+                Gdn::WithRawCallbackMethod_ExportState, Gdn::WithRawCallbackMethod_ImportState,
+                Gdn::WithRawCallbackMethod_WatchState>::Type;
 
 // The sessions that a call has made under ids that its reply alone tells.
 std::vector<std::string> UnknownSessions(const v1::CreateSessionRequest& request,
@@ -112,23 +115,22 @@ std::string OwnerIn(const Request& request) {
 
 // A call that makes sessions. Where it is cancelled, those that nobody knows of end with it: nobody could end them.
 template <typename Request, typename Response>
-class MakingReactor final : public Unary {
+class MakingReactor final : public AnswerReactor<Request, Response> {
  public:
-  MakingReactor(const ServiceContext& context, RpcMethod rpc, Call* call, const Request* request, Response* response,
-                void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone))
-      : context_(context), meter_(context.stats, rpc), call_(call), caller_(CallerOf(*call, context)) {
-    auto charge = ChargeCall(context, caller_, request->ByteSizeLong());
-    if (!charge.ok()) {
-      End(charge.status());
-      return;
-    }
-    charge_ = *std::move(charge);
-    method(context, caller_, *request, response, [this, request, response](const absl::Status& status) {
+  using Method = void (*)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone);
+
+  MakingReactor(const ServiceContext& context, RpcMethod rpc, Call* call, const grpc::ByteBuffer* in,
+                grpc::ByteBuffer* out, Method method)
+      : AnswerReactor<Request, Response>(context, rpc, *call, *in, *out), call_(call) {
+    if (!this->Read()) return;
+    method(context, this->caller(), this->request(), &this->response(), [this](const absl::Status& status) {
       if (status.ok()) {
-        unknown_ = UnknownSessions(*request, *response);
-        for (const std::string& name : MadeSessions(*response)) Audit(context_, caller_, AuditedAs(*request), name);
+        unknown_ = UnknownSessions(this->request(), this->response());
+        for (const std::string& name : MadeSessions(this->response())) {
+          Audit(this->context(), this->caller(), AuditedAs(this->request()), name);
+        }
       }
-      End(status);
+      this->End(status);
     });
   }
 
@@ -136,23 +138,15 @@ class MakingReactor final : public Unary {
     if (call_->IsCancelled()) {
       for (const std::string& name : unknown_) {
         const absl::StatusOr<std::string_view> id = ParseSessionName(name);
-        if (id.ok()) context_.sessions.Delete(caller_.principal, std::string(*id), [](const absl::Status&) {});
+        if (!id.ok()) continue;
+        this->context().sessions.Delete(this->caller().principal, std::string(*id), [](const absl::Status&) {});
       }
     }
     delete this;
   }
 
  private:
-  void End(const absl::Status& status) {
-    meter_.End(status);
-    Finish(ToGrpcStatus(status));
-  }
-
-  const ServiceContext& context_;
-  const RpcMeter meter_;
   Call* const call_;
-  const Caller caller_;
-  ByteCharge charge_;
   std::vector<std::string> unknown_;
 };
 
@@ -161,9 +155,9 @@ class GdnService final : public GdnServiceMethods {
   explicit GdnService(const ServiceContext& context) : context_(context) {}
 
 // A method whose requests a function of its name answers.
-#define GDN_ANSWERED_METHOD(Name)                                                                    \
-  Unary* Name(Call* call, const v1::Name##Request* request, v1::Name##Response* response) override { \
-    return Answer(RpcMethod::k##Name, call, request, response, gdn::Name);                           \
+#define GDN_ANSWERED_METHOD(Name)                                                       \
+  Unary* Name(Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out) override { \
+    return Answer(RpcMethod::k##Name, call, in, out, gdn::Name);                        \
   }
   GDN_ANSWERED_METHOD(GetServerInfo)
   GDN_ANSWERED_METHOD(ListModels)
@@ -183,15 +177,14 @@ class GdnService final : public GdnServiceMethods {
   GDN_ANSWERED_METHOD(TraceCalls)
   GDN_ANSWERED_METHOD(GetMetrics)
 #undef GDN_ANSWERED_METHOD
-  Unary* Drain(Call* call, const v1::DrainRequest* request, v1::DrainResponse* response) override {
-    return Answer(RpcMethod::kDrain, call, request, response, gdn::Drain, /*open=*/nullptr);
+  Unary* Drain(Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out) override {
+    return Answer(RpcMethod::kDrain, call, in, out, gdn::Drain, /*open=*/nullptr);
   }
-  Unary* CreateSession(Call* call, const v1::CreateSessionRequest* request,
-                       v1::CreateSessionResponse* response) override {
-    return new MakingReactor(context_, RpcMethod::kCreateSession, call, request, response, gdn::CreateSession);
+  Unary* CreateSession(Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out) override {
+    return new MakingReactor(context_, RpcMethod::kCreateSession, call, in, out, gdn::CreateSession);
   }
-  Unary* ForkSession(Call* call, const v1::ForkSessionRequest* request, v1::ForkSessionResponse* response) override {
-    return new MakingReactor(context_, RpcMethod::kForkSession, call, request, response, gdn::ForkSession);
+  Unary* ForkSession(Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out) override {
+    return new MakingReactor(context_, RpcMethod::kForkSession, call, in, out, gdn::ForkSession);
   }
   // A request is its call's alone, whatever gRPC's signature says, and is given back as soon as it is read.
   Unary* Prefill(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
@@ -218,62 +211,50 @@ class GdnService final : public GdnServiceMethods {
 
  private:
   template <typename Request, typename Response>
-  Unary* Answer(RpcMethod rpc, Call* call, const Request* request, Response* response,
+  Unary* Answer(RpcMethod rpc, Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out,
                 void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone)) {
-    return Answer(rpc, call, request, response, method, context_.transfers.Begin());
+    return Answer(rpc, call, in, out, method, context_.transfers.Begin());
   }
   template <typename Request, typename Response>
-  Unary* Answer(RpcMethod rpc, Call* call, const Request* request, Response* response,
+  Unary* Answer(RpcMethod rpc, Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out,
                 void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone),
                 std::shared_ptr<void> open) {
-    const RpcMeter meter(context_.stats, rpc);
-    Unary* reactor = call->DefaultReactor();
-    const Caller caller = CallerOf(*call, context_);
-    auto charge = ChargeCall(context_, caller, request->ByteSizeLong());
-    if (!charge.ok()) {
-      meter.End(charge.status());
-      reactor->Finish(ToGrpcStatus(charge.status()));
-      return reactor;
-    }
-    CallDone done = [this, meter, reactor, caller, name = NamedIn(*request), owner = OwnerIn(*request),
-                     event = AuditedAs(*request), open = std::move(open),
-                     held = std::make_shared<ByteCharge>(*std::move(charge))](const absl::Status& status) {
-      held->Release();
-      if (status.ok() && !event.empty()) Audit(context_, caller, event, name, owner);
-      meter.End(status);
-      reactor->Finish(ToGrpcStatus(status));
+    auto* const reactor = new AnswerReactor<Request, Response>(context_, rpc, *call, *in, *out, std::move(open));
+    if (!reactor->Read()) return reactor;
+    const auto done = [this, reactor](const absl::Status& status) {
+      const Request& request = reactor->request();
+      const std::string_view event = AuditedAs(request);
+      if (status.ok() && !event.empty()) Audit(context_, reactor->caller(), event, NamedIn(request), OwnerIn(request));
+      reactor->End(status);
     };
-    if (context_.fleet == nullptr) {
-      method(context_, caller, *request, response, std::move(done));
-      return reactor;
-    }
-    BringSessions(context_, caller, WantedIn(context_, caller, *request),
-                  [this, method, request, response, done = std::move(done)](const Caller& brought) {
-                    method(context_, brought, *request, response, done);
-                  });
+    Brought(*reactor, [this, reactor, method, done](const Caller& caller) {
+      method(context_, caller, reactor->request(), &reactor->response(), done);
+    });
     return reactor;
   }
   template <typename Request, typename Response>
-  Unary* Answer(RpcMethod rpc, Call* call, const Request* request, Response* response,
+  Unary* Answer(RpcMethod rpc, Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out,
                 absl::Status (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
-    const RpcMeter meter(context_.stats, rpc);
-    Unary* reactor = call->DefaultReactor();
-    const Caller caller = CallerOf(*call, context_);
-    const auto answer = [this, meter, reactor, request, response, method](const Caller& brought) {
-      const absl::Status status =
-          brought.allowed.ok() ? method(context_, brought, *request, response) : brought.allowed;
-      if (const std::string_view event = AuditedAs(*request); status.ok() && !event.empty()) {
-        Audit(context_, brought, event, NamedIn(*request));
+    auto* const reactor = new AnswerReactor<Request, Response>(context_, rpc, *call, *in, *out);
+    if (!reactor->Read()) return reactor;
+    Brought(*reactor, [this, reactor, method](const Caller& caller) {
+      const Request& request = reactor->request();
+      absl::Status status = method(context_, caller, request, &reactor->response());
+      if (status.ok()) status = reactor->ChargeReply();
+      if (const std::string_view event = AuditedAs(request); status.ok() && !event.empty()) {
+        Audit(context_, caller, event, NamedIn(request));
       }
-      meter.End(status);
-      reactor->Finish(ToGrpcStatus(status));
-    };
-    if (context_.fleet == nullptr) {
-      answer(caller);
-    } else {
-      BringSessions(context_, caller, WantedIn(context_, caller, *request), answer);
-    }
+      reactor->End(status);
+    });
     return reactor;
+  }
+
+  // Calls `answer` once the sessions that the request names are here, as far as they can be.
+  template <typename Reactor, typename Next>
+  void Brought(const Reactor& reactor, Next answer) {
+    const Caller& caller = reactor.caller();
+    if (context_.fleet == nullptr) return answer(caller);
+    BringSessions(context_, caller, WantedIn(context_, caller, reactor.request()), std::move(answer));
   }
 
   const ServiceContext& context_;
@@ -309,38 +290,57 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext
       std::min<int64_t>(2 * context.limits.max_message_bytes + (1 << 20), std::numeric_limits<int>::max())));
   builder.SetMaxSendMessageSize(-1);
   Apply(options.limits, builder);
-  // Two servers on one port would each get half of the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  std::vector<int> ports(addresses.size());
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    std::string address = addresses[i];
-    if (const auto path = UnixSocketPath(address); path.has_value()) {
-      GDN_ASSIGN_OR_RETURN(UnixSocket socket, UnixSocket::Prepare(*path));
-      address = socket.bind_address();
-      result->sockets_.push_back(std::move(socket));
-    }
-    const bool tls = options.tls != nullptr && !UnixSocketPath(addresses[i]).has_value();
-    builder.AddListeningPort(address, tls ? options.tls : grpc::InsecureServerCredentials(), &ports[i]);
-  }
+  // Bound before gRPC starts, so that a start that fails has answered nobody.
+  GDN_ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, result->Bind(addresses));
+  using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+  const auto acceptor = [&builder](const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+    using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    return std::shared_ptr<Acceptor>(builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, credentials));
+  };
+  const auto plain = acceptor(grpc::InsecureServerCredentials());
+  const auto secure = options.tls == nullptr ? plain : acceptor(options.tls);
   builder.RegisterService(result->service_.get());
   result->server_ = builder.BuildAndStart();
-  if (result->server_ == nullptr) {
-    const auto failed = static_cast<size_t>(std::find(ports.begin(), ports.end(), 0) - ports.begin());
-    return absl::UnavailableError(StrCat("cannot listen on '", addresses[std::min(failed, addresses.size() - 1)],
-                                         "': is the port taken, or the host not one of this machine's?"));
-  }
+  if (result->server_ == nullptr) return absl::UnavailableError("gRPC's server does not start; its log says why");
   for (UnixSocket& socket : result->sockets_) GDN_RETURN_IF_ERROR(socket.Publish());
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    const bool tcp = !UnixSocketPath(addresses[i]).has_value();
-    result->addresses_.push_back(tcp ? StrCat(addresses[i].substr(0, addresses[i].rfind(':')), ":", ports[i])
-                                     : addresses[i]);
-    if (tcp && result->port_ == 0) result->port_ = ports[i];
+  std::vector<std::shared_ptr<Acceptor>> acceptors;
+  for (const std::string& address : addresses) {
+    acceptors.push_back(UnixSocketPath(address).has_value() ? plain : secure);
   }
+  const auto take = [acceptors](OwnedFd fd, size_t origin) {
+    Acceptor::NewConnectionParameters made;
+    made.fd = std::move(fd).Release();
+    acceptors[origin]->HandleNewConnection(&made);
+  };
+  GDN_ASSIGN_OR_RETURN(result->listener_, SocketListener::Start(std::move(sockets), options.limits.connections, take));
   grpc::HealthCheckServiceInterface* health = result->server_->GetHealthCheckService();
   health->SetServingStatus("", true);
   health->SetServingStatus(v1::GdnService::service_full_name(), true);
   health->SetServingStatus(kDevicesHealth, true);
   return result;
+}
+
+absl::StatusOr<std::vector<ListeningSocket>> RpcServer::Bind(const std::vector<std::string>& addresses) {
+  std::vector<ListeningSocket> all;
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    std::vector<ListeningSocket> made;
+    if (const auto path = UnixSocketPath(addresses[i]); path.has_value()) {
+      GDN_ASSIGN_OR_RETURN(UnixSocket socket, UnixSocket::Prepare(*path));
+      GDN_ASSIGN_OR_RETURN(made.emplace_back(), ListenOnUnix(socket.bind_path()));
+      sockets_.push_back(std::move(socket));
+      addresses_.push_back(addresses[i]);
+    } else {
+      GDN_ASSIGN_OR_RETURN(made, ListenOnTcp(addresses[i]));
+      const int port = made.front().port;
+      addresses_.push_back(StrCat(addresses[i].substr(0, addresses[i].rfind(':')), ":", port));
+      if (port_ == 0) port_ = port;
+    }
+    for (ListeningSocket& socket : made) {
+      socket.origin = i;
+      all.push_back(std::move(socket));
+    }
+  }
+  return all;
 }
 
 RpcServer::~RpcServer() { Stop(absl::ZeroDuration()); }
@@ -361,6 +361,7 @@ bool RpcServer::Stop(absl::Duration timeout, const std::function<void()>& before
     context_.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));  // that have begun meanwhile
   }
   context_.drain.End();
+  if (listener_ != nullptr) listener_->Stop();
   server_->Shutdown(
       absl::ToChronoTime(absl::Now() + std::clamp(end - SteadyNow(), absl::ZeroDuration(), kStreamGrace)));
   // Calls whose step a driver does not give back end never; what is not theirs is to be made durable all the same.

@@ -17,6 +17,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/listening_socket.h"
+#include "base/socket_listener.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/transport_limits.h"
 #include "server/rpc/unix_socket.h"
@@ -32,7 +34,7 @@ struct RpcServerOptions {
 class RpcServer {
  public:
   // Each address is HOST:PORT, where port 0 is a free one, or unix:/PATH (server/rpc/unix_socket.h). UNAVAILABLE where
-  // one cannot be bound; errors of UnixSocket.
+  // one cannot be bound; errors of CheckHostPort (base/host_port.h) and UnixSocket.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServiceContext& context,
                                                           const std::vector<std::string>& addresses,
                                                           const RpcServerOptions& options = {});
@@ -51,17 +53,22 @@ class RpcServer {
   // take until `timeout`. Then `before_closing` is called, while calls that do not step are still answered, and the
   // connections end. True where all that was under way ended.
   bool Stop(absl::Duration timeout, const std::function<void()>& before_closing = nullptr);
+  // Who accepts its connections.
+  const SocketListener& listener() const { return *listener_; }
   // After Stop: whether calls do not even end when they are cancelled, as on a device that hangs. They go on using the
   // context.
   bool has_stuck_calls() const { return stuck_; }
 
  private:
   explicit RpcServer(const ServiceContext& context);
+  // Listens on them; connections wait until somebody accepts.
+  absl::StatusOr<std::vector<ListeningSocket>> Bind(const std::vector<std::string>& addresses);
 
   const ServiceContext& context_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<UnixSocket> sockets_;
+  std::unique_ptr<SocketListener> listener_;
   std::vector<std::string> addresses_;
   int port_ = 0;
   bool stuck_ = false;

@@ -25,6 +25,7 @@ using google::protobuf::util::TimeUtil;
 
 constexpr int32_t kDefaultPageSize = 50;
 constexpr int32_t kMaxPageSize = 1000;
+constexpr size_t kMaxPageLayers = 4096;  // less than 1 MiB of a reply, whatever sessions there are
 constexpr std::string_view kPageTokenPrefix = "after:";
 constexpr std::string_view kPageTokenPrefixOfAll = "all-after:";  // then the principal, '/' and the id
 
@@ -41,28 +42,52 @@ v1::InputKind ToProto(InputKind kind) {
   }
 }
 
-// Initial states as the image they amount to: what is not given is zero.
-absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, std::vector<CheckedInitialState> states,
-                                        const SessionSpec& spec) {
+// The tensor as float32, in `floats`; an absent one is left out.
+void Widen(const TensorView& view, std::vector<float>& floats) {
+  if (view.data.empty()) return;
+  floats.resize(static_cast<size_t>(view.ElementCount()));
+  ConvertToFloat(view.dtype, view.data.data(), floats.size(), floats.data());
+}
+
+// Initial states as the image that they amount to: what is not given is zero. A recurrent state that is zero takes no
+// memory here; the others count as the caller's copies until they are on the device.
+absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, const ByteAccountPtr& account,
+                                        const std::vector<CheckedInitialState>& states, const SessionSpec& spec) {
+  struct Floats {
+    std::vector<float> recurrent, conv;
+    std::shared_ptr<const void> rounded;
+  };
+  struct Owner {
+    ByteCharge charge;
+    std::vector<float> zero_conv;  // of all layers that have none
+    std::vector<Floats> layers;
+  };
   auto image = std::make_shared<SessionImage>();
   GDN_ASSIGN_OR_RETURN(image->layout, context.store.LayoutOf(spec.dims));
   image->numerics_id = NumericsIdFor(context.backend.numerics_id, image->layout.base_dtype());
-  struct Owner {
-    std::vector<CheckedInitialState> states;
-    std::vector<std::shared_ptr<const void>> rounded;
-  };
-  const auto owner = std::make_shared<Owner>(Owner{std::move(states), {}});
+  const auto owner = std::make_shared<Owner>();
+  const int64_t conv = spec.dims.has_layer() ? spec.dims.conv_channels() * (spec.dims.conv_width - 1) : 0;
+  const bool rounds = image->layout.base_dtype() != DType::kF32;
+  int64_t floats = states.empty() ? 0 : conv;
+  for (const CheckedInitialState& state : states) {
+    if (!state.recurrent_state.data.empty()) floats += (rounds ? 2 : 1) * spec.dims.state_elements();
+    if (!state.conv_state.data.empty()) floats += conv;
+  }
+  GDN_ASSIGN_OR_RETURN(owner->charge, context.ledger.TryCharge(BytePool::kCopies, account,
+                                                               floats * static_cast<int64_t>(sizeof(float))));
+  owner->zero_conv.resize(states.empty() ? 0 : static_cast<size_t>(conv));
+  owner->layers.resize(states.size());
   image->owner = owner;
-  for (CheckedInitialState& state : owner->states) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    Floats& own = owner->layers[i];
+    Widen(states[i].recurrent_state, own.recurrent);
+    Widen(states[i].conv_state, own.conv);
     LayerImage& layer = image->layers.emplace_back();
-    layer.layer = state.layer;
-    layer.extent.token_count = state.token_count;
-    state.recurrent_state.resize(static_cast<size_t>(spec.dims.state_elements()));
-    const int64_t conv = spec.dims.has_layer() ? spec.dims.conv_channels() * (spec.dims.conv_width - 1) : 0;
-    state.conv_state.resize(static_cast<size_t>(conv));
-    layer.wire.base = state.recurrent_state;
-    layer.wire.conv = state.conv_state;
-    owner->rounded.push_back(ConvertBase(image->layout, layer.wire));
+    layer.layer = states[i].layer;
+    layer.extent.token_count = states[i].token_count;
+    layer.wire.base = own.recurrent;
+    layer.wire.conv = own.conv.empty() ? owner->zero_conv : own.conv;
+    if (layer.wire.has_base()) own.rounded = ConvertBase(image->layout, layer.wire);
     GDN_RETURN_IF_ERROR(CheckSlotView(image->layout, layer.extent, layer.wire));
   }
   return image;
@@ -265,7 +290,7 @@ void CreateNamed(const ServiceContext& context, const Caller& caller, const std:
                      .account = caller.account,
                      .request = HashCreateRequest(request)};
     GDN_RETURN_IF_ERROR(SetLifetimes(context, request, init));
-    GDN_ASSIGN_OR_RETURN(auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));
+    GDN_ASSIGN_OR_RETURN(const auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));
     GDN_ASSIGN_OR_RETURN(const PrefixStart start, FindStart(context, caller, spec, request));
     init.prefix_tokens = start.tokens;
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, context.sessions.Begin(std::move(init)));
@@ -273,7 +298,7 @@ void CreateNamed(const ServiceContext& context, const Caller& caller, const std:
     if (creation.pending()) {
       if (request.has_prefix()) context.prefixes.NoteStart(start);
       if (image == nullptr) {
-        GDN_ASSIGN_OR_RETURN(image, ToImage(context, std::move(states), spec));
+        GDN_ASSIGN_OR_RETURN(image, ToImage(context, caller.account, states, spec));
       }
     }
     return std::pair(std::move(creation), std::move(image));
@@ -339,11 +364,14 @@ absl::Status ListSessions(const ServiceContext& context, const Caller& caller, c
   const auto sessions = request.all() ? context.sessions.ListAll({after.principal, after.id}, limit)
                                       : context.sessions.List(caller.principal, after.id, limit);
   if (request.all()) context.owners.LearnListed(*context.authenticator);
-  const size_t shown = std::min(sessions.size(), static_cast<size_t>(wanted));
-  for (size_t i = 0; i < shown; ++i) {
+  const size_t most = std::min(sessions.size(), static_cast<size_t>(wanted));
+  size_t shown = 0;
+  for (size_t layers = 0; shown < most; ++shown) {
+    layers += sessions[shown]->spec().layers.size();
+    if (shown > 0 && layers > kMaxPageLayers) break;
     v1::Session* const out = response->add_sessions();
-    FillSession(context, *sessions[i], out);
-    if (request.all()) out->set_owner(context.owners.OwnerOf(sessions[i]->principal()));
+    FillSession(context, *sessions[shown], out);
+    if (request.all()) out->set_owner(context.owners.OwnerOf(sessions[shown]->principal()));
   }
   if (sessions.size() > shown) response->set_next_page_token(WritePageToken(request, *sessions[shown - 1]));
   return absl::OkStatus();

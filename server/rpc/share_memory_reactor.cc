@@ -24,7 +24,9 @@ class ShareMemoryReactor final : public grpc::ServerWriteReactor<v1::ShareMemory
       Finish(ToGrpcStatus(caller.allowed));
       return;
     }
-    const auto open = [this, principal = caller.principal, bytes = request.bytes()] { Open(principal, bytes); };
+    const auto open = [this, principal = caller.principal, account = caller.account, bytes = request.bytes()] {
+      Open(principal, account->name(), bytes);
+    };
     context.io.Post(open, caller.account->turn());
   }
 
@@ -40,8 +42,8 @@ class ShareMemoryReactor final : public grpc::ServerWriteReactor<v1::ShareMemory
   void OnDone() override { delete this; }
 
  private:
-  void Open(const std::string& principal, int64_t bytes) {
-    const auto region = regions_.Open(principal, bytes, [this] {
+  void Open(const std::string& principal, const std::string& account, int64_t bytes) {
+    const auto region = regions_.Open(principal, account, bytes, [this] {
       End(MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
                     "the server is shutting down and ends its shared memory"));
     });

@@ -1,9 +1,10 @@
 // What connections may take: gRPC's own limits, below everything that the service itself counts.
 //
-// gRPC has no limit of connections, and a unary message is whole before the service sees it. What bounds both is the
-// memory of all connections' buffers. Where it is used up, gRPC takes no new connection, closes those without calls,
-// and then ends calls at random, with RESOURCE_EXHAUSTED and no reason: it knows no principals. So it is to be larger
-// than what the service lets in, and is met by clients that only misbehave.
+// Connections are accepted here, not by gRPC (base/socket_listener.h): it has no limit of them, and once descriptors
+// are used up it accepts none any more. A unary message is whole before the service sees it. What bounds that is the
+// memory of all connections' buffers. Where it is used up, gRPC closes connections without calls, and then ends calls
+// at random, with RESOURCE_EXHAUSTED and no reason: it knows no principals. So it is to be larger than what the service
+// lets in, and is met by clients that only misbehave.
 // Thread safety: plain values. Ownership: none.
 //
 //   Apply({.memory_bytes = int64_t{1} << 30, .connection_idle = absl::Minutes(5)}, builder);
@@ -14,10 +15,12 @@
 #include <grpcpp/server_builder.h>
 
 #include "absl/time/time.h"
+#include "base/socket_listener.h"
 
 namespace gdn {
 
 struct TransportLimits {
+  ConnectionLimits connections = {};
   int64_t memory_bytes = 0;               // of all connections' buffers; 0: no limit
   int32_t streams_per_connection = 1024;  // calls under way; a gRPC client keeps those above it waiting
   // A connection that nothing has come by for so long is asked for an answer, calls or not; without one within the

@@ -1,14 +1,12 @@
-// A Unix socket that a gRPC server is to listen on, at a path that its owner alone may use.
+// A Unix socket that a server is to listen on, at a path that its owner alone may use.
 //
-// gRPC would bind at the path itself: under the process's umask, and over a socket that another server listens on.
-// Here it binds in a folder that nobody else can enter, and Publish moves the socket to its path: with mode 0600 from
-// the first moment, and in one step over what a killed server left there.
+// It is bound in a folder that nobody else can enter, and Publish moves it to its path: with mode 0600 from the first
+// moment, whatever the umask, in one step over what a killed server left there, and never over one that is served.
 // Thread safety: for one thread at a time. Ownership: owns the socket's name; the destructor removes it, unless
 // somebody has put another socket there since.
 //
 //   GDN_ASSIGN_OR_RETURN(UnixSocket socket, UnixSocket::Prepare("/run/gdn/gdn.sock"));
-//   builder.AddListeningPort(socket.bind_address(), credentials);
-//   server = builder.BuildAndStart();
+//   GDN_ASSIGN_OR_RETURN(ListeningSocket listening, ListenOnUnix(socket.bind_path()));
 //   GDN_RETURN_IF_ERROR(socket.Publish());
 #pragma once
 
@@ -40,10 +38,10 @@ class UnixSocket {
   UnixSocket& operator=(UnixSocket&&) = delete;
   ~UnixSocket();
 
-  // Where gRPC is to bind.
-  std::string bind_address() const { return "unix:" + bound_path_; }
-  // Once it listens there. UNAVAILABLE where another process listens on the path; ALREADY_EXISTS where what is there is
-  // no socket.
+  // Where it is to be bound.
+  const std::string& bind_path() const { return bound_path_; }
+  // Once somebody listens there. UNAVAILABLE where another process listens on the path; ALREADY_EXISTS where what is
+  // there is no socket.
   absl::Status Publish();
 
  private:

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "absl/strings/str_join.h"
+#include "base/bounded_text.h"
 #include "base/count_limits.h"
 #include "base/error.h"
 #include "base/string_cat.h"
@@ -79,7 +79,7 @@ absl::Status SessionElsewhere(const std::string& id, const std::string& node) {
 }
 
 absl::Status LayerNotGdn(const std::string& id, int32_t layer, const std::vector<int32_t>& layers) {
-  const std::string expected = absl::StrJoin(layers, ",");
+  const std::string expected = NumberRanges(layers, kMostListBytes);
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
                    StrCat("layer ", layer, " is not a Gated DeltaNet layer of ", NameOf(id), "; it has ", expected),
                    {{"session", NameOf(id)}, {"layer", StrCat(layer)}, {"expected", expected}});
@@ -224,7 +224,16 @@ absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32
     const auto shown = [](const std::string& fingerprint) {
       return fingerprint.empty() ? "none (operator)" : fingerprint;
     };
-    return Mismatch("model_fingerprint", shown(header.fingerprint), shown(spec.fingerprint));
+    const auto named = [&shown](const std::string& model, const std::string& fingerprint) {
+      if (fingerprint.empty()) return std::string("an operator session");
+      return StrCat(model.empty() ? "a model" : StrCat("model '", model, "'"), " (fingerprint ", shown(fingerprint),
+                    ")");
+    };
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, reason::kStateMismatch,
+        StrCat("the state is of ", named(header.model, header.fingerprint), ", the target is ",
+               named(spec.model, spec.fingerprint), "; name the model that the state is of"),
+        {{"field", "model_fingerprint"}, {"found", shown(header.fingerprint)}, {"expected", shown(spec.fingerprint)}});
   }
   if (header.dims != spec.dims) return Mismatch("dims", LayerDimsToString(header.dims), LayerDimsToString(spec.dims));
   for (const int32_t layer : layers) {

@@ -72,29 +72,29 @@ int64_t SharedRegions::used_bytes() const {
   return total_.bytes;
 }
 
-absl::Status SharedRegions::Charge(const std::string& principal, int64_t bytes) {
+absl::Status SharedRegions::Charge(const std::string& account, int64_t bytes) {
   absl::MutexLock lock(&mu_);
   if (draining_) return Draining();
-  const auto found = used_.find(principal);
+  const auto found = used_.find(account);
   const Use own = found == used_.end() ? Use() : found->second;
   if (bytes > options_.bytes_per_principal - own.bytes) {
-    return OverLimit("bytes a principal", bytes, options_.bytes_per_principal - own.bytes);
+    return OverLimit("bytes a caller", bytes, options_.bytes_per_principal - own.bytes);
   }
   if (bytes > options_.bytes - total_.bytes) {
-    return OverLimit("bytes of all principals", bytes, options_.bytes - total_.bytes);
+    return OverLimit("bytes of all callers", bytes, options_.bytes - total_.bytes);
   }
-  if (own.regions >= options_.regions_per_principal) return OverLimit("regions a principal", 1, 0);
-  if (total_.regions >= options_.regions) return OverLimit("regions of all principals", 1, 0);
-  for (Use* use : {&used_[principal], &total_}) {
+  if (own.regions >= options_.regions_per_principal) return OverLimit("regions a caller", 1, 0);
+  if (total_.regions >= options_.regions) return OverLimit("regions of all callers", 1, 0);
+  for (Use* use : {&used_[account], &total_}) {
     use->bytes += bytes;
     ++use->regions;
   }
   return absl::OkStatus();
 }
 
-void SharedRegions::Credit(const std::string& principal, int64_t bytes) {
+void SharedRegions::Credit(const std::string& account, int64_t bytes) {
   absl::MutexLock lock(&mu_);
-  const auto own = used_.find(principal);
+  const auto own = used_.find(account);
   for (Use* use : {&own->second, &total_}) {
     use->bytes -= bytes;
     --use->regions;
@@ -102,7 +102,8 @@ void SharedRegions::Credit(const std::string& principal, int64_t bytes) {
   if (own->second.regions == 0) used_.erase(own);
 }
 
-absl::StatusOr<SharedRegionPtr> SharedRegions::Open(const std::string& principal, int64_t bytes, OnDrain on_drain) {
+absl::StatusOr<SharedRegionPtr> SharedRegions::Open(const std::string& principal, const std::string& account,
+                                                    int64_t bytes, OnDrain on_drain) {
   if (!offered()) {
     return MakeError(absl::StatusCode::kUnimplemented, reason::kSharedMemoryNotOffered,
                      StrCat("this server shares no memory: ", unavailable_, "; send tensors in the messages"));
@@ -111,15 +112,15 @@ absl::StatusOr<SharedRegionPtr> SharedRegions::Open(const std::string& principal
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                      StrCat("bytes is ", bytes, ", expected at least 1"), {{"field", "bytes"}});
   }
-  GDN_RETURN_IF_ERROR(Charge(principal, bytes));
+  GDN_RETURN_IF_ERROR(Charge(account, bytes));
   auto made = SharedRegion::Make(options_.directory, bytes);
   if (!made.ok()) {
-    Credit(principal, bytes);
+    Credit(account, bytes);
     return made.status();
   }
-  const std::shared_ptr<SharedRegion> region(made->release(), [this, principal, bytes](SharedRegion* owned) {
+  const std::shared_ptr<SharedRegion> region(made->release(), [this, account, bytes](SharedRegion* owned) {
     delete owned;
-    Credit(principal, bytes);
+    Credit(account, bytes);
   });
   {
     absl::MutexLock lock(&mu_);

@@ -1,15 +1,15 @@
 // Memory that clients of this host share with the server: regions, each a file that one client writes its tensors to
 // and reads its outputs from.
 //
-// A region belongs to the principal that asked for it, is counted against it, and is found under its name until it is
-// ended. Calls that found it before go on with it; the file's descriptor is closed, and the count taken back, with the
-// last of them.
-// Files that a killed server left in the folder are removed by the next one that is made for it.
+// A region belongs to the principal that asked for it, and is found under its name until it is ended. It counts as its
+// account's (server/admission): principals that a caller invents have one together. Calls that found it before go on
+// with it; the file's descriptor is closed, and the count taken back, with the last of them. Files that a killed server
+// left in the folder are removed by the next one that is made for it.
 // Thread safety: safe from any thread. Ownership: a SharedRegions owns its regions' names; whoever found a region
 // shares it, and its count, beyond End. The SharedRegions must outlive the regions.
 //
 //   SharedRegions regions({.directory = "/dev/shm"});
-//   GDN_ASSIGN_OR_RETURN(SharedRegionPtr region, regions.Open(principal, bytes, [this] { OnDrain(); }));
+//   GDN_ASSIGN_OR_RETURN(SharedRegionPtr region, regions.Open(principal, account, bytes, [this] { OnDrain(); }));
 //   GDN_ASSIGN_OR_RETURN(SharedRegionPtr found, regions.Find(principal, region->name()));
 //   GDN_RETURN_IF_ERROR(found->Read(offset, {buffer, size}));
 //   regions.End(region->name());
@@ -32,7 +32,7 @@ namespace gdn {
 struct SharedMemoryOptions {
   std::string directory = "/dev/shm";                // "": nothing is shared
   int64_t bytes = int64_t{1} << 30;                  // of all regions
-  int64_t bytes_per_principal = int64_t{256} << 20;  // of one principal's
+  int64_t bytes_per_principal = int64_t{256} << 20;  // of one account's
   int32_t regions_per_principal = 256;
   int32_t regions = 4096;  // each is a file descriptor
 };
@@ -55,7 +55,8 @@ class SharedRegions {
   // A new region. UNIMPLEMENTED (SHARED_MEMORY_NOT_OFFERED), INVALID_ARGUMENT (INVALID_SPEC) for bytes below 1,
   // RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED: needed, available) over a limit, UNAVAILABLE (SERVER_DRAINING), errors
   // of SharedRegion::Make.
-  absl::StatusOr<SharedRegionPtr> Open(const std::string& principal, int64_t bytes, OnDrain on_drain);
+  absl::StatusOr<SharedRegionPtr> Open(const std::string& principal, const std::string& account, int64_t bytes,
+                                       OnDrain on_drain);
   // NOT_FOUND (SHARED_REGION_NOT_FOUND: region), the same for unknown, ended and other principals' regions.
   absl::StatusOr<SharedRegionPtr> Find(const std::string& principal, const std::string& name) const;
   // Nobody finds the region from here on, and its file is unlinked. True for who ends it first.
@@ -74,8 +75,8 @@ class SharedRegions {
     int32_t regions = 0;
   };
 
-  absl::Status Charge(const std::string& principal, int64_t bytes);
-  void Credit(const std::string& principal, int64_t bytes);
+  absl::Status Charge(const std::string& account, int64_t bytes);
+  void Credit(const std::string& account, int64_t bytes);
 
   const SharedMemoryOptions options_;
   std::string unavailable_;

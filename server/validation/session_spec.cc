@@ -1,9 +1,9 @@
 #include "server/validation/session_spec.h"
 
-#include <set>
+#include <algorithm>
 #include <string>
 
-#include "absl/strings/str_join.h"
+#include "base/bounded_text.h"
 #include "base/count_limits.h"
 #include "base/error.h"
 #include "base/status_macros.h"
@@ -19,13 +19,11 @@ absl::Status InvalidSpec(std::string_view field, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, message, {{"field", std::string(field)}});
 }
 
-absl::StatusOr<std::vector<float>> StateFloats(const v1::Tensor& tensor, std::string_view field,
-                                               const std::vector<int64_t>& shape) {
-  GDN_ASSIGN_OR_RETURN(const TensorView view, CheckTensor(tensor, tensor.data(), field, shape));
+absl::StatusOr<TensorView> CheckState(const v1::Tensor& tensor, std::string_view field,
+                                      const std::vector<int64_t>& shape) {
+  GDN_ASSIGN_OR_RETURN(TensorView view, CheckTensor(tensor, tensor.data(), field, shape));
   GDN_RETURN_IF_ERROR(CheckFinite(field, view, 0, view.ElementCount()));
-  std::vector<float> floats(static_cast<size_t>(view.ElementCount()));
-  ConvertToFloat(view.dtype, view.data.data(), floats.size(), floats.data());
-  return floats;
+  return view;
 }
 
 }  // namespace
@@ -58,16 +56,13 @@ absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
     const google::protobuf::RepeatedPtrField<v1::InitialState>& states, const LayerDims& dims,
     const std::vector<int32_t>& layers) {
   std::vector<CheckedInitialState> checked;
-  std::set<int32_t> seen;
   for (const v1::InitialState& state : states) {
     if (!std::binary_search(layers.begin(), layers.end(), state.layer())) {
-      return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
-                       StrCat("initial_states names layer ", state.layer(), ", the Gated DeltaNet layers are ",
-                              absl::StrJoin(layers, ",")),
-                       {{"layer", StrCat(state.layer())}, {"expected", absl::StrJoin(layers, ",")}});
-    }
-    if (!seen.insert(state.layer()).second) {
-      return InvalidSpec("initial_states", StrCat("initial_states names layer ", state.layer(), " twice"));
+      const std::string expected = NumberRanges(layers, kMostListBytes);
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
+          StrCat("initial_states names layer ", state.layer(), ", the Gated DeltaNet layers are ", expected),
+          {{"layer", StrCat(state.layer())}, {"expected", expected}});
     }
     if (state.token_count() < 0 || state.token_count() > kMaxTokenCount) {
       return InvalidSpec("token_count",
@@ -77,17 +72,20 @@ absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
     entry.layer = state.layer();
     entry.token_count = state.token_count();
     if (state.has_recurrent_state()) {
-      GDN_ASSIGN_OR_RETURN(entry.recurrent_state, StateFloats(state.recurrent_state(), "recurrent_state",
-                                                              {dims.value_heads, dims.key_dim, dims.value_dim}));
+      GDN_ASSIGN_OR_RETURN(entry.recurrent_state, CheckState(state.recurrent_state(), "recurrent_state",
+                                                             {dims.value_heads, dims.key_dim, dims.value_dim}));
     }
     if (state.has_conv_state()) {
       if (!dims.has_layer())
         return InvalidSpec("conv_state", "an operator session has no convolution; leave conv_state out");
       GDN_ASSIGN_OR_RETURN(entry.conv_state,
-                           StateFloats(state.conv_state(), "conv_state", {dims.conv_channels(), dims.conv_width - 1}));
+                           CheckState(state.conv_state(), "conv_state", {dims.conv_channels(), dims.conv_width - 1}));
     }
   }
-  return checked;
+  std::ranges::sort(checked, {}, &CheckedInitialState::layer);
+  const auto twice = std::ranges::adjacent_find(checked, {}, &CheckedInitialState::layer);
+  if (twice == checked.end()) return checked;
+  return InvalidSpec("initial_states", StrCat("initial_states names layer ", twice->layer, " twice"));
 }
 
 absl::StatusOr<absl::Duration> CheckTimeToLive(std::string_view field, bool set,

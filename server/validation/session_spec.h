@@ -1,6 +1,6 @@
 // From CreateSession's messages to checked values.
 //
-// Thread safety: free functions. Ownership: results are copies.
+// Thread safety: free functions. Ownership: CheckedInitialState views the message, other results are copies.
 //
 //   GDN_ASSIGN_OR_RETURN(OperatorDims op, CheckOperatorSpec(request.operator_()));
 //   GDN_ASSIGN_OR_RETURN(auto states, CheckInitialStates(request.initial_states(), dims, layers));
@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/hash.h"
 #include "base/layer_dims.h"
+#include "base/tensor_view.h"
 #include "gdn/v1/session.pb.h"
 #include "gdn/v1/tensor.pb.h"
 #include "google/protobuf/duration.pb.h"
@@ -27,8 +28,8 @@ struct OperatorDims {
 struct CheckedInitialState {
   int32_t layer = 0;
   int64_t token_count = 0;
-  std::vector<float> recurrent_state;  // [HV, K, V], or empty: zero
-  std::vector<float> conv_state;       // [C, W - 1], or empty: zero
+  TensorView recurrent_state;  // [HV, K, V]; no elements: zero
+  TensorView conv_state;       // [C, W - 1]; no elements: zero
 };
 
 v1::DecayKind ToProto(DecayKind decay);
@@ -36,8 +37,8 @@ v1::DecayKind ToProto(DecayKind decay);
 // INVALID_ARGUMENT (INVALID_SPEC: field).
 absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec);
 
-// `layers` are the session's GDN layers, ascending. INVALID_ARGUMENT (LAYER_NOT_GDN, INVALID_SPEC, NON_FINITE_INPUT and
-// the reasons of CheckTensor).
+// `layers` are the session's GDN layers, ascending; so is the result. Copies nothing, whatever the message asks for.
+// INVALID_ARGUMENT (LAYER_NOT_GDN, INVALID_SPEC, NON_FINITE_INPUT and the reasons of CheckTensor).
 absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
     const google::protobuf::RepeatedPtrField<v1::InitialState>& states, const LayerDims& dims,
     const std::vector<int32_t>& layers);

@@ -114,7 +114,7 @@ absl::Status CheckFinite(std::string_view field, const TensorView& view, int64_t
   const std::string where = IndexToString(view.shape, index);
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kNonFiniteInput,
                    StrCat(field, where, " is ", ElementAt(view, index),
-                          "; inputs must be finite (allow_non_finite lets them through)"),
+                          "; inputs must be finite (steps have allow_non_finite, which lets them through)"),
                    {{"field", std::string(field)}, {"index", where}});
 }
 

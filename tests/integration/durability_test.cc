@@ -137,6 +137,23 @@ TEST_F(Durability, AnOrderlyEndKeepsEpochsBitsAndReplies) {
   EXPECT_EQ(after.output().data(), Decode(steady_, "a", 41, 1));
 }
 
+TEST_F(Durability, AStartThatFailsLeavesTheNextOneWhatItFound) {
+  Feed(*caller_, "a", 3);
+  EXPECT_TRUE(server_->Drain());
+  server_ = nullptr;
+  const std::string taken = steady_server_.address();
+  for (const std::string& address : {taken, std::string("127.0.0.1:0")}) {
+    GdnServerOptions options{.models = TokenFeed::Models(), .listen = {address}};
+    options.disk_dir = folder_.path();
+    options.http_listen = taken;
+    auto server = GdnServer::Make(MakeTestBackend(/*threads=*/1), options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    EXPECT_FALSE((*server)->Start().ok());
+  }
+  Start();
+  EXPECT_EQ(caller_->Get("a").reply.epoch(), 1);
+}
+
 TEST_F(Durability, ACrashLosesWhatCameAfterTheCheckpointAndAReplayGivesTheSameBits) {
   Feed(*caller_, "a", 10);
   Feed(steady_, "a", 10);

@@ -177,6 +177,39 @@ TEST_F(Sessions, AnOperatorSessionHasAsManyLayersAsAskedFor) {
   EXPECT_EQ(caller_.Prefill(request).reason(), "LAYER_NOT_GDN");
 }
 
+// The order of initial states says nothing, and what is left out is zero.
+TEST_F(Sessions, InitialStatesMayComeInAnyOrder) {
+  const auto made_with = [&](const std::string& id, const std::vector<int>& layers) {
+    v1::CreateSessionRequest request;
+    request.set_session_id(id);
+    v1::OperatorSpec& spec = *request.mutable_operator_();
+    spec.set_key_heads(1);
+    spec.set_value_heads(1);
+    spec.set_key_dim(8);
+    spec.set_value_dim(8);
+    spec.set_layer_count(4);
+    for (const int layer : layers) {
+      v1::InitialState* initial = request.add_initial_states();
+      initial->set_layer(layer);
+      initial->set_token_count(10 * layer + 1);
+      if (layer == 2) continue;
+      *initial->mutable_recurrent_state() =
+          AsTensor({1, 8, 8}, std::vector<float>(64, 0.5f + static_cast<float>(layer)));
+    }
+    return caller_.Create(request);
+  };
+  ASSERT_TRUE(made_with("up", {0, 2, 3}).ok());
+  ASSERT_TRUE(made_with("down", {3, 2, 0}).ok());
+  const std::string up = caller_.Export("up").reply, down = caller_.Export("down").reply;
+  const SafetensorsFile files[] = {SafetensorsFile::Parse(up).value(), SafetensorsFile::Parse(down).value()};
+  for (const int layer : {0, 2, 3}) {
+    const std::string name = "layer." + std::to_string(layer) + ".recurrent_state";
+    const float value = layer == 2 ? 0.0f : 0.5f + static_cast<float>(layer);
+    for (const SafetensorsFile& file : files)
+      EXPECT_EQ(file.Floats(name).value(), std::vector<float>(64, value)) << name;
+  }
+}
+
 // A session made with `initial` states goes on as one that got them by computing.
 TEST_F(Sessions, InitialStatesContinueWhereTheyWereTaken) {
   ASSERT_TRUE(caller_.Create("a", "next").ok());

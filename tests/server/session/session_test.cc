@@ -326,7 +326,7 @@ TEST_F(SessionTest, LayersAreTheSpecsAndKindsAreFixed) {
   request.layer = 0;
   const absl::Status refused = TryAdmit(request).status();
   EXPECT_EQ(ErrorReason(refused), reason::kLayerNotGdn);
-  EXPECT_EQ(ErrorMetadata(refused).at("expected"), "1,2,5");
+  EXPECT_EQ(ErrorMetadata(refused).at("expected"), "1-2,5");
   request.layer = 5;
   EXPECT_EQ(*session_->LayerIndex(5), 2u);
   Step(request, {.token_count = 1, .log_length = 1});

@@ -27,10 +27,10 @@ class SharedRegionsTest : public testing::Test {
             .regions = 4};
   }
   std::string NameOf(const std::string& principal, int64_t bytes) {
-    return regions_.Open(principal, bytes, Ignored).value()->name();
+    return regions_.Open(principal, principal, bytes, Ignored).value()->name();
   }
   absl::Status Refusal(const std::string& principal, int64_t bytes) {
-    return regions_.Open(principal, bytes, Ignored).status();
+    return regions_.Open(principal, principal, bytes, Ignored).status();
   }
 
   const TempFolder folder_;
@@ -38,7 +38,7 @@ class SharedRegionsTest : public testing::Test {
 };
 
 TEST_F(SharedRegionsTest, AreFoundByTheirPrincipalUntilTheyEnd) {
-  GDN_ASSERT_OK_AND_ASSIGN(const SharedRegionPtr region, regions_.Open("a", 100, Ignored));
+  GDN_ASSERT_OK_AND_ASSIGN(const SharedRegionPtr region, regions_.Open("a", "a", 100, Ignored));
   GDN_ASSERT_OK_AND_ASSIGN(const SharedRegionPtr found, regions_.Find("a", region->name()));
   EXPECT_EQ(found, region);
 
@@ -54,7 +54,7 @@ TEST_F(SharedRegionsTest, AreFoundByTheirPrincipalUntilTheyEnd) {
 
 TEST_F(SharedRegionsTest, AreCountedUntilTheLastCallLeavesThem) {
   const std::string first = NameOf("a", 400);
-  ExpectError(Refusal("a", 201), kExhausted, reason::kSharedMemoryExhausted, "of a principal");
+  ExpectError(Refusal("a", 201), kExhausted, reason::kSharedMemoryExhausted, "a caller");
   EXPECT_EQ(ErrorMetadata(Refusal("a", 201)).at("available"), "200");
   const std::string second = NameOf("b", 600);
   ExpectError(Refusal("c", 1), kExhausted, reason::kSharedMemoryExhausted, "of all");
@@ -70,9 +70,21 @@ TEST_F(SharedRegionsTest, AreCountedUntilTheLastCallLeavesThem) {
 
 TEST_F(SharedRegionsTest, HaveALimitOfTheirNumber) {
   for (int i = 0; i < 3; ++i) NameOf("a", 1);
-  ExpectError(Refusal("a", 1), kExhausted, reason::kSharedMemoryExhausted, "of a principal");
+  ExpectError(Refusal("a", 1), kExhausted, reason::kSharedMemoryExhausted, "a caller");
   NameOf("b", 1);
   ExpectError(Refusal("c", 1), kExhausted, reason::kSharedMemoryExhausted, "of all");
+}
+
+TEST_F(SharedRegionsTest, InventedPrincipalsShareTheRoomOfTheirAccount) {
+  std::vector<SharedRegionPtr> held;
+  for (const char* principal : {"one", "two"}) {
+    held.push_back(regions_.Open(principal, "peer 10.0.0.7", 300, Ignored).value());
+  }
+  const auto refused = regions_.Open("three", "peer 10.0.0.7", 1, Ignored);
+  ExpectError(refused.status(), kExhausted, reason::kSharedMemoryExhausted, "a caller");
+  EXPECT_TRUE(regions_.Find("one", held[0]->name()).ok());
+  EXPECT_FALSE(regions_.Find("two", held[0]->name()).ok());
+  EXPECT_TRUE(Refusal("listed", 400).ok());
 }
 
 TEST_F(SharedRegionsTest, NeedABytesCount) {
@@ -90,8 +102,8 @@ TEST_F(SharedRegionsTest, ARefusedFileIsNotCounted) {
 
 TEST_F(SharedRegionsTest, DrainEndsAllAndRefusesMore) {
   int told = 0;
-  const SharedRegionPtr region = regions_.Open("a", 1, [&] { ++told; }).value();
-  const std::string ended = regions_.Open("b", 1, [&] { told += 100; }).value()->name();
+  const SharedRegionPtr region = regions_.Open("a", "a", 1, [&] { ++told; }).value();
+  const std::string ended = regions_.Open("b", "b", 1, [&] { told += 100; }).value()->name();
   EXPECT_TRUE(regions_.End(ended));
   regions_.Drain();
   EXPECT_EQ(told, 1);
@@ -105,7 +117,7 @@ TEST_F(SharedRegionsTest, AServerTakesAwayWhatAKilledOneLeft) {
   const std::string other = folder_.path() + "/other";
   WriteFile(left, "x");
   WriteFile(other, "x");
-  const SharedRegionPtr alive = regions_.Open("a", 1, Ignored).value();
+  const SharedRegionPtr alive = regions_.Open("a", "a", 1, Ignored).value();
   const SharedRegions next(Options());
   EXPECT_FALSE(std::filesystem::exists(left));
   EXPECT_TRUE(std::filesystem::exists(other));
@@ -117,7 +129,8 @@ TEST_F(SharedRegionsTest, AreNotOfferedWithoutAFolder) {
   for (const std::string& directory : {std::string(), folder_.path() + "/none"}) {
     SharedRegions none({.directory = directory});
     EXPECT_FALSE(none.offered());
-    ExpectError(none.Open("a", 1, Ignored).status(), absl::StatusCode::kUnimplemented, reason::kSharedMemoryNotOffered);
+    ExpectError(none.Open("a", "a", 1, Ignored).status(), absl::StatusCode::kUnimplemented,
+                reason::kSharedMemoryNotOffered);
   }
 }
 

@@ -93,7 +93,7 @@ class InitialStates : public ::testing::Test {
   v1::CreateSessionRequest request_;
 };
 
-TEST_F(InitialStates, AreWidenedToFloat32) {
+TEST_F(InitialStates, AreViewedInTheOrderOfTheLayersAndNotCopied) {
   v1::InitialState* state = Add(2);
   state->set_token_count(7);
   *state->mutable_conv_state() = ConvState(3.0f);
@@ -101,20 +101,21 @@ TEST_F(InitialStates, AreWidenedToFloat32) {
   *half = RecurrentState();
   half->set_dtype(v1::DTYPE_F16);
   half->mutable_data()->resize(24 * 2);
-  const std::vector<float> values(24, 0.5f);
-  ConvertFromFloat(values.data(), values.size(), DType::kF16, half->mutable_data()->data());
   Add(0);
   GDN_ASSERT_OK_AND_ASSIGN(const auto checked, Check());
   ASSERT_EQ(checked.size(), 2u);
-  EXPECT_EQ(checked[0].layer, 2);
-  EXPECT_EQ(checked[0].token_count, 7);
-  EXPECT_EQ(checked[0].recurrent_state, values);
-  EXPECT_EQ(checked[0].conv_state, std::vector<float>(42, 3.0f));
-  EXPECT_TRUE(checked[1].recurrent_state.empty());
-  EXPECT_TRUE(checked[1].conv_state.empty());
+  EXPECT_EQ(checked[0].layer, 0);
+  EXPECT_TRUE(checked[0].recurrent_state.data.empty());
+  EXPECT_TRUE(checked[0].conv_state.data.empty());
+  EXPECT_EQ(checked[1].layer, 2);
+  EXPECT_EQ(checked[1].token_count, 7);
+  EXPECT_EQ(checked[1].recurrent_state.dtype, DType::kF16);
+  EXPECT_EQ(checked[1].recurrent_state.data.data(), half->data().data());
+  EXPECT_EQ(checked[1].conv_state.data.data(), state->conv_state().data().data());
 }
 
 TEST_F(InitialStates, OfALayerThatIsNotThereAreRefused) {
+  Add(2);
   Add(1);
   EXPECT_EQ(Reason(), reason::kLayerNotGdn);
   EXPECT_EQ(ErrorMetadata(Check().status()).at("expected"), "0,2");

@@ -1,0 +1,175 @@
+// Memory: each call at its most absurd, alone and 60 at once, takes no more than the server's budgets and a constant
+// that is stated beforehand. Docs: reliability.md has the table that this prints.
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/string_cat.h"
+#include "gdn/v1/service.grpc.pb.h"
+#include "tests/soak/process_figures.h"
+#include "tests/soak/server_process.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
+
+namespace gdn {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kDeviceBytes = 192 * kMiB, kCallBytes = 64 * kMiB, kCopyBytes = 32 * kMiB, kReplyBytes = 8 * kMiB;
+// Beside the budgets: code, threads' scratch, the heap's slack, and what gRPC holds of 60 calls.
+constexpr int64_t kConstant = 96 * kMiB;
+constexpr int kAtOnce = 60;
+
+// An operator whose layer has a state of 4 GiB, and one whose layer has 3 KiB.
+void SetAbsurd(v1::OperatorSpec* spec) {
+  spec->set_key_heads(1024);
+  spec->set_value_heads(1024);
+  spec->set_key_dim(1024);
+  spec->set_value_dim(1024);
+  spec->set_layer_count(1024);
+}
+void SetSmall(v1::OperatorSpec* spec) {
+  spec->set_key_heads(1);
+  spec->set_value_heads(1);
+  spec->set_key_dim(8);
+  spec->set_value_dim(8);
+  spec->set_layer_count(1024);
+}
+
+class BoundedMemory : public ::testing::Test {
+ protected:
+  using Call = std::function<grpc::Status(v1::GdnService::Stub&, grpc::ClientContext&)>;
+
+  BoundedMemory()
+      : server_(GDN_SERVER,
+                {"--backend=cpu", "--threads=1", StrCat("--device-state-bytes=", kDeviceBytes), "--host-state-bytes=0",
+                 StrCat("--call-bytes=", kCallBytes), StrCat("--copy-bytes=", kCopyBytes),
+                 StrCat("--stored-reply-bytes=", kReplyBytes), "--prefix-cache-bytes=0", "--max-message-bytes=8MiB"},
+                folder_.path(), "bounded") {}
+
+  void SetUp() override {
+    const absl::Status started = server_.Start();
+    ASSERT_TRUE(started.ok()) << started;
+    channel_ = grpc::CreateChannel(server_.target(), grpc::InsecureChannelCredentials());
+    stub_ = v1::GdnService::NewStub(channel_);
+    for (int i = 0; i < 40; ++i) {
+      v1::CreateSessionRequest request;
+      request.set_session_id(StrCat("small-", i));
+      SetSmall(request.mutable_operator_());
+      grpc::ClientContext context;
+      v1::CreateSessionResponse response;
+      const grpc::Status made = stub_->CreateSession(&context, request, &response);
+      ASSERT_TRUE(made.ok()) << made.error_message();
+    }
+  }
+
+  // Makes the call `count` times at once, and compares the server's peak since then with its budgets.
+  void Measure(const std::string& name, int count, const Call& call) {
+    std::ofstream("/proc/" + std::to_string(server_.pid()) + "/clear_refs") << "5";  // the peak begins anew
+    std::vector<std::thread> callers;
+    std::array<std::atomic<int>, 17> codes = {};
+    for (int i = 0; i < count; ++i) {
+      callers.emplace_back([&] {
+        grpc::ClientContext context;
+        context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+        ++codes[static_cast<size_t>(call(*stub_, context).error_code())];
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+    GDN_ASSERT_OK_AND_ASSIGN(const ProcessFigures figures, ReadProcess(server_.pid()));
+    std::string answers;
+    for (size_t code = 0; code < codes.size(); ++code) {
+      if (codes[code] > 0) answers += StrCat(" ", codes[code].load(), " of code ", code);
+    }
+    std::cout << "| " << name << " | " << count << " | " << figures.peak_resident_bytes / kMiB << " MiB |" << answers
+              << " |\n";
+    EXPECT_EQ(codes[grpc::StatusCode::DEADLINE_EXCEEDED], 0) << name;
+    EXPECT_EQ(codes[grpc::StatusCode::UNIMPLEMENTED], 0) << name << ": an exception of the server's";
+    EXPECT_EQ(codes[grpc::StatusCode::UNKNOWN], 0) << name;
+    EXPECT_LE(figures.peak_resident_bytes, kDeviceBytes + kCallBytes + kCopyBytes + kReplyBytes + kConstant) << name;
+  }
+  void Measure(const std::string& name, const Call& call) {
+    Measure(name, 1, call);
+    Measure(name, kAtOnce, call);
+  }
+
+  const TempFolder folder_;
+  ServerProcess server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::GdnService::Stub> stub_;
+};
+
+template <typename Request, typename Response>
+auto Unary(grpc::Status (v1::GdnService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+           const Request& request) {
+  return [method, request](v1::GdnService::Stub& stub, grpc::ClientContext& context) {
+    Response response;
+    return (stub.*method)(&context, request, &response);
+  };
+}
+
+// Reads a stream of replies to its end.
+template <typename Request, typename Response>
+auto Streaming(std::unique_ptr<grpc::ClientReader<Response>> (v1::GdnService::Stub::*method)(grpc::ClientContext*,
+                                                                                             const Request&),
+               const Request& request) {
+  return [method, request](v1::GdnService::Stub& stub, grpc::ClientContext& context) {
+    const auto reader = (stub.*method)(&context, request);
+    for (Response response; reader->Read(&response);) continue;
+    return reader->Finish();
+  };
+}
+
+TEST_F(BoundedMemory, NoCallTakesMoreThanTheBudgets) {
+  using Stub = v1::GdnService::Stub;
+  v1::CreateSessionRequest absurd;
+  SetAbsurd(absurd.mutable_operator_());
+  Measure("CreateSession of 4 TiB", Unary(&Stub::CreateSession, absurd));
+  for (int layer = 0; layer < 1024; ++layer) absurd.add_initial_states()->set_layer(layer);
+  Measure("CreateSession of 4 TiB, initial states without tensors", Unary(&Stub::CreateSession, absurd));
+  absurd.mutable_operator_()->set_layer_count(1);
+  absurd.mutable_initial_states()->DeleteSubrange(1, 1023);
+  Measure("CreateSession of 4 GiB, an initial state without tensors", Unary(&Stub::CreateSession, absurd));
+
+  v1::ListSessionsRequest list;
+  list.set_page_size(1000);
+  Measure("ListSessions, 40 of 1,024 layers", Unary(&Stub::ListSessions, list));
+  v1::GetSessionRequest get;
+  get.set_name("sessions/small-1");
+  Measure("GetSession of 1,024 layers", Unary(&Stub::GetSession, get));
+  get.set_name("sessions/" + std::string(7 << 20, 'x'));
+  Measure("GetSession of a name of 7 MiB", Unary(&Stub::GetSession, get));
+  Measure("GetServerInfo", Unary(&Stub::GetServerInfo, v1::GetServerInfoRequest()));
+  Measure("ListModels", Unary(&Stub::ListModels, v1::ListModelsRequest()));
+  Measure("GetMetrics", Unary(&Stub::GetMetrics, v1::GetMetricsRequest()));
+
+  v1::ForkSessionRequest fork;
+  fork.set_name("sessions/small-1");
+  for (int i = 0; i < 500'000; ++i) fork.add_session_ids("");
+  Measure("ForkSession into 500,000", Unary(&Stub::ForkSession, fork));
+  v1::ExportStateRequest exported;
+  exported.set_name("sessions/small-2");
+  Measure("ExportState of 1,024 layers", Streaming(&Stub::ExportState, exported));
+  v1::PrefetchSessionsRequest prefetch;
+  for (int i = 0; i < 300'000; ++i) prefetch.add_names("sessions/small-3");
+  Measure("PrefetchSessions of 300,000 names", Unary(&Stub::PrefetchSessions, prefetch));
+  v1::AcceptTokensRequest accept;
+  for (int i = 0; i < 300'000; ++i) accept.add_acceptances()->set_session("sessions/small-3");
+  Measure("AcceptTokens of 300,000 sessions", Unary(&Stub::AcceptTokens, accept));
+}
+
+}  // namespace
+}  // namespace gdn

@@ -170,11 +170,12 @@ bool SocketListener::OutOfDescriptors(const ListeningSocket& socket, int error) 
   // With the reserve given up, one that waits can be taken, and closed.
   reserve_ = OwnedFd();
   OwnedFd waits(accept4(socket.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  const bool turned_away = waits.valid();
+  if (waits.valid()) {  // counted before its client hears of it
+    absl::MutexLock lock(&mu_);
+    ++refused_;
+  }
   waits = OwnedFd();
   reserve_ = OpenReserve();
-  absl::MutexLock lock(&mu_);
-  if (turned_away) ++refused_;
   return false;
 }
 

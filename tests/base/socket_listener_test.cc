@@ -113,10 +113,9 @@ TEST_F(SocketListenerTest, AcceptsAgainOnceThereAreDescriptors) {
   all.pop_back();
   for (int round = 0; round < 3; ++round) {
     all.pop_back();  // this client's
-    const OwnedFd refused = Connect();
-    EXPECT_TRUE(IsClosed(refused)) << "it is not left to wait";
+    clients.push_back(Connect());
+    EXPECT_TRUE(IsClosed(clients.back())) << "it is not left to wait";
     EXPECT_THAT(listener_->Trouble(), HasSubstr("cannot be accepted"));
-    all.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));  // there is none: the client has it
   }
   EXPECT_EQ(Taken(), 1u);
   EXPECT_GE(listener_->refused(), 3);

@@ -53,7 +53,7 @@ class AnswerReactor : public grpc::ServerUnaryReactor {
     }
     return true;
   }
-  // What a large reply takes until it is sent. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED): for calls that have changed
+  // Charges a large reply until it is sent. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED): for calls that have changed
   // nothing, and so may be refused.
   absl::Status ChargeReply() {
     if (const int64_t bytes = LargeReply(); bytes > 0) {

@@ -16,40 +16,47 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 constexpr int64_t kObjectBytes = 160;  // of a message with its place in a list; those of the API have less
-constexpr int64_t kTextBytes = 56;     // of a string with its place in a list, beside its bytes
+constexpr int64_t kTextBytes = 96;     // of a string with its place in a list, or of an unknown field, beside its bytes
 constexpr int64_t kScalarBytes = 16;   // of a number; vectors have up to twice the room that they need
-constexpr int kMostNested = 100;       // protobuf parses no deeper
+constexpr int64_t kUnknownBytes = 96;  // of an unknown number, with the set that it is in
+// Of each byte of what is not looked into: unknown groups, and all of a message that is malformed. Two bytes become a
+// group of its own.
+constexpr int64_t kMostOfAByte = 96;
+constexpr int kMostNested = 100;  // protobuf parses no deeper
 
-int64_t LengthDelimited(const Descriptor* type, int number, CodedInputStream& in, int depth);
+// Adds what the fields until the stream's limit take. False where they are malformed.
+bool AddFields(const Descriptor& type, CodedInputStream& in, int depth, int64_t& bytes);
 
-// Of the fields until the stream's limit.
-int64_t Fields(const Descriptor* type, CodedInputStream& in, int depth) {
-  int64_t bytes = 0;
-  while (const uint32_t tag = in.ReadTag()) {
-    if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-      bytes += LengthDelimited(type, WireFormatLite::GetTagFieldNumber(tag), in, depth);
-    } else {
-      bytes += kScalarBytes;
-      if (!WireFormatLite::SkipField(&in, tag)) return bytes;
-    }
+bool AddLengthDelimited(const FieldDescriptor* field, CodedInputStream& in, int depth, int64_t& bytes) {
+  uint32_t size = 0;
+  if (!in.ReadVarint32(&size) || size > INT32_MAX) return false;
+  if (field == nullptr || field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+    bytes += field != nullptr && field->is_packable() ? kScalarBytes * size : kTextBytes + size;
+    return in.Skip(static_cast<int>(size));
   }
-  return bytes;
+  if (depth == kMostNested) return false;
+  bytes += kObjectBytes;
+  const auto limit = in.PushLimit(static_cast<int>(size));
+  const bool good = AddFields(*field->message_type(), in, depth + 1, bytes) && in.BytesUntilLimit() == 0;
+  in.PopLimit(limit);
+  return good;
 }
 
-int64_t LengthDelimited(const Descriptor* type, int number, CodedInputStream& in, int depth) {
-  uint32_t size = 0;
-  if (!in.ReadVarint32(&size)) return 0;
-  const FieldDescriptor* const field = type == nullptr ? nullptr : type->FindFieldByNumber(number);
-  if (field != nullptr && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && depth < kMostNested) {
-    const auto limit = in.PushLimit(static_cast<int>(std::min<uint32_t>(size, INT32_MAX)));
-    const int64_t bytes = kObjectBytes + Fields(field->message_type(), in, depth + 1);
-    in.Skip(std::max(in.BytesUntilLimit(), 0));
-    in.PopLimit(limit);
-    return bytes;
+bool AddFields(const Descriptor& type, CodedInputStream& in, int depth, int64_t& bytes) {
+  while (const uint32_t tag = in.ReadTag()) {
+    const FieldDescriptor* const field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    const auto kind = WireFormatLite::GetTagWireType(tag);
+    if (kind == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      if (!AddLengthDelimited(field, in, depth, bytes)) return false;
+      continue;
+    }
+    const int begin = in.CurrentPosition();
+    if (!WireFormatLite::SkipField(&in, tag)) return false;
+    const bool is_group = kind == WireFormatLite::WIRETYPE_START_GROUP;
+    const int64_t skipped = in.CurrentPosition() - begin;
+    bytes += is_group ? kMostOfAByte * (skipped + 1) : field == nullptr ? kUnknownBytes : kScalarBytes;
   }
-  const bool is_packed = field != nullptr && field->is_packable();
-  const int64_t bytes = is_packed ? kScalarBytes * size : kTextBytes + size;
-  return in.Skip(static_cast<int>(std::min<uint32_t>(size, INT32_MAX))) ? bytes : 0;
+  return in.ConsumedEntireMessage();
 }
 
 }  // namespace
@@ -60,7 +67,8 @@ int64_t ParsedBytes(const Descriptor& type, const grpc::ByteBuffer& wire) {
   const auto length = static_cast<int64_t>(wire.Length());
   if (!copy.Valid() || length == 0) return kObjectBytes;
   CodedInputStream in(&reader);
-  return kObjectBytes + length + Fields(&type, in, 0);
+  int64_t bytes = kObjectBytes + length;
+  return AddFields(type, in, 0, bytes) ? bytes : kObjectBytes + kMostOfAByte * length;
 }
 
 }  // namespace gdn

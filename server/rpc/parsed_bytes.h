@@ -1,5 +1,5 @@
-// What a message takes in memory once it is parsed, told from its wire form before anything is parsed: two bytes of an
-// empty entry become an object of a hundred.
+// The memory that a parsed message takes, told from its wire form before anything is parsed: two bytes of an empty
+// entry become an object of a hundred.
 //
 // Thread safety: free functions.
 //
@@ -14,8 +14,8 @@
 
 namespace gdn {
 
-// Of the wire bytes themselves and of what they are parsed to; of a message that is malformed, until there. Its own
-// work grows with the bytes.
+// At least what the wire bytes and the message take; for a malformed message the most that such bytes could. Takes time
+// in proportion to the bytes.
 int64_t ParsedBytes(const google::protobuf::Descriptor& type, const grpc::ByteBuffer& wire);
 
 }  // namespace gdn

@@ -38,7 +38,7 @@ class UnixSocket {
   UnixSocket& operator=(UnixSocket&&) = delete;
   ~UnixSocket();
 
-  // Where it is to be bound.
+  // The path to bind it at.
   const std::string& bind_path() const { return bound_path_; }
   // Once somebody listens there. UNAVAILABLE where another process listens on the path; ALREADY_EXISTS where what is
   // there is no socket.

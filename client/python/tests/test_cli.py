@@ -103,10 +103,48 @@ def test_errors_are_of_one_line(
         assert err.startswith("gdn: ")
         assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
-    for wrong in (["nothing"], ["try", "--batch", "0"], []):
+
+
+def test_a_wrong_command_line_ends_with_2_and_says_what_was_expected(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong, words in (
+        (["nothing"], "invalid choice"),
+        ([], "required"),
+        (["info", "--bogus"], "unrecognized arguments: --bogus"),
+        (["try", "--batch", "0"], "is '0', expected a whole number, 1 or more"),
+        (["try", "--batch", "many"], "is 'many', expected a whole number, 1 or more"),
+        (["info", "--timeout", "5s"], "is '5s', expected seconds as a number above 0"),
+        (["info", "--timeout", "nan"], "expected seconds as a number above 0"),
+        (["info", "--target", "127.0.0.1:99999"], "has port '99999', expected a number in 1 .. 65535"),
+        (["info", "--target", ""], "is empty, expected HOST:PORT such as 127.0.0.1:50061"),
+        (["info", "--target", "50061"], "is a port without a host"),
+        (["info", "--target", "::1:50061"], "without brackets, expected [::1]:50061"),
+        (["info", "--target", "h" * 5000 + ":1"], "of more than 253 letters"),
+        (["info", "--target", "http://box:50061"], "is a URL, expected HOST:PORT"),
+    ):
         with pytest.raises(SystemExit) as refused:
             main(wrong)
-        assert refused.value.code == 2
+        assert refused.value.code == 2, wrong
+        err = capsys.readouterr().err
+        assert words in err, wrong
+        assert len(err) < 2000
+    with pytest.raises(SystemExit) as helped:
+        main(["--help"])
+    assert helped.value.code == 0
+    for wrong_target in ("127.0.0.1:99999", "dns:///box:70000", "ipv4:127.0.0.1:1,127.0.0.1:65536"):
+        with pytest.raises(ValueError, match=r"expected a number in 1 \.\. 65535"):
+            gdn_client.Client(wrong_target)
+
+
+def test_an_export_replaces_nothing_that_is_not_a_regular_file(
+    server: Server, client: gdn_client.Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link, file = tmp_path / "link", tmp_path / "file"
+    file.write_bytes(b"old")
+    link.symlink_to(file)
+    with client.session(session_id="linked"):
+        assert run(capsys, "export", "linked", str(link), "--target", server.target)[0] == 0
+    assert link.is_symlink()
+    assert file.stat().st_size > 100
 
 
 def test_it_is_installed_as_gdn(server: Server) -> None:

@@ -12,7 +12,7 @@ from server import Server
 
 import gdn_client
 from gdn_client import aio, cli
-from gdn_client.connection import MOST_PATH_BYTES, MOST_TARGET_BYTES
+from gdn_client.address import LONGEST_PATH, LONGEST_TARGET
 
 HOURS = 4 * 3600.0  # a test that waits for it does not end
 
@@ -142,19 +142,22 @@ class _Gone(Exception):
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("", 'target is empty, expected "HOST:PORT"'),
-        ("a" * 300 + ":50061", "a host of 300 bytes"),
-        ("x" * (MOST_TARGET_BYTES + 1), f"at most {MOST_TARGET_BYTES} bytes"),
-        ("unix:/" + "p" * (MOST_PATH_BYTES + 3), "expected 1 to"),
-        ("unix:", "a path of 0 bytes"),
-        (":50061", "a host of 0 bytes"),
-        ("host:", "the port ''"),
-        ("host:0", "the port '0'"),
-        ("host:65536", "the port '65536'"),
-        ("host:http", "the port 'http'"),
-        ("[::1]:x", "the port 'x'"),
-        ("two words:50061", "has a space"),
-        ("host:50061\n", "not printable"),
+        ("", "target is empty, expected HOST:PORT"),
+        ("a" * 300 + ":50061", "no host, or one of more than 253 letters"),
+        ("x" * (LONGEST_TARGET + 1), f"at most {LONGEST_TARGET}"),
+        ("unix:/" + "p" * (LONGEST_PATH + 3), f"a path of at most {LONGEST_PATH} bytes"),
+        ("unix:", f"a path of at most {LONGEST_PATH} bytes"),
+        (":50061", "has no host"),
+        ("host:", "port ''"),
+        ("host:0", "port '0'"),
+        ("host:65536", "port '65536'"),
+        ("host:http", "port 'http'"),
+        ("[::1]:x", "port 'x'"),
+        ("::1:50061", "without brackets"),
+        ("50061", "a port without a host"),
+        ("http://host:50061", "is a URL"),
+        ("two words:50061", "with a space"),
+        ("host:50061\n", "cannot be printed"),
     ],
 )
 def test_a_target_that_is_none_is_refused_at_once(make: Callable[[str], Any], target: str, why: str) -> None:

@@ -70,8 +70,12 @@ class PoolOver:
         floats = abi.pool_bytes(spec) // spec.slots // 4
         if memory.dtype != torch.float32 or list(memory.shape) != [slots, floats] or not memory.is_contiguous():
             raise ValueError(
-                f"memory is {memory.dtype} {list(memory.shape)}; expected a contiguous torch.float32 "
-                f"[slots, {floats}], as StatePool makes it for these heads, dimensions, decays, decodes and convolution"
+                f"the inputs are of {spec.key_heads} key heads, {spec.value_heads} value heads, key dimension "
+                f"{spec.key_dim}, value dimension {spec.value_dim}, convolution width {spec.conv_width}, "
+                f"{'a decay for each key channel' if spec.decay else 'a decay for each head'} and at most "
+                f"{spec.max_decode_tokens} tokens a decode, which takes {floats} floats a slot, and memory is "
+                f"{memory.dtype} {list(memory.shape)}; expected the inputs of the StatePool that made memory, "
+                f"a contiguous torch.float32 [slots, {floats}]"
             )
         _check_counts("token_counts", token_counts, torch.int64, (slots,))
         _check_counts("log_lengths", log_lengths, torch.int32, (slots,))

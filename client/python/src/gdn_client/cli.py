@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gdn_client import cli_commands
+from gdn_client.address import check_target
 from gdn_client.client import Client
 from gdn_client.errors import GdnError
 from gdn_client.flow import Retry
@@ -20,13 +22,15 @@ from gdn_client.flow import Retry
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--target", default="127.0.0.1:50061", help="HOST:PORT or unix:/PATH (%(default)s)")
+    common.add_argument(
+        "--target", type=_target, default="127.0.0.1:50061", help="HOST:PORT or unix:/PATH (%(default)s)"
+    )
     common.add_argument("--token-file", metavar="FILE", help="with a token; GDN_TOKEN_FILE where it is not given")
     common.add_argument("--tls-ca", metavar="FILE", help="who has signed the server's certificate; without it no TLS")
     common.add_argument("--tls-cert", metavar="FILE", help="the client's certificate")
     common.add_argument("--tls-key", metavar="FILE", help="its key")
     common.add_argument("--allow-insecure", action="store_true", help="send a token without TLS to another machine")
-    common.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="of each call (%(default)s)")
+    common.add_argument("--timeout", type=_seconds, default=10.0, metavar="SECONDS", help="of each call (%(default)s)")
     listing = argparse.ArgumentParser(add_help=False)
     listing.add_argument("--json", action="store_true", help="for programs")
     copying = argparse.ArgumentParser(add_help=False)
@@ -68,10 +72,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _target(text: str) -> str:
+    try:
+        check_target(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("target ")) from None
+    return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"is '{text[:60]}', expected seconds as a number above 0, such as 0.5 or 10")
+    return value
+
+
 def _positive(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"is {text}, expected at least 1")
+        raise argparse.ArgumentTypeError(f"is '{text[:60]}', expected a whole number, 1 or more")
     return value
 
 

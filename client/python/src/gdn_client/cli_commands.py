@@ -6,16 +6,14 @@ Thread safety: for one thread.
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from gdn_client.client import Client
+from gdn_client.files import output_file, read_file
 from gdn_client.notebook import size
 from gdn_client.proto.gdn.v1 import session_pb2
 from gdn_client.requests import tier_name
@@ -104,22 +102,15 @@ def delete(client: Client, arguments: argparse.Namespace) -> Output:
 
 def export_state(client: Client, arguments: argparse.Namespace) -> Output:
     """A file that is whole or not there."""
-    file = client.export_state(arguments.session, progress=arguments.progress)
-    target = Path(arguments.file)
-    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(file)
-        Path(partial).replace(target)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
-    yield f"{target}: {size(len(file))}"
+    with output_file(arguments.file) as write:
+        file = client.export_state(arguments.session, progress=arguments.progress)
+        write(file)
+    yield f"{arguments.file}: {size(len(file))}"
 
 
 def import_state(client: Client, arguments: argparse.Namespace) -> Output:
     """Its name."""
-    file = Path(arguments.file).read_bytes()
+    file = read_file(arguments.file)
     session = client.import_state(file, model=arguments.model, session_id=arguments.id, progress=arguments.progress)
     yield session.detach().removeprefix("sessions/")
 

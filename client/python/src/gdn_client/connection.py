@@ -9,18 +9,18 @@ import contextlib
 import math
 import os
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import grpc
 from google.protobuf import message_factory
 
+from gdn_client.address import check_target
 from gdn_client.errors import GdnError, NoServerError, UnavailableError, from_rpc
+from gdn_client.files import read_file
 from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch, route_of
 from gdn_client.proto.gdn.v1 import service_pb2, shared_memory_pb2
 from gdn_client.requests import Snapshots, StateSnapshot
@@ -28,46 +28,6 @@ from gdn_client.shared_memory import LOCAL, Region
 
 T = TypeVar("T")
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GdnService"]
-
-
-MOST_TARGET_BYTES = 4096  # many addresses of one name, as "ipv4:A:P,B:P", are the longest that make sense
-MOST_HOST_BYTES = 253  # of a name in DNS
-MOST_PATH_BYTES = 107  # of a Unix socket in Linux
-_PORT = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:/\[\]]*)(:(?P<port>[^:/]*))?")
-
-
-def check_target(target: object) -> None:
-    """Whether this can be where a server is reached.
-
-    Raises:
-        TypeError: it is no string.
-        ValueError: it is empty or too long, or its port is none.
-
-    """
-    want = 'expected "HOST:PORT" such as "gpu-box:50061", or "unix:/PATH"'
-    if not isinstance(target, str):
-        raise TypeError(f"target is {target!r}, {want}")
-    size = len(target.encode())
-    if not target:
-        raise ValueError(f"target is empty, {want}")
-    if size > MOST_TARGET_BYTES:
-        raise ValueError(f"target has {size} bytes ({target[:40]!r}..), {want}, of at most {MOST_TARGET_BYTES} bytes")
-    if not target.isprintable() or " " in target:
-        raise ValueError(f"target {target!r} has a space or a character that is not printable, {want}")
-    scheme, _, path = target.partition(":")
-    if scheme in ("unix", "unix-abstract"):
-        size = len(path.encode())
-        if not 0 < size <= MOST_PATH_BYTES + len("//"):
-            raise ValueError(f"target {target!r} has a path of {size} bytes, expected 1 to {MOST_PATH_BYTES}")
-    elif (parts := _PORT.fullmatch(target)) is not None:  # else a list of addresses, or a name with a scheme of gRPC's
-        host, port = parts["host"], parts["port"]
-        if not host or len(host.encode()) > MOST_HOST_BYTES:
-            raise ValueError(
-                f"target {target[:60]!r} has a host of {len(host.encode())} bytes, {want}, with a host of 1 to "
-                f"{MOST_HOST_BYTES} bytes"
-            )
-        if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-            raise ValueError(f"target {target!r} has the port {port!r}, {want}, with a port from 1 to 65535")
 
 
 @dataclass(frozen=True)
@@ -122,15 +82,13 @@ class ConnectionOptions:
         """Of the channel; None: no TLS."""
         if self.tls_ca is None:
             return None
-        read = [
-            None if path is None else Path(path).read_bytes() for path in (self.tls_ca, self.tls_key, self.tls_cert)
-        ]
+        read = [None if path is None else read_file(path) for path in (self.tls_ca, self.tls_key, self.tls_cert)]
         return grpc.ssl_channel_credentials(*read)
 
     def metadata(self, affinity: str) -> list[tuple[str, str]]:
         """Of one call."""
         entries = [("x-gdn-affinity", affinity)] if affinity else []
-        token = self.token if self.token_file is None else Path(self.token_file).read_text("ascii").strip()
+        token = self.token if self.token_file is None else read_file(self.token_file).decode("ascii").strip()
         if token:
             entries.append(("authorization", token if token.startswith("Bearer ") else f"Bearer {token}"))
         return entries

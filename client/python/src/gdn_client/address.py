@@ -1,0 +1,87 @@
+"""What a client connects to, checked: gRPC itself takes a port above 65535 modulo 65536.
+
+Thread safety: a free function.
+"""
+
+from __future__ import annotations
+
+_EXAMPLE = "127.0.0.1:50061"
+LONGEST_TARGET = 4096  # bytes: many addresses of one name, as "ipv4:A:P,B:P", are the longest that make sense
+LONGEST_PATH = 107  # bytes of a Unix socket's, by Linux
+_LONGEST_NAME = 253  # of a host, by RFC 1035
+_LARGEST_PORT = 65535
+_SHOWN = 60  # letters of a target in an error
+
+
+def _shown(target: str) -> str:
+    return f"'{target}'" if len(target) <= _SHOWN else f"'{target[:_SHOWN]}..'"
+
+
+def _without_scheme(target: str, scheme: str) -> str | None:
+    """What follows a scheme of gRPC's, without an authority."""
+    if not target.startswith(scheme):
+        return None
+    rest = target.removeprefix(scheme)
+    return rest[2:].partition("/")[2] if rest.startswith("//") else rest
+
+
+def _check_host_port(target: str) -> None:
+    shown = _shown(target)
+    if not target:
+        raise ValueError(f"target is empty, expected HOST:PORT such as {_EXAMPLE}")
+    if target.isdecimal():
+        raise ValueError(f"target {shown} is a port without a host, expected HOST:PORT such as {_EXAMPLE}")
+    if target.startswith("["):
+        host, bracket, rest = target.partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"target {shown} is not [ADDRESS]:PORT")
+        has_port, port = bool(rest), rest[1:]
+    elif target.count(":") > 1:
+        host, _, port = target.rpartition(":")
+        raise ValueError(f"target {shown} is an IPv6 address without brackets, expected [{host[:_SHOWN]}]:{port[:5]}")
+    else:
+        host, colon, port = target.partition(":")
+        has_port = bool(colon)
+    if not host or len(host) > _LONGEST_NAME or any(letter.isspace() or letter == "/" for letter in host):
+        raise ValueError(
+            f"target {shown} has no host, or one of more than {_LONGEST_NAME} letters or with a space or a '/'; "
+            f"expected HOST:PORT such as {_EXAMPLE}"
+        )
+    if has_port and not (port.isascii() and port.isdecimal() and 1 <= int(port[:6]) <= _LARGEST_PORT and len(port) < 6):
+        raise ValueError(f"target {shown} has port '{port[:_SHOWN]}', expected a number in 1 .. {_LARGEST_PORT}")
+
+
+def check_target(target: object) -> None:
+    """Refuses what cannot be connected to.
+
+    Raises:
+        TypeError: it is no string.
+        ValueError: it is neither HOST:PORT, with brackets around an IPv6 address, nor a host alone, nor unix:/PATH, nor
+            a name with another of gRPC's schemes; it is too long, or has letters that cannot be printed.
+
+    """
+    if not isinstance(target, str):
+        raise TypeError(f"target is {target!r}, expected HOST:PORT such as {_EXAMPLE}")
+    size = len(target.encode(errors="replace"))
+    if size > LONGEST_TARGET:
+        raise ValueError(f"target {_shown(target)} has {size} bytes, expected at most {LONGEST_TARGET}")
+    if not target.isprintable():
+        raise ValueError(
+            f"target {_shown(target)!r} has a letter that cannot be printed, expected HOST:PORT such as {_EXAMPLE}"
+        )
+    if target.startswith("unix:"):
+        path = target.removeprefix("unix:").removeprefix("//")
+        if not path or len(path.encode(errors="replace")) > LONGEST_PATH:
+            raise ValueError(f"target {_shown(target)} is not unix:/PATH with a path of at most {LONGEST_PATH} bytes")
+        return
+    if target.startswith(("unix-abstract:", "vsock:", "xds:")):
+        return
+    for scheme in ("dns:", "ipv4:", "ipv6:"):
+        names = _without_scheme(target, scheme)
+        if names is not None:
+            for name in [names] if scheme == "dns:" else names.split(","):
+                _check_host_port(name)
+            return
+    if "://" in target:
+        raise ValueError(f"target {_shown(target)} is a URL, expected HOST:PORT such as {_EXAMPLE}, or unix:/PATH")
+    _check_host_port(target)

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/output_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 
@@ -134,12 +135,8 @@ absl::StatusOr<int> ChildProcess::WaitForPort(const std::string& port_file, absl
 }
 
 absl::Status WritePortFile(const std::string& port_file, int port) {
-  const std::string temporary = StrCat(port_file, ".tmp");
-  std::ofstream file(temporary);
-  file << port << "\n";
-  file.close();
-  if (file && std::rename(temporary.c_str(), port_file.c_str()) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(StrCat("--port-file: cannot write '", port_file, "'"));
+  const absl::Status written = WriteOutputFile(port_file, StrCat(port, "\n"));
+  return written.ok() ? written : absl::InvalidArgumentError(StrCat("--port-file: ", written.message()));
 }
 
 }  // namespace gdn

@@ -67,7 +67,7 @@ class ChildProcess {
   std::string log_file_;
 };
 
-// The child's part in WaitForPort: the number appears whole or not at all. INVALID_ARGUMENT where it cannot be written.
+// The child's part in WaitForPort: the number appears whole or not at all. INVALID_ARGUMENT if it cannot be written.
 absl::Status WritePortFile(const std::string& port_file, int port);
 
 }  // namespace gdn

@@ -1,3 +1,4 @@
+#include "base/json_fault.h"
 #include "base/safetensors.h"
 
 #include <algorithm>
@@ -83,6 +84,7 @@ absl::StatusOr<uint64_t> SafetensorsTensorBytes(std::string_view dtype, const st
 
 absl::StatusOr<uint64_t> SafetensorsHeaderEnd(std::string_view bytes) {
   static_assert(std::endian::native == std::endian::little);
+  if (IsLfsPointer(bytes)) return DamagedSafetensors(kFetchLfsFile);
   if (bytes.size() < kPrefixBytes) {
     return DamagedSafetensors(StrCat("it has ", bytes.size(), " bytes; expected at least the 8 of the header length"));
   }

@@ -125,8 +125,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool parse_error(size_t /*position*/, const std::string& /*token*/, const Json::exception& /*error*/) override {
-    return Fail(DamagedSafetensors("its header is not a JSON object"));
+  bool parse_error(size_t position, const std::string& /*token*/, const Json::exception& /*error*/) override {
+    return Fail(DamagedSafetensors(StrCat("its header is not a JSON object: it is no JSON at byte ", position)));
   }
 
  private:

@@ -37,6 +37,7 @@ void SetUpServerProcess() {
   OpenStandardStreams();
   std::signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
+  std::signal(SIGXFSZ, SIG_IGN);
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);

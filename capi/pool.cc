@@ -72,10 +72,13 @@ absl::Status UseCallersMemory(const gdn_pool_spec& spec, gdn_pool& pool) {
   const size_t needed = static_cast<size_t>(spec.slots) * static_cast<size_t>(pool.view.layout.slot_bytes());
   const size_t given = spec.struct_size == sizeof(spec) ? spec.memory_bytes : 0;
   if (given != 0 && given < needed) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
-                     absl::StrCat("gdn_pool_create: memory_bytes is ", given, "; expected at least ", needed,
-                                  ", as gdn_pool_bytes says of ", spec.slots, " slots"),
-                     {{"field", "memory_bytes"}});
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
+        absl::StrCat("gdn_pool_create: memory_bytes is ", given, "; expected at least ", needed,
+                     ", as gdn_pool_bytes says of ", spec.slots, " slots of ", spec.key_heads, " key heads, ",
+                     spec.value_heads, " value heads, key dimension ", spec.key_dim, " and value dimension ",
+                     spec.value_dim, "; is one of these not the one that the memory was made for?"),
+        {{"field", "memory_bytes"}});
   }
   pool.view.data = static_cast<float*>(spec.memory);
   pool.token_counts = spec.token_counts;

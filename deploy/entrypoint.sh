@@ -18,7 +18,7 @@ previous=
 for argument in "$@"; do
   case "${previous}" in -backend | --backend) backend="${argument}" ;; esac
   case "${argument}" in
-    --help | -help | --helpshort | --version) exec gdn_server "$@" ;;
+    --help | -help | -h | --version) exec gdn_server "$@" ;;
     --backend=* | -backend=*) backend="${argument#*=}" ;;
     --tls-cert | --tls-cert=* | --tls_cert | --tls_cert=*) tls=given ;;
     --listen | --listen=* | -listen | -listen=*) listen=given ;;

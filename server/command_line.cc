@@ -1,6 +1,7 @@
 // The command line and the file of --config, together.
 #include <algorithm>
-#include <deque>
+#include <cstdlib>
+#include <iostream>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,12 +12,11 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
+#include "base/flags/command_flags.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/config/config_file.h"
 #include "server/flags.h"
@@ -40,8 +40,8 @@ constexpr char kUsage[] =
     "end.";
 
 // Names with - become names with _, and the values of all --model flags become one list, those of --listen another.
-std::deque<std::string> NormalizedArguments(int argc, char** argv) {
-  std::deque<std::string> arguments;
+std::vector<std::string> NormalizedArguments(int argc, char** argv) {
+  std::vector<std::string> arguments;
   std::map<std::string, std::optional<std::string>> lists = {{"listen", {}}, {"model", {}}};
   bool positional = false;
   for (int i = 0; i < argc; ++i) {
@@ -69,13 +69,13 @@ std::deque<std::string> NormalizedArguments(int argc, char** argv) {
   return arguments;
 }
 
-bool IsOurs(absl::string_view file) { return absl::EndsWith(file, "server/flags.cc"); }
+bool IsOurs(const absl::CommandLineFlag& flag) { return absl::EndsWith(flag.Filename(), "server/flags.cc"); }
 
 // Every flag of server/flags.cc but those about the file.
 ConfigKeys FileKeys() {
   ConfigKeys keys;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (IsOurs(flag->Filename()) && name != "config" && name != "check_config") keys.emplace(std::string(name), flag);
+    if (IsOurs(*flag) && name != "config" && name != "check_config") keys.emplace(std::string(name), flag);
   }
   return keys;
 }
@@ -85,8 +85,8 @@ struct GivenFlags {
   std::string config;  // the last value of --config
 };
 
-// What stands on the command line. Abseil reads it again, after the file, and so wins over it.
-GivenFlags FindGiven(const std::deque<std::string>& arguments) {
+// What stands on the command line. It is read again after the file, and so wins over the file.
+GivenFlags FindGiven(const std::vector<std::string>& arguments) {
   GivenFlags given;
   for (size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
     const std::string& argument = arguments[i];
@@ -142,14 +142,8 @@ ServerOptions CheckedOptions(const ConfigFile& file, std::vector<ConfigFault>& f
 
 }  // namespace
 
-absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
-  absl::SetProgramUsageMessage(kUsage);
-  absl::FlagsUsageConfig config;
-  config.contains_help_flags = IsOurs;
-  config.contains_helpshort_flags = IsOurs;
-  absl::SetFlagsUsageConfig(config);
-
-  static std::deque<std::string> arguments = NormalizedArguments(argc, argv);  // the parser keeps pointers
+absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv, std::string_view version) {
+  const std::vector<std::string> arguments = NormalizedArguments(argc, argv);
   Given() = FindGiven(arguments);
   const ConfigKeys keys = FileKeys();
   const std::string& path = Given().config;
@@ -159,15 +153,14 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
     file = ReadConfig(path, keys, faults);
     ApplyConfig(file, keys, Given().names, faults);
   }
-  std::vector<char*> pointers;
-  pointers.reserve(arguments.size());
-  for (std::string& argument : arguments) pointers.push_back(argument.data());
-  const std::vector<char*> rest = absl::ParseCommandLine(static_cast<int>(pointers.size()), pointers.data());
-  if (rest.size() > 1) {
-    return absl::InvalidArgumentError(StrCat("unexpected argument '", rest[1], "'; flags begin with --"));
+  GDN_ASSIGN_OR_RETURN(const CommandFlags line, SetFlags({arguments.begin() + 1, arguments.end()}, IsOurs));
+  if (line.help || line.version) {
+    std::cout << (line.help ? StrCat(kUsage, "\n\nFlags:\n", FlagsHelp(IsOurs)) : StrCat("gdn_server ", version, "\n"))
+              << std::flush;
+    std::exit(0);
   }
-  if (absl::GetFlag(FLAGS_config) != path) {
-    return absl::InvalidArgumentError("--config must stand on the command line itself, not in another flag's file");
+  if (!line.positional.empty()) {
+    return absl::InvalidArgumentError(StrCat("unexpected argument '", line.positional[0], "'; flags begin with --"));
   }
   if (path.empty() && Given().names.contains("config")) {
     return absl::InvalidArgumentError("--config is empty, expected a file");

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "base/host_port.h"
 #include "base/string_cat.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "server/flags.h"
@@ -111,16 +112,23 @@ std::vector<std::string> OptionFaults(const ServerOptions& options) {
     faults.Add(absl::InvalidArgumentError("--listen is empty, expected HOST:PORT or unix:/PATH"));
   }
   if (!options.http_listen.empty()) {
-    if (const absl::Status status = CheckHttpAddress(options.http_listen); !status.ok()) {
-      faults.Add(absl::InvalidArgumentError(StrCat("--http-listen: ", status.message())));
-    }
+    absl::Status status = CheckHostPort(options.http_listen);
+    if (status.ok()) status = CheckHttpAddress(options.http_listen);
+    if (!status.ok()) faults.Add(absl::InvalidArgumentError(StrCat("--http-listen: ", status.message())));
   }
+  std::vector<std::string> addresses;  // those that can be
   for (const std::string& address : options.listen) {
     const auto path = UnixSocketPath(address);
-    if (path.has_value() ? absl::StartsWith(*path, "/") : absl::StrContains(address, ':')) continue;
-    faults.Add(absl::InvalidArgumentError(StrCat("--listen is '", address, "', expected HOST:PORT or unix:/PATH")));
+    if (path.has_value() && !absl::StartsWith(*path, "/")) {
+      faults.Add(
+          absl::InvalidArgumentError(StrCat("--listen is '", address, "', expected unix:/PATH with a whole path")));
+    } else if (const absl::Status status = CheckHostPort(address); !path.has_value() && !status.ok()) {
+      faults.Add(absl::InvalidArgumentError(StrCat("--listen ", status.message(), "; unix:/PATH is a socket file")));
+    } else {
+      addresses.push_back(address);
+    }
   }
-  faults.Add(CheckSecurityOptions(options.security, options.listen));
+  faults.Add(CheckSecurityOptions(options.security, addresses));
   faults.Add(CheckLoggingOptions(options.logging));
   if (options.backend != "auto" && options.backend != "gpu" && options.backend != "cpu" && options.backend != "null") {
     faults.Add(

@@ -2,12 +2,13 @@
 //
 // Thread safety: call once, from main. Ownership: plain values.
 //
-//   absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv);
+//   absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv, "1.0");
 #pragma once
 
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,9 +32,8 @@ struct ServerOptions : GdnServerOptions {
 
 // Flags may be written with - or _, and --model may stand several times. Those of the file of --config hold where the
 // command line does not say otherwise. INVALID_ARGUMENT telling everything that is wrong, a line each, with the flag,
-// its value and what was expected, and where it stands in the file. Prints and exits for --help and for flags that do
-// not exist.
-absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv);
+// its value and what was expected, and where it stands in the file. Prints and exits with 0 for --help and --version.
+absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv, std::string_view version);
 
 // What the flags say now. What is wrong with their values is added to `faults`, as "--flag is ..".
 ServerOptions OptionsOfFlags(std::vector<std::string>& faults);

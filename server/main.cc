@@ -6,6 +6,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +14,8 @@
 #include <spdlog/spdlog.h>
 
 #include "absl/strings/str_join.h"
-#include "base/child_process.h"
+#include "base/error.h"
+#include "base/output_file.h"
 #include "base/server_process.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -82,6 +84,12 @@ absl::StatusOr<Backends> ChooseBackends(const ServerOptions& options) {
   return made;
 }
 
+absl::Status WritePort(OutputFile& file, int port) {
+  absl::Status status = file.Append(StrCat(port, "\n"));
+  if (status.ok()) status = file.Commit();
+  return WithPrefix(status, "--port-file");
+}
+
 // What the process is to exit with. Changes `options` where the file of --config does.
 absl::StatusOr<int> Serve(ServerOptions& options, const sigset_t& signals) {
   GDN_ASSIGN_OR_RETURN(Backends backends, ChooseBackends(options));
@@ -89,11 +97,18 @@ absl::StatusOr<int> Serve(ServerOptions& options, const sigset_t& signals) {
   GDN_ASSIGN_OR_RETURN(std::unique_ptr<GdnServer> server, GdnServer::Make(std::move(backends), options));
   LogConfiguration(options, server->backend().info(), server->state_options());
   if (devices > 1) spdlog::info("devices={}, each with all models and device_state_bytes", devices);
+  // Opened before calls are taken: a server that cannot tell its port would end with sessions in it.
+  std::optional<OutputFile> port_file;
+  if (!options.port_file.empty()) {
+    absl::StatusOr<OutputFile> file = OutputFile::Create(options.port_file);
+    if (!file.ok()) return WithPrefix(file.status(), "--port-file");
+    port_file.emplace(*std::move(file));
+  }
   GDN_RETURN_IF_ERROR(server->Start());
   std::cout << "gdn_server listening on " << absl::StrJoin(server->addresses(), ", ") << std::endl;
   if (server->http() != nullptr)
     spdlog::info("HTTP on port {}: /metrics, /healthz, /readyz, /statusz", server->http()->port());
-  if (!options.port_file.empty()) GDN_RETURN_IF_ERROR(WritePortFile(options.port_file, server->port()));
+  if (port_file.has_value()) GDN_RETURN_IF_ERROR(WritePort(*port_file, server->port()));
   TellServiceManager("READY=1");
 
   const int signal = WaitForEnd(*server, options, signals);
@@ -115,7 +130,7 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv);
+  absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv, GDN_VERSION);
   absl::Status status = options.status();
   if (status.ok()) status = InitLogging(options->logging);
   if (!status.ok()) {

@@ -1,22 +1,21 @@
 #include "client/cpp/client_tls.h"
 
-#include <fstream>
-#include <iterator>
-
+#include "absl/strings/match.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/user_file.h"
 
 namespace gdn {
 namespace {
 
-absl::StatusOr<std::string> ReadWhole(const std::string& path) {
+// The contents of a PEM file. gRPC would say of one that is none only that it has no addresses to connect to.
+absl::StatusOr<std::string> ReadPem(const std::string& path) {
   if (path.empty()) return std::string();
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.is_open() || file.bad() || text.empty()) {
-    return absl::InvalidArgumentError(StrCat("the TLS file '", path, "' cannot be read, or is empty"));
-  }
-  return text;
+  absl::StatusOr<std::string> text = ReadUserFile(path);
+  if (!text.ok()) return absl::InvalidArgumentError(StrCat("TLS: ", text.status().message(), "; expected a PEM file"));
+  if (absl::StrContains(*text, "-----BEGIN ")) return text;
+  return absl::InvalidArgumentError(
+      StrCat("the TLS file '", path, "' is ", text->empty() ? "empty" : "not PEM", "; expected -----BEGIN .."));
 }
 
 }  // namespace
@@ -26,9 +25,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TlsCredentialsOf(const
     return absl::InvalidArgumentError("a client's TLS certificate needs its key, and a key its certificate");
   }
   grpc::SslCredentialsOptions options;
-  GDN_ASSIGN_OR_RETURN(options.pem_root_certs, ReadWhole(tls.ca));
-  GDN_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadWhole(tls.certificate));
-  GDN_ASSIGN_OR_RETURN(options.pem_private_key, ReadWhole(tls.key));
+  GDN_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(tls.ca));
+  GDN_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPem(tls.certificate));
+  GDN_ASSIGN_OR_RETURN(options.pem_private_key, ReadPem(tls.key));
   return grpc::SslCredentials(options);
 }
 

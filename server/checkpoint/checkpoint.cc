@@ -1,6 +1,11 @@
 #include "server/checkpoint/checkpoint.h"
 
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
 #include "base/error.h"
+#include "base/json_fault.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -9,6 +14,8 @@
 namespace gdn {
 
 namespace {
+
+constexpr std::string_view kExpected = "a Hugging Face checkpoint folder with its config.json, or a GGUF file";
 
 absl::StatusOr<Checkpoint> OpenFolder(const std::string& directory) {
   const std::string path = StrCat(directory, "/config.json");
@@ -30,7 +37,21 @@ absl::StatusOr<Checkpoint> OpenFolder(const std::string& directory) {
 }  // namespace
 
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path) {
-  if (!path.ends_with(".gguf")) return OpenFolder(path);
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::not_found) {
+    return absl::NotFoundError(StrCat("'", path, "' is not there; expected ", kExpected));
+  }
+  // By what it is: a download cache names files by their hashes.
+  if (type == std::filesystem::file_type::directory) return OpenFolder(path);
+  if (!path.ends_with(".gguf")) {
+    GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+    if (IsLfsPointer(file.bytes())) return absl::InvalidArgumentError(StrCat("'", path, "': ", kFetchLfsFile));
+    if (!file.bytes().starts_with("GGUF")) {
+      return absl::InvalidArgumentError(StrCat("'", path, "' is a file that is not in GGUF; expected ", kExpected,
+                                               ", or for a safetensors file the folder that it is in"));
+    }
+  }
   GDN_ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open(path));
   auto checkpoint = ReadGguf(std::move(file));
   if (!checkpoint.ok()) return WithPrefix(checkpoint.status(), StrCat("'", path, "'"));

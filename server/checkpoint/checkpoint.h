@@ -30,7 +30,7 @@ struct Checkpoint {
 };
 
 // INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS naming the file, field or tensor, what was found and what was expected.
-// `path` is a folder, or a file whose name ends in ".gguf".
+// `path` is a folder, or a file in GGUF, whatever its name.
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path);
 
 }  // namespace gdn

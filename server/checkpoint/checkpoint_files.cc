@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_fault.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -36,6 +37,9 @@ bool IsPlainFileName(const std::string& name) {
 absl::StatusOr<std::map<std::string, std::string>> ParseCheckpointIndex(std::string_view text,
                                                                         const std::string& path) {
   const Json index = Json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (index.is_discarded())
+    return InvalidIndex(path,
+                        StrCat("is not JSON: ", JsonFault(text), "; expected an index with the object 'weight_map'"));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return InvalidIndex(path, "is not an index; expected a JSON object with the object 'weight_map'");
   }

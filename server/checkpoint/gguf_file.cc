@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/error.h"
+#include "base/json_fault.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/tensor_view.h"
@@ -82,6 +83,7 @@ class GgufFile::Parser {
   explicit Parser(std::string_view bytes) : all_(bytes), left_(bytes) {}
 
   absl::StatusOr<GgufFile> Run() {
+    if (IsLfsPointer(left_)) return Damaged(kFetchLfsFile);
     if (!left_.starts_with(kMagic)) return Damaged("it does not begin with 'GGUF'");
     left_.remove_prefix(kMagic.size());
     GDN_ASSIGN_OR_RETURN(const uint32_t version, Number<uint32_t>());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json_fault.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/checkpoint/stored_tensor.h"
@@ -156,10 +157,17 @@ absl::StatusOr<std::vector<int32_t>> ParseGdnLayers(const ModelFamily& family, c
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json) {
-  const Json root = Json::parse(json.begin(), json.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
+  const std::string text_of_json = QuoteNonFinite(json);
+  const Json root = Json::parse(text_of_json, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (root.is_discarded()) {
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+        StrCat("the config is not JSON: ", JsonFault(text_of_json), "; expected a Hugging Face config.json"));
+  }
   if (!root.is_object()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                     "the config is not a JSON object; expected a Hugging Face config.json");
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+        StrCat("the config is a JSON ", root.type_name(), ", not an object; expected a Hugging Face config.json"));
   }
   ModelConfig config;
   const auto model_type = root.find("model_type");

@@ -1,16 +1,15 @@
 #include "server/config/config_file.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <fstream>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/time.h"
+#include "base/flags/command_flags.h"
 #include "base/string_cat.h"
+#include "base/user_file.h"
 #include "server/config/quota_section.h"
 
 namespace gdn {
@@ -64,15 +63,6 @@ std::optional<std::string> TextOf(std::string_view name, const YamlNode& node, c
   return absl::StrJoin(elements, ",");
 }
 
-// What a flag that took no value wanted: Abseil says that of types of our own alone.
-std::string Expected(const absl::CommandLineFlag& flag, const std::string& error) {
-  if (flag.IsOfType<bool>()) return "expected true or false";
-  if (flag.IsOfType<int32_t>()) return "expected a whole number of 32 bits";
-  if (flag.IsOfType<absl::Duration>()) return "expected a duration such as 30s, 5m or 0";
-  const size_t ours = error.find("expected");
-  return ours == std::string::npos ? error : error.substr(ours);
-}
-
 // A URL without the password in it.
 std::string WithoutPassword(std::string_view text) {
   const size_t scheme = text.find("://");
@@ -119,15 +109,10 @@ ConfigFile ParseConfig(std::string_view text, const ConfigKeys& keys, std::vecto
 }
 
 ConfigFile ReadConfig(const std::string& path, const ConfigKeys& keys, std::vector<ConfigFault>& faults) {
-  std::ifstream stream(path, std::ios::binary);
-  std::string text(kMostConfigBytes + 1, '\0');
-  if (stream.is_open()) stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!stream.is_open() || stream.bad() || (stream.fail() && !stream.eof())) {
-    faults.push_back({{}, "the file of --config cannot be read"});
-    return {};
-  }
-  text.resize(static_cast<size_t>(stream.gcount()));
-  return ParseConfig(text, keys, faults);
+  const absl::StatusOr<std::string> text = ReadUserFile(path, kMostConfigBytes);
+  if (text.ok()) return ParseConfig(*text, keys, faults);
+  faults.push_back({{}, StrCat("the file of --config: ", text.status().message())});
+  return {};
 }
 
 void ApplyConfig(const ConfigFile& file, const ConfigKeys& keys, const std::set<std::string>& but_not,
@@ -137,7 +122,7 @@ void ApplyConfig(const ConfigFile& file, const ConfigKeys& keys, const std::set<
     const std::string before = flag.CurrentValue();
     std::string error;
     if (!flag.ParseFrom(value.text, &error)) {
-      faults.push_back({value.place, StrCat(KeyName(name), " is '", value.text, "', ", Expected(flag, error))});
+      faults.push_back({value.place, StrCat(KeyName(name), " is '", value.text, "', ", ExpectedForm(flag, error))});
     } else if (but_not.contains(name)) {
       flag.ParseFrom(before, &error);
     }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "base/flags/command_flags.h"
 #include "base/string_cat.h"
 #include "server/admission/token_bucket.h"
 #include "server/config/byte_count.h"

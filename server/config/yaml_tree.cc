@@ -107,21 +107,6 @@ class TreeBuilder : public YAML::EventHandler {
   std::vector<YamlNode> open_;
 };
 
-// How many letters must be put in, taken out or changed.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t before = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = before + (a[i] == b[j] ? 0 : 1);
-      before = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 std::string ConfigFault::ToString(std::string_view path) const {
@@ -158,20 +143,6 @@ std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault
 
 std::string QuotedYaml(std::string_view text) {
   return StrCat("\"", Shown(absl::StrReplaceAll(AbslView(text), {{"\\", "\\\\"}, {"\"", "\\\""}})), "\"");
-}
-
-std::string NearestName(std::string_view name, const std::vector<std::string_view>& names) {
-  name = name.substr(0, kMostShownLetters);
-  std::string nearest;
-  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
-  for (const std::string_view known : names) {
-    const size_t distance = EditDistance(name, known);
-    if (distance < least) {
-      least = distance;
-      nearest = known;
-    }
-  }
-  return nearest;
 }
 
 }  // namespace gdn

@@ -48,7 +48,4 @@ std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault
 // The text as a double-quoted scalar that ParseYaml reads back, of one line: quotes and control characters are escaped.
 std::string QuotedYaml(std::string_view text);
 
-// The one that `name` was probably meant to be; "" where none is near.
-std::string NearestName(std::string_view name, const std::vector<std::string_view>& names);
-
 }  // namespace gdn

@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/error.h"
+#include "base/json_fault.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/user_file.h"
 
 namespace gdn {
 namespace {
@@ -81,7 +81,7 @@ const std::string* PrincipalList::Find(const std::vector<std::string_view>& fiel
 
 absl::StatusOr<PrincipalList> ParsePrincipalList(std::string_view text, std::string_view path) {
   const nlohmann::json file = nlohmann::json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (file.is_discarded()) return Bad(path, "it is no JSON");
+  if (file.is_discarded()) return Bad(path, StrCat("it is no JSON: ", JsonFault(text)));
   if (!file.is_object() || !file.contains("principals") || !file["principals"].is_array()) {
     return Bad(path, "it has no array 'principals'");
   }
@@ -91,10 +91,9 @@ absl::StatusOr<PrincipalList> ParsePrincipalList(std::string_view text, std::str
 }
 
 absl::StatusOr<PrincipalList> ReadPrincipalList(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.is_open() || file.bad()) return Bad(path, "it cannot be read");
-  return ParsePrincipalList(text, path);
+  const absl::StatusOr<std::string> text = ReadUserFile(path);
+  if (!text.ok()) return Bad(path, StrCat(text.status().message()));
+  return ParsePrincipalList(*text, path);
 }
 
 }  // namespace gdn

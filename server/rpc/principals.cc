@@ -4,14 +4,13 @@
 #include <openssl/hmac.h>
 
 #include <array>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/string_cat.h"
+#include "base/user_file.h"
 
 namespace gdn {
 namespace {
@@ -46,15 +45,15 @@ std::string Principals::NameOf(const std::vector<std::string_view>& fields) cons
 }
 
 absl::StatusOr<std::string> ReadPrincipalKey(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string key((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const absl::StatusOr<std::string> text = ReadUserFile(path);
+  std::string key = text.ok() ? *text : "";
   absl::StripTrailingAsciiWhitespace(&key);
-  if (file.good() || file.eof()) {
-    if (key.size() >= kLeastKeyBytes) return key;
-  }
+  if (key.size() >= kLeastKeyBytes) return key;
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                   StrCat("the file of --principal-key-file, '", path, "', cannot be read or has fewer than ",
-                          kLeastKeyBytes, " bytes; write it by: head -c 32 /dev/urandom | base64 > FILE"),
+                   StrCat("the file of --principal-key-file, '", path, "', ",
+                          text.ok() ? StrCat("has fewer than ", kLeastKeyBytes, " bytes")
+                                    : StrCat("cannot be read (", text.status().message(), ")"),
+                          "; write it by: head -c 32 /dev/urandom | base64 > FILE"),
                    {{"field", "principal-key-file"}});
 }
 

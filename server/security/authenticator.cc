@@ -1,8 +1,6 @@
 #include "server/security/authenticator.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -10,6 +8,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/user_file.h"
 #include "server/security/reasons.h"
 
 namespace gdn {
@@ -41,16 +40,14 @@ Authenticator::ListPtr Authenticator::list() const {
 
 absl::StatusOr<bool> Authenticator::Reload() {
   if (options_.tokens_file.empty()) return false;
-  std::ifstream file(options_.tokens_file, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.is_open() || file.bad()) {
+  absl::StatusOr<std::string> text = ReadUserFile(options_.tokens_file);
+  if (!text.ok()) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                     StrCat("the file of --tokens-file, '", options_.tokens_file, "', cannot be read"),
-                     {{"field", "tokens-file"}});
+                     StrCat("the file of --tokens-file: ", text.status().message()), {{"field", "tokens-file"}});
   }
-  if (text == text_) return false;
-  GDN_ASSIGN_OR_RETURN(TokenList list, ParseTokenList(text, options_.tokens_file));
-  text_ = std::move(text);
+  if (*text == text_) return false;
+  GDN_ASSIGN_OR_RETURN(TokenList list, ParseTokenList(*text, options_.tokens_file));
+  text_ = *std::move(text);
   auto next = std::make_shared<const TokenList>(std::move(list));
   absl::MutexLock lock(&mu_);
   list_.swap(next);

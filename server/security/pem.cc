@@ -5,12 +5,11 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "base/error.h"
 #include "base/string_cat.h"
+#include "base/user_file.h"
 
 namespace gdn {
 namespace {
@@ -44,9 +43,11 @@ Certificate NextCertificate(const Bio& bio) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadPemFile(const std::string& path, std::string_view flag) {
-  std::ifstream file(path, std::ios::binary);
-  std::string pem((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.is_open() || file.bad()) return Bad(path, flag, "cannot be read: is it there, and the server's user's?");
+  absl::StatusOr<std::string> pem = ReadUserFile(path);
+  if (!pem.ok()) {
+    return Bad(path, flag,
+               StrCat("cannot be read: is it there, and the server's user's? (", pem.status().message(), ")"));
+  }
   return pem;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/error.h"
+#include "base/json_fault.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 
@@ -93,7 +94,6 @@ absl::Status AddEntry(const json& entry, TokenList& list) {
 }
 
 absl::StatusOr<TokenList> ListFrom(const json& file) {
-  if (file.is_discarded()) return absl::InvalidArgumentError("it is no JSON");
   if (!file.is_object() || !file.contains("subjects") || !file["subjects"].is_array()) {
     return absl::InvalidArgumentError("it has no list 'subjects'");
   }
@@ -151,7 +151,10 @@ const Roles* TokenList::RolesOf(std::string_view subject) const {
 }
 
 absl::StatusOr<TokenList> ParseTokenList(std::string_view text, std::string_view path) {
-  auto list = ListFrom(json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false));
+  const json file = json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  auto list = file.is_discarded()
+                  ? absl::StatusOr<TokenList>(absl::InvalidArgumentError(StrCat("it is no JSON: ", JsonFault(text))))
+                  : ListFrom(file);
   if (list.ok()) return list;
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                    StrCat("the file of --tokens-file, '", path, "': ", list.status().message(),

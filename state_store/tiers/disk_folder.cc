@@ -56,6 +56,12 @@ absl::Status MakeFolders(const std::string& folder) {
   if (fs::is_directory(folder, error)) return absl::OkStatus();
   const std::string parent = fs::path(folder).parent_path().string();
   if (!parent.empty() && parent != folder) GDN_RETURN_IF_ERROR(MakeFolders(parent));
+  if (fs::symlink_status(folder, error).type() == fs::file_type::symlink && !fs::exists(folder, error)) {
+    return MakeError(absl::StatusCode::kNotFound, reason::kTierUnavailable,
+                     StrCat("'", folder, "' is a symbolic link to '", fs::read_symlink(folder, error).string(),
+                            "', which is not there; make that folder, or remove the link"),
+                     {{"tier", "disk"}, {"path", folder}});
+  }
   GDN_RETURN_IF_ERROR(MakeFolder(folder));
   if (!fs::is_directory(folder, error)) return IoError(ENOTDIR, "use", folder);
   return SyncFolder(parent.empty() ? "." : parent);

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/tiers/durable_file.h"
+#include "base/user_file.h"
 
 namespace gdn {
 namespace {
@@ -145,9 +145,9 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text) {
 
 absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint) {
   if (endpoint.password_file.empty()) return std::string();
-  absl::StatusOr<std::string> text = ReadSmallFile(endpoint.password_file);
+  absl::StatusOr<std::string> text = ReadUserFile(endpoint.password_file);
   if (!text.ok()) {
-    return RedisUnavailable(endpoint, StrCat("--redis-password-file cannot be read: ", text.status().message()));
+    return RedisUnavailable(endpoint, StrCat("--redis-password-file: ", text.status().message()));
   }
   absl::StripTrailingAsciiWhitespace(&*text);
   if (text->empty())

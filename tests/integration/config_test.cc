@@ -105,7 +105,7 @@ TEST_F(Config, BlamesTheCommandLineForItsOwnFaults) {
   EXPECT_EQ(Check({"--config", Path("gdn.yaml"), "--max-batch=0"}), 1);
   EXPECT_TRUE(absl::StrContains(printed_, "gdn_server: --max-batch is 0")) << printed_;
   EXPECT_EQ(Check({"--config", Path("none.yaml")}), 1);
-  EXPECT_TRUE(absl::StrContains(printed_, "none.yaml: the file of --config cannot be read")) << printed_;
+  EXPECT_TRUE(absl::StrContains(printed_, "none.yaml: the file of --config: cannot read")) << printed_;
 }
 
 TEST_F(Config, TheExampleIsGood) {

@@ -1,22 +1,19 @@
 #include "tools/gdn_bench/credentials.h"
 
-#include <fstream>
-#include <iterator>
-
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/user_file.h"
 #include "client/cpp/client_tls.h"
 
 namespace gdn::bench {
 namespace {
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.is_open() && !text.empty()) return text;
+  absl::StatusOr<std::string> text = ReadUserFile(path);
+  if (text.ok() && !text->empty()) return text;
   return absl::InvalidArgumentError(
       absl::StrCat("'", path, "' cannot be read; --secure is a folder with ca.crt, server.crt, server.key, alice.crt, ",
                    "alice.key, alice.token and tokens.json, as docs/security.md makes them"));

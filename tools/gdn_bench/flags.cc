@@ -8,9 +8,6 @@
 #include <utility>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +16,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/flags/command_flags.h"
+#include "base/host_port.h"
 #include "base/status_macros.h"
 
 ABSL_FLAG(std::string, json, "",
@@ -224,33 +223,35 @@ std::vector<std::string> NormalizeArguments(const std::vector<std::string>& argu
 }
 
 absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
-  absl::SetProgramUsageMessage(kUsage);
-  absl::FlagsUsageConfig config;
-  config.contains_help_flags = [](absl::string_view file) { return absl::StrContains(file, "gdn_bench/"); };
-  config.contains_helpshort_flags = config.contains_help_flags;
-  absl::SetFlagsUsageConfig(config);
-  std::vector<std::string> arguments = NormalizeArguments({argv, argv + argc});
-  std::vector<char*> pointers;
-  for (std::string& argument : arguments) pointers.push_back(argument.data());
-  const std::vector<char*> rest = absl::ParseCommandLine(static_cast<int>(pointers.size()), pointers.data());
+  const auto ours = [](const absl::CommandLineFlag& flag) { return absl::StrContains(flag.Filename(), "gdn_bench/"); };
+  GDN_ASSIGN_OR_RETURN(const CommandFlags flags, SetFlags(NormalizeArguments({argv + 1, argv + argc}), ours));
 
   CommandLine line;
-  if (rest.size() != 2)
+  if (flags.help) {
+    line.help = absl::StrCat("gdn_bench ", kUsage, "\n\nFlags:\n", FlagsHelp(ours));
+    return line;
+  }
+  if (flags.version || flags.positional.size() != 1)
     return absl::InvalidArgumentError(
         "expected one command: gdn_bench kernel | serve | schedule | state | prefix | drift; --help shows the flags");
-  line.command = rest[1];
+  line.command = flags.positional[0];
   absl::StrReplaceAll({{"-", "_"}}, &line.command);
   const std::set<std::string> commands = {"kernel", "serve", "schedule", "state", "prefix", "drift", "echo_server"};
   if (commands.count(line.command) == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown command '", rest[1], "'; expected kernel, serve, schedule, state, prefix or drift"));
+    return absl::InvalidArgumentError(absl::StrCat("unknown command '", flags.positional[0],
+                                                   "'; expected kernel, serve, schedule, state, prefix or drift"));
   }
   line.json = absl::GetFlag(FLAGS_json);
   line.list = absl::GetFlag(FLAGS_list);
   line.listen = absl::GetFlag(FLAGS_listen);
   line.port_file = absl::GetFlag(FLAGS_port_file);
   if (line.command == "echo_server" && line.port_file.empty()) {
-    return absl::InvalidArgumentError("echo_server needs --port_file=FILE");
+    return absl::InvalidArgumentError("echo_server needs --port-file=FILE");
+  }
+  if (!absl::StartsWith(line.listen, "unix:")) {
+    if (const absl::Status address = CheckHostPort(line.listen); !address.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--listen ", address.message()));
+    }
   }
   const std::string backend = absl::GetFlag(FLAGS_backend);
   line.kernel = {.backend = backend.empty() ? "cpu" : backend,

@@ -19,6 +19,7 @@
 namespace gdn::bench {
 
 struct CommandLine {
+  std::string help;     // the text of --help, which then is all that is to be done; "": it was not asked for
   std::string command;  // "kernel", "serve", "schedule", "state", "prefix", "drift" or "echo_server"
   KernelBenchOptions kernel;
   ScheduleBenchOptions schedule;
@@ -36,9 +37,7 @@ struct CommandLine {
 // made --json=-.
 std::vector<std::string> NormalizeArguments(const std::vector<std::string>& arguments);
 
-// INVALID_ARGUMENT, saying what to do, for a missing or unknown command and for a bad value. An unknown flag ends the
-// process, as do
-// --help and --version.
+// INVALID_ARGUMENT, saying what to do, for a missing or unknown command or flag and for a bad value.
 absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv);
 
 }  // namespace gdn::bench

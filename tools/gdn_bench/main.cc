@@ -1,9 +1,13 @@
 // gdn_bench: see --help and docs/benchmarks.md.
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/error.h"
+#include "base/output_file.h"
 #include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "tools/gdn_bench/drift_bench.h"
@@ -20,32 +24,44 @@
 namespace gdn::bench {
 namespace {
 
-absl::Status Publish(const std::string& table, const nlohmann::ordered_json& json, const std::string& path) {
-  std::fputs(table.c_str(), path == "-" ? stderr : stdout);
-  return path.empty() ? absl::OkStatus() : WriteJson(json, path);
+// Where the results go. The file of --json is opened before anything is measured.
+struct Results {
+  std::string json;                // as the flag says
+  std::optional<OutputFile> file;  // none: there is no --json, or it is stdout
+};
+
+absl::Status Publish(const std::string& table, const nlohmann::ordered_json& json, Results& to) {
+  std::fputs(table.c_str(), to.json == "-" ? stderr : stdout);
+  return to.json.empty() ? absl::OkStatus() : WriteJson(json, to.file.has_value() ? &*to.file : nullptr);
 }
 
 absl::Status Run(const CommandLine& line) {
   if (line.command == "echo_server") return RunEchoServer(line.listen, line.port_file, line.serve.secure);
+  Results results{.json = line.json, .file = {}};
+  if (!line.json.empty() && line.json != "-") {
+    absl::StatusOr<OutputFile> file = OutputFile::Create(line.json);
+    if (!file.ok()) return WithPrefix(file.status(), "--json");
+    results.file.emplace(*std::move(file));
+  }
   if (line.command == "serve") {
     GDN_ASSIGN_OR_RETURN(const ServeReport report, RunServeBench(line.serve));
-    return Publish(ServeTable(report), ServeJson(report), line.json);
+    return Publish(ServeTable(report), ServeJson(report), results);
   }
   if (line.command == "schedule") {
     const std::vector<ScheduleCase> cases = RunScheduleBench(line.schedule);
-    return Publish(ScheduleTable(cases), ScheduleJson(cases), line.json);
+    return Publish(ScheduleTable(cases), ScheduleJson(cases), results);
   }
   if (line.command == "drift") {
     GDN_ASSIGN_OR_RETURN(const std::vector<DriftRow> rows, RunDriftBench(line.drift));
-    return Publish(DriftTable(rows), DriftJson(rows), line.json);
+    return Publish(DriftTable(rows), DriftJson(rows), results);
   }
   if (line.command == "state") {
     GDN_ASSIGN_OR_RETURN(const StateReport report, RunStateBench(line.state));
-    return Publish(StateTable(report), StateJson(report), line.json);
+    return Publish(StateTable(report), StateJson(report), results);
   }
   if (line.command == "prefix") {
     GDN_ASSIGN_OR_RETURN(const PrefixReport report, RunPrefixBench(line.prefix));
-    return Publish(PrefixTable(report), PrefixJson(report), line.json);
+    return Publish(PrefixTable(report), PrefixJson(report), results);
   }
   if (line.list) {
     GDN_ASSIGN_OR_RETURN(const auto names, KernelCaseNames(line.kernel));
@@ -53,14 +69,19 @@ absl::Status Run(const CommandLine& line) {
     return absl::OkStatus();
   }
   GDN_ASSIGN_OR_RETURN(const KernelReport report, RunKernelBench(line.kernel));
-  return Publish(KernelTable(report), KernelJson(report), line.json);
+  return Publish(KernelTable(report), KernelJson(report), results);
 }
 
 int Main(int argc, char** argv) {
   const absl::StatusOr<CommandLine> line = ParseCommandLine(argc, argv);
   if (!line.ok()) {
-    std::fprintf(stderr, "gdn_bench: %s\n", std::string(line.status().message()).c_str());
+    std::fprintf(stderr, "gdn_bench: %s\nRun gdn_bench --help for the commands and flags.\n",
+                 std::string(line.status().message()).c_str());
     return 2;
+  }
+  if (!line->help.empty()) {
+    std::fputs(line->help.c_str(), stdout);
+    return 0;
   }
   const absl::Status status = Run(*line);
   if (!status.ok()) {

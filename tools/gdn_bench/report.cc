@@ -1,11 +1,11 @@
 #include "tools/gdn_bench/report.h"
 
 #include <cstdio>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/dtype.h"
+#include "base/status_macros.h"
 
 namespace gdn::bench {
 namespace {
@@ -222,17 +222,14 @@ Json StateJson(const StateReport& report) {
           {"pauses", std::move(pauses)}};
 }
 
-absl::Status WriteJson(const Json& json, const std::string& path) {
+absl::Status WriteJson(const Json& json, OutputFile* file) {
   const std::string text = json.dump(2) + "\n";
-  if (path == "-") {
+  if (file == nullptr) {
     std::fputs(text.c_str(), stdout);
     return absl::OkStatus();
   }
-  std::ofstream file(path, std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) return absl::UnavailableError(absl::StrCat("cannot write --json file '", path, "'"));
-  return absl::OkStatus();
+  GDN_RETURN_IF_ERROR(file->Append(text));
+  return file->Commit();
 }
 
 }  // namespace gdn::bench

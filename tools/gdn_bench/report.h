@@ -3,12 +3,13 @@
 // Thread safety: free functions.
 //
 //   std::fputs(KernelTable(report).c_str(), stdout);
-//   GDN_RETURN_IF_ERROR(WriteJson(KernelJson(report), "bench.json"));
+//   GDN_RETURN_IF_ERROR(WriteJson(KernelJson(report), &file));
 #pragma once
 
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/output_file.h"
 #include "nlohmann/json.hpp"
 #include "tools/gdn_bench/kernel_bench.h"
 #include "tools/gdn_bench/state_bench.h"
@@ -27,7 +28,7 @@ nlohmann::ordered_json SummaryJson(const Summary& summary, double unit);
 // A line; none where the machine was idle.
 std::string BusyWarning(double load_average);
 
-// Indented, with a newline at the end. Path "-" is stdout. UNAVAILABLE where the file cannot be written.
-absl::Status WriteJson(const nlohmann::ordered_json& json, const std::string& path);
+// Indented, with a newline at the end. nullptr is stdout. Commits the file; errors are OutputFile's.
+absl::Status WriteJson(const nlohmann::ordered_json& json, OutputFile* file);
 
 }  // namespace gdn::bench

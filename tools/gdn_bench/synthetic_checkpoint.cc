@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <list>
 #include <random>
 #include <string_view>
@@ -13,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
+#include "base/output_file.h"
 #include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -23,14 +23,6 @@ namespace {
 constexpr uint32_t kSeed = 20240607;
 constexpr size_t kBlock = size_t{1} << 20;  // numbers drawn; larger tensors repeat them
 constexpr float kSmallRange = 0.5f;
-
-absl::Status WriteFile(const std::string& path, std::string_view bytes) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file) return absl::UnavailableError(absl::StrCat("cannot write '", path, "'"));
-  return absl::OkStatus();
-}
 
 std::string ConfigJson(const LayerDims& dims, int layers) {
   return nlohmann::json{{"model_type", "qwen3_5_text"},
@@ -96,8 +88,8 @@ absl::Status WriteSyntheticCheckpoint(const LayerDims& dims, int layers, const s
     }
   }
   GDN_ASSIGN_OR_RETURN(const std::string file, SerializeSafetensors(tensors, {{"format", "pt"}}));
-  GDN_RETURN_IF_ERROR(WriteFile(folder + "/model.safetensors", file));
-  return WriteFile(folder + "/config.json", ConfigJson(dims, layers));
+  GDN_RETURN_IF_ERROR(WriteOutputFile(folder + "/model.safetensors", file));
+  return WriteOutputFile(folder + "/config.json", ConfigJson(dims, layers));
 }
 
 }  // namespace gdn::bench

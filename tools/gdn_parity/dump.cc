@@ -1,11 +1,16 @@
 #include "tools/gdn_parity/dump.h"
 
-#include <fstream>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/output_file.h"
 #include "base/safetensors.h"
 #include "base/status_macros.h"
 
@@ -25,7 +30,20 @@ DumpState& State() {
 
 }  // namespace
 
-void SetDumpDirectory(std::string directory) { State().directory = std::move(directory); }
+absl::Status SetDumpDirectory(std::string directory) {
+  std::error_code error;
+  if (!directory.empty() && !std::filesystem::is_directory(directory, error)) {
+    const bool link = std::filesystem::is_symlink(std::filesystem::symlink_status(directory, error));
+    return absl::InvalidArgumentError(absl::StrCat("--dump is '", directory, "', which is ",
+                                                   link ? "a symbolic link to no folder; make the folder that it names"
+                                                        : "not a folder; make it first: mkdir -p " + directory));
+  }
+  if (!directory.empty() && faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--dump is '", directory, "', a folder that cannot be written to"));
+  }
+  State().directory = std::move(directory);
+  return absl::OkStatus();
+}
 
 bool Dumping() { return !State().directory.empty(); }
 
@@ -49,11 +67,7 @@ absl::Status Dump(const std::string& op, const Attributes& attributes, const std
   GDN_ASSIGN_OR_RETURN(const std::string content, SerializeSafetensors(named, metadata));
   const std::string path =
       absl::StrCat(state.directory, "/", absl::StrFormat("%04d-", state.files++), op, ".safetensors");
-  std::ofstream file(path, std::ios::binary);
-  file.write(content.data(), static_cast<std::streamsize>(content.size()));
-  file.close();
-  if (!file) return absl::InternalError(absl::StrCat("cannot write ", path, "; does the directory exist?"));
-  return absl::OkStatus();
+  return WriteOutputFile(path, content);
 }
 
 }  // namespace gdn::parity

@@ -4,7 +4,7 @@
 //
 // Off until a directory is set. Thread safety: for one thread. Ownership: the directory must exist.
 //
-//   SetDumpDirectory(absl::GetFlag(FLAGS_dump));  // main
+//   GDN_RETURN_IF_ERROR(SetDumpDirectory(absl::GetFlag(FLAGS_dump)));  // main
 //   SetDumpRow(c.suite, c.test, c.shape, c.tolerance);  // before a case runs
 //   GDN_RETURN_IF_ERROR(Dump("l2norm", {{"epsilon", "1e-06"}}, {{"in.x", {n, width}, x}, {"out.y", {n, width}, y}}));
 #pragma once
@@ -27,8 +27,8 @@ struct DumpTensor {
   std::vector<float> values;
 };
 
-// Empty: off.
-void SetDumpDirectory(std::string directory);
+// Empty: off. INVALID_ARGUMENT if it is not a folder that can be written to.
+absl::Status SetDumpDirectory(std::string directory);
 bool Dumping();
 // What the rows dumped from here on belong to.
 void SetDumpRow(const std::string& suite, const std::string& test, const std::string& shape, double tolerance);

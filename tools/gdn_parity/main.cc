@@ -2,16 +2,18 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/flags/command_flags.h"
 #include "base/standard_streams.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
@@ -48,17 +50,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeNamedBackend(const std::string& nam
 }
 
 int UsageError(const absl::Status& status) {
-  std::cerr << "gdn_parity: " << std::string(status.message()) << "\n";
+  std::cerr << "gdn_parity: " << std::string(status.message()) << "\nRun gdn_parity --help for the flags.\n";
   return kExitUsage;
-}
-
-// --wave-width is --wave_width.
-void NormalizeFlagNames(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    if (argv[i][0] != '-') continue;
-    char* name = argv[i] + std::strspn(argv[i], "-");
-    std::replace(name, name + std::strcspn(name, "="), '-', '_');
-  }
 }
 
 // For backends made from here on.
@@ -75,16 +68,23 @@ absl::Status ChooseWaveWidth(int lanes) {
 }
 
 int Main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "compares every operator of a backend with its float64 reference, on random inputs.\n"
+  constexpr std::string_view kUsage =
+      "gdn_parity compares every operator of a backend with its float64 reference, on random inputs.\n"
       "  gdn_parity --backend=cpu [--suite S] [--test NAME] [--phase N] [--seed N] [--slow] [--list]\n"
       "Prints a row a case, with max|d|/max|reference| and the relative norm error, each beside its tolerance, and "
       "\"N passed, M failed, S not offered by this backend\".\n"
-      "Exit status: 0 all passed, 1 some failed, 2 no such suite, test, phase or backend.");
-  NormalizeFlagNames(argc, argv);
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  if (rest.size() > 1)
-    return UsageError(absl::InvalidArgumentError(absl::StrCat("unexpected argument '", rest[1], "'")));
+      "Exit status: 0 all passed, 1 some failed, 2 no such flag, suite, test, phase or backend.";
+  const auto ours = [](const absl::CommandLineFlag& flag) { return absl::StrContains(flag.Filename(), "gdn_parity/"); };
+  const absl::StatusOr<CommandFlags> line = SetFlags({argv + 1, argv + argc}, ours);
+  if (!line.ok()) return UsageError(line.status());
+  if (line->help) {
+    std::cout << kUsage << "\n\nFlags:\n" << FlagsHelp(ours);
+    return 0;
+  }
+  if (line->version) return UsageError(absl::InvalidArgumentError("unknown flag --version"));
+  if (!line->positional.empty()) {
+    return UsageError(absl::InvalidArgumentError(absl::StrCat("unexpected argument '", line->positional[0], "'")));
+  }
 
   auto cases =
       SelectCases(AllCases(), absl::GetFlag(FLAGS_suite), absl::GetFlag(FLAGS_test), absl::GetFlag(FLAGS_phase));
@@ -99,9 +99,9 @@ int Main(int argc, char** argv) {
   if (const absl::Status status = ChooseWaveWidth(absl::GetFlag(FLAGS_wave_width)); !status.ok()) {
     return UsageError(status);
   }
+  if (const absl::Status status = SetDumpDirectory(absl::GetFlag(FLAGS_dump)); !status.ok()) return UsageError(status);
   const auto backend = MakeNamedBackend(absl::GetFlag(FLAGS_backend));
   if (!backend.ok()) return UsageError(backend.status());
-  SetDumpDirectory(absl::GetFlag(FLAGS_dump));
   return RunCases(*cases, **backend, absl::GetFlag(FLAGS_seed), std::cout).failed == 0 ? 0 : kExitFailed;
 }
 

@@ -9,10 +9,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/error.h"
+#include "base/flags/command_flags.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "tools/gdnctl/completion.h"
@@ -41,19 +41,11 @@ bool Takes(const Command& command, std::string_view flag) {
          std::find(command.flags.begin(), command.flags.end(), flag) != command.flags.end();
 }
 
-void AppendFlag(std::string_view name, std::string* text) {
-  const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(AbslView(name));
-  const std::string default_value = flag->DefaultValue();
-  absl::StrAppendFormat(
-      text, "  --%-24s %s%s\n", name, flag->Help(),
-      default_value.empty() || default_value == "false" ? "" : StrCat(" Default: ", default_value, "."));
-}
-
 std::string Usage(const std::vector<Command>& commands) {
   std::string text = StrCat("Usage: gdnctl COMMAND [--flag=value ...]\n\n", kIntroduction, "\nCommands:\n");
   for (const Command& command : commands) absl::StrAppendFormat(&text, "  %-18s %s\n", command.name, command.summary);
   text += "\nFlags of every command:\n";
-  for (const std::string_view flag : kCommonFlags) AppendFlag(flag, &text);
+  for (const std::string_view flag : kCommonFlags) text += FlagHelp(*absl::FindCommandLineFlag(AbslView(flag)));
   return StrCat(text, "\n'gdnctl COMMAND --help' tells more; source <(gdnctl completion bash) completes them. ",
                 kExitCodes);
 }
@@ -62,8 +54,8 @@ std::string Usage(const Command& command) {
   std::string text = StrCat("Usage: gdnctl ", command.name, command.flags.empty() ? "" : " [--flag=value ...]",
                             command.arguments.empty() ? "" : " ", command.arguments, "\n\n", command.summary, ".\n",
                             command.details.empty() ? "" : "\n", command.details, "\nFlags:\n");
-  for (const std::string_view flag : command.flags) AppendFlag(flag, &text);
-  for (const std::string_view flag : kCommonFlags) AppendFlag(flag, &text);
+  for (const std::string_view flag : command.flags) text += FlagHelp(*absl::FindCommandLineFlag(AbslView(flag)));
+  for (const std::string_view flag : kCommonFlags) text += FlagHelp(*absl::FindCommandLineFlag(AbslView(flag)));
   return StrCat(text, "\n", kExitCodes);
 }
 
@@ -78,62 +70,6 @@ const Command* FindCommand(const std::vector<Command>& commands, const std::vect
     }
   }
   return found;
-}
-
-struct ParsedArguments {
-  std::vector<std::string> positional;
-  bool help = false;
-};
-
-// Sets the command's flags. absl::ParseCommandLine would take every flag of the program for every command, and exit
-// with 1.
-absl::StatusOr<ParsedArguments> ParseFlags(const Command& command, const std::vector<std::string>& arguments,
-                                           size_t first) {
-  ParsedArguments parsed;
-  for (size_t i = first; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "--") {
-      parsed.positional.insert(parsed.positional.end(), arguments.begin() + static_cast<ptrdiff_t>(i) + 1,
-                               arguments.end());
-      break;
-    }
-    if (argument == "--help" || argument == "-h") {
-      parsed.help = true;
-      continue;
-    }
-    if (!absl::StartsWith(argument, "-") || argument == "-") {
-      parsed.positional.push_back(argument);
-      continue;
-    }
-    const std::string body = argument.substr(absl::StartsWith(argument, "--") ? 2 : 1);
-    const std::pair<std::string, std::string> parts = absl::StrSplit(body, absl::MaxSplits('=', 1));
-    const bool has_value = absl::StrContains(argument, '=');
-    std::string name = absl::StrReplaceAll(parts.first, {{"-", "_"}});
-    std::string value = parts.second;
-    if (!has_value && absl::StartsWith(name, "no") && Takes(command, name.substr(2)) &&
-        absl::FindCommandLineFlag(name.substr(2))->IsOfType<bool>()) {
-      name = name.substr(2);
-      value = "false";
-    } else if (!Takes(command, name)) {
-      return UsageError(StrCat("unknown flag --", name));
-    } else if (!has_value) {
-      if (absl::FindCommandLineFlag(name)->IsOfType<bool>()) {
-        value = "true";
-      } else if (i + 1 < arguments.size()) {
-        value = arguments[++i];
-      } else {
-        return UsageError(StrCat("flag --", name, " needs a value"));
-      }
-    }
-    std::string error;
-    if (!absl::FindCommandLineFlag(name)->ParseFrom(value, &error)) {
-      return UsageError(StrCat("flag --", name, " does not take '", value, "'", error.empty() ? "" : ": ", error));
-    }
-  }
-  if (command.arguments.empty() && !parsed.positional.empty()) {
-    return UsageError(StrCat("unexpected argument '", parsed.positional[0], "'"));
-  }
-  return parsed;
 }
 
 // "models/" or "sessions/" before a bare id.
@@ -166,7 +102,8 @@ absl::Status UsageError(std::string_view message) {
 }
 
 int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
-  if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help")) {
+  if (!arguments.empty() &&
+      (arguments[0] == "--help" || arguments[0] == "-help" || arguments[0] == "-h" || arguments[0] == "help")) {
     absl::PrintF("%s", Usage(commands));
     return kExitOk;
   }
@@ -194,14 +131,22 @@ int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::
                                                       : StrCat("'", arguments[0], "' is one of ", alternatives)));
   }
   const size_t words = static_cast<size_t>(std::count(command->name.begin(), command->name.end(), ' ')) + 1;
-  const absl::StatusOr<ParsedArguments> parsed = ParseFlags(*command, arguments, words);
-  if (!parsed.ok()) return Report(command->name, parsed.status());
-  if (parsed->help) {
+  const absl::StatusOr<CommandFlags> line =
+      SetFlags({arguments.begin() + static_cast<std::ptrdiff_t>(words), arguments.end()},
+               [command](const absl::CommandLineFlag& flag) {
+                 return Takes(*command, {flag.Name().data(), flag.Name().size()});
+               });
+  if (!line.ok()) return Report(command->name, UsageError(StrCat(line.status().message())));
+  if (line->help) {
     absl::PrintF("%s", Usage(*command));
     return kExitOk;
   }
+  if (line->version) return Report(command->name, UsageError("unknown flag --version; gdnctl info prints versions"));
+  if (command->arguments.empty() && !line->positional.empty()) {
+    return Report(command->name, UsageError(StrCat("unexpected argument '", line->positional[0], "'")));
+  }
   if (absl::Status status = PrepareConnection(); !status.ok()) return Report(command->name, status);
-  const absl::StatusOr<int> exit_code = command->run(parsed->positional);
+  const absl::StatusOr<int> exit_code = command->run(line->positional);
   return exit_code.ok() ? *exit_code : Report(command->name, exit_code.status());
 }
 

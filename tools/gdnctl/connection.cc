@@ -6,7 +6,9 @@
 #include "absl/flags/flag.h"
 #include "absl/time/time.h"
 #include "base/error.h"
+#include "base/host_port.h"
 #include "base/status_macros.h"
+#include "base/string_cat.h"
 #include "client/cpp/client_tls.h"
 #include "client/cpp/token_file.h"
 #include "tools/gdnctl/command.h"
@@ -53,6 +55,12 @@ absl::StatusOr<std::string> TokenFileByFlags() {
 }  // namespace
 
 absl::Status PrepareConnection() {
+  if (const absl::Status target = CheckTarget(absl::GetFlag(FLAGS_target)); !target.ok()) {
+    return UsageError(StrCat("--target ", target.message()));
+  }
+  if (absl::GetFlag(FLAGS_timeout) <= absl::ZeroDuration()) {
+    return UsageError("--timeout is 0 or negative, expected a time such as 500ms or 2m, or inf for none");
+  }
   GDN_ASSIGN_OR_RETURN(ByFlags().token_file, TokenFileByFlags());
   const ClientTls tls{.ca = absl::GetFlag(FLAGS_tls_ca),
                       .certificate = absl::GetFlag(FLAGS_tls_cert),

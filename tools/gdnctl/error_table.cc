@@ -14,12 +14,14 @@ namespace gdn {
 namespace {
 
 constexpr double kNotCompared = -1;
+constexpr double kSkipped = -2;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kColumnWidth = 12;
 
 double Effective(double error) { return error == kNotCompared ? kInfinity : error; }
 
 std::string FormatCell(double error, double tolerance) {
+  if (error == kSkipped) return absl::StrFormat("%*s ", kColumnWidth - 1, "-");
   if (error == kNotCompared) return absl::StrFormat("%*s!", kColumnWidth - 1, "missing");
   return absl::StrFormat("%*s%c", kColumnWidth - 1, absl::StrFormat("%.1e", error), error <= tolerance ? ' ' : '!');
 }
@@ -47,11 +49,18 @@ void ErrorTable::Record(int32_t layer, size_t path, double error) {
   const auto found = std::find(layers_.begin(), layers_.end(), layer);
   assert(found != layers_.end() && path < paths_.size());
   double& cell = errors_[static_cast<size_t>(found - layers_.begin()) * paths_.size() + path];
+  if (error == kSkipped) {
+    cell = error;
+    return;
+  }
   cell = std::max(cell, std::isnan(error) ? kInfinity : error);
 }
 
+void ErrorTable::Skip(int32_t layer, size_t path) { Record(layer, path, kSkipped); }
+
 ErrorTable::Cell ErrorTable::Worst() const {
-  Cell worst{.layer = -1, .path = "", .error = errors_.empty() ? kInfinity : kNotCompared};
+  const bool nothing = std::ranges::all_of(errors_, [](double error) { return error == kSkipped; });
+  Cell worst{.layer = -1, .path = "", .error = nothing ? kInfinity : kNotCompared};
   for (size_t i = 0; i < errors_.size(); ++i) {
     if (Effective(errors_[i]) > worst.error) {
       worst = {layers_[i / paths_.size()], paths_[i % paths_.size()], Effective(errors_[i])};
@@ -75,10 +84,10 @@ std::string ErrorTable::Format(double tolerance) const {
   std::string text = StrCat(first, "\n", second, absl::StrFormat("%*s", kColumnWidth - 1, "worst"), "\n");
 
   const auto worse = [](double a, double b) { return Effective(a) < Effective(b) ? b : a; };
-  std::vector<double> columns(paths_.size() + 1, 0.0);
+  std::vector<double> columns(paths_.size() + 1, kSkipped);
   for (size_t row = 0; row < layers_.size(); ++row) {
     absl::StrAppendFormat(&text, "%5d", layers_[row]);
-    double worst = 0;
+    double worst = kSkipped;
     for (size_t path = 0; path < paths_.size(); ++path) {
       const double error = errors_[row * paths_.size() + path];
       text += FormatCell(error, tolerance);

@@ -30,6 +30,9 @@ class ErrorTable {
   // of the paths.
   void Record(int32_t layer, size_t path, double error);
 
+  // Says that there is nothing to compare a cell with: it is shown as "-" and counts for nothing.
+  void Skip(int32_t layer, size_t path);
+
   struct Cell {
     int32_t layer = 0;
     std::string path;
@@ -38,7 +41,7 @@ class ErrorTable {
   // The largest error; the first in row order among equals.
   Cell Worst() const;
 
-  // Whether every cell was compared and is at most `tolerance`.
+  // Whether every cell that was not skipped was compared and is at most `tolerance`.
   bool Within(double tolerance) const;
 
   // A header, a line a layer and a last line and column with the worst of each; what is above `tolerance` is marked
@@ -51,7 +54,7 @@ class ErrorTable {
  private:
   std::vector<int32_t> layers_;
   std::vector<std::string> paths_;
-  std::vector<double> errors_;  // [layers, paths]; negative: not compared
+  std::vector<double> errors_;  // [layers, paths]; negative: not compared, or skipped
 };
 
 }  // namespace gdn

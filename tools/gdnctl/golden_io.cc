@@ -42,6 +42,13 @@ std::set<int32_t> LayersOf(const SafetensorsFile& file) {
   return layers;
 }
 
+// A recording of a GGUF file has states in that file's order of heads and, under this name, in the order that servers
+// keep.
+std::string StateName(const SafetensorsFile& file, const std::string& name) {
+  const std::string ordered = name + "_hf_order";
+  return file.Contains(ordered) ? ordered : name;
+}
+
 absl::StatusOr<GoldenLayer> ReadLayer(const SafetensorsFile& file, int32_t layer, int64_t decode_steps) {
   const std::string prefix = StrCat("layer.", layer, ".");
   GoldenLayer golden;
@@ -57,10 +64,13 @@ absl::StatusOr<GoldenLayer> ReadLayer(const SafetensorsFile& file, int32_t layer
     golden.decode_in.push_back(std::move(in));
     golden.decode_out.push_back(std::move(out));
   }
-  GDN_ASSIGN_OR_RETURN(golden.whole_in, Read(file, prefix + "whole.in", {batch, -1, hidden}));
-  GDN_ASSIGN_OR_RETURN(golden.whole_out, Read(file, prefix + "whole.out", golden.whole_in.shape));
-  GDN_ASSIGN_OR_RETURN(golden.conv_state, Read(file, prefix + "conv_state", {batch, -1, -1}));
-  GDN_ASSIGN_OR_RETURN(golden.recurrent_state, Read(file, prefix + "recurrent_state", {batch, -1, -1, -1}));
+  if (file.Contains(prefix + "whole.in") || file.Contains(prefix + "whole.out")) {
+    GDN_ASSIGN_OR_RETURN(golden.whole_in, Read(file, prefix + "whole.in", {batch, -1, hidden}));
+    GDN_ASSIGN_OR_RETURN(golden.whole_out, Read(file, prefix + "whole.out", golden.whole_in.shape));
+  }
+  GDN_ASSIGN_OR_RETURN(golden.conv_state, Read(file, StateName(file, prefix + "conv_state"), {batch, -1, -1}));
+  GDN_ASSIGN_OR_RETURN(golden.recurrent_state,
+                       Read(file, StateName(file, prefix + "recurrent_state"), {batch, -1, -1, -1}));
   return golden;
 }
 
@@ -94,20 +104,17 @@ absl::StatusOr<GoldenIo> ReadGoldenIo(const std::string& path) {
   io.batch = first.prefill_in.shape[0];
   io.prompt_tokens = first.prefill_in.shape[1];
   io.hidden_size = first.prefill_in.shape[2];
-  io.whole_tokens = first.whole_in.shape[1];
-  if (io.batch < 1 || io.prompt_tokens < 1 || io.whole_tokens < 1 || io.hidden_size < 1) {
-    return absl::InvalidArgumentError(StrCat("'", path, "' records no tokens: prefill.in has shape ",
-                                             ShapeToString(first.prefill_in.shape), ", whole.in ",
-                                             ShapeToString(first.whole_in.shape)));
+  if (io.batch < 1 || io.prompt_tokens < 1 || io.hidden_size < 1) {
+    return absl::InvalidArgumentError(
+        StrCat("'", path, "' records no tokens: prefill.in has shape ", ShapeToString(first.prefill_in.shape)));
   }
   for (const GoldenLayer& golden : io.layers) {
     const std::string prefix = StrCat("layer.", golden.layer, ".");
     if (golden.prefill_in.shape != first.prefill_in.shape) {
       return Unfit(prefix + "prefill.in", "has another shape than that of the first layer");
     }
-    if (golden.whole_in.shape != first.whole_in.shape) {
-      return Unfit(prefix + "whole.in", "has another shape than that of the first layer");
-    }
+    if (!golden.has_whole()) continue;
+    if (golden.whole_in.shape[1] < 1) return Unfit(prefix + "whole.in", "records no tokens");
   }
   return io;
 }

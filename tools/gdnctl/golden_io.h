@@ -3,7 +3,9 @@
 // Tensors of layer L, for a batch of B sequences: `layer.L.prefill.in`, `.out` [B, T, D]; `layer.L.decode.S.in`, `.out`
 // [B, 1, D] for steps S = 0, 1, ..; `layer.L.whole.in`, `.out` [B, T', D], one pass over a whole sequence; after the
 // last step `layer.L.conv_state` [B, C, n] (newest column last, n >= W - 1) and `layer.L.recurrent_state` [B, HV, K,
-// V]. Other tensors are not looked at.
+// V]. A layer may lack `whole`. If there are `layer.L.conv_state_hf_order` and `layer.L.recurrent_state_hf_order`, as
+// for GGUF files whose heads are in another order, they are compared in place of the two. Other tensors are not looked
+// at.
 // Thread safety: plain values once read. Ownership: everything is copied out of the file.
 //
 //   GDN_ASSIGN_OR_RETURN(GoldenIo io, ReadGoldenIo("io.safetensors"));
@@ -33,16 +35,17 @@ struct GoldenLayer {
   int32_t layer = 0;
   GoldenTensor prefill_in, prefill_out;             // [B, T, D]
   std::vector<GoldenTensor> decode_in, decode_out;  // each [B, 1, D]
-  GoldenTensor whole_in, whole_out;                 // [B, T', D]
+  GoldenTensor whole_in, whole_out;                 // [B, T', D]; empty if the layer's whole pass is not recorded
   GoldenTensor conv_state;                          // [B, C, n]
   GoldenTensor recurrent_state;                     // [B, HV, K, V]
+
+  bool has_whole() const { return !whole_in.shape.empty(); }
 };
 
 struct GoldenIo {
   int64_t batch = 0;          // B
   int64_t prompt_tokens = 0;  // T
   int64_t decode_steps = 0;
-  int64_t whole_tokens = 0;         // T'
   int64_t hidden_size = 0;          // D
   std::vector<GoldenLayer> layers;  // ascending by layer, at least one
 };

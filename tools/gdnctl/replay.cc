@@ -98,6 +98,10 @@ class Replayer {
       GDN_RETURN_IF_ERROR(Path(layer, kPrefillStreamed, [&] { return PrefillStreamed(layer, streamed); }));
       GDN_RETURN_IF_ERROR(Path(layer, kDecodeUnary, [&] { return DecodeUnary(layer, unary); }));
       GDN_RETURN_IF_ERROR(Path(layer, kDecodeStreamed, [&] { return DecodeStreamed(layer, streamed); }));
+      if (!layer.has_whole()) {
+        table_.Skip(layer.layer, kWhole);
+        continue;
+      }
       GDN_RETURN_IF_ERROR(
           Path(layer, kWhole, [&] { return PrefillUnary(layer, kWhole, layer.whole_in, layer.whole_out, whole); }));
     }

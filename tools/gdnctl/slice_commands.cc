@@ -4,11 +4,13 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/output_file.h"
 #include "base/status_macros.h"
+#include "base/string_cat.h"
 #include "state_store/state_file/head_slices.h"
 #include "tools/gdnctl/commands.h"
-#include "tools/gdnctl/output_file.h"
 #include "tools/gdnctl/print.h"
 
 ABSL_DECLARE_FLAG(std::string, out);
@@ -32,8 +34,9 @@ absl::StatusOr<int> RunSlice(const std::vector<std::string>& paths) {
   if (absl::GetFlag(FLAGS_out).empty()) return UsageError("--out is needed");
   GDN_ASSIGN_OR_RETURN(const HeadSlice heads, ParseHeadSlice(absl::GetFlag(FLAGS_heads)));
   GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(paths[0]));
-  GDN_ASSIGN_OR_RETURN(const std::string sliced, SliceStateFile(file.bytes(), heads));
-  GDN_RETURN_IF_ERROR(Write(sliced));
+  const absl::StatusOr<std::string> sliced = SliceStateFile(file.bytes(), heads);
+  if (!sliced.ok()) return WithPrefix(sliced.status(), StrCat("'", paths[0], "'"));
+  GDN_RETURN_IF_ERROR(Write(*sliced));
   return kExitOk;
 }
 

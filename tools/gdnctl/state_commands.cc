@@ -4,12 +4,13 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "base/dtype.h"
+#include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/output_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/tensor_codec.h"
 #include "tools/gdnctl/commands.h"
-#include "tools/gdnctl/output_file.h"
 #include "tools/gdnctl/print.h"
 #include "tools/gdnctl/progress.h"
 #include "tools/gdnctl/state_file.h"
@@ -76,7 +77,9 @@ absl::StatusOr<int> RunImport(const std::vector<std::string>&) {
   } else if (!spec.empty()) {
     GDN_ASSIGN_OR_RETURN(*target.mutable_operator_(), ParseOperatorSpec(spec));
   } else {
-    GDN_ASSIGN_OR_RETURN(const StateFileReport report, InspectStateFile(file.bytes()));
+    const absl::StatusOr<StateFileReport> inspected = InspectStateFile(file.bytes());
+    if (!inspected.ok()) return WithPrefix(inspected.status(), StrCat("'", absl::GetFlag(FLAGS_in), "'"));
+    const StateFileReport& report = *inspected;
     std::vector<v1::Model> models;
     if (report.dims.conv_width() > 0) {
       GDN_ASSIGN_OR_RETURN(models, client->ListModels());
@@ -92,7 +95,9 @@ absl::StatusOr<int> RunImport(const std::vector<std::string>&) {
     CallOptions call;
     call.affinity = target.affinity();
     call.progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); };
-    GDN_ASSIGN_OR_RETURN(session, client->ImportState(target, file.bytes(), call));
+    absl::StatusOr<v1::Session> imported = client->ImportState(target, file.bytes(), call);
+    if (!imported.ok()) return WithPrefix(imported.status(), StrCat("'", absl::GetFlag(FLAGS_in), "'"));
+    session = *std::move(imported);
   }
   absl::PrintF("%s: %s of state from '%s'\n", session.name(), FormatBytes(session.state_bytes()),
                absl::GetFlag(FLAGS_in));

@@ -1,5 +1,7 @@
 // gdnctl state inspect, gdnctl state watch.
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -7,12 +9,13 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/output_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "nlohmann/json.hpp"
 #include "tools/gdnctl/commands.h"
-#include "tools/gdnctl/output_file.h"
 #include "tools/gdnctl/print.h"
 #include "tools/gdnctl/state_file.h"
 
@@ -79,7 +82,9 @@ absl::StatusOr<int> RunInspect(const std::vector<std::string>& files) {
   if (files.empty() && sessions.empty()) return UsageError("a FILE or --session is needed");
   for (const std::string& path : files) {
     GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-    GDN_ASSIGN_OR_RETURN(const StateFileReport report, InspectStateFile(file.bytes()));
+    const absl::StatusOr<StateFileReport> inspected = InspectStateFile(file.bytes());
+    if (!inspected.ok()) return WithPrefix(inspected.status(), StrCat("'", path, "'"));
+    const StateFileReport& report = *inspected;
     if (absl::GetFlag(FLAGS_json)) {
       absl::PrintF("%s\n", JsonOf(report));
     } else {
@@ -138,6 +143,14 @@ absl::StatusOr<int> RunWatch(const std::vector<std::string>&) {
   }
   if (mkdir(out.c_str(), 0777) != 0 && errno != EEXIST) {
     return absl::ErrnoToStatus(errno, AbslView(StrCat("cannot make the folder '", out, "'")));
+  }
+  struct stat found {};
+  if (stat(out.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) {
+    return absl::FailedPreconditionError(
+        StrCat("--out is '", out, "', which is not a folder, nor a symbolic link to one; name a folder"));
+  }
+  if (faccessat(AT_FDCWD, out.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    return absl::ErrnoToStatus(errno, AbslView(StrCat("cannot write in the folder '", out, "'")));
   }
   request.set_every_tokens(absl::GetFlag(FLAGS_every_tokens));
   if (every > absl::ZeroDuration()) {

@@ -4,6 +4,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/output_file.h"
 #include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -11,7 +12,6 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "tools/gdnctl/commands.h"
-#include "tools/gdnctl/output_file.h"
 
 ABSL_FLAG(int32_t, layer, 0, "Layer index: one of the model's GDN layers.");
 ABSL_FLAG(std::string, in, "", "Safetensors file to read.");
@@ -82,13 +82,29 @@ absl::Status FillRequest(Request* request) {
   return SetInput(file, request);
 }
 
-absl::Status WriteOutput(const v1::Tensor& output, const std::string& token_counts) {
+// Opens --out, so that a step whose output cannot be written is not taken.
+template <typename Request>
+absl::StatusOr<OutputFile> OpenOutput(const Request& request) {
+  constexpr int64_t kHeaderBytes = 4096;
+  constexpr int64_t kWidened = 2;  // F32 asked for a 16-bit input
+  GDN_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(absl::GetFlag(FLAGS_out)));
+  GDN_RETURN_IF_ERROR(file.Reserve(static_cast<int64_t>(request.ByteSizeLong()) * kWidened + kHeaderBytes));
+  return file;
+}
+
+absl::Status WriteOutput(const v1::Tensor& output, const std::string& token_counts, OutputFile& file) {
   GDN_ASSIGN_OR_RETURN(const TensorView view, ViewTensor(output));
   GDN_ASSIGN_OR_RETURN(const std::string bytes,
                        SerializeSafetensors({{"output", view}}, {{"token_counts", token_counts}}));
-  GDN_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(absl::GetFlag(FLAGS_out)));
-  GDN_RETURN_IF_ERROR(file.Append(bytes));
-  return file.Commit();
+  absl::Status status = file.Append(bytes);
+  if (status.ok()) status = file.Commit();
+  if (status.ok()) return status;
+  return absl::Status(
+      status.code(),
+      AbslView(StrCat(status.message(), "; the step has been taken, token counts are ", token_counts,
+                      absl::GetFlag(FLAGS_request_id).empty()
+                          ? ", and its output is lost; with a --request-id it could be asked for again"
+                          : "; run the command again with the same --request-id and another --out for its output")));
 }
 
 absl::StatusOr<int> RunPrefill(const std::vector<std::string>&) {
@@ -98,8 +114,9 @@ absl::StatusOr<int> RunPrefill(const std::vector<std::string>&) {
     request.set_expected_token_count(expected);
   }
   GDN_RETURN_IF_ERROR(FillRequest(&request));
+  GDN_ASSIGN_OR_RETURN(OutputFile file, OpenOutput(request));
   GDN_ASSIGN_OR_RETURN(const v1::PrefillResponse reply, ConnectByFlags()->Prefill(request));
-  GDN_RETURN_IF_ERROR(WriteOutput(reply.output(), StrCat(reply.token_count())));
+  GDN_RETURN_IF_ERROR(WriteOutput(reply.output(), StrCat(reply.token_count()), file));
   absl::PrintF("%s layer %d: output %s in '%s', %d tokens seen, %d us of compute\n", request.session(), request.layer(),
                ShapeToString(reply.output().shape()), absl::GetFlag(FLAGS_out), reply.token_count(),
                reply.compute_time_us());
@@ -118,9 +135,10 @@ absl::StatusOr<int> RunDecode(const std::vector<std::string>&) {
     }
   }
   GDN_RETURN_IF_ERROR(FillRequest(&request));
+  GDN_ASSIGN_OR_RETURN(OutputFile file, OpenOutput(request));
   GDN_ASSIGN_OR_RETURN(const v1::DecodeResponse reply, ConnectByFlags()->Decode(request));
   const std::string counts = absl::StrJoin(reply.token_counts(), ",");
-  GDN_RETURN_IF_ERROR(WriteOutput(reply.output(), counts));
+  GDN_RETURN_IF_ERROR(WriteOutput(reply.output(), counts, file));
   absl::PrintF("%d sessions layer %d: output %s in '%s', %s tokens seen, %d us of compute\n", request.sessions_size(),
                request.layer(), ShapeToString(reply.output().shape()), absl::GetFlag(FLAGS_out), counts,
                reply.compute_time_us());

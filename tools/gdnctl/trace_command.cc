@@ -1,10 +1,12 @@
 // gdnctl trace.
+#include <optional>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "base/output_file.h"
 #include "base/status_macros.h"
 #include "tools/gdnctl/commands.h"
-#include "tools/gdnctl/output_file.h"
 #include "tools/gdnctl/print.h"
 #include "tools/gdnctl/trace_view.h"
 
@@ -19,11 +21,16 @@ absl::StatusOr<int> RunTrace(const std::vector<std::string>&) {
   v1::TraceCallsRequest request;
   request.set_max_calls(absl::GetFlag(FLAGS_calls));
   if (const int32_t keep = absl::GetFlag(FLAGS_keep); keep != -1) request.set_keep(keep);
-  GDN_ASSIGN_OR_RETURN(const v1::TraceCallsResponse traced, ConnectByFlags()->TraceCalls(request));
+  // Opened before --keep can drop calls.
+  std::optional<OutputFile> file;
   if (const std::string path = absl::GetFlag(FLAGS_chrome); !path.empty()) {
-    GDN_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(path));
-    GDN_RETURN_IF_ERROR(file.Append(ChromeTrace(traced)));
-    GDN_RETURN_IF_ERROR(file.Commit());
+    GDN_ASSIGN_OR_RETURN(OutputFile opened, OutputFile::Create(path));
+    file.emplace(std::move(opened));
+  }
+  GDN_ASSIGN_OR_RETURN(const v1::TraceCallsResponse traced, ConnectByFlags()->TraceCalls(request));
+  if (file.has_value()) {
+    GDN_RETURN_IF_ERROR(file->Append(ChromeTrace(traced)));
+    GDN_RETURN_IF_ERROR(file->Commit());
   }
   return Show(traced, [&] {
     absl::PrintF("%s", TraceTables(traced));

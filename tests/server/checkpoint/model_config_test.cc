@@ -1,5 +1,9 @@
 #include "server/checkpoint/model_config.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -353,11 +357,33 @@ TEST(ModelConfig, AnUnknownFieldOfLinearLayersIsRefusedByName) {
 }
 
 TEST(ModelConfig, RefusesWhatIsNotAJsonObject) {
-  for (const char* text : {"", "{", "[]", "3", "null", "{\"model_type\": \"qwen3_next\"", "\xff"}) {
+  for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
+           {"", "the config is not JSON: it is empty"},
+           {"{", "the config is not JSON: line 1, column 2: "},
+           {"[]", "the config is a JSON array, not an object"},
+           {"3", "the config is a JSON number, not an object"},
+           {"null", "the config is a JSON null, not an object"},
+           {"{\"model_type\": \"qwen3_next\"", "unexpected end of input"},
+           {"\xff", "the config is not JSON: line 1, column 1: "},
+           {"{\n  \"a\": 1, // of mine\n}", "line 2, column 11: a comment, which JSON does not have"},
+           {std::string("\xff\xfe{\0}\0", 6), "it is UTF-16 or UTF-32 text, expected UTF-8"},
+           {"version https://git-lfs.github.com/spec/v1\n", "run 'git lfs pull'"}}) {
     const absl::Status status = ParseModelConfig(text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("not a JSON object")) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(words)) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("expected a Hugging Face config.json")) << text;
   }
+}
+
+TEST(ModelConfig, ReadsTheNumbersWithoutDigitsThatPythonWrites) {
+  std::string text = Valid().dump();
+  text.insert(1, R"("initializer_range": NaN, "rope_scaling": {"factor": Infinity, "low": -Infinity},)");
+  EXPECT_TRUE(ParseModelConfig(text).ok()) << ParseModelConfig(text).status();
+  Json json = Valid();
+  json["rms_norm_eps"] = "SET";
+  text = json.dump();
+  text.replace(text.find("\"SET\""), 5, "NaN");
+  EXPECT_THAT(std::string(ParseModelConfig(text).status().message()), HasSubstr("rms_norm_eps"));
 }
 
 TEST(ModelConfig, LongValuesAreCutInMessages) {

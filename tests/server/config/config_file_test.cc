@@ -92,7 +92,8 @@ TEST(ConfigFile, TellsEveryFaultWithItsPlace) {
       {"\nthreads: many", {"f:2:10: threads is 'many', expected a whole number of 32 bits"}},
       {"threads: 99999999999", {"f:1:10: threads is '99999999999', expected a whole number of 32 bits"}},
       {"reflection: 7", {"f:1:13: reflection is '7', expected true or false"}},
-      {"every: 7 parsecs", {"f:1:8: every is '7 parsecs', expected a duration such as 30s, 5m or 0"}},
+      {"every: 7 parsecs",
+       {"f:1:8: every is '7 parsecs', expected a time with its unit, such as 500ms, 30s or 5m, or 0"}},
       {"threads: [1, 2]", {"f:1:10: threads is a list, expected one value"}},
       {"threads: {a: 1}", {"f:1:10: threads is a list, expected one value"}},
       {"listen: [a, [b]]", {"f:1:13: an element that is no text, expected text"}},
@@ -105,7 +106,7 @@ TEST(ConfigFile, TellsEveryFaultWithItsPlace) {
         "f:2:8: an alias (*name), which is not taken; write the value itself"}},
       {"thraeds: 1\nthreads: x\nevery: y",
        {"f:1:1: unknown key 'thraeds', did you mean 'threads'?",
-        "f:3:8: every is 'y', expected a duration such as 30s, 5m or 0",
+        "f:3:8: every is 'y', expected a time with its unit, such as 500ms, 30s or 5m, or 0",
         "f:2:10: threads is 'x', expected a whole number of 32 bits"}},
   };
   for (const Case& c : cases) EXPECT_EQ(FaultsOf(c.text), c.faults) << c.text;
@@ -157,7 +158,8 @@ TEST(ConfigFile, RefusesAFileThatIsNotThere) {
   std::vector<ConfigFault> faults;
   ReadConfig("/nowhere/at/all.yaml", TestKeys(), faults);
   ASSERT_EQ(faults.size(), 1u);
-  EXPECT_EQ(faults[0].ToString("f"), "f: the file of --config cannot be read");
+  EXPECT_EQ(faults[0].ToString("f"),
+            "f: the file of --config: cannot read '/nowhere/at/all.yaml': No such file or directory");
   faults.clear();
   ReadConfig("/", TestKeys(), faults);
   EXPECT_EQ(faults.size(), 1u);

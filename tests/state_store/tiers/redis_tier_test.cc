@@ -240,7 +240,7 @@ TEST_F(RedisTierTest, SaysThatThePasswordsFileIsOfNoUse) {
   const TempFolder folder;
   const std::string file = folder.path() + "/password";
   const auto make = [&] { return RedisTier::Make({.endpoint = "h", .password_file = file}, memory_.host).status(); };
-  EXPECT_THAT(make().message(), HasSubstr("--redis-password-file cannot be read"));
+  EXPECT_THAT(make().message(), HasSubstr("--redis-password-file: cannot read"));
   std::ofstream(file) << "\n";
   EXPECT_THAT(make().message(), HasSubstr("has no password in it"));
 }

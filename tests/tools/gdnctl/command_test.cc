@@ -14,7 +14,6 @@
 #include "tests/support/temp_folder.h"
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
-#include "tools/gdnctl/output_file.h"
 #include "tools/gdnctl/print.h"
 
 ABSL_DECLARE_FLAG(absl::Duration, timeout);
@@ -178,23 +177,6 @@ TEST(FormatRanges, JoinsNeighbours) {
 TEST(FormatBytes, PicksAUnit) {
   EXPECT_EQ(FormatBytes(1023), "1023 B");
   EXPECT_EQ(FormatBytes(64 << 20), "64.0 MiB");
-}
-
-TEST(OutputFile, AppearsOnlyWhenCommitted) {
-  const TempFolder folder;
-  const std::string path = folder.path() + "/file";
-  WriteFile(path, "old");
-  {
-    GDN_ASSERT_OK_AND_ASSIGN(auto file, OutputFile::Create(path));
-    ASSERT_TRUE(file.Append("half").ok());
-  }
-  EXPECT_EQ(ReadFile(path), "old");
-  EXPECT_FALSE(std::ifstream(path + ".partial").good());
-  auto file = OutputFile::Create(path);
-  ASSERT_TRUE(file->Append("whole").ok());
-  ASSERT_TRUE(file->Commit().ok());
-  EXPECT_EQ(ReadFile(path), "whole");
-  EXPECT_EQ(OutputFile::Create("/nonexistent/folder/file").status().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

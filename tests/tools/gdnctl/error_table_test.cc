@@ -81,6 +81,19 @@ TEST_F(ErrorTableTest, AcceptsNoInfiniteTolerance) {
   EXPECT_FALSE(table_.Within(std::nan("")));
 }
 
+TEST(ErrorTable, ASkippedCellCountsForNothingAndIsShownSo) {
+  ErrorTable table({0, 1}, {"prefill unary", "whole"});
+  for (const int32_t layer : {0, 1}) table.Record(layer, 0, 1e-6);
+  table.Record(0, 1, 2e-6);
+  table.Skip(1, 1);
+  EXPECT_TRUE(table.Within(1e-5)) << table.Format(1e-5);
+  EXPECT_EQ(table.Worst().error, 2e-6);
+  EXPECT_THAT(table.Format(1e-5), ::testing::HasSubstr(" - "));
+  ErrorTable nothing({0}, {"whole"});
+  nothing.Skip(0, 0);
+  EXPECT_FALSE(nothing.Within(1e-5));
+}
+
 TEST(ErrorTable, FailsOnWhatWasNotCompared) {
   ErrorTable table({0}, {"prefill unary", "whole"});
   table.Record(0, 0, 0);

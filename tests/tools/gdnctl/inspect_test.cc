@@ -93,7 +93,7 @@ TEST(InspectCommand, PrintsWhatAServerOfSomeHeadsWouldHave) {
 TEST(InspectCommand, RefusesWhatAServerWouldRefuse) {
   const Outcome none = Inspect({"--nojson", "/nowhere"});
   EXPECT_EQ(none.exit_code, kExitFailed);
-  EXPECT_THAT(none.err, HasSubstr("/nowhere/config.json"));
+  EXPECT_THAT(none.err, HasSubstr("'/nowhere' is not there; expected a Hugging Face checkpoint folder"));
   EXPECT_EQ(Inspect({"--nojson"}).exit_code, kExitUsage);
 }
 

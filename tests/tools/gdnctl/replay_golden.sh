@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Serves golden checkpoints on a free loopback port and replays each one's recording through gdnctl.
-# Usage: replay_golden.sh GDN_SERVER GDNCTL CHECKPOINT_DIR...   (each with config.json, model.safetensors, io.safetensors)
+# Usage: replay_golden.sh GDN_SERVER GDNCTL CHECKPOINT...   (folders with config.json, model.safetensors, io.safetensors; X.gguf)
 set -euo pipefail
 
 if (($# < 3)); then
@@ -21,8 +21,14 @@ finish() {
 }
 trap finish EXIT
 
+name_of() {
+  if [[ $1 == *.gguf ]]; then basename "$(dirname "$1")-$(basename "$1" .gguf)"; else basename "$1"; fi
+}
+recording_of() {
+  if [[ $1 == *.gguf ]]; then echo "${1%.gguf}.io.safetensors"; else echo "$1/io.safetensors"; fi
+}
 models=()
-for dir in "$@"; do models+=("--model=$(basename "$dir")=$dir"); done
+for dir in "$@"; do models+=("--model=$(name_of "$dir")=$dir"); done
 "$server" "${models[@]}" --backend=cpu --listen=127.0.0.1:0 --port-file="$work/port" >"$work/log" 2>&1 &
 pid=$!
 for _ in {1..600}; do
@@ -40,7 +46,7 @@ target=127.0.0.1:$(<"$work/port")
 failed=0
 [[ $("$gdnctl" health --target="$target" gdn.v1.GdnService) == SERVING ]] || { echo "not serving" >&2; failed=1; }
 for dir in "$@"; do
-  "$gdnctl" replay --target="$target" --model="$(basename "$dir")" --io="$dir/io.safetensors" --tolerance=1e-5 || failed=1
+  "$gdnctl" replay --target="$target" --model="$(name_of "$dir")" --io="$(recording_of "$dir")" --tolerance=1e-5 || failed=1
 done
 
 # A replay leaves no session behind.
@@ -49,7 +55,7 @@ if "$gdnctl" sessions --target="$target" | grep 'sessions/'; then
   failed=1
 fi
 # It must be able to fail: no server is exact.
-if "$gdnctl" replay --target="$target" --model="$(basename "$1")" --io="$1/io.safetensors" --tolerance=1e-12 >"$work/strict"; then
+if "$gdnctl" replay --target="$target" --model="$(name_of "$1")" --io="$(recording_of "$1")" --tolerance=1e-12 >"$work/strict"; then
   echo "a replay passed at a tolerance that nothing meets" >&2
   failed=1
 fi

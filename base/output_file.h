@@ -1,0 +1,56 @@
+// Writes a file whose path a user gave.
+//
+// A regular file appears under its name only when it is whole: it is written beside its place under another name and
+// then renamed. A symbolic link to a regular file stays, and the file that it leads to is replaced. A device or a pipe
+// is written through: its name stays what it is.
+// Thread safety: for one thread at a time. Ownership: an uncommitted file is removed on destruction.
+//
+//   GDN_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create("state.safetensors"));  // before the work
+//   GDN_RETURN_IF_ERROR(file.Append(bytes));
+//   return file.Commit();
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace gdn {
+
+class OutputFile {
+ public:
+  // Opens the path for writing; what is there stays until Commit. Errors say why it cannot be written: a folder, a
+  // symbolic link to nothing, no permission, a pipe that nobody opens for reading within 10 s.
+  static absl::StatusOr<OutputFile> Create(const std::string& path);
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile& operator=(OutputFile&&) = delete;
+  ~OutputFile();
+
+  // Takes room for `bytes` in a regular file, so that a full file system or a limit shows before the work is done. Does
+  // nothing if the path is written through or the file system cannot reserve.
+  absl::Status Reserve(int64_t bytes);
+  // Writes all of `bytes`. DEADLINE_EXCEEDED if a pipe's reader takes nothing for 60 s.
+  absl::Status Append(std::string_view bytes);
+  // Flushes a regular file to the disk and gives it its name; an existing file is replaced and its mode kept.
+  absl::Status Commit();
+
+ private:
+  OutputFile(std::string path, std::string target, std::string partial, int fd)
+      : path_(std::move(path)), target_(std::move(target)), partial_(std::move(partial)), fd_(fd) {}
+  absl::Status Failed(int error) const;
+  void Close();
+
+  std::string path_;     // as the user gave it, for errors
+  std::string target_;   // the regular file that Commit makes or replaces
+  std::string partial_;  // its name until then; "": the path is written through
+  int fd_;               // -1 once committed, failed or moved from
+  int64_t reserved_ = 0;
+  int64_t written_ = 0;
+};
+
+// Writes a whole file at once: Create, Append and Commit.
+absl::Status WriteOutputFile(const std::string& path, std::string_view bytes);
+
+}  // namespace gdn

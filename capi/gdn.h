@@ -132,7 +132,9 @@ typedef struct gdn_pool_spec {
 /* Bytes of a pool's memory. */
 GDN_API int gdn_pool_bytes(const gdn_pool_spec* spec, size_t* bytes);
 GDN_API int gdn_pool_create(gdn_context* context, const gdn_pool_spec* spec, gdn_pool** pool);
-/* Waits for the context's work. NULL is ignored. */
+/* Waits for the context's work, and frees the pool's memory. A pool over the caller's memory is destroyed without a
+ * wait: work that was issued goes on in that memory, so keep it until the stream or gdn_context_synchronize() says that
+ * the work has ended. NULL is ignored. */
 GDN_API void gdn_pool_destroy(gdn_pool* pool);
 
 /* Takes `count` free slots, zeroed. All or none: GDN_OUT_OF_MEMORY where fewer are free. Pools over the caller's memory

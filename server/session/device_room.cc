@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include <spdlog/spdlog.h>
@@ -20,9 +20,8 @@ constexpr absl::Duration kRoomPoll = absl::Milliseconds(2);
 // So much of the budget is kept free of sessions that nobody has used for so long.
 constexpr int64_t kAheadPart = 16;
 constexpr absl::Duration kIdle = absl::Seconds(5);
-// How long a session that could not be moved goes behind the others; each time twice as long.
-constexpr absl::Duration kLeastStuck = absl::Seconds(5);
-constexpr absl::Duration kMostStuck = absl::Minutes(5);
+// Sessions that are looked at together for one that can leave.
+constexpr size_t kFewCandidates = 16;
 
 std::string TierOf(const absl::Status& status) {
   const ErrorMetadataMap metadata = ErrorMetadata(status);
@@ -47,50 +46,8 @@ std::string DeviceRoom::AffinityOf(const Session& session) {
 }
 
 void DeviceRoom::Track(const std::shared_ptr<Session>& session, int32_t device, ByteCharge charge) {
-  Resident resident;
-  resident.session = session;
-  resident.device = device;
-  resident.affinity = AffinityOf(*session);
-  resident.charge = charge.valid() ? std::move(charge)
-                                   : options_.ledger.Charge(BytePool::kDevice, session->account(), BytesOf(*session));
-  absl::MutexLock lock(&mu_);
-  Held& held = held_[static_cast<size_t>(device)];
-  ++held.sessions;
-  held.bytes += resident.charge.bytes();
-  if (!resident.affinity.empty()) {
-    Group& group = groups_[resident.affinity];
-    group.device = device;
-    ++group.sessions;
-  }
-  const auto [there, is_new] = resident_.try_emplace(session.get());
-  if (!is_new) CountOut(there->second);
-  std::swap(there->second, resident);
-}
-
-void DeviceRoom::CountOut(const Resident& resident) {
-  Held& held = held_[static_cast<size_t>(resident.device)];
-  --held.sessions;
-  held.bytes -= resident.charge.bytes();
-  if (resident.affinity.empty()) return;
-  const auto group = groups_.find(resident.affinity);
-  if (--group->second.sessions == 0) groups_.erase(group);
-}
-
-void DeviceRoom::Forget(const Session& session) {
-  decltype(resident_)::node_type forgotten;  // outlives the lock
-  absl::MutexLock lock(&mu_);
-  forgotten = resident_.extract(&session);
-  if (!forgotten.empty()) CountOut(forgotten.mapped());
-}
-
-int64_t DeviceRoom::sessions() const {
-  absl::MutexLock lock(&mu_);
-  return static_cast<int64_t>(resident_.size());
-}
-
-int64_t DeviceRoom::sessions(int32_t device) const {
-  absl::MutexLock lock(&mu_);
-  return held_[static_cast<size_t>(device)].sessions;
+  if (!charge.valid()) charge = options_.ledger.Charge(BytePool::kDevice, session->account(), BytesOf(*session));
+  residents_.Add(session, device, AffinityOf(*session), std::move(charge));
 }
 
 int64_t DeviceRoom::budget_bytes() const {
@@ -163,10 +120,9 @@ std::vector<int32_t> DeviceRoom::PlacesFor(const RoomRequest& request) const {
   std::ranges::stable_sort(places, std::ranges::greater(),
                            [&](int32_t device) { return room[static_cast<size_t>(device)]; });
   if (places.size() < 2 || request.affinity.empty()) return places;
-  absl::MutexLock lock(&mu_);
-  const auto group = groups_.find(request.affinity);
-  if (group == groups_.end()) return places;
-  const auto first = std::ranges::find(places, group->second.device);
+  const std::optional<int32_t> device = residents_.DeviceOf(request.affinity);
+  if (!device.has_value()) return places;
+  const auto first = std::ranges::find(places, *device);
   if (first != places.end()) std::rotate(places.begin(), first, first + 1);
   return places;
 }
@@ -177,13 +133,22 @@ int64_t DeviceRoom::LargestBudget(const std::vector<int32_t>& devices) const {
   return bytes;
 }
 
-DeviceRoom::Held DeviceRoom::HeldFor(const RoomEffort& effort) const {
-  Held sum;
-  absl::MutexLock lock(&mu_);
+std::vector<bool> DeviceRoom::DevicesFor(const RoomEffort& effort) const {
+  std::vector<bool> may_be;
   for (int32_t device = 0; device < devices(); ++device) {
-    if (!Works(device) || (effort.device != RoomEffort::kAnyDevice && effort.device != device)) continue;
-    sum.sessions += held_[static_cast<size_t>(device)].sessions;
-    sum.bytes += held_[static_cast<size_t>(device)].bytes;
+    may_be.push_back(Works(device) && (effort.device == RoomEffort::kAnyDevice || effort.device == device));
+  }
+  return may_be;
+}
+
+DeviceResidents::Held DeviceRoom::HeldFor(const RoomEffort& effort) const {
+  DeviceResidents::Held sum;
+  const std::vector<bool> may_be = DevicesFor(effort);
+  for (int32_t device = 0; device < devices(); ++device) {
+    if (!may_be[static_cast<size_t>(device)]) continue;
+    const DeviceResidents::Held held = residents_.held(device);
+    sum.sessions += held.sessions;
+    sum.bytes += held.bytes;
   }
   return sum;
 }
@@ -242,71 +207,39 @@ bool DeviceRoom::EvictAhead() {
   return EvictOne(effort, options_.clock.Now() - kIdle).ok();
 }
 
-bool DeviceRoom::Candidate::GoesAfter(const Candidate& other) const {
-  return std::tuple(stuck, -shares, last_used) > std::tuple(other.stuck, -other.shares, other.last_used);
-}
-
-std::vector<DeviceRoom::Candidate> DeviceRoom::Candidates(const RoomEffort& effort, SteadyTime unused_since) {
-  std::vector<Candidate> candidates;
-  std::vector<Resident> gone;  // outlives the lock
-  std::unordered_map<const ByteAccount*, double> shares;
-  const SteadyTime now = options_.clock.Now();
-  std::vector<bool> works;  // by device
-  for (int32_t device = 0; device < devices(); ++device) works.push_back(Works(device));
-  absl::MutexLock lock(&mu_);
-  for (auto it = resident_.begin(); it != resident_.end();) {
-    auto session = it->second.session.lock();
-    if (session == nullptr) {
-      CountOut(it->second);
-      gone.push_back(std::move(it->second));
-      it = resident_.erase(it);
-      continue;
-    }
-    const bool stuck = now < it->second.stuck_until;
-    const int32_t device = it->second.device;
-    ++it;
-    if (!works[static_cast<size_t>(device)] || (effort.device != RoomEffort::kAnyDevice && effort.device != device))
-      continue;
-    if (effort.account != nullptr && session->account().get() != effort.account) continue;
-    if (effort.stuck.contains(session.get()) || session->last_used() > unused_since) continue;
-    const ByteAccount& account = *session->account();
-    const auto [held, first] = shares.try_emplace(&account, 1);
-    if (first) held->second = std::max(1.0, options_.ledger.SharesHeld(BytePool::kDevice, account));
-    candidates.push_back({.stuck = stuck,
-                          .shares = held->second,
-                          .last_used = session->last_used(),
-                          .session = std::move(session),
-                          .device = device});
-  }
-  return candidates;
-}
-
 absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
-  std::vector<Candidate> candidates = Candidates(effort, unused_since);
-  // A heap and no sort: the first few of thousands are looked at.
-  const auto after = [](const Candidate& a, const Candidate& b) { return a.GoesAfter(b); };
-  std::ranges::make_heap(candidates, after);
-  for (; !candidates.empty() && options_.tiers.TakesStates().ok(); candidates.pop_back()) {
-    std::ranges::pop_heap(candidates, after);
-    const std::shared_ptr<Session>& session = candidates.back().session;
-    const int32_t device = candidates.back().device;
-    if (BytesOf(*session) >= effort.too_large) {
-      effort.stuck.insert(session.get());
-      continue;
+  std::unordered_set<const Session*> tried = effort.stuck;
+  std::vector<DeviceResidents::Candidate> candidates;
+  // Mostly the first one goes. If many are in use, each further look takes more of them.
+  for (size_t most = kFewCandidates; options_.tiers.TakesStates().ok(); most *= 4) {
+    candidates = residents_.FirstToLeave({.devices = DevicesFor(effort),
+                                          .account = effort.account,
+                                          .unused_since = unused_since,
+                                          .not_these = tried,
+                                          .now = options_.clock.Now()},
+                                         most);
+    if (candidates.empty()) break;
+    for (const auto& [session, device] : candidates) {
+      if (!options_.tiers.TakesStates().ok()) break;
+      tried.insert(session.get());
+      if (BytesOf(*session) >= effort.too_large) {
+        effort.stuck.insert(session.get());
+        continue;
+      }
+      SessionLease lease = session->TryLock();
+      if (!lease.valid() || !lease.resident()) continue;
+      const absl::Status evicted = Evict(lease);
+      if (evicted.ok()) {
+        effort.device = device;  // a little more here, and not a little on each
+        return evicted;
+      }
+      if (!Works(device)) {
+        GDN_RETURN_IF_ERROR(effort.device == device ? options_.copier.CheckDevice(device)
+                                                    : options_.copier.CheckAnyDevice());
+        continue;
+      }
+      NoteStuck(*session, evicted, effort);
     }
-    SessionLease lease = session->TryLock();
-    if (!lease.valid() || !lease.resident()) continue;
-    const absl::Status evicted = Evict(lease);
-    if (evicted.ok()) {
-      effort.device = device;  // a little more here, and not a little on each
-      return evicted;
-    }
-    if (!Works(device)) {
-      GDN_RETURN_IF_ERROR(effort.device == device ? options_.copier.CheckDevice(device)
-                                                  : options_.copier.CheckAnyDevice());
-      continue;
-    }
-    NoteStuck(*session, evicted, effort);
   }
   return absl::NotFoundError("no session can be moved");
 }
@@ -317,13 +250,7 @@ void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, Room
   if (absl::IsResourceExhausted(why) && !of_quota) effort.too_large = std::min(effort.too_large, BytesOf(session));
   if (absl::IsUnavailable(why)) effort.refused = NothingBelowTakesStates(TierOf(why));
   if (ErrorReason(why) == reason::kStatesTakenOver) effort.refused = why;  // of the store, and not of a session
-  const SteadyTime now = options_.clock.Now();
-  absl::MutexLock lock(&mu_);
-  const auto it = resident_.find(&session);
-  if (it == resident_.end() || now < it->second.stuck_until) return;
-  Resident& resident = it->second;
-  resident.stuck_for = std::clamp(2 * resident.stuck_for, kLeastStuck, kMostStuck);
-  resident.stuck_until = now + resident.stuck_for;
+  if (!residents_.NoteStuck(session, options_.clock.Now())) return;
   spdlog::warn("session id={} could not leave the device and stays there: {}", session.id(),
                std::string(why.message()));
 }

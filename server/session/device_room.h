@@ -21,16 +21,13 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "base/steady_clock.h"
 #include "server/admission/byte_ledger.h"
+#include "server/session/device_residents.h"
 #include "server/session/session_lease.h"
 #include "server/session/state_copier.h"
 #include "state_store/tiers/tier_stack.h"
@@ -90,14 +87,15 @@ enum class RoomProgress {
 
 class DeviceRoom {
  public:
-  explicit DeviceRoom(const DeviceRoomOptions& options) : options_(options), held_(options.stores.size()) {}
+  explicit DeviceRoom(const DeviceRoomOptions& options)
+      : options_(options), residents_(options.ledger, options.stores.size()) {}
   DeviceRoom(const DeviceRoom&) = delete;
   DeviceRoom& operator=(const DeviceRoom&) = delete;
 
   // The session is on the device and may be moved from now on; nothing is to be known of it any more. `charge`: what
   // its claims came with; without one it is charged now, whatever its quota.
   void Track(const std::shared_ptr<Session>& session, int32_t device = 0, ByteCharge charge = {});
-  void Forget(const Session& session);
+  void Forget(const Session& session) { residents_.Remove(session); }
 
   // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is no room now, (QUOTA_EXCEEDED) where the account has its
   // part; DEVICE_FAILED where no device is left.
@@ -134,8 +132,9 @@ class DeviceRoom {
     return options_.ledger.Charge(BytePool::kCopies, session.account(), BytesOf(session));
   }
 
-  int64_t sessions() const;  // on the devices
-  int64_t sessions(int32_t device) const;
+  int64_t sessions() const { return residents_.sessions(); }  // on the devices
+  int64_t sessions(int32_t device) const { return residents_.held(device).sessions; }
+  int64_t looks() const { return residents_.looks(); }  // DeviceResidents::looks
   // What RoomRequest wants of a session; "" where it goes by itself.
   static std::string AffinityOf(const Session& session);
   // What the account may have on the devices; kNoQuota.
@@ -144,31 +143,6 @@ class DeviceRoom {
   int64_t evicted_bytes() const { return evicted_bytes_; }
 
  private:
-  struct Resident {
-    std::weak_ptr<Session> session;
-    int32_t device = 0;
-    std::string affinity = {};
-    ByteCharge charge;
-    SteadyTime stuck_until = SteadyTime::InfinitePast();  // it could not be moved, and until then goes last
-    absl::Duration stuck_for = absl::ZeroDuration();
-  };
-  struct Candidate {
-    bool stuck = false;
-    double shares = 0;  // that its account holds; at least 1
-    SteadyTime last_used;
-    std::shared_ptr<Session> session;
-    int32_t device = 0;
-    // Whether it goes after `other`.
-    bool GoesAfter(const Candidate& other) const;
-  };
-  struct Held {
-    int64_t sessions = 0;
-    int64_t bytes = 0;
-  };
-  struct Group {
-    int32_t device = 0;
-    int64_t sessions = 0;
-  };
   bool Works(int32_t device) const { return options_.copier.CheckDevice(device).ok(); }
   absl::StatusOr<std::vector<SlotClaim>> ClaimSlots(const RoomRequest& request);
   absl::StatusOr<RoomProgress> MakeOwnRoom(const absl::Status& refused, const RoomRequest& request, RoomEffort& effort);
@@ -177,22 +151,19 @@ class DeviceRoom {
   // The most that a working one of these has for all its sessions.
   int64_t LargestBudget(const std::vector<int32_t>& devices) const;
   // Of what is on the devices that room may be made on.
-  Held HeldFor(const RoomEffort& effort) const;
-  void CountOut(const Resident& resident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  DeviceResidents::Held HeldFor(const RoomEffort& effort) const;
+  // By device: whether room may be made on it.
+  std::vector<bool> DevicesFor(const RoomEffort& effort) const;
   // Moves the first that can be moved, of those not used since. NOT_FOUND where none can be now, and the device's
   // error.
   absl::Status EvictOne(RoomEffort& effort, SteadyTime unused_since = SteadyTime::InfiniteFuture());
   absl::Status Evict(SessionLease& lease, size_t fastest = 0);
-  std::vector<Candidate> Candidates(const RoomEffort& effort, SteadyTime unused_since);
   void NoteStuck(const Session& session, const absl::Status& why, RoomEffort& effort);
 
   const DeviceRoomOptions options_;
   std::atomic<int64_t> evictions_{0}, evicted_bytes_{0};
   SteadyTime nothing_moves_until_;  // of the moving thread: all are pinned
-  mutable absl::Mutex mu_;
-  std::unordered_map<const Session*, Resident> resident_ ABSL_GUARDED_BY(mu_);
-  std::vector<Held> held_ ABSL_GUARDED_BY(mu_);  // by device
-  std::unordered_map<std::string, Group> groups_ ABSL_GUARDED_BY(mu_);
+  DeviceResidents residents_;
 };
 
 }  // namespace gdn

@@ -6,13 +6,15 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/session/foreign_state.h"
 
 namespace gdn {
 namespace {
 
 // How long a call waits for others to let go of the states that are in the way of its own.
 constexpr absl::Duration kPatience = absl::Seconds(1);
+// How much longer while states come back for other calls, which hold room until they are there or are refused: more
+// than a tier that hangs takes to be found out (StateService).
+constexpr absl::Duration kPatienceWithOthers = absl::Seconds(19);
 // How soon calls that end are noticed where all sessions are in use.
 constexpr absl::Duration kPoll = absl::Milliseconds(2);
 // What the residency thread does for one call at a time; moving one session is the least.
@@ -49,6 +51,7 @@ Residency::~Residency() {
   }
   thread_.Drain();
   options_.io.Drain();
+  options_.memory_io.Drain();
 }
 
 Residency::Request::Request(Residency& to, ByteAccountPtr of, WaitLimit until)
@@ -262,6 +265,10 @@ void Residency::Claim(const RequestPtr& request) {
   holders_.erase(request->number);
   for (Need& need : request->needs) {
     if (!need.status.ok()) continue;  // refused already
+    // No room is made for a state that cannot come.
+    if (need.lease.valid() && need.image == nullptr && need.wants_claims()) {
+      need.status = options_.tiers.CanFetch(need.lease.session()->key());
+    }
     while (need.wants_claims()) {
       need.status = request->limit.Check();
       if (need.status.ok()) need.status = options_.copier.CheckAnyDevice();
@@ -270,7 +277,8 @@ void Residency::Claim(const RequestPtr& request) {
       need.status = progress.status();
       if (!progress.ok() || *progress == RoomProgress::kMade) break;
       if (*progress == RoomProgress::kNothingMoves) {
-        if (SteadyNow() < request->patience) return Stuck(request);
+        const absl::Duration more = bringing_ > 0 ? kPatienceWithOthers : absl::ZeroDuration();
+        if (SteadyNow() < request->patience + more) return Stuck(request);
         need.status = request->effort.error();
       } else if (SteadyNow() - begun >= kSlice) {
         holders_.insert(request->number);
@@ -317,81 +325,6 @@ void Residency::MoveOneAhead() {
   if (!options_.room.WantsAhead() || SteadyNow() < ahead_again_) return;  // somebody may have asked meanwhile
   if (options_.room.EvictAhead()) return MoveIdleAhead();
   ahead_again_ = SteadyNow() + kAheadPause;
-}
-
-void Residency::Bring(const RequestPtr& request) {
-  size_t coming = 0;
-  for (const Need& need : request->needs) coming += need.status.ok() && need.lease.valid() ? 1 : 0;
-  if (coming == 0) return Finish(*request);
-  request->coming = coming;
-  for (Need& need : request->needs) {
-    if (need.status.ok() && need.lease.valid()) BringOne(request, need);
-  }
-}
-
-void Residency::BringOne(const RequestPtr& request, Need& need) {
-  const auto arrive = [this, request, &need] {
-    need.status = Arrive(*request, need);
-    if (!need.status.ok()) need.GiveUp();
-    Arrived(request);
-  };
-  if (need.image != nullptr && need.image->layers.empty()) return arrive();
-  options_.io.Post(arrive, request->account->turn());
-}
-
-absl::Status Residency::Arrive(const Request& request, Need& need) {
-  const std::shared_ptr<Session> session = need.lease.session();
-  GDN_RETURN_IF_ERROR(request.limit.Check());
-  // A session without layers has nothing anywhere, and is counted with the first device.
-  const int32_t device = need.claims.slots.empty() ? 0 : need.claims.slots.front().pool()->device();
-  GDN_RETURN_IF_ERROR(options_.copier.CheckDevice(device));
-  ByteCharge copy;
-  if (need.image == nullptr) {
-    copy = options_.room.ChargeCopy(*session);
-    absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(session->key());
-    if (!image.ok()) {
-      fetch_failures_.fetch_add(1, std::memory_order_relaxed);
-      return session->CheckAlive().ok() ? image.status() : session->CheckAlive();
-    }
-    GDN_RETURN_IF_ERROR(CheckIsStateOf(*session, **image));
-    need.image = *std::move(image);
-  }
-  GDN_RETURN_IF_ERROR(options_.copier.CopyIn(*need.image, std::move(need.claims.slots), need.lease));
-  if (!need.image->layers.empty()) {
-    returns_.fetch_add(1, std::memory_order_relaxed);
-    returned_bytes_.fetch_add(need.image->bytes(), std::memory_order_relaxed);
-  }
-  need.image = nullptr;
-  options_.tiers.Release(session->key());
-  options_.room.Track(session, device, std::move(need.claims.charge));
-  return absl::OkStatus();
-}
-
-void Residency::Arrived(const RequestPtr& request) {
-  if (request->coming.fetch_sub(1) != 1) return;
-  Finish(*request);
-  MoveIdleAhead();
-}
-
-void Residency::Finish(Request& request) {
-  if (request.claims_done) {
-    Need& need = request.needs.front();
-    if (!need.status.ok()) return request.claims_done(need.status);
-    return request.claims_done(std::move(need.claims));
-  }
-  if (request.lease_done) {
-    Need& need = request.needs.front();
-    if (!need.status.ok()) return request.lease_done(need.status);
-    return request.lease_done(std::move(need.lease));
-  }
-  for (Need& need : request.needs) {
-    if (need.status.ok()) {
-      request.pins[need.index] = std::move(need.lease).IntoPin();
-    } else {
-      request.pins[need.index] = need.status;
-    }
-  }
-  request.pins_done(std::move(request.pins));
 }
 
 }  // namespace gdn

@@ -44,7 +44,8 @@ struct ResidencyOptions {
   TierStack& tiers;
   StateCopier& copier;
   DeviceRoom& room;
-  TaskQueue& io;  // fetches from the tiers
+  TaskQueue& io;         // fetches from the disk and from Redis, and may hang with them
+  TaskQueue& memory_io;  // fetches from host memory
 };
 
 struct ResidencyCounters {
@@ -149,6 +150,7 @@ class Residency {
   std::atomic<int64_t> returns_{0}, returned_bytes_{0}, fetch_failures_{0};
   std::atomic<uint64_t> next_number_{0};
   std::atomic<bool> moving_ahead_{false};
+  std::atomic<int> bringing_{0};  // requests with room whose states are on their way
 
   absl::Mutex mu_;
   int open_requests_ ABSL_GUARDED_BY(mu_) = 0;  // not answered yet, wherever they wait

@@ -23,6 +23,10 @@ namespace {
 // Copies under way are kept for the next ones, beside what the host tier frees.
 constexpr int64_t kCopyBytes = int64_t{256} << 20;
 constexpr int kIoThreads = 2;  // of each kind
+// How long a tier may stand still before its callers go on without it. A network answers within milliseconds; a disk
+// under load may take seconds to sync a file.
+constexpr absl::Duration kRedisStalls = absl::Seconds(2);
+constexpr absl::Duration kDiskStalls = absl::Seconds(5);
 // The store is asked whose it is every so many rounds of housekeeping.
 constexpr int kRoundsPerWatch = 5;
 
@@ -43,6 +47,7 @@ StateService::StateService(std::vector<StateDevice> devices, ByteLedger& ledger,
       copier_({.devices = devices, .memory = memory_, .base_dtype = options.state_dtype, .threads = &copiers_}),
       environment_(ledger),
       io_({.name = "gdn-state-io", .threads = kIoThreads}),
+      memory_io_({.name = "gdn-state-mem", .threads = kIoThreads}),
       transfer_threads_({.name = "gdn-transfer", .threads = kIoThreads}) {
   for (const StateDevice& device : devices) {
     stores_.emplace_back(device.backend, StateStoreOptions{.budget_bytes = options.device_bytes,
@@ -64,12 +69,12 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
   self.room_ = std::make_unique<DeviceRoom>(
       DeviceRoomOptions{.stores = std::move(stores), .tiers = tiers, .copier = self.copier_, .ledger = ledger});
   DeviceRoom& room = *self.room_;
-  self.residency_ = std::make_unique<Residency>(
-      ResidencyOptions{.tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_});
+  self.residency_ = std::make_unique<Residency>(ResidencyOptions{
+      .tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_, .memory_io = self.memory_io_});
   self.checkpointer_ = std::make_unique<Checkpointer>(CheckpointerParts{.tiers = tiers,
                                                                         .copier = self.copier_,
                                                                         .room = room,
-                                                                        .io = self.io_,
+                                                                        .io = self.memory_io_,
                                                                         .transfers = self.transfer_threads_,
                                                                         .ledger = ledger},
                                                       options.policy);
@@ -85,12 +90,11 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
       SessionPlaces{.room = room, .tiers = tiers, .io = self.transfer_threads_}, self.environment_);
   self.legacy_ = std::make_unique<LegacyPrincipals>(*self.sessions_, tiers);
   self.sessions_->SetLegacy(self.legacy_.get());
-  self.housekeeper_ =
-      std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, tiers, options.housekeeping,
-                                    [disk = self.disk_.get(), prefixes = self.prefixes_.get()] {
-                                      if (disk != nullptr) disk->watermarks().Look();
-                                      prefixes->DropExpired();
-                                    });
+  self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, tiers,
+                                                    options.housekeeping, [&self] {
+                                                      self.LookAtDisk();
+                                                      self.prefixes_->DropExpired();
+                                                    });
   self.watch_interval_ = kRoundsPerWatch * options.housekeeping;
   return service;
 }
@@ -119,7 +123,8 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
                                                 .pool = &copiers_,
                                                 .watermarks = options.disk_watermarks},
                                                memory_));
-    tiers.push_back(disk_.get());
+    disk_guard_ = std::make_unique<TierGuard>(*disk_, TierGuardOptions{.stall_after = kDiskStalls});
+    tiers.push_back(disk_guard_.get());
   }
   if (!options.redis.empty()) {
     RedisTierOptions redis;
@@ -132,10 +137,21 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
     redis.max_draft = options.max_draft;
     redis.base_dtype = options.state_dtype;
     GDN_ASSIGN_OR_RETURN(redis_, RedisTier::Make(redis, memory_));
-    tiers.push_back(redis_.get());
+    const absl::Duration replicas = redis.wait.replicas > 0 ? redis.wait.timeout : absl::ZeroDuration();
+    redis_guard_ = std::make_unique<TierGuard>(*redis_, TierGuardOptions{.stall_after = kRedisStalls + replicas});
+    tiers.push_back(redis_guard_.get());
   }
   tiers_ = std::make_unique<TierStack>(std::move(tiers), TierLedgerOptions{.holders = &environment_.holders()});
   return absl::OkStatus();
+}
+
+void StateService::LookAtDisk() {
+  if (disk_ == nullptr) return;
+  const auto look = [disk = disk_.get()] {
+    disk->watermarks().Look();
+    return absl::OkStatus();
+  };
+  disk_guard_->Run(look).IgnoreError();
 }
 
 // In host memory that sessions have left free, which they take first; where there is no tier there, in their own.
@@ -287,7 +303,8 @@ void StateService::GiveUpStart() {
 }
 
 void StateService::WriteMarker(const CleanMarker& marker) {
-  const absl::Status written = disk_->WriteCleanMarker(marker);
+  const auto write = [disk = disk_.get(), marker] { return disk->WriteCleanMarker(marker); };
+  const absl::Status written = disk_guard_->Run(write);
   if (written.ok()) return;
   spdlog::error("the next server begins a new epoch of every session, for there is no note of this one's end: {}",
                 std::string(written.message()));

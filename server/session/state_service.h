@@ -35,6 +35,7 @@
 #include "state_store/tiers/disk_tier.h"
 #include "state_store/tiers/host_tier.h"
 #include "state_store/tiers/redis_tier.h"
+#include "state_store/tiers/tier_guard.h"
 #include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
@@ -110,6 +111,8 @@ class StateService {
  private:
   StateService(std::vector<StateDevice> devices, ByteLedger& ledger, const StateServiceOptions& options);
   absl::Status OpenTiers(const StateServiceOptions& options);
+  // How full the disk is, without waiting for one that hangs.
+  void LookAtDisk();
   void MakePrefixes(ByteLedger& ledger, const StateServiceOptions& options);
   // Of a Redis that did not answer when the server started, and does now.
   absl::Status TakeRedisIn(const SpecOfModelFn& spec_of);
@@ -132,10 +135,12 @@ class StateService {
   std::unique_ptr<HostTier> host_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<RedisTier> redis_;
-  std::unique_ptr<TierStack> tiers_;
+  std::unique_ptr<TierGuard> disk_guard_, redis_guard_;  // nullptr: there is no such tier
+  std::unique_ptr<TierStack> tiers_;                     // host_ and the guards
   std::unique_ptr<PrefixIndex> prefixes_;
   std::unique_ptr<DeviceRoom> room_;
-  TaskQueue io_;                // what steps wait for: states that come back
+  TaskQueue io_;                // what steps wait for: states that come back from a disk or a network
+  TaskQueue memory_io_;         // and those from host memory, and what else must not wait for a tier
   TaskQueue transfer_threads_;  // exports, imports, watches, restores, deletions
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<Checkpointer> checkpointer_;

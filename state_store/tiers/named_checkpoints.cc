@@ -50,7 +50,7 @@ absl::Status TierStack::EraseCheckpoint(const StateKey& key) {
       continue;
     }
     found = true;
-    absl::Status status = ledger_.TakesStates(t);
+    absl::Status status = Takes(t);
     if (!absl::IsUnavailable(status)) status = EraseOwed(t, key);
     error.Update(status);
   }

@@ -72,6 +72,9 @@ class RedisTier final : public StateTier {
   // Takes the prefix, from whatever server has it; until then nothing can be stored or erased. UNAVAILABLE.
   absl::StatusOr<int64_t> NextIncarnation() override;
   absl::Status CheckClaim() override;
+  absl::Status Probe() override {
+    return pool_.Run([](RedisConnection& redis) { return redis.Call({"PING"}).status(); });
+  }
   // RedisClaim's: the previous owner as NextIncarnation found it, and this server's orderly end, after its last write.
   std::string found() const { return claim_.found(); }
   absl::StatusOr<std::string> NoteStop();

@@ -124,6 +124,11 @@ class StateTier {
     return absl::UnimplementedError(StrCat("the ", name(), " tier keeps no notes"));
   }
 
+  // UNAVAILABLE (TIER_UNAVAILABLE: tier) while the tier hangs, so that every call is refused at once. Asks nothing.
+  virtual absl::Status Answers() const { return absl::OkStatus(); }
+  // Asks the store for an answer, and changes nothing. UNAVAILABLE (TIER_UNAVAILABLE).
+  virtual absl::Status Probe() { return absl::OkStatus(); }
+
   virtual TierUsage usage() const = 0;
 };
 

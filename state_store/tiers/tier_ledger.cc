@@ -8,6 +8,11 @@
 #include "base/string_cat.h"
 
 namespace gdn {
+namespace {
+
+constexpr absl::Duration kLongestTrimPause = absl::Minutes(1);
+
+}  // namespace
 
 void TierLedger::Acquire(const StateKey& key) {
   absl::MutexLock lock(&mu_);
@@ -363,6 +368,17 @@ void TierLedger::Note(size_t tier, const StateKey& session, const absl::Status& 
     if (*level.failed_for == of) return;
   }
   BackOff(tier, status);
+}
+
+bool TierLedger::MayTrim() const {
+  absl::MutexLock lock(&mu_);
+  return options_.clock->Now() >= trim_again_;
+}
+
+void TierLedger::NoteTrim(bool moved) {
+  absl::MutexLock lock(&mu_);
+  trim_pause_ = moved ? absl::ZeroDuration() : std::clamp(2 * trim_pause_, options_.retry_after, kLongestTrimPause);
+  trim_again_ = options_.clock->Now() + trim_pause_;
 }
 
 void TierLedger::BackOff(size_t tier, const absl::Status& why) {

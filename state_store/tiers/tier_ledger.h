@@ -168,6 +168,9 @@ class TierLedger {
   void Note(size_t tier, const StateKey& session, const absl::Status& status);
   // `why` is not shown to others, for it may name a session.
   void BackOff(size_t tier, const absl::Status& why);
+  // False for `retry_after` after a trim that moved nothing, and twice as long after each further one, up to a minute.
+  bool MayTrim() const;
+  void NoteTrim(bool moved);
 
  private:
   struct Parked {
@@ -221,6 +224,8 @@ class TierLedger {
   mutable absl::Mutex mu_;
   absl::CondVar relinquished_;
   uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
+  SteadyTime trim_again_ ABSL_GUARDED_BY(mu_);
+  absl::Duration trim_pause_ ABSL_GUARDED_BY(mu_);  // after the last trim; zero: it moved something
   std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
   std::vector<Level> levels_ ABSL_GUARDED_BY(mu_);                            // by tier
   std::set<std::pair<std::string, std::string>> owned_ ABSL_GUARDED_BY(mu_);  // principal, id

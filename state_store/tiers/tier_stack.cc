@@ -86,7 +86,8 @@ absl::Status TierStack::Park(const StateKey& key, const SessionImagePtr& image) 
 }
 
 size_t TierStack::IndexOf(const StateTier& tier) const {
-  const auto it = std::find(tiers_.begin(), tiers_.end(), &tier);
+  // By name: a guard (tier_guard.h) stands for the tier behind it.
+  const auto it = std::ranges::find(tiers_, tier.name(), [](const StateTier* one) { return one->name(); });
   return it == tiers_.end() ? kNowhere : static_cast<size_t>(it - tiers_.begin());
 }
 
@@ -160,11 +161,11 @@ void TierStack::Trim() {
   const TierUsage host = tiers_[0]->usage();
   const int64_t keep = Hundredths(host.limit_bytes, kTrimTo);
   // What cannot be moved stays; the next Park that finds no room says why.
-  if (host.limit_bytes > 0 && host.used_bytes > keep) MoveOut(0, host.used_bytes - keep).IgnoreError();
+  if (host.limit_bytes > 0 && host.used_bytes > keep) ledger_.NoteTrim(MoveOut(0, host.used_bytes - keep).ok());
 }
 
 bool TierStack::WantsTrim() const {
-  if (tiers_.empty() || tiers_[0]->durable()) return false;
+  if (tiers_.empty() || tiers_[0]->durable() || !ledger_.MayTrim()) return false;
   const TierUsage host = tiers_[0]->usage();
   if (host.limit_bytes == 0 || host.used_bytes <= Hundredths(host.limit_bytes, kTrimAbove)) return false;
   const std::optional<int64_t> bytes = ledger_.NextBytes(0);
@@ -184,7 +185,7 @@ std::vector<TierUsage> TierStack::usage() const {
 
 absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key, const SessionImagePtr& image,
                                                std::shared_ptr<void> reserved) {
-  GDN_RETURN_IF_ERROR(ledger_.TakesStates(tier));
+  GDN_RETURN_IF_ERROR(Takes(tier));
   GDN_RETURN_IF_ERROR(EraseOwed(tier, key));
   const int64_t bytes = image->bytes();
   bool again = false;
@@ -327,10 +328,26 @@ absl::Status TierStack::MoveOut(size_t tier, int64_t bytes) {
   return absl::IsUnavailable(error) ? CannotMove(error) : error;
 }
 
+absl::Status TierStack::Takes(size_t tier) const {
+  absl::Status takes = ledger_.TakesStates(tier);
+  takes.Update(tiers_[tier]->Answers());
+  return takes;
+}
+
+absl::Status TierStack::CanFetch(const StateKey& key) const {
+  const size_t place = ledger_.PlaceOf(key);
+  return place == kNowhere ? absl::OkStatus() : tiers_[place]->Answers();
+}
+
+bool TierStack::RestsInMemory(const StateKey& key) const {
+  const size_t place = ledger_.PlaceOf(key);
+  return place != kNowhere && !tiers_[place]->durable();
+}
+
 absl::Status TierStack::TakesStatesFrom(size_t first) const {
   absl::Status why = absl::ResourceExhaustedError("there is no further tier");
   for (size_t t = first; t < tiers_.size(); ++t) {
-    const absl::Status takes = ledger_.TakesStates(t);
+    const absl::Status takes = Takes(t);
     if (takes.ok()) return takes;
     if (!absl::IsUnavailable(why)) why = takes;
   }
@@ -341,7 +358,7 @@ bool TierStack::HasRoomFrom(size_t first, int64_t bytes) const {
   for (size_t t = first; t < tiers_.size(); ++t) {
     const TierUsage usage = tiers_[t]->usage();
     if (usage.limit_bytes > 0 && usage.limit_bytes - usage.used_bytes < bytes) continue;
-    if (ledger_.TakesStates(t).ok()) return true;
+    if (Takes(t).ok()) return true;
   }
   return false;
 }

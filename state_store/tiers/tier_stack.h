@@ -78,6 +78,10 @@ class TierStack {
   // a durable tier. Errors of StateTier::Load; DATA_LOSS (STATE_ROLLED_BACK) where a durable tier has an older one than
   // it took or was found to have, or none any more; FAILED_PRECONDITION (STATES_TAKEN_OVER) where it has a later one.
   absl::StatusOr<SessionImagePtr> Fetch(const StateKey& key);
+  // UNAVAILABLE (TIER_UNAVAILABLE: tier) if the tier that the state rests in hangs: Fetch is refused until it answers.
+  absl::Status CanFetch(const StateKey& key) const;
+  // True if the state rests in memory, so that Fetch waits for no disk and no network.
+  bool RestsInMemory(const StateKey& key) const;
   // The newest copy in a durable tier, though a newer state may rest in host memory; of whatever age it is there, for
   // whoever goes on from it under a new epoch. Errors of StateTier::Load.
   absl::StatusOr<SessionImagePtr> FetchCheckpoint(const StateKey& key);
@@ -136,7 +140,7 @@ class TierStack {
 
   // Moves what is to leave first out of host memory until that is filled to 80%, so that the next Park finds
   // room; for a background thread, which runs it when WantsTrim(): filled above 90%, and a tier below that takes
-  // states.
+  // states. After a Trim that moved nothing, WantsTrim() is false for a while (TierLedger::MayTrim).
   void Trim();
   bool WantsTrim() const;
 
@@ -183,6 +187,8 @@ class TierStack {
   absl::Status MoveOut(size_t tier, int64_t bytes);
   bool HasRoomFrom(size_t first, int64_t bytes) const;
   absl::Status TakesStatesFrom(size_t first) const;
+  // OK, or why the tier is given no states now: it failed a moment ago, or hangs.
+  absl::Status Takes(size_t tier) const;
 
   const std::vector<StateTier*> tiers_;
   const size_t durable_;  // kNowhere: none

@@ -61,7 +61,7 @@ bool TierStack::HasDurableCopy(const StateKey& key) const {
 
 BaseVersions TierStack::KnownBases(const StateKey& key) const {
   // An image without bases has no other tier to go to, and what is owed is erased before it is stored.
-  if (durable_ == kNowhere || !ledger_.HasCopy(durable_, key) || !ledger_.TakesStates(durable_).ok()) return {};
+  if (durable_ == kNowhere || !ledger_.HasCopy(durable_, key) || !Takes(durable_).ok()) return {};
   return tiers_[durable_]->KnownBases(key);
 }
 

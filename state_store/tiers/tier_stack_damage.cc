@@ -7,7 +7,9 @@ TierStack::DamageOutcome TierStack::HandleDamage(const StateTier& tier, const St
                                                  absl::FunctionRef<bool()> set_aside) {
   Owner owner(ledger_, key);
   const size_t t = IndexOf(tier);
-  if (t == kNowhere || !set_aside()) return DamageOutcome::kGone;
+  if (t == kNowhere) return DamageOutcome::kGone;
+  // A call for the key may still run there. The next look finds the damage again.
+  if (!tiers_[t]->Answers().ok() || !set_aside()) return DamageOutcome::kGone;
   if (!ledger_.HasCopy(t, key)) return DamageOutcome::kLost;  // nobody's here, so it was passed over
   if (UseOtherCopy(t, key)) return DamageOutcome::kCopyUsed;
   return key.checkpoint.empty() && ledger_.PlaceOf(key) != t ? DamageOutcome::kNotDurable : DamageOutcome::kLost;

@@ -45,7 +45,7 @@ absl::Status TierStack::Erase(const StateKey& key, bool even_unnoted) {
   for (size_t t = 0; t < tiers_.size(); ++t) {
     if ((erased >> t & 1) != 0 && DropNote(t, session).ok()) ledger_.Paid(t, {session, true});
     const bool tried = tiers_[t]->durable() && (held >> t & 1) != 0;
-    if (!tried && !absl::IsUnavailable(ledger_.TakesStates(t))) {
+    if (!tried && !absl::IsUnavailable(Takes(t))) {
       EraseOwed(t, session).IgnoreError();  // it is still owed then
     }
     ledger_.Left(t, /*wake=*/true);
@@ -64,7 +64,7 @@ absl::Status TierStack::MakeEndDurable(const StateKey& session, TierLedger::Tier
   }
   std::ranges::stable_sort(order, {}, [=](size_t t) { return t == place ? 2 : t == checkpoint ? 1 : 0; });
   for (const size_t t : order) {
-    absl::Status status = ledger_.TakesStates(t);
+    absl::Status status = Takes(t);
     if (!absl::IsUnavailable(status)) {
       status = tiers_[t]->Erase(session, /*all=*/true);
       ledger_.Note(t, session, status);
@@ -155,7 +155,7 @@ void TierStack::EraseCopies(const StateKey& key, TierLedger::TierSet tiers) {
   for (size_t t = 0; t < tiers_.size(); ++t) {
     if ((tiers >> t & 1) == 0) continue;
     ledger_.DropCopy(t, key);
-    if (absl::IsUnavailable(ledger_.TakesStates(t))) continue;
+    if (absl::IsUnavailable(Takes(t))) continue;
     EraseOwed(t, key).IgnoreError();  // it is still owed then
   }
 }
@@ -174,7 +174,7 @@ absl::Status TierStack::EraseOwed(size_t tier, const StateKey& key) {
 
 void TierStack::EraseSomeOwed() {
   for (size_t t = 0; t < tiers_.size(); ++t) {
-    if (absl::IsUnavailable(ledger_.TakesStates(t))) continue;
+    if (absl::IsUnavailable(Takes(t))) continue;
     bool reached = true;
     for (const StateKey& key : ledger_.AcquireOwing(t, kOwedPerCall)) {
       Owner owner(ledger_, key, Owner::kAcquired);

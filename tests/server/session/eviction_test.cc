@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "server/session/device_room.h"
@@ -76,6 +77,32 @@ TEST_F(Eviction, WhereNothingCanGoTheCallerIsToldSoAndNothingOfTheOthers) {
   world_.disk.FailStores(absl::OkStatus());
   EXPECT_TRUE(world_.TryMake(world_.Init("c")).ok()) << "what is needed is tried again at once";
   EXPECT_EQ(world_.PlaceOf(a), "disk");
+}
+
+TEST_F(Eviction, RoomAmongManySessionsIsMadeByLookingAtAFew) {
+  constexpr int kMany = 400;
+  constexpr int kMore = 100;
+  TieredWorld world({.layers = 1, .device_sessions = kMany});
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (int i = 0; i < kMany + kMore; ++i) sessions.push_back(world.Make(std::to_string(i)));
+  EXPECT_EQ(world.room.evictions(), kMore);
+  EXPECT_LE(world.room.looks(), kMore * 32);
+  for (int i = 0; i < kMore; ++i) EXPECT_EQ(world.PlaceOf(sessions[static_cast<size_t>(i)]), "host") << i;
+  EXPECT_EQ(world.PlaceOf(sessions[kMore]), "device") << "the least recently used go first";
+}
+
+TEST_F(Eviction, ASessionThatWasUsedSinceItCameGoesLater) {
+  TieredWorld world({.layers = 1, .device_sessions = 3});
+  const auto a = world.Make("a"), b = world.Make("b"), c = world.Make("c");
+  a->Touch();
+  const auto d = world.Make("d");
+  EXPECT_EQ(world.PlaceOf(a), "device");
+  EXPECT_EQ(world.PlaceOf(b), "host");
+  b->Touch();
+  c->Touch();
+  a->Touch();
+  const auto e = world.Make("e");
+  EXPECT_EQ(world.PlaceOf(d), "host");
 }
 
 }  // namespace

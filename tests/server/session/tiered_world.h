@@ -89,7 +89,7 @@ struct TieredWorld : SessionWorld {
         host(options.host_bytes),
         disk("disk", /*durable=*/true, options.disk_bytes),
         tiers(Tiers(options), {.retry_after = absl::ZeroDuration(), .holders = &environment.holders()}),
-        residency({.tiers = tiers, .copier = copier, .room = room, .io = io}),
+        residency({.tiers = tiers, .copier = copier, .room = room, .io = io, .memory_io = io}),
         checkpointer(
             {.tiers = tiers, .copier = copier, .room = room, .io = io, .transfers = transfers, .ledger = ledger},
             options.policy),

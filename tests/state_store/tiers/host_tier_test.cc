@@ -1,5 +1,9 @@
 #include "state_store/tiers/host_tier.h"
 
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/state_store/tiers/fake_tier.h"
@@ -35,6 +39,21 @@ TEST(HostTier, RefusesWhatExceedsItsBudgetAndKeepsTheOldState) {
   // Replacing counts what is replaced as free.
   EXPECT_TRUE(host.Store(Key("a"), MakeVersion(5, 150)).ok());
   EXPECT_EQ(host.usage().used_bytes, 250);
+}
+
+TEST(HostTier, AStoredReplyCountsAmongItsBytes) {
+  HostTier host(250);
+  const auto image = [](size_t reply_bytes) {
+    auto made = std::make_shared<SessionImage>();
+    auto reply = std::make_shared<StoredReply>();
+    reply->output.assign(reply_bytes, 'x');
+    made->layers.emplace_back().reply = std::move(reply);
+    return made;
+  };
+  ASSERT_TRUE(host.Store(Key("a"), image(200)).ok());
+  EXPECT_EQ(host.usage().used_bytes, 200);
+  EXPECT_TRUE(absl::IsResourceExhausted(host.Store(Key("b"), image(51)).status()));
+  EXPECT_TRUE(host.Store(Key("b"), image(50)).ok());
 }
 
 TEST(HostTier, HasNoLimitWhereNoneIsGiven) {

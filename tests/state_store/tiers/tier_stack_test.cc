@@ -1,13 +1,17 @@
 #include "state_store/tiers/tier_stack.h"
 
+#include <string>
 #include <thread>
 
+#include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "state_store/tiers/disk_space.h"
 #include "state_store/tiers/host_tier.h"
 #include "tests/state_store/tiers/fake_holders.h"
 #include "tests/state_store/tiers/fake_tier.h"
 #include "tests/state_store/tiers/tier_stack_fixture.h"
+#include "tests/support/advanced_clock.h"
 #include "tests/support/assert_ok.h"
 
 namespace gdn {
@@ -365,6 +369,27 @@ TEST_F(TierStackTest, CallsOfASessionWaitForItsMove) {
   EXPECT_EQ(fetched, 1);
   EXPECT_EQ(stack_.PlaceOf(Key("a")), "disk");
   EXPECT_FALSE(host_.overlapped() || disk_.overlapped());
+}
+
+TEST(TierStackTrim, ATrimThatMovesNothingIsTriedLessAndLessOften) {
+  AdvancedClock clock;
+  FakeTier host("host", /*durable=*/false, /*limit_bytes=*/1000);
+  FakeTier disk("disk", /*durable=*/true, /*limit_bytes=*/0);
+  TierStack stack({&host, &disk}, {.clock = &clock});
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(stack.Park(Key("s" + std::to_string(i)), MakeVersion(1)).ok());
+  disk.FailStores(MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted, "above its watermark",
+                            {{"tier", "disk"}, {kWatermark, "95"}}));
+  for (int round = 0; round < 5 * 600; ++round) {  // ten minutes of housekeeping
+    if (stack.WantsTrim()) stack.Trim();
+    clock.Advance(absl::Milliseconds(200));
+  }
+  EXPECT_GE(disk.store_calls(), 4 * 10);
+  EXPECT_LE(disk.store_calls(), 4 * 20);
+  disk.FailStores(absl::OkStatus());
+  clock.Advance(absl::Minutes(1));
+  ASSERT_TRUE(stack.WantsTrim());
+  stack.Trim();
+  EXPECT_EQ(host.usage().used_bytes, 800);
 }
 
 }  // namespace

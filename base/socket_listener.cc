@@ -1,19 +1,16 @@
 #include "base/socket_listener.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 
+#include "base/ip_network.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
 
@@ -22,33 +19,15 @@ namespace {
 
 constexpr int kAcceptsInARow = 64;    // of one socket, before the others have their turn
 constexpr int kTryAgainMillis = 100;  // after descriptors or memory were used up
-constexpr size_t kIpv6NetworkBytes = 8;
 // Those that have closed are looked for no more often while connections are refused: it takes a system call for each.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(20);
 
 std::string ErrorText(int error) { return std::strerror(error); }
 
-std::string NetworkOf(in6_addr address) {
-  std::array<char, INET6_ADDRSTRLEN> text = {};
-  if (IN6_IS_ADDR_V4MAPPED(&address)) {
-    return inet_ntop(AF_INET, &address.s6_addr[12], text.data(), text.size());
-  }
-  std::fill(std::begin(address.s6_addr) + kIpv6NetworkBytes, std::end(address.s6_addr), uint8_t{0});
-  return inet_ntop(AF_INET6, &address, text.data(), text.size());
-}
-
-// "": a Unix socket's.
-std::string NetworkOf(const sockaddr_storage& peer) {
-  if (peer.ss_family == AF_INET6) return NetworkOf(reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr);
-  if (peer.ss_family != AF_INET) return "";
-  std::array<char, INET_ADDRSTRLEN> text = {};
-  return inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(peer).sin_addr, text.data(), text.size());
-}
-
-std::set<std::string> NetworksOf(const std::set<std::string>& addresses) {
+std::set<std::string> NetworksOf(const std::vector<std::string>& addresses) {
   std::set<std::string> networks;
   for (const std::string& address : addresses) {
-    if (const auto network = gdn::NetworkOf(address); network.has_value()) networks.insert(*network);
+    if (const auto network = NetworkOf(address); network.has_value()) networks.insert(*network);
   }
   return networks;
 }
@@ -61,14 +40,6 @@ bool IsSameSocket(int fd, ino_t inode) {
 OwnedFd OpenReserve() { return OwnedFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 }  // namespace
-
-std::optional<std::string> NetworkOf(const std::string& address) {
-  in_addr v4;
-  in6_addr v6;
-  if (inet_pton(AF_INET, address.c_str(), &v4) == 1) return address;
-  if (inet_pton(AF_INET6, address.c_str(), &v6) == 1) return NetworkOf(v6);
-  return std::nullopt;
-}
 
 absl::StatusOr<std::unique_ptr<SocketListener>> SocketListener::Start(std::vector<ListeningSocket> sockets,
                                                                       ConnectionLimits limits,

@@ -1,9 +1,9 @@
 // A thread that accepts the connections of listening sockets, within limits that the process can bear.
 //
-// Where the process has no descriptor left, a connection that waits is taken with a reserved one and closed, so that
-// its client hears of it at once, and accepting goes on as soon as there are descriptors again.
-// Whoever takes a connection closes it; the listener sees that by itself. So a count may be one of some moments ago: a
-// connection is refused only after those that have closed were looked for.
+// If the process has no descriptor left, a waiting connection is accepted with a reserved one and closed, so that its
+// client hears of it at once. Accepting goes on as soon as there are descriptors again.
+// The callback owns the connection and closes it. The listener finds closed connections by itself, but late: it looks
+// for them before it refuses one.
 // Thread safety: safe from any thread; the callback is called from the listener's own, one at a time. Ownership: owns
 // the listening sockets and the thread.
 //
@@ -18,7 +18,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -33,14 +32,10 @@
 
 namespace gdn {
 
-// The part of an IP address that its host cannot choose: an IPv4 address, the /64 network of an IPv6 one. Nothing where
-// the text is no IP address.
-std::optional<std::string> NetworkOf(const std::string& address);
-
 struct ConnectionLimits {
   int64_t connections = 0;           // at once; 0: no limit
   int64_t connections_per_peer = 0;  // of one address, an IPv6 one by its /64; 0: no limit. Unix sockets have none
-  std::set<std::string> proxies;     // IP addresses that have no limit of their own: many clients come through them
+  std::vector<std::string> proxies;  // IP addresses that have no limit of their own: many clients come through them
 };
 
 class SocketListener {

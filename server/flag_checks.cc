@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "base/host_port.h"
+#include "base/ip_network.h"
 #include "base/string_cat.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "server/flags.h"

@@ -353,10 +353,9 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   options.shared_memory.bytes = absl::GetFlag(FLAGS_shared_memory_bytes).bytes;
   options.shared_memory.bytes_per_principal = absl::GetFlag(FLAGS_shared_memory_bytes_per_principal).bytes;
   options.shared_memory.regions_per_principal = absl::GetFlag(FLAGS_shared_memory_regions_per_principal);
-  const std::vector<std::string> proxies = absl::GetFlag(FLAGS_proxies);
   options.transport = {.connections = {.connections = absl::GetFlag(FLAGS_max_connections),
                                        .connections_per_peer = absl::GetFlag(FLAGS_max_connections_per_peer),
-                                       .proxies = {proxies.begin(), proxies.end()}},
+                                       .proxies = absl::GetFlag(FLAGS_proxies)},
                        .memory_bytes = absl::GetFlag(FLAGS_transport_bytes).bytes.value_or(0),
                        .streams_per_connection = absl::GetFlag(FLAGS_streams_per_connection),
                        .keepalive_time = absl::GetFlag(FLAGS_keepalive_time),

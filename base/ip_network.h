@@ -1,0 +1,22 @@
+// The part of an IP address that its host cannot choose: an IPv4 address, and of an IPv6 one its /64 network.
+//
+// Thread safety: free functions.
+//
+//   NetworkOf("10.0.0.7");              // "10.0.0.7"
+//   NetworkOf("::ffff:10.0.0.7");       // "10.0.0.7"
+//   NetworkOf("2001:db8:1:2:3:4:5:6");  // "2001:db8:1:2::/64": a host has all of these
+#pragma once
+
+#include <sys/socket.h>
+
+#include <optional>
+#include <string>
+
+namespace gdn {
+
+// Nothing if the text is no IP address.
+std::optional<std::string> NetworkOf(const std::string& address);
+// "": a Unix socket's.
+std::string NetworkOf(const sockaddr_storage& peer);
+
+}  // namespace gdn

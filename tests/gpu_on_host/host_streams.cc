@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
-#include "gpu_on_host/acquisitions.h"
+#include "acquisitions/acquisitions.h"
 #include "gpu_on_host/device_queue.h"
 #include "gpu_on_host/tsan_edges.h"
 #include "kernels/gpu/capture.h"

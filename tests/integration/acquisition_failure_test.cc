@@ -1,5 +1,5 @@
-// Every allocation of a call fails in turn: memory of the host and of the device, and on the host executor streams,
-// events and kernels' code. So does every operation of a launch. Afterwards the sessions and all that they answer later
+// Every allocation of a call fails in turn: memory of the host and of the device, streams and events, and on the host
+// executor kernels' code. So does every operation of a launch. Afterwards the sessions and all that they answer later
 // are those of a twin that nothing happened to, or a session says that it is lost.
 #include <gtest/gtest.h>
 
@@ -20,14 +20,7 @@ v1::AcceptTokensRequest AcceptPath(const std::vector<std::string>& ids, const st
   return request;
 }
 
-// The processor, and the executor with a GPU's wave.
-std::vector<std::string> Backends() {
-  std::vector<std::string> backends = HostBackends();
-  std::erase(backends, "host32");
-  return backends;
-}
-
-INSTANTIATE_TEST_SUITE_P(On, FailureInTurn, testing::ValuesIn(Backends()),
+INSTANTIATE_TEST_SUITE_P(On, FailureInTurn, testing::ValuesIn(WithOneGpu({"cpu"})),
                          [](const auto& backend) { return backend.param; });
 
 // Both kinds of feed: a step of hidden states has projections, one of a bare operator normalises and scales.

@@ -35,12 +35,12 @@ void HostMemoryBackend::Free(void* data, size_t bytes) {
 }
 
 absl::Status HostMemoryBackend::CopyIn(void* device, const void* host, size_t bytes) {
-  std::memcpy(device, host, bytes);
+  if (bytes > 0) std::memcpy(device, host, bytes);
   return absl::OkStatus();
 }
 
 absl::Status HostMemoryBackend::CopyOut(void* host, const void* device, size_t bytes) {
-  std::memcpy(host, device, bytes);
+  if (bytes > 0) std::memcpy(host, device, bytes);
   return absl::OkStatus();
 }
 

@@ -81,6 +81,11 @@ std::vector<std::string> WithGpus(std::vector<std::string> names) {
   return names;
 }
 
+std::vector<std::string> WithOneGpu(std::vector<std::string> names) {
+  names.emplace_back(GpuBackendName() == "host" ? "host64" : "gpu");
+  return names;
+}
+
 std::vector<std::string> HostBackends() {
 #ifdef GDN_TEST_HOST_EXECUTOR
   if (std::getenv("GDN_HOST_STREAMS_SEED") == nullptr) return WithGpus({"cpu"});

@@ -34,6 +34,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const std::string& name);
 
 // `names`, and those of the GPU sources.
 std::vector<std::string> WithGpus(std::vector<std::string> names);
+// `names`, and those of the GPU sources with a GPU's wave: "host64" or "gpu".
+std::vector<std::string> WithOneGpu(std::vector<std::string> names);
 // Those whose memory a test may read and write in place: "cpu", and the executor's where tests run on it and its
 // streams do not run behind them.
 std::vector<std::string> HostBackends();

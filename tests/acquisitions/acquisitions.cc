@@ -1,4 +1,4 @@
-#include "gpu_on_host/acquisitions.h"
+#include "acquisitions/acquisitions.h"
 
 #include <atomic>
 #include <set>

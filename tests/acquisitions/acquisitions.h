@@ -1,8 +1,8 @@
-// The things that a program acquires and may be refused: memory, and on the host executor streams, events, graphs and
-// kernels' code. A test counts these, and has some of them fail.
+// The things that a program acquires and may be refused: memory, and on a GPU or the host executor streams, events and
+// graphs; on the executor kernels' code too. A test counts these, and has some of them fail.
 //
-// The host executor's runtime asks here for its objects. Memory asks here where the program is linked with
-// allocation_wraps.cc (gdn_wraps_allocations of tests/CMakeLists.txt).
+// The host executor's runtime asks here for its objects. Memory, and the objects of a GPU's runtime, ask here if the
+// program is linked by gdn_wraps_allocations of tests/CMakeLists.txt.
 // Thread safety: any thread. Ownership: one count for the process.
 //
 //   Acquisitions::Fail({.first = 3});  // the fourth from now on fails, and no other

@@ -59,16 +59,25 @@ bool AddFields(const Descriptor& type, CodedInputStream& in, int depth, int64_t&
   return in.ConsumedEntireMessage();
 }
 
+int64_t BytesOf(const Descriptor& type, CodedInputStream& in, size_t length) {
+  const auto wire = static_cast<int64_t>(length);
+  int64_t bytes = kObjectBytes + wire;
+  return AddFields(type, in, 0, bytes) ? bytes : kObjectBytes + kMostOfAByte * wire;
+}
+
 }  // namespace
 
 int64_t ParsedBytes(const Descriptor& type, const grpc::ByteBuffer& wire) {
   grpc::ByteBuffer copy(wire);  // shares them
+  if (!copy.Valid() || wire.Length() == 0) return kObjectBytes;
   grpc::ProtoBufferReader reader(&copy);
-  const auto length = static_cast<int64_t>(wire.Length());
-  if (!copy.Valid() || length == 0) return kObjectBytes;
   CodedInputStream in(&reader);
-  int64_t bytes = kObjectBytes + length;
-  return AddFields(type, in, 0, bytes) ? bytes : kObjectBytes + kMostOfAByte * length;
+  return BytesOf(type, in, wire.Length());
+}
+
+int64_t ParsedBytes(const Descriptor& type, std::string_view wire) {
+  CodedInputStream in(reinterpret_cast<const uint8_t*>(wire.data()), static_cast<int>(wire.size()));
+  return BytesOf(type, in, wire.size());
 }
 
 }  // namespace gdn

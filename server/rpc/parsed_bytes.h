@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include <grpcpp/support/byte_buffer.h>
 
@@ -17,5 +18,6 @@ namespace gdn {
 // At least what the wire bytes and the message take; for a malformed message the most that such bytes could. Takes time
 // in proportion to the bytes.
 int64_t ParsedBytes(const google::protobuf::Descriptor& type, const grpc::ByteBuffer& wire);
+int64_t ParsedBytes(const google::protobuf::Descriptor& type, std::string_view wire);
 
 }  // namespace gdn

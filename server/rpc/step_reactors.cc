@@ -87,7 +87,9 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
       return;
     }
     charge_ = *std::move(charge);
-    auto received = ReadStepRequest(request, context.limits.max_message_bytes, context.call_memory, request_);
+    auto received = ReadStepRequest(
+        request, context.limits.max_message_bytes, context.call_memory,
+        [this](int64_t bytes) { return charge_.TryGrow(bytes); }, request_);
     if (!received.ok()) {
       Reply(received.status());
       return;
@@ -151,7 +153,14 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     if (const absl::Status allowed = StillAllowed(call_, context_, caller_); !allowed.ok()) return Refuse(allowed);
     trace_ = context_.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method_)]);
     auto charge = ChargeCall(context_, caller_, wire_.Length());
-    auto received = ReadStepRequest(wire_, context_.limits.max_message_bytes, context_.call_memory, request_);
+    if (std::exchange(is_large_, false)) request_ = Request();  // or it would keep its memory
+    auto received = ReadStepRequest(
+        wire_, context_.limits.max_message_bytes, context_.call_memory,
+        [&](int64_t bytes) {
+          is_large_ = true;
+          return charge.ok() ? charge->TryGrow(bytes) : charge.status();
+        },
+        request_);
     if (!received.ok()) {  // nobody knows which session it was for
       meter_.End(received.status());
       return Finish(ToGrpcStatus(received.status()));
@@ -223,6 +232,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   RpcMeter meter_;         // of the message
   grpc::ByteBuffer wire_;  // what is read, then what is written
   int64_t turn_ = 0;       // messages read
+  bool is_large_ = false;  // the last of them, beside its tensors' data
   RefusalPauses::Answer refused_;
   CancelGate gate_;
 };

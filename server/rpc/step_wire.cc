@@ -2,7 +2,7 @@
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <google/protobuf/message_lite.h>
+#include <google/protobuf/message.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
@@ -14,11 +14,12 @@
 
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "server/rpc/parsed_bytes.h"
 
 namespace gdn {
 namespace {
 
-using google::protobuf::MessageLite;
+using google::protobuf::Message;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
@@ -26,6 +27,8 @@ using google::protobuf::io::StringOutputStream;
 
 constexpr size_t kAlignment = 64;  // of each tensor's data: a cache line
 constexpr int kMostVarintBytes = 10;
+// A request of no more than this beside its tensors' data is parsed without asking: what it is parsed to is small.
+constexpr size_t kPlainBytes = size_t{4} << 10;
 // A reply with no more data than this goes in one piece: lending and sending pieces takes longer than the copy.
 constexpr size_t kSmallData = size_t{16} << 10;
 
@@ -166,25 +169,27 @@ class Splitter {
   size_t tensor_ = 0;  // whose fields are being read
 };
 
-// False: no plain case.
-bool ReadApart(grpc::ByteBuffer& wire, Level level, char* to, TensorBytes& data, MessageLite& request) {
-  std::string rest;
-  {
-    grpc::ProtoBufferReader reader(&wire);
-    CodedInputStream in(&reader);
-    in.PushLimit(static_cast<int>(wire.Length()));
-    if (!Splitter(in, to, data).Split(level, rest)) return false;
-  }
-  return request.ParseFromString(rest);
+// The message without its tensors' data; false: no plain case.
+bool SplitWire(grpc::ByteBuffer& wire, Level level, char* to, TensorBytes& data, std::string& rest) {
+  grpc::ProtoBufferReader reader(&wire);
+  CodedInputStream in(&reader);
+  in.PushLimit(static_cast<int>(wire.Length()));
+  return Splitter(in, to, data).Split(level, rest);
 }
 
-bool ReadWhole(grpc::ByteBuffer& wire, MessageLite& request) {
+absl::Status Malformed() {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kMalformedMessage,
+                   "the request's bytes are no message of its type; send what protobuf writes");
+}
+
+absl::Status ReadWhole(grpc::ByteBuffer& wire, MayParse may_parse, Message& request) {
+  if (wire.Length() > kPlainBytes) GDN_RETURN_IF_ERROR(may_parse(ParsedBytes(*request.GetDescriptor(), wire)));
   grpc::ProtoBufferReader reader(&wire);
-  return request.ParseFromZeroCopyStream(&reader);
+  return request.ParseFromZeroCopyStream(&reader) ? absl::OkStatus() : Malformed();
 }
 
 absl::StatusOr<ReceivedTensors> Read(grpc::ByteBuffer& wire, Level level, int64_t max_bytes, HostBlockPool& memory,
-                                     MessageLite& request) {
+                                     MayParse may_parse, Message& request) {
   ReceivedTensors received;
   received.message_bytes = static_cast<int64_t>(wire.Length());
   const bool too_large = received.message_bytes > max_bytes;
@@ -193,14 +198,15 @@ absl::StatusOr<ReceivedTensors> Read(grpc::ByteBuffer& wire, Level level, int64_
     if (block.ok()) received.block = *std::move(block);
   }
   // Without room, as on a device that is lost, protobuf makes its own: what is wrong with the request comes first.
+  std::string rest;
   const bool apart = (too_large || received.block.valid()) &&
-                     ReadApart(wire, level, too_large ? nullptr : received.block.chars(), received.data, request);
-  if (!apart) {
+                     SplitWire(wire, level, too_large ? nullptr : received.block.chars(), received.data, rest);
+  if (apart && rest.size() > kPlainBytes) {
+    GDN_RETURN_IF_ERROR(may_parse(ParsedBytes(*request.GetDescriptor(), rest)));
+  }
+  if (!apart || !request.ParseFromString(rest)) {
     received.block = HostBlock();
-    if (!ReadWhole(wire, request)) {
-      return MakeError(absl::StatusCode::kInvalidArgument, reason::kMalformedMessage,
-                       "the request's bytes are no message of its type; send what protobuf writes");
-    }
+    GDN_RETURN_IF_ERROR(ReadWhole(wire, may_parse, request));
   }
   wire.Clear();
   return received;
@@ -266,20 +272,20 @@ grpc::ByteBuffer WriteInStream(Reply& reply, ReplyOutput output) {
 }  // namespace
 
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
-                                                v1::PrefillRequest& request) {
-  return Read(wire, Level::kStep, max_bytes, memory, request);
+                                                MayParse may_parse, v1::PrefillRequest& request) {
+  return Read(wire, Level::kStep, max_bytes, memory, may_parse, request);
 }
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
-                                                v1::DecodeRequest& request) {
-  return Read(wire, Level::kStep, max_bytes, memory, request);
+                                                MayParse may_parse, v1::DecodeRequest& request) {
+  return Read(wire, Level::kStep, max_bytes, memory, may_parse, request);
 }
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
-                                                v1::StreamPrefillRequest& request) {
-  return Read(wire, Level::kStream, max_bytes, memory, request);
+                                                MayParse may_parse, v1::StreamPrefillRequest& request) {
+  return Read(wire, Level::kStream, max_bytes, memory, may_parse, request);
 }
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
-                                                v1::StreamDecodeRequest& request) {
-  return Read(wire, Level::kStream, max_bytes, memory, request);
+                                                MayParse may_parse, v1::StreamDecodeRequest& request) {
+  return Read(wire, Level::kStream, max_bytes, memory, may_parse, request);
 }
 
 grpc::ByteBuffer WriteStepReply(v1::PrefillResponse& reply, ReplyOutput output) {

@@ -8,7 +8,7 @@
 // must outlive them.
 //
 //   v1::DecodeRequest request;
-//   GDN_ASSIGN_OR_RETURN(ReceivedTensors tensors, ReadStepRequest(wire, max_bytes, memory, request));
+//   GDN_ASSIGN_OR_RETURN(ReceivedTensors tensors, ReadStepRequest(wire, max_bytes, memory, may_parse, request));
 //   ...
 //   grpc::ByteBuffer reply = WriteStepReply(response, std::move(output));
 #pragma once
@@ -18,6 +18,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gdn/v1/step.pb.h"
 #include "server/validation/step_input.h"
@@ -39,16 +41,19 @@ struct ReplyOutput {
   size_t bytes = 0;
 };
 
+// Asked before a request is parsed that has much beside its tensors' data: whether the message may take so many bytes.
+using MayParse = absl::FunctionRef<absl::Status(int64_t bytes)>;
+
 // Reads `wire`, and gives its memory back. A request of more than `max_bytes` is read without its tensors' data, so
-// that it can be refused by name. INVALID_ARGUMENT (MALFORMED_MESSAGE).
+// that it can be refused by name. INVALID_ARGUMENT (MALFORMED_MESSAGE); what `may_parse` says.
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
-                                                v1::PrefillRequest& request);
+                                                MayParse may_parse, v1::PrefillRequest& request);
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
-                                                v1::DecodeRequest& request);
+                                                MayParse may_parse, v1::DecodeRequest& request);
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
-                                                v1::StreamPrefillRequest& request);
+                                                MayParse may_parse, v1::StreamPrefillRequest& request);
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
-                                                v1::StreamDecodeRequest& request);
+                                                MayParse may_parse, v1::StreamDecodeRequest& request);
 
 // `reply` with the output's data in it.
 grpc::ByteBuffer WriteStepReply(v1::PrefillResponse& reply, ReplyOutput output);

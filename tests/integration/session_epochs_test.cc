@@ -130,7 +130,8 @@ class SessionEpochs : public ::testing::Test {
       all +=
           session.name() + " " + std::to_string(session.epoch()) + " " + std::to_string(session.durable_time().nanos());
     }
-    for (const v1::Checkpoint& named : caller_->Checkpoints(id).reply.checkpoints()) all += named.checkpoint_id();
+    const auto checkpoints = caller_->Checkpoints(id);
+    for (const v1::Checkpoint& named : checkpoints.reply.checkpoints()) all += named.checkpoint_id();
     return all;
   }
 

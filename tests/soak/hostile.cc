@@ -71,10 +71,26 @@ std::unique_ptr<Client> HostileCaller::Invented() {
 
 std::string HostileCaller::NewId() { return StrCat("hostile-", number_, "-", ids_++); }
 
+void HostileCaller::Insist(absl::FunctionRef<absl::Status()> send) {
+  while (!over()) {
+    const absl::Status status = send();
+    Note(status);
+    if (!absl::IsResourceExhausted(status) && !absl::IsUnavailable(status)) return;
+  }
+}
+
+std::string HostileCaller::Made(const StepFeed& feed) {
+  const std::string id = NewId();
+  Insist([&] { return client().CreateSession(feed.Creation(id)).status(); });
+  return id;
+}
+
 HostileResult RunHostile(const std::string& target, absl::Duration time, absl::Duration patience,
-                         const std::vector<std::string>& only) {
+                         const std::vector<std::string>& only, const std::string& without) {
   std::vector<HostileKind> kinds = BadRequests();
   for (HostileKind& kind : GreedyRequests()) kinds.push_back(std::move(kind));
+  for (HostileKind& kind : ExhaustingRequests()) kinds.push_back(std::move(kind));
+  std::erase_if(kinds, [&](const HostileKind& kind) { return kind.name == without; });
   if (!only.empty()) {
     std::erase_if(kinds, [&](const HostileKind& kind) { return !absl::c_linear_search(only, kind.name); });
   }

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -70,6 +71,10 @@ class HostileCaller {
   std::unique_ptr<Client> Invented();
   // Session ids that no other thread uses.
   std::string NewId();
+  // Sends it until it is taken: what others of this client hold may be in its way.
+  void Insist(absl::FunctionRef<absl::Status()> send);
+  // A new session; its id.
+  std::string Made(const StepFeed& feed);
 
   const StepFeed& small() const { return small_; }
   const StepFeed& large() const { return large_; }  // 1 MiB of state, 4 KiB of output a token
@@ -100,6 +105,12 @@ struct HostileKind {
 std::vector<HostileKind> BadRequests();
 // Requests that hold what others need, or keep the server busy.
 std::vector<HostileKind> GreedyRequests();
+// Requests that use up what is not memory: descriptors, and a store that hangs.
+std::vector<HostileKind> ExhaustingRequests();
+// What the server is to allow the hostile one's address, for the storms of the last.
+inline constexpr int kMostHostileConnections = 300;
+// Needs a server with a Redis.
+inline constexpr const char* kSleepingStore = "sleeping store";
 
 struct HostileResult {
   HostileAnswers answers;
@@ -107,8 +118,8 @@ struct HostileResult {
 };
 
 // Runs all kinds for at least `time`, and on until each has had an answer that it has to have, but for no more than
-// `patience`. `only`: names of kinds; none: all.
+// `patience`. `only`: names of kinds; none: all. `without`: of one to leave out.
 HostileResult RunHostile(const std::string& target, absl::Duration time, absl::Duration patience,
-                         const std::vector<std::string>& only = {});
+                         const std::vector<std::string>& only = {}, const std::string& without = "");
 
 }  // namespace gdn

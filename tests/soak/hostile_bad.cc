@@ -82,8 +82,7 @@ absl::Status HugeImport(HostileCaller& me) {
 }
 
 void HugeSizes(HostileCaller& me) {
-  const std::string id = me.NewId();
-  me.Note(me.client().CreateSession(me.small().Creation(id)).status());
+  const std::string id = me.Made(me.small());
   v1::PrefillRequest large = me.small().Prefill(Name(id), 0, 1);
   large.mutable_delta_rule()->mutable_q()->set_data(std::string(9 << 20, 'x'));
   while (!me.over()) {
@@ -112,8 +111,7 @@ void HugeSizes(HostileCaller& me) {
 
 // Not a number, refused and allowed, in batches with sessions of the same layout.
 void NotANumber(HostileCaller& me) {
-  const std::string id = me.NewId();
-  me.Note(me.client().CreateSession(me.small().Creation(id)).status());
+  const std::string id = me.Made(me.small());
   v1::DecodeRequest step = me.small().Decode({{.session = Name(id), .stream = 0, .token = 0}}, 0);
   step.clear_expected_token_counts();
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -126,8 +124,7 @@ void NotANumber(HostileCaller& me) {
 
 // Steps that are cancelled at whatever moment of theirs.
 void Cancels(HostileCaller& me) {
-  const std::string id = me.NewId();
-  me.Note(me.client().CreateSession(me.large().Creation(id)).status());
+  const std::string id = me.Made(me.large());
   const v1::PrefillRequest prefill = me.large().Prefill(Name(id), 0, 256);
   v1::StreamPrefillRequest segment;
   *segment.mutable_segment() = me.large().Prefill(Name(id), 1, 256);

@@ -13,23 +13,6 @@ namespace {
 
 std::string Name(const std::string& id) { return StrCat("sessions/", id); }
 
-// Sends it until it is taken: what others of this client hold may be in its way.
-template <typename Send>
-void Insist(HostileCaller& me, const Send& send) {
-  while (!me.over()) {
-    const absl::Status status = send();
-    me.Note(status);
-    if (!absl::IsResourceExhausted(status)) return;
-  }
-}
-
-// A new session; its id.
-std::string Made(HostileCaller& me, const StepFeed& feed) {
-  const std::string id = me.NewId();
-  Insist(me, [&] { return me.client().CreateSession(feed.Creation(id)).status(); });
-  return id;
-}
-
 // Waits for so long, or until all is over.
 void Hold(HostileCaller& me, absl::Duration time) {
   for (const absl::Time end = absl::Now() + time; !me.over() && absl::Now() < end;) {
@@ -42,9 +25,9 @@ void Hold(HostileCaller& me, absl::Duration time) {
 void SlowReaders(HostileCaller& me) {
   constexpr int kReaders = 12;  // of each kind
   const StepFeed huge({.key_heads = 8, .value_heads = 32, .key_dim = 128, .value_dim = 128, .layers = 4});
-  const std::string id = Made(me, huge);
+  const std::string id = me.Made(huge);
   for (int layer = 0; layer < huge.options().layers; ++layer) {
-    Insist(me, [&] { return me.client().Prefill(huge.Prefill(Name(id), layer, 8)).status(); });
+    me.Insist([&] { return me.client().Prefill(huge.Prefill(Name(id), layer, 8)).status(); });
   }
   v1::ExportStateRequest exported;
   exported.set_name(Name(id));
@@ -75,12 +58,12 @@ void SlowReaders(HostileCaller& me) {
 void StoredReplies(HostileCaller& me) {
   constexpr int kSessions = 40;
   std::vector<v1::PrefillRequest> steps;
-  for (int i = 0; i < kSessions; ++i) steps.push_back(me.large().Prefill(Name(Made(me, me.large())), 0, 250));
+  for (int i = 0; i < kSessions; ++i) steps.push_back(me.large().Prefill(Name(me.Made(me.large())), 0, 250));
   for (int round = 0; !me.over(); ++round) {
     for (v1::PrefillRequest& step : steps) {
       if (me.over()) return;
       step.set_request_id(StrCat("r", round));
-      Insist(me, [&] { return me.client().Prefill(step).status(); });
+      me.Insist([&] { return me.client().Prefill(step).status(); });
     }
     for (const v1::PrefillRequest& step : steps) {
       if (me.over()) return;
@@ -92,7 +75,7 @@ void StoredReplies(HostileCaller& me) {
 // Checkpoints under ever other names.
 void NamedCheckpoints(HostileCaller& me) {
   while (!me.over()) {
-    const std::string id = Made(me, me.small());
+    const std::string id = me.Made(me.small());
     v1::CheckpointSessionRequest request;
     request.set_name(Name(id));
     for (int i = 0; i < 80 && !me.over(); ++i) {
@@ -105,7 +88,7 @@ void NamedCheckpoints(HostileCaller& me) {
 
 // Prefills of 4 MiB back to back.
 void Prefills(HostileCaller& me) {
-  const v1::PrefillRequest prefill = me.large().Prefill(Name(Made(me, me.large())), 0, 500);
+  const v1::PrefillRequest prefill = me.large().Prefill(Name(me.Made(me.large())), 0, 500);
   while (!me.over()) me.Note(me.client().Prefill(prefill).status());
 }
 
@@ -113,7 +96,7 @@ void Prefills(HostileCaller& me) {
 void Evictions(HostileCaller& me) {
   constexpr int kSessions = 600;
   std::vector<std::string> names;
-  for (int i = 0; i < kSessions && !me.over(); ++i) names.push_back(Name(Made(me, me.small())));
+  for (int i = 0; i < kSessions && !me.over(); ++i) names.push_back(Name(me.Made(me.small())));
   while (!me.over()) {
     std::vector<FeedRow> rows(8);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -129,7 +112,7 @@ void Evictions(HostileCaller& me) {
 
 // Ever new principals: each makes a session, steps it, asks for one that is another's, and leaves.
 void InventedPrincipals(HostileCaller& me) {
-  const std::string another = Name(Made(me, me.small()));
+  const std::string another = Name(me.Made(me.small()));
   while (!me.over()) {
     const std::unique_ptr<Client> invented = me.Invented();
     const std::string id = me.NewId();
@@ -143,7 +126,7 @@ void InventedPrincipals(HostileCaller& me) {
 void Crowd(HostileCaller& me) {
   const std::unique_ptr<Client> invented = me.Invented();
   const std::string id = me.NewId();
-  me.Note(invented->CreateSession(me.small().Creation(id)).status());
+  me.Insist([&] { return invented->CreateSession(me.small().Creation(id)).status(); });
   const v1::PrefillRequest prefill = me.small().Prefill(Name(id), 0, 512);
   while (!me.over()) me.Note(invented->Prefill(prefill).status());
 }

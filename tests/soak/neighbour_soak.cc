@@ -19,6 +19,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -38,6 +39,7 @@
 #include "tests/soak/run_in_folder.h"
 #include "tests/soak/server_process.h"
 #include "tests/soak/well_behaved.h"
+#include "tests/state_store/tiers/redis_server_fixture.h"
 
 ABSL_FLAG(std::string, server, "", "The gdn_server program.");
 ABSL_FLAG(double, seconds, 60, "Alone, and again beside the hostile one.");
@@ -51,6 +53,7 @@ ABSL_FLAG(bool, check_memory, true,
 ABSL_FLAG(bool, check_times, true, "Whether a p99 or a rate can be a failure.");
 ABSL_FLAG(std::string, hostile_to, "", "Be the hostile one to the server at this address.");
 ABSL_FLAG(std::string, begin_file, "", "What the hostile one waits for.");
+ABSL_FLAG(std::string, without, "", "A kind of hostility to leave out.");
 
 namespace gdn {
 namespace {
@@ -87,7 +90,8 @@ absl::Status BeHostile() {
   LowerThisThread(19);  // what clients do to each other on their own processors is not the server's matter
   while (!std::filesystem::exists(absl::GetFlag(FLAGS_begin_file))) absl::SleepFor(absl::Milliseconds(5));
   const HostileResult result = RunHostile(absl::GetFlag(FLAGS_hostile_to), absl::Seconds(absl::GetFlag(FLAGS_seconds)),
-                                          absl::Seconds(absl::GetFlag(FLAGS_patience)), absl::GetFlag(FLAGS_kinds));
+                                          absl::Seconds(absl::GetFlag(FLAGS_patience)), absl::GetFlag(FLAGS_kinds),
+                                          absl::GetFlag(FLAGS_without));
   for (const auto& [kind, counts] : result.answers) {
     std::string text;
     for (const auto& [answer, count] : counts) text += StrCat(text.empty() ? "" : ", ", answer, " ", count);
@@ -113,6 +117,38 @@ std::string Text(const std::string& file) {
   text << std::ifstream(file).rdbuf();
   return text.str();
 }
+
+// A Redis that stands still most of the time, from Begin on. Nothing if there is no redis-server.
+class SleepingRedis {
+ public:
+  SleepingRedis() {
+    if (RedisServer::Installed()) redis_.emplace().Start();
+  }
+  ~SleepingRedis() { End(); }
+
+  std::string endpoint() const { return redis_.has_value() ? redis_->endpoint() : ""; }
+  void Begin() {
+    if (redis_.has_value()) thread_ = std::thread([this] { Run(); });
+  }
+  void End() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void Run() {
+    while (!over_) {
+      redis_->Stop();
+      absl::SleepFor(absl::Seconds(5));
+      redis_->Continue();
+      absl::SleepFor(absl::Seconds(2));
+    }
+  }
+
+  std::optional<RedisServer> redis_;
+  std::atomic<bool> over_ = false;
+  std::thread thread_;
+};
 
 // Who may run where; with few processors the lists are the same.
 struct Shares {
@@ -220,6 +256,9 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
   flags.push_back("--disk-high-watermark=100");  // however full this disk is
   flags.push_back(StrCat("--listen=", socket));
   flags.push_back(StrCat("--trace-calls=", absl::GetFlag(FLAGS_trace_calls)));
+  flags.push_back(StrCat("--max-connections-per-peer=", kMostHostileConnections));
+  SleepingRedis redis;
+  flags.push_back(StrCat("--redis=", redis.endpoint()));
 
   // All processes before any connection is made.
   const std::string machine = MachineName();
@@ -234,7 +273,8 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
       ChildProcess hostile,
       ChildProcess::Start({self, StrCat("--hostile_to=", server.target()), StrCat("--begin_file=", begin_file),
                            StrCat("--seconds=", seconds), StrCat("--patience=", absl::GetFlag(FLAGS_patience)),
-                           StrCat("--kinds=", absl::StrJoin(absl::GetFlag(FLAGS_kinds), ","))},
+                           StrCat("--kinds=", absl::StrJoin(absl::GetFlag(FLAGS_kinds), ",")),
+                           StrCat("--without=", redis.endpoint().empty() ? kSleepingStore : "")},
                           hostile_log));
   GDN_RETURN_IF_ERROR(ThisThreadRunsOn(shares.well_behaved));
   GDN_ASSIGN_OR_RETURN(const ProcessFigures at_rest, ReadProcess(server.pid()));
@@ -252,11 +292,13 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
   WellBehaved second(&feed, socket, {.name = "beside", .calls_per_s = rate});
   GDN_RETURN_IF_ERROR(second.Create());
   std::ofstream(begin_file) << "begin";
+  redis.Begin();
   TraceCollector second_traces(socket, "Bearer beside");
   std::atomic<bool> goes_on = true;
   LoadFigures beside;
   std::thread load([&] { beside = second.Run([&] { return goes_on.load(); }); });
   const int hostile_code = hostile.Wait();
+  redis.End();
   goes_on = false;
   load.join();
   second_traces.Stop();

@@ -38,30 +38,30 @@ class PrincipalFolderTest : public DiskTierFixture {
 
 TEST_F(PrincipalFolderTest, AFolderGoesWithTheLastSessionInIt) {
   for (const char* principal : {"", "ab12", "cd34"}) {
-    for (const char* id : {"one", "two"}) ASSERT_TRUE(Keep({.principal = principal, .id = id}).ok());
+    for (const char* id : {"one", "two"}) ASSERT_TRUE(Keep({principal, id, ""}).ok());
   }
   ASSERT_TRUE(Keep({.principal = "ab12", .id = "one", .checkpoint = "named"}).ok());
-  ASSERT_TRUE(tier_->Erase({.principal = "ab12", .id = "one"}, /*all=*/true).ok());
-  ASSERT_TRUE(tier_->Erase({.principal = "ab12", .id = "two"}, /*all=*/false).ok());
-  ASSERT_TRUE(tier_->Erase({.principal = "", .id = "one"}, /*all=*/true).ok());
+  ASSERT_TRUE(tier_->Erase({"ab12", "one", ""}, /*all=*/true).ok());
+  ASSERT_TRUE(tier_->Erase({"ab12", "two", ""}, /*all=*/false).ok());
+  ASSERT_TRUE(tier_->Erase({"", "one", ""}, /*all=*/true).ok());
   EXPECT_THAT(FoldersIn("sessions"), UnorderedElementsAre("anonymous", "cd34"));
-  const StateKey again{.principal = "ab12", .id = "three"};
+  const StateKey again{"ab12", "three", ""};
   ASSERT_TRUE(Keep(again).ok());
   ExpectLoads(*tier_, again, SessionOf(again));
 }
 
 TEST_F(PrincipalFolderTest, NotesOfErasuresLeaveNoneEither) {
   for (const char* principal : {"", "ab12"}) {
-    const StateKey key{.principal = principal, .id = "one"};
+    const StateKey key{principal, "one", ""};
     ASSERT_TRUE(tier_->SetErasureNote(key, {"redis"}).ok());
     ASSERT_TRUE(tier_->SetErasureNote(key, {}).ok());
-    ASSERT_TRUE(tier_->SetErasureNote({.principal = "ef", .id = "never"}, {}).ok());
+    ASSERT_TRUE(tier_->SetErasureNote({"ef", "never", ""}, {}).ok());
   }
   EXPECT_THAT(FoldersIn("owed"), IsEmpty());
 }
 
 TEST_F(PrincipalFolderTest, TheNextServerRemovesWhatAKilledOneLeft) {
-  ASSERT_TRUE(Keep({.principal = "ab12", .id = "one"}).ok());
+  ASSERT_TRUE(Keep({"ab12", "one", ""}).ok());
   for (const char* left : {"/sessions/cd34", "/sessions/ef56/s-torn", "/owed/cd34"}) {
     fs::create_directories(path_ + left);
   }
@@ -74,7 +74,7 @@ TEST_F(PrincipalFolderTest, TheNextServerRemovesWhatAKilledOneLeft) {
 TEST_F(PrincipalFolderTest, SessionsComeAndGoInOneFolderAtOnce) {
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 4; ++thread) {
-    threads.emplace_back([&, key = StateKey{.principal = "ab12", .id = StrCat("s", thread)}] {
+    threads.emplace_back([&, key = StateKey{"ab12", StrCat("s", thread), ""}] {
       for (int round = 0; round < 100; ++round) {
         const absl::Status stored = Keep(key);
         EXPECT_TRUE(stored.ok()) << stored;

@@ -6,9 +6,9 @@ Thread safety: a free function.
 from __future__ import annotations
 
 _EXAMPLE = "127.0.0.1:50061"
-LONGEST_TARGET = 4096  # bytes: many addresses of one name, as "ipv4:A:P,B:P", are the longest that make sense
 LONGEST_PATH = 107  # bytes of a Unix socket's, by Linux
 _LONGEST_NAME = 253  # of a host, by RFC 1035
+_LONGEST_LIST = 4096  # of addresses of one server, as "ipv4:A:P,B:P"
 _LARGEST_PORT = 65535
 _SHOWN = 60  # letters of a target in an error
 
@@ -62,9 +62,6 @@ def check_target(target: object) -> None:
     """
     if not isinstance(target, str):
         raise TypeError(f"target is {target!r}, expected HOST:PORT such as {_EXAMPLE}")
-    size = len(target.encode(errors="replace"))
-    if size > LONGEST_TARGET:
-        raise ValueError(f"target {_shown(target)} has {size} bytes, expected at most {LONGEST_TARGET}")
     if not target.isprintable():
         raise ValueError(
             f"target {_shown(target)!r} has a letter that cannot be printed, expected HOST:PORT such as {_EXAMPLE}"
@@ -79,6 +76,8 @@ def check_target(target: object) -> None:
     for scheme in ("dns:", "ipv4:", "ipv6:"):
         names = _without_scheme(target, scheme)
         if names is not None:
+            if len(names) > _LONGEST_LIST:
+                raise ValueError(f"target {_shown(target)} has {len(names)} letters, expected at most {_LONGEST_LIST}")
             for name in [names] if scheme == "dns:" else names.split(","):
                 _check_host_port(name)
             return

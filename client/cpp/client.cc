@@ -7,8 +7,10 @@
 
 #include "absl/strings/ascii.h"
 #include "base/error.h"
+#include "base/host_port.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "client/cpp/refusing_channel.h"
 #include "client/cpp/reply_epoch.h"
 #include "client/cpp/rpc_status.h"
 #include "client/cpp/token_file.h"
@@ -69,6 +71,9 @@ std::unique_ptr<Client> Client::Connect(const std::string& target, ClientOptions
 std::unique_ptr<Client> Client::Connect(const std::string& target,
                                         const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                                         ClientOptions options) {
+  if (const absl::Status status = CheckTarget(target); !status.ok()) {
+    return std::make_unique<Client>(RefusingChannel(WithPrefix(status, "target")), std::move(options));
+  }
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(options.max_receive_message_bytes);
   // gRPC's own maximum is two minutes: long after a restarted server is back.

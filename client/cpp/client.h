@@ -50,6 +50,7 @@ struct CallOptions {
 class Client {
  public:
   // Does not wait for a connection; the first call does. `target` is a gRPC name such as "host:port" or "unix:/path".
+  // If nothing can be connected to by that name, as to port 99999, each call answers INVALID_ARGUMENT and says why.
   static std::unique_ptr<Client> Connect(const std::string& target, ClientOptions options = {});
   static std::unique_ptr<Client> Connect(const std::string& target,
                                          const std::shared_ptr<grpc::ChannelCredentials>& credentials,

@@ -204,13 +204,17 @@ absl::Status DurableSession::TryRestore(v1::RestoreCheckpointRequest& request, v
   if (ErrorReason(back.status()) == reason::kEpochMismatch) {
     // After a crash, or a restore whose reply was lost: in both cases the state is given up. This side
     // takes over the epoch only with that state, so that no other call takes what is there for the state it knows.
-    GDN_ASSIGN_OR_RETURN(const v1::Session found, client_.GetSession(name(), TryOptions(backoff)));
-    request.set_session_epoch(found.epoch());
+    const absl::StatusOr<v1::Session> found = client_.GetSession(name(), TryOptions(backoff));
+    if (ErrorReason(found.status()) == reason::kSessionNotFound) restoring_ = false;
+    GDN_RETURN_IF_ERROR(found.status());
+    request.set_session_epoch(found->epoch());
     return absl::UnavailableError("the session is in another epoch");
   }
   // An answer with a reason says that this try was not taken; it says nothing of an earlier one.
   const bool unanswered = WorthAnotherTry(back.status()) && ErrorReason(back.status()).empty();
   restoring_ = restoring_ || back.ok() || unanswered;
+  // With the session goes what an earlier try may have done.
+  if (ErrorReason(back.status()) == reason::kSessionNotFound) restoring_ = false;
   GDN_RETURN_IF_ERROR(back.status());
   *restored = *std::move(back);
   epoch_ = restored->epoch();

@@ -492,6 +492,9 @@ class History:
         with self.losses_of([pair]):
             try:
                 done, _ = self.attempt(f"restore {name!r}", [pair], lambda: pair.mine.restore(name))
+                if not done and pair.mine._state.restoring:  # it may have been applied, and no other call is taken
+                    pair.mine.restore(name)
+                    done = True
             except gdn_client.NotFoundError as error:
                 # It has gone with a session that had no other durable copy.
                 assert error.reason == "SESSION_NOT_FOUND" or pair.mine.stats.recreations > 0

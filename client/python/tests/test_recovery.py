@@ -380,6 +380,20 @@ def test_a_restore_whose_reply_is_lost_is_made_again() -> None:
     twins.go_on(one, other)
 
 
+def test_a_restore_that_was_given_up_is_over_if_the_session_has_gone() -> None:
+    twins = Twins()
+    one, other = twins.pair_past("a")
+    one._state.retry = Retry(overall=0.0)
+    twins.server.faults = once("RestoreCheckpoint", "lose")
+    with pytest.raises(gdn_client.UnavailableError):
+        one.restore("a")
+    one._state.retry = Retry()
+    del twins.server.sessions[one.id]
+    with pytest.raises(gdn_client.NotFoundError):
+        one.restore("a")
+    twins.go_on(one, other)  # made anew from its inputs, as if there had been no restore
+
+
 def test_a_restore_that_was_given_up_is_made_again_before_any_other_call() -> None:
     twins = Twins()
     pair = twins.pair()

@@ -154,6 +154,20 @@ TEST_F(Durable, RefusesOtherCallsUntilARestoreIsAnswered) {
   EXPECT_EQ(outputs_.back(), outputs_[2]) << "of the session at five tokens";
 }
 
+TEST_F(Durable, AnUnansweredRestoreIsOverOnceTheSessionHasGone) {
+  Start({});
+  ASSERT_EQ(Prefill(0, 5, 100), absl::OkStatus());
+  ASSERT_TRUE(session_->Checkpoint("five").ok());
+  ASSERT_EQ(Decode(0, 1), absl::OkStatus());
+  service_->PlanNext("RestoreCheckpoint", {Fault::kLoseReply});
+  service_->RefuseNext("GetSession", grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "not now"));
+  ASSERT_FALSE(session_->Restore("five").ok());
+  ASSERT_EQ(Decode(0, 2).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(client_->DeleteSession(kName).ok());
+  EXPECT_EQ(ErrorReason(session_->Restore("five").status()), reason::kSessionNotFound);
+  EXPECT_NE(Decode(0, 2).code(), absl::StatusCode::kFailedPrecondition) << "no restore can be answered any more";
+}
+
 TEST_F(Durable, RestoresAgainWhereACrashComesBeforeTheDraftOfTheCopyIsDropped) {
   Start({});
   ASSERT_EQ(Prefill(0, 5, 100), absl::OkStatus());

@@ -126,6 +126,14 @@ def checkpoint(state: SessionState, checkpoint_id: str) -> Flow[state_pb2.Checkp
     return made
 
 
+def _epoch_of_restored(state: SessionState) -> Flow[int]:
+    try:
+        return (yield from _found(state)).epoch
+    except GdnError as error:
+        state.restoring = error.reason != "SESSION_NOT_FOUND"
+        raise
+
+
 def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
     """Back to a checkpoint. The session's current state is given up, so it need not be brought back before.
 
@@ -143,14 +151,15 @@ def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
             reply: state_pb2.RestoreCheckpointResponse = yield state.rpc("RestoreCheckpoint", request)
             break
         except GdnError as error:
-            unanswered |= not error.reason
+            # With the session goes what an earlier try may have done.
+            unanswered = (unanswered or not error.reason) and error.reason != "SESSION_NOT_FOUND"
             state.restoring = unanswered
             if error.reason != "EPOCH_MISMATCH" and not worth_another_try(error):
                 raise
             yield backoff.wait(error)
             state.restoring = True
             if error.reason == "EPOCH_MISMATCH":  # by a crash, or by a try whose reply was lost
-                found = (yield from _found(state)).epoch
+                found = yield from _epoch_of_restored(state)
                 if found == epoch:
                     raise  # the server refuses the epoch that it tells
                 epoch = found

@@ -80,7 +80,7 @@ absl::Status Check(std::string_view address, int least_port, bool may_lack_port)
   return CheckPort(address, address.substr(host_end + 1), least_port);
 }
 
-// What follows one of gRPC's schemes that ends in HOST:PORT; nothing if the scheme is another one or none.
+// The HOST:PORT behind `scheme`, such as "dns:". Nothing if the target has another scheme or none.
 std::optional<std::string_view> WithoutScheme(std::string_view target, std::string_view scheme) {
   if (!target.starts_with(scheme)) return std::nullopt;
   target.remove_prefix(scheme.size());

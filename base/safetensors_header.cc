@@ -154,7 +154,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     return Fail(DamagedSafetensors(StrCat("its header has the key '", key, "' twice")));
   }
 
-  // Of a value that has no business here.
+  // Refuses a value of a kind that may not stand here.
   bool Unexpected() {
     switch (place_) {
       case Place::kTopValue:

@@ -126,7 +126,7 @@ class DurableSession final {
   // from. Inputs before are kept no more, for the copy is durable, and drafts that it has are dropped. Errors as above;
   // DATA_LOSS where the newest copy is older than the server had said. After UNAVAILABLE and DEADLINE_EXCEEDED the
   // session may be back there: restore it again, from this copy or another; other calls are refused
-  // (FAILED_PRECONDITION) until then.
+  // (FAILED_PRECONDITION) until then, or until a restore says that the session has gone.
   absl::StatusOr<v1::Session> Restore(const std::string& checkpoint_id = "");
 
   // Ends the session on the server. OK where it is gone already.

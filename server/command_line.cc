@@ -85,7 +85,7 @@ struct GivenFlags {
   std::string config;  // the last value of --config
 };
 
-// What stands on the command line. It is read again after the file, and so wins over the file.
+// The command line's own flags. The line is read again after the file, and so wins over the file.
 GivenFlags FindGiven(const std::vector<std::string>& arguments) {
   GivenFlags given;
   for (size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {

@@ -155,7 +155,7 @@ class GdnServer {
   std::vector<StateDevice> StateDevices();
   absl::Status ListPrincipals(std::string key);
   std::optional<SessionSpec> SpecOfServed(const std::string& model) const;
-  // What is there to be served, and the ports.
+  // Opens the ports, and serves what is there.
   absl::Status Serve();
   absl::Status RecoverSessions();
   absl::Status JoinFleet();

@@ -41,7 +41,7 @@ std::string ExpectedForm(const absl::CommandLineFlag& flag, std::string_view err
 
 // "  --name   help Default: x." and a newline.
 std::string FlagHelp(const absl::CommandLineFlag& flag);
-// That of all flags that are taken, by name.
+// The help of all flags that are taken, by name.
 std::string FlagsHelp(TakesFlag takes);
 
 // The one that `name` was probably meant to be; "" if none is near.

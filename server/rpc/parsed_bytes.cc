@@ -19,8 +19,8 @@ constexpr int64_t kObjectBytes = 160;  // of a message with its place in a list;
 constexpr int64_t kTextBytes = 96;     // of a string with its place in a list, or of an unknown field, beside its bytes
 constexpr int64_t kScalarBytes = 16;   // of a number; vectors have up to twice the room that they need
 constexpr int64_t kUnknownBytes = 96;  // of an unknown number, with the set that it is in
-// Of each byte of what is not looked into: unknown groups, and all of a message that is malformed. Two bytes become a
-// group of its own.
+// The most that a byte can become where nothing is looked into: in unknown groups, and in all of a malformed message.
+// Two bytes become a group of its own.
 constexpr int64_t kMostOfAByte = 96;
 constexpr int kMostNested = 100;  // protobuf parses no deeper
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "server/rpc/parsed_bytes.h"
@@ -190,6 +191,7 @@ absl::Status ReadWhole(grpc::ByteBuffer& wire, MayParse may_parse, Message& requ
 
 absl::StatusOr<ReceivedTensors> Read(grpc::ByteBuffer& wire, Level level, int64_t max_bytes, HostBlockPool& memory,
                                      MayParse may_parse, Message& request) {
+  const absl::Cleanup give_back = [&wire] { wire.Clear(); };  // also if it is refused: the reply may wait a while
   ReceivedTensors received;
   received.message_bytes = static_cast<int64_t>(wire.Length());
   const bool too_large = received.message_bytes > max_bytes;
@@ -208,7 +210,6 @@ absl::StatusOr<ReceivedTensors> Read(grpc::ByteBuffer& wire, Level level, int64_
     received.block = HostBlock();
     GDN_RETURN_IF_ERROR(ReadWhole(wire, may_parse, request));
   }
-  wire.Clear();
   return received;
 }
 

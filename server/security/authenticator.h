@@ -32,9 +32,9 @@ struct AuthenticatorOptions {
   std::vector<std::string> trusted_proxies = {};  // subjects of their certificates
 };
 
-// Whose a verified certificate is: its one URI's; one without a URI is its common name's, unless that is written as a
-// URI, as names of proxies and admins may be: whoever has a certificate with any common name would be them. "":
-// nobody's, as one with several URIs is.
+// The subject of a verified certificate: its one URI, or its common name if it has no URI. "": nobody, if it has
+// several URIs, or a common name that is written as a URI. Names of proxies and admins may be URIs, and whoever can
+// have a certificate with any common name would be them.
 std::string_view CertificateSubject(absl::Span<const std::string_view> uris,
                                     absl::Span<const std::string_view> common_names);
 

@@ -33,7 +33,7 @@ namespace gdn {
 
 class DeviceResidents {
  public:
-  // What is on one device.
+  // The residents of one device.
   struct Held {
     int64_t sessions = 0;
     int64_t bytes = 0;

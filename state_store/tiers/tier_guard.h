@@ -74,7 +74,7 @@ class TierGuard final : public StateTier {
   };
   template <typename Result, typename Ask>
   Result Guarded(Ask ask);
-  // What the work came to; nullopt if the tier does not answer.
+  // The work's status; nullopt if the tier does not answer.
   std::optional<absl::Status> TryRun(std::function<absl::Status()> work);
   void Work(Call& call, const std::function<absl::Status()>& work);
   // Whether the call ended before its thread stood still for too long.

@@ -1,4 +1,4 @@
-// What a program gets of a GPU's runtime, by way of Acquisitions: the linker gives the callers of kernels/gpu/runtime.h
+// A GPU's runtime, whose objects ask Acquisitions first: the linker gives the callers of kernels/gpu/runtime.h
 // these functions (--wrap). For builds for a device; the host executor's runtime asks by itself. The code of a kernel
 // that is loaded with its first launch is not among them.
 #include <cstddef>

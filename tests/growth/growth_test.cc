@@ -23,7 +23,7 @@
 namespace gdn {
 namespace {
 
-// Of this thread, in nanoseconds of a processor: what others do meanwhile counts for nothing.
+// Nanoseconds of a processor that this thread has used: what others do meanwhile counts for nothing.
 int64_t WorkOf(const std::function<void()>& run) {
   const auto now = [] {
     timespec time = {};

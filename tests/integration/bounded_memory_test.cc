@@ -62,7 +62,7 @@ class BoundedMemory : public ::testing::Test {
                 folder_.path(), "bounded") {}
 
   void SetUp() override {
-    // Of two processors: the heap has a part for each, which keeps some of what it has freed.
+    // The server gets two processors: its heap has a part for each, which keeps some of what it has freed.
     const std::vector<int> processors = Processors();
     ASSERT_TRUE(ThisThreadRunsOn({processors.front(), processors.back()}).ok());
     const absl::Status started = server_.Start();

@@ -35,7 +35,7 @@ class FullDisk {
   FullDisk& operator=(const FullDisk&) = delete;
 
   void Free();
-  // Of the kind, until Free.
+  // Calls of the kind, until Free.
   int64_t calls() const;
 };
 

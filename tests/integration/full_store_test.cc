@@ -86,7 +86,7 @@ class RedisStore final : public Store {
   bool once_ = false;
 };
 
-// What its client knows of a session.
+// A session as its client knows it.
 struct Known {
   int64_t tokens = 0;   // decoded behind the prompt
   int64_t durable = 0;  // of these, acknowledged as durable

@@ -327,5 +327,24 @@ TEST(StepWireReplies, LendsItsDataWhileItIsThere) {
   EXPECT_TRUE(again.chars() == data || more.chars() == data);
 }
 
+TEST(RefusedRequests, GiveTheirMemoryBackBeforeTheyAreAnswered) {
+  const std::unique_ptr<Backend> backend = MakeNullBackend();
+  HostBlockPool memory(*backend, /*keep_bytes=*/1 << 24);
+  v1::DecodeRequest request, read;
+  for (int i = 0; i < 10'000; ++i) request.add_sessions("sessions/a");
+  const std::string bytes = request.SerializeAsString();
+  const grpc::Slice slice(bytes);
+  grpc::ByteBuffer wire(&slice, 1);
+  int64_t asked = 0;
+  const auto refuse = [&asked](int64_t parsed) {
+    asked = parsed;
+    return absl::ResourceExhaustedError("no room");
+  };
+  EXPECT_TRUE(absl::IsResourceExhausted(ReadStepRequest(wire, int64_t{1} << 20, memory, refuse, read).status()));
+  EXPECT_GT(asked, static_cast<int64_t>(bytes.size()));
+  EXPECT_FALSE(wire.Valid());
+  EXPECT_EQ(read.sessions_size(), 0);
+}
+
 }  // namespace
 }  // namespace gdn

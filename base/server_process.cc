@@ -6,9 +6,9 @@
 #include <csignal>
 
 #include <algorithm>
-#include <thread>
 
 #include "absl/synchronization/mutex.h"
+#include "base/processors.h"
 #include "base/standard_streams.h"
 
 namespace gdn {
@@ -24,6 +24,9 @@ void RaiseDescriptorLimit() {
   limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kMostDescriptors));
   setrlimit(RLIMIT_NOFILE, &limit);  // where it is refused, the limit stays
 }
+
+// Each keeps some of what it has freed, and a server on a machine of many processors need not keep that of each.
+constexpr int kMostHeaps = 8;
 
 }  // namespace
 
@@ -41,7 +44,7 @@ void SetUpServerProcess() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
-  mallopt(M_ARENA_MAX, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  mallopt(M_ARENA_MAX, static_cast<int>(std::min(AvailableProcessors(), kMostHeaps)));
 #endif
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }

@@ -8,6 +8,7 @@
 #include <immintrin.h>
 #endif
 
+#include "base/processors.h"
 #include "base/this_thread.h"
 
 namespace gdn {
@@ -53,7 +54,7 @@ bool SpinUntil(bool may_spin, Ready ready) {
 }
 
 // Spinning threads that outnumber the processors would keep the working ones from running.
-bool MaySpin(int threads) { return threads <= static_cast<int>(std::thread::hardware_concurrency()); }
+bool MaySpin(int threads) { return threads <= AvailableProcessors(); }
 
 }  // namespace
 

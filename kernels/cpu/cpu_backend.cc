@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/processors.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "kernels/common/contract.h"

@@ -1,14 +1,9 @@
 #include "kernels/cpu/processor.h"
 
-#include <sched.h>
-
-#include <algorithm>
 #include <fstream>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -25,34 +20,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace gdn {
-namespace {
-
-// A mask wider than a cpu_set_t makes the call fail; then every processor counts.
-int AffinityProcessors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
-
-// Processors' worth of time the control group grants, rounded up; `otherwise` where there is no limit.
-int QuotaProcessors(int otherwise) {
-  std::string quota_text;
-  double quota = 0.0;
-  double period = 0.0;
-  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> quota_text >> period) {
-    if (!absl::SimpleAtod(quota_text, &quota)) return otherwise;  // "max"
-  } else {
-    std::ifstream v1_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-    std::ifstream v1_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    if (!(v1_quota >> quota) || !(v1_period >> period)) return otherwise;
-  }
-  if (quota <= 0.0 || period <= 0.0) return otherwise;  // -1: no limit
-  return std::min(otherwise, static_cast<int>((quota + period - 1.0) / period));
-}
-
-}  // namespace
-
 HWY_EXPORT(TargetName);
 
 std::string SimdTargetName() { return absl::AsciiStrToLower(HWY_DYNAMIC_DISPATCH(TargetName)()); }
@@ -90,11 +57,6 @@ std::string ProcessorName() {
     if (colon != std::string::npos) return std::string(absl::StripAsciiWhitespace(line.substr(colon + 1)));
   }
   return "unknown processor";
-}
-
-int AvailableProcessors() {
-  const int processors = std::max(1, AffinityProcessors());
-  return std::max(1, QuotaProcessors(processors));
 }
 
 }  // namespace gdn

@@ -1,9 +1,8 @@
-// The processors this process may use: what the operating system says of them, and which of their instructions the
-// SIMD operators use.
+// The processors of this machine: their name, and which of their instructions the SIMD operators use.
 //
 // Thread safety: free functions; UseSimdTarget() as it says.
 //
-//   int threads = AvailableProcessors();
+//   std::string name = SimdTargetName();
 #pragma once
 
 #include <string>
@@ -15,9 +14,6 @@ namespace gdn {
 
 // The model name, or "unknown processor".
 std::string ProcessorName();
-
-// Processors in this process's affinity mask, or fewer where a control group limits its processor time. At least 1.
-int AvailableProcessors();
 
 // Highway's name, in lower case, for the instruction set it chose at run time, the same for every operator: "avx3".
 std::string SimdTargetName();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/processors.h"
 #include "base/status_macros.h"
 #include "base/steady_wait.h"
 #include "base/string_cat.h"
@@ -60,7 +61,7 @@ Batcher::Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& o
     for (LaunchLane& lane : lanes_) free_lanes_.push_back(&lane);
   }
   if (runs_behind_) {
-    repliers_.emplace(std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, kMostRepliers));
+    repliers_.emplace(std::clamp(AvailableProcessors() / 4, 1, kMostRepliers));
     ender_ = std::thread([this] {
       NameThisThread("gdn-ender");
       EndLoop();

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/processors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/thread_pool.h"
@@ -86,8 +86,7 @@ void HashSpec(const LayerSpec& spec, Hasher& hasher) {
 // Reads every weight once, on all processors.
 std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerTensors>& layers, bool quantized) {
   std::vector<Hash128> digests(layers.size());
-  const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  ThreadPool pool(std::min(processors, static_cast<int>(std::max<size_t>(layers.size(), 1))));
+  ThreadPool pool(std::min(AvailableProcessors(), static_cast<int>(std::max<size_t>(layers.size(), 1))));
   pool.ParallelFor(static_cast<int64_t>(layers.size()), [&](int64_t i, int) {
     digests[static_cast<size_t>(i)] = HashLayer(*config.family, layers[static_cast<size_t>(i)]);
   });

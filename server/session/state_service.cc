@@ -10,6 +10,7 @@
 
 #include "base/count_limits.h"
 #include "base/error.h"
+#include "base/processors.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -37,7 +38,7 @@ std::vector<Backend*> BackendsOf(const std::vector<StateDevice>& devices) {
 }
 
 // One core does not fill the memory's bandwidth; more than a few leave none for the engine.
-int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, 4u)); }
+int CopyThreads() { return std::clamp(AvailableProcessors() / 2, 2, 4); }
 
 }  // namespace
 

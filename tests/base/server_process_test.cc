@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <barrier>
@@ -10,6 +11,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "base/processors.h"
 
 namespace gdn {
 namespace {
@@ -28,10 +31,9 @@ int Heaps() {
   return heaps;
 }
 
-TEST(ServerProcess, HasNoMoreHeapsThanProcessorsHoweverManyThreads) {
-  SetUpServerProcess();
-  const int processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  const int threads = 4 * processors;
+// After more threads than processors have taken memory at once.
+int HeapsAfterThreads() {
+  const int threads = 4 * static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::barrier all(threads);
   std::vector<std::thread> running;
   for (int i = 0; i < threads; ++i) {
@@ -42,7 +44,28 @@ TEST(ServerProcess, HasNoMoreHeapsThanProcessorsHoweverManyThreads) {
     });
   }
   for (std::thread& thread : running) thread.join();
-  EXPECT_LE(Heaps(), processors);
+  return Heaps();
+}
+
+// The first test, because the process keeps the heaps that it has made.
+TEST(ServerProcess, CountsTheProcessorsThatItMayUseNotThoseOfTheMachine) {
+  cpu_set_t all, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &all)) ++first;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+
+  SetUpServerProcess();
+  EXPECT_EQ(AvailableProcessors(), 1);
+  EXPECT_LE(HeapsAfterThreads(), 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
+TEST(ServerProcess, HasNoMoreHeapsThanProcessorsHoweverManyThreads) {
+  SetUpServerProcess();
+  EXPECT_LE(HeapsAfterThreads(), std::min(AvailableProcessors(), 8));
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include "base/error.h"
+#include "base/processors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/common/reserved_memory.h"
-#include "kernels/cpu/processor.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/refusal.h"
 

@@ -85,7 +85,7 @@ GDN_API const char* gdn_version(void);
 GDN_API const char* gdn_gpu_name(void);
 /* What the calling thread's last failed call reported; "" before any. Valid until this thread's next failed call. */
 GDN_API const char* gdn_last_error(void);
-/* A word for programs beside it, such as "INVALID_TENSOR_SHAPE" (docs/errors.md lists them), or "". Valid as above. */
+/* A word for programs beside it, such as "INVALID_TENSOR_SHAPE" (docs/reference/errors.md lists them), or "". Valid as above. */
 GDN_API const char* gdn_last_reason(void);
 
 /* ---- Contexts. */
@@ -225,7 +225,7 @@ GDN_API int gdn_mixer_decode(gdn_pool* pool, const gdn_mixer_step* step);
 
 /* ---- States as files and as matrices. */
 
-/* A state file (safetensors; docs/state-files.md) whose layer i is the state of slots[i]: what gdnctl state import
+/* A state file (safetensors; docs/reference/state-files.md) whose layer i is the state of slots[i]: what gdnctl state import
  * takes. Bits go on where they were. */
 GDN_API int gdn_state_export(gdn_pool* pool, int32_t count, const int32_t* slots, void* stream, gdn_bytes** file);
 GDN_API const void* gdn_bytes_data(const gdn_bytes* bytes);

@@ -16,7 +16,7 @@ install(FILES ${debian}/gdn-server.sysusers
   DESTINATION lib/sysusers.d RENAME gdn-server.conf COMPONENT server EXCLUDE_FROM_ALL)
 install(FILES ${debian}/gpu.conf DESTINATION share/gdn-server COMPONENT server EXCLUDE_FROM_ALL)
 install(FILES ${debian}/server.yaml DESTINATION /etc/gdn COMPONENT server EXCLUDE_FROM_ALL)
-install(FILES ${CMAKE_SOURCE_DIR}/docs/install.md DESTINATION share/doc/gdn-server COMPONENT server EXCLUDE_FROM_ALL)
+install(FILES ${CMAKE_SOURCE_DIR}/docs/how-to/install.md DESTINATION share/doc/gdn-server COMPONENT server EXCLUDE_FROM_ALL)
 
 # gdn_debian_package(COMPONENT NAME SECTION DEPENDS SUMMARY): what the package of a component says of itself.
 macro(gdn_debian_package component name section depends summary)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Times the kernels against this machine's limits and, where they are installed, against other projects' kernels in the same
-# run, and writes docs/performance.md with its plots.
+# run, and writes docs/evidence/performance.md with its plots.
 #
 #   scripts/bench.sh [cpu|gpu] [--name=NAME] [--test-backend-ops=PROGRAM]     (default: cpu)
 #
-# The run is kept as docs/performance/NAME.json (default: cpu or gpu). Close other programs first. A GPU is that of preset
+# The run is kept as docs/evidence/performance/NAME.json (default: cpu or gpu). Close other programs first. A GPU is that of preset
 # hip-gfx906, or of PRESET (cuda). llama.cpp's test-backend-ops is taken from the PATH unless it is given; FLA and transformers
 # are imported by PYTHON (python3).
 #

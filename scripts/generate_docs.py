@@ -316,10 +316,10 @@ def parity(program):
 
 # ---- Pages
 
-PAGES = [("docs/operations.md", FLAGS, flags), ("docs/errors.md", ERRORS, errors),
-         ("docs/api-reference.md", "proto/gdn/v1", api), ("docs/metrics.md", METRICS, metrics),
-         ("docs/python-api.md", client_pages.PYTHON, client_pages.python_page),
-         ("docs/cpp-api.md", client_pages.CPP, client_pages.cpp_page), ("ARCHITECTURE.md", ARROWS, arrows)]
+PAGES = [("docs/reference/flags.md", FLAGS, flags), ("docs/reference/errors.md", ERRORS, errors),
+         ("docs/reference/api.md", "proto/gdn/v1", api), ("docs/reference/metrics.md", METRICS, metrics),
+         ("docs/reference/python.md", client_pages.PYTHON, client_pages.python_page),
+         ("docs/reference/cpp.md", client_pages.CPP, client_pages.cpp_page), ("ARCHITECTURE.md", ARROWS, arrows)]
 
 
 def replaced(root, page, source, text):
@@ -344,7 +344,7 @@ def first_difference(old, new):
 def run(root, write, program=None):
     """What is wrong, page by page; with `write` it is put right first."""
     if program:
-        pages = [("docs/gpu-verification.md", PARITY, lambda _: parity(program))]
+        pages = [("docs/evidence/gpu-verification.md", PARITY, lambda _: parity(program))]
     else:
         pages = PAGES
     found = []
@@ -366,20 +366,20 @@ def run(root, write, program=None):
 # (file, what is replaced in it, by what, what must be reported)
 PLANTED = [
     (FLAGS, "\n// Group: ", "\n// Group: Planted\nABSL_FLAG(int32_t, planted_limit, 7, \"N: planted.\");\n\n// Group: ",
-     "docs/operations.md is not what"),
+     "docs/reference/flags.md is not what"),
     (FLAGS, "ABSL_FLAG(int32_t, threads, 0,", "ABSL_FLAG(int32_t, threads, kPlanted,", "server/flags.cc: the default of"),
     (ERRORS, "enum ErrorReason {\n", "enum ErrorReason {\n  // Planted. [INTERNAL]\n  // Do: nothing. Again: no.\n"
-     "  ERROR_REASON_PLANTED = 99;\n", "docs/errors.md is not what"),
+     "  ERROR_REASON_PLANTED = 99;\n", "docs/reference/errors.md is not what"),
     (ERRORS, "enum ErrorReason {\n", "enum ErrorReason {\n  // Planted, and says no more.\n  ERROR_REASON_PLANTED = 99;\n",
      "proto/gdn/v1/errors.proto: the comment of ERROR_REASON_PLANTED"),
     (RETRIED, "kReasons = {", "kReasons = {reason::kInternal, ",
      "proto/gdn/v1/errors.proto and server/rpc/rpc_status.cc do not"),
     ("proto/gdn/v1/step.proto", "message PrefillRequest {\n",
-     "message PrefillRequest {\n  // Planted.\n  int32 planted = 99;\n", "docs/api-reference.md is not what"),
+     "message PrefillRequest {\n  // Planted.\n  int32 planted = 99;\n", "docs/reference/api.md is not what"),
     (METRICS, "// Group: The engine\n",
      "// Group: The engine\ninline constexpr MetricInfo kPlanted = {\"gdn_planted\", MetricType::kGauge, \"planted\", {}, \"P.\"};\n",
      "server/observability/metric_catalog.h: kAll does not list"),
-    (METRICS, "Sequences of each launch.", "Rows of each launch.", "docs/metrics.md is not what"),
+    (METRICS, "Sequences of each launch.", "Rows of each launch.", "docs/reference/metrics.md is not what"),
     (ARROWS, "    (\"proto\", [", "    (\"planted\", [\"planted\"], \"a folder\", []),\n    (\"proto\", [",
      "ARCHITECTURE.md is not what"),
     (ARROWS, "\"the C++ client\", [\"proto\"]", "\"the C++ client\", [\"proto\", \"state_store\"]",
@@ -387,8 +387,8 @@ PLANTED = [
     ("client/python/src/gdn_client/session.py", "class Batch", "class Planted", "client/python/src: gdn_client.session does not"),
     ("client/python/src/gdn_client/client.py", "    def close(self)", "    def planted(self) -> None:\n        pass\n\n    def close(self)",
      "client/python/src: Client.planted has no docstring"),
-    ("client/python/src/gdn_client/client.py", "Sessions to decode in one call.", "Sessions.", "docs/python-api.md is not what"),
-    ("client/cpp/stream.h", "  void Cancel()", "  void Planted();\n  void Cancel()", "docs/cpp-api.md is not what"),
+    ("client/python/src/gdn_client/client.py", "Sessions to decode in one call.", "Sessions.", "docs/reference/python.md is not what"),
+    ("client/cpp/stream.h", "  void Cancel()", "  void Planted();\n  void Cancel()", "docs/reference/cpp.md is not what"),
     ("client/cpp/retry.h", "// When a call", "\n// When a call", "client/cpp/retry.h has no comment at its top"),
 ]
 

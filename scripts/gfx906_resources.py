@@ -2,7 +2,7 @@
 """What each kernel takes of a gfx906, from the metadata that the compiler wrote into the objects of a hip-gfx906 build.
 
   gfx906_resources.py BUILD            print the table
-  gfx906_resources.py BUILD --write    write docs/gfx906-resources.md
+  gfx906_resources.py BUILD --write    write docs/evidence/gfx906-resources.md
   gfx906_resources.py BUILD --check    exit 1 on a spill, scratch, too much LDS, or a table that is no longer true
   gfx906_resources.py --self-test      plant each fault in a table and see it reported
 
@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TABLE = ROOT / "docs" / "gfx906-resources.md"
+TABLE = ROOT / "docs" / "evidence" / "gfx906-resources.md"
 LDS_BYTES = 64 * 1024
 VGPRS = 256
 MAX_WAVES = 10

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/mi50-model.md: how long each production kernel, and a layer, should take on an MI50, from the code compiled for it.
+"""docs/evidence/mi50-model.md: how long each production kernel, and a layer, should take on an MI50, from the code compiled for it.
 
   mi50_model.py BUILD            print the page
   mi50_model.py BUILD --write    write it and its picture
@@ -22,7 +22,7 @@ import mi50_launches
 from mi50_launches import H200, MI50, PIECE, SPLIT_COMMIT, ceil, layer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "mi50-model.md"
+PAGE = ROOT / "docs" / "evidence" / "mi50-model.md"
 PICTURE = ROOT / "docs" / "images" / "mi50-model-layer.svg"
 
 # ---- the model
@@ -182,7 +182,7 @@ def kernel_table(model):
 
 
 def layer_section(model, factors, middle):
-    out = ["## A layer", "", "![Where a layer's time goes](images/mi50-model-layer.svg)", "",
+    out = ["## A layer", "", "![Where a layer's time goes](../images/mi50-model-layer.svg)", "",
            f"Prefills run in pieces of {PIECE:,} tokens. `likely`: each kernel as far above the model as it is on the H200 (below;",
            f"{middle:.2f} times where it was not timed there), and launches.", "",
            "| layer | at best, us | kernels, us | launches | with launches, us | likely, us |", "|---|--:|--:|--:|--:|--:|"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the Debian packages: builds what is in them, and packs it. docs/install.md tells what to do with them.
+# Makes the Debian packages: builds what is in them, and packs it. docs/how-to/install.md tells what to do with them.
 #
 #   scripts/package.sh [--preset PRESET] [--out DIR]
 #

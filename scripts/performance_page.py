@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/performance.md and its plots, from the runs kept in docs/performance/.
+"""docs/evidence/performance.md and its plots, from the runs kept in docs/evidence/performance/.
 
   performance_page.py --add NAME RUN.json.. [--peers PEERS.json]
                                                          keep runs of `gdn_bench kernel --json` (and of bench_peers.py); the
@@ -20,8 +20,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DATA = ROOT / "docs" / "performance"
-PAGE = ROOT / "docs" / "performance.md"
+DATA = ROOT / "docs" / "evidence" / "performance"
+PAGE = ROOT / "docs" / "evidence" / "performance.md"
 IMAGES = ROOT / "docs" / "images"
 COLOURS = ["#1f6feb", "#8b949e", "#d1242f", "#bf8700", "#1a7f37", "#8250df"]
 
@@ -190,7 +190,7 @@ def section(name, run):
            f"{run['repeat']} rounds a case, load average {run['load_average']:.1f} before the run. Limits: read "
            f"{limits['read_gb_s']:.0f} GB/s, copy {limits['copy_gb_s']:.0f}, update {limits['update_gb_s']:.0f}, "
            f"{limits['fma_gflop_s']:.0f} GFLOP/s.", ""]
-    out += [f"![{plot}](images/{plot})" for plot in plots_of(name, run)] + [""]
+    out += [f"![{plot}](../images/{plot})" for plot in plots_of(name, run)] + [""]
     if run.get("beside"):
         out += ["Beside other projects, timed in turns in one run (median of "
                 f"{run['peer_rounds']} rounds; below 1 ours is faster):", ""]

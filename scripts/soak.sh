@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The long forms of the tests that break things: crashes, races, torn files, a shared store that dies, many sessions, a
 # hostile neighbour, and a long time. Each prints its figures; exits 0 only if nothing was lost and nobody was in another's
-# way. docs/reliability.md has those of the last run.
+# way. docs/evidence/reliability.md has those of the last run.
 #
 #   scripts/soak.sh [crash|python|failures|race|many|disk|redis|setback|neighbour|steady ...]      (default: all)
 #

@@ -49,7 +49,7 @@ bool AbslParseFlag(absl::string_view text, QuotaSettings* out, std::string* erro
   std::vector<ConfigFault> faults;
   *out = ParseQuotas({text.data(), text.size()}, faults);
   if (faults.empty()) return true;
-  *error = StrCat("expected quotas as docs/config.md has them: ", faults.front().what);
+  *error = StrCat("expected quotas as docs/how-to/configure.md has them: ", faults.front().what);
   return false;
 }
 

@@ -12,7 +12,7 @@
 #include "server/flag_values.h"
 #include "server/validation/names.h"
 
-// scripts/generate_docs.py writes the tables of docs/operations.md from these definitions, one for each "Group:".
+// scripts/generate_docs.py writes the tables of docs/reference/flags.md from these definitions, one for each "Group:".
 // Where a help text begins with words in capitals and a colon, they are the name of the flag's value.
 
 // Group: The file of flags
@@ -34,7 +34,7 @@ ABSL_FLAG(
     "HEADS: load and serve only these value heads of every layer, with the key heads that they read: FIRST-LAST/TOTAL, "
     "both included, of the TOTAL that each model has, as 0-15/32. Outputs are then partial sums in float32, to be "
     "added "
-    "up over the servers of the other heads (docs/head-slices.md). Empty: all heads.");
+    "up over the servers of the other heads (docs/how-to/head-slices.md). Empty: all heads.");
 ABSL_FLAG(bool, allow_unverified_family, false,
           "Serve models of families whose layers have not been compared with a reference implementation's, of which "
           "there is one: gigachat3_5.");
@@ -141,10 +141,11 @@ ABSL_FLAG(
     "as long as the process lives. Servers that take over each other's sessions need the same.");
 
 // Group: Several servers
-ABSL_FLAG(bool, share_sessions, false,
-          "Shares the sessions of one --redis and --redis-prefix with other servers that do: each is one server's at a "
-          "time, and goes to the one that is called for it (docs/fleet.md). Checkpoints and idle sessions are kept in "
-          "Redis, without --disk-dir.");
+ABSL_FLAG(
+    bool, share_sessions, false,
+    "Shares the sessions of one --redis and --redis-prefix with other servers that do: each is one server's at a "
+    "time, and goes to the one that is called for it (docs/how-to/fleet.md). Checkpoints and idle sessions are kept in "
+    "Redis, without --disk-dir.");
 ABSL_FLAG(
     std::string, node_name, "",
     "NAME: what this server is called in messages to others. The machine's name and the process's number by default.");
@@ -188,7 +189,8 @@ ABSL_FLAG(gdn::OptionalByteCount, copy_bytes, gdn::OptionalByteCount{},
 ABSL_FLAG(gdn::QuotaSettings, quotas, gdn::QuotaSettings{},
           "QUOTAS: what each caller, and all together, may use: sessions, checkpoints, bytes, tokens a second, "
           "lifetimes. Best "
-          "in the file of --config, where it is a map (docs/config.md); it is taken up while the server runs. What is "
+          "in the file of --config, where it is a map (docs/how-to/configure.md); it is taken up while the server "
+          "runs. What is "
           "over is "
           "refused with QUOTA_EXCEEDED.");
 ABSL_FLAG(int32_t, max_queued_steps, 4096, "N: steps that may wait, 1 .. 1000000; more are refused with QUEUE_FULL.");
@@ -245,7 +247,7 @@ ABSL_FLAG(absl::Duration, credentials_reload_interval, absl::Seconds(10),
           "TIME: how often the files of this group are looked at, 1s or more.");
 ABSL_FLAG(
     std::string, tokens_file, "",
-    "FILE: JSON of who may call, and the SHA-256 of their tokens (docs/security.md). Calls then need "
+    "FILE: JSON of who may call, and the SHA-256 of their tokens (docs/how-to/secure.md). Calls then need "
     "`authorization: Bearer TOKEN`; sessions belong to the token's subject. A file that changes is taken up while "
     "the server runs. gdnctl token new makes a token and its entry.");
 ABSL_FLAG(bool, certificate_logins, false,

@@ -1,4 +1,4 @@
-// The server's HTTP port: /metrics, /healthz, /readyz and /statusz (docs/metrics.md).
+// The server's HTTP port: /metrics, /healthz, /readyz and /statusz (docs/reference/metrics.md).
 //
 // /metrics, /healthz and /readyz name nobody and are answered to whoever reaches the port; /statusz names sessions and
 // callers, and is answered to those that `may_see_status` lets in.

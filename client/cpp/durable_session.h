@@ -109,7 +109,7 @@ class DurableSession final {
   // so the inputs stay. Errors as above.
   absl::StatusOr<v1::Checkpoint> Checkpoint(const std::string& checkpoint_id = "");
 
-  // The session's states as a file (docs/state-files.md). name and session_epoch are set here. Errors as above.
+  // The session's states as a file (docs/reference/state-files.md). name and session_epoch are set here. Errors as above.
   absl::StatusOr<std::string> ExportState(v1::ExportStateRequest request = {});
 
   // Sessions that go on from here, drafts included, one for each id; an empty id is drawn. A child keeps what this

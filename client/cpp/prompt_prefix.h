@@ -1,5 +1,5 @@
 // A prompt cut into the segments that its prefills bring, with their hashes, for CreateSessionRequest.prefix and
-// KeepPrefix (docs/prefix-index.md).
+// KeepPrefix (docs/how-to/prefixes.md).
 //
 // A segment is one Prefill call of each layer. The last token of the prompt is in none: its outputs are wanted, so it
 // is always computed.

@@ -3,7 +3,7 @@
 
     secure_session.py --target HOST:PORT --tls-ca ca.crt --tls-cert alice.crt --tls-key alice.key --token-file alice.token
 
-docs/security.md begins with the ten lines that make these files and start such a server. The session is prefilled by one
+docs/how-to/secure.md begins with the ten lines that make these files and start such a server. The session is prefilled by one
 connection and decoded by another: it belongs to the token's subject, not to a connection.
 Exit code: 0 if every answer is as it should be, 1 otherwise.
 """

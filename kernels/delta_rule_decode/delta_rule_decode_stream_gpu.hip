@@ -9,7 +9,7 @@
 // Across waves: rows of log_u are written by the wave that owns their columns; k and g by the head's first, to rows
 // that none reads.
 // Where waves have 64 lanes only rows come here that do not fill them: whole ones the other kernel reads at memory's
-// limit (docs/mi50-model.md), without records.
+// limit (docs/evidence/mi50-model.md), without records.
 // Where decays are by channel the record has the decayed k and q too, and before a fold the weighted keys: a wave does
 // not know that there are decays.
 // Resources: 99 VGPRs for K = 128; no LDS, no spills (gfx906). Bound by memory.
@@ -32,7 +32,7 @@ template <int kWave, typename Base>
 inline constexpr int32_t kMostSets = kWave == 64     ? 1
                                      : kRounds<Base> ? 8
                                                      : 4;
-// So that there are waves enough: by measurement, for bases of either size (docs/kernel-notes.md).
+// So that there are waves enough: by measurement, for bases of either size (docs/evidence/kernel-notes.md).
 template <typename Base>
 inline constexpr int64_t kWavesOfProcessor = kRounds<Base> ? 112 : 192;
 

@@ -251,7 +251,7 @@ double PartUsed(absl::Span<const ProjectionParams> params, const Stream& stream)
 }
 
 // Teams of eight lanes take half the outputs, where that leaves much fewer places idle; each block reads x anew, which
-// costs more where few blocks are at work (docs/mi50-model.md).
+// costs more where few blocks are at work (docs/evidence/mi50-model.md).
 template <typename Weights, int kRows>
 absl::Status LaunchRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   using Wide = Tile<Weights, 16, kRows>;

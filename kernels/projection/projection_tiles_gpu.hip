@@ -192,7 +192,7 @@ absl::Status LaunchTilesOf(absl::Span<const ProjectionParams> params, const Stre
 }
 
 // How long tiles of T take, in results of a processor at the full rate: whole rounds of blocks, and what reading LDS
-// for fewer results a lane costs, as measured on waves of 32 and as docs/mi50-model.md has it on waves of 64.
+// for fewer results a lane costs, as measured on waves of 32 and as docs/evidence/mi50-model.md has it on waves of 64.
 template <typename T>
 int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
   constexpr bool kWide = T::kWave == 64;

@@ -1,4 +1,4 @@
-// Every metric that the server shows: name, type, unit, labels, help. docs/metrics.md is made from this file.
+// Every metric that the server shows: name, type, unit, labels, help. docs/reference/metrics.md is made from this file.
 //
 // Names end in their unit, counters in _total. Labels have few values, which the server knows: never a principal, a
 // session, an address or anything else that a client chooses.

@@ -27,7 +27,7 @@ absl::Status CheckListenWithoutTls(const std::vector<std::string>& addresses) {
     if (StaysOnThisMachine(address)) continue;
     return absl::InvalidArgumentError(StrCat(
         "--listen is '", address,
-        "', which other machines reach, and there is no TLS: give --tls-cert and --tls-key (docs/security.md has "
+        "', which other machines reach, and there is no TLS: give --tls-cert and --tls-key (docs/how-to/secure.md has "
         "a recipe), listen on 127.0.0.1 or a unix: socket alone, or, where the network itself is safe, give "
         "--allow-insecure"));
   }

@@ -5,7 +5,7 @@
 //                 {"subject": "ops.example", "roles": ["admin"]}]}
 // `subject`: 1 to 256 printable ASCII characters without space, " and \, not beginning with ~. `roles`: user (where
 // they are left out), admin (a user too), or none: such a subject is let in by no credential. `tokens`: the SHA-256 of
-// each, 64 hexadecimal digits, and when it ends (RFC 3339), if it does. A token has 256 random bits (docs/security.md),
+// each, 64 hexadecimal digits, and when it ends (RFC 3339), if it does. A token has 256 random bits (docs/how-to/secure.md),
 // which no one finds from a digest, so there is no salt. A subject without tokens is one that certificates name.
 // Thread safety: a value. Ownership: none.
 //

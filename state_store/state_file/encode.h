@@ -1,4 +1,4 @@
-// Writes a session's states as a state file: a safetensors file. docs/state-files.md describes the format.
+// Writes a session's states as a state file: a safetensors file. docs/reference/state-files.md describes the format.
 //
 // A file is made as pieces, most of them views of the image, so that writing it copies nothing. Every tensor has an
 // XXH3-128 checksum in the metadata, and so has the header: any byte that is cut or changed is found before anything is

@@ -106,7 +106,7 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text) {
     if (text.starts_with("rediss://")) {
       return BadEndpoint(
           "is rediss://, and this server speaks no TLS to Redis: run stunnel beside it and name "
-          "stunnel's address here (docs/operations.md, Redis over TLS)");
+          "stunnel's address here (docs/reference/flags.md, Redis over TLS)");
     }
     if (text.find("://") != std::string_view::npos) {
       return BadEndpoint("has a scheme that is neither redis:// nor sentinel://");

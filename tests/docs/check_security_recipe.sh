@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the ten lines that docs/security.md begins with, on free ports, and looks at what they print.
+# Runs the ten lines that docs/how-to/secure.md begins with, on free ports, and looks at what they print.
 #
 #   check_security_recipe.sh SOURCE_DIR BUILD_DIR    exits 77 where curl or openssl is not installed
 set -uo pipefail
@@ -19,8 +19,8 @@ sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
 print(*(s.getsockname()[1] for s in sockets))'
 }
 # The first block of the page.
-awk '/^```/ { if (inside) exit; inside = 1; next } inside' "${source_dir}/docs/security.md" >"${work}/recipe"
-[[ "$(wc -l <"${work}/recipe")" == 10 ]] || { echo "docs/security.md does not begin with a block of ten lines"; exit 1; }
+awk '/^```/ { if (inside) exit; inside = 1; next } inside' "${source_dir}/docs/how-to/secure.md" >"${work}/recipe"
+[[ "$(wc -l <"${work}/recipe")" == 10 ]] || { echo "docs/how-to/secure.md does not begin with a block of ten lines"; exit 1; }
 
 # A port that was free a moment ago may be taken, so there are some tries; the server then ends with that message.
 for attempt in 1 2 3 4 5; do

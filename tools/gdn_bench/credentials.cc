@@ -16,7 +16,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   if (text.ok() && !text->empty()) return text;
   return absl::InvalidArgumentError(
       absl::StrCat("'", path, "' cannot be read; --secure is a folder with ca.crt, server.crt, server.key, alice.crt, ",
-                   "alice.key, alice.token and tokens.json, as docs/security.md makes them"));
+                   "alice.key, alice.token and tokens.json, as docs/how-to/secure.md makes them"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The credentials of `gdn_bench serve --suite=secure`: a folder with what the first lines of docs/security.md make.
+// The credentials of `gdn_bench serve --suite=secure`: a folder with what the first lines of docs/how-to/secure.md make.
 //
 // Thread safety: free functions. Ownership: none; errors name the file.
 //

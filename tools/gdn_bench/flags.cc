@@ -29,7 +29,7 @@ ABSL_FLAG(std::string, gpu_graphs, "auto",
           "kernel: whether the GPU replays decode steps that come again, as gdn_server's flag: auto, on or off");
 ABSL_FLAG(int, gpu_device, 0, "kernel, serve: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
 ABSL_FLAG(std::string, secure, "",
-          "serve --suite=secure, echo_server: folder with certificates and tokens as docs/security.md makes them");
+          "serve --suite=secure, echo_server: folder with certificates and tokens as docs/how-to/secure.md makes them");
 ABSL_FLAG(std::string, gpu_devices, "",
           "serve --suite=devices: GPUs of one server, 0,1, beside one on --gpu-device alone");
 ABSL_FLAG(int, threads, 0,
@@ -109,7 +109,7 @@ constexpr char kUsage[] =
     "  gdn_bench drift [--drift-tokens=N] [--json[=FILE]]  the error of long decodes with states of float32 and "
     "bfloat16\n"
     "  gdn_bench echo_server --port_file=FILE              the plain servers of both, alone\n\n"
-    "docs/benchmarks.md says what is measured and how to read it.";
+    "docs/evidence/benchmarks.md says what is measured and how to read it.";
 
 absl::StatusOr<std::string> SelfPath() {
   std::error_code error;

@@ -1,4 +1,4 @@
-// gdn_bench: see --help and docs/benchmarks.md.
+// gdn_bench: see --help and docs/evidence/benchmarks.md.
 #include <cstdio>
 #include <optional>
 #include <string>

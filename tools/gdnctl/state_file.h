@@ -1,6 +1,6 @@
 // State files as gdnctl reads them: what the header says, and whether every byte is what was written.
 //
-// docs/state-files.md describes the format. Thread safety: free functions. Ownership: plain values.
+// docs/reference/state-files.md describes the format. Thread safety: free functions. Ownership: plain values.
 //
 //   GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
 //   GDN_ASSIGN_OR_RETURN(const StateFileReport report, InspectStateFile(file.bytes()));

@@ -53,7 +53,7 @@ std::vector<Command> TokenCommands() {
                "The token goes to stdout, this once; it is kept nowhere. Its entry for the file of tokens, which "
                "has the token's SHA-256 alone, goes to stderr:\n"
                "  gdnctl token new --subject alice > alice.token 2> alice.json\n"
-               "docs/security.md tells what else an entry may have. No server is called.",
+               "docs/how-to/secure.md tells what else an entry may have. No server is called.",
            .flags = {"subject"},
            .run = RunTokenNew}};
 }

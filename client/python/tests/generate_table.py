@@ -1,4 +1,4 @@
-"""Prints docs/hugging-face.md's table: what models generate with remote layers, beside their own.
+"""Prints docs/tutorials/hugging-face.md's table: what models generate with remote layers, beside their own.
 
 GDN_SERVER=PROGRAM [GDN_TORCH_DEVICE=cuda] python tests/generate_table.py
 """

@@ -1,4 +1,4 @@
-"""The client sends a refused call again just if the table of docs/errors.md says so."""
+"""The client sends a refused call again just if the table of docs/reference/errors.md says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gdn_client.session_flow import new_id
 TRIES = 6  # after so many it is let through
 ROW = re.compile(r"\| `([A-Z_]+)` \| ([A-Z_]+) \| .* \| (\S[^|]*) \|")
 TABLE = [
-    match.groups() for match in map(ROW.fullmatch, (REPOSITORY / "docs/errors.md").read_text().splitlines()) if match
+    match.groups() for match in map(ROW.fullmatch, (REPOSITORY / "docs/reference/errors.md").read_text().splitlines()) if match
 ]
 KINDS = {kind.default_code: kind for kind in errors.GdnError.__subclasses__() if kind is not errors.SessionLostError}
 PROMPT = gdn_client.PromptPrefix(segments=[{"tokens": 3, "content_sha256": bytes(32)}])

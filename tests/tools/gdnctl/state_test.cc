@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
-// A state file of one operator layer with a log, as docs/state-files.md describes it.
+// A state file of one operator layer with a log, as docs/reference/state-files.md describes it.
 std::string StateFileBytes() {
   const std::vector<float> state = {1, 2, 3, 4, 5, 6};
   const std::vector<float> log = {7, 8};

@@ -6,7 +6,7 @@
     except gdn_client.GdnError as error:
         print(error.reason, error.metadata, error.retry_after)
 
-The reasons, with what to do about each, are in docs/errors.md of the server's repository.
+The reasons, with what to do about each, are in docs/reference/errors.md of the server's repository.
 """
 
 from __future__ import annotations

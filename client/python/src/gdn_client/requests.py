@@ -99,7 +99,7 @@ class StateSnapshot:
     Attributes:
         sequence: snapshots of the watch before this one.
         delta: the file leaves out the base states of the watch's last file that is none.
-        file: safetensors; docs/state-files.md of the server's repository says what is in it.
+        file: safetensors; docs/reference/state-files.md of the server's repository says what is in it.
 
     """
 

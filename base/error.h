@@ -1,7 +1,7 @@
-// Statuses that carry a machine-readable reason and metadata beside their message.
+// Statuses that carry a machine-readable reason and metadata in addition to their message.
 //
-// What: the process-internal form of google.rpc.ErrorInfo. The server turns it into that message on the wire
-// (server/rpc/rpc_status.cc), the client turns it back, so a reason survives the trip.
+// This is the process-internal form of google.rpc.ErrorInfo. The server converts it to that message on the wire
+// (server/rpc/rpc_status.cc) and the client converts it back, so the reason reaches the caller.
 // Thread safety: free functions, no shared state. Ownership: everything is copied into the status.
 //
 //   return MakeError(absl::StatusCode::kNotFound, reason::kSessionNotFound,
@@ -19,7 +19,7 @@
 
 namespace gdn {
 
-// The reasons; each equals a value of gdn.v1.ErrorReason without its prefix, where it is documented.
+// The reasons. Each equals a value of gdn.v1.ErrorReason without its prefix; errors.proto documents them.
 namespace reason {
 inline constexpr std::string_view kInvalidName = "INVALID_NAME";
 inline constexpr std::string_view kInvalidSpec = "INVALID_SPEC";
@@ -85,20 +85,20 @@ inline constexpr std::string_view kStateLost = "STATE_LOST";
 
 using ErrorMetadataMap = std::map<std::string, std::string>;
 
-// A status with a reason; `code` must not be kOk.
+// Makes a status with a reason; `code` must not be kOk.
 absl::Status MakeError(absl::StatusCode code, std::string_view reason, std::string_view message,
                        std::initializer_list<std::pair<std::string_view, std::string>> metadata = {});
 
-// `status` with one more metadata entry (an existing key is replaced). An OK status is returned as it is.
+// Returns `status` with one more metadata entry (an existing key is replaced). An OK status is returned unchanged.
 absl::Status WithMetadata(absl::Status status, std::string_view key, std::string_view value);
 
-// `status` with `prefix` and ": " put before its message; reason and metadata are kept.
+// Returns `status` with `prefix` and ": " before its message. Reason and metadata are kept.
 absl::Status WithPrefix(const absl::Status& status, std::string_view prefix);
 
-// The reason, or "" where the status has none.
+// Returns the reason, or "" if the status has none.
 std::string ErrorReason(const absl::Status& status);
 
-// The metadata; empty where the status has none.
+// Returns the metadata, or an empty map if the status has none.
 ErrorMetadataMap ErrorMetadata(const absl::Status& status);
 
 }  // namespace gdn

@@ -26,11 +26,11 @@ struct TensorView {
   int64_t ElementCount() const;
 };
 
-// The product of `shape`. INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) for a negative dimension, (SHAPE_OVERFLOW) where the
-// product, or that many 8-byte elements, does not fit an int64.
+// Returns the product of `shape`. INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) for a negative dimension, and
+// (SHAPE_OVERFLOW) if the product, or that many 8-byte elements, does not fit an int64.
 absl::StatusOr<int64_t> CheckedElementCount(absl::Span<const int64_t> shape);
 
-// "[2, 37, 64]".
+// Formats a shape, such as "[2, 37, 64]".
 std::string ShapeToString(absl::Span<const int64_t> shape);
 
 }  // namespace gdn

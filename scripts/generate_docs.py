@@ -105,7 +105,7 @@ def flags(root):
         if not blocks:
             raise Misread(f"{FLAGS}: --{match.group('name')} stands before the first '// Group:'")
         name = match.group("name").replace("_", "-")
-        text = "".join(re.findall(r"\"((?:[^\"\\]|\\.)*)\"", match.group("help")))
+        text = "".join(re.findall(r"\"((?:[^\"\\]|\\.)*)\"", match.group("help"))).replace('\\"', '"')
         value = re.match(r"([A-Z][A-Z=:]*): ", text)
         text = text[value.end():] if value else text
         shown = f"`--{name}{' ' + value.group(1) if value else ''}`"
@@ -387,9 +387,9 @@ PLANTED = [
     ("client/python/src/gdn_client/session.py", "class Batch", "class Planted", "client/python/src: gdn_client.session does not"),
     ("client/python/src/gdn_client/client.py", "    def close(self)", "    def planted(self) -> None:\n        pass\n\n    def close(self)",
      "client/python/src: Client.planted has no docstring"),
-    ("client/python/src/gdn_client/client.py", "Sessions to decode in one call.", "Sessions.", "docs/reference/python.md is not what"),
+    ("client/python/src/gdn_client/client.py", "Groups sessions, so that one call decodes all of them.", "Sessions.", "docs/reference/python.md is not what"),
     ("client/cpp/stream.h", "  void Cancel()", "  void Planted();\n  void Cancel()", "docs/reference/cpp.md is not what"),
-    ("client/cpp/retry.h", "// When a call", "\n// When a call", "client/cpp/retry.h has no comment at its top"),
+    ("client/cpp/retry.h", "// Decides whether", "\n// Decides whether", "client/cpp/retry.h has no comment at its top"),
 ]
 
 

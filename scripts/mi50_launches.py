@@ -259,8 +259,8 @@ def launches(machine):
 
 # Kernels that have changed since the run in docs/evidence/performance/h200.json, or that it does not time alone: a commit's body.
 WALK_COMMIT, SPLIT_COMMIT = "61d7227", "d5c1696"
-SAME, REPLACED = "the same source", "the same source, replaced there since"
-TILES32, OTHER = "the same source, tiles half as wide", "another kernel there"
+SAME, REPLACED = "the same kernel", "the same kernel, replaced since"
+TILES32, OTHER = "the same kernel, tiles half as wide", "another kernel"
 
 
 def measured():
@@ -284,8 +284,8 @@ def measured():
     for r, remark in ((1, SAME), (8, SAME), (32, TILES32), (128, OTHER), (512, OTHER), (2048, OTHER)):
         add("projection", rows_of(r), f"projection_{'row_stable' if r <= 128 else 'sequence_gemm'}/BF16/rows={r}",
             [projection(r, (CHANNELS,), D, "projection")], remark)
-    for b in (1, 32, 128):
-        add("layer", f"decode, B = {b}", f"layer_decode/BF16/B={b}", layer(b, 0, u)[0])
+    for b, remark in ((1, "the same kernels"), (32, "another decode kernel"), (128, "other decode and in-projection kernels")):
+        add("layer", f"decode, B = {b}", f"layer_decode/BF16/B={b}", layer(b, 0, u)[0], remark)
     return rows
 
 

@@ -18,6 +18,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "evidence" / "performance"
@@ -59,91 +60,126 @@ def keep(name, run_files, peers_file):
 
 # ---- plots
 
+# Names of the peers in pictures, and how bench_peers.py runs each.
+PEERS = {
+    "ggml": ("llama.cpp", "the operator GATED_DELTA_NET of llama.cpp's test-backend-ops. It repeats one step, so its state is in a cache, as in "
+             "our `decode_hot`. It has a key head for each value head, and normalises q and k."),
+    "fla": ("FLA, float32", "{}. Inputs are float32. It runs as a CUDA graph and repeats one step, so small states are in a cache."),
+    "fla-bf16": ("FLA, bfloat16", "{}, likewise, with bfloat16 inputs. Our inputs and products are float32."),
+    "transformers": ("transformers, bfloat16", "{}: its `Qwen3NextGatedDeltaNet`, a whole layer in bfloat16, as a CUDA graph."),
+}
+OURS, LIMIT = "gdn-service", "limit, float32 states"
+
 
 class Plot:
-    """Lines over two logarithmic axes."""
+    """Lines over a logarithmic x axis and a y axis that is logarithmic, or linear from 0."""
 
-    WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 680, 380, 64, 190, 34, 46
+    PLOT_WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 440, 380, 64, 40, 46
+    CHARACTER = 7.2  # the width of a character of 12 px, at most
 
-    def __init__(self, title, x_name, y_name):
-        self.title, self.x_name, self.y_name, self.lines = title, x_name, y_name, []
+    def __init__(self, title, x_name, y_name, linear=False):
+        self.title, self.x_name, self.y_name, self.linear, self.lines = title, x_name, y_name, linear, []
 
     def line(self, name, points, dashed=False):
-        if len(points) > 1:
+        if points:
             self.lines.append((name, sorted(points), dashed))
+
+    def x_ticks(self, xs, at_x):
+        """The values whose labels fit; the largest is among them."""
+        left_of_last = math.inf
+        for x in sorted(set(xs), reverse=True):
+            half = self.CHARACTER * len(f"{x:,}") / 2
+            if at_x(x) + half + 6 <= left_of_last:
+                left_of_last = at_x(x) - half
+                yield x
+
+    def y_axis(self, ys):
+        """(ticks, value -> share of the height)"""
+        if self.linear:
+            top = max(1.0, math.ceil(max(ys) * 5) / 5)
+            return [i / 5 for i in range(round(top * 5) + 1)], lambda y: y / top
+        low, high = math.floor(math.log10(min(ys)) * 2) / 2, math.ceil(math.log10(max(ys)) * 2) / 2
+        ticks = [factor * 10.0**decade for decade in range(math.floor(low), math.ceil(high) + 1) for factor in (1, 3)]
+        return ([y for y in ticks if low - 1e-9 <= math.log10(y) <= high + 1e-9],
+                lambda y: (math.log10(y) - low) / (high - low))
 
     def svg(self):
         xs = [x for _, points, _ in self.lines for x, _ in points]
         ys = [y for _, points, _ in self.lines for _, y in points]
         x0, x1 = math.log10(min(xs)), math.log10(max(xs))
-        y0, y1 = math.floor(math.log10(min(ys)) * 2) / 2, math.ceil(math.log10(max(ys)) * 2) / 2
-        right, bottom = self.WIDTH - self.RIGHT, self.HEIGHT - self.BOTTOM
-        at_x = lambda x: self.LEFT + (math.log10(x) - x0) / (x1 - x0) * (right - self.LEFT)
-        at_y = lambda y: bottom - (math.log10(y) - y0) / (y1 - y0) * (bottom - self.TOP)
-        out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.WIDTH} {self.HEIGHT}" font-family="sans-serif" '
-               'font-size="12">', f'<rect width="{self.WIDTH}" height="{self.HEIGHT}" fill="white"/>',
-               f'<text x="{self.LEFT}" y="20" font-size="14" font-weight="bold">{self.title}</text>']
-        for decade in range(math.floor(y0), math.ceil(y1) + 1):
-            for factor in (1, 3):
-                value = factor * 10.0**decade
-                if y0 - 1e-9 <= math.log10(value) <= y1 + 1e-9:
-                    y = at_y(value)
-                    out.append(f'<line x1="{self.LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#d8dee4"/>')
-                    out.append(f'<text x="{self.LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:,.10g}</text>')
-        shown = -math.inf
-        for x in sorted(set(xs)):
-            if at_x(x) - shown < 34:
-                continue
-            shown = at_x(x)
-            out.append(f'<text x="{shown:.1f}" y="{bottom + 16}" text-anchor="middle">{x:,}</text>')
-        out.append(f'<text x="{(self.LEFT + right) / 2:.0f}" y="{self.HEIGHT - 10}" text-anchor="middle">{self.x_name}</text>')
+        right, bottom = self.LEFT + self.PLOT_WIDTH, self.HEIGHT - self.BOTTOM
+        longest = max(len(name) for name, _, _ in self.lines)
+        width = max(right + 46 + self.CHARACTER * longest, self.LEFT + 8.8 * len(self.title) + 10)
+        ticks, share = self.y_axis(ys)
+        at_x = lambda x: self.LEFT + (math.log10(x) - x0) / (x1 - x0) * self.PLOT_WIDTH
+        at_y = lambda y: bottom - share(y) * (bottom - self.TOP)
+        out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {self.HEIGHT}" font-family="sans-serif" '
+               'font-size="12">', f'<rect width="{width:.0f}" height="{self.HEIGHT}" fill="white"/>',
+               f'<text x="{self.LEFT}" y="22" font-size="14" font-weight="bold">{self.title}</text>']
+        for y in ticks:
+            out.append(f'<line x1="{self.LEFT}" y1="{at_y(y):.1f}" x2="{right}" y2="{at_y(y):.1f}" stroke="#d8dee4"/>')
+            out.append(f'<text x="{self.LEFT - 6}" y="{at_y(y) + 4:.1f}" text-anchor="end">{y:,.10g}</text>')
+        for x in self.x_ticks(xs, at_x):
+            out.append(f'<line x1="{at_x(x):.1f}" y1="{bottom}" x2="{at_x(x):.1f}" y2="{bottom + 4}" stroke="#57606a"/>')
+            out.append(f'<text x="{at_x(x):.1f}" y="{bottom + 17}" text-anchor="middle">{x:,}</text>')
+        out.append(f'<text x="{(self.LEFT + right) / 2:.0f}" y="{self.HEIGHT - 8}" text-anchor="middle">{self.x_name}</text>')
         middle = (self.TOP + bottom) / 2
         out.append(f'<text x="14" y="{middle:.0f}" text-anchor="middle" transform="rotate(-90 14 {middle:.0f})">{self.y_name}</text>')
         for i, (name, points, dashed) in enumerate(self.lines):
             colour = COLOURS[i % len(COLOURS)]
-            path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in points)
-            dash = ' stroke-dasharray="5 4"' if dashed else ""
-            out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
-            out += [f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="3" fill="{colour}"/>' for x, y in points if not dashed]
-            y = self.TOP + 14 + 18 * i
-            out.append(f'<line x1="{right + 12}" y1="{y - 4}" x2="{right + 32}" y2="{y - 4}" stroke="{colour}" stroke-width="2"{dash}/>')
-            out.append(f'<text x="{right + 38}" y="{y}">{name}</text>')
+            stroke = f'stroke="{colour}" stroke-width="2"' + (' stroke-dasharray="5 4"' if dashed else "")
+            if len(points) > 1:
+                path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in points)
+                out.append(f'<polyline points="{path}" fill="none" {stroke}/>')
+            y = self.TOP + 14 + 20 * i
+            if len(points) > 1:
+                out.append(f'<line x1="{right + 14}" y1="{y - 4}" x2="{right + 34}" y2="{y - 4}" {stroke}/>')
+            dots = [] if dashed else [(at_x(x), at_y(v)) for x, v in points] + [(right + 24, y - 4)]
+            out += [f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="3.5" fill="{colour}"/>' for cx, cy in dots]
+            out.append(f'<text x="{right + 40}" y="{y}">{name}</text>')
         return "\n".join(out + ["</svg>"]) + "\n"
 
 
-def points_of(values, prefix, variable):
+def points_of(values, prefix, variable, suffix=""):
     found = {}
     for case, value in values.items():
-        match = re.fullmatch(re.escape(prefix) + rf"/{variable}=(\d+)", case)
+        match = re.fullmatch(re.escape(prefix) + rf"/{variable}=(\d+)" + re.escape(suffix), case)
         if match:
             found[int(match.group(1))] = value
     return sorted(found.items())
 
 
 def plots_of(name, run):
+    """{file: (what it shows, SVG)}"""
     times = {case: row["us"][0] for case, row in run["cases"].items()}
     limits = {case: row["limit_us"] for case, row in run["cases"].items()}
     beside = run.get("beside", {})
+    machine = short_machine(run)
     plots = {}
-    for key, title, prefix, variable, x_name in (
-            ("decode", "Decode of B sessions, one token each, one layer", "decode_deferred", "B", "sessions (B)"),
-            ("prefill", "Chunked prefill of one sequence, one layer", "prefill_chunk", "T", "tokens (T)")):
-        plot = Plot(f"{title} ({name})", x_name, "microseconds")
-        plot.line("ours", points_of(times, prefix, variable))
-        plot.line("the machine's limit", points_of(limits, prefix, variable), dashed=True)
+    for key, title, prefix, variable, x_name, always in (
+            ("decode", "Delta rule, a decode step", "decode_deferred", "B", "sessions (B)", True),
+            ("prefill", "Delta rule, a chunked prefill of one sequence", "prefill_chunk", "T", "tokens (T)", True),
+            ("layer-decode", "Whole layer, a decode step", "layer_decode/BF16", "B", "sessions (B)", False),
+            ("layer-prefill", "Whole layer, a prefill of one sequence", "layer_prefill/BF16", "T", "tokens (T)", False)):
+        plot = Plot(f"{title} ({machine})", x_name, "microseconds")
+        plot.line(OURS, points_of(times, prefix, variable))
+        plot.line(LIMIT, points_of(limits, prefix, variable), dashed=True)
+        plot.line(f"{OURS}, bfloat16 states", points_of(times, prefix, variable, "/state=bf16"))
+        plot.line(f"{OURS}, states in a cache", points_of(times, "decode_hot", variable) if key == "decode" else [])
         for peer in run.get("peers", {}):
-            theirs = {case: rows[peer]["time_us"] for case, rows in beside.items() if peer in rows}
-            plot.line(peer, points_of(theirs, prefix, variable))
-        if plot.lines:
-            plots[f"performance-{name}-{key}.svg"] = plot.svg()
+            theirs = points_of({case: rows[peer]["time_us"] for case, rows in beside.items() if peer in rows}, prefix, variable)
+            plot.line(PEERS[peer][0], theirs)
+            always |= bool(theirs)
+        if always and len(points_of(times, prefix, variable)) > 1:
+            plots[f"performance-{name}-{key}.svg"] = (title, plot.svg())
     fractions = {case: row["of_limit"][0] for case, row in run["cases"].items()}
-    plot = Plot(f"Of the machine's limit ({name})", "sessions, rows or tokens", "fraction of the limit")
+    plot = Plot(f"Fraction of the machine's limit ({machine})", "sessions, rows or tokens", "fraction of the limit", linear=True)
     for label, prefix, variable in (("decode", "decode_deferred", "B"), ("prefill", "prefill_chunk", "T"),
-                                    ("projection, BF16, row-stable", "projection_row_stable/BF16", "rows"),
-                                    ("projection, BF16, GEMM", "projection_sequence_gemm/BF16", "rows"),
+                                    ("projection, row-stable", "projection_row_stable/BF16", "rows"),
+                                    ("projection, GEMM", "projection_sequence_gemm/BF16", "rows"),
                                     ("layer decode", "layer_decode/BF16", "B"), ("layer prefill", "layer_prefill/BF16", "T")):
         plot.line(label, points_of(fractions, prefix, variable))
-    plots[f"performance-{name}-limit.svg"] = plot.svg()
+    plots[f"performance-{name}-limit.svg"] = ("Fractions of the limit", plot.svg())
     return plots
 
 
@@ -151,10 +187,57 @@ def plots_of(name, run):
 
 HEAD = """# Performance of the kernels
 
-Generated by `scripts/bench.sh` from the runs in [performance/](performance); do not edit. What a case is, what its limit is
-and how both are measured: [benchmarks.md](benchmarks.md). 1.00 of the limit is what the machine's memory or multiply-add units,
-measured in the same rounds, allow for the work that any implementation must do.
+This page has the times of the kernels on each machine that was measured, beside the machine's own limits and beside other
+projects. `scripts/bench.sh` generates it from the runs in [performance/](performance); do not edit it by hand.
+
+**No figure here is of a gfx906.** The product's target is AMD gfx906 (MI50, MI60, Radeon VII), and no kernel has run on such a
+card yet: [mi50-model.md](mi50-model.md) has computed times. NVIDIA is a second target. It runs some kernels that gfx906 does
+not; the tables name them.
+
+How to read the tables:
+
+- [benchmarks.md](benchmarks.md#the-timed-cases) says what each case times, and how its limit is measured.
+- `of the limit` compares with the work that any implementation must do, at the machine's measured memory bandwidth or float32
+  multiply-add rate. 1.00 is the limit.
+- `bound` says which of the two sets the limit.
+- Times are medians over the rounds, and p10 and p90 are percentiles over the rounds.
+- `\\*`: part of the data may have come from a cache, so the fraction can exceed 1.
 """
+
+ON_GFX906 = """The column `not on gfx906` names the kernels of a case that gfx906 does not run:
+
+| name | kernel on waves of 32 lanes (NVIDIA) | gfx906 runs instead |
+|---|---|---|
+| streamed decode | `delta_rule_decode_stream`, for many heads with K of 64, 128 or 256 | `delta_rule_decode` |
+| states and outputs | `delta_rule_states` and `delta_rule_outputs`, for K up to 128 | `delta_rule_chunk`, one kernel for both |
+| large GEMM | `projection_gemm`, for products of more than 64 rows that fill the device | `projection_tiles` |
+
+`none` means that gfx906 runs the same kernels from the same sources. Projections of 9 to 64 rows use other tiles there. On NVIDIA
+from sm_90 on, a kernel also [starts while the one before it ends](kernel-notes.md#kernels-that-overlap); gfx906 cannot do that.
+"""
+
+
+def not_on_gfx906(case, gpu):
+    """The kernels of a case that only waves of 32 lanes take. As the launches in kernels/ choose:
+    UsesRecords and DecodeRecordFloatsGpu (delta_rule_decode), GemmFillsDevice (projection), DeltaRuleChunkGpu (delta_rule_chunk)."""
+    value = lambda name, default: int((re.search(rf"\b{name}=(\d+)", case) or [0, default])[1])
+    heads, whole, rows = value("B", 1) * value("HV", 32), value("K", 128) in (64, 128, 256), value("rows", 0)
+    found = []
+    if case.startswith("decode_") and not case.startswith("decode_in_place") and whole and heads >= 4 * gpu["processors"]:
+        found.append("streamed decode")
+    if case.startswith("layer_decode"):
+        rows = value("B", 1)
+        if whole and heads >= gpu["processors"]:
+            found.append("streamed decode")
+    if case.startswith(("prefill_chunk", "prefill_long")) and value("K", 128) <= 128:
+        found.append("states and outputs")
+    if case.startswith("layer_prefill"):
+        rows = value("B", 1) * value("T", 0)
+        found.append("states and outputs")
+    outputs = 8192 if case.startswith("projection") else 12288  # of the matrix, or of the layer's in-projections
+    if rows > 64 and 4 * math.ceil(outputs / 64) * math.ceil(rows / 128) >= 3 * gpu["processors"]:
+        found.append("large GEMM")
+    return ", ".join(found) or "none"
 
 
 def machine_of(run):
@@ -165,9 +248,13 @@ def machine_of(run):
     return f"{backend['device']}, {backend['threads']} threads"
 
 
-# How much longer a token takes far from a session's beginning.
-FLAT = (("a prefill's token, in {} tokens and in {}", "prefill_long/T=", True),
-        ("a decode's token, after {} tokens and after {}", "decode_at/position=", False))
+def short_machine(run):
+    return run["gpu"]["name"] if run["gpu"] else f"{run['backend']['device']}, {run['backend']['threads']} threads"
+
+
+# Whether a token takes longer far from a session's beginning.
+FLAT = (("a prefill takes {} us a token for {} tokens and {} us a token for {}", "prefill_long/T=", True),
+        ("a decode step takes {} us after {} tokens and {} us after {}", "decode_at/position=", False))
 
 
 def flat_lines(cases):
@@ -179,36 +266,59 @@ def flat_lines(cases):
             continue
         (near, first), (far, last) = points[0], points[-1]
         first, last = (first / near, last / far) if share else (first, last)
-        out.append(f"- {words.format(f'{near:,}', f'{far:,}')}: {first:.3g} and {last:.3g} us, {last / first:.3f} times as long")
-    return ["Flat in length:", "", *out, ""] if out else []
+        out.append(f"- {words.format(f'{first:.3g}', f'{near:,}', f'{last:.3g}', f'{far:,}').replace('after 1 tokens', 'after 1 token')}: "
+                   f"{last / first:.3f} times as long")
+    return ["The time of a token does not depend much on its position:", "", *out, ""] if out else []
 
 
 def section(name, run):
     limits = run["limits"]
-    out = [f"## {name}", "",
-           f"{machine_of(run)}; numerics `{run['backend']['numerics_id']}`; {run['date']}, commit {run['commit']}, "
-           f"{run['repeat']} rounds a case, load average {run['load_average']:.1f} before the run. Limits: read "
-           f"{limits['read_gb_s']:.0f} GB/s, copy {limits['copy_gb_s']:.0f}, update {limits['update_gb_s']:.0f}, "
-           f"{limits['fma_gflop_s']:.0f} GFLOP/s.", ""]
-    out += [f"![{plot}](../images/{plot})" for plot in plots_of(name, run)] + [""]
+    gpu = run["gpu"] if run["gpu"] and run["gpu"]["wave_width"] == 32 else None
+    missing = (lambda case: f" {not_on_gfx906(case, gpu)} |") if gpu else lambda case: ""
+    heading, rule = (" not on gfx906 |", "---|") if gpu else ("", "")
+    out = [f"## {short_machine(run)}", "",
+           f"- Machine: {machine_of(run)}. Numerics: `{run['backend']['numerics_id']}`.",
+           f"- Run: {run['date']}, commit {run['commit']}, {run['repeat']} rounds a case, load average {run['load_average']:.1f} before it.",
+           f"- Measured limits: read {limits['read_gb_s']:.0f} GB/s, copy {limits['copy_gb_s']:.0f} GB/s, update "
+           f"{limits['update_gb_s']:.0f} GB/s, {limits['fma_gflop_s']:,.0f} GFLOP/s.", ""]
+    out += ON_GFX906.splitlines() + [""] if gpu else []
+    for plot, (what, _) in plots_of(name, run).items():
+        out += [f"![{what}](../images/{plot})", ""]
     if run.get("beside"):
-        out += ["Beside other projects, timed in turns in one run (median of "
-                f"{run['peer_rounds']} rounds; below 1 ours is faster):", ""]
-        out += [f"- {peer}: {version}" for peer, version in run["peers"].items()] + [""]
-        out += ["| case | peer | ours, us | theirs, us | ours / theirs | least .. most |", "|---|---|--:|--:|--:|--:|"]
+        out += ["### Other projects" + (f" on {run['gpu']['name']}" if run["gpu"] else " on the CPU"), "",
+                f"Each peer was timed in turns with gdn-service in one run. The ratio is the median of {run['peer_rounds']} rounds; below 1 "
+                "gdn-service is faster.", ""]
+        for peer, version in run["peers"].items():
+            out += textwrap.wrap(f"- `{peer}`: {PEERS[peer][1].format(version)}", width=125, subsequent_indent="  ", break_on_hyphens=False)
+        out.append("")
+        out += ["| case | peer | gdn-service, us | peer, us | ratio | least .. most |" + heading, "|---|---|--:|--:|--:|--:|" + rule]
         for case, rows in run["beside"].items():
             for peer, row in rows.items():
                 out.append(f"| `{case}` | {peer} | {row['ours_us']:,.1f} | {row['time_us']:,.1f} | {row['ratio']:.2f} | "
-                           + (f"{row['least']:.2f} .. {row['most']:.2f} |" if "least" in row else "|"))
+                           + (f"{row['least']:.2f} .. {row['most']:.2f} |" if "least" in row else "|") + missing(case))
         out.append("")
-    out += flat_lines(run["cases"])
-    out += ["| case | us | p10 .. p90 | of the limit | p10 .. p90 | bound |", "|---|--:|--:|--:|--:|---|"]
+    out += ["### All cases" + (f" on {run['gpu']['name']}" if run["gpu"] else " on the CPU"), ""] + flat_lines(run["cases"])
+    out += ["| case | us | p10 .. p90 | of the limit | p10 .. p90 | bound |" + heading, "|---|--:|--:|--:|--:|---|" + rule]
     for case, row in run["cases"].items():
         us, share = row["us"], row["of_limit"]
         warm = "" if row["cold"] or row["bound"] != "memory" else " \\*"
         out.append(f"| `{case}` | {us[0]:,.1f} | {us[1]:,.1f} .. {us[2]:,.1f} | {share[0]:.2f}{warm} | {share[1]:.2f} .. {share[2]:.2f} | "
-                   f"{row['bound']} |")
-    return out + ["", "\\*: part of the working set may have come from a cache.", ""]
+                   f"{row['bound']} |" + missing(case))
+    return out + [""]
+
+
+TAIL = """## To repeat it
+
+Close other programs first. The script builds what it needs, runs every case, and writes this page.
+
+<!-- not run: needs hours -->
+```bash
+scripts/bench.sh cpu                       # this machine's processors
+scripts/bench.sh cpu --test-backend-ops=$HOME/llama.cpp/build/bin/test-backend-ops   # and llama.cpp's operator in turns
+scripts/bench.sh gpu                       # a gfx906
+PRESET=cuda scripts/bench.sh gpu --name=h200   # an NVIDIA GPU; FLA and transformers if Python has them
+```
+"""
 
 
 def files():
@@ -216,11 +326,8 @@ def files():
     for path in sorted(DATA.glob("*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         page += section(path.stem, run)
-        out.update({IMAGES / plot: svg for plot, svg in plots_of(path.stem, run).items()})
-    page += ["## To run it", "", "```", "scripts/bench.sh cpu                       # this machine's processors",
-             "scripts/bench.sh gpu                       # its GPU (build for gfx906: hipcc; for NVIDIA: PRESET=cuda)",
-             "scripts/bench.sh cpu --test-backend-ops=PATH   # llama.cpp's operator beside it", "```", ""]
-    out[PAGE] = "\n".join(page)
+        out.update({IMAGES / plot: svg for plot, (_, svg) in plots_of(path.stem, run).items()})
+    out[PAGE] = "\n".join(page) + "\n" + TAIL
     return out
 
 

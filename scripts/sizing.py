@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""docs/how-to/sizing.md: memory, checkpoints, network and speed of the published models, computed from what the sources say.
+"""Writes docs/how-to/sizing.md: memory, checkpoints, network and speed of the published models, computed from the sources.
 
-  sizing.py --write              write the page anew
-  sizing.py --check              exit 1 where it is not what the sources say
-  sizing.py --libgdn LIBRARY     exit 1 where a session's bytes are not what libgdn itself says
+  sizing.py --write              writes the page
+  sizing.py --check              exits with 1 if the page does not agree with the sources
+  sizing.py --libgdn LIBRARY     exits with 1 if libgdn reports other bytes for a session
 
-Bytes come from kernels/common/state_layout.h and .cc, times from docs/evidence/mi50-model.md and scripts/mi50_launches.py. Models are the
-table MODELS: a row needs a source.
+Bytes come from kernels/common/state_layout.h and .cc, times from docs/evidence/mi50-model.md and scripts/mi50_launches.py. The table
+MODELS lists the models; each row needs a source.
 """
 
 import argparse
@@ -33,7 +33,7 @@ PAGE = ROOT / "docs" / "how-to" / "sizing.md"
 class Model:
     name: str
     hidden: int  # D
-    layers: int  # of which three in four are GDN layers
+    layers: int  # all decoder layers; three of four are GDN layers
     value_heads: int  # HV
     source: str
     key_heads: int = 16  # H; K = V = 128 and W = 4 in all of them
@@ -52,7 +52,7 @@ class Model:
 
     @property
     def weight_bytes(self):
-        """Of all GDN layers, in BF16: the projections, the convolution, A_log, dt_bias and the norm."""
+        """Bytes of all GDN layers in BF16: the projections, the convolution, A_log, dt_bias and the norm."""
         values = self.value_heads * V
         a_layer = (self.hidden * (self.channels + values + 2 * self.value_heads) + values * self.hidden + self.channels * W +
                    2 * self.value_heads + V)
@@ -82,7 +82,7 @@ NAMED = {model.name: model for model in MODELS}
 def from_source(path, pattern):
     found = re.search(pattern, (ROOT / path).read_text(encoding="utf-8"))
     if not found:
-        sys.exit(f"sizing: {path} has no {pattern}; mend scripts/sizing.py")
+        sys.exit(f"sizing: {path} has no {pattern}; change scripts/sizing.py")
     return found.group(1)
 
 
@@ -98,12 +98,12 @@ def base_bytes(model, element):
     return model.value_heads * K * V * element
 
 
-def entry_bytes(model):  # of the log, a token: k, u, g
+def entry_bytes(model):  # k, u and g of one token in the log
     return 4 * (model.key_heads * K + model.value_heads * V + model.value_heads)
 
 
 def sections(model, element, conv=True):
-    """Bytes of a slot's sections, as StateLayout::Make lays them out."""
+    """Returns the bytes of a slot's sections, as StateLayout::Make lays them out."""
     rows, features = LOG + DRAFT, (model.key_heads * K, model.value_heads * V, model.value_heads)
     floats = [math.ceil(base_bytes(model, element) / 4)] + [rows * f for f in features]
     floats.append((W - 1 + DRAFT) * model.channels if conv else 0)
@@ -115,7 +115,7 @@ def session_bytes(model, element):
 
 
 def file_bytes(model, element, entries, conv=True):
-    """A checkpoint's tensors, with so many entries in each layer's log."""
+    """Returns the bytes of a checkpoint's tensors, with `entries` tokens in each layer's log."""
     columns = 4 * (W - 1) * model.channels if conv else 0
     return model.gdn_layers * (base_bytes(model, element) + entries * entry_bytes(model) + columns)
 
@@ -125,7 +125,7 @@ def sessions_a_card(model, element, gib):
 
 
 def compare_with_libgdn(library):
-    """What the library says of a slot of each model, through gdn_pool_bytes."""
+    """Compares the bytes of a slot with gdn_pool_bytes, for each model."""
     os.environ["GDN_LIBRARY"] = library
     spec = importlib.util.spec_from_file_location("abi", ROOT / "capi/python/src/gdn_inprocess/abi.py")
     abi = importlib.util.module_from_spec(spec)
@@ -159,7 +159,7 @@ PREFILL = "prefill, T = 4,096"
 
 
 def at_best_us(model, sequences, tokens=0):
-    """What memory and multiply-adds alone take, as the page's column of that name; its chunks of 4,096 tokens, a value head's share."""
+    """Returns the time of memory and multiply-adds alone, as the page's column `at best`. The chunk kernels scale by value heads."""
     mi50_launches.of_layer(*model.dims)
     once, pieces = mi50_launches.layer(sequences, tokens, MI50.units)
     mi50_launches.of_layer(*mi50_launches.QWEN3_NEXT)
@@ -168,7 +168,7 @@ def at_best_us(model, sequences, tokens=0):
 
 
 def likely_us(model, row, sequences, tokens=0):
-    """The page's likely time, its longer end; of another layer, as much longer as its time at best is."""
+    """Returns the longer end of the page's likely time, scaled to this model by the times at best."""
     page_best, page_likely = TIMES[row]
     return page_likely * at_best_us(model, sequences, tokens) / at_best_us(NAMED["Qwen3-Next-80B-A3B"], sequences, tokens)
 
@@ -178,7 +178,7 @@ def decode_us(model, sequences):
 
 
 def tokens_a_second(model, sequences):
-    """Of a card that decodes so many sessions together, at the time of the next larger batch of the page, and no more than 128."""
+    """Returns a card's tokens per second for this many sessions, at most 128, at the time of the page's next larger batch."""
     sequences = min(sequences, 128)
     step = decode_us(model, next(b for b in (1, 32, 128) if b >= sequences))
     return sequences * 1e6 / (model.gdn_layers * step)
@@ -194,7 +194,7 @@ from_source("docs/evidence/mi50-model.md", r"(H = 16, HV = 32, K = V = 128, D = 
 
 
 def table(head, rows, texts=1):
-    """Markdown; the first column is text, and the last texts - 1."""
+    """Returns a Markdown table. The first column is text, and so are the last `texts` - 1 columns."""
     numbers = len(head) - texts
     cells = [" | ".join(head), "|".join(["---"] + ["--:"] * numbers + ["---"] * (texts - 1))]
     return [f"| {cells[0]} |", f"|{cells[1]}|"] + [f"| {' | '.join(row)} |" for row in rows] + [""]
@@ -209,7 +209,7 @@ def ceil_div(a, b):
 
 
 def nodes(model, sessions, rate, gib, element=4):
-    """(by memory, by speed) for sessions that all decode `rate` tokens a second."""
+    """Returns (nodes by memory, nodes by speed) for sessions that all decode `rate` tokens per second."""
     room = sessions_a_card(model, element, gib)
     return ceil_div(sessions, room), ceil_div(sessions * rate, tokens_a_second(model, room))
 
@@ -217,10 +217,10 @@ def nodes(model, sessions, rate, gib, element=4):
 def models_section():
     rows = [(m.name, f"{m.hidden:,}", f"{m.gdn_layers} of {m.layers}", str(m.value_heads), f"{m.weight_bytes / 1e9:.2f}") for m in MODELS]
     return ["## The models", "",
-            "Three of four layers are GDN layers. H = 16 key heads, K = V = 128 and W = 4 in all of them; D is the hidden size, HV",
-            "the value heads. Weights: of the GDN layers alone, in BF16, as they lie on the card.", "",
+            "In all of these models, three of four layers are GDN layers, with H = 16 key heads, K = V = 128 and W = 4. D is the hidden size",
+            "and HV the number of value heads. The weights are those of the GDN layers in BF16, as the card stores them.", "",
             *table(("model", "D", "GDN layers", "HV", "weights, GB"), rows),
-            "Where the dimensions come from, read in copies that public repositories keep:", "",
+            "The dimensions come from these sources, read in copies that public repositories keep:", "",
             *table(("model", "source"), [(m.name, m.source) for m in MODELS], texts=2)]
 
 
@@ -234,26 +234,25 @@ def session_section():
     if bench != computed:
         sys.exit(f"sizing: gdn_bench state reported {bench} MB, and the formula gives {computed}")
     rows = [(m.name, *(f"{sum(sections(m, e)):,}" for e in (4, 2)), *(mb(session_bytes(m, e)) for e in (4, 2))) for m in MODELS]
-    return ["## What a session takes", "",
-            "A session has a slot for each GDN layer, and keeps it however long the text grows. A slot of Qwen3-Next, in bytes:", "",
-            *table(("section", "float32", "`--state-dtype=bf16`", "what it holds"),
+    return ["## Memory of a session", "",
+            "A session has one slot for each GDN layer. Its size does not grow with the text. A slot of Qwen3-Next has these bytes:", "",
+            *table(("section", "float32", "`--state-dtype=bf16`", "contents"),
                    [(name, f"{a:,}", f"{b:,}", text) for name, a, b, text in
                     zip(("base", "log_k", "log_u", "log_g", "conv"), parts, sections(example, 2), meaning)] +
                    [("a slot", f"{sum(parts):,}", f"{sum(sections(example, 2)):,}", "")], texts=2),
-            f"({DRAFT} is `--max-draft`; a smaller one makes slots smaller.) So a session's bytes are:", "",
+            f"The {DRAFT} is `--max-draft`; a smaller value makes slots smaller. All GDN layers together:", "",
             *table(("model", "a layer, float32, B", "bf16, B", "a session, float32, MB", "bf16, MB"), rows),
-            "`gdnctl models` shows the same number of a running server (`state_bytes_per_session`). Two checks of the formula: a test",
-            f"asks libgdn for each row, and 36 operator layers, which `gdn_bench state` reported as {bench} MB, come "
-            f"to {computed} MB here.", ""]
+            "A running server reports the same number: `gdnctl models` (`state_bytes_per_session`). Two checks hold the formula: a test",
+            f"compares each row with libgdn, and `gdn_bench state` reported {bench} MB for 36 operator layers, which is {computed} MB here.", ""]
 
 
 def cards_section():
     rows = [(m.name, *(f"{sessions_a_card(m, e, gib):,}" for gib in (16, 32) for e in (4, 2))) for m in MODELS]
-    return ["## Sessions a card", "",
-            f"With the default `--device-state-bytes` on a GPU: {FREE_PART:.0%} of what is free once the weights are "
-            f"loaded. The rest is for",
-            "workspaces, spare slots and the runtime. `16 GB` is taken as 16 GiB, with nothing else on the card. A lower tier",
-            "(`--host-state-bytes`, `--disk-dir`, `--redis`) holds idle sessions beyond that.", "",
+    return ["## Sessions per card", "",
+            f"The default `--device-state-bytes` on a GPU is {FREE_PART:.0%} of the memory that is free after the weights are loaded. "
+            "The rest is for",
+            "workspaces, spare slots and the runtime. The table takes `16 GB` as 16 GiB, with nothing else on the card.",
+            "[Lower tiers](memory.md#tiers) hold idle sessions beyond that.", "",
             *table(("model", "16 GB, float32", "16 GB, bf16", "32 GB, float32", "32 GB, bf16"), rows)]
 
 
@@ -261,16 +260,16 @@ def checkpoint_section():
     rows = [(m.name, *(f"{mb(file_bytes(m, e, 0))} .. {mb(file_bytes(m, e, LOG - 1))}" for e in (4, 2)),
              *(f"{file_bytes(m, 4, LOG - 1) / (n / 2) / 1e3:,.0f}" for n in (256, 1024, 4096))) for m in MODELS]
     return ["## Checkpoints, disk and Redis", "",
-            f"A checkpoint is the session's states as a file: bases, convolution columns, and what is in the logs, 0 "
-            f"to {LOG - 1} tokens. Not",
-            "counted: a header of some kB, stored replies (one output a layer), a draft that waits. The disk tier writes only what has",
-            "changed where it can; Redis always gets the whole file.", "",
-            "With `--checkpoint-every-tokens=N` a session is written when it is N/2 tokens past its last copy. So each of its tokens",
-            "costs at most `file / (N/2)` bytes of writing; a session of T tokens a second costs T times that.", "",
-            *table(("model", "a file, float32, MB", "bf16, MB", "kB a token, float32, N = 256", "N = 1,024", "N = 4,096"), rows),
-            f"Redis holds one file a session (and each named checkpoint), in strings of {CHUNK_MIB} MiB, and a second "
-            f"one while it is being",
-            "replaced. Give it the memory for that: sessions x file, plus files being written.", ""]
+            f"A checkpoint is a file of the session's states: bases, convolution columns, and the 0 to {LOG - 1} tokens in the logs. "
+            "The table",
+            "leaves out a header of some kB, stored replies (one output per layer) and a pending draft. The disk tier writes only what has",
+            "changed if it can. Redis always gets the whole file.", "",
+            "With `--checkpoint-every-tokens=N` a session is written when it is N/2 tokens past its last copy. So each token costs at most",
+            "`file / (N/2)` bytes of writing. A session of T tokens per second writes T times that.", "",
+            *table(("model", "a file, float32, MB", "bf16, MB", "kB per token, float32, N = 256", "N = 1,024", "N = 4,096"), rows),
+            f"Redis stores one file for each session and each named checkpoint, in strings of {CHUNK_MIB} MiB. It stores a second file while "
+            "one is",
+            "being replaced. So Redis needs memory for sessions x file, plus the files that are being written.", ""]
 
 
 def network_section():
@@ -278,23 +277,23 @@ def network_section():
     rows = [(m.name, *(f"{2 * m.hidden * e / 1024:,.0f}" for _, e in sizes), *(f"{2 * m.hidden * e * m.gdn_layers / 1024:,.0f}" for _, e in sizes),
              *(f"{1e9 / 8 / (m.hidden * e * m.gdn_layers):,.0f}" for _, e in sizes)) for m in MODELS]
     return ["## Network", "",
-            "A token sends one row of D elements to each GDN layer and gets one back. States do not travel. Message heads are left out;",
-            "they count where a call has one token of one session.", "",
-            *table(("model", "a token and layer, F32, KiB", "BF16 or F16, KiB", "a token, all layers, F32, KiB", "BF16 or F16, KiB",
-                    "tokens/s a Gbit/s each way, F32", "BF16 or F16"), rows)]
+            "Each token sends one row of D elements to each GDN layer, and gets one row back. States do not travel. The table leaves out",
+            "message headers, which matter for calls with one token of one session.", "",
+            *table(("model", "per token and layer, F32, KiB", "BF16 or F16, KiB", "per token, all layers, F32, KiB", "BF16 or F16, KiB",
+                    "tokens/s on 1 Gbit/s each way, F32", "BF16 or F16"), rows)]
 
 
 def speed_section():
     rows = [(m.name, *(f"{decode_us(m, b):,.0f}" for b in (1, 32, 128)), *(f"{1e6 / decode_us(m, b):,.0f}" for b in (1, 32, 128)),
              *(f"{tokens_a_second(m, b):,.0f}" for b in (1, 32, 128)), f"{prefill_tokens_a_second(m):,.0f}") for m in MODELS]
-    same = ", ".join(m.name for m in MODELS if m.dims == mi50_launches.QWEN3_NEXT)
-    return ["## Speed of an MI50, by the model", "",
-            "**Computed, not measured**: no kernel has run on an MI50 yet. The longer end of `likely` in [mi50-model.md](../evidence/mi50-model.md),",
-            f"which is of the layer that {same} have. Of the other layers: as much longer or shorter",
-            "as their memory traffic and multiply-adds are, by the same formulas. float32 states, BF16 weights, states on the card. The",
-            "service, the network and the engine come on top ([engine.md](engine.md), [benchmarks.md](../evidence/benchmarks.md)). A step is one call",
-            "of one layer for B sessions; a token is a step in each GDN layer.", "",
-            *table(("model", "us a step, B = 1", "32", "128", "steps/s, B = 1", "32", "128", "tokens/s, B = 1", "32", "128",
+    same = " and ".join(m.name for m in MODELS if m.dims == mi50_launches.QWEN3_NEXT)
+    return ["## Predicted speed of an MI50", "",
+            "**These times are computed, not measured:** no kernel has run on an MI50 yet. They are the longer end of `likely` in",
+            f"[the MI50 model](../evidence/mi50-model.md), which describes the layer of {same}. Times of other layers are scaled",
+            "by their memory traffic and multiply-adds. States are float32 and on the card, weights are BF16. The service, the network and",
+            "the engine add to the times ([engine.md](engine.md), [benchmarks.md](../evidence/benchmarks.md)). A step is one call of one layer",
+            "for B sessions. A token is one step in each GDN layer.", "",
+            *table(("model", "us per step, B = 1", "32", "128", "steps/s, B = 1", "32", "128", "tokens/s, B = 1", "32", "128",
                     "prompt tokens/s, T = 4,096"), rows)]
 
 
@@ -302,11 +301,11 @@ def nodes_section():
     counts, rate = (100, 1000, 10000), 10
     rows = [(m.name, *(f"{mem:,} / {speed:,}" for gib in (16, 32) for mem, speed in (nodes(m, n, rate, gib) for n in counts))) for m in MODELS]
     return ["## How many nodes", "",
-            f"For sessions that are all at work and decode {rate} tokens a second each: nodes by memory / nodes by "
-            f"speed, of which the larger",
-            "counts. By speed: at the batch that the card has room for, 128 at most. A node is one card, float32 states, default flags.",
-            "Add one, so that the sessions of a lost node find room ([fleet.md](fleet.md)). Prompts come on top: each takes the time",
-            "above.", "",
+            f"The table is for 100, 1,000 and 10,000 sessions that all decode {rate} tokens per second. Each cell has the nodes that memory "
+            "needs, then",
+            "the nodes that speed needs; take the larger. Speed assumes the largest batch that fits the card, at most 128. A node is one",
+            "card with float32 states and default flags. Add one node, so that the sessions of a failed node find space",
+            "([fleet.md](fleet.md)). Prompts take additional time, by the table above.", "",
             *table(("model", *(f"{gib} GB: {n:,}" for gib in (16, 32) for n in counts)), rows)]
 
 
@@ -327,10 +326,10 @@ def fleet_section():
     head = ("nodes", "sessions", "tokens/s", "lease renewals/s", "checkpoints/s, N = 4,096", "strings/s", "GB/s to Redis, N = 4,096",
             "N = 32,768", "GB in Redis", "Redis shards, N = 4,096", "N = 32,768", "calls/s at HAProxy", "GB/s each way there")
     return ["## From 1 to 1,000 nodes", "",
-            f"On paper, for servers that share sessions ([fleet.md](fleet.md)): {model.name}, a 32 GB card a node, {node} sessions on each,",
-            f"{rate} tokens/s a session, float32 states, BF16 on the wire, calls of {batch} sessions, `--node-lease={lease_s}s` renewed five",
-            "times a lease. A shard is one Redis with its replicas, under a prefix of its own: counted with half of 10 Gbit/s for what",
-            "comes in, as each replica takes the same again, and 128 GB of memory.", "",
+            f"The table is for servers that share sessions ([fleet.md](fleet.md)), and is computed. It assumes {model.name} with a 32 GB card",
+            f"and {node} sessions per node, {rate} tokens/s per session, float32 states, BF16 on the wire, and calls of {batch} sessions.",
+            f"`--node-lease={lease_s}s` is renewed five times per lease. A shard is one Redis with its replicas, under a prefix of its own.",
+            "Each shard receives half of 10 Gbit/s, because each replica takes the same again, and has 128 GB of memory.", "",
             *table(head, rows)]
 
 
@@ -347,56 +346,48 @@ def examples_section():
     token_s = dense.gdn_layers * decode_us(dense, 32) / 1e6
     cards = lambda n: f"{n} card{'s' if n > 1 else ''}"
     return ["## Worked examples", "",
-            f"**{sessions} chats with {next_.name}, {rate} tokens a second each, on 32 GB cards.**", "",
-            f"- Memory: {sessions} x {mb(session_bytes(next_, 4))} MB = {sessions * session_bytes(next_, 4) / 1e9:.1f} "
-            f"GB; a card has room for "
-            f"{sessions_a_card(next_, 4, 32)} sessions: {cards(memory)}.",
-            f"- Speed: {tokens:,} tokens/s; a card does {tokens_a_second(next_, 128):,.0f}: {cards(speed)}. So {need}, "
-            f"and one more for a node that "
-            "is lost.",
-            f"- Network, BF16: {tokens:,} x {wire / 1024:.0f} KiB = {tokens * wire / 1e9:.2f} GB/s, both ways "
-            f"together, over all nodes.",
-            f"- Redis, with N = {every:,}: {sessions} x {mb(file)} MB = {sessions * file / 1e9:.1f} GB of memory, and "
-            f"{tokens:,} x {mb(file)} MB / "
-            f"{every // 2:,} = {tokens * file / every * 2 / 1e6:,.0f} MB/s of writes.",
-            f"  With N = 256 it would be {tokens * file / 128 / 1e6:,.0f} MB/s: N follows from what Redis and the "
-            f"network take.",
-            f"- A node is lost: {lost} of the {sessions} sessions go on elsewhere, each at its last checkpoint, mostly "
-            f"at most N/2 = {every // 2:,}",
-            f"  tokens back. Their clients replay these as the calls they were. As decodes in batches on the {need} "
-            f"nodes that are left, doing",
-            f"  nothing else: {lost} x {every // 2:,} / {need} / {tokens_a_second(next_, 128):,.0f} = {replay:,.0f} "
-            f"s.", "",
-            f"**One 16 GB card for {dense.name}.**", "",
-            f"- {dense.weight_bytes / 1e9:.1f} GB of weights leave room for {rooms[0]} sessions, or {rooms[1]} with "
-            f"`--state-dtype=bf16` "
-            "([what it costs](state-dtype.md)).",
-            f"- A token of up to 32 sessions is {dense.gdn_layers} steps of {decode_us(dense, 32):,.0f} us, "
-            f"{token_s * 1e3:.0f} ms: each of them gets "
-            f"{1 / token_s:.1f} tokens a second or more.",
+            f"**{sessions} chats with {next_.name}, {rate} tokens per second each, on 32 GB cards**", "",
+            f"- Memory: {sessions} x {mb(session_bytes(next_, 4))} MB = {sessions * session_bytes(next_, 4) / 1e9:.1f} GB. A card has space for "
+            f"{sessions_a_card(next_, 4, 32)} sessions, so {cards(memory)} would do.",
+            f"- Speed: the chats need {tokens:,} tokens/s, and a card decodes {tokens_a_second(next_, 128):,.0f}. So you need {cards(speed)}. "
+            f"Add one for a node that fails: {need + 1} cards.",
+            f"- Network, BF16: {tokens:,} tokens/s x {wire / 1024:.0f} KiB = {tokens * wire / 1e9:.2f} GB/s, for both directions and all nodes "
+            "together.",
+            f"- Redis, with `--checkpoint-every-tokens={every}`: {sessions} x {mb(file)} MB = {sessions * file / 1e9:.1f} GB of memory. It "
+            f"receives {tokens:,} x {mb(file)} MB / {every // 2:,} = {tokens * file / every * 2 / 1e6:,.0f} MB/s. With 256 tokens it would "
+            f"receive {tokens * file / 128 / 1e6:,.0f} MB/s, so choose the value by what Redis and the network carry.",
+            f"- A node fails: {lost} of the {sessions} sessions continue on the other {need} nodes from their last checkpoints, mostly at most "
+            f"{every // 2:,} tokens back. Their clients replay these tokens. Replayed as decodes in batches, on nodes that do nothing else, "
+            f"this takes {lost} x {every // 2:,} / {need} / {tokens_a_second(next_, 128):,.0f} = {replay:,.0f} s.", "",
+            f"**One 16 GB card for {dense.name}**", "",
+            f"- {dense.weight_bytes / 1e9:.1f} GB of weights leave space for {rooms[0]} sessions, or {rooms[1]} with "
+            "[`--state-dtype=bf16`](memory.md#the-dtype-of-states).",
+            f"- A token of up to 32 sessions is {dense.gdn_layers} steps of {decode_us(dense, 32):,.0f} us, together {token_s * 1e3:.0f} ms. Each "
+            f"session gets at least {1 / token_s:.1f} tokens per second.",
             f"- A prompt of 4,096 tokens keeps the card busy for {4096 / prefill_tokens_a_second(dense):.1f} s.", ""]
 
 
-HEAD = """# How much memory, network and how many nodes
+HEAD = """# Size a deployment
 
-Generated by `scripts/sizing.py --write`; a test fails where the sources no longer say this. All numbers are computed from the
-layout of a state, the models' dimensions and [the model of an MI50](../evidence/mi50-model.md). MB and GB are powers of ten, KiB and GiB of two.
+This page tells you how much memory and network, and how many nodes, each published model needs. Start from the worked examples; the
+tables have all other models.
 
-A *session* is one running text, with a state in each Gated DeltaNet (GDN) layer. A *checkpoint* is a copy of a session that
-survives a crash. More words: [README](../../README.md#what-the-words-mean).
+`scripts/sizing.py --write` generates the page, and a test fails if the page no longer agrees with the sources. All figures are
+computed from the layout of a state, the dimensions of the models, and [the MI50 model](../evidence/mi50-model.md). MB and GB are powers
+of ten, KiB and GiB powers of two. [The glossary](../reference/glossary.md) explains session, state, step and checkpoint.
 """
 
 
 def page():
     lines = HEAD.splitlines() + [""]
-    for section in (models_section, session_section, cards_section, speed_section, nodes_section, checkpoint_section, network_section,
-                    fleet_section, examples_section):
+    for section in (examples_section, models_section, session_section, cards_section, speed_section, nodes_section, checkpoint_section,
+                    network_section, fleet_section):
         lines += section()
     return "\n".join(wrapped(lines)).rstrip() + "\n"
 
 
 def wrapped(lines):
-    """Paragraphs and items of lists in lines of at most 120."""
+    """Wraps paragraphs and list items at 120 characters."""
     words = []
     for line in lines + [""]:
         plain = line and line[0] not in "|#"
@@ -424,7 +415,7 @@ def main():
         PAGE.write_text(text, encoding="utf-8")
         return 0
     same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-    print("sizing: docs/how-to/sizing.md " + ("is what the sources say" if same else "is not what the sources say: scripts/sizing.py --write"))
+    print("sizing: docs/how-to/sizing.md " + ("agrees with the sources" if same else "does not agree with the sources; run scripts/sizing.py --write"))
     return 0 if same else 1
 
 

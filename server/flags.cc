@@ -13,282 +13,272 @@
 #include "server/validation/names.h"
 
 // scripts/generate_docs.py writes the tables of docs/reference/flags.md from these definitions, one for each "Group:".
-// Where a help text begins with words in capitals and a colon, they are the name of the flag's value.
+// If a help text begins with a word in capitals and a colon, the word is the name of the flag's value.
 
-// Group: The file of flags
-ABSL_FLAG(
-    std::string, config, "",
-    "FILE: YAML with flags and their values, one a line: `checkpoint-every: 30s`. A flag on the command line wins "
-    "over the file. SIGHUP, or its change, reads the file anew.");
+// Group: Configuration file
+ABSL_FLAG(std::string, config, "",
+          "FILE: YAML file of flags and their values, one a line: `checkpoint-every: 30s`. A flag on the command line "
+          "overrides the file. The server reads the file again on SIGHUP and when it changes.");
 ABSL_FLAG(bool, check_config, false,
-          "Checks the flags and the file of --config, prints all flags as they would hold, in the form of such a file, "
-          "and exits: with code 0, or 1 where something is wrong.");
+          "Checks the flags and the file of --config, and exits with code 0, or 1 if something is wrong. Prints all "
+          "flags with the values that would apply, in the form of such a file.");
 
-// Group: What is served, and where
+// Group: Models and addresses
 ABSL_FLAG(
     std::vector<std::string>, model, {},
-    "NAME=PATH: serve the Gated DeltaNet layers of the checkpoint at PATH, a Hugging Face folder or a file in GGUF, as "
-    "models/NAME. Repeat it for more models. Without one there are operator sessions only.");
-ABSL_FLAG(
-    gdn::HeadSlice, heads, {},
-    "HEADS: load and serve only these value heads of every layer, with the key heads that they read: FIRST-LAST/TOTAL, "
-    "both included, of the TOTAL that each model has, as 0-15/32. Outputs are then partial sums in float32, to be "
-    "added "
-    "up over the servers of the other heads (docs/how-to/head-slices.md). Empty: all heads.");
+    "NAME=PATH: serve the Gated DeltaNet layers of the checkpoint at PATH as models/NAME. PATH is a Hugging Face "
+    "folder or a GGUF file. Repeat the flag for more models. Without models the server offers operator sessions only.");
+ABSL_FLAG(gdn::HeadSlice, heads, {},
+          "HEADS: load and serve only these value heads of every layer, with the key heads that they read. The form is "
+          "FIRST-LAST/TOTAL, both included, such as 0-15/32. TOTAL is the number of value heads of each model. Outputs "
+          "are then partial sums in float32; clients add them up over the servers of all heads "
+          "(docs/how-to/head-slices.md). Empty: all heads.");
 ABSL_FLAG(bool, allow_unverified_family, false,
-          "Serve models of families whose layers have not been compared with a reference implementation's, of which "
-          "there is one: gigachat3_5.");
+          "Serves models of families whose layers have not been compared with a reference implementation. The only one "
+          "is gigachat3_5.");
 ABSL_FLAG(std::string, quantize, "",
-          "q8_0: keep the large projections of checkpoints in F32, F16 or BF16 as Q8_0, in a little more than a byte a "
-          "weight. What a checkpoint has quantised stays as it is. Part of a model's fingerprint. Empty: nothing is.");
-ABSL_FLAG(std::vector<std::string>, listen, {"127.0.0.1:50061"},
-          "ADDRESS: where to listen: HOST:PORT, where port 0 takes a free one and 0.0.0.0:PORT serves other machines "
-          "(with --tls-cert), or "
-          "unix:/PATH, a socket that only processes of the same user may use. Repeat it for more.");
+          "q8_0: store the large projections of F32, F16 and BF16 checkpoints as Q8_0 in memory, in a little more than "
+          "one byte a weight. Weights that the checkpoint has quantised stay as they are. The flag changes a model's "
+          "fingerprint. Empty: no quantisation.");
+ABSL_FLAG(
+    std::vector<std::string>, listen, {"127.0.0.1:50061"},
+    "ADDRESS: address for gRPC: HOST:PORT or unix:/PATH. Port 0 takes a free port. 0.0.0.0:PORT accepts other machines "
+    "(use --tls-cert). A Unix socket accepts only processes of the same user. Repeat the flag for more addresses.");
 ABSL_FLAG(
     std::string, http_listen, "",
-    "ADDRESS: where to answer HTTP for operators: /metrics, /healthz, /readyz, /statusz. 127.0.0.1:9464 serves "
-    "this machine only; another machine's scraper needs an address of this one, or 0.0.0.0:9464. None by default.");
+    "ADDRESS: address for operators' HTTP: /metrics, /healthz, /readyz, /statusz. 127.0.0.1:9464 accepts this machine "
+    "only. For a scraper on another machine, use an address of this machine or 0.0.0.0:9464. Default: no HTTP port.");
 ABSL_FLAG(std::string, port_file, "",
-          "FILE: write the bound port number (of the first HOST:PORT; 0 without one) to this file, in one piece, once "
-          "the server is ready.");
+          "FILE: file to write the port number to, once the server is ready. It is the port of the first HOST:PORT of "
+          "--listen, or 0 without one. The file is written atomically.");
 
-// Group: Where layers are computed
+// Group: Device
 ABSL_FLAG(std::string, backend, "auto",
-          "gpu, cpu, or auto: the GPU where a usable one is found, else the CPU (the log says which, and why). null "
-          "computes nothing; it is for measuring the service itself.");
-ABSL_FLAG(int32_t, gpu_device, 0, "N: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves.");
-ABSL_FLAG(
-    std::vector<std::string>, gpu_devices, {},
-    "N,N,..: several GPUs, instead of --gpu-device: an engine and all models on each, and sessions where there is "
-    "room. One that fails takes the sessions on it with it, and the others go on.");
+          "gpu, cpu, auto or null. `auto` takes the GPU if there is a usable one, else the CPU; the log tells which, "
+          "and why. `null` computes nothing and serves to measure the service itself.");
+ABSL_FLAG(int32_t, gpu_device, 0, "N: number of the GPU, counted among those that HIP_VISIBLE_DEVICES leaves.");
+ABSL_FLAG(std::vector<std::string>, gpu_devices, {},
+          "N,N,..: numbers of several GPUs, instead of --gpu-device. Each GPU has an engine and all models. A session "
+          "is placed on a GPU with room. If a GPU fails, its sessions fail with it, and the other GPUs go on.");
 ABSL_FLAG(std::string, gpu_graphs, "auto",
-          "on, off, or auto: whether decode steps that come again are recorded and replayed with one call to the GPU's "
-          "runtime. auto measures at start whether that is quicker; the log says what it found.");
+          "on, off or auto: record decode steps that repeat, and replay each with one call to the GPU's runtime. "
+          "`auto` measures at startup whether replay is faster; the log tells the result.");
 ABSL_FLAG(int32_t, threads, 0,
-          "N: worker threads of the CPU backend; 0: one for each processor that the process may use.");
+          "N: worker threads of the CPU backend. 0: one for each processor that the process may use.");
 
 // Group: Memory for session states
-ABSL_FLAG(
-    std::string, state_dtype, "float32",
-    "float32, or bf16: the matrices of the states are kept as bfloat16, which halves them, and rounded to nearest "
-    "even whenever they are written; sums, logs and convolution columns stay float32. Part of "
-    "numerics_id. States of a server of the other kind are refused, or converted where ImportState is asked to.");
+ABSL_FLAG(std::string, state_dtype, "float32",
+          "float32 or bf16: dtype of the stored state matrices. bf16 halves their memory, and rounds to nearest even "
+          "at each write. Sums, logs and convolution columns stay float32. The dtype is part of numerics_id. States "
+          "from a server with the other dtype are refused, unless ImportState asks to convert them.");
 ABSL_FLAG(gdn::ByteCount, device_state_bytes, gdn::ByteCount{},
-          "BYTES: device memory for session states, for example 8GiB; 0: half of a CPU's memory (committed as it is "
-          "used), or three quarters of what is free on a GPU once the models are loaded.");
+          "BYTES: device memory for session states, for example 8GiB. 0 on a CPU: half of the memory, committed when "
+          "it is used. 0 on a GPU: three quarters of the memory that is free once the models are loaded.");
 ABSL_FLAG(int32_t, state_slots, 0,
-          "N: instead of --device-state-bytes: room for this many layer states of the largest --model. A session needs "
-          "one for each Gated DeltaNet layer.");
+          "N: number of layer states of the largest --model to make room for, instead of --device-state-bytes. A "
+          "session needs one for each Gated DeltaNet layer.");
 ABSL_FLAG(gdn::OptionalByteCount, host_state_bytes, gdn::OptionalByteCount{},
-          "BYTES: host memory for the states of idle sessions, page-locked beside a GPU; 0: none. auto: a quarter of "
-          "the host's memory beside a GPU, none on a CPU.");
-ABSL_FLAG(gdn::OptionalByteCount, prefix_cache_bytes, gdn::OptionalByteCount{},
-          "BYTES: host memory for the states of prompts' prefixes (KeepPrefix); 0: none are kept. Beside "
-          "--host-state-bytes it is a part of that, which sessions take first. auto: half of --host-state-bytes, or a "
-          "sixteenth of the host's memory where that is 0; it is taken only where clients keep prefixes.");
-ABSL_FLAG(absl::Duration, prefix_ttl, absl::ZeroDuration(),
-          "TIME: prefixes that no session has begun with for this long go; 0: they stay until their room is needed.");
+          "BYTES: host memory for the states of idle sessions; page-locked if there is a GPU. 0: none. `auto`: a "
+          "quarter of the host's memory with a GPU, none on a CPU.");
+ABSL_FLAG(
+    gdn::OptionalByteCount, prefix_cache_bytes, gdn::OptionalByteCount{},
+    "BYTES: host memory for states of prompt prefixes (KeepPrefix). 0: no prefixes are stored. With "
+    "--host-state-bytes, it is a part of that memory, and sessions come first. `auto`: half of --host-state-bytes, or "
+    "a sixteenth of the host's memory if that is 0. Memory is used only if clients store prefixes.");
+ABSL_FLAG(
+    absl::Duration, prefix_ttl, absl::ZeroDuration(),
+    "TIME: delete prefixes that no session has started from for this long. 0: they stay until their memory is needed.");
 ABSL_FLAG(std::string, disk_dir, "",
-          "DIR: folder for the states of idle sessions and for checkpoints: sessions then survive a restart. One "
-          "server a folder.");
+          "DIR: folder for the states of idle sessions and for checkpoints. Sessions then survive a restart. Each "
+          "server needs a folder of its own.");
 ABSL_FLAG(gdn::ByteCount, disk_state_bytes, gdn::ByteCount{},
-          "BYTES: most that --disk-dir may hold; 0: no limit but the disk's. Where there is no --redis, checkpoints of "
-          "a caller over its share leave an eighth of it free (BYTES_EXHAUSTED).");
+          "BYTES: most bytes in --disk-dir. 0: no limit but the disk's. Without --redis, checkpoints of a caller over "
+          "its share must leave one eighth free (BYTES_EXHAUSTED).");
 ABSL_FLAG(int32_t, disk_high_watermark, 95,
-          "PERCENT: while more of --disk-dir's file system is in use, by whomever, no new states are put there; those "
-          "that are there are replaced as before. 0 or 100: it may fill.");
-ABSL_FLAG(int32_t, disk_low_watermark, 90, "PERCENT: nor until it has fallen to this, below --disk-high-watermark.");
+          "PERCENT: write no new states to the disk while more of the file system of --disk-dir is in use, whoever "
+          "uses it. States that are on the disk are still replaced. 0 or 100: no watermark.");
+ABSL_FLAG(int32_t, disk_low_watermark, 90,
+          "PERCENT: write new states again once use has fallen to this value, which is below --disk-high-watermark.");
+ABSL_FLAG(gdn::ByteCount, scrub_bytes_per_second, gdn::ByteCount{int64_t{8} << 20},
+          "BYTES: bytes of --disk-dir to read each second, to verify the checksums of stored states. It happens only "
+          "while no call or step is running. 0: checksums are verified only when a state is loaded.");
 ABSL_FLAG(
-    gdn::ByteCount, scrub_bytes_per_second, gdn::ByteCount{int64_t{8} << 20},
-    "BYTES: how much of --disk-dir is read in a second while no call or step is about, to verify the checksums of "
-    "the states that rest there; 0: none are, before they are needed.");
-ABSL_FLAG(gdn::OptionalByteCount, session_bytes, gdn::OptionalByteCount{},
-          "BYTES: states of all sessions, wherever they are, and named checkpoints. Callers share it as they do "
-          "--call-bytes; sessions that are over are refused with BYTES_EXHAUSTED. auto: the device and host memory for "
-          "states, or --disk-state-bytes where that is more; no limit with --redis or a disk without one, nor, where "
-          "nobody is listed (--principals), without a tier below the device.");
-ABSL_FLAG(
-    std::string, redis, "",
-    "ADDRESS: Redis server for states that find no room on the disk, or instead of a disk: HOST:PORT, unix:/PATH, "
-    "redis://[USER@]HOST:PORT/DB, or sentinel://[USER@]HOST:PORT,HOST:PORT,../NAME/DB for the master that Sentinels "
-    "name. Where states must survive Redis itself, run it with appendonly yes and "
-    "appendfsync always.");
+    gdn::OptionalByteCount, session_bytes, gdn::OptionalByteCount{},
+    "BYTES: most bytes of all sessions' states, in whichever tier, and of named checkpoints. Callers share them as "
+    "they share --call-bytes. Above the limit, sessions are refused with BYTES_EXHAUSTED. `auto`: the larger of the "
+    "device and host memory for states, and --disk-state-bytes. `auto` sets no limit with --redis, or with --disk-dir "
+    "without --disk-state-bytes. It also sets none if the device is the only tier and --principals lists nobody.");
+ABSL_FLAG(std::string, redis, "",
+          "ADDRESS: Redis server for states that find no room on the disk, or instead of a disk. Forms: HOST:PORT, "
+          "unix:/PATH, redis://[USER@]HOST:PORT/DB, or `sentinel://[USER@]HOST:PORT,HOST:PORT,../NAME/DB` for the "
+          "master that Sentinels name. If states must survive a crash of Redis, run Redis with `appendonly yes` and "
+          "`appendfsync always`.");
 ABSL_FLAG(std::string, redis_password_file, "",
-          "FILE: the password of --redis, read anew for each connection, so that one that is changed is taken up.");
+          "FILE: file with the password of --redis. It is read again for each connection, so you can change it while "
+          "the server runs.");
 ABSL_FLAG(std::string, redis_prefix, "gdn:",
-          "TEXT: what all keys in --redis begin with. One server a prefix: one that is started with another's takes "
-          "over its sessions.");
+          "TEXT: prefix of all keys in --redis. Each server needs a prefix of its own: a server that starts with the "
+          "prefix of another takes over its sessions.");
 
-ABSL_FLAG(
-    int32_t, redis_wait_replicas, 0,
-    "N: how many replicas of --redis must have a checkpoint before it counts as made (WAIT): a failover to one of "
-    "them then loses nothing. 0: none.");
+ABSL_FLAG(int32_t, redis_wait_replicas, 0,
+          "N: number of replicas of --redis that must have a checkpoint before it counts as made (WAIT). A failover to "
+          "one of them then loses nothing. 0: none.");
 ABSL_FLAG(absl::Duration, redis_wait_timeout, absl::Seconds(1),
-          "TIME: how long they may take, less than 5s; a checkpoint that they have not got by then is tried again.");
-ABSL_FLAG(
-    std::string, principals, "",
-    "FILE: JSON list of callers with shares of their own in memory and time, by weight: {\"principals\": [{\"name\": "
-    "NAME, \"sha256\": [SHA-256 of the whole authorization value or TLS identity, ..], \"weight\": 1}]}. All that are "
-    "not "
-    "in it have one share of weight 1, split by the address that they call from. Sessions belong to the name, so "
-    "tokens "
-    "can be changed. List a principal before it has sessions: those it made before belong to its token.");
-ABSL_FLAG(
-    std::string, principal_key_file, "",
-    "FILE: the secret that callers' names inside the server are made with (HMAC-SHA-256), of 16 bytes or more. "
-    "Without it one is made and kept in --disk-dir (principal-key, for its owner alone), else in --redis, else for "
-    "as long as the process lives. Servers that take over each other's sessions need the same.");
+          "TIME: time for the replicas of --redis-wait-replicas to get a checkpoint, less than 5s. After it the "
+          "checkpoint is tried again.");
+ABSL_FLAG(std::string, principals, "",
+          "FILE: JSON list of callers with their own shares of memory and time, by weight: `{\"principals\": "
+          "[{\"name\": NAME, \"sha256\": [HASH, ..], \"weight\": 1}]}`. HASH is the SHA-256 of the whole authorization "
+          "value or TLS identity. All other callers together have one share of weight 1, split by the address that "
+          "they call from. Sessions belong to the name, so you can change tokens. List a principal before it has "
+          "sessions: sessions that it created earlier belong to its token.");
+ABSL_FLAG(std::string, principal_key_file, "",
+          "FILE: secret of 16 bytes or more for HMAC-SHA-256. The server derives the names from it under which it "
+          "stores callers. Default: the server makes a secret. It stores the secret in --disk-dir (principal-key, "
+          "readable by its owner only), else in --redis, else in memory only. Servers that take over each other's "
+          "sessions need the same secret.");
 
 // Group: Several servers
-ABSL_FLAG(
-    bool, share_sessions, false,
-    "Shares the sessions of one --redis and --redis-prefix with other servers that do: each is one server's at a "
-    "time, and goes to the one that is called for it (docs/how-to/fleet.md). Checkpoints and idle sessions are kept in "
-    "Redis, without --disk-dir.");
-ABSL_FLAG(
-    std::string, node_name, "",
-    "NAME: what this server is called in messages to others. The machine's name and the process's number by default.");
+ABSL_FLAG(bool, share_sessions, false,
+          "Shares the sessions of one --redis and --redis-prefix with other servers that have this flag. A session is "
+          "on one server at a time, and moves to the server that is called for it (docs/how-to/fleet.md). Checkpoints "
+          "and idle sessions are stored in Redis, without --disk-dir.");
+ABSL_FLAG(std::string, node_name, "",
+          "NAME: the server's name in messages to other servers. Default: the machine's name and the process id.");
 ABSL_FLAG(absl::Duration, node_lease, absl::Seconds(15),
-          "TIME: how long a server that has gone keeps its sessions from the others, and one that cannot reach Redis "
-          "serves them; 2s .. 1h.");
+          "TIME: length of the server's lease on its sessions, 2s .. 1h. Other servers wait this long before they take "
+          "over the sessions of a failed server. A server that cannot reach Redis serves its sessions this long.");
 ABSL_FLAG(absl::Duration, drain_notice, absl::Seconds(3),
-          "TIME: how long a server that drains serves on while /readyz says so, that routers may learn it; sessions go "
-          "to the servers that ask for them meanwhile, then all that are left. Only with --share-sessions.");
+          "TIME: time that a draining server goes on to serve, while /readyz reports the drain and routers notice it. "
+          "Sessions move to servers that ask for them, then all that are left move. Only with --share-sessions.");
 
 // Group: Checkpoints and lifetimes
 ABSL_FLAG(int32_t, checkpoint_every_tokens, 0,
-          "N: makes a session durable at least every so many tokens: a crash never loses more (but a single larger "
-          "call). 0: not by tokens. Needs --disk-dir or --redis.");
+          "N: make a session durable at least every N tokens. A crash then loses at most N tokens, or one single "
+          "larger call. 0: not by tokens. Needs --disk-dir or --redis.");
 ABSL_FLAG(absl::Duration, checkpoint_every, absl::ZeroDuration(),
-          "TIME: makes sessions that have moved durable after this time, for example 30s; 0: not by time. Needs "
+          "TIME: make sessions that have moved durable after this time, for example 30s. 0: not by time. Needs "
           "--disk-dir or --redis.");
-ABSL_FLAG(absl::Duration, session_idle_ttl, absl::ZeroDuration(),
-          "TIME: deletes sessions that no call has named for this long, where they do not say otherwise; 0: never.");
+ABSL_FLAG(
+    absl::Duration, session_idle_ttl, absl::ZeroDuration(),
+    "TIME: delete sessions that no call has named for this long. A session's own idle_ttl overrides it. 0: never.");
 
 // Group: Limits
-ABSL_FLAG(int32_t, max_draft, 8, "N: tokens that a session may bring to one row of a Decode, 1 .. 64.");
-ABSL_FLAG(int32_t, max_batch, 512, "N: sessions in one Decode call, and rows merged into one batch, 1 .. 65536.");
+ABSL_FLAG(int32_t, max_draft, 8, "N: most tokens of a session in one row of a Decode, 1 .. 64.");
+ABSL_FLAG(int32_t, max_batch, 512,
+          "N: most sessions in one Decode call, and most rows merged into one batch, 1 .. 65536.");
 ABSL_FLAG(gdn::ByteCount, max_message_bytes, gdn::ByteCount{int64_t{64} << 20},
           "BYTES: largest request message, 4KiB .. 1GiB.");
 ABSL_FLAG(gdn::ByteCount, max_stored_reply_bytes, gdn::ByteCount{int64_t{1} << 20},
-          "BYTES: largest reply that is kept for a retry with the same request_id, for each session and layer; at most "
-          "64MiB.");
+          "BYTES: largest reply that is stored for a retry with the same request_id, for each session and layer. At "
+          "most 64MiB.");
 ABSL_FLAG(gdn::ByteCount, stored_reply_bytes, gdn::ByteCount{int64_t{1} << 30},
-          "BYTES: memory for the outputs of the kept replies of all sessions on the device. Above it the oldest of the "
-          "caller that is furthest over its share go: a retry of such a step is answered with REPLY_DROPPED.");
-ABSL_FLAG(
-    gdn::OptionalByteCount, call_bytes, gdn::OptionalByteCount{},
-    "BYTES: host memory for calls: their messages while they wait or run, and their replies. Callers share it: one "
-    "alone may fill seven eighths, so that another finds room; what is over is refused with BYTES_EXHAUSTED. At "
-    "least --max-message-bytes. auto: an eighth of the host's memory.");
+          "BYTES: memory for the stored outputs of all sessions on the device. Above it, the oldest outputs of the "
+          "caller furthest over its share are dropped. A retry of such a step fails with REPLY_DROPPED.");
+ABSL_FLAG(gdn::OptionalByteCount, call_bytes, gdn::OptionalByteCount{},
+          "BYTES: host memory for calls: their messages while they wait or run, and their replies. Callers share it. "
+          "One caller may fill at most seven eighths, so that others find room. Calls above the limit are refused with "
+          "BYTES_EXHAUSTED. At least --max-message-bytes. `auto`: an eighth of the host's memory.");
 ABSL_FLAG(gdn::OptionalByteCount, copy_bytes, gdn::OptionalByteCount{},
-          "BYTES: host memory for copies of states on their way: exports, watches, imports, checkpoints. Shared as "
-          "--call-bytes is; a "
-          "single copy that is larger goes alone. auto: an eighth of the host's memory.");
+          "BYTES: host memory for copies of states in transfer: exports, watches, imports, checkpoints. Callers share "
+          "it as they share --call-bytes. A single copy that is larger than this runs alone. `auto`: an eighth of the "
+          "host's memory.");
 ABSL_FLAG(gdn::QuotaSettings, quotas, gdn::QuotaSettings{},
-          "QUOTAS: what each caller, and all together, may use: sessions, checkpoints, bytes, tokens a second, "
-          "lifetimes. Best "
-          "in the file of --config, where it is a map (docs/how-to/configure.md); it is taken up while the server "
-          "runs. What is "
-          "over is "
-          "refused with QUOTA_EXCEEDED.");
-ABSL_FLAG(int32_t, max_queued_steps, 4096, "N: steps that may wait, 1 .. 1000000; more are refused with QUEUE_FULL.");
+          "QUOTAS: limits of each caller, and of all callers together: sessions, checkpoints, bytes, tokens a second, "
+          "lifetimes. Set them in the file of --config, as a map (docs/how-to/configure.md). Changes apply while the "
+          "server runs. Calls above a quota are refused with QUOTA_EXCEEDED.");
+ABSL_FLAG(int32_t, max_queued_steps, 4096,
+          "N: most steps that may wait, 1 .. 1000000. More are refused with QUEUE_FULL.");
 
 // Group: Connections
-ABSL_FLAG(
-    int32_t, max_connections, 0,
-    "N: connections at once, 0 .. 1000000; further ones are closed at once, and /readyz says so. 0: three quarters of "
-    "the descriptors that the process may have.");
-ABSL_FLAG(
-    int32_t, max_connections_per_peer, 0,
-    "N: of these from one address, or one /64 network of IPv6, 0 .. 1000000. Unix sockets and --proxies have no such "
-    "limit. 0: half of them.");
-ABSL_FLAG(std::vector<std::string>, proxies, {},
-          "ADDRESS,..: IP addresses of proxies, through which many clients come.");
+ABSL_FLAG(int32_t, max_connections, 0,
+          "N: most connections at once, 0 .. 1000000. Further connections are closed at once, and /readyz reports it. "
+          "0: three quarters of the file descriptors that the process may have.");
+ABSL_FLAG(int32_t, max_connections_per_peer, 0,
+          "N: most connections from one address, or one IPv6 /64 network, 0 .. 1000000. Unix sockets and --proxies "
+          "have no such limit. 0: half of --max-connections.");
+ABSL_FLAG(std::vector<std::string>, proxies, {}, "ADDRESS,..: IP addresses of proxies that connect for many clients.");
 ABSL_FLAG(gdn::OptionalByteCount, transport_bytes, gdn::OptionalByteCount{},
-          "BYTES: memory for the buffers of all connections, at least four times --max-message-bytes. Where it is used "
-          "up, gRPC takes no new connection, closes those without calls, and then ends calls, whose it does not ask. "
-          "auto: an eighth of the host's memory.");
+          "BYTES: memory for the buffers of all connections, at least four times --max-message-bytes. When it is full, "
+          "gRPC takes no new connection and closes connections without calls. Then it ends calls, whichever caller "
+          "they belong to. `auto`: an eighth of the host's memory.");
 ABSL_FLAG(int32_t, streams_per_connection, 1024,
-          "N: calls under way on one connection, 1 .. 1000000; those above wait at the client.");
+          "N: most running calls on one connection, 1 .. 1000000. Further calls wait at the client.");
 ABSL_FLAG(absl::Duration, keepalive_time, absl::Seconds(60),
-          "TIME: a connection that was silent for so long is asked for an answer, calls or not; 0: never.");
+          "TIME: ping a connection that has been silent for this long, with or without calls. 0: never.");
 ABSL_FLAG(absl::Duration, keepalive_timeout, absl::Seconds(20),
-          "TIME: without an answer within this time the connection is closed, and its calls are cancelled.");
+          "TIME: close a connection that does not answer a ping within this time. Its calls are cancelled.");
 ABSL_FLAG(absl::Duration, min_ping_interval, absl::Seconds(5),
-          "TIME: a client that three times pings sooner than so long after its last ping, with no reply between, is "
-          "disconnected with ENHANCE_YOUR_CALM; 0: it may.");
-ABSL_FLAG(
-    absl::Duration, connection_idle, absl::Seconds(1800),
-    "TIME: a connection without a call is closed after this time; the client's next call makes another. 0: never.");
-ABSL_FLAG(
-    absl::Duration, connection_age, absl::ZeroDuration(),
-    "TIME: a connection takes no new call from this age on, give or take a tenth, so that clients spread anew over "
-    "servers; 0: never.");
+          "TIME: shortest time between pings of a client. A client that pings sooner three times, with no reply in "
+          "between, is disconnected with ENHANCE_YOUR_CALM. 0: no limit.");
+ABSL_FLAG(absl::Duration, connection_idle, absl::Seconds(1800),
+          "TIME: close a connection without calls after this time. The client's next call opens another. 0: never.");
+ABSL_FLAG(absl::Duration, connection_age, absl::ZeroDuration(),
+          "TIME: age from which a connection takes no new calls, give or take a tenth. Clients then reconnect and "
+          "spread over servers anew. 0: never.");
 ABSL_FLAG(absl::Duration, connection_age_grace, absl::Seconds(300),
-          "TIME: calls on a connection of that age, streams too, end after this time with UNAVAILABLE.");
+          "TIME: end calls and streams on a connection of --connection-age after this time, with UNAVAILABLE.");
 
 // Group: Security
 ABSL_FLAG(std::string, tls_cert, "",
-          "FILE: PEM certificate of the server, and those between it and its CA: every HOST:PORT of --listen then "
-          "speaks TLS. A file that changes is taken up while the server runs (--credentials-reload-interval); one that "
-          "is not good is logged, and the old one stays.");
+          "FILE: PEM certificate of the server, with the certificates between it and its CA. Every HOST:PORT of "
+          "--listen then uses TLS. A changed file is loaded while the server runs (--credentials-reload-interval). A "
+          "bad file is logged, and the old certificate stays.");
 ABSL_FLAG(std::string, tls_key, "", "FILE: PEM key of --tls-cert, without a password.");
 ABSL_FLAG(std::string, tls_client_ca, "",
-          "FILE: PEM certificates of who may have issued clients' certificates (mTLS). A client without one of theirs "
-          "is not let in.");
+          "FILE: PEM certificates of the CAs that issue clients' certificates (mTLS). A client without a certificate "
+          "of theirs is refused.");
 ABSL_FLAG(bool, tls_client_optional, false,
-          "Lets clients without a certificate in as well, though --tls-client-ca is given.");
+          "Accepts clients without a certificate too, although --tls-client-ca is set.");
 ABSL_FLAG(bool, allow_insecure, false,
-          "Listens without TLS where other machines reach it too, as inside a network that is safe by itself. Without "
-          "TLS and without this flag only loopback addresses and Unix sockets are taken.");
+          "Listens without TLS on addresses that other machines reach, for networks that are safe by themselves. "
+          "Without TLS and without this flag, only loopback addresses and Unix sockets are accepted.");
 ABSL_FLAG(absl::Duration, credentials_reload_interval, absl::Seconds(10),
-          "TIME: how often the files of this group are looked at, 1s or more.");
+          "TIME: time between checks of the files of this group for changes, 1s or more.");
+ABSL_FLAG(std::string, tokens_file, "",
+          "FILE: JSON list of callers with the SHA-256 of their tokens (docs/how-to/secure.md). Calls then need "
+          "`authorization: Bearer TOKEN`. Sessions belong to the token's subject. A changed file is loaded while the "
+          "server runs. gdnctl token new makes a token and its entry.");
 ABSL_FLAG(
-    std::string, tokens_file, "",
-    "FILE: JSON of who may call, and the SHA-256 of their tokens (docs/how-to/secure.md). Calls then need "
-    "`authorization: Bearer TOKEN`; sessions belong to the token's subject. A file that changes is taken up while "
-    "the server runs. gdnctl token new makes a token and its entry.");
-ABSL_FLAG(bool, certificate_logins, false,
-          "A client's certificate (--tls-client-ca) is a login too: the subject is its one URI, else its common name, "
-          "if that has no ':'. "
-          "Roles are those of --tokens-file, or user where it does not list the subject.");
+    bool, certificate_logins, false,
+    "Accepts a client's certificate (--tls-client-ca) as a login too. The subject is its only URI, else its common "
+    "name if that has no ':'. The roles are those of --tokens-file, or `user` if it does not list the subject.");
 ABSL_FLAG(std::vector<std::string>, trusted_proxies, {},
-          "SUBJECT,..: proxies that end TLS, by their own certificates' subjects: of them, and of nobody else, the "
-          "metadata x-gdn-verified-subject is taken for the client's certificate.");
-ABSL_FLAG(bool, reflection, true, "Tells whoever asks what the API is (gRPC's server reflection), as grpcurl does.");
+          "SUBJECT,..: proxies that end TLS, by the subjects of their own certificates. Only they may send the "
+          "metadata x-gdn-verified-subject, which stands for the client's certificate.");
+ABSL_FLAG(bool, reflection, true,
+          "Describes the API to any client that asks, such as grpcurl (gRPC server reflection).");
 
 // Group: Memory shared with clients on this host
 ABSL_FLAG(
     std::string, shared_memory_dir, "/dev/shm",
-    "DIR: folder for the files that clients on this host put tensors in (ShareMemory), on a file system in memory; "
-    "empty: none are made. Where it cannot be written to, none are either, and the log says so.");
+    "DIR: folder on an in-memory file system for the files that clients on this host put tensors in (ShareMemory). "
+    "Empty: no shared memory. If the folder cannot be written, there is none either, and the log says so.");
 ABSL_FLAG(gdn::ByteCount, shared_memory_bytes, gdn::ByteCount{int64_t{1} << 30},
-          "BYTES: most that all of them may have.");
-ABSL_FLAG(gdn::ByteCount, shared_memory_bytes_per_principal, gdn::ByteCount{int64_t{256} << 20},
-          "BYTES: most that those of one principal may have that --principals lists, or of one address of all others.");
-ABSL_FLAG(int32_t, shared_memory_regions_per_principal, 256, "N: how many such a one may have, 1 .. 4096.");
+          "BYTES: most shared memory of all clients together.");
+ABSL_FLAG(
+    gdn::ByteCount, shared_memory_bytes_per_principal, gdn::ByteCount{int64_t{256} << 20},
+    "BYTES: most shared memory of one principal that --principals lists, or of one address of all other callers.");
+ABSL_FLAG(int32_t, shared_memory_regions_per_principal, 256,
+          "N: most regions of one such principal or address, 1 .. 4096.");
 
 // Group: Shutdown, logs and traces
 ABSL_FLAG(
     absl::Duration, drain_timeout, absl::Seconds(30),
-    "TIME: on SIGTERM or SIGINT: how long steps that were accepted, and exports and imports under way, may take to "
-    "end, for example 30s.");
+    "TIME: time that accepted steps, exports and imports may take to finish after SIGTERM or SIGINT, for example 30s.");
 ABSL_FLAG(absl::Duration, drain_checkpoint_timeout, absl::Seconds(300),
-          "TIME: how long sessions may take then to be made durable. Those that are not come back at their last "
-          "checkpoint, and the server exits with code 3.");
+          "TIME: time that a drain may then take to make sessions durable. Sessions that are not durable in time come "
+          "back at their last checkpoint, and the server exits with code 3.");
 ABSL_FLAG(bool, exit_on_device_failure, false,
-          "End when the device has failed, with code 4, so that whoever started the server starts it again: what rests "
-          "in host memory is made durable first, within the times above. Without it the server stays, and refuses "
-          "steps.");
+          "Exits with code 4 when the device fails, so that a supervisor can restart the server. Before that, sessions "
+          "in host memory are made durable, within --drain-timeout and --drain-checkpoint-timeout. Without the flag "
+          "the server stays up and refuses steps.");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line.");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error, critical or off.");
 
-ABSL_FLAG(
-    int32_t, trace_calls, 0,
-    "N: keeps of the last N calls where their time went, for TraceCalls (gdnctl trace), which can change it; 0 .. "
-    "10000, 0: of none.");
+ABSL_FLAG(int32_t, trace_calls, 0,
+          "N: number of calls to store, the newest ones, with the time of each stage. TraceCalls (gdnctl trace) "
+          "returns them and can change the number. 0 .. 10000; 0: none.");
 
 namespace gdn {
 

@@ -1,11 +1,11 @@
-// Calls of the Gated DeltaNet service that return at once: each one's reply or error goes to a callback.
+// Calls of the Gated DeltaNet service that return at once. Each call's reply or error goes to a callback.
 //
-// A callback runs on one of gRPC's threads, exactly once, and never within the method that takes it; it should do
-// little: keep the reply, wake somebody, make the next call. Calls go out in any order: a step of a session's layer
-// belongs into the callback of the one before, or into a stream (stream.h).
-// Thread safety: all methods may be called from any thread at any time, callbacks included; the destructor from no
-// callback. Ownership: borrows the Client, whose connection and options it uses, and which must outlive it. Destroying
-// it cancels what is under way and waits for the callbacks.
+// A callback runs exactly once, on one of gRPC's threads, and never inside the method that takes it. It should do
+// little: store the reply, wake a thread, start the next call. Calls may overtake each other, so start the next step of
+// a session's layer in the callback of the step before, or use a stream (stream.h).
+// Thread safety: all methods may be called from any thread at any time, also from callbacks. Only the destructor must
+// not run in a callback. Ownership: borrows the Client, which must outlive it, and uses its connection and options. The
+// destructor cancels the calls in flight and waits for their callbacks.
 //
 //   AsyncClient async(*client);
 //   async.Decode(std::move(half),
@@ -27,10 +27,10 @@
 
 namespace gdn {
 
-// A call under way. Thread safety: any thread, any time. Ownership: none; it may outlive its call and the AsyncClient.
+// A call in flight. Thread safety: any thread, any time. Ownership: none; it may outlive its call and the AsyncClient.
 class AsyncCall {
  public:
-  // Asks for the call's end; its callback gets CANCELLED, or what came first. Nothing where the call has ended.
+  // Cancels the call. Its callback gets CANCELLED, or an earlier result. Does nothing if the call has ended.
   void Cancel();
 
  private:
@@ -50,7 +50,7 @@ class AsyncClient {
   AsyncClient& operator=(const AsyncClient&) = delete;
   ~AsyncClient();
 
-  // The errors are Client's; where that was made of a stub (for tests) FAILED_PRECONDITION, at once.
+  // Errors are those of Client. FAILED_PRECONDITION at once if the Client was made from a stub (for tests).
   AsyncCall Prefill(v1::PrefillRequest request, Done<v1::PrefillResponse> done, const CallOptions& call = {});
   AsyncCall Decode(v1::DecodeRequest request, Done<v1::DecodeResponse> done, const CallOptions& call = {});
   AsyncCall AcceptTokens(v1::AcceptTokensRequest request, Done<v1::AcceptTokensResponse> done,
@@ -66,7 +66,7 @@ class AsyncClient {
   AsyncCall PrefetchSessions(v1::PrefetchSessionsRequest request, Done<v1::PrefetchSessionsResponse> done,
                              const CallOptions& call = {});
 
-  // Waits until no call is under way and all callbacks have returned; not to be called from one.
+  // Waits until no call is in flight and all callbacks have returned. Must not be called from a callback.
   void WaitForAll();
 
  private:
@@ -79,7 +79,7 @@ class AsyncClient {
                   Request request, Done<Response> done, const CallOptions& call);
 
   Client& client_;
-  const std::shared_ptr<Calls> calls_;  // those under way; callbacks hold it too, so that none ends in freed memory
+  const std::shared_ptr<Calls> calls_;  // calls in flight; callbacks share it, so it outlives them
 };
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// How a client speaks TLS, by files.
+// TLS credentials for a client, made from files.
 //
 // Thread safety: a free function. Ownership: none; the files are read once.
 //
@@ -14,15 +14,15 @@
 
 namespace gdn {
 
-// Names of files, in PEM.
+// Names of PEM files.
 struct ClientTls {
-  std::string ca = {};           // who may have issued the server's certificate; "": whom the system trusts
-  std::string certificate = {};  // the client's own, for mTLS; "": none
-  std::string key = {};          // of `certificate`, without a password
+  std::string ca = {};           // authority that issued the server's certificate; "": those that the system trusts
+  std::string certificate = {};  // the client's own certificate, for mTLS; "": none
+  std::string key = {};          // private key of `certificate`, without a password
 };
 
-// The server's certificate has to be for the host that the client's target names. INVALID_ARGUMENT where a file cannot
-// be read, or a certificate comes without its key. What is in one is looked at when the client connects: UNAVAILABLE.
+// The server's certificate must be for the host in the client's target. INVALID_ARGUMENT if a file cannot be read, or a
+// certificate has no key. gRPC checks the contents when it connects; if they are wrong, calls return UNAVAILABLE.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TlsCredentialsOf(const ClientTls& tls);
 
 }  // namespace gdn

@@ -1,13 +1,13 @@
-// One step of one layer for many DurableSessions in one call, each of whose rows is applied exactly once.
+// One step of one layer for many DurableSessions in one call. Each row is applied exactly once.
 //
 // All rows go to the server in one Decode, under one request id. A row that succeeds is its session's own step from
-// then on, bit for bit as if DurableSession::Decode had taken it. A row that fails is brought back by its session
-// (found again, replayed, gone back where its reply was dropped) and sent again with the others that failed, until it
-// succeeds, cannot, or overall_timeout has passed. Rows are brought back one after the other, once those that need not
-// be have been sent. A reply that is lost as a whole is answered from stored replies.
+// then on, with the bits that DurableSession::Decode would have given. If rows fail, their sessions recover (they are
+// found again, replayed, or taken back if a reply was dropped), and these rows are sent again. This repeats until each
+// row succeeds, or cannot, or overall_timeout has passed. Rows that need no recovery are sent first; the others recover
+// one after the other. If a whole reply is lost, the server answers the retry from stored replies.
 //
-// Thread safety: one thread at a time, and none that uses one of the sessions. Ownership: the Client must outlive it;
-// sessions are borrowed for a call. Between calls they may be stepped alone, or in other batches.
+// Thread safety: one thread at a time, and no other thread may use one of the sessions. Ownership: the Client must
+// outlive it; sessions are borrowed for a call. Between calls they may be stepped alone, or in other batches.
 //
 //   DurableBatch batch(client);
 //   *step.mutable_hidden_states()->mutable_hidden_states() = x;  // [B, T, D]
@@ -28,25 +28,25 @@ namespace gdn {
 
 class DurableBatch final {
  public:
-  // Timeouts and back-off of `options` are its own; how much is kept and when checkpoints are made is each session's.
-  // `client` is borrowed, and that of all sessions.
+  // The batch uses the timeouts and back-off of `options`. Each session's own options say how many inputs it keeps and
+  // when it makes checkpoints. `client` is borrowed, and must be the Client of all sessions.
   explicit DurableBatch(Client& client, DurableSessionOptions options = {});
 
   struct Reply {
-    v1::Tensor output;  // as DecodeResponse.output: a row a session; of no shape where no row has succeeded
-    std::vector<absl::Status> rows;  // the errors of DurableSession::Decode; such a row's output is zero
+    v1::Tensor output;               // as DecodeResponse.output, a row for each session; no shape if all rows failed
+    std::vector<absl::Status> rows;  // errors as of DurableSession::Decode; the output of a failed row is zero
   };
-  // `request` as that of a Decode of these sessions, whose names, epochs, counts and ids are set here. Where a row's
-  // error says that its time is over, repeat that row before another step of its session, alone or in any batch: the
-  // others are done. INVALID_ARGUMENT, and nothing has moved: DUPLICATE_SESSION; BATCH_TOO_LARGE where there is no
-  // session; a session of another Client; tensors with another number of rows, or in shared memory.
+  // `request` is a Decode of these sessions. Their names, epochs, token counts and ids are set here. If a row's error
+  // says that its time is over, repeat that row before any other step of its session, alone or in any batch. The other
+  // rows are done. INVALID_ARGUMENT, with nothing changed: DUPLICATE_SESSION; BATCH_TOO_LARGE if there is no session; a
+  // session of another Client; tensors with another number of rows, or in shared memory.
   absl::StatusOr<Reply> Decode(absl::Span<DurableSession* const> sessions, v1::DecodeRequest request);
 
-  // Accepts the first accepted_tokens[i] tokens of session i's draft, with the errors of DurableSession::AcceptTokens.
-  // INVALID_ARGUMENT as above.
+  // Accepts the first accepted_tokens[i] tokens of session i's draft. Errors of a row are those of
+  // DurableSession::AcceptTokens. INVALID_ARGUMENT as in Decode.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptTokens(
       absl::Span<DurableSession* const> sessions, absl::Span<const int32_t> accepted_tokens);
-  // The same of drafts that are trees: the tokens of paths[i], with the errors of DurableSession::AcceptPath.
+  // The same for drafts that are trees: accepts the tokens of paths[i]. Errors as of DurableSession::AcceptPath.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptPaths(
       absl::Span<DurableSession* const> sessions, absl::Span<const std::vector<int32_t>> paths);
 
@@ -56,26 +56,26 @@ class DurableBatch final {
     absl::Status status;  // of the last try; UNAVAILABLE before the first
     bool pending = true;
   };
-  // One try of these rows, under this id: their statuses. Those that succeeded are finished in their sessions.
+  // Tries these rows once, under this id, and returns their statuses. Finishes the step in sessions that succeed.
   using SendRows = absl::FunctionRef<std::vector<absl::Status>(const std::vector<size_t>& rows, const std::string& id,
                                                                const CallOptions& call)>;
 
   absl::Status Check(absl::Span<DurableSession* const> sessions) const;
-  // `what` are the choices to the caller.
+  // `what` names the caller's argument, for errors.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> Accept(absl::Span<DurableSession* const> sessions,
                                                                              const std::vector<DraftChoice>& choices,
                                                                              const std::string& what);
-  // Until no row is pending. begin(i) begins row i's call in its session.
+  // Repeats until no row is pending. begin(i) begins row i's call in its session.
   std::vector<absl::Status> Run(absl::Span<DurableSession* const> sessions,
                                 absl::FunctionRef<absl::Status(size_t)> begin, SendRows send);
-  // Tries pending rows once: those whose sessions have to be brought back first, or the others.
+  // Tries the pending rows once: those whose sessions must recover first (`astray`), or the others.
   void TryOnce(std::vector<Row>& rows, bool astray, const Backoff& backoff, SendRows send);
   std::vector<absl::Status> SendDecode(absl::Span<DurableSession* const> sessions, const std::vector<size_t>& rows,
                                        const std::string& id, const CallOptions& call, v1::Tensor* output);
 
   Client& client_;
   const DurableSessionOptions options_;
-  const std::string id_prefix_;  // of request ids: unlike those of any other object
+  const std::string id_prefix_;  // of request ids; unique to this object
   int64_t next_request_ = 0;
 };
 

@@ -1,19 +1,19 @@
 // One uninterrupted session on a server that may crash, restart or drain.
 //
-// It keeps the inputs of every step since the newest durable copy of each layer (the server says how far that is).
-// When the server comes back with less than it had answered, the kept steps are sent again, with their original call
-// boundaries, so that the state is the same bits; then the call that failed goes on. A call whose reply was lost is
-// repeated under its request id, which the server answers from its memory. Where that has no room for the reply any
-// more (REPLY_DROPPED), the session goes back to its durable copy, or is made anew, and takes the kept steps and this
-// one again. Where a store was set back and has less of the session than the server knew, or a step failed halfway
-// (STATE_ROLLED_BACK), it goes on from what is there in the same way; where nothing is there (STATE_LOST), it is made
-// anew, but deleted only if all its inputs are kept. The caller sees every step applied once. On a server without
-// --disk-dir a session is replayed from its start, so all inputs are kept. Forks, exports and checkpoints are of the
-// state that this side knows, never of an older one that a crash has left: the session is brought back first.
-// DurableBatch (durable_batch.h) takes a step of many such sessions in one call.
+// The object keeps the inputs of every step since the newest durable copy of each layer. (The server reports how far
+// the copy reaches.) If the server comes back with fewer tokens than it had answered, the object sends the kept steps
+// again. It keeps their call boundaries, so the state has the same bits, and then repeats the call that failed. If a
+// reply is lost, the object repeats the call under its request id, and the server answers with the stored reply. If
+// the reply is not stored any more (REPLY_DROPPED), the session returns to its durable copy, or is recreated, and all
+// steps from there are applied again. If the server has only an older copy, or a step failed halfway
+// (STATE_ROLLED_BACK), the same is done from that copy. If the server has no copy (STATE_LOST), the session is
+// recreated; it is deleted first only if all its inputs are kept. The caller sees every step applied once. Without
+// --disk-dir the replay begins at the session's start, so all inputs are kept. Forks, exports and checkpoints always
+// have the state that the caller has seen: the session is recovered first. DurableBatch (durable_batch.h) applies one
+// step to many sessions in one call.
 //
-// Thread safety: one thread at a time; different sessions of one Client may be used at once. Ownership: the Client must
-// outlive it; it keeps copies of inputs, up to max_kept_bytes. While it is used nobody else may move the session.
+// Thread safety: one thread at a time; threads may use different sessions of one Client. Ownership: the Client must
+// outlive it. It keeps copies of inputs, up to max_kept_bytes. While it is in use, nothing else may step the session.
 //
 //   v1::CreateSessionRequest create;
 //   create.set_model("models/qwen");
@@ -43,106 +43,106 @@
 namespace gdn {
 
 struct DurableSessionOptions {
-  absl::Duration try_timeout = absl::Seconds(30);     // of one try of one call
-  absl::Duration overall_timeout = absl::Minutes(5);  // of a call of this class, waiting and replaying included
+  absl::Duration try_timeout = absl::Seconds(30);     // for one try of one call
+  absl::Duration overall_timeout = absl::Minutes(5);  // for a call of this class, with its waits and replays
   absl::Duration first_backoff = absl::Milliseconds(50);
   absl::Duration longest_backoff = absl::Seconds(2);
-  int64_t max_kept_bytes = int64_t{256} << 20;  // of inputs; above it the session is
-                                                // checkpointed before the next step
-  int64_t checkpoint_every_tokens = 0;          // CheckpointSession whenever a layer has gone on by so many; 0: the
-                                                // server's own policy alone
+  int64_t max_kept_bytes = int64_t{256} << 20;  // most bytes of inputs to keep; above it the
+                                                // session is checkpointed before the next step
+  int64_t checkpoint_every_tokens = 0;          // checkpoint when a layer has advanced by this many tokens; 0: only the
+                                                // server decides
 };
 
-// Since the object was made.
+// Counts since the object was made.
 struct DurableSessionStats {
-  int64_t retries = 0;      // tries beyond the first, of whatever call
-  int64_t recoveries = 0;   // times that the server had lost steps, or the whole session
-  int64_t recreations = 0;  // the session was made anew, in a recovery or to go back
-  int64_t rewinds = 0;      // times that a reply was not stored any more, so the
-                            // session went back to before its step
+  int64_t retries = 0;      // tries after the first, of any call
+  int64_t recoveries = 0;   // times that the server had lost steps or the whole session
+  int64_t recreations = 0;  // times that the session was recreated, to recover or to go back
+  int64_t rewinds = 0;      // times that a reply was not stored any more, so that
+                            // the session went back to before its step
   int64_t replayed_steps = 0;
   int64_t replayed_tokens = 0;
-  int64_t last_lost_tokens = 0;  // of the layer that lost most, at the last recovery
-  int64_t max_lost_tokens = 0;   // at any recovery
+  int64_t last_lost_tokens = 0;  // in the last recovery, by the layer that lost most
+  int64_t max_lost_tokens = 0;   // in any recovery
 };
 
 struct SeenTokens;
 
 class DurableSession final {
  public:
-  // Makes the session, or finds it where the request names one that the same
-  // request has made. INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
-  // RESOURCE_EXHAUSTED of CreateSession. `client` is borrowed.
+  // Makes the session. If the same request has made it before, finds it. `client` is
+  // borrowed. INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS or RESOURCE_EXHAUSTED of
+  // CreateSession.
   static absl::StatusOr<std::unique_ptr<DurableSession>> Create(Client& client, v1::CreateSessionRequest request,
                                                                 DurableSessionOptions options = {});
-  // Goes on with a session that is there, from its token counts: an imported
-  // one, or a fork. It can be brought back only as far as it is durable:
-  // checkpoint it first. FAILED_PRECONDITION (DRAFT_PENDING) while it has a
+  // Continues an existing session from its token counts, such as an imported
+  // one or a fork. It can be recovered only back to its durable copy, so
+  // checkpoint it first. FAILED_PRECONDITION (DRAFT_PENDING) if it has a
   // draft.
   static absl::StatusOr<std::unique_ptr<DurableSession>> Attach(Client& client, const std::string& name,
                                                                 DurableSessionOptions options = {});
   DurableSession(const DurableSession&) = delete;
   DurableSession& operator=(const DurableSession&) = delete;
 
-  // One step. session, session_epoch, expected_token_count and request_id are set here, whatever they were; a
-  // DecodeRequest has one row. Beside the server's refusals of the step, after which nothing has moved:
-  // - UNAVAILABLE, DEADLINE_EXCEEDED: overall_timeout has passed; the step may have been applied. Make the same call
-  //   again to find out and go on; another is refused (FAILED_PRECONDITION).
-  // - DATA_LOSS: the server lost more than is kept here, or somebody else moved the session, or (REPLY_DROPPED) the
-  //   step is done, its reply is lost and there is no way back, or (CHECKPOINT_NOT_FOUND) the server has lost the
-  //   state, has no durable copy, and the session cannot be made anew; it is not deleted then.
-  // - INTERNAL: a replayed step gave other bytes than at first, on equal numerics.
-  // - RESOURCE_EXHAUSTED: the inputs are over max_kept_bytes and the session cannot be made durable.
+  // Applies one step. session, session_epoch, expected_token_count and request_id are set here, whatever they were. A
+  // DecodeRequest has one row. If the server refuses the step, nothing has changed. Further errors:
+  // - UNAVAILABLE, DEADLINE_EXCEEDED: overall_timeout has passed; the step may have been applied. Repeat the same call
+  //   to find out and continue. Other calls are refused (FAILED_PRECONDITION).
+  // - DATA_LOSS: the server lost more than is kept here, or something else stepped the session. REPLY_DROPPED: the step
+  //   was applied, its reply is lost, and there is no way back. CHECKPOINT_NOT_FOUND: the server lost the state, has no
+  //   durable copy, and the session cannot be recreated; it is not deleted.
+  // - INTERNAL: a replayed step gave other bytes than before, on equal numerics.
+  // - RESOURCE_EXHAUSTED: the inputs are over max_kept_bytes, and the session cannot be made durable.
   absl::StatusOr<v1::PrefillResponse> Prefill(v1::PrefillRequest request);
   absl::StatusOr<v1::DecodeResponse> Decode(v1::DecodeRequest request);
 
-  // Accepts the first tokens of the draft in every layer that has one.
-  // INVALID_ARGUMENT (TOO_MANY_TOKENS) where a layer's is shorter. Other errors
-  // as above.
+  // Accepts the first tokens of the draft, in every layer that has one.
+  // INVALID_ARGUMENT (TOO_MANY_TOKENS) if the draft of a layer is shorter. Other errors
+  // as in Prefill.
   absl::StatusOr<v1::SessionTokenCounts> AcceptTokens(int32_t accepted_tokens);
-  // Of drafts that are trees: the tokens of this path, root first, in every layer that has a draft. INVALID_ARGUMENT
-  // (VALUE_OUT_OF_RANGE) where it is none of a layer's. An empty path accepts nothing.
+  // For drafts that are trees: accepts the tokens of this path, root first, in every layer that has a draft.
+  // INVALID_ARGUMENT (VALUE_OUT_OF_RANGE) if it is not a path of a layer's draft. An empty path accepts nothing.
   absl::StatusOr<v1::SessionTokenCounts> AcceptPath(std::vector<int32_t> path);
 
-  // Makes the session durable now and forgets the inputs before. With an id it
-  // makes a copy to go back to by hand: a crash leaves the newest one without,
-  // so the inputs stay. Errors as above.
+  // Makes the session durable now, and drops earlier inputs. A checkpoint with an id is only for Restore,
+  // and keeps the inputs, because a crash returns to the newest checkpoint without an id. Errors as in
+  // Prefill.
   absl::StatusOr<v1::Checkpoint> Checkpoint(const std::string& checkpoint_id = "");
 
-  // The session's states as a file (docs/reference/state-files.md). name and session_epoch are set here. Errors as above.
+  // Returns the states as a file (docs/reference/state-files.md). Sets name and session_epoch. Errors as in Prefill.
   absl::StatusOr<std::string> ExportState(v1::ExportStateRequest request = {});
 
-  // Sessions that go on from here, drafts included, one for each id; an empty id is drawn. A child keeps what this
-  // session keeps, so it is made anew where the server loses it and all inputs are kept; else it can be brought back
-  // once it is durable: checkpoint it. ALREADY_EXISTS (SESSION_EXISTS) where an id is taken, by a session that another
-  // request has made or that is at other token counts. Other errors as above.
+  // Makes sessions that continue from here, with drafts, one for each id. An empty id becomes a random one. A child
+  // keeps the inputs that this session keeps. If these are all inputs, a lost child is recreated; else checkpoint it,
+  // so that it can be recovered. ALREADY_EXISTS (SESSION_EXISTS) if another request has made a session with this id, or
+  // it is at other token counts. Other errors as in Prefill.
   absl::StatusOr<std::vector<std::unique_ptr<DurableSession>>> Fork(std::vector<std::string> ids);
 
-  // Keeps the state as that of the prefix, which the session has just prefilled; see prompt_prefix.h. Errors as above,
-  // and PREFIX_MISMATCH where the session has been brought back from a durable copy.
+  // Keeps the states as those of the prefix that the session has just prefilled (prompt_prefix.h). Errors as in
+  // Prefill, and PREFIX_MISMATCH if the session was recovered from a durable copy.
   absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const v1::PromptPrefix& prefix);
 
-  // Goes back to a checkpoint, in a new epoch; an empty id is the newest. The reply tells the token counts to go on
-  // from. Inputs before are kept no more, for the copy is durable, and drafts that it has are dropped. Errors as above;
-  // DATA_LOSS where the newest copy is older than the server had said. After UNAVAILABLE and DEADLINE_EXCEEDED the
-  // session may be back there: restore it again, from this copy or another; other calls are refused
-  // (FAILED_PRECONDITION) until then, or until a restore says that the session has gone.
+  // Goes back to a checkpoint, in a new epoch. An empty id is the newest one. The reply has the token counts to
+  // continue from. Earlier inputs are dropped, because the copy is durable; drafts in it are dropped too. Errors as in
+  // Prefill. DATA_LOSS if the newest copy is older than the server had reported. After UNAVAILABLE or DEADLINE_EXCEEDED
+  // it may have been applied: call Restore again, with any copy. Until a Restore succeeds or reports that the session
+  // does not exist, other calls return FAILED_PRECONDITION.
   absl::StatusOr<v1::Session> Restore(const std::string& checkpoint_id = "");
 
-  // Ends the session on the server. OK where it is gone already.
+  // Deletes the session on the server. OK if it does not exist any more.
   absl::Status Delete();
 
   const std::string& name() const { return session_.name(); }
-  const v1::Session& session() const { return session_; }  // as it was when it was made or found
+  const v1::Session& session() const { return session_; }  // as of its creation or lookup
   int64_t token_count(int32_t layer) const;                // -1: no such layer
-  int64_t epoch() const { return epoch_; }  // of the server's session, as this side knows it: for calls of the Client
+  int64_t epoch() const { return epoch_; }                 // last known epoch, for calls of the Client
   int64_t kept_bytes() const;
   const DurableSessionStats& stats() const { return stats_; }
 
  private:
   friend class DurableBatch;
 
-  // What a step did.
+  // The result of a step.
   struct StepResult {
     int64_t token_count = 0;
     int64_t durable_token_count = 0;
@@ -155,65 +155,65 @@ class DurableSession final {
   struct AcceptCall {
     DraftChoice choice;
   };
-  // A call that is under way; kept when overall_timeout ends it without an
+  // A call in flight. It is kept if overall_timeout ends it without an
   // answer.
   struct CallInFlight {
     std::variant<SessionStep, AcceptCall> what;
-    Hash128 identity;             // of what the caller asked for
+    Hash128 identity;             // of the caller's arguments
     std::string request_id = {};  // "": the next try takes a new one
-    bool sent = false;            // so it may have been applied
-    bool applied = false;         // the server has done it, as its token counts tell
-    bool copy_tried = false;      // the durable copy has the step in it, and the
-                                  // session is back there already
-    std::string refusal = {};     // the reason why the session has to be looked at
+    bool sent = false;            // whether it may have been applied
+    bool applied = false;         // whether the server has applied it, by its token counts
+    bool copy_tried = false;      // whether the session has already gone back to
+                                  // a durable copy that contains the step
+    std::string refusal = {};     // reason because of which the session is checked
   };
 
   DurableSession(Client& client, DurableSessionOptions options);
   absl::Status Adopt(v1::Session session, Backoff& backoff);
 
-  // A call in parts, for the loops that try until it is answered (Recovered,
-  // DurableBatch). Begin; then, until a try gives a result or TryAgainAfter
-  // says that none will: Prepare, send, and a wait. Finish or, where the time
-  // is over, GiveUp ends it.
+  // A call in parts, for the loops that retry it until it is answered (Recovered,
+  // DurableBatch). First Begin. Then Prepare, send and a wait, until a try gives a
+  // result or TryAgainAfter says that none will. Then Finish, or GiveUp if the time has
+  // passed.
   absl::Status BeginStep(SessionStep request);
   absl::Status BeginAccept(DraftChoice choice);
   absl::Status Begin(std::variant<SessionStep, AcceptCall> what, Hash128 identity);
-  // Brings the server's session to where the call can be made, and makes a
-  // checkpoint where one is due. One try.
+  // Brings the server's session to where the call can be made. Makes a checkpoint if one is due. One
+  // try.
   absl::Status Prepare(const Backoff& backoff);
-  // After a try that failed, in Prepare or later: false where another will not
-  // do better.
+  // Call after a try that failed, in Prepare or later. False if another try cannot
+  // succeed.
   bool TryAgainAfter(const absl::Status& status);
   void GiveUp();
   absl::Status FinishStep(const StepResult& result);
   absl::Status FinishAccept(const v1::SessionTokenCounts& counts);
-  // The step in flight; its request, where it is a decode, and its place in a
-  // message of several.
+  // The step in flight, its decode request if it is one, and its row in a message of
+  // several.
   SessionStep& step() { return std::get<SessionStep>(in_flight_->what); }
   void AddRowTo(v1::DecodeRequest& message, int64_t token_count) const;
   void AddRowTo(v1::AcceptTokensRequest& message, const DraftChoice& choice) const;
 
   absl::StatusOr<Reply> RunStep(SessionStep request);
   absl::StatusOr<v1::SessionTokenCounts> RunAccept(DraftChoice choice);
-  // One try where the inputs are too many, or it is time.
+  // Checkpoints if too many inputs are kept or a checkpoint is due. One try.
   absl::Status KeepWithinLimits(const Backoff& backoff);
   // One try each of calls that use the session's state.
   absl::StatusOr<v1::Checkpoint> TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff);
   absl::StatusOr<std::string> TryExport(v1::ExportStateRequest& request, const Backoff& backoff);
-  // `drawn`: names of children that nobody else can know.
+  // `drawn`: names of children that were drawn here, so nobody else knows them.
   absl::StatusOr<std::vector<v1::Session>> TryFork(v1::ForkSessionRequest& request, const std::set<std::string>& drawn,
                                                    const Backoff& backoff);
-  // Drafts are dropped, too. Where the server is in another epoch than the request's, the next try names that one.
+  // Also drops drafts. If the server is in another epoch than the request names, the next try names that epoch.
   absl::Status TryRestore(v1::RestoreCheckpointRequest& request, v1::Session* restored, const Backoff& backoff);
   std::unique_ptr<DurableSession> ChildOf(v1::Session child) const;
-  // FAILED_PRECONDITION while a call before has no answer.
-  absl::Status CheckRestored() const;  // .. a restore
+  // FAILED_PRECONDITION while an earlier call has no answer.
+  absl::Status CheckRestored() const;  // while a restore has no answer
   absl::Status CheckIdle(std::string_view call) const;
-  // ABORTED (TOKEN_COUNT_MISMATCH) where `what` is of other token counts, or drafts, than this side knows; a layer that
-  // is not there has seen nothing.
+  // ABORTED (TOKEN_COUNT_MISMATCH) if the token counts or drafts of `what` differ from those known here. A layer that
+  // is missing in `seen` counts as zero tokens.
   absl::Status CheckSeen(const std::map<int32_t, SeenTokens>& seen, std::string_view what) const;
-  // The call's result once it is none that another try may better; Recovered
-  // prepares each.
+  // Retries the call until another try cannot give a better result, and returns that. Recovered prepares each
+  // try.
   template <typename Call>
   auto Retried(Backoff& backoff, const Call& call) -> decltype(call(CallOptions()));
   absl::Status Recovered(Backoff& backoff, absl::FunctionRef<absl::Status()> call);
@@ -229,32 +229,32 @@ class DurableSession final {
   absl::StatusOr<v1::SessionTokenCounts> SendAccept(const DraftChoice& choice, const std::string& request_id,
                                                     const Backoff& backoff);
 
-  // Brings the server's session to where this side believes it to be, or to
-  // where the call in flight has taken it. One try, which goes on where the
-  // last one broke.
+  // Brings the server's session to where the caller believes it to be, or to where the
+  // call in flight has taken it. One try, which continues where the last one broke
+  // off.
   absl::Status Recover(const Backoff& backoff);
   absl::StatusOr<v1::Session> FindOrRecreate(bool* recreated, const Backoff& backoff);
-  // Where the store was set back, or the state is lost: what is there now
-  // under a new epoch, or the session made anew.
+  // For a store that has only an older copy, or a lost state: continues from that copy under a new epoch, or recreates
+  // the session.
   absl::StatusOr<v1::Session> GoOnFromStore(bool* recreated, const Backoff& backoff);
   absl::StatusOr<v1::Session> Recreate(const Backoff& backoff);
-  // nullptr where the inputs of all layers are kept from the start; else a
-  // layer of which they are not.
+  // nullptr if the inputs of all layers are kept from the start; else a layer for which they are
+  // not.
   const LayerSteps* NotKeptFromStart() const;
   bool IsWhereExpected(const v1::Session& session) const;
   void NoteLoss(const v1::Session& session);
-  // Whether the call in flight was applied and its reply is not to be had any
+  // Whether the call in flight was applied, and its reply is not stored any
   // more.
   bool ReplyIsGone() const;
-  // Whether the step in flight has no tokens, and its reply is not to be had any more.
+  // Whether the step in flight has no tokens, and its reply is lost.
   bool StepWithoutTokensIsGone() const;
-  // Takes the session back to before the step in flight: to its durable copy,
-  // or to its start.
+  // Takes the session back to before the step in flight: to its durable copy, or to its
+  // start.
   absl::Status Rewind(v1::Session* session, const Backoff& backoff);
-  // nullopt: there is no copy that the session could go on from.
+  // nullopt if there is no copy that the session can continue from.
   absl::StatusOr<std::optional<v1::Session>> RestoreDurableCopy(const v1::Session& session, const Backoff& backoff);
-  // Deletes the session and makes it again; `lost` makes the error where it
-  // cannot be, of the reason why.
+  // Deletes and recreates the session. If that would lose tokens, returns `lost` of the
+  // reason.
   absl::StatusOr<v1::Session> BeginAnew(absl::FunctionRef<absl::Status(const std::string&)> lost,
                                         const Backoff& backoff);
   absl::Status CompareNumerics(const Backoff& backoff);
@@ -268,21 +268,21 @@ class DurableSession final {
   // Constant after construction.
   Client& client_;
   const DurableSessionOptions options_;
-  const std::string id_prefix_;                     // of request ids: unlike those of any other object
+  const std::string id_prefix_;                     // of request ids; unique to this object
   std::optional<v1::CreateSessionRequest> create_;  // none: attached
-  std::map<int32_t, int64_t> initial_counts_;       // of a session that create_ makes
-  int64_t prefix_tokens_ = 0;                       // that it begins behind
+  std::map<int32_t, int64_t> initial_counts_;       // token counts of a session that create_ makes
+  int64_t prefix_tokens_ = 0;                       // tokens of the prefix that the session started from
 
   v1::Session session_;
   std::map<int32_t, LayerSteps> layers_;
   int64_t epoch_ = 0;
-  bool astray_ = false;            // the server's session may be elsewhere than this side believes
-  bool rolled_back_ = false;       // .. and nothing is left of the state that the server had
-  bool needs_replay_ = false;      // the server has lost something and not all of it is back
+  bool astray_ = false;            // the server's session may not be where this object believes it to be
+  bool rolled_back_ = false;       // it is astray, and the server's state is lost
+  bool needs_replay_ = false;      // the server has lost something, and the replay is not complete
   std::string numerics_id_;        // "": not known
-  bool numerics_changed_ = false;  // then replies of before and after differ
+  bool numerics_changed_ = false;  // replayed outputs may then differ from the first ones
   std::optional<CallInFlight> in_flight_;
-  bool restoring_ = false;  // a restore has had no answer: the state may be the checkpoint's. in_flight_ is none then
+  bool restoring_ = false;  // a restore got no answer, so the state may be the checkpoint's; in_flight_ is then none
   int64_t next_request_ = 0;
   std::map<int32_t, int64_t> checkpointed_counts_;
   DurableSessionStats stats_;

@@ -1,6 +1,6 @@
-// The steps of a session that its server may lose: as they were sent, and how they were answered.
+// Steps of a session that its server may lose: their requests, and digests of their outputs.
 //
-// Thread safety: for one thread at a time. Ownership: keeps the requests it is given.
+// Thread safety: for one thread at a time. Ownership: keeps the requests that it is given.
 //
 //   LayerSteps layer(/*layer=*/0, session_layer.token_count());
 //   layer.Add({.request = request, .before = 0, .tokens = 12, .output = HashBytes(reply.output().data())});
@@ -25,53 +25,53 @@ using SessionStep = std::variant<v1::PrefillRequest, v1::DecodeRequest>;  // a D
 
 int32_t StepLayer(const SessionStep& request);
 bool IsDraft(const SessionStep& request);
-// Tokens that the request brings; 0 where its input has no shape to tell (the server will refuse it).
+// Number of tokens in the request; 0 if the shape of its input does not show it (the server will refuse it).
 int64_t StepTokens(const SessionStep& request);
 
-// Which tokens of a draft are accepted.
+// The tokens of a draft that are accepted.
 struct DraftChoice {
-  int32_t first_tokens = 0;        // so many, where there is no path
-  std::vector<int32_t> path = {};  // of a tree: these
+  int32_t first_tokens = 0;        // number of first tokens, if there is no path
+  std::vector<int32_t> path = {};  // tokens of a tree
 
   int32_t tokens() const { return path.empty() ? first_tokens : static_cast<int32_t>(path.size()); }
 };
 
 struct KeptStep {
   SessionStep request;
-  int64_t before = 0;       // tokens that the layer had seen
-  int64_t tokens = 0;       // by which its count moved; of a draft: those that were accepted
-  Hash128 output = {};      // of the first reply's bytes
-  int64_t bytes = 0;        // of the request, when it was kept
+  int64_t before = 0;       // tokens that the layer had seen before the step
+  int64_t tokens = 0;       // tokens that the step added; of a draft, the accepted ones
+  Hash128 output = {};      // digest of the first reply's bytes
+  int64_t bytes = 0;        // size of the request when it was kept
   DraftChoice choice = {};  // of a draft that was accepted
 
   int64_t after() const { return before + tokens; }
 };
 
-// One layer's, in order and without gaps.
+// The steps of one layer, in order and without gaps.
 class LayerSteps {
  public:
   LayerSteps(int32_t layer, int64_t token_count) : layer_(layer), begin_(token_count), count_(token_count) {}
 
   int32_t layer() const { return layer_; }
-  // The steps from this count on are kept, up to token_count(), what the layer has seen.
+  // Steps from begin() on are kept, up to token_count(), which is the number of tokens that the layer has seen.
   int64_t begin() const { return begin_; }
   int64_t token_count() const { return count_; }
   const std::deque<KeptStep>& steps() const { return steps_; }
   std::deque<KeptStep>& steps() { return steps_; }
-  // A draft that was answered and waits to be accepted.
+  // A draft that the server has answered, and that waits to be accepted.
   const std::optional<KeptStep>& draft() const { return draft_; }
   std::optional<KeptStep>& draft() { return draft_; }
   int64_t bytes() const { return bytes_; }
 
-  // step.before must be token_count(). A step without tokens changes no state and is not kept.
+  // step.before must be token_count(). A step without tokens changes no state, so it is not kept.
   void Add(KeptStep step);
-  // There must be no draft yet.
+  // There must be no other draft.
   void AddDraft(KeptStep draft);
-  // The draft becomes a step of these tokens; with none it is forgotten. Without a draft nothing happens.
+  // Turns the draft into a step of these tokens, or drops it if there are none. Without a draft, does nothing.
   void AcceptDraft(DraftChoice choice);
-  // Forgets the steps that a durable copy of `token_count` tokens has in it.
+  // Drops the steps that a durable copy of `token_count` tokens contains.
   void Trim(int64_t token_count);
-  // Which step begins at `token_count`; steps().size() for token_count(). nullopt where no step does.
+  // Index of the step that begins at `token_count`. steps().size() for token_count(). nullopt if no step begins there.
   std::optional<size_t> StepAt(int64_t token_count) const;
 
  private:

@@ -1,8 +1,8 @@
-// A prompt cut into the segments that its prefills bring, with their hashes, for CreateSessionRequest.prefix and
-// KeepPrefix (docs/how-to/prefixes.md).
+// Cuts a prompt into segments and hashes them, for CreateSessionRequest.prefix and KeepPrefix
+// (docs/how-to/prefixes.md).
 //
-// A segment is one Prefill call of each layer. The last token of the prompt is in none: its outputs are wanted, so it
-// is always computed.
+// A segment is one Prefill call of each layer. The last token of the prompt is in no segment, because its outputs are
+// needed and so it is always computed.
 // Thread safety: free functions. Ownership: results are copies.
 //
 //   const v1::PromptPrefix prefix = PromptPrefixOf(token_ids, /*segment_tokens=*/512, "qwen, bf16 on the wire");
@@ -20,14 +20,14 @@
 
 namespace gdn {
 
-// Segments of `segment_tokens` (>= 1) each; what is left of the prompt, at least its last token, is in none. `context`:
-// whatever else of the client's the layers' inputs follow from; prompts of another one have nothing in common. The hash
-// of a segment is SHA-256 over the length of `context` (8 bytes, little-endian), `context`, and each id (8 bytes,
-// little-endian); other clients may make the same.
+// Cuts segments of `segment_tokens` (>= 1). The rest of the prompt, at least its last token, is in no segment.
+// `context` is all else of the client that the layers' inputs depend on; prompts of different contexts share nothing. A
+// segment's hash is SHA-256 over the length of `context` (8 bytes, little-endian), `context`, and each id (8 bytes,
+// little-endian). Other clients may compute the same hash.
 v1::PromptPrefix PromptPrefixOf(absl::Span<const int64_t> token_ids, int64_t segment_tokens,
                                 std::string_view context = "");
 
-// Those of its segments that end at `tokens` or before.
+// Returns the segments of `prefix` that end at `tokens` or before.
 v1::PromptPrefix FirstSegments(const v1::PromptPrefix& prefix, int64_t tokens);
 
 }  // namespace gdn

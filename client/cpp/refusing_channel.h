@@ -1,6 +1,6 @@
-// A channel for a target that nothing can be connected to: each call ends with what is wrong with the target.
+// A channel for an invalid target: each call ends with the reason why the target is invalid.
 //
-// Thread safety: as any channel. Ownership: shared.
+// Thread safety: as for any channel. Ownership: shared.
 //
 //   auto channel = RefusingChannel(CheckTarget("127.0.0.1:99999"));  // gRPC itself would take port 34463
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace gdn {
 
-// `refusal` is an error.
+// `refusal` must be an error.
 std::shared_ptr<grpc::Channel> RefusingChannel(const absl::Status& refusal);
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// When a call to a server that may restart is worth another try, and how long to wait before it.
+// Decides whether a call to a server that may restart should be retried, and how long to wait before that.
 //
 // Thread safety: a Backoff is for one thread. Ownership: plain values.
 //
@@ -15,18 +15,18 @@
 
 namespace gdn {
 
-// True where the server was away, is about to be, or was in the way of itself: no connection, a connection that broke,
-// UNAVAILABLE and DEADLINE_EXCEEDED of any reason, SESSION_BUSY, RESOURCE_EXHAUSTED that waiting helps. False for what
-// the same request will meet again.
+// True if a retry may succeed: no connection, a connection that broke, UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED for
+// any reason, SESSION_BUSY, or RESOURCE_EXHAUSTED with a retry delay. False if the same request would fail again in the
+// same way.
 bool WorthAnotherTry(const absl::Status& status);
 
-// True where the session is not where the caller left it: EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH, SESSION_NOT_FOUND, a
-// draft that the caller does not know of; REPLY_DROPPED, where it is behind a step that the caller has no answer to;
-// STATE_ROLLED_BACK, where it has to go on from an older state, or from none; STATE_LOST, where none is left.
+// True if the session is not where the caller left it. Reasons: EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH,
+// SESSION_NOT_FOUND, or a draft that the caller does not know. REPLY_DROPPED: a step was applied whose reply the caller
+// lacks. STATE_ROLLED_BACK: only an older state, or none, is left. STATE_LOST: no state is left.
 bool SessionHasMoved(const absl::Status& status);
 
-// The error of a call whose time is over: that of its last try, with a note. If that error only says that the session
-// has moved, DEADLINE_EXCEEDED with its words: the same call again brings the session back and goes on.
+// The error of a call whose time has passed: the error of its last try, with a note. If that only says that the session
+// has moved, it becomes DEADLINE_EXCEEDED with the same text: repeat the call to recover the session and continue.
 absl::Status TimeIsOver(const absl::Status& last);
 
 class Backoff {
@@ -38,8 +38,8 @@ class Backoff {
   };
   explicit Backoff(const Options& options) : options_(options), next_(options.first) {}
 
-  // Sleeps: twice as long as the last time, less a random part of at most a half, and no less than the server asks for.
-  // Returns TimeIsOver(cause) at once if the deadline would pass meanwhile.
+  // Sleeps twice as long as the last time, less a random part of up to one half, and at least as long as the server
+  // asks (up to `longest`). Returns TimeIsOver(cause) at once if the deadline would pass during the sleep.
   absl::Status Wait(const absl::Status& cause);
 
   absl::Time deadline() const { return options_.deadline; }

@@ -1,8 +1,8 @@
-// Statuses of the service as absl::Status, with the reason and metadata of their ErrorInfo.
+// The service's statuses as absl::Status, with the reason and metadata of their ErrorInfo.
 //
-// The inverse of what the server does with base/error.h: an error made there by MakeError answers ErrorReason() and
-// ErrorMetadata() here as it did there. Thread safety: free functions, no shared state. Ownership: everything is copied
-// into the status.
+// The inverse of the server's conversion with base/error.h. If the server made an error with MakeError, ErrorReason()
+// and ErrorMetadata() return the same values here. Thread safety: free functions, no shared state. Ownership:
+// everything is copied into the status.
 //
 //   absl::Status status = StatusFromGrpc(stub->Prefill(&context, request, &response));
 //   if (ErrorReason(status) == reason::kSessionBusy) { ... }
@@ -18,15 +18,15 @@
 
 namespace gdn {
 
-// A call's outcome. Reason, metadata and RetryInfo come from `grpc-status-details-bin`; code and message always from
-// gRPC itself, so damaged details cost no more than the reason. Errors that gRPC makes (no connection, a deadline that
-// passed here) have no reason.
+// The outcome of a call. Reason, metadata and RetryInfo come from `grpc-status-details-bin`; code and message come from
+// gRPC itself. So damaged details lose only the reason. Errors that gRPC makes here have no reason (for example no
+// connection, or a deadline that passed).
 absl::Status StatusFromGrpc(const grpc::Status& status);
 
-// The outcome of a stream message or of a batch row. Code 0 is OK; a code that gRPC does not know becomes kUnknown.
+// The outcome of a stream message or a batch row. Code 0 is OK. A code that gRPC does not know becomes kUnknown.
 absl::Status StatusFromRpc(const google::rpc::Status& status);
 
-// How long the server asks to wait before a retry; nullopt where it does not say.
+// Time that the server asks to wait before a retry; nullopt if it does not say.
 std::optional<absl::Duration> RetryDelay(const absl::Status& status);
 
 }  // namespace gdn

@@ -1,15 +1,15 @@
-// Memory shared with a server on this host, so that tensors need not travel in messages: ShareMemory from the client's
-// side.
+// Memory shared with a server on this host, so that tensors need not travel in messages: ShareMemory for clients.
 //
-// The server makes a region for this client alone, which is mapped here. Tensors are written to it in place, requests
-// name where they lie, and the server puts outputs where the request says. Works with unary calls and with streams.
-// Where the server offers none (UNIMPLEMENTED), as one on another host does, or has no room (RESOURCE_EXHAUSTED), send
-// tensors in the messages: the bits are the same.
-// A part of the region may be written to again once the call that it was an input of has been answered. Calls that are
-// under way when the region ends go on with it; later ones are refused with NOT_FOUND (SHARED_REGION_NOT_FOUND).
-// Thread safety: all methods are safe from any thread; each part of the region belongs to whom it was given.
-// Ownership: owns the mapping and the call that keeps the region; must not outlive the Client that opened it, nor the
-// spans and views that it gave out. Destroying it ends the region.
+// The server makes a region for this client only, and the client maps it. The client writes tensors into the region
+// and requests name their places. The server puts outputs where the request says. This works with unary calls and
+// streams. If the server shares no memory (UNIMPLEMENTED), for example from another host, or has no room
+// (RESOURCE_EXHAUSTED), send tensors in messages; the bits are the same. Write to a part of the region again only
+// after the call that uses it as an input was answered. If the region ends, calls in flight can still use it; later
+// ones get NOT_FOUND (SHARED_REGION_NOT_FOUND).
+// Thread safety: all methods are safe from any thread. Each part of the region belongs to the caller that allocated
+// it.
+// Ownership: owns the mapping and the call that keeps the region. It must not outlive its Client. Spans and views that
+// it returned must not outlive it. The destructor ends the region.
 //
 //   GDN_ASSIGN_OR_RETURN(auto memory, client.ShareMemory(8 << 20));
 //   v1::DecodeRequest step;                                             // sessions, layer, ...
@@ -42,9 +42,9 @@ namespace gdn {
 
 class SharedMemory {
  public:
-  // What Client::ShareMemory does once the call's context is made. `timeout` is of the region's making; the region
-  // itself lives on. The server's errors; UNIMPLEMENTED (SHARED_MEMORY_NOT_OFFERED) where the file that it names is
-  // not to be found here, or is not what it says; DEADLINE_EXCEEDED.
+  // Client::ShareMemory calls this. `timeout` is for the opening; the region itself has none. Returns the server's
+  // errors, DEADLINE_EXCEEDED, or UNIMPLEMENTED (SHARED_MEMORY_NOT_OFFERED) if the file that the server names is
+  // missing on this host, or is not as described.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Open(v1::GdnService::StubInterface& stub,
                                                             std::unique_ptr<grpc::ClientContext> context, int64_t bytes,
                                                             absl::Duration timeout);
@@ -54,26 +54,26 @@ class SharedMemory {
 
   const std::string& region() const { return region_; }
   absl::Span<char> bytes() const { return {data_, size_}; }
-  // OK while the server keeps the region; then why it does not.
+  // OK while the server keeps the region. Afterwards, the reason why it does not.
   absl::Status status() const;
 
-  // The next free `bytes`, at a multiple of 64; for use as a request's output_shared, for example. RESOURCE_EXHAUSTED
-  // where no such part is left.
+  // Allocates the next free `bytes`, at a multiple of 64, for example as a request's output_shared. RESOURCE_EXHAUSTED
+  // if no such part is left.
   absl::StatusOr<v1::SharedRange> Allocate(int64_t bytes);
-  // Takes back all parts that were given out.
+  // Frees all parts that were allocated.
   void Reset();
-  // For callers who give out parts themselves. INVALID_ARGUMENT (INVALID_SHARED_RANGE) outside the region.
+  // For callers that place parts themselves. INVALID_ARGUMENT (INVALID_SHARED_RANGE) outside the region.
   absl::StatusOr<v1::SharedRange> RangeAt(int64_t offset, int64_t bytes) const;
-  // The bytes of a range of this region. Errors as RangeAt, and for ranges of other regions.
+  // The bytes of a range of this region. Errors as in RangeAt, also for ranges of other regions.
   absl::StatusOr<absl::Span<char>> BytesOf(const v1::SharedRange& range) const;
 
-  // Makes `tensor` one whose bytes are allocated here, and gives them to be filled. Errors of Allocate, and
-  // INVALID_ARGUMENT where the shape is not valid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW).
+  // Allocates bytes for `tensor`, sets the tensor to them, and returns them to be filled. Errors as in Allocate, and
+  // INVALID_ARGUMENT if the shape is invalid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW).
   absl::StatusOr<absl::Span<char>> AddTensor(DType dtype, absl::Span<const int64_t> shape, v1::Tensor* tensor);
-  // The same with the bytes of `view`.
+  // Does the same, and copies the bytes of `view`.
   absl::Status AddTensor(const TensorView& view, v1::Tensor* tensor);
-  // The tensor's dtype, shape and bytes, whether they are in this region or in the message. INVALID_ARGUMENT as
-  // BytesOf and ViewTensor (tensor_codec.h).
+  // The tensor's dtype, shape and bytes, in this region or in the message. Errors are the INVALID_ARGUMENT ones of
+  // BytesOf and of ViewTensor (tensor_codec.h).
   absl::StatusOr<TensorView> View(const v1::Tensor& tensor) const;
 
  private:
@@ -87,7 +87,7 @@ class SharedMemory {
   char* data_ = nullptr;
   size_t size_ = 0;
   absl::Mutex mu_;
-  int64_t next_ ABSL_GUARDED_BY(mu_) = 0;  // of the parts that are not given out
+  int64_t next_ ABSL_GUARDED_BY(mu_) = 0;  // first byte that is not allocated
 };
 
 }  // namespace gdn

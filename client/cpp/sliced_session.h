@@ -1,14 +1,14 @@
-// One session whose value heads are spread over several servers (gdn_server --heads), which compute their parts of
-// every layer at the same time.
+// One session whose value heads are spread over several servers (gdn_server --heads). The servers compute their parts
+// of every layer at the same time.
 //
-// Each server has a session of its own with the states of its heads. A step goes to all of them at once and their
-// partial outputs are added up in the order of the heads, in double, so that a sum's bits do not depend on who answers
-// first. Parts are DurableSessions: each takes a step exactly once, and is brought back where its server has crashed.
-// Where some servers have taken a step and others could not be reached, the same call again goes to the others alone,
-// and no other call is let in between: the parts never part for good.
+// Each server has its own session, with the states of its heads. A step goes to all servers at once. Their partial
+// outputs are added in double, in the order of the heads, so the bits of the sum do not depend on who answers first.
+// The parts are DurableSessions: each applies a step exactly once, and recovers if its server has crashed. If some
+// servers have applied a step and others could not be reached, repeat the same call: it goes only to the others. Until
+// then every other call is refused, so the servers never drift apart.
 //
-// Thread safety: one thread at a time. Ownership: the Clients must outlive it; a step keeps what has been answered
-// until all have. While it is used nobody else may move its sessions.
+// Thread safety: one thread at a time. Ownership: the Clients must outlive it. A step keeps replies until all servers
+// have answered. While it is in use, nothing else may step its sessions.
 //
 //   v1::CreateSessionRequest create;
 //   create.set_model("models/qwen");  // on every server
@@ -33,33 +33,33 @@ namespace gdn {
 
 class SlicedSession final {
  public:
-  // Makes a session on each server, under one id. The servers' heads, in any order, have to be all of
-  // request.model()'s, each once, of one checkpoint: FAILED_PRECONDITION (STATE_MISMATCH) naming what is missing, there
-  // twice or different, and no session is made. A server of the whole model may be the only one. INVALID_ARGUMENT
-  // (INVALID_SPEC) for an operator and for initial_states, which no slice takes whole. Other errors of
-  // DurableSession::Create; sessions that were made before one is met with are deleted.
+  // Makes a session on each server, under one id. In any order, the servers must have all heads of request.model(),
+  // each once, of one checkpoint. Otherwise FAILED_PRECONDITION (STATE_MISMATCH) names the heads that are missing,
+  // doubled or different, and no session is made. One server of the whole model is allowed too. INVALID_ARGUMENT
+  // (INVALID_SPEC) for an operator and for initial_states, because no slice takes all of it. Other errors as of
+  // DurableSession::Create. After an error, the sessions that were already made are deleted.
   static absl::StatusOr<std::unique_ptr<SlicedSession>> Create(absl::Span<Client* const> servers,
                                                                v1::CreateSessionRequest request,
                                                                const DurableSessionOptions& options = {});
   SlicedSession(const SlicedSession&) = delete;
   SlicedSession& operator=(const SlicedSession&) = delete;
 
-  // One step of hidden states, as DurableSession's; the output is the whole layer's, F32 or as output_dtype says, which
-  // only the sum is rounded to. compute_time_us is the longest of the servers'. INVALID_ARGUMENT (INPUT_MISSING) for
-  // other kinds of input, which slices do not share: their parts take them. FAILED_PRECONDITION where the call before
-  // was taken by some servers alone: repeat it. Other errors are those of one server, and name its heads; where others
-  // may have taken the step, repeat it too.
+  // Applies one step of hidden states, as in DurableSession. The output is that of the whole layer, in F32 or
+  // output_dtype; only the sum is rounded to it. compute_time_us is the longest of the servers. INVALID_ARGUMENT
+  // (INPUT_MISSING) for other kinds of input, which the parts take. FAILED_PRECONDITION if only some servers have
+  // applied the call before this one: repeat that call. Other errors name the heads of the server that failed. If
+  // others may have applied the step, repeat the call too.
   absl::StatusOr<v1::PrefillResponse> Prefill(v1::PrefillRequest request);
   absl::StatusOr<v1::DecodeResponse> Decode(v1::DecodeRequest request);
   absl::StatusOr<v1::SessionTokenCounts> AcceptTokens(int32_t accepted_tokens);
 
-  // On every server; the first error, after all have been tried.
+  // Runs on every server. Returns the first error, after all were tried.
   absl::Status Checkpoint(const std::string& checkpoint_id = "");
   absl::Status Delete();
 
-  const std::string& name() const { return parts_.front().session->name(); }  // on every server
+  const std::string& name() const { return parts_.front().session->name(); }  // the same on every server
   int64_t token_count(int32_t layer) const;                                   // -1: no such layer
-  // The servers, by their heads.
+  // Number of servers. The methods below number them in the order of their heads.
   int size() const { return static_cast<int>(parts_.size()); }
   const v1::HeadSlice& heads(int part) const { return parts_[static_cast<size_t>(part)].heads; }
   DurableSession& part(int part) { return *parts_[static_cast<size_t>(part)].session; }
@@ -70,21 +70,21 @@ class SlicedSession final {
     std::unique_ptr<DurableSession> session;
   };
   using PartReply = std::variant<v1::PrefillResponse, v1::DecodeResponse, v1::SessionTokenCounts>;
-  // A call that not all servers have answered well.
+  // A call that not all servers have answered successfully.
   struct Unfinished {
     Hash128 identity;
-    std::vector<std::optional<PartReply>> replies;  // of each part
+    std::vector<std::optional<PartReply>> replies;  // one for each part
   };
 
   explicit SlicedSession(std::vector<Part> parts) : parts_(std::move(parts)) {}
 
   absl::Status Named(int part, const absl::Status& status) const;
-  // `call` of every part that has not answered it yet, at the same time. The replies of all, in order.
+  // Runs `call` at the same time for every part that has not answered it yet. Returns all replies, in order.
   absl::StatusOr<std::vector<PartReply>> Together(
       const Hash128& identity, const std::function<absl::StatusOr<PartReply>(DurableSession& part)>& call);
   absl::Status OnAll(const std::function<absl::Status(DurableSession& part)>& call);
 
-  std::vector<Part> parts_;  // by heads
+  std::vector<Part> parts_;  // in the order of their heads
   std::optional<Unfinished> unfinished_;
 };
 

@@ -1,6 +1,6 @@
-// How Client sends and receives state files: in pieces with checksums, each copied once.
+// How Client sends and receives state files: in pieces with checksums, each of which is copied once.
 //
-// Thread safety: free functions. Ownership: they borrow all they are given, for the length of the call.
+// Thread safety: free functions. Ownership: all arguments are borrowed for the length of the call.
 //
 //   GDN_RETURN_IF_ERROR(ReceiveState(*stub.ExportState(&context, request), context, sink, call.progress));
 #pragma once
@@ -19,18 +19,18 @@
 
 namespace gdn {
 
-// Told of a state file's transfer after each piece; total_bytes is 0 where it is not known.
+// Called after each piece of a state file's transfer. total_bytes is 0 if it is not known.
 using TransferProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
 // Bytes of a state file in one ImportState message.
 inline constexpr size_t kImportChunkBytes = size_t{2} << 20;
 
-// Gives every piece to `sink` in order, once its checksum is verified; errors as Client::ExportState's.
+// Passes every piece to `sink`, in order, after its checksum is verified. Errors as of Client::ExportState.
 absl::Status ReceiveState(grpc::ClientReaderInterface<v1::ExportStateResponse>& reader, grpc::ClientContext& context,
                           absl::FunctionRef<absl::Status(std::string_view)> sink, const TransferProgress& progress);
 
-// Sends what `source` gives until it gives nothing, and returns the session that was made of it; errors as
-// Client::ImportState's.
+// Sends what `source` returns until it returns nothing. Returns the session that was made from it. Errors as of
+// Client::ImportState.
 absl::StatusOr<v1::Session> SendState(const std::shared_ptr<grpc::ChannelInterface>& channel,
                                       grpc::ClientContext& context, const v1::ImportStateRequest::Target& target,
                                       absl::FunctionRef<absl::StatusOr<std::string_view>(size_t)> source,

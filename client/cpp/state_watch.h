@@ -1,7 +1,7 @@
-// A session's snapshots as it advances: WatchState from the client's side.
+// A session's snapshots as it advances: WatchState for clients.
 //
-// Thread safety: one thread reads; Cancel may be called from any other. Ownership: the watch owns its call, and must
-// not outlive the Client that opened it; it holds one snapshot's bytes while they arrive. Destroying it ends the call.
+// Thread safety: one thread reads; Cancel may be called from any other. Ownership: the watch owns its call. It must not
+// outlive its Client. It holds one snapshot's bytes while they arrive. The destructor ends the call.
 //
 //   GDN_ASSIGN_OR_RETURN(StateWatch watch, client.WatchState(request));  // request.set_every_tokens(64)
 //   for (;;) {
@@ -23,17 +23,17 @@
 
 namespace gdn {
 
-// One whole, verified file.
+// One complete, verified file.
 struct StateSnapshot {
-  int64_t sequence = 0;  // snapshots of the stream before this one
-  bool delta = false;    // to the last snapshot of this stream that is none
+  int64_t sequence = 0;  // number of snapshots of the stream before this one
+  bool delta = false;    // whether it extends the stream's last snapshot that is not a delta
   std::string file;
 };
 
-// Puts the pieces of one state file in order and checks them: offset, size, checksum.
+// Assembles the pieces of one state file, and checks their offsets, sizes and checksums.
 class StatePieces {
  public:
-  // DATA_LOSS (INVALID_STATE_FILE) where the piece is damaged or does not follow the ones before.
+  // DATA_LOSS (INVALID_STATE_FILE) if the piece is damaged, or does not follow the pieces before.
   absl::Status Add(std::string_view data, int64_t offset, int64_t total_bytes, uint64_t checksum);
 
   bool begun() const { return total_.has_value(); }
@@ -50,7 +50,7 @@ class StateWatch {
  public:
   using Reader = grpc::ClientReaderInterface<v1::WatchStateResponse>;
 
-  // Every snapshot must be of this session, and of this epoch of it.
+  // Every snapshot must be of this session and this epoch.
   struct Origin {
     std::string session;  // "sessions/ID"
     int64_t epoch = 0;
@@ -62,12 +62,12 @@ class StateWatch {
   StateWatch& operator=(StateWatch&&) = delete;
   ~StateWatch();
 
-  // Waits for the next snapshot. The call's error once it has ended (NOT_FOUND when the session has, CANCELLED after
-  // Cancel, ABORTED (EPOCH_MISMATCH) when the session has left the request's epoch), DATA_LOSS (INVALID_STATE_FILE) for
-  // pieces that are damaged or out of order; that ends the call. Later calls give the same error.
+  // Waits for the next snapshot. When the call has ended, returns its error: NOT_FOUND if the session has ended,
+  // CANCELLED after Cancel, ABORTED (EPOCH_MISMATCH) if the session has left the request's epoch. DATA_LOSS
+  // (INVALID_STATE_FILE) for damaged or misplaced pieces, which end the call. Later calls return the same error.
   absl::StatusOr<StateSnapshot> Next();
 
-  // Ends the call; a Next() in progress returns.
+  // Ends the call. A Next() in progress returns.
   void Cancel();
 
  private:
@@ -77,7 +77,7 @@ class StateWatch {
   std::unique_ptr<Reader> reader_;
   std::optional<Origin> origin_;
   int64_t next_sequence_ = 0;
-  std::optional<absl::Status> final_status_;  // set once the call is over
+  std::optional<absl::Status> final_status_;  // set when the call has ended
 };
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// A batch's Decode as one call for each row, and rows as one call again: what is kept of a step is its session's alone.
+// Cuts a batch's Decode into one request for each row, which its session keeps, and joins rows into one request.
 //
 // Thread safety: free functions. Ownership: everything is moved or copied.
 //
@@ -15,15 +15,15 @@
 
 namespace gdn {
 
-// INVALID_ARGUMENT (INVALID_SHARED_RANGE) where a tensor of the step lies in shared memory, or its output is to go
-// there: such bytes are others when the step is replayed.
+// INVALID_ARGUMENT (INVALID_SHARED_RANGE) if a tensor or the output of the step is in shared memory, because these
+// bytes may have changed when the step is replayed.
 absl::Status CheckInMessage(SessionStep& step);
 
-// Each row with its padding; it names no session, epoch, count or request id. INVALID_ARGUMENT (INVALID_TENSOR_SHAPE,
-// INVALID_TENSOR_DATA, INVALID_LENGTHS) where a tensor or `lengths` has not so many rows.
+// Returns each row with its padding. A row names no session, epoch, count or request id. INVALID_ARGUMENT
+// (INVALID_TENSOR_SHAPE, INVALID_TENSOR_DATA, INVALID_LENGTHS) if a tensor or `lengths` does not have `rows` rows.
 absl::StatusOr<std::vector<v1::DecodeRequest>> CutRows(v1::DecodeRequest batch, int rows);
 
-// Rows of one batch, in this order; at least one.
+// Joins rows of one batch, in this order. There must be at least one.
 v1::DecodeRequest JoinRows(const std::vector<v1::DecodeRequest*>& rows);
 
 }  // namespace gdn

@@ -1,10 +1,10 @@
-// Streams of steps: StreamPrefill and StreamDecode from the client's side.
+// Streams of steps: StreamPrefill and StreamDecode for clients.
 //
-// Thread safety: one thread may Write (and WritesDone) while another Reads; Finish and destruction need both to be
-// done. Cancel may be called at any time. Ownership: the stream owns its call, and must not outlive the Client that
-// opened it. Destroying an unfinished stream cancels it.
-// Long prompts: a stream has bounded buffers in both directions, so write from a second thread or read as you write;
-// writing everything first stalls once the replies fill the buffers.
+// Thread safety: one thread may Write (and WritesDone) while another Reads. Finish and the destructor need both to have
+// ended. Cancel may be called at any time. Ownership: the stream owns its call, and must not outlive its Client. The
+// destructor cancels an unfinished stream. Long prompts: a stream has bounded buffers in both directions. If you write
+// everything first, the stream stalls when the replies fill the buffers. So read while you write, or write from a
+// second thread.
 //
 //   GDN_ASSIGN_OR_RETURN(PrefillStream stream, client.StreamPrefill());
 //   for (auto& segment : segments) {
@@ -28,7 +28,7 @@
 
 namespace gdn {
 
-// Step: the request of one step; Result: its reply; Request, Response: the messages that wrap them on the wire.
+// Step: the request of one step. Result: its reply. Request, Response: the messages that wrap them on the wire.
 template <typename Step, typename Result, typename Request, typename Response>
 class StepStream {
  public:
@@ -44,7 +44,7 @@ class StepStream {
     (void)Finish();
   }
 
-  // Sends a step. UNAVAILABLE where the stream is over; Finish() then tells why.
+  // Sends a step. UNAVAILABLE if the stream has ended; Finish() then returns the reason.
   absl::Status Write(Step step) {
     if (writes_done_) return absl::FailedPreconditionError("a step was written after WritesDone() or Finish()");
     Request request;
@@ -56,7 +56,7 @@ class StepStream {
     return stream_->Write(request) ? absl::OkStatus() : StreamIsOver();
   }
 
-  // The next reply, in the order of the writes; a step that failed gives its own status, and the stream goes on.
+  // Returns the next reply, in the order of the writes. If a step failed, returns its status, and the stream continues.
   // nullopt at the end.
   std::optional<absl::StatusOr<Result>> Read() {
     Response response;
@@ -65,7 +65,7 @@ class StepStream {
     return std::move(*response.mutable_result());
   }
 
-  // Read() for callers who know that a reply is due: the end of the stream is its Finish() status, or INTERNAL where
+  // Read() for callers that expect a reply. At the end of the stream it returns the status of Finish(), or INTERNAL if
   // that is OK.
   absl::StatusOr<Result> ReadOne() {
     if (auto reply = Read(); reply.has_value()) return *std::move(reply);
@@ -74,19 +74,19 @@ class StepStream {
                      "the stream ended before the reply that was due; the server closed it without an error");
   }
 
-  // No more writes. Finish() does this too. UNAVAILABLE where the stream is over.
+  // Ends the writes. Finish() does this too. UNAVAILABLE if the stream has ended.
   absl::Status WritesDone() {
     if (writes_done_) return absl::OkStatus();
     writes_done_ = true;
     return stream_->WritesDone() ? absl::OkStatus() : StreamIsOver();
   }
 
-  // Ends the writes, drops replies not yet read and gives the stream's own status, which is not OK only for protocol
-  // errors. Later calls give the same status.
+  // Ends the writes, drops unread replies and returns the stream's own status. That is an error only for protocol
+  // errors. Later calls return the same status.
   absl::Status Finish() {
     if (final_status_.has_value()) return *final_status_;
     (void)WritesDone();
-    // The final status lies behind the replies.
+    // The final status comes after the replies.
     Response unread;
     while (stream_->Read(&unread)) {
     }
@@ -94,7 +94,7 @@ class StepStream {
     return *final_status_;
   }
 
-  // Cancels the call; reads and writes in progress return.
+  // Cancels the call. Reads and writes in progress return.
   void Cancel() { context_->TryCancel(); }
 
  private:
@@ -103,7 +103,7 @@ class StepStream {
   std::unique_ptr<grpc::ClientContext> context_;  // null after a move
   std::unique_ptr<ReaderWriter> stream_;
   bool writes_done_ = false;
-  std::optional<absl::Status> final_status_;  // set once finished
+  std::optional<absl::Status> final_status_;  // set when the stream has ended
 };
 
 using PrefillStream =

@@ -1,4 +1,4 @@
-// Tensors of the API from floats, and back, with every size checked.
+// Converts floats to tensors of the API and back, and checks every size.
 //
 // Thread safety: free functions. Ownership: MakeTensor copies; ViewTensor borrows the tensor's bytes.
 //
@@ -23,26 +23,26 @@ namespace gdn {
 
 v1::DType ToProtoDType(DType dtype);
 
-// INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) for DTYPE_UNSPECIFIED and for values this build does not know.
+// INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) for DTYPE_UNSPECIFIED and for values that this build does not know.
 absl::StatusOr<DType> FromProtoDType(v1::DType dtype);
 
-// `values` in row-major order, rounded to `dtype`. INVALID_ARGUMENT where their number is not the product of `shape`
-// (INVALID_TENSOR_DATA), or the shape is itself not valid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW).
+// Makes a tensor from `values` in row-major order, rounded to `dtype`. INVALID_ARGUMENT if their number is not the
+// product of `shape` (INVALID_TENSOR_DATA), or the shape is invalid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW).
 absl::StatusOr<v1::Tensor> MakeTensor(absl::Span<const float> values, absl::Span<const int64_t> shape,
                                       DType dtype = DType::kF32);
 
-// The same elements in the same dtype. Errors as above.
+// Makes a tensor with the same elements and dtype. Errors as above.
 absl::StatusOr<v1::Tensor> MakeTensor(const TensorView& view);
 
-// The tensor's dtype, shape and bytes, which it goes on owning. INVALID_ARGUMENT where the dtype is not known
-// (INVALID_TENSOR_DTYPE) or the bytes are not shape x dtype long (INVALID_TENSOR_DATA).
+// Returns the tensor's dtype, shape and bytes; the tensor still owns the bytes. INVALID_ARGUMENT if the dtype is
+// unknown (INVALID_TENSOR_DTYPE) or the number of bytes is not shape x dtype (INVALID_TENSOR_DATA).
 absl::StatusOr<TensorView> ViewTensor(const v1::Tensor& tensor);
 
-// The same with bytes that lie elsewhere.
+// Does the same, with bytes from elsewhere.
 absl::StatusOr<TensorView> ViewTensorBytes(const v1::Tensor& tensor, std::string_view bytes);
 
-// The elements as float32. Errors of ViewTensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) where `shape` is given and
-// differs.
+// Returns the elements as float32. Errors as of ViewTensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) if `shape` is
+// given and differs.
 absl::StatusOr<std::vector<float>> TensorToFloats(const v1::Tensor& tensor,
                                                   std::optional<std::vector<int64_t>> shape = std::nullopt);
 

@@ -1,4 +1,4 @@
-// A token in a file of its own, so that no command line and no other process's listing has it.
+// Reads a token from a file of its own, so that it appears in no command line and in no listing of processes.
 //
 // Thread safety: a free function.
 //
@@ -11,7 +11,7 @@
 
 namespace gdn {
 
-// "Bearer TOKEN", of the file's first line. INVALID_ARGUMENT where it cannot be read or is empty.
+// Returns "Bearer TOKEN" from the file's first line. INVALID_ARGUMENT if the file cannot be read or is empty.
 absl::StatusOr<std::string> AuthorizationOfFile(const std::string& path);
 
 }  // namespace gdn

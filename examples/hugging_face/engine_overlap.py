@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""How an inference engine hides the way to the server: two half-batches, one of which is always under way.
+"""How an inference engine hides the network: one of two half-batches is always at the server.
 
     engine_overlap.py --model DIR --target 127.0.0.1:50061 --batch 32 --delay-ms 0 0.2 1
 
-The engine runs embeddings, attention and MLPs of a Hugging Face checkpoint itself, and each Gated DeltaNet layer at the
-server. `decode_one` is its inner loop, a generator that stops where it waits for the server. Driven alone it is the
-plain engine; two of them driven in turn, each with half of the batch, compute while the other's layer is away.
+The engine runs the embeddings, attention and MLPs of a Hugging Face checkpoint itself. The server runs the Gated
+DeltaNet layers. `decode_one` is the engine's inner loop, a generator that yields when it waits for the server. One such
+generator is the plain engine. Two of them, each with half of the batch, run in turn: one computes while the other's
+layer is at the server.
 
-For each delay (a slow_link.py in between) it says, in milliseconds a token of all sequences:
+For each delay (a slow_link.py between engine and server) it prints milliseconds for one token of all sequences:
 
-  local        what the engine computes itself, whole batch and two halves
-  away         what the remote layers take, whole batch and half
+  local        time of the engine's own part, for the whole batch and for two halves
+  away         time of the remote layers, for the whole batch and for a half
   plain        measured, and predicted: local + away
   two halves   measured, and predicted: max(local of both halves, local of one + away of one)
 
-It also says how many of the first tokens are the same. Medians of --rounds. Needs
-`pip install './client/python[torch]'`.
+It also prints how many of the first tokens are the same. Times are medians of --rounds.
+Needs `pip install './client/python[torch]'`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PROMPT_TOKENS = 16
 
 @dataclass
 class Rows:
-    """Some sequences of the batch: their sessions, the attention layers' cache, and the tokens that come next."""
+    """Some sequences of the batch: their sessions, the attention layers' cache, and their next tokens."""
 
     sessions: gdn_client.Batch
     cache: transformers.Cache
@@ -58,10 +59,10 @@ class Engine:
         self.device = device
         self.remote = [i for i, kind in enumerate(self.config.layer_types) if kind == "linear_attention"]
         for index in self.remote:
-            self.model.layers[index].linear_attn = None  # the server's
+            self.model.layers[index].linear_attn = None  # on the server
 
     def begin(self, client: gdn_client.Client, prompts: torch.Tensor) -> Rows:
-        """Sessions for prompts `[B, T]`, and their first new token."""
+        """Makes sessions for prompts `[B, T]`, and computes their first new token."""
         sessions = client.batch([client.session() for _ in range(len(prompts))])
         rows = Rows(sessions, transformers.DynamicCache(config=self.config), prompts.to(self.device))
         run_alone(self.decode_one(rows))
@@ -72,15 +73,15 @@ class Engine:
 
     @torch.no_grad()
     def decode_one(self, rows: Rows, away: bool = True) -> Generator[None, None, None]:
-        """Takes `rows.tokens`, `[B, T]`, and chooses the next; yields whenever a layer has been sent off.
+        """Takes `rows.tokens`, `[B, T]`, and chooses the next ones. Yields whenever a layer was sent to the server.
 
-        Without `away` the remote layers are left out, which is how the local part is timed.
+        With `away=False` it skips the remote layers, to time the local part.
         """
         x = self.model.embed_tokens(rows.tokens)
         batch, tokens = rows.tokens.shape
         positions = torch.arange(rows.position, rows.position + tokens, device=self.device)[None]
         if self.config.model_type.startswith("qwen3_5"):
-            positions = positions.expand(3, 1, tokens)  # of time, height and width, which are one for text
+            positions = positions.expand(3, 1, tokens)  # positions of time, height and width, which are equal for text
         rotary = self.model.rotary_emb(x, positions)
         causal = None
         if tokens > 1:
@@ -106,23 +107,23 @@ class Engine:
             torch.cuda.synchronize()
 
     def local_layers(self, rows: Rows) -> None:
-        """What a token takes here."""
+        """Runs the local part for one token."""
         run_alone(self.decode_one(rows, away=False))
 
     def remote_layers(self, rows: Rows, x: torch.Tensor) -> None:
-        """What it takes there, of hidden states `[B, D]`."""
+        """Runs the remote layers for one token, with hidden states `[B, D]`."""
         for index in self.remote:
             rows.sessions.decode(index, x)
 
 
 def run_alone(steps: Generator[None, None, None]) -> None:
-    """The plain engine: it waits for each layer."""
+    """Runs the plain engine, which waits for each layer."""
     for _ in steps:
         pass
 
 
 def run_in_turn(*all_steps: Generator[None, None, None]) -> None:
-    """Each goes on while the others' layers are away."""
+    """Runs several engines in turn. Each continues while the others' layers are at the server."""
     waiting = list(all_steps)
     while waiting:
         for steps in list(waiting):
@@ -131,7 +132,7 @@ def run_in_turn(*all_steps: Generator[None, None, None]) -> None:
 
 
 def milliseconds(rounds: int, once) -> float:
-    """The median of some rounds, of which the first is not counted."""
+    """Returns the median time of some rounds. A first round is not counted."""
     taken = []
     for _ in range(rounds + 1):
         begin = time.perf_counter()
@@ -142,7 +143,7 @@ def milliseconds(rounds: int, once) -> float:
 
 @contextlib.contextmanager
 def link(target: str, delay_ms: float, gbit: float) -> Iterator[str]:
-    """The server behind a network; yields where it is reached."""
+    """Puts a network between engine and server. Yields the address to connect to."""
     if delay_ms <= 0 and gbit <= 0:
         yield target
         return
@@ -154,7 +155,7 @@ def link(target: str, delay_ms: float, gbit: float) -> Iterator[str]:
 
 
 def measure(engine: Engine, target: str, prompts: torch.Tensor, rounds: int) -> dict[str, float]:
-    """Times of one token of all sequences, in milliseconds."""
+    """Measures the times of one token of all sequences, in milliseconds."""
     half = len(prompts) // 2
     with gdn_client.Client(target) as client:
         parts = {name: engine.begin(client, prompts[span]) for name, span in
@@ -170,7 +171,8 @@ def measure(engine: Engine, target: str, prompts: torch.Tensor, rounds: int) -> 
             chosen["halves"].append(torch.cat([parts[name].tokens for name in ("first", "second")]))
 
         found = {"plain": milliseconds(rounds, plain), "halves": milliseconds(rounds, halves)}
-        # In bfloat16 a local product of half the rows may round another way, and a near tie be decided otherwise.
+        # In bfloat16, a local product of half the rows may round differently. Then a near tie may be decided
+        # differently.
         found["equal"] = float((chosen["plain"][0] == chosen["halves"][0]).float().mean())
         x = torch.randn(len(prompts), engine.config.hidden_size, dtype=engine.head.weight.dtype, device=engine.device)
         for name, size in (("whole", len(prompts)), ("first", half)):

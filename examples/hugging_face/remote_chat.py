@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A chat whose model has its Gated DeltaNet layers on a server.
+"""A chat with a model whose Gated DeltaNet layers run on a server.
 
     gdn_server --model qwen=DIR --listen 0.0.0.0:50061        on the machine with the GPU
     remote_chat.py --model DIR --target gpu-box:50061         here
 
-Answers are written as they come. The conversation's states stay on the server between turns: each turn sends what is
-new. `/new` begins another conversation, an empty line or the end of the input ends the program. Needs
-`pip install './client/python[torch]'`.
+Answers are printed as they arrive. The conversation's states stay on the server between turns, so each turn sends only
+the new tokens. `/new` starts another conversation. An empty line or the end of the input ends the program.
+Needs `pip install './client/python[torch]'`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
 
 
 def attach_all(model: torch.nn.Module, options: argparse.Namespace) -> list[gdn_client.torch.Attachment]:
-    """Each server's layers: those named, or all that are left."""
+    """Attaches each server's layers: those that are named, or all that are left."""
     kinds = model.config.get_text_config().layer_types
     attachments = []
     for given in options.target:
@@ -64,7 +64,7 @@ def attach_all(model: torch.nn.Module, options: argparse.Namespace) -> list[gdn_
 
 
 def prompt_of(tokenizer: transformers.PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> torch.Tensor:
-    """`[1, T]`; a checkpoint that is none of a chat model is given the text alone."""
+    """Returns the prompt's ids, `[1, T]`. A checkpoint without a chat template gets only the text."""
     if tokenizer.chat_template is None:
         return tokenizer("".join(message["content"] + "\n" for message in messages), return_tensors="pt").input_ids
     return tokenizer.apply_chat_template(
@@ -73,7 +73,10 @@ def prompt_of(tokenizer: transformers.PreTrainedTokenizerBase, messages: list[di
 
 
 def goes_on(prompt: torch.Tensor, seen: torch.Tensor) -> bool:
-    """Whether the prompt begins with what the cache has seen. A template that drops earlier reasoning does not."""
+    """Whether the prompt begins with the tokens that the cache has seen.
+
+    It does not if a template drops earlier reasoning.
+    """
     return prompt.shape[1] > seen.shape[1] and torch.equal(prompt[:, : seen.shape[1]], seen)
 
 
@@ -84,7 +87,7 @@ def main() -> None:
     streamer = transformers.TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     attachments = attach_all(model, options)
 
-    # transformers up to 5.23 calls it past_key_values.
+    # transformers up to 5.23 call it past_key_values.
     cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     messages: list[dict[str, str]] = []
     cache, seen = None, torch.zeros(1, 0, dtype=torch.long)
@@ -104,7 +107,7 @@ def main() -> None:
             do_sample=options.sample,
             streamer=streamer,
         )
-        seen = whole[:, :-1]  # the newest token was chosen, and not yet given to the layers
+        seen = whole[:, :-1]  # the newest token was chosen, but the layers have not seen it yet
         answer = tokenizer.decode(whole[0, prompt.shape[1] :], skip_special_tokens=True)
         messages.append({"role": "assistant", "content": answer})
     del cache

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""A network between two programs of one machine: passes TCP on, with a delay each way and a bandwidth.
+"""A slow network between two programs on one machine.
+
+It passes TCP on, with a delay and a bandwidth for each direction.
 
     slow_link.py --to 127.0.0.1:50061 --listen 127.0.0.1:50062 --delay-ms 0.5 --gbit 10
 
-What comes in leaves `--delay-ms` later, in order; at most `--gbit` thousand million bits a second each way and
-connection. It says where it listens, and ends with its standard input.
+Bytes leave `--delay-ms` after they arrive, in order. Each direction of each connection carries at most `--gbit` * 1e9
+bits per second. The program prints its address, and ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ import time
 from typing import TypeAlias
 
 CHUNK = 1 << 18
-Pieces: TypeAlias = "queue.SimpleQueue[tuple[float, bytes]]"  # when each is to leave, and its bytes
+Pieces: TypeAlias = "queue.SimpleQueue[tuple[float, bytes]]"  # the time when each must leave, and its bytes
 
 
 def read(source: socket.socket, due: Pieces, delay: float, bytes_a_second: float) -> None:
-    """Says of all that comes when it has to leave; nothing more comes after an empty piece."""
-    free_at = 0.0  # when the wire has sent all that came before
+    """Schedules when each piece must leave. An empty piece is the last one."""
+    free_at = 0.0  # time at which the wire has sent everything so far
     data = b"-"
     while data:
         try:
@@ -49,7 +51,7 @@ def write(sink: socket.socket, due: Pieces) -> None:
 
 
 def carry(near: socket.socket, far: socket.socket, delay: float, bytes_a_second: float) -> None:
-    """Both ways of a connection, until both have ended."""
+    """Carries both directions of a connection, until both have ended."""
     threads = []
     for source, sink in ((near, far), (far, near)):
         source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,7 +67,7 @@ def carry(near: socket.socket, far: socket.socket, delay: float, bytes_a_second:
 
 
 def serve(listener: socket.socket, to: tuple[str, int], delay: float, bytes_a_second: float) -> None:
-    """Takes connections until the program ends."""
+    """Accepts connections until the program ends."""
     while True:
         near, _ = listener.accept()
         far = socket.create_connection(to)
@@ -73,7 +75,7 @@ def serve(listener: socket.socket, to: tuple[str, int], delay: float, bytes_a_se
 
 
 def address(text: str) -> tuple[str, int]:
-    """Of "HOST:PORT"."""
+    """Parses "HOST:PORT"."""
     host, _, port = text.rpartition(":")
     return host, int(port)
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A first session with a Gated DeltaNet server, without generated code.
 
-Message types are asked of the server (gRPC reflection), so grpcio, grpcio-reflection and numpy are all it needs.
-It prefills and decodes a layer of the first model that is served, and the bare delta rule of an operator session,
-and checks the answers. Exit code: 0 if all comparisons are within TOLERANCE, 1 otherwise.
+The program gets the message types from the server (gRPC reflection), so it needs only grpcio, grpcio-reflection and
+numpy. It prefills and decodes a layer of the first served model, and the bare delta rule of an operator session. It
+checks the answers.
+Exit code: 0 if all comparisons are within TOLERANCE, 1 otherwise.
 """
 
 import argparse
@@ -28,7 +29,7 @@ DECODE_STEPS = 5
 
 
 class Service:
-    """Calls unary methods by name: service.Prefill(session=..., layer=...)."""
+    """Calls unary methods by name, such as service.Prefill(session=..., layer=...)."""
 
     def __init__(self, channel):
         self._channel = channel
@@ -49,7 +50,7 @@ class Service:
         return lambda **fields: call(request_type(**fields), timeout=60)
 
     def tensor(self, array):
-        """A Tensor: dtype, shape and row-major little-endian bytes. DTYPE_F32 = 1."""
+        """Makes a Tensor message: dtype (DTYPE_F32 = 1), shape, and row-major little-endian bytes."""
         array = np.ascontiguousarray(array, dtype="<f4")
         return self.message("Tensor", dtype=1, shape=array.shape, data=array.tobytes())
 
@@ -89,7 +90,7 @@ class Checks:
     def close(self, what, got, want):
         norm = np.linalg.norm(np.asarray(want, np.float64))
         error = np.linalg.norm(np.asarray(got, np.float64) - want) / norm if norm > 0 else np.inf
-        passed = bool(error <= TOLERANCE)  # False for NaN, too
+        passed = bool(error <= TOLERANCE)  # False for NaN too
         self.ok &= passed
         print("  %-58s relative error %.1e  %s" % (what, error, "ok" if passed else "FAILED"))
 
@@ -101,7 +102,8 @@ class Checks:
 def prefill_then_decode(service, session, whole_session, layer, make_input, cut, checks):
     """Prefills cut(0, PROMPT_TOKENS), decodes the rest token by token, and compares with one prefill of everything.
 
-    make_input names the request's input field and wraps tensors for it; returns the outputs of the steps, [T, ...].
+    make_input has the name of the request's input field, and the function that makes the field from tensors. Returns
+    the outputs of the steps, [T, ...].
     """
     field, wrap = make_input
     total = PROMPT_TOKENS + DECODE_STEPS
@@ -112,7 +114,7 @@ def prefill_then_decode(service, session, whole_session, layer, make_input, cut,
     outputs = [to_array(reply.output)]
     for step in range(DECODE_STEPS):
         count = PROMPT_TOKENS + step
-        # Decode takes many sessions; this batch is of one: [B = 1, T = 1, ...].
+        # Decode takes many sessions. This batch has one: [B = 1, T = 1, ...].
         inputs = [x[None] for x in cut(count, count + 1)]
         reply = service.Decode(
             sessions=[session], layer=layer, expected_token_counts=[count], request_id="step-%d" % step, **{field: wrap(*inputs)}
@@ -170,7 +172,7 @@ def operator_session(service, random, checks):
 
 
 def with_sessions(service, spec, body):
-    """Runs body(name, name) with two new sessions and deletes them, whatever happens."""
+    """Runs body(name, name) with two new sessions, and always deletes them."""
     names = []
     try:
         for _ in range(2):
@@ -183,7 +185,7 @@ def with_sessions(service, spec, body):
 
 
 def bad_requests(service, checks):
-    """Errors have a canonical code; google.rpc.ErrorInfo in the details says the reason."""
+    """Shows an error: it has a canonical code, and google.rpc.ErrorInfo in its details has the reason."""
     print("\na request that is wrong")
     try:
         service.GetSession(name="sessions/nobody-has-made-this-one")
@@ -206,7 +208,7 @@ def first_session(service, checks):
 
 
 class TokenOfFile(grpc.AuthMetadataPlugin):
-    """Sends the file's token with each call. It reads the file each time: a token that is replaced needs no restart."""
+    """Sends the file's token with each call. It reads the file each time, so a replaced token needs no restart."""
 
     def __init__(self, path):
         self._path = path
@@ -227,7 +229,7 @@ def read_file(path):
 
 
 def connect(arguments, certificate=True, token_file=None):
-    """A channel with the certificate and the token of the arguments, or without, or with another token."""
+    """Opens a channel with the certificate and token of the arguments, or without a certificate, or another token."""
     options = [("grpc.max_receive_message_length", -1)]
     if arguments.tls_ca is None:
         return grpc.insecure_channel(arguments.target, options=options)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Forks, drafts and checkpoints of a session, beside first_session.py and with the same packages.
+"""Forks, drafts and checkpoints of a session. Needs first_session.py beside it, and the same packages.
 
-A session is prefilled and forked; the children go different ways. A draft of four tokens is taken, of which two are
-accepted: the state is then that of a session which never saw the others. With a server that has --disk-dir, a session
-goes back to a checkpoint and takes the same tokens again. Every answer is compared to the bit.
+The program prefills a session and forks it, and the children take different tokens. Then it decodes a draft of four
+tokens and accepts two. The state is then that of a session that never saw the other two. If the server has --disk-dir,
+a session goes back to a checkpoint and takes the same tokens again. The program compares every answer bit by bit.
 Exit code: 0 if all are equal, 1 otherwise.
 """
 
@@ -19,7 +19,7 @@ PROMPT_TOKENS, DRAFT_TOKENS, ACCEPTED_TOKENS = 50, 4, 2
 
 
 class Tokens:
-    """Random inputs of the bare delta rule, cut by token."""
+    """Random inputs of the bare delta rule, which can be cut by token."""
 
     def __init__(self, count, random):
         q, k = random.standard_normal((2, count, KEY_HEADS, KEY_DIM)).astype(np.float32)
@@ -36,7 +36,7 @@ class Tokens:
 
 
 def decode(service, session, tokens, first, last, draft=False):
-    """Outputs of the tokens [first, last) as one decode step of the session."""
+    """Decodes the tokens [first, last) in one step of the session, and returns their outputs."""
     reply = service.Decode(sessions=[session], layer=0, delta_rule=tokens.decode(service, first, last), draft=draft)
     return to_array(reply.output)[0]
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""One layer over several servers of some value heads each, beside first_session.py and with the same packages.
+"""One layer on several servers with some value heads each. Needs first_session.py beside it, and the same packages.
 
     gdn_server --model m=DIR --heads 0-1/4 --listen 127.0.0.1:50061 &
     gdn_server --model m=DIR --heads 2-3/4 --listen 127.0.0.1:50062 &
     gdn_server --model m=DIR --listen 127.0.0.1:50063 &
     head_slices.py --target 127.0.0.1:50061 --others 127.0.0.1:50062 --whole 127.0.0.1:50063
 
-The same inputs go to every server at the same time, and their outputs are added up in the order of their heads. With
---whole the sum is compared with what a server of all heads gives. gdn_client.SlicedClient does all of this, and brings
-the servers together again where one was away.
+The program sends the same inputs to every server at the same time, and adds the outputs in the order of the heads. With
+--whole it compares the sum with the output of a server that has all heads. gdn_client.SlicedClient does all of this. It
+also brings the servers back to the same token if one of them was away.
 Exit code: 0 if all sums are within 1e-5, 1 otherwise.
 """
 
@@ -25,7 +25,7 @@ PROMPT_TOKENS, DECODED_TOKENS = 40, 20
 
 
 class Part:
-    """A session on one server, and the heads that it has."""
+    """A session on one server, and the heads of that server."""
 
     def __init__(self, service):
         self._service = service
@@ -57,7 +57,7 @@ def check_are_whole(parts):
 
 
 def step(pool, parts, take):
-    """The sum of what the servers give, computed at the same time."""
+    """Returns the sum of the servers' outputs, which are computed at the same time."""
     return sum(output.astype(np.float64) for output in pool.map(take, parts))
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""A session over TLS with a token, and what a wrong credential gets; beside first_session.py and with the same packages.
+"""A session over TLS with a token, and the errors for wrong credentials.
 
     secure_session.py --target HOST:PORT --tls-ca ca.crt --tls-cert alice.crt --tls-key alice.key --token-file alice.token
 
-docs/how-to/secure.md begins with the ten lines that make these files and start such a server. The session is prefilled by one
-connection and decoded by another: it belongs to the token's subject, not to a connection.
-Exit code: 0 if every answer is as it should be, 1 otherwise.
+Needs first_session.py and fork_and_rollback.py beside it, and the same packages. docs/how-to/secure.md shows how to
+make the files and start such a server. One connection prefills the session and another decodes it, because a session
+belongs to the token's subject and not to a connection.
+Exit code: 0 if every answer is as expected, 1 otherwise.
 """
 
 import sys
@@ -19,7 +20,7 @@ from fork_and_rollback import KEY_DIM, KEY_HEADS, PROMPT_TOKENS, VALUE_DIM, VALU
 
 
 def outcome(call):
-    """"OK", or the code and the words of the refusal."""
+    """Returns "OK" and no text, or the code and the message of the error."""
     try:
         call()
         return "OK", ""
@@ -54,7 +55,7 @@ def wrong_token(arguments, checks):
         file.write("not-a-token\n")
         file.flush()
         with connect(arguments, token_file=file.name) as channel:
-            # Reflection needs no login, so that messages are known.
+            # Reflection needs no login, so the message types are known.
             code, words = outcome(lambda: Service(channel).ListSessions())
     checks.equal("ListSessions", code, "UNAUTHENTICATED")
     print("  %s" % words)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A draft that is a tree, as EAGLE-like drafters grow it; beside first_session.py and with the same packages.
+"""A draft that is a tree, as drafters like EAGLE make it. Needs first_session.py beside it, and the same packages.
 
-From a prompt, a drafter of random scores grows a tree: each level keeps the best few continuations of all it has. The
-tree is decoded in one step, a path of it is accepted, and the session is then as one that has decoded that path
-plainly. Then the next tree grows. Every answer is compared to the bit.
+From a prompt, a drafter with random scores grows a tree. Each level keeps the best few continuations. The program
+decodes the tree in one step and accepts a path of it. The session is then in the same state as a session that decoded
+only this path. Then the next tree grows. The program compares every answer bit by bit.
 Exit code: 0 if all are equal, 1 otherwise.
 """
 
@@ -18,7 +18,7 @@ LEVELS, BRANCHES, KEPT, ROUNDS = 3, 2, 3, 4
 
 
 def grow(random, most):
-    """Parents of a tree: of each level's continuations the KEPT with the best scores go on."""
+    """Returns the parents of a tree. On each level, the KEPT continuations with the best scores continue."""
     parents, frontier = [], [(0.0, -1)]
     for _ in range(LEVELS):
         grown = [(score + random.exponential(), parent) for score, parent in frontier for _ in range(BRANCHES)]
@@ -39,7 +39,7 @@ def path_to(parents, token):
 
 
 def draft(service, session, tokens, first, parents):
-    """Outputs of the tree's tokens, which lie from `first` on."""
+    """Decodes the tree's tokens, which start at `first`, and returns their outputs."""
     reply = service.Decode(
         sessions=[session], layer=0, delta_rule=tokens.decode(service, first, first + len(parents)), draft=True,
         draft_parents=parents,

@@ -7,20 +7,9 @@
 //   page.Add(metric::kTierUsedBytes, {"host"}, used);
 #pragma once
 
-#include <array>
-#include <string_view>
+#include "server/observability/metric_info.h"
 
 namespace gdn {
-
-enum class MetricType { kCounter, kGauge, kHistogram };
-
-struct MetricInfo {
-  std::string_view name;
-  MetricType type;
-  std::string_view unit;
-  std::array<std::string_view, 3> labels;
-  std::string_view help;
-};
 
 namespace metric {
 
@@ -30,34 +19,33 @@ inline constexpr MetricInfo kRpcDuration = {
     MetricType::kHistogram,
     "seconds",
     {"method", "code"},
-    "From a call's begin to its end or reply being handed to the transport. Each message of a stream of steps counts; "
-    "of other streams the whole call does. Methods and codes that never occurred are absent."};
-inline constexpr MetricInfo kErrors = {
-    "gdn_errors_total",
-    MetricType::kCounter,
-    "errors",
-    {"reason"},
-    "Calls, and rows of partial_ok decodes, that ended with an error, by its reason. Reasons that never occurred are "
-    "absent."};
+    "Time from the start of a call to its end, or until its reply is handed to the transport. In streams of steps each "
+    "message counts as a call; in other streams the whole call counts once. Absent until they occur."};
+inline constexpr MetricInfo kErrors = {"gdn_errors_total",
+                                       MetricType::kCounter,
+                                       "errors",
+                                       {"reason"},
+                                       "Calls, and rows of partial_ok decodes, that ended with an error, by its "
+                                       "reason. Reasons that have not occurred are absent."};
 inline constexpr MetricInfo kStageDuration = {
     "gdn_call_stage_duration_seconds",
     MetricType::kHistogram,
     "seconds",
     {"stage"},
-    "Stages of prefills and decodes, of those calls that were traced (--trace-calls, TraceCalls)."};
+    "Time of each stage of prefills and decodes. Only traced calls count (--trace-calls, TraceCalls)."};
 
 // Group: The engine
-inline constexpr MetricInfo kQueueDuration = {
-    "gdn_queue_duration_seconds",
-    MetricType::kHistogram,
-    "seconds",
-    {"kind"},
-    "From a call's admission to the launch that takes its step; of a prefill, its first segment."};
+inline constexpr MetricInfo kQueueDuration = {"gdn_queue_duration_seconds",
+                                              MetricType::kHistogram,
+                                              "seconds",
+                                              {"kind"},
+                                              "Time from the admission of a call to the launch that takes its step. "
+                                              "For a prefill, the launch that takes its first segment."};
 inline constexpr MetricInfo kQueuedSteps = {"gdn_queued_steps",
                                             MetricType::kGauge,
                                             "steps",
                                             {},
-                                            "Calls whose step waits, prefills with segments left included."};
+                                            "Calls whose step waits, including prefills with segments left."};
 inline constexpr MetricInfo kBatchRows = {
     "gdn_batch_rows", MetricType::kHistogram, "rows", {"kind"}, "Sequences of each launch."};
 inline constexpr MetricInfo kLaunchDuration = {
@@ -65,104 +53,114 @@ inline constexpr MetricInfo kLaunchDuration = {
     MetricType::kHistogram,
     "seconds",
     {"kind", "stage"},
-    "Parts of each launch: copy_in (inputs gathered and sent), issue (operators issued; absent on a CPU), compute (the "
-    "device's time), copy_out (outputs to the calls)."};
-inline constexpr MetricInfo kSteps = {"gdn_steps_total",
-                                      MetricType::kCounter,
-                                      "steps",
-                                      {"kind"},
-                                      "Rows that were computed and committed: one session's step of one layer each."};
+    "Parts of a launch: copy_in (gathers and sends inputs), issue (issues operators; absent on a CPU), compute "
+    "(computes on the device), copy_out (copies outputs to the calls)."};
+inline constexpr MetricInfo kSteps = {
+    "gdn_steps_total",
+    MetricType::kCounter,
+    "steps",
+    {"kind"},
+    "Rows that were computed and committed. A row is one step of one layer of one session."};
 inline constexpr MetricInfo kTokens = {
-    "gdn_tokens_total", MetricType::kCounter, "tokens", {"kind"}, "Tokens of those rows."};
+    "gdn_tokens_total", MetricType::kCounter, "tokens", {"kind"}, "Tokens of the rows that gdn_steps_total counts."};
 
 // Group: Sessions and their states
 inline constexpr MetricInfo kSessions = {
-    "gdn_sessions", MetricType::kGauge, "sessions", {}, "Sessions there are, wherever their states are."};
-inline constexpr MetricInfo kExpiredSessions = {
-    "gdn_sessions_expired_total", MetricType::kCounter, "sessions", {}, "Sessions that ended with their time to live."};
-inline constexpr MetricInfo kRecoveredSessions = {"gdn_sessions_recovered_total",
-                                                  MetricType::kCounter,
-                                                  "sessions",
-                                                  {},
-                                                  "Sessions that an earlier process left and this one has taken over."};
+    "gdn_sessions", MetricType::kGauge, "sessions", {}, "Sessions that exist, whichever tier holds their states."};
+inline constexpr MetricInfo kExpiredSessions = {"gdn_sessions_expired_total",
+                                                MetricType::kCounter,
+                                                "sessions",
+                                                {},
+                                                "Sessions that were deleted because their time to live had passed."};
+inline constexpr MetricInfo kRecoveredSessions = {
+    "gdn_sessions_recovered_total",
+    MetricType::kCounter,
+    "sessions",
+    {},
+    "Sessions of an earlier server process that this one has taken over."};
 inline constexpr MetricInfo kPrefixStarts = {
     "gdn_prefix_starts_total",
     MetricType::kCounter,
     "sessions",
     {"result"},
-    "Sessions made with a prompt's prefix: hit (some of it was known, and they "
-    "began behind it) or miss. Absent, as are the others of prefixes, where "
-    "none are kept."};
-inline constexpr MetricInfo kPrefixTokens = {"gdn_prefix_skipped_tokens_total",
-                                             MetricType::kCounter,
-                                             "tokens",
-                                             {},
-                                             "Tokens that those sessions began behind, each counted once and not for "
-                                             "every layer."};
+    "Sessions created with a prompt's prefix. A hit started from a stored part of the prefix; a miss found no stored "
+    "part. The prefix metrics are absent if the server stores no prefixes."};
+inline constexpr MetricInfo kPrefixTokens = {
+    "gdn_prefix_skipped_tokens_total",
+    MetricType::kCounter,
+    "tokens",
+    {},
+    "Prompt tokens that sessions skipped because their prefix was stored. A token counts once, not once a layer."};
 inline constexpr MetricInfo kPrefixEntries = {
-    "gdn_prefix_entries", MetricType::kGauge, "entries", {}, "Prefixes that are kept."};
+    "gdn_prefix_entries", MetricType::kGauge, "entries", {}, "Prefixes that are stored."};
 inline constexpr MetricInfo kPrefixUsedBytes = {
-    "gdn_prefix_used_bytes", MetricType::kGauge, "bytes", {}, "Host memory of their states."};
+    "gdn_prefix_used_bytes", MetricType::kGauge, "bytes", {}, "Host memory that the states of stored prefixes use."};
 inline constexpr MetricInfo kPrefixLimitBytes = {
     "gdn_prefix_limit_bytes",
     MetricType::kGauge,
     "bytes",
     {},
-    "What they may have of it now: --prefix-cache-bytes, or what sessions leave of --host-state-bytes where that is "
-    "less."};
+    "Host memory that stored prefixes may use now: --prefix-cache-bytes. With a host tier, at most what "
+    "sessions leave of --host-state-bytes."};
 inline constexpr MetricInfo kPrefixesKept = {
-    "gdn_prefixes_kept_total", MetricType::kCounter, "prefixes", {}, "Prefixes that were kept, by KeepPrefix."};
-inline constexpr MetricInfo kPrefixesGone = {
-    "gdn_prefixes_gone_total",
-    MetricType::kCounter,
-    "prefixes",
-    {"why"},
-    "Prefixes that are kept no more: evicted (for room), expired (--prefix-ttl), dropped (DropPrefixes)."};
+    "gdn_prefixes_kept_total", MetricType::kCounter, "prefixes", {}, "Prefixes that KeepPrefix has stored."};
+inline constexpr MetricInfo kPrefixesGone = {"gdn_prefixes_gone_total",
+                                             MetricType::kCounter,
+                                             "prefixes",
+                                             {"why"},
+                                             "Prefixes that were deleted: evicted (to make room), expired (not used "
+                                             "for --prefix-ttl) or dropped (by DropPrefixes)."};
 inline constexpr MetricInfo kTierSessions = {
     "gdn_tier_sessions",
     MetricType::kGauge,
     "sessions",
     {"tier"},
-    "Sessions with states in the tier: device, host, disk, redis. On durable tiers checkpoints count."};
+    "Sessions with states in the tier: device, host, disk or redis. On durable tiers checkpoints count too."};
 inline constexpr MetricInfo kTierUsedBytes = {
-    "gdn_tier_used_bytes", MetricType::kGauge, "bytes", {"tier"}, "What these states take there."};
+    "gdn_tier_used_bytes", MetricType::kGauge, "bytes", {"tier"}, "Bytes that states use in the tier."};
 inline constexpr MetricInfo kTierLimitBytes = {
     "gdn_tier_limit_bytes",
     MetricType::kGauge,
     "bytes",
     {"tier"},
-    "What they may take; absent where nothing but the place itself limits them."};
+    "Bytes that states may use in the tier. Absent if the tier has no limit of its own."};
 inline constexpr MetricInfo kTierStores = {
     "gdn_tier_stores_total", MetricType::kCounter, "stores", {"tier"}, "States written to a tier below the device."};
 inline constexpr MetricInfo kTierLoads = {
-    "gdn_tier_loads_total", MetricType::kCounter, "loads", {"tier"}, "States read from it."};
-inline constexpr MetricInfo kTierStoredBytes = {
-    "gdn_tier_stored_bytes_total", MetricType::kCounter, "bytes", {"tier"}, "Bytes written to it."};
+    "gdn_tier_loads_total", MetricType::kCounter, "loads", {"tier"}, "States read from a tier below the device."};
+inline constexpr MetricInfo kTierStoredBytes = {"gdn_tier_stored_bytes_total",
+                                                MetricType::kCounter,
+                                                "bytes",
+                                                {"tier"},
+                                                "Bytes written to a tier below the device."};
 inline constexpr MetricInfo kTierLoadedBytes = {
-    "gdn_tier_loaded_bytes_total", MetricType::kCounter, "bytes", {"tier"}, "Bytes read from it."};
-inline constexpr MetricInfo kTierFailures = {
-    "gdn_tier_failures_total", MetricType::kCounter, "failures", {"tier"}, "Writes and reads of it that failed."};
+    "gdn_tier_loaded_bytes_total", MetricType::kCounter, "bytes", {"tier"}, "Bytes read from a tier below the device."};
+inline constexpr MetricInfo kTierFailures = {"gdn_tier_failures_total",
+                                             MetricType::kCounter,
+                                             "failures",
+                                             {"tier"},
+                                             "Writes and reads that failed on a tier below the device."};
 inline constexpr MetricInfo kTierProblems = {
     "gdn_tier_problems",
     MetricType::kGauge,
     "problems",
     {"tier"},
-    "1 where none of its states can be had for now (GetServerInfo says why), else 0."};
+    "1 if no state in the tier can be used now (GetServerInfo gives the reason), else 0."};
 inline constexpr MetricInfo kEvictions = {
-    "gdn_evictions_total", MetricType::kCounter, "moves", {}, "Sessions moved from the device to a tier below."};
+    "gdn_evictions_total", MetricType::kCounter, "moves", {}, "Sessions evicted from the device to a tier below."};
 inline constexpr MetricInfo kEvictedBytes = {
-    "gdn_evicted_bytes_total", MetricType::kCounter, "bytes", {}, "Bytes of their states."};
+    "gdn_evicted_bytes_total", MetricType::kCounter, "bytes", {}, "Bytes of states evicted from the device."};
 inline constexpr MetricInfo kReturns = {
-    "gdn_returns_total", MetricType::kCounter, "moves", {}, "Sessions brought back to the device."};
+    "gdn_returns_total", MetricType::kCounter, "moves", {}, "Sessions loaded back to the device."};
 inline constexpr MetricInfo kReturnedBytes = {
-    "gdn_returned_bytes_total", MetricType::kCounter, "bytes", {}, "Bytes of their states."};
+    "gdn_returned_bytes_total", MetricType::kCounter, "bytes", {}, "Bytes of states loaded back to the device."};
 inline constexpr MetricInfo kMoveFailures = {
-    "gdn_move_failures_total", MetricType::kCounter, "failures", {}, "Moves of either kind that failed."};
+    "gdn_move_failures_total", MetricType::kCounter, "failures", {}, "Evictions and loads that failed."};
 inline constexpr MetricInfo kCheckpoints = {"gdn_checkpoints_total",
                                             MetricType::kCounter,
                                             "checkpoints",
                                             {},
-                                            "Checkpoints made, by policy, by calls or by a drain."};
+                                            "Checkpoints that were made: by policy, by calls or by a drain."};
 inline constexpr MetricInfo kCheckpointFailures = {
     "gdn_checkpoint_failures_total", MetricType::kCounter, "failures", {}, "Checkpoints that failed."};
 inline constexpr MetricInfo kCheckpointAge = {
@@ -170,8 +168,8 @@ inline constexpr MetricInfo kCheckpointAge = {
     MetricType::kGauge,
     "seconds",
     {},
-    "Of the sessions that have moved since they were last made durable, the longest time since then: what a crash now "
-    "would lose. 0 where none has; absent without a durable tier."};
+    "Longest time since a session's last durable copy, over the sessions that have moved since that copy. A crash now "
+    "would lose the work of that time. 0 if there is no such session. Absent without a durable tier."};
 
 // Group: Shared sessions
 inline constexpr MetricInfo kSessionsTakenOver = {
@@ -179,35 +177,33 @@ inline constexpr MetricInfo kSessionsTakenOver = {
     MetricType::kCounter,
     "sessions",
     {"epoch"},
-    "Sessions that came from other servers (--share-sessions): in the same epoch where they were given up in order, or "
-    "had rested; in a new one where their server had gone, so that clients replay. Absent without it, as all of the "
-    "group."};
-inline constexpr MetricInfo kSessionsHandedOver = {"gdn_sessions_handed_over_total",
-                                                   MetricType::kCounter,
-                                                   "sessions",
-                                                   {},
-                                                   "Sessions that went to other servers, in order."};
-inline constexpr MetricInfo kSessionsLost = {"gdn_sessions_lost_total",
-                                             MetricType::kCounter,
-                                             "sessions",
-                                             {},
-                                             "Sessions that others had taken when this server's lease was good again."};
+    "Sessions taken over from other servers (--share-sessions). Label epoch=same: the other server handed the session "
+    "over, or the session was idle. Label epoch=new: the other server failed, so clients replay. All metrics of this "
+    "group are absent without --share-sessions."};
+inline constexpr MetricInfo kSessionsHandedOver = {
+    "gdn_sessions_handed_over_total", MetricType::kCounter, "sessions", {}, "Sessions handed over to other servers."};
+inline constexpr MetricInfo kSessionsLost = {
+    "gdn_sessions_lost_total",
+    MetricType::kCounter,
+    "sessions",
+    {},
+    "Sessions that other servers had taken over before this server renewed its expired lease."};
 inline constexpr MetricInfo kSessionsAwaited = {"gdn_awaited_sessions",
                                                 MetricType::kGauge,
                                                 "sessions",
                                                 {},
                                                 "Sessions that calls wait for until another server hands them over."};
-inline constexpr MetricInfo kNodeLeaseValid = {
-    "gdn_valid_node_leases",
-    MetricType::kGauge,
-    "leases",
-    {},
-    "1 while this server may rely on its sessions being its own; 0 while it refuses them (NODE_LEASE_LAPSED)."};
+inline constexpr MetricInfo kNodeLeaseValid = {"gdn_valid_node_leases",
+                                               MetricType::kGauge,
+                                               "leases",
+                                               {},
+                                               "1 while this server's lease on its sessions is valid. 0 while the "
+                                               "server refuses calls for its sessions (NODE_LEASE_LAPSED)."};
 inline constexpr MetricInfo kNodeLeaseLapses = {"gdn_node_lease_lapses_total",
                                                 MetricType::kCounter,
                                                 "leases",
                                                 {},
-                                                "How often the lease had run out when it was renewed."};
+                                                "Number of times that the lease had expired before it was renewed."};
 
 // Group: The disk
 inline constexpr MetricInfo kDiskUsedRatio = {
@@ -215,43 +211,45 @@ inline constexpr MetricInfo kDiskUsedRatio = {
     MetricType::kGauge,
     "ratio",
     {},
-    "How much of the file system of --disk-dir is in use, by whomever, 0 to 1; absent without watermarks."};
+    "Used part of the file system of --disk-dir, 0 to 1, whoever uses it. Absent without watermarks."};
 inline constexpr MetricInfo kDiskWatermarkProblems = {
     "gdn_disk_watermark_problems",
     MetricType::kGauge,
     "problems",
     {},
-    "1 while no new states are put on the disk: it was fuller than --disk-high-watermark, and has not fallen to "
-    "--disk-low-watermark yet; else 0."};
+    "1 while the server writes no new states to the disk (see --disk-high-watermark), else 0."};
 inline constexpr MetricInfo kScrubVerifiedStates = {
     "gdn_scrub_verified_states_total",
     MetricType::kCounter,
     "states",
     {},
-    "States on the disk that were read while there was no work, and found whole (--scrub-bytes-per-second)."};
+    "States on the disk that were read while the server was idle and found intact (--scrub-bytes-per-second)."};
 inline constexpr MetricInfo kScrubVerifiedBytes = {
-    "gdn_scrub_verified_bytes_total", MetricType::kCounter, "bytes", {}, "Bytes read for it."};
-inline constexpr MetricInfo kScrubDamagedStates = {"gdn_scrub_damaged_states_total",
-                                                   MetricType::kCounter,
-                                                   "states",
-                                                   {"outcome"},
-                                                   "States found damaged so: copy_used (another copy took its place), "
-                                                   "not_durable (a checkpoint of a session that goes "
-                                                   "on, to be made anew), lost (there was no other copy)."};
-inline constexpr MetricInfo kScrubLastPass = {
-    "gdn_scrub_last_pass_time_seconds",
-    MetricType::kGauge,
-    "seconds",
-    {},
-    "When the last pass over the whole disk ended, since the Unix epoch; absent before the first has."};
+    "gdn_scrub_verified_bytes_total", MetricType::kCounter, "bytes", {}, "Bytes read to verify states on the disk."};
+inline constexpr MetricInfo kScrubDamagedStates = {
+    "gdn_scrub_damaged_states_total",
+    MetricType::kCounter,
+    "states",
+    {"outcome"},
+    "States on the disk that were found damaged: copy_used (another copy replaced it), not_durable (a checkpoint of a "
+    "live session, which will be made again), lost (no other copy)."};
+inline constexpr MetricInfo kScrubLastPass = {"gdn_scrub_last_pass_time_seconds",
+                                              MetricType::kGauge,
+                                              "seconds",
+                                              {},
+                                              "Time when the last pass over the whole disk ended, since the Unix "
+                                              "epoch. Absent before the end of the first pass."};
 inline constexpr MetricInfo kSetAsideStates = {
     "gdn_disk_set_aside_states",
     MetricType::kGauge,
     "states",
     {},
-    "Damaged states that are kept to be looked at (*.damaged in --disk-dir); absent without a disk."};
-inline constexpr MetricInfo kSetAsideBytes = {
-    "gdn_disk_set_aside_bytes", MetricType::kGauge, "bytes", {}, "What they take."};
+    "Damaged states that are kept for inspection (*.damaged in --disk-dir). Absent without a disk."};
+inline constexpr MetricInfo kSetAsideBytes = {"gdn_disk_set_aside_bytes",
+                                              MetricType::kGauge,
+                                              "bytes",
+                                              {},
+                                              "Bytes of damaged states that are kept for inspection."};
 
 // Group: Memory
 inline constexpr MetricInfo kPoolHeldBytes = {
@@ -259,29 +257,33 @@ inline constexpr MetricInfo kPoolHeldBytes = {
     MetricType::kGauge,
     "bytes",
     {"pool"},
-    "What is charged to callers: calls (messages and replies), copies (states on their way), replies (kept for "
-    "retries), states (of all sessions, wherever they are)."};
-inline constexpr MetricInfo kPoolLimitBytes = {
-    "gdn_pool_limit_bytes", MetricType::kGauge, "bytes", {"pool"}, "The pool's limit; absent where it has none."};
+    "Bytes charged to callers: calls (messages and replies), copies (states in transfer), replies (stored for "
+    "retries), states (of all sessions, in whichever tier)."};
+inline constexpr MetricInfo kPoolLimitBytes = {"gdn_pool_limit_bytes",
+                                               MetricType::kGauge,
+                                               "bytes",
+                                               {"pool"},
+                                               "Limit of the pool. Absent if the pool has no limit."};
 inline constexpr MetricInfo kAccounts = {
-    "gdn_accounts", MetricType::kGauge, "accounts", {}, "Callers that share these pools: listed ones, and addresses."};
-inline constexpr MetricInfo kQuotaRefusals = {
-    "gdn_quota_refusals_total",
+    "gdn_accounts",
+    MetricType::kGauge,
+    "accounts",
+    {},
+    "Callers that share the pools: listed principals, and addresses of all others."};
+inline constexpr MetricInfo kQuotaRefusals = {"gdn_quota_refusals_total",
+                                              MetricType::kCounter,
+                                              "calls",
+                                              {"quota"},
+                                              "Calls refused because a quota of their caller, or of all callers "
+                                              "together, was used up. The label is the quota's name."};
+inline constexpr MetricInfo kConnections = {
+    "gdn_connections", MetricType::kGauge, "connections", {}, "Open connections to the gRPC port and Unix sockets."};
+inline constexpr MetricInfo kConnectionsRefused = {
+    "gdn_connections_refused_total",
     MetricType::kCounter,
-    "calls",
-    {"quota"},
-    "Calls that were refused for a quota of their caller, or of all callers together, by its name."};
-inline constexpr MetricInfo kConnections = {"gdn_connections",
-                                            MetricType::kGauge,
-                                            "connections",
-                                            {},
-                                            "Connections to gRPC's port and Unix sockets that are open."};
-inline constexpr MetricInfo kConnectionsRefused = {"gdn_connections_refused_total",
-                                                   MetricType::kCounter,
-                                                   "connections",
-                                                   {},
-                                                   "Connections that were closed at once, over --max-connections, "
-                                                   "--max-connections-per-peer, or for want of a descriptor."};
+    "connections",
+    {},
+    "Connections closed at once: over a limit of --max-connections*, or because no descriptor was free."};
 inline constexpr MetricInfo kSharedMemoryBytes = {
     "gdn_shared_memory_bytes", MetricType::kGauge, "bytes", {}, "Memory shared with clients on this host."};
 inline constexpr MetricInfo kDeviceMemoryBytes = {
@@ -291,7 +293,7 @@ inline constexpr MetricInfo kDeviceFreeBytes = {
     MetricType::kGauge,
     "bytes",
     {"device"},
-    "What of it was free when last asked for, every 10 seconds; absent where the device does not say."};
+    "Free memory of each device, read every 10 seconds. Absent if the device does not report it."};
 inline constexpr MetricInfo kResidentMemoryBytes = {
     "gdn_process_resident_memory_bytes", MetricType::kGauge, "bytes", {}, "Memory of the process that is in RAM."};
 
@@ -301,27 +303,30 @@ inline constexpr MetricInfo kDeviceFailures = {
     MetricType::kCounter,
     "failures",
     {"device"},
-    "1 once the device has failed: steps of sessions on it are refused until the server is restarted."};
+    "1 once the device has failed. Steps of sessions on it are then refused until the server is restarted."};
 inline constexpr MetricInfo kDeviceSessions = {
     "gdn_device_sessions", MetricType::kGauge, "sessions", {"device"}, "Sessions whose states are on the device."};
 inline constexpr MetricInfo kDeviceUsedBytes = {
-    "gdn_device_used_bytes", MetricType::kGauge, "bytes", {"device"}, "What states take on it."};
+    "gdn_device_used_bytes", MetricType::kGauge, "bytes", {"device"}, "Bytes that states use on the device."};
 inline constexpr MetricInfo kGraphSteps = {"gdn_graph_steps_total",
                                            MetricType::kCounter,
                                            "steps",
                                            {"how"},
-                                           "Decode steps of a GPU that could be replayed: replayed, or plain (launched "
-                                           "one by one). Absent without replaying."};
+                                           "Decode steps of a GPU that could be replayed from a recording: replayed, "
+                                           "or plain (operators launched one by one). Absent if replaying is off."};
 inline constexpr MetricInfo kGraphRecordings = {
     "gdn_graph_recordings_total",
     MetricType::kCounter,
     "recordings",
     {"result"},
-    "Steps recorded to be replayed: recorded, or refused (launched plain for good)."};
-inline constexpr MetricInfo kBuildInfo = {
-    "gdn_build_info", MetricType::kGauge, "info", {"version", "backend", "numerics_id"}, "1, with what runs."};
+    "Attempts to record a decode step for replay: recorded, or refused (the step is then always launched plain)."};
+inline constexpr MetricInfo kBuildInfo = {"gdn_build_info",
+                                          MetricType::kGauge,
+                                          "info",
+                                          {"version", "backend", "numerics_id"},
+                                          "Always 1. The labels describe the running server."};
 inline constexpr MetricInfo kStartTime = {
-    "gdn_start_time_seconds", MetricType::kGauge, "seconds", {}, "When the server started, since the Unix epoch."};
+    "gdn_start_time_seconds", MetricType::kGauge, "seconds", {}, "Time when the server started, since the Unix epoch."};
 
 inline constexpr std::array kAll = {&kRpcDuration,
                                     &kErrors,

@@ -1,12 +1,12 @@
 // A server in the calling process, for tests of programs that use the client.
 //
-// It answers by the API's rules for sessions, ids, epochs, token counts, drafts, stored replies, checkpoints, state
-// files and streams, and it fails as a test has planned. It does not compute Gated DeltaNet: its one model "models/toy"
-// has hidden size 4 and, of 3 layers, the GDN layers 0 and 2; layer L makes of hidden states x the sums
-// y_t = (L + 1) * (x_0 + .. + x_t), element by element, so that expected outputs are easily written down. Other inputs
-// than hidden states are refused; methods that have to do with none of these may answer UNIMPLEMENTED. For real
-// outputs, start a gdn_server: it needs no GPU.
-// Thread safety: all methods may be called from any thread. Ownership: owns the server; clients must not outlive it.
+// It follows the API's rules for sessions, ids, epochs, token counts, drafts, stored replies, checkpoints, state
+// files and streams. It fails when a test says so. It does not compute Gated DeltaNet. Its only model is
+// "models/toy", with hidden size 4 and 3 layers, of which layers 0 and 2 are GDN layers. Layer L turns hidden states
+// x into y_t = (L + 1) * (x_0 + .. + x_t), element by element, so expected outputs are easy to write down. It refuses
+// inputs other than hidden states. Other methods may return UNIMPLEMENTED. For real outputs, start a gdn_server; it
+// needs no GPU.
+// Thread safety: all methods may be called from any thread. Ownership: owns the server; it must outlive its clients.
 //
 //   FakeServer server;
 //   auto client = server.Connect();
@@ -27,20 +27,20 @@ namespace gdn {
 class FakeServer {
  public:
   struct Options {
-    // A session's state is durable after so many tokens of a layer, as with --checkpoint-every-tokens; 0: only by
-    // CheckpointSession. A crash takes what is not durable.
+    // A session's state becomes durable after this many tokens of a layer, as with --checkpoint-every-tokens. 0: only
+    // by CheckpointSession. A crash loses everything that is not durable.
     int64_t checkpoint_every_tokens = 0;
-    bool durable_tier = true;  // false: CheckpointSession is refused, as without --disk-dir
+    bool durable_tier = true;  // false: CheckpointSession is refused, as on a server without --disk-dir
   };
-  // What becomes of a step.
+  // Planned outcome of a step.
   enum class Fault {
-    kUnavailable,  // UNAVAILABLE, and nothing has moved
-    kLoseReply,    // UNAVAILABLE, and the step is done: a retry under its request_id gets the stored reply
-    kDropReply,    // as kLoseReply, and a retry is told REPLY_DROPPED
+    kUnavailable,  // UNAVAILABLE, and nothing has changed
+    kLoseReply,    // UNAVAILABLE, and the step is applied: a retry under its request_id gets the stored reply
+    kDropReply,    // as kLoseReply, but a retry gets REPLY_DROPPED
     kCrashBefore,  // UNAVAILABLE; the server has crashed before the step, and is back
     kCrashAfter,   // UNAVAILABLE; the server has crashed after the step, and is back
-    kLoseState,    // DATA_LOSS; the step has failed halfway, and so have all sessions lost their states: all but
-                   // GetSession, DeleteSession and RestoreCheckpoint answers STATE_ROLLED_BACK if the session has a
+    kLoseState,    // DATA_LOSS; the step failed halfway, and all sessions lost their states. All calls except
+                   // GetSession, DeleteSession and RestoreCheckpoint then return STATE_ROLLED_BACK if the session has a
                    // checkpoint, else STATE_LOST
   };
 
@@ -50,24 +50,24 @@ class FakeServer {
   FakeServer& operator=(const FakeServer&) = delete;
   ~FakeServer();
 
-  // "127.0.0.1:PORT", for programs that connect by themselves.
+  // "127.0.0.1:PORT", for programs that make their own connection.
   const std::string& target() const;
-  // A client of this server.
+  // Makes a client of this server.
   std::unique_ptr<Client> Connect(ClientOptions options = {}) const;
 
-  // Of the step-th call of Prefill, Decode, AcceptTokens or message of a stream from now on, counted from 0, retries
-  // and replays included.
+  // Plans the outcome of a step. `step` counts calls of Prefill, Decode and AcceptTokens and messages of streams from
+  // now on, from 0, with retries and replays.
   void FailStep(int step, Fault fault);
-  // The next call of `method` ("Prefill", "StreamPrefill", "Decode", "StreamDecode", "AcceptTokens", "CreateSession",
-  // "GetSession", "DeleteSession", "CheckpointSession", "RestoreCheckpoint"; of a stream, its next message) answers
-  // `status`, whose reason and metadata reach the client, and nothing moves. Several take effect in their order.
+  // Makes the next call of `method` (or the next message of a stream) return `status`, with its reason and metadata,
+  // and change nothing. Methods: "Prefill", "StreamPrefill", "Decode", "StreamDecode", "AcceptTokens", "CreateSession",
+  // "GetSession", "DeleteSession", "CheckpointSession", "RestoreCheckpoint". Several plans take effect in order.
   void RefuseNext(const std::string& method, const absl::Status& status);
-  // Sessions come back from their newest checkpoints, in a new epoch; those without one are gone.
+  // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
   void Crash();
 
-  // Tokens that a layer has seen; -1 without such a session or layer.
+  // Tokens that a layer has seen; -1 if there is no such session or layer.
   int64_t token_count(const std::string& session, int32_t layer) const;
-  // Prefill, Decode, AcceptTokens and messages of streams so far; those of RefuseNext are not counted.
+  // Number of Prefill, Decode and AcceptTokens calls and stream messages so far, without those that RefuseNext refused.
   int steps() const;
 
  private:

@@ -1,4 +1,4 @@
-"""capi/gdn.h for ctypes: its constants, structs and functions, and its errors as exceptions."""
+"""The C interface capi/gdn.h for ctypes: its constants, structs and functions, and its errors as exceptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F32, F16, BF16 = 1, 2, 3
 
 
 class GdnError(RuntimeError):
-    """What libgdn refused, or what failed: `code` is a gdn_code, `reason` a word for programs."""
+    """An error of libgdn. `code` is a gdn_code, and `reason` is a word for programs."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -26,23 +26,23 @@ class GdnError(RuntimeError):
 
 
 class InvalidArgument(GdnError, ValueError):
-    """The call is at fault; nothing has changed."""
+    """The call is wrong. Nothing has changed."""
 
 
 class OutOfMemory(GdnError, MemoryError):
-    """Of the host, the device or a pool's slots."""
+    """The host, the device or the pool's slots are exhausted."""
 
 
 class FailedPrecondition(GdnError):
-    """No such device, or a state of another kind than the pool's."""
+    """There is no such device, or a state does not fit the pool."""
 
 
 class DataLoss(GdnError):
-    """A state file that is cut or damaged."""
+    """A state file is truncated or damaged, or a state is lost."""
 
 
 class DeviceFailed(GdnError):
-    """The device is lost: end the process."""
+    """The device is lost. End the process."""
 
 
 _ERRORS: dict[int, type[GdnError]] = {
@@ -83,7 +83,7 @@ class TensorRef(ctypes.Structure):
 
     @classmethod
     def of(cls, address: int, dtype: int, shape: Sequence[int]) -> TensorRef:
-        """Of a dense tensor; one of more than four dimensions is the library's to refuse."""
+        """Describes a dense tensor. The library refuses one of more than four dimensions."""
         return cls(address, dtype, len(shape), (c_int64 * 4)(*shape[:4]))
 
 
@@ -125,7 +125,7 @@ class DeltaRuleStep(ctypes.Structure):
 
 
 class MixerStep(ctypes.Structure):
-    """gdn_mixer_step, with gdn_mixer_weights in its place."""
+    """gdn_mixer_step, with gdn_mixer_weights as a member."""
 
     _fields_ = (
         ("struct_size", c_size_t),
@@ -141,7 +141,7 @@ class MixerStep(ctypes.Structure):
 
 
 _SLOTS = POINTER(c_int32)
-# The arguments of each function that returns a code.
+# Argument types of each function that returns a code.
 _CALLS: dict[str, list[type]] = {
     "gdn_context_create": [c_int32, c_int32, c_int32, POINTER(c_void_p)],
     "gdn_context_synchronize": [c_void_p],
@@ -165,7 +165,7 @@ _CALLS: dict[str, list[type]] = {
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """libgdn: $GDN_LIBRARY, else what the loader finds. ImportError says what to do where there is none."""
+    """Loads libgdn from $GDN_LIBRARY, else from the loader's path. If it is missing, ImportError says what to do."""
     path = os.environ.get("GDN_LIBRARY", f"libgdn.so.{ABI_VERSION}")
     try:
         loaded = ctypes.CDLL(path)
@@ -198,7 +198,7 @@ def library() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: object) -> None:
-    """Calls a function that returns a code, and raises what it reports."""
+    """Calls a function that returns a code, and raises the error that it reports."""
     loaded = library()
     code = getattr(loaded, name)(*arguments)
     if code != 0:
@@ -207,12 +207,12 @@ def call(name: str, *arguments: object) -> None:
 
 
 def version() -> str:
-    """The library's."""
+    """Returns the library's version."""
     return str(library().gdn_version().decode())
 
 
 def gpu_name() -> str:
-    """What the library was built for beside the CPU: "gpu", or ""."""
+    """Returns "gpu" if the library has GPU kernels in addition to the CPU's, else ""."""
     return str(library().gdn_gpu_name().decode())
 
 
@@ -243,7 +243,7 @@ def make_spec(
     state_dtype: int = F32,
     decay_per_channel: bool = False,
 ) -> PoolSpec:
-    """A spec of the library's own memory."""
+    """Makes the spec of a pool whose memory the library allocates."""
     return PoolSpec(
         struct_size=ctypes.sizeof(PoolSpec),
         key_heads=key_heads,
@@ -260,14 +260,14 @@ def make_spec(
 
 
 def pool_bytes(spec: PoolSpec) -> int:
-    """Bytes of a pool's memory."""
+    """Returns the size of a pool's memory in bytes."""
     size = c_size_t()
     call("gdn_pool_bytes", byref(spec), byref(size))
     return size.value
 
 
 def slot_array(slots: Sequence[int]) -> ctypes.Array[c_int32]:
-    """Slots as the library takes them."""
+    """Converts slots to the library's array type."""
     return (c_int32 * len(slots))(*slots)
 
 

@@ -23,7 +23,7 @@ def _destroy(name: str, handle: ctypes.c_void_p) -> None:
 
 
 def _ref(name: str, array: Array) -> tuple[abi.TensorRef, Array]:
-    """The array for the library, and what keeps its memory."""
+    """Returns the library's reference to an array, and the array that owns the memory."""
     if array.dtype not in _DTYPES:
         raise TypeError(f"{name} is {array.dtype}; expected float32 or float16 (bfloat16 goes with torch)")
     dense = np.ascontiguousarray(array)
@@ -31,7 +31,7 @@ def _ref(name: str, array: Array) -> tuple[abi.TensorRef, Array]:
 
 
 def _batch(slots: Sequence[int], lengths: Sequence[int]) -> tuple[abi.BatchRef, tuple[Array, Array]]:
-    """The batch for the library, and what keeps its memory."""
+    """Returns the library's batch, and the arrays that own its memory."""
     if len(slots) != len(lengths):
         raise ValueError(f"slots has {len(slots)} entries and lengths has {len(lengths)}; expected as many")
     cu_seqlens = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
@@ -41,7 +41,7 @@ def _batch(slots: Sequence[int], lengths: Sequence[int]) -> tuple[abi.BatchRef, 
 
 @dataclasses.dataclass(frozen=True)
 class MixerWeights:
-    """What Pool.mixer_prefill and mixer_decode have for weights, float32; C = 2 H K + HV V, in the order q, k, v."""
+    """Weights of Pool.mixer_prefill and mixer_decode, in float32. C = 2 H K + HV V channels, in the order q, k, v."""
 
     conv_weight: Array  # [C, W]
     a_log: Array  # [HV]
@@ -51,9 +51,9 @@ class MixerWeights:
 
 
 class Context:
-    """The CPU's kernels, on `threads` threads (0: one for each processor that this process may run on).
+    """The CPU kernels, on `threads` threads. 0: one thread for each processor that this process may use.
 
-    Thread-safe; calls run one after the other.
+    Thread safety: any thread may call it. Calls run one after the other.
     """
 
     def __init__(self, threads: int = 0) -> None:
@@ -62,7 +62,7 @@ class Context:
 
     @property
     def numerics_id(self) -> str:
-        """Contexts and servers of equal ids compute equal bits."""
+        """Identifies the arithmetic. Contexts and servers with equal ids compute equal bits."""
         return str(abi.library().gdn_context_numerics_id(self._handle).decode())
 
     def pool(
@@ -79,10 +79,10 @@ class Context:
         bf16_states: bool = False,
         decay_per_channel: bool = False,
     ) -> Pool:
-        """Slots for the states of as many sequences; see gdn_pool_spec in gdn.h.
+        """Makes a pool with slots for the states of `slots` sequences. See gdn_pool_spec in gdn.h.
 
-        With a conv_width (and the model's hidden_size) the pool is for mixer_prefill and mixer_decode. With
-        decay_per_channel g has a K axis (Kimi Delta Attention), and there is no conv_width.
+        With a conv_width (and the model's hidden_size), the pool is for mixer_prefill and mixer_decode. With
+        decay_per_channel, g has a K axis (Kimi Delta Attention), and conv_width must be 0.
         """
         spec = abi.make_spec(
             slots,
@@ -103,46 +103,46 @@ class Context:
 
 
 class Pool:
-    """States of the gated delta rule in numbered slots. Made by Context.pool. Thread-safe.
+    """States of the gated delta rule in numbered slots. Made by Context.pool. Any thread may call it.
 
-    Wrong arguments raise InvalidArgument, a ValueError that says what was expected, before anything changes.
+    Wrong arguments raise InvalidArgument, a ValueError that says what was expected. Nothing has changed then.
     """
 
     def __init__(self, context: Context, handle: ctypes.c_void_p, spec: abi.PoolSpec) -> None:
         self._spec = spec
         self._handle = abi.make_pool(handle, spec)
-        # It holds the context, which has to outlive the pool.
+        # The finalizer keeps the context, which must outlive the pool.
         self._finalizer = weakref.finalize(
             self, lambda _, pool: _destroy("gdn_pool_destroy", pool), context, self._handle
         )
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """[HV, K, V]: of a state's matrices."""
+        """Shape of a state's matrices, [HV, K, V]."""
         return self._spec.value_heads, self._spec.key_dim, self._spec.value_dim
 
     def allocate(self, count: int) -> list[int]:
-        """Free slots, zeroed; OutOfMemory where fewer are free."""
+        """Returns `count` free slots with zero states. Raises OutOfMemory if fewer are free."""
         slots = (ctypes.c_int32 * max(count, 1))()
         abi.call("gdn_slots_allocate", self._handle, count, slots)
         return list(slots[:count])
 
     def free(self, slots: Sequence[int]) -> None:
-        """Gives slots back."""
+        """Returns slots to the pool."""
         abi.call("gdn_slots_free", self._handle, len(slots), abi.slot_array(slots))
 
     def zero(self, slots: Sequence[int]) -> None:
-        """Makes states fresh."""
+        """Sets states to zero."""
         abi.call("gdn_slots_zero", self._handle, len(slots), abi.slot_array(slots), None)
 
     def copy(self, source: Sequence[int], to: Sequence[int]) -> None:
-        """Forks: the state of source[i] into to[i]."""
+        """Forks states: copies the state of source[i] to to[i]."""
         if len(source) != len(to):
             raise ValueError(f"source has {len(source)} slots and to has {len(to)}; expected as many")
         abi.call("gdn_slots_copy", self._handle, len(to), abi.slot_array(source), abi.slot_array(to), None)
 
     def tokens(self, slot: int) -> int:
-        """Tokens that a state has seen."""
+        """Returns the number of tokens that a state has seen."""
         seen = ctypes.c_int64()
         abi.call("gdn_slot_tokens", self._handle, slot, ctypes.byref(seen))
         return seen.value
@@ -163,9 +163,10 @@ class Pool:
     ) -> Array:
         """Advances slots[i] by the next lengths[i] rows.
 
-        q, k: [tokens, H, K]; v: [tokens, HV, V]; g (log decay, <= 0), beta (0 to 2): [tokens, HV], but for g [tokens,
-        HV, K] in a pool with decay_per_channel; float32 or float16. scale multiplies q; 0: K^-0.5. Returns [tokens,
-        HV, V] of v's dtype. Pass max_beta=1 if no beta is above 1: prompts are then chunked, which is quicker.
+        Shapes: q, k [tokens, H, K]; v [tokens, HV, V]; g (log decay, <= 0) and beta (0 to 2) [tokens, HV]. In a pool
+        with decay_per_channel g is [tokens, HV, K]. The dtype is float32 or float16. scale multiplies q; 0 means
+        K^-0.5. Returns [tokens, HV, V] in v's dtype. If no beta is above 1, pass max_beta=1: prompts are then computed
+        in chunks, which is faster.
         """
         return self._step("gdn_prefill", slots, lengths, (q, k, v, g, beta), scale, use_qk_l2norm, max_beta)
 
@@ -182,7 +183,7 @@ class Pool:
         scale: float = 0.0,
         use_qk_l2norm: bool = False,
     ) -> Array:
-        """As prefill, for at most max_decode_tokens rows of each; quicker for a few."""
+        """Works as prefill, for at most max_decode_tokens rows of each slot. It is faster for a few rows."""
         return self._step("gdn_decode", slots, lengths, (q, k, v, g, beta), scale, use_qk_l2norm)
 
     def mixer_prefill(
@@ -195,9 +196,10 @@ class Pool:
         b: Array,
         a: Array,
     ) -> Array:
-        """A layer but for its projections, over the next lengths[i] rows of slots[i]; gdn_mixer_step has the formulas.
+        """Computes a layer without its projections, over the next lengths[i] rows of slots[i].
 
-        mixed_qkv: [tokens, C]; z: [tokens, HV, V]; b, a: [tokens, HV]. Returns [tokens, HV, V] of z's dtype.
+        gdn_mixer_step in gdn.h has the formulas. Shapes: mixed_qkv [tokens, C]; z [tokens, HV, V]; b, a [tokens, HV].
+        Returns [tokens, HV, V] in z's dtype.
         """
         return self._mix("gdn_mixer_prefill", slots, lengths, weights, (mixed_qkv, z, b, a))
 
@@ -211,7 +213,7 @@ class Pool:
         b: Array,
         a: Array,
     ) -> Array:
-        """As mixer_prefill, for at most max_decode_tokens rows of each; quicker for a few."""
+        """Works as mixer_prefill, for at most max_decode_tokens rows of each slot. It is faster for a few rows."""
         return self._mix("gdn_mixer_decode", slots, lengths, weights, (mixed_qkv, z, b, a))
 
     def _mix(
@@ -264,24 +266,24 @@ class Pool:
         return output
 
     def state(self, slot: int) -> NDArray[np.float32]:
-        """The matrices S of a slot, [HV, K, V], with all tokens seen."""
+        """Returns the matrices S of a slot, [HV, K, V], after all tokens seen so far."""
         matrices = np.empty(self.state_shape, np.float32)
         abi.call("gdn_state_get", self._handle, slot, matrices.ctypes.data, None)
         return matrices
 
     def set_state(self, slot: int, matrices: Array, tokens: int) -> None:
-        """Replaces the matrices, [HV, K, V]; the slot has then seen `tokens` tokens."""
+        """Replaces the matrices, [HV, K, V]. The slot then counts as having seen `tokens` tokens."""
         dense = np.ascontiguousarray(matrices, np.float32)
         if dense.shape != self.state_shape:
             raise ValueError(f"matrices is {list(dense.shape)}; expected [HV, K, V], {list(self.state_shape)}")
         abi.call("gdn_state_set", self._handle, slot, dense.ctypes.data, tokens, None)
 
     def export_states(self, slots: Sequence[int]) -> bytes:
-        """A state file whose layer i is the state of slots[i]; gdnctl state import takes it."""
+        """Returns a state file, whose layer i is the state of slots[i]. `gdnctl state import` accepts it."""
         return abi.export_states(self._handle, slots)
 
     def import_states(self, slots: Sequence[int], file: bytes) -> None:
-        """The states of a file's layers, in their order, into slots; DataLoss for a damaged one."""
+        """Copies the states of a file's layers, in order, into slots. Raises DataLoss if the file is damaged."""
         abi.import_states(self._handle, slots, file)
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@
         output = states.prefill(q, k, v, g, beta, lengths=[300, 12], slots=[0, 1])  # packed: q is [312, 16, 128]
         output = states.decode(q1, k1, v1, g1, beta1, lengths=[1, 1], slots=[0, 1])
 
-Whatever torch can do with tensors can be done with states: copying rows of all three is a fork.
+States are tensors, so any torch operation on tensors works on them. To fork states, copy the rows of all three tensors.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gdn_inprocess import abi, torch_ops
 
 
 class StatePool:
-    """States of the gated delta rule in numbered slots, as tensors. One thread at a time, as with tensors.
+    """States of the gated delta rule in numbered slots, as tensors. Use them from one thread at a time.
 
-    memory [slots, floats] is on the device; token_counts and log_lengths [slots] are on the CPU. Rows of the three
-    belong together. They are laid out for the device's backend (a GPU keeps matrices transposed): state() and
-    export_states() are for reading them elsewhere. With a conv_width the pool is for mixer_prefill and mixer_decode,
-    with decay_per_channel for a g with a K axis.
+    memory [slots, floats] is on the device. token_counts and log_lengths [slots] are on the CPU. Row i of all three is
+    slot i. The layout of memory depends on the device's backend (a GPU stores the matrices transposed), so read states
+    with state() and export_states(). With a conv_width, the pool is for mixer_prefill and mixer_decode. With
+    decay_per_channel, g has a K axis.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class StatePool:
     ) -> Tensor:
         """Advances slots[i] by the next lengths[i] rows.
 
-        q, k: [tokens, H, K]; v: [tokens, HV, V]; g (log decay, <= 0), beta (0 to 2): [tokens, HV], but for g [tokens,
-        HV, K] in a pool with decay_per_channel; float32, float16 or bfloat16. scale multiplies q; 0: K^-0.5. Returns
-        [tokens, HV, V] of v's dtype. A slot of -1 is padding: zeros. Pass max_beta=1 if no beta is above 1: prompts
-        are then chunked, which is quicker.
+        Shapes: q, k [tokens, H, K]; v [tokens, HV, V]; g (log decay, <= 0) and beta (0 to 2) [tokens, HV]. In a pool
+        with decay_per_channel g is [tokens, HV, K]. The dtype is float32, float16 or bfloat16. scale multiplies q; 0
+        means K^-0.5. Returns [tokens, HV, V] in v's dtype. A slot of -1 is padding, whose outputs are zero. If no beta
+        is above 1, pass max_beta=1: prompts are then computed in chunks, which is faster.
         """
         return self._advance(torch_ops.prefill, (q, k, v, g, beta), lengths, slots, (scale, use_qk_l2norm), (max_beta,))
 
@@ -108,7 +108,7 @@ class StatePool:
         scale: float = 0.0,
         use_qk_l2norm: bool = False,
     ) -> Tensor:
-        """As prefill, for at most max_decode_tokens rows of each; quicker for a few."""
+        """Works as prefill, for at most max_decode_tokens rows of each slot. It is faster for a few rows."""
         return self._advance(torch_ops.decode, (q, k, v, g, beta), lengths, slots, (scale, use_qk_l2norm))
 
     def mixer_prefill(
@@ -126,10 +126,11 @@ class StatePool:
         slots: Sequence[int],
         norm_epsilon: float = 1e-6,
     ) -> Tensor:
-        """A layer but for its projections, over the next lengths[i] rows of slots[i]; gdn_mixer_step has the formulas.
+        """Computes a layer without its projections, over the next lengths[i] rows of slots[i].
 
-        mixed_qkv: [tokens, C], C = 2 H K + HV V; z: [tokens, HV, V]; b, a: [tokens, HV]. Weights are float32:
-        conv_weight [C, W], a_log and dt_bias [HV], norm_weight [V]. Returns [tokens, HV, V] of z's dtype.
+        gdn_mixer_step in gdn.h has the formulas. Shapes: mixed_qkv [tokens, C] with C = 2 H K + HV V; z [tokens, HV,
+        V]; b, a [tokens, HV]. Weights are float32: conv_weight [C, W], a_log and dt_bias [HV], norm_weight [V]. Returns
+        [tokens, HV, V] in z's dtype.
         """
         inputs = (mixed_qkv, z, b, a, conv_weight, a_log, dt_bias, norm_weight)
         return self._advance(torch_ops.mixer_prefill, inputs, lengths, slots, (self.key_heads, norm_epsilon))
@@ -149,7 +150,7 @@ class StatePool:
         slots: Sequence[int],
         norm_epsilon: float = 1e-6,
     ) -> Tensor:
-        """As mixer_prefill, for at most max_decode_tokens rows of each; quicker for a few."""
+        """Works as mixer_prefill, for at most max_decode_tokens rows of each slot. It is faster for a few rows."""
         inputs = (mixed_qkv, z, b, a, conv_weight, a_log, dt_bias, norm_weight)
         return self._advance(torch_ops.mixer_decode, inputs, lengths, slots, (self.key_heads, norm_epsilon))
 
@@ -186,24 +187,24 @@ class StatePool:
         )
 
     def zero(self, slots: Sequence[int]) -> None:
-        """Makes states fresh."""
+        """Sets states to zero."""
         for tensor in (self.memory, self.token_counts, self.log_lengths):
             tensor[list(slots)] = 0
 
     def copy(self, source: Sequence[int], to: Sequence[int]) -> None:
-        """Forks: the state of source[i] into to[i]."""
+        """Forks states: copies the state of source[i] to to[i]."""
         for tensor in (self.memory, self.token_counts, self.log_lengths):
             tensor[list(to)] = tensor[list(source)]
 
     def state(self, slot: int) -> Tensor:
-        """The matrices S of a slot, float32 [HV, K, V] on the CPU, with all tokens seen."""
+        """Returns the matrices S of a slot, float32 [HV, K, V] on the CPU, after all tokens seen so far."""
         matrices = torch.empty(self.state_shape, dtype=torch.float32, device="cpu")
         with self._pool() as pool:
             abi.call("gdn_state_get", pool, slot, matrices.data_ptr(), torch_ops.stream_of(self.memory.device))
         return matrices
 
     def set_state(self, slot: int, matrices: Tensor, tokens: int) -> None:
-        """Replaces the matrices, [HV, K, V]; the slot has then seen `tokens` tokens."""
+        """Replaces the matrices, [HV, K, V]. The slot then counts as having seen `tokens` tokens."""
         if tuple(matrices.shape) != self.state_shape:
             raise ValueError(f"matrices is {list(matrices.shape)}; expected [HV, K, V], {list(self.state_shape)}")
         dense = matrices.detach().to("cpu", torch.float32).contiguous()
@@ -211,11 +212,11 @@ class StatePool:
             abi.call("gdn_state_set", pool, slot, dense.data_ptr(), tokens, torch_ops.stream_of(self.memory.device))
 
     def export_states(self, slots: Sequence[int]) -> bytes:
-        """A state file whose layer i is the state of slots[i]; gdnctl state import takes it."""
+        """Returns a state file, whose layer i is the state of slots[i]. `gdnctl state import` accepts it."""
         with self._pool() as pool:
             return abi.export_states(pool, slots, torch_ops.stream_of(self.memory.device))
 
     def import_states(self, slots: Sequence[int], file: bytes) -> None:
-        """The states of a file's layers, in their order, into slots; DataLoss for a damaged one."""
+        """Copies the states of a file's layers, in order, into slots. Raises DataLoss if the file is damaged."""
         with self._pool() as pool:
             abi.import_states(pool, slots, file, torch_ops.stream_of(self.memory.device))

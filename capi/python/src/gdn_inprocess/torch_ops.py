@@ -1,10 +1,10 @@
-"""torch.ops.gdn: prefill, decode, mixer_prefill and mixer_decode, on CPU, ROCm and CUDA tensors, by libgdn.
+"""torch.ops.gdn: prefill, decode, mixer_prefill and mixer_decode on CPU, ROCm and CUDA tensors, computed by libgdn.
 
-The operators are functional in all but the state, which is three tensors of the caller's: memory on the device, and
-what has been counted of it on the host. They are mutated, as the operators' schemas say, so torch.compile and streams
-treat them rightly. gdn_inprocess.torch.StatePool holds them and is the pleasant way to call these.
+The operators are functional except for the state, which is three tensors of the caller: memory on the device, and two
+tensors of counts on the host. The operators mutate them, as their schemas say, so torch.compile and streams work
+correctly. gdn_inprocess.torch.StatePool holds these tensors and is the convenient way to call the operators.
 
-Work is given to the current stream. There is no backward: libgdn computes inference alone.
+Work runs on the current stream. There is no backward pass, because libgdn is for inference only.
 """
 
 from __future__ import annotations
@@ -28,20 +28,23 @@ _contexts_lock = threading.Lock()
 def _make_context(device_type: str, index: int) -> ctypes.c_void_p:
     if device_type == "cpu":
         return abi.make_context(abi.CPU, 0, torch.get_num_threads())
-    if device_type == "cuda":  # ROCm's too
+    if device_type == "cuda":  # also ROCm
         with torch.cuda.device(index):
             return abi.make_context(abi.GPU, index, 0)
     raise ValueError(f"the state is on a {device_type} device; expected cpu, or cuda (which is ROCm's name too)")
 
 
 def _context(device: torch.device) -> ctypes.c_void_p:
-    """A device's, made once and kept until the process ends."""
+    """Returns the device's context. It is made once and kept until the process ends."""
     with _contexts_lock:
         return _make_context(device.type, device.index or 0)
 
 
 def stream_of(device: torch.device) -> int | None:
-    """The current stream of a GPU. RuntimeError while it is captured into a graph: libgdn's work cannot be replayed."""
+    """Returns the current stream of a GPU, or None on a CPU.
+
+    Raises RuntimeError while the stream is captured into a graph, because libgdn's work cannot be replayed.
+    """
     if device.type != "cuda":
         return None
     with torch.cuda.device(device):
@@ -63,7 +66,10 @@ def _check_counts(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[in
 
 
 class PoolOver:
-    """A pool of the library over the tensors of a state, for one call: a context manager that gives its handle."""
+    """A pool of the library over the tensors of a state, for one call.
+
+    A context manager that yields the pool's handle.
+    """
 
     def __init__(self, spec: abi.PoolSpec, memory: Tensor, token_counts: Tensor, log_lengths: Tensor) -> None:
         slots = int(memory.shape[0]) if memory.dim() == 2 else -1
@@ -79,7 +85,7 @@ class PoolOver:
             )
         _check_counts("token_counts", token_counts, torch.int64, (slots,))
         _check_counts("log_lengths", log_lengths, torch.int32, (slots,))
-        stream_of(memory.device)  # refuses a capture, which a new context would spoil
+        stream_of(memory.device)  # raises during a capture, which a new context would break
         spec.memory = memory.data_ptr()
         spec.memory_bytes = memory.numel() * memory.element_size()
         spec.token_counts = token_counts.data_ptr()
@@ -100,14 +106,14 @@ def _ref(name: str, tensor: Tensor) -> abi.TensorRef:
 
 
 class _Inputs:
-    """Dense copies of tensors where need be, for the library; they live as long as this."""
+    """Dense copies of tensors for the library, made where necessary. They live as long as this object."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._kept: list[Tensor] = []
 
     def ref(self, name: str, tensor: Tensor, shape: str) -> abi.TensorRef:
-        """Of a tensor on the device, of as many dimensions as `shape` has names."""
+        """Describes a tensor on the device, which must have as many dimensions as `shape` has names."""
         if tensor.dim() != shape.count(",") + 1:
             raise ValueError(f"{name} is {list(tensor.shape)}; expected [{shape}], sequences end to end")
         if tensor.device != self._device:
@@ -116,7 +122,7 @@ class _Inputs:
         return _ref(name, self._kept[-1])
 
     def batch(self, cu_seqlens: Tensor, slots: Tensor) -> abi.BatchRef:
-        """Of index arrays on the host."""
+        """Describes index arrays on the host."""
         sequences = int(slots.shape[0]) if slots.dim() == 1 else -1
         _check_counts("slots", slots, torch.int32, (sequences,))
         _check_counts("cu_seqlens", cu_seqlens, torch.int32, (sequences + 1,))
@@ -142,7 +148,7 @@ def _rule(
     stream = stream_of(memory.device)
     to = _Inputs(memory.device)
     q, _, v, g, _ = inputs
-    decay_per_channel = g.dim() == 3  # else the library says what is wrong with it
+    decay_per_channel = g.dim() == 3  # if it is neither, the library reports the error
     if decay_per_channel and q.dim() == 3 and g.shape[2] != q.shape[2]:
         raise ValueError(
             f"g is {list(g.shape)}; expected [tokens, HV], or [tokens, HV, K] of K = {q.shape[2]} in a pool with "
@@ -213,7 +219,7 @@ def _mixer(
         (mixed_qkv.shape[1] - heads * value_dim) // (2 * max(key_heads, 1)),  # C = 2 H K + HV V
         value_dim,
         conv_width=weights[0].shape[1],
-        hidden_size=1,  # of no account for steps
+        hidden_size=1,  # steps do not use it
         max_decode_tokens=max_decode_tokens,
         state_dtype=_dtype_of_states(bf16_states),
     )

@@ -1,4 +1,4 @@
-"""What a client connects to, checked: gRPC itself takes a port above 65535 modulo 65536.
+"""Checks the target of a client. gRPC itself would take a port above 65535 modulo 65536.
 
 Thread safety: a free function.
 """
@@ -6,11 +6,11 @@ Thread safety: a free function.
 from __future__ import annotations
 
 _EXAMPLE = "127.0.0.1:50061"
-LONGEST_PATH = 107  # bytes of a Unix socket's, by Linux
-_LONGEST_NAME = 253  # of a host, by RFC 1035
-_LONGEST_LIST = 4096  # of addresses of one server, as "ipv4:A:P,B:P"
+LONGEST_PATH = 107  # bytes of a Unix socket's path, a limit of Linux
+_LONGEST_NAME = 253  # letters of a host name, by RFC 1035
+_LONGEST_LIST = 4096  # letters of a list of addresses of one server, as "ipv4:A:P,B:P"
 _LARGEST_PORT = 65535
-_SHOWN = 60  # letters of a target in an error
+_SHOWN = 60  # letters of a target that an error shows
 
 
 def _shown(target: str) -> str:
@@ -18,7 +18,7 @@ def _shown(target: str) -> str:
 
 
 def _without_scheme(target: str, scheme: str) -> str | None:
-    """What follows a scheme of gRPC's, without an authority."""
+    """Returns the part after one of gRPC's schemes, without an authority."""
     if not target.startswith(scheme):
         return None
     rest = target.removeprefix(scheme)
@@ -52,12 +52,13 @@ def _check_host_port(target: str) -> None:
 
 
 def check_target(target: object) -> None:
-    """Refuses what cannot be connected to.
+    """Raises an error if nothing can be connected to under this target.
 
     Raises:
-        TypeError: it is no string.
-        ValueError: it is neither HOST:PORT, with brackets around an IPv6 address, nor a host alone, nor unix:/PATH, nor
-            a name with another of gRPC's schemes; it is too long, or has letters that cannot be printed.
+        TypeError: it is not a string.
+        ValueError: it has none of the accepted forms, is too long, or has unprintable letters. Accepted are HOST:PORT,
+            with brackets around an IPv6 address, a host without a port, unix:/PATH, and names with other schemes of
+            gRPC.
 
     """
     if not isinstance(target, str):

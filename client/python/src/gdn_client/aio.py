@@ -1,4 +1,6 @@
-"""The client for asyncio: as `gdn_client.Client`, `Session` and `Batch`, with methods to be awaited.
+"""The client for asyncio.
+
+It has the classes `Client`, `Session` and `Batch` of `gdn_client`, with methods to be awaited.
 
     from gdn_client import aio
 
@@ -6,10 +8,10 @@
         y = await session.prefill(layer, x)
         y = await session.decode(layer, x_next)
 
-A step whose task is cancelled may have been taken by the server or not. The same step again gets its output. With any
-other call it never was: if it was taken, the session goes back to before it, by its newest durable copy or its
-beginning, and the inputs kept. If the session cannot go back, SessionLostError says so.
-Thread safety: for the event loop that it is used on; a session for one task at a time.
+If the task of a step is cancelled, the server may have applied the step or not. Repeat the same step to get its output.
+Any other call undoes the step first: the session returns to its newest durable copy or to its start, and the client
+replays the inputs that it has kept. If that is not possible, the call raises SessionLostError.
+Thread safety: use the objects on one event loop, and each session in one task at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ __all__ = ["Batch", "Client", "Session"]
 
 
 class Client:
-    """As `gdn_client.Client`, with its arguments."""
+    """A connection to one server, for asyncio. Its arguments are those of `gdn_client.Client`."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Client:
         return f"<asyncio Client of {self.connection.target}>"
 
     async def close(self) -> None:
-        """Ends the connection; sessions stay on the server."""
+        """Closes the connection. Sessions stay on the server."""
         self.memory.close()
         await self.connection.close()
 
@@ -93,17 +95,17 @@ class Client:
         return await self.connection.run(exact(Rpc(method, request), self._retry))
 
     async def info(self) -> info_pb2.GetServerInfoResponse:
-        """Version, backend, devices, limits and use."""
+        """Returns the server's version, backend, devices, limits and current use."""
         return cast(info_pb2.GetServerInfoResponse, await self._ask("GetServerInfo", info_pb2.GetServerInfoRequest()))
 
     async def limits(self) -> info_pb2.Limits:
-        """What the server accepts; asked for once."""
+        """Returns the server's limits. The client fetches them once."""
         if self._limits is None:
             self._limits = (await self.info()).limits
         return self._limits
 
     async def models(self) -> list[info_pb2.Model]:
-        """Those that are served, by name."""
+        """Returns all served models, sorted by name."""
         return list((await self._ask("ListModels", info_pb2.ListModelsRequest())).models)
 
     async def session(
@@ -118,7 +120,10 @@ class Client:
         keep_bytes: int | None = None,
         prefix: session_pb2.PromptPrefix | None = None,
     ) -> Session:
-        """A new session, at zero or where a known prefix of its prompt ends."""
+        """Creates a session.
+
+        Its states are zero, or those of the longest prefix of its prompt that the server knows.
+        """
         request = session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix)
         if operator is None:
             request.model = model_name(model) if model is not None else only_model(await self.models())
@@ -131,12 +136,12 @@ class Client:
         return SessionState(session, self._retry, None, self._keep_bytes, memory=self.memory)
 
     async def attach(self, name: str) -> Session:
-        """A session that is there, by its id or name."""
+        """Opens an existing session, by its id or name."""
         session = (await self._ask("GetSession", session_pb2.GetSessionRequest(name=session_name(name)))).session
         return Session(self, self._state_of(session), owned=False)
 
     async def sessions(self, *, all: bool = False) -> AsyncIterator[session_pb2.Session]:  # noqa: A002 - the API's word
-        """The caller's, by name; with `all`, for admins, everybody's."""
+        """Iterates over the caller's sessions, sorted by name. With `all`, an admin gets those of every caller."""
         token = ""
         while True:
             page = await self._ask(
@@ -149,11 +154,11 @@ class Client:
                 return
 
     def batch(self, sessions: Iterable[Session]) -> Batch:
-        """Sessions to decode in one call."""
+        """Groups sessions, so that one call decodes all of them."""
         return Batch(self, sessions)
 
     async def export_state(self, name: str, *, progress: bool = False) -> bytes:
-        """A session's states as a safetensors file."""
+        """Returns a session's states as the bytes of a safetensors file."""
         request = session_pb2.ExportStateRequest(name=session_name(name))
         with bar(progress, "export", "B") as told:
             file = StateFile(told)
@@ -169,7 +174,7 @@ class Client:
         affinity: str = "",
         progress: bool = False,
     ) -> Session:
-        """A new session from such a file."""
+        """Creates a session from the bytes of a state file."""
         name = model_name(model) if model is not None else only_model(await self.models())
         with bar(progress, "import", "B", len(file)) as told:
             requests = import_requests(file, name, session_id, affinity, told)
@@ -180,7 +185,7 @@ class Client:
         return Session(self, self._state_of(reply.session), owned=True)
 
     async def delete_session(self, name: str, *, subject: str = "") -> None:
-        """Ends a session by its id or name; for admins anybody's."""
+        """Deletes a session, by its id or name. With `subject`, an admin deletes another caller's session."""
         with contextlib.nullcontext() if subject else self.known.ending(session_name(name)):
             await self.connection.run(management.delete_session(name, subject, self._retry))
 
@@ -189,32 +194,35 @@ class Client:
         return await self.connection.run(management.evict(name, subject, tier, self._retry))
 
     async def prefetch(self, names: Iterable[str]) -> tuple[int, int]:
-        """A hint that these sessions are stepped soon."""
+        """Hints that these sessions will be stepped soon.
+
+        Returns how many are on the device, and how many are being loaded.
+        """
         return await self.connection.run(management.prefetch(names, self._retry))
 
     async def call_tokens(self, x: Input) -> int:
-        """The most tokens of an input such as `x` that one prefill call takes."""
+        """Returns the most tokens of an input like `x` that fit one prefill call."""
         return prefixes.call_tokens(x, await self.limits())
 
     async def drop_prefixes(self) -> int:
-        """All prefixes that are kept for the caller are gone, so many."""
+        """Deletes all prefixes that the server keeps for the caller, and returns their number."""
         return await self.connection.run(prefixes.drop_prefixes(self._retry))
 
     async def metrics(self) -> str:
-        """What /metrics answers."""
+        """Returns the server's metrics in Prometheus' text format."""
         return await self.connection.run(management.metrics(self._retry))
 
     async def drain(self, *, wait: bool = False, timeout: float | None = None) -> info_pb2.DrainProgress:
-        """Begins the server's end; for admins."""
+        """Starts the server's shutdown. Only admins may do this."""
         return await self.connection.run(management.drain(wait, timeout))
 
     async def trace(self, *, keep: int | None = None, max_calls: int = 0) -> list[trace_pb2.CallTrace]:
-        """Where the time of the caller's last steps went."""
+        """Returns the caller's last steps, each with the time that every stage took."""
         return await self.connection.run(management.trace(keep, max_calls, self._retry))
 
     async def watch_state(
         self, name: str, *, every_tokens: int = 0, every: float | None = None, epoch: int | None = None
     ) -> AsyncIterator[StateSnapshot]:
-        """A session's states now, and again as it advances."""
+        """Yields a session's states now and again as it advances."""
         async for snapshot in self.connection.watch(watch_request(name, every_tokens, every, epoch)):
             yield snapshot

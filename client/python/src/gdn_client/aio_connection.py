@@ -1,4 +1,4 @@
-"""How asyncio reaches a server: the twin of `connection.Connection`.
+"""A connection to a server for asyncio: the twin of `connection.Connection`.
 
 Thread safety: for the event loop that it is used on.
 """
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """A channel to one server, and flows carried out over it."""
+    """A channel to one server, which runs flows."""
 
     def __init__(self, target: str, options: ConnectionOptions) -> None:
         self.target = target
@@ -41,11 +41,11 @@ class Connection:
         )
 
     async def close(self) -> None:
-        """Ends the channel and every call on it."""
+        """Closes the channel and ends every call on it."""
         await self._channel.close()
 
     def begin(self, name: str, kind: str, request: Any, timeout: float | None, affinity: str = "") -> Any:
-        """A call of grpc.aio."""
+        """Starts a call of grpc.aio."""
         path, reply = method_types(name)
         method = getattr(self._channel, kind)(
             path, request_serializer=lambda message: message.SerializeToString(), response_deserializer=reply.FromString
@@ -53,7 +53,7 @@ class Connection:
         return method(request, timeout=timeout, metadata=self._options.metadata(affinity))
 
     async def call(self, rpc: Rpc) -> Any:
-        """The reply; raises GdnError."""
+        """Returns the reply. Raises GdnError."""
         timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
         try:
             reply = await self.begin(rpc.method, "unary_unary", rpc.request, timeout, rpc.route)
@@ -63,7 +63,7 @@ class Connection:
         return reply
 
     async def share(self, size: int) -> Region:
-        """A region of shared memory; it lives until it is ended."""
+        """Returns a region of shared memory, which exists until it is ended."""
         call = self.begin("ShareMemory", "unary_stream", shared_memory_pb2.ShareMemoryRequest(bytes=size), None)
         try:
             reply = await asyncio.wait_for(call.read(), self._options.timeout)
@@ -79,7 +79,7 @@ class Connection:
             raise
 
     def open_stream(self, name: str, affinity: str, timeout: float | None) -> MessageStream:
-        """A call in both directions; `timeout` seconds of waiting for a reply end it."""
+        """Opens a call in both directions. It fails if a reply takes longer than `timeout` seconds."""
         path, reply = method_types(name)
         method = self._channel.stream_stream(
             path, request_serializer=lambda message: message.SerializeToString(), response_deserializer=reply.FromString
@@ -88,7 +88,7 @@ class Connection:
         return MessageStream(call, self._options.timeout if timeout is None else timeout)
 
     async def download(self, wanted: Download) -> None:
-        """Gives each reply to `wanted.take`."""
+        """Passes each reply to `wanted.take`."""
         call = self.begin(wanted.method, "unary_stream", wanted.request, None, wanted.route)
         try:
             async for piece in call:
@@ -99,7 +99,7 @@ class Connection:
             call.cancel()
 
     async def watch(self, request: Any, affinity: str = "") -> AsyncIterator[StateSnapshot]:
-        """The snapshots, each once it is whole."""
+        """Yields each snapshot when it is complete."""
         snapshots = Snapshots()
         call = self.begin("WatchState", "unary_stream", request, None, affinity or route_of(request))
         try:
@@ -126,7 +126,7 @@ class Connection:
         return await asyncio.sleep(wanted.seconds)
 
     async def run(self, flow: Flow[T]) -> T:
-        """Carries a flow out on this task."""
+        """Runs a flow on this task."""
         answer: Any = None
         error: Exception | None = None
         with contextlib.closing(flow):
@@ -138,5 +138,5 @@ class Connection:
                 answer, error = None, None
                 try:
                     answer = await self._do(wanted)
-                except Exception as raised:  # the flow's to handle
+                except Exception as raised:  # the flow handles it
                     error = raised

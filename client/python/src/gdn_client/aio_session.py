@@ -1,6 +1,6 @@
 """Sessions and batches for asyncio: the twins of `session.Session` and `session.Batch`.
 
-Thread safety: as of a session, for one task at a time.
+Thread safety: as that of a session, for one task at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Session(SessionView):
-    """As `gdn_client.Session`; methods have its arguments, results and errors."""
+    """A session for asyncio. Its methods have the arguments, results and errors of those of `gdn_client.Session`."""
 
     def __init__(self, client: Client, state: SessionState, owned: bool) -> None:
         self._client = client
@@ -92,7 +92,7 @@ class Session(SessionView):
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[Array]:
-        """Decodes inputs that are known beforehand, several of them on their way at once; for `async for`."""
+        """Decodes inputs that are known in advance, with several steps in flight at once. Use it with `async for`."""
         options = step_options(dtype, allow_non_finite=allow_non_finite)
         pipeline = decode_pipeline([self._state], layer, options, window, alone=True)
         return aio_streams.outputs(self._client.connection, pipeline, xs, timeout)
@@ -107,19 +107,22 @@ class Session(SessionView):
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[Array]:
-        """Prefills a prompt that comes in parts, the next on its way while one is computed; for `async for`."""
+        """Prefills a prompt that arrives in parts. The next part travels while the server computes the one before.
+
+        Use it with `async for`.
+        """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
         pipeline = prefill_pipeline(self._state, layer, options, window)
         return aio_streams.outputs(self._client.connection, pipeline, parts, timeout)
 
     async def accept(self, tokens: session_flow.Accepted) -> None:
-        """So many tokens of every layer's draft become part of the session, or those of a path."""
+        """Accepts the first `tokens` tokens of every layer's draft, or the tokens of a path, and drops the others."""
         await self._run(session_flow.accept([self._state], [tokens]))
 
     async def fork(
         self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None, durable: bool = False
     ) -> list[Session]:
-        """New sessions that go on from here."""
+        """Creates sessions that continue from this one."""
         names = list(ids) or [new_id() for _ in range(count)]
         states = await self._run(state_calls.fork(self._state, names, idle_ttl, durable))
         return [Session(self._client, state, owned=True) for state in states]
@@ -129,7 +132,7 @@ class Session(SessionView):
         return await self._run(state_calls.checkpoint(self._state, checkpoint_id))
 
     async def keep_prefix(self, prefix: PromptPrefix, tokens: int | None = None) -> bool:
-        """Keeps the states for sessions whose prompt begins so."""
+        """Keeps the states on the server, for sessions whose prompt starts with the same segments."""
         return await self._run(prefixes.keep_prefix(self._state, prefix, tokens))
 
     async def restore(self, checkpoint_id: str = "") -> None:
@@ -137,24 +140,24 @@ class Session(SessionView):
         await self._run(state_calls.restore(self._state, checkpoint_id))
 
     async def checkpoints(self) -> list[state_pb2.Checkpoint]:
-        """The named ones."""
+        """Lists the named checkpoints."""
         return await self._run(management.checkpoints(self.name, self._state.retry))
 
     async def delete_checkpoint(self, checkpoint_id: str) -> None:
-        """Ends a named checkpoint and frees its bytes."""
+        """Deletes a named checkpoint and frees its bytes."""
         await self._run(management.delete_checkpoint(self.name, checkpoint_id, self._state.retry))
 
     async def evict(self, tier: str = "host") -> str:
-        """Moves the states off the device now; the tier that they are in."""
+        """Moves the states off the device now, and returns the tier that holds them."""
         return tier_name((await self._run(management.evict(self.name, "", tier, self._state.retry))).tier)
 
     async def export_state(self, *, progress: bool = False) -> bytes:
-        """The session's states as a safetensors file."""
+        """Returns the states as the bytes of a safetensors file."""
         with bar(progress, "export", "B") as told:
             return await self._run(state_calls.export(self._state, told))
 
     async def watch_state(self, *, every_tokens: int = 0, every: float | None = None) -> AsyncIterator[StateSnapshot]:
-        """The session's states now, and again as it advances."""
+        """Yields the session's states now and again as it advances."""
         flow = state_calls.watch(self._state, every_tokens, every)
         check, first, others = await self._run(flow)
         yield first
@@ -162,18 +165,18 @@ class Session(SessionView):
             yield check(snapshot)
 
     async def delete(self) -> None:
-        """Ends the session on the server."""
+        """Deletes the session on the server."""
         self._owned = False
         await self._client.connection.run(session_flow.delete(self._state))
 
     def detach(self) -> str:
-        """The name; leaving the `async with` block does not end the session any more."""
+        """Returns the name. The end of the `async with` block then does not delete the session."""
         self._owned = False
         return self.name
 
 
 class Batch:
-    """As `gdn_client.Batch`."""
+    """Sessions that are decoded in one call, as in `gdn_client.Batch`."""
 
     def __init__(self, client: Client, sessions: Iterable[Session]) -> None:
         self._client = client
@@ -221,12 +224,12 @@ class Batch:
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[Array]:
-        """As `Session.decode_stream`, of inputs `[B, D]` or `[B, T, D]`."""
+        """Decodes as `Session.decode_stream` does, with inputs `[B, D]` or `[B, T, D]`."""
         states = [session._state for session in self._sessions]
         pipeline = decode_pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
         return aio_streams.outputs(self._client.connection, pipeline, xs, timeout)
 
     async def accept(self, tokens: Sequence[session_flow.Accepted]) -> None:
-        """As `Session.accept` of each session, by `tokens[i]`."""
+        """Accepts tokens of each session's drafts. `tokens[i]` is for session i, as in `Session.accept`."""
         states = [session._state for session in self._sessions]
         await self._client.connection.run(session_flow.accept(states, list(tokens)))

@@ -1,6 +1,6 @@
-"""Steps one behind the other in a stream, for asyncio: the twin of `streams.outputs`.
+"""Steps that follow each other in a stream, for asyncio: the twin of `streams.outputs`.
 
-Thread safety: as of a session.
+Thread safety: as that of a session.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class MessageStream:
-    """A call that takes and gives messages."""
+    """A call that sends and receives messages."""
 
     def __init__(self, call: Any, timeout: float) -> None:
         self._call = call
         self._timeout = timeout
 
     async def send(self, message: Any) -> None:
-        """Waits where the server is slower than the caller. Raises GdnError."""
+        """Sends a message. Waits if the server is slower than the caller. Raises GdnError."""
         try:
             await self._call.write(message)
         except asyncio.InvalidStateError:
@@ -39,7 +39,7 @@ class MessageStream:
             raise from_rpc(error) from None
 
     async def receive(self) -> Any:
-        """The next reply. Raises GdnError."""
+        """Returns the next reply. Raises GdnError."""
         try:
             reply = await asyncio.wait_for(self._call.read(), self._timeout)
         except asyncio.TimeoutError:
@@ -58,20 +58,23 @@ class MessageStream:
 async def outputs(
     connection: Connection, pipeline: Pipeline, inputs: Iterable[Input], timeout: float | None
 ) -> AsyncIterator[Array]:
-    """The outputs, in order. What is under way when the caller leaves is taken; what is cancelled never was."""
+    """Yields the outputs, in order.
+
+    If the caller stops early, steps in flight are still applied. If the caller's task is cancelled, they are undone.
+    """
     stream: MessageStream | None = None
 
     async def from_stream(open_stream: MessageStream) -> Array | None:
-        """The oldest step's; None: the stream has failed."""
+        """Returns the oldest step's output, or None if the stream has failed."""
         nonlocal stream
         try:
             output = pipeline.take(await open_stream.receive())
             if output is not None:
                 return output
-            for _ in range(len(pipeline.under_way) - 1):  # refused as well, for their counts; nothing moves behind us
+            for _ in range(len(pipeline.under_way) - 1):  # these fail too, because of their counts; no state changes
                 await open_stream.receive()
         except GdnError:
-            pass  # the stream is over; the calls tell why
+            pass  # the stream has ended; the calls report why
         open_stream.close()
         stream = None
         return None
@@ -85,7 +88,7 @@ async def outputs(
             message = pipeline.add(x)
             if stream is None:
                 stream = connection.open_stream(pipeline.method, pipeline.affinity, timeout)
-            with contextlib.suppress(GdnError):  # the next reply tells
+            with contextlib.suppress(GdnError):  # the next reply reports the error
                 await stream.send(message)
             while pipeline.is_full or (stream is None and pipeline.under_way):
                 yield await oldest()

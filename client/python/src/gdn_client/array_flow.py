@@ -1,6 +1,6 @@
-"""Steps of arrays: what `Session` and `Batch` do, and their asyncio twins, as flows.
+"""Steps of arrays as flows, for `Session` and `Batch` and their asyncio twins.
 
-Thread safety: as of `session_flow`.
+Thread safety: as that of `session_flow`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gdn_client.tensors import Array, is_torch
 
 
 def _token_rank(given: Input) -> int:
-    """Axes of one token of the first tensor."""
+    """Returns the number of axes of one token in the first tensor."""
     return 2 if isinstance(given, DeltaRule) else 1
 
 
 def _with_axes(given: Input, axes: int, where: int) -> Input:
-    """`axes` axes of length one more, from `where` on."""
+    """Inserts `axes` axes of length one, from axis `where` on."""
     index = (slice(None),) * where + (None,) * axes
     return map_tensors(given, lambda array: array[index])
 
@@ -35,14 +35,14 @@ def _joined(parts: list[Array]) -> Array:
     if len(parts) == 1:
         return parts[0]
     if is_torch(parts[0]):
-        import torch  # the caller's
+        import torch  # the caller has imported it
 
         return torch.cat(cast(Any, parts))
     return np.concatenate(parts)
 
 
 def check_is_prompt(x: Input) -> None:
-    """Raises ValueError where it has no axis of tokens."""
+    """Raises ValueError if the input has no token axis."""
     if len(leading(x)) != _token_rank(x) + 1:
         raise ValueError(f"the input is {list(leading(x))}, expected an axis of tokens before those of one token")
 
@@ -56,7 +56,7 @@ def prefill(
     timeout: float | None,
     told: Told = lambda tokens: None,
 ) -> Flow[Array]:
-    """The outputs of tokens `[T, ..]`; in as many calls as messages hold, each of which is told."""
+    """Returns the outputs of the tokens `[T, ..]`. Makes as many calls as necessary, and reports each to `told`."""
     check_is_prompt(x)
     outputs = []
     for part in session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes):
@@ -74,12 +74,12 @@ class PartStep:
         self.step = session_flow.PrefillStep(state, layer, x, options)
 
     def shaped(self, output: Array) -> Array:
-        """An output as it is."""
+        """Returns the output unchanged."""
         return output
 
 
 class RowsStep:
-    """A decode as its caller has it: `[B, ..]` a token each, or `[B, T, ..]`; `alone`: the one session's, without B."""
+    """A decode of `[B, ..]`, with one token in each row, or of `[B, T, ..]`. `alone`: one session, without axis B."""
 
     def __init__(
         self, states: Sequence[SessionState], layer: int, x: Input, options: StepOptions, alone: bool = False
@@ -97,7 +97,7 @@ class RowsStep:
         self.step = session_flow.DecodeStep(states, layer, given, options)
 
     def shaped(self, output: Array) -> Array:
-        """An output with the axes of x."""
+        """Returns the output with the axes of x."""
         return cast(Array, output[self._where])
 
 
@@ -109,7 +109,7 @@ def decode(
     timeout: float | None,
     alone: bool = False,
 ) -> Flow[Array]:
-    """The outputs of `[B, ..]`, a token each, or of `[B, T, ..]`; `alone`: without B."""
+    """Returns the outputs of `[B, ..]`, with one token in each row, or of `[B, T, ..]`. `alone`: without axis B."""
     rows = RowsStep(states, layer, x, options, alone)
     region = yield from states[0].memory.open()
     return rows.shaped((yield from rows.step.flow(timeout, region)))

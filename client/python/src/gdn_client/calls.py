@@ -1,9 +1,10 @@
-"""Calls that are tried until they are answered.
+"""Retries calls until they are answered.
 
-Their parts are those of C++'s DurableSession: bring each session back where it is astray, send, and finish or look at
-why not. A call that ends without an answer is *given up*: the server may have applied it. The same call again goes on
-with it and gets its answer. Before any other call the session goes back to before it, or says that it cannot.
-Thread safety: for one thread at a time, as the sessions are.
+The parts are those of the C++ class DurableSession: recover each session if necessary, send the call, and finish it or
+find out why it failed. A call that ends without an answer is *given up*; the server may have applied it. If the caller
+repeats the same call, it continues and gets the answer. Any other call first takes the session back to before the call
+that was given up, or raises an error if that is impossible.
+Thread safety: as for sessions, one thread at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from gdn_client.session_state import InFlight, SessionState
 
 T = TypeVar("T")
 
-# The server has less, or more, of a session than this side believes, has forgotten a reply, or has lost the state.
+# Reasons after which the server's session must be compared with the client's view: it is behind or ahead, has forgotten
+# a reply, or has lost the state.
 ASTRAY = STATE_IS_GONE | {
     "SESSION_NOT_FOUND",
     "EPOCH_MISMATCH",
@@ -27,15 +29,15 @@ ASTRAY = STATE_IS_GONE | {
     "REPLY_DROPPED",
     "DRAFT_PENDING",
 }
-# Recoveries of one call for one reason. A server may crash once or twice meanwhile; a step that destroys the state each
-# time it is taken has to be told to the caller.
+# Most recoveries of one call for one reason. A server may crash once or twice during a call. But a step that destroys
+# the state each time it is applied must be reported to the caller.
 MOST_RECOVERIES = 3
-# The request id is looked at first: with these the try has not been taken.
+# The server looks at the request id first. So a try that is refused for one of these reasons was not applied.
 _NOT_TAKEN = ASTRAY - {"REPLY_DROPPED"}
 
 
 def of_another_state(name: str, what: str) -> AbortedError:
-    """The answer of a server that knows no session_epoch in such a call, and has used an older state for it."""
+    """Returns the error for a server that does not know session_epoch in such a call, and has used an older state."""
     return AbortedError(
         f"{what} of {name} is of another state than this side knows: the server has lost steps that it had answered",
         reason="EPOCH_MISMATCH",
@@ -44,27 +46,27 @@ def of_another_state(name: str, what: str) -> AbortedError:
 
 
 def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Callable[[], Flow[T]]) -> Flow[T]:
-    """The answer to a call.
+    """Sends a call until it is answered, and returns the answer.
 
     Args:
-        states: of the sessions that it names.
-        rows: what it does to each of them; none: it uses their states, and changes nothing.
-        send: one try of it.
+        states: the sessions that the call names.
+        rows: the call's effect on each session. Empty if it uses their states without changing anything.
+        send: makes one try of the call.
 
     Raises:
-        NotFoundError: SESSION_NOT_FOUND, this side has ended one of the sessions.
-        SessionLostError: the inputs that would be needed are not kept.
-        FailedPreconditionError: a restore of one of the sessions has had no answer.
-        GdnError: the server's.
+        NotFoundError: SESSION_NOT_FOUND, this client has ended one of the sessions.
+        SessionLostError: the client has not kept the inputs that it needs.
+        FailedPreconditionError: a restore of one of the sessions got no answer.
+        GdnError: the server has refused the call.
 
     """
     _begin(states, rows)
     backoff = Backoff(states[0].retry)
-    ended = False  # by an answer, or by one that says that nothing has moved
+    ended = False  # whether the server has answered, or said that nothing has changed
     refusal, recoveries = (
         "",
         0,
-    )  # the server's reason to look at the sessions before this try, and how often it was that
+    )  # why the server wants the sessions to be checked before this try, and how often in a row
     try:
         while True:
             in_vain = False
@@ -73,7 +75,7 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
                 for state in states:
                     if state.astray:
                         found.append((yield from recover(state)))
-                # If all is as this side believes, or was brought back often enough, the same call meets the same.
+                # If nothing has changed, or the limit of recoveries is reached, the same call meets the same refusal.
                 in_vain = refusal != "" and (not any(found) or recoveries >= MOST_RECOVERIES)
                 for state in states if rows else ():
                     if state.is_over:
@@ -99,12 +101,12 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
 
 
 def uses(state: SessionState, send: Callable[[], Flow[T]]) -> Flow[T]:
-    """The answer to a call that uses a session's state."""
+    """Sends a call that uses a session's state until it is answered, and returns the answer."""
     return (yield from answered([state], [], send))
 
 
 def _begin(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
-    """Rows that were given up and are asked for again go on under their request id, if they have one in common."""
+    """Prepares the call. Rows that were given up and are now repeated keep their request id, if they share one."""
     for state in states:
         state.check_not_ended()
         if state.restoring:
@@ -138,7 +140,7 @@ def _one_try(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
 
 
 def _make_room(state: SessionState) -> Flow[None]:
-    """A checkpoint, after which inputs need not be kept; where there is none to be had the oldest go."""
+    """Makes a checkpoint, so that older inputs can be dropped. Drops the oldest inputs if no checkpoint is possible."""
     if not state.cannot_checkpoint:
         try:
             request = state_pb2.CheckpointSessionRequest(name=state.name, session_epoch=state.epoch)
@@ -160,17 +162,17 @@ def _may_have_moved(state: SessionState, row: InFlight) -> None:
 
 
 def _try_again(states: Sequence[SessionState], error: GdnError) -> bool:
-    """Whether another try may do better; notes what is to be looked at before it."""
+    """Whether another try may succeed. Also notes what must be checked before it."""
     if isinstance(error, SessionLostError):
         return False
     if error.reason not in ASTRAY or all(state.keep_bytes <= 0 for state in states):
         return worth_another_try(error)
     named = [state for state in states if state.name == error.metadata.get("session")] or list(states)
     if error.reason == "DRAFT_PENDING" and not any(_may_have_drafted(state) for state in named):
-        return False  # the draft is the caller's, or somebody else's, to accept or to drop
+        return False  # the draft is not this call's, so somebody else must accept or drop it
     for state in named:
         state.rolled_back |= error.reason in STATE_IS_GONE
-        if not state.astray and state.in_flight is not None:  # what a recovery meets says nothing of the call
+        if not state.astray and state.in_flight is not None:  # an error during a recovery says nothing about the call
             state.in_flight.refusal = error.reason
     for state in states:
         state.astray = True
@@ -178,7 +180,7 @@ def _try_again(states: Sequence[SessionState], error: GdnError) -> bool:
 
 
 def _may_have_drafted(state: SessionState) -> bool:
-    """Whether the draft that the server has may be that of the call in flight, by a try whose answer was lost."""
+    """Whether the server's draft may come from a try of the call in flight whose answer was lost."""
     call = state.in_flight
     return call is not None and call.draft and call.sent
 
@@ -188,6 +190,6 @@ def _give_up(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
         if not row.sent:
             continue
         digest = row.digest()
-        row.digest = lambda known=digest: known  # type: ignore[misc]  # the inputs are the caller's again
+        row.digest = lambda known=digest: known  # type: ignore[misc]  # the caller may now change the inputs
         state.given_up = row
         state.astray = state.keep_bytes > 0

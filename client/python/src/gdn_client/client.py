@@ -6,7 +6,7 @@
         with client.session(model="qwen") as session:
             y = session.prefill(session.layers[0], x)
 
-Thread safety: a Client may be used by any number of threads.
+Thread safety: any number of threads may use one Client.
 """
 
 from __future__ import annotations
@@ -44,30 +44,34 @@ T = TypeVar("T")
 
 
 class Client:
-    """A connection to one server, and the sessions on it. A context manager: it closes the connection.
+    """A connection to one server. It can be used as a context manager, which closes the connection at the end.
+
+    The constructor does not connect; the first call does. That call raises NoServerError if no server answers.
 
     Args:
-        target: "HOST:PORT", "unix:/PATH", or any name that gRPC knows.
-        retry: of calls that may be repeated; every step may.
-        keep_bytes: bytes of inputs that a session keeps in case the server crashes, since its newest durable copy;
-            0: none, and a loss is raised (EPOCH_MISMATCH, SESSION_NOT_FOUND).
-        timeout: as in ConnectionOptions, as are the others.
-        token: as above.
-        token_file: as above; GDN_TOKEN_FILE in the environment where neither is given.
-        tls_ca: as above.
-        tls_cert: as above.
-        tls_key: as above.
-        allow_insecure: as above.
-        shared_memory: bytes of memory to share with the server, which has to be on this host, so that the tensors of
-            steps do not travel in messages: UnimplementedError or ResourceExhaustedError by the first step where there
-            is none to be had. "auto": 64 MiB where the target is on this host and shares any. See `shared_memory`.
-        connect_timeout: as in ConnectionOptions.
+        target: address of the server. It is "HOST:PORT", "unix:/PATH" or another name that gRPC understands.
+        retry: how long failed calls are retried. Only calls that are safe to repeat are retried; every step is safe.
+        keep_bytes: most bytes of inputs that each session keeps since its newest durable copy, to replay them after a
+            crash of the server. At the limit the client asks for a checkpoint, or drops the oldest inputs if there is
+            no durable tier. With 0 the client keeps no inputs, and raises EPOCH_MISMATCH or SESSION_NOT_FOUND after a
+            loss.
+        timeout: seconds that one try of a call may take, unless the call has a timeout of its own.
+        token: sent with each call as `authorization` metadata, "Bearer TOKEN".
+        token_file: file that holds the token. The client reads it again for each call, so you can replace the token.
+            Without `token` and `token_file`, the environment variable GDN_TOKEN_FILE names the file.
+        tls_ca: PEM file of the authority that signed the server's certificate. Without it the client uses no TLS.
+        tls_cert: PEM file of the client's certificate, if the server asks for one. It needs `tls_key` and `tls_ca`.
+        tls_key: PEM file of the private key of `tls_cert`.
+        allow_insecure: allow the client to send a token to another machine without TLS.
+        shared_memory: bytes of memory to share with the server, so that tensors do not travel in messages. The server
+            must run on this host. If it shares none, the first step raises UnimplementedError or
+            ResourceExhaustedError. With "auto" the client shares 64 MiB if the target is on this host and the server
+            allows it. Otherwise tensors travel in messages. None shares no memory.
+        connect_timeout: seconds that one attempt to connect may take.
 
     Raises:
-        TypeError: the target is no string.
-        ValueError: the target is empty, too long or has no valid port; or arguments do not go together.
-
-    Connecting is left to the first call. It raises NoServerError if nothing answers at the target.
+        TypeError: the target is not a string.
+        ValueError: the target is empty, is too long or has an invalid port, or two arguments contradict each other.
 
     """
 
@@ -100,7 +104,7 @@ class Client:
 
     @property
     def target(self) -> str:
-        """What it is connected to."""
+        """The address of the server, as given."""
         return self.connection.target
 
     def __enter__(self) -> Client:
@@ -113,7 +117,7 @@ class Client:
         return f"<Client of {self.target}>"
 
     def _repr_html_(self) -> str:
-        # One try: a notebook is to show it though there is no server.
+        # One try, so that a notebook shows the object even without a server.
         try:
             told = self.connection.call(Rpc("GetServerInfo", info_pb2.GetServerInfoRequest(), 2.0))
             served = self.connection.call(Rpc("ListModels", info_pb2.ListModelsRequest(), 2.0)).models
@@ -134,36 +138,36 @@ class Client:
         return table(caption, ["model", "family", "layers", "hidden size", "a session's state"], rows)
 
     def close(self) -> None:
-        """Ends the connection; sessions stay on the server."""
+        """Closes the connection. Sessions stay on the server."""
         self._futures.close()
         self.memory.close()
         self.connection.close()
 
     def start(self, states: Sequence[SessionState], flow: Callable[[], Flow[T]]) -> StepFuture[T]:
-        """A flow on a thread of its own, once all that was asked of these sessions before is done."""
+        """Runs a flow on another thread, after everything that was asked of these sessions before. For internal use."""
         return self._futures.start(states, lambda: self.connection.run(flow()))
 
     def _ask(self, method: str, request: Any) -> Any:
         return self.connection.run(exact(Rpc(method, request), self._retry))
 
     def info(self) -> info_pb2.GetServerInfoResponse:
-        """Version, backend, devices, limits and use."""
+        """Returns the server's version, backend, devices, limits and current use."""
         reply: info_pb2.GetServerInfoResponse = self._ask("GetServerInfo", info_pb2.GetServerInfoRequest())
         return reply
 
     @property
     def limits(self) -> info_pb2.Limits:
-        """What the server accepts; asked for once."""
+        """The server's limits. The client fetches them once."""
         if self._limits is None:
             self._limits = self.info().limits
         return self._limits
 
     def models(self) -> list[info_pb2.Model]:
-        """Those that are served, by name."""
+        """Returns all served models, sorted by name."""
         return list(self._ask("ListModels", info_pb2.ListModelsRequest()).models)
 
     def model(self, name: str) -> info_pb2.Model:
-        """One of them; "qwen" or "models/qwen"."""
+        """Returns one served model. Its name is "qwen" or "models/qwen"."""
         reply: info_pb2.GetModelResponse = self._ask("GetModel", info_pb2.GetModelRequest(name=model_name(name)))
         return reply.model
 
@@ -179,21 +183,23 @@ class Client:
         keep_bytes: int | None = None,
         prefix: session_pb2.PromptPrefix | None = None,
     ) -> Session:
-        """A new session, at zero or where a known prefix of its prompt ends.
+        """Creates a session. Its states are zero, or those of the longest prefix of its prompt that the server knows.
 
         Args:
-            model: name of a served model; where the server has one alone it may be left out.
-            operator: dimensions of a bare operator instead; with decay=DecayKind.DECAY_KIND_PER_CHANNEL its g has a K
-                axis.
-            session_id: 1 to 128 characters of [A-Za-z0-9._~-]; None: a random one.
-            affinity: sessions that are decoded in one call share one, so that they are on one node and device.
-            idle_ttl: seconds without a call after which the server ends it; None: the server's.
-            max_lifetime: seconds after which it ends, used or not; None: none.
-            keep_bytes: as the client's.
-            prefix: of its prompt (`prompt_prefix`); `Session.prefix_tokens` of it need not be computed.
+            model: name of a served model. You may omit it if the server serves only one.
+            operator: dimensions of a bare delta rule, instead of a model. With decay=DecayKind.DECAY_KIND_PER_CHANNEL,
+                the tensor g has a K axis.
+            session_id: 1 to 128 characters of [A-Za-z0-9._~-]. None: the client draws a random id.
+            affinity: key for routing. Give sessions that you decode in one call the same key, so that they are on one
+                node and one device.
+            idle_ttl: seconds without a call after which the server deletes the session. None: the server's default.
+            max_lifetime: seconds after which the server deletes the session, even if it is in use. None: no limit.
+            keep_bytes: as in `Client`, for this session. None: the client's value.
+            prefix: segments of the session's prompt, made by `prompt_prefix`. If the server knows some of them, the
+                session starts after these. You skip the first `Session.prefix_tokens` tokens of the prompt.
 
         Raises:
-            GdnError: MODEL_NOT_FOUND, SESSION_EXISTS, STATE_BUDGET_EXHAUSTED, QUOTA_EXCEEDED and others.
+            GdnError: for example MODEL_NOT_FOUND, SESSION_EXISTS, STATE_BUDGET_EXHAUSTED or QUOTA_EXCEEDED.
 
         """
         request = session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix)
@@ -208,18 +214,19 @@ class Client:
         return SessionState(session, self._retry, None, self._keep_bytes, memory=self.memory)
 
     def attach(self, name: str) -> Session:
-        """A session that is there, by its id or name; leaving its `with` block does not end it."""
+        """Opens an existing session, by its id or name. The end of its `with` block does not delete the session."""
         request = session_pb2.GetSessionRequest(name=session_name(name))
         session = self._ask("GetSession", request).session
         return Session(self, self._state_of(session), owned=False)
 
     def sessions(self, *, all: bool = False) -> Iterator[session_pb2.Session]:  # noqa: A002 - the API's word
-        """The caller's, by name; with `all`, for admins, everybody's, each with its `owner`.
+        """Iterates over the caller's sessions, sorted by name.
 
-        Pages are fetched as they are needed.
+        With `all`, an admin gets the sessions of every caller, each with its `owner`. The client fetches pages as the
+        iteration proceeds.
 
         Raises:
-            PermissionDeniedError: `all`, and the caller is no admin.
+            PermissionDeniedError: `all` is set, and the caller is not an admin.
 
         """
         token = ""
@@ -231,15 +238,15 @@ class Client:
                 return
 
     def batch(self, sessions: Iterable[Session]) -> Batch:
-        """Sessions to decode in one call."""
+        """Groups sessions, so that one call decodes all of them."""
         return Batch(self, sessions)
 
     def export_state(self, name: str, *, progress: bool = False) -> bytes:
-        """A session's states as a safetensors file.
+        """Returns a session's states as the bytes of a safetensors file.
 
         Args:
-            name: its id or name.
-            progress: show a bar; wants tqdm.
+            name: id or name of the session.
+            progress: show a progress bar. Needs tqdm.
 
         """
         request = session_pb2.ExportStateRequest(name=session_name(name))
@@ -257,18 +264,18 @@ class Client:
         affinity: str = "",
         progress: bool = False,
     ) -> Session:
-        """A new session from such a file.
+        """Creates a session from the bytes of a state file.
 
         Args:
-            file: of `export_state`, of any server.
-            model: the one that it was exported of; may be left out where one alone is served.
+            file: bytes that `export_state` returned, from this server or another.
+            model: name of the model that the file was exported from. You may omit it if the server serves only one.
             session_id: as in `session`.
             affinity: as in `session`.
-            progress: show a bar; wants tqdm.
+            progress: show a progress bar. Needs tqdm.
 
         Raises:
-            FailedPreconditionError: STATE_MISMATCH, it is another model's.
-            DataLossError: INVALID_STATE_FILE, it is damaged.
+            FailedPreconditionError: STATE_MISMATCH, the file belongs to another model.
+            DataLossError: INVALID_STATE_FILE, the file is damaged.
 
         """
         name = model_name(model) if model is not None else only_model(self.models())
@@ -278,71 +285,86 @@ class Client:
         return Session(self, self._state_of(reply.session), owned=True)
 
     def delete_session(self, name: str, *, subject: str = "") -> None:
-        """Ends a session by its id or name; for admins with `subject` that of another, as `Session.owner` tells it.
+        """Deletes a session, by its id or name.
+
+        An admin may delete another caller's session: `subject` is the owner, as `sessions(all=True)` lists it.
 
         Raises:
-            NotFoundError: there is none, or it is another's.
-            PermissionDeniedError: `subject`, and the caller is no admin.
+            NotFoundError: there is no such session, or it belongs to another caller.
+            PermissionDeniedError: `subject` is set, and the caller is not an admin.
 
         """
         with contextlib.nullcontext() if subject else self.known.ending(session_name(name)):
             self.connection.run(management.delete_session(name, subject, self._retry))
 
     def evict(self, name: str, *, tier: str = "host", subject: str = "") -> session_pb2.Session:
-        """Moves a session's states off the device now; its next step brings them back, with the same bits.
+        """Moves a session's states off the device now. Its next step brings them back, with the same bits.
 
         Args:
-            name: its id or name.
-            tier: the fastest that may have them: "host", "disk" or "redis".
+            name: id or name of the session.
+            tier: fastest tier that may receive the states, "host", "disk" or "redis".
             subject: as in `delete_session`.
 
         Returns:
-            The session, with its `tier`.
+            The session, with the `tier` that now holds its states.
 
         Raises:
-            FailedPreconditionError: NO_DURABLE_TIER, the server has no such tier nor a slower one.
+            FailedPreconditionError: NO_DURABLE_TIER, the server has neither this tier nor a slower one.
 
         """
         return self.connection.run(management.evict(name, subject, tier, self._retry))
 
     def prefetch(self, names: Iterable[str]) -> tuple[int, int]:
-        """A hint that these sessions are stepped soon: how many are on the device, and how many on their way there."""
+        """Hints that these sessions will be stepped soon.
+
+        Returns how many are on the device, and how many are being loaded.
+        """
         return self.connection.run(management.prefetch(names, self._retry))
 
     def call_tokens(self, x: Input) -> int:
-        """The most tokens of an input such as `x` that one prefill call takes: the longest segment of a prefix."""
+        """Returns the most tokens of an input like `x` that fit one prefill call.
+
+        A segment of a prefix may not be longer.
+        """
         return prefixes.call_tokens(x, self.limits)
 
     def drop_prefixes(self) -> int:
-        """All prefixes that are kept for the caller are gone, so many; sessions that began with one go on."""
+        """Deletes all prefixes that the server keeps for the caller, and returns their number.
+
+        Sessions that started from such a prefix are not affected.
+        """
         return self.connection.run(prefixes.drop_prefixes(self._retry))
 
     def metrics(self) -> str:
-        """What /metrics answers, in Prometheus' text form; for admins where callers have to log in."""
+        """Returns the server's metrics in Prometheus' text format.
+
+        If callers must log in, only admins may ask for it.
+        """
         return self.connection.run(management.metrics(self._retry))
 
     def drain(self, *, wait: bool = False, timeout: float | None = None) -> info_pb2.DrainProgress:
-        """Begins the server's end, as SIGTERM does; for admins. It cannot be called back.
+        """Starts the server's shutdown, as SIGTERM does. Only admins may do this, and it cannot be undone.
 
         Args:
-            wait: answer when all is done that the server does while it answers.
-            timeout: seconds; None: the client's.
+            wait: if true, return when accepted steps have ended and the sessions are durable. If false, return at once.
+            timeout: seconds. None: the client's timeout.
 
         Returns:
-            How far it is; `info().drain` tells later.
+            The progress of the shutdown. `info().drain` reports it later.
 
         Raises:
-            PermissionDeniedError: the caller is no admin.
+            PermissionDeniedError: the caller is not an admin.
 
         """
         return self.connection.run(management.drain(wait, timeout))
 
     def trace(self, *, keep: int | None = None, max_calls: int = 0) -> list[trace_pb2.CallTrace]:
-        """Where the time of the caller's last steps went, by stage.
+        """Returns the caller's last steps, each with the time that every stage took.
 
         Args:
-            keep: how many the server keeps from now on, of all callers; 0: none; None: as it is.
-            max_calls: the newest so many; 0: all that are kept.
+            keep: number of steps that the server records from now on, of all callers together. 0 records none, and None
+                leaves the number as it is.
+            max_calls: return at most this many steps, the newest. 0 returns all that are recorded.
 
         """
         return self.connection.run(management.trace(keep, max_calls, self._retry))
@@ -350,16 +372,19 @@ class Client:
     def watch_state(
         self, name: str, *, every_tokens: int = 0, every: float | None = None, epoch: int | None = None
     ) -> Iterator[StateSnapshot]:
-        """A session's states now, and again as it advances, for a warm standby; ends with the session.
+        """Yields a session's states now and again as it advances, for example for a warm standby.
+
+        The iteration ends with the session.
 
         Args:
-            name: its id or name.
-            every_tokens: a snapshot once a layer has seen so many tokens since the last; 0: not by tokens.
-            every: a snapshot after so many seconds in which the session has moved; None: not by time.
-            epoch: the session's; the watch ends where it is another. None: any. `Session.watch_state` knows it.
+            name: id or name of the session.
+            every_tokens: yield a snapshot when a layer has seen this many tokens since the last one. 0: ignore tokens.
+            every: yield a snapshot after this many seconds, if the session has advanced. None: ignore time.
+            epoch: the epoch that the session must have; the watch ends if the session is in another. None: any epoch.
+                `Session.watch_state` sets it.
 
         Raises:
-            NotFoundError: there is no such session any more.
+            NotFoundError: the session does not exist, or has ended.
             AbortedError: EPOCH_MISMATCH, the session has lost steps.
 
         """

@@ -1,6 +1,6 @@
-"""How a server is reached: addresses, TLS, tokens, and the calls themselves.
+"""The connection to a server: TLS, tokens and calls.
 
-Thread safety: all of it from any thread.
+Thread safety: any thread may use everything in here.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GdnService"]
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """Of one server.
+    """Options of a connection to one server.
 
     Attributes:
-        timeout: seconds of each call that says none.
-        connect_timeout: seconds in which a connection has to be made; one that is not made is an UnavailableError.
+        timeout: seconds for each call that has no timeout of its own.
+        connect_timeout: seconds that one attempt to connect may take. A failed attempt is an UnavailableError.
         token: sent as `authorization: Bearer TOKEN`.
-        token_file: a file with it instead, read anew for each call, so that a token can be replaced.
-        tls_ca: PEM file of who has signed the server's certificate; without it there is no TLS.
-        tls_cert: PEM file of the client's certificate, where the server asks for one.
-        tls_key: its key.
-        allow_insecure: send a token without TLS to another machine.
+        token_file: file that holds the token. It is read again for each call, so the token can be replaced.
+        tls_ca: PEM file of the authority that signed the server's certificate. Without it there is no TLS.
+        tls_cert: PEM file of the client's certificate, if the server asks for one.
+        tls_key: PEM file of the private key of `tls_cert`.
+        allow_insecure: send a token to another machine without TLS.
 
     """
 
@@ -56,7 +56,10 @@ class ConnectionOptions:
     connect_timeout: float = 10.0
 
     def check(self, target: str) -> None:
-        """Raises ValueError if they do not go together, or if the target is none; TypeError if it is no string."""
+        """Raises ValueError if options contradict each other or the target is invalid.
+
+        Raises TypeError if it is not a string.
+        """
         check_target(target)
         for name, seconds in (("timeout", self.timeout), ("connect_timeout", self.connect_timeout)):
             if not 0 < seconds < math.inf:
@@ -74,19 +77,19 @@ class ConnectionOptions:
             )
 
     def with_environment(self, environment: Mapping[str, str] = os.environ) -> ConnectionOptions:
-        """GDN_TOKEN_FILE, as gdnctl takes it, where no token is given."""
+        """Returns the options, with GDN_TOKEN_FILE as the token file if no token is given. gdnctl uses it too."""
         file = environment.get("GDN_TOKEN_FILE")
         return self if self.token or self.token_file or not file else replace(self, token_file=file)
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Of the channel; None: no TLS."""
+        """Returns the channel's credentials. None: no TLS."""
         if self.tls_ca is None:
             return None
         read = [None if path is None else read_file(path) for path in (self.tls_ca, self.tls_key, self.tls_cert)]
         return grpc.ssl_channel_credentials(*read)
 
     def metadata(self, affinity: str) -> list[tuple[str, str]]:
-        """Of one call."""
+        """Returns the metadata of one call."""
         entries = [("x-gdn-affinity", affinity)] if affinity else []
         token = self.token if self.token_file is None else read_file(self.token_file).decode("ascii").strip()
         if token:
@@ -95,32 +98,35 @@ class ConnectionOptions:
 
 
 def channel_options(options: ConnectionOptions) -> list[tuple[str, int]]:
-    """Arguments of a gRPC channel."""
+    """Returns the arguments of a gRPC channel."""
     return [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        # gRPC's name for the time that one try to connect may take; 20 s if it is not set.
+        # gRPC's name for the time that one attempt to connect may take. Its default is 20 s.
         ("grpc.min_reconnect_backoff_ms", max(1, round(1e3 * options.connect_timeout))),
     ]
 
 
 class Reach:
-    """Whether a server has ever answered at a target. Thread safety: any thread."""
+    """Remembers whether a server has ever answered at a target. Thread safety: any thread."""
 
     def __init__(self, target: str) -> None:
         self._target = target
         self._answered = False
 
     def answered(self) -> None:
-        """A reply has come."""
+        """Notes that a reply has arrived."""
         self._answered = True
 
     def error(self, error: Any) -> GdnError:
-        """The error of a call; NoServerError if nothing has answered this call or one before."""
+        """Converts the error of a call.
+
+        It becomes a NoServerError if no server has answered this call or an earlier one.
+        """
         told = from_rpc(error)
-        # An error that gRPC has made on this side brings no metadata along.
+        # An error that gRPC made in this process has no metadata.
         from_afar = bool(error.initial_metadata() or error.trailing_metadata())
         if told.code is grpc.StatusCode.UNAVAILABLE and not self._answered and not from_afar:
             return NoServerError(
@@ -132,13 +138,13 @@ class Reach:
 
 
 def method_types(name: str) -> tuple[str, Any]:
-    """Its path, and the class of its replies."""
+    """Returns the path of a method, and the class of its replies."""
     method = _SERVICE.methods_by_name[name]
     return f"/{_SERVICE.full_name}/{name}", message_factory.GetMessageClass(method.output_type)
 
 
 class MessageStream:
-    """A call that takes and gives messages. Thread safety: for one thread."""
+    """A call that sends and receives messages. Thread safety: for one thread."""
 
     def __init__(self, method: Callable[..., Any], metadata: list[tuple[str, str]], timeout: float) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -161,15 +167,15 @@ class MessageStream:
             self._watch = self._start_watch(left)
 
     def send(self, message: Any) -> None:
-        """Does not wait."""
+        """Sends a message, without waiting."""
         self._moved = time.monotonic()
         self._requests.put(message)
 
     def receive(self) -> Any:
-        """The next reply.
+        """Returns the next reply.
 
         Raises:
-            GdnError: the call is over.
+            GdnError: the call has ended.
 
         """
         try:
@@ -189,7 +195,7 @@ class MessageStream:
 
 
 class Connection:
-    """A channel to one server, and flows carried out over it."""
+    """A channel to one server, which runs flows."""
 
     def __init__(self, target: str, options: ConnectionOptions) -> None:
         options = options.with_environment()
@@ -205,7 +211,7 @@ class Connection:
         self._methods: dict[str, Callable[..., Any]] = {}
 
     def close(self) -> None:
-        """Ends the channel and every call on it."""
+        """Closes the channel and ends every call on it."""
         self._channel.close()
 
     def _method(self, name: str, kind: str) -> Callable[..., Any]:
@@ -220,10 +226,10 @@ class Connection:
         return self._methods[name]
 
     def call(self, rpc: Rpc) -> Any:
-        """The reply.
+        """Returns the reply.
 
         Raises:
-            GdnError: the server's, or of the connection.
+            GdnError: an error of the server, or of the connection.
 
         """
         timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
@@ -239,7 +245,7 @@ class Connection:
     def stream(
         self, name: str, kind: str, request: Any, timeout: float | None = None, affinity: str = ""
     ) -> Iterator[Any]:
-        """The replies of a call that streams."""
+        """Yields the replies of a streaming call."""
         metadata = self._options.metadata(affinity or route_of(request))
         call = self._method(name, kind)(request, timeout=timeout, metadata=metadata)
         try:
@@ -250,22 +256,22 @@ class Connection:
             call.cancel()
 
     def open_stream(self, name: str, affinity: str, timeout: float | None) -> MessageStream:
-        """A call in both directions; `timeout` seconds without a message end it."""
+        """Opens a call in both directions. It ends after `timeout` seconds without a message."""
         seconds = self._options.timeout if timeout is None else timeout
         return MessageStream(self._method(name, "stream_stream"), self._options.metadata(affinity), seconds)
 
     def send_all(self, name: str, requests: Iterator[Any], timeout: float | None = None) -> Any:
-        """The reply to a call that takes a stream."""
+        """Sends a stream of requests, and returns the reply."""
         try:
             return self._method(name, "stream_unary")(requests, timeout=timeout, metadata=self._options.metadata(""))
         except grpc.RpcError as error:
             raise self.reach.error(error) from None
 
     def share(self, size: int) -> Region:
-        """A region of shared memory; it lives until it is ended.
+        """Returns a region of shared memory, which exists until it is ended.
 
         Raises:
-            GdnError: there is none to be had.
+            GdnError: the server shares no memory, or has none left.
 
         """
         request = shared_memory_pb2.ShareMemoryRequest(bytes=size)
@@ -286,12 +292,12 @@ class Connection:
             too_late.cancel()
 
     def download(self, wanted: Download) -> None:
-        """Gives each reply to `wanted.take`."""
+        """Passes each reply to `wanted.take`."""
         for piece in self.stream(wanted.method, "unary_stream", wanted.request, affinity=wanted.route):
             wanted.take(piece)
 
     def watch(self, request: Any, affinity: str = "") -> Iterator[StateSnapshot]:
-        """The snapshots, each once it is whole."""
+        """Yields each snapshot when it is complete."""
         snapshots = Snapshots()
         for piece in self.stream("WatchState", "unary_stream", request, affinity=affinity):
             if (whole := snapshots.add(piece)) is not None:
@@ -312,7 +318,7 @@ class Connection:
         return time.sleep(wanted.seconds)
 
     def run(self, flow: Flow[T]) -> T:
-        """Carries a flow out on this thread."""
+        """Runs a flow on this thread."""
         answer: Any = None
         error: Exception | None = None
         with contextlib.closing(flow):
@@ -324,5 +330,5 @@ class Connection:
                 answer, error = None, None
                 try:
                     answer = self._do(wanted)
-                except Exception as raised:  # the flow's to handle
+                except Exception as raised:  # the flow handles it
                     error = raised

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions: one class a gRPC code, the server's reason and what belongs to it.
+"""Errors as exceptions: one class for each gRPC code, with the server's reason and its details.
 
     try:
         session.decode(layer, x)
@@ -6,7 +6,7 @@
     except gdn_client.GdnError as error:
         print(error.reason, error.metadata, error.retry_after)
 
-The reasons, with what to do about each, are in docs/reference/errors.md of the server's repository.
+docs/reference/errors.md of the server's repository lists the reasons, and what to do about each.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _DETAILS_KEY = "grpc-status-details-bin"
 
 
 class GdnError(Exception):
-    """An answer of the server, or of the connection to it, that is not OK.
+    """A call has failed, because the server answered with an error or the connection broke.
 
     Attributes:
         code: the gRPC code.
-        message: the server's words: what was wrong, what was expected, what to do.
-        reason: of the server's list of reasons, such as "TOKEN_COUNT_MISMATCH"; "" where the connection failed.
-        metadata: what belongs to the reason: names, counts, limits.
-        retry_after: seconds after which the call may find what it needs; None where the server does not say.
+        message: text for people, which says what was wrong, what was expected and what to do.
+        reason: one of the server's reasons, such as "TOKEN_COUNT_MISMATCH". "" if the connection failed.
+        metadata: details of the reason, such as names, counts and limits.
+        retry_after: seconds after which the call may succeed. None if the server does not say.
 
     """
 
@@ -60,43 +60,43 @@ class GdnError(Exception):
 
 
 class InvalidArgumentError(GdnError):
-    """The request is wrong, and would be again."""
+    """The request is wrong. The same request will fail again."""
 
     default_code = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class NotFoundError(GdnError):
-    """There is no such session, model, checkpoint or region; or it is another subject's."""
+    """There is no such session, model, checkpoint or region, or it belongs to another caller."""
 
     default_code = grpc.StatusCode.NOT_FOUND
 
 
 class AlreadyExistsError(GdnError):
-    """A session of that id is there, made by another request."""
+    """Another request has already created a session with this id."""
 
     default_code = grpc.StatusCode.ALREADY_EXISTS
 
 
 class FailedPreconditionError(GdnError):
-    """The session or the server is not as the call wants it."""
+    """The session or the server is not in the state that the call needs."""
 
     default_code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class AbortedError(GdnError):
-    """The session is at another token or epoch, or busy."""
+    """The session is at another token count or epoch, or is busy."""
 
     default_code = grpc.StatusCode.ABORTED
 
 
 class OutOfRangeError(GdnError):
-    """A count is at its end."""
+    """A count has reached its maximum."""
 
     default_code = grpc.StatusCode.OUT_OF_RANGE
 
 
 class ResourceExhaustedError(GdnError):
-    """There is no room for it, or the caller may have no more."""
+    """The server has no room, or the caller has reached a quota."""
 
     default_code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -108,57 +108,57 @@ class UnauthenticatedError(GdnError):
 
 
 class PermissionDeniedError(GdnError):
-    """The caller has no role that allows the call."""
+    """The caller lacks the role that the call needs."""
 
     default_code = grpc.StatusCode.PERMISSION_DENIED
 
 
 class UnavailableError(GdnError):
-    """No server answers, or it is ending, or its device or a tier has failed."""
+    """No server answers, the server is shutting down, or a device or tier of the server has failed."""
 
     default_code = grpc.StatusCode.UNAVAILABLE
 
 
 class NoServerError(UnavailableError):
-    """The client has not reached a server at its target since it was made.
+    """No server has answered at the target since the client was made.
 
-    It is raised by the first call, and is tried again for `Retry.connect` seconds alone. Once a server has answered, a
-    connection that fails is an UnavailableError, and is tried again for `Retry.overall` seconds.
+    The first call raises this error. The client retries it only for `Retry.connect` seconds. After a server has
+    answered once, a failed connection is an UnavailableError, and the client retries it for `Retry.overall` seconds.
     """
 
 
 class DeadlineExceededError(GdnError, TimeoutError):
-    """The time for the call is over."""
+    """The time for the call has passed."""
 
     default_code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class DataLossError(GdnError):
-    """A state is damaged, or older than what was promised."""
+    """A state is damaged, or older than the server had promised."""
 
     default_code = grpc.StatusCode.DATA_LOSS
 
 
 class UnimplementedError(GdnError):
-    """The server does not offer it."""
+    """The server does not offer this."""
 
     default_code = grpc.StatusCode.UNIMPLEMENTED
 
 
 class CancelledError(GdnError):
-    """The call was given up."""
+    """The call was cancelled."""
 
     default_code = grpc.StatusCode.CANCELLED
 
 
 class InternalError(GdnError):
-    """A fault of the server, or of what is in between."""
+    """A fault in the server, or in the network between client and server."""
 
     default_code = grpc.StatusCode.INTERNAL
 
 
 class SessionLostError(GdnError):
-    """The server has lost tokens of a session, and the inputs to bring them back are not kept."""
+    """The server has lost tokens of a session, and the client has not kept the inputs to replay them."""
 
     default_code = grpc.StatusCode.DATA_LOSS
 
@@ -170,7 +170,7 @@ _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.Statu
 
 
 def from_status(status: status_pb2.Status) -> GdnError:
-    """The error that a row or a stream's message carries; `status.code` is not 0."""
+    """Converts the status of a row or of a stream message to an error. `status.code` must not be 0."""
     code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
     reason, metadata, retry_after = "", {}, None
     for detail in status.details:
@@ -184,7 +184,7 @@ def from_status(status: status_pb2.Status) -> GdnError:
 
 
 def from_rpc(error: grpc.RpcError) -> GdnError:
-    """What gRPC has raised, with the details that the server has sent along."""
+    """Converts an error of gRPC, with the details that the server sent, to a GdnError."""
     code, message = error.code(), error.details() or ""
     trailing: Any = error.trailing_metadata() or ()
     for key, value in trailing:

@@ -1,4 +1,4 @@
-"""Files whose paths a user gave: read and written without hanging, and nothing replaced that is not a regular file.
+"""Files that a user names. They are read and written without hanging, and only regular files are ever replaced.
 
 Thread safety: free functions.
 """
@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-WAIT_FOR_OTHER_END = 10.0  # seconds: a shell starts both ends of a pipe within this
-STALLED = 60.0  # seconds in which a pipe's reader takes nothing: it has stopped
-_PART = 1 << 16  # bytes, what a Linux pipe holds
+WAIT_FOR_OTHER_END = 10.0  # seconds; a shell starts both ends of a pipe within this time
+STALLED = 60.0  # seconds in which a pipe's reader takes nothing, after which it counts as stopped
+_PART = 1 << 16  # bytes, the capacity of a Linux pipe
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """The whole contents of a file, or of a pipe such as a shell's <(command).
+    """Returns the whole contents of a file, or of a pipe such as a shell's <(command).
 
     Raises:
-        OSError: there is no such file, it is a folder or a device, or nothing comes through the pipe for 10 s.
+        OSError: the file does not exist, or is a folder or a device, or nothing comes through the pipe for 10 s.
 
     """
 
@@ -48,7 +48,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
                 select.select([file], [], [], 0.1)
             elif parts:
                 return b"".join(parts)
-            else:  # a pipe that no writer has opened yet reads as ended
+            else:  # a pipe without a writer so far reads as ended
                 time.sleep(0.02)
     raise TimeoutError(
         errno.ETIMEDOUT, f"nothing has come through this pipe for {WAIT_FOR_OTHER_END:.0f} s", os.fspath(path)
@@ -56,7 +56,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def _open_through(path: Path) -> int:
-    """Opens a pipe or a device for writing; never makes or truncates anything."""
+    """Opens a pipe or a device for writing. Never creates or truncates anything."""
     deadline = time.monotonic() + WAIT_FOR_OTHER_END
     while True:
         try:
@@ -85,14 +85,14 @@ def _write_through(handle: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def output_file(path: str | os.PathLike[str]) -> Iterator[Callable[[bytes], None]]:
-    """Gives a function that writes. Enter it before the work whose result it takes.
+    """Yields a function that writes. Enter the block before the work that produces the data.
 
-    A regular file appears under its name, or is replaced, when the block ends without an error. A symbolic link to one
-    stays. A device or a pipe is written through.
+    A regular file appears, or is replaced, when the block ends without an error. If the path is a symbolic link to a
+    regular file, the link stays. A device or a pipe is written directly.
 
     Raises:
-        OSError: the path cannot be written: a folder, a symbolic link to nothing, no permission, a pipe that nobody
-            opens for reading within 10 s.
+        OSError: the path cannot be written. It is a folder, a symbolic link to nothing, not permitted, or a pipe that
+            nobody opens for reading within 10 s.
 
     """
     target = Path(path)
@@ -116,7 +116,7 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[Callable[[bytes], None
     target = target.resolve()
     if mode is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    partial = target.with_name(f".gdn-{secrets.token_hex(8)}.partial")  # short: it fits where the file's own name does
+    partial = target.with_name(f".gdn-{secrets.token_hex(8)}.partial")  # short, so it fits if the own name fits
     try:
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""Calls and waits as values, so that what a session does is written once for threads and for asyncio.
+"""Calls and waits as values, so that a session's logic is written once for threads and for asyncio.
 
-A *flow* is a generator that yields what it wants done (an Rpc, a Download, a Watch, a Sleep, an OpenRegion), is sent
-the reply or thrown the GdnError, and returns its result. `Connection.run` and its asyncio twin carry flows out.
+A *flow* is a generator that yields requests (an Rpc, a Download, a Watch, a Sleep or an OpenRegion). The code that runs
+a flow sends each reply back into it, or throws the GdnError into it. The flow's return value is its result.
+`Connection.run` and its asyncio twin run flows.
 Thread safety: a flow is for one thread at a time.
 """
 
@@ -36,7 +37,7 @@ class Rpc:
 
 
 def route_of(request: Message) -> str:
-    """The id of the first session that a request names, as servers take it for a session without an affinity."""
+    """Returns the id of the first session that a request names. Servers use it for sessions without an affinity."""
     for where in ("acceptances", "sessions", "names", "session", "name"):
         named = getattr(request, where, "")
         if not isinstance(named, str):
@@ -56,14 +57,14 @@ class Sleep:
 
 @dataclass(frozen=True)
 class OpenRegion:
-    """Memory that the server shares; the answer is a `shared_memory.Region`."""
+    """A request for memory that the server shares. The answer is a `shared_memory.Region`."""
 
     bytes: int
 
 
 @dataclass(frozen=True)
 class Download:
-    """A call whose replies come in a stream; each is given to `take`, and there is no answer."""
+    """A call whose replies form a stream. Each reply is passed to `take`, and the flow gets no answer."""
 
     method: str
     request: Message
@@ -78,7 +79,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Watch:
-    """A watch of a session's states; the answer is its first snapshot and an iterator of the others."""
+    """A watch of a session's states. The answer is the first snapshot and an iterator of the others."""
 
     request: Message
     affinity: str = ""
@@ -90,17 +91,18 @@ Flow: TypeAlias = Generator[Wanted, Any, T]
 
 @dataclass(frozen=True)
 class Retry:
-    """How long and how often a call is tried again that has failed for a reason that may pass.
+    """How long and how often a call is retried after an error that may be temporary.
 
-    Only calls that are exact are: each carries a request id, and the server answers a repeated one from its memory.
+    The client retries only calls that are safe to repeat. Each carries a request id, and the server answers a repeated
+    call with the stored reply.
 
     Attributes:
-        overall: seconds after which no further try begins; 0: one try. A call ends within this time and the `timeout`
-            of one try.
-        first: seconds before the second try; each wait is twice the one before, at most `longest`.
-        longest: seconds.
-        connect: as `overall`, while no server has answered the client yet. 0: a target at which nothing listens is an
-            error at once (NoServerError). Give some seconds if the server is started beside the client.
+        overall: seconds after which no further try begins. 0 means one try. A call ends within this time plus the
+            `timeout` of one try.
+        first: seconds before the second try. Each later wait is twice as long, up to `longest`.
+        longest: most seconds between two tries.
+        connect: as `overall`, until a server has answered the client for the first time. With 0, a target without a
+            server is an error at once (NoServerError). Set some seconds if you start the server beside the client.
 
     """
 
@@ -119,11 +121,11 @@ class Backoff:
     next_wait: float = 0.0
 
     def wait(self, error: GdnError) -> Sleep:
-        """What to do before the next try.
+        """Returns the wait before the next try.
 
         Raises:
-            GdnError: `error`, if no time is left for one; DeadlineExceededError if the session has to be brought back
-                first, for `error` would say that the call is of no use.
+            GdnError: `error` itself, if no time is left for another try. If the session must be restored first, this is
+                a DeadlineExceededError instead, because `error` would wrongly say that the call cannot succeed.
 
         """
         base = self.next_wait or self.retry.first
@@ -143,7 +145,7 @@ class Backoff:
 
 
 def worth_another_try(error: GdnError) -> bool:
-    """Whether the same call may find another answer a little later."""
+    """Whether the same call may succeed a little later."""
     if isinstance(error, SessionLostError):
         return False
     match error.code.name:
@@ -160,7 +162,7 @@ def worth_another_try(error: GdnError) -> bool:
 
 
 def exact(rpc: Rpc, retry: Retry) -> Flow[Any]:
-    """The reply to a call that may be repeated: it is idempotent, or has a request id."""
+    """Returns the reply to a call that is safe to repeat, because it is idempotent or has a request id."""
     backoff = Backoff(retry)
     while True:
         try:

@@ -1,16 +1,16 @@
-"""Steps that are taken while the caller does something else: futures for threads.
+"""Steps that run while the caller does something else: futures for threads.
 
-    first = front.decode_future(layer, x)      # two batches of different sessions: both are under way at once
+    first = front.decode_future(layer, x)      # two batches of different sessions: both are in flight at once
     second = back.decode_future(layer, y)
     attention(first.result())
 
-Order: what is asked of one session is done in the order in which it was asked, futures and plain calls alike; different
-sessions do not wait for each other. A step that fails takes those behind it along, so that no token is left out: they
-raise AbortedError (PREVIOUS_SEGMENT_FAILED) and were not taken, until every failed future has been looked at by
-`result` or `exception`; a plain call is refused once, and clears the way. Cancelling works until a step begins.
-Exactness is that of plain calls: every step is taken once, and outputs are the same bits.
-Inputs are read when a step begins: leave them as they are until its future is done.
-Thread safety: of one session, ask from one thread at a time.
+Order: calls on one session, futures and plain calls alike, run in the order in which they were made. Different sessions
+do not wait for each other. If a step fails, the steps behind it are not applied, so that no token is left out. They
+raise AbortedError (PREVIOUS_SEGMENT_FAILED) until `result` or `exception` of every failed future was called. A plain
+call is refused only once, and clears the failure. A future can be cancelled until its step begins.
+Exactness: as in plain calls, every step is applied once, and outputs have the same bits. Inputs are read when a step
+begins. Do not change them until its future is done.
+Thread safety: make all calls on one session from one thread at a time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ THREADS = 32
 
 
 class StepFuture(Future[T]):
-    """Of a step; knows whether its end has been looked at."""
+    """The future of a step. It knows whether its result was looked at."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen = False
-        self.over = threading.Event()  # nothing of it or before it is under way; a cancelled one may be done earlier
+        self.over = threading.Event()  # set when it and all steps before it have ended; a cancelled one is done earlier
         self.next: list[Callable[[], None]] = []
 
     def result(self, timeout: float | None = None) -> T:
@@ -49,7 +49,7 @@ class StepFuture(Future[T]):
             self.seen = self.done()
 
     def stands(self) -> bool:
-        """Whether steps behind it may be taken, now that it is over."""
+        """Whether later steps may be applied, now that this one has ended."""
         if self.cancelled():
             return self.seen
         return self.seen or super().exception() is None
@@ -65,10 +65,10 @@ def _refusal(states: Iterable[SessionState]) -> AbortedError:
 
 
 def settle(states: Iterable[SessionState]) -> None:
-    """Waits for what has been asked of the sessions before.
+    """Waits for all earlier futures of the sessions.
 
     Raises:
-        AbortedError: some of it has failed, and nobody has looked.
+        AbortedError: one of them has failed, and nobody has looked at its result.
 
     """
     for state in states:
@@ -82,7 +82,7 @@ def settle(states: Iterable[SessionState]) -> None:
 
 
 class Futures:
-    """The threads of one client that take its futures' steps."""
+    """The threads of one client that run its futures' steps."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class Futures:
         self._open: set[StepFuture[Any]] = set()
 
     def start(self, states: Sequence[SessionState], work: Callable[[], T]) -> StepFuture[T]:
-        """`work`, once all that was asked of the sessions before is done."""
+        """Runs `work` after everything that was asked of the sessions before."""
         future: StepFuture[T] = StepFuture()
         before = list({id(state.last): state.last for state in states if state.last is not None}.values())
         for state in states:
@@ -117,7 +117,7 @@ class Futures:
         return future
 
     def close(self) -> None:
-        """Waits for all that was asked for."""
+        """Waits for everything that was asked for."""
         while True:
             with self._lock:
                 still_open = list(self._open)
@@ -128,7 +128,7 @@ class Futures:
         with self._lock:
             threads, self._threads = self._threads, None
         if threads is not None:
-            threads.shutdown(wait=False)  # what is left are callbacks, one of which may have come here
+            threads.shutdown(wait=False)  # only callbacks are left; this may be called from one
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -151,7 +151,7 @@ class Futures:
             result = work() if begins else None
         except BaseException as error:
             failure = error
-        # First the way is free: what the caller has hung on the future may ask the session for more.
+        # Frees the way first, because the future's callbacks may make new calls on the session.
         with self._lock:
             self._open.discard(future)
             future.over.set()

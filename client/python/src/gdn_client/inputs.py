@@ -1,4 +1,4 @@
-"""What a step may bring: a layer's hidden states, what comes after its projections, or the delta rule's operands.
+"""Inputs of a step: a layer's hidden states, the outputs of its projections, or the operands of the delta rule.
 
 Dimensions: D hidden size, H key heads, HV value heads, K key dim, V value dim, C = 2 H K + HV V. A leading `..` is
 `[T]` in a prefill, and `[B, T]` in a decode of B sessions.
@@ -15,13 +15,16 @@ from gdn_client.tensors import Array
 
 @dataclass(frozen=True, eq=False)
 class Projected:
-    """A layer without its projections; the output is the gated norm's, `[.., HV * V]`.
+    """Inputs of a layer without its projections. The output is that of the gated norm, `[.., HV * V]`.
+
+    H is the number of key heads, HV of value heads, K the key dim, V the value dim, and C = 2 H K + HV V. A leading
+    `..` is `[T]` in a prefill, and `[B, T]` in a decode of B sessions.
 
     Attributes:
-        mixed_qkv: `[.., C]`, before the convolution.
+        mixed_qkv: `[.., C]`, q, k and v before the convolution.
         z: `[.., HV * V]`, the output gate.
         b: `[.., HV]`, before the sigmoid.
-        a: `[.., HV]`, or `[.., HV * K]` where decays are by channel; before the decay's gate.
+        a: `[.., HV]`, or `[.., HV * K]` for a decay per channel. The values before the decay's gate.
 
     """
 
@@ -33,17 +36,20 @@ class Projected:
 
 @dataclass(frozen=True, eq=False)
 class DeltaRule:
-    """The gated delta rule alone; the output is `[.., HV, V]`.
+    """Inputs of the gated delta rule without the rest of the layer. The output is `[.., HV, V]`.
+
+    H is the number of key heads, HV of value heads, K the key dim and V the value dim. A leading `..` is `[T]` in a
+    prefill, and `[B, T]` in a decode of B sessions.
 
     Attributes:
         q: `[.., H, K]`.
         k: `[.., H, K]`.
         v: `[.., HV, V]`.
-        g: `[.., HV]`, or `[.., HV, K]` where decays are by channel: log decay, at most 0.
-        beta: `[.., HV]`, write strength in [0, 1], or to 2 with `allow_beta_to_two`.
-        scale: multiplies q; None: K ** -0.5.
+        g: log decay, at most 0. `[.., HV]`, or `[.., HV, K]` for a decay per channel.
+        beta: `[.., HV]`, write strength in [0, 1], or in [0, 2] with `allow_beta_to_two`.
+        scale: factor of q. None: K ** -0.5.
         use_qk_l2norm: normalise q and k per head first.
-        allow_beta_to_two: take negative eigenvalues.
+        allow_beta_to_two: accept beta up to 2, which allows negative eigenvalues.
 
     """
 
@@ -63,14 +69,14 @@ TENSOR_NAMES = {Projected: ("mixed_qkv", "z", "b", "a"), DeltaRule: ("q", "k", "
 
 
 def tensors_of(given: Input) -> dict[str, Array]:
-    """By the API's names."""
+    """Returns the input's tensors, by their names in the API."""
     if isinstance(given, Projected | DeltaRule):
         return {name: getattr(given, name) for name in TENSOR_NAMES[type(given)]}
     return {"hidden_states": given}
 
 
 def map_tensors(given: Input, change: Callable[[Array], Array]) -> Input:
-    """The same with each tensor changed."""
+    """Returns the input with `change` applied to each tensor."""
     if isinstance(given, Projected | DeltaRule):
         changed: dict[str, Any] = {name: change(getattr(given, name)) for name in TENSOR_NAMES[type(given)]}
         return replace(given, **changed)

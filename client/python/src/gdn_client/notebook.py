@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; everything in it is escaped."""
+    """Returns an HTML table. All its text is escaped."""
 
     def cells(tag: str, values: Sequence[object]) -> str:
         return "".join(f"<{tag}>{html.escape(str(value))}</{tag}>" for value in values)
@@ -21,7 +21,7 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def size(count: int) -> str:
-    """Bytes for people: "1.5 MiB"."""
+    """Formats a number of bytes for people, such as "1.5 MiB"."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

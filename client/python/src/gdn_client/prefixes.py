@@ -1,4 +1,4 @@
-"""Prompts cut into segments, so that sessions of prompts that begin alike begin where the known part ends.
+"""Prompts cut into segments, so that a session can start after the part of its prompt that the server knows.
 
     prompt = gdn_client.prompt_prefix(token_ids, 512)
     with client.session(model="qwen", prefix=prompt) as session:
@@ -27,14 +27,15 @@ __all__ = ["call_tokens", "drop_prefixes", "first_segments", "keep_prefix", "pro
 def prompt_prefix(
     token_ids: Sequence[int], segment_tokens: int, *, context: str | bytes = b""
 ) -> session_pb2.PromptPrefix:
-    """The segments of a prompt, each one prefill of every layer.
+    """Cuts a prompt into segments. Each segment is one prefill of every layer.
 
     Args:
-        token_ids: of the whole prompt. Its last token is in no segment: its outputs are wanted, so it is computed.
-        segment_tokens: of each segment; what is left of the prompt is in none. No more than one call takes
-            (`Client.call_tokens`), since a prefill that is sent in several calls has other bits.
-        context: whatever else of the caller's the layers' inputs follow from, such as weights of its other layers, an
-            adapter, or the dtype of what it sends.
+        token_ids: ids of the whole prompt. Its last token is in no segment, because its output is needed and so it is
+            always computed.
+        segment_tokens: tokens of each segment. The rest of the prompt is in no segment. A segment must fit one call
+            (`Client.call_tokens`), because a prefill that is split over several calls has other bits.
+        context: everything else of the caller that the layers' inputs depend on. Examples are the weights of its other
+            layers, an adapter, or the dtype that it sends.
 
     Raises:
         ValueError: `segment_tokens` is below 1.
@@ -52,7 +53,7 @@ def prompt_prefix(
 
 
 def first_segments(prefix: session_pb2.PromptPrefix, tokens: int) -> session_pb2.PromptPrefix:
-    """Those of its segments that end at `tokens` or before."""
+    """Returns the segments of a prefix that end at `tokens` or before."""
     first = session_pb2.PromptPrefix(input_kind=prefix.input_kind)
     end = 0
     for segment in prefix.segments:
@@ -64,18 +65,18 @@ def first_segments(prefix: session_pb2.PromptPrefix, tokens: int) -> session_pb2
 
 
 def call_tokens(x: Input, limits: info_pb2.Limits) -> int:
-    """The most tokens of such an input that one prefill call takes."""
+    """Returns the most tokens of such an input that fit one prefill call."""
     return tokens_a_call(x, limits.max_message_bytes, limits.max_stored_reply_bytes)
 
 
 def keep_prefix(state: SessionState, prefix: session_pb2.PromptPrefix, tokens: int | None) -> Flow[bool]:
-    """The session's states are kept as those of the prefix, or of its first tokens."""
+    """Keeps the session's states as those of the prefix, or of its first `tokens` tokens."""
     kept = prefix if tokens is None else first_segments(prefix, tokens)
     return (yield from state_calls.keep_prefix(state, kept))
 
 
 def drop_prefixes(retry: Retry) -> Flow[int]:
-    """All of the caller's are gone."""
+    """Deletes all prefixes of the caller, and returns their number."""
     reply: prefix_pb2.DropPrefixesResponse = yield from exact(
         Rpc("DropPrefixes", prefix_pb2.DropPrefixesRequest()), retry
     )

@@ -1,4 +1,4 @@
-"""Bars for what takes long, where tqdm is installed and the caller asks for one.
+"""Progress bars for long calls. They need tqdm, and are shown only if the caller asks.
 
 Thread safety: a bar is for one thread at a time.
 """
@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-Told: TypeAlias = Callable[[int], None]  # so much more is done
+Told: TypeAlias = Callable[[int], None]  # called with the amount that was done since the last call
 
 
 def _tqdm() -> Any:
@@ -22,10 +22,10 @@ def _tqdm() -> Any:
 
 @contextlib.contextmanager
 def bar(wanted: bool, what: str, unit: str, total: int | None = None) -> Iterator[Told]:
-    """Shows how much is done of `total`; bytes are told in multiples of 1024.
+    """Shows how much of `total` is done. Bytes are shown in units of 1024.
 
     Raises:
-        ImportError: `wanted`, and tqdm is not installed.
+        ImportError: `wanted` is set, and tqdm is not installed.
 
     """
     if not wanted:

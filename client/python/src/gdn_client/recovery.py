@@ -1,12 +1,12 @@
-"""The server's session brought back to where this side believes it to be.
+"""Brings the server's session back to the point where the client believes it to be.
 
-The server counts each layer's tokens and the times that it has lost some (the epoch). If it is behind, the steps that
-it has lost are sent again from here, in their order and with their bounds: the state is then the same to the bit, if
-the server computes as the one before did (`numerics_id`). If it is ahead by a step whose output nobody has, the session
-goes back to its durable copy, or is made anew, and takes the kept steps again. Nothing is deleted before it is known
-that all that the new session needs is here.
-C++'s DurableSession is the same machine (client/cpp/durable_recovery.cc).
-Thread safety: for one thread at a time, as a SessionState is.
+The server counts each layer's tokens, and how often it has lost some of them (the epoch). If the server is behind, the
+client sends the lost steps again, in order and with their original call boundaries. The state then has the same bits,
+if the server computes as the one before did (`numerics_id`). If the server is ahead by a step whose output is lost, the
+session goes back to its durable copy, or is recreated, and the kept steps are applied again. The client deletes a
+session only if it has everything that a new one needs. The C++ class DurableSession works in the same way
+(client/cpp/durable_recovery.cc).
+Thread safety: as for a SessionState, one thread at a time.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from gdn_client.steps import KeptStep
 STATE_IS_GONE = {"STATE_ROLLED_BACK", "STATE_LOST"}
 _NO_COPY = {"CHECKPOINT_NOT_FOUND", "NO_DURABLE_TIER", "STATE_LOST"}
 _DRAFT_IS_GONE = {"REPLY_DROPPED", "DRAFT_PENDING"}
-# The request id is looked at first: where it is the count that is refused, the server has forgotten the id.
+# The server looks at the request id first. If it refuses the count instead, it has forgotten the id.
 _REPLY_IS_GONE = {"REPLY_DROPPED", "TOKEN_COUNT_MISMATCH"}
 
 
 def recover(state: SessionState) -> Flow[bool]:
-    """Brings it to where this side believes it to be, or to where the call in flight has taken it.
+    """Brings the session to where the client believes it to be, or to where the call in flight has taken it.
 
-    One try, which goes on where the last one broke.
+    This is one try. It continues where the last one broke off.
 
     Returns:
-        Whether the server's session, its epoch or the id of the call in flight is another now. If not, the server
-        refuses again what it has refused before.
+        Whether the server's session, its epoch or the id of the call in flight has changed. If not, the server will
+        refuse again what it has refused before.
 
     Raises:
-        SessionLostError: the inputs that would be needed are not kept. Nothing was deleted.
-        GdnError: the server's.
+        SessionLostError: the client has not kept the inputs that it needs. Nothing was deleted.
+        GdnError: the server has refused a call.
 
     """
     call = state.in_flight
     before = state.epoch, None if call is None else call.request_id.value
     session, anew = yield from _find(state)
-    # Inside a replay the counts are behind by themselves, and only a new epoch tells of another loss.
+    # During a replay the counts are always behind. Only a new epoch shows another loss.
     if anew or session.epoch != state.epoch or not (state.needs_replay or _is_where_expected(state, session)):
         state.needs_replay = True
     state.epoch = session.epoch
     if _must_go_back(state, session):
         state.needs_replay = True
         session = yield from _go_back(state, session)
-    if call is not None and call.draft and call.refusal in _DRAFT_IS_GONE:  # no part of the state yet: it is dropped
+    if call is not None and call.draft and call.refusal in _DRAFT_IS_GONE:  # not yet part of the state: dropped
         state.needs_replay = True
         call.refusal = ""
     if call is not None and call.layer is not None and call.tokens == 0 and call.refusal == "REPLY_DROPPED":
-        call.request_id.value = new_id()  # a step without tokens can be taken again as it is
+        call.request_id.value = new_id()  # a step without tokens can simply be repeated
     if state.given_up is not None and state.given_up.layer is None and (call is None or not call.sent):
         state.needs_replay = True  # an acceptance that may still be on its way finds no draft
     if state.needs_replay:
-        # A stored reply tells of a draft that is dropped below, or of an acceptance before it: these begin anew. A step
-        # keeps its id, for the server may have applied it, saved it and lost only the reply.
+        # A stored reply may describe a draft that is dropped below, or an acceptance before it, so these calls get a
+        # new id. A step keeps its id, because the server may have applied and saved it, and lost only the reply.
         if call is not None and (call.draft or call.layer is None):
             call.request_id.value = new_id()
         _check_drafts_are_known(state, session)
@@ -74,7 +74,7 @@ def recover(state: SessionState) -> Flow[bool]:
 
 
 def _find(state: SessionState) -> Flow[tuple[session_pb2.Session, bool]]:
-    """The session, and whether it was made anew."""
+    """Returns the session, and whether it was recreated."""
     try:
         found: session_pb2.GetSessionResponse = yield state.rpc(
             "GetSession", session_pb2.GetSessionRequest(name=state.name)
@@ -85,7 +85,7 @@ def _find(state: SessionState) -> Flow[tuple[session_pb2.Session, bool]]:
         session, anew = (yield from _make_anew(state)), True
     else:
         session, anew = found.session, False
-        # With another epoch it has been brought back already, and that reply was lost.
+        # With another epoch the session is back already, and only that reply was lost.
         if state.rolled_back and session.epoch == state.epoch:
             session, anew = yield from _go_on_from_store(state, session)
     state.rolled_back = False
@@ -93,7 +93,7 @@ def _find(state: SessionState) -> Flow[tuple[session_pb2.Session, bool]]:
 
 
 def _go_on_from_store(state: SessionState, found: session_pb2.Session) -> Flow[tuple[session_pb2.Session, bool]]:
-    """The session at its newest checkpoint, under a new epoch; or made anew, if the server has no copy of it."""
+    """Restores the newest checkpoint under a new epoch. Recreates the session if the server has no copy of it."""
     request = state_pb2.RestoreCheckpointRequest(name=state.name, session_epoch=found.epoch)
     try:
         restored: state_pb2.RestoreCheckpointResponse = yield state.rpc("RestoreCheckpoint", request)
@@ -106,7 +106,7 @@ def _go_on_from_store(state: SessionState, found: session_pb2.Session) -> Flow[t
 
 
 def _begin_anew(state: SessionState, why: str, reason: str) -> Flow[session_pb2.Session]:
-    """Deletes the session and makes it again, once it is known that nothing is lost by that."""
+    """Deletes and recreates the session, after checking that this loses nothing."""
     if not state.kept_from_start:
         raise _lost(f"{why}, and {_not_kept(state)}", state, reason)
     named = state_pb2.ListCheckpointsResponse()
@@ -123,7 +123,7 @@ def _begin_anew(state: SessionState, why: str, reason: str) -> Flow[session_pb2.
 
 
 def _make_anew(state: SessionState) -> Flow[session_pb2.Session]:
-    """Idempotent: where its reply is lost, GetSession finds the session."""
+    """Creates the session again. Idempotent: if the reply is lost, GetSession finds the session."""
     assert state.create is not None
     state.check_not_ended()
     made: session_pb2.CreateSessionResponse = yield state.rpc("CreateSession", state.create)
@@ -162,10 +162,10 @@ def _is_where_expected(state: SessionState, session: session_pb2.Session) -> boo
 
 
 def _must_go_back(state: SessionState, session: session_pb2.Session) -> bool:
-    """Whether the server's layers have taken a step whose output is not to be had.
+    """Whether the server's layers have applied a step whose output is lost.
 
     Raises:
-        SessionLostError: it is no step of this side.
+        SessionLostError: the step was not sent by this client.
 
     """
     call = state.in_flight
@@ -187,7 +187,7 @@ def _must_go_back(state: SessionState, session: session_pb2.Session) -> bool:
 
 
 def _go_back(state: SessionState, session: session_pb2.Session) -> Flow[session_pb2.Session]:
-    """To before the step whose output is not to be had: to the durable copy, or to the beginning."""
+    """Goes back to before the step whose output is lost: to the durable copy, or to the start."""
     call = state.in_flight
     copy = yield from _restore_durable_copy(state, session)
     if copy is None:
@@ -209,8 +209,8 @@ def _go_back(state: SessionState, session: session_pb2.Session) -> Flow[session_
 
 
 def _restore_durable_copy(state: SessionState, session: session_pb2.Session) -> Flow[session_pb2.Session | None]:
-    """None: there is no copy that the session could go on from."""
-    # A copy that has the step in it may have its reply, too; where it turned out not to, it is of no use again.
+    """Restores the durable copy. Returns None if there is no copy that the session can continue from."""
+    # A copy that contains the step may contain its reply too. If that turned out to be wrong, the copy is useless.
     if not session.HasField("durable_time") or (state.in_flight is not None and state.in_flight.copy_tried):
         return None
     for layer in session.layers:
@@ -242,7 +242,7 @@ def _check_drafts_are_known(state: SessionState, session: session_pb2.Session) -
 
 
 def _drop_drafts(state: SessionState, session: session_pb2.Session) -> Flow[None]:
-    """Those of the server, whose counts the session then has."""
+    """Drops the server's drafts. Updates the session's counts."""
     if not any(layer.draft_length > 0 for layer in session.layers):
         return
     drop = state_pb2.AcceptTokensRequest(request_id=new_id())
@@ -326,7 +326,7 @@ def _lost(what: str, state: SessionState, reason: str) -> SessionLostError:
 
 
 def delete(state: SessionState) -> Flow[None]:
-    """It is gone, whoever has ended it, and no later call of this side makes it anew."""
+    """Deletes the session. It may be deleted already. No later call of this client recreates it."""
     state.ended = True
     with contextlib.suppress(NotFoundError):
         yield from exact(state.rpc("DeleteSession", session_pb2.DeleteSessionRequest(name=state.name)), state.retry)

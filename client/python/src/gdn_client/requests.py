@@ -1,6 +1,6 @@
-"""Requests that the clients for threads and for asyncio share, and what is made of replies.
+"""Requests that the clients for threads and for asyncio share, and the reading of replies.
 
-Thread safety: free functions; a Snapshots is for one thread at a time.
+Thread safety: free functions; a Snapshots object is for one thread at a time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _TIERS = ("device", "host", "disk", "redis")
 
 
 def only_model(models: Sequence[info_pb2.Model]) -> str:
-    """The name of the one that is served.
+    """Returns the name of the only served model.
 
     Raises:
-        ValueError: there is none, or there are several.
+        ValueError: the server serves no model, or several.
 
     """
     if len(models) != 1:
@@ -32,12 +32,12 @@ def only_model(models: Sequence[info_pb2.Model]) -> str:
 
 
 def model_name(name: str) -> str:
-    """As the API has it: "models/NAME"."""
+    """Returns the model's name in the API, "models/NAME"."""
     return name if name.startswith("models/") else f"models/{name}"
 
 
 def session_name(name: str) -> str:
-    """As the API has it: "sessions/ID"."""
+    """Returns the session's name in the API, "sessions/ID"."""
     return name if name.startswith("sessions/") else f"sessions/{name}"
 
 
@@ -49,7 +49,7 @@ def session_request(
     max_lifetime: float | None,
     prefix: session_pb2.PromptPrefix | None = None,
 ) -> session_pb2.CreateSessionRequest:
-    """The request for a session, of a model yet to be said where there is no operator."""
+    """Returns the request for a session. Without an operator, the caller must add the model."""
     request = session_pb2.CreateSessionRequest(session_id=session_id or new_id(), affinity=affinity)
     if operator is not None:
         request.operator.CopyFrom(operator)
@@ -64,7 +64,7 @@ def session_request(
 def import_requests(
     file: bytes, model: str, session_id: str | None, affinity: str, told: Told = lambda done: None
 ) -> Iterator[session_pb2.ImportStateRequest]:
-    """The messages that a state file is sent in."""
+    """Yields the messages that carry a state file."""
     target = session_pb2.ImportStateRequest.Target(
         session_id=session_id or new_id(), model=model, affinity=affinity, total_bytes=len(file)
     )
@@ -76,10 +76,10 @@ def import_requests(
 
 
 def tier_code(name: str) -> session_pb2.StateTier:
-    """Of "host", "disk" or "redis".
+    """Returns the API's value for "device", "host", "disk" or "redis".
 
     Raises:
-        ValueError: it is another.
+        ValueError: it is another name.
 
     """
     if name not in _TIERS:
@@ -88,7 +88,7 @@ def tier_code(name: str) -> session_pb2.StateTier:
 
 
 def tier_name(tier: session_pb2.StateTier) -> str:
-    """ "device", "host", "disk", "redis"; "" where it is not known."""
+    """Returns "device", "host", "disk" or "redis", or "" for an unknown tier."""
     return _TIERS[tier - 1] if 0 < tier <= len(_TIERS) else ""
 
 
@@ -97,9 +97,9 @@ class StateSnapshot:
     """A session's states at one moment, as a state file.
 
     Attributes:
-        sequence: snapshots of the watch before this one.
-        delta: the file leaves out the base states of the watch's last file that is none.
-        file: safetensors; docs/reference/state-files.md of the server's repository says what is in it.
+        sequence: number of snapshots of the watch before this one.
+        delta: if true, the file lacks the base states. They are those of the watch's last file that is not a delta.
+        file: safetensors bytes. docs/reference/state-files.md of the server's repository describes them.
 
     """
 
@@ -109,17 +109,17 @@ class StateSnapshot:
 
 
 class Snapshots:
-    """Puts a watch's pieces together."""
+    """Assembles snapshots from a watch's pieces."""
 
     def __init__(self) -> None:
         self._pieces = bytearray()
         self._next = 0
 
     def add(self, piece: state_pb2.WatchStateResponse) -> StateSnapshot | None:
-        """A snapshot, once it is whole.
+        """Adds a piece. Returns the snapshot when it is complete, else None.
 
         Raises:
-            DataLossError: the piece does not follow those before.
+            DataLossError: the piece does not follow the pieces before.
 
         """
         if piece.sequence != self._next or piece.offset != len(self._pieces):
@@ -140,7 +140,7 @@ class Snapshots:
 def watch_request(
     name: str, every_tokens: int, every: float | None, epoch: int | None = None
 ) -> state_pb2.WatchStateRequest:
-    """The request names the session, how often its states are sent, and the epoch that they must have."""
+    """Makes a request with the session's name, how often its states are sent, and the epoch that they must have."""
     return state_pb2.WatchStateRequest(
         name=session_name(name), every_tokens=every_tokens, every=duration(every), session_epoch=epoch
     )

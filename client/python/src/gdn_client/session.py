@@ -1,12 +1,13 @@
-"""A sequence's recurrent states on a server, and batches of them.
+"""A sequence's recurrent states on a server, and batches of such sequences.
 
     with client.session(model="qwen") as session:
         y = session.prefill(layer, x)           # [T, D]
         y = session.decode(layer, x_next)       # [D]
 
-Every step is taken exactly once, whatever happens to its call; where the server crashes, what it has lost is sent again
-(`session_flow`). Arrays are numpy's or torch's, and what comes back is of the same kind, on the same device.
-Thread safety: a session is for one thread at a time, and for one batch; others may be used by other threads.
+The server applies every step exactly once, even if the call is repeated. If the server crashes, the client sends the
+lost steps again (`session_flow`). Arrays are numpy's or torch's. Outputs are of the same kind as the inputs and on the
+same device.
+Thread safety: a session may be used by one thread at a time, and by one batch. Other threads may use other sessions.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ T = TypeVar("T")
 
 
 class Session(SessionView):
-    """One session. Made by `Client.session`, `Client.attach`, `Client.import_state` and `Session.fork`.
+    """The states of one sequence. Made by `Client.session`, `Client.attach`, `Client.import_state` and `Session.fork`.
 
-    A context manager: it ends the session on the server, unless it was attached to or `detach` was called. After that,
-    and after `delete` or `Client.delete_session`, every call of the object raises NotFoundError (SESSION_NOT_FOUND).
-    Nothing is sent, and the session is not made anew.
+    A `with` block deletes the session on the server at its end, except after `detach` and for sessions that were
+    attached. Calls after the end raise NotFoundError (SESSION_NOT_FOUND) and send nothing. The same holds after
+    `delete` and `Client.delete_session`.
     """
 
     def __init__(self, client: Client, state: SessionState, owned: bool) -> None:
@@ -79,17 +80,19 @@ class Session(SessionView):
 
         Args:
             layer: index of a Gated DeltaNet layer of the model.
-            x: `[T, D]` hidden states, a `Projected` or a `DeltaRule`, in float32, float16 or bfloat16.
-            dtype: of the output: "float32", "float16", "bfloat16"; None: as `x`.
-            allow_non_finite: let NaN and Inf through.
-            timeout: seconds of each call; a prompt that no message holds takes several.
-            progress: show a bar, which moves with each call; wants tqdm.
+            x: hidden states `[T, D]` for T tokens and hidden size D, or a `Projected` or a `DeltaRule`. The dtype is
+                float32, float16 or bfloat16.
+            dtype: dtype of the output, "float32", "float16" or "bfloat16". None: the dtype of `x`.
+            allow_non_finite: accept NaN and Inf in the input.
+            timeout: seconds for each call. A prompt that is too long for one message takes several calls.
+            progress: show a progress bar that advances with each call. Needs tqdm.
 
         Returns:
-            `[T, D]`, of Projected `[T, HV * V]`, of DeltaRule `[T, HV, V]`; of x's kind.
+            `[T, D]`, or `[T, HV * V]` for Projected, or `[T, HV, V]` for DeltaRule. A numpy array or a torch tensor,
+            like `x`.
 
         Raises:
-            GdnError: the server's; what was sent before in this call has been taken, see `token_count`.
+            GdnError: the server refused a call. Earlier calls of this prefill were applied; see `token_count`.
 
         """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
@@ -112,9 +115,10 @@ class Session(SessionView):
 
         Args:
             layer: as in `prefill`.
-            x: of one token `[D]`, or of several `[T, D]`; `Projected` and `DeltaRule` alike.
-            draft: the tokens are computed and wait for `accept`.
-            parents: of a draft that is a tree, the token that each follows, or -1 where it follows what came before.
+            x: `[D]` for one token, or `[T, D]` for several. `Projected` and `DeltaRule` likewise.
+            draft: compute the tokens as a draft, which waits for `accept`.
+            parents: for a draft that is a tree, the index of the token that each token follows. -1 means that the token
+                follows the accepted tokens.
             dtype: as in `prefill`.
             allow_non_finite: as in `prefill`.
             timeout: seconds.
@@ -135,7 +139,11 @@ class Session(SessionView):
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> StepFuture[Array]:
-        """`prefill`, while the caller goes on; `futures` tells of order and failures."""
+        """Starts `prefill` on another thread and returns a future.
+
+        Steps of one session run in the order in which they were asked for. If a step fails, later steps are not applied
+        and raise AbortedError (PREVIOUS_SEGMENT_FAILED).
+        """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
         client, state = self._client, self._state
         return client.start([state], lambda: array_flow.prefill(state, layer, x, client.limits, options, timeout))
@@ -151,7 +159,7 @@ class Session(SessionView):
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> StepFuture[Array]:
-        """`decode`, while the caller goes on; `futures` tells of order and failures."""
+        """Starts `decode` on another thread and returns a future. Order and failures are as in `prefill_future`."""
         options = step_options(dtype, draft=draft, parents=parents, allow_non_finite=allow_non_finite)
         state = self._state
         return self._client.start([state], lambda: array_flow.decode([state], layer, x, options, timeout, alone=True))
@@ -166,22 +174,23 @@ class Session(SessionView):
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> Iterator[Array]:
-        """Decodes inputs that are known beforehand, several of them on their way at once.
+        """Decodes inputs that are known in advance. Several steps are in flight at once.
 
         Args:
             layer: as in `prefill`.
-            xs: of steps as `decode` takes them; looked at up to `window` steps ahead of what is given out, so it may
-                not wait for outputs.
-            window: steps under way, at least 1.
+            xs: inputs of steps, each as `decode` takes it. The client reads up to `window` inputs ahead of the outputs,
+                so the iterable must not wait for outputs.
+            window: most steps in flight, at least 1.
             dtype: as in `prefill`.
             allow_non_finite: as in `prefill`.
-            timeout: seconds without a reply after which a step is asked for in a call of its own.
+            timeout: seconds without a reply after which the client repeats a step in a call of its own.
 
         Yields:
-            The output of each, as `decode` gives it. Whoever leaves early finds steps taken that were under way.
+            The output of each step, as `decode` returns it. If you stop early, steps that are in flight are still
+            applied.
 
         Raises:
-            GdnError: of a step; those before it were taken, and none behind it.
+            GdnError: a step failed. Steps before it were applied, and later steps were not.
 
         """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
@@ -198,22 +207,22 @@ class Session(SessionView):
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> Iterator[Array]:
-        """Prefills a prompt that comes in parts, the next on its way while one is computed.
+        """Prefills a prompt that arrives in parts. The next part travels while the server computes the one before.
 
         Args:
             layer: as in `prefill`.
-            parts: each `[T, D]`, a Projected or a DeltaRule, T of any size that one message holds; looked at up to
-                `window` ahead of what is given out.
-            window: parts under way, at least 1.
+            parts: parts of the prompt, each `[T, D]`, a Projected or a DeltaRule. Each part must fit one message. The
+                client reads up to `window` parts ahead of the outputs.
+            window: most parts in flight, at least 1.
             dtype: as in `prefill`.
             allow_non_finite: as in `prefill`.
             timeout: as in `decode_stream`.
 
         Yields:
-            The output of each part, with the bits of a `prefill` of it.
+            The output of each part, with the bits that `prefill` of the part returns.
 
         Raises:
-            GdnError: of a part; those before it were taken, and none behind it.
+            GdnError: a part failed. Parts before it were applied, and later parts were not.
 
         """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
@@ -221,22 +230,26 @@ class Session(SessionView):
         return streams.outputs(self._client.connection, pipeline, parts, timeout)
 
     def accept(self, tokens: session_flow.Accepted) -> None:
-        """So many tokens of every layer's draft become part of the session, or a path's; the others never were."""
+        """Accepts tokens of every layer's draft, and drops the others.
+
+        `tokens` is the number of first tokens to accept. For a draft that is a tree it is a path, a list of token
+        indices.
+        """
         self._run(session_flow.accept([self._state], [tokens]))
 
     def fork(
         self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None, durable: bool = False
     ) -> list[Session]:
-        """New sessions that go on from here, states and drafts included; for beams and shared prompts.
+        """Creates sessions that continue from this one, with its states and drafts.
 
-        A child that a crash takes is made anew, if the inputs of all its tokens are kept: those of its parent, from a
-        session's beginning, and its own.
+        Forks are useful for beams and shared prompts. After a crash the client recreates a child that the server has
+        lost. This needs all inputs of the child and of its parent, from the start of the parent.
 
         Args:
-            count: of children.
-            ids: theirs, as in `Client.session`, in place of `count`.
+            count: number of children.
+            ids: ids of the children, as in `Client.session`. They replace `count`.
             idle_ttl: as in `Client.session`.
-            durable: checkpoint each child that could not be made anew, where the server has a durable tier.
+            durable: checkpoint each child that the client could not recreate, if the server has a durable tier.
 
         """
         names = list(ids) or [new_id() for _ in range(count)]
@@ -244,47 +257,47 @@ class Session(SessionView):
         return [Session(self._client, state, owned=True) for state in states]
 
     def checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
-        """Makes the session durable as it is now; with an id beside later ones.
+        """Makes the session durable as it is now. A checkpoint with an id is kept beside later ones.
 
         Raises:
-            FailedPreconditionError: NO_DURABLE_TIER, the server has no disk and no Redis.
+            FailedPreconditionError: NO_DURABLE_TIER, the server has neither a disk nor Redis.
 
         """
         return self._run(state_calls.checkpoint(self._state, checkpoint_id))
 
     def keep_prefix(self, prefix: PromptPrefix, tokens: int | None = None) -> bool:
-        """Keeps the states for sessions whose prompt begins so (`prefixes`).
+        """Keeps the states on the server, for sessions whose prompt starts with the same segments.
 
         Args:
-            prefix: of the prompt; each of its segments was one prefill of every layer.
-            tokens: where the layers are now, the end of a segment; None: at the end of the prefix.
+            prefix: segments of the session's prompt. Each of them must have been one prefill of every layer.
+            tokens: number of tokens that the layers have seen, which is the end of a segment. None: all segments.
 
         Returns:
-            False: the server has no room for it, or keeps none.
+            False if the server has no room for the states, or keeps no prefixes.
 
         Raises:
-            FailedPreconditionError: PREFIX_MISMATCH, the layers are not there, or came there by other calls.
+            FailedPreconditionError: PREFIX_MISMATCH, the layers are at another token, or came there by other calls.
 
         """
         return self._run(prefixes.keep_prefix(self._state, prefix, tokens))
 
     def restore(self, checkpoint_id: str = "") -> None:
-        """Takes the session back to a checkpoint, "": the newest, under a new epoch.
+        """Takes the session back to a checkpoint, under a new epoch. "" is the newest checkpoint.
 
         Raises:
             NotFoundError: CHECKPOINT_NOT_FOUND.
-            SessionLostError: STATE_ROLLED_BACK, the checkpoint has fewer tokens than it had when it was made; the
-                session goes on from these.
+            SessionLostError: STATE_ROLLED_BACK, the checkpoint now has fewer tokens than when it was made. The session
+                continues from there.
 
         """
         self._run(state_calls.restore(self._state, checkpoint_id))
 
     def checkpoints(self) -> list[state_pb2.Checkpoint]:
-        """The named ones, by id, with the bytes that each takes."""
+        """Lists the named checkpoints, sorted by id, each with the bytes that it takes."""
         return self._run(management.checkpoints(self.name, self._state.retry))
 
     def delete_checkpoint(self, checkpoint_id: str) -> None:
-        """Ends a named checkpoint and frees its bytes.
+        """Deletes a named checkpoint and frees its bytes.
 
         Raises:
             NotFoundError: CHECKPOINT_NOT_FOUND.
@@ -293,49 +306,49 @@ class Session(SessionView):
         self._run(management.delete_checkpoint(self.name, checkpoint_id, self._state.retry))
 
     def evict(self, tier: str = "host") -> str:
-        """Moves the states off the device now, to `tier` or a slower one; the next step brings them back.
+        """Moves the states off the device now, to `tier` or a slower one. The next step brings them back.
 
         Returns:
-            The tier that they are in: "host", "disk", "redis", or "device" where another call was faster.
+            The tier that holds the states, "host", "disk" or "redis". "device" if another call has brought them back.
 
         """
         return tier_name(self._run(management.evict(self.name, "", tier, self._state.retry)).tier)
 
     def export_state(self, *, progress: bool = False) -> bytes:
-        """The session's states as a safetensors file, which `Client.import_state` takes; with a bar, if asked for."""
+        """Returns the states as the bytes of a safetensors file for `Client.import_state`. `progress` shows a bar."""
         with bar(progress, "export", "B") as told:
             return self._run(state_calls.export(self._state, told))
 
     def watch_state(self, *, every_tokens: int = 0, every: float | None = None) -> Iterator[StateSnapshot]:
-        """The session's states now, and again as it advances; as `Client.watch_state`.
+        """Yields the session's states now and again as it advances. Arguments are those of `Client.watch_state`.
 
-        The session is first brought back where the server has lost steps of it. The snapshots may be taken by another
-        thread than the one that steps the session.
+        If the server has lost steps of the session, the client restores them first. Another thread than the one that
+        steps the session may read the snapshots.
 
         Raises:
-            AbortedError: EPOCH_MISMATCH, the server has lost steps meanwhile; step the session, and watch it again.
+            AbortedError: EPOCH_MISMATCH, the server has lost steps since. Step the session, and watch it again.
 
         """
         check, first, others = self._run(state_calls.watch(self._state, every_tokens, every))
         return itertools.chain([first], map(check, others))
 
     def delete(self) -> None:
-        """Ends the session on the server; one that is gone already is none to complain of."""
+        """Deletes the session on the server. It is no error if the session does not exist any more."""
         self._owned = False
         with contextlib.suppress(AbortedError):
             settle([self._state])
         self._client.connection.run(session_flow.delete(self._state))
 
     def detach(self) -> str:
-        """The name; leaving the `with` block does not end the session any more."""
+        """Returns the name. The end of the `with` block then does not delete the session."""
         self._owned = False
         return self.name
 
 
 class Batch:
-    """Sessions that are decoded in one call: all of one model, or of one operator spec.
+    """Sessions that are decoded in one call. All of them have the same model, or the same operator dimensions.
 
-    Between calls they may be stepped alone, or in other batches.
+    Between calls you may step the sessions one by one, or in other batches.
     """
 
     def __init__(self, client: Client, sessions: Iterable[Session]) -> None:
@@ -380,19 +393,20 @@ class Batch:
 
         Args:
             layer: as in `Session.prefill`.
-            x: `[B, D]`, a token each, or `[B, T, D]`; `Projected` and `DeltaRule` alike.
-            lengths: tokens of each row, 0 .. T; None: all T.
+            x: `[B, D]` for one token in each row, or `[B, T, D]`. `Projected` and `DeltaRule` likewise.
+            lengths: number of tokens in each row, 0 .. T. None: every row has T.
             draft: as in `Session.decode`.
-            parents: as in `Session.decode`, of one tree for all rows or of one a row.
+            parents: as in `Session.decode`. Either one tree for all rows, or one tree for each row.
             dtype: as in `Session.prefill`.
             allow_non_finite: as in `Session.prefill`.
             timeout: seconds.
 
         Returns:
-            The output, with the axes of `x`; zero beyond a row's length.
+            The output, with the axes of `x`. It is zero beyond a row's length.
 
         Raises:
-            GdnError: no session has moved.
+            GdnError: the server refused the call, and no session has advanced. After UnavailableError or
+                DeadlineExceededError the server may have applied it; repeat the same call.
 
         """
         states = [session._state for session in self._sessions]
@@ -411,7 +425,11 @@ class Batch:
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> StepFuture[Array]:
-        """`decode`, while the caller goes on: with another batch, or with layers of its own; see `futures`."""
+        """Starts `decode` on another thread and returns a future.
+
+        Meanwhile you can compute other layers or decode another batch. Order and failures are as in
+        `Session.prefill_future`.
+        """
         states = [session._state for session in self._sessions]
         options = step_options(dtype, draft=draft, lengths=lengths, parents=parents, allow_non_finite=allow_non_finite)
         return self._client.start(states, lambda: array_flow.decode(states, layer, x, options, timeout))
@@ -426,20 +444,20 @@ class Batch:
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> Iterator[Array]:
-        """As `Session.decode_stream`, of inputs `[B, D]` or `[B, T, D]`."""
+        """Decodes as `Session.decode_stream` does, with inputs `[B, D]` or `[B, T, D]`."""
         states = [session._state for session in self._sessions]
         pipeline = decode_pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
         return streams.outputs(self._client.connection, pipeline, xs, timeout)
 
     def accept(self, tokens: Sequence[session_flow.Accepted]) -> None:
-        """As `Session.accept` of each session, by `tokens[i]`."""
+        """Accepts tokens of each session's drafts. `tokens[i]` is for session i, as in `Session.accept`."""
         self._run(session_flow.accept([session._state for session in self._sessions], list(tokens)))
 
     def delete(self) -> None:
-        """Ends every session.
+        """Deletes every session.
 
         Raises:
-            GdnError: of the first session that could not be ended; the others were.
+            GdnError: error of the first session that could not be deleted. The others were deleted.
 
         """
         errors = []

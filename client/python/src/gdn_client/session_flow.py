@@ -1,4 +1,4 @@
-"""The calls that move a session: creation, steps, acceptances. `calls` tries them.
+"""The calls that change a session: creation, steps and acceptances of drafts. `calls` retries them.
 
 Thread safety: a SessionState and its flows are for one thread at a time.
 """
@@ -35,14 +35,17 @@ __all__ = [
 def create(
     request: session_pb2.CreateSessionRequest, retry: Retry, keep_bytes: int, memory: SharedMemory
 ) -> Flow[SessionState]:
-    """A new session; the request has an id, so that it may be sent again."""
+    """Creates a session. The request must name an id, so that it can be repeated."""
     reply = yield from exact(Rpc("CreateSession", request, None, request.affinity or request.session_id), retry)
     _begin_no_further(request, reply.session.prefix_tokens)
     return SessionState(reply.session, retry, request, keep_bytes, start=reply.session.prefix_tokens, memory=memory)
 
 
 def _begin_no_further(request: session_pb2.CreateSessionRequest, tokens: int) -> None:
-    """What is behind the prefix is kept here; made anew, the session must not begin further on."""
+    """Drops the segments behind the prefix that the server knew.
+
+    The client keeps the inputs behind this prefix. When it recreates the session, the session must not start later.
+    """
     while request.prefix.segments and sum(segment.tokens for segment in request.prefix.segments) > tokens:
         del request.prefix.segments[-1]
     if not request.prefix.segments:
@@ -55,7 +58,7 @@ def _output_bytes(given: Input, options: StepOptions) -> int:
 
 
 def _digest_of(method: str, layer: int, given: Input, options: StepOptions, row: int | None) -> bytes:
-    """Equal for steps that do the same to a session."""
+    """Returns a digest that is equal for steps with the same effect on a session."""
     lengths = None if options.lengths is None or row is None else options.lengths[row]
     digest = hashlib.blake2b(
         repr((method, layer, options.output_dtype, options.allow_non_finite, options.draft, lengths)).encode()
@@ -80,7 +83,7 @@ def _check_count(state: SessionState, layer: int, found: int, expected: int) -> 
 
 
 class PrefillStep:
-    """One prefill of the tokens `[T, ..]`: its request, and what its reply changes here."""
+    """One prefill of the tokens `[T, ..]`: its request, and the changes that its reply makes in the client."""
 
     def __init__(self, state: SessionState, layer: int, given: Input, options: StepOptions) -> None:
         self.states, self.layer, self.given, self.options = [state], layer, given, options
@@ -91,7 +94,7 @@ class PrefillStep:
         )
 
     def make(self, ahead: Sequence[int] | None = None) -> step_pb2.PrefillRequest:
-        """The request as the session is now, or will be once it has taken the tokens that are `ahead`."""
+        """Returns the request for the session as it is now, or after the `ahead` tokens of steps in flight."""
         request, state = self.request, self.states[0]
         request.session, request.request_id = state.name, self.request_id.value
         request.session_epoch = state.epoch
@@ -99,7 +102,7 @@ class PrefillStep:
         return request
 
     def rows(self) -> list[InFlight]:
-        """The step's effect on the session, as one row."""
+        """Returns the step's effect on the session, as one row."""
 
         def digest() -> bytes:
             return _digest_of("prefill", self.layer, self.given, self.options, None)
@@ -107,7 +110,7 @@ class PrefillStep:
         return [InFlight(self.request_id, self.layer, self.tokens[0], False, digest)]
 
     def taken(self, reply: step_pb2.PrefillResponse, memory: StepMemory) -> Array:
-        """The output; the session has moved."""
+        """Returns the output, and notes that the session has advanced."""
         state, before = self.states[0], self.states[0].layer(self.layer).count
         _check_count(state, self.layer, reply.token_count, before + self.tokens[0])
         if state.keep_bytes > 0:
@@ -116,7 +119,7 @@ class PrefillStep:
         return memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
 
     def flow(self, timeout: float | None, region: Region | None = None) -> Flow[Array]:
-        """Takes it in a call of its own, which may have been tried in a stream before."""
+        """Applies the step in a call of its own. A stream may have tried it before."""
         with StepMemory(region, self.request) as memory:
             fill_input(self.request, self.given, memory.encode)
             memory.place_output(_output_bytes(self.given, self.options))
@@ -125,7 +128,7 @@ class PrefillStep:
 
 
 class DecodeStep:
-    """One decode of `[B, T, ..]`, of a row a session: its request, and what its reply changes here."""
+    """One decode of `[B, T, ..]`, with one row for each session: its request, and the changes that its reply makes."""
 
     def __init__(self, states: Sequence[SessionState], layer: int, given: Input, options: StepOptions) -> None:
         self.states, self.layer, self.given, self.options = states, layer, given, options
@@ -139,7 +142,7 @@ class DecodeStep:
         self.request.draft_parents.extend(options.parents)
 
     def make(self, ahead: Sequence[int] | None = None) -> step_pb2.DecodeRequest:
-        """The request as the sessions are now, or will be once each has taken the tokens that are `ahead` of it."""
+        """Returns the request for the sessions as they are now, or each after its `ahead` tokens of steps in flight."""
         request = self.request
         request.request_id = self.request_id.value
         for rows in (request.sessions, request.session_epochs, request.expected_token_counts):
@@ -151,7 +154,7 @@ class DecodeStep:
         return request
 
     def rows(self) -> list[InFlight]:
-        """The step's effect on each session, one row each."""
+        """Returns the step's effect on each session, one row each."""
 
         def digest(row: int) -> Callable[[], bytes]:
             return lambda: _digest_of("decode", self.layer, self.given, self.options, row)
@@ -162,14 +165,14 @@ class DecodeStep:
         ]
 
     def taken(self, reply: step_pb2.DecodeResponse, memory: StepMemory) -> Array:
-        """The output; the sessions have moved."""
+        """Returns the output, and notes that the sessions have advanced."""
         draft = self.options.draft
         for state, tokens, count in zip(self.states, self.tokens, reply.token_counts, strict=True):
             _check_count(state, self.layer, count, state.layer(self.layer).count + (0 if draft else tokens))
         output = memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
         size = 0
         if any(state.keep_bytes > 0 for state in self.states):
-            memory.to_message()  # the request is kept, the region's parts are not
+            memory.to_message()  # the request is kept, the parts of the region are not
             size = self.request.ByteSize() // len(self.states)
         for row, state in enumerate(self.states):
             kept = KeptStep(state.layer(self.layer).count, self.tokens[row], self.request, row, size)
@@ -180,7 +183,7 @@ class DecodeStep:
         return output
 
     def flow(self, timeout: float | None, region: Region | None = None) -> Flow[Array]:
-        """Takes it in a call of its own, which may have been tried in a stream before."""
+        """Applies the step in a call of its own. A stream may have tried it before."""
         with StepMemory(region, self.request) as memory:
             fill_input(self.request, self.given, memory.encode)
             memory.place_output(_output_bytes(self.given, self.options))
@@ -189,7 +192,7 @@ class DecodeStep:
 
 
 def _take(step: PrefillStep | DecodeStep, method: str, timeout: float | None, memory: StepMemory) -> Flow[Any]:
-    """The reply to a step that each of the sessions takes exactly once."""
+    """Returns the reply to a step, which each of the sessions applies exactly once."""
     states = step.states
 
     def send() -> Flow[Any]:
@@ -207,15 +210,15 @@ def _take(step: PrefillStep | DecodeStep, method: str, timeout: float | None, me
     return (yield from answered(states, step.rows(), send))
 
 
-Accepted = int | Sequence[int]  # so many of a draft's first tokens, or those of a path
+Accepted = int | Sequence[int]  # a number of the draft's first tokens, or the tokens of a path
 
 
 def accept(
     states: Sequence[SessionState], accepted: Sequence[Accepted], request_id: RequestId | None = None
 ) -> Flow[None]:
-    """Tokens of session i's drafts become part of it, by `accepted[i]`; the others never were.
+    """Accepts tokens of session i's drafts, as `accepted[i]` says, and drops the others.
 
-    With a `request_id` the same call may be made again that had no answer.
+    With a `request_id`, a call that got no answer can be repeated.
     """
     known_id = request_id or RequestId()
 
@@ -249,7 +252,7 @@ def _accepted(state: SessionState, layer: session_pb2.LayerState, tokens: Accept
     known.draft, known.draft_tokens = None, 0
     if not waited or len(path) == 0:
         return
-    if draft is None:  # whose inputs are not known here, so nothing before it is of use
+    if draft is None:  # its inputs are not known here, so the steps before it are useless
         state.kept_bytes -= known.cut_to(known.count + len(path), same_history=False)
     else:
         alone = draft.alone()
@@ -259,17 +262,20 @@ def _accepted(state: SessionState, layer: session_pb2.LayerState, tokens: Accept
 
 
 def tokens_a_call(given: Input, max_message_bytes: int, max_reply_bytes: int) -> int:
-    """The most tokens of such an input that fit a message, and whose output the server keeps for a retry."""
+    """Returns the most tokens of such an input that fit one message and one stored reply.
+
+    The server stores replies up to a limit, to answer a retry.
+    """
     tokens = leading(given)[0]
     whole = step_pb2.PrefillRequest()
     fill_input(whole, cut(given, 0, min(1, tokens)), to_tensor)
     in_bytes = max(1, whole.ByteSize())
-    out_bytes = 4 * output_elements(cut(given, 0, 1)) + 64 if tokens > 0 else 1  # float32 and the tensor's shape
+    out_bytes = 4 * output_elements(cut(given, 0, 1)) + 64 if tokens > 0 else 1  # float32, and the shape
     return max(1, min((max_message_bytes - (64 << 10)) // in_bytes, max_reply_bytes // out_bytes))
 
 
 def segments(given: Input, max_message_bytes: int, max_reply_bytes: int) -> list[Input]:
-    """A prompt in such parts."""
+    """Cuts a prompt into parts of at most `tokens_a_call` tokens."""
     tokens = leading(given)[0]
     room = tokens_a_call(given, max_message_bytes, max_reply_bytes)
     return [cut(given, begin, min(begin + room, tokens)) for begin in range(0, max(tokens, 1), room)]

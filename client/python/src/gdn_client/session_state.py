@@ -1,4 +1,4 @@
-"""A session as this side knows it: its layers' token counts, the steps that are kept for a replay, the call under way.
+"""The client's view of a session: its layers' token counts, the steps that are kept for a replay, the call in flight.
 
 Thread safety: for one thread at a time.
 """
@@ -28,12 +28,12 @@ DEFAULT_KEEP_BYTES = 256 << 20
 
 
 def new_id() -> str:
-    """For a session or a request: 128 random bits."""
+    """Returns 128 random bits, as an id for a session or a request."""
     return secrets.token_hex(16)
 
 
 def duration(seconds: float | None) -> Duration | None:
-    """As the API has it."""
+    """Converts seconds to the API's Duration."""
     if seconds is None:
         return None
     whole = int(seconds)
@@ -42,35 +42,35 @@ def duration(seconds: float | None) -> Duration | None:
 
 @dataclass
 class SessionStats:
-    """What it has taken to keep a session whole."""
+    """Counts of a session's recoveries."""
 
     replays: int = 0  # times that lost steps were sent again
     replayed_steps: int = 0
-    recreations: int = 0  # times that the session was made anew
-    rewinds: int = 0  # times that it went back to before a step whose output was not to be had any more
+    recreations: int = 0  # times that the session was recreated
+    rewinds: int = 0  # times that it went back to before a step whose output was lost
 
 
 @dataclass
 class RequestId:
-    """The id of one call, which may be of several sessions."""
+    """The id of one call, which may name several sessions."""
 
     value: str = field(default_factory=new_id)
 
 
 @dataclass
 class InFlight:
-    """A step, or an acceptance, of one session whose answer this side has not had.
+    """A step or acceptance of one session that the server has not answered yet.
 
     Attributes:
-        request_id: the call's.
-        layer: of a step; None: an acceptance, of every layer that has a draft.
-        tokens: that it takes, or accepts.
-        draft: the tokens wait to be accepted.
-        digest: tells what was asked for; a caller that asks for the same again gets the answer of this call.
+        request_id: id of the call.
+        layer: layer of the step. None: an acceptance, for every layer that has a draft.
+        tokens: number of tokens that it takes, or accepts.
+        draft: whether the tokens are a draft.
+        digest: identifies the call's arguments. A caller that asks for the same again gets the answer of this call.
         sent: it may have been applied.
-        applied: the server has done it, as its counts tell.
-        copy_tried: the durable copy has the step in it, and the session has gone back to there already.
-        refusal: the server's reason to look at the session.
+        applied: the server has applied it, as its counts show.
+        copy_tried: the durable copy contains the step, and the session has already gone back to that copy.
+        refusal: the server's reason because of which the session must be checked.
 
     """
 
@@ -87,25 +87,26 @@ class InFlight:
 
 @dataclass(eq=False)
 class SessionState:
-    """A session as this side knows it.
+    """The client's view of a session.
 
     Attributes:
-        session: as the server has described it.
-        retry: of its calls.
-        create: what has made it, or makes one like it; None: it cannot be made anew.
-        keep_bytes: of inputs, for a replay; 0: none are kept, and a loss is the caller's.
-        keeps_durable: keep inputs although a durable copy has them, while there is room: forks can then be made anew.
+        session: the session, as the server has described it.
+        retry: how its calls are retried.
+        create: request that created the session, or creates one like it. None: it cannot be recreated.
+        keep_bytes: most bytes of inputs to keep for a replay. 0: none are kept, and a loss is raised to the caller.
+        keeps_durable: while there is room, also keep inputs that a durable copy contains, so that forks can be
+            recreated.
         start: tokens that every layer has seen in a session that `create` makes.
-        astray: the server's session may be elsewhere than this side believes.
-        rolled_back: .. and its current state is gone.
-        needs_replay: the server has lost something, and not all of it is back.
+        astray: the server's session may not be where the client believes it to be.
+        rolled_back: the session is astray, and its current state is lost.
+        needs_replay: the server has lost something, and the replay is not complete.
         in_flight: the call that is being tried.
-        given_up: the last one, where it ended without an answer.
-        ended: this side has ended the session, or has begun to: no call may bring it back.
-        restoring: a restore has had no answer, so the state may be the checkpoint's; no other call is made meanwhile.
+        given_up: the last call, if it ended without an answer.
+        ended: the client has deleted the session, or has started to. No call may recreate it.
+        restoring: a restore got no answer, so the state may be that of the checkpoint. All other calls are refused.
         cannot_checkpoint: the server has no durable tier.
-        checkpoints: named ones, with their token counts.
-        of_this_history: those of them that the session has come from, by steps that it has not gone back over.
+        checkpoints: named checkpoints, with their token counts.
+        of_this_history: names of the checkpoints that the session has passed, and has not gone back behind.
 
     """
 
@@ -120,7 +121,7 @@ class SessionState:
     kept_bytes: int = 0
     stats: SessionStats = field(default_factory=SessionStats)
     memory: SharedMemory = field(default_factory=SharedMemory)
-    last: StepFuture[Any] | None = None  # the newest that was asked for
+    last: StepFuture[Any] | None = None  # the newest future that was asked for
     astray: bool = False
     rolled_back: bool = False
     needs_replay: bool = False
@@ -142,11 +143,11 @@ class SessionState:
 
     @property
     def name(self) -> str:
-        """ "sessions/ID"."""
+        """The session's name, "sessions/ID"."""
         return self.session.name
 
     def check_not_ended(self) -> None:
-        """Raises NotFoundError (SESSION_NOT_FOUND) if this side has ended the session."""
+        """Raises NotFoundError (SESSION_NOT_FOUND) if the client has ended the session."""
         if self.ended:
             raise NotFoundError(
                 f"{self.name} has ended: its `with` block is over, or it was deleted by this client. Make a new "
@@ -156,26 +157,26 @@ class SessionState:
             )
 
     def layer(self, layer: int) -> LayerSteps:
-        """The steps of the layer with this index. Nothing is kept of an index that the server refuses."""
+        """Returns the steps of the layer with this index. For an index that the server refuses, nothing is kept."""
         return self.layers.get(layer) or LayerSteps()
 
     def rpc(self, method: str, request: Any, timeout: float | None = None) -> Rpc:
-        """A call that is routed as all of this session are."""
+        """Returns a call that is routed like all calls of this session."""
         return Rpc(method, request, timeout, self.session.affinity)
 
     @property
     def kept_from_start(self) -> bool:
-        """Whether the session can be made anew, with all that it has seen."""
+        """Whether the session can be recreated, with all tokens that it has seen."""
         return self.create is not None and all(known.begin == self.start for known in self.layers.values())
 
     @property
     def first_kept(self) -> tuple[int, int]:
-        """The layer of which least is kept: its index, and the token from which on inputs are kept."""
+        """The layer with the fewest kept inputs: its index, and the first token whose input is kept."""
         layer = max(self.layers, key=lambda index: self.layers[index].begin, default=0)
         return layer, self.layer(layer).begin
 
     def is_as_known(self, layers: Iterable[session_pb2.LayerState], *, drafts: bool = True) -> bool:
-        """Whether these are the token counts, and the lengths of drafts, that this side knows of."""
+        """Whether these token counts and draft lengths are those that the client knows."""
         found = {layer.layer: layer for layer in layers}
         return found.keys() == self.layers.keys() and all(
             layer.token_count == self.layers[index].count
@@ -184,7 +185,7 @@ class SessionState:
         )
 
     def note(self, layer: int, step: KeptStep, durable: int) -> None:
-        """The server has answered the step."""
+        """Notes a step that the server has answered."""
         known = self.layer(layer)
         if self.keep_bytes > 0:
             known.add(step)
@@ -195,13 +196,13 @@ class SessionState:
         self.note_durable(layer, durable)
 
     def note_draft(self, layer: int, step: KeptStep) -> None:
-        """The server has answered the step, whose tokens wait."""
+        """Notes a draft that the server has answered."""
         known = self.layer(layer)
         known.draft = step if self.keep_bytes > 0 and step.tokens > 0 else None
         known.draft_tokens = step.tokens
 
     def note_durable(self, layer: int, count: int) -> None:
-        """A durable copy has so many tokens; what need not be kept goes."""
+        """Notes that a durable copy has `count` tokens. Drops inputs that need not be kept any more."""
         known = self.layer(layer)
         known.durable = max(known.durable, count)
         if not self.keeps_durable:
@@ -211,11 +212,11 @@ class SessionState:
 
     @property
     def is_over(self) -> bool:
-        """Whether more inputs are kept than may be: those that no durable copy has."""
+        """Whether more bytes of inputs are kept than `keep_bytes` allows."""
         return self.kept_bytes > max(self.keep_bytes, 0)
 
     def drop_oldest(self) -> None:
-        """Until there are no more than may be; a loss of them is then told."""
+        """Drops the oldest inputs until the limit is met. If the server loses their tokens, that is an error."""
         while self.is_over:
             self._drop_of(self._with_steps())
 
@@ -226,7 +227,7 @@ class SessionState:
         self.kept_bytes -= max(layers, key=lambda known: len(known.kept)).drop_first()
 
     def note_checkpoint(self, checkpoint_id: str) -> None:
-        """A durable copy of the session as it is now has been made; a crash comes back to the one without an id."""
+        """Notes a durable copy of the present state. After a crash the server uses the copy without an id."""
         if checkpoint_id:
             self.checkpoints[checkpoint_id] = {index: known.count for index, known in self.layers.items()}
             self.of_this_history.add(checkpoint_id)
@@ -235,7 +236,10 @@ class SessionState:
             self.note_durable(index, known.count)
 
     def restored(self, session: session_pb2.Session, checkpoint_id: str) -> None:
-        """The session has gone back to a checkpoint; the newest, which has no id, is always of the present history."""
+        """Notes that the session went back to a checkpoint.
+
+        The newest checkpoint, which has no id, always belongs to the present history.
+        """
         counts = {layer.layer: layer.token_count for layer in session.layers}
         known_here = checkpoint_id in self.of_this_history and self.checkpoints[checkpoint_id] == counts
         same_history = not checkpoint_id or known_here
@@ -258,25 +262,31 @@ class SessionState:
 
 
 class KnownSessions:
-    """The sessions that a client has objects of, so that its `delete_session` tells them. Thread safety: any thread."""
+    """The sessions that a client has objects for, so that `Client.delete_session` can mark them as ended.
+
+    Thread safety: any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._states: weakref.WeakSet[SessionState] = weakref.WeakSet()
 
     def add(self, state: SessionState) -> None:
-        """It goes by itself when nobody refers to it any more."""
+        """Adds a session. It is removed when nothing refers to it any more."""
         with self._lock:
             self._states.add(state)
 
     @contextlib.contextmanager
     def ending(self, name: str) -> Iterator[None]:
-        """Around a call that deletes the session of this name: if it may have been deleted, no object makes it anew."""
+        """Wraps a call that deletes the session with this name.
+
+        If the session may have been deleted, no object recreates it.
+        """
         try:
             yield
         except GdnError as error:
             if error.reason and not isinstance(error, NotFoundError):
-                raise  # the server has refused, and the session is there
+                raise  # the server has refused, so the session still exists
             self._end(name)
             raise
         self._end(name)
@@ -287,12 +297,12 @@ class KnownSessions:
                 state.ended = state.ended or state.name == name
 
 
-Parents = Sequence[int] | Sequence[Sequence[int]]  # of a tree's tokens; of one tree for all rows, or of one a row
+Parents = Sequence[int] | Sequence[Sequence[int]]  # of a tree's tokens: one tree for all rows, or one a row
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """Of one step; as the API has them."""
+    """Options of one step, as the API has them."""
 
     output_dtype: tensor_pb2.DType = tensor_pb2.DTYPE_UNSPECIFIED
     allow_non_finite: bool = False
@@ -309,7 +319,7 @@ def step_options(
     parents: Parents | None = None,
     allow_non_finite: bool = False,
 ) -> StepOptions:
-    """With a dtype by its name; None: as the input. Parents are those of a draft."""
+    """Makes the options of a step from a dtype's name (None: the dtype of the input). `parents` makes it a draft."""
     code = tensor_pb2.DTYPE_UNSPECIFIED if dtype is None else dtype_code(dtype)
     flat: list[int] = []
     for parent in parents or ():

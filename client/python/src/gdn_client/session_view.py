@@ -1,6 +1,6 @@
-"""What a client knows of a session without asking the server.
+"""Facts about a session that need no call to the server.
 
-Thread safety: as of a session.
+Thread safety: as that of a session.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SUMMARY = ("session", "model", "layers", "tokens", "inputs kept", "tier")
 
 
 class SessionView:
-    """What this side knows of a session, without a call."""
+    """The client's own knowledge of a session, without a call."""
 
     _state: SessionState
 
@@ -30,7 +30,7 @@ class SessionView:
         return f"<Session {self.name} of {spec} {len(self._state.layers)} layers, {tokens}>"
 
     def summary(self) -> list[object]:
-        """Of a table: name, model, layers, tokens, tokens that are kept for a replay, tier."""
+        """Returns a table row: name, model, layers, tokens, bytes of kept inputs and tier."""
         counts = sorted({layer.count for layer in self._state.layers.values()}) or [0]
         tokens = str(counts[0]) if len(counts) == 1 else f"{counts[0]}..{counts[-1]}"
         tier = tier_name(self._state.session.tier) or "not told"
@@ -41,7 +41,7 @@ class SessionView:
 
     @property
     def name(self) -> str:
-        """ "sessions/ID", as the API has it."""
+        """The session's name in the API, "sessions/ID"."""
         return self._state.name
 
     @property
@@ -51,29 +51,29 @@ class SessionView:
 
     @property
     def model(self) -> str:
-        """The model's name, without "models/"; "" for a bare operator."""
+        """The model's name, without "models/". "" for a bare operator."""
         return self._state.session.model.removeprefix("models/")
 
     @property
     def layers(self) -> list[int]:
-        """The indices that `layer` may have, ascending."""
+        """The values that `layer` may have, ascending."""
         return sorted(self._state.layers)
 
     @property
     def prefix_tokens(self) -> int:
-        """Tokens of its prompt that it began behind; 0: it began at zero."""
+        """Number of prompt tokens that a known prefix replaced. 0: the session started from zero states."""
         return self._state.session.prefix_tokens
 
     @property
     def epoch(self) -> int:
-        """How often the session has lost steps that it had answered, from 1."""
+        """Starts at 1 and grows when the session loses steps that were answered, because of a crash or a restore."""
         return self._state.epoch
 
     @property
     def stats(self) -> SessionStats:
-        """What it has taken to keep the session whole."""
+        """Counts of the session's recoveries: `replays`, `replayed_steps`, `recreations` and `rewinds`."""
         return self._state.stats
 
     def token_count(self, layer: int) -> int:
-        """Tokens that the layer has seen, as far as this side knows."""
+        """Returns the number of tokens that the layer has seen, as far as the client knows."""
         return self._state.layer(layer).count

@@ -1,12 +1,12 @@
 """Memory shared with a server on this host, so that tensors need not travel in messages.
 
-The server makes a *region* for one client, which maps it. A step's inputs are copied into parts of it, the server
-writes the output into another, and the array that the caller gets lies there: it is copied no more. A part is free
-again once its step has been answered, an output's once nothing refers to the array. Where no part is free, or no
-region is to be had, tensors go in messages; the bits are the same.
-What a server may still be reading or writing is never given out again: where a call ends without the server's answer
-the region ends with it, and the next step opens another. Steps that are kept for a replay have copies of their own.
-Thread safety: Region and SharedMemory from any thread; a StepMemory is one step's.
+The server makes a *region* for one client, which maps it. The client copies a step's inputs into parts of the region.
+The server writes the output into another part, and the caller's array uses that memory directly. A part is free again
+when its step has been answered, and an output's part when nothing refers to the array. If no part is free, or there is
+no region, tensors travel in messages; the bits are the same. Memory that a server may still read or write is never
+given out again. If a call ends without the server's answer, its region ends too, and the next step opens another. Steps
+that are kept for a replay have copies of their own.
+Thread safety: any thread may use Region and SharedMemory; a StepMemory belongs to one step.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from gdn_client.tensors import (
 
 ALIGNMENT = 64  # a cache line
 AUTO_BYTES = 64 << 20
-RETRY_SECONDS = 5.0  # between tries to open a region where there was none
+RETRY_SECONDS = 5.0  # seconds before the next try to open a region after a failure
 Wanted: TypeAlias = int | Literal["auto"] | None
 LOCAL = ("localhost", "127.", "[::1]", "unix:", "unix-abstract:")
 
 
 class Block:
-    """A part of a region. Arrays made of it (`np.asarray`) keep it; once nothing does it is free again."""
+    """A part of a region. It is free again when the last array made from it (`np.asarray`) is gone."""
 
     def __init__(self, region: Region, offset: int, size: int) -> None:
         self.region = region
@@ -60,21 +60,24 @@ class Block:
         self.__array_interface__ = interface
 
     def __del__(self) -> None:
-        # No lock: it may be taken when the garbage collector comes here.
+        # No lock, because a thread may already hold it when the garbage collector runs this.
         self.region.returned.append((self.offset, self.size))
 
     def array(self) -> npt.NDArray[np.uint8]:
-        """Its bytes."""
+        """Returns its bytes."""
         view: Any = self
         return np.asarray(view)
 
     def range(self) -> tensor_pb2.SharedRange:
-        """As a request names it."""
+        """Returns the part as a request names it."""
         return tensor_pb2.SharedRange(region=self.region.name, offset=self.offset, bytes=self.size)
 
 
 class Region:
-    """A region that the server has made, mapped here. `end` ends it; the mapping goes with the last array in it."""
+    """A region of the server, mapped into this process.
+
+    `end` ends it; the mapping ends with the last array that uses it.
+    """
 
     def __init__(self, region: shared_memory_pb2.SharedRegion, end: Callable[[], Any], is_over: Callable[[], bool]):
         self.name = region.name
@@ -84,7 +87,7 @@ class Region:
         self.returned: deque[tuple[int, int]] = deque()
         self._is_over = is_over
         self._lock = threading.Lock()
-        self._free = [(0, self.size)]  # (offset, bytes), ascending, none next to another
+        self._free = [(0, self.size)]  # (offset, bytes), ascending, no two adjacent
         self._given = 0
         self._end = weakref.finalize(self, end)
 
@@ -104,11 +107,11 @@ class Region:
             return self._given
 
     def end(self) -> None:
-        """The server keeps it no longer; calls under way go on with it."""
+        """Ends the region on the server. Calls in flight can still use it."""
         self._end()
 
     def allocate(self, size: int) -> Block | None:
-        """A part of so many bytes; None where none is free."""
+        """Returns a part of `size` bytes, or None if no part is free."""
         rounded = _rounded(size)
         with self._lock:
             self._collect()
@@ -149,7 +152,7 @@ def _mapped(region: shared_memory_pb2.SharedRegion) -> mmap.mmap:
             reason="SHARED_MEMORY_NOT_OFFERED",
         )
 
-    # A server must not be able to make its clients write to files of its choice.
+    # A server must not be able to make its clients write to any file that it names.
     if not region.name.startswith("gdn-shm-") or Path(region.path).name != region.name:
         raise not_shared(f"it is not the file of a region named '{region.name}'")
     try:
@@ -166,7 +169,7 @@ def _mapped(region: shared_memory_pb2.SharedRegion) -> mmap.mmap:
 
 
 class SharedMemory:
-    """What a client wants of it, and the region that it has."""
+    """The client's setting for shared memory, and its region."""
 
     def __init__(self, wanted: Wanted = None, target: str = "") -> None:
         if wanted is not None and wanted != "auto" and (isinstance(wanted, str) or wanted < 1):
@@ -179,14 +182,14 @@ class SharedMemory:
 
     @property
     def region(self) -> Region | None:
-        """The one that steps use now."""
+        """The region that steps use now."""
         return self._region
 
     def open(self) -> Flow[Region | None]:
-        """The region, opened if it has to be; None: tensors go in messages.
+        """Returns the region, and opens one if necessary. None: tensors travel in messages.
 
         Raises:
-            GdnError: so many bytes were asked for, and never were to be had.
+            GdnError: the client asked for a number of bytes, and no region could ever be opened.
 
         """
         region = self._region
@@ -204,7 +207,7 @@ class SharedMemory:
             self._not_before = time.monotonic() + RETRY_SECONDS
             return None
         with self._lock:
-            self._must = False  # the server shares; should it be gone for a while, messages do
+            self._must = False  # the server can share; if it is away later, messages are used
             if self._region is not None and self._region.alive:
                 opened.end()  # another thread was faster
             else:
@@ -219,7 +222,7 @@ class SharedMemory:
 
 
 class StepMemory:
-    """Where the tensors of one step lie: in parts of a region, or in its messages. A context manager."""
+    """The memory of one step's tensors: parts of a region, or the step's messages. A context manager."""
 
     def __init__(self, region: Region | None, request: step_pb2.PrefillRequest | step_pb2.DecodeRequest) -> None:
         self._region = region
@@ -232,13 +235,13 @@ class StepMemory:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._open_calls:  # given up in the middle of a call
+        if self._open_calls:  # the call was given up before it ended
             self._end_region()
         self._inputs.clear()
         self._output = None
 
     def encode(self, array: Array) -> tensor_pb2.Tensor:
-        """An `Encoder`."""
+        """Puts an array into a message. This is an `Encoder`."""
         size = byte_count(array)
         block = self._region.allocate(size) if self._region is not None and size > 0 else None
         if block is None:
@@ -248,7 +251,7 @@ class StepMemory:
         return tensor_pb2.Tensor(dtype=dtype_code(element_name(array)), shape=tuple(array.shape), shared=block.range())
 
     def place_output(self, size: int) -> None:
-        """Asks for the output, of just so many bytes, in the region, if there is room."""
+        """Asks the server to put the output, of exactly `size` bytes, into the region, if there is room."""
         if self._region is None or size == 0:
             return
         self._output = self._region.allocate(size)
@@ -256,19 +259,19 @@ class StepMemory:
             self._request.output_shared.CopyFrom(self._output.range())
 
     def bytes_of(self, tensor: tensor_pb2.Tensor) -> bytes:
-        """A copy of an input's elements, wherever they lie."""
+        """Returns a copy of an input's elements, wherever they are."""
         block = self._inputs.get(tensor.shared.offset) if tensor.HasField("shared") else None
         return tensor.data if block is None else block.array().tobytes()
 
     def array_of(self, tensor: tensor_pb2.Tensor, like: Array) -> Array:
-        """An output, where it lies."""
+        """Returns an output as an array, without a copy if it is in the region."""
         if not tensor.HasField("shared"):
             return from_tensor(tensor, like)
         assert self._output is not None
         return from_bytes(tensor, self._output.array(), like)
 
     def to_message(self) -> None:
-        """Brings the request's tensors into it; the output is asked for in the reply."""
+        """Moves the request's tensors from the region into the message, and asks for the output in the reply."""
         for tensor in tensors_in(self._request):
             if tensor.HasField("shared"):
                 data = self.bytes_of(tensor)
@@ -277,19 +280,22 @@ class StepMemory:
         self._request.ClearField("output_shared")
 
     def sending(self) -> None:
-        """A call is about to begin."""
+        """Notes that a call is about to begin."""
         self._open_calls = self._region is not None and self._request_is_shared()
 
     def answered(self) -> None:
-        """The server has answered it."""
+        """Notes that the server has answered the call."""
         self._open_calls = False
 
     def failed(self, error: GdnError) -> bool:
-        """The call has failed; a further one brings its tensors along. Returns whether that is all that it lacked."""
+        """Notes that the call has failed; the next one carries its tensors.
+
+        Returns whether only the region was missing.
+        """
         if not self._request_is_shared():
             return False
         lost = error.reason == "SHARED_REGION_NOT_FOUND"
-        if lost or not error.reason:  # without a reason it is not the server's answer, and the call may go on there
+        if lost or not error.reason:  # no reason: not an answer of the server, which may still be at work
             self._end_region()
         self._open_calls = False
         self.to_message()

@@ -1,13 +1,13 @@
-"""Layers whose value heads are spread over several servers (`gdn_server --heads`), used as those of one.
+"""Sessions whose value heads are spread over several servers (`gdn_server --heads`), used like a session of one server.
 
     with gdn_client.SlicedClient(["low:50061", "high:50061"]) as client, client.session("qwen") as session:
         y = session.prefill(layer, x)           # [T, D], the sum of what both computed at the same time
 
-Each server has a session of its own with the states of its heads. A step goes to all of them at once; their partial
-outputs, which are float32, are added up in the order of the heads, in double, and rounded once. Every part takes every
-step exactly once. Where some have taken one and others could not be reached, the same call again goes to the others
-alone, and no other call is let in before it: the parts never part for good.
-Thread safety: as of `client.Client` and `session.Session`.
+Each server has its own session, with the states of its heads. A step goes to all servers at once. Their partial outputs
+are float32; the client adds them in double, in the order of the heads, and rounds the sum once. Every server applies
+every step exactly once. If some servers have applied a step and others could not be reached, repeat the same call: it
+goes only to the others. Until then every other call is refused, so the servers never drift apart.
+Thread safety: as that of `client.Client` and `session.Session`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ THREADS = 64
 
 
 def heads_of(model: info_pb2.Model) -> tuple[int, int, int]:
-    """The first value head that is served, the one behind the last, and how many the whole model has."""
+    """Returns the served value heads [first, end), and the whole model's number of value heads."""
     if not model.HasField("heads"):
         return 0, model.dims.value_heads, model.dims.value_heads
     heads = model.heads
@@ -64,7 +64,7 @@ def _check_are_whole(models: Sequence[info_pb2.Model], targets: Sequence[str]) -
 
 
 def _whole(models: Sequence[info_pb2.Model]) -> info_pb2.Model:
-    """What one server of all heads would say."""
+    """Returns the model as one server with all heads would describe it."""
     whole = info_pb2.Model()
     whole.CopyFrom(models[0])
     whole.ClearField("heads")
@@ -79,11 +79,11 @@ def _whole(models: Sequence[info_pb2.Model]) -> info_pb2.Model:
 
 @dataclass
 class _Call:
-    """One call of some sessions that not all servers have answered well."""
+    """A call of some sessions that not all servers have answered successfully."""
 
-    digest: bytes = b""  # of what was asked for
-    done: list[Array] = field(default_factory=list)  # sums of the parts of a prompt before
-    tries: list[Callable[[], Any]] = field(default_factory=list)  # of each server; again is the same step
+    digest: bytes = b""  # digest of the call's arguments
+    done: list[Array] = field(default_factory=list)  # summed outputs of the prompt's earlier parts
+    tries: list[Callable[[], Any]] = field(default_factory=list)  # one for each server; a repeated one is the same step
     answers: dict[int, Any] = field(default_factory=dict)
 
 
@@ -96,7 +96,7 @@ def _digest(what: str, layer: int, x: Input | None, *others: object) -> bytes:
 
 
 def _sum(parts: Sequence[Array], like: Array, dtype: str | None) -> Array:
-    """In double, in order; rounded to `dtype`, or to that of `like`."""
+    """Adds the parts in order, in double. Rounds the sum to `dtype`, or to the dtype of `like`."""
     name = element_name(like) if dtype is None else dtype
     if is_torch(parts[0]):
         torch: Any = sys.modules["torch"]
@@ -111,9 +111,9 @@ def _sum(parts: Sequence[Array], like: Array, dtype: str | None) -> Array:
 
 
 class SlicedSession:
-    """One session, in parts. Made by `SlicedClient.session` and `fork`.
+    """One session, with a part on each server. Made by `SlicedClient.session` and `fork`.
 
-    A context manager: it ends the session on all servers, unless `detach` was called.
+    A `with` block deletes the session on all servers at its end, unless `detach` was called.
     """
 
     def __init__(self, client: SlicedClient, parts: Sequence[Session]) -> None:
@@ -134,16 +134,16 @@ class SlicedSession:
 
     @property
     def name(self) -> str:
-        """ "sessions/ID", on every server."""
+        """The session's name, "sessions/ID", which is the same on every server."""
         return self.parts[0].name
 
     @property
     def layers(self) -> list[int]:
-        """The indices that `layer` may have, ascending."""
+        """The values that `layer` may have, ascending."""
         return self.parts[0].layers
 
     def token_count(self, layer: int) -> int:
-        """Tokens that the layer has seen on every server, as far as this side knows."""
+        """Returns the number of tokens that the layer has seen on every server, as far as the client knows."""
         return min(part.token_count(layer) for part in self.parts)
 
     def prefill(
@@ -155,11 +155,12 @@ class SlicedSession:
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> Array:
-        """Advances a layer by a prompt, or by a part of one; as `Session.prefill`, of hidden states alone.
+        """Advances a layer by a prompt, or by a part of one. Works as `Session.prefill`, but takes only hidden states.
 
         Raises:
-            GdnError: one server's. Where others may have taken the step, the same call again goes on with it.
-            AbortedError: PREVIOUS_SEGMENT_FAILED, the call before is to be made again first.
+            GdnError: a server has failed. If other servers may have applied the step, repeat the same call to complete
+                it.
+            AbortedError: PREVIOUS_SEGMENT_FAILED, the call before this one is incomplete; repeat that call first.
 
         """
         _check_is_array(x)
@@ -199,18 +200,18 @@ class SlicedSession:
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> Array:
-        """Advances a layer by one token, or by a few; as `Session.decode`, and with errors as of `prefill`."""
+        """Advances a layer by one token, or by a few. Works as `Session.decode`, with the errors of `prefill`."""
         options = step_options("float32", draft=draft, allow_non_finite=allow_non_finite)
         return _decode(self._client, [self], layer, x, options, dtype, timeout, alone=True)
 
     def accept(self, tokens: int) -> None:
-        """The first tokens of every layer's draft become part of the session, the others never were."""
+        """Accepts the first `tokens` tokens of every layer's draft, and drops the others."""
         _accept(self._client, [self], [tokens])
 
     def fork(
         self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None, durable: bool = False
     ) -> list[SlicedSession]:
-        """New sessions that go on from here, on every server; as `Session.fork`."""
+        """Creates sessions that continue from this one, on every server. Works as `Session.fork`."""
         self._check_is_together()
         names = list(ids) or [new_id() for _ in range(count)]
         made: list[Session] = []
@@ -228,12 +229,12 @@ class SlicedSession:
         return [SlicedSession(self._client, children) for children in zip(*forks, strict=True)]
 
     def checkpoint(self, checkpoint_id: str = "") -> None:
-        """Makes every part durable as it is now; with an id beside later ones."""
+        """Makes every part durable as it is now. A checkpoint with an id is kept beside later ones."""
         self._check_is_together()
         self._client.map(lambda part: part.checkpoint(checkpoint_id), self.parts)
 
     def export_states(self) -> list[bytes]:
-        """Each server's state file, in the order of their heads; `gdnctl state join` makes one of them."""
+        """Returns each server's state file, in the order of the heads. `gdnctl state join` joins them into one file."""
         self._check_is_together()
         return self._client.map(lambda part: part.export_state(), self.parts)
 
@@ -242,12 +243,12 @@ class SlicedSession:
             raise _left_unfinished(self.name)
 
     def delete(self) -> None:
-        """Ends the session on every server; one that is gone already is none to complain of."""
+        """Deletes the session on every server. It is no error if a part does not exist any more."""
         self._owned = False
         self._client.map(lambda part: part.delete(), self.parts)
 
     def detach(self) -> str:
-        """The name; leaving the `with` block does not end the session any more."""
+        """Returns the name. The end of the `with` block then does not delete the session."""
         self._owned = False
         for part in self.parts:
             part.detach()
@@ -277,24 +278,24 @@ class SlicedBatch:
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> Array:
-        """Advances a layer of every session; as `Batch.decode`, and with errors as of `SlicedSession.prefill`."""
+        """Advances a layer of every session. Works as `Batch.decode`, with the errors of `SlicedSession.prefill`."""
         options = step_options("float32", draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
         return _decode(self._client, self._sessions, layer, x, options, dtype, timeout)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """The first `tokens[i]` tokens of session i's drafts become part of it, the others never were."""
+        """Accepts the first `tokens[i]` tokens of session i's drafts, and drops the others."""
         _accept(self._client, self._sessions, list(tokens))
 
 
 class SlicedClient:
-    """Connections to the servers of all slices. A context manager: it closes those that it has made.
+    """Connections to the servers of all slices. A `with` block closes those that this object has made.
 
     Args:
         servers: targets or Clients, in any order.
-        connection: of the Clients that are made for targets.
+        connection: arguments of the Clients that are made for targets.
 
     Raises:
-        ValueError: there are none. Of a model that they do not have as a whole, when it is first asked for.
+        ValueError: there are no servers. Later calls also raise it if the servers do not have a whole model together.
 
     """
 
@@ -318,12 +319,12 @@ class SlicedClient:
 
     @property
     def target(self) -> str:
-        """What it is connected to."""
+        """The addresses of the servers."""
         return ", ".join(client.target for client in self._clients)
 
     @property
     def limits(self) -> info_pb2.Limits:
-        """What every server accepts."""
+        """Limits that every server accepts."""
         limits = info_pb2.Limits()
         limits.CopyFrom(self._clients[0].limits)
         for client in self._clients[1:]:
@@ -342,11 +343,11 @@ class SlicedClient:
         return self._models[name]
 
     def model(self, name: str) -> info_pb2.Model:
-        """One of them with all its heads; "qwen" or "models/qwen"."""
+        """Returns one served model, with all its heads. Its name is "qwen" or "models/qwen"."""
         return self._served(model_name(name))[1]
 
     def models(self) -> list[info_pb2.Model]:
-        """Those of the first server, each with all its heads."""
+        """Returns the models of the first server, each with all its heads."""
         return [self.model(model.name) for model in self._clients[0].models()]
 
     def session(
@@ -359,10 +360,10 @@ class SlicedClient:
         max_lifetime: float | None = None,
         keep_bytes: int | None = None,
     ) -> SlicedSession:
-        """A new session on every server, at zero, under one id; as `Client.session`.
+        """Creates a session on every server, under one id. Its states are zero. Works as `Client.session`.
 
         Raises:
-            GdnError: of a server; no session is left.
+            GdnError: a server has refused, and no session is left on the others.
             ValueError: the servers' heads are not all of the model's, each once.
 
         """
@@ -388,20 +389,20 @@ class SlicedClient:
         return SlicedSession(self, parts)
 
     def batch(self, sessions: Iterable[SlicedSession]) -> SlicedBatch:
-        """Sessions to decode in one call of each server."""
+        """Groups sessions, so that one call of each server decodes all of them."""
         return SlicedBatch(self, sessions)
 
     def close(self) -> None:
-        """Ends the connections that it has made; sessions stay on the servers."""
+        """Closes the connections that this object has made. Sessions stay on the servers."""
         self._threads.shutdown(wait=True)
         for client in self._made:
             client.close()
 
     def map(self, call: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
-        """`call` of each, at the same time.
+        """Runs `call` for each item, all at the same time, and returns the results in order.
 
         Raises:
-            BaseException: that of the first item whose call raised, after all have ended.
+            BaseException: the error of the first item that failed, after all calls have ended.
 
         """
         futures = [self._threads.submit(call, item) for item in items]
@@ -411,10 +412,10 @@ class SlicedClient:
         return [future.result() for future in futures]
 
     def together(self, call: _Call, make: Callable[[int], Callable[[], T]]) -> list[T]:
-        """Every server's answer to a step, asking those alone that have not answered yet.
+        """Returns every server's answer to a step. Asks only the servers that have not answered yet.
 
         Raises:
-            GdnError: that of the first server, by heads, that has not answered well.
+            GdnError: the error of the first server, by heads, that has not answered successfully.
 
         """
         if not call.tries:
@@ -437,14 +438,14 @@ class SlicedClient:
 
 
 def _end_all(sessions: Iterable[Session]) -> None:
-    """Ends sessions that are of no use without others; one that cannot be reached ends by its idle TTL."""
+    """Deletes sessions that are useless without the others. If one cannot be reached, its idle TTL ends it."""
     for session in sessions:
         with contextlib.suppress(GdnError):
             session.delete()
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether nothing moves: the server has said so, or has not been asked."""
+    """Whether nothing has changed, because the server has refused the call or was not asked."""
     if isinstance(error, (TypeError, ValueError)):
         return True
     return isinstance(error, GdnError) and not isinstance(error, SessionLostError) and not worth_another_try(error)
@@ -456,7 +457,7 @@ def _check_is_array(x: Input) -> None:
 
 
 def _begin(sessions: Sequence[SlicedSession], digest: Callable[[], bytes]) -> _Call:
-    """The call that was left unfinished, if this is it; else a new one."""
+    """Returns the unfinished call if this is the same call, else a new one."""
     left = sessions[0]._call
     if any(session._call is not left for session in sessions) or (left is not None and left.digest != digest()):
         raise _left_unfinished(sessions[0].name)

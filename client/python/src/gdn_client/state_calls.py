@@ -1,9 +1,9 @@
-"""Calls that use a session's state and move no token: fork, checkpoint, restore, export, watch, keep a prefix.
+"""Calls that use a session's state and advance no token: fork, checkpoint, restore, export, watch, keep a prefix.
 
-Each names the epoch that this side knows, so that a server that has lost steps refuses it; the session is brought back,
-and the call is made again. Servers that know no session_epoch in these calls ignore it. So replies are looked at too:
-if their token counts are not those that this side knows, it is as if the server had refused.
-Thread safety: for one thread at a time, as the sessions are.
+Each call names the epoch that the client knows. A server that has lost steps refuses the call; the client then restores
+the session and repeats the call. Older servers ignore session_epoch in these calls, so the client also compares the
+token counts in replies. If these differ from its own, it acts as if the server had refused.
+Thread safety: as for sessions, one thread at a time.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def _found(state: SessionState) -> Flow[session_pb2.Session]:
 def fork(
     state: SessionState, ids: Sequence[str], idle_ttl: float | None, durable: bool = False
 ) -> Flow[list[SessionState]]:
-    """New sessions that go on from here; `durable`: those that could not be made anew are checkpointed."""
-    made: set[str] = set()  # of an older state, by this call
+    """Creates sessions that continue from this one. `durable`: checkpoints those that could not be recreated."""
+    made: set[str] = set()  # children of an older state, made by this call
 
     def send() -> Flow[Sequence[session_pb2.Session]]:
         request = state_pb2.ForkSessionRequest(
@@ -52,11 +52,12 @@ def fork(
         except AlreadyExistsError as error:
             if not made:
                 raise
-            yield from end(made)  # the try before has broken off while it ended them
+            yield from end(made)  # the last try broke off while it deleted them
             raise of_another_state(state.name, "a fork") from error
         if all(state.is_as_known(child.layers) for child in reply.sessions):
             return reply.sessions
-        # Either this very fork was made before, and its children have gone on since; or it was made of an older state.
+        # Either this same fork was made before, and its children have advanced since; or it was made from an older
+        # state.
         parent = yield from _found(state)
         older = {layer.layer: (layer.token_count, layer.draft_length) for layer in parent.layers}
         if parent.epoch == state.epoch and state.is_as_known(parent.layers):
@@ -77,17 +78,17 @@ def fork(
     try:
         for child in children if durable else ():
             if not child.kept_from_start:
-                with contextlib.suppress(FailedPreconditionError, ResourceExhaustedError):  # a crash is then told
+                with contextlib.suppress(FailedPreconditionError, ResourceExhaustedError):  # a crash then raises
                     yield from checkpoint(child, "")
     except GdnError:
-        with contextlib.suppress(GdnError):  # nobody gets them
+        with contextlib.suppress(GdnError):  # the caller does not get them
             yield from end({child.name for child in children})
         raise
     return children
 
 
 def _child(parent: SessionState, session: session_pb2.Session, idle_ttl: float | None) -> SessionState:
-    """It has its parent's history; where all of that is kept, it can be made anew."""
+    """Makes the view of a child, with its parent's history. If all of that is kept, the child can be recreated."""
     child = SessionState(session, parent.retry, None, parent.keep_bytes, parent.keeps_durable, memory=parent.memory)
     if not parent.is_as_known(session.layers):
         return child
@@ -109,7 +110,7 @@ def _child(parent: SessionState, session: session_pb2.Session, idle_ttl: float |
 
 
 def checkpoint(state: SessionState, checkpoint_id: str) -> Flow[state_pb2.Checkpoint]:
-    """The session is durable as it is now."""
+    """Makes the session durable as it is now."""
 
     def send() -> Flow[state_pb2.Checkpoint]:
         request = state_pb2.CheckpointSessionRequest(
@@ -135,9 +136,9 @@ def _epoch_of_restored(state: SessionState) -> Flow[int]:
 
 
 def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
-    """Back to a checkpoint. The session's current state is given up, so it need not be brought back before.
+    """Goes back to a checkpoint. The current state is given up, so it is not recovered first.
 
-    A restore that ends without an answer may have been applied: other calls are refused until one is answered.
+    A restore that ends without an answer may have been applied. Other calls are refused until a restore is answered.
     """
     state.check_not_ended()
     backoff = Backoff(state.retry)
@@ -151,17 +152,17 @@ def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
             reply: state_pb2.RestoreCheckpointResponse = yield state.rpc("RestoreCheckpoint", request)
             break
         except GdnError as error:
-            # With the session goes what an earlier try may have done.
+            # If the session does not exist any more, nor does the result of an earlier try.
             unanswered = (unanswered or not error.reason) and error.reason != "SESSION_NOT_FOUND"
             state.restoring = unanswered
             if error.reason != "EPOCH_MISMATCH" and not worth_another_try(error):
                 raise
             yield backoff.wait(error)
             state.restoring = True
-            if error.reason == "EPOCH_MISMATCH":  # by a crash, or by a try whose reply was lost
+            if error.reason == "EPOCH_MISMATCH":  # because of a crash, or of a try whose reply was lost
                 found = yield from _epoch_of_restored(state)
                 if found == epoch:
-                    raise  # the server refuses the epoch that it tells
+                    raise  # the server refuses the epoch that it reports
                 epoch = found
     promised = state.checkpoints.get(checkpoint_id, {})
     if not checkpoint_id:
@@ -179,7 +180,7 @@ def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
 
 
 def keep_prefix(state: SessionState, prefix: session_pb2.PromptPrefix) -> Flow[bool]:
-    """The session's states are kept as those of the prefix."""
+    """Keeps the session's states as those of the prefix."""
 
     def send() -> Flow[bool]:
         request = prefix_pb2.KeepPrefixRequest(name=state.name, prefix=prefix, session_epoch=state.epoch)
@@ -198,7 +199,7 @@ def keep_prefix(state: SessionState, prefix: session_pb2.PromptPrefix) -> Flow[b
 
 
 class StateFile:
-    """A state file as it arrives, piece by piece."""
+    """A state file that arrives piece by piece."""
 
     def __init__(self, told: Told) -> None:
         self.data = bytearray()
@@ -206,7 +207,7 @@ class StateFile:
         self._total = 0
 
     def add(self, piece: Any) -> None:
-        """Raises DataLossError where it does not follow the pieces before."""
+        """Adds a piece. Raises DataLossError if it does not follow the pieces before."""
         if piece.offset != len(self.data):
             raise _not_whole(f"a piece begins at byte {piece.offset}, expected {len(self.data)}")
         self.data += piece.data
@@ -214,7 +215,7 @@ class StateFile:
         self._told(len(piece.data))
 
     def whole(self) -> bytes:
-        """Raises DataLossError where some of it has not come."""
+        """Returns the file. Raises DataLossError if a part of it is missing."""
         if not self.data or len(self.data) != self._total:
             raise _not_whole(f"{len(self.data)} of {self._total} bytes came")
         return bytes(self.data)
@@ -225,10 +226,10 @@ def _not_whole(what: str) -> DataLossError:
 
 
 def file_state(file: bytes) -> tuple[int, dict[int, tuple[int, int]]]:
-    """The epoch of a state file's session, and of each layer the token count and the length of its draft.
+    """Returns the epoch of a state file's session, and each layer's token count and draft length.
 
     Raises:
-        DataLossError: it is no state file.
+        DataLossError: the bytes are not a state file.
 
     """
     try:
@@ -247,7 +248,7 @@ def file_state(file: bytes) -> tuple[int, dict[int, tuple[int, int]]]:
 
 
 def export(state: SessionState, told: Told) -> Flow[bytes]:
-    """The session's states as a file."""
+    """Returns the session's states as a file."""
 
     def send() -> Flow[bytes]:
         arriving = StateFile(told)
@@ -264,14 +265,14 @@ def export(state: SessionState, told: Told) -> Flow[bytes]:
 
 
 class SnapshotCheck:
-    """Passes on a watch's snapshots of the session as this side knows it now, or as it has gone on since."""
+    """Passes on snapshots of the session's present state or a later one."""
 
     def __init__(self, state: SessionState) -> None:
         self._name, self._epoch = state.name, state.epoch
         self._counts = {index: known.count for index, known in state.layers.items()}
 
     def __call__(self, snapshot: StateSnapshot) -> StateSnapshot:
-        """Raises AbortedError where it is of an older state."""
+        """Returns the snapshot. Raises AbortedError if its state is older."""
         epoch, layers = file_state(snapshot.file)
         found = {index: layers.get(index, (0, 0))[0] for index in self._counts}
         if epoch != self._epoch or any(found[index] < count for index, count in self._counts.items()):
@@ -283,7 +284,7 @@ class SnapshotCheck:
 def watch(
     state: SessionState, every_tokens: int, every: float | None
 ) -> Flow[tuple[SnapshotCheck, StateSnapshot, Any]]:
-    """The check of a watch's snapshots, the first of them, and the others as the transport iterates them."""
+    """Returns the check for a watch's snapshots, the first snapshot, and an iterator of the others."""
 
     def send() -> Flow[tuple[SnapshotCheck, StateSnapshot, Any]]:
         check = SnapshotCheck(state)

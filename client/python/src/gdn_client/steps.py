@@ -17,7 +17,7 @@ from gdn_client.tensors import Array
 
 
 class Encoder(Protocol):
-    """Puts an array into a message, by its bytes or by where they lie in shared memory."""
+    """Puts an array into a message, either as bytes or as a place in shared memory."""
 
     def __call__(self, array: Array) -> tensor_pb2.Tensor: ...
 
@@ -39,7 +39,7 @@ def fill_input(request: step_pb2.PrefillRequest | step_pb2.DecodeRequest, given:
 
 
 def tensors_in(request: step_pb2.PrefillRequest | step_pb2.DecodeRequest) -> Iterator[tensor_pb2.Tensor]:
-    """Those of the request's input."""
+    """Yields the tensors of the request's input."""
     kind = request.WhichOneof("input")
     for descriptor, value in getattr(request, kind).ListFields() if kind is not None else ():
         if descriptor.message_type is not None:
@@ -47,29 +47,29 @@ def tensors_in(request: step_pb2.PrefillRequest | step_pb2.DecodeRequest) -> Ite
 
 
 def output_elements(given: Input) -> int:
-    """Of what a step gives: what comes out is as large as one of what goes in."""
+    """Returns the number of elements of the step's output, which has the size of one of the inputs."""
     output = tensors_of(given)[{DeltaRule: "v", Projected: "z"}.get(type(given), "hidden_states")]
     return math.prod(output.shape)
 
 
 def leading(given: Input) -> tuple[int, ...]:
-    """The shape of the first tensor."""
+    """Returns the shape of the first tensor."""
     return tuple(next(iter(tensors_of(given).values())).shape)
 
 
 def cut(given: Input, begin: int, end: int, axis: int = 0) -> Input:
-    """Tokens, or rows, [begin, end) of each tensor."""
+    """Returns the tokens, or rows, [begin, end) of each tensor."""
     where = (slice(None),) * axis + (slice(begin, end),)
     return map_tensors(given, lambda array: array[where])
 
 
 class KeptStep:
-    """One step of one layer of one session, as it can be sent again. Sessions that were forked share it.
+    """One step of one layer of one session, kept so that it can be sent again. Forked sessions share it.
 
     Attributes:
-        before: tokens that the layer had seen.
-        tokens: how many it took.
-        bytes: what it takes here.
+        before: tokens that the layer had seen before the step.
+        tokens: number of tokens of the step.
+        bytes: memory that the step takes in the client.
 
     """
 
@@ -83,18 +83,18 @@ class KeptStep:
         row: int | None = None,
         size: int | None = None,
     ) -> None:
-        """Of a request of this session alone, or of row `row` of one of several, of which `size` bytes are its own."""
+        """Keeps a request of this session, or row `row` of a request of several, counted as `size` bytes."""
         self.before, self.tokens = before, tokens
         self._request, self._row = request, row
         self.bytes: int = request.ByteSize() if size is None else size
 
     @property
     def after(self) -> int:
-        """Tokens that the layer has seen with it."""
+        """Tokens that the layer has seen after the step."""
         return self.before + self.tokens
 
     def alone(self) -> step_pb2.PrefillRequest | step_pb2.DecodeRequest:
-        """A request of one session for it, which the caller may change."""
+        """Returns a request for this session only, which the caller may change."""
         if isinstance(self._request, step_pb2.DecodeRequest) and self._row is not None:
             return row_of(self._request, self._row)
         copy = type(self._request)()
@@ -107,13 +107,13 @@ class LayerSteps:
     """A layer's steps that can be sent again, in order and without gaps.
 
     Attributes:
-        count: tokens that the layer has seen, as far as this side knows.
-        begin: the steps from this count on are kept.
-        reached: the most tokens that the server's layer can have seen by calls of this side, answered or not.
-        durable: the most tokens that the server has said to be durable.
+        count: tokens that the layer has seen, as far as the client knows.
+        begin: steps from this count on are kept.
+        reached: most tokens that the server's layer can have seen by calls of this client, answered or not.
+        durable: most tokens that the server has reported as durable.
         kept: the steps.
-        draft: computed, and waits to be accepted.
-        draft_tokens: of a draft that waits, whose inputs need not be known here.
+        draft: the draft that waits to be accepted, if its inputs are known here.
+        draft_tokens: tokens of the draft that waits.
 
     """
 
@@ -126,42 +126,42 @@ class LayerSteps:
     draft_tokens: int = 0
 
     def add(self, step: KeptStep) -> None:
-        """`step.before` is `count`."""
+        """Adds a step. `step.before` must be `count`."""
         self.moved_to(step.after)
         if step.tokens > 0:
             self.kept.append(step)
 
     def moved_to(self, count: int) -> None:
-        """The layer has seen so many tokens."""
+        """Notes that the layer has seen `count` tokens."""
         self.count = count
         self.reached = max(self.reached, count)
 
     def drop_first(self) -> int:
-        """Forgets the oldest step; returns its bytes."""
+        """Drops the oldest step, and returns its bytes."""
         first = self.kept.popleft()
         self.begin = first.after
         return first.bytes
 
     def trim(self) -> int:
-        """Forgets what a durable copy has; returns the bytes."""
+        """Drops the steps that a durable copy contains, and returns their bytes."""
         freed = 0
         while self.kept and self.kept[0].after <= self.durable:
             freed += self.drop_first()
         return freed
 
     def since(self, count: int) -> list[KeptStep] | None:
-        """Those to send where the server has seen `count`; None where no step that is kept begins there."""
+        """Returns the steps to send to a server that has seen `count` tokens. None if no kept step begins there."""
         if count == self.count:
             return []
         steps = [step for step in self.kept if step.before >= count]
         return steps if steps and steps[0].before == count else None
 
     def cut_to(self, count: int, *, same_history: bool) -> int:
-        """Goes back to `count`, and forgets what came behind; returns the bytes.
+        """Goes back to `count`, drops the later steps, and returns their bytes.
 
         Args:
             count: tokens.
-            same_history: they came by the steps that are kept here; else none of these is of use.
+            same_history: whether the kept steps led to this count. If not, none of them can be used.
 
         """
         usable = same_history and self.since(count) is not None
@@ -175,7 +175,7 @@ class LayerSteps:
 
 
 def row_of(request: step_pb2.DecodeRequest, row: int) -> step_pb2.DecodeRequest:
-    """The request for its session `row` alone, of one with its tensors in it."""
+    """Returns the request for its session `row` only. The request must contain its tensors."""
     alone = step_pb2.DecodeRequest(
         sessions=[request.sessions[row]], layer=request.layer, output_dtype=request.output_dtype
     )
@@ -196,7 +196,7 @@ def row_of(request: step_pb2.DecodeRequest, row: int) -> step_pb2.DecodeRequest:
 
 
 def _parents_of(request: step_pb2.DecodeRequest, row: int) -> Sequence[int]:
-    """Those of a row's tokens, which all rows may share."""
+    """Returns the parents of a row's tokens. All rows may share one tree."""
     parents, tokens = request.draft_parents, _tokens_of(request)
     return parents if len(parents) == tokens else parents[row * tokens : (row + 1) * tokens]
 
@@ -209,14 +209,14 @@ def _tokens_of(request: step_pb2.DecodeRequest) -> int:
 
 
 def _take_row(tensor: tensor_pb2.Tensor, row: int) -> tensor_pb2.Tensor:
-    """Row `row` of a `[B, ..]` tensor, as `[1, ..]`."""
-    data = tensor.data  # a look at it is a copy
+    """Returns row `row` of a `[B, ..]` tensor, as `[1, ..]`."""
+    data = tensor.data  # each access makes a copy
     size = len(data) // tensor.shape[0]
     return tensor_pb2.Tensor(dtype=tensor.dtype, shape=[1, *tensor.shape[1:]], data=data[row * size : (row + 1) * size])
 
 
 def path_tokens(request: step_pb2.DecodeRequest, path: Sequence[int]) -> step_pb2.DecodeRequest:
-    """A draft's accepted tokens, as the plain step that they have become."""
+    """Returns a draft's accepted tokens as a plain step, which has the same effect."""
     plain = step_pb2.DecodeRequest()
     plain.CopyFrom(request)
     plain.draft = False

@@ -1,11 +1,11 @@
-"""Steps one behind the other in a stream, for inputs that are known before the outputs: scoring, replays, given tokens.
+"""Steps that follow each other in a stream, for inputs that are known before the outputs (scoring, replays).
 
-Up to `window` steps are on their way at once, so that none waits for the one before to have travelled. The server takes
-them in order, and each says the token count that it is for: behind one that was not taken none is. Where a step fails,
-or the stream breaks, those that were under way are asked for again in calls of their own, by the same ids, so each is
-taken once, and the outputs are the bits of plain calls. Tensors travel in messages.
-Between two outputs nothing else is to be asked of the sessions.
-Thread safety: as of a session.
+Up to `window` steps are in flight at once, so no step waits for the round trip of the one before. The server applies
+them in order, and each carries the token count that it expects. So no step is applied behind one that was not. If a
+step fails, or the stream breaks, the steps in flight are repeated in calls of their own, with the same ids. Each is
+therefore applied once, and outputs have the bits of plain calls. Tensors travel in messages. Between two outputs, make
+no other call on the sessions.
+Thread safety: as that of a session.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from gdn_client.connection import Connection
 
 DEFAULT_WINDOW = 8
-PREFILL_WINDOW = 2  # one is computed while the next travels
+PREFILL_WINDOW = 2  # one part is computed while the next travels
 
 
 class Pipeline:
-    """The steps of one stream that are under way."""
+    """The steps of one stream that are in flight."""
 
     def __init__(
         self, method: str, states: Sequence[SessionState], make: Callable[[Input], RowsStep | PartStep], window: int
@@ -52,16 +52,16 @@ class Pipeline:
 
     @property
     def is_full(self) -> bool:
-        """Whether an output is to be had before the next step."""
+        """Whether an output must be read before the next step."""
         return len(self.under_way) >= self.window
 
     @property
     def affinity(self) -> str:
-        """Of the stream."""
+        """The stream's routing key."""
         return self.states[0].session.affinity
 
     def add(self, x: Input) -> Message:
-        """The message of the next step."""
+        """Adds the next step, and returns its message."""
         rows = self._make(x)
         fill_input(rows.step.request, rows.step.given, to_tensor)
         ahead = [sum(tokens) for tokens in zip(*(one.step.tokens for one in self.under_way), strict=True)] or None
@@ -77,7 +77,7 @@ class Pipeline:
         return message
 
     def take(self, reply: Any) -> Array | None:
-        """The oldest step's output; None where it has failed."""
+        """Returns the oldest step's output, or None if the step has failed."""
         if reply.status.code != 0:
             return None
         rows = self.under_way.popleft()
@@ -85,7 +85,7 @@ class Pipeline:
         return rows.shaped(rows.step.taken(reply.result, memory))
 
     def again(self, timeout: float | None) -> Flow[Array]:
-        """The oldest that is under way, in a call of its own; if it fails, those behind it are given up."""
+        """Repeats the oldest step in flight in a call of its own. If it fails, the steps behind it are given up."""
         rows = self.under_way[0]
         answered = False
         try:
@@ -98,7 +98,7 @@ class Pipeline:
                 self.give_up()
 
     def give_up(self) -> None:
-        """Steps that are still under way may be taken or not; the sessions' next call finds out."""
+        """Gives up the steps in flight. They may be applied or not; the sessions' next call finds out."""
         for state in self.states if self.under_way else ():
             state.astray = state.keep_bytes > 0
         self.under_way.clear()
@@ -107,33 +107,33 @@ class Pipeline:
 def decode_pipeline(
     states: Sequence[SessionState], layer: int, options: StepOptions, window: int, alone: bool = False
 ) -> Pipeline:
-    """Of decodes; `alone`: of one session, without B."""
+    """Makes a pipeline of decodes. `alone`: of one session, without axis B."""
     return Pipeline("StreamDecode", states, lambda x: RowsStep(states, layer, x, options, alone), window)
 
 
 def prefill_pipeline(state: SessionState, layer: int, options: StepOptions, window: int) -> Pipeline:
-    """Of a prompt's parts."""
+    """Makes a pipeline of a prompt's parts."""
     return Pipeline("StreamPrefill", [state], lambda x: PartStep(state, layer, x, options), window)
 
 
 def outputs(
     connection: Connection, pipeline: Pipeline, inputs: Iterable[Input], timeout: float | None
 ) -> Iterator[Array]:
-    """The outputs, in order. What is under way when the caller leaves is taken all the same."""
+    """Yields the outputs, in order. Steps in flight are applied even if the caller stops early."""
     settle(pipeline.states)
     stream: Any = None
 
     def from_stream() -> Array | None:
-        """The oldest step's; None: the stream has failed."""
+        """Returns the oldest step's output, or None if the stream has failed."""
         nonlocal stream
         try:
             output = pipeline.take(stream.receive())
             if output is not None:
                 return output
-            for _ in range(len(pipeline.under_way) - 1):  # refused as well, for their counts; nothing moves behind us
+            for _ in range(len(pipeline.under_way) - 1):  # these fail too, because of their counts; no state changes
                 stream.receive()
         except GdnError:
-            pass  # the stream is over; the calls tell why
+            pass  # the stream has ended; the calls report why
         stream.close()
         stream = None
         return None

@@ -1,11 +1,11 @@
 """The API's messages, as `proto/gdn/v1/*.proto` of the server's repository describes them.
 
-`gdn_client.proto.gdn.v1.step_pb2` and its neighbours have the messages of one file each. `gdn_client.proto.google.rpc`
-has the messages of error details, and `Duration` below is google.protobuf's.
+`gdn_client.proto.gdn.v1.step_pb2` and its neighbours contain the messages of one file each.
+`gdn_client.proto.google.rpc` contains the messages of error details, and `Duration` below is google.protobuf's.
 
-All of them are in a descriptor pool of this package. So a program may use stubs that it has generated of the same
-.proto files, of another version of them, or of other files with these names. A message of such stubs is of another
-class: to hand it over, parse its serialized bytes with the class of this package.
+All of them are in a descriptor pool of this package. So the same program may use stubs that were generated from the
+same .proto files, from another version of them, or from other files with these names. The messages of such stubs have
+other classes. To pass one to this package, serialize it and parse the bytes with this package's class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Duration", "load"]
 def _fill_pool() -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet.FromString((Path(__file__).parent / "descriptors.binpb").read_bytes())
-    for file in files.file:  # protoc writes each file behind its imports
+    for file in files.file:  # protoc writes each file after its imports
         pool.AddSerializedFile(file.SerializeToString())
     return pool
 
@@ -36,7 +36,7 @@ if not TYPE_CHECKING:
 
 
 def load(proto: str, names: dict[str, Any]) -> None:
-    """Puts the messages and enums of a .proto file into `names`, a module's globals."""
+    """Puts the messages and enums of a .proto file into `names`, the globals of a module."""
     file = _POOL.FindFileByName(proto)
     names["DESCRIPTOR"] = file
     for name, message in file.message_types_by_name.items():

@@ -6,7 +6,7 @@
     with gdn_client.torch.attach(model, "gpu-box:50061"):
         model.generate(..)
 
-Needs torch, and transformers 5.17 or newer; tested with 5.17, 5.20 and 5.24.
+Needs torch, and transformers 5.17 or newer. Tested with transformers 5.17, 5.20 and 5.24.
 """
 
 from gdn_client.torch.attach import Attachment, attach

@@ -1,4 +1,4 @@
-"""The arguments that a decoder may pass to a Gated DeltaNet layer beside its input, its cache and its mask.
+"""Arguments that a decoder may pass to a Gated DeltaNet layer, in addition to its input, cache and mask.
 
 Thread safety: free functions.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import Cache
 
-# Arguments that decoders pass along and no Gated DeltaNet layer uses.
+# Decoders pass these arguments to every layer, and no Gated DeltaNet layer uses them.
 INERT = {
     "cache_position",
     "is_causal",
@@ -23,12 +23,12 @@ INERT = {
     "return_dict",
     "use_cache",
 }
-# Arguments that say at which tokens the samples of a packed row begin and end.
+# These arguments say at which tokens the samples of a packed row begin and end.
 PACKED = {"cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "max_seqlen", "seq_idx"}
 
 
 def check_arguments(given: dict[str, Any]) -> None:
-    """Raises ValueError where some may change what a local layer computes."""
+    """Raises ValueError if an argument might change the result of a local layer."""
     set_ones = {name for name, value in given.items() if value is not None and not isinstance(value, Cache)}
     if packed := sorted(set_ones & PACKED):
         raise ValueError(

@@ -1,6 +1,6 @@
 """Puts remote layers into a loaded model.
 
-Thread safety: a model is attached by one thread, while no other uses it.
+Thread safety: one thread attaches a model, while no other thread uses it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LOCAL_LAYER = re.compile(
     r"(Qwen3Next|Qwen3_5|Qwen3_5Moe|Qwen4ExpText|OlmoHybrid)GatedDeltaNet"
     r"|(KimiLinear|BailingHybrid)DeltaAttention|Glm5NextTextLinearAttention"
 )
-# What a decoder layer may call its linear attention; where attention layers use the name too, the class tells.
+# Names of a decoder layer's linear attention. Attention layers use some of them too, so the class decides.
 LAYER_NAMES = ("linear_attn", "self_attn")
-VERIFY_TOKENS = [3, 2]  # of a first step, and of one that goes on from it
-# Of the outputs' norm. Rounding to bfloat16 makes 0.01, other weights make 1.
+VERIFY_TOKENS = [3, 2]  # in the first step, and in a second one that continues from it
+# Highest relative error of the outputs' norm. Rounding to bfloat16 makes about 0.01, other weights make about 1.
 VERIFY_ERROR = 0.1
 
 
 class _Place(NamedTuple):
-    """Where a decoder layer has its linear attention."""
+    """The place of a decoder layer's linear attention in the model."""
 
     parent: torch.nn.Module
     name: str
@@ -40,7 +40,7 @@ class _Place(NamedTuple):
 
 
 class Attachment:
-    """Remote layers in a model. A context manager: `close` ends it."""
+    """Remote layers in a model. A `with` block calls `close` at its end."""
 
     def __init__(self, model: torch.nn.Module, host: LayerHost, owns_client: bool, keep_local: bool) -> None:
         self.model = model
@@ -48,8 +48,8 @@ class Attachment:
         self.freed_bytes = 0
         self._owns_client = owns_client
         self._keep_local = keep_local
-        self._compiled: bool | None = None  # what the model's generation_config.disable_compile was
-        self._replaced: list[_Place] = []  # what the decoder layers had
+        self._compiled: bool | None = None  # the model's generation_config.disable_compile before
+        self._replaced: list[_Place] = []  # the local layers
 
     def __repr__(self) -> str:
         return f"<{type(self.model).__name__} with {self.host}, {self.freed_bytes / 1e6:.0f} MB of weights freed>"
@@ -66,7 +66,10 @@ class Attachment:
         return self.host.layers
 
     def replace(self, local: dict[int, _Place]) -> None:
-        """Puts remote layers where the local ones are, which go unless they are to be kept."""
+        """Replaces local layers by remote ones. The local ones are freed unless `keep_local` was set.
+
+        For internal use.
+        """
         for index in self.host.layers:
             place = local[index]
             if self._keep_local:
@@ -76,20 +79,20 @@ class Attachment:
             remote = RemoteGatedDeltaNet(self.host, index)
             remote.train(place.module.training)
             setattr(place.parent, place.name, remote)
-        # generate() compiles by itself where the cache has fixed shapes. Between remote layers that is a graph for each
-        # piece, recorded anew at each length: slower by far.
+        # generate() compiles the model if the cache has fixed shapes. Between remote layers that makes a graph for each
+        # piece, recorded again at each length, which is far slower.
         if (config := getattr(self.model, "generation_config", None)) is not None and self._compiled is None:
             self._compiled = bool(config.disable_compile)
             config.disable_compile = True
         if not _local_layers(self.model):
-            # Says to generate() that no state can be taken back; a remote one can.
+            # Tells generate() that states can be taken back, as remote ones can.
             self.model._is_stateful = False  # type: ignore[assignment]
 
     def detach(self) -> None:
-        """Puts the local layers back, and closes.
+        """Puts the local layers back, and closes the attachment.
 
         Raises:
-            RuntimeError: they were not kept.
+            RuntimeError: the local layers were not kept.
 
         """
         if not self._keep_local:
@@ -103,9 +106,10 @@ class Attachment:
         self.close()
 
     def close(self) -> None:
-        """Ends all sessions of the layers, and the connection if `attach` has made it.
+        """Deletes all sessions of the layers. Also closes the connection, if `attach` has made it.
 
-        Caches that are still there are of no more use. The remote layers stay in the model, and raise RuntimeError.
+        Existing caches cannot be used any more. The remote layers stay in the model, and raise RuntimeError when they
+        are called.
         """
         self.host.close()
         if self._owns_client:
@@ -123,35 +127,36 @@ def attach(
     idle_ttl: float | None = None,
     **connection: Any,
 ) -> Attachment:
-    """Replaces the Gated DeltaNet layers of a loaded model by a server's.
+    """Replaces the Gated DeltaNet layers of a loaded model by those of a server.
 
-    `generate()` goes on as before: batches, streams, sampling, beams, assisted generation, static caches. Call it again
-    with other layers for another server.
+    `generate()` works as before, with batches, streams, sampling, beams, assisted generation and static caches. To use
+    several servers, call `attach` once for each, with its layers.
 
     Args:
-        model: of qwen3_next, qwen3_5 or their MoE forms, of qwen4_exp, olmo_hybrid, kimi_linear, glm5_next or
-            bailing_hybrid, by a transformers that has it; with its head or without.
-        target: "HOST:PORT", "unix:/PATH", or several such where each server has some of the model's heads; or a Client
-            or SlicedClient, which is then not closed.
-        layers: indices of decoder layers; None: all Gated DeltaNet layers that are still local.
-        remote_model: name of the served model; None: the only one.
-        keep_local: keep the local layers, so that `Attachment.detach` can put them back; else their memory is freed.
-        verify: compare each layer's output on a few random tokens first, in two steps with a cache, so that other
-            weights are found, and a transformers whose caches do not work here.
-        idle_ttl: seconds after which the server ends sequences that nobody steps; None: the server's.
-        connection: of the Client, for a target that is a string.
+        model: a qwen3_next, qwen3_5 (or their MoE forms), qwen4_exp, olmo_hybrid, kimi_linear, glm5_next or
+            bailing_hybrid model, with or without its head. The installed transformers must have the class.
+        target: "HOST:PORT" or "unix:/PATH", or a list of these if each server holds some of the model's heads. Or a
+            Client or SlicedClient, which is then not closed.
+        layers: indices of decoder layers. None: all Gated DeltaNet layers that are still local.
+        remote_model: name of the served model. None: the only one.
+        keep_local: keep the local layers in memory, so that `Attachment.detach` can put them back. Otherwise their
+            memory is freed.
+        verify: first compare each layer's output with the local layer's, on a few random tokens in two steps with a
+            cache. This finds other weights, and a transformers whose caches do not work with remote layers.
+        idle_ttl: seconds without a step after which the server deletes a sequence. None: the server's default.
+        connection: arguments of the Client that is made for a target.
 
     Raises:
-        TypeError: the target is neither a string nor a client nor a list of strings.
-        ValueError: the model has no such layers, they are attached already, or the server's are other ones; or the
-            target is empty, too long or has no valid port.
+        TypeError: the target is neither a string, nor a client, nor a list of strings.
+        ValueError: the model has no such layers, or they are attached already, or the server's layers differ. Also if
+            the target is empty, is too long or has an invalid port.
         NoServerError: no server answers at the target.
-        RuntimeError: this release of transformers uses layers or caches in a way that is not known here.
-        GdnError: the server's.
+        RuntimeError: this release of transformers uses layers or caches in a way that the package does not know.
+        GdnError: the server has refused a call.
 
     """
     layers = None if layers is None else list(layers)
-    client = _client_of(target, connection)  # which looks at the target, and sends nothing yet
+    client = _client_of(target, connection)  # checks the target, and sends nothing yet
     try:
         return _attach(
             model, client, layers, remote_model, keep_local, verify, idle_ttl, owns_client=client is not target
@@ -219,11 +224,11 @@ def _client_of(
         return target
     if isinstance(target, (list, tuple)):
         return SlicedClient(target, **connection)
-    return Client(cast(str, target), **connection)  # which refuses what is no string
+    return Client(cast(str, target), **connection)  # raises TypeError unless it is a string
 
 
 def _linear_attention(parent: torch.nn.Module, *, remote: bool) -> _Place | None:
-    """Of a decoder layer; a remote one only where that is asked for."""
+    """Finds a decoder layer's linear attention. Finds a remote one only if `remote` is set."""
     for name in LAYER_NAMES:
         module = getattr(parent, name, None)
         if not isinstance(module, torch.nn.Module):
@@ -234,18 +239,18 @@ def _linear_attention(parent: torch.nn.Module, *, remote: bool) -> _Place | None
 
 
 def _local_layers(model: torch.nn.Module) -> dict[int, _Place]:
-    """By layer index."""
+    """Returns the local Gated DeltaNet layers, by layer index."""
     places = (_linear_attention(parent, remote=False) for parent in model.modules())
     return {int(place.module.layer_idx): place for place in places if place is not None}  # type: ignore[arg-type]
 
 
 def _remote_layers(model: torch.nn.Module) -> dict[int, RemoteGatedDeltaNet]:
-    """Those that an earlier `attach` has put in, by layer index."""
+    """Returns the layers that an earlier `attach` has put in, by layer index."""
     return {part.layer_idx: part for part in model.modules() if isinstance(part, RemoteGatedDeltaNet)}
 
 
 def _first_layer(model: torch.nn.Module) -> torch.nn.Module:
-    """The Gated DeltaNet layer that is called first; it may be remote already."""
+    """Returns the Gated DeltaNet layer that is called first. It may be remote already."""
     places = (_linear_attention(parent, remote=True) for parent in model.modules())
     return next(place.module for place in places if place is not None)
 

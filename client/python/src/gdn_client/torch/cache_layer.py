@@ -1,6 +1,6 @@
 """A layer of transformers' cache whose state is on a server.
 
-Thread safety: as transformers' caches, for one thread at a time.
+Thread safety: like transformers' caches, for one thread at a time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ except ImportError as missing:
 
 
 class RemoteCacheLayer(LinearAttentionCacheLayerMixin):
-    """Takes the place of a LinearAttentionLayer.
+    """Replaces a LinearAttentionLayer of a cache.
 
-    The layers of one host share their sequences; what a cache does to all of its layers, one of them does for all.
+    The layers of one host share their sequences. When a cache calls a method on all of its layers, only the leading
+    layer acts, for all of them.
     """
 
-    # A call to another machine is no part of a compiled graph.
+    # A call to another machine cannot be part of a compiled graph.
     is_compileable = False
 
     def __init__(self, sequences: RemoteSequences, *, leads: bool, record_past: bool = False) -> None:
@@ -36,8 +37,8 @@ class RemoteCacheLayer(LinearAttentionCacheLayerMixin):
         self.record_past = record_past
         self._leads = leads
         self.has_previous_state: dict[int, bool] = {0: False}
-        # What a local layer would read without asking. What transformers itself does to states, and is not here below,
-        # does not pass them over as if there were none.
+        # A local layer reads these attributes directly. So they raise an error, instead of letting code of transformers
+        # that is not overridden below skip the remote states as if there were none.
         self.conv_states = self.recurrent_states = _Elsewhere(sequences)
         self.is_conv_states_initialized = self.is_recurrent_states_initialized = {0: True}
 
@@ -52,7 +53,7 @@ class RemoteCacheLayer(LinearAttentionCacheLayerMixin):
 
     @property
     def is_croppable(self) -> bool:
-        """Whether `crop` leaves no trace: it does not."""
+        """Whether `crop` restores the state exactly. It does."""
         return True
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
@@ -60,13 +61,13 @@ class RemoteCacheLayer(LinearAttentionCacheLayerMixin):
             self.sequences.select(beam_idx.tolist())
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keeps the rows named, in that order."""
+        """Keeps the named rows, in that order."""
         if self._leads:
             rows = torch.arange(len(self.sequences), dtype=torch.long, device="cpu")[indices.cpu()]
             self.sequences.select(rows.tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each row so many times."""
+        """Repeats each row `repeats` times."""
         if self._leads:
             self.sequences.select([row for row in range(len(self.sequences)) for _ in range(repeats)])
 
@@ -84,10 +85,10 @@ class RemoteCacheLayer(LinearAttentionCacheLayerMixin):
             self.sequences.reset()
 
     def offload(self) -> None:
-        """Nothing: there are no states here that take memory."""
+        """Does nothing, because the states take no memory here."""
 
     def prefetch(self) -> None:
-        """Nothing, as `offload`."""
+        """Does nothing, like `offload`."""
 
     def lazy_initialization(self, *_: Any, **__: Any) -> None:
         self.conv_states[0]
@@ -100,7 +101,7 @@ class RemoteCacheLayer(LinearAttentionCacheLayerMixin):
 
 
 class _Elsewhere(dict[int, Any]):
-    """States that are not here."""
+    """States that are on the server. Reading one raises RuntimeError."""
 
     def __init__(self, sequences: RemoteSequences) -> None:
         super().__init__()
@@ -114,10 +115,10 @@ class _Elsewhere(dict[int, Any]):
 
 
 def remote_layer_of(cache: Cache, host: LayerHost, layer: int) -> RemoteCacheLayer:
-    """The cache's layer; where it is still a local and unused one, those of all the host's layers are replaced.
+    """Returns the cache's layer. If it is still local and unused, first replaces all of the host's layers in the cache.
 
     Raises:
-        ValueError: the cache has a local state, one on another host, or no such layer.
+        ValueError: the cache has a local state, a state on another host, or no such layer.
 
     """
     if layer >= len(cache.layers):

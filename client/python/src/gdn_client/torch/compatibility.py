@@ -1,10 +1,9 @@
-"""Tries out what is relied on in transformers, before a model is changed.
+"""Checks that transformers works in the way that remote layers need, before a model is changed.
 
-A name that changes there need not be an error here: layers take any keyword, and one that misses its cache computes
-each token as if it were the first. So a model is watched when it calls its layer, and a cache when it is reordered or
-cropped.
+A renamed argument need not be an error: layers take any keyword, and a layer without its cache computes each token as
+if it were the first. So these functions watch a model as it calls its layer, and a cache as it is reordered or cropped.
 
-Thread safety: free functions; the model is used by no other thread.
+Thread safety: free functions; no other thread uses the model meanwhile.
 """
 
 from __future__ import annotations
@@ -23,37 +22,37 @@ from gdn_client.torch.host import LayerHost
 from gdn_client.torch.releases import unknown
 from gdn_client.torch.sequences import RemoteSequences
 
-# What a local layer's forward may have; cache_params is the cache up to transformers 5.23.
+# Parameters that a local layer's forward may have. cache_params is the cache, up to transformers 5.23.
 PARAMETERS = {"self", "hidden_states", "cache", "cache_params", "attention_mask"}
 PADDED = [[0, 1], [1, 1]]
 
 
 @dataclass
 class LayerCall:
-    """How a model that keeps a cache calls a Gated DeltaNet layer."""
+    """The way in which a model that uses a cache calls a Gated DeltaNet layer."""
 
     arguments: dict[str, Any]
     cache: Cache
 
     def __call__(self, layer: torch.nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Of another layer, and without padding; a second call goes on from the first."""
+        """Calls another layer in the same way, without padding. A second call continues from the first."""
         output: torch.Tensor = layer(**{**self.arguments, "hidden_states": hidden_states, "attention_mask": None})
         return output
 
 
 def layer_call(model: torch.nn.Module, layer: torch.nn.Module) -> LayerCall | None:
-    """How the model calls its first Gated DeltaNet layer. It is stopped there, and computes nothing.
+    """Finds out how the model calls its first Gated DeltaNet layer. Stops there, so nothing is computed.
 
     Args:
-        model: the whole one.
+        model: the whole model.
         layer: its first Gated DeltaNet layer.
 
     Returns:
-        None where that cannot be tried: the layer is in no model of transformers, the model's weights are not loaded,
-        or it checkpoints gradients and so keeps no cache.
+        None if that cannot be tried. Reasons are that no model of transformers contains the layer, that the model's
+        weights are not loaded, or that it checkpoints gradients and so uses no cache.
 
     Raises:
-        RuntimeError: the layer gets no cache, or no padding mask, that is known here.
+        RuntimeError: the layer gets no cache, or no padding mask, in a form that the package knows.
 
     """
     models = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
@@ -79,10 +78,10 @@ def layer_call(model: torch.nn.Module, layer: torch.nn.Module) -> LayerCall | No
 
 
 def check_parameters(local: torch.nn.Module) -> None:
-    """Whether a remote layer knows what the local one takes.
+    """Checks that a remote layer knows all arguments of the local one.
 
     Raises:
-        RuntimeError: it takes more.
+        RuntimeError: the local layer takes more.
 
     """
     parameters = inspect.signature(type(local).forward).parameters.values()
@@ -91,14 +90,14 @@ def check_parameters(local: torch.nn.Module) -> None:
 
 
 def check_cache(host: LayerHost, cache: Cache | None) -> None:
-    """Whether what a cache does reaches its remote layers, and leaves alone what is not theirs.
+    """Checks that a cache's calls reach its remote layers, and that remote layers do not disturb the others.
 
     Args:
-        host: whose layers they are; nothing is sent to it.
-        cache: a model's, and still empty: its layers become remote; None: there is none to try.
+        host: host of the remote layers. Nothing is sent to it.
+        cache: an empty cache of a model, whose layers become remote. None: there is no cache to try.
 
     Raises:
-        RuntimeError: it does not.
+        RuntimeError: a call does not reach the remote layers, or another layer is disturbed.
 
     """
     try:
@@ -137,7 +136,7 @@ def _arguments(model: PreTrainedModel, layer: torch.nn.Module, inputs: dict[str,
 
 
 class _Recorder(RemoteSequences):
-    """Notes what it is asked to do."""
+    """Records the calls that it receives."""
 
     def __init__(self, host: LayerHost) -> None:
         super().__init__(host)
@@ -187,5 +186,5 @@ def _calls_that_do_not_arrive(host: LayerHost) -> list[str]:
 
 
 def _positions(cache: Cache) -> tuple[Any, ...]:
-    """Where the next tokens are, which attention layers know."""
+    """Returns the positions of the next tokens, which attention layers know."""
     return (cache.get_seq_length(), *cache.get_mask_sizes(3, 0))

@@ -1,4 +1,4 @@
-"""The server of some layers: its client, and what many caches of one model share.
+"""The server of some layers: its client, and everything that the caches of one model share.
 
 Thread safety: any thread may use a LayerHost.
 """
@@ -25,38 +25,41 @@ R = TypeVar("R")
 
 AnySession: TypeAlias = Session | SlicedSession
 
-MAX_CALLS_AT_ONCE = 32  # prompts are sent a call each, and the server puts together what comes together
+MAX_CALLS_AT_ONCE = 32  # each prompt is a call, and the server batches calls that arrive together
 EXIT_SECONDS = 10.0
 
 
 class Reaper:
-    """Ends sessions, in a thread of its own: a cache may be collected anywhere, also where no call can be made."""
+    """Deletes sessions on a thread of its own.
+
+    The garbage collector may drop a cache anywhere, also at places where no call can be made.
+    """
 
     def __init__(self) -> None:
         self._sessions: queue.SimpleQueue[AnySession | threading.Event | None] = queue.SimpleQueue()
-        self._open: dict[str, AnySession] = {}  # made and not ended yet, by name
+        self._open: dict[str, AnySession] = {}  # created and not yet deleted, by name
         arguments = (self._sessions, self._open)
         self._thread = threading.Thread(target=self._run, args=arguments, name="gdn-reaper", daemon=True)
         self._thread.start()
 
     def made(self, session: AnySession) -> None:
-        """The session is ended by `end`, or by `stop` at the latest."""
+        """Registers a session. `end` deletes it, or `stop` at the latest."""
         self._open[session.name] = session
 
     def end(self, *lists: Iterable[AnySession]) -> None:
-        """Soon, without waiting. A finalizer may call it."""
+        """Deletes the sessions soon, without waiting. A finalizer may call this."""
         for sessions in lists:
             for session in sessions:
                 self._sessions.put(session)
 
     def wait(self) -> None:
-        """Until the sessions that were given so far have ended, `EXIT_SECONDS` at most."""
+        """Waits until the sessions passed to `end` so far are deleted, at most `EXIT_SECONDS`."""
         reached = threading.Event()
         self._sessions.put(reached)
         reached.wait(EXIT_SECONDS)
 
     def stop(self) -> None:
-        """Ends every session that was made, and waits for that, `EXIT_SECONDS` at most."""
+        """Deletes every registered session, and waits for that, at most `EXIT_SECONDS`."""
         self.end(list(self._open.values()))
         self._sessions.put(None)
         self._thread.join(EXIT_SECONDS)
@@ -70,22 +73,22 @@ class Reaper:
                 session.set()
                 continue
             if still_open.pop(session.name, None) is None:
-                continue  # it was given twice
-            with contextlib.suppress(GdnError, ValueError):  # what is left ends by its idle TTL
+                continue  # it was passed twice
+            with contextlib.suppress(GdnError, ValueError):  # the server deletes the rest by its idle TTL
                 session.delete()
 
 
 class LayerHost:
-    """A served model whose layers run for a local one.
+    """A served model whose layers replace those of a local model.
 
     Args:
-        client: of the server, or of the servers that have some of the model's heads each; it is not closed.
-        model: the served model's name; None: the only one.
-        layers: indices that are used here; None: all of its Gated DeltaNet layers.
-        idle_ttl: seconds after which the server ends a session that nobody steps; None: the server's.
+        client: client of the server, or of the servers that hold the model's heads together. It is not closed.
+        model: name of the served model. None: the only one.
+        layers: indices of the layers to use. None: all Gated DeltaNet layers of the model.
+        idle_ttl: seconds without a step after which the server deletes a session. None: the server's default.
 
     Raises:
-        ValueError: the server does not have such a model, or not such layers.
+        ValueError: the server does not have this model, or not these layers.
 
     """
 
@@ -116,9 +119,10 @@ class LayerHost:
         return f"<{self.model.name} at {self.client.target}, layers {self.layers}>"
 
     def close(self) -> None:
-        """Ends all sessions of this host, those of caches that are still there too, and the threads. Once is enough.
+        """Deletes all sessions of this host and stops its threads. Calling it twice is harmless.
 
-        A layer or a cache of a host that is closed raises RuntimeError when it is stepped.
+        It also deletes sessions that existing caches use. A layer or cache of a closed host raises RuntimeError when it
+        is stepped.
         """
         self._finish()
 
@@ -130,12 +134,18 @@ class LayerHost:
             )
 
     def new_sessions(self, count: int, affinity: str) -> list[AnySession]:
-        """At zero; on one device, as those of one affinity are. If one cannot be made, none is left."""
+        """Creates sessions with zero states. They share one affinity, and so one device.
+
+        If one cannot be created, none is left.
+        """
         self._check_is_open()
         return self._all_or_none(lambda _: [self._new_session(affinity)], range(count))
 
     def _all_or_none(self, make: Callable[[T], list[AnySession]], items: Sequence[T]) -> list[AnySession]:
-        """The sessions that `make` gives for each item; those of the others end if one fails."""
+        """Returns the sessions that `make` creates for each item.
+
+        If one call fails, the sessions of the others are deleted.
+        """
         made: list[AnySession] = []
 
         def one(item: T) -> list[AnySession]:
@@ -153,32 +163,32 @@ class LayerHost:
 
     def _new_session(self, affinity: str) -> AnySession:
         session = self.client.session(self.model.name, affinity=affinity, idle_ttl=self._idle_ttl)
-        # Beams are forked at every token: their inputs are kept as long as there is room, so that no fork needs a copy
-        # on the server's disk.
+        # Beam search forks at every token. The session therefore keeps its inputs while there is room, so that a fork
+        # needs no copy on the server's disk.
         for part in session.parts if isinstance(session, SlicedSession) else [session]:
             part._state.keeps_durable = True
         return session
 
     def fork(self, session: AnySession, count: int = 1) -> list[AnySession]:
-        """Sessions that go on from there, also after a crash of the server."""
+        """Creates sessions that continue from `session`. They survive a crash of the server."""
         self._check_is_open()
         return self._all_or_none(lambda one: list(one.fork(count, idle_ttl=self._idle_ttl, durable=True)), [session])
 
     def fork_each(self, sessions: Sequence[AnySession]) -> list[AnySession]:
-        """A session that goes on from each of them. If one cannot be forked, no fork is left."""
+        """Forks each session once. If one cannot be forked, no fork is left."""
         self._check_is_open()
         return self._all_or_none(lambda one: list(one.fork(1, idle_ttl=self._idle_ttl, durable=True)), sessions)
 
     def batch(self, sessions: Sequence[AnySession]) -> Batch | SlicedBatch:
-        """Sessions to decode in one call of a server."""
+        """Groups sessions, so that one call of a server decodes all of them."""
         self._check_is_open()
         return cast(Any, self.client).batch(sessions)  # type: ignore[no-any-return]
 
     def map(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """`call` of each, at the same time.
+        """Runs `call` for each item, all at the same time, and returns the results in order.
 
         Raises:
-            BaseException: that of the first item whose call raised, after all have ended.
+            BaseException: the error of the first item that failed, after all calls have ended.
 
         """
         self._check_is_open()
@@ -192,7 +202,7 @@ class LayerHost:
 
 
 def new_affinity() -> str:
-    """For sequences that are stepped together."""
+    """Returns a new routing key, for sequences that are stepped together."""
     return new_id()
 
 

@@ -1,4 +1,4 @@
-"""Which tokens of a padded batch are real.
+"""Finds the real tokens of a padded batch.
 
 Thread safety: free functions.
 """
@@ -9,19 +9,20 @@ import torch
 
 
 def spans(mask: torch.Tensor | None, batch: int, tokens: int, *, keeps_state: bool) -> list[tuple[int, int]]:
-    """The real tokens [begin, end) of each row.
+    """Returns the real tokens [begin, end) of each row.
 
-    Padding before a prompt leaves a layer's zero state zero, so it is left out and the result is the same. Padding
-    after it would make a state that is kept forget, and what is stepped next would follow the padding.
+    Padding before a prompt keeps a layer's zero state zero. So the remote layer can skip it, and the result is the
+    same. Padding after the tokens would decay a state that is kept, and the next tokens would follow the padding.
 
     Args:
-        mask: `[B, T]`, 0 at padding and 1 at tokens; None: there is none.
+        mask: `[B, T]`, 0 at padding and 1 at tokens. None: there is no padding.
         batch: B.
         tokens: T.
-        keeps_state: whether a cache goes on from these tokens.
+        keeps_state: whether a cache continues from these tokens.
 
     Raises:
-        ValueError: real tokens and padding alternate, a kept state would have padding behind it, or it is no such mask.
+        ValueError: a row has padding between its tokens, or after them although its state is kept, or the mask has
+            another shape or other values.
 
     """
     if mask is None:

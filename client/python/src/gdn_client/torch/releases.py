@@ -1,4 +1,4 @@
-"""The releases of transformers that this package is known to work with.
+"""The releases of transformers that this package was tested with.
 
 Thread safety: free functions.
 """
@@ -11,7 +11,7 @@ TESTED = "5.17, 5.20 and 5.24"
 
 
 def unknown(what: str) -> str:
-    """Says that transformers is not as it was."""
+    """Returns the message for a transformers release that does not work as expected."""
     return (
         f"transformers {transformers.__version__} is used in a way that gdn_client.torch does not know: {what}. "
         f"Tested with transformers {TESTED}"

@@ -1,6 +1,6 @@
 """A Gated DeltaNet layer whose weights and states are on a server.
 
-Thread safety: as of torch modules: forward from any thread, each with a cache of its own.
+Thread safety: like torch modules; any thread may call forward, each with its own cache.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gdn_client.torch.sequences import RemoteSequences
 
 
 class RemoteGatedDeltaNet(torch.nn.Module):
-    """Takes the place of a decoder layer's linear attention: `linear_attn`, or `self_attn` in KDA models.
+    """Replaces a decoder layer's linear attention, which is `linear_attn`, or `self_attn` in KDA models.
 
-    It has no parameters: a model's state_dict is without this layer's weights.
+    It has no parameters, so a model's state_dict lacks this layer's weights.
     """
 
     def __init__(self, host: LayerHost, layer_idx: int) -> None:
@@ -37,7 +37,7 @@ class RemoteGatedDeltaNet(torch.nn.Module):
         self.hidden_size: int = dims.hidden_size
 
     def extra_repr(self) -> str:
-        """What a printed model says of it."""
+        """Returns the layer's part of a printed model."""
         return f"layer_idx={self.layer_idx}, {self.host.model.name} at {self.host.client.target}"
 
     @torch.compiler.disable
@@ -48,16 +48,16 @@ class RemoteGatedDeltaNet(torch.nn.Module):
         attention_mask: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """The layer's output.
+        """Computes the layer's output on the server.
 
         Args:
-            hidden_states: `[B, T, D]`, after the input layernorm; float32, float16 or bfloat16, on any device.
-            cache: transformers' cache, whose layers on this server are replaced when it is first seen; None: the
-                sequences begin here and end here. By keyword it may have any name: it was cache_params up to
-                transformers 5.23.
-            attention_mask: `[B, T]`, zero at padding; with a cache padding is on the left.
+            hidden_states: `[B, T, D]`, after the input layernorm, in float32, float16 or bfloat16, on any device.
+            cache: cache of transformers. The first call with a cache replaces the cache's layers that belong to this
+                server. None: the sequences start and end with this call. The keyword may have any name, because
+                transformers called it cache_params up to 5.23.
+            attention_mask: `[B, T]`, zero at padding. With a cache, padding must be on the left.
             kwargs: further arguments that the decoder passes to every layer. Arguments that no local layer uses are
-                ignored (`arguments.INERT`). All others are refused, as are packed sequences, and use_cache without
+                ignored (`arguments.INERT`). All others are refused, and so are packed sequences, and use_cache without
                 a cache.
 
         Returns:
@@ -65,8 +65,8 @@ class RemoteGatedDeltaNet(torch.nn.Module):
 
         Raises:
             ValueError: a mask, a cache or a shape that does not fit.
-            RuntimeError: the model keeps a cache, and passes none.
-            GdnError: the server's; the cache is of no more use where rows of it may have moved.
+            RuntimeError: the model uses a cache, but passes none.
+            GdnError: the server has failed. If rows of the cache may have advanced, the cache cannot be used any more.
 
         """
         cache = _cache_among(cache, kwargs)
@@ -91,7 +91,7 @@ class RemoteGatedDeltaNet(torch.nn.Module):
             try:
                 outputs = self._sequences_without_cache(batch).step(self.layer_idx, rows, record=False)
             except BaseException:
-                _scratch.sequences.pop(self.host, None)  # the pass ends here
+                _scratch.sequences.pop(self.host, None)  # the forward pass ends here
                 raise
             if self.layer_idx == self.host.layers[-1]:
                 _scratch.sequences.pop(self.host, None)
@@ -107,7 +107,7 @@ class RemoteGatedDeltaNet(torch.nn.Module):
         return _put_back(outputs, real, host_states).to(hidden_states.device)
 
     def _sequences_without_cache(self, batch: int) -> RemoteSequences:
-        """Those of this forward pass: its first layer makes them, its last one drops them."""
+        """Returns the sequences of this forward pass. Its first layer creates them, and its last one drops them."""
         sequences = _scratch.sequences.get(self.host)
         if sequences is None or len(sequences) != batch or sequences.token_count(self.layer_idx) > 0:
             sequences = _scratch.sequences[self.host] = RemoteSequences(self.host)
@@ -115,7 +115,7 @@ class RemoteGatedDeltaNet(torch.nn.Module):
 
 
 class _Scratch(threading.local):
-    """Of a thread's forward passes without a cache, by host."""
+    """The sequences of a thread's forward passes without a cache, by host."""
 
     def __init__(self) -> None:
         self.sequences: weakref.WeakKeyDictionary[LayerHost, RemoteSequences] = weakref.WeakKeyDictionary()
@@ -125,7 +125,10 @@ _scratch = _Scratch()
 
 
 def _cache_among(cache: Any, kwargs: dict[str, Any]) -> Cache | None:
-    """Whatever its name is: as one more keyword it would be ignored, and each token would be taken for the first."""
+    """Finds the cache, whatever its keyword is.
+
+    A cache under an unknown keyword would be ignored, and each token would be computed as if it were the first.
+    """
     found = [] if cache is None else [cache]
     found += [value for value in kwargs.values() if isinstance(value, Cache) and value is not cache]
     if len(found) > 1 or not all(isinstance(one, Cache) for one in found):
@@ -143,7 +146,7 @@ def _put_back(outputs: list[torch.Tensor], real: list[tuple[int, int]], like: to
 
 
 class _WithoutBackward(torch.autograd.Function):
-    """Says so where somebody wants gradients through the server."""
+    """Raises an error when gradients are asked for, because the server computes none."""
 
     @staticmethod
     def forward(ctx: Any, hidden_states: torch.Tensor, layer: RemoteGatedDeltaNet, *rest: Any) -> torch.Tensor:

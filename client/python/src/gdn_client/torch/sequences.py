@@ -1,11 +1,11 @@
 """The rows of a batch, and the sessions on one server that hold their states.
 
-Rows whose inputs have been the same share a session: several samples of a prompt, and the beams of a search, are
-computed once until they part. A session is forked when its rows part, and ended when it has none.
+Rows with the same inputs so far share a session. So several samples of a prompt, and the beams of a search, are
+computed once until they differ. When rows of a session differ, it is forked. A session without rows is deleted.
 
-While tokens are *recorded* (assisted generation), `crop` can take the newest back. Tokens that fit a draft are one,
-and are accepted or dropped; where there were more, a fork from before them takes over, and is sent the inputs that
-stay again.
+While tokens are *recorded* (assisted generation), `crop` can take back the newest. If the tokens fit one draft, they
+are a draft, which is then accepted or dropped. Otherwise a fork from before the tokens takes over, and the client sends
+it the inputs that stay.
 
 Thread safety: for one thread at a time.
 """
@@ -27,36 +27,39 @@ from gdn_client.torch.host import AnySession, LayerHost, new_affinity
 class _Window:
     """Tokens that `crop` may take back."""
 
-    inputs: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # by layer; of each session, `[t, D]`
-    drafted: dict[int, list[int]] = field(default_factory=dict)  # by layer, tokens of each session that wait
-    before: list[AnySession] | None = None  # as the sessions were
-    has_before: bool = False  # else everything is a draft; without sessions: they were at zero
-    is_settled: bool = False  # its drafts were accepted, and there are no more
+    inputs: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # by layer; inputs of each session, `[t, D]`
+    drafted: dict[int, list[int]] = field(default_factory=dict)  # by layer; draft tokens of each session
+    before: list[AnySession] | None = None  # the sessions before the window
+    has_before: bool = False  # False: all tokens are drafts; True and before is None: they were at zero
+    is_settled: bool = False  # its drafts were accepted, and no more follow
 
 
 class RemoteSequences:
-    """`[B, T, D]` in, `[B, T, D]` out, layer by layer; rows may be selected, repeated and cropped between steps."""
+    """Sequences that turn `[B, T, D]` into `[B, T, D]`, layer by layer.
+
+    Between steps, rows may be selected, repeated and cropped.
+    """
 
     def __init__(self, host: LayerHost) -> None:
         self.host = host
         self._affinity = new_affinity()
-        self._rows: list[int] = []  # of each row, the index of its session
+        self._rows: list[int] = []  # for each row, the index of its session
         self._sessions: list[AnySession] = []
-        self._spare: list[AnySession] = []  # a window's
+        self._spare: list[AnySession] = []  # the sessions that a window keeps
         self._window: _Window | None = None
         weakref.finalize(self, host.reaper.end, self._sessions, self._spare)
 
     def __len__(self) -> int:
-        """B; 0 before the first step."""
+        """Returns B. 0 before the first step."""
         return len(self._rows)
 
     @property
     def session_names(self) -> list[str]:
-        """Of each row."""
+        """The session's name for each row."""
         return [self._sessions[index].name for index in self._rows]
 
     def token_count(self, layer: int) -> int:
-        """The most tokens that a row has seen, those that wait among them."""
+        """Returns the most tokens that any row has seen, including a draft's tokens."""
         waiting = self._window.drafted.get(layer, []) if self._window is not None else []
         counts = [session.token_count(layer) for session in self._sessions]
         return max((c + (waiting[i] if waiting else 0) for i, c in enumerate(counts)), default=0)
@@ -76,14 +79,14 @@ class RemoteSequences:
 
         Args:
             layer: index of the layer.
-            rows: of each row its tokens, `[t, D]` in the host's memory; t may differ, and be 0.
-            record: whether `crop` may come.
+            rows: tokens of each row, `[t, D]` in host memory. t may differ between rows, and may be 0.
+            record: whether `crop` may follow.
 
         Returns:
-            `[t, D]` of each row.
+            The output of each row, `[t, D]`.
 
         Raises:
-            GdnError: the server's; some rows may have moved.
+            GdnError: the server has failed, and some rows may have advanced.
 
         """
         if not self._rows:
@@ -96,7 +99,7 @@ class RemoteSequences:
         return [outputs[index] for index in self._rows]
 
     def _part(self, rows: Sequence[torch.Tensor]) -> None:
-        """Gives rows that shared a session, and do not have the same input any more, sessions of their own."""
+        """Gives rows that share a session, but now have different inputs, sessions of their own."""
         members: dict[int, list[int]] = {}
         for row, index in enumerate(self._rows):
             members.setdefault(index, []).append(row)
@@ -123,7 +126,7 @@ class RemoteSequences:
                 self._sessions.append(made.pop(0))
 
     def _advance(self, layer: int, inputs: Sequence[torch.Tensor], *, draft: bool = False) -> list[torch.Tensor]:
-        """A step of every session; few tokens in one call for all, a prompt in a call of its own."""
+        """Steps every session. Few tokens take one call for all sessions, and a prompt takes a call of its own."""
         if draft or max(len(x) for x in inputs) <= self.host.max_draft:
             return self._decode(layer, inputs, draft)
 
@@ -150,7 +153,7 @@ class RemoteSequences:
     # --- Rows.
 
     def select(self, rows: Sequence[int]) -> None:
-        """Row i goes on from where row `rows[i]` is; a row may be taken often, or not at all."""
+        """Makes row i continue from row `rows[i]`. A row may be used several times, or never."""
         if not self._rows:
             return
         self._refuse_open_window("reordered")
@@ -161,7 +164,7 @@ class RemoteSequences:
         self._rows[:] = [kept.index(index) for index in chosen]
 
     def reset(self) -> None:
-        """No tokens, and no rows: the next step says how many there are."""
+        """Drops all tokens and rows. The next step sets the number of rows."""
         self._close_window()
         self.host.reaper.end(self._sessions)
         self._sessions.clear()
@@ -170,10 +173,10 @@ class RemoteSequences:
     # --- Recording.
 
     def crop(self, tokens: int) -> None:
-        """Takes the newest tokens back, of those recorded since the last call; the others stay, whatever `tokens` is.
+        """Takes back the newest `tokens` tokens that were recorded since the last call. Then stops recording.
 
         Raises:
-            RuntimeError: fewer were recorded.
+            RuntimeError: fewer tokens were recorded.
 
         """
         window = self._window
@@ -226,7 +229,7 @@ class RemoteSequences:
         return outputs
 
     def _settle(self, window: _Window) -> None:
-        """A step comes after drafts: they become part of the sessions, with a way back before them."""
+        """Handles a step that follows drafts: accepts the drafts, and keeps a way back to before them."""
         if not window.has_before:
             self._fork_spare()
             self._accept([0] * len(self._spare), self._spare)
@@ -245,7 +248,7 @@ class RemoteSequences:
 
     def _fork_spare(self) -> None:
         forks = self.host.fork_each(self._sessions)
-        self.host.reaper.end(self._spare)  # of a try that failed behind its forks
+        self.host.reaper.end(self._spare)  # left by a try that failed after its forks
         self._spare[:] = forks
 
     def _accept(self, tokens: Sequence[int], sessions: Sequence[AnySession] | None = None) -> None:
@@ -255,7 +258,7 @@ class RemoteSequences:
             self.host.batch(whose[begin:end]).accept(tokens[begin:end])
 
     def _go_back(self, window: _Window, tokens: int) -> None:
-        """To before the window, and from there by all but its newest tokens."""
+        """Goes back to before the window, and applies its inputs again except for the newest tokens."""
         gone = list(self._sessions)
         if window.before is not None:
             self._sessions[:] = window.before
@@ -273,7 +276,7 @@ class RemoteSequences:
 
 
 def _digest(row: torch.Tensor) -> bytes:
-    """Equal for equal tokens."""
+    """Returns a digest that is equal for equal tokens."""
     digest = hashlib.blake2b(digest_size=16)
     if row.numel() > 0:
         digest.update(row.contiguous().view(torch.uint8).numpy().data)

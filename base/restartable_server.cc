@@ -1,4 +1,4 @@
-#include "tests/soak/server_process.h"
+#include "base/restartable_server.h"
 
 #include <csignal>
 #include <cstdio>
@@ -10,14 +10,14 @@
 
 namespace gdn {
 
-ServerProcess::ServerProcess(std::string program, std::vector<std::string> flags, const std::string& folder,
+RestartableServer::RestartableServer(std::string program, std::vector<std::string> flags, const std::string& folder,
                              const std::string& name)
     : program_(std::move(program)),
       flags_(std::move(flags)),
       port_file_(StrCat(folder, "/", name, ".port")),
       log_file_(StrCat(folder, "/", name, ".log")) {}
 
-absl::Status ServerProcess::Start() {
+absl::Status RestartableServer::Start() {
   process_.reset();
   std::remove(port_file_.c_str());
   std::vector<std::string> argv = {program_, StrCat("--listen=", target()), StrCat("--port-file=", port_file_)};
@@ -28,10 +28,10 @@ absl::Status ServerProcess::Start() {
   return absl::OkStatus();
 }
 
-void ServerProcess::Kill() {
+void RestartableServer::Kill() {
   if (process_.has_value()) process_->End(SIGKILL);
 }
 
-std::string ServerProcess::target() const { return StrCat("127.0.0.1:", port_); }
+std::string RestartableServer::target() const { return StrCat("127.0.0.1:", port_); }
 
 }  // namespace gdn

@@ -1,8 +1,8 @@
-// A gdn_server that long runs start, look at, kill and start again.
+// A gdn_server that a program starts, kills and starts again, to show or to test what survives.
 //
-// Thread safety: none. Ownership: owns the process; it is killed when its owner goes.
+// Thread safety: for one thread. Ownership: owns the process; the destructor kills it.
 //
-//   ServerProcess server(absl::GetFlag(FLAGS_server), {"--threads=1"}, folder, "crashing");
+//   RestartableServer server(absl::GetFlag(FLAGS_server), {"--threads=1"}, folder, "crashing");
 //   GDN_RETURN_IF_ERROR(server.Start());
 //   const std::unique_ptr<Client> client = Client::Connect(server.target());
 //   server.Kill();
@@ -19,17 +19,17 @@
 
 namespace gdn {
 
-class ServerProcess {
+class RestartableServer {
  public:
-  // `name` tells its port file and its log in `folder` from another's.
-  ServerProcess(std::string program, std::vector<std::string> flags, const std::string& folder,
+  // The port file and the log are FOLDER/NAME.port and FOLDER/NAME.log.
+  RestartableServer(std::string program, std::vector<std::string> flags, const std::string& folder,
                 const std::string& name);
-  ~ServerProcess() { Kill(); }
-  ServerProcess(const ServerProcess&) = delete;
-  ServerProcess& operator=(const ServerProcess&) = delete;
+  ~RestartableServer() { Kill(); }
+  RestartableServer(const RestartableServer&) = delete;
+  RestartableServer& operator=(const RestartableServer&) = delete;
 
-  // Returns when it listens: on a free port of 127.0.0.1 the first time, on the same one later. UNAVAILABLE with the
-  // end of its log where it exits, or does not listen within a minute.
+  // Returns when the server listens: on a free port of 127.0.0.1 the first time, on the same port later. UNAVAILABLE
+  // with the end of the log if the server exits or does not listen within a minute; NOT_FOUND if there is no program.
   absl::Status Start();
   void Kill();
 

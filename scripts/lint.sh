@@ -21,7 +21,7 @@ buf_version=1.69.0
 hadolint_version=2.15.1
 yamllint_version=1.38.0
 kubernetes_validate_version=1.37.0  # of the tool, and of the newest Kubernetes that it knows
-oldest_kubernetes=1.27  # the first with gRPC probes for everyone
+oldest_kubernetes=1.27  # the oldest that the manifests are checked for
 venv="${repo_root}/build/venv-lint"
 tidy_build="${repo_root}/build/cpu"
 

@@ -18,6 +18,7 @@
 #include "base/flags/command_flags.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/version/version.h"
 #include "server/config/config_file.h"
 #include "server/flags.h"
 
@@ -142,7 +143,7 @@ ServerOptions CheckedOptions(const ConfigFile& file, std::vector<ConfigFault>& f
 
 }  // namespace
 
-absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv, std::string_view version) {
+absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   const std::vector<std::string> arguments = NormalizedArguments(argc, argv);
   Given() = FindGiven(arguments);
   const ConfigKeys keys = FileKeys();
@@ -155,7 +156,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv, std::strin
   }
   GDN_ASSIGN_OR_RETURN(const CommandFlags line, SetFlags({arguments.begin() + 1, arguments.end()}, IsOurs));
   if (line.help || line.version) {
-    std::cout << (line.help ? StrCat(kUsage, "\n\nFlags:\n", FlagsHelp(IsOurs)) : StrCat("gdn_server ", version, "\n"))
+    std::cout << (line.help ? StrCat(kUsage, "\n\nFlags:\n", FlagsHelp(IsOurs)) : VersionText("gdn_server"))
               << std::flush;
     std::exit(0);
   }

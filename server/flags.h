@@ -2,7 +2,7 @@
 //
 // Thread safety: call once, from main. Ownership: plain values.
 //
-//   absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv, "1.0");
+//   absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv);
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct ServerOptions : GdnServerOptions {
 // Flags may be written with - or _, and --model may stand several times. Those of the file of --config hold where the
 // command line does not say otherwise. INVALID_ARGUMENT telling everything that is wrong, a line each, with the flag,
 // its value and what was expected, and where it stands in the file. Prints and exits with 0 for --help and --version.
-absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv, std::string_view version);
+absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv);
 
 // What the flags say now. What is wrong with their values is added to `faults`, as "--flag is ..".
 ServerOptions OptionsOfFlags(std::vector<std::string>& faults);

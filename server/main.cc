@@ -19,6 +19,7 @@
 #include "base/server_process.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/version/version.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/null/null_backend.h"
@@ -28,17 +29,13 @@
 #include "server/process_end.h"
 #include "server/service_manager.h"
 
-#ifndef GDN_VERSION
-#error "GDN_VERSION comes from CMake"
-#endif
-
 namespace gdn {
 namespace {
 
 void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, const StateServiceOptions& states) {
   std::vector<std::string> models;
   for (const auto& [name, directory] : options.models) models.push_back(StrCat(name, "=", directory));
-  spdlog::info("gdn_server {} backend={} device=\"{}\" numerics_id={} threads={}", GDN_VERSION, backend.name,
+  spdlog::info("gdn_server {} backend={} device=\"{}\" numerics_id={} threads={}", ProductVersion(), backend.name,
                backend.device, NumericsIdFor(backend.numerics_id, options.state_dtype), backend.threads);
   spdlog::info(
       "config listen={} models=[{}] device_state_bytes={} host_state_bytes={} disk_dir={} redis={} "
@@ -130,7 +127,7 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv, GDN_VERSION);
+  absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv);
   absl::Status status = options.status();
   if (status.ok()) status = InitLogging(options->logging);
   if (!status.ok()) {
@@ -141,7 +138,7 @@ int Main(int argc, char** argv) {
     std::cout << PrintFlags();
     return 0;
   }
-  options->version = GDN_VERSION;
+  options->version = ProductVersion();
   // As a SIGTERM from outside: every thread has it blocked, so it is Serve's to take.
   const auto end = [] { kill(getpid(), SIGTERM); };
   if (options->exit_on_device_failure) options->on_device_failure = end;

@@ -8,6 +8,7 @@
 
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
@@ -51,7 +52,8 @@ absl::Status SetFlag(absl::CommandLineFlag& flag, const std::string& value) {
   if (flag.ParseFrom(value, &error)) return absl::OkStatus();
   const std::string_view shown = std::string_view(value).substr(0, kShown);
   return absl::InvalidArgumentError(StrCat("--", Dashed({flag.Name().data(), flag.Name().size()}), " is '", shown,
-                                           shown.size() < value.size() ? "..'" : "'", ", ", ExpectedForm(flag, error)));
+                                           shown.size() < value.size() ? "..'" : "'", ", ",
+                                           ExpectedForm(flag, value, error)));
 }
 
 // How many letters must be put in, taken out or changed.
@@ -115,13 +117,18 @@ absl::StatusOr<CommandFlags> SetFlags(const std::vector<std::string>& arguments,
   return line;
 }
 
-std::string ExpectedForm(const absl::CommandLineFlag& flag, std::string_view error) {
+std::string ExpectedForm(const absl::CommandLineFlag& flag, std::string_view value, std::string_view error) {
   if (flag.IsOfType<bool>()) return "expected true or false";
   if (flag.IsOfType<int32_t>()) return "expected a whole number of 32 bits";
   if (flag.IsOfType<int64_t>()) return "expected a whole number of 64 bits";
   if (flag.IsOfType<uint64_t>()) return "expected a whole number of 64 bits, 0 or more";
   if (flag.IsOfType<double>() || flag.IsOfType<float>()) return "expected a number";
-  if (flag.IsOfType<absl::Duration>()) return "expected a time with its unit, such as 500ms, 30s or 5m, or 0";
+  if (flag.IsOfType<absl::Duration>()) {
+    double number = 0;
+    const bool unit_is_missing = value.size() < 20 && absl::SimpleAtod(AbslView(value), &number);
+    return StrCat("expected a time with its unit, such as 500ms, 30s or 5m, or 0",
+                  unit_is_missing ? StrCat("; did you mean ", value, "s?") : "");
+  }
   const size_t expected = error.find("expected");
   return std::string(expected == std::string_view::npos ? error : error.substr(expected));
 }

@@ -35,9 +35,9 @@ using TakesFlag = absl::FunctionRef<bool(const absl::CommandLineFlag& flag)>;
 // expected.
 absl::StatusOr<CommandFlags> SetFlags(const std::vector<std::string>& arguments, TakesFlag takes);
 
-// The form of value that a flag takes, given what its parser said: "expected a time with a unit, such as 500ms, 30s or
-// 2m".
-std::string ExpectedForm(const absl::CommandLineFlag& flag, std::string_view error);
+// The form of value that a flag takes, given a value that it refused and what its parser said: "expected a time with
+// its unit, such as 500ms, 30s or 5m, or 0; did you mean 5s?".
+std::string ExpectedForm(const absl::CommandLineFlag& flag, std::string_view value, std::string_view error);
 
 // "  --name   help Default: x." and a newline.
 std::string FlagHelp(const absl::CommandLineFlag& flag);

@@ -122,7 +122,8 @@ void ApplyConfig(const ConfigFile& file, const ConfigKeys& keys, const std::set<
     const std::string before = flag.CurrentValue();
     std::string error;
     if (!flag.ParseFrom(value.text, &error)) {
-      faults.push_back({value.place, StrCat(KeyName(name), " is '", value.text, "', ", ExpectedForm(flag, error))});
+      faults.push_back(
+          {value.place, StrCat(KeyName(name), " is '", value.text, "', ", ExpectedForm(flag, value.text, error))});
     } else if (but_not.contains(name)) {
       flag.ParseFrom(before, &error);
     }

@@ -32,7 +32,7 @@ ANYTHING = "anything"
 # from this one.
 NODES = [
     # node, folders, what it is, what it may include
-    ("base", ["base", "base/flags"], "errors with reasons, dtypes, tensor views, safetensors, hashing, threads, flags", []),
+    ("base", ["base", "base/flags", "base/version"], "errors with reasons, dtypes, tensor views, safetensors, hashing, threads, flags, version", []),
     ("proto", ["gdn/v1", "google/rpc"], "the API's messages, generated from `proto/gdn/v1`", []),
     ("kernels", ["kernels"], "`backend.h`: what a backend must do, and the operators' parameters", ["kernels/operators"]),
     ("kernels/layer", ["kernels/layer"], "a whole layer, made of a backend's operators", ["kernels", "kernels/operators"]),

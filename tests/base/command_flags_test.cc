@@ -63,7 +63,9 @@ TEST_F(CommandFlagsTest, SaysWhatWasWrongAndWhatWasExpected) {
       {"--test-count=99999999999", "expected a whole number of 32 bits"},
       {"--test-ratio=half", "--test-ratio is 'half', expected a number"},
       {"--test-switch=maybe", "--test-switch is 'maybe', expected true or false"},
-      {"--test-wait=5", "--test-wait is '5', expected a time with its unit, such as 500ms, 30s or 5m, or 0"},
+      {"--test-wait=5",
+       "--test-wait is '5', expected a time with its unit, such as 500ms, 30s or 5m, or 0; did you mean 5s?"},
+      {"--test-wait=soon", "such as 500ms, 30s or 5m, or 0"},
       {"--notest-count", "unknown flag --notest-count"}};
   for (const auto& [argument, words] : cases) {
     const absl::Status status = SetFlags({argument}, IsOfTest).status();

@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/restartable_server.h"
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "tests/soak/process_figures.h"
-#include "tests/soak/server_process.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
@@ -111,7 +111,7 @@ class BoundedMemory : public ::testing::Test {
   }
 
   const TempFolder folder_;
-  ServerProcess server_;
+  RestartableServer server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::GdnService::Stub> stub_;
 };

@@ -25,6 +25,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/restartable_server.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/durable_batch.h"
@@ -32,7 +33,6 @@
 #include "client/cpp/step_rows.h"
 #include "client/cpp/tensor_codec.h"
 #include "tests/soak/run_in_folder.h"
-#include "tests/soak/server_process.h"
 #include "tests/soak/soak_state.h"
 #include "tests/support/random.h"
 
@@ -272,8 +272,8 @@ absl::Status RunSoak(const std::string& folder) {
   std::filesystem::create_directory(folder + "/disk");
 
   const std::string program = absl::GetFlag(FLAGS_server);
-  ServerProcess undisturbed(program, flags, folder, "undisturbed");
-  ServerProcess crashing(program, durable, folder, "crashing");
+  RestartableServer undisturbed(program, flags, folder, "undisturbed");
+  RestartableServer crashing(program, durable, folder, "crashing");
   GDN_RETURN_IF_ERROR(undisturbed.Start());
   GDN_RETURN_IF_ERROR(crashing.Start());
   const std::unique_ptr<Client> truth = Client::Connect(undisturbed.target());

@@ -24,12 +24,12 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/error.h"
+#include "base/restartable_server.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "tests/soak/history.h"
 #include "tests/soak/history_worker.h"
 #include "tests/soak/run_in_folder.h"
-#include "tests/soak/server_process.h"
 #include "tests/soak/soak_state.h"
 #include "tests/support/tcp_proxy.h"
 
@@ -51,7 +51,7 @@ constexpr int kCopyPercent = 30;  // of the kills: the store is copied, for a la
 class CrashPoint {
  public:
   // `store`: the server's folder.
-  CrashPoint(ServerProcess& server, std::string store, uint64_t seed, SoakState& soak, int workers)
+  CrashPoint(RestartableServer& server, std::string store, uint64_t seed, SoakState& soak, int workers)
       : server_(server), store_(std::move(store)), random_(seed), soak_(soak), workers_(workers) {}
 
   // Returns when the server has crashed since, and is back; the last worker to come crashes it.
@@ -109,7 +109,7 @@ class CrashPoint {
     ++crashes_;
   }
 
-  ServerProcess& server_;
+  RestartableServer& server_;
   const std::string store_;
   const std::string copy_ = StrCat(store_, "-copy");
   Random random_ ABSL_GUARDED_BY(server_mu_);
@@ -185,7 +185,7 @@ absl::Status RunSoak(const std::string& folder) {
     }
     flags.push_back(StrCat("--disk-dir=", folder, "/", name));
     flags.insert(flags.end(), more.begin(), more.end());
-    return std::make_unique<ServerProcess>(absl::GetFlag(FLAGS_server), flags, folder, name);
+    return std::make_unique<RestartableServer>(absl::GetFlag(FLAGS_server), flags, folder, name);
   };
   const auto undisturbed = server("undisturbed", {});
   const auto crashing = server("crashing", {"--checkpoint-every-tokens=16"});

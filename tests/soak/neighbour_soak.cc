@@ -31,13 +31,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/child_process.h"
+#include "base/restartable_server.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
 #include "tests/soak/hostile.h"
 #include "tests/soak/process_figures.h"
 #include "tests/soak/run_in_folder.h"
-#include "tests/soak/server_process.h"
 #include "tests/soak/well_behaved.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
 
@@ -264,9 +264,9 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
   const std::string machine = MachineName();
   const Shares shares = ShareProcessors();
   GDN_RETURN_IF_ERROR(ThisThreadRunsOn(shares.server));
-  ServerProcess undisturbed(program, undisturbed_flags, folder, "undisturbed");
+  RestartableServer undisturbed(program, undisturbed_flags, folder, "undisturbed");
   GDN_RETURN_IF_ERROR(undisturbed.Start());
-  ServerProcess server(program, flags, folder, "server");
+  RestartableServer server(program, flags, folder, "server");
   GDN_RETURN_IF_ERROR(server.Start());
   GDN_RETURN_IF_ERROR(ThisThreadRunsOn(shares.hostile));
   GDN_ASSIGN_OR_RETURN(

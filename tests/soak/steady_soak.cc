@@ -26,12 +26,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/restartable_server.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/client.h"
 #include "tests/soak/process_figures.h"
 #include "tests/soak/run_in_folder.h"
-#include "tests/soak/server_process.h"
 #include "tests/soak/soak_state.h"
 #include "tests/soak/step_feed.h"
 #include "tests/soak/trend.h"
@@ -231,7 +231,7 @@ absl::StatusOr<std::string> Moves(Client& client) {
 absl::StatusOr<StepFeed> LearnFeed(const std::string& program, const std::string& folder) {
   std::vector<std::string> flags = absl::GetFlag(FLAGS_server_flags);
   flags.push_back("--device-state-bytes=256MiB");
-  ServerProcess undisturbed(program, flags, folder, "undisturbed");
+  RestartableServer undisturbed(program, flags, folder, "undisturbed");
   GDN_RETURN_IF_ERROR(undisturbed.Start());
   FeedOptions options{.key_heads = 4, .value_heads = 8, .key_dim = 64, .value_dim = 64};  // 400 KiB a session
   options.tokens = absl::GetFlag(FLAGS_tokens);
@@ -251,7 +251,7 @@ absl::Status RunSoak(const std::string& folder) {
   flags.push_back(StrCat("--disk-dir=", folder, "/disk"));
   flags.push_back("--disk-high-watermark=100");  // however full this disk is
   flags.push_back("--trace-calls=256");
-  ServerProcess server(program, flags, folder, "server");
+  RestartableServer server(program, flags, folder, "server");
   GDN_RETURN_IF_ERROR(server.Start());
   const std::unique_ptr<Client> client = Client::Connect(server.target());
 

@@ -1,4 +1,4 @@
-// The credentials of `gdn_bench serve --suite=secure`: a folder with what the first lines of docs/how-to/secure.md make.
+// What `gdn_bench serve --suite=secure` logs in with: a folder with what the first lines of docs/how-to/secure.md make.
 //
 // Thread safety: free functions. Ownership: none; errors name the file.
 //

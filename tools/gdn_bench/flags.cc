@@ -21,71 +21,70 @@
 #include "base/status_macros.h"
 
 ABSL_FLAG(std::string, json, "",
-          "write the results as JSON to this file; without a value or as '-': to stdout, the table to stderr");
+          "file to write the results to as JSON; without a value, or with '-': stdout, and the table goes to stderr");
 ABSL_FLAG(std::string, backend, "",
-          "kernel: the backend to time: cpu (the default), or gpu; serve: gdn_server's: null (the default; gpu for "
-          "--suite=goals), cpu, gpu or auto");
+          "kernel: backend to time: cpu (default) or gpu; serve: backend of gdn_server: null (default), cpu, gpu "
+          "(default for --suite=goals and devices) or auto");
 ABSL_FLAG(std::string, gpu_graphs, "auto",
-          "kernel: whether the GPU replays decode steps that come again, as gdn_server's flag: auto, on or off");
-ABSL_FLAG(int, gpu_device, 0, "kernel, serve: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
+          "kernel: replay of repeated decode steps on the GPU, as in gdn_server: auto, on or off");
+ABSL_FLAG(int, gpu_device, 0, "kernel, serve: number of the GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
 ABSL_FLAG(std::string, secure, "",
           "serve --suite=secure, echo_server: folder with certificates and tokens as docs/how-to/secure.md makes them");
 ABSL_FLAG(std::string, gpu_devices, "",
-          "serve --suite=devices: GPUs of one server, 0,1, beside one on --gpu-device alone");
+          "serve --suite=devices: GPUs of the server to compare with one on --gpu-device alone, such as 0,1");
 ABSL_FLAG(int, threads, 0,
           "kernel, serve: worker threads of the CPU; 0: one for each processor this process may run on");
 ABSL_FLAG(
     std::string, simd, "",
-    "kernel: the instruction set of the CPU's operators, its limits and oneDNN: avx3, avx2 ...; default: the best");
-ABSL_FLAG(std::string, filter, "", "kernel: only cases whose name holds a match of this regular expression");
+    "kernel: instruction set of the CPU's operators, limits and oneDNN, such as avx3 or avx2; default: the best one");
+ABSL_FLAG(std::string, filter, "", "kernel: run only cases whose name matches this regular expression");
 ABSL_FLAG(bool, list, false, "kernel: print the names of the cases and exit");
 ABSL_FLAG(int, repeat, 15,
-          "kernel, state: rounds of a case, each beside its limits or measure; medians are over rounds");
-ABSL_FLAG(double, min_time, 0.05, "kernel: seconds that a case runs in a round, at the least");
+          "kernel, state: rounds of each case, with its limits measured in each round; medians are over rounds");
+ABSL_FLAG(double, min_time, 0.05, "kernel: shortest time of a case in a round, in seconds");
 ABSL_FLAG(std::string, suite, "",
-          "serve: the loads of a suite with their goals, in place of one load: host (the service alone), goals (the "
-          "service beside a GPU's kernels), or devices (a server on several GPUs over one on one)");
+          "serve: run a suite of loads with goals instead of one load: host (the service alone), goals (the service "
+          "against a GPU's kernels), devices (several GPUs against one)");
 ABSL_FLAG(std::string, call, "decode", "serve: decode or prefill");
 ABSL_FLAG(std::string, api, "unary", "serve: unary or stream");
 ABSL_FLAG(std::string, transport, "tcp", "serve: tcp (loopback) or unix (a socket)");
 ABSL_FLAG(bool, shared_memory, false,
-          "serve: measure also with tensors in shared memory, and the rest of the messages on a Unix socket");
+          "serve: also measure with tensors in shared memory and messages on a Unix socket");
 ABSL_FLAG(std::string, echo, "typed", "serve: the echo services to compare with: typed, raw or both");
 ABSL_FLAG(int, sessions, 8, "serve: sessions in a Decode call (B)");
 ABSL_FLAG(int, tokens, 1, "serve: tokens of each session in a call (T)");
 ABSL_FLAG(int, hidden, 2048, "serve: hidden size (D)");
-ABSL_FLAG(int, model_layers, 0, "serve: layers of the model, which calls take in turn; 0: 1 for null, else 4");
+ABSL_FLAG(int, model_layers, 0, "serve: layers of the model, which calls use in turn; 0: 1 for --backend=null, else 4");
 ABSL_FLAG(std::string, dtype, "BF16", "serve: element type of the tensors: F32, F16 or BF16");
 ABSL_FLAG(int, calls, 4000, "serve: calls to each server, for each load");
 ABSL_FLAG(std::string, concurrency, "1,4", "serve: numbers of clients with a connection each, separated by commas");
-ABSL_FLAG(bool, request_ids, false, "serve: send a new request_id with each call, as a client that retries does");
-ABSL_FLAG(
-    double, rate, 0,
-    "serve: calls a second by all clients, sent when they are due (an open loop); 0: a client sends its next call "
-    "when it has been answered");
+ABSL_FLAG(bool, request_ids, false, "serve: send a new request_id with each call, like a client that retries");
+ABSL_FLAG(double, rate, 0,
+          "serve: calls a second of all clients, sent when they are due (an open loop); 0: each client sends its next "
+          "call after the reply");
 ABSL_FLAG(std::string, arrivals, "poisson", "serve: when the calls of --rate are due: poisson or even");
 ABSL_FLAG(int, in_flight, 64, "serve: with --rate, calls that may wait for a reply at once");
 ABSL_FLAG(std::string, beside, "",
-          "serve: prefill:TOKENS: measure also beside another session's StreamPrefills of so many tokens");
-ABSL_FLAG(double, time_limit, 20, "serve: seconds for each load; then the calls made so far are reported");
+          "serve: prefill:TOKENS: also measure while another session runs StreamPrefills of this many tokens");
+ABSL_FLAG(double, time_limit, 20, "serve: longest time of each load in seconds; the calls made by then are reported");
 ABSL_FLAG(double, seconds, 60, "schedule: simulated seconds of each case");
 ABSL_FLAG(uint64_t, seed, 1, "schedule, drift: seed of the random arrivals and inputs");
 ABSL_FLAG(int64_t, drift_tokens, 100'000, "drift: tokens to decode, 1 .. 100,000,000");
-ABSL_FLAG(int, layers, 36, "state: layers of the session that is moved, with a state of 2 MiB each");
+ABSL_FLAG(int, layers, 36, "state: layers of the session that is moved; each has a state of 2 MiB");
 ABSL_FLAG(int, forks, 200, "state: forks of each shape");
-ABSL_FLAG(int, pause_phases, 20, "state: phases of a neighbour's calls with checkpoints, and as many without");
-ABSL_FLAG(int, pause_calls, 200, "state: the neighbour's Decode calls in a phase");
-ABSL_FLAG(int, prefix_tokens, 8192, "prefix: tokens of the prompt that are known or not, a multiple of 512");
+ABSL_FLAG(int, pause_phases, 20, "state: phases of another session's calls with checkpoints, and as many without");
+ABSL_FLAG(int, pause_calls, 200, "state: Decode calls of the other session in a phase");
+ABSL_FLAG(int, prefix_tokens, 8192, "prefix: tokens of the prompt's prefix, a multiple of 512");
 ABSL_FLAG(int, prefix_layers, 2, "prefix: layers of the model");
-ABSL_FLAG(int, prefix_rounds, 5, "prefix: rounds of a known prompt and of an unknown one");
+ABSL_FLAG(int, prefix_rounds, 5, "prefix: rounds with a stored prefix, and as many without");
 ABSL_FLAG(std::string, folder, "", "state: folder on the disk to measure; default: the system's for temporary files");
 ABSL_FLAG(bool, quick, false,
-          "state: a small session and few rounds, to see that everything works; figures mean little");
+          "state: use a small session and few rounds, to check that everything works; the figures mean little");
 ABSL_FLAG(std::string, server, "", "serve, state, prefix: path of gdn_server; default: the one beside this program");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "echo_server: HOST:PORT or unix:PATH");
 ABSL_FLAG(std::string, port_file, "", "echo_server: file to write the port to");
 
-ABSL_FLAG(std::string, state_dtype, "float32", "kernel: of the states' bases: float32 or bf16");
+ABSL_FLAG(std::string, state_dtype, "float32", "kernel: dtype of the base states: float32 or bf16");
 
 namespace gdn::bench {
 namespace {
@@ -231,15 +230,20 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
     line.help = absl::StrCat("gdn_bench ", kUsage, "\n\nFlags:\n", FlagsHelp(ours));
     return line;
   }
-  if (flags.version || flags.positional.size() != 1)
+  line.version = flags.version;
+  if (line.version) return line;
+  if (flags.positional.size() != 1)
     return absl::InvalidArgumentError(
         "expected one command: gdn_bench kernel | serve | schedule | state | prefix | drift; --help shows the flags");
   line.command = flags.positional[0];
   absl::StrReplaceAll({{"-", "_"}}, &line.command);
   const std::set<std::string> commands = {"kernel", "serve", "schedule", "state", "prefix", "drift", "echo_server"};
   if (commands.count(line.command) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("unknown command '", flags.positional[0],
-                                                   "'; expected kernel, serve, schedule, state, prefix or drift"));
+    const std::string nearest = NearestName(line.command, {commands.begin(), commands.end()});
+    return absl::InvalidArgumentError(absl::StrCat("unknown command '", flags.positional[0], "'; ",
+                                                   nearest.empty()
+                                                       ? "expected kernel, serve, schedule, state, prefix or drift"
+                                                       : absl::StrCat("did you mean '", nearest, "'?")));
   }
   line.json = absl::GetFlag(FLAGS_json);
   line.list = absl::GetFlag(FLAGS_list);

@@ -27,6 +27,7 @@ struct CommandLine {
   ServeOptions serve;
   StateBenchOptions state;
   PrefixBenchOptions prefix;
+  bool version = false;  // --version: nothing else is read then
   bool list = false;
   std::string json;    // path; "-": stdout; "": none
   std::string listen;  // these two: of echo_server

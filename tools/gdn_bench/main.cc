@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/output_file.h"
 #include "base/standard_streams.h"
+#include "base/version/version.h"
 #include "base/status_macros.h"
 #include "tools/gdn_bench/drift_bench.h"
 #include "tools/gdn_bench/echo_server.h"
@@ -78,6 +79,10 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "gdn_bench: %s\nRun gdn_bench --help for the commands and flags.\n",
                  std::string(line.status().message()).c_str());
     return 2;
+  }
+  if (line->version) {
+    std::fputs(VersionText("gdn_bench").c_str(), stdout);
+    return 0;
   }
   if (!line->help.empty()) {
     std::fputs(line->help.c_str(), stdout);

@@ -1,4 +1,4 @@
-// What `gdn_bench serve` measured, as a table for people and as JSON for programs. docs/evidence/benchmarks.md describes both.
+// What `gdn_bench serve` measured, as a table and as JSON (docs/evidence/benchmarks.md describes both).
 //
 // Thread safety: free functions.
 //

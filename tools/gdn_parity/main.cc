@@ -15,26 +15,27 @@
 #include "absl/strings/str_cat.h"
 #include "base/flags/command_flags.h"
 #include "base/standard_streams.h"
+#include "base/version/version.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/gdn_parity/dump.h"
 #include "tools/gdn_parity/report.h"
 
-ABSL_FLAG(
-    std::string, backend, "cpu",
-    "Backend to compare with the references: cpu, and what the GPU sources were built for: gpu, or host for the SIMT "
-    "executor.");
-ABSL_FLAG(int, device, 0, "Device of the GPU backend, among those that HIP_VISIBLE_DEVICES leaves.");
-ABSL_FLAG(int, wave_width, 0, "Lanes of a wave on --backend=host: 64 or 32; 0: as GDN_HOST_WAVE_WIDTH says, else 64.");
-ABSL_FLAG(int, threads, 0, "Threads of the CPU backend; 0: one for each processor.");
+ABSL_FLAG(std::string, backend, "cpu",
+          "Backend to compare with the references: cpu, gpu, or host (the GPU kernels on the SIMT executor). gpu and "
+          "host depend on the build.");
+ABSL_FLAG(int, device, 0, "Number of the GPU, counted among those that HIP_VISIBLE_DEVICES leaves.");
+ABSL_FLAG(int, wave_width, 0,
+          "Lanes of a wave on --backend=host: 64 or 32. 0: the value of GDN_HOST_WAVE_WIDTH, else 64.");
+ABSL_FLAG(int, threads, 0, "Threads of the CPU backend. 0: one for each processor.");
 ABSL_FLAG(std::string, suite, "", "Run this suite only (see --list).");
 ABSL_FLAG(std::string, test, "", "Run this test only (see --list).");
-ABSL_FLAG(int, phase, 0, "Run this phase of suite phases only: 1 to 8; 0: all.");
+ABSL_FLAG(int, phase, 0, "Run only this phase of the suite `phases`: 1 to 8. 0: all.");
 ABSL_FLAG(uint64_t, seed, 1, "Seed of the random inputs.");
 ABSL_FLAG(std::string, dump, "",
           "Existing directory to write each row's inputs and outputs to, for scripts/check_parity_dump.py.");
-ABSL_FLAG(bool, slow, false, "On --backend=host, also what takes the executor minutes.");
-ABSL_FLAG(bool, list, false, "Print suites and tests, run nothing.");
+ABSL_FLAG(bool, slow, false, "With --backend=host, also run tests that take minutes.");
+ABSL_FLAG(bool, list, false, "Print the suites and tests, and run nothing.");
 
 namespace gdn::parity {
 namespace {
@@ -81,7 +82,10 @@ int Main(int argc, char** argv) {
     std::cout << kUsage << "\n\nFlags:\n" << FlagsHelp(ours);
     return 0;
   }
-  if (line->version) return UsageError(absl::InvalidArgumentError("unknown flag --version"));
+  if (line->version) {
+    std::cout << VersionText("gdn_parity");
+    return 0;
+  }
   if (!line->positional.empty()) {
     return UsageError(absl::InvalidArgumentError(absl::StrCat("unexpected argument '", line->positional[0], "'")));
   }

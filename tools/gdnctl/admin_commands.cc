@@ -12,7 +12,7 @@
 #include "base/string_cat.h"
 #include "tools/gdnctl/commands.h"
 
-ABSL_FLAG(bool, watch, false, "Stay and show how far the drain is, until the server ends its connections.");
+ABSL_FLAG(bool, watch, false, "Show the drain's progress until the server closes its connections.");
 ABSL_DECLARE_FLAG(absl::Duration, interval);
 
 namespace gdn {
@@ -98,15 +98,15 @@ absl::StatusOr<int> RunDrain(const std::vector<std::string>&) {
 
 std::vector<Command> AdminCommands() {
   return {{.name = "metrics",
-           .summary = "Print what the server counts, in Prometheus' text form (for admins)",
+           .summary = "Print the server's metrics in Prometheus text format (for admins)",
            .run = RunMetrics},
           {.name = "drain",
-           .summary = "Have the server end, as SIGTERM does (for admins)",
+           .summary = "Shut the server down, as SIGTERM does (for admins)",
            .details =
-               "It refuses new steps, lets what it has accepted end, makes sessions durable, and ends.\n"
+               "The server refuses new steps, finishes accepted ones, makes sessions durable, and exits.\n"
                "Example: gdnctl drain --watch --interval=500ms\n"
-               "With --watch the exit code is 1 where a session could not be made durable. A drain that has begun by\n"
-               "itself, as by SIGTERM, is watched by everybody.\n",
+               "With --watch the exit code is 1 if a session could not be made durable. Any caller may watch a drain\n"
+               "that has begun already, for example by SIGTERM.\n",
            .flags = {"watch", "interval"},
            .run = RunDrain}};
 }

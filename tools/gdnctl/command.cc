@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <initializer_list>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
@@ -9,21 +10,24 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/error.h"
 #include "base/flags/command_flags.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/version/version.h"
 #include "tools/gdnctl/completion.h"
 #include "tools/gdnctl/connection.h"
+#include "tools/gdnctl/connection_trouble.h"
 
 ABSL_FLAG(bool, json, false, "Print JSON, with the field names of the API.");
-ABSL_FLAG(
-    int64_t, epoch, 0,
-    "The session's epoch as you know it: the call is refused if a crash or a restore has begun another, whose state "
-    "lacks answered steps; 0: any.");
-ABSL_FLAG(std::vector<std::string>, session, {}, "Session, by id; for decode one for each row, separated by commas.");
+ABSL_FLAG(int64_t, epoch, 0,
+          "The session's epoch as you know it. The call is refused if a crash or a restore has started a new epoch, "
+          "whose state lacks answered steps. 0: any epoch.");
+ABSL_FLAG(std::vector<std::string>, session, {},
+          "Id of the session. For decode: one id for each row, separated by commas.");
 
 namespace gdn {
 namespace {
@@ -32,7 +36,7 @@ constexpr std::string_view kCommonFlags[] = {"target", "token",    "token_file",
                                              "tls_ca", "tls_cert", "tls_key",    "timeout"};
 constexpr std::string_view kUsageReason = "BAD_USAGE";
 constexpr std::string_view kIntroduction =
-    "gdnctl talks to a gdn_server: it shows models and sessions, runs steps on files, moves session states,\n"
+    "gdnctl is a client of gdn_server. It shows models and sessions, runs steps on files, moves session states,\n"
     "and replays recorded layers to check a server's answers.\n";
 constexpr std::string_view kExitCodes = "Exit codes: 0 ok, 1 failed (or above the tolerance), 2 bad usage.\n";
 
@@ -46,7 +50,7 @@ std::string Usage(const std::vector<Command>& commands) {
   for (const Command& command : commands) absl::StrAppendFormat(&text, "  %-18s %s\n", command.name, command.summary);
   text += "\nFlags of every command:\n";
   for (const std::string_view flag : kCommonFlags) text += FlagHelp(*absl::FindCommandLineFlag(AbslView(flag)));
-  return StrCat(text, "\n'gdnctl COMMAND --help' tells more; source <(gdnctl completion bash) completes them. ",
+  return StrCat(text, "\n'gdnctl help COMMAND' tells more; source <(gdnctl completion bash) completes them.\n",
                 kExitCodes);
 }
 
@@ -79,6 +83,49 @@ absl::StatusOr<std::string> ResourceName(std::string_view collection, std::strin
   return absl::StartsWith(AbslView(id), prefix) ? std::string(id) : StrCat(prefix, id);
 }
 
+// The commands that begin with this word and have another: "state" has "state export" and so on.
+std::vector<const Command*> CommandsUnder(const std::vector<Command>& commands, std::string_view word) {
+  std::vector<const Command*> under;
+  for (const Command& command : commands) {
+    if (absl::StartsWith(AbslView(command.name), StrCat(word, " "))) under.push_back(&command);
+  }
+  return under;
+}
+
+// Names the commands that were probably meant: those of the same first word, else the nearest.
+absl::Status UnknownCommand(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
+  std::string words = arguments[0];
+  if (arguments.size() > 1 && !absl::StartsWith(arguments[1], "-")) StrAppend(&words, " ", arguments[1]);
+  const std::vector<const Command*> under = CommandsUnder(commands, arguments[0]);
+  if (words == arguments[0] && !under.empty()) {
+    std::string alternatives;
+    for (const Command* command : under) {
+      StrAppend(&alternatives, alternatives.empty() ? "" : ", ", "'", command->name, "'");
+    }
+    return UsageError(StrCat("'", words, "' needs one more word: ", alternatives));
+  }
+  std::vector<std::string_view> names = {"help", "version", "completion"};
+  for (const Command& command : commands) names.push_back(command.name);
+  std::string nearest = NearestName(words, names);
+  if (nearest.empty()) nearest = NearestName(arguments[0], names);
+  words.resize(std::min<size_t>(words.size(), 100));
+  return UsageError(
+      StrCat("unknown command '", words, "'",
+             nearest.empty() ? StrCat("; 'gdnctl help' lists all") : StrCat("; did you mean '", nearest, "'?")));
+}
+
+// What a person can do next about a refusal; "" if its message says it all.
+std::string_view NextStep(std::string_view reason) {
+  if (reason == reason::kSessionNotFound) {
+    return "'gdnctl sessions list' shows your sessions; 'gdnctl sessions create --model=NAME --id=ID' makes one";
+  }
+  if (reason == reason::kModelNotFound) return "'gdnctl models' shows what the server has";
+  if (reason == reason::kCheckpointNotFound)
+    return "'gdnctl checkpoints list --session=ID' shows the named checkpoints";
+  if (reason == reason::kSessionExists) return "'gdnctl sessions show ID' shows the session that has this id";
+  return "";
+}
+
 int Report(std::string_view command, const absl::Status& status) {
   if (ErrorReason(status) == kUsageReason) {
     absl::FPrintF(stderr, "gdnctl: %s\nTry 'gdnctl %s--help'.\n", status.message(),
@@ -89,10 +136,50 @@ int Report(std::string_view command, const absl::Status& status) {
   std::string line = StrCat("gdnctl: ", absl::StatusCodeToString(status.code()),
                             reason.empty() ? "" : StrCat(" (", reason, ")"), ": ", status.message());
   if (absl::IsUnavailable(status) && reason.empty()) {
-    StrAppend(&line, "\nIs a gdn_server listening on ", absl::GetFlag(FLAGS_target), "?");
+    line =
+        StrCat("gdnctl: UNAVAILABLE: ", ConnectionTrouble(absl::GetFlag(FLAGS_target), std::string(status.message())));
+  } else if (absl::IsUnimplemented(status) && reason.empty()) {
+    StrAppend(
+        &line, "\n", absl::GetFlag(FLAGS_target),
+        " has answered, but not as this gdn_server would: see whether --target names another program, or a proxy");
   }
+  if (const std::string_view next = NextStep(reason); !next.empty()) StrAppend(&line, "\n", next);
   absl::FPrintF(stderr, "%s\n", line);
   return kExitFailed;
+}
+
+bool Asks(std::string_view argument, std::initializer_list<std::string_view> forms) {
+  return std::find(forms.begin(), forms.end(), argument) != forms.end();
+}
+
+// Of all commands, of one, or of those that begin with a word.
+int PrintHelp(const std::vector<Command>& commands, const std::vector<std::string>& words) {
+  if (words.empty()) {
+    absl::PrintF("%s", Usage(commands));
+    return kExitOk;
+  }
+  const std::string name = absl::StrJoin(words, " ");
+  const auto exact = std::find_if(commands.begin(), commands.end(), [&](const Command& c) { return c.name == name; });
+  const std::vector<const Command*> under = CommandsUnder(commands, name);
+  if (exact == commands.end() && under.empty()) return Report("", UnknownCommand(commands, words));
+  if (exact != commands.end()) absl::PrintF("%s", Usage(*exact));
+  if (!under.empty()) absl::PrintF("%sCommands of '%s':\n", exact == commands.end() ? "" : "\n", name);
+  for (const Command* command : under) absl::PrintF("  %-18s %s\n", command->name, command->summary);
+  return kExitOk;
+}
+
+int PrintCompletion(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
+  const std::string shell = arguments.size() == 2 ? arguments[1] : "";
+  if (shell == "bash") {
+    absl::PrintF("%s", BashCompletion(commands, kCommonFlags));
+  } else if (shell == "zsh") {
+    absl::PrintF("%s", ZshCompletion(commands, kCommonFlags));
+  } else if (shell == "fish") {
+    absl::PrintF("%s", FishCompletion(commands, kCommonFlags));
+  } else {
+    return Report("", UsageError("completion needs a shell: gdnctl completion bash, zsh or fish"));
+  }
+  return kExitOk;
 }
 
 }  // namespace
@@ -102,33 +189,24 @@ absl::Status UsageError(std::string_view message) {
 }
 
 int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
-  if (!arguments.empty() &&
-      (arguments[0] == "--help" || arguments[0] == "-help" || arguments[0] == "-h" || arguments[0] == "help")) {
-    absl::PrintF("%s", Usage(commands));
-    return kExitOk;
-  }
   if (arguments.empty()) {
     absl::FPrintF(stderr, "%s", Usage(commands));
     return kExitUsage;
   }
-  if (arguments[0] == "completion") {
-    if (arguments != std::vector<std::string>{"completion", "bash"}) {
-      return Report("", UsageError("completion is made for bash: gdnctl completion bash"));
-    }
-    absl::PrintF("%s", BashCompletion(commands, kCommonFlags));
+  if (Asks(arguments[0], {"--help", "-help", "-h", "help"})) {
+    return PrintHelp(commands, {arguments.begin() + 1, arguments.end()});
+  }
+  if (Asks(arguments[0], {"--version", "-version", "version"})) {
+    absl::PrintF("%s", VersionText("gdnctl"));
     return kExitOk;
   }
+  if (arguments[0] == "completion") return PrintCompletion(commands, arguments);
   const Command* const command = FindCommand(commands, arguments);
   if (command == nullptr) {
-    // A first word that needs a second, such as "state", is better answered by its own commands.
-    std::string alternatives;
-    for (const Command& other : commands) {
-      if (absl::StartsWith(AbslView(other.name), StrCat(arguments[0], " "))) {
-        StrAppend(&alternatives, alternatives.empty() ? "" : ", ", "'", other.name, "'");
-      }
-    }
-    return Report("", UsageError(alternatives.empty() ? StrCat("unknown command '", arguments[0], "'")
-                                                      : StrCat("'", arguments[0], "' is one of ", alternatives)));
+    const bool only_help = arguments.size() == 2 && Asks(arguments[1], {"--help", "-help", "-h"});
+    return only_help && !CommandsUnder(commands, arguments[0]).empty()
+               ? PrintHelp(commands, {arguments[0]})
+               : Report("", UnknownCommand(commands, arguments));
   }
   const size_t words = static_cast<size_t>(std::count(command->name.begin(), command->name.end(), ' ')) + 1;
   const absl::StatusOr<CommandFlags> line =
@@ -141,8 +219,12 @@ int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::
     absl::PrintF("%s", Usage(*command));
     return kExitOk;
   }
-  if (line->version) return Report(command->name, UsageError("unknown flag --version; gdnctl info prints versions"));
+  if (line->version) {
+    absl::PrintF("%s", VersionText("gdnctl"));
+    return kExitOk;
+  }
   if (command->arguments.empty() && !line->positional.empty()) {
+    if (!CommandsUnder(commands, command->name).empty()) return Report("", UnknownCommand(commands, arguments));
     return Report(command->name, UsageError(StrCat("unexpected argument '", line->positional[0], "'")));
   }
   if (absl::Status status = PrepareConnection(); !status.ok()) return Report(command->name, status);

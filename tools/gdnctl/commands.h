@@ -25,5 +25,6 @@ std::vector<Command> AdminCommands();      // metrics, drain
 std::vector<Command> TokenCommands();      // token new
 std::vector<Command> HealthCommands();     // health
 std::vector<Command> DoctorCommands();     // doctor
+std::vector<Command> TryCommands();        // try
 
 }  // namespace gdn

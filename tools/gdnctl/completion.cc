@@ -16,10 +16,7 @@ namespace {
 // "--json --target=": a flag that needs a value ends in '='.
 std::string FlagWords(absl::Span<const std::string_view> flags) {
   std::vector<std::string> words;
-  for (const std::string_view name : flags) {
-    const std::string dashed = absl::StrReplaceAll(AbslView(name), {{"_", "-"}});
-    words.push_back(StrCat("--", dashed, absl::FindCommandLineFlag(AbslView(name))->IsOfType<bool>() ? "" : "="));
-  }
+  for (const std::string_view name : flags) words.push_back(FlagWord(name));
   return absl::StrJoin(words, " ");
 }
 
@@ -46,9 +43,18 @@ complete -F _gdnctl gdnctl
 
 }  // namespace
 
+std::string FlagWord(std::string_view flag) {
+  const bool is_switch = absl::FindCommandLineFlag(AbslView(flag))->IsOfType<bool>();
+  return StrCat("--", absl::StrReplaceAll(AbslView(flag), {{"_", "-"}}), is_switch ? "" : "=");
+}
+
+std::string InQuotes(std::string_view text, std::string_view quote) {
+  return StrCat("'", absl::StrReplaceAll(AbslView(text), {{"'", AbslView(quote)}}), "'");
+}
+
 std::string BashCompletion(const std::vector<Command>& commands, absl::Span<const std::string_view> common_flags) {
-  std::set<std::string> firsts = {"completion", "help"};
-  std::map<std::string, std::vector<std::string>> seconds = {{"completion", {"bash"}}};
+  std::set<std::string> firsts = {"completion", "help", "version"};
+  std::map<std::string, std::vector<std::string>> seconds = {{"completion", {"bash", "zsh", "fish"}}};
   std::string flags;
   for (const Command& command : commands) {
     const std::vector<std::string> words = absl::StrSplit(AbslView(command.name), ' ');

@@ -13,13 +13,15 @@
 #include "client/cpp/token_file.h"
 #include "tools/gdnctl/command.h"
 
-ABSL_FLAG(std::string, target, "127.0.0.1:50061", "Server: host:port, unix:/path, or any other gRPC target name.");
-ABSL_FLAG(std::string, token, "", "Sent as it is in the 'authorization' metadata; sessions belong to it.");
+ABSL_FLAG(std::string, target, "127.0.0.1:50061", "Server: host:port, unix:/path, or another gRPC target name.");
+ABSL_FLAG(std::string, token, "", "Value of the 'authorization' metadata, sent unchanged. Sessions belong to it.");
 ABSL_FLAG(std::string, token_file, "",
-          "File with a token, which is sent as 'Bearer TOKEN'; by default that of the environment's GDN_TOKEN_FILE.");
-ABSL_FLAG(bool, tls, false, "Speak TLS; the system's CAs are trusted where --tls-ca names no other.");
-ABSL_FLAG(std::string, tls_ca, "", "PEM file: who may have issued the server's certificate. Speaks TLS.");
-ABSL_FLAG(std::string, tls_cert, "", "PEM file: the client's own certificate. Speaks TLS.");
+          "File with a token, which is sent as 'Bearer TOKEN'. By default the file that the environment variable "
+          "GDN_TOKEN_FILE names.");
+ABSL_FLAG(bool, tls, false, "Use TLS. Without --tls-ca the system's CAs are trusted.");
+ABSL_FLAG(std::string, tls_ca, "",
+          "PEM file: certificates of the CAs that may have issued the server's certificate. Turns on TLS.");
+ABSL_FLAG(std::string, tls_cert, "", "PEM file: the client's own certificate. Turns on TLS.");
 ABSL_FLAG(std::string, tls_key, "", "PEM file: the key of --tls-cert.");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "Deadline of each call, such as 500ms or 2m; inf for none.");
 

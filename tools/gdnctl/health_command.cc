@@ -58,8 +58,8 @@ absl::StatusOr<int> RunHealth(const std::vector<std::string>& services) {
 std::vector<Command> HealthCommands() {
   return {{.name = "health",
            .arguments = "[SERVICE]",
-           .summary = "Ask the standard health service; exit code 0 only for SERVING",
-           .details = "Without SERVICE it asks for the whole server; 'gdn.v1.GdnService' asks for the API.\n",
+           .summary = "Ask the standard gRPC health service; exit code 0 only for SERVING",
+           .details = "Without SERVICE it asks about the whole server. 'gdn.v1.GdnService' asks about the API.\n",
            .run = RunHealth}};
 }
 

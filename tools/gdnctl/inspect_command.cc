@@ -98,9 +98,9 @@ absl::StatusOr<int> RunInspect(const std::vector<std::string>& paths) {
 std::vector<Command> InspectCommands() {
   return {{.name = "models inspect",
            .arguments = "PATH [PATH ...]",
-           .summary = "Read a checkpoint as the server would: its family and what its layers compute",
+           .summary = "Read a model checkpoint as the server would: its family and what its layers compute",
            .details =
-               "Needs no server. Fails where a server would refuse the checkpoint, or the --heads of it, with the\n"
+               "Needs no server. If a server would refuse the checkpoint or the --heads, the command fails with the\n"
                "same message.\n",
            .flags = {"heads", "json"},
            .run = RunInspect}};

@@ -1,4 +1,5 @@
 // gdnctl: the command-line client of the Gated DeltaNet service. `gdnctl --help` lists its commands.
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -7,11 +8,13 @@
 
 int main(int argc, char** argv) {
   gdn::OpenStandardStreams();
+  // What gRPC logs is said again, in words, by the error of the call.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   std::vector<gdn::Command> commands;
   for (const auto& group :
        {gdn::InfoCommands(), gdn::InspectCommands(), gdn::SessionCommands(), gdn::StepCommands(), gdn::ReplayCommands(),
         gdn::StateCommands(), gdn::StateViewCommands(), gdn::SliceCommands(), gdn::TraceCommands(), gdn::TopCommands(),
-        gdn::AdminCommands(), gdn::TokenCommands(), gdn::HealthCommands(), gdn::DoctorCommands()}) {
+        gdn::AdminCommands(), gdn::TokenCommands(), gdn::HealthCommands(), gdn::DoctorCommands(), gdn::TryCommands()}) {
     commands.insert(commands.end(), group.begin(), group.end());
   }
   return gdn::RunCommandLine(commands, std::vector<std::string>(argv + 1, argv + argc));

@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "tools/gdnctl/print.h"
 
-ABSL_FLAG(bool, progress, false, "Show progress on stderr even where it is not a terminal.");
+ABSL_FLAG(bool, progress, false, "Show progress on stderr even if it is not a terminal.");
 
 namespace gdn {
 namespace {

@@ -15,9 +15,9 @@
 #include "tools/gdnctl/replay.h"
 
 ABSL_DECLARE_FLAG(std::string, model);
-ABSL_FLAG(std::string, io, "", "Recorded layer inputs and outputs: an io.safetensors of reference vectors.");
+ABSL_FLAG(std::string, io, "", "File of recorded layer inputs and outputs: an io.safetensors of reference vectors.");
 ABSL_FLAG(double, tolerance, 1e-5, "Largest relative error (Euclidean norm) that passes.");
-ABSL_FLAG(std::string, dtype, "F32", "Send the inputs as F32, F16 or BF16; the outputs are always F32.");
+ABSL_FLAG(std::string, dtype, "F32", "Dtype of the inputs that are sent: F32, F16 or BF16. Outputs are always F32.");
 ABSL_DECLARE_FLAG(bool, progress);
 
 namespace gdn {
@@ -90,17 +90,17 @@ absl::StatusOr<int> RunReplay(const std::vector<std::string>&) {
 }  // namespace
 
 std::vector<Command> ReplayCommands() {
-  return {{.name = "replay",
-           .summary = "Replay recorded layers and measure how far the server's answers are off",
-           .details =
-               "For each layer: the prompt in one Prefill and in uneven segments of a stream, the decode steps one by "
-               "one and\n"
-               "streamed, the whole sequence in one Prefill, and the conv and recurrent states at the end. Prints the "
-               "relative\n"
-               "errors ||got - recorded|| / ||recorded||; the last line is 'replay ok: ..' or 'replay FAILED: ..'.\n"
-               "Example: gdnctl replay --model qwen --io io.safetensors\n",
-           .flags = {"model", "io", "tolerance", "dtype", "progress"},
-           .run = RunReplay}};
+  return {
+      {.name = "replay",
+       .summary = "Replay recorded layers and measure the errors of the server's outputs",
+       .details =
+           "For each layer, sends the prompt in one Prefill and in uneven segments of a stream. Sends the decode\n"
+           "steps one by one and streamed, and the whole sequence in one Prefill. Also compares the conv and\n"
+           "recurrent states at the end. Prints the relative errors ||got - recorded|| / ||recorded||. The last line\n"
+           "is 'replay ok: ..' or 'replay FAILED: ..'.\n"
+           "Example: gdnctl replay --model qwen --io io.safetensors\n",
+       .flags = {"model", "io", "tolerance", "dtype", "progress"},
+       .run = RunReplay}};
 }
 
 }  // namespace gdn

@@ -7,19 +7,18 @@
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/print.h"
 
-ABSL_FLAG(std::string, model, "", "Model, by name.");
-ABSL_FLAG(
-    std::vector<std::string>, operator, {},
-    "An operator session instead of a model: H,HV,K,V or H,HV,K,V,LAYERS; with ,per-channel at its end one whose g "
-    "has a K axis (KDA).");
-ABSL_FLAG(std::string, id, "", "Id of the new session; the server makes one where it is empty.");
-ABSL_FLAG(
-    bool, all, false,
-    "Sessions: every caller's, with whose they are (for admins). Checkpoints: those of all the caller's sessions.");
+ABSL_FLAG(std::string, model, "", "Name of the model.");
+ABSL_FLAG(std::vector<std::string>, operator, {},
+          "Make an operator session instead: H,HV,K,V or H,HV,K,V,LAYERS. Add ,per-channel at the end if g has a K "
+          "axis (KDA).");
+ABSL_FLAG(std::string, id, "", "Id of the new session. Empty: the server chooses one.");
+ABSL_FLAG(bool, all, false,
+          "For sessions: list those of every caller, with their owners (for admins). For checkpoints: list those of "
+          "all your sessions.");
 ABSL_FLAG(std::string, tier, "",
-          "The fastest tier that may have the states: host, disk or redis; empty: the fastest with room.");
+          "Fastest tier that may hold the states: host, disk or redis. Empty: the fastest tier with room.");
 ABSL_DECLARE_FLAG(std::string, subject);
-ABSL_FLAG(std::string, affinity, "", "Routing key; sessions decoded in one call share one.");
+ABSL_FLAG(std::string, affinity, "", "Routing key. Sessions that are decoded in one call share one.");
 
 namespace gdn {
 namespace {
@@ -113,8 +112,8 @@ absl::StatusOr<int> RunEvict(const std::vector<std::string>& ids) {
 }  // namespace
 
 std::vector<Command> SessionCommands() {
-  constexpr std::string_view kListSummary = "List the caller's sessions, or with --all everybody's";
-  constexpr std::string_view kListDetails = "The tokens shown are those of the layer that has seen most.\n";
+  constexpr std::string_view kListSummary = "List your sessions, or with --all those of every caller";
+  constexpr std::string_view kListDetails = "The token count shown is that of the layer with the most tokens.\n";
   return {
       {.name = "sessions", .summary = kListSummary, .details = kListDetails, .flags = {"all", "json"}, .run = RunList},
       {.name = "sessions list",
@@ -123,7 +122,7 @@ std::vector<Command> SessionCommands() {
        .flags = {"all", "json"},
        .run = RunList},
       {.name = "sessions create",
-       .summary = "Make a session of a model, or of a bare operator",
+       .summary = "Create a session of a model, or of a bare operator",
        .details = "Example: gdnctl sessions create --model qwen --id chat-1\n"
                   "         gdnctl sessions create --operator 16,32,128,128\n",
        .flags = {"model", "operator", "id", "affinity", "json"},
@@ -135,14 +134,14 @@ std::vector<Command> SessionCommands() {
        .run = RunShow},
       {.name = "sessions delete",
        .arguments = "ID [ID ...]",
-       .summary = "End sessions and free their states",
+       .summary = "Delete sessions and free their states",
        .details = "Example: gdnctl sessions delete --subject alice chat-1\n",
        .flags = {"subject"},
        .run = RunDelete},
       {.name = "sessions evict",
        .arguments = "ID [ID ...]",
-       .summary = "Move sessions' states off the device now",
-       .details = "Steps that are running end first; the next one brings the states back.\n"
+       .summary = "Evict sessions' states from the device now",
+       .details = "Running steps finish first. The next step loads the states again.\n"
                   "Example: gdnctl sessions evict --subject alice --tier disk chat-1\n",
        .flags = {"subject", "tier"},
        .run = RunEvict}};

@@ -14,7 +14,8 @@
 #include "tools/gdnctl/print.h"
 
 ABSL_DECLARE_FLAG(std::string, out);
-ABSL_FLAG(std::string, heads, "", "Value heads FIRST-LAST/TOTAL, both included, as a server's --heads: 0-15/32.");
+ABSL_FLAG(std::string, heads, "",
+          "Value heads FIRST-LAST/TOTAL, as in the server's --heads: 0-15/32 means the heads 0 to 15 of 32.");
 
 namespace gdn {
 namespace {
@@ -61,16 +62,16 @@ std::vector<Command> SliceCommands() {
   return {
       {.name = "state slice",
        .arguments = "FILE",
-       .summary = "Take some value heads out of a state file, for a server of these alone",
-       .details = "Needs no server. A server of some heads takes its part of a whole file by itself.\n"
+       .summary = "Copy some value heads of a state file to a new file, for a server that has only these",
+       .details = "Needs no server. A server of some heads can also import a whole file; it takes its own part.\n"
                   "Example: gdnctl state slice chat.safetensors --heads 0-15/32 --out chat-low.safetensors\n",
        .flags = {"heads", "out"},
        .run = RunSlice},
       {.name = "state join",
        .arguments = "FILE [FILE ...]",
-       .summary = "Put the state files of all slices of a session together",
-       .details = "Needs no server. The files may come in any order; each value head has to be in one of them, and\n"
-                  "all have to have taken the same steps.\n"
+       .summary = "Join the state files of all slices of a session",
+       .details = "Needs no server. The files may be in any order. Each value head must be in one file, and all files\n"
+                  "must have taken the same steps.\n"
                   "Example: gdnctl state join chat-low.safetensors chat-high.safetensors --out chat.safetensors\n",
        .flags = {"out"},
        .run = RunJoin}};

@@ -23,12 +23,14 @@ ABSL_DECLARE_FLAG(std::vector<std::string>, operator);
 ABSL_DECLARE_FLAG(std::string, id);
 ABSL_DECLARE_FLAG(std::string, affinity);
 ABSL_FLAG(bool, include_recurrent_state, false,
-          "Also write each layer's state with its log folded in, for other readers.");
+          "Also write each layer's state with its log folded in, for other programs.");
 ABSL_FLAG(std::string, recurrent_state_dtype, "",
-          "Element type of those: F32 or BF16. Sets --include-recurrent-state.");
+          "Dtype of the states of --include-recurrent-state, which it turns on: F32 or BF16.");
 ABSL_FLAG(bool, convert_state_dtype, false,
-          "Take a file of a server with another --state-dtype: its states are widened, or rounded.");
-ABSL_FLAG(std::string, checkpoint, "", "A checkpoint's id; empty: the newest, which the next one replaces.");
+          "Accept a file of a server with another --state-dtype, and convert its states (bf16 to float32 exactly, "
+          "float32 to bf16 rounded).");
+ABSL_FLAG(std::string, checkpoint, "",
+          "Id of the checkpoint. Empty: the newest checkpoint, which the next one replaces.");
 
 namespace gdn {
 namespace {
@@ -213,9 +215,9 @@ absl::StatusOr<int> RunPrefetch(const std::vector<std::string>& ids) {
 }  // namespace
 
 std::vector<Command> StateCommands() {
-  constexpr std::string_view kListSummary = "List a session's named checkpoints, and what they take";
+  constexpr std::string_view kListSummary = "List a session's named checkpoints and their sizes";
   constexpr std::string_view kListDetails =
-      "The tokens shown are those of the layer that had seen most.\n"
+      "The token count shown is that of the layer with the most tokens.\n"
       "Example: gdnctl checkpoints list --session chat\n"
       "         gdnctl checkpoints list --all\n";
   return {
@@ -225,26 +227,26 @@ std::vector<Command> StateCommands() {
        .flags = {"session", "out", "epoch", "include_recurrent_state", "recurrent_state_dtype", "progress"},
        .run = RunExport},
       {.name = "state import",
-       .summary = "Make a session from such a file",
-       .details = "Without --model and --operator the file says what it is of: the model is the one with its\n"
-                  "fingerprint. A session moves between two servers like this:\n"
+       .summary = "Create a session from a file of 'state export'",
+       .details = "Without --model and --operator, the session gets the served model with the file's fingerprint,\n"
+                  "or the file's operator. Move a session between two servers like this:\n"
                   "  gdnctl state export --target A:50061 --session chat --epoch 1 --out chat.safetensors\n"
                   "  gdnctl state import --target B:50061 --in chat.safetensors --id chat\n"
                   "  gdnctl sessions delete --target A:50061 chat\n"
-                  "--epoch is the epoch that the session's user knows: a state that lacks steps of the user's, after\n"
-                  "a crash, is not moved.\n",
+                  "--epoch is the epoch that the session's user knows. A crash starts a new epoch, so a state that\n"
+                  "lacks answered steps is not moved.\n",
        .flags = {"in", "model", "operator", "id", "affinity", "convert_state_dtype", "progress"},
        .run = RunImport},
       {.name = "state fork",
        .arguments = "[ID ...]",
-       .summary = "Make sessions that go on from where one is",
-       .details = "The ids are the children's; without one, a child gets an id of the server's.\n"
+       .summary = "Create sessions that continue from a session's present state",
+       .details = "Each ID names a new session. Without ID the server creates one session and chooses its id.\n"
                   "Example: gdnctl state fork --session chat draft-a draft-b\n",
        .flags = {"session", "epoch", "json"},
        .run = RunFork},
       {.name = "state checkpoint",
-       .summary = "Make a session durable as it is now",
-       .details = "A checkpoint with an id stays beside later ones.\n"
+       .summary = "Write a durable copy of a session's present state",
+       .details = "A checkpoint with an id stays until you delete it or use the id again, or the session ends.\n"
                   "Example: gdnctl state checkpoint --session chat --checkpoint before-tools\n",
        .flags = {"session", "checkpoint", "epoch", "json"},
        .run = RunCheckpoint},
@@ -260,19 +262,19 @@ std::vector<Command> StateCommands() {
        .run = RunListCheckpoints},
       {.name = "checkpoints delete",
        .arguments = "ID [ID ...]",
-       .summary = "End named checkpoints and free their bytes",
+       .summary = "Delete named checkpoints and free their bytes",
        .details = "Example: gdnctl checkpoints delete --session chat before-tools\n",
        .flags = {"session"},
        .run = RunDeleteCheckpoints},
       {.name = "state restore",
-       .summary = "Take a session back to a checkpoint",
-       .details = "Its epoch rises, so that steps made for the state before are refused.\n"
+       .summary = "Set a session back to a checkpoint",
+       .details = "The session's epoch rises, so that calls made for the old state are refused.\n"
                   "Example: gdnctl state restore --session chat --checkpoint before-tools\n",
        .flags = {"session", "checkpoint", "epoch", "json"},
        .run = RunRestore},
       {.name = "sessions prefetch",
        .arguments = "ID [ID ...]",
-       .summary = "Bring sessions back to the device before they are needed",
+       .summary = "Load evicted sessions to the device before they are needed",
        .run = RunPrefetch}};
 }
 

@@ -20,10 +20,11 @@
 #include "tools/gdnctl/state_file.h"
 
 ABSL_DECLARE_FLAG(std::string, out);
-ABSL_FLAG(int32_t, every_tokens, 0, "A snapshot once any layer has seen this many tokens more; 0: not by tokens.");
-ABSL_FLAG(absl::Duration, every, absl::ZeroDuration(), "A snapshot once this time has passed; 0: not by time.");
-ABSL_FLAG(int32_t, count, 0, "End after this many snapshots; 0: when the session does.");
-ABSL_FLAG(bool, keep_all, false, "Keep every snapshot, not only what the newest one needs.");
+ABSL_FLAG(int32_t, every_tokens, 0,
+          "Write a snapshot once any layer has seen this many more tokens. 0: not by tokens.");
+ABSL_FLAG(absl::Duration, every, absl::ZeroDuration(), "Write a snapshot once this time has passed. 0: not by time.");
+ABSL_FLAG(int32_t, count, 0, "Stop after this many snapshots. 0: stop when the session ends.");
+ABSL_FLAG(bool, keep_all, false, "Keep every snapshot, not only the files that the newest one needs.");
 
 namespace gdn {
 namespace {
@@ -173,21 +174,20 @@ absl::StatusOr<int> RunWatch(const std::vector<std::string>&) {
 }  // namespace
 
 std::vector<Command> StateViewCommands() {
-  return {
-      {.name = "state inspect",
-       .arguments = "[FILE ...]",
-       .summary = "Show what a state file holds and verify its checksums, or show where a session is",
-       .details = "Example: gdnctl state inspect chat.safetensors\n"
-                  "         gdnctl state inspect --session chat\n",
-       .flags = {"session", "json"},
-       .run = RunInspect},
-      {.name = "state watch",
-       .summary = "Write a session's states to files as it goes on, for a warm standby",
-       .details = "The folder holds full-N.safetensors and, where it is smaller, the newest delta-N.safetensors to\n"
-                  "it; each file appears whole or not at all.\n"
-                  "Example: gdnctl state watch --session chat --out standby --every-tokens 64\n",
-       .flags = {"session", "out", "epoch", "every_tokens", "every", "count", "keep_all"},
-       .run = RunWatch}};
+  return {{.name = "state inspect",
+           .arguments = "[FILE ...]",
+           .summary = "Show a state file's content and verify its checksums, or show a session's tier",
+           .details = "Example: gdnctl state inspect chat.safetensors\n"
+                      "         gdnctl state inspect --session chat\n",
+           .flags = {"session", "json"},
+           .run = RunInspect},
+          {.name = "state watch",
+           .summary = "Write snapshots of a session's states to files, for a warm standby",
+           .details = "Writes full-N.safetensors to the folder --out and, if a delta is smaller, the newest\n"
+                      "delta-N.safetensors to that file. Each file is written atomically.\n"
+                      "Example: gdnctl state watch --session chat --out standby --every-tokens 64\n",
+           .flags = {"session", "out", "epoch", "every_tokens", "every", "count", "keep_all"},
+           .run = RunWatch}};
 }
 
 }  // namespace gdn

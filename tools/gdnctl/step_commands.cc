@@ -12,27 +12,32 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "tools/gdnctl/commands.h"
+#include "tools/gdnctl/recorded_input.h"
 
 ABSL_FLAG(int32_t, layer, 0, "Layer index: one of the model's GDN layers.");
 ABSL_FLAG(std::string, in, "", "Safetensors file to read.");
-ABSL_FLAG(std::string, out, "", "Safetensors file to write.");
-ABSL_FLAG(std::string, output_dtype, "", "F32, F16 or BF16; empty: as the input.");
-ABSL_FLAG(std::string, request_id, "", "Makes a retry safe: the same id and input do not move the state twice.");
+ABSL_FLAG(std::string, out, "", "Safetensors file to write. For state watch: folder to write to.");
+ABSL_FLAG(std::string, output_dtype, "", "Dtype of the output: F32, F16 or BF16. Empty: that of the input.");
+ABSL_FLAG(std::string, request_id, "",
+          "Makes a retry safe: a second call with the same id and input does not change the state again.");
 ABSL_FLAG(int64_t, expected_token_count, -1,
-          "Refuse the step unless the layer has seen this many tokens; -1: do not check.");
-ABSL_FLAG(double, scale, 0, "delta_rule: multiplies q; 0 for the server's default, K^-0.5.");
+          "Refuse the step unless the layer has seen this many tokens. -1: do not check.");
+ABSL_FLAG(double, scale, 0, "delta_rule: factor for q. 0: the server's default, K^-0.5.");
 ABSL_FLAG(bool, use_qk_l2norm, false, "delta_rule: normalise q and k first.");
 ABSL_FLAG(bool, allow_beta_to_two, false, "delta_rule: accept beta in (1, 2].");
-ABSL_FLAG(bool, allow_non_finite, false, "Let NaN and Inf through.");
+ABSL_FLAG(int64_t, sequence, 0, "Recording: the sequence to take, or for decode the first of them.");
+ABSL_FLAG(int64_t, step, 0, "Recording: the decode step to take.");
+ABSL_FLAG(bool, allow_non_finite, false, "Accept NaN and Inf in the input.");
 
 namespace gdn {
 namespace {
 
 constexpr char kInputHelp[] =
-    "The input file has one of these sets of tensors, by name; others are not looked at:\n"
+    "The input file has one of these sets of tensors, by name. Other tensors are ignored.\n"
     "  hidden_states         the whole layer\n"
     "  mixed_qkv, z, b, a    the layer without its projections\n"
-    "  q, k, v, g, beta      the bare delta rule\n";
+    "  q, k, v, g, beta      the bare delta rule\n"
+    "  layer.L.prefill.in, layer.L.decode.S.in   a recording, such as tests/golden/qwen3_next_5/io.safetensors\n";
 
 // Every tensor of an input, from the tensor of the file that has the field's name.
 absl::Status SetTensors(const SafetensorsFile& file, google::protobuf::Message* input) {
@@ -47,13 +52,31 @@ absl::Status SetTensors(const SafetensorsFile& file, google::protobuf::Message* 
   return absl::OkStatus();
 }
 
+// The input of a recording, if `file` is one.
+absl::StatusOr<bool> SetRecordedInput(const SafetensorsFile& file, v1::PrefillRequest* request) {
+  const std::string name = RecordedPrefill(file, request->layer());
+  if (name.empty()) return false;
+  GDN_ASSIGN_OR_RETURN(*request->mutable_hidden_states()->mutable_hidden_states(),
+                       RecordedSequence(file, name, absl::GetFlag(FLAGS_sequence)));
+  return true;
+}
+absl::StatusOr<bool> SetRecordedInput(const SafetensorsFile& file, v1::DecodeRequest* request) {
+  const std::string name = RecordedDecode(file, request->layer(), absl::GetFlag(FLAGS_step));
+  if (name.empty()) return false;
+  GDN_ASSIGN_OR_RETURN(*request->mutable_hidden_states()->mutable_hidden_states(),
+                       RecordedSequences(file, name, absl::GetFlag(FLAGS_sequence), request->sessions_size()));
+  return true;
+}
+
 // The input of a PrefillRequest or DecodeRequest from the tensors that `file` has.
 template <typename Request>
 absl::Status SetInput(const SafetensorsFile& file, Request* request) {
+  GDN_ASSIGN_OR_RETURN(const bool recorded, SetRecordedInput(file, request));
+  if (recorded) return absl::OkStatus();
   const int kinds = file.Contains("hidden_states") + file.Contains("mixed_qkv") + file.Contains("q");
   if (kinds != 1) {
-    return absl::InvalidArgumentError(
-        StrCat("the input file has the tensors of ", kinds, " kinds of input, expected 1.\n", kInputHelp));
+    return absl::InvalidArgumentError(StrCat("the input file has the tensors of ", kinds, " kinds of input for layer ",
+                                             request->layer(), ", expected 1.\n", kInputHelp));
   }
   if (file.Contains("hidden_states")) return SetTensors(file, request->mutable_hidden_states());
   if (file.Contains("mixed_qkv")) return SetTensors(file, request->mutable_projected());
@@ -148,6 +171,8 @@ absl::StatusOr<int> RunDecode(const std::vector<std::string>&) {
 std::vector<std::string_view> StepFlags() {
   return {"session",
           "layer",
+          "sequence",
+          "step",
           "in",
           "out",
           "output_dtype",

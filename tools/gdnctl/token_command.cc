@@ -13,9 +13,9 @@
 #include "nlohmann/json.hpp"
 #include "tools/gdnctl/commands.h"
 
-ABSL_FLAG(
-    std::string, subject, "",
-    "Whose: of a new token, whose entry is then printed whole; of sessions, another's than the caller's (for admins).");
+ABSL_FLAG(std::string, subject, "",
+          "For token new: the subject of the token. For sessions: the caller that owns them, if it is not you (for "
+          "admins).");
 
 namespace gdn {
 namespace {
@@ -48,12 +48,12 @@ absl::StatusOr<int> RunTokenNew(const std::vector<std::string>& /*arguments*/) {
 
 std::vector<Command> TokenCommands() {
   return {{.name = "token new",
-           .summary = "Make a token, and the line of it for the server's --tokens-file",
+           .summary = "Make a token and its entry for the server's --tokens-file",
            .details =
-               "The token goes to stdout, this once; it is kept nowhere. Its entry for the file of tokens, which "
-               "has the token's SHA-256 alone, goes to stderr:\n"
+               "The token goes to stdout and is stored nowhere. Its entry for the file of tokens goes to stderr; the\n"
+               "entry has only the token's SHA-256:\n"
                "  gdnctl token new --subject alice > alice.token 2> alice.json\n"
-               "docs/how-to/secure.md tells what else an entry may have. No server is called.",
+               "Needs no server. docs/how-to/secure.md describes the other fields of an entry.\n",
            .flags = {"subject"},
            .run = RunTokenNew}};
 }

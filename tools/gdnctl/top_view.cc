@@ -1,187 +1,152 @@
 #include "tools/gdnctl/top_view.h"
 
 #include <algorithm>
-#include <map>
+#include <cmath>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "tools/gdnctl/print.h"
 
 namespace gdn {
 namespace {
 
-// Layers of a sequence may be apart by a step.
-int64_t Tokens(const v1::Session& session) {
-  int64_t tokens = 0;
-  for (const v1::LayerState& layer : session.layers()) tokens = std::max<int64_t>(tokens, layer.token_count());
-  return tokens;
-}
+constexpr size_t kMostBars = 60;
+constexpr std::string_view kBars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+constexpr std::string_view kAsciiBars[] = {"_", ".", "-", "="};
 
-// "device", "host", ..
-std::string PlaceOf(const v1::Session& session) {
-  std::string name = absl::AsciiStrToLower(v1::StateTier_Name(session.tier()));
-  return absl::StartsWith(name, "state_tier_") ? name.substr(sizeof("state_tier_") - 1) : name;
-}
+constexpr std::string_view kHeading = "\x1b[1m";   // bold
+constexpr std::string_view kWarning = "\x1b[33m";  // yellow
+constexpr std::string_view kBad = "\x1b[31m";      // red
+constexpr std::string_view kPlain = "";
+constexpr std::string_view kEnd = "\x1b[0m";
 
-// Of a count that grew by so much between the samples.
-std::string Rate(double grown, double seconds) {
-  return seconds > 0 ? absl::StrFormat("%.1f", std::max(grown, 0.0) / seconds) : "-";
-}
+std::string Shown(const std::optional<double>& rate) { return rate.has_value() ? absl::StrFormat("%.1f", *rate) : "-"; }
 
 std::string Percent(int64_t used, int64_t limit) {
   return limit > 0 ? absl::StrFormat("%.0f%%", 100.0 * static_cast<double>(used) / static_cast<double>(limit)) : "-";
 }
 
-double Percentile(std::vector<double> values, double part) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(part * static_cast<double>(values.size() - 1))];
-}
-
-int64_t BeginNs(const v1::CallTrace& call) {
-  return call.begin_time().seconds() * 1'000'000'000 + call.begin_time().nanos();
-}
-
 class View {
  public:
-  View(const TopSample& before, const TopSample& now)
-      : before_(before), now_(now), seconds_(absl::ToDoubleSeconds(now.at - before.at)) {}
+  View(const TopFigures& figures, const TopViewOptions& options) : figures_(figures), options_(options) {}
 
-  void AddServer() {
-    const v1::GetServerInfoResponse& info = now_.info;
-    Line(absl::StrFormat("gdn_server %s  %s  %s", info.version(), info.backend(), info.device()));
-    Line(absl::StrFormat(
-        "%d sessions of all callers, %s of %s of state; %d checkpoints (%d failed); %s of stored replies",
-        info.session_count(), FormatBytes(info.state_bytes_used()), FormatBytes(info.limits().state_bytes()),
-        info.checkpoints(), info.checkpoint_failures(), FormatBytes(info.stored_reply_bytes())));
-    Line("");
+  void AddServer(absl::Span<const double> history) {
+    const v1::GetServerInfoResponse& info = figures_.info;
+    Line(kHeading, absl::StrFormat("gdn_server %s  %s  %s", info.version(), info.backend(), info.device()));
+    Line(kPlain,
+         absl::StrFormat(
+             "%d sessions of all callers, %s of %s of state; %d checkpoints (%d failed); %s of stored replies",
+             info.session_count(), FormatBytes(info.state_bytes_used()), FormatBytes(info.limits().state_bytes()),
+             info.checkpoints(), info.checkpoint_failures(), FormatBytes(info.stored_reply_bytes())));
+    std::string tokens = absl::StrFormat("your tokens a second: %s", Shown(figures_.tokens));
+    const auto left = static_cast<size_t>(std::max(options_.columns - static_cast<int>(tokens.size()) - 2, 0));
+    const size_t bars = std::min({history.size(), left, kMostBars});
+    if (bars > 1) StrAppend(&tokens, "  ", Sparkline(history.last(bars), options_.utf8));
+    lines_.push_back({kPlain, std::move(tokens), /*fits=*/true});
+    Line(kPlain, "");
   }
 
   void AddTiers() {
-    Line(absl::StrFormat("%-8s %9s %12s %12s %6s %10s %10s %9s", "TIER", "SESSIONS", "USED", "LIMIT", "FULL", "IN/S",
-                         "OUT/S", "FAILURES"));
-    for (const v1::TierInfo& tier : now_.info.tiers()) {
-      const v1::TierInfo* const was = EarlierTier(tier.name());
-      Line(absl::StrFormat("%-8s %9d %12s %12s %6s %10s %10s %9d%s", tier.name(), tier.sessions(),
-                           FormatBytes(tier.used_bytes()),
-                           tier.limit_bytes() > 0 ? FormatBytes(tier.limit_bytes()) : "-",
-                           Percent(tier.used_bytes(), tier.limit_bytes()),
-                           Rate(static_cast<double>(tier.stores() - (was ? was->stores() : 0)), seconds_),
-                           Rate(static_cast<double>(tier.loads() - (was ? was->loads() : 0)), seconds_),
-                           tier.failures(), tier.problem().empty() ? "" : StrCat("  ", tier.problem())));
+    Line(kHeading, absl::StrFormat("%-7s %8s %10s %10s %5s %8s %8s %8s", "TIER", "SESSIONS", "USED", "LIMIT", "FULL",
+                                   "IN/S", "OUT/S", "FAILURES"));
+    for (const TopFigures::Tier& row : figures_.tiers) {
+      const v1::TierInfo& tier = row.info;
+      const bool full = tier.limit_bytes() > 0 && tier.used_bytes() >= tier.limit_bytes() / 10 * 9;
+      const bool failed = tier.failures() > 0 || !tier.problem().empty();
+      Line(failed ? kBad
+           : full ? kWarning
+                  : kPlain,
+           absl::StrFormat(
+               "%-7s %8d %10s %10s %5s %8s %8s %8d", tier.name(), tier.sessions(), FormatBytes(tier.used_bytes()),
+               tier.limit_bytes() > 0 ? FormatBytes(tier.limit_bytes()) : "-",
+               Percent(tier.used_bytes(), tier.limit_bytes()), Shown(row.stores), Shown(row.loads), tier.failures()));
+      if (!tier.problem().empty()) Line(kBad, StrCat("        ", tier.problem()));
     }
-    Line("");
+    Line(kPlain, "");
   }
 
   void AddSteps() {
-    if (now_.traced.kept() == 0) {
-      Line("STEPS    the server keeps no calls; 'gdnctl trace --keep=1000' turns it on");
-      Line("");
+    if (!figures_.traced) {
+      Line(kPlain, "STEPS   the server keeps no calls; 'gdnctl trace --keep=1000' turns it on");
+      Line(kPlain, "");
       return;
     }
-    Line(absl::StrFormat("%-14s %9s %10s %7s %10s %10s %10s", "STEPS", "CALLS/S", "TOKENS/S", "ROWS", "QUEUE p50",
-                         "p50 ms", "p99 ms"));
-    std::map<std::string, std::vector<const v1::CallTrace*>> methods;
-    const int64_t begin = absl::ToUnixNanos(before_.at);
-    for (const v1::CallTrace& call : now_.traced.calls()) {
-      if (BeginNs(call) >= begin) methods[call.method()].push_back(&call);
+    Line(kHeading, absl::StrFormat("%-14s %9s %10s %6s %10s %9s %9s", "STEPS", "CALLS/S", "TOKENS/S", "ROWS",
+                                   "QUEUE p50", "p50 ms", "p99 ms"));
+    for (const TopFigures::Method& row : figures_.methods) {
+      Line(kPlain, absl::StrFormat("%-14s %9s %10s %6.1f %10.3f %9.3f %9.3f", row.name, Shown(row.calls),
+                                   Shown(row.tokens), row.rows, row.queue_p50_ms, row.p50_ms, row.p99_ms));
     }
-    for (const auto& [method, calls] : methods) AddMethod(method, calls);
-    if (methods.empty()) Line("none of the caller's");
-    Line("");
+    if (figures_.methods.empty()) Line(kPlain, "none of the caller's");
+    Line(kPlain, "");
   }
 
   void AddSessions(int rows) {
-    Line(absl::StrFormat("%-40s %10s %10s %10s %-8s", "SESSION", "TOKENS", "TOKENS/S", "STATE", "PLACE"));
-    std::map<std::string, int64_t> earlier;
-    for (const v1::Session& session : before_.sessions) earlier[session.name()] = Tokens(session);
-    struct Row {
-      const v1::Session* session;
-      int64_t tokens, grown;
-    };
-    std::vector<Row> busiest;
-    for (const v1::Session& session : now_.sessions) {
-      const int64_t tokens = Tokens(session);
-      const auto was = earlier.find(session.name());
-      busiest.push_back({&session, tokens, was == earlier.end() ? tokens : tokens - was->second});
-    }
-    std::stable_sort(busiest.begin(), busiest.end(), [](const Row& a, const Row& b) {
-      return std::pair(a.grown, a.tokens) > std::pair(b.grown, b.tokens);
-    });
-    const size_t shown = std::min(busiest.size(), static_cast<size_t>(std::max(rows, 1)));
+    const int name = std::clamp(options_.columns - 44, 20, 60);
+    Line(kHeading,
+         absl::StrFormat("%-*s %10s %10s %10s  %-8s", name, "SESSION", "TOKENS", "TOKENS/S", "STATE", "TIER"));
+    const size_t shown = std::min(figures_.sessions.size(), static_cast<size_t>(std::max(rows, 1)));
     for (size_t i = 0; i < shown; ++i) {
-      const Row& row = busiest[i];
-      Line(absl::StrFormat("%-40s %10d %10s %10s %-8s", row.session->name(), row.tokens,
-                           Rate(static_cast<double>(row.grown), seconds_), FormatBytes(row.session->state_bytes()),
-                           PlaceOf(*row.session)));
+      const TopFigures::Session& row = figures_.sessions[i];
+      Line(kPlain,
+           absl::StrFormat("%-*s %10d %10s %10s  %-8s", name, row.session.name().substr(0, static_cast<size_t>(name)),
+                           row.count, Shown(row.tokens), FormatBytes(row.session.state_bytes()),
+                           FormatTier(row.session.tier())));
     }
-    if (shown < busiest.size()) Line(absl::StrFormat("and %d more of the caller's", busiest.size() - shown));
-    if (busiest.empty()) Line("none of the caller's");
+    if (shown < figures_.sessions.size()) {
+      Line(kPlain, absl::StrFormat("and %d more of the caller's", figures_.sessions.size() - shown));
+    }
+    if (figures_.sessions.empty()) Line(kPlain, "none of the caller's");
   }
 
   int lines() const { return static_cast<int>(lines_.size()); }
-  std::string Text(const TopViewOptions& options) const {
+
+  std::string Text() const {
     std::string text;
-    for (const std::string& line : lines_) StrAppend(&text, line.substr(0, static_cast<size_t>(options.columns)), "\n");
+    for (const auto& [style, line, fits] : lines_) {
+      const std::string cut = fits ? line : line.substr(0, static_cast<size_t>(options_.columns));
+      const bool styled = options_.colours && !style.empty();
+      StrAppend(&text, styled ? style : "", cut, styled ? kEnd : "", "\n");
+    }
     return text;
   }
 
  private:
-  void Line(std::string text) { lines_.push_back(std::move(text)); }
+  struct StyledLine {
+    std::string_view style;
+    std::string text;
+    bool fits = false;  // has characters of several bytes, and is short enough
+  };
 
-  const v1::TierInfo* EarlierTier(const std::string& name) const {
-    const auto& tiers = before_.info.tiers();
-    const auto was = std::find_if(tiers.begin(), tiers.end(), [&](const auto& tier) { return tier.name() == name; });
-    return was == tiers.end() ? nullptr : &*was;
-  }
+  void Line(std::string_view style, std::string text) { lines_.push_back({style, std::move(text)}); }
 
-  void AddMethod(const std::string& method, const std::vector<const v1::CallTrace*>& calls) {
-    double tokens = 0, rows = 0;
-    std::vector<double> queued, taken;
-    for (const v1::CallTrace* call : calls) {
-      tokens += static_cast<double>(call->tokens());
-      rows += call->rows();
-      double queue = 0;
-      for (const v1::CallStage& stage : call->stages()) {
-        if (stage.stage() == v1::TRACE_STAGE_QUEUE) queue += static_cast<double>(stage.duration_ns());
-      }
-      queued.push_back(queue / 1e6);
-      taken.push_back(static_cast<double>(call->duration_ns()) / 1e6);
-    }
-    Line(absl::StrFormat("%-14s %9s %10s %7.1f %10.3f %10.3f %10.3f", method,
-                         Rate(static_cast<double>(calls.size()), seconds_), Rate(tokens, seconds_),
-                         rows / static_cast<double>(calls.size()), Percentile(queued, 0.5), Percentile(taken, 0.5),
-                         Percentile(taken, 0.99)));
-  }
-
-  const TopSample& before_;
-  const TopSample& now_;
-  const double seconds_;
-  std::vector<std::string> lines_;
+  const TopFigures& figures_;
+  const TopViewOptions& options_;
+  std::vector<StyledLine> lines_;
 };
 
 }  // namespace
 
-absl::StatusOr<TopSample> TakeTopSample(Client& client) {
-  TopSample sample;
-  sample.at = absl::Now();
-  GDN_ASSIGN_OR_RETURN(sample.info, client.GetServerInfo());
-  GDN_ASSIGN_OR_RETURN(sample.sessions, client.ListSessions());
-  absl::StatusOr<v1::TraceCallsResponse> traced = client.TraceCalls(v1::TraceCallsRequest());
-  if (!traced.ok() && !absl::IsUnimplemented(traced.status())) return traced.status();
-  if (traced.ok()) sample.traced = *std::move(traced);
-  return sample;
+std::string Sparkline(absl::Span<const double> values, bool utf8) {
+  const absl::Span<const std::string_view> bars =
+      utf8 ? absl::Span<const std::string_view>(kBars) : absl::Span<const std::string_view>(kAsciiBars);
+  const double most = values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+  std::string line;
+  for (const double value : values) {
+    const double part = most > 0 ? value / most : 0;
+    const auto height = static_cast<size_t>(std::lround(part * static_cast<double>(bars.size() - 1)));
+    line += bars[std::min(height, bars.size() - 1)];
+  }
+  return line;
 }
 
-std::string TopView(const TopSample& before, const TopSample& now, const TopViewOptions& options) {
-  View view(before, now);
-  view.AddServer();
+std::string TopView(const TopFigures& figures, absl::Span<const double> history, const TopViewOptions& options) {
+  View view(figures, options);
+  view.AddServer(history);
   view.AddTiers();
   view.AddSteps();
-  view.AddSessions(options.rows - view.lines() - 3);  // its head, what is left out, the prompt's line
-  return view.Text(options);
+  view.AddSessions(options.rows - view.lines() - 3);  // its head, the number left out, the prompt's line
+  return view.Text();
 }
 
 }  // namespace gdn

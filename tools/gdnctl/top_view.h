@@ -1,39 +1,29 @@
-// What gdnctl top shows: a server at one moment, and what happened since an earlier one.
+// How gdnctl top shows its figures in a terminal.
 //
 // Thread safety: free functions on values.
 //
-//   const TopSample before = *TakeTopSample(client);
-//   const TopSample now = *TakeTopSample(client);
-//   absl::PrintF("%s", TopView(before, now, {.rows = 24}));
+//   absl::PrintF("%s", TopView(FiguresBetween(before, now), history, {.rows = 24, .columns = 80}));
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "client/cpp/client.h"
+#include "absl/types/span.h"
+#include "tools/gdnctl/top_figures.h"
 
 namespace gdn {
 
-struct TopSample {
-  absl::Time at;
-  v1::GetServerInfoResponse info;
-  std::vector<v1::Session> sessions;  // the caller's
-  v1::TraceCallsResponse traced;      // the caller's calls, where the server keeps them
-};
-
-absl::StatusOr<TopSample> TakeTopSample(Client& client);
-
 struct TopViewOptions {
-  int rows = 24;      // lines at most; sessions get what the rest leaves
-  int columns = 120;  // longer lines are cut
+  int rows = 24;         // lines at most; sessions get what the rest leaves
+  int columns = 120;     // longer lines are cut; all columns of numbers fit in 80
+  bool colours = false;  // escape sequences for headings and trouble
+  bool utf8 = false;     // whether the terminal shows more than ASCII
 };
 
-// Lines for a terminal, without escape sequences: the server, its tiers, the caller's steps, the caller's busiest
-// sessions. Rates are those between the samples; "-" where no time has passed. Steps are those traced that began after
-// the earlier sample.
-std::string TopView(const TopSample& before, const TopSample& now, const TopViewOptions& options);
+// Lines: the server, its tiers, the caller's steps, the caller's busiest sessions. "-" stands for a rate over no time.
+// `history` has the caller's tokens a second of the looks so far, the newest last; it is drawn as a row of bars.
+std::string TopView(const TopFigures& figures, absl::Span<const double> history, const TopViewOptions& options);
+
+// One bar a value, each as high as its part of the largest. Eight heights, or with ASCII alone four.
+std::string Sparkline(absl::Span<const double> values, bool utf8);
 
 }  // namespace gdn

@@ -10,9 +10,11 @@
 #include "tools/gdnctl/print.h"
 #include "tools/gdnctl/trace_view.h"
 
-ABSL_FLAG(int32_t, keep, -1, "From now on the server keeps the last so many calls; 0 turns it off, -1 leaves it.");
-ABSL_FLAG(int32_t, calls, 0, "At most so many calls, the newest; 0: all that are kept.");
-ABSL_FLAG(std::string, chrome, "", "Write the calls to this file as well, for chrome://tracing or ui.perfetto.dev.");
+ABSL_FLAG(
+    int32_t, keep, -1,
+    "Number of calls that the server records from now on, the newest ones. 0: turn recording off. -1: no change.");
+ABSL_FLAG(int32_t, calls, 0, "Most calls to show, the newest ones. 0: all that are recorded.");
+ABSL_FLAG(std::string, chrome, "", "Also write the calls to this file, for chrome://tracing or ui.perfetto.dev.");
 
 namespace gdn {
 namespace {
@@ -46,8 +48,8 @@ absl::StatusOr<int> RunTrace(const std::vector<std::string>&) {
 
 std::vector<Command> TraceCommands() {
   return {{.name = "trace",
-           .summary = "Show where the time of the caller's last steps went, by stage",
-           .details = "Example: gdnctl trace --keep=1000        # then the calls, and then:\n"
+           .summary = "Show how long each stage of your last steps took",
+           .details = "Example: gdnctl trace --keep=1000        # then run your calls, and then:\n"
                       "         gdnctl trace --chrome=calls.json --keep=0\n",
            .flags = {"keep", "calls", "chrome", "json"},
            .run = RunTrace}};

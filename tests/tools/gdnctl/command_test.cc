@@ -21,6 +21,8 @@ ABSL_DECLARE_FLAG(absl::Duration, timeout);
 namespace gdn {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -100,9 +102,56 @@ TEST_F(CommandLine, HelpsOnStdout) {
   EXPECT_THAT(outcome.out, HasSubstr("--target"));
 }
 
+TEST_F(CommandLine, HelpTellsOfOneCommandOrOfAGroup) {
+  EXPECT_THAT(Run({"help"}).out, HasSubstr("Commands:"));
+  EXPECT_EQ(Run({"help", "echo", "fail"}).out, Run({"echo", "fail", "--help"}).out);
+  EXPECT_THAT(Run({"help", "echo"}).out,
+              AllOf(HasSubstr("gdnctl echo"), HasSubstr("Commands of 'echo':\n  echo fail")));
+  const Outcome group = Run({"state", "--help"}, StateCommands());
+  EXPECT_EQ(group.exit_code, kExitOk);
+  EXPECT_THAT(group.out, HasSubstr("  state export"));
+  EXPECT_EQ(Run({"help", "bogus"}).exit_code, kExitUsage);
+}
+
+TEST_F(CommandLine, SuggestsWhatWasProbablyMeant) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"eco"}, "unknown command 'eco'; did you mean 'echo'?"},
+      {{"echo", "fial"}, ""},  // an argument of echo, which takes words
+      {{"sesions", "list"}, "did you mean 'sessions list'?"},
+      {{"sessions", "lst"}, "unknown command 'sessions lst'; did you mean 'sessions list'?"},
+      {{"sessions", "list", "--targt=x"}, "unknown flag --targt; did you mean --target?"},
+      {{"sessions", "list", "--timeout=5"}, "did you mean 5s?"},
+      {{"xyzzy"}, "'gdnctl help' lists all"},
+      {{"hlep"}, "did you mean 'help'?"}};
+  for (const auto& [arguments, words] : cases) {
+    const Outcome outcome = arguments[0].starts_with("s") ? Run(arguments, SessionCommands()) : Run(arguments);
+    EXPECT_THAT(outcome.err, HasSubstr(words)) << ::testing::PrintToString(arguments);
+  }
+  EXPECT_THAT(Run({"state"}, StateCommands()).err, HasSubstr("'state' needs one more word: 'state export'"));
+  EXPECT_LT(Run({std::string(5000, 'x')}).err.size(), 300u);
+}
+
+TEST_F(CommandLine, TellsItsVersion) {
+  for (const char* const form : {"--version", "version"}) {
+    const Outcome outcome = Run({form});
+    EXPECT_EQ(outcome.exit_code, kExitOk);
+    EXPECT_THAT(outcome.out, ContainsRegex("^gdnctl [0-9.]+\ncommit .*, built by .*\nbackends: cpu"));
+  }
+  EXPECT_EQ(Run({"echo", "--version"}).out, Run({"--version"}).out);
+}
+
+TEST_F(CommandLine, NamesTheNextStepAfterARefusal) {
+  FakeGdnService service;
+  const LoopbackServer server(&service);
+  const Outcome outcome = Run({"sessions", "show", "nobody", "--target=" + server.target()}, SessionCommands());
+  EXPECT_EQ(outcome.exit_code, kExitFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("'gdnctl sessions list' shows your sessions"));
+}
+
 TEST_F(CommandLine, EveryCommandHasFlagsThatExistAndHelp) {
-  for (const auto& group :
-       {InfoCommands(), SessionCommands(), StepCommands(), StateCommands(), StateViewCommands(), ReplayCommands()}) {
+  for (const auto& group : {InfoCommands(), InspectCommands(), SessionCommands(), StepCommands(), StateCommands(),
+                            StateViewCommands(), SliceCommands(), ReplayCommands(), TraceCommands(), TopCommands(),
+                            AdminCommands(), TokenCommands(), HealthCommands(), DoctorCommands(), TryCommands()}) {
     for (const Command& command : group) {
       std::vector<std::string> arguments;
       std::istringstream words{std::string(command.name)};
@@ -128,7 +177,7 @@ TEST_F(CommandLine, ReplayPrintsTheFailureLastAndExitsWithOne) {
 TEST_F(CommandLine, SaysWhereNoServerAnswers) {
   const Outcome outcome = Run({"info", "--target=127.0.0.1:1", "--timeout=10s"}, InfoCommands());
   EXPECT_EQ(outcome.exit_code, kExitFailed);
-  EXPECT_THAT(outcome.err, HasSubstr("Is a gdn_server listening on 127.0.0.1:1?"));
+  EXPECT_THAT(outcome.err, HasSubstr("127.0.0.1:1: nothing listens there. Start a server"));
 }
 
 TEST_F(CommandLine, ShowsTheServer) {

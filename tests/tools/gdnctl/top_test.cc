@@ -4,6 +4,8 @@
 #include "client/cpp/testing/fake_gdn_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/assert_ok.h"
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/top_view.h"
@@ -59,8 +61,9 @@ TEST(TopView, ShowsRatesBetweenTheSamples) {
   AddCall(now, -1, 900);  // before the first look
   AddCall(now, 1, 6);
   AddCall(now, 1, 6);
-  const std::string view = TopView(before, now, {.rows = 40, .columns = 200});
+  const std::string view = TopView(FiguresBetween(before, now), {}, {.rows = 40, .columns = 200});
   EXPECT_THAT(view, ContainsRegex("host +0 +3[.0]* MiB +4[.0]* MiB +75% +10.0 +0.0"));
+  EXPECT_THAT(view, HasSubstr("your tokens a second: 10.0"));
   EXPECT_THAT(view, ContainsRegex("Decode +1.0 +8.0 +4.0 +3.000 +6.000 +6.000"));
   EXPECT_THAT(view, ContainsRegex("sessions/busy +30 +10.0 .* host"));
   EXPECT_LT(view.find("sessions/busy"), view.find("sessions/quiet"));
@@ -69,7 +72,7 @@ TEST(TopView, ShowsRatesBetweenTheSamples) {
 TEST(TopView, FitsTheTerminal) {
   TopSample now = SampleAt(0);
   for (int i = 0; i < 100; ++i) AddSession(now, "sessions/s" + std::to_string(i), i);
-  const std::string view = TopView(now, now, {.rows = 24, .columns = 40});
+  const std::string view = TopView(FiguresBetween(now, now), {}, {.rows = 24, .columns = 40});
   int lines = 0;
   size_t longest = 0, begin = 0;
   for (size_t end = view.find('\n'); end != std::string::npos; begin = end + 1, end = view.find('\n', begin)) {
@@ -81,7 +84,43 @@ TEST(TopView, FitsTheTerminal) {
   EXPECT_THAT(view, AllOf(HasSubstr("sessions/s99"), HasSubstr("more of the caller's"), Not(HasSubstr("nan"))));
 }
 
-// Of a time before TraceCalls.
+TEST(TopView, ShowsFailuresInEightyColumns) {
+  TopSample now = SampleAt(0);
+  now.info.mutable_tiers(0)->set_failures(7654321);
+  const std::string plain = TopView(FiguresBetween(now, now), {}, {.rows = 24, .columns = 80});
+  EXPECT_THAT(plain, AllOf(HasSubstr("FAILURES\n"), HasSubstr(" 7654321\n"), Not(HasSubstr("\x1b"))));
+  const std::string coloured = TopView(FiguresBetween(now, now), {}, {.rows = 24, .columns = 80, .colours = true});
+  EXPECT_THAT(coloured, ContainsRegex("\x1b\\[31mhost .* 7654321\x1b\\[0m\n"));
+}
+
+TEST(TopView, DrawsTheTokensOfTheLooksSoFar) {
+  EXPECT_EQ(Sparkline({0, 1, 2, 4}, /*utf8=*/true), "▁▃▅█");
+  EXPECT_EQ(Sparkline({0, 1, 2, 4}, /*utf8=*/false), "_.-=");
+  EXPECT_EQ(Sparkline({0, 0}, /*utf8=*/false), "__");
+  EXPECT_EQ(Sparkline({}, /*utf8=*/true), "");
+  const std::vector<double> history(1000, 3.0);
+  const TopFigures figures = FiguresBetween(SampleAt(0), SampleAt(1));
+  EXPECT_THAT(TopView(figures, history, {.rows = 24, .columns = 40}),
+              ContainsRegex("your tokens a second: 0.0  ={13}\n"));
+}
+
+TEST(TopJson, HasTheFiguresAndTheServersInfo) {
+  TopSample before = SampleAt(0), now = SampleAt(2);
+  AddSession(before, "sessions/a", 10);
+  AddSession(now, "sessions/a", 30);
+  AddCall(now, 1, 6);
+  GDN_ASSERT_OK_AND_ASSIGN(const std::string text, TopJson(FiguresBetween(before, now)));
+  const auto json = nlohmann::json::parse(text);
+  EXPECT_EQ(json["tokens_per_second"], 10.0);
+  EXPECT_EQ(json["server"]["version"], "1.2");
+  EXPECT_EQ(json["tiers"][0]["stores_per_second"], 10.0);
+  EXPECT_EQ(json["methods"][0]["p99_ms"], 6.0);
+  EXPECT_EQ(json["sessions"][0]["tokens"], 30);
+  GDN_ASSERT_OK_AND_ASSIGN(const std::string at_once, TopJson(FiguresBetween(now, now)));
+  EXPECT_TRUE(nlohmann::json::parse(at_once)["tokens_per_second"].is_null());
+}
+
+// A server from before TraceCalls.
 class IdleService final : public v1::GdnService::Service {
   grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
                              v1::GetServerInfoResponse*) override {
@@ -98,6 +137,9 @@ TEST(TopCommand, PrintsPlainTextOnce) {
   const Outcome outcome = RunCommand(TopCommands(), {"top", "--once", "--interval=0s", "--target=" + server.target()});
   EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("TIER"), HasSubstr("SESSION"), Not(HasSubstr("\x1b"))));
+  const Outcome json =
+      RunCommand(TopCommands(), {"top", "--once", "--json", "--interval=0s", "--target=" + server.target()});
+  EXPECT_TRUE(nlohmann::json::accept(json.out)) << json.out << json.err;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 ABSL_FLAG(std::string, root, "/", "Look at the node whose /sys, /dev, /proc and /etc are under this folder.");
 ABSL_FLAG(double, need, 4.0,
           "GiB that must be free on one GPU: the GDN weights of the model (2.3 for Qwen3-Next-80B in bfloat16) and the "
-          "session states (75 MiB each).");
+          "session states (105 MiB each).");
 
 #ifndef GDN_HIP_ARCHITECTURES
 #error "GDN_HIP_ARCHITECTURES comes from CMake: names of GPUs, separated by commas"
@@ -68,9 +68,9 @@ std::vector<Command> DoctorCommands() {
            .summary = "Explain what this node lacks for the GPU backend",
            .details =
                "Looks at the driver, the device files and their groups, the GPUs, their memory, the environment\n"
-               "and the HIP runtime. Each line is ok, note, missing (with what to do) or unknown, which cannot be\n"
-               "told before something above is mended. Exit code 0 where the GPU backend can run, else 1. It talks\n"
-               "to no server.\n",
+               "and the HIP runtime. Each line is ok, note, missing (with what to do) or unknown. An unknown line\n"
+               "cannot be checked until you repair a missing line above it. The exit code is 0 if the GPU backend can\n"
+               "run, else 1. Needs no server.\n",
            .flags = {"json", "root", "need"},
            .run = RunDoctor}};
 }

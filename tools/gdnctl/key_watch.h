@@ -1,0 +1,28 @@
+// Keys that are typed while a screen stays: read one by one, and not shown.
+//
+// The terminal gets its settings back when the object goes, and when SIGINT or SIGTERM ends the process.
+// Thread safety: for the main thread; one object at a time. Ownership: the terminal of stdin.
+//
+//   KeyWatch keys;
+//   if (keys.WaitFor('q', absl::Seconds(2))) return kExitOk;
+#pragma once
+
+#include "absl/time/time.h"
+
+namespace gdn {
+
+class KeyWatch {
+ public:
+  KeyWatch();  // does nothing if stdin is no terminal
+  ~KeyWatch();
+  KeyWatch(const KeyWatch&) = delete;
+  KeyWatch& operator=(const KeyWatch&) = delete;
+
+  // True as soon as the key is typed; false after `time`. Other keys are dropped.
+  bool WaitFor(char key, absl::Duration time);
+
+ private:
+  bool watching_ = false;
+};
+
+}  // namespace gdn

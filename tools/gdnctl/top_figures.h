@@ -1,0 +1,63 @@
+// The figures of gdnctl top: a server at one moment, and what has changed since an earlier one.
+//
+// Thread safety: free functions on values.
+//
+//   const TopSample before = *TakeTopSample(client);
+//   const TopSample now = *TakeTopSample(client);
+//   const TopFigures figures = FiguresBetween(before, now);
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/cpp/client.h"
+
+namespace gdn {
+
+struct TopSample {
+  absl::Time at;
+  v1::GetServerInfoResponse info;
+  std::vector<v1::Session> sessions;  // the caller's
+  v1::TraceCallsResponse traced;      // the caller's calls, if the server keeps them
+};
+
+absl::StatusOr<TopSample> TakeTopSample(Client& client);
+
+// Rates are per second, and absent if no time has passed between the samples.
+struct TopFigures {
+  struct Tier {
+    v1::TierInfo info;
+    std::optional<double> stores, loads;
+  };
+  struct Method {
+    std::string name;  // "Decode"
+    std::optional<double> calls, tokens;
+    double rows = 0;  // of a call, the mean
+    double queue_p50_ms = 0, p50_ms = 0, p99_ms = 0;
+  };
+  struct Session {
+    v1::Session session;
+    int64_t count = 0;             // tokens of the layer that has seen most
+    std::optional<double> tokens;  // a second
+  };
+
+  absl::Time at;
+  double seconds = 0;  // between the samples
+  v1::GetServerInfoResponse info;
+  std::vector<Tier> tiers;
+  bool traced = false;            // whether the server keeps calls
+  std::vector<Method> methods;    // of the calls that began after the earlier sample
+  std::vector<Session> sessions;  // the busiest first
+  std::optional<double> tokens;   // of all the caller's sessions together
+};
+
+TopFigures FiguresBetween(const TopSample& before, const TopSample& now);
+
+// One JSON document: the server's info by the API's field names, and the figures above.
+absl::StatusOr<std::string> TopJson(const TopFigures& figures);
+
+}  // namespace gdn

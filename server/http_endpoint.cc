@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/observability/status_page.h"
+#include "server/observability/status_script.h"
 
 namespace gdn {
 namespace {
@@ -106,6 +107,12 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const std::str
   handlers["/healthz"] = [](const HttpRequest&) { return HttpResponse{.body = "ok\n"}; };
   handlers["/readyz"] = [self = endpoint.get()](const HttpRequest&) { return self->Ready(); };
   handlers["/statusz"] = [self = endpoint.get()](const HttpRequest& request) { return self->Status(request); };
+  handlers["/statusz.js"] = [](const HttpRequest&) {
+    return HttpResponse{.content_type = "text/javascript; charset=utf-8", .body = kStatusScript};
+  };
+  handlers["/"] = [](const HttpRequest&) {
+    return HttpResponse{.status = 302, .body = "the status page is at /statusz\n", .location = "/statusz"};
+  };
   GDN_ASSIGN_OR_RETURN(endpoint->server_, HttpServer::Start(listen, std::move(handlers)));
   endpoint->sampler_.Start();
   return endpoint;
@@ -161,7 +168,10 @@ HttpResponse HttpEndpoint::Ready() const {
 
 HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
   if (!MaySeeStatus(request)) {
-    return {.status = 403, .body = "this page names sessions and callers; ask for it from the server's own machine\n"};
+    return {.status = 403,
+            .body = options_.may_see_status
+                        ? "this page names sessions and callers; send an admin's token: 'Authorization: Bearer TOKEN'\n"
+                        : "this page names sessions and callers; ask for it from the server's own machine\n"};
   }
   const ServiceContext& context = sources_.context;
   const BackendInfo& info = context.backend;

@@ -141,16 +141,18 @@ class MicrohttpdServer final : public HttpServer {
     MHD_Response* const made = MHD_create_response_from_buffer(
         response.body.size(), const_cast<char*>(response.body.data()), MHD_RESPMEM_MUST_COPY);
     if (made == nullptr) return MHD_NO;
-    for (const auto& [name, value] : {std::pair("Content-Type", response.content_type.c_str()),
-                                      {"Connection", "close"},
-                                      {"Cache-Control", "no-store"},
-                                      {"X-Content-Type-Options", "nosniff"},
-                                      {"Referrer-Policy", "no-referrer"},
-                                      {"Content-Security-Policy",
-                                       "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
-                                       "form-action 'none'; frame-ancestors 'none'"}}) {
+    for (const auto& [name, value] :
+         {std::pair("Content-Type", response.content_type.c_str()),
+          {"Connection", "close"},
+          {"Cache-Control", "no-store"},
+          {"X-Content-Type-Options", "nosniff"},
+          {"Referrer-Policy", "no-referrer"},
+          {"Content-Security-Policy",
+           "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
+           "form-action 'none'; frame-ancestors 'none'"}}) {
       MHD_add_response_header(made, name, value);
     }
+    if (!response.location.empty()) MHD_add_response_header(made, "Location", response.location.c_str());
     if (response.status == MHD_HTTP_METHOD_NOT_ALLOWED) MHD_add_response_header(made, "Allow", "GET, HEAD");
     const MHD_Result queued = MHD_queue_response(connection, static_cast<unsigned>(response.status), made);
     MHD_destroy_response(made);

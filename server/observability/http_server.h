@@ -32,6 +32,7 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body;
+  std::string location = {};  // of a redirect
 };
 
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;

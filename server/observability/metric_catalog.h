@@ -20,7 +20,8 @@ inline constexpr MetricInfo kRpcDuration = {
     "seconds",
     {"method", "code"},
     "Time from the start of a call to its end, or until its reply is handed to the transport. In streams of steps each "
-    "message counts as a call; in other streams the whole call counts once. Absent until they occur."};
+    "message counts as a call; in other streams the whole call counts once. A method and code are absent until a call "
+    "ends with them."};
 inline constexpr MetricInfo kErrors = {"gdn_errors_total",
                                        MetricType::kCounter,
                                        "errors",
@@ -34,27 +35,30 @@ inline constexpr MetricInfo kStageDuration = {
     {"stage"},
     "Time of each stage of prefills and decodes. Only traced calls count (--trace-calls, TraceCalls)."};
 
-// Group: The engine
+// Group: Steps and launches
 inline constexpr MetricInfo kQueueDuration = {"gdn_queue_duration_seconds",
                                               MetricType::kHistogram,
                                               "seconds",
                                               {"kind"},
                                               "Time from the admission of a call to the launch that takes its step. "
-                                              "For a prefill, the launch that takes its first segment."};
+                                              "For a prefill, it ends with the launch of the first segment."};
 inline constexpr MetricInfo kQueuedSteps = {"gdn_queued_steps",
                                             MetricType::kGauge,
                                             "steps",
                                             {},
                                             "Calls whose step waits, including prefills with segments left."};
-inline constexpr MetricInfo kBatchRows = {
-    "gdn_batch_rows", MetricType::kHistogram, "rows", {"kind"}, "Sequences of each launch."};
+inline constexpr MetricInfo kBatchRows = {"gdn_batch_rows",
+                                          MetricType::kHistogram,
+                                          "rows",
+                                          {"kind"},
+                                          "Rows of each launch. A launch computes one layer for a batch of rows."};
 inline constexpr MetricInfo kLaunchDuration = {
     "gdn_launch_duration_seconds",
     MetricType::kHistogram,
     "seconds",
     {"kind", "stage"},
-    "Parts of a launch: copy_in (gathers and sends inputs), issue (issues operators; absent on a CPU), compute "
-    "(computes on the device), copy_out (copies outputs to the calls)."};
+    "Time of each part of a launch: copy_in (gathers and sends inputs), `issue` (issues operators; absent on a CPU), "
+    "`compute` (computes on the device), copy_out (copies outputs to the calls)."};
 inline constexpr MetricInfo kSteps = {
     "gdn_steps_total",
     MetricType::kCounter,
@@ -100,8 +104,8 @@ inline constexpr MetricInfo kPrefixLimitBytes = {
     MetricType::kGauge,
     "bytes",
     {},
-    "Host memory that stored prefixes may use now: --prefix-cache-bytes. With a host tier, at most what "
-    "sessions leave of --host-state-bytes."};
+    "Host memory that stored prefixes may use now: --prefix-cache-bytes. With --host-state-bytes, it is at most the "
+    "part of that memory that sessions leave free."};
 inline constexpr MetricInfo kPrefixesKept = {
     "gdn_prefixes_kept_total", MetricType::kCounter, "prefixes", {}, "Prefixes that KeepPrefix has stored."};
 inline constexpr MetricInfo kPrefixesGone = {"gdn_prefixes_gone_total",
@@ -168,8 +172,8 @@ inline constexpr MetricInfo kCheckpointAge = {
     MetricType::kGauge,
     "seconds",
     {},
-    "Longest time since a session's last durable copy, over the sessions that have moved since that copy. A crash now "
-    "would lose the work of that time. 0 if there is no such session. Absent without a durable tier."};
+    "Longest time since a session's last durable copy, over the sessions that have taken steps since that copy. A "
+    "crash now would lose the work of that time. 0 if there is no such session. Absent without a durable tier."};
 
 // Group: Shared sessions
 inline constexpr MetricInfo kSessionsTakenOver = {
@@ -232,7 +236,7 @@ inline constexpr MetricInfo kScrubDamagedStates = {
     "states",
     {"outcome"},
     "States on the disk that were found damaged: copy_used (another copy replaced it), not_durable (a checkpoint of a "
-    "live session, which will be made again), lost (no other copy)."};
+    "live session, which will be made again), `lost` (no other copy)."};
 inline constexpr MetricInfo kScrubLastPass = {"gdn_scrub_last_pass_time_seconds",
                                               MetricType::kGauge,
                                               "seconds",
@@ -269,7 +273,7 @@ inline constexpr MetricInfo kAccounts = {
     MetricType::kGauge,
     "accounts",
     {},
-    "Callers that share the pools: listed principals, and addresses of all others."};
+    "Callers that share the pools: subjects of logins, listed principals, and the addresses of all other callers."};
 inline constexpr MetricInfo kQuotaRefusals = {"gdn_quota_refusals_total",
                                               MetricType::kCounter,
                                               "calls",
@@ -283,7 +287,8 @@ inline constexpr MetricInfo kConnectionsRefused = {
     MetricType::kCounter,
     "connections",
     {},
-    "Connections closed at once: over a limit of --max-connections*, or because no descriptor was free."};
+    "Connections closed at once: above --max-connections or --max-connections-per-peer, or because no descriptor was "
+    "free."};
 inline constexpr MetricInfo kSharedMemoryBytes = {
     "gdn_shared_memory_bytes", MetricType::kGauge, "bytes", {}, "Memory shared with clients on this host."};
 inline constexpr MetricInfo kDeviceMemoryBytes = {
@@ -312,14 +317,15 @@ inline constexpr MetricInfo kGraphSteps = {"gdn_graph_steps_total",
                                            MetricType::kCounter,
                                            "steps",
                                            {"how"},
-                                           "Decode steps of a GPU that could be replayed from a recording: replayed, "
-                                           "or plain (operators launched one by one). Absent if replaying is off."};
+                                           "Decode steps of a GPU that could be replayed from a recording: `replayed`, "
+                                           "or `plain` (operators launched one by one). Absent if replaying is off."};
 inline constexpr MetricInfo kGraphRecordings = {
     "gdn_graph_recordings_total",
     MetricType::kCounter,
     "recordings",
     {"result"},
-    "Attempts to record a decode step for replay: recorded, or refused (the step is then always launched plain)."};
+    "Attempts to record a decode step for replay: `recorded`, or `refused` (its operators are then launched one by "
+    "one)."};
 inline constexpr MetricInfo kBuildInfo = {"gdn_build_info",
                                           MetricType::kGauge,
                                           "info",
@@ -328,73 +334,20 @@ inline constexpr MetricInfo kBuildInfo = {"gdn_build_info",
 inline constexpr MetricInfo kStartTime = {
     "gdn_start_time_seconds", MetricType::kGauge, "seconds", {}, "Time when the server started, since the Unix epoch."};
 
-inline constexpr std::array kAll = {&kRpcDuration,
-                                    &kErrors,
-                                    &kStageDuration,
-                                    &kQueueDuration,
-                                    &kQueuedSteps,
-                                    &kBatchRows,
-                                    &kLaunchDuration,
-                                    &kSteps,
-                                    &kTokens,
-                                    &kSessions,
-                                    &kExpiredSessions,
-                                    &kRecoveredSessions,
-                                    &kPrefixStarts,
-                                    &kPrefixTokens,
-                                    &kPrefixEntries,
-                                    &kPrefixUsedBytes,
-                                    &kPrefixLimitBytes,
-                                    &kPrefixesKept,
-                                    &kPrefixesGone,
-                                    &kTierSessions,
-                                    &kTierUsedBytes,
-                                    &kTierLimitBytes,
-                                    &kTierStores,
-                                    &kTierLoads,
-                                    &kTierStoredBytes,
-                                    &kTierLoadedBytes,
-                                    &kTierFailures,
-                                    &kTierProblems,
-                                    &kEvictions,
-                                    &kEvictedBytes,
-                                    &kReturns,
-                                    &kReturnedBytes,
-                                    &kMoveFailures,
-                                    &kCheckpoints,
-                                    &kCheckpointFailures,
-                                    &kCheckpointAge,
-                                    &kSessionsTakenOver,
-                                    &kSessionsHandedOver,
-                                    &kSessionsLost,
-                                    &kSessionsAwaited,
-                                    &kNodeLeaseValid,
-                                    &kNodeLeaseLapses,
-                                    &kDiskUsedRatio,
-                                    &kDiskWatermarkProblems,
-                                    &kScrubVerifiedStates,
-                                    &kScrubVerifiedBytes,
-                                    &kScrubDamagedStates,
-                                    &kScrubLastPass,
-                                    &kSetAsideStates,
-                                    &kSetAsideBytes,
-                                    &kPoolHeldBytes,
-                                    &kPoolLimitBytes,
-                                    &kAccounts,
-                                    &kQuotaRefusals,
-                                    &kConnections,
-                                    &kConnectionsRefused,
-                                    &kSharedMemoryBytes,
-                                    &kDeviceMemoryBytes,
-                                    &kDeviceFreeBytes,
-                                    &kResidentMemoryBytes,
-                                    &kDeviceFailures,
-                                    &kDeviceSessions,
-                                    &kDeviceUsedBytes,
-                                    &kGraphSteps,
-                                    &kGraphRecordings,
-                                    &kBuildInfo,
-                                    &kStartTime};
+// clang-format off
+inline constexpr std::array kAll = {  // one a line would be eighty lines
+    &kRpcDuration, &kErrors, &kStageDuration, &kQueueDuration, &kQueuedSteps, &kBatchRows, &kLaunchDuration, &kSteps,
+    &kTokens, &kSessions, &kExpiredSessions, &kRecoveredSessions, &kPrefixStarts, &kPrefixTokens, &kPrefixEntries,
+    &kPrefixUsedBytes, &kPrefixLimitBytes, &kPrefixesKept, &kPrefixesGone, &kTierSessions, &kTierUsedBytes,
+    &kTierLimitBytes, &kTierStores, &kTierLoads, &kTierStoredBytes, &kTierLoadedBytes, &kTierFailures, &kTierProblems,
+    &kEvictions, &kEvictedBytes, &kReturns, &kReturnedBytes, &kMoveFailures, &kCheckpoints, &kCheckpointFailures,
+    &kCheckpointAge, &kSessionsTakenOver, &kSessionsHandedOver, &kSessionsLost, &kSessionsAwaited, &kNodeLeaseValid,
+    &kNodeLeaseLapses, &kDiskUsedRatio, &kDiskWatermarkProblems, &kScrubVerifiedStates, &kScrubVerifiedBytes,
+    &kScrubDamagedStates, &kScrubLastPass, &kSetAsideStates, &kSetAsideBytes, &kPoolHeldBytes, &kPoolLimitBytes,
+    &kAccounts, &kQuotaRefusals, &kConnections, &kConnectionsRefused, &kSharedMemoryBytes, &kDeviceMemoryBytes,
+    &kDeviceFreeBytes, &kResidentMemoryBytes, &kDeviceFailures, &kDeviceSessions, &kDeviceUsedBytes, &kGraphSteps,
+    &kGraphRecordings, &kBuildInfo, &kStartTime};
+// clang-format on
 
 }  // namespace metric
 }  // namespace gdn

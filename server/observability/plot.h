@@ -20,6 +20,7 @@ struct Plot {
   std::string unit;            // "tokens/s"
   std::vector<Series> series;  // one or two
   int seconds = 300;           // the width
+  bool by_decades = false;     // a logarithmic axis, on which one large value leaves the others readable
 };
 
 std::string RenderPlot(const Plot& plot);

@@ -32,14 +32,16 @@ std::string Heading(const StatusPage& page) {
   std::string listen;
   for (const std::string& address : page.addresses) StrAppend(&listen, listen.empty() ? "" : ", ", address);
   const bool ready = page.trouble.empty();
-  return StrCat("<header><h1>gdn_server</h1><p class=\"state ", ready ? "good" : "bad", "\" role=\"status\">",
-                ready ? "ready" : StrCat("not ready: ", EscapeHtml(page.trouble)), "</p><p class=\"when\">",
-                EscapeHtml(absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", page.now, absl::UTCTimeZone())),
-                " · <a href=\"/statusz\">refresh</a></p></header><main><section aria-label=\"What runs\"><dl>",
-                Fact("version", page.version), Fact("backend", page.backend), Fact("device", page.device),
-                Fact("up", ShowDuration(page.uptime)), Fact("sessions", ShowNumber(static_cast<double>(page.sessions))),
-                Fact("steps that wait", ShowNumber(static_cast<double>(page.waiting_steps))),
-                Fact("listens on", listen), Fact("numerics_id", page.numerics_id), "</dl></section>");
+  return StrCat(
+      "<header><h1>gdn_server</h1><p class=\"state ", ready ? "good" : "bad", "\" role=\"status\">",
+      ready ? "ready" : StrCat("not ready: ", EscapeHtml(page.trouble)), "</p><p class=\"when\"><span class=\"time\">",
+      EscapeHtml(absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", page.now, absl::UTCTimeZone())),
+      "</span> · <a href=\"statusz\">refresh</a><label class=\"hold\" hidden> · <input type=\"checkbox\" id=\"hold\"> "
+      "hold</label></p></header><main><section aria-label=\"What runs\"><dl>",
+      Fact("version", page.version), Fact("backend", page.backend), Fact("device", page.device),
+      Fact("up", ShowDuration(page.uptime)), Fact("sessions", ShowNumber(static_cast<double>(page.sessions))),
+      Fact("steps that wait", ShowNumber(static_cast<double>(page.waiting_steps))), Fact("listens on", listen),
+      Fact("numerics_id", page.numerics_id), "</dl></section>");
 }
 
 std::string Models(const StatusPage& page) {
@@ -107,7 +109,8 @@ std::string Plots(const StatusPage& page) {
                 RenderPlot({.title = "Decode latency",
                             .unit = "ms",
                             .series = {SeriesOf("p50", page, &StatusSecond::decode_p50_ms),
-                                       SeriesOf("p99", page, &StatusSecond::decode_p99_ms)}}),
+                                       SeriesOf("p99", page, &StatusSecond::decode_p99_ms)},
+                            .by_decades = true}),
                 RenderPlot({.title = "Rows of a decode launch",
                             .unit = "mean",
                             .series = {SeriesOf("rows", page, &StatusSecond::rows_per_launch)}}),
@@ -191,7 +194,8 @@ std::string RenderStatusPage(const StatusPage& page) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
       "<meta name=\"color-scheme\" content=\"light dark\"><title>gdn_server · ",
       page.trouble.empty() ? "ready" : "not ready", "</title><style>", kStatusStyle, "</style></head><body>",
-      Heading(page), Tiers(page), Plots(page), Calls(page), Holders(page), Models(page), "</main></body></html>\n");
+      Heading(page), Tiers(page), Plots(page), Calls(page), Holders(page), Models(page),
+      "</main><script src=\"statusz.js\"></script></body></html>\n");
 }
 
 }  // namespace gdn

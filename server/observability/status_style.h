@@ -32,6 +32,7 @@ code{font:.9em ui-monospace,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
 .good{color:var(--good);background:var(--goodback)}
 .bad{color:var(--bad);background:var(--badback)}
 .when{margin-left:auto;font-size:.9rem}
+.hold input{vertical-align:-.1em}
 main{padding-bottom:2rem}
 section{background:var(--card);border:1px solid var(--line);border-radius:.7rem;padding:1rem;margin-top:1rem}
 dl{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.7rem 1.2rem;margin:0}
@@ -56,7 +57,13 @@ figcaption p{margin:0}
 .key i.c1{background:var(--c1)}
 .area{position:relative;height:8rem;margin-top:.3rem}
 .area svg{display:block;width:100%;height:100%;overflow:visible}
-.top{position:absolute;left:.2rem;top:.1rem;font-size:.8rem;color:var(--soft)}
+.tick{position:absolute;left:.2rem;font-size:.8rem;line-height:1;color:var(--soft);transform:translateY(-115%);
+background:var(--card);opacity:.85;padding:0 .15rem;pointer-events:none}
+.tick:first-child{transform:translateY(15%)}
+.tip{position:absolute;top:0;bottom:0;margin:0;border-left:1px solid var(--soft);pointer-events:none;font-size:.85rem;
+white-space:nowrap;text-indent:.4rem;color:var(--ink)}
+.tip.left{border-left:0;border-right:1px solid var(--soft);transform:translateX(-100%);padding-right:.4rem;
+text-indent:0}
 .grid,.line{fill:none;vector-effect:non-scaling-stroke}
 .grid{stroke:var(--line);stroke-width:1}
 .line{stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}

@@ -19,7 +19,9 @@ from gdn_client.session_flow import new_id
 TRIES = 6  # after so many it is let through
 ROW = re.compile(r"\| `([A-Z_]+)` \| ([A-Z_]+) \| .* \| (\S[^|]*) \|")
 TABLE = [
-    match.groups() for match in map(ROW.fullmatch, (REPOSITORY / "docs/reference/errors.md").read_text().splitlines()) if match
+    match.groups()
+    for match in map(ROW.fullmatch, (REPOSITORY / "docs/reference/errors.md").read_text().splitlines())
+    if match
 ]
 KINDS = {kind.default_code: kind for kind in errors.GdnError.__subclasses__() if kind is not errors.SessionLostError}
 PROMPT = gdn_client.PromptPrefix(segments=[{"tokens": 3, "content_sha256": bytes(32)}])

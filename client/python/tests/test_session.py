@@ -87,7 +87,7 @@ def test_what_comes_back_has_the_dtype_of_what_went(
     with client.session() as session:
         assert session.prefill(session.layers[0], x).dtype == dtype
         assert session.decode(session.layers[0], x[0], dtype="float32").dtype == np.float32
-        with pytest.raises(TypeError, match="expected float32, float16 or bfloat16"):
+        with pytest.raises(TypeError, match="expected float32, float16 or bfloat16: convert the array with"):
             session.decode(session.layers[0], x[0].astype(np.float64))
 
 

@@ -67,7 +67,7 @@ FIRST_CALLS: dict[str, Callable[[gdn_client.Client], Any]] = {
 def test_a_port_that_refuses_is_told_by_the_first_call(refused: str, name: str) -> None:
     with (
         gdn_client.Client(refused, retry=gdn_client.Retry(overall=HOURS)) as client,
-        pytest.raises(gdn_client.NoServerError, match=f"no gdn_server answers at {refused}.*expected one that listens"),
+        pytest.raises(gdn_client.NoServerError, match=f"no gdn_server answers at {refused}: nothing listens there"),
     ):
         FIRST_CALLS[name](client)
 
@@ -97,7 +97,7 @@ def test_asyncio_and_slices_tell_it_too(refused: str) -> None:
 
 
 def test_the_command_line_tells_it(refused: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["info", "--target", refused, "--timeout", str(HOURS)]) == 1
+    assert cli.main(["info", "--target", refused, "--timeout", f"{HOURS}s"]) == 1
     assert "no gdn_server answers at" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""Gated DeltaNet layers on another machine: a client of gdn_server.
+"""A client for gdn_server, which runs the Gated DeltaNet layers of a language model on another machine.
 
     import gdn_client
 
@@ -6,7 +6,7 @@
         y = session.prefill(layer, x)        # numpy or torch, [T, D]
         y = session.decode(layer, x_next)    # [D]
 
-A session is for one thread at a time; other threads may use other sessions of the client.
+Only one thread at a time may use a session. Other threads may use other sessions of the same client.
 """
 
 from gdn_client.client import Client
@@ -38,6 +38,7 @@ from gdn_client.proto.gdn.v1.tensor_pb2 import DecayKind
 from gdn_client.requests import StateSnapshot
 from gdn_client.session import Batch, Session
 from gdn_client.sliced import SlicedBatch, SlicedClient, SlicedSession
+from gdn_client.version import __version__ as __version__
 
 __all__ = [
     "AbortedError",

@@ -1,75 +1,159 @@
 """The command line: `gdn info`, `gdn models`, `gdn sessions`, `gdn try` and others, for shells and notebooks.
 
-Exit codes: 0, 1 where the server or a file says no (in one line), 2 for a command line that is wrong.
+Exit codes: 0 for success, 1 if the server or a file reports an error (in one line), 2 for a wrong command line.
 Thread safety: for one thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from gdn_client import cli_commands
 from gdn_client.address import check_target
 from gdn_client.client import Client
 from gdn_client.errors import GdnError
 from gdn_client.flow import Retry
+from gdn_client.version import __version__
+
+
+class _Parser(argparse.ArgumentParser):
+    """Adds the nearest word to the error of a mistyped command or flag."""
+
+    words: tuple[str, ...] = ()
+
+    def error(self, message: str) -> NoReturn:
+        typed = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (-[-\w]*)", message)
+        if typed is not None:
+            word = typed.group(1) or typed.group(2)
+            near = difflib.get_close_matches(word, self.words, n=1)
+            message = message[:300] + (f"; did you mean '{near[0]}'?" if near else "")
+        super().error(message)
+
+
+def _measure_flags(measure: argparse.ArgumentParser) -> None:
+    measure.add_argument("--layer", type=int, help="default: the model's first")
+    measure.add_argument("--batch", type=_positive, default=1, help="sessions (%(default)s)")
+    measure.add_argument(
+        "--prompt", type=_positive, default=64, metavar="TOKENS", help="tokens to prefill (%(default)s)"
+    )
+    measure.add_argument("--steps", type=_positive, default=32, help="decode steps of one token (%(default)s)")
+    measure.add_argument("--dtype", choices=["float32", "float16"], default="float32", help="(%(default)s)")
+    measure.add_argument("--shared-memory", action="store_true", help="send tensors through memory of this host")
+
+
+# A parser of a second word would put its own defaults over what stands before that word, so defaults are set once.
+_DEFAULTS: dict[str, Any] = {
+    "target": "127.0.0.1:50061",
+    "token_file": None,
+    "tls_ca": None,
+    "tls_cert": None,
+    "tls_key": None,
+    "allow_insecure": False,
+    "timeout": 10.0,
+    "json": False,
+    "all": False,
+}
+
+
+def _common_flags() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument("--target", type=_target, help="server: HOST:PORT or unix:/PATH (127.0.0.1:50061)")
+    common.add_argument("--token-file", metavar="FILE", help="file with a token; default: GDN_TOKEN_FILE's")
+    common.add_argument("--tls-ca", metavar="FILE", help="CA of the server's certificate; without it no TLS")
+    common.add_argument("--tls-cert", metavar="FILE", help="the client's own certificate")
+    common.add_argument("--tls-key", metavar="FILE", help="the key of --tls-cert")
+    common.add_argument("--allow-insecure", action="store_true", help="send a token without TLS to another machine")
+    common.add_argument("--timeout", type=_seconds, metavar="TIME", help="of each call: 500ms, 10s (10s)")
+    return common
+
+
+def _with_flag(*words: str, **options: Any) -> argparse.ArgumentParser:
+    parent = argparse.ArgumentParser(add_help=False)
+    parent.add_argument(*words, **options)
+    return parent
 
 
 def _parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--target", type=_target, default="127.0.0.1:50061", help="HOST:PORT or unix:/PATH (%(default)s)"
+    common = _common_flags()
+    listing = _with_flag("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    copying = _with_flag("--progress", action="store_true", help="show a bar; needs tqdm")
+    of_model = _with_flag("--model", help="name of the model; not needed if the server has one")
+    everybody = _with_flag(
+        "--all", action="store_true", default=argparse.SUPPRESS, help="sessions of all callers; for admins"
     )
-    common.add_argument("--token-file", metavar="FILE", help="with a token; GDN_TOKEN_FILE where it is not given")
-    common.add_argument("--tls-ca", metavar="FILE", help="who has signed the server's certificate; without it no TLS")
-    common.add_argument("--tls-cert", metavar="FILE", help="the client's certificate")
-    common.add_argument("--tls-key", metavar="FILE", help="its key")
-    common.add_argument("--allow-insecure", action="store_true", help="send a token without TLS to another machine")
-    common.add_argument("--timeout", type=_seconds, default=10.0, metavar="SECONDS", help="of each call (%(default)s)")
-    listing = argparse.ArgumentParser(add_help=False)
-    listing.add_argument("--json", action="store_true", help="for programs")
-    copying = argparse.ArgumentParser(add_help=False)
-    copying.add_argument("--progress", action="store_true", help="show a bar; wants tqdm")
 
-    parser = argparse.ArgumentParser(prog="gdn", description="Asks a gdn_server.")
+    parser = _Parser(
+        prog="gdn",
+        description="Asks a gdn_server. The commands are those of gdnctl, as far as both have them.",
+    )
+    parser.add_argument("--version", action="version", version=f"gdn {__version__}")
+    parser.set_defaults(**_DEFAULTS)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run: Any, words: str, *more: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        one = commands.add_parser(name, parents=[common, *more], help=words, description=words)
+    def command(group: Any, name: str, run: Any, words: str, *more: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        one: argparse.ArgumentParser = group.add_parser(name, parents=[common, *more], help=words, description=words)
         one.set_defaults(run=run)
         return one
 
-    command("info", cli_commands.info, "What the server is, its limits and its tiers.", listing)
-    command("models", cli_commands.models, "What it serves.", listing)
-    sessions = command("sessions", cli_commands.list_sessions, "The caller's sessions.", listing)
-    sessions.add_argument("--all", action="store_true", help="everybody's; for admins")
-    delete = command("delete", cli_commands.delete, "Ends a session.")
-    delete.add_argument("session", metavar="SESSION")
-    delete.add_argument("--subject", default="", help="whose, as sessions --all tells; for admins")
-    export = command("export", cli_commands.export_state, "Writes a session's states to a file.", copying)
-    export.add_argument("session", metavar="SESSION")
-    export.add_argument("file", metavar="FILE")
-    load = command("import", cli_commands.import_state, "Makes a session of such a file, and prints its name.", copying)
-    load.add_argument("file", metavar="FILE")
-    load.add_argument("--model", help="may be left out where one alone is served")
-    load.add_argument("--id", help="of the session; a random one where it is not given")
-    command("metrics", cli_commands.metrics, "What /metrics answers; for admins where callers have to log in.")
-    attempt = command("try", cli_commands.try_steps, "Steps one layer with random input, and prints shapes and times.")
-    attempt.add_argument("--model", help="may be left out where one alone is served")
-    attempt.add_argument("--layer", type=int, help="the first that the model has")
-    attempt.add_argument("--batch", type=_positive, default=1, help="sessions (%(default)s)")
-    attempt.add_argument("--prompt", type=_positive, default=64, metavar="TOKENS", help="to prefill (%(default)s)")
-    attempt.add_argument("--steps", type=_positive, default=32, help="of decode, a token each (%(default)s)")
-    attempt.add_argument("--dtype", choices=["float32", "float16"], default="float32", help="(%(default)s)")
-    attempt.add_argument(
-        "--shared-memory", action="store_true", help="tensors in memory of this host, where there is any"
+    command(commands, "info", cli_commands.info, "Show the server: version, limits and tiers.", listing)
+    command(commands, "models", cli_commands.models, "Show the served models.", listing)
+    command(
+        commands,
+        "metrics",
+        cli_commands.metrics,
+        "Print all metrics in Prometheus' text form (with logins: for admins).",
     )
+
+    words = "List the caller's sessions, or with --all everybody's."
+    sessions = command(commands, "sessions", cli_commands.list_sessions, words, listing, everybody)
+    of_sessions = sessions.add_subparsers(metavar="COMMAND")
+    command(of_sessions, "list", cli_commands.list_sessions, words, listing, everybody)
+    create = command(of_sessions, "create", cli_commands.create_session, "Make a session and print its name.", of_model)
+    create.add_argument("--id", help="of the session; default: a random one")
+    show = command(of_sessions, "show", cli_commands.show_session, "Show the token counts of each layer.", listing)
+    show.add_argument("session", metavar="ID")
+    delete = command(of_sessions, "delete", cli_commands.delete, "End sessions and free their states.")
+    delete.add_argument("sessions", metavar="ID", nargs="+")
+    delete.add_argument("--subject", default="", help="owner of the sessions, as sessions --all shows; for admins")
+
+    states = commands.add_parser("state", help="Copy a session's states to a file, or from one.")
+    of_state = states.add_subparsers(required=True, metavar="COMMAND")
+    export = command(of_state, "export", cli_commands.export_state, "Write a session's states to a file.", copying)
+    export.add_argument("--session", required=True, metavar="ID")
+    export.add_argument("--out", required=True, metavar="FILE")
+    words = "Make a session from such a file and print its name."
+    load = command(of_state, "import", cli_commands.import_state, words, copying, of_model)
+    load.add_argument("--in", required=True, metavar="FILE", dest="file")
+    load.add_argument("--id", help="of the session; default: a random one")
+
+    words = "Step one layer with random input, and print shapes and times."
+    _measure_flags(command(commands, "measure", cli_commands.measure, words, of_model))
+    _name_words(parser)
     return parser
+
+
+def _name_words(parser: argparse.ArgumentParser) -> list[str]:
+    """Gives the parser and its subparsers the words that can be typed. Returns them.
+
+    The outermost parser reports unknown flags of all commands, so it has the words of all.
+    """
+    words: list[str] = []
+    for action in parser._actions:
+        words += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            words += action.choices
+            for one in action.choices.values():
+                words += _name_words(one)
+    if isinstance(parser, _Parser):
+        parser.words = tuple(dict.fromkeys(words))
+    return words
 
 
 def _target(text: str) -> str:
@@ -81,12 +165,18 @@ def _target(text: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    form = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h)", text[:60])
+    value = float(form.group(1)) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[form.group(2)] if form else math.nan
     if not value > 0:
-        raise argparse.ArgumentTypeError(f"is '{text[:60]}', expected seconds as a number above 0, such as 0.5 or 10")
+        try:
+            hint = (
+                f"; did you mean {text}s?" if len(text) < 20 and float(text) > 0 and math.isfinite(float(text)) else ""
+            )
+        except ValueError:
+            hint = ""
+        raise argparse.ArgumentTypeError(
+            f"is '{text[:60]}', expected a time above 0 with its unit, such as 500ms, 10s or 2m{hint}"
+        )
     return value
 
 
@@ -112,7 +202,7 @@ def _client(arguments: argparse.Namespace) -> Client:
 
 
 def as_table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Columns under their names, numbers to the right."""
+    """Formats rows as columns under their names, with numbers to the right."""
     if not rows:
         return "none"
     names = list(rows[0])
@@ -131,7 +221,7 @@ def as_table(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code."""
+    """Runs one command, and returns the exit code."""
     parsed = _parser().parse_args(arguments)
     try:
         with _client(parsed) as client:

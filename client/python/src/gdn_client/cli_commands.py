@@ -1,4 +1,4 @@
-"""What the commands of `gdn` do: each gives lines of text, and tables as lists of rows.
+"""The commands of `gdn`. Each yields lines of text, and tables as lists of rows.
 
 Thread safety: for one thread.
 """
@@ -24,7 +24,7 @@ Output: TypeAlias = Iterator[str | Rows]
 
 
 def info(client: Client, arguments: argparse.Namespace) -> Output:
-    """Version, limits, tiers."""
+    """Shows the server's version, limits and tiers."""
     told = client.info()
     if arguments.json:
         from google.protobuf import json_format
@@ -56,7 +56,7 @@ def info(client: Client, arguments: argparse.Namespace) -> Output:
 
 
 def models(client: Client, arguments: argparse.Namespace) -> Output:
-    """A row a model."""
+    """Shows one row for each model."""
     yield [
         {
             "model": model.name.removeprefix("models/"),
@@ -90,43 +90,56 @@ def _session_row(session: session_pb2.Session, with_owner: bool) -> Mapping[str,
 
 
 def list_sessions(client: Client, arguments: argparse.Namespace) -> Output:
-    """A row a session."""
+    """Shows one row for each session."""
     yield [_session_row(session, arguments.all) for session in client.sessions(all=arguments.all)]
 
 
+def create_session(client: Client, arguments: argparse.Namespace) -> Output:
+    """Yields the session's id. The session stays when the program ends."""
+    yield client.session(arguments.model, session_id=arguments.id).detach().removeprefix("sessions/")
+
+
+def show_session(client: Client, arguments: argparse.Namespace) -> Output:
+    """Yields a row for each layer."""
+    session = client.attach(arguments.session)
+    yield [{"layer": layer, "tokens": session.token_count(layer)} for layer in session.layers]
+    session.detach()
+
+
 def delete(client: Client, arguments: argparse.Namespace) -> Output:
-    """Ends one."""
-    client.delete_session(arguments.session, subject=arguments.subject)
-    yield f"{arguments.session} has ended"
+    """Deletes the sessions."""
+    for session in arguments.sessions:
+        client.delete_session(session, subject=arguments.subject)
+        yield f"{session} has ended"
 
 
 def export_state(client: Client, arguments: argparse.Namespace) -> Output:
-    """A file that is whole or not there."""
-    with output_file(arguments.file) as write:
+    """Writes a state file, completely or not at all."""
+    with output_file(arguments.out) as write:
         file = client.export_state(arguments.session, progress=arguments.progress)
         write(file)
-    yield f"{arguments.file}: {size(len(file))}"
+    yield f"{arguments.out}: {size(len(file))}"
 
 
 def import_state(client: Client, arguments: argparse.Namespace) -> Output:
-    """Its name."""
+    """Creates a session from a state file, and shows its name."""
     file = read_file(arguments.file)
     session = client.import_state(file, model=arguments.model, session_id=arguments.id, progress=arguments.progress)
     yield session.detach().removeprefix("sessions/")
 
 
 def metrics(client: Client, arguments: argparse.Namespace) -> Output:
-    """As Prometheus reads them."""
+    """Shows the metrics in Prometheus' text format."""
     yield client.metrics().rstrip("\n")
 
 
-def try_steps(client: Client, arguments: argparse.Namespace) -> Output:
-    """A prefill, and decodes of a batch."""
+def measure(client: Client, arguments: argparse.Namespace) -> Output:
+    """Runs prefills, and decodes of a batch, with random input."""
     rng = np.random.default_rng(0)
     sessions: list[Session] = []
     try:
         while len(sessions) < arguments.batch:
-            sessions.append(client.session(arguments.model, affinity="gdn-try"))
+            sessions.append(client.session(arguments.model, affinity="gdn-measure"))
         batch = client.batch(sessions)
         model = client.model(batch[0].model)
         layer = batch[0].layers[0] if arguments.layer is None else arguments.layer

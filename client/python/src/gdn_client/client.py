@@ -144,7 +144,7 @@ class Client:
         self.connection.close()
 
     def start(self, states: Sequence[SessionState], flow: Callable[[], Flow[T]]) -> StepFuture[T]:
-        """Runs a flow on another thread, after everything that was asked of these sessions before. For internal use."""
+        """For internal use. Runs a flow of calls on another thread, after all earlier calls of these sessions."""
         return self._futures.start(states, lambda: self.connection.run(flow()))
 
     def _ask(self, method: str, request: Any) -> Any:

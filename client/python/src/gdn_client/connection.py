@@ -25,6 +25,7 @@ from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch, rout
 from gdn_client.proto.gdn.v1 import service_pb2, shared_memory_pb2
 from gdn_client.requests import Snapshots, StateSnapshot
 from gdn_client.shared_memory import LOCAL, Region
+from gdn_client.trouble import connection_trouble
 
 T = TypeVar("T")
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GdnService"]
@@ -129,10 +130,7 @@ class Reach:
         # An error that gRPC made in this process has no metadata.
         from_afar = bool(error.initial_metadata() or error.trailing_metadata())
         if told.code is grpc.StatusCode.UNAVAILABLE and not self._answered and not from_afar:
-            return NoServerError(
-                f"no gdn_server answers at {self._target} ({told.message}); expected one that listens there; start it, "
-                "or correct the target, or the TLS options if the server wants TLS"
-            )
+            return NoServerError(f"no gdn_server answers at {self._target}: {connection_trouble(told.message)}")
         self._answered = self._answered or from_afar
         return told
 

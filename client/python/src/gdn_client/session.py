@@ -457,7 +457,7 @@ class Batch:
         """Deletes every session.
 
         Raises:
-            GdnError: error of the first session that could not be deleted. The others were deleted.
+            GdnError: error of the first session that could not be deleted. The call tries to delete all of them.
 
         """
         errors = []

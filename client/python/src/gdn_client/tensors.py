@@ -1,8 +1,8 @@
-"""Arrays as they travel: numpy and torch to `Tensor` and back.
+"""Converts numpy arrays and torch tensors to `Tensor` messages and back.
 
-float32, float16 and bfloat16. numpy has no bfloat16 of its own: arrays of `ml_dtypes.bfloat16` are taken where that
-package is installed, and what comes back in bfloat16 to a caller that brought numpy is float32, which holds it exactly.
-torch is looked at only where a caller has imported it.
+The dtypes are float32, float16 and bfloat16. numpy has no bfloat16. Arrays of `ml_dtypes.bfloat16` are accepted if that
+package is installed. A bfloat16 output for a numpy caller is converted to float32, which holds it exactly. torch is
+used only if the caller has imported it.
 Thread safety: free functions.
 """
 
@@ -35,27 +35,30 @@ def is_torch(array: object) -> bool:
 
 
 def dtype_code(name: str) -> tensor_pb2.DType:
-    """Of "float32", "float16" or "bfloat16".
+    """Returns the API's value for "float32", "float16" or "bfloat16".
 
     Raises:
-        TypeError: it is another.
+        TypeError: it is another name.
 
     """
     try:
         return _NUMPY_CODES[name]
     except KeyError:
-        raise TypeError(f"elements are {name}, expected float32, float16 or bfloat16") from None
+        hint = (
+            ": convert the array with .astype(numpy.float32), a torch tensor with .float()" if name[:1] in "fiu" else ""
+        )
+        raise TypeError(f"elements are {name}, expected float32, float16 or bfloat16{hint}") from None
 
 
 def element_name(array: Array) -> str:
-    """ "float32", for example."""
+    """Returns the name of the dtype, such as "float32"."""
     return str(array.dtype).removeprefix("torch.") if is_torch(array) else str(np.asarray(array).dtype.name)
 
 
 def host_array(array: Array) -> npt.NDArray[Any]:
-    """The elements in the host's memory, contiguous; bfloat16 of torch as the int16 of the same bits.
+    """Returns the elements in host memory, contiguous. A torch bfloat16 tensor becomes int16 with the same bits.
 
-    Copies only what is on a device, not contiguous or big-endian.
+    Copies only if the array is on a device, not contiguous or big-endian.
     """
     if is_torch(array):
         tensor: Any = cast(Any, array).detach().cpu().contiguous()
@@ -73,16 +76,16 @@ def host_array(array: Array) -> npt.NDArray[Any]:
 
 
 def byte_count(array: Array) -> int:
-    """What its elements take when they travel."""
+    """Returns the size of the elements in a message or in shared memory."""
     count = int(np.prod(tuple(array.shape), dtype=np.int64))
     return count * ELEMENT_BYTES[dtype_code(element_name(array))]
 
 
 def copy_into(target: npt.NDArray[np.uint8], array: Array) -> None:
-    """The elements to `target`, of just as many bytes: from a device or a strided array without a copy in between."""
+    """Copies the elements to `target`, which has the same size. Device and strided arrays need no intermediate copy."""
     if is_torch(array):
         tensor: Any = cast(Any, array)
-        if tensor.device.type == "cpu" and tensor.is_contiguous():  # torch's threads cost more than they bring
+        if tensor.device.type == "cpu" and tensor.is_contiguous():  # torch's threads would cost more than they gain
             array = tensor.detach().view(sys.modules["torch"].uint8).numpy()
             np.copyto(target, array.reshape(-1))
             return
@@ -93,15 +96,16 @@ def copy_into(target: npt.NDArray[np.uint8], array: Array) -> None:
 
 
 def to_tensor(array: Array) -> tensor_pb2.Tensor:
-    """A message with the array's elements, copied once."""
+    """Returns a message with the array's elements, copied once."""
     host = host_array(array)
     return tensor_pb2.Tensor(dtype=dtype_code(element_name(array)), shape=tuple(array.shape), data=host.tobytes())
 
 
 def from_bytes(tensor: tensor_pb2.Tensor, data: bytes | npt.NDArray[np.uint8], like: Array | None = None) -> Array:
-    """The elements as numpy, or as torch on the device of `like` where that is a torch tensor.
+    """Returns the elements as numpy, or as torch on the device of `like` if that is a torch tensor.
 
-    numpy arrays are read-only views of `data` and cost no copy; nor do torch tensors on the CPU, of an array.
+    numpy arrays are read-only views of `data`, without a copy. A torch tensor on the CPU needs no copy if `data` is an
+    array.
     """
     shape = tuple(tensor.shape)
     name = _NAMES[tensor.dtype]
@@ -112,7 +116,7 @@ def from_bytes(tensor: tensor_pb2.Tensor, data: bytes | npt.NDArray[np.uint8], l
         if elements == 0:
             empty: Array = torch_module.empty(shape, dtype=dtype, device=like.device)
             return empty
-        # torch wants memory that may be written to.
+        # torch requires writable memory.
         flat = torch_module.frombuffer(data if isinstance(data, np.ndarray) else bytearray(data), dtype=dtype)
         whole: Array = flat.reshape(shape).to(like.device)
         return whole
@@ -125,5 +129,5 @@ def from_bytes(tensor: tensor_pb2.Tensor, data: bytes | npt.NDArray[np.uint8], l
 
 
 def from_tensor(tensor: tensor_pb2.Tensor, like: Array | None = None) -> Array:
-    """As from_bytes, of the bytes that the message has."""
+    """Works as from_bytes, with the bytes of the message."""
     return from_bytes(tensor, tensor.data, like)

@@ -8,15 +8,41 @@ set(debian ${CMAKE_SOURCE_DIR}/deploy/debian)
 
 install(TARGETS gdn_server RUNTIME COMPONENT server)
 install(TARGETS gdnctl gdn_bench gdn_parity RUNTIME COMPONENT tools)
-install(FILES ${CMAKE_BINARY_DIR}/tools/gdnctl/gdnctl.bash
-  DESTINATION share/bash-completion/completions RENAME gdnctl COMPONENT tools)
+set(completion ${CMAKE_BINARY_DIR}/tools/gdnctl)
+install(FILES ${completion}/gdnctl.bash DESTINATION share/bash-completion/completions RENAME gdnctl COMPONENT tools)
+install(FILES ${completion}/gdnctl.zsh DESTINATION share/zsh/vendor-completions RENAME _gdnctl COMPONENT tools)
+install(FILES ${completion}/gdnctl.fish DESTINATION share/fish/vendor_completions.d COMPONENT tools)
+# What `gdnctl try` serves.
+set(try_model ${CMAKE_SOURCE_DIR}/tests/golden/qwen3_next_5)
+install(FILES ${try_model}/config.json ${try_model}/model.safetensors ${try_model}/io.safetensors
+  DESTINATION share/gdn-service/try-model COMPONENT tools)
+
+# Manual pages, from the programs' help texts. OPTIONAL: without Python, or if only some programs are built, there are none.
+find_package(Python3 COMPONENTS Interpreter)
+set(man ${CMAKE_BINARY_DIR}/man)
+set(man_pages ${man}/gdn_server.8 ${man}/gdnctl.1 ${man}/gdn_bench.1 ${man}/gdn_parity.1)
+if(Python3_FOUND)
+  set(command_pages ${CMAKE_SOURCE_DIR}/scripts/command_pages.py)
+  add_custom_command(OUTPUT ${man_pages}
+    COMMAND Python3::Interpreter ${command_pages} --bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} --man ${man}
+    DEPENDS gdn_server gdnctl gdn_bench gdn_parity ${command_pages} VERBATIM)
+  set(always ALL)
+  if(GDN_SANITIZE)  # nothing is packed, and the programs start slowly
+    set(always)
+  endif()
+  add_custom_target(gdn_man_pages ${always} DEPENDS ${man_pages})
+endif()
+install(FILES ${man}/gdn_server.8 DESTINATION share/man/man8 COMPONENT server OPTIONAL)
+install(FILES ${man}/gdnctl.1 ${man}/gdn_bench.1 ${man}/gdn_parity.1 DESTINATION share/man/man1 COMPONENT tools OPTIONAL)
 
 install(FILES ${debian}/gdn-server.service DESTINATION lib/systemd/system COMPONENT server EXCLUDE_FROM_ALL)
 install(FILES ${debian}/gdn-server.sysusers
   DESTINATION lib/sysusers.d RENAME gdn-server.conf COMPONENT server EXCLUDE_FROM_ALL)
 install(FILES ${debian}/gpu.conf DESTINATION share/gdn-server COMPONENT server EXCLUDE_FROM_ALL)
 install(FILES ${debian}/server.yaml DESTINATION /etc/gdn COMPONENT server EXCLUDE_FROM_ALL)
-install(FILES ${CMAKE_SOURCE_DIR}/docs/how-to/install.md DESTINATION share/doc/gdn-server COMPONENT server EXCLUDE_FROM_ALL)
+foreach(page install deploy configure troubleshoot)
+  install(FILES ${CMAKE_SOURCE_DIR}/docs/how-to/${page}.md DESTINATION share/doc/gdn-server COMPONENT server EXCLUDE_FROM_ALL)
+endforeach()
 
 # gdn_debian_package(COMPONENT NAME SECTION DEPENDS SUMMARY): what the package of a component says of itself.
 macro(gdn_debian_package component name section depends summary)
@@ -43,13 +69,14 @@ gdn_debian_package(client-dev libgdn-client-dev libdevel
 protobuf-compiler-grpc, libabsl-dev, libc-ares-dev, libre2-dev, libssl-dev, zlib1g-dev"
   "C++ client of gdn-service, to build programs with")
 set(CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS "gdn-tools, redis-server")
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "gdn-server")
 set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA "${debian}/conffiles;${debian}/postinst;${debian}/prerm;${debian}/postrm")
 set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
 # Everything that is packed; cpack itself builds nothing.
 add_custom_target(packaged
   DEPENDS gdn_server gdnctl gdnctl_completion gdn_bench gdn_parity gdn_client_shared
-    $<TARGET_NAME_IF_EXISTS:gdn_client_fake_shared>)
+    $<TARGET_NAME_IF_EXISTS:gdn_man_pages> $<TARGET_NAME_IF_EXISTS:gdn_client_fake_shared>)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME gdn-service)

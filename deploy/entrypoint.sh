@@ -1,9 +1,14 @@
 #!/bin/sh
 # Starts the server in a container: flags go to gdn_server, anything else is run as a command (`gdnctl doctor`).
 #
-# Adds --listen=0.0.0.0:50061 and --backend=$GDN_BACKEND where the flags do not say; beside that --listen also
-# --allow-insecure where there is no --tls-cert, as the port leaves the container only where it is published. Before a GPU backend, `gdnctl doctor`
-# looks at the node, and ends the container with its list where something is missing; GDN_SKIP_DOCTOR=1 leaves it out.
+# It adds these flags, which override a file of --config:
+#   --listen=0.0.0.0:50061               unless the flags have a --listen; without --tls-cert also --allow-insecure, because only a
+#                                        published port leaves the container
+#   --listen=unix:/tmp/gdn-health.sock   for the health check: a Unix socket stays plain if the server uses TLS, and does not depend on
+#                                        other addresses. $GDN_HEALTH_SOCKET names another path; empty: no such socket
+#   --backend=$GDN_BACKEND               unless the flags have a --backend
+# Before it starts a GPU backend, it runs `gdnctl doctor`. If something is missing, the container ends with doctor's list.
+# GDN_SKIP_DOCTOR=1 skips this check.
 set -eu
 
 case "${1-}" in
@@ -28,6 +33,10 @@ done
 if [ -z "${listen}" ]; then
   set -- "$@" --listen=0.0.0.0:50061
   [ -n "${tls}" ] || set -- "$@" --allow-insecure
+fi
+health_socket="${GDN_HEALTH_SOCKET-/tmp/gdn-health.sock}"
+if [ -n "${health_socket}" ] && [ -w "${health_socket%/*}" ]; then
+  set -- "$@" "--listen=unix:${health_socket}"
 fi
 if [ -z "${backend}" ]; then
   backend="${GDN_BACKEND:-auto}"

@@ -114,13 +114,14 @@ choose_base() {
 }
 
 build_image() {  # build_image TARGET
-  local target="$1" begin=${SECONDS}
+  local target="$1" begin=${SECONDS} revision
+  revision="$(git rev-parse HEAD 2>/dev/null || echo unknown)"
   note "building the image ${target} from ${base}"
   # --format docker keeps the HEALTHCHECK; one layer a stage is enough. The volume lets the two builds share their objects.
   buildah_here build --format docker --layers=false --target "${target}" --file deploy/Dockerfile --tag "localhost/gdn-service:${target}" \
     --build-arg "BASE=${base}" --build-arg "ROCM_BASE=${base}" --build-arg "ROCM_RUNTIME_BASE=${base}" \
     --build-arg "JOBS=$(default_jobs)" \
-    --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || echo unknown)" --build-arg "CREATED=$(date -u +%FT%TZ)" \
+    --build-arg "REVISION=${revision}" --build-arg "CREATED=$(date -u +%FT%TZ)" \
     --volume "${ccache_dir}:/ccache:rw" . >"${work}/build-${target}.log" 2>&1 ||
     { tail -n 60 "${work}/build-${target}.log" >&2; die "building the image ${target} failed"; }
   note "image ${target}: $(( SECONDS - begin )) s"
@@ -133,7 +134,7 @@ import json, sys
 config = json.load(open(sys.argv[1]))["Docker"]["config"]
 assert config["User"] == "10061:10061", config["User"]
 assert config["Entrypoint"] == ["gdn-entrypoint"], config["Entrypoint"]
-assert config["Healthcheck"]["Test"][:3] == ["CMD", "gdnctl", "health"], config["Healthcheck"]
+assert config["Healthcheck"]["Test"][:4] == ["CMD", "gdnctl", "health", "--target=unix:/tmp/gdn-health.sock"], config["Healthcheck"]
 labels = config["Labels"]
 for label in ("title", "description", "licenses", "version", "revision", "created"):
     assert labels.get("org.opencontainers.image." + label), label
@@ -180,6 +181,8 @@ set -eu
 tolerance="$1"
 shift
 [ "$(id -u)" = 10061 ] || { echo "runs as $(id -u), not as 10061"; exit 1; }
+gdn_server --version
+! gdn_server --version | grep -q "commit unknown" || { echo "the programs name no commit"; exit 1; }
 gdn-entrypoint "$@" --listen=127.0.0.1:0 --port-file=/tmp/port >/tmp/log 2>&1 &
 server=$!
 tries=0
@@ -190,6 +193,7 @@ until [ -s /tmp/port ]; do
 done
 target="127.0.0.1:$(cat /tmp/port)"
 gdnctl health --target="$target" --timeout=5s
+gdnctl health --target=unix:/tmp/gdn-health.sock --timeout=4s  # as the image's HEALTHCHECK does
 gdnctl info --target="$target"
 for flag in "$@"; do
   name="${flag#--model=}"

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""A software bill of materials of an image: SPDX 2.3, as JSON, from what dpkg knows of it.
+"""A software bill of materials of an image or of a release: SPDX 2.3, as JSON, from what dpkg knows.
 
   sbom.py --root DIR --name NAME --version VERSION [--created TIME] [--program FILE]... --out FILE
+  sbom.py --root DIR --name NAME --version VERSION [--created TIME] --file FILE... [--package NAME]... --out FILE
   sbom.py --check FILE [--root DIR]
 
 --root is a system, or the parts of one: etc/os-release, var/lib/dpkg/status, usr/share/doc. Each installed package is told with name,
 version, maker, source, purl and, where its copyright file is machine-readable (DEP 5), licences: the declared ones of all its files. A
 name that SPDX does not have becomes a LicenseRef. NOASSERTION stands where the file is free text. --program: what is in the image
 beside packages, with checksums. Two runs over one system with one --created write the same bytes.
+
+--file: a file of a release, such as a Debian package or a wheel. --package: a package that the release depends on; the document has
+those of them that are installed under --root, in the versions there.
 
 --check says what is wrong with such a file (form, references, licences, purls), and with --root whether it has the packages that
 are there.
@@ -133,15 +137,15 @@ def package_entry(root, item, system, references):
     return entry
 
 
-def program_entry(path):
+def file_entry(path, folder):
     content = path.read_bytes()
-    return {"SPDXID": f"SPDXRef-File-{re.sub(r'[^A-Za-z0-9.-]', '-', path.name)}", "fileName": f"./usr/local/bin/{path.name}",
+    return {"SPDXID": f"SPDXRef-File-{re.sub(r'[^A-Za-z0-9.-]', '-', path.name)}", "fileName": f"./{folder}{path.name}",
             "checksums": [{"algorithm": a, "checksumValue": hashlib.new(a.lower(), content).hexdigest()} for a in ("SHA1", "SHA256")],
             "licenseConcluded": "Apache-2.0", "licenseInfoInFiles": ["Apache-2.0"], "copyrightText": "NOASSERTION"}
 
 
 def own_entry(version, files):
-    """What is in the image beside packages, as SPDX sums up files."""
+    """The files of the project's own, as SPDX sums up files."""
     sums = sorted(c["checksumValue"] for file in files for c in file["checksums"] if c["algorithm"] == "SHA1")
     return {"SPDXID": OWN, "name": "gdn-service", "versionInfo": version, "downloadLocation": "NOASSERTION", "filesAnalyzed": True,
             "packageVerificationCode": {"packageVerificationCodeValue": hashlib.sha1("".join(sums).encode()).hexdigest()},
@@ -153,13 +157,16 @@ def relationship(subject, verb, entry):
     return {"spdxElementId": subject, "relationshipType": verb, "relatedSpdxElement": entry["SPDXID"]}
 
 
-def document(root, name, version, created, programs):
+def document(root, name, version, created, programs, released=(), needed=()):
+    """Of an image with `programs`, or of the release of the files `released`, which needs the packages `needed`."""
     references, system = {}, distribution(root)
+    verb = "DEPENDS_ON" if released else "CONTAINS"
     image = {"SPDXID": IMAGE, "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION", "filesAnalyzed": False,
              "licenseConcluded": "NOASSERTION", "licenseDeclared": "Apache-2.0", "copyrightText": "NOASSERTION",
-             "primaryPackagePurpose": "CONTAINER"}
-    packages = [package_entry(root, item, system, references) for item in installed(root)]
-    files = [program_entry(pathlib.Path(p)) for p in sorted(programs)]
+             "primaryPackagePurpose": "INSTALL" if released else "CONTAINER"}
+    packages = [package_entry(root, item, system, references) for item in installed(root) if not released or item["package"] in needed]
+    files = [file_entry(pathlib.Path(p), "usr/local/bin/") for p in sorted(programs)]
+    files += [file_entry(pathlib.Path(p), "") for p in sorted(released)]
     own = [own_entry(version, files)] if files else []
     content = json.dumps([packages, files], sort_keys=True)
     result = {
@@ -172,7 +179,8 @@ def document(root, name, version, created, programs):
         "packages": [image, *own, *packages],
         "files": files,
         "relationships": [relationship("SPDXRef-DOCUMENT", "DESCRIBES", image)] + [
-            relationship(IMAGE, "CONTAINS", entry) for entry in own + packages] + [relationship(OWN, "CONTAINS", f) for f in files],
+            relationship(IMAGE, "CONTAINS", entry) for entry in own] + [relationship(IMAGE, verb, entry) for entry in packages] + [
+            relationship(OWN, "CONTAINS", f) for f in files],
         "hasExtractedLicensingInfos": [
             {"licenseId": key, "name": value,
              "extractedText": f"Named '{value}' in /usr/share/doc/*/copyright of the packages that have it."}
@@ -270,6 +278,8 @@ def main():
     parser.add_argument("--version")
     parser.add_argument("--created", default="")
     parser.add_argument("--program", action="append", default=[])
+    parser.add_argument("--file", action="append", default=[])
+    parser.add_argument("--package", action="append", default=[])
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--check", type=pathlib.Path)
     given = parser.parse_args()
@@ -283,11 +293,14 @@ def main():
         return 1 if errors else 0
     if not (given.root and given.name and given.version and given.out):
         parser.error("needs --root, --name, --version and --out, or --check")
+    if given.program and given.file or given.package and not given.file:
+        parser.error("--program is of an image, --file and --package are of a release")
     # An image's CREATED argument may be left at its default.
     created = given.created
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", created):
         created = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    text = json.dumps(document(given.root, given.name, given.version, created, given.program), indent=1) + "\n"
+    made = document(given.root, given.name, given.version, created, given.program, given.file, set(given.package))
+    text = json.dumps(made, indent=1) + "\n"
     given.out.write_text(text, encoding="utf-8")
     return 0
 

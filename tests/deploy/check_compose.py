@@ -4,9 +4,10 @@
   check_compose.py [ROOT]        check deploy/compose*.yaml
   check_compose.py --self-test   plant a mistake of each kind, and see each reported
 
-Checked: flags; that a service has the time that its drain takes; that it is confined, and healthy by a check of its own; that no secret
-is in arguments or environments; names of services in addresses, of networks, volumes and secrets; files that are mounted; the
-servers that HAProxy and Prometheus are told of. Whether docker compose takes the files is lint.sh's matter.
+Checked: flags; that a service has the time that its drain takes; that it is confined, and healthy by a check of its own, which for a
+server asks the entrypoint's socket; that a server with a card may lock memory; that no secret is in arguments or environments; names
+of services in addresses, of networks, volumes and secrets; files that are mounted; the servers that HAProxy and Prometheus are told of. Whether docker compose takes the files is lint.sh's
+matter.
 """
 
 import pathlib
@@ -104,6 +105,12 @@ def check_servers(root, path, file):
         needed, given = server_flags.drain_seconds(service["command"]), server_flags.seconds(service["stop_grace_period"])
         if given <= needed:
             yield f"{where}: stop_grace_period is {given} s, and a drain may take {needed} s"
+        check_of = service.get("healthcheck", {"test": ["CMD", ""], "timeout": "1s"})
+        yield from server_flags.check_health(root, where, check_of["test"][1:], server_flags.seconds(check_of["timeout"]))
+        if not any(entry.split(":")[0] == "/tmp" for entry in service.get("tmpfs", [])):
+            yield f"{where}: has no /tmp to write to, for the socket of its health check"
+        if "/dev/kfd" in service.get("devices", []) and service.get("ulimits", {}).get("memlock") != -1:
+            yield f"{where}: has a card, and may not lock memory (ulimits: memlock)"
 
 
 def check_fleet(root, file):
@@ -162,6 +169,12 @@ PLANTED = [
     (FLEET, "  sentinel-3: {}\n", "", "volumes has no sentinel-3"),
     (FLEET, "stop_grace_period: 75s", "stop_grace_period: 60s", "not above hard-stop-after"),
     (CARDS, "renderD130", "renderD129", "not every server has a card of its own"),
+    (SINGLE, "    ulimits: {memlock: -1}", "    ulimits: {memlock: 65536}", "may not lock memory"),
+    (CARDS, "  ulimits: {memlock: -1}", "  ulimits: {nofile: 65536}", "may not lock memory"),
+    (FLEET, '"--target=unix:/tmp/gdn-health.sock", ', "", "the health check is"),
+    (SINGLE, "--timeout=4s]", "--timeout=5s]", "not below its limit of 5 s"),
+    ("deploy/entrypoint.sh", "GDN_HEALTH_SOCKET-/tmp/gdn-health.sock", "GDN_HEALTH_SOCKET-/tmp/health.sock", "the health check is"),
+    (SINGLE, 'tmpfs: ["/tmp:', 'tmpfs: ["/var/tmp:', "has no /tmp to write to"),
     ("deploy/prometheus/prometheus.yml", '"gdn-3:9464"', '"gdn-3:9465"', "Prometheus asks"),
 ]
 

@@ -32,7 +32,7 @@ flags=
 for folder in "$models"/qwen3_*; do flags="$flags --model=${folder##*/}=$folder"; done
 for host in $hosts; do
   # shellcheck disable=SC2086  # several flags in each
-  GDN_BACKEND=cpu gdn-entrypoint $flags $share --node-name="node-$host" --redis-password-file="$fleet/password" --checkpoint-every-tokens=16 --threads=1 \\
+  GDN_BACKEND=cpu GDN_HEALTH_SOCKET= gdn-entrypoint $flags $share --node-name="node-$host" --redis-password-file="$fleet/password" --checkpoint-every-tokens=16 --threads=1 \\
     --shared-memory-dir= --listen="$host:$GDN_PORT" --http-listen="$host:$GDN_HTTP_PORT" --drain-checkpoint-timeout=60s \\
     >"/tmp/$host.log" 2>&1 &
   servers="$servers $!"

@@ -58,7 +58,7 @@ def probes_of(container):
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
         probe = container.get(name)
         if probe:
-            yield name, probe.get("grpc", probe.get("httpGet", {})).get("port")
+            yield name, probe.get("httpGet", {}).get("port")
 
 
 def check_pod(overlay, workload):
@@ -76,7 +76,7 @@ def check_pod(overlay, workload):
     if ":" not in container["image"].rsplit("/", 1)[-1] or container["image"].endswith(":latest"):
         yield f"{where}: the image {container['image']} has no tag of its own"
     for name, port in probes_of(container):
-        if port not in ports and port not in ports.values():
+        if port and port not in ports and port not in ports.values():
             yield f"{where}: {name} asks port {port}, which the container has not"
     if {"readinessProbe", "livenessProbe"} - {name for name, _ in probes_of(container)}:
         yield f"{where}: has no probes"
@@ -89,6 +89,20 @@ def check_pod(overlay, workload):
     for volume in volumes.values():
         if "configMap" in volume and volume["configMap"]["name"] not in maps:
             yield f"{where}: there is no config map {volume['configMap']['name']}"
+
+
+def check_probes(root, overlay):
+    """A server's own commands ask the socket of its entrypoint; Kubernetes' gRPC probes fail if a flag turns on TLS."""
+    for workload in overlay.of("StatefulSet"):
+        where, container = f"{overlay.name}: {workload['metadata']['name']}", container_of(workload)
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+            probe = container.get(name, {})
+            if "exec" in probe:
+                yield from server_flags.check_health(root, f"{where}: {name}", probe["exec"]["command"], probe.get("timeoutSeconds", 1))
+            elif "httpGet" not in probe:
+                yield f"{where}: {name} asks neither by a command nor by HTTP"
+        if not any(mount["mountPath"] == "/tmp" for mount in container["volumeMounts"]):
+            yield f"{where}: has no /tmp to write to, for the socket of its probes"
 
 
 def pre_stop(container):
@@ -212,6 +226,7 @@ def check(root, with_kubectl=True):
         for workload in overlay.workloads:
             errors += check_pod(overlay, workload)
         errors += check_ends(root, overlay)
+        errors += check_probes(root, overlay)
         errors += check_services(overlay)
         errors += check_policies(overlay)
         if name.startswith("fleet"):
@@ -229,6 +244,10 @@ PLANTED = [
     (SET, "terminationGracePeriodSeconds: 120", "terminationGracePeriodSeconds: 105", "is given 105 s"),
     (SET, "--checkpoint-every-tokens", "--checkpoint-each-tokens", "no flag --checkpoint-each-tokens"),
     (SET, "path: /readyz, port: http", "path: /readyz, port: https", "readinessProbe asks port https"),
+    (SET, "            exec: {command: [gdnctl, health, \"--target=unix:/tmp/gdn-health.sock\", --timeout=4s]}\n            periodSeconds: 10",
+     "            grpc: {port: 50061}\n            periodSeconds: 10", "livenessProbe asks neither"),
+    (SET, "unix:/tmp/gdn-health.sock", "127.0.0.1:50061", "startupProbe: the health check is"),
+    (SET, "            timeoutSeconds: 5\n            failureThreshold: 240", "            failureThreshold: 240", "not below its limit of 1 s"),
     (SET, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "is not confined"),
     (SET, "- {name: tmp, mountPath: /tmp}", "- {name: temp, mountPath: /tmp}", "and its volumes are"),
     (f"{FOLDER}/base/services.yaml", "targetPort: http", "targetPort: grpc", "the service gdn-pods has port 9464"),

@@ -98,6 +98,22 @@ PLANTED = [
 ]
 
 
+def check_release(script, sbom, root):
+    """A release has its files, and depends on those of the named packages that are installed."""
+    out = root / "release.json"
+    command = [sys.executable, script, "--root", root, "--name", "gdn-service", "--version", "1.0", "--file", root / "prog"]
+    subprocess.run([*command, "--package", "alpha", "--package", "gone", "--out", out], check=True)
+    made = json.loads(out.read_text(encoding="utf-8"))
+    assert not list(sbom.check(made)), list(sbom.check(made))
+    assert [p["name"] for p in made["packages"]] == ["gdn-service", "gdn-service", "alpha"], made["packages"]
+    assert made["packages"][0]["primaryPackagePurpose"] == "INSTALL"
+    assert [f["fileName"] for f in made["files"]] == ["./prog"], made["files"]
+    verbs = [r["relationshipType"] for r in made["relationships"] if r["relatedSpdxElement"] == "SPDXRef-alpha-amd64"]
+    assert verbs == ["DEPENDS_ON"], verbs
+    refused = subprocess.run([*command, "--program", root / "prog", "--out", out], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "--program is of an image" in refused.stderr, refused.stderr
+
+
 def main(arguments):
     if len(arguments) != 1:
         print(__doc__.strip())
@@ -134,6 +150,7 @@ def main(arguments):
                 print(f"not reported: {report}: {errors}")
                 missed += 1
         print(f"{len(PLANTED) - missed} of {len(PLANTED)} planted mistakes reported")
+        check_release(script, sbom, root)
         subprocess.run([sys.executable, script, "--root", "/", "--name", "here", "--version", "1", "--out", root / "here.json"], check=True)
         subprocess.run([sys.executable, script, "--check", root / "here.json", "--root", "/"], check=True)
     return 1 if missed else 0

@@ -1,8 +1,7 @@
-"""What check_compose.py and check_kubernetes.py share: the flags of gdn_server that a command line may have."""
+"""What the checks of deploy/ share: the flags of gdn_server that a command line may have, and the command of a health check."""
 
 import re
 
-# Flags of servers that share sessions, which gdn_server has not got yet. To be deleted when it has.
 
 def known(root):
     text = (root / "server/flags.cc").read_text(encoding="utf-8")
@@ -18,6 +17,22 @@ def check(root, where, arguments):
         name = argument.removeprefix("--").partition("=")[0]
         if not argument.startswith("--") or name not in flags:
             yield f"{where}: gdn_server has no flag {argument}"
+
+
+def health_command(root):
+    """The command that asks the socket which the images' entrypoint adds, up to its --timeout."""
+    text = (root / "deploy/entrypoint.sh").read_text(encoding="utf-8")
+    (socket,) = re.findall(r"\$\{GDN_HEALTH_SOCKET-([^}]+)\}", text)
+    return ["gdnctl", "health", f"--target=unix:{socket}"]
+
+
+def check_health(root, where, command, timeout):
+    """The command of a health check, which may take `timeout` seconds."""
+    expected = health_command(root)
+    if command[:-1] != expected or not command[-1].startswith("--timeout="):
+        yield f"{where}: the health check is {command}, expected {expected} and a --timeout"
+    elif seconds(command[-1].partition("=")[2]) >= timeout:
+        yield f"{where}: the health check's {command[-1]} is not below its limit of {timeout} s"
 
 
 def seconds(text):

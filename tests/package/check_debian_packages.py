@@ -18,9 +18,15 @@ RUNTIME = "libgdn-client0.1"
 MODES = {  # package: path: mode; {} is a file whose version is part of its name
     "gdn-server": {"/usr/bin/gdn_server": "-rwxr-xr-x", "/usr/lib/systemd/system/gdn-server.service": "-rw-r--r--",
                    "/usr/lib/sysusers.d/gdn-server.conf": "-rw-r--r--", "/etc/gdn/server.yaml": "-rw-r--r--",
-                   "/usr/share/gdn-server/gpu.conf": "-rw-r--r--", "/etc/gdn/": "drwxr-xr-x"},
+                   "/usr/share/gdn-server/gpu.conf": "-rw-r--r--", "/etc/gdn/": "drwxr-xr-x",
+                   "/usr/share/man/man8/gdn_server.8": "-rw-r--r--",
+                   **{f"/usr/share/doc/gdn-server/{page}.md": "-rw-r--r--" for page in ("install", "deploy", "configure", "troubleshoot")}},
     "gdn-tools": {"/usr/bin/gdnctl": "-rwxr-xr-x", "/usr/bin/gdn_bench": "-rwxr-xr-x", "/usr/bin/gdn_parity": "-rwxr-xr-x",
-                  "/usr/share/bash-completion/completions/gdnctl": "-rw-r--r--"},
+                  "/usr/share/bash-completion/completions/gdnctl": "-rw-r--r--", "/usr/share/zsh/vendor-completions/_gdnctl": "-rw-r--r--",
+                  "/usr/share/fish/vendor_completions.d/gdnctl.fish": "-rw-r--r--",
+                  **{f"/usr/share/man/man1/{name}.1": "-rw-r--r--" for name in ("gdnctl", "gdn_bench", "gdn_parity")},
+                  **{f"/usr/share/gdn-service/try-model/{name}": "-rw-r--r--"
+                     for name in ("config.json", "model.safetensors", "io.safetensors")}},
     RUNTIME: {"/usr/lib/libgdn_client.so.0.1": "lrwxrwxrwx"},
     "libgdn-client-dev": {"/usr/lib/libgdn_client.so": "lrwxrwxrwx", "/usr/include/gdn-client/gdn/client.h": "-rw-r--r--",
                           "/usr/lib/cmake/gdn/gdnConfig.cmake": "-rw-r--r--", "/usr/lib/pkgconfig/gdn-client.pc": "-rw-r--r--"},
@@ -109,6 +115,28 @@ def unit_faults(unit, program):
         yield "TimeoutStopSec is shorter than a drain may take"
 
 
+def reader_faults(tools, pages):
+    """What shells say of the completions, and man of its pages; programs that are not installed are not asked."""
+    share = os.path.join(tools, "usr/share")
+    for shell, path in (("bash", "bash-completion/completions/gdnctl"), ("zsh", "zsh/vendor-completions/_gdnctl"),
+                        ("fish", "fish/vendor_completions.d/gdnctl.fish")):
+        if shutil.which(shell) and os.path.exists(os.path.join(share, path)):
+            read = run(shell, "-n", os.path.join(share, path), check=False)
+            if read.returncode != 0 or read.stderr:
+                yield f"{shell} -n {path}: {read.stderr.strip() or read.returncode}"
+    for page in pages if shutil.which("man") else ():
+        read = run("man", "--warnings", "-E", "UTF-8", "-l", page, check=False)
+        if read.returncode != 0 or read.stderr or "NAME" not in read.stdout:
+            yield f"man {os.path.basename(page)}: {read.stderr.strip() or 'shows no NAME'}"
+
+
+def try_faults(tools, program):
+    """Whether `gdnctl try` finds its model as installed, and passes."""
+    tried = run(os.path.join(tools, "usr/bin/gdnctl"), "try", f"--server={program}", check=False)
+    if tried.returncode != 0:
+        yield f"gdnctl try: {(tried.stdout + tried.stderr).strip()}"
+
+
 def check(paths):
     with tempfile.TemporaryDirectory() as work:
         packages = {}
@@ -123,6 +151,10 @@ def check(paths):
             settings = run(program, "--config", os.path.join(server, "etc/gdn/server.yaml"), "--check-config", check=False)
             if settings.returncode != 0:
                 found.append(f"the server refuses server.yaml: {settings.stderr.strip()}")
+            tools = os.path.join(work, "gdn-tools")
+            found += reader_faults(tools, sorted(glob.glob(os.path.join(work, "*/usr/share/man/man?/*"))))
+            if os.path.isdir(tools):
+                found += try_faults(tools, program)
     for fault in found:
         print(f"FAULT {fault}")
     print(f"{len(packages)} packages, {len(found)} faults")

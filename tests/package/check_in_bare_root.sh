@@ -46,7 +46,11 @@ for path in /run/gdn /etc/systemd/system/multi-user.target.wants/gdn-server.serv
   [ ! -e "${path}" ] || fail "the service was started or enabled: ${path}"
 done
 bash -n /usr/share/bash-completion/completions/gdnctl
+for path in zsh/vendor-completions/_gdnctl fish/vendor_completions.d/gdnctl.fish; do
+  [ -s "/usr/share/${path}" ] || fail "there is no completion ${path}"
+done
 ldconfig -p | grep -q libgdn_client || fail "ldconfig does not know libgdn_client"
+gdnctl try >/tmp/try.log 2>&1 || { cat /tmp/try.log; fail "gdnctl try"; }
 /usr/bin/gdn_parity --backend=cpu --suite=layer_ops --test=projection_row_stable_F32 >/dev/null || fail "gdn_parity"
 
 if command -v systemd-analyze >/dev/null; then

@@ -140,7 +140,7 @@ def table(rows, compiler):
         "# Resources of the kernels on gfx906",
         "",
         "This page lists the registers, LDS, scratch and spills of every GPU kernel, as the compiler reports them for gfx906. It shows",
-        "that no kernel spills, and how many waves of it fit a SIMD.",
+        "that no kernel spills, and how many waves of each kernel fit a SIMD.",
         "",
         "`scripts/gfx906_resources.py build/hip-gfx906 --write` generates it from the metadata in the compiled objects. The test",
         "`gfx906_resources` fails on any spill, any scratch, more than 64 KB of LDS, or a difference from this table under the same",

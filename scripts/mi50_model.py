@@ -140,8 +140,9 @@ A kernel takes the longest of five bounds:
 | latency | a wave alone: each instruction in order, each `s_waitcnt` until its values are there | LDS 100, memory 500 cycles | 33, 650 |
 
 All bounds but memory are added up over rounds of blocks. In a full round, the 60 CUs hold as many blocks as registers and LDS
-allow. The remaining blocks are a last round. If the sides of an `if` differ, every wave takes the heavier one. A launch adds
-5 to 8 us; a recorded graph may hide some of that.
+allow (the *places*). The remaining blocks are a last round. If the sides of an `if` differ, every wave takes the heavier one. A
+launch adds 5 to 8 us; a recorded graph may hide some of that. The H200's 4,440 GB/s come from earlier
+measurements. The run in [performance.md](performance.md#nvidia-h200) has 4,301.
 
 `scripts/gfx906_isa.py` finds basic blocks and loops in the disassembly. `scripts/mi50_launches.py` declares trip counts, blocks
 and bytes, in one line for each kernel.
@@ -174,7 +175,8 @@ def layer_times(model, b, t):
 
 def kernel_table(model):
     out = ["## Kernels", "",
-           "The table has the kernels that gfx906 runs.", "",
+           "The table has the kernels that gfx906 runs. A prefill runs `chunk prepare` and `chunk walk`, or `scan` if it is short or beta may",
+           "be above 1. `mixer_input` is everything between the in-projections and the delta rule. `materialize` folds the log into a state.", "",
            "- `VALU a wave` counts vector instructions. `LDS B` and `asked B` are bytes a lane of LDS and of loads and stores.",
            "- `waves` are the waves resident on a SIMD. `blocks` are the blocks of the launch, and how many the card holds at a time.",
            "- `at best` is the time for memory and multiply-adds alone; `us` is the model's time.",
@@ -192,7 +194,7 @@ def kernel_table(model):
 def layer_section(model, factors, middle):
     out = ["## A layer", "", "![Modelled time of a layer on an MI50, by kernel](../images/mi50-model-layer.svg)", "",
            f"A prefill runs in pieces of {PIECE:,} tokens. `likely` multiplies each kernel's time by its measured / model factor on the H200",
-           f"(see below; at least 1) and adds the launches. Kernels that were not timed there get {middle:.2f}.", "",
+           f"(see below; at least 1) and adds the launches. Kernels that were not timed there get the median factor, {middle:.2f}.", "",
            "| layer | at best, us | kernels, us | launches | with launches, us | likely, us |", "|---|--:|--:|--:|--:|--:|"]
     for name, b, t in LAYERS:
         estimates, pieces = layer_times(model, b, t)
@@ -203,7 +205,7 @@ def layer_section(model, factors, middle):
         out.append(f"| {name} | {best:,.0f} | {total:,.0f} | {count} | {total + least:,.0f} .. {total + most:,.0f} | "
                    f"{likely + least:,.0f} .. {likely + most:,.0f} |")
     few = [(rows, model.estimate(mi50_launches.projection(rows, (2048,), 4096, ""))) for rows in (32, 128)]
-    out += ["", "The next table shows the possible gain in us: a kernel's time above its time for memory and multiply-adds alone.",
+    out += ["", "The next table shows how much each kernel could gain, in us: its time less its time for memory and multiply-adds alone.",
             " ".join(f"An out-projection of {rows} rows has {e.blocks} blocks for {e.places} places." for rows, e in few), "",
             "| layer | " + " | ".join(n for n in COLOURS if n not in ("launches", "decode", "chunk prepare", "chunk walk")) +
             " | decode, or prepare + walk | launches |", "|---|" + "--:|" * 6]
@@ -229,7 +231,7 @@ def h200_section(rows):
     for kernel, case, modelled, bound, us, ratio, source, remark in rows:
         out.append(f"| {kernel} | {case} | {modelled:,.1f} | {bound} | {us:,.1f} | {ratio:.2f} | {source} | {remark} |")
     out += ["", f"Since commit {SPLIT_COMMIT}, devices with waves of 32 lanes run two kernels instead of the walk. gfx906 does not run them.",
-            "The table has their times by formula for T = 4,096. Prepare, states and outputs together were measured at 735 us.", "",
+            "The table has their computed times for T = 4,096. Prepare, states and outputs together were measured at 735 us.", "",
             "| kernel | multiply-adds | at 57.8 TFLOP/s, us | LDS at 1.5 B each, us | states through memory, us |", "|---|--:|--:|--:|--:|"]
     out += [f"| {name} | {fma / 1e9:.2f} G | {fma_us:,.0f} | {lds_us:,.0f} | {memory_us:,.0f} |"
             for name, fma, fma_us, lds_us, memory_us in mi50_launches.split_rows()]
@@ -253,10 +255,10 @@ def others_section(model):
 
 TAIL = """## Limits of the model
 
-- **LDS bank conflicts** are not counted: every LDS access runs at the full rate. On the H200, counters had the walk's LDS pipe
-  busy for 1.8 times the bytes over the rate. The same on an MI50 would make the walk LDS-bound.
-- **Caches** are not modelled. Bytes count once, even if they are read again: weights that several row tiles read, or the
-  chunk's T and P for each block of columns. An MI50's L2 has 4 MB.
+- **LDS bank conflicts** are not counted: every LDS access runs at the full rate. On the H200, hardware counters showed
+  the walk's LDS pipe busy for 1.8 times as long as its bytes take at that rate. On an MI50, LDS would then bound the walk.
+- **Caches** are not modelled. Bytes count once, even if they are read again. Examples are weights that several row tiles
+  read, and a chunk's prepared matrices, which each block of columns reads. An MI50's L2 has 4 MB.
 - **Waves that share a SIMD** are assumed to overlap perfectly. With two waves a SIMD they do not quite.
 - **Branches** cost the heavier side in all waves. In `prepare` one wave of four inverts the diagonal blocks, and the model
   charges all four for it.

@@ -65,8 +65,8 @@ PEERS = {
     "ggml": ("llama.cpp", "the operator GATED_DELTA_NET of llama.cpp's test-backend-ops. It repeats one step, so its state is in a cache, as in "
              "our `decode_hot`. It has a key head for each value head, and normalises q and k."),
     "fla": ("FLA, float32", "{}. Inputs are float32. It runs as a CUDA graph and repeats one step, so small states are in a cache."),
-    "fla-bf16": ("FLA, bfloat16", "{}, likewise, with bfloat16 inputs. Our inputs and products are float32."),
-    "transformers": ("transformers, bfloat16", "{}: its `Qwen3NextGatedDeltaNet`, a whole layer in bfloat16, as a CUDA graph."),
+    "fla-bf16": ("FLA, bfloat16", "{}. It runs in the same way with bfloat16 inputs. Our inputs and products are float32."),
+    "transformers": ("transformers, bfloat16", "{}. Its `Qwen3NextGatedDeltaNet`, a whole layer in bfloat16, runs as a CUDA graph."),
 }
 OURS, LIMIT = "gdn-service", "limit, float32 states"
 
@@ -187,21 +187,21 @@ def plots_of(name, run):
 
 HEAD = """# Performance of the kernels
 
-This page has the times of the kernels on each machine that was measured, beside the machine's own limits and beside other
-projects. `scripts/bench.sh` generates it from the runs in [performance/](performance); do not edit it by hand.
+This page has the times of the kernels on each machine that was measured. It compares them with the machine's own limits and with
+other projects. `scripts/bench.sh` generates the page from the runs in [performance/](performance); do not edit it by hand.
 
-**No figure here is of a gfx906.** The product's target is AMD gfx906 (MI50, MI60, Radeon VII), and no kernel has run on such a
-card yet: [mi50-model.md](mi50-model.md) has computed times. NVIDIA is a second target. It runs some kernels that gfx906 does
-not; the tables name them.
+**No figure here is of a gfx906.** The product's target is AMD gfx906 (MI50, MI60, Radeon VII), but no kernel has run on such a
+card yet. [mi50-model.md](mi50-model.md) has computed times. NVIDIA is a second target. It runs some kernels that gfx906 does not
+run. The tables name them.
 
 How to read the tables:
 
 - [benchmarks.md](benchmarks.md#the-timed-cases) says what each case times, and how its limit is measured.
-- `of the limit` compares with the work that any implementation must do, at the machine's measured memory bandwidth or float32
-  multiply-add rate. 1.00 is the limit.
-- `bound` says which of the two sets the limit.
+- The limit is the shortest time in which the machine can do the case's work. Its measured memory bandwidth or its float32
+  multiply-add rate sets the limit; `bound` says which. `of the limit` is the limit divided by the time, so 1.00 is best.
 - Times are medians over the rounds, and p10 and p90 are percentiles over the rounds.
 - `\\*`: part of the data may have come from a cache, so the fraction can exceed 1.
+- A comparison with another project is a run of its own, so its times differ a little from those under "All cases".
 """
 
 ON_GFX906 = """The column `not on gfx906` names the kernels of a case that gfx906 does not run:
@@ -286,8 +286,8 @@ def section(name, run):
         out += [f"![{what}](../images/{plot})", ""]
     if run.get("beside"):
         out += ["### Other projects" + (f" on {run['gpu']['name']}" if run["gpu"] else " on the CPU"), "",
-                f"Each peer was timed in turns with gdn-service in one run. The ratio is the median of {run['peer_rounds']} rounds; below 1 "
-                "gdn-service is faster.", ""]
+                f"Each peer and gdn-service were timed alternately in one run. The ratio is our time divided by the peer's, as the median of",
+                f"{run['peer_rounds']} rounds. Below 1, gdn-service is faster.", ""]
         for peer, version in run["peers"].items():
             out += textwrap.wrap(f"- `{peer}`: {PEERS[peer][1].format(version)}", width=125, subsequent_indent="  ", break_on_hyphens=False)
         out.append("")

@@ -235,15 +235,16 @@ def session_section():
         sys.exit(f"sizing: gdn_bench state reported {bench} MB, and the formula gives {computed}")
     rows = [(m.name, *(f"{sum(sections(m, e)):,}" for e in (4, 2)), *(mb(session_bytes(m, e)) for e in (4, 2))) for m in MODELS]
     return ["## Memory of a session", "",
-            "A session has one slot for each GDN layer. Its size does not grow with the text. A slot of Qwen3-Next has these bytes:", "",
+            "A session has one slot for each GDN layer. A slot does not grow with the text. A slot of Qwen3-Next has these bytes:", "",
             *table(("section", "float32", "`--state-dtype=bf16`", "contents"),
                    [(name, f"{a:,}", f"{b:,}", text) for name, a, b, text in
                     zip(("base", "log_k", "log_u", "log_g", "conv"), parts, sections(example, 2), meaning)] +
                    [("a slot", f"{sum(parts):,}", f"{sum(sections(example, 2)):,}", "")], texts=2),
-            f"The {DRAFT} is `--max-draft`; a smaller value makes slots smaller. All GDN layers together:", "",
+            f"The {LOG} is the length of the log. The {DRAFT} is `--max-draft`; a smaller value makes slots smaller. The next table has the slot of",
+            "one layer, and a session with all GDN layers:", "",
             *table(("model", "a layer, float32, B", "bf16, B", "a session, float32, MB", "bf16, MB"), rows),
-            "A running server reports the same number: `gdnctl models` (`state_bytes_per_session`). Two checks hold the formula: a test",
-            f"compares each row with libgdn, and `gdn_bench state` reported {bench} MB for 36 operator layers, which is {computed} MB here.", ""]
+            "A running server reports the same number: `gdnctl models` (`state_bytes_per_session`). Two checks confirm the formula. A test",
+            f"compares each row with libgdn. For 36 operator layers, `gdn_bench state` reported {bench} MB, and the formula gives {computed} MB.", ""]
 
 
 def cards_section():
@@ -288,11 +289,11 @@ def speed_section():
              *(f"{tokens_a_second(m, b):,.0f}" for b in (1, 32, 128)), f"{prefill_tokens_a_second(m):,.0f}") for m in MODELS]
     same = " and ".join(m.name for m in MODELS if m.dims == mi50_launches.QWEN3_NEXT)
     return ["## Predicted speed of an MI50", "",
-            "**These times are computed, not measured:** no kernel has run on an MI50 yet. They are the longer end of `likely` in",
-            f"[the MI50 model](../evidence/mi50-model.md), which describes the layer of {same}. Times of other layers are scaled",
+            "**These times are computed, not measured:** no kernel has run on an MI50 yet. They are the upper values of the column",
+            f"`likely` in [the MI50 model](../evidence/mi50-model.md), which describes the layer of {same}. Times of other layers are scaled",
             "by their memory traffic and multiply-adds. States are float32 and on the card, weights are BF16. The service, the network and",
             "the engine add to the times ([engine.md](engine.md), [benchmarks.md](../evidence/benchmarks.md)). A step is one call of one layer",
-            "for B sessions. A token is one step in each GDN layer.", "",
+            "for B sessions. A token is one step in each GDN layer. Tokens/s count the tokens of all B sessions together.", "",
             *table(("model", "us per step, B = 1", "32", "128", "steps/s, B = 1", "32", "128", "tokens/s, B = 1", "32", "128",
                     "prompt tokens/s, T = 4,096"), rows)]
 
@@ -327,9 +328,11 @@ def fleet_section():
             "N = 32,768", "GB in Redis", "Redis shards, N = 4,096", "N = 32,768", "calls/s at HAProxy", "GB/s each way there")
     return ["## From 1 to 1,000 nodes", "",
             f"The table is for servers that share sessions ([fleet.md](fleet.md)), and is computed. It assumes {model.name} with a 32 GB card",
-            f"and {node} sessions per node, {rate} tokens/s per session, float32 states, BF16 on the wire, and calls of {batch} sessions.",
+            f"per node, {rate} tokens/s per session, float32 states, BF16 on the wire, and calls of {batch} sessions. Speed limits a node to {node}",
+            "sessions, fewer than fit its memory.",
             f"`--node-lease={lease_s}s` is renewed five times per lease. A shard is one Redis with its replicas, under a prefix of its own.",
-            "Each shard receives half of 10 Gbit/s, because each replica takes the same again, and has 128 GB of memory.", "",
+            "A shard can receive half of 10 Gbit/s, because each replica takes the same again, and has 128 GB of memory. Memory alone needs this",
+            "number of shards, so a larger N saves none.", "",
             *table(head, rows)]
 
 
@@ -355,10 +358,10 @@ def examples_section():
             "together.",
             f"- Redis, with `--checkpoint-every-tokens={every}`: {sessions} x {mb(file)} MB = {sessions * file / 1e9:.1f} GB of memory. It "
             f"receives {tokens:,} x {mb(file)} MB / {every // 2:,} = {tokens * file / every * 2 / 1e6:,.0f} MB/s. With 256 tokens it would "
-            f"receive {tokens * file / 128 / 1e6:,.0f} MB/s, so choose the value by what Redis and the network carry.",
-            f"- A node fails: {lost} of the {sessions} sessions continue on the other {need} nodes from their last checkpoints, mostly at most "
-            f"{every // 2:,} tokens back. Their clients replay these tokens. Replayed as decodes in batches, on nodes that do nothing else, "
-            f"this takes {lost} x {every // 2:,} / {need} / {tokens_a_second(next_, 128):,.0f} = {replay:,.0f} s.", "",
+            f"receive {tokens * file / 128 / 1e6:,.0f} MB/s, so choose a value that Redis and the network can carry.",
+            f"- A node fails: {lost} of the {sessions} sessions continue on the other {need} nodes from their last checkpoints. Most "
+            f"of these are at most {every // 2:,} tokens back. The clients replay these tokens. If the nodes do nothing else and decode "
+            f"them in batches, this takes {lost} x {every // 2:,} tokens / ({need} x {tokens_a_second(next_, 128):,.0f} tokens/s) = {replay:,.0f} s.", "",
             f"**One 16 GB card for {dense.name}**", "",
             f"- {dense.weight_bytes / 1e9:.1f} GB of weights leave space for {rooms[0]} sessions, or {rooms[1]} with "
             "[`--state-dtype=bf16`](memory.md#the-dtype-of-states).",

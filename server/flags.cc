@@ -30,12 +30,12 @@ ABSL_FLAG(
     "folder or a GGUF file. Repeat the flag for more models. Without models the server offers operator sessions only.");
 ABSL_FLAG(gdn::HeadSlice, heads, {},
           "HEADS: load and serve only these value heads of every layer, with the key heads that they read. The form is "
-          "FIRST-LAST/TOTAL, both included, such as 0-15/32. TOTAL is the number of value heads of each model. Outputs "
-          "are then partial sums in float32; clients add them up over the servers of all heads "
+          "FIRST-LAST/TOTAL: 0-15/32 means the heads 0 to 15 of 32. TOTAL is the number of value heads of each model. "
+          "Outputs are then partial sums in float32. Clients add up the outputs of all servers "
           "(docs/how-to/head-slices.md). Empty: all heads.");
 ABSL_FLAG(bool, allow_unverified_family, false,
-          "Serves models of families whose layers have not been compared with a reference implementation. The only one "
-          "is gigachat3_5.");
+          "Serves models of families whose layers have not been compared with a reference implementation: gigachat3_5, "
+          "kimi_k3, and the GGUF architectures that docs/reference/models.md lists as unverified.");
 ABSL_FLAG(std::string, quantize, "",
           "q8_0: store the large projections of F32, F16 and BF16 checkpoints as Q8_0 in memory, in a little more than "
           "one byte a weight. Weights that the checkpoint has quantised stay as they are. The flag changes a model's "
@@ -58,8 +58,8 @@ ABSL_FLAG(std::string, backend, "auto",
           "and why. `null` computes nothing and serves to measure the service itself.");
 ABSL_FLAG(int32_t, gpu_device, 0, "N: number of the GPU, counted among those that HIP_VISIBLE_DEVICES leaves.");
 ABSL_FLAG(std::vector<std::string>, gpu_devices, {},
-          "N,N,..: numbers of several GPUs, instead of --gpu-device. Each GPU has an engine and all models. A session "
-          "is placed on a GPU with room. If a GPU fails, its sessions fail with it, and the other GPUs go on.");
+          "N,N,..: numbers of several GPUs, instead of --gpu-device. Each GPU loads all models. A session is placed on "
+          "a GPU with free space. If a GPU fails, its sessions fail with it, and the other GPUs continue.");
 ABSL_FLAG(std::string, gpu_graphs, "auto",
           "on, off or auto: record decode steps that repeat, and replay each with one call to the GPU's runtime. "
           "`auto` measures at startup whether replay is faster; the log tells the result.");
@@ -72,19 +72,20 @@ ABSL_FLAG(std::string, state_dtype, "float32",
           "at each write. Sums, logs and convolution columns stay float32. The dtype is part of numerics_id. States "
           "from a server with the other dtype are refused, unless ImportState asks to convert them.");
 ABSL_FLAG(gdn::ByteCount, device_state_bytes, gdn::ByteCount{},
-          "BYTES: device memory for session states, for example 8GiB. 0 on a CPU: half of the memory, committed when "
-          "it is used. 0 on a GPU: three quarters of the memory that is free once the models are loaded.");
+          "BYTES: device memory for session states, for example 8GiB. 0 on a CPU: half of the machine's memory, "
+          "committed when it is used. 0 on a GPU: three quarters of the memory that is free once the models are "
+          "loaded.");
 ABSL_FLAG(int32_t, state_slots, 0,
-          "N: number of layer states of the largest --model to make room for, instead of --device-state-bytes. A "
-          "session needs one for each Gated DeltaNet layer.");
+          "N: number of layer states that fit into device memory, instead of --device-state-bytes. A session has one "
+          "for each Gated DeltaNet layer. The size of a layer state is that of the largest --model.");
 ABSL_FLAG(gdn::OptionalByteCount, host_state_bytes, gdn::OptionalByteCount{},
           "BYTES: host memory for the states of idle sessions; page-locked if there is a GPU. 0: none. `auto`: a "
           "quarter of the host's memory with a GPU, none on a CPU.");
-ABSL_FLAG(
-    gdn::OptionalByteCount, prefix_cache_bytes, gdn::OptionalByteCount{},
-    "BYTES: host memory for states of prompt prefixes (KeepPrefix). 0: no prefixes are stored. With "
-    "--host-state-bytes, it is a part of that memory, and sessions come first. `auto`: half of --host-state-bytes, or "
-    "a sixteenth of the host's memory if that is 0. Memory is used only if clients store prefixes.");
+ABSL_FLAG(gdn::OptionalByteCount, prefix_cache_bytes, gdn::OptionalByteCount{},
+          "BYTES: host memory for states of prompt prefixes (KeepPrefix). 0: no prefixes are stored. With "
+          "--host-state-bytes, it is a part of that memory, and sessions may evict prefixes. `auto`: half of "
+          "--host-state-bytes. If that is 0, a sixteenth of the host's memory. Memory is used only if clients store "
+          "prefixes.");
 ABSL_FLAG(
     absl::Duration, prefix_ttl, absl::ZeroDuration(),
     "TIME: delete prefixes that no session has started from for this long. 0: they stay until their memory is needed.");
@@ -100,32 +101,33 @@ ABSL_FLAG(int32_t, disk_high_watermark, 95,
 ABSL_FLAG(int32_t, disk_low_watermark, 90,
           "PERCENT: write new states again once use has fallen to this value, which is below --disk-high-watermark.");
 ABSL_FLAG(gdn::ByteCount, scrub_bytes_per_second, gdn::ByteCount{int64_t{8} << 20},
-          "BYTES: bytes of --disk-dir to read each second, to verify the checksums of stored states. It happens only "
-          "while no call or step is running. 0: checksums are verified only when a state is loaded.");
+          "BYTES: bytes of --disk-dir to read each second, to verify the checksums of stored states. The server reads "
+          "only while no call or step is running. 0: checksums are verified only when a state is loaded.");
 ABSL_FLAG(
     gdn::OptionalByteCount, session_bytes, gdn::OptionalByteCount{},
     "BYTES: most bytes of all sessions' states, in whichever tier, and of named checkpoints. Callers share them as "
-    "they share --call-bytes. Above the limit, sessions are refused with BYTES_EXHAUSTED. `auto`: the larger of the "
-    "device and host memory for states, and --disk-state-bytes. `auto` sets no limit with --redis, or with --disk-dir "
-    "without --disk-state-bytes. It also sets none if the device is the only tier and --principals lists nobody.");
+    "they share --call-bytes. Above the limit, sessions are refused with BYTES_EXHAUSTED. `auto`: the device and host "
+    "memory for states together, or --disk-state-bytes if that is more. `auto` sets no limit with --redis, or with "
+    "--disk-dir without --disk-state-bytes. It also sets none if the device is the only tier and --principals lists "
+    "nobody.");
 ABSL_FLAG(std::string, redis, "",
-          "ADDRESS: Redis server for states that find no room on the disk, or instead of a disk. Forms: HOST:PORT, "
-          "unix:/PATH, redis://[USER@]HOST:PORT/DB, or `sentinel://[USER@]HOST:PORT,HOST:PORT,../NAME/DB` for the "
-          "master that Sentinels name. If states must survive a crash of Redis, run Redis with `appendonly yes` and "
-          "`appendfsync always`.");
+          "ADDRESS: Redis server for states that find no space on the disk, or for all states without a disk. Forms: "
+          "HOST:PORT, unix:/PATH, redis://[USER@]HOST:PORT/DB, or `sentinel://[USER@]HOST:PORT,HOST:PORT,../NAME/DB` "
+          "for the master that Sentinels name. If states must survive a crash of Redis, run Redis with `appendonly "
+          "yes` and `appendfsync always`.");
 ABSL_FLAG(std::string, redis_password_file, "",
           "FILE: file with the password of --redis. It is read again for each connection, so you can change it while "
           "the server runs.");
 ABSL_FLAG(std::string, redis_prefix, "gdn:",
-          "TEXT: prefix of all keys in --redis. Each server needs a prefix of its own: a server that starts with the "
-          "prefix of another takes over its sessions.");
+          "TEXT: prefix of all keys in --redis. Without --share-sessions, each server needs its own prefix, because a "
+          "server that starts with the prefix of another takes over its sessions.");
 
 ABSL_FLAG(int32_t, redis_wait_replicas, 0,
           "N: number of replicas of --redis that must have a checkpoint before it counts as made (WAIT). A failover to "
           "one of them then loses nothing. 0: none.");
 ABSL_FLAG(absl::Duration, redis_wait_timeout, absl::Seconds(1),
-          "TIME: time for the replicas of --redis-wait-replicas to get a checkpoint, less than 5s. After it the "
-          "checkpoint is tried again.");
+          "TIME: time for the replicas of --redis-wait-replicas to get a checkpoint, less than 5s. If they take "
+          "longer, the checkpoint is tried again.");
 ABSL_FLAG(std::string, principals, "",
           "FILE: JSON list of callers with their own shares of memory and time, by weight: `{\"principals\": "
           "[{\"name\": NAME, \"sha256\": [HASH, ..], \"weight\": 1}]}`. HASH is the SHA-256 of the whole authorization "
@@ -133,8 +135,8 @@ ABSL_FLAG(std::string, principals, "",
           "they call from. Sessions belong to the name, so you can change tokens. List a principal before it has "
           "sessions: sessions that it created earlier belong to its token.");
 ABSL_FLAG(std::string, principal_key_file, "",
-          "FILE: secret of 16 bytes or more for HMAC-SHA-256. The server derives the names from it under which it "
-          "stores callers. Default: the server makes a secret. It stores the secret in --disk-dir (principal-key, "
+          "FILE: secret of 16 bytes or more. The server stores callers under names that it derives from the secret "
+          "(HMAC-SHA-256). Default: the server makes a secret. It stores the secret in --disk-dir (principal-key, "
           "readable by its owner only), else in --redis, else in memory only. Servers that take over each other's "
           "sessions need the same secret.");
 
@@ -145,20 +147,23 @@ ABSL_FLAG(bool, share_sessions, false,
           "and idle sessions are stored in Redis, without --disk-dir.");
 ABSL_FLAG(std::string, node_name, "",
           "NAME: the server's name in messages to other servers. Default: the machine's name and the process id.");
-ABSL_FLAG(absl::Duration, node_lease, absl::Seconds(15),
-          "TIME: length of the server's lease on its sessions, 2s .. 1h. Other servers wait this long before they take "
-          "over the sessions of a failed server. A server that cannot reach Redis serves its sessions this long.");
+ABSL_FLAG(
+    absl::Duration, node_lease, absl::Seconds(15),
+    "TIME: length of the server's lease on its sessions, 2s .. 1h. Other servers wait this long before they take "
+    "over the sessions of a failed server. A server that cannot reach Redis serves its sessions for four fifths of "
+    "this time.");
 ABSL_FLAG(absl::Duration, drain_notice, absl::Seconds(3),
-          "TIME: time that a draining server goes on to serve, while /readyz reports the drain and routers notice it. "
-          "Sessions move to servers that ask for them, then all that are left move. Only with --share-sessions.");
+          "TIME: time that a server continues to serve after SIGTERM, while /readyz answers 503 so that routers choose "
+          "other servers. Sessions move to servers that ask for them. After this time the server hands over all other "
+          "sessions. Only with --share-sessions.");
 
 // Group: Checkpoints and lifetimes
 ABSL_FLAG(int32_t, checkpoint_every_tokens, 0,
           "N: make a session durable at least every N tokens. A crash then loses at most N tokens, or one single "
           "larger call. 0: not by tokens. Needs --disk-dir or --redis.");
 ABSL_FLAG(absl::Duration, checkpoint_every, absl::ZeroDuration(),
-          "TIME: make sessions that have moved durable after this time, for example 30s. 0: not by time. Needs "
-          "--disk-dir or --redis.");
+          "TIME: make a session durable if it has taken steps and its last durable copy is this old, for example 30s. "
+          "0: not by time. Needs --disk-dir or --redis.");
 ABSL_FLAG(
     absl::Duration, session_idle_ttl, absl::ZeroDuration(),
     "TIME: delete sessions that no call has named for this long. A session's own idle_ttl overrides it. 0: never.");
@@ -210,12 +215,12 @@ ABSL_FLAG(absl::Duration, keepalive_timeout, absl::Seconds(20),
           "TIME: close a connection that does not answer a ping within this time. Its calls are cancelled.");
 ABSL_FLAG(absl::Duration, min_ping_interval, absl::Seconds(5),
           "TIME: shortest time between pings of a client. A client that pings sooner three times, with no reply in "
-          "between, is disconnected with ENHANCE_YOUR_CALM. 0: no limit.");
+          "between, gets GOAWAY with ENHANCE_YOUR_CALM (too_many_pings). 0: no limit.");
 ABSL_FLAG(absl::Duration, connection_idle, absl::Seconds(1800),
           "TIME: close a connection without calls after this time. The client's next call opens another. 0: never.");
 ABSL_FLAG(absl::Duration, connection_age, absl::ZeroDuration(),
-          "TIME: age from which a connection takes no new calls, give or take a tenth. Clients then reconnect and "
-          "spread over servers anew. 0: never.");
+          "TIME: age from which a connection takes no new calls, plus or minus a tenth. Clients then reconnect, and "
+          "routers spread them over the servers again. 0: never.");
 ABSL_FLAG(absl::Duration, connection_age_grace, absl::Seconds(300),
           "TIME: end calls and streams on a connection of --connection-age after this time, with UNAVAILABLE.");
 
@@ -226,8 +231,8 @@ ABSL_FLAG(std::string, tls_cert, "",
           "bad file is logged, and the old certificate stays.");
 ABSL_FLAG(std::string, tls_key, "", "FILE: PEM key of --tls-cert, without a password.");
 ABSL_FLAG(std::string, tls_client_ca, "",
-          "FILE: PEM certificates of the CAs that issue clients' certificates (mTLS). A client without a certificate "
-          "of theirs is refused.");
+          "FILE: PEM certificates of the CAs that issue clients' certificates (mTLS). A client without a "
+          "certificate of these CAs is refused.");
 ABSL_FLAG(bool, tls_client_optional, false,
           "Accepts clients without a certificate too, although --tls-client-ca is set.");
 ABSL_FLAG(bool, allow_insecure, false,
@@ -258,21 +263,21 @@ ABSL_FLAG(gdn::ByteCount, shared_memory_bytes, gdn::ByteCount{int64_t{1} << 30},
           "BYTES: most shared memory of all clients together.");
 ABSL_FLAG(
     gdn::ByteCount, shared_memory_bytes_per_principal, gdn::ByteCount{int64_t{256} << 20},
-    "BYTES: most shared memory of one principal that --principals lists, or of one address of all other callers.");
+    "BYTES: most shared memory of one caller: the subject of a login, a principal of --principals, or an address.");
 ABSL_FLAG(int32_t, shared_memory_regions_per_principal, 256,
-          "N: most regions of one such principal or address, 1 .. 4096.");
+          "N: most regions of shared memory of one such caller, 1 .. 4096.");
 
 // Group: Shutdown, logs and traces
 ABSL_FLAG(
     absl::Duration, drain_timeout, absl::Seconds(30),
     "TIME: time that accepted steps, exports and imports may take to finish after SIGTERM or SIGINT, for example 30s.");
 ABSL_FLAG(absl::Duration, drain_checkpoint_timeout, absl::Seconds(300),
-          "TIME: time that a drain may then take to make sessions durable. Sessions that are not durable in time come "
-          "back at their last checkpoint, and the server exits with code 3.");
+          "TIME: time that a shutdown may take, after --drain-timeout, to make sessions durable. Sessions that are not "
+          "durable in time come back at their last checkpoint, and the server exits with code 3.");
 ABSL_FLAG(bool, exit_on_device_failure, false,
-          "Exits with code 4 when the device fails, so that a supervisor can restart the server. Before that, sessions "
-          "in host memory are made durable, within --drain-timeout and --drain-checkpoint-timeout. Without the flag "
-          "the server stays up and refuses steps.");
+          "Exits with code 4 when no device works any more, so that a supervisor can restart the server. "
+          "Before that, sessions in host memory are made durable, within --drain-timeout and "
+          "--drain-checkpoint-timeout. Without the flag the server stays up and refuses steps.");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line.");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error, critical or off.");
 

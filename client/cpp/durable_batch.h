@@ -1,10 +1,10 @@
 // One step of one layer for many DurableSessions in one call. Each row is applied exactly once.
 //
-// All rows go to the server in one Decode, under one request id. A row that succeeds is its session's own step from
-// then on, with the bits that DurableSession::Decode would have given. If rows fail, their sessions recover (they are
-// found again, replayed, or taken back if a reply was dropped), and these rows are sent again. This repeats until each
-// row succeeds, or cannot, or overall_timeout has passed. Rows that need no recovery are sent first; the others recover
-// one after the other. If a whole reply is lost, the server answers the retry from stored replies.
+// All rows go to the server in one Decode, under one request id. A row that succeeds counts as a step of its session,
+// with the bits of DurableSession::Decode. If rows fail, their sessions recover: they are found again, replayed, or set
+// back if a reply was dropped. Then these rows are sent again, until each row succeeds, cannot succeed, or
+// overall_timeout has passed. Rows that need no recovery are sent first; the others recover one after the other. If a
+// whole reply is lost, the server answers the retry from stored replies.
 //
 // Thread safety: one thread at a time, and no other thread may use one of the sessions. Ownership: the Client must
 // outlive it; sessions are borrowed for a call. Between calls they may be stepped alone, or in other batches.
@@ -36,9 +36,9 @@ class DurableBatch final {
     v1::Tensor output;               // as DecodeResponse.output, a row for each session; no shape if all rows failed
     std::vector<absl::Status> rows;  // errors as of DurableSession::Decode; the output of a failed row is zero
   };
-  // `request` is a Decode of these sessions. Their names, epochs, token counts and ids are set here. If a row's error
-  // says that its time is over, repeat that row before any other step of its session, alone or in any batch. The other
-  // rows are done. INVALID_ARGUMENT, with nothing changed: DUPLICATE_SESSION; BATCH_TOO_LARGE if there is no session; a
+  // `request` is a Decode of these sessions. The call sets its names, epochs, token counts and ids. If the time is over
+  // before a row is done, repeat that row before any other step of its session, alone or in any batch. All other rows
+  // are done. INVALID_ARGUMENT with nothing changed: DUPLICATE_SESSION; BATCH_TOO_LARGE if there is no session; a
   // session of another Client; tensors with another number of rows, or in shared memory.
   absl::StatusOr<Reply> Decode(absl::Span<DurableSession* const> sessions, v1::DecodeRequest request);
 

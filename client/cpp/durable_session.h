@@ -7,10 +7,10 @@
 // the reply is not stored any more (REPLY_DROPPED), the session returns to its durable copy, or is recreated, and all
 // steps from there are applied again. If the server has only an older copy, or a step failed halfway
 // (STATE_ROLLED_BACK), the same is done from that copy. If the server has no copy (STATE_LOST), the session is
-// recreated; it is deleted first only if all its inputs are kept. The caller sees every step applied once. Without
-// --disk-dir the replay begins at the session's start, so all inputs are kept. Forks, exports and checkpoints always
-// have the state that the caller has seen: the session is recovered first. DurableBatch (durable_batch.h) applies one
-// step to many sessions in one call.
+// recreated; it is deleted first only if all its inputs are kept. The caller sees every step applied once. If the
+// server has neither --disk-dir nor --redis, a replay begins at the session's start, so all inputs are kept. Forks,
+// exports and checkpoints first recover the session, so they have the state that the caller has seen. DurableBatch
+// (durable_batch.h) applies one step to many sessions in one call.
 //
 // Thread safety: one thread at a time; threads may use different sessions of one Client. Ownership: the Client must
 // outlive it. It keeps copies of inputs, up to max_kept_bytes. While it is in use, nothing else may step the session.

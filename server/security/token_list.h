@@ -5,8 +5,8 @@
 //                 {"subject": "ops.example", "roles": ["admin"]}]}
 // `subject`: 1 to 256 printable ASCII characters without space, " and \, not beginning with ~. `roles`: user (where
 // they are left out), admin (a user too), or none: such a subject is let in by no credential. `tokens`: the SHA-256 of
-// each, 64 hexadecimal digits, and when it ends (RFC 3339), if it does. A token has 256 random bits (docs/how-to/secure.md),
-// which no one finds from a digest, so there is no salt. A subject without tokens is one that certificates name.
+// each, 64 hexadecimal digits, and when it ends (RFC 3339), if it does. A token has 256 random bits, which no one finds
+// from a digest, so there is no salt (docs/how-to/secure.md). A subject without tokens is one that certificates name.
 // Thread safety: a value. Ownership: none.
 //
 //   GDN_ASSIGN_OR_RETURN(const TokenList list, ParseTokenList(text, "tokens.json"));

@@ -1,7 +1,8 @@
 // The note that a server leaves on its disk when it ends in order. For each session that it vouches for, it says which
 // version is the newest and which durable tier has it. Any other version may be older than what clients were told.
 //
-// The text (docs/reference/state-files.md) has at most kMostBytes: sessions beyond that are not named, and so not vouched for.
+// The text has at most kMostBytes: sessions beyond that are not named, and so not vouched for. Its form:
+// docs/reference/state-files.md.
 // Text of an earlier release, and text that is damaged, names nothing.
 // Thread safety: a plain value. Ownership: owns its entries.
 //

@@ -1,7 +1,8 @@
 // Sessions' states in a folder of the local disk (disk_folder.h says which files it has).
 //
-// docs/reference/state-files.md describes the files. Each is written under a temporary name, synced and renamed, so that a crash
-// at any moment leaves the old or the new one. A delta counts only beside the very file that it is a delta to.
+// docs/reference/state-files.md describes the files. Each is written under a temporary name, synced and renamed, so
+// that a crash at any moment leaves the old or the new one. A delta counts only beside the very file that it is a
+// delta to.
 //
 // Thread safety: as StateTier; List before the first Store. Ownership: the HostBlockPool must outlive it.
 //

@@ -23,7 +23,7 @@ absl::StatusOr<WeightFormat> EncodingOf(const std::string& name, GgmlType type, 
                             projection ? ", Q8_0, Q4_0, Q4_K, Q5_K or Q6_K" : " for what is no projection"));
 }
 
-// What the file calls the tensor.
+// Returns the name that the file has for the tensor.
 std::string NameIn(const GgufFile& file, const ModelConfig& config, int32_t layer, LayerTensor tensor) {
   std::string name = GgufTensorName(*config.family, layer, tensor);
   if (tensor != LayerTensor::kDtBias || file.tensors().count(name) != 0) return name;

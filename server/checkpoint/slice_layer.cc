@@ -277,6 +277,7 @@ bool SlicedLayer::HasMade(const char* data) const {
 
 SlicedLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const HeadSlice& heads) {
   SlicedLayer sliced{.tensors = layer, .made = {}};
+  for (auto& [tensor, stored] : sliced.tensors.tensors) stored = Unpacked(stored, sliced.made);
   if (heads.is_whole()) return sliced;
   const HeadRanges ranges(spec, heads);
   TensorSlicer slicer(sliced.made);

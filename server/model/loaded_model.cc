@@ -32,6 +32,15 @@ Hash128 HashLayer(const ModelFamily& family, const LayerTensors& layer) {
     hasher.UpdateField(data);
   };
   for (const auto& [tensor, stored] : layer.tensors) {
+    if (stored.packed != nullptr) {
+      const PackedWeight& packed = *stored.packed;
+      update(LayerTensorName(family, tensor), PackedFormatName(packed.format), stored.shape, packed.data);
+      update("scales", WeightFormatName(packed.scale_format), {packed.scale_count(), packed.group}, packed.scales);
+      update("zero points", "", {}, packed.zero_points);
+      hasher.UpdateInt(std::bit_cast<int32_t>(packed.global_scale));
+      hasher.UpdateInt(packed.global_divides ? 1 : 0);
+      continue;
+    }
     update(LayerTensorName(family, tensor), WeightFormatName(stored.encoding), stored.shape, stored.data);
     if (stored.encoding != WeightFormat::kF8E4M3) continue;
     update(kScaleSuffix, DTypeName(stored.scales.dtype), stored.scales.shape, stored.scales.data);
@@ -168,9 +177,7 @@ class ModelLoader {
     const ServedLayer& served = *made;
     quantized_ = quantized_ || served.quantized;
     for (const auto& [tensor, stored] : layer.tensors) {
-      // What a slice had to widen was F8_E4M3, of a byte a weight.
-      const auto bytes = stored.widened ? static_cast<size_t>(stored.ElementCount()) : stored.data.size();
-      model_.memory_.in_files += static_cast<int64_t>(bytes + stored.scales.data.size());
+      model_.memory_.in_files += FileBytes(stored);
     }
     const auto matrix = [&](const ServedMatrix& of_layer) {
       return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(of_layer.data().data()));

@@ -28,12 +28,14 @@ std::string WeightsText(const Checkpoint& checkpoint) {
   int64_t widened = 0;
   for (const LayerTensors& layer : checkpoint.layers) {
     for (const auto& [tensor, of_layer] : layer.tensors) {
-      const auto bytes = static_cast<int64_t>(of_layer.data.size());
+      const bool packed = of_layer.packed != nullptr && of_layer.data.empty();
+      const auto bytes = packed ? FileBytes(of_layer) : static_cast<int64_t>(of_layer.data.size());
       const bool matrix = of_layer.shape.size() == 2;  // vectors are widened
       const DType dtype = matrix ? WidenedDType(of_layer.encoding) : DType::kF32;
       const int64_t wide = of_layer.ElementCount() * static_cast<int64_t>(DTypeSize(dtype));
-      stored[WeightFormatName(of_layer.encoding)] += bytes;
-      kept += matrix ? bytes : wide;
+      stored[packed ? PackedFormatName(of_layer.packed->format) : WeightFormatName(of_layer.encoding)] += bytes;
+      const int64_t unpacked = packed ? of_layer.shape[0] * RowBytes(of_layer.encoding, of_layer.shape[1]) : bytes;
+      kept += matrix ? unpacked : wide;
       widened += wide;
     }
   }

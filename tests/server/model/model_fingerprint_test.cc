@@ -109,6 +109,17 @@ TEST(ModelFingerprint, ChangesWithTheDecaysGate) {
   EXPECT_EQ(Fingerprint(kimi), expected);
 }
 
+TEST(ModelFingerprint, ChangesWithTheScaleOfPackedWeights) {
+  TestCheckpoint packed = TestCheckpoint::Golden("qwen3_5_1");
+  const std::string name = "model.layers.1.linear_attn.out_proj.weight";
+  packed.tensors.at(name) = {.shape = {64, 128}, .data = std::string(64 * 128, '\3'), .other_dtype = "I8"};
+  std::set<std::string> seen = {Fingerprint(GoldenFolder("qwen3_5_1"))};
+  for (const float scale : {0.25f, 0.5f}) {
+    packed.tensors[name + "_scale"] = TestTensor::Filled(DType::kBF16, {64, 1}, scale);
+    EXPECT_TRUE(seen.insert(Fingerprint(packed)).second) << scale;
+  }
+}
+
 TEST(ModelFingerprint, TellsTheGoldenCheckpointsApart) {
   std::set<std::string> seen;
   for (const char* name : {"qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5", "qwen4_exp_1", "olmo_hybrid_1",

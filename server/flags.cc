@@ -30,6 +30,11 @@ ABSL_FLAG(
     "NAME=PATH: serve the Gated DeltaNet layers of the checkpoint at PATH, a Hugging Face folder or a file in GGUF, as "
     "models/NAME. Repeat it for more models. Without one there are operator sessions only.");
 ABSL_FLAG(
+    std::vector<std::string>, adapter, {},
+    "NAME=PATH: merge the LoRA adapter in the folder PATH, as PEFT saves it (adapter_config.json and "
+    "adapter_model.safetensors), into the in- and out-projections of the --model NAME. Repeat it for more models. "
+    "Part of a model's fingerprint. What the adapter has for other layers is passed over.");
+ABSL_FLAG(
     gdn::HeadSlice, heads, {},
     "HEADS: load and serve only these value heads of every layer, with the key heads that they read: FIRST-LAST/TOTAL, "
     "both included, of the TOTAL that each model has, as 0-15/32. Outputs are then partial sums in float32, to be "
@@ -306,6 +311,7 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
     }
     options.models.push_back(parts);
   }
+  options.adapters = AdaptersOf(absl::GetFlag(FLAGS_adapter), options.models, faults);
   options.load.allow_unverified_family = absl::GetFlag(FLAGS_allow_unverified_family);
   options.load.heads = absl::GetFlag(FLAGS_heads);
   options.load.quantize_q8_0 = QuantizesToQ8(absl::GetFlag(FLAGS_quantize), faults);

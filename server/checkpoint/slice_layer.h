@@ -32,6 +32,9 @@ absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensor
 // The spec of a sliced layer: of the slice's dims, with one kernel for the convolution.
 LayerSpec SliceSpec(const LayerSpec& spec, const HeadSlice& heads);
 
+// Whether bytes that begin at `data` are in one of the strings.
+bool HasMade(const std::deque<std::string>& made, const char* data);
+
 struct SlicedLayer {
   LayerTensors tensors;          // as LayerTensorsOf(SliceSpec(..)) has them
   std::deque<std::string> made;  // the bytes of those that are not in a file

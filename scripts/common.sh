@@ -10,6 +10,14 @@ die() {
 
 note() { echo "== $*"; }
 
+# Tests at a time: most wait, but some use every processor for seconds.
+default_test_jobs() {
+  local half=$(( $(nproc) / 2 ))
+  (( half >= 2 )) || half=2
+  (( half <= 6 )) || half=6
+  echo "${TEST_JOBS:-${half}}"
+}
+
 # Compile jobs: $JOBS, or one a processor, but no more than the memory carries (the gRPC sources take about 1.5 GB each).
 default_jobs() {
   local processors memory_kb fitting

@@ -8,7 +8,7 @@
 # --full also installs what some tests are skipped without (scripts/setup.sh --checks), lints deploy/, builds both container
 # images and runs them (scripts/full_checks.sh; as root), and tests the Python client in Hugging Face models (with PyTorch).
 # --keep-going compiles on after an error, to show all of them. Environment: JOBS compile jobs (default: by processors and
-# memory), TEST_JOBS tests at a time (default 2), CCACHE_DIR where compiled objects are kept.
+# memory), TEST_JOBS tests at a time (default: half the processors, 2 to 6), CCACHE_DIR where compiled objects are kept.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -70,7 +70,7 @@ run_preset() {
     runner=(setarch "$(uname -m)" -R)
   fi
   note "testing ${preset}"
-  "${runner[@]}" ctest --preset "${preset}" --output-on-failure --no-tests=error --parallel "${TEST_JOBS:-2}" \
+  "${runner[@]}" ctest --preset "${preset}" --output-on-failure --no-tests=error --parallel "$(default_test_jobs)" \
     "${selection[@]}" "$@" || rc=$?
   echo "test.sh: preset ${preset}: $( ((rc == 0)) && echo passed || echo FAILED);" \
     "setup and build ${build_seconds} s, total $(( SECONDS - begin )) s"

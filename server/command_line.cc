@@ -40,10 +40,11 @@ constexpr char kUsage[] =
     "for it, then the server stops: with code 0, or 3 where an accepted call or a session's last checkpoint did not "
     "end.";
 
-// Names with - become names with _, and the values of all --model flags become one list, those of --listen another.
+// Names with - become names with _, and the values of all --model flags become one list, those of --adapter and
+// --listen others.
 std::vector<std::string> NormalizedArguments(int argc, char** argv) {
   std::vector<std::string> arguments;
-  std::map<std::string, std::optional<std::string>> lists = {{"listen", {}}, {"model", {}}};
+  std::map<std::string, std::optional<std::string>> lists = {{"adapter", {}}, {"listen", {}}, {"model", {}}};
   bool positional = false;
   for (int i = 0; i < argc; ++i) {
     std::string argument = argv[i];

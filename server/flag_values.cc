@@ -31,6 +31,28 @@ std::vector<int32_t> GpuDevicesOf(int32_t one, const std::vector<std::string>& s
   return devices;
 }
 
+std::map<std::string, std::string> AdaptersOf(const std::vector<std::string>& adapters,
+                                              const std::vector<std::pair<std::string, std::string>>& models,
+                                              std::vector<std::string>& faults) {
+  std::map<std::string, std::string> folders;
+  for (const std::string& adapter : adapters) {
+    const size_t equals = adapter.find('=');
+    const std::string name = adapter.substr(0, equals);
+    const std::string folder = equals == std::string::npos ? "" : adapter.substr(equals + 1);
+    if (name.empty() || folder.empty()) {
+      faults.push_back(StrCat("--adapter is '", adapter, "', expected NAME=PATH with the NAME of a --model"));
+      continue;
+    }
+    if (std::none_of(models.begin(), models.end(), [&](const auto& model) { return model.first == name; })) {
+      faults.push_back(StrCat("--adapter is for '", name, "', which no --model names; expected the NAME of a --model"));
+    }
+    if (!folders.emplace(name, folder).second) {
+      faults.push_back(StrCat("--adapter names '", name, "' twice; expected one adapter for a model"));
+    }
+  }
+  return folders;
+}
+
 bool QuantizesToQ8(std::string_view name, std::vector<std::string>& faults) {
   const bool quantizes = name == "q8_0";
   if (!quantizes && !name.empty()) faults.push_back(StrCat("--quantize is '", name, "', expected q8_0 or nothing"));

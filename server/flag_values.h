@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -21,6 +23,11 @@ DType StateDtypeOf(std::string_view name, std::vector<std::string>& faults);
 // Of --gpu-device and --gpu-devices: at least one, each once.
 std::vector<int32_t> GpuDevicesOf(int32_t one, const std::vector<std::string>& several,
                                   std::vector<std::string>& faults);
+
+// Returns the folders of --adapter by the names of their models.
+std::map<std::string, std::string> AdaptersOf(const std::vector<std::string>& adapters,
+                                              const std::vector<std::pair<std::string, std::string>>& models,
+                                              std::vector<std::string>& faults);
 
 // Of --quantize: whether it is q8_0.
 bool QuantizesToQ8(std::string_view name, std::vector<std::string>& faults);

@@ -28,6 +28,11 @@ ABSL_FLAG(
     std::vector<std::string>, model, {},
     "NAME=PATH: serve the Gated DeltaNet layers of the checkpoint at PATH as models/NAME. PATH is a Hugging Face "
     "folder or a GGUF file. Repeat the flag for more models. Without models the server offers operator sessions only.");
+ABSL_FLAG(
+    std::vector<std::string>, adapter, {},
+    "NAME=PATH: merge the LoRA adapter in the folder PATH into the in- and out-projections of the --model NAME. The "
+    "folder is as PEFT saves it (adapter_config.json, adapter_model.safetensors). Repeat the flag for more models. "
+    "The adapter changes the model's fingerprint. The server ignores parts of the adapter for other layers.");
 ABSL_FLAG(gdn::HeadSlice, heads, {},
           "HEADS: load and serve only these value heads of every layer, with the key heads that they read. The form is "
           "FIRST-LAST/TOTAL: 0-15/32 means the heads 0 to 15 of 32. TOTAL is the number of value heads of each model. "
@@ -301,6 +306,7 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
     }
     options.models.push_back(parts);
   }
+  options.adapters = AdaptersOf(absl::GetFlag(FLAGS_adapter), options.models, faults);
   options.load.allow_unverified_family = absl::GetFlag(FLAGS_allow_unverified_family);
   options.load.heads = absl::GetFlag(FLAGS_heads);
   options.load.quantize_q8_0 = QuantizesToQ8(absl::GetFlag(FLAGS_quantize), faults);

@@ -112,8 +112,12 @@ absl::Status GdnServer::LoadModels() {
   int64_t slot_bytes = 0;
   for (const auto& [name, directory] : options_.models) {
     const absl::Time begin = absl::Now();
+    LoadOptions load = options_.load;
+    if (const auto adapter = options_.adapters.find(name); adapter != options_.adapters.end()) {
+      load.adapter = adapter->second;
+    }
     for (Device& device : devices_) {
-      GDN_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(*device.backend, name, directory, options_.load));
+      GDN_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(*device.backend, name, directory, load));
       device.models.push_back(std::move(loaded));
     }
     const LoadedModel& model = devices_.front().models.back();

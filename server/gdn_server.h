@@ -50,6 +50,7 @@ namespace gdn {
 
 struct GdnServerOptions {
   std::vector<std::pair<std::string, std::string>> models = {};  // name, path
+  std::map<std::string, std::string> adapters = {};              // folders of LoRA adapters, by models' names
   LoadOptions load = {};
   std::vector<std::string> listen = {"127.0.0.1:0"};         // host:port (0: a free one) or unix:/path
   std::string version = "unknown";                           // what GetServerInfo tells

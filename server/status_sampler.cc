@@ -18,8 +18,13 @@ StatusSampler::~StatusSampler() {
 
 void StatusSampler::Start() {
   {
-    absl::MutexLock lock(&sampling_);
+    absl::MutexLock sampling(&sampling_);
     before_ = Count();
+    until_ask_ = kSamplesPerAsking;
+    // The first scrape has the series already.
+    std::vector<std::optional<int64_t>> free_bytes = AskDevices();
+    absl::MutexLock lock(&mu_);
+    device_free_bytes_ = std::move(free_bytes);
   }
   thread_ = std::thread([this] {
     NameThisThread("gdn-status");

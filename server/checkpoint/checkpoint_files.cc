@@ -103,6 +103,14 @@ absl::StatusOr<StoredTensor> CheckpointFiles::Tensor(const std::string& name) {
   return PlainTensor(*view);
 }
 
+absl::StatusOr<RawView> CheckpointFiles::Raw(const std::string& name) {
+  GDN_ASSIGN_OR_RETURN(const SafetensorsFile* file, FileOf(name));
+  const auto data = file->Bytes(name);
+  if (!data.ok()) return WithPrefix(data.status(), StrCat("'", directory_, "/", tensors_.at(name), "'"));
+  const SafetensorsEntry& entry = file->entries().at(name);
+  return RawView{.dtype = entry.dtype, .shape = entry.shape, .data = *data};
+}
+
 absl::StatusOr<StoredTensor> CheckpointFiles::Fp8Tensor(const std::string& name, const SafetensorsFile& file) {
   StoredTensor tensor{.encoding = WeightFormat::kF8E4M3, .shape = file.entries().at(name).shape, .data = {}};
   GDN_ASSIGN_OR_RETURN(tensor.data, file.Bytes(name));

@@ -27,6 +27,13 @@ inline constexpr std::string_view kScaleSuffix = "_scale_inv";
 // with `path` in the message where it is damaged, or names anything but plain files.
 absl::StatusOr<std::map<std::string, std::string>> ParseCheckpointIndex(std::string_view text, const std::string& path);
 
+// A tensor of any of the format's dtypes, as it lies.
+struct RawView {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::string_view data;
+};
+
 class CheckpointFiles {
  public:
   // NOT_FOUND where the folder has neither form; INVALID_ARGUMENT (INVALID_SPEC) for a damaged index or one that names
@@ -42,6 +49,10 @@ class CheckpointFiles {
   // no matrix, and for scales that are missing or not one a block; else the errors of SafetensorsFile. Tensor and file
   // are named.
   absl::StatusOr<StoredTensor> Tensor(const std::string& name);
+
+  // A tensor of any dtype, as it lies. NOT_FOUND for a tensor or shard that is missing, else the errors of
+  // SafetensorsFile.
+  absl::StatusOr<RawView> Raw(const std::string& name);
 
   // The opened files; views stay valid as long as they live.
   std::vector<SafetensorsFile> ReleaseFiles();

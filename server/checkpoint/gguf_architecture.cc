@@ -19,7 +19,18 @@ constexpr int64_t kMaxBlocks = 4096;
 
 // ---- What the architectures' tensors are called below "blk.N.".
 
-constexpr TensorName kQwen35Names[] = {
+// Ollama converts Qwen3-Next to these architectures too, and leaves b and a in one tensor, ssm_ba.
+constexpr TensorName kQwen35Names[] = {{LayerTensor::kInQkv, "attn_qkv.weight"},
+                                       {LayerTensor::kInZ, "attn_gate.weight"},
+                                       {LayerTensor::kInB, "ssm_beta.weight"},
+                                       {LayerTensor::kInA, "ssm_alpha.weight"},
+                                       {LayerTensor::kInBa, "ssm_ba.weight"},
+                                       {LayerTensor::kConv, "ssm_conv1d.weight"},
+                                       {LayerTensor::kALog, "ssm_a"},
+                                       {LayerTensor::kDtBias, "ssm_dt.bias"},
+                                       {LayerTensor::kNorm, "ssm_norm.weight"},
+                                       {LayerTensor::kOut, "ssm_out.weight"}};
+constexpr TensorName kQwen4ExpNames[] = {
     {LayerTensor::kInQkv, "attn_qkv.weight"},  {LayerTensor::kInZ, "attn_gate.weight"},
     {LayerTensor::kInB, "ssm_beta.weight"},    {LayerTensor::kInA, "ssm_alpha.weight"},
     {LayerTensor::kConv, "ssm_conv1d.weight"}, {LayerTensor::kALog, "ssm_a"},
@@ -85,7 +96,7 @@ const GgufArchitecture kArchitectures[] = {
     {.family = {.name = "qwen4exp",
                 .model_types = kQwen4ExpArchitectures,
                 .default_interval = kInterval,
-                .tensor_names = kQwen35Names},
+                .tensor_names = kQwen4ExpNames},
      .tiled = true},
     {.family = {.name = "kimi-linear", .model_types = kKimiLinearArchitectures, .tensor_names = kKimiLinearNames},
      .kda = true},
@@ -153,12 +164,14 @@ class Keys {
     GDN_RETURN_IF_ERROR(CheckCount(key, values.size(), blocks));
     return values;
   }
-  // Whether each has no heads.
-  absl::StatusOr<std::vector<bool>> Headless(std::string_view key, int32_t blocks) const {
+  // Whether each block has no heads. Ollama lists the first `own` blocks alone: those behind them, which predict
+  // tokens, are attention.
+  absl::StatusOr<std::vector<bool>> Headless(std::string_view key, int32_t blocks, int32_t own) const {
     GDN_ASSIGN_OR_RETURN(const std::vector<int64_t> heads, file_.Ints(StrCat(prefix_, key)));
-    GDN_RETURN_IF_ERROR(CheckCount(key, heads.size(), blocks));
+    if (heads.size() != static_cast<size_t>(own)) GDN_RETURN_IF_ERROR(CheckCount(key, heads.size(), blocks));
     std::vector<bool> none;
     for (const int64_t each : heads) none.push_back(each == 0);
+    none.resize(static_cast<size_t>(blocks), false);
     return none;
   }
   absl::Status Invalid(std::string_view key, std::string_view message) const {
@@ -243,7 +256,7 @@ absl::StatusOr<std::vector<bool>> LinearBlocks(const Keys& keys, const GgufArchi
   constexpr std::string_view kHeads = "attention.head_count_kv";
   std::optional<std::vector<bool>> headless;
   if (architecture.kda || keys.IsArray(kHeads)) {
-    GDN_ASSIGN_OR_RETURN(headless, keys.Headless(kHeads, blocks));
+    GDN_ASSIGN_OR_RETURN(headless, keys.Headless(kHeads, blocks, own));
     if (architecture.kda) return *std::move(headless);
     if (std::find(headless->begin(), headless->end(), true) == headless->end()) headless.reset();
   }
@@ -278,11 +291,51 @@ absl::Status ReadLayers(const Keys& keys, const GgufArchitecture& architecture, 
                       "names no Gated DeltaNet layer");
 }
 
+// Which tensors the in-projection of the first linear block is.
+ProjectionLayout ProjectionsOf(const GgufFile& file, const ModelConfig& config) {
+  const ModelFamily& family = *config.family;
+  const auto has = [&](LayerTensor tensor) {
+    return !LayerTensorName(family, tensor).empty() &&
+           file.tensors().count(GgufTensorName(family, config.gdn_layers[0], tensor)) != 0;
+  };
+  if (has(LayerTensor::kInQkvz)) return ProjectionLayout::kInterleaved;
+  const bool may_be_split = !LayerTensorName(family, LayerTensor::kInB).empty();
+  if (may_be_split && (!has(LayerTensor::kInBa) || has(LayerTensor::kInB))) return ProjectionLayout::kFlat;
+  return ProjectionLayout::kFlatGroupedBa;
+}
+
+constexpr std::string_view kTiled = "ssm.v_head_reordered";
+
+// Ollama leaves ssm_ba and the order of heads as Qwen3-Next has them, and writes no key then. Only files that spell the
+// bias "ssm_dt.bias", or that have the key, are known to be so: an earlier converter has also written all rows of b
+// before all rows of a.
+absl::Status CheckJoinedBa(const Keys& keys, const GgufFile& file, const ModelConfig& config) {
+  const int32_t first = config.gdn_layers[0];
+  const std::string ba = GgufTensorName(*config.family, first, LayerTensor::kInBa);
+  if (keys.Has(kTiled)) {
+    GDN_ASSIGN_OR_RETURN(const bool tiled, keys.Bool(kTiled));
+    if (!tiled) return absl::OkStatus();
+    return keys.Invalid(kTiled,
+                        StrCat("is true, and '", ba,
+                               "' has b and a in one tensor, whose rows no converter reorders; expected false or "
+                               "no key; convert the model again, with llama.cpp for example"));
+  }
+  const std::string bias = GgufTensorName(*config.family, first, LayerTensor::kDtBias);
+  if (file.tensors().count(bias) != 0) return absl::OkStatus();
+  return InvalidGguf("tensor", ba, reason::kInvalidSpec,
+                     StrCat("has b and a in one tensor, and beside '", ShortDtBiasName(first),
+                            "' the order of its rows is not known; expected ssm_beta.weight and ssm_alpha.weight, '",
+                            bias, "', or the key ", kTiled, "; convert the model again, with llama.cpp for example"));
+}
+
 // Converters of llama.cpp tile the value heads of some architectures and write no key. Ollama's writes one.
-absl::StatusOr<ValueHeadOrder> ReadHeadOrder(const Keys& keys, const GgufArchitecture& architecture,
-                                             const LayerDims& dims) {
-  constexpr std::string_view kTiled = "ssm.v_head_reordered";
+absl::StatusOr<ValueHeadOrder> ReadHeadOrder(const Keys& keys, const GgufFile& file,
+                                             const GgufArchitecture& architecture, const ModelConfig& config) {
   bool tiled = architecture.tiled;
+  if (tiled && config.spec.projections == ProjectionLayout::kFlatGroupedBa) {
+    GDN_RETURN_IF_ERROR(CheckJoinedBa(keys, file, config));
+    return ValueHeadOrder::kGrouped;
+  }
   if (keys.Has(kTiled)) {
     GDN_ASSIGN_OR_RETURN(tiled, keys.Bool(kTiled));
     if (tiled && !architecture.tiled) {
@@ -290,14 +343,7 @@ absl::StatusOr<ValueHeadOrder> ReadHeadOrder(const Keys& keys, const GgufArchite
                                          " files are in their model's order"));
     }
   }
-  return tiled && dims.group() > 1 ? ValueHeadOrder::kTiled : ValueHeadOrder::kGrouped;
-}
-
-ProjectionLayout ProjectionsOf(const GgufFile& file, const ModelConfig& config) {
-  const ModelFamily& family = *config.family;
-  if (LayerTensorName(family, LayerTensor::kInBa).empty()) return ProjectionLayout::kFlat;
-  const bool unsplit = file.tensors().count(GgufTensorName(family, config.gdn_layers[0], LayerTensor::kInQkvz)) != 0;
-  return unsplit ? ProjectionLayout::kInterleaved : ProjectionLayout::kFlatGroupedBa;
+  return tiled && config.spec.dims.group() > 1 ? ValueHeadOrder::kTiled : ValueHeadOrder::kGrouped;
 }
 
 }  // namespace
@@ -324,7 +370,7 @@ absl::StatusOr<GgufConfig> ReadGgufConfig(const GgufFile& file) {
   GDN_RETURN_IF_ERROR(ReadLayers(keys, *architecture, config));
   if (!architecture->kda) {
     spec.projections = ProjectionsOf(file, config);
-    GDN_ASSIGN_OR_RETURN(spec.value_heads, ReadHeadOrder(keys, *architecture, spec.dims));
+    GDN_ASSIGN_OR_RETURN(spec.value_heads, ReadHeadOrder(keys, file, *architecture, config));
   }
   spec.a_log = ALogConvention::kNegativeExp;
   // Its files do not say; it is what llama.cpp computes (src/models/qwen4exp.cpp).
@@ -342,5 +388,7 @@ absl::Status InvalidGguf(std::string_view what, const std::string& name, std::st
 std::string GgufTensorName(const ModelFamily& family, int32_t layer, LayerTensor tensor) {
   return StrCat("blk.", layer, ".", LayerTensorName(family, tensor));
 }
+
+std::string ShortDtBiasName(int32_t layer) { return StrCat("blk.", layer, ".ssm_dt"); }
 
 }  // namespace gdn

@@ -4,7 +4,8 @@
 // KDA, whose linear blocks are those without attention heads for keys and values.
 // Thread safety: constants and free functions.
 // Sources of the names and orders: llama.cpp's converters (conversion/qwen.py, kimi_linear.py, kimi_k3.py, glm.py,
-// bailingmoe3.py) and models of the same names (src/models).
+// bailingmoe3.py) and models of the same names (src/models); Ollama's convert/convert_qwen3next.go and
+// model/models/qwen3next.
 //
 //   GDN_ASSIGN_OR_RETURN(GgufConfig read, ReadGgufConfig(file));
 //   read.config.spec.dims;
@@ -43,5 +44,8 @@ absl::Status InvalidGguf(std::string_view what, const std::string& name, std::st
 
 // "blk.3.ssm_a".
 std::string GgufTensorName(const ModelFamily& family, int32_t layer, LayerTensor tensor);
+
+// "blk.3.ssm_dt": what older files of Ollama call ssm_dt.bias.
+std::string ShortDtBiasName(int32_t layer);
 
 }  // namespace gdn

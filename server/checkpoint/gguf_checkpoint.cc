@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -22,10 +23,18 @@ absl::StatusOr<WeightFormat> EncodingOf(const std::string& name, GgmlType type, 
                             projection ? ", Q8_0, Q4_0, Q4_K, Q5_K or Q6_K" : " for what is no projection"));
 }
 
+// Returns the name that the file has for the tensor.
+std::string NameIn(const GgufFile& file, const ModelConfig& config, int32_t layer, LayerTensor tensor) {
+  std::string name = GgufTensorName(*config.family, layer, tensor);
+  if (tensor != LayerTensor::kDtBias || file.tensors().count(name) != 0) return name;
+  std::string short_name = ShortDtBiasName(layer);
+  return file.tensors().count(short_name) != 0 ? short_name : name;
+}
+
 absl::StatusOr<StoredTensor> FindTensor(const GgufFile& file, const ModelConfig& config, int32_t layer,
                                         LayerTensor tensor) {
   const LayerDims& dims = config.spec.dims;
-  const std::string name = GgufTensorName(*config.family, layer, tensor);
+  const std::string name = NameIn(file, config, layer, tensor);
   std::vector<int64_t> shape = LayerTensorShape(tensor, config.spec);
   const bool projection = shape.size() == 2;
   if (tensor == LayerTensor::kConv) shape = {dims.conv_channels(), dims.conv_width};
@@ -85,9 +94,18 @@ absl::Status CheckNoOtherTensors(const GgufFile& file, const ModelConfig& config
     const auto of_layer = [&](int32_t layer) { return view.substr(4, dot - 4) == StrCat(layer); };
     const bool linear = std::any_of(config.gdn_layers.begin(), config.gdn_layers.end(), of_layer);
     const std::vector<LayerTensor> tensors = LayerTensorsOf(config.spec);
-    const bool known = std::any_of(tensors.begin(), tensors.end(),
-                                   [&](LayerTensor each) { return below == LayerTensorName(*config.family, each); });
+    const auto is_read = [&](int32_t layer) {
+      return std::any_of(tensors.begin(), tensors.end(),
+                         [&](LayerTensor each) { return view == NameIn(file, config, layer, each); });
+    };
+    int32_t layer = 0;
+    const bool known = linear && absl::SimpleAtoi(AbslView(view.substr(4, dot - 4)), &layer) && is_read(layer);
     if (linear ? known : shared) continue;
+    if (linear && view == ShortDtBiasName(layer)) {
+      return InvalidGguf("tensor", name, reason::kInvalidSpec,
+                         StrCat("is there beside '", GgufTensorName(*config.family, layer, LayerTensor::kDtBias),
+                                "', which is the same by another name; expected one of the two"));
+    }
     return InvalidGguf("tensor", name, reason::kInvalidSpec,
                        linear ? StrCat("is not part of a ", config.model_type, " layer as served here")
                               : "is in a block that is not linear by the keys; expected the two to agree");

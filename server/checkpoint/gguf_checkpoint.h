@@ -2,7 +2,8 @@
 //
 // Architectures are gguf_architecture.h's. Of the layers' tensors each may have a type of its own: F32, F16, BF16,
 // Q8_0, Q4_0, Q4_K, Q5_K or Q6_K. ssm_a is -exp(A_log), and taken so; bailingmoe3's exp(A_log) is turned. qwen35 and
-// qwen4exp have value heads in tiled order where a key head has several, unless ssm.v_head_reordered is false. Keys
+// qwen4exp have value heads in tiled order where a key head has several, unless ssm.v_head_reordered is false. Ollama's
+// spellings are read too: "ssm_dt" for "ssm_dt.bias", and "ssm_ba" in a qwen35 file. Keys
 // that concern linear layers and are not read are refused (gguf_keys.h).
 // Thread safety: free functions. Ownership: the Checkpoint owns the file.
 //

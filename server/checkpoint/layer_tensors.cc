@@ -1,13 +1,14 @@
 #include "server/checkpoint/layer_tensors.h"
 
 #include <algorithm>
-#include <array>
+#include <set>
 #include <string_view>
 
 #include "absl/strings/numbers.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/checkpoint/packed_tensors.h"
 
 namespace gdn {
 namespace {
@@ -20,23 +21,6 @@ absl::Status InvalidTensor(std::string_view reason, const std::string& name, std
                    {{"tensor", name}});
 }
 
-// The parts of "{prefix}{layer}.{module}.{tensor}".
-struct TensorName {
-  int32_t layer = 0;
-  std::string_view tensor;
-};
-
-bool ParseTensorName(std::string_view name, std::string_view prefix, const ModelFamily& family, TensorName* parsed) {
-  if (!name.starts_with(prefix)) return false;
-  name.remove_prefix(prefix.size());
-  const size_t dot = name.find('.');
-  if (dot == std::string_view::npos) return false;
-  std::string_view below = name.substr(dot + 1);
-  if (!below.starts_with(family.module) || !below.substr(family.module.size()).starts_with('.')) return false;
-  parsed->tensor = below.substr(family.module.size() + 1);
-  return absl::SimpleAtoi(AbslView(name.substr(0, dot)), &parsed->layer);
-}
-
 std::string NameOf(const ModelFamily& family, std::string_view prefix, int32_t layer, LayerTensor tensor) {
   return StrCat(prefix, layer, ".", family.module, ".", LayerTensorName(family, tensor));
 }
@@ -47,10 +31,9 @@ absl::StatusOr<std::string_view> FindPrefix(const ModelFamily& family, const Che
   std::string all;
   for (const std::string_view prefix : family.prefixes) {
     StrAppend(&all, all.empty() ? "'" : "' and '", prefix);
-    TensorName parsed;
     const auto first = files.tensors().lower_bound(std::string(prefix));
     if (std::any_of(first, files.tensors().end(),
-                    [&](const auto& entry) { return ParseTensorName(entry.first, prefix, family, &parsed); })) {
+                    [&](const auto& entry) { return PlaceOf(entry.first, prefix, family).has_value(); })) {
       found.push_back(prefix);
     }
   }
@@ -90,13 +73,19 @@ struct QuantisedFormat {
   std::string_view ending;
   std::string_view name;
 };
-constexpr QuantisedFormat kOtherFormats[] = {
-    {".weight_packed", "compressed-tensors or NVFP4"},
-    {".weight_global_scale", "NVFP4"},
+// Formats that are read, of a matrix that lacks others of its tensors.
+constexpr QuantisedFormat kReadFormats[] = {
+    {".weight_packed", "compressed-tensors INT4 or NVFP4"},
+    {".weight_global_scale", "compressed-tensors NVFP4"},
     {".weight_scale_2", "ModelOpt NVFP4"},
     {".input_scale", "ModelOpt or static FP8"},
     {".weight_scale", "compressed-tensors or ModelOpt"},
     {".weight_zero_point", "compressed-tensors"},
+    {".weight_shape", "compressed-tensors"},
+};
+constexpr QuantisedFormat kOtherFormats[] = {
+    {".weight_g_idx", "compressed-tensors whose groups follow the order of activations"},
+    {".pre_quant_scale", "ModelOpt AWQ"},
     {".qweight", "GPTQ or AWQ"},
     {".qzeros", "GPTQ or AWQ"},
     {".scales", "GPTQ or AWQ"},
@@ -108,14 +97,15 @@ constexpr QuantisedFormat kOtherFormats[] = {
 // Before any weight is missed that such a format has another name for.
 absl::Status CheckFormat(const ModelConfig& config, std::string_view prefix, const CheckpointFiles& files) {
   for (const auto& [name, file] : files.tensors()) {
-    TensorName parsed;
-    if (!ParseTensorName(name, prefix, *config.family, &parsed)) continue;
-    if (config.family->module_is_shared && !IsGdnLayer(config, parsed.layer)) continue;
+    const std::optional<LayerTensorPlace> place = PlaceOf(name, prefix, *config.family);
+    if (!place.has_value()) continue;
+    if (config.family->module_is_shared && !IsGdnLayer(config, place->layer)) continue;
     for (const QuantisedFormat& format : kOtherFormats) {
-      if (!parsed.tensor.ends_with(format.ending)) continue;
+      if (!place->tensor.ends_with(format.ending)) continue;
       return InvalidTensor(reason::kInvalidSpec, name,
                            StrCat("belongs to a format of quantised weights that is not read (", format.name,
-                                  "); expected F32, F16 or BF16 weights, or F8_E4M3 with block scales"));
+                                  "); expected F32, F16 or BF16 weights, or FP8, INT8, INT4 or NVFP4 as "
+                                  "compressed-tensors or ModelOpt write them: convert the model again"));
     }
   }
   return absl::OkStatus();
@@ -123,39 +113,49 @@ absl::Status CheckFormat(const ModelConfig& config, std::string_view prefix, con
 
 // Tensors that the layers of this config cannot have would change the result if they were passed over.
 absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view prefix, const CheckpointFiles& files,
-                                 const std::vector<LayerTensors>& layers) {
+                                 const std::set<std::string>& read) {
   for (const auto& [name, file] : files.tensors()) {
-    TensorName parsed;
-    if (!ParseTensorName(name, prefix, *config.family, &parsed)) continue;
-    if (!IsGdnLayer(config, parsed.layer)) {
-      if (config.family->module_is_shared && parsed.tensor != kMark) continue;
+    const std::optional<LayerTensorPlace> place = PlaceOf(name, prefix, *config.family);
+    if (!place.has_value()) continue;
+    if (!IsGdnLayer(config, place->layer)) {
+      if (config.family->module_is_shared && place->tensor != kMark) continue;
       return InvalidTensor(reason::kInvalidSpec, name,
-                           StrCat("belongs to layer ", parsed.layer,
+                           StrCat("belongs to layer ", place->layer,
                                   ", which is not a linear_attention layer by the config; expected the config and the "
                                   "weights to agree"));
     }
-    if (parsed.tensor == "conv1d.bias") {
+    if (place->tensor == "conv1d.bias") {
       return InvalidTensor(reason::kInvalidSpec, name, "was found; expected a causal conv1d without bias");
     }
-    const LayerTensors& layer = *std::find_if(layers.begin(), layers.end(),
-                                              [&](const LayerTensors& each) { return each.layer == parsed.layer; });
-    const bool known = std::any_of(layer.tensors.begin(), layer.tensors.end(), [&](const auto& entry) {
-      const std::string_view of_layer = LayerTensorName(*config.family, entry.first);
-      const bool scaled = entry.second.encoding == WeightFormat::kF8E4M3;
-      return parsed.tensor == of_layer || (scaled && parsed.tensor == StrCat(of_layer, kScaleSuffix));
-    });
-    if (!known) {
-      return InvalidTensor(
-          reason::kInvalidSpec, name,
-          StrCat("is not part of a ", config.model_type,
-                 " layer as served here; expected weights as transformers saves them: F32, F16, BF16, or "
-                 "F8_E4M3 with block scales, and no adapters"));
+    if (read.count(name) != 0) continue;
+    for (const QuantisedFormat& format : kReadFormats) {
+      if (!place->tensor.ends_with(format.ending)) continue;
+      return InvalidTensor(reason::kInvalidSpec, name,
+                           StrCat("belongs to quantised weights (", format.name,
+                                  "), and the weights beside it are not; expected all tensors of the format, or none"));
     }
+    return InvalidTensor(
+        reason::kInvalidSpec, name,
+        StrCat("is not part of a ", config.model_type,
+               " layer as served here; expected weights as transformers saves them: F32, F16, BF16, or "
+               "F8_E4M3 with block scales, and no adapters"));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+std::optional<LayerTensorPlace> PlaceOf(std::string_view name, std::string_view prefix, const ModelFamily& family) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  const size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view below = name.substr(dot + 1);
+  if (!below.starts_with(family.module) || !below.substr(family.module.size()).starts_with('.')) return std::nullopt;
+  LayerTensorPlace place{.tensor = below.substr(family.module.size() + 1)};
+  if (!absl::SimpleAtoi(AbslView(name.substr(0, dot)), &place.layer)) return std::nullopt;
+  return place;
+}
 
 std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec) {
   const LayerDims& dims = spec.dims;
@@ -238,11 +238,20 @@ absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& co
   const LayerDims& dims = config.spec.dims;
   const std::vector<LayerTensor> tensors = LayerTensorsOf(config.spec);
   std::vector<LayerTensors> layers;
+  std::set<std::string> read;  // the tensors that layers are made of
   for (const int32_t layer : config.gdn_layers) {
     LayerTensors& found = layers.emplace_back(LayerTensors{.layer = layer, .tensors = {}});
     for (const LayerTensor tensor : tensors) {
       const std::string name = NameOf(family, prefix, layer, tensor);
       const std::vector<int64_t> shape = LayerTensorShape(tensor, config.spec);
+      if (shape.size() == 2) {
+        GDN_ASSIGN_OR_RETURN(auto packed, FindPackedTensor(name, shape, config.quantization, files));
+        if (packed.has_value()) {
+          read.insert(packed->names.begin(), packed->names.end());
+          found.tensors.emplace(tensor, std::move(packed->tensor));
+          continue;
+        }
+      }
       if (!files.Contains(name)) {
         return WithMetadata(
             absl::NotFoundError(StrCat("tensor '", name, "' is missing; expected shape ", ShapeToString(shape),
@@ -256,13 +265,15 @@ absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& co
                              StrCat("has shape ", ShapeToString(view.shape), "; expected ", ShapeToString(shape),
                                     " by the config (", LayerDimsToString(dims), ")"));
       }
+      read.insert(name);
+      if (view.encoding == WeightFormat::kF8E4M3) read.insert(StrCat(name, kScaleSuffix));
       found.tensors.emplace(tensor, std::move(view));
     }
     if (config.spec.convolutions == ConvLayout::kSeparate) {
       GDN_RETURN_IF_ERROR(CheckConvRows(found, NameOf(family, prefix, layer, LayerTensor::kConvQ), dims));
     }
   }
-  GDN_RETURN_IF_ERROR(CheckNoOtherTensors(config, prefix, files, layers));
+  GDN_RETURN_IF_ERROR(CheckNoOtherTensors(config, prefix, files, read));
   return layers;
 }
 

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,6 +18,15 @@
 #include "server/checkpoint/stored_tensor.h"
 
 namespace gdn {
+
+// The parts of "{prefix}{layer}.{module}.{tensor}".
+struct LayerTensorPlace {
+  int32_t layer = 0;
+  std::string_view tensor;
+};
+
+// Nothing for a name that is not below the family's module. The place points into `name`.
+std::optional<LayerTensorPlace> PlaceOf(std::string_view name, std::string_view prefix, const ModelFamily& family);
 
 struct LayerTensors {
   int32_t layer = 0;

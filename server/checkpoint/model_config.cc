@@ -6,7 +6,6 @@
 #include "base/json_fault.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/checkpoint/stored_tensor.h"
 
 namespace gdn {
 namespace {
@@ -56,32 +55,6 @@ absl::Status CheckNoOtherFields(const ModelFamily& family, const ConfigFields& f
                                      Joined(family.layer_fields), ")"));
   }
   return absl::OkStatus();
-}
-
-// Which weights are quantised, and in which format, is seen at the tensors. Here only what would make numbers of FP8
-// tensors that are others than their format's.
-absl::Status CheckQuantization(const ConfigFields& fields) {
-  const Json* config = fields.Find("quantization_config");
-  if (config == nullptr) return absl::OkStatus();
-  if (!config->is_object()) {
-    return InvalidConfigField("quantization_config", ConfigValueText(config), "an object");
-  }
-  const ConfigFields quantization(*config, nullptr);
-  // Rotated weights look like others, and are right only for rotated activations.
-  const Json* transforms = quantization.Find("transform_config");
-  if (transforms != nullptr && !transforms->empty()) {
-    return InvalidConfigField("quantization_config.transform_config", ConfigValueText(transforms),
-                              "none: layers are served without transforms of their weights and activations");
-  }
-  const Json* method = quantization.Find("quant_method");
-  if (method == nullptr || *method != "fp8") return absl::OkStatus();
-  if (const Json* format = quantization.Find("fmt"); format != nullptr && *format != "e4m3") {
-    return InvalidConfigField("quantization_config.fmt", ConfigValueText(format), "\"e4m3\"");
-  }
-  const Json* block = quantization.Find("weight_block_size");
-  if (block == nullptr || *block == Json{kFp8Block, kFp8Block}) return absl::OkStatus();
-  return InvalidConfigField("quantization_config.weight_block_size", ConfigValueText(block),
-                            StrCat("[", kFp8Block, ", ", kFp8Block, "]"));
 }
 
 absl::StatusOr<std::vector<int32_t>> LayersOfTypes(const ModelFamily& family, const Json& types, int32_t num_layers) {
@@ -184,7 +157,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json) {
   GDN_RETURN_IF_ERROR(CheckNoOtherFields(*config.family, fields));
   GDN_RETURN_IF_ERROR(config.family->read_spec(fields, config.spec));
   GDN_RETURN_IF_ERROR(ValidateLayerSpec(config.spec));
-  GDN_RETURN_IF_ERROR(CheckQuantization(fields));
+  GDN_ASSIGN_OR_RETURN(config.quantization, ParseQuantizationConfig(fields));
   GDN_ASSIGN_OR_RETURN(config.num_layers, fields.Int("num_hidden_layers", 1, kMaxLayers));
   GDN_ASSIGN_OR_RETURN(config.gdn_layers, ParseGdnLayers(*config.family, fields, config.num_layers));
   const std::string_view head_dim = config.family->head_dim_field;

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/layer_spec.h"
 #include "server/checkpoint/model_family.h"
+#include "server/checkpoint/quantization_config.h"
 
 namespace gdn {
 
@@ -23,6 +24,7 @@ struct ModelConfig {
   int32_t num_layers = 0;
   std::vector<int32_t> gdn_layers = {};  // ascending, not empty
   bool head_dim_by_norm = false;  // spec.dims' K and V are a guess; the length of the norm's weight is what they are
+  QuantizationConfig quantization = {};
 };
 
 // Fields may stand at the top level or in "text_config". Which layers are Gated DeltaNet: by layer_types, else by the

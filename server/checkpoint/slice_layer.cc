@@ -269,14 +269,17 @@ LayerSpec SliceSpec(const LayerSpec& spec, const HeadSlice& heads) {
   return sliced;
 }
 
-bool SlicedLayer::HasMade(const char* data) const {
+bool HasMade(const std::deque<std::string>& made, const char* data) {
   return std::any_of(made.begin(), made.end(), [data](const std::string& bytes) {
     return !std::less<>()(data, bytes.data()) && std::less<>()(data, bytes.data() + bytes.size());
   });
 }
 
+bool SlicedLayer::HasMade(const char* data) const { return gdn::HasMade(made, data); }
+
 SlicedLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const HeadSlice& heads) {
   SlicedLayer sliced{.tensors = layer, .made = {}};
+  for (auto& [tensor, stored] : sliced.tensors.tensors) stored = Unpacked(stored, sliced.made);
   if (heads.is_whole()) return sliced;
   const HeadRanges ranges(spec, heads);
   TensorSlicer slicer(sliced.made);

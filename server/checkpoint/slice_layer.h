@@ -1,6 +1,7 @@
 // A checkpoint's layer cut down to some of its value heads: of each tensor the rows, or of the out-projection the
 // columns, that a server of these heads needs.
 //
+// Packed weights (packed_weight.h) are unpacked first, also where a layer is not cut.
 // Rows that lie together stay in the file, and only what has to be put together is copied, so that no more than the
 // slice is read. Quantised weights stay as they are, in whole blocks; F8_E4M3 alone is widened where a slice cuts its
 // blocks of 128 x 128. Value heads in tiled order are so in a slice too, of its own key heads.
@@ -31,6 +32,9 @@ absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensor
 // The spec of a sliced layer: of the slice's dims, with one kernel for the convolution.
 LayerSpec SliceSpec(const LayerSpec& spec, const HeadSlice& heads);
 
+// Whether bytes that begin at `data` are in one of the strings.
+bool HasMade(const std::deque<std::string>& made, const char* data);
+
 struct SlicedLayer {
   LayerTensors tensors;          // as LayerTensorsOf(SliceSpec(..)) has them
   std::deque<std::string> made;  // the bytes of those that are not in a file
@@ -38,7 +42,7 @@ struct SlicedLayer {
   bool HasMade(const char* data) const;  // whether they point to such bytes
 };
 
-// The slice has been checked. All heads: the layer as it is.
+// The slice has been checked. All heads: the layer as it is, unpacked.
 SlicedLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const HeadSlice& heads);
 
 }  // namespace gdn

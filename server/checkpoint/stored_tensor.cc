@@ -122,6 +122,7 @@ std::vector<float> ScalesOf(const StoredTensor& tensor) {
 }
 
 absl::Status CheckFinite(const StoredTensor& tensor, MinusInfinity minus_infinity) {
+  if (tensor.packed != nullptr) return CheckFinite(*tensor.packed);
   if (!IsPlain(tensor.encoding)) {
     if (const int64_t block = FindBadBlock(tensor); block >= 0) {
       return NotFinite(StrCat("block ", block, " of ", WeightFormatName(tensor.encoding),
@@ -138,6 +139,32 @@ absl::Status CheckFinite(const StoredTensor& tensor, MinusInfinity minus_infinit
                                               : "infinity"));
   }
   return absl::OkStatus();
+}
+
+StoredTensor Unpacked(const StoredTensor& tensor, std::deque<std::string>& made) {
+  if (tensor.packed == nullptr) return tensor;
+  StoredTensor unpacked = tensor;
+  const std::string_view bytes = made.emplace_back(Unpack(*tensor.packed, tensor.encoding));
+  if (tensor.encoding == WeightFormat::kF8E4M3) {
+    unpacked.data = tensor.packed->data;
+    unpacked.scales = {.dtype = DType::kF32, .shape = Fp8BlocksOf(tensor.shape), .data = bytes};
+  } else {
+    unpacked.data = bytes;
+    unpacked.widened = tensor.encoding == WeightFormat::kF32;
+  }
+  return unpacked;
+}
+
+int64_t FileBytes(const StoredTensor& tensor) {
+  if (tensor.packed != nullptr) {
+    // A slice has its share of the bytes.
+    const int64_t whole = tensor.packed->rows * tensor.packed->cols;
+    return static_cast<int64_t>(static_cast<double>(tensor.packed->file_bytes()) *
+                                static_cast<double>(tensor.ElementCount()) / static_cast<double>(whole));
+  }
+  // A slice widens only F8_E4M3, which takes a byte a weight.
+  const auto bytes = tensor.widened ? static_cast<size_t>(tensor.ElementCount()) : tensor.data.size();
+  return static_cast<int64_t>(bytes + tensor.scales.data.size());
 }
 
 void DecodeTensor(const StoredTensor& tensor, float* out) {

@@ -7,12 +7,16 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/tensor_view.h"
 #include "base/weight_format.h"
+#include "server/checkpoint/packed_weight.h"
 
 namespace gdn {
 
@@ -21,7 +25,10 @@ struct StoredTensor {
   std::vector<int64_t> shape;  // row-major
   std::string_view data;
   TensorView scales = {};  // of kF8E4M3: [ceil(N / 128), ceil(M / 128)]
-  bool widened = false;    // float32 of a quantised one whose blocks were cut
+  bool widened = false;    // float32 of a quantised one whose blocks were cut, or that no format has exactly
+  // The file's bytes, if they are packed in a way that kernels do not read. `encoding` is then the format that Unpacked
+  // makes; `data` is empty until it has done so.
+  std::shared_ptr<const PackedWeight> packed = {};
 
   int64_t ElementCount() const;
 };
@@ -42,7 +49,13 @@ enum class MinusInfinity : bool { kRefused, kTaken };
 // weight by its index, the factor by its block, counted over the tensor. Reads the whole tensor.
 absl::Status CheckFinite(const StoredTensor& tensor, MinusInfinity minus_infinity = MinusInfinity::kRefused);
 
-// All elements, in order.
+// A packed tensor as `encoding` has it, whose new bytes go to the end of `made`; another one as it is.
+StoredTensor Unpacked(const StoredTensor& tensor, std::deque<std::string>& made);
+
+// The bytes that it takes in its file.
+int64_t FileBytes(const StoredTensor& tensor);
+
+// All elements, in order. Of a packed one, once it is unpacked.
 void DecodeTensor(const StoredTensor& tensor, float* out);
 
 }  // namespace gdn

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +13,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/thread_pool.h"
+#include "server/checkpoint/lora_adapter.h"
 #include "server/checkpoint/slice_layer.h"
 #include "server/model/served_layer.h"
 
@@ -20,7 +23,7 @@ namespace {
 // Raised when the meaning of the hashed fields changes, so that old state files are told apart rather than misread.
 constexpr std::string_view kVersion = "gdn.model.1";
 
-Hash128 HashLayer(const ModelFamily& family, const LayerTensors& layer) {
+Hash128 HashLayer(const ModelFamily& family, const LayerTensors& layer, const LoraAdapter* adapter) {
   Hasher hasher;
   hasher.UpdateInt(layer.layer);
   const auto update = [&hasher](std::string_view name, std::string_view type, const std::vector<int64_t>& shape,
@@ -32,9 +35,25 @@ Hash128 HashLayer(const ModelFamily& family, const LayerTensors& layer) {
     hasher.UpdateField(data);
   };
   for (const auto& [tensor, stored] : layer.tensors) {
+    if (stored.packed != nullptr) {
+      const PackedWeight& packed = *stored.packed;
+      update(LayerTensorName(family, tensor), PackedFormatName(packed.format), stored.shape, packed.data);
+      update("scales", WeightFormatName(packed.scale_format), {packed.scale_count(), packed.group}, packed.scales);
+      update("zero points", "", {}, packed.zero_points);
+      hasher.UpdateInt(std::bit_cast<int32_t>(packed.global_scale));
+      hasher.UpdateInt(packed.global_divides ? 1 : 0);
+      continue;
+    }
     update(LayerTensorName(family, tensor), WeightFormatName(stored.encoding), stored.shape, stored.data);
     if (stored.encoding != WeightFormat::kF8E4M3) continue;
     update(kScaleSuffix, DTypeName(stored.scales.dtype), stored.scales.shape, stored.scales.data);
+  }
+  if (adapter == nullptr || adapter->layers.count(layer.layer) == 0) return hasher.Finish();
+  for (const auto& [projection, pair] : adapter->layers.at(layer.layer)) {
+    hasher.UpdateField(StrCat("adapter of ", LayerTensorName(family, projection)));
+    update("lora_A", DTypeName(pair.a.dtype), pair.a.shape, pair.a.data);
+    update("lora_B", DTypeName(pair.b.dtype), pair.b.shape, pair.b.data);
+    hasher.UpdateInt(std::bit_cast<int64_t>(pair.scale));
   }
   return hasher.Finish();
 }
@@ -81,14 +100,15 @@ void HashSpec(const LayerSpec& spec, Hasher& hasher) {
 }
 
 // What a model is, in 32 hexadecimal digits: equal for equal numerics, however the checkpoint is cut into files. Covers
-// the config as far as the layers depend on it and every Gated DeltaNet tensor's name, format, shape and bytes, and
-// whether they are quantised here; not the names above the layer, the other layers, the file layout or the folder.
-// Reads every weight once, on all processors.
-std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerTensors>& layers, bool quantized) {
+// the config as far as the layers depend on it, every Gated DeltaNet tensor's name, format, shape and bytes, those of
+// an adapter's pairs for them, and whether they are quantised here; not the names above the layer, the other layers,
+// the file layout or the folder. Reads every weight once, on all processors.
+std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerTensors>& layers,
+                             const LoraAdapter* adapter, bool quantized) {
   std::vector<Hash128> digests(layers.size());
   ThreadPool pool(std::min(AvailableProcessors(), static_cast<int>(std::max<size_t>(layers.size(), 1))));
   pool.ParallelFor(static_cast<int64_t>(layers.size()), [&](int64_t i, int) {
-    digests[static_cast<size_t>(i)] = HashLayer(*config.family, layers[static_cast<size_t>(i)]);
+    digests[static_cast<size_t>(i)] = HashLayer(*config.family, layers[static_cast<size_t>(i)], adapter);
   });
 
   Hasher hasher;
@@ -121,12 +141,14 @@ std::vector<std::string> WeightMemory::Formats() const {
 // Fills a LoadedModel. Everything is checked before the backend is asked for memory.
 class ModelLoader {
  public:
-  ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint, const LoadOptions& options)
+  ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint, std::optional<LoraAdapter> adapter,
+              const LoadOptions& options)
       : backend_(backend),
         options_{.takes = [&backend](WeightFormat format) { return backend.info().TakesWeights(format); },
                  .quantize_q8_0 = options.quantize_q8_0},
         whole_(std::move(checkpoint.config)),
-        layers_(std::move(checkpoint.layers)) {
+        layers_(std::move(checkpoint.layers)),
+        adapter_(std::move(adapter)) {
     model_.name_ = name;
     model_.config_ = whole_;
     if (!options.heads.is_whole()) model_.heads_ = options.heads;
@@ -138,10 +160,18 @@ class ModelLoader {
     GDN_RETURN_IF_ERROR(CheckSlice(whole_, layers_, heads, options_.quantize_q8_0));
     GDN_RETURN_IF_ERROR(CheckWeightsAreFinite());
     model_.config_.spec = SliceSpec(whole_.spec, heads);
-    for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, layer, heads)));
+    for (const LayerTensors& layer : layers_) {
+      if (adapter_.has_value()) {
+        const MergedLayer merged = MergeAdapter(*adapter_, layer);
+        GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, merged.tensors, heads), merged.made));
+      } else {
+        GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, layer, heads), {}));
+      }
+    }
     model_.weight_dtype_ = WidenedDType(model_.layers_.begin()->second.out.format);
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
-    model_.whole_fingerprint_ = ModelFingerprint(whole_, layers_, quantized_);
+    model_.whole_fingerprint_ =
+        ModelFingerprint(whole_, layers_, adapter_.has_value() ? &*adapter_ : nullptr, quantized_);
     model_.fingerprint_ = SliceFingerprint(model_.whole_fingerprint_, heads);
     return std::move(model_);
   }
@@ -160,7 +190,8 @@ class ModelLoader {
     return absl::OkStatus();
   }
 
-  absl::Status LoadLayer(const SlicedLayer& sliced) {
+  // `merged`: bytes that tensors of the layer may point to, and that end with it.
+  absl::Status LoadLayer(const SlicedLayer& sliced, const std::deque<std::string>& merged) {
     const LayerTensors& layer = sliced.tensors;
     const LayerSpec& spec = model_.config_.spec;
     absl::StatusOr<ServedLayer> made = ServeLayer(spec, layer, options_);
@@ -168,12 +199,11 @@ class ModelLoader {
     const ServedLayer& served = *made;
     quantized_ = quantized_ || served.quantized;
     for (const auto& [tensor, stored] : layer.tensors) {
-      // What a slice had to widen was F8_E4M3, of a byte a weight.
-      const auto bytes = stored.widened ? static_cast<size_t>(stored.ElementCount()) : stored.data.size();
-      model_.memory_.in_files += static_cast<int64_t>(bytes + stored.scales.data.size());
+      model_.memory_.in_files += FileBytes(stored);
     }
     const auto matrix = [&](const ServedMatrix& of_layer) {
-      return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(of_layer.data().data()));
+      return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(of_layer.data().data()) &&
+                                  !HasMade(merged, of_layer.data().data()));
     };
     LayerWeights weights;
     weights.spec = ServedForm(spec);
@@ -241,6 +271,7 @@ class ModelLoader {
   const ServeLayerOptions options_;
   const ModelConfig whole_;  // of all heads, as the files have them
   const std::vector<LayerTensors> layers_;
+  const std::optional<LoraAdapter> adapter_;
   bool quantized_ = false;
   LoadedModel model_;
 };
@@ -266,7 +297,13 @@ absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name,
                      StrCat("model '", name, "' cannot be quantised to Q8_0: backend ", backend.info().name,
                             " takes no weights of that format; serve it without --quantize"));
   }
-  return ModelLoader(backend, name, std::move(checkpoint), options).Load();
+  std::optional<LoraAdapter> adapter;
+  if (!options.adapter.empty()) {
+    absl::StatusOr<LoraAdapter> opened = OpenLoraAdapter(options.adapter, checkpoint.config);
+    if (!opened.ok()) return WithPrefix(opened.status(), StrCat("model '", name, "', adapter"));
+    adapter = *std::move(opened);
+  }
+  return ModelLoader(backend, name, std::move(checkpoint), std::move(adapter), options).Load();
 }
 
 }  // namespace gdn

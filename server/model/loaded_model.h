@@ -70,11 +70,14 @@ struct LoadOptions {
   HeadSlice heads = {};
   // Quantise the large projections that the checkpoint has in F32, F16 or BF16 to Q8_0.
   bool quantize_q8_0 = false;
+  // A folder with a LoRA adapter to merge into the projections (lora_adapter.h); "": none.
+  std::string adapter = {};
 };
 
-// Errors of OpenCheckpoint and CheckSlice; FAILED_PRECONDITION (INVALID_SPEC) for a family that the options do not
-// allow; UNIMPLEMENTED (DEVICE_UNSUPPORTED) for quantising on a backend that takes no Q8_0; INVALID_ARGUMENT for
-// weights that cannot be quantised; RESOURCE_EXHAUSTED where the backend has no memory for the weights.
+// Errors of OpenCheckpoint, OpenLoraAdapter and CheckSlice; FAILED_PRECONDITION (INVALID_SPEC) for a family that the
+// options do not allow; UNIMPLEMENTED (DEVICE_UNSUPPORTED) for quantising on a backend that takes no Q8_0;
+// INVALID_ARGUMENT for weights that cannot be quantised; RESOURCE_EXHAUSTED where the backend has no memory for the
+// weights.
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& path,
                                       const LoadOptions& options = {});
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint,

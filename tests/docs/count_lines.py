@@ -3,8 +3,7 @@
 
   count_lines.py [-v]         -v also prints the lines of each page: hand-written, hand-written without empty lines, generated
 
-The parts between "<!-- generated" and "<!-- end -->" are generated. If a page's first lines say that a script generates the page,
-its tables and empty lines count as generated; its prose was written in the script and counts as hand-written.
+The parts between "<!-- generated" and "<!-- end -->" are generated, and so is a page whose first lines say that a script generates it.
 """
 
 import os
@@ -24,7 +23,7 @@ def count(lines):
     hand, full, generated, inside = 0, 0, 0, False
     for line in lines:
         inside = inside or line.startswith(BEGIN)
-        if inside or by_script and (not line.strip() or line.startswith("|")):
+        if inside or by_script:
             generated += 1
         else:
             hand += 1

@@ -89,6 +89,18 @@ TEST_F(Config, TellsAllFaultsWithTheirPlaces) {
   }
 }
 
+TEST_F(Config, AnAdapterIsForOneModel) {
+  const std::vector<std::string> good = {"--model=a=/m/a",   "--model",   "b=/m/b",
+                                         "--adapter=a=/l/a", "--adapter", "b=/l/b"};
+  EXPECT_EQ(Check(good), 0) << printed_;
+  EXPECT_EQ(Check({"--model=a=/m/a", "--adapter=b=/l/b", "--adapter=a=/l/a", "--adapter=a=/l/c", "--adapter=/l/d"}), 1);
+  for (const std::string fault :
+       {"--adapter is for 'b', which no --model names", "--adapter names 'a' twice; expected one adapter for a model",
+        "--adapter is '/l/d', expected NAME=PATH with the NAME of a --model"}) {
+    EXPECT_TRUE(absl::StrContains(printed_, fault)) << fault << "\n" << printed_;
+  }
+}
+
 TEST_F(Config, TheLowWatermarkIsBelowTheHighOne) {
   Write("disk-high-watermark: 80\nscrub-bytes-per-second: fast\n");
   EXPECT_EQ(Check({"--config", Path("gdn.yaml")}), 1);

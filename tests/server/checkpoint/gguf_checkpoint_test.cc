@@ -34,6 +34,7 @@ struct SmallModel {
       {"blk.0.ssm_dt.bias", {.shape = {4}}},           {"blk.0.ssm_norm.weight", {.shape = {12}}},
       {"blk.0.ssm_out.weight", {.shape = {32, 48}}},   {"blk.1.attn_q.weight", {.shape = {32, 32}}}};
   std::vector<bool> linear = {true, false};
+  std::vector<int32_t> heads_kv;
 
   absl::StatusOr<Checkpoint> Read() {
     GgufWriter writer;
@@ -41,6 +42,7 @@ struct SmallModel {
     for (const auto& [key, value] : ints) writer.Int(architecture + "." + key, value);
     writer.Float(architecture + ".attention.layer_norm_rms_epsilon", 1e-6f);
     if (!linear.empty()) writer.Bools(architecture + ".attention.recurrent_layers", linear);
+    if (!heads_kv.empty()) writer.Ints(architecture + ".attention.head_count_kv", heads_kv);
     for (const auto& [name, tensor] : tensors) {
       int64_t count = 1;
       for (const int64_t dim : tensor.shape) count *= dim;
@@ -120,6 +122,33 @@ TEST(GgufCheckpoint, ReadsBothFormsOfQwen3Next) {
   EXPECT_EQ(unsplit.config.spec.projections, ProjectionLayout::kInterleaved);
 }
 
+TEST(GgufCheckpoint, OllamasShortNameOfDtBiasIsReadForTheLongOne) {
+  SmallModel model;
+  model.tensors.erase("blk.0.ssm_dt.bias");
+  model.tensors["blk.0.ssm_dt"].shape = {4};
+  GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, model.Read());
+  EXPECT_EQ(checkpoint.layers[0].tensors.at(LayerTensor::kDtBias).shape, (std::vector<int64_t>{4}));
+
+  model.tensors["blk.0.ssm_dt"].shape = {5};
+  const absl::Status shape = model.Read().status();
+  ExpectError(shape, absl::StatusCode::kInvalidArgument, reason::kInvalidTensorShape);
+  EXPECT_THAT(std::string(shape.message()), AllOf(HasSubstr("'blk.0.ssm_dt'"), HasSubstr("expected [4]")));
+}
+
+// Files of Ollama's list the heads of the model's own blocks, not those of the blocks that predict tokens.
+TEST(GgufCheckpoint, AListOfHeadsMayEndBeforeThePredictionBlocks) {
+  SmallModel model;
+  model.linear = {};
+  model.heads_kv = {0, 2};
+  model.ints["block_count"] = 3;
+  model.ints["nextn_predict_layers"] = 1;
+  GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, model.Read());
+  EXPECT_THAT(checkpoint.config.gdn_layers, ElementsAre(0));
+  model.heads_kv = {0};
+  EXPECT_THAT(std::string(model.Read().status().message()),
+              AllOf(HasSubstr("attention.head_count_kv"), HasSubstr("has 1 values"), HasSubstr("3 blocks")));
+}
+
 TEST(GgufCheckpoint, ATypeIsATensorsOwn) {
   SmallModel model;
   model.tensors["blk.0.attn_qkv.weight"].type = GgmlType::kQ8_0;
@@ -163,6 +192,7 @@ TEST(GgufCheckpoint, WhatCannotBeServedIsRefusedByName) {
          m.tensors["blk.0.ssm_ba.weight"].shape = {8, 32};
        },
        {"'blk.0.ssm_ba.weight'"}},
+      {[](SmallModel& m) { m.tensors["blk.0.ssm_dt"].shape = {4}; }, {"'blk.0.ssm_dt'", "'blk.0.ssm_dt.bias'"}},
       {[](SmallModel& m) { m.tensors["blk.1.ssm_a"].shape = {4}; }, {"'blk.1.ssm_a'", "not linear by the keys"}},
   };
   for (const Case& c : cases) {

@@ -109,6 +109,53 @@ TEST(ModelFingerprint, ChangesWithTheDecaysGate) {
   EXPECT_EQ(Fingerprint(kimi), expected);
 }
 
+// A folder with a pair for one projection of a golden model's layer.
+void WriteAdapter(const std::string& folder, const std::string& module, double alpha) {
+  TestCheckpoint adapter;
+  adapter.config = {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", alpha}};
+  adapter.tensors["base_model.model.model.layers." + module + ".lora_A.weight"] =
+      TestTensor::Filled(DType::kF32, {2, 128}, 0.5f);
+  adapter.tensors["base_model.model.model.layers." + module + ".lora_B.weight"] =
+      TestTensor::Filled(DType::kF32, {64, 2}, 0.25f);
+  adapter.Write(folder);
+  WriteFile(folder + "/adapter_config.json", adapter.config.dump());
+  WriteFile(folder + "/adapter_model.safetensors", ReadFile(folder + "/model.safetensors"));
+}
+
+TEST(ModelFingerprint, ChangesWithAnAdapterThatChangesALayer) {
+  HostMemoryBackend backend(/*unified_memory=*/true);
+  const std::string path = GoldenFolder("qwen3_5_1");
+  std::set<std::string> seen = {Fingerprint(path)};
+  TempFolder folder;
+  for (const double alpha : {2.0, 4.0}) {
+    WriteAdapter(folder.path(), "1.linear_attn.out_proj", alpha);
+    const auto model = LoadModel(backend, "m", path, {.adapter = folder.path()});
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_TRUE(seen.insert(model->fingerprint()).second) << alpha;
+    // It is served merged: alpha / 2 times 2 * 0.25 * 0.5 is added to each weight.
+    const WeightMatrix& out = model->layers().at(1).out;
+    const std::vector<float> base =
+        TestCheckpoint::Golden("qwen3_5_1").tensors.at("model.layers.1.linear_attn.out_proj.weight").Floats();
+    ASSERT_EQ(out.format, WeightFormat::kF32);
+    EXPECT_FLOAT_EQ(static_cast<const float*>(out.data)[70], static_cast<float>(base[70] + alpha / 2 * 0.25));
+  }
+  WriteAdapter(folder.path(), "1.mlp.down_proj", 2.0);
+  const auto model = LoadModel(backend, "m", path, {.adapter = folder.path()});
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->fingerprint(), Fingerprint(path));
+}
+
+TEST(ModelFingerprint, ChangesWithTheScaleOfPackedWeights) {
+  TestCheckpoint packed = TestCheckpoint::Golden("qwen3_5_1");
+  const std::string name = "model.layers.1.linear_attn.out_proj.weight";
+  packed.tensors.at(name) = {.shape = {64, 128}, .data = std::string(64 * 128, '\3'), .other_dtype = "I8"};
+  std::set<std::string> seen = {Fingerprint(GoldenFolder("qwen3_5_1"))};
+  for (const float scale : {0.25f, 0.5f}) {
+    packed.tensors[name + "_scale"] = TestTensor::Filled(DType::kBF16, {64, 1}, scale);
+    EXPECT_TRUE(seen.insert(Fingerprint(packed)).second) << scale;
+  }
+}
+
 TEST(ModelFingerprint, TellsTheGoldenCheckpointsApart) {
   std::set<std::string> seen;
   for (const char* name : {"qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5", "qwen4_exp_1", "olmo_hybrid_1",

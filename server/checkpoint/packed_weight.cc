@@ -1,0 +1,198 @@
+#include "server/checkpoint/packed_weight.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+constexpr int64_t kBlock = BlockOf(WeightFormat::kQ8_0).weights;  // as many as Q4_0's
+constexpr int kOffset = 8;                                        // that 4-bit integers are stored plus
+constexpr int64_t kPackedRows = 8;                                // that share an int32 of zero points
+constexpr std::array<float, 8> kE2M1 = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+
+// The greatest magnitude that a weight has before its scale.
+float Greatest(PackedFormat format) {
+  switch (format) {
+    case PackedFormat::kFp8:
+      return 448.0f;
+    case PackedFormat::kInt8:
+      return 128.0f;
+    case PackedFormat::kInt4:
+      return 15.0f;  // a zero point's distance
+    case PackedFormat::kNvfp4:
+      return 6.0f;
+  }
+  return 0.0f;
+}
+
+// Element `i` of four-bit ones, two in a byte.
+int Nibble(std::string_view bytes, int64_t i) {
+  const auto byte = static_cast<uint8_t>(bytes[static_cast<size_t>(i / 2)]);
+  return i % 2 == 0 ? byte & 15 : byte >> 4;
+}
+
+float ScaleAt(const PackedWeight& weight, int64_t i) {
+  float scale = 0.0f;
+  if (weight.scale_format == WeightFormat::kF8E4M3) {
+    scale = E4M3ToFloat(static_cast<uint8_t>(weight.scales[static_cast<size_t>(i)]));
+  } else {
+    const int64_t bytes = BlockOf(weight.scale_format).bytes;
+    DequantizeBlocks(weight.scale_format, weight.scales.data() + i * bytes, 1, &scale);
+  }
+  if (weight.format != PackedFormat::kNvfp4) return scale;
+  return weight.global_divides ? scale / weight.global_scale : scale * weight.global_scale;
+}
+
+void RowScales(const PackedWeight& weight, int64_t row, std::vector<float>& scales) {
+  const int64_t groups = weight.cols / weight.group;
+  scales.resize(static_cast<size_t>(groups));
+  for (int64_t g = 0; g < groups; ++g) {
+    scales[static_cast<size_t>(g)] = ScaleAt(weight, weight.one_scale ? 0 : row * groups + g);
+  }
+}
+
+int ZeroPoint(const PackedWeight& weight, int64_t row, int64_t group) {
+  if (weight.zero_points.empty()) return 0;
+  const int64_t groups = weight.cols / weight.group;
+  const int64_t word = row / kPackedRows * groups + group;
+  return Nibble(weight.zero_points, word * kPackedRows + row % kPackedRows) - kOffset;
+}
+
+// A row's integers without their zero points; of kInt8 and kInt4.
+void IntegerRow(const PackedWeight& weight, int64_t row, std::vector<int8_t>& q) {
+  q.resize(static_cast<size_t>(weight.cols));
+  if (weight.format == PackedFormat::kInt8) {
+    std::memcpy(q.data(), weight.data.data() + row * weight.cols, q.size());
+    return;
+  }
+  const auto row_bytes = weight.data.size() / static_cast<size_t>(weight.rows);
+  const std::string_view packed = weight.data.substr(static_cast<size_t>(row) * row_bytes, row_bytes);
+  for (int64_t g = 0; g < weight.cols / weight.group; ++g) {
+    const int zero = ZeroPoint(weight, row, g) + kOffset;
+    for (int64_t i = g * weight.group; i < (g + 1) * weight.group; ++i) {
+      q[static_cast<size_t>(i)] = static_cast<int8_t>(Nibble(packed, i) - zero);
+    }
+  }
+}
+
+// A row without its scales.
+void UnscaledRow(const PackedWeight& weight, int64_t row, float* out) {
+  if (weight.format == PackedFormat::kFp8) {
+    const char* from = weight.data.data() + row * weight.cols;
+    for (int64_t i = 0; i < weight.cols; ++i) out[i] = E4M3ToFloat(static_cast<uint8_t>(from[i]));
+  } else if (weight.format == PackedFormat::kNvfp4) {
+    for (int64_t i = 0; i < weight.cols; ++i) {
+      const int bits = Nibble(weight.data, row * weight.cols + i);
+      const float magnitude = kE2M1[static_cast<size_t>(bits & 7)];
+      out[i] = (bits & 8) != 0 ? -magnitude : magnitude;
+    }
+  } else {
+    std::vector<int8_t> q;
+    IntegerRow(weight, row, q);
+    for (int64_t i = 0; i < weight.cols; ++i) out[i] = q[static_cast<size_t>(i)];
+  }
+}
+
+std::string UnpackToFloats(const PackedWeight& weight) {
+  std::string bytes(static_cast<size_t>(weight.rows * weight.cols) * sizeof(float), '\0');
+  auto* out = reinterpret_cast<float*>(bytes.data());
+  std::vector<float> scales;
+  for (int64_t row = 0; row < weight.rows; ++row, out += weight.cols) {
+    UnscaledRow(weight, row, out);
+    RowScales(weight, row, scales);
+    for (int64_t i = 0; i < weight.cols; ++i) out[i] *= scales[static_cast<size_t>(i / weight.group)];
+  }
+  return bytes;
+}
+
+// Q8_0 is a factor and 32 int8; Q4_0 a factor and 32 integers plus 8 in four bits, the first 16 in the low halves.
+std::string UnpackToBlocks(const PackedWeight& weight, WeightFormat format) {
+  std::string bytes(static_cast<size_t>(weight.rows * RowBytes(format, weight.cols)), '\0');
+  char* out = bytes.data();
+  std::vector<float> scales;
+  std::vector<int8_t> q;
+  for (int64_t row = 0; row < weight.rows; ++row) {
+    RowScales(weight, row, scales);
+    IntegerRow(weight, row, q);
+    for (int64_t i = 0; i < weight.cols; i += kBlock, out += BlockOf(format).bytes) {
+      const uint16_t factor = FloatToF16(scales[static_cast<size_t>(i / weight.group)]);
+      std::memcpy(out, &factor, sizeof(factor));
+      const int8_t* of_block = q.data() + i;
+      if (format == WeightFormat::kQ8_0) {
+        std::memcpy(out + sizeof(factor), of_block, kBlock);
+        continue;
+      }
+      for (int64_t j = 0; j < kBlock / 2; ++j) {
+        const int low = of_block[j] + kOffset, high = of_block[j + kBlock / 2] + kOffset;
+        out[sizeof(factor) + static_cast<size_t>(j)] = static_cast<char>(low | high << 4);
+      }
+    }
+  }
+  return bytes;
+}
+
+absl::Status NotFinite(std::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
+                   StrCat(what, "; weights must be finite: the file is damaged, fetch or convert it anew"));
+}
+
+}  // namespace
+
+std::string_view PackedFormatName(PackedFormat format) {
+  switch (format) {
+    case PackedFormat::kFp8:
+      return "FP8";
+    case PackedFormat::kInt8:
+      return "INT8";
+    case PackedFormat::kInt4:
+      return "INT4";
+    case PackedFormat::kNvfp4:
+      return "NVFP4";
+  }
+  return "";
+}
+
+WeightFormat UnpackedFormat(const PackedWeight& weight) {
+  if (weight.format == PackedFormat::kFp8) return weight.one_scale ? WeightFormat::kF8E4M3 : WeightFormat::kF32;
+  if (weight.format == PackedFormat::kNvfp4 || weight.group % kBlock != 0) return WeightFormat::kF32;
+  for (int64_t i = 0; i < weight.scale_count(); ++i) {
+    const float scale = ScaleAt(weight, i);
+    if (F16ToFloat(FloatToF16(scale)) != scale) return WeightFormat::kF32;
+  }
+  // With zero points integers take five bits.
+  const bool four_bits = weight.format == PackedFormat::kInt4 && weight.zero_points.empty();
+  return four_bits ? WeightFormat::kQ4_0 : WeightFormat::kQ8_0;
+}
+
+absl::Status CheckFinite(const PackedWeight& weight) {
+  for (int64_t i = 0; i < weight.scale_count(); ++i) {
+    const float scale = ScaleAt(weight, i);
+    if (std::isfinite(scale * Greatest(weight.format))) continue;
+    return NotFinite(StrCat("scale ", i, " of ", PackedFormatName(weight.format), " weights is ", scale,
+                            ", which is no number, infinite or too large"));
+  }
+  if (weight.format != PackedFormat::kFp8) return absl::OkStatus();
+  for (size_t i = 0; i < weight.data.size(); ++i) {
+    if ((static_cast<uint8_t>(weight.data[i]) & 0x7f) != 0x7f) continue;
+    const auto element = static_cast<int64_t>(i);
+    return NotFinite(StrCat("element [", element / weight.cols, ", ", element % weight.cols, "] is no number"));
+  }
+  return absl::OkStatus();
+}
+
+std::string Unpack(const PackedWeight& weight, WeightFormat format) {
+  if (format == WeightFormat::kF32) return UnpackToFloats(weight);
+  if (format != WeightFormat::kF8E4M3) return UnpackToBlocks(weight, format);
+  const std::vector<float> scales(static_cast<size_t>(Fp8Blocks(weight.rows) * Fp8Blocks(weight.cols)),
+                                  ScaleAt(weight, 0));
+  return {reinterpret_cast<const char*>(scales.data()), scales.size() * sizeof(float)};
+}
+
+}  // namespace gdn

@@ -1,0 +1,48 @@
+// Reads the quantization_config of a config.json. Tensors that are quantised are held to it.
+//
+// The tensors say which of them are quantised, and how. A checkpoint whose Gated DeltaNet layers are not quantised is
+// served whatever the config says of other layers. Settings for activations and for the KV cache change no weight and
+// are passed over. Whole names in the list of ignored modules are compared; patterns ("re:..", targets) are not.
+// Thread safety: plain values and free functions.
+//
+//   GDN_ASSIGN_OR_RETURN(config.quantization, ParseQuantizationConfig(fields));
+//   GDN_RETURN_IF_ERROR(CheckScheme(config.quantization, name, scheme));
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/checkpoint/config_fields.h"
+#include "server/checkpoint/packed_weight.h"
+
+namespace gdn {
+
+// How weights are quantised, by a config or by the tensors. An empty field allows any value.
+struct WeightScheme {
+  std::optional<int64_t> bits = {};
+  std::optional<bool> is_float = {};
+  std::optional<bool> symmetric = {};
+  std::optional<int64_t> group = {};
+};
+
+struct QuantizationConfig {
+  std::string method = {};                    // "compressed-tensors", "modelopt", "fp8"; "": there is none
+  std::string format = {};                    // "pack-quantized" (compressed-tensors), "NVFP4" (modelopt)
+  std::vector<WeightScheme> weights = {};     // config_groups of compressed-tensors
+  std::vector<std::string> unquantized = {};  // modules, by their whole names
+};
+
+// INVALID_ARGUMENT (INVALID_SPEC) naming a field that would make other numbers of the tensors than their formats say:
+// transforms of weights, an FP8 format other than E4M3, and blocks other than 128 x 128.
+absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(const ConfigFields& fields);
+
+// Checks that a packed tensor ("X.weight") is what the config says. INVALID_ARGUMENT (INVALID_SPEC: tensor) names what
+// was found and what the config says.
+absl::Status CheckScheme(const QuantizationConfig& config, const std::string& tensor, PackedFormat format,
+                         const WeightScheme& found);
+
+}  // namespace gdn

@@ -5,7 +5,7 @@
 #   scripts/setup.sh --hip     also the HIP compiler and runtime, for the preset hip-gfx906
 #   scripts/setup.sh --images  also what building the container images needs
 #   scripts/setup.sh --lint    also what scripts/lint.sh needs
-#   scripts/setup.sh --checks  also what some tests are skipped without: promtool, and a browser (85 MB to fetch, 320 MB)
+#   scripts/setup.sh --checks  also what some tests are skipped without: promtool, shells and a browser (95 MB to fetch, 350 MB)
 #   scripts/setup.sh --cluster also what scripts/cluster_demo.sh needs
 #   scripts/setup.sh --check   installs nothing; prints what is missing and exits 1 where something is
 set -euo pipefail
@@ -27,8 +27,9 @@ build_packages=(
 )
 hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
 image_packages=(buildah debootstrap)
-# promtool reads /metrics, the browser /statusz; stunnel is between the server and Redis; systemd-analyze judges the unit.
-check_packages=(chromium-headless-shell prometheus stunnel4 systemd)
+# promtool reads /metrics, the browser /statusz; stunnel is between the server and Redis; systemd-analyze judges the unit; fish and
+# zsh complete gdnctl's commands.
+check_packages=(chromium-headless-shell fish prometheus stunnel4 systemd zsh)
 cluster_packages=(curl haproxy iproute2 redis-server)
 lint_packages=(ca-certificates clang-format clang-tidy docker-compose libomp-dev shellcheck)
 

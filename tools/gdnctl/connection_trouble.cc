@@ -40,13 +40,23 @@ constexpr Trouble kTroubles[] = {
     {"Connection reset by peer", " has closed the connection. The server may have stopped: try again."},
 };
 
+// A file or a process of this machine may be unavailable too.
+bool IsOfGrpc(std::string_view message) {
+  for (const std::string_view sign : {"failed to connect to all addresses", "DNS resolution failed", "Socket closed",
+                                      "Connection reset by peer", "empty address list", "Endpoint"}) {
+    if (absl::StrContains(AbslView(message), AbslView(sign))) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-std::string ConnectionTrouble(std::string_view target, std::string_view grpc_message) {
+std::string ConnectionTrouble(std::string_view target, std::string_view message) {
+  if (!IsOfGrpc(message)) return std::string(message);
   for (const Trouble& trouble : kTroubles) {
-    if (absl::StrContains(AbslView(grpc_message), AbslView(trouble.sign))) return StrCat(target, trouble.words);
+    if (absl::StrContains(AbslView(message), AbslView(trouble.sign))) return StrCat(target, trouble.words);
   }
-  return StrCat(grpc_message, "\nIs a gdn_server listening on ", target, "?");
+  return StrCat(message, "\nIs a gdn_server listening on ", target, "?");
 }
 
 }  // namespace gdn

@@ -71,7 +71,12 @@ absl::StatusOr<int> RunTop(const std::vector<std::string>&) {
   }
   std::vector<double> history;
   for (;;) {
-    if (keys.has_value() ? keys->WaitFor('q', interval) : (absl::SleepFor(interval), false)) return kExitOk;
+    if (!keys.has_value()) {
+      absl::SleepFor(interval);
+    } else if (keys->WaitFor('q', interval)) {
+      absl::PrintF("\n");
+      return kExitOk;
+    }
     GDN_ASSIGN_OR_RETURN(TopSample now, TakeTopSample(*client));
     const TopFigures figures = FiguresBetween(before, now);
     history.push_back(figures.tokens.value_or(0));

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/match.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "tools/gdnctl/commands.h"
@@ -46,7 +47,8 @@ absl::StatusOr<int> RunTry(const std::vector<std::string>&) {
   }
   const absl::Status status = TryServer(options, std::cout);
   std::cout << std::flush;
-  if (absl::IsNotFound(status) && absl::GetFlag(FLAGS_server).empty()) {
+  if (absl::IsNotFound(status) && options.server == "gdn_server" &&
+      absl::StrContains(status.message(), "cannot execute")) {
     return absl::NotFoundError(StrCat(status.message(), "; install gdn_server, or name one with --server=FILE"));
   }
   GDN_RETURN_IF_ERROR(status);

@@ -24,20 +24,30 @@ using ::testing::Not;
 
 TEST(ConnectionTrouble, TellsWhatToDoAboutEachKind) {
   const std::pair<std::string, std::string> cases[] = {
-      {"last error: Ssl handshake failed: SSL_ERROR_SSL: error:0A00010B:SSL routines::wrong version number",
+      {"failed to connect to all addresses; last error: Ssl handshake failed: SSL_ERROR_SSL: error:0A00010B:SSL "
+       "routines::wrong version number",
        "does not speak TLS"},
-      {"Ssl handshake failed: SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed", "--tls-ca=FILE"},
-      {"Peer name 127.0.0.1 is not in peer certificate", "by a name that its certificate has"},
+      {"failed to connect to all addresses; last error: Ssl handshake failed: SSL_ERROR_SSL: error:0A000086:SSL "
+       "routines::certificate verify failed",
+       "--tls-ca=FILE"},
+      {"failed to connect to all addresses; last error: Peer name 127.0.0.1 is not in peer certificate",
+       "by a name that its certificate has"},
       {"ipv4:127.0.0.1:37597: Socket closed", "add --tls or --tls-ca=FILE"},
-      {"Failed to connect to remote host: Connection refused", "nothing listens there"},
-      {"unix:/tmp/nosock: No such file or directory", "no such socket"},
+      {"failed to connect to all addresses; last error: Failed to connect to remote host: Connection refused",
+       "nothing listens there"},
+      {"failed to connect to all addresses; last error: unix:/tmp/nosock: No such file or directory", "no such socket"},
       {"DNS resolution failed for x: C-ares status is not ARES_SUCCESS", "no address is known"},
   };
   for (const auto& [message, words] : cases) {
     const std::string told = ConnectionTrouble("box:1", message);
     EXPECT_THAT(told, AllOf(HasSubstr("box:1"), HasSubstr(words), Not(HasSubstr("SSL_ERROR")), Not(HasSubstr("ARES"))));
   }
-  EXPECT_EQ(ConnectionTrouble("box:1", "something new"), "something new\nIs a gdn_server listening on box:1?");
+  EXPECT_EQ(ConnectionTrouble("box:1", "failed to connect to all addresses; something new"),
+            "failed to connect to all addresses; something new\nIs a gdn_server listening on box:1?");
+  // Not gRPC's: a file of this machine, say.
+  for (const char* const other : {"cannot write '/x': No such file or directory", "program exited"}) {
+    EXPECT_EQ(ConnectionTrouble("box:1", other), other);
+  }
 }
 
 TEST(ConnectionTrouble, AnUnreachableServerIsNamedWithoutGrpcsWords) {

@@ -22,7 +22,7 @@ build_packages=(
   libdnnl-dev libhiredis-dev libhwy-dev libmicrohttpd-dev libspdlog-dev libxxhash-dev libyaml-cpp-dev
   nlohmann-json3-dev prometheus-cpp-dev
   # Tests and benchmarks.
-  curl fiu-utils haproxy libbenchmark-dev libboost-context-dev libfiu-dev libgmock-dev libgtest-dev openssl python3-numpy
+  curl fiu-utils haproxy libbenchmark-dev libboost-context-dev libfiu-dev libgmock-dev libgtest-dev openssl psmisc python3-numpy
   python3-venv python3-yaml redis-sentinel redis-server
 )
 hip_packages=(hipcc libamdhip64-dev rocm-device-libs)

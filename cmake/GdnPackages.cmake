@@ -12,7 +12,7 @@ set(completion ${CMAKE_BINARY_DIR}/tools/gdnctl)
 install(FILES ${completion}/gdnctl.bash DESTINATION share/bash-completion/completions RENAME gdnctl COMPONENT tools)
 install(FILES ${completion}/gdnctl.zsh DESTINATION share/zsh/vendor-completions RENAME _gdnctl COMPONENT tools)
 install(FILES ${completion}/gdnctl.fish DESTINATION share/fish/vendor_completions.d COMPONENT tools)
-# What `gdnctl try` serves.
+# The model of `gdnctl try`.
 set(try_model ${CMAKE_SOURCE_DIR}/tests/golden/qwen3_next_5)
 install(FILES ${try_model}/config.json ${try_model}/model.safetensors ${try_model}/io.safetensors
   DESTINATION share/gdn-service/try-model COMPONENT tools)

@@ -1,4 +1,4 @@
-// What `--version` of every program prints.
+// The text that every program prints for `--version`.
 //
 // Thread safety: free functions. Ownership: values.
 //

@@ -112,7 +112,7 @@ absl::StatusOr<TensorView> Factor(const SafetensorsFile& file, const std::string
                        "has a value that is infinite or no number; expected finite ones: fetch the adapter anew");
 }
 
-// Where a name of the adapter is in the model; nothing where it is in no layer's module.
+// The place in the model that a name of the adapter stands for; nothing if no layer has such a module.
 std::optional<LayerTensorPlace> PlaceInModel(const ModelFamily& family, std::string_view name) {
   if (!name.starts_with(kBase)) return std::nullopt;
   name.remove_prefix(kBase.size());

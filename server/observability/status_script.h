@@ -1,4 +1,4 @@
-// What the status page does in a browser: it renews itself every 5 s, and shows the values under the pointer.
+// The status page's script: it renews the page every 5 s, and shows the values under the pointer.
 //
 // Without it the page is whole and stands still. It asks this server alone.
 // Thread safety: a constant.

@@ -1,4 +1,4 @@
-// What `gdn_bench serve --suite=secure` logs in with: a folder with what the first lines of docs/how-to/secure.md make.
+// The credentials of `gdn_bench serve --suite=secure`: a folder that the first commands of docs/how-to/secure.md make.
 //
 // Thread safety: free functions. Ownership: none; errors name the file.
 //

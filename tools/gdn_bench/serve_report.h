@@ -1,4 +1,4 @@
-// What `gdn_bench serve` measured, as a table and as JSON (docs/evidence/benchmarks.md describes both).
+// The results of `gdn_bench serve`, as a table and as JSON (docs/evidence/benchmarks.md describes both).
 //
 // Thread safety: free functions.
 //

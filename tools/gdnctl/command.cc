@@ -114,7 +114,7 @@ absl::Status UnknownCommand(const std::vector<Command>& commands, const std::vec
              nearest.empty() ? StrCat("; 'gdnctl help' lists all") : StrCat("; did you mean '", nearest, "'?")));
 }
 
-// What a person can do next about a refusal; "" if its message says it all.
+// The next step that a person can take after a refusal; "" if its message says it all.
 std::string_view NextStep(std::string_view reason) {
   if (reason == reason::kSessionNotFound) {
     return "'gdnctl sessions list' shows your sessions; 'gdnctl sessions create --model=NAME --id=ID' makes one";
@@ -152,7 +152,7 @@ bool Asks(std::string_view argument, std::initializer_list<std::string_view> for
   return std::find(forms.begin(), forms.end(), argument) != forms.end();
 }
 
-// Of all commands, of one, or of those that begin with a word.
+// Prints the help of all commands, of one, or of those that begin with a word.
 int PrintHelp(const std::vector<Command>& commands, const std::vector<std::string>& words) {
   if (words.empty()) {
     absl::PrintF("%s", Usage(commands));

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kQuote = "'\\''";
 
-// What follows the tables. `words` and CURRENT are zsh's.
+// The function below the tables. `words` and CURRENT are zsh's.
 constexpr std::string_view kFunction = R"(
   local word current="${words[CURRENT]}"
   local -a given offered plain valued
@@ -44,7 +44,7 @@ fi
 }  // namespace
 
 std::string ZshCompletion(const std::vector<Command>& commands, absl::Span<const std::string_view> common_flags) {
-  // Of commands of two words, the first word stands for all of them.
+  // The first word of commands of two words stands for all of them.
   std::map<std::string, std::string> firsts = {{"completion", "Print what completes command lines in a shell"},
                                                {"help", "Show the commands, or more of one"},
                                                {"version", "Show the version of this program"}};

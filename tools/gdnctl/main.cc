@@ -8,7 +8,7 @@
 
 int main(int argc, char** argv) {
   gdn::OpenStandardStreams();
-  // What gRPC logs is said again, in words, by the error of the call.
+  // The error of a call says in words what gRPC would log.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   std::vector<gdn::Command> commands;
   for (const auto& group :

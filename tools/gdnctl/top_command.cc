@@ -38,7 +38,7 @@ bool TerminalShowsUtf8() {
   return false;
 }
 
-// As the terminal is now; elsewhere there is room for everything.
+// Fits the terminal as it is now; elsewhere there is room for everything.
 TopViewOptions ViewOptions(bool terminal) {
   winsize size{};
   if (!terminal || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0) {

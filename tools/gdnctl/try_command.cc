@@ -23,7 +23,7 @@ std::filesystem::path OwnFolder() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
 }
 
-// As installed (bin beside share), and in a clone (build/PRESET/bin).
+// Looks where packages put the model (bin beside share), then in a clone (build/PRESET/bin).
 absl::StatusOr<std::string> ModelByFlag() {
   if (!absl::GetFlag(FLAGS_recording).empty()) return absl::GetFlag(FLAGS_recording);
   const std::filesystem::path folders[] = {OwnFolder() / "../share/gdn-service/try-model",

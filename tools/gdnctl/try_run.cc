@@ -61,7 +61,7 @@ class RecordedSession {
     return absl::OkStatus();
   }
 
-  // Of the outputs so far, beside the recorded ones.
+  // The largest error of the outputs so far, beside the recorded ones.
   double worst_error() const { return worst_error_; }
   const std::vector<std::vector<float>>& outputs() const { return outputs_; }
   DurableSession& session() { return *session_; }

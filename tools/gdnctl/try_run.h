@@ -1,4 +1,4 @@
-// What `gdnctl try` shows: a server of its own, a session, a crash, and the session going on as if there had been none.
+// The demonstration of `gdnctl try`: a server of its own, a session, a crash, and the session going on without a loss.
 //
 // Thread safety: for one thread. Ownership: the server and its folder end with the call.
 //

@@ -42,7 +42,7 @@ struct TestAdapter {
                       {"modules_to_save", {"lm_head"}}};
     Add("in_proj_qkv", 256, 64);
     Add("out_proj", 64, 128);
-    // Of parts that are not served.
+    // These parts are not served.
     adapter.tensors["base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight"] = Matrix({kRank, 64});
     adapter.tensors["base_model.model.model.layers.1.mlp.gate_proj.lora_B.weight"] = Matrix({128, kRank});
     adapter.tensors["base_model.model.lm_head.weight"] = Matrix({8, 64});

@@ -1,4 +1,4 @@
-// What gdnctl says of a server that it cannot reach: gRPC's own messages, from real connections.
+// gdnctl's words about a server that it cannot reach, for gRPC's own messages and for real connections.
 #include "tools/gdnctl/connection_trouble.h"
 
 #include <grpcpp/security/server_credentials.h>

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 class RecordedSteps : public ::testing::Test {
  protected:
-  // Of layer 0: a prompt of 3 tokens and one step of 2 sequences; their elements count up.
+  // The recording has a prompt of 3 tokens and one step of 2 sequences, of layer 0; their elements count up.
   void SetUp() override {
     for (size_t i = 0; i < values_.size(); ++i) values_[i] = static_cast<float>(i);
     const std::string_view bytes(reinterpret_cast<const char*>(values_.data()), values_.size() * sizeof(float));

@@ -5,7 +5,7 @@ Thread safety: a pure function.
 
 from __future__ import annotations
 
-# What gRPC's messages contain, and what it means. An earlier sign may occur together with a later one.
+# Signs in gRPC's messages, and words for each. An earlier sign may occur together with a later one.
 _TROUBLES = (
     (
         ("wrong version number", "WRONG_VERSION_NUMBER"),

@@ -1,4 +1,4 @@
-// The results of a measurement, as a table for people and as JSON for programs. docs/evidence/benchmarks.md describes both.
+// The results of a measurement, as a table for people and as JSON (docs/evidence/benchmarks.md describes both).
 //
 // Thread safety: free functions.
 //

@@ -10,8 +10,8 @@
 
 namespace gdn {
 
-// Says what failed and what to do about it, given the message of an UNAVAILABLE error. A message of gRPC that is not known
-// comes back as it is, with the question whether a server listens there; other messages come back as they are.
+// Says what failed and what to do about it, given the message of an UNAVAILABLE error. A message of gRPC that is not
+// known comes back as it is, with the question whether a server listens there; other messages come back as they are.
 std::string ConnectionTrouble(std::string_view target, std::string_view message);
 
 }  // namespace gdn

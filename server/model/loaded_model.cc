@@ -138,7 +138,7 @@ std::vector<std::string> WeightMemory::Formats() const {
   return names;
 }
 
-// Fills a LoadedModel. Everything is checked before the backend is asked for memory.
+// Fills a LoadedModel. Everything is checked before the backend is asked for memory, but for the sums of an adapter.
 class ModelLoader {
  public:
   ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint, std::optional<LoraAdapter> adapter,
@@ -158,11 +158,13 @@ class ModelLoader {
   absl::StatusOr<LoadedModel> Load() {
     const HeadSlice& heads = model_.heads_;
     GDN_RETURN_IF_ERROR(CheckSlice(whole_, layers_, heads, options_.quantize_q8_0));
-    GDN_RETURN_IF_ERROR(CheckWeightsAreFinite());
+    for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(CheckLayerIsFinite(layer));
     model_.config_.spec = SliceSpec(whole_.spec, heads);
     for (const LayerTensors& layer : layers_) {
       if (adapter_.has_value()) {
         const MergedLayer merged = MergeAdapter(*adapter_, layer);
+        // Finite weights and finite factors may still have a sum that float32 does not hold.
+        GDN_RETURN_IF_ERROR(CheckLayerIsFinite(merged.tensors));
         GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, merged.tensors, heads), merged.made));
       } else {
         GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, layer, heads), {}));
@@ -177,15 +179,13 @@ class ModelLoader {
   }
 
  private:
-  absl::Status CheckWeightsAreFinite() const {
-    for (const LayerTensors& layer : layers_) {
-      for (const auto& [tensor, stored] : layer.tensors) {
-        const absl::Status status =
-            CheckFinite(stored, tensor == LayerTensor::kALog ? MinusInfinity::kTaken : MinusInfinity::kRefused);
-        if (status.ok()) continue;
-        return WithPrefix(status, StrCat("model '", model_.name_, "', layer ", layer.layer, ", tensor '",
-                                         LayerTensorName(*whole_.family, tensor), "'"));
-      }
+  absl::Status CheckLayerIsFinite(const LayerTensors& layer) const {
+    for (const auto& [tensor, stored] : layer.tensors) {
+      const absl::Status status =
+          CheckFinite(stored, tensor == LayerTensor::kALog ? MinusInfinity::kTaken : MinusInfinity::kRefused);
+      if (status.ok()) continue;
+      return WithPrefix(status, StrCat("model '", model_.name_, "', layer ", layer.layer, ", tensor '",
+                                       LayerTensorName(*whole_.family, tensor), "'"));
     }
     return absl::OkStatus();
   }

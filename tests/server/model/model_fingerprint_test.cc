@@ -1,6 +1,7 @@
 // What changes a model's fingerprint, and what does not.
 #include <set>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/model/loaded_model.h"
 #include "tests/server/checkpoint/test_checkpoint.h"
@@ -110,11 +111,11 @@ TEST(ModelFingerprint, ChangesWithTheDecaysGate) {
 }
 
 // A folder with a pair for one projection of a golden model's layer.
-void WriteAdapter(const std::string& folder, const std::string& module, double alpha) {
+void WriteAdapter(const std::string& folder, const std::string& module, double alpha, float a = 0.5f) {
   TestCheckpoint adapter;
   adapter.config = {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", alpha}};
   adapter.tensors["base_model.model.model.layers." + module + ".lora_A.weight"] =
-      TestTensor::Filled(DType::kF32, {2, 128}, 0.5f);
+      TestTensor::Filled(DType::kF32, {2, 128}, a);
   adapter.tensors["base_model.model.model.layers." + module + ".lora_B.weight"] =
       TestTensor::Filled(DType::kF32, {64, 2}, 0.25f);
   adapter.Write(folder);
@@ -143,6 +144,15 @@ TEST(ModelFingerprint, ChangesWithAnAdapterThatChangesALayer) {
   const auto model = LoadModel(backend, "m", path, {.adapter = folder.path()});
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(model->fingerprint(), Fingerprint(path));
+}
+
+TEST(Adapter, WhoseSumOverflowsFloat32IsRefused) {
+  HostMemoryBackend backend(/*unified_memory=*/true);
+  TempFolder folder;
+  WriteAdapter(folder.path(), "1.linear_attn.out_proj", /*alpha=*/100.0, /*a=*/3e38f);
+  const auto model = LoadModel(backend, "m", GoldenFolder("qwen3_5_1"), {.adapter = folder.path()});
+  ASSERT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(model.status().message(), ::testing::HasSubstr("layer 1, tensor 'out_proj.weight': element [0, 0]"));
 }
 
 TEST(ModelFingerprint, ChangesWithTheScaleOfPackedWeights) {

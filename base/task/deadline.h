@@ -1,0 +1,82 @@
+// Until when somebody waits: a time, and a cancellation that may come before it.
+//
+// A Deadline is handed down with a call. Whoever waits passes it to the wait, which ends with DEADLINE_EXCEEDED or
+// CANCELLED; nobody else needs to look at it.
+// Thread safety: a Deadline is a value; CancelSource::Cancel comes from any thread. Ownership: deadlines may outlive
+// their source, and are then never cancelled.
+//
+//   CancelSource client_gone;
+//   const Deadline deadline = client_gone.Until(clock.Now() + absl::Seconds(5));
+//   GDN_CO_RETURN_IF_ERROR(co_await arrived.Wait(deadline));
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/steady_clock.h"
+#include "base/task/wait_list.h"
+
+namespace gdn {
+
+// The part that a source and its deadlines share.
+class Cancellation {
+ public:
+  bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
+  void Cancel();
+  // For Waiter: false if it is cancelled already. Once Remove has returned, nothing here touches the node.
+  bool Add(WaitNode& node);
+  void Remove(WaitNode& node);
+
+ private:
+  std::atomic<bool> cancelled_{false};  // set with mu_
+  std::mutex mu_;
+  WaitList waiters_;  // guarded by mu_
+};
+
+class Deadline {
+ public:
+  Deadline() = default;  // never
+  // A time alone is a deadline, too.
+  Deadline(SteadyTime time) : time_(time) {}  // NOLINT(google-explicit-constructor)
+
+  SteadyTime time() const { return time_; }
+  bool cancelled() const { return cancellation_ != nullptr && cancellation_->cancelled(); }
+  // The same cancellation, and the earlier of both times.
+  Deadline NotAfter(SteadyTime time) const { return Deadline(std::min(time_, time), cancellation_); }
+  // CANCELLED (CALL_CANCELLED), DEADLINE_EXCEEDED (DEADLINE_EXCEEDED) from its time on, or OK.
+  absl::Status Check(SteadyTime now) const;
+
+ private:
+  friend class CancelSource;
+  friend class Waiter;
+  Deadline(SteadyTime time, std::shared_ptr<Cancellation> cancellation)
+      : time_(time), cancellation_(std::move(cancellation)) {}
+
+  SteadyTime time_ = SteadyTime::InfiniteFuture();
+  std::shared_ptr<Cancellation> cancellation_;  // null: none
+};
+
+class CancelSource {
+ public:
+  CancelSource();
+
+  // Ends all waits under this source's deadlines, now and later. Calls none of the waiting code itself: the executors
+  // do.
+  void Cancel() { cancellation_->Cancel(); }
+  bool cancelled() const { return cancellation_->cancelled(); }
+  Deadline Until(SteadyTime time) const { return Deadline(time, cancellation_); }
+  Deadline Never() const { return Until(SteadyTime::InfiniteFuture()); }
+
+ private:
+  std::shared_ptr<Cancellation> cancellation_;
+};
+
+// The errors of waits, for those that look at the clock themselves.
+absl::Status DeadlinePassed();
+absl::Status WaitCancelled();
+
+}  // namespace gdn

@@ -1,0 +1,113 @@
+// Runs flows, and tells them the time. A flow is a root task with the tasks that it awaits; it runs on one thread at a
+// time. Executors are passed in, never found: ThreadExecutor in production, SimulatedExecutor in tests.
+//
+// The loop of Flow::Run resumes one coroutine after another. A task that begins or ends only tells the loop which
+// coroutine is next, so the stack stays flat however many tasks follow each other, also without optimisation.
+// Thread safety: all methods of an executor from any thread unless its header says otherwise. Ownership: an executor
+// must outlive the task groups on it; flows and timers belong to whoever waits, and are linked, not copied.
+//
+//   ThreadExecutor executor({.name = "gdn-flows", .threads = 2});
+//   TaskGroup group(executor);
+//   group.Spawn(ServeOneCall(parts, std::move(message)));
+#pragma once
+
+#include <atomic>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "base/steady_clock.h"
+
+namespace gdn {
+
+class Executor;
+class Waiter;
+
+// Writes `defect` to standard error and aborts. For defects of the program, not for errors.
+[[noreturn]] void EndProcess(const char* defect);
+
+class Flow {
+ public:
+  explicit Flow(Executor& executor) : executor_(&executor) {}
+  virtual ~Flow() = default;
+  Flow(const Flow&) = delete;
+  Flow& operator=(const Flow&) = delete;
+
+  // Goes on until the flow waits or has ended. Only executors call it, once for each Post.
+  void Run();
+  // The executor that the flow's next wait goes on at. Only the flow itself may ask or change it.
+  Executor& executor() const { return *executor_; }
+  void MoveTo(Executor& executor) { executor_ = &executor; }
+
+  // The coroutine that the next Run resumes.
+  void SuspendAt(std::coroutine_handle<> at) { suspended_ = at; }
+  // Called while the flow runs: `next` goes on once the current coroutine has returned to Run; null ends the flow.
+  void Continue(std::coroutine_handle<> next);
+
+ private:
+  friend class FlowQueue;
+  // On the stack of Run, because another thread may run the flow before that Run returns.
+  struct Pass {
+    std::coroutine_handle<> next;
+    bool ended = false;
+  };
+
+  // All of the flow has ended. May destroy it.
+  virtual void End() = 0;
+
+  Executor* executor_;
+  std::coroutine_handle<> suspended_;
+  Pass* pass_ = nullptr;
+  Flow* next_ = nullptr;  // in a FlowQueue
+};
+
+// Flows in the order in which they were pushed. Without locks; a flow is in one queue at most.
+class FlowQueue {
+ public:
+  bool empty() const { return first_ == nullptr; }
+  void Push(Flow* flow);  // null is passed over
+  Flow* Pop();            // null if there is none
+  // Posts each to its own executor. Touches a flow no more once it is posted.
+  void PostAll();
+
+ private:
+  Flow* first_ = nullptr;
+  Flow* last_ = nullptr;
+};
+
+// Ends a wait at a time. Belongs to the Waiter, see base/task/waiter.h.
+struct Timer {
+  static constexpr size_t kNotSet = static_cast<size_t>(-1);
+  explicit Timer(Waiter& of) : waiter(&of) {}
+
+  Waiter* waiter;
+  SteadyTime due;
+  uint64_t number = 0;     // the order of timers with the same time
+  size_t place = kNotSet;  // in a TimerHeap
+};
+
+class Executor : public SteadyClock {
+ public:
+  // Runs the flow soon. Allocates nothing in ThreadExecutor and SimulatedExecutor. Touches neither the flow nor the
+  // executor after the flow could run, so both may be gone when Post returns.
+  virtual void Post(Flow& flow) = 0;
+  // Ends the timer's wait at timer.due or soon after, unless it is cleared first.
+  virtual void SetTimer(Timer& timer) = 0;
+  // Nothing touches the timer once this has returned, whether it was due or not.
+  virtual void ClearTimer(Timer& timer) = 0;
+  // Blocks the calling thread, which runs none of this executor's flows, by calling `block`. An executor without
+  // threads runs flows here instead until `over` is true.
+  virtual void BlockUntil(absl::FunctionRef<bool()> over, absl::FunctionRef<void()> block) { block(); }
+
+ protected:
+  // For destructors: ends the process if a TaskGroup still uses the executor.
+  void CheckUnused() const;
+
+ private:
+  friend class TaskGroup;
+  std::atomic<int> groups_{0};
+};
+
+}  // namespace gdn

@@ -1,0 +1,57 @@
+// A flow whose owner holds its task, and which runs one task after another: for calls of gRPC, which have an object of
+// their own.
+//
+// Thread safety: Start when no task runs. Ownership: the owner must not destroy it, or the task's parameters, before
+// Ended was called; from then on it may, also within Ended.
+//
+//   class Call : public OwnedFlow<absl::Status> {
+//     void Ended(absl::Status status) override { Finish(status); }
+//   };
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "base/task/executor.h"
+#include "base/task/task.h"
+
+namespace gdn {
+
+template <typename T>
+class OwnedFlow {
+ public:
+  explicit OwnedFlow(Executor& executor) : root_(executor, *this) {}
+  OwnedFlow(const OwnedFlow&) = delete;
+  OwnedFlow& operator=(const OwnedFlow&) = delete;
+
+ protected:
+  ~OwnedFlow() = default;
+
+  // Begins `task` on the executor. Ended may come before this returns.
+  void Start(Task<T> task) {
+    task_.emplace(std::move(task));
+    root_.SuspendAt(task_->Attach(root_));
+    root_.executor().Post(root_);
+  }
+  // The task's result; its frame is gone. Called once for each Start.
+  virtual void Ended(T result) = 0;
+
+ private:
+  class Root final : public Flow {
+   public:
+    Root(Executor& executor, OwnedFlow& of) : Flow(executor), of_(of) {}
+
+   private:
+    void End() override {
+      T result = of_.task_->TakeResult();
+      of_.task_.reset();
+      of_.Ended(std::move(result));
+    }
+    OwnedFlow& of_;
+  };
+
+  Root root_;
+  std::optional<Task<T>> task_;
+};
+
+}  // namespace gdn

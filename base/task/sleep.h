@@ -1,0 +1,32 @@
+// A wait for a time alone.
+//
+// Thread safety: belongs to one flow.
+//
+//   GDN_CO_RETURN_IF_ERROR(co_await SleepUntil(executor.Now() + absl::Milliseconds(200), deadline));
+#pragma once
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/steady_clock.h"
+#include "base/task/waiter.h"
+
+namespace gdn {
+
+// OK at `time`; DEADLINE_EXCEEDED if the deadline is earlier, CANCELLED. At once if `time` has passed.
+class [[nodiscard]] SleepUntil final : public Waiter {
+ public:
+  explicit SleepUntil(SteadyTime time, const Deadline& deadline = {})
+      : Waiter(deadline.NotAfter(time)), slept_(time <= deadline.time()) {}
+  absl::Status await_resume() {
+    const WaitEnd end = Finish();
+    return end == WaitEnd::kLate && slept_ ? absl::OkStatus() : StatusOf(end);
+  }
+
+ private:
+  bool Enlist() override { return true; }
+  void Delist() override {}
+  const bool slept_;
+};
+
+}  // namespace gdn

@@ -1,0 +1,80 @@
+// Starts root tasks, each on a flow of its own, and outlives them all.
+//
+// A group is the last member of its owner, so that its destructor, which waits, comes first. The tasks of a group may
+// use whatever outlives it. To end a group soon, cancel the deadlines that its tasks wait under (CancelSource) first: a
+// task that waits without a deadline for what never comes keeps the destructor waiting. On a SimulatedExecutor that
+// ends the process with a message.
+// Thread safety: Spawn and open from any thread, also from tasks of the group; Wait from threads that run no flow of
+// the executor. Ownership: the executor must outlive the group.
+//
+//   TaskGroup group(executor);
+//   group.Spawn(Evict(parts, std::move(session)));
+//   group.Spawn(Answer(parts, std::move(request)), [call](absl::StatusOr<Reply> reply) { call->Finish(reply); });
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "base/task/executor.h"
+#include "base/task/task.h"
+
+namespace gdn {
+
+class TaskGroup {
+ public:
+  explicit TaskGroup(Executor& executor);
+  ~TaskGroup();  // Wait
+  TaskGroup(const TaskGroup&) = delete;
+  TaskGroup& operator=(const TaskGroup&) = delete;
+
+  // The task begins soon, on the executor; never before Spawn returns control to it.
+  void Spawn(Task<void> task);
+  // The same, and calls done(result) on the flow when the task has ended.
+  template <typename T, typename Done>
+  void Spawn(Task<T> task, Done done) {
+    Spawn(Then(std::move(task), std::move(done)));
+  }
+
+  // Blocks until every task has ended and its frame is gone, those among them that are spawned meanwhile.
+  void Wait();
+  // Tasks that have not ended.
+  int64_t open() const;
+
+ private:
+  class Root;
+  void RootEnded();
+
+  template <typename T, typename Done>
+  static Task<void> Then(Task<T> task, Done done) {
+    if constexpr (std::is_void_v<T>) {
+      co_await std::move(task);
+      done();
+    } else {
+      T result = co_await std::move(task);
+      done(std::move(result));
+    }
+  }
+
+  Executor& executor_;
+  mutable std::mutex mu_;
+  std::condition_variable ended_;
+  int64_t open_ = 0;  // guarded by mu_
+};
+
+// Runs a task and blocks until it has ended. For main and for tests, not from a flow.
+template <typename T>
+T BlockOn(Executor& executor, Task<T> task) {
+  if constexpr (std::is_void_v<T>) {
+    TaskGroup(executor).Spawn(std::move(task));
+  } else {
+    std::optional<T> kept;
+    TaskGroup(executor).Spawn(std::move(task), [&kept](T result) { kept.emplace(std::move(result)); });
+    return *std::move(kept);
+  }
+}
+
+}  // namespace gdn

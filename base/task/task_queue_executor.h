@@ -1,0 +1,37 @@
+// Lets flows run on the threads of a TaskQueue, in the turn of an account: for work that blocks on a disk or a network.
+//
+// Time and timers are those of the executor that it is made with.
+// Thread safety: from any thread. Ownership: borrows the queue and the executor. May lie in the frame of the task that
+// uses it with RunOn.
+//
+//   TaskQueueExecutor io(parts.io_threads, account->turn(), executor);
+//   GDN_CO_ASSIGN_OR_RETURN(Image image, co_await RunOn(io, ReadImage(tier, key)));
+#pragma once
+
+#include "base/steady_clock.h"
+#include "base/task/executor.h"
+#include "base/task_queue.h"
+#include "base/turn_queue.h"
+
+namespace gdn {
+
+class TaskQueueExecutor final : public Executor {
+ public:
+  TaskQueueExecutor(TaskQueue& queue, const Turn& turn, Executor& timers)
+      : queue_(queue), turn_(turn), timers_(timers) {}
+
+  SteadyTime Now() const override { return timers_.Now(); }
+  // Unlike other executors' allocates: the queue's tasks are std::functions.
+  void Post(Flow& flow) override {
+    queue_.Post([&flow] { flow.Run(); }, turn_);
+  }
+  void SetTimer(Timer& timer) override { timers_.SetTimer(timer); }
+  void ClearTimer(Timer& timer) override { timers_.ClearTimer(timer); }
+
+ private:
+  TaskQueue& queue_;
+  const Turn turn_;
+  Executor& timers_;
+};
+
+}  // namespace gdn

@@ -1,0 +1,79 @@
+// One wait of a flow: for a source (a completion, a signal, a semaphore), until a deadline. Base of the awaiters.
+//
+// Up to three may end a wait at the same time: the source, the timer and the cancellation. The first one wins.
+//   - Each of them finds the waiter in a list of its own, unlinks it, and calls End under that list's lock.
+//   - The winner posts the flow after it has given up the lock. Nobody else touches the waiter after that lock.
+//   - The flow, when it goes on, takes the waiter out of the other lists, under their locks, before it destroys it.
+// Thread safety: End from any thread, as above. Ownership: lies in the frame of the coroutine that waits.
+//
+//   class Awaiter final : public Waiter { bool Enlist() override; void Delist() override; ... };
+#pragma once
+
+#include <atomic>
+#include <coroutine>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/task/deadline.h"
+#include "base/task/executor.h"
+#include "base/task/wait_list.h"
+
+namespace gdn {
+
+enum class WaitEnd : uint8_t {
+  kDone,       // the source has given what was waited for
+  kLate,       // the deadline has passed
+  kCancelled,  // by the deadline's source
+};
+
+class Waiter {
+ public:
+  struct Ending {
+    bool won = false;        // this call has ended the wait
+    Flow* resume = nullptr;  // to be posted without locks; null if the flow has not suspended yet, and will not
+  };
+  Ending End(WaitEnd how);
+
+  // True if the source had it at once: nothing waits.
+  virtual bool await_ready() { return false; }
+  template <typename Promise>
+  bool await_suspend(std::coroutine_handle<Promise> waiting) {
+    return Suspend(waiting.promise().flow(), waiting);
+  }
+
+ protected:
+  explicit Waiter(Deadline deadline) : deadline_(std::move(deadline)) {}
+  ~Waiter() = default;
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+  // Begins await_resume: how the wait has ended. From here on nobody else knows the waiter.
+  WaitEnd Finish();
+  // OK, or the deadline's error.
+  static absl::Status StatusOf(WaitEnd end);
+
+  const Deadline deadline_;
+  WaitNode node_{this};  // for the source's list
+
+ private:
+  enum class State : uint8_t { kDone, kLate, kCancelled, kArming, kWaiting };
+
+  // Puts the waiter where the source finds it, or returns false because the source has what is waited for.
+  virtual bool Enlist() = 0;
+  // Takes it away from there, under the source's lock, if it still is there.
+  virtual void Delist() = 0;
+  // False: the wait has ended, and the coroutine goes on at once.
+  bool Suspend(Flow& flow, std::coroutine_handle<> waiting);
+
+  std::atomic<State> state_{State::kDone};
+  bool enlisted_ = false;
+  bool ended_while_arming_ = false;
+  bool timed_ = false;
+  Flow* flow_ = nullptr;
+  Executor* executor_ = nullptr;  // that has the timer
+  Timer timer_{*this};
+  WaitNode cancel_node_{this};
+};
+
+}  // namespace gdn

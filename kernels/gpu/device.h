@@ -1,27 +1,27 @@
-// The seam between our device code and who compiles it: hipcc for AMD (the product), nvcc for NVIDIA (to run and time
-// the same sources where such a card is at hand), or g++ with the SIMT executor of tests/gpu_on_host (to run them in
-// any CI). The only file with a vendor `#if`.
+// The interface between device code and its compiler: hipcc for AMD (the product), nvcc for NVIDIA (to run and time the
+// same sources on such a card), or g++ with the SIMT executor of on_host/ (to run them in any CI). The only file with a
+// vendor `#if`.
 //
-// What a *_gpu.hip file may use, beside C++17 and the CUDA / HIP spellings that all three know (__global__, __device__,
+// What a *_gpu.hip file may use besides C++17 and the spellings common to CUDA and HIP (__global__, __device__,
 // __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim):
 //   LDS          struct Shared { LdsArray<float, 256> tile; };  Shared& s = SharedMemory<Shared>();
 //   barriers     SyncThreads() for the block, WaveBarrier() for the wave's LDS accesses
-//   cross-lane   wave.h: GroupSum, GroupMax, WavePrefixSum, ... ; the primitives beneath them are vendor_*.h's
+//   cross-lane   wave.h: GroupSum, GroupReduce, ... ; vendor_*.h has the primitives they are made of
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)
 //   bytes        BiasedByte, WidenE4M3
 //   launching    launch.h
-//   overlapping  where Grid::early is set: WaitForPriorKernels(), and LetNextKernelBegin() for the next one's sake;
-//                BeginEarly(), both
-// Barriers are reached by every lane of the block, cross-lane calls by every lane of the wave: trip counts around them
-// are uniform, lanes with nothing to do take part with a neutral value, and none has returned before.
-// Multiply-adds are written fmaf(): the compilers are told not to fuse on their own, so a token's bits do not depend on
-// which of several copies of a loop computed it.
+//   overlapping  if Grid::early is set: WaitForPriorKernels(), and LetNextKernelBegin() to let the next kernel start;
+//                BeginEarly() does both
+// Every lane of the block must reach each barrier, and every lane of the wave each cross-lane call. So trip counts
+// around them are uniform, lanes without work take part with a neutral value, and no lane returns earlier.
+// Multiply-adds are written as fmaf(), and the compilers may not fuse others. So a token's bits do not depend on which
+// of several copies of a loop computed it.
 #pragma once
 
 #include <cstdint>
 
 #if defined(GDN_GPU_ON_HOST)
-#include <gpu_on_host/simt.h>
+#include "kernels/gpu/on_host/simt.h"
 #elif defined(__HIPCC__)
 #include "kernels/gpu/vendor_hip.h"
 #include "kernels/gpu/vendor_shared.h"
@@ -34,7 +34,7 @@
 
 namespace gdn::gpu {
 
-// The elements of a vector, one by one.
+// Stores the elements of a vector to to[0 .. 3].
 __device__ __forceinline__ void Unpack4(const Vec4& v, float* to) {
   to[0] = v.x;
   to[1] = v.y;
@@ -42,13 +42,13 @@ __device__ __forceinline__ void Unpack4(const Vec4& v, float* to) {
   to[3] = v.w;
 }
 
-// First in a kernel that has nothing to do before the others' results are there.
+// Call first in a kernel that can do nothing before the results of earlier kernels are there.
 __device__ __forceinline__ void BeginEarly() {
   LetNextKernelBegin();
   WaitForPriorKernels();
 }
 
-// BF16 is the upper half of a float32; rounding is to nearest even, a NaN stays one.
+// BF16 is the upper half of a float32. Rounds to nearest even; a NaN stays a NaN.
 __device__ __forceinline__ float FromBf16(uint16_t bits) { return BitsToFloat(static_cast<uint32_t>(bits) << 16); }
 __device__ __forceinline__ uint16_t ToBf16(float value) {
   const uint32_t bits = FloatToBits(value);

@@ -1,9 +1,9 @@
-// The GPU runtime's calls that the backend needs, without any vendor's header: devices, memory, copies, events, graphs.
-// Implemented by runtime.hip for AMD and NVIDIA, and by tests/gpu_on_host for the host executor.
+// The GPU runtime's calls that the backend needs, without vendor headers: devices, memory, copies, events, graphs.
+// Implemented by runtime.hip for AMD and NVIDIA, and by on_host/ for the host executor.
 //
-// Every call is checked; an error names the call, the device and what to do. Codes: UNAVAILABLE (DEVICE_FAILED) once
-// the device is lost or a kernel failed, RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for memory, FAILED_PRECONDITION
-// (DEVICE_UNSUPPORTED) where no usable device is found.
+// Every call is checked; an error names the call, the device and what to do. UNAVAILABLE (DEVICE_FAILED) after the
+// device was lost or a kernel failed, RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of memory,
+// FAILED_PRECONDITION (DEVICE_UNSUPPORTED) without a usable device.
 // Thread safety: free functions; work on one stream is ordered. Ownership: the caller frees what it makes.
 //
 //   GDN_ASSIGN_OR_RETURN(int count, DeviceCount());
@@ -24,7 +24,7 @@ struct DeviceInfo {
   std::string name;          // "AMD Instinct MI50"
   std::string architecture;  // "gfx906:sramecc+:xnack-", "sm_90"
   std::string vendor;        // "hip", "cuda", "host"
-  std::string toolkit;       // compiled the kernels and brought their exp: "hip5.2.3-clang15.0", "nvcc12.4.131"
+  std::string toolkit;       // compiler of the kernels and source of their exp: "hip5.2.3-clang15.0", "nvcc12.4.131"
   int32_t runtime_version = 0;
   int32_t driver_version = 0;
   int32_t wave_width = 0;
@@ -37,55 +37,55 @@ struct DeviceInfo {
   int32_t memory_bus_bits = 0;
 };
 
-// Devices that this process may use (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES).
+// Number of devices this process may use (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES).
 absl::StatusOr<int> DeviceCount();
 absl::StatusOr<DeviceInfo> DescribeDevice(int device);
 
-// Makes `device` the calling thread's; for threads beside the one that made the stream.
+// Makes `device` the calling thread's current device; for threads other than the one that made the stream.
 absl::Status UseDevice(int device);
-absl::StatusOr<int> DeviceInUse();  // the calling thread's
+absl::StatusOr<int> DeviceInUse();  // the calling thread's current device
 absl::StatusOr<Stream> MakeStream(int device);
 void DestroyStream(const Stream& stream);
 absl::Status SynchronizeStream(const Stream& stream);
 
 absl::StatusOr<void*> DeviceMalloc(size_t bytes);
 void DeviceFree(void* data);
-// Page-locked host memory: copies from and to it run beside the host.
+// Page-locked host memory: copies from and to it run asynchronously.
 absl::StatusOr<void*> PinnedMalloc(size_t bytes);
 void PinnedFree(void* data);
 
-// Return at once for pinned host memory, in the stream's order.
+// Run in the stream's order. With pinned host memory they return at once.
 absl::Status CopyToDevice(void* device, const void* host, size_t bytes, const Stream& stream);
 absl::Status CopyToHost(void* host, const void* device, size_t bytes, const Stream& stream);
 absl::Status CopyOnDevice(void* to, const void* from, size_t bytes, const Stream& stream);
 
-// A point of a stream's work, done once all work before it is. Recorded anew, an event forgets its
-// point before; one that was never recorded counts as done. It may be destroyed while something still waits for it.
-// Every call here reports a lost device and a kernel that failed, as all others do (DEVICE_FAILED).
+// An event marks a point of a stream: done once all work before it is. Recording it again replaces the point; an event
+// that was never recorded counts as done. It may be destroyed while something waits for it. As all calls here, these
+// report a lost device and a failed kernel (DEVICE_FAILED).
 using Event = void*;
 absl::StatusOr<Event> MakeEvent();
 void DestroyEvent(Event event);
 absl::Status RecordEvent(Event event, const Stream& stream);
-// What `stream` is given from now on runs after the point of the last record before this call. Returns at once. Events
-// and streams are of one device.
+// Makes work given to `stream` from now on wait for the event's last recorded point. Returns at once. Event and stream
+// must be of one device.
 absl::Status StreamWaitsFor(const Stream& stream, Event event);
-// Blocks the calling thread, which sleeps meanwhile. Any thread, several at a time.
+// Blocks the calling thread, which sleeps. May be called from several threads at a time.
 absl::Status WaitForEvent(Event event);
 absl::StatusOr<bool> EventIsDone(Event event);
 
-// An event that also takes the time. Recording it costs more, so it is for measuring.
+// An event that records a time as well. It costs more, so use it only to measure.
 absl::StatusOr<Event> MakeTimedEvent();
-// Waits for `end`. Both are timed.
+// Waits for `end`. Both must be timed events.
 absl::StatusOr<double> MicrosecondsBetween(Event begin, Event end);
 
-// Launches between Begin and End are recorded, not run; UNIMPLEMENTED on the host executor.
+// Launches between BeginCapture and EndCapture are recorded, not run. UNIMPLEMENTED on the host executor.
 using Graph = void*;
 absl::Status BeginCapture(const Stream& stream);
 absl::StatusOr<Graph> EndCapture(const Stream& stream);
 absl::Status LaunchGraph(Graph graph, const Stream& stream);
 void DestroyGraph(Graph graph);
 
-// OK for the vendor's success code, else what `call` reported. Also used for launches.
+// OK for the vendor's success code, else the error of `call`. Also used for launches.
 absl::Status RuntimeStatus(int code, const char* call);
 
 }  // namespace gdn::gpu

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "absl/status/statusor.h"
-#include "acquisitions/acquisitions.h"
+#include "kernels/gpu/acquisitions/acquisitions.h"
 
 #define GDN_ALIGNED_ALLOCATE(prefix) prefix##_ZN3gdn15AlignedAllocateEm
 #define GDN_HOST_ALLOCATE(prefix) prefix##_ZN3gdn12HostAllocateEm

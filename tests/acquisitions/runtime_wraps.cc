@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "absl/status/statusor.h"
-#include "acquisitions/acquisitions.h"
+#include "kernels/gpu/acquisitions/acquisitions.h"
 #include "base/status_macros.h"
 #include "kernels/gpu/runtime.h"
 

@@ -8,14 +8,14 @@
 
 #include "capi/gdn.h"
 #include "gmock/gmock.h"
-#include "gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/host_streams.h"
 #include "gtest/gtest.h"
 #include "kernels/gpu/runtime.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 #include "tests/support/delta_rule_problem.h"
 
-namespace gdn {
+namespace gdn::caller_streams_test {
 namespace {
 
 using gpu::HostStreams;
@@ -204,4 +204,4 @@ TEST_F(CallerStreams, AStreamThatIsCapturedIsRefusedBeforeAnythingIsIssued) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::caller_streams_test

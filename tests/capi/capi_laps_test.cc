@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "capi/gdn.h"
-#include "gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/host_streams.h"
 #include "gtest/gtest.h"
 #include "kernels/gpu/runtime.h"
 #include "tests/support/compare.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::capi_laps_test {
 namespace {
 
 using gpu::HostStreams;
@@ -147,4 +147,4 @@ TEST(LibgdnLaps, DecodesOfManySequencesStayRightRoundAndRoundTheArena) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::capi_laps_test

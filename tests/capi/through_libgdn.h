@@ -1,5 +1,5 @@
-// A backend whose delta rule goes through libgdn's C interface, to run gdn_parity's rows on it. It has no other
-// operators: they are UNIMPLEMENTED, and so are the drafts and shared bases that the interface does not offer.
+// A backend whose delta rule uses libgdn's C interface, so that gdn_parity's rows can run on it. All other operators
+// are UNIMPLEMENTED, and so are drafts and shared bases, which the interface does not offer.
 //
 // Thread safety: as Backend. Ownership: owns libgdn's context and the backend that gives it memory.
 //

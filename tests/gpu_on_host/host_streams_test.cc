@@ -1,6 +1,6 @@
 // Asynchronous streams of the host executor: the orders that the seam promises, and the faults of counting on more.
 
-#include "gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/host_streams.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

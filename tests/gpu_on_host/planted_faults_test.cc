@@ -15,6 +15,7 @@ namespace gdn {
 absl::Status TransposeWithoutBarrierGpu(const TransposeParams& params, const gpu::Stream& stream);
 absl::Status TransposeOffByOneGpu(const TransposeParams& params, const gpu::Stream& stream);
 
+namespace planted_faults_test {
 namespace {
 
 using ::testing::AllOf;
@@ -51,4 +52,5 @@ TEST_P(PlantedIntoTranspose, AnOffByOneTailIsSeen) {
 INSTANTIATE_TEST_SUITE_P(WaveWidths, PlantedIntoTranspose, ::testing::Values(64, 32));
 
 }  // namespace
+}  // namespace planted_faults_test
 }  // namespace gdn

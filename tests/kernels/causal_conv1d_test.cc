@@ -12,7 +12,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::causal_conv1d_test {
 namespace {
 
 constexpr double kTolerance = 1e-6;
@@ -203,4 +203,4 @@ TEST(CausalConv1dParams, BadOnesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::causal_conv1d_test

@@ -14,7 +14,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::channel_decay_test {
 namespace {
 
 constexpr double kReferenceTolerance = 3e-7;  // logs and bases are rounded to float32
@@ -206,4 +206,4 @@ TEST(ChannelGating, BadParamsAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::channel_decay_test

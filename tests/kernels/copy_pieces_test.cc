@@ -10,7 +10,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::copy_pieces_test {
 namespace {
 
 using CopyPieces = BackendTest;
@@ -55,4 +55,4 @@ TEST_P(CopyPieces, RefusesWhatIsNoPiece) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::copy_pieces_test

@@ -8,7 +8,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/refusal.h"
 
-namespace gdn {
+namespace gdn::cpu_backend_test {
 namespace {
 
 TEST(CpuBackend, SaysWhatItIs) {
@@ -81,4 +81,4 @@ TEST(CpuBackend, CopiesBothWays) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::cpu_backend_test

@@ -14,7 +14,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::decode_draft_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -267,4 +267,4 @@ TEST_P(FoldAcceptedLogs, RefusesBadArgumentsBeforeAnythingMoves) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::decode_draft_test

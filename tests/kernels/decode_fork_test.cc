@@ -7,7 +7,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::decode_fork_test {
 namespace {
 
 constexpr int32_t kMaxDraft = 24;
@@ -91,4 +91,4 @@ TEST_P(DecodeFork, MaterializeStateCopiesASharedBaseUnderAnEmptyLog) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::decode_fork_test

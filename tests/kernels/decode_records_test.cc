@@ -11,7 +11,7 @@
 #include "tests/support/random.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::decode_records_test {
 namespace {
 
 constexpr int32_t kMaxDraft = 3;
@@ -21,7 +21,6 @@ constexpr int32_t kSlots = 6;
 constexpr int32_t kSequences = 5;
 const std::vector<int32_t> kCuSeqlens = {0, 1, 2, 2, 3, 4};
 const std::vector<int32_t> kSlotsOfSequences = {4, 0, 3, -1, 2};
-constexpr int32_t kFork = 1;
 
 LayerDims Dims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim) {
   LayerDims dims = OperatorDims(key_heads, value_heads, key_dim, value_dim);
@@ -177,4 +176,4 @@ TEST_P(DecodeRecords, StepsHaveTheBitsOfThoseThatFindEverythingThemselves) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::decode_records_test

@@ -1,4 +1,4 @@
-// Delta rule calls on slots in the memory of any backend.
+// Runs delta rule calls on state slots in the memory of any backend.
 //
 // Thread safety: for one thread. Ownership: DecodeSlots owns its slots; the backend must outlive it.
 //
@@ -18,13 +18,13 @@
 
 namespace gdn {
 
-// Which operator advances a state.
+// The operator that advances a state.
 enum class DeltaRulePath { kScan, kChunk, kDecode };
 inline constexpr DeltaRulePath kDeltaRulePaths[] = {DeltaRulePath::kScan, DeltaRulePath::kChunk,
                                                     DeltaRulePath::kDecode};
 const char* DeltaRulePathName(DeltaRulePath path);  // "Scan", "Chunk", "Decode"
 
-// What a session knows of its slot.
+// A session's slot, the slot with its base, and the length of its log.
 struct Log {
   int32_t slot = 0;
   int32_t base_slot = 0;
@@ -39,25 +39,25 @@ class DecodeSlots {
   Backend& backend() { return backend_; }
   const StatePoolView& pool() const { return pool_; }
 
-  // Base [HV, K, V]; all else is zero.
+  // Sets the slot's base [HV, K, V], and everything else to zero.
   void SetBase(int32_t slot, absl::Span<const float> base);
   std::vector<float> Base(int32_t slot) { return Read(slot, 0).base; }
   void Write(int32_t slot, const SlotImage& image);
-  // Into the slot's base alone, of float32.
+  // Fills only the slot's base, which must be float32, with NaN.
   void PoisonBase(int32_t slot);
   void Copy(int32_t to, int32_t from);
   SlotImage Read(int32_t slot, int32_t log_length);
-  std::vector<float> ReadAll(int32_t slot);  // as it lies in memory
+  std::vector<float> ReadAll(int32_t slot);  // all floats of the slot in memory order
 
-  // The sequences' outputs; expects success and moves `logs` on. Bases are named only where one is not its log's slot.
+  // Decodes, updates `logs` and returns the outputs. Errors fail the test. Bases are passed if one is not in its slot.
   std::vector<float> Decode(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths, std::vector<Log>& logs,
                             bool draft = false);
   std::vector<float> Decode(const DeltaRuleInputs& inputs, Log& log, bool draft = false);
-  // Sequences of these lengths end to end, on their slots, whose logs are empty before and after. Decode takes calls of
-  // at most max_draft tokens and folds at the end.
+  // Runs sequences of these lengths, end to end in `inputs`, on `slots`. Logs are empty before and after: kDecode makes
+  // calls of at most max_draft tokens, and folds at the end.
   std::vector<float> Run(DeltaRulePath path, const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths,
                          const std::vector<int32_t>& slots);
-  // One sequence.
+  // Runs one sequence.
   std::vector<float> Run(DeltaRulePath path, const DeltaRuleInputs& inputs, int32_t slot = 0) {
     return Run(path, inputs, {static_cast<int32_t>(inputs.tokens)}, {slot});
   }
@@ -65,7 +65,7 @@ class DecodeSlots {
                            const std::vector<int32_t>& log_lengths, const std::vector<int32_t>& src_bases = {});
 
  private:
-  // Expects success; the outputs.
+  // Calls run(params) and returns the outputs. The test fails on an error.
   std::vector<float> Call(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths,
                           const std::vector<int32_t>& slots,
                           const std::function<absl::Status(const DeltaRuleParams&)>& run);

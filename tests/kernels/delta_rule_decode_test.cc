@@ -11,7 +11,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::delta_rule_decode_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -206,4 +206,4 @@ TEST_P(RefusedDecode, SaysWhatIsWrongAndTouchesNothing) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::delta_rule_decode_test

@@ -13,7 +13,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::delta_rule_golden_test {
 namespace {
 
 double Tolerance(DeltaRulePath path) {
@@ -103,4 +103,4 @@ INSTANTIATE_TEST_SUITE_P(Paths, DeltaRuleGolden, ::testing::ValuesIn(kDeltaRuleP
                          [](const auto& test) { return DeltaRulePathName(test.param); });
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::delta_rule_golden_test

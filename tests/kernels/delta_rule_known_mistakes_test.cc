@@ -8,7 +8,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::delta_rule_known_mistakes_test {
 namespace {
 
 constexpr double kTolerance = 5e-6;  // of the chunked path, the loosest
@@ -138,4 +138,4 @@ TEST_P(KnownMistakes, CacheThatDoesNotCarryItsOwnLength) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::delta_rule_known_mistakes_test

@@ -10,7 +10,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::delta_rule_prefill_test {
 namespace {
 
 constexpr double kChunkTolerance = 5e-6;
@@ -253,4 +253,4 @@ TEST(DeltaRuleScanReference, MatchesDoubleForPackedSequences) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::delta_rule_prefill_test

@@ -9,7 +9,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::gated_rmsnorm_test {
 namespace {
 
 double Sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
@@ -131,4 +131,4 @@ TEST(GatedRmsNormParams, BadOnesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::gated_rmsnorm_test

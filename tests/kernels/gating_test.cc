@@ -10,7 +10,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::gating_test {
 namespace {
 
 struct Gates {
@@ -183,4 +183,4 @@ TEST(GatingParams, BadOnesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::gating_test

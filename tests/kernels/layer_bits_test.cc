@@ -12,7 +12,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::layer_bits_test {
 namespace {
 
 constexpr LayerDims kDims = {
@@ -179,4 +179,4 @@ TEST_P(LayerBits, AnOutProjectionMayHaveItsHeadsInTiledOrder) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::layer_bits_test

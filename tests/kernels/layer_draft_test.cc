@@ -13,7 +13,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::layer_draft_test {
 namespace {
 
 constexpr int32_t kMaxDraft = 8;
@@ -130,4 +130,4 @@ TEST_P(LayerDraft, BasesAndDraftsAreCheckedBeforeAnythingIsTouched) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::layer_draft_test

@@ -1,4 +1,4 @@
-// A layer with random weights, random inputs for it, and steps that run them on host memory.
+// A layer with random weights, random inputs, and steps that run in host memory.
 //
 // Thread safety: for one thread. Ownership: a LayerProblem owns its weights and slots; steps made from it borrow them.
 //
@@ -23,14 +23,14 @@ struct LayerProblemOptions {
   GateActivation output_gate = GateActivation::kSilu;
   DType dtype = DType::kF32;
   int32_t max_draft = 8;
-  // Where dims decay by channel.
+  // The next three fields are for dims with a decay for each channel.
   float decay_lower_bound = 0.0f;  // below 0: the bounded gate
   int32_t decay_rank = 0;
   int32_t output_gate_rank = 0;
-  bool tiled_out = false;  // the same layer, with the columns of its out-projection so
+  bool tiled_out = false;  // store the columns of the out-projection tiled; the layer computes the same
 };
 
-// Of a KDA layer: low-rank a and z, the bounded gate, a sigmoid output gate.
+// Returns options of a KDA layer: low-rank a and z, the bounded gate, a sigmoid output gate.
 LayerProblemOptions ChannelLayerOptions();
 
 // A session's part of a step. Negative slots are padding.
@@ -52,7 +52,7 @@ class LayerProblem {
   int64_t hidden_size() const { return weights_.spec.dims.hidden_size; }
   std::vector<float> Inputs(int64_t tokens) { return random_.Normal(tokens * hidden_size()); }
 
-  // Outputs of all rows. Each expects success; Decode also moves on token_count and log_length of `rows`.
+  // Return the outputs of all rows; errors fail the test. Decode also updates the rows' token_count and log_length.
   std::vector<float> Prefill(GdnLayerRunner& runner, const std::vector<Rows>& rows);
   std::vector<float> Decode(GdnLayerRunner& runner, std::vector<Rows>& rows, bool draft = false);
 
@@ -65,15 +65,15 @@ class LayerProblem {
   HostStatePool pool_;
 };
 
-// The packed form of `rows`; its step borrows from it.
+// The packed form of `rows`. `step` borrows from this object.
 struct PackedRows {
   PackedRows(const std::vector<Rows>& rows, const LayerWeights& weights, const StatePoolView& pool);
   PackedRows(const PackedRows&) = delete;
   PackedRows& operator=(const PackedRows&) = delete;
 
-  // Bytes of the inputs, in whole lines: StageIn brings the arrays behind them.
+  // Returns the size of the inputs, rounded up to 64 bytes. StageIn puts the index arrays after them.
   size_t staged_bytes() const { return (x.size() * sizeof(float) + 63) / 64 * 64; }
-  // Writes the inputs to `host`. StageIn brings them and the arrays to `device`.
+  // Writes the inputs to `host`, and returns params with which StageIn copies them and the index arrays to `device`.
   StageInParams Staged(void* device, void* host) const;
 
   std::vector<int32_t> cu_seqlens{0};

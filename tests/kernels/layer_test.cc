@@ -14,7 +14,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/refusal.h"
 
-namespace gdn {
+namespace gdn::layer_test {
 namespace {
 
 constexpr double kReferenceTolerance = 2e-6;    // against the float64 composition
@@ -355,4 +355,4 @@ TEST_F(LayerTest, DeltaRuleInputAppliesScaleAndNormalisationOnRequest) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::layer_test

@@ -17,7 +17,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::layer_tree_test {
 namespace {
 
 using Session = TreeSessions::Session;
@@ -345,4 +345,4 @@ TEST_P(LayerTree, BadParentsAndPathsAreRefusedBeforeAnythingIsTouched) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::layer_tree_test

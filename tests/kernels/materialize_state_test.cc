@@ -9,7 +9,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::materialize_state_test {
 namespace {
 
 constexpr double kReferenceTolerance = 5e-7;  // the reference rounds u and each folded base to float32
@@ -137,4 +137,4 @@ TEST_P(MaterializeState, RefusesSlotsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::materialize_state_test

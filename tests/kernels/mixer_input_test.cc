@@ -11,7 +11,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::mixer_input_test {
 namespace {
 
 constexpr int32_t kSlots = 6;
@@ -254,4 +254,4 @@ TEST(MixerInputParams, ProjectionsSideBySideAreRefusedWhereDecaysGoByChannel) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::mixer_input_test

@@ -9,7 +9,7 @@
 #include "tests/kernels/layer_problem.h"
 #include "tests/support/refusal.h"
 
-namespace gdn {
+namespace gdn::null_backend_test {
 namespace {
 
 TEST(NullBackend, SaysWhatItIs) {
@@ -101,4 +101,4 @@ TEST(NullBackend, RefusesWhatARealBackendRefuses) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::null_backend_test

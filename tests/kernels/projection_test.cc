@@ -11,7 +11,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::projection_test {
 namespace {
 
 constexpr double kTolerance = 1e-6;
@@ -304,4 +304,4 @@ TEST_P(Projection, OneLaunchRefusesMatricesThatDoNotShareTheirRows) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::projection_test

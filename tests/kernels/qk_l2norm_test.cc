@@ -8,7 +8,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::qk_l2norm_test {
 namespace {
 
 struct Normalized {
@@ -116,4 +116,4 @@ TEST(QkL2NormParams, BadOnesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::qk_l2norm_test

@@ -6,7 +6,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::qkvz_split_test {
 namespace {
 
 using testing::ElementsAre;
@@ -73,4 +73,4 @@ TEST(QkvzSplitParams, BadOnesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::qkvz_split_test

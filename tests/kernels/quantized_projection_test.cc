@@ -22,7 +22,7 @@
 #include "tests/support/random.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::quantized_projection_test {
 namespace {
 
 constexpr double kTolerance = 1e-6;  // of exact products, against sums in double
@@ -324,4 +324,4 @@ TEST(QuantisedProjection, NoInstructionSetReadsPastTheMatrix) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::quantized_projection_test

@@ -9,7 +9,7 @@
 #include "tests/support/random.h"
 #include "tests/support/refusal.h"
 
-namespace gdn {
+namespace gdn::slot_access_test {
 namespace {
 
 constexpr LayerDims kDims{
@@ -100,4 +100,4 @@ TEST(SlotAccess, ABareOperatorsSlotHasNoConvolution) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::slot_access_test

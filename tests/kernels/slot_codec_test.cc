@@ -9,7 +9,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/refusal.h"
 
-namespace gdn {
+namespace gdn::slot_codec_test {
 namespace {
 
 StateLayout Layout(const LayerDims& dims, int32_t max_draft) { return StateLayout::Make(dims, max_draft).value(); }
@@ -167,4 +167,4 @@ TEST(SlotCodec, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::slot_codec_test

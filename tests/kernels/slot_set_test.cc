@@ -7,7 +7,7 @@
 #include "tests/support/random.h"
 #include "tests/support/refusal.h"
 
-namespace gdn {
+namespace gdn::slot_set_test {
 namespace {
 
 // As std::set, for fewer slots than are kept without an allocation and for more.
@@ -47,4 +47,4 @@ TEST(SlotSet, RepeatedSlotsAreNamedFromTheLeast) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::slot_set_test

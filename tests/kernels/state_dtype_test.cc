@@ -9,7 +9,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::state_dtype_test {
 namespace {
 
 constexpr int32_t kMaxDraft = 40;
@@ -211,4 +211,4 @@ TEST(StateLayoutDtype, OnlyABf16BaseIsPartOfTheNumericsId) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_dtype_test

@@ -9,7 +9,7 @@
 #include "tests/support/delta_rule_problem.h"
 #include "tests/support/refusal.h"
 
-namespace gdn {
+namespace gdn::state_layout_test {
 namespace {
 
 LayerDims FullDims() {
@@ -202,4 +202,4 @@ TEST(DeltaRuleParams, MissingPointersAndShortStridesAreRefused) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_layout_test

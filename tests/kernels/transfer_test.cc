@@ -12,7 +12,7 @@
 #include "tests/kernels/decode_slots.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::transfer_test {
 namespace {
 
 std::vector<float> Counting(size_t count, float first) {
@@ -104,4 +104,4 @@ TEST_P(Transfer, ABackendSaysHowItsSlotsHoldTheBase) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::transfer_test

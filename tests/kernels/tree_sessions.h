@@ -1,5 +1,5 @@
-// Sessions of one layer that decode chains and trees of given tokens, of any kind of input and dtype: for the tests of
-// trees, which compare their bits with those of chains.
+// Sessions of one layer that decode chains and trees of given tokens, with any kind of input and dtype. Tests of trees
+// compare their bits with those of chains.
 //
 // Thread safety: for one thread. Ownership: owns weights, slots and tokens; the backend must outlive it.
 //
@@ -16,6 +16,7 @@
 
 #include "kernels/layer/gdn_layer.h"
 #include "tests/kernels/layer_problem.h"
+#include "tests/support/aligned_buffer.h"
 
 namespace gdn {
 
@@ -27,7 +28,7 @@ struct TreeSetup {
   DType base = DType::kF32;
   ProjectionLayout layout = ProjectionLayout::kInterleaved;
   int32_t max_draft = 24;
-  float* memory = nullptr;  // of the slots; null: its own
+  float* memory = nullptr;  // memory for the slots; null: TreeSessions allocates it
 
   std::string ToString() const;
 };
@@ -36,21 +37,21 @@ class TreeSessions {
  public:
   struct Session {
     int32_t slot = 0;
-    int32_t base_slot = -1;  // below 0: its own
+    int32_t base_slot = -1;  // slot with the base; below 0: `slot`
     int64_t token_count = 0;
     int32_t log_length = 0;
   };
   struct Call {
     Session* session = nullptr;        // null: padding
-    std::vector<int32_t> tokens = {};  // of Make
+    std::vector<int32_t> tokens = {};  // numbers that Make returned
     std::vector<int32_t> parents = {};
   };
 
   TreeSessions(Backend& backend, const TreeSetup& setup, int32_t slots);
 
-  // New random tokens, by their numbers.
+  // Makes new random tokens and returns their numbers.
   std::vector<int32_t> Make(int32_t count);
-  // The output's bytes, row after row. Sessions move on by what is no draft. Expects success.
+  // Decodes and returns the output's bytes, row after row. A draft does not advance the sessions. Errors fail the test.
   std::vector<char> Decode(const std::vector<Call>& calls, bool draft);
   std::vector<char> Decode(Session& session, const std::vector<int32_t>& tokens, bool draft,
                            const std::vector<int32_t>& parents = {}) {
@@ -58,11 +59,11 @@ class TreeSessions {
   }
   absl::Status status() const { return status_; }  // of the last Decode
 
-  // A session in another slot that is where `from` is.
+  // Copies the session `from` to another slot.
   Session Copy(const Session& from, int32_t slot);
-  // The draft's tokens of this path become the session's.
+  // Accepts the draft's tokens of this path.
   void Accept(Session& session, const std::vector<int32_t>& path);
-  // What counts of the session's slot.
+  // Returns the session's state; unused parts of its slot are left out.
   SlotImage Read(const Session& session);
   std::vector<float> ReadAll(int32_t slot);
 
@@ -74,7 +75,7 @@ class TreeSessions {
  private:
   Backend& backend_;
   const TreeSetup setup_;
-  LayerProblem problem_;  // its weights
+  LayerProblem problem_;  // only its weights are used
   GdnLayerRunner runner_;
   AlignedBuffer<float> memory_;
   StatePoolView pool_;
@@ -86,9 +87,9 @@ class TreeSessions {
   absl::Status status_;
 };
 
-// Of a draft of `tokens`: every kind of tree comes.
+// Returns random parents for a draft of `tokens` tokens. All kinds of trees occur.
 std::vector<int32_t> RandomParents(int32_t tokens, Random& random);
-// From a root to the token.
+// Returns the path from a root to the token.
 std::vector<int32_t> PathTo(const std::vector<int32_t>& parents, int32_t token);
 
 }  // namespace gdn

@@ -9,7 +9,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::channel_decay_gpu_test {
 namespace {
 
 constexpr double kPromise = 1e-5;  // the service's: float32 against float64
@@ -124,4 +124,4 @@ TEST_P(ChannelDecayGpu, AChunkedCallHasTheBitsOfItsPartsCutAtChunks) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::channel_decay_gpu_test

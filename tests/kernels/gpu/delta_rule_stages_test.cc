@@ -11,7 +11,7 @@
 #include "tests/support/refusal.h"
 #include "tools/gdn_parity/cases/delta_rule_stages_cases.h"
 
-namespace gdn {
+namespace gdn::delta_rule_stages_test {
 namespace {
 
 using parity::ChunkedProblem;
@@ -108,4 +108,4 @@ TEST_P(DeltaRuleStages, RefuseWhatBreaksTheContract) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::delta_rule_stages_test

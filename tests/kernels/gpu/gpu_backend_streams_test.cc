@@ -15,9 +15,9 @@
 #include "base/status_macros.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu_backend/gpu_backend.h"
-#include "tests/gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/host_streams.h"
 
-namespace gdn {
+namespace gdn::gpu_backend_streams_test {
 namespace {
 
 using gpu::HostStreams;
@@ -132,4 +132,4 @@ TEST_F(GpuBackendStreams, AFenceOfALostDeviceIsPassedOnceItsLaunchIsOver) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::gpu_backend_streams_test

@@ -1,7 +1,7 @@
-// What tests of GPU launchers share: the linked GPU backend (the SIMT executor with waves of 64, then of 32, or the
+// Fixture for tests of GPU launchers: the linked GPU backend (the SIMT executor with waves of 64, then of 32, or the
 // device), and inputs and outputs on it.
 //
-// Thread safety: for one thread. Ownership: what a test has uploaded lives as long as the test.
+// Thread safety: for one thread. Ownership: uploaded data live as long as the test.
 //
 //   using Scale = GpuTest;
 //   GDN_ON_BACKENDS(Scale, WithGpus({}));

@@ -9,11 +9,11 @@
 
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/layer/gdn_layer.h"
-#include "tests/gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/host_streams.h"
 #include "tests/kernels/layer_problem.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::gpu_index_staging_test {
 namespace {
 
 using gpu::HostStreams;
@@ -201,4 +201,4 @@ TEST_F(GpuIndexStaging, AFoldFindsItsArraysInTheLaunchsCopy) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::gpu_index_staging_test

@@ -20,11 +20,11 @@
 #include "kernels/gpu_backend/index_staging.h"
 #include "kernels/gpu_backend/launch_streams.h"
 #include "kernels/gpu_backend/step_graphs.h"
-#include "tests/gpu_on_host/device_memory.h"
-#include "tests/gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/device_memory.h"
+#include "kernels/gpu/on_host/host_streams.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::laps_test {
 namespace {
 
 using gpu::HostStreams;
@@ -333,4 +333,4 @@ TEST_P(GpuLaps, RecordingsThatArePushedOutHaveTheirEffects) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::laps_test

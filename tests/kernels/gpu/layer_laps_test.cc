@@ -7,11 +7,11 @@
 
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/layer/gdn_layer.h"
-#include "tests/gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/host_streams.h"
 #include "tests/kernels/layer_problem.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::layer_laps_test {
 namespace {
 
 using gpu::HostStreams;
@@ -83,4 +83,4 @@ TEST_P(LayerLaps, DecodesHaveTheSameBitsRoundAndRoundSmallRings) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::layer_laps_test

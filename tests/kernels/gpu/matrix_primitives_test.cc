@@ -15,7 +15,7 @@
 #include "tools/gdn_parity/cases/gemm_cases.h"
 #include "tools/gdn_parity/chunk_by_primitives.h"
 
-namespace gdn {
+namespace gdn::matrix_primitives_test {
 namespace {
 
 constexpr double kElementwiseTolerance = 1e-6;
@@ -149,4 +149,4 @@ TEST_P(ChunkByPrimitives, ASecondWriteToAKeyReplacesTheFirst) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::matrix_primitives_test

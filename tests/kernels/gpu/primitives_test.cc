@@ -16,7 +16,7 @@
 #include "tests/support/random.h"
 #include "tests/support/refusal.h"
 
-namespace gdn {
+namespace gdn::primitives_test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -148,4 +148,4 @@ TEST_P(Cumsum, AMissingWorkspaceIsNamed) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::primitives_test

@@ -17,7 +17,7 @@
 #include "tests/kernels/gpu/gpu_fixture.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::quantised_projection_gpu_test {
 namespace {
 
 constexpr WeightFormat kQuantised[] = {WeightFormat::kF8E4M3, WeightFormat::kQ8_0, WeightFormat::kQ4_0,
@@ -260,4 +260,4 @@ TEST(PackedWeights, FillTheirBytesAndNoOthers) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::quantised_projection_gpu_test

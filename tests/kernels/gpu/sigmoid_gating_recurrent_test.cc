@@ -14,7 +14,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/delta_rule_problem.h"
 
-namespace gdn {
+namespace gdn::sigmoid_gating_recurrent_test {
 namespace {
 
 class SigmoidGatingRecurrent : public ::testing::TestWithParam<int> {
@@ -123,4 +123,4 @@ TEST_P(SigmoidGatingRecurrent, RefusesMissingGates) {
 INSTANTIATE_TEST_SUITE_P(Waves, SigmoidGatingRecurrent, ::testing::Values(64, 32));
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::sigmoid_gating_recurrent_test

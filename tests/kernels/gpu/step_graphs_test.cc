@@ -14,11 +14,11 @@
 
 #include "kernels/fill/fill.h"
 #include "kernels/gpu_backend/gpu_backend.h"
-#include "tests/gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/host_streams.h"
 #include "tests/kernels/layer_problem.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::step_graphs_test {
 namespace {
 
 using gpu::StepGraphs;
@@ -275,4 +275,4 @@ TEST_F(StepGraphsAlone, KeepsTheKeysThatWereUsedLast) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::step_graphs_test

@@ -12,7 +12,7 @@
 #include "tests/support/random.h"
 #include "tests/support/refusal.h"
 
-namespace gdn {
+namespace gdn::triangular_solve_test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -134,4 +134,4 @@ TEST_P(TriangularSolve, TakesAnEmptyBatchAndRefusesWhatBreaksTheContract) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::triangular_solve_test

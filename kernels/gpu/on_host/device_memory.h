@@ -1,4 +1,4 @@
-// The memory that the host executor's runtime gave out: what lies where, and what was freed.
+// Registry of the memory that the host executor's runtime gave out, live or freed.
 //
 // Thread safety: any thread. Ownership: the registry's entries are shared with copies in flight; the bytes are freed by
 // ReleaseMemory.
@@ -22,19 +22,19 @@ struct Allocation {
   char* data = nullptr;
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
-  const void* device = nullptr;    // whose it is, of kDevice; nullptr where streams run at once
-  std::atomic<bool> freed{false};  // ForgetMemory was called
+  const void* device = nullptr;    // owning device of kDevice memory; nullptr if streams run synchronously
+  std::atomic<bool> freed{false};  // true after ForgetMemory
 };
 
-// 256-byte aligned. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is not enough.
+// Returns 256-byte aligned memory. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is not enough.
 absl::StatusOr<void*> AllocateMemory(MemoryKind kind, size_t bytes, const void* device = nullptr);
-// What holds all of the range; null where nothing does, or it was freed.
+// Returns the live allocation that contains the whole range; null if there is none.
 std::shared_ptr<const Allocation> FindMemory(const void* data, size_t bytes);
-// Takes it out of the registry, and marks it freed. Ends the program where `data` is no allocation's begin.
+// Removes the allocation from the registry and marks it freed. Aborts if no allocation begins at `data`.
 std::shared_ptr<Allocation> ForgetMemory(void* data);
 void ReleaseMemory(Allocation& memory);
 
-// Each byte 0xff: floats that nobody wrote since are NaN.
+// Sets each byte to 0xff, so that floats nobody has written since are NaN.
 void PoisonMemory(void* data, size_t bytes);
 bool PoisonIsWhole(const Allocation& memory);
 

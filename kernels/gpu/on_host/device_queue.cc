@@ -1,4 +1,4 @@
-#include "gpu_on_host/device_queue.h"
+#include "kernels/gpu/on_host/device_queue.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/this_thread.h"
-#include "gpu_on_host/fiber_block.h"
-#include "gpu_on_host/tsan_edges.h"
+#include "kernels/gpu/on_host/fiber_block.h"
+#include "kernels/gpu/on_host/tsan_edges.h"
 
 namespace gdn::gpu::simt {
 namespace {

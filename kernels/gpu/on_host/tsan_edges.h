@@ -1,12 +1,12 @@
-// What ThreadSanitizer is told of asynchronous streams: the orders that a device promises, and no others. The locks of
-// the executor's own queues order more than that, and would hide the races that it is there to show.
+// Tells ThreadSanitizer the orders that asynchronous streams promise, and no others. The locks of the executor's own
+// queues order more than a device does, and would hide the races that TSan is to find.
 //
-// Thread safety: of the calling thread. Does nothing in other builds.
+// Thread safety: concerns the calling thread. Does nothing in other builds.
 //
 //   { const UnseenByTsan unseen; absl::MutexLock lock(&mu); queue.push_back(...); }
-//   Promise(point);  // in the thread that came to the point
-//   Rely(point);     // in the one that waited for it
-//   Reads(from, bytes), Writes(to, bytes);  // of what the C library does, which the preset's options leave out
+//   Promise(point);  // by the thread that has reached the point
+//   Rely(point);     // by the thread that has waited for it
+//   Reads(from, bytes), Writes(to, bytes);  // accesses by the C library, which the preset's options ignore
 #pragma once
 
 #include <cstddef>

@@ -15,11 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
-#include "acquisitions/acquisitions.h"
-#include "gpu_on_host/device_memory.h"
-#include "gpu_on_host/device_queue.h"
-#include "gpu_on_host/host_streams.h"
-#include "gpu_on_host/tsan_edges.h"
+#include "kernels/gpu/acquisitions/acquisitions.h"
+#include "kernels/gpu/on_host/device_memory.h"
+#include "kernels/gpu/on_host/device_queue.h"
+#include "kernels/gpu/on_host/host_streams.h"
+#include "kernels/gpu/on_host/tsan_edges.h"
 #include "kernels/gpu/runtime.h"
 
 namespace gdn::gpu {

@@ -1,4 +1,4 @@
-// The machinery of simt.h: lanes as fibers, their meetings, and the shadow of LDS. Kernels never include this.
+// The implementation of simt.h: lanes as fibers, their rendezvous, and shadow state of LDS. Kernels never include it.
 //
 // Thread safety: everything belongs to the launch running on the calling thread.
 //
@@ -26,7 +26,7 @@ struct LaneContext {
   Dim3 grid_dim;
 };
 
-// The lane that runs now.
+// Returns the context of the lane that is running.
 const LaneContext& Here();
 
 struct CallSite {
@@ -34,14 +34,14 @@ struct CallSite {
   int line;
 };
 
-// What the lanes of a wave brought to a meeting.
+// The values that the lanes of a wave brought to a cross-lane call.
 struct WaveValues {
   int lane;
-  int lanes;  // that are there, from lane 0
+  int lanes;  // lanes that are present, from lane 0 on
   const uint32_t* values;
 
   bool present(int from) const { return from >= 0 && from < lanes; }
-  uint32_t At(int from) const;  // fails the launch where the lane is not there
+  uint32_t At(int from) const;  // fails the launch if lane `from` is not present
 };
 
 WaveValues Exchange(uint32_t value, int wave_width, CallSite site);
@@ -63,7 +63,7 @@ inline void RequireLdsIndex(int index, int count, int size) {
   if (index < 0 || index + count > size) Fail("an LDS access is out of bounds, at element", index);
 }
 
-// Who wrote and read an LDS element last. Epochs count barriers from 1; 0 is never.
+// The last writer and reader of an LDS element. Epochs count barriers from 1; 0 means never.
 struct LdsShadow {
   uint32_t write_block_epoch = 0;
   uint32_t write_wave_epoch = 0;
@@ -71,25 +71,25 @@ struct LdsShadow {
   uint32_t read_wave_epoch = 0;
   uint16_t writer = 0;
   uint16_t reader = 0;
-  bool many_readers = false;       // of the reader's wave, since its last fence
-  bool many_reader_waves = false;  // since the last block barrier
+  bool many_readers = false;       // several lanes of the reader's wave have read since its last fence
+  bool many_reader_waves = false;  // several waves have read since the last block barrier
 };
 
-// The running lane as the checks of LDS need it. Every access has one, so they are inline.
+// The running lane's data for LDS checks. Every access is checked, so the checks are inline.
 struct RunningLane {
   uint32_t block_epoch = 0;
   uint32_t wave_epoch = 0;
   uint16_t index = 0;
   uint16_t wave = 0;
-  uint16_t wave_shift = 0;  // lanes >> wave_shift are waves
+  uint16_t wave_shift = 0;  // lane >> wave_shift is the lane's wave
 };
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local RunningLane running_lane;
 
-// Ends the launch: an element was accessed with no barrier since the writer's access, or was never written.
+// End the launch: no barrier separates the access from another lane's, or the element was never written.
 [[noreturn]] void FailLdsRead(const LdsShadow& shadow);
 [[noreturn]] void FailLdsWrite(const LdsShadow& shadow, int other);
 
-// False if another lane has written the element and no barrier has come between.
+// False if another lane has written the element and no barrier has separated the two accesses.
 inline bool IsAfterWrite(const LdsShadow& shadow, const RunningLane& me) {
   if (shadow.write_block_epoch != me.block_epoch || shadow.writer == me.index) return true;
   return shadow.writer >> me.wave_shift == me.wave && shadow.write_wave_epoch != me.wave_epoch;
@@ -128,17 +128,17 @@ inline void CheckLdsWrite(LdsShadow& shadow) {
   shadow.writer = me.index;
 }
 
-// The block's memory for one Shared struct, made and poisoned at its first use.
+// Returns the block's memory for one Shared struct; constructed and poisoned at first use.
 void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*));
 
-// What WaitForPriorKernels does here: it is noted.
+// Records that the lane called WaitForPriorKernels.
 void NoteWait();
 
-// Runs `kernel` for every thread of every block. INTERNAL where a check fails; `early` is Grid::early.
+// Runs `kernel` for every thread of every block. INTERNAL if a check fails; `early` is Grid::early.
 absl::Status RunGrid(const char* name, const Dim3& grid, int threads, int wave_width,
                      const std::function<void()>& kernel, bool early = false);
 
-// Seed of the order of blocks and waves in launches to come on this thread (default 1).
+// Sets the seed for the order of blocks and waves in this thread's later launches (default 1).
 void SetScheduleSeed(uint64_t seed);
 
 }  // namespace gdn::gpu::simt

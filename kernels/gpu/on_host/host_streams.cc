@@ -1,4 +1,4 @@
-#include "gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/host_streams.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
-#include "acquisitions/acquisitions.h"
-#include "gpu_on_host/device_queue.h"
-#include "gpu_on_host/tsan_edges.h"
+#include "kernels/gpu/acquisitions/acquisitions.h"
+#include "kernels/gpu/on_host/device_queue.h"
+#include "kernels/gpu/on_host/tsan_edges.h"
 #include "kernels/gpu/capture.h"
 #include "kernels/gpu/loading.h"
 

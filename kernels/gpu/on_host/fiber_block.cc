@@ -1,4 +1,4 @@
-#include "gpu_on_host/fiber_block.h"
+#include "kernels/gpu/on_host/fiber_block.h"
 
 #include <sys/mman.h>
 

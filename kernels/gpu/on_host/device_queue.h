@@ -1,7 +1,7 @@
-// The asynchronous device of host_streams.h: streams with a thread each, points in them, and the failure of all.
+// The asynchronous device of host_streams.h: streams with one thread each, points in them, and the device's failure.
 //
-// Thread safety: any thread. Ownership: a point keeps what it needs of its stream, so either may go first; a stream's
-// thread runs what is queued before it ends, and nobody waits for that.
+// Thread safety: any thread. Ownership: a point keeps the parts of its stream that it needs, so either may be destroyed
+// first; a destroyed stream's thread first runs what is queued, and nobody waits for that.
 //
 //   auto device = HostDevice::Make(options);
 //   HostStream* stream = device->MakeStream();
@@ -22,8 +22,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "gpu_on_host/device_memory.h"
-#include "gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/device_memory.h"
+#include "kernels/gpu/on_host/host_streams.h"
 
 namespace gdn::gpu::simt {
 
@@ -33,25 +33,25 @@ using Clock = std::chrono::steady_clock;
 class HostDevice;
 class HostStream;
 
-// A point of a stream: its work up to and with `ticket`.
+// A point of a stream: reached when all work up to and including `ticket` has run.
 struct StreamPoint {
   std::shared_ptr<HostStream> stream;
   int64_t ticket = 0;
-  Clock::time_point time;  // when the stream came there
+  Clock::time_point time;  // when the stream reached the point
 };
 
 class HostStream : public std::enable_shared_from_this<HostStream> {
  public:
   HostStream(std::shared_ptr<HostDevice> device, uint64_t seed, StreamPace pace);
 
-  // All calls report the device's failure.
+  // All calls return the device's failure.
   absl::Status Enqueue(const char* what, Work work);
   absl::StatusOr<std::shared_ptr<StreamPoint>> Record();
   absl::Status WaitsFor(std::shared_ptr<const StreamPoint> point);
   absl::Status Synchronize();
   HostDevice& device() { return *device_; }
 
-  // For who made it, and who waits for its end.
+  // Called by the maker of the stream and by whoever waits for its end.
   void Start();
   bool HasEnded();
   void Join();
@@ -61,28 +61,28 @@ class HostStream : public std::enable_shared_from_this<HostStream> {
 
   struct Operation {
     const char* what;
-    int64_t number;  // of the device's operations; negative where it is not one of them
+    int64_t number;  // among the device's operations; negative if it is not counted
     Work work;
   };
 
-  // Queues work; its ticket.
+  // Queues work and returns its ticket.
   absl::StatusOr<int64_t> Push(const char* what, Work work, bool counted = true);
   absl::StatusOr<std::shared_ptr<StreamPoint>> Mark(const char* what, bool counted);
   void Run();
-  bool RunNext();  // false where there is nothing more to come
+  bool RunNext();  // false if no more work will come
   bool MayRun() const;
   void Delay();
 
   const std::shared_ptr<HostDevice> device_;
   const uint64_t seed_;
   const StreamPace pace_;
-  std::mt19937_64 random_;  // of the thread
+  std::mt19937_64 random_;  // used by the stream's thread only
 
   // Guarded by the device's mutex.
   std::deque<std::unique_ptr<Operation>> queue_;
   int64_t pushed_ = 0;
   int64_t passed_ = 0;
-  int64_t demanded_ = 0;  // somebody waits for what has tickets up to this one
+  int64_t demanded_ = 0;  // somebody waits for tickets up to this one
   int polls_ = 0;
   bool closing_ = false;
   bool ended_ = false;
@@ -96,18 +96,18 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
   ~HostDevice();
 
   HostStream* MakeStream();
-  // Its thread ends once it has run what it was given.
+  // Destroys the stream. Its thread ends when it has run what was queued.
   void DestroyStream(HostStream* stream);
 
   absl::Status status();
   int64_t operations();
   void Drain();
 
-  // Blocks until the stream came to the point, and has whatever leads there run.
+  // Blocks until the stream has reached the point; makes a lazy stream run the work before it.
   absl::Status WaitFor(const StreamPoint& point);
   absl::StatusOr<bool> IsDone(const StreamPoint& point);
 
-  // Frees it once all that the streams have been given by now has run; fails the device where it was written meanwhile.
+  // Frees memory when everything queued now has run. Fails the device if the memory was written meanwhile.
   void FreeLater(std::shared_ptr<Allocation> memory);
 
  private:
@@ -118,7 +118,7 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
     std::vector<std::pair<std::shared_ptr<HostStream>, int64_t>> users;  // and the last ticket that may use it
   };
 
-  // Not OK where the device has failed, or this is what shall fail.
+  // Returns an error if the device has failed, or if this operation is the one to fail.
   absl::Status MayStart(const HostStream::Operation& operation);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitTicket(HostStream& stream, int64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -130,20 +130,20 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   int64_t operations_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t streams_made_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::shared_ptr<HostStream>> streams_ ABSL_GUARDED_BY(mu_);  // whose threads run
+  std::vector<std::shared_ptr<HostStream>> streams_ ABSL_GUARDED_BY(mu_);  // streams whose threads run
   std::vector<Freed> freed_ ABSL_GUARDED_BY(mu_);
 };
 
-// Those plugged in by HostStreams, at least one; null where streams run at once.
+// Devices set up by HostStreams, at least one; DeviceNumber returns null if streams run synchronously.
 int HostDeviceCount();
 std::shared_ptr<HostDevice> DeviceNumber(int device);
-// The calling thread's, as the last SetCurrentDevice of it says; the first where none does.
+// The calling thread's device: that of its last SetCurrentDevice, else the first.
 std::shared_ptr<HostDevice> CurrentDevice();
 void SetCurrentDevice(int device);
 int CurrentDeviceNumber();
-// Whose memory it is, where that is still plugged in; the calling thread's for what any may use.
+// Device that owns the memory, if it is still set up; the calling thread's for memory that any device may use.
 std::shared_ptr<HostDevice> DeviceOf(const Allocation& memory);
-// UNAVAILABLE (DEVICE_FAILED) where `what` is not the thread's to give to the stream: its device is another.
+// UNAVAILABLE (DEVICE_FAILED) if the calling thread may not give `what` to the stream: its device is another one.
 absl::Status CheckDeviceOf(HostStream& stream, const char* what);
 
 }  // namespace gdn::gpu::simt

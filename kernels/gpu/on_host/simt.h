@@ -1,15 +1,15 @@
-// device.h on the host: a SIMT executor that runs a kernel one fiber per lane, with real barriers and cross-lane calls.
+// device.h on the host: a SIMT executor that runs a kernel with one fiber per lane, real barriers and cross-lane calls.
 //
-// A block at a time, in a shuffled order; within it waves in an order that is shuffled anew after each barrier (from a
-// fixed seed, so a failure repeats). A launch fails, naming kernel, block and thread, where
+// Runs blocks one at a time in a shuffled order, and within a block shuffles the waves again after each barrier (from a
+// fixed seed, so a failure repeats). A launch fails, naming kernel, block and thread, if
 //   - an LDS element is read before it is written, or lies outside its array;
 //   - two lanes touch an LDS element, one of them writing, with no barrier between (WaveBarrier within a wave);
 //   - lanes of a wave meet at different cross-lane calls or barriers, or one has returned;
-//   - a cross-lane call reads a lane that is not there;
-//   - Grid::early is set and a block ends in which no lane has called WaitForPriorKernels.
-// Global memory is checked by AddressSanitizer, which sees each device allocation as one on the heap.
-// Thread safety: launches from different threads are independent, and so are those on streams that run behind the host
-// (host_streams.h). The calls below are for kernel code only.
+//   - a cross-lane call reads a lane that is not present;
+//   - Grid::early is set and a block ends without any lane having called WaitForPriorKernels.
+// AddressSanitizer checks global memory; to it each device allocation is a heap allocation.
+// Thread safety: launches from different threads are independent, also on asynchronous streams (host_streams.h). The
+// functions below are for kernel code only.
 #pragma once
 
 #include <math.h>
@@ -23,8 +23,8 @@
 
 #include "absl/status/status.h"
 #include "base/dtype.h"
-#include "gpu_on_host/fiber_block.h"
-#include "gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/fiber_block.h"
+#include "kernels/gpu/on_host/host_streams.h"
 #include "kernels/gpu/dpp.h"
 #include "kernels/gpu/e4m3_bits.h"
 #include "kernels/gpu/grid.h"
@@ -46,7 +46,7 @@
 
 namespace gdn::gpu {
 
-// What kernels are compiled for.
+// Wave widths that kernels are compiled for.
 using WaveWidths = std::integer_sequence<int, 64, 32>;
 
 using std::max;
@@ -65,8 +65,8 @@ inline uint32_t FloatToBits(float value) {
 inline float FromF16(uint16_t bits) { return F16ToFloat(bits); }
 inline uint16_t ToF16(float value) { return FloatToF16(value); }
 
-// Bytes of a word as floats: kByteBias + byte number kByte; and of four E4M3 bytes 1 / kE4M3Unit of their values. A NaN
-// among these makes one of the results a NaN, maybe another.
+// BiasedByte: kByteBias + byte number kByte of a word, as float. WidenE4M3: four E4M3 bytes divided by kE4M3Unit. If
+// any of them is NaN, at least one result is NaN, maybe another byte's.
 inline constexpr float kByteBias = 32768.0f;
 inline constexpr float kE4M3Unit = 256.0f;
 template <int kByte>
@@ -82,7 +82,7 @@ inline void WidenE4M3(uint32_t word, float (&values)[4]) {
   values[3] = FromF16(static_cast<uint16_t>(odd >> 16));
 }
 
-// Misaligned accesses fault on a GPU, so they fail here.
+// Misaligned accesses fault on a GPU, so they fail here too.
 inline Vec4 Load4(const float* p) {
   simt::RequireAligned(p, 16);
   return *reinterpret_cast<const Vec4*>(p);
@@ -92,7 +92,7 @@ inline void Store4(float* p, const Vec4& v) {
   *reinterpret_cast<Vec4*>(p) = v;
 }
 
-// An LDS element: converts to its value and takes assignments, each of them checked.
+// An LDS element: converts to its value and can be assigned; both are checked.
 template <typename T>
 class LdsElement {
  public:
@@ -142,7 +142,7 @@ class LdsArray {
   simt::LdsShadow shadow_[kCount];
 };
 
-// Fresh for every block: poisoned, and nothing counts as written.
+// Returns the block's LDS: poisoned and marked unwritten for each block.
 template <typename T>
 T& SharedMemory() {
   return *static_cast<T*>(simt::BlockSharedMemory(sizeof(T), alignof(T), [](void* memory) { new (memory) T; }));
@@ -155,19 +155,14 @@ inline void WaveBarrier(const char* file = __builtin_FILE(), int line = __builti
   simt::WaveFence({file, line});
 }
 
-// Kernels run one after the other; that they would wait is checked.
+// Kernels run one after another; the executor only checks that they call this.
 inline void WaitForPriorKernels() { simt::NoteWait(); }
 inline void LetNextKernelBegin() {}
 
-template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>
-float UpdateDpp(float old, float source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+template <int kWave, int kCtrl>
+float UpdateDpp(float /*old*/, float source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   const simt::WaveValues values = simt::Exchange<kWave>(FloatToBits(source), {file, line});
-  const int lane = values.lane;
-  const int from = DppSource(kCtrl, lane, kWave);
-  const bool enabled = ((kRowMask >> (lane >> 4)) & 1) != 0 && ((kBankMask >> ((lane >> 2) & 3)) & 1) != 0;
-  if (!enabled) return old;
-  if (from < 0) return kBoundCtrl ? 0.0f : old;
-  return BitsToFloat(values.At(from));
+  return BitsToFloat(values.At(DppSource(kCtrl, values.lane)));
 }
 template <int kWave, int kPattern>
 float DsSwizzle(float value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -178,26 +173,13 @@ template <int kWave>
 float Bpermute(int lane, float value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   return BitsToFloat(simt::Exchange<kWave>(FloatToBits(value), {file, line}).At(lane & (kWave - 1)));
 }
-template <int kWave>
-uint64_t Ballot(bool predicate, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  const simt::WaveValues values = simt::Exchange<kWave>(predicate ? 1u : 0u, {file, line});
-  uint64_t mask = 0;
-  for (int lane = 0; lane < kWave; ++lane) {
-    if (values.present(lane) && values.At(lane) != 0) mask |= uint64_t{1} << lane;
-  }
-  return mask;
-}
-inline float Fdot2(uint32_t a, uint32_t b, float c) {
-  const float lo = fmaf(FromF16(static_cast<uint16_t>(a)), FromF16(static_cast<uint16_t>(b)), c);
-  return fmaf(FromF16(static_cast<uint16_t>(a >> 16)), FromF16(static_cast<uint16_t>(b >> 16)), lo);
-}
 
 template <typename... Params, typename... Args>
 absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,
                           const Stream& stream, const Args&... args) {
   const simt::Dim3 grid{static_cast<unsigned>(blocks.x), static_cast<unsigned>(blocks.y),
                         static_cast<unsigned>(blocks.z)};
-  // The arguments are taken as the kernel's parameters now, as at a device's launch.
+  // Arguments are copied as the kernel's parameters now, as in a device's launch.
   return simt::EnqueueLaunch(
       stream, name,
       [=, width = stream.wave_width, early = blocks.early, params = std::tuple<std::decay_t<Params>...>(args...)] {

@@ -1,4 +1,4 @@
-#include "acquisitions/acquisitions.h"
+#include "kernels/gpu/acquisitions/acquisitions.h"
 
 #include <atomic>
 #include <set>

@@ -1,4 +1,4 @@
-#include "gpu_on_host/device_memory.h"
+#include "kernels/gpu/on_host/device_memory.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,13 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/error.h"
-#include "gpu_on_host/tsan_edges.h"
+#include "kernels/gpu/on_host/tsan_edges.h"
 
 namespace gdn::gpu::simt {
 namespace {
 
 constexpr size_t kAlignment = 256;  // as a GPU's allocations
-constexpr unsigned char kPoison = 0xff;
+constexpr unsigned char kFreshByte = 0xff;
 
 struct Registry {
   absl::Mutex mu;
@@ -78,11 +78,11 @@ std::shared_ptr<Allocation> ForgetMemory(void* data) {
 
 void ReleaseMemory(Allocation& memory) { std::free(std::exchange(memory.data, nullptr)); }
 
-void PoisonMemory(void* data, size_t bytes) { std::memset(data, kPoison, bytes); }
+void PoisonMemory(void* data, size_t bytes) { std::memset(data, kFreshByte, bytes); }
 
 bool PoisonIsWhole(const Allocation& memory) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(memory.data);
-  return std::all_of(bytes, bytes + memory.bytes, [](unsigned char byte) { return byte == kPoison; });
+  return std::all_of(bytes, bytes + memory.bytes, [](unsigned char byte) { return byte == kFreshByte; });
 }
 
 }  // namespace gdn::gpu::simt

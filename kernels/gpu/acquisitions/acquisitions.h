@@ -1,0 +1,42 @@
+// Counts the resources that a program acquires, and can make acquisitions fail, for tests: memory; streams, events and
+// graphs on a GPU or the host executor; kernels' code on the executor.
+//
+// The host executor's runtime calls this for its objects. Memory, and the objects of a GPU's runtime, are counted if
+// the program is linked with gdn_wraps_allocations of tests/CMakeLists.txt.
+// Thread safety: any thread. Ownership: one counter for the process.
+//
+//   Acquisitions::Fail({.first = 3});  // the fourth acquisition from now on fails, and no other
+//   ... the call ...
+//   const int64_t asked = Acquisitions::Stop();  // above 3: the fourth was reached and failed
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace gdn {
+
+class Acquisitions {
+ public:
+  struct Failing {
+    int64_t first = std::numeric_limits<int64_t>::max();  // counted from 0
+    bool all_after = false;                               // every acquisition after the first failure fails too
+  };
+  // Starts counting at 0, with these failures.
+  static void Fail(const Failing& failing);
+  // Ends the failures. Returns the number of acquisitions since Fail.
+  static int64_t Stop();
+
+  // Called before each acquisition. False if it must fail.
+  static bool MayAcquire();
+  // MayAcquire as a status: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if it must fail.
+  static absl::Status Acquire(const char* what);
+  // Counts the first launch of each kernel (by name), which loads its code to the device.
+  static absl::Status AcquireCode(const std::string& kernel);
+  // Makes the next launch of every kernel load its code again, as in a new process.
+  static void ForgetCode();
+};
+
+}  // namespace gdn

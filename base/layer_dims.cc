@@ -1,15 +1,11 @@
 #include "base/layer_dims.h"
 
 #include "base/error.h"
+#include "base/invalid_field.h"
 #include "base/string_cat.h"
 
 namespace gdn {
 namespace {
-
-absl::Status InvalidField(std::string_view field, int32_t value, std::string_view expected) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                   StrCat(field, " is ", value, "; expected ", expected), {{"field", std::string(field)}});
-}
 
 absl::Status CheckRange(std::string_view field, int32_t value, int32_t low, int32_t high) {
   if (value >= low && value <= high) return absl::OkStatus();

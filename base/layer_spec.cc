@@ -4,16 +4,12 @@
 
 #include "absl/strings/str_format.h"
 #include "base/error.h"
+#include "base/invalid_field.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 
 namespace gdn {
 namespace {
-
-absl::Status InvalidField(std::string_view field, float value, std::string_view expected) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                   StrCat(field, " is ", value, "; expected ", expected), {{"field", std::string(field)}});
-}
 
 std::string_view ProjectionsText(ProjectionLayout layout) {
   switch (layout) {
@@ -41,9 +37,9 @@ absl::Status ValidateDecay(const LayerSpec& spec) {
   for (const auto& [field, rank] :
        {std::pair("decay_rank", spec.decay_rank), std::pair("output_gate_rank", spec.output_gate_rank)}) {
     if (rank < 0 || rank > kMaxHiddenSize)
-      return InvalidField(field, static_cast<float>(rank), "0, or a matrix's rank");
+      return InvalidField(field, rank, "0, or a matrix's rank");
     if (rank > 0 && !spec.dims.decays_by_channel()) {
-      return InvalidField(field, static_cast<float>(rank), "0 where a head has one decay");
+      return InvalidField(field, rank, "0 where a head has one decay");
     }
   }
   if (!spec.dims.decays_by_channel() || spec.projections == ProjectionLayout::kFlat ||

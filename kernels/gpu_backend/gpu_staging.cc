@@ -10,7 +10,7 @@ namespace gdn::gpu {
 namespace {
 
 constexpr size_t kPieces = 4;  // of a full ring: the host fills one while another travels
-constexpr size_t kAlignment = 256;
+constexpr size_t kPieceAlignment = 256;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ PinnedRing::~PinnedRing() {
 }
 
 absl::StatusOr<char*> PinnedRing::Take(size_t bytes) {
-  const size_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t taken = (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
   if (next_ + taken > bytes_) {
     // Once round: what was taken before has to have been read.
     GDN_RETURN_IF_ERROR(SynchronizeStream(stream_));

@@ -1,9 +1,9 @@
-// The work that is left when tokens of a draft are accepted. In a tree, the entries and columns of the path that was
-// chosen move behind the session's own. And states whose accepted log entries have passed L, which only drafts let
-// happen, are brought to what plain decodes of the same tokens would have left: the first L entries folded into the
-// base, those after them at the front of the log.
+// Finishes the acceptance of tokens of a draft. For a tree, the log entries and columns of the chosen path move
+// directly behind the session's own. If the accepted entries exceed L, which only drafts can cause, the first L are
+// folded into the base and the rest move to the front of the log: the state that plain decodes of the same tokens
+// leave.
 //
-// A move or a fold in its place cannot be repeated, so Backend::Prepare comes first.
+// Moves and in-place folds cannot be repeated, so run them under Backend::Prepare first.
 // Thread safety: as the backend's operators; the work may run behind the caller. Ownership: none.
 //
 //   std::vector<int32_t> lengths = {3, 18};  // accepted: 18 of a log's entries, some of them a draft's
@@ -29,8 +29,8 @@ struct DraftPath {
   absl::Span<const int32_t> path;  // indices of the draft's tokens, ascending
 };
 
-// Brings the log entries and convolution columns of each path's tokens to where a chain of them would have left them:
-// from where FoldAccepted can go on. Slots are distinct. INVALID_ARGUMENT before anything is touched.
+// Moves the log entries and convolution columns of each path's tokens to where a chain of these tokens would have put
+// them; FoldAccepted can follow. Slots must be distinct. INVALID_ARGUMENT before anything is changed.
 absl::Status MoveDraftPaths(Backend& backend, const StatePoolView& pool, absl::Span<const DraftPath> paths);
 
 struct FoldAcceptedParams {
@@ -38,13 +38,13 @@ struct FoldAcceptedParams {
   int32_t count = 0;
   // [count] each, host memory.
   const int32_t* slots = nullptr;       // distinct, >= 0
-  const int32_t* base_slots = nullptr;  // the slots that hold the bases, no other entry's in `slots`; nullptr: slots
-  int32_t* log_lengths = nullptr;       // in: accepted entries, up to the layout's log_rows; out: what is left, < L
-  uint8_t* folded = nullptr;            // out: 1 where the base is in slots[i] now, 0 where nothing moved; may be null
+  const int32_t* base_slots = nullptr;  // slots that hold the bases, none in another entry's `slots`; nullptr: slots
+  int32_t* log_lengths = nullptr;       // in: accepted entries, up to log_rows; out: entries left, < L
+  uint8_t* folded = nullptr;            // out: 1 if the base is in slots[i] now, 0 if nothing changed; may be null
 };
 
-// Entries past the accepted ones are gone; convolution columns stay as they are. Nothing is touched where an argument
-// is refused (INVALID_ARGUMENT).
+// Log entries past the accepted ones are lost; convolution columns do not change. INVALID_ARGUMENT before anything is
+// changed.
 absl::Status FoldAccepted(Backend& backend, const FoldAcceptedParams& params);
 
 }  // namespace gdn

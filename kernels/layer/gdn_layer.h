@@ -1,10 +1,9 @@
-// A Gated DeltaNet layer: the operators in order, for each kind of input, as prefill and as decode.
+// Runs a Gated DeltaNet layer: the operators in order, for each kind of input, as prefill and as decode.
 //
-//   hidden_states -> projection -> split -> conv1d + SiLU -> l2norm, gates -> delta rule -> gated RMSNorm -> projection
-//   projected     enters at conv1d and leaves after the gated RMSNorm
-//   delta_rule    is the delta rule alone (with q scaled, and q, k normalised on request)
-// Thread safety: a GdnLayerRunner is for one thread. Ownership: it owns its workspace, which grows to the largest call
-// seen.
+//   hidden_states: projection -> split -> conv1d + SiLU -> l2norm, gates -> delta rule -> gated RMSNorm -> projection
+//   projected:     from conv1d to the gated RMSNorm
+//   delta_rule:    the delta rule alone (q scaled; q and k normalised on request)
+// Thread safety: a GdnLayerRunner is for one thread. Ownership: it owns its workspace, which grows to the largest call.
 // Bits: a sequence's results never depend on the other sequences of the call.
 //
 //   GdnLayerRunner runner(backend);
@@ -24,41 +23,41 @@
 
 namespace gdn {
 
-// One step of one layer for a packed batch. Pointers are backend memory, but for the index arrays (host).
+// One step of one layer for a packed batch. All pointers are backend memory except the index arrays (host).
 struct LayerStep {
-  const LayerWeights* weights = nullptr;  // nullptr only for kDeltaRule
+  const LayerWeights* weights = nullptr;  // may be nullptr for kDeltaRule only
   StatePoolView pool = {};
   PackedBatch batch = {};
   const int64_t* token_counts = nullptr;  // [sequences] host: tokens before this step
   InputKind kind = InputKind::kHiddenStates;
-  // Prefill only, [sequences] host: tokens of the whole call that a sequence's rows are a segment of; null: the rows
-  // are the call. Which kernels a segment takes follows from this, and so do its bits.
+  // Prefill only, [sequences] host: tokens of the whole call that each sequence's rows are a segment of; null: the rows
+  // are the whole call. Determines the segment's kernels, and so its bits.
   const int32_t* call_tokens = nullptr;
   // Decode only; see DeltaRuleDecodeParams.
   const int32_t* base_slots = nullptr;  // [sequences] host
   bool draft = false;
-  // Drafts only, [tokens] host: the token of its sequence that each follows, or -1 (base/draft_tree.h); null: chains.
+  // Drafts only, [tokens] host: parent of each token within its sequence, or -1 (base/draft_tree.h); null: chains.
   const int32_t* draft_parents = nullptr;
 
-  // Of any dtype; widened where they are read.
+  // Any dtype; converted to float32 on the device.
   InputTensor hidden_states = {};  // [tokens, D]
   InputTensor mixed_qkv = {};      // [tokens, C]
   InputTensor z = {};              // [tokens, HV * V]
   InputTensor b = {};              // [tokens, HV]
-  InputTensor a = {};              // [tokens, HV], or [tokens, HV * K] where dims.decay is kPerChannel, as g
+  InputTensor a = {};              // [tokens, HV], or [tokens, HV * K] if dims.decay is kPerChannel
   InputTensor q = {};              // [tokens, H * K]
   InputTensor k = {};              // [tokens, H * K]
   InputTensor v = {};              // [tokens, HV * V]
-  InputTensor g = {};              // [tokens, HV], or [tokens, HV * K]
+  InputTensor g = {};              // [tokens, HV], or [tokens, HV * K] if dims.decay is kPerChannel
   InputTensor beta = {};           // [tokens, HV]
   float scale = 0.0f;              // kDeltaRule: multiplies q; the other kinds use K^-0.5
   bool use_qk_l2norm = false;      // kDeltaRule only; the other kinds always normalise
-  float max_beta = 2.0f;           // kDeltaRule: DeltaRuleParams::max_beta; the other kinds have their model's
+  float max_beta = 2.0f;           // kDeltaRule: DeltaRuleParams::max_beta; the other kinds use the model's
 
   OutputTensor output = {};  // [tokens, D], or [tokens, HV * V] for projected and delta_rule
 };
 
-// A kind's input tensors in the API's order, with the elements that each has for a token.
+// An input tensor of a kind, and its elements per token. LayerFields lists a kind's tensors in the API's order.
 struct LayerField {
   InputTensor LayerStep::*tensor;
   int64_t features;
@@ -68,29 +67,29 @@ absl::Span<const LayerField> LayerFields(InputKind kind, const LayerDims& dims,
                                          std::array<LayerField, kMaxLayerFields>& storage);
 int64_t LayerOutputFeatures(InputKind kind, const LayerDims& dims);
 
-// INVALID_ARGUMENT naming what is missing, out of range or at odds with the pool. The runner calls these before it
-// touches anything.
+// INVALID_ARGUMENT naming what is missing, out of range or inconsistent with the pool. The runner calls these before it
+// changes anything.
 absl::Status ValidateLayerStep(const LayerStep& step);
 absl::Status ValidatePrefillStep(const LayerStep& step);
 absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_lengths);
 
-// Segments of a prefill call end at multiples of this from its first token: a multiple of both chunk lengths, so that
-// no segment cuts a chunk.
+// Segments of a prefill call end at multiples of this many tokens from its first one: a multiple of both chunk lengths,
+// so that no segment cuts a chunk.
 inline constexpr int32_t kPrefillSegmentMultiple = 64;
-// Tokens of one run where the backend runs one sequence at a time. Bounds the workspace.
+// Most tokens of one run if the backend runs one sequence at a time. Bounds the workspace.
 inline constexpr int32_t kPrefillSegmentTokens = 512;
-// Tokens of one run where the backend merges sequences. Bounds the workspace.
+// Most tokens of one run if the backend merges sequences. Bounds the workspace.
 inline constexpr int32_t kMaxMergedTokens = 1024;
-// A call with this many tokens takes the chunked form of the delta rule; a shorter one the scan.
+// Calls with at least this many tokens use the chunked form of the delta rule; shorter ones use the scan.
 inline constexpr int32_t kChunkedFromTokens = 32;
-// A call with this many takes the GEMM, where the backend merges sequences: below, its tiles are too few for a device.
+// Calls with at least this many use the GEMM if the backend merges sequences: shorter ones have too few tiles.
 inline constexpr int32_t kGemmFromTokens = 256;
 
-// kPrefillSegmentMultiple; kPrefillSegmentTokens for steps with projections where the bits of the backend's GEMM follow
-// the rows.
+// Segment multiple in tokens: kPrefillSegmentTokens for steps with projections on a backend whose GEMM's bits depend on
+// the number of rows, else kPrefillSegmentMultiple.
 int32_t PrefillMultiple(const BackendInfo& backend, InputKind kind);
 
-// The kernels that a prefill call takes, by its own length alone.
+// The kernels of a prefill call, determined by its own length only.
 enum class PrefillPath : uint8_t { kScan, kChunked, kChunkedGemm };
 PrefillPath PrefillPathOf(int64_t call_tokens);
 
@@ -102,25 +101,24 @@ class GdnLayerRunner {
   GdnLayerRunner(GdnLayerRunner&&) noexcept;
   ~GdnLayerRunner();
 
-  // Advances each sequence by its rows. Slots hold folded states (MaterializeState first). Sequences of one path that
-  // follow one another are computed together where the backend merges them, else one by one. A segment's first token is
-  // at a multiple of PrefillMultiple in its call.
+  // Advances each sequence by its rows. Slots must hold folded states (call MaterializeState first). Adjacent sequences
+  // with the same path are computed together if the backend merges them, else one by one. A segment must start at a
+  // multiple of PrefillMultiple in its call.
   absl::Status Prefill(const LayerStep& step);
 
-  // Advances each sequence by its 0 .. max_draft rows through the deferred update. `log_lengths` [sequences], host, in
-  // and out. Of a draft with parents each token has the output, and the log entry behind the session's, in the order of
-  // the tokens, that a chain of its ancestors and itself would give it.
-  // A step that folds is prepared first (Backend::Prepare), so that it fails, where it does, before it has changed a
-  // state.
+  // Advances each sequence by its 0 .. max_draft rows through the deferred update. `log_lengths` [sequences], host, is
+  // read and updated. In a draft with parents, each token gets the output and log entry that a chain of its ancestors
+  // and itself would give it; entries are stored behind the session's, in token order. A step that folds is prepared
+  // first (Backend::Prepare), so that if it fails, it fails before it changes a state.
   absl::Status Decode(const LayerStep& step, int32_t* log_lengths);
-  // Whether the last Decode has issued what folds: if that failed, or what came after it, the states of sequences whose
-  // logs were to be folded are not known. A step without folds leaves every state as it was until logs are advanced.
+  // True if the last Decode has issued a fold. If Decode or later work failed then, the states of sequences whose logs
+  // were to be folded are undefined. A step without folds changes no state until logs are advanced.
   bool may_have_folded() const { return may_have_folded_; }
 
  private:
   struct Mixer;  // the tensors from conv1d to the gated norm
 
-  struct Piece;  // of a prefill: rows of one sequence
+  struct Piece;  // rows of one sequence in a prefill
 
   absl::Status RunPieces(const LayerStep& step, absl::Span<const Piece> pieces);
   absl::Status IssueDecode(const LayerStep& step, int32_t* log_lengths);
@@ -129,17 +127,17 @@ class GdnLayerRunner {
   absl::Status RunDeltaRule(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // the other kinds
   absl::Status Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);
-  absl::Status MixRows(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);  // but for the norm
+  absl::Status MixRows(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);  // without the norm
   absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
                          const float* records);
   absl::Status ZeroOutput(const LayerStep& step, int32_t sequence);
-  // Of drafts that are trees: what follows the ancestors runs for each path, the rest for each token.
+  // For drafts that are trees: operators that depend on ancestors run once per path, the others once per token.
   static bool HasTree(const LayerStep& step);
   absl::Status IssueTrees(const LayerStep& step, int32_t* log_lengths);
   absl::Status MixRowsOfTrees(const LayerStep& step, const Mixer& mixer);
   absl::Status DeltaRuleOfTrees(const LayerStep& step, const DeltaRuleParams& rule);
 
-  // Gives each part its number of floats, 64-byte aligned, null for none; what an earlier call gave is void.
+  // Places each part's floats in the workspace, 64-byte aligned; null for 0 floats. Invalidates earlier parts.
   struct Part {
     float** data;
     int64_t floats;
@@ -147,18 +145,18 @@ class GdnLayerRunner {
   using Parts = absl::InlinedVector<Part, 24>;
   absl::Status Reserve(absl::Span<const Part> parts) { return ReserveIn(workspace_, parts); }
   absl::Status ReserveIn(DeviceBuffer& workspace, absl::Span<const Part> parts);
-  // Reserves `parts`, and float32 room for the step's tensors of other dtypes, which the step then names; inputs are
-  // widened.
+  // Reserves `parts`, and float32 memory for the step's tensors of other dtypes. Converts those inputs and points the
+  // step to the float32 tensors.
   absl::Status ReserveWidened(Parts parts, LayerStep& step);
-  // The other way, for the output.
+  // Converts the output back to the step's dtype.
   absl::Status Narrow(const LayerStep& widened, const LayerStep& step);
 
   Backend& backend_;
   DeviceBuffer workspace_;
-  DeviceBuffer path_rows_;  // of trees
+  DeviceBuffer path_rows_;  // for trees
   std::unique_ptr<TreeRounds> trees_;
-  PrefillPath path_ = PrefillPath::kScan;  // of the prefill that runs
-  std::vector<int32_t> moved_lengths_;     // kept for its memory
+  PrefillPath path_ = PrefillPath::kScan;  // of the current prefill
+  std::vector<int32_t> moved_lengths_;     // a member to reuse its memory
   bool may_have_folded_ = false;
 };
 

@@ -1,8 +1,8 @@
-// The layer as the composition of the operators' float64 references, on host memory.
+// Reference: the layer composed of the operators' float64 references, on host memory.
 //
-// The same mathematics for prefill and decode: the state is advanced in place, token by token, and no log is kept.
-// Tensors between operators are float32, as each reference writes them. Slow and plain.
-// Thread safety: as many calls at a time as touch different slots.
+// Prefill and decode are the same: the state is advanced in place, token by token, without a log. Tensors between
+// operators are float32, as each reference writes them. Slow and simple.
+// Thread safety: concurrent calls must use different slots.
 //
 //   GDN_RETURN_IF_ERROR(GdnLayerReference(step));
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace gdn {
 
-// Errors of ValidateLayerStep.
+// Errors as of ValidateLayerStep.
 absl::Status GdnLayerReference(const LayerStep& step);
 
 }  // namespace gdn

@@ -8,18 +8,18 @@
 namespace gdn {
 namespace {
 
-constexpr char kOp[] = "layer weights";
+constexpr char kWeightsOp[] = "layer weights";
 
 // A matrix that the layout does not have is expected with 0 rows, and then needs nothing else.
 absl::Status ValidateMatrix(const char* name, const WeightMatrix& matrix, int64_t rows, int64_t cols) {
   if (rows == 0 && matrix.rows == 0) return absl::OkStatus();
   if (matrix.rows != rows || matrix.cols != cols) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorShape,
-                     absl::StrCat(kOp, ": ", name, " is [", matrix.rows, ", ", matrix.cols,
+                     absl::StrCat(kWeightsOp, ": ", name, " is [", matrix.rows, ", ", matrix.cols,
                                   "]; dims and projections make it [", rows, ", ", rows == 0 ? 0 : cols, "]"),
                      {{"field", name}});
   }
-  return RequirePointer(kOp, name, matrix.data);
+  return RequirePointer(kWeightsOp, name, matrix.data);
 }
 
 // `down` alone [rows, cols], or the product of `up` [rows, rank] and `down` [rank, cols] where there is a rank.
@@ -34,7 +34,7 @@ absl::Status ValidateFactors(const char* down_name, const WeightMatrix& down, co
 absl::Status ValidateLayerWeights(const LayerWeights& weights) {
   const LayerDims& dims = weights.spec.dims;
   GDN_RETURN_IF_ERROR(ValidateMixerWeights(weights));
-  GDN_RETURN_IF_ERROR(RequireRange(kOp, "dims.hidden_size", dims.hidden_size, 1, kMaxHiddenSize));
+  GDN_RETURN_IF_ERROR(RequireRange(kWeightsOp, "dims.hidden_size", dims.hidden_size, 1, kMaxHiddenSize));
   const bool interleaved = weights.spec.projections == ProjectionLayout::kInterleaved;
   const int64_t z_rows = dims.value_features();
   const int64_t heads = dims.value_heads;
@@ -55,10 +55,10 @@ absl::Status ValidateMixerWeights(const LayerWeights& weights) {
   if (spec != ServedForm(spec)) {
     return MakeError(
         absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-        absl::StrCat(kOp, ": the spec is a checkpoint's; expected its ServedForm, and weights in that form"));
+        absl::StrCat(kWeightsOp, ": the spec is a checkpoint's; expected its ServedForm, and weights in that form"));
   }
-  GDN_RETURN_IF_ERROR(RequireRange(kOp, "dims.conv_width", spec.dims.conv_width, 2, kMaxConvWidth));
-  return RequirePointers(kOp, {{"conv_weight", weights.conv_weight},
+  GDN_RETURN_IF_ERROR(RequireRange(kWeightsOp, "dims.conv_width", spec.dims.conv_width, 2, kMaxConvWidth));
+  return RequirePointers(kWeightsOp, {{"conv_weight", weights.conv_weight},
                                {"a_log", weights.a_log},
                                {"dt_bias", weights.dt_bias},
                                {"norm_weight", weights.norm_weight}});

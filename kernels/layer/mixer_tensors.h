@@ -1,6 +1,6 @@
-// The tensors of one run between a layer's projections. For kernels/layer alone.
+// The tensors between a layer's projections during one run. Only for kernels/layer.
 //
-// Thread safety: a plain value. Ownership: none; they lie in the runner's workspace.
+// Thread safety: a plain value. Ownership: none; the tensors are in the runner's workspace.
 //
 //   GdnLayerRunner::Mixer mixer;
 //   GDN_RETURN_IF_ERROR(Reserve({{&mixer.q, tokens * dims.key_features()}, ..}));
@@ -11,18 +11,18 @@
 
 namespace gdn {
 
-// In backend memory.
+// All pointers are backend memory.
 struct GdnLayerRunner::Mixer {
-  ProjectedInputs in;          // of hidden states; all null where the step brings its parts
+  ProjectedInputs in;          // projections of hidden states; all null if the step brings projected inputs
   float* split = nullptr;      // [tokens, C + 2 HV] scratch
   float* convolved = nullptr;  // [tokens, C]
   float* q = nullptr;          // [tokens, H, K]
   float* k = nullptr;          // [tokens, H, K]
   float* g = nullptr;          // [tokens, HV], or [tokens, HV, K]
   float* beta = nullptr;       // [tokens, HV]
-  float* records = nullptr;    // what a decode takes from the logs, where the backend wants it
+  float* records = nullptr;    // for DeltaRuleDecode; null if the backend takes none
   float* output = nullptr;     // [tokens, HV, V]
-  float* normed = nullptr;     // [tokens, HV, V], the heads in the order of the out-projection's columns; maybe output
+  float* normed = nullptr;     // [tokens, HV, V], heads in the order of the out-projection's columns; may equal output
 };
 
 }  // namespace gdn

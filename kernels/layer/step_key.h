@@ -1,5 +1,5 @@
-// What a step's launches are made of, as bytes: steps of equal keys launch the same kernels with the same arguments,
-// but for where their index arrays are.
+// Key of a decode step: steps with equal keys launch the same kernels with the same arguments, except for the addresses
+// of their index arrays.
 //
 // Thread safety: a pure function.
 //
@@ -12,7 +12,7 @@
 
 namespace gdn {
 
-// Of a step that is valid.
+// The step must be valid.
 std::string StepKey(const LayerStep& step);
 
 }  // namespace gdn

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "nlohmann/json.hpp"
+#include "server/checkpoint/tensor_errors.h"
 
 namespace gdn {
 namespace {
@@ -19,11 +20,6 @@ constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
 absl::Status InvalidIndex(const std::string& path, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, StrCat("'", path, "' ", message));
-}
-
-absl::Status InvalidTensor(const std::string& name, std::string_view reason, std::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat("tensor '", name, "' ", message),
-                   {{"tensor", name}});
 }
 
 // An index comes with a download: it must not be able to point at other files of this machine.
@@ -115,14 +111,14 @@ absl::StatusOr<StoredTensor> CheckpointFiles::Fp8Tensor(const std::string& name,
   StoredTensor tensor{.encoding = WeightFormat::kF8E4M3, .shape = file.entries().at(name).shape, .data = {}};
   GDN_ASSIGN_OR_RETURN(tensor.data, file.Bytes(name));
   if (tensor.shape.size() != 2) {
-    return InvalidTensor(name, reason::kInvalidTensorDtype,
+    return InvalidTensor(reason::kInvalidTensorDtype, name,
                          StrCat("is F8_E4M3 of shape ", ShapeToString(tensor.shape),
                                 "; expected F32, F16 or BF16 for what is no matrix"));
   }
   const std::vector<int64_t> blocks = Fp8BlocksOf(tensor.shape);
   const std::string scales = StrCat(name, kScaleSuffix);
   if (!Contains(scales)) {
-    return InvalidTensor(name, reason::kInvalidSpec,
+    return InvalidTensor(reason::kInvalidSpec, name,
                          StrCat("is F8_E4M3 and has no '", scales, "'; expected a scale for each ", kFp8Block, " x ",
                                 kFp8Block, " weights, of shape ", ShapeToString(blocks)));
   }
@@ -131,7 +127,7 @@ absl::StatusOr<StoredTensor> CheckpointFiles::Fp8Tensor(const std::string& name,
   if (!view.ok()) return WithPrefix(view.status(), StrCat("'", directory_, "/", tensors_.at(scales), "'"));
   if (view->shape != blocks) {
     return InvalidTensor(
-        scales, reason::kInvalidTensorShape,
+        reason::kInvalidTensorShape, scales,
         StrCat("has shape ", ShapeToString(view->shape), "; expected ", ShapeToString(blocks), ", a scale for each ",
                kFp8Block, " x ", kFp8Block, " weights of ", ShapeToString(tensor.shape)));
   }

@@ -9,17 +9,13 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/checkpoint/packed_tensors.h"
+#include "server/checkpoint/tensor_errors.h"
 
 namespace gdn {
 namespace {
 
 // The tensor that layers of another kind do not have, whatever else they have in a module of the same name.
 constexpr std::string_view kMark = "A_log";
-
-absl::Status InvalidTensor(std::string_view reason, const std::string& name, std::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat("tensor '", name, "' ", message),
-                   {{"tensor", name}});
-}
 
 std::string NameOf(const ModelFamily& family, std::string_view prefix, int32_t layer, LayerTensor tensor) {
   return StrCat(prefix, layer, ".", family.module, ".", LayerTensorName(family, tensor));

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/checkpoint/config_fields.h"
+#include "server/checkpoint/tensor_errors.h"
 
 namespace gdn {
 namespace {
@@ -84,11 +85,6 @@ absl::StatusOr<LoraConfig> ParseConfig(std::string_view text) {
   const Json* ranks = fields.Find("rank_pattern");
   config.any_rank = ranks != nullptr && IsSet(*ranks);
   return config;
-}
-
-absl::Status InvalidTensor(std::string_view reason, const std::string& name, std::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat("tensor '", name, "' ", message),
-                   {{"tensor", name}});
 }
 
 // "in_proj_z.lora_A.weight" is of the projection "in_proj_z.weight"; nothing where it is of none.

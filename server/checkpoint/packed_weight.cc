@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/string_cat.h"
+#include "server/checkpoint/tensor_errors.h"
 
 namespace gdn {
 namespace {
@@ -136,11 +137,6 @@ std::string UnpackToBlocks(const PackedWeight& weight, WeightFormat format) {
     }
   }
   return bytes;
-}
-
-absl::Status NotFinite(std::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
-                   StrCat(what, "; weights must be finite: the file is damaged, fetch or convert it anew"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/string_cat.h"
+#include "server/checkpoint/tensor_errors.h"
 
 namespace gdn {
 namespace {
@@ -92,11 +93,6 @@ std::string IndexText(const std::vector<int64_t>& shape, int64_t element) {
     element /= shape[axis];
   }
   return StrCat("[", text, "]");
-}
-
-absl::Status NotFinite(std::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
-                   StrCat(what, "; weights must be finite: the file is damaged, fetch or convert it anew"));
 }
 
 }  // namespace

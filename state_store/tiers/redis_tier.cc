@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"
+#include "base/status_of.h"
 #include "base/string_cat.h"
 #include "state_store/state_file/encode.h"
 #include "state_store/state_file/image.h"
@@ -31,12 +32,6 @@ absl::Status BadOption(std::string_view what) {
 
 // How often a call takes back a prefix of a store that goes back and back again.
 constexpr int kMostRetakes = 3;
-
-const absl::Status& StatusOf(const absl::Status& status) { return status; }
-template <typename T>
-const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
-  return result.status();
-}
 
 std::string HashPieces(const std::vector<std::string_view>& pieces) {
   Hasher hasher;

@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/error.h"
+#include "base/status_of.h"
 #include "base/steady_clock.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
@@ -20,12 +21,6 @@ constexpr int kUnhurriedNiceness = 10;
 constexpr int kLooksPerStall = 8;
 // A call that fails after this part of `stall_after` ran into a time limit, such as that of a connection.
 constexpr int kShortPart = 4;
-
-const absl::Status& StatusOf(const absl::Status& status) { return status; }
-template <typename T>
-const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
-  return result.status();
-}
 
 }  // namespace
 

@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/support/aligned_buffer.h"
 
-namespace gdn {
+namespace gdn::aligned_buffer_test {
 namespace {
 
 TEST(AlignedBuffer, IsAlignedAndZeroForEverySize) {
@@ -40,4 +41,4 @@ TEST(AlignedBuffer, RefusesASizeThatCannotBeRounded) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::aligned_buffer_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::bounded_text_test {
 namespace {
 
 TEST(BoundedText, KeepsAShortTextAndTheEndsOfALongOne) {
@@ -43,4 +43,4 @@ TEST(NumberRanges, CutAListThatIsTooLongAfterANumber) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::bounded_text_test

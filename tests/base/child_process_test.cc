@@ -11,7 +11,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::child_process_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -99,4 +99,4 @@ TEST_F(ChildProcessTest, ThatCannotBeExecutedIsNotFound) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::child_process_test

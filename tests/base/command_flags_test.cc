@@ -18,7 +18,7 @@ ABSL_FLAG(double, test_ratio, 0.5, "A ratio.");
 ABSL_FLAG(absl::Duration, test_wait, absl::Seconds(1), "A time.");
 ABSL_FLAG(std::string, test_name, "", "A name.");
 
-namespace gdn {
+namespace gdn::command_flags_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -77,4 +77,4 @@ TEST_F(CommandFlagsTest, SaysWhatWasWrongAndWhatWasExpected) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::command_flags_test

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::dtype_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -181,4 +181,4 @@ TEST(DType, ConvertsArraysAtAnyAlignment) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::dtype_test

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::error_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -82,4 +82,4 @@ TEST(ErrorReasons, OfTheSourceAreTheNamesOfTheApiWithoutTheirPrefix) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::error_test

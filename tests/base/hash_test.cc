@@ -6,7 +6,7 @@
 #include "base/this_thread.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::hash_test {
 namespace {
 
 TEST(Hash, MatchesThePublishedDigestOfTheEmptyString) {
@@ -84,4 +84,4 @@ TEST(Hash, HexIsBigEndianAndPadded) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::hash_test

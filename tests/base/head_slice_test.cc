@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::head_slice_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -80,4 +80,4 @@ TEST(HeadSlice, EachSliceHasAFingerprintOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::head_slice_test

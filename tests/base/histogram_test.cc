@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::histogram_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -64,4 +64,4 @@ TEST(Histogram, LosesNothingBetweenThreads) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::histogram_test

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::host_port_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -62,4 +62,4 @@ TEST(Target, SaysWhatIsWrongWithOthers) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::host_port_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::ip_network_test {
 namespace {
 
 TEST(Networks, AreWhatAHostCannotChoose) {
@@ -16,4 +16,4 @@ TEST(Networks, AreWhatAHostCannotChoose) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::ip_network_test

@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::json_fault_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -47,4 +47,4 @@ TEST(QuoteNonFinite, MakesStringsOfNumbersWithoutDigits) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::json_fault_test

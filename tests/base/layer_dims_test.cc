@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::layer_dims_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -92,4 +92,4 @@ TEST(LayerDims, InputKindsHaveNames) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::layer_dims_test

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::layer_spec_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -117,4 +117,4 @@ TEST(LayerSpec, IsDescribedPartByPart) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::layer_spec_test

@@ -7,7 +7,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::mapped_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -67,4 +67,4 @@ TEST_F(MappedFileTest, APipeIsRefusedAndNotWaitedFor) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::mapped_file_test

@@ -16,7 +16,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::output_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -144,4 +144,4 @@ TEST_F(OutputFileTest, ALimitOnFileSizesIsAnErrorBeforeAnythingIsLost) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::output_file_test

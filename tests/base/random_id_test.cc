@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::random_id_test {
 namespace {
 
 TEST(RandomId, IsThirtyTwoLowerCaseDigitsAndNeverTheSame) {
@@ -18,4 +18,4 @@ TEST(RandomId, IsThirtyTwoLowerCaseDigitsAndNeverTheSame) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::random_id_test

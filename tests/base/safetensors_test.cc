@@ -9,7 +9,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::safetensors_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -273,4 +273,4 @@ TEST(SafetensorsWriter, RefusesWhatCannotBeReadBack) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::safetensors_test

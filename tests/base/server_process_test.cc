@@ -14,7 +14,7 @@
 
 #include "base/processors.h"
 
-namespace gdn {
+namespace gdn::server_process_test {
 namespace {
 
 // Of the allocator; a sanitizer's has none but the program's first.
@@ -69,4 +69,4 @@ TEST(ServerProcess, HasNoMoreHeapsThanProcessorsHoweverManyThreads) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::server_process_test

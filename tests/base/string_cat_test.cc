@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::string_cat_test {
 namespace {
 
 TEST(StringCat, TakesEveryKindOfPiece) {
@@ -17,4 +17,4 @@ TEST(StringCat, TakesEveryKindOfPiece) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::string_cat_test

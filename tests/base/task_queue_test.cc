@@ -15,7 +15,7 @@
 
 #include "base/this_thread.h"
 
-namespace gdn {
+namespace gdn::task_queue_test {
 namespace {
 
 TEST(TaskQueue, RunsTasksInTheOrderTheyWerePostedWithOneThread) {
@@ -116,4 +116,4 @@ TEST(TaskQueue, TakesTasksFromManyThreads) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::task_queue_test

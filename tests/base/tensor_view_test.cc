@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::tensor_view_test {
 namespace {
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
@@ -46,4 +46,4 @@ TEST(TensorView, PrintsShapes) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::tensor_view_test

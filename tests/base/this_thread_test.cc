@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-namespace gdn {
+namespace gdn::this_thread_test {
 namespace {
 
 // Binds the calling thread, and threads that it starts, to the processor where it runs.
@@ -82,4 +82,4 @@ TEST(ThisThread, KeepsItsShareBesideAThreadThatNeverSleeps) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::this_thread_test

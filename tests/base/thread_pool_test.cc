@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::thread_pool_test {
 namespace {
 
 TEST(ThreadPool, RunsEveryIndexExactlyOnce) {
@@ -129,4 +129,4 @@ TEST(ThreadPool, StartsAndStopsQuickly) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::thread_pool_test

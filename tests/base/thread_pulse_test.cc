@@ -9,7 +9,7 @@
 
 #include "absl/synchronization/notification.h"
 
-namespace gdn {
+namespace gdn::thread_pulse_test {
 namespace {
 
 // Runs `work` on a thread until `look`, which gets that thread's number, is true; `release` then ends the work.
@@ -70,4 +70,4 @@ TEST(ThreadPulse, AThreadThatWaitsNowAndThenDoesNot) {
 TEST(ThreadPulse, NothingIsKnownOfAThreadThatIsNotThere) { EXPECT_EQ(SwitchesOf(0), std::optional<int64_t>(-1)); }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::thread_pulse_test

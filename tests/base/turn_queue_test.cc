@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-namespace gdn {
+namespace gdn::turn_queue_test {
 namespace {
 
 constexpr std::array<char, 4> kOwners = {'a', 'b', 'c', 'd'};
@@ -138,4 +138,4 @@ TEST(TurnQueue, WhatIsUnderWayCountsALittle) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::turn_queue_test

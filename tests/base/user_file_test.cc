@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::user_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -56,4 +56,4 @@ TEST_F(UserFileTest, NeitherAPipeWithoutAWriterNorAnEndlessDeviceIsReadForever) 
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::user_file_test

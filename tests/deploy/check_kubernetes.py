@@ -274,8 +274,8 @@ def self_test(root):
         with tempfile.TemporaryDirectory() as folder:
             copy = pathlib.Path(folder)
             shutil.copytree(root / "deploy", copy / "deploy")
-            (copy / "server").mkdir()
-            shutil.copy(root / "server/flags.cc", copy / "server")
+            (copy / server_flags.TABLE).parent.mkdir(parents=True)
+            shutil.copy(root / server_flags.TABLE, copy / server_flags.TABLE)
             text = (copy / path).read_text(encoding="utf-8")
             if old not in text:
                 raise SystemExit(f"{path} no longer has {old!r}: plant another fault")

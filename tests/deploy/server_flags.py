@@ -2,12 +2,13 @@
 
 import re
 
+TABLE = "server/options/option_table.cc"
+
 
 def known(root):
-    text = (root / "server/flags.cc").read_text(encoding="utf-8")
-    flags = {name.replace("_", "-") for name in re.findall(r"\bABSL_FLAG\([^,]+(?:<[^>]*>)?,\s*(\w+),", text)}
+    flags = set(re.findall(r"\bRow\(\"([\w-]+)\",", (root / TABLE).read_text(encoding="utf-8")))
     if len(flags) < 50:
-        raise SystemExit("server/flags.cc is not written the way this script reads it")
+        raise SystemExit(f"{TABLE} is not written the way this script reads it")
     return flags
 
 

@@ -1,4 +1,4 @@
-// What the fuzz targets share: checks that end the process, a backend that only has memory, bytes carved into fields.
+// Helpers of the fuzz targets: checks that end the process, a backend that only has memory, and parsing of bytes.
 //
 // A target is one file with LLVMFuzzerTestOneInput. clang's libFuzzer drives it under the preset `fuzz`; in every other
 // build replay_main.cc runs the corpus through it, as a test.
@@ -26,7 +26,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-// Ends the process, as a fault that a sanitizer sees does.
+// Ends the process if the condition is false, like a fault that a sanitizer finds.
 #define GDN_FUZZ_CHECK(condition, what)                                                                   \
   do {                                                                                                    \
     if (!(condition)) {                                                                                   \
@@ -41,7 +41,7 @@ class Input {
  public:
   Input(const uint8_t* data, size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}
 
-  // 0 where nothing is left.
+  // Takes the next byte; 0 if none is left.
   uint8_t Byte() {
     if (rest_.empty()) return 0;
     const auto byte = static_cast<uint8_t>(rest_.front());
@@ -53,7 +53,7 @@ class Input {
     rest_.remove_prefix(taken.size());
     return taken;
   }
-  // Two bytes of length, little-endian, and as many bytes, or as are left.
+  // Takes a length of two bytes (little-endian) and then that many bytes, or as many as are left.
   std::string_view Field() {
     const size_t low = Byte();
     return Take(low | size_t{Byte()} << 8);
@@ -65,7 +65,7 @@ class Input {
   std::string_view rest_;
 };
 
-// Every refusal says why, in the code of one.
+// Checks that an error has a message, and a code other than INTERNAL and UNKNOWN.
 inline void CheckRefusal(const absl::Status& status) {
   if (status.ok()) return;
   GDN_FUZZ_CHECK(!status.message().empty(), status.ToString());
@@ -73,7 +73,7 @@ inline void CheckRefusal(const absl::Status& status) {
                  status.ToString());
 }
 
-// Host memory of which there is little, so that an input that asks for terabytes is refused and not tried.
+// A backend with little host memory, so that inputs that need terabytes are refused at once.
 class MemoryBackend final : public Backend {
  public:
   static constexpr size_t kMostBytes = size_t{64} << 20;
@@ -102,7 +102,7 @@ class MemoryBackend final : public Backend {
   BackendInfo info_;
 };
 
-// Never ended: a target has no end.
+// Returns a pool that is never destroyed, because a fuzz target does not end.
 inline HostBlockPool& Memory() {
   static auto* const backend = new MemoryBackend;
   static auto* const pool = new HostBlockPool(*backend, /*keep_bytes=*/int64_t{16} << 20);

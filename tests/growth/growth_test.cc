@@ -20,7 +20,7 @@
 #include "server/security/token_list.h"
 #include "tests/support/gguf_writer.h"
 
-namespace gdn {
+namespace gdn::growth_test {
 namespace {
 
 // Nanoseconds of a processor that this thread has used: what others do meanwhile counts for nothing.
@@ -171,4 +171,4 @@ TEST(Growth, OfListsOfCallers) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::growth_test

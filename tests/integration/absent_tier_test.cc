@@ -11,7 +11,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
 
-namespace gdn {
+namespace gdn::absent_tier_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -22,7 +22,9 @@ class AbsentTier : public ::testing::Test {
     if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
     redis_.Start();
   }
-  GdnServerOptions Both() const { return {.disk_dir = Disk(), .redis = redis_.endpoint()}; }
+  GdnServerOptions Both() const {
+    return {.states = {.disk = {.directory = Disk()}, .redis = {.endpoint = redis_.endpoint()}}};
+  }
   std::string Disk() const { return folder_.path() + "/disk"; }
   std::string SessionFolder(const std::string& id) const { return Disk() + "/sessions/anonymous/s-" + id; }
 
@@ -64,7 +66,7 @@ class AbsentTier : public ::testing::Test {
 
 TEST_F(AbsentTier, AFullDiskLosesNothingAtTheEndWhileRedisTakesStates) {
   GdnServerOptions options = Both();
-  options.disk_state_bytes = 1;
+  options.states.disk.limit_bytes = 1;
   {
     TestServer server(options);
     const Caller caller(server);
@@ -102,9 +104,9 @@ TEST_F(AbsentTier, ADiskThatFailsLosesNothingAtTheEndWhileRedisTakesStates) {
 
 TEST_F(AbsentTier, ADiskAboveItsWatermarkPassesCheckpointsOnToRedis) {
   GdnServerOptions options = Both();
-  options.disk_watermarks = {.high_percent = 90, .low_percent = 80, .space = [](const std::string&) {
-                               return DiskSpace{.used_bytes = 95, .total_bytes = 100};
-                             }};
+  options.states.disk.watermarks = {.high_percent = 90, .low_percent = 80, .space = [](const std::string&) {
+                                      return DiskSpace{.used_bytes = 95, .total_bytes = 100};
+                                    }};
   TestServer server(options);
   const Caller caller(server);
   Start(caller, "a");
@@ -132,7 +134,7 @@ TEST_F(AbsentTier, ASessionWaitsForTheTierThatHasItsNewestState) {
 TEST_F(AbsentTier, ASessionIsRefusedByAServerWithoutTheTierAndGoesOnWithIt) {
   LeaveAnOlderStateOnTheDisk(Both());
   {
-    TestServer server({.disk_dir = Disk()});
+    TestServer server({.states = {.disk = {.directory = Disk()}}});
     const Caller caller(server);
     EXPECT_TRUE(RefusedAs(caller.Get("r"), "TIER_UNAVAILABLE", {{"tier", "redis"}}));
     EXPECT_TRUE(RefusedAs(caller.Get("unknown"), "SESSION_NOT_FOUND"));
@@ -147,7 +149,7 @@ TEST_F(AbsentTier, ASessionIsRefusedByAServerWithoutTheTierAndGoesOnWithIt) {
 TEST_F(AbsentTier, ARedisThatAnotherServerHadMeanwhileVouchesForNothing) {
   LeaveAnOlderStateOnTheDisk(Both());
   {
-    TestServer other({.redis = redis_.endpoint()});
+    TestServer other({.states = {.redis = {.endpoint = redis_.endpoint()}}});
     const Caller caller(other);
     Step(caller, "r", 21);
     EXPECT_TRUE(other.Drain());
@@ -163,10 +165,10 @@ TEST_F(AbsentTier, ARedisThatAnotherServerHadMeanwhileVouchesForNothing) {
 TEST_F(AbsentTier, ACheckpointInATierThatComesLaterIsItsSessions) {
   bool above = false;
   GdnServerOptions options = Both();
-  options.disk_watermarks = {.high_percent = 90, .low_percent = 80, .space = [&above](const std::string&) {
-                               return DiskSpace{.used_bytes = int64_t{above ? 95 : 5} << 30,
-                                                .total_bytes = int64_t{100} << 30};
-                             }};
+  options.states.disk.watermarks = {.high_percent = 90, .low_percent = 80, .space = [&above](const std::string&) {
+                                      return DiskSpace{.used_bytes = int64_t{above ? 95 : 5} << 30,
+                                                       .total_bytes = int64_t{100} << 30};
+                                    }};
   {
     TestServer server(options);
     const Caller caller(server);
@@ -188,4 +190,4 @@ TEST_F(AbsentTier, ACheckpointInATierThatComesLaterIsItsSessions) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::absent_tier_test

@@ -9,7 +9,7 @@
 
 #include "tests/integration/failure_in_turn.h"
 
-namespace gdn {
+namespace gdn::acquisition_failure_test {
 namespace {
 
 v1::AcceptTokensRequest AcceptPath(const std::vector<std::string>& ids, const std::vector<int>& path) {
@@ -269,4 +269,4 @@ TEST_P(FailureInTurn, OfWhatMovesStatesLeavesThemAsTheyWere) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::acquisition_failure_test

@@ -18,7 +18,7 @@
 #include "tests/server/batcher/engine_gate.h"
 #include "tests/support/http_client.h"
 
-namespace gdn {
+namespace gdn::admin_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -38,7 +38,7 @@ class Admin : public TokenLogins {
  protected:
   GdnServerOptions OnDisk() const {
     GdnServerOptions options = Options();
-    options.disk_dir = path("states");
+    options.states.disk.directory = path("states");
     return options;
   }
 };
@@ -250,4 +250,4 @@ TEST_F(AdminsEnd, IsWaitedForByNobodyOnceTheServerStops) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::admin_test

@@ -21,7 +21,7 @@
 #include "tests/support/certificates.h"
 #include "tests/support/http_client.h"
 
-namespace gdn {
+namespace gdn::authentication_test {
 namespace {
 
 // What came of a call, whatever its method is.
@@ -142,7 +142,7 @@ std::map<std::string, std::string> RequestsFor(const TokenFeed& feed, const std:
 
 TEST_F(Authentication, ASubjectsSessionsAreThereForNobodyElse) {
   GdnServerOptions options = Options();
-  options.disk_dir = path("states");
+  options.states.disk.directory = path("states");
   TestServer server(options);
   const Caller alice(server, kAlice);
   feed_.Start(alice, "mine", {0, 3});
@@ -221,7 +221,7 @@ TEST_F(Authentication, CertificatesAreLoginsAndProxiesMaySayWhose) {
   options.security.certificate_logins = true;
   options.security.trusted_proxies = {"proxy"};
   auto server = *GdnServer::Make(MakeTestBackend(/*threads=*/1), [&] {
-    options.device_state_bytes = 1 << 24;
+    options.memory.device_state_bytes = 1 << 24;
     return options;
   }());
   ASSERT_TRUE(server->Start().ok());
@@ -268,7 +268,7 @@ TEST_F(Authentication, WhoDidWhatIsInTheAuditLogAndNoTokenIs) {
   std::string text;
   {
     GdnServerOptions options = Options();
-    options.disk_dir = path("states");
+    options.states.disk.directory = path("states");
     TestServer server(options);
     const Caller alice(server, kAlice);
     feed_.Start(alice, "a", {0, 3});
@@ -304,4 +304,4 @@ TEST_F(Authentication, OnlyAnAdminChangesWhatIsTraced) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::authentication_test

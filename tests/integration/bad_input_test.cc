@@ -10,7 +10,7 @@
 
 #include "tests/integration/service_helpers.h"
 
-namespace gdn {
+namespace gdn::bad_input_test {
 namespace {
 
 constexpr int kHidden = 64;  // D of the golden qwen3_next_1
@@ -251,4 +251,4 @@ TEST(Reflection, KnowsTheServiceAndItsMethods) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::bad_input_test

@@ -8,7 +8,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 
-namespace gdn {
+namespace gdn::bad_state_input_test {
 namespace {
 
 constexpr int kMaxBatch = 4;
@@ -16,7 +16,8 @@ constexpr int kMaxBatch = 4;
 class BadStateInput : public ::testing::Test {
  protected:
   static GdnServerOptions Options(const std::string& folder) {
-    return {.models = TokenFeed::Models(), .disk_dir = folder, .limits = {.max_batch = kMaxBatch}};
+    return {
+        .models = TokenFeed::Models(), .states = {.disk = {.directory = folder}}, .limits = {.max_batch = kMaxBatch}};
   }
 
   // "a": a checkpoint, then steps. "b": a draft of 3 in layer 0.
@@ -213,4 +214,4 @@ TEST_F(BadStateInput, OfAStrangerIsAsIfTheSessionWereNotThere) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::bad_state_input_test

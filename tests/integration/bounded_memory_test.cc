@@ -25,7 +25,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::bounded_memory_test {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -240,4 +240,4 @@ TEST_F(BoundedMemory, NoCallTakesMoreThanTheBudgets) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::bounded_memory_test

@@ -1,6 +1,6 @@
-// The process's log in a string, for as long as it lives.
+// Captures the process's log in a string until the object is destroyed.
 //
-// Thread safety: construct and destroy on one thread, while nothing is logged. Ownership: restores the logger before.
+// Thread safety: construct and destroy on one thread, while nothing is logged. Ownership: restores the earlier logger.
 //
 //   const CapturedLog log;
 //   EXPECT_THAT(log.text(), HasSubstr("event=session_created"));
@@ -27,7 +27,7 @@ class CapturedLog {
   CapturedLog(const CapturedLog&) = delete;
   CapturedLog& operator=(const CapturedLog&) = delete;
 
-  // Once nothing is logged any more.
+  // Returns the log. Call only while nothing is logged.
   std::string text() const { return text_.str(); }
 
  private:

@@ -9,7 +9,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::checkpoints_test {
 namespace {
 
 class Checkpoints : public ::testing::Test {
@@ -21,7 +21,7 @@ class Checkpoints : public ::testing::Test {
     server_ = nullptr;  // frees the folder
     GdnServerOptions options;
     options.models = TokenFeed::Models();
-    options.disk_dir = folder_.path();
+    options.states.disk.directory = folder_.path();
     server_ = std::make_unique<TestServer>(std::move(options));
     caller_ = std::make_unique<Caller>(*server_);
   }
@@ -99,4 +99,4 @@ TEST(CheckpointsWithoutADurableTier, AreRefused) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::checkpoints_test

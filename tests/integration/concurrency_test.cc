@@ -12,7 +12,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::concurrency_test {
 namespace {
 
 constexpr char kSet[] = "qwen3_next_1";
@@ -196,7 +196,7 @@ TEST_F(Concurrency, AServerThatMayNotWaitStopsAllTheSame) {
 }
 
 TEST_F(Concurrency, TooManyWaitingStepsAreRefusedAndLeaveNoTrace) {
-  TestServer small({.models = {{"m", GoldenPath(kSet)}}, .max_queued_steps = 2});
+  TestServer small({.models = {{"m", GoldenPath(kSet)}}, .engine = {.max_queued_steps = 2}});
   const Caller caller(small);
   for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(caller.Create(id, "m").ok());
   const std::string fresh = caller.State("c");
@@ -216,4 +216,4 @@ TEST_F(Concurrency, TooManyWaitingStepsAreRefusedAndLeaveNoTrace) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::concurrency_test

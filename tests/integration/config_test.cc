@@ -15,7 +15,7 @@
 #include "base/child_process.h"
 #include "base/temporary_folder.h"
 
-namespace gdn {
+namespace gdn::config_test {
 namespace {
 
 class Config : public ::testing::Test {
@@ -81,10 +81,11 @@ TEST_F(Config, TellsAllFaultsWithTheirPlaces) {
       "log-level: loud\ndisk-high-watermark: 101\n");
   EXPECT_EQ(Check({"--config", Path("gdn.yaml")}), 1);
   for (const std::string fault :
-       {":1:12: --max-batch is 0, expected 1 .. 65536", ":2:12: --max-draft is 65, expected 1 .. 64",
+       {":1:12: max-batch is '0', expected a whole number, 1 .. 65536", ":2:12: max-draft is '65', expected a whole",
         ":3:1: unknown key 'typo'", ":4:20: max-message-bytes is '1 stone', expected a number of bytes such as",
-        ":6:14: --state-slots and --device-state-bytes are both given", ":7:12: --log-level is 'loud'",
-        ":8:22: --disk-high-watermark is 101, expected 0 .. 100"}) {
+        ":6:14: --state-slots and --device-state-bytes are both given",
+        ":7:12: log-level is 'loud', expected trace, debug",
+        ":8:22: disk-high-watermark is '101', expected a whole number, 0 .. 100"}) {
     EXPECT_TRUE(absl::StrContains(printed_, "gdn.yaml" + fault)) << fault << "\n" << printed_;
   }
 }
@@ -115,7 +116,7 @@ TEST_F(Config, TheLowWatermarkIsBelowTheHighOne) {
 TEST_F(Config, BlamesTheCommandLineForItsOwnFaults) {
   Write("max-batch: 7\n");
   EXPECT_EQ(Check({"--config", Path("gdn.yaml"), "--max-batch=0"}), 1);
-  EXPECT_TRUE(absl::StrContains(printed_, "gdn_server: --max-batch is 0")) << printed_;
+  EXPECT_TRUE(absl::StrContains(printed_, "gdn_server: --max-batch is '0'")) << printed_;
   EXPECT_EQ(Check({"--config", Path("none.yaml")}), 1);
   EXPECT_TRUE(absl::StrContains(printed_, "none.yaml: the file of --config: cannot read")) << printed_;
 }
@@ -143,7 +144,7 @@ TEST_F(Config, ReloadsWhatIsSafeOnSighup) {
   Write(base + "max-batch: 100\ndrain-timeout: 7s\ntrace-calls: 9\nlog-level: loud\n");
   server->Signal(SIGHUP);
   ASSERT_TRUE(WaitForLog(*server, "all stays as it is").ok()) << Read(Path("log"));
-  EXPECT_TRUE(absl::StrContains(Read(Path("log")), "gdn.yaml:7:12: --log-level is 'loud'")) << Read(Path("log"));
+  EXPECT_TRUE(absl::StrContains(Read(Path("log")), "gdn.yaml:7:12: log-level is 'loud'")) << Read(Path("log"));
 
   Write(base + "max-batch: 100\nlog-level: debug\n");  // drain-timeout: its default again
   server->Signal(SIGHUP);
@@ -168,4 +169,4 @@ TEST_F(Config, TakesUpAFileThatIsRenamedIntoItsPlace) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::config_test

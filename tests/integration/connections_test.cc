@@ -18,7 +18,7 @@
 #include "tests/support/http_client.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::connections_test {
 namespace {
 
 constexpr int kDescriptors = 200;
@@ -108,4 +108,4 @@ TEST_F(Connections, WithoutDescriptorsItRecovers) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::connections_test

@@ -12,7 +12,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::consistency_test {
 namespace {
 
 using ::testing::Each;
@@ -293,4 +293,4 @@ TEST_F(Consistency, APrefillAfterDecodesEqualsOneWholePrefill) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::consistency_test

@@ -10,7 +10,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/server/batcher/recording_backend.h"
 
-namespace gdn {
+namespace gdn::device_failure_test {
 namespace {
 
 TEST(DeviceFailure, RefusesWhatTouchesStatesForGoodAndTurnsHealth) {
@@ -33,4 +33,4 @@ TEST(DeviceFailure, RefusesWhatTouchesStatesForGoodAndTurnsHealth) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::device_failure_test

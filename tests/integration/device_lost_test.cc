@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "kernels/gpu_backend/gpu_backend.h"
-#include "tests/gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/host_streams.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 
-namespace gdn {
+namespace gdn::device_lost_test {
 namespace {
 
 using gpu::HostStreams;
@@ -115,4 +115,4 @@ TEST_F(DeviceLost, OneOfTwoLeavesTheOthersSessions) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::device_lost_test

@@ -15,7 +15,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/support/http_client.h"
 
-namespace gdn {
+namespace gdn::disk_care_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -41,12 +41,12 @@ class DiskCare : public ::testing::Test {
     server_ = nullptr;  // frees the folder
     GdnServerOptions options;
     options.models = TokenFeed::Models();
-    options.disk_dir = folder_.path();
+    options.states.disk.directory = folder_.path();
     options.http_listen = "127.0.0.1:0";
-    options.scrub = {.bytes_per_second = scrubs ? int64_t{1} << 40 : 0,
-                     .idle_after = absl::ZeroDuration(),
-                     .pass_every = absl::ZeroDuration()};
-    options.disk_watermarks = {
+    options.states.scrub = {.bytes_per_second = scrubs ? int64_t{1} << 40 : 0,
+                            .idle_after = absl::ZeroDuration(),
+                            .pass_every = absl::ZeroDuration()};
+    options.states.disk.watermarks = {
         .high_percent = 90, .low_percent = 80, .space = [this](const std::string&) -> absl::StatusOr<DiskSpace> {
           return DiskSpace{.used_bytes = used_percent_ << 30, .total_bytes = int64_t{100} << 30};
         }};
@@ -143,4 +143,4 @@ TEST_F(DiskCare, AboveTheHighWatermarkTheServerIsDegradedAndTakesNoNewStates) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::disk_care_test

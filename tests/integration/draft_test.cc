@@ -8,7 +8,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 
-namespace gdn {
+namespace gdn::draft_test {
 namespace {
 
 constexpr int kMaxDraft = 8;
@@ -254,8 +254,8 @@ TEST_P(Draft, PendingTravelsThroughExportAndImport) {
 
 TEST_P(Draft, PendingSurvivesTheHostTier) {
   const int64_t bytes = caller_.Create(feed_.Creation("probe")).reply.state_bytes();
-  TestServer small(
-      {.models = TokenFeed::Models(), .device_state_bytes = bytes + bytes / 2, .host_state_bytes = 20 * bytes});
+  TestServer small({.models = TokenFeed::Models(),
+                    .memory = {.device_state_bytes = bytes + bytes / 2, .host_state_bytes = 20 * bytes}});
   const Caller caller(small);
   for (const std::string id : {"a", "b"}) {
     feed_.Start(caller, id, kPrompt);
@@ -278,4 +278,4 @@ TEST_P(Draft, OverALogThatIsFullIsRefusedBeforeAnythingMovesWhereItIsTooLong) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::draft_test

@@ -10,7 +10,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::draft_tree_test {
 namespace {
 
 constexpr TokenRange kPrompt = {0, 4};
@@ -245,8 +245,8 @@ TEST_P(DraftTree, PendingTravelsThroughExportAndImportAndForks) {
 
 TEST_P(DraftTree, PendingSurvivesTheHostTier) {
   const int64_t bytes = caller_.Create(feed_.Creation("probe")).reply.state_bytes();
-  TestServer small(
-      {.models = TokenFeed::Models(), .device_state_bytes = bytes + bytes / 2, .host_state_bytes = 20 * bytes});
+  TestServer small({.models = TokenFeed::Models(),
+                    .memory = {.device_state_bytes = bytes + bytes / 2, .host_state_bytes = 20 * bytes}});
   const Caller caller(small);
   for (const std::string id : {"a", "b"}) {
     Feed(caller, id, 12);
@@ -259,7 +259,7 @@ TEST_P(DraftTree, PendingSurvivesTheHostTier) {
 
 TEST_P(DraftTree, PendingAndItsAcceptanceSurviveARestart) {
   const TempFolder folder;
-  const GdnServerOptions options{.models = TokenFeed::Models(), .disk_dir = folder.path()};
+  const GdnServerOptions options{.models = TokenFeed::Models(), .states = {.disk = {.directory = folder.path()}}};
   const v1::AcceptTokensRequest verdict = WithId(AcceptPaths({"b"}, {{0, 2, 5}}), "v");
   {
     TestServer server(options);
@@ -283,4 +283,4 @@ TEST_P(DraftTree, PendingAndItsAcceptanceSurviveARestart) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::draft_tree_test

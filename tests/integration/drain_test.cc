@@ -20,7 +20,7 @@
 #include "tests/support/host_memory_backend.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::drain_test {
 namespace {
 
 // As a driver that never comes back from giving up its last stream.
@@ -33,7 +33,8 @@ class HangingBackend : public HostMemoryBackend {
 };
 
 std::unique_ptr<GdnServer> Started(std::unique_ptr<Backend> backend) {
-  auto server = *GdnServer::Make(std::move(backend), {.device_state_bytes = int64_t{1} << 24, .host_state_bytes = 0});
+  auto server =
+      *GdnServer::Make(std::move(backend), {.memory = {.device_state_bytes = int64_t{1} << 24, .host_state_bytes = 0}});
   const absl::Status started = server->Start();
   if (!started.ok()) std::abort();
   return server;
@@ -46,7 +47,8 @@ std::unique_ptr<GdnServer> Started(std::unique_ptr<Backend> backend) {
   {
     const TempFolder folder;
     auto server = *GdnServer::Make(MakeTestBackend(/*threads=*/1),
-                                   {.device_state_bytes = int64_t{1} << 24, .disk_dir = folder.path() + "/states"});
+                                   {.memory = {.device_state_bytes = int64_t{1} << 24},
+                                    .states = {.disk = {.directory = folder.path() + "/states"}}});
     if (!server->Start().ok()) std::abort();
     {
       const auto stub = v1::GdnService::NewStub(
@@ -75,9 +77,8 @@ constexpr int64_t kHostBytes = int64_t{1} << 24;
   }
   const TempFolder folder;
   StopSignal failed;
-  GdnServerOptions options = {.device_state_bytes = session_bytes,
-                              .host_state_bytes = kHostBytes,
-                              .disk_dir = folder.path() + "/states",
+  GdnServerOptions options = {.memory = {.device_state_bytes = session_bytes, .host_state_bytes = kHostBytes},
+                              .states = {.disk = {.directory = folder.path() + "/states"}},
                               .on_device_failure = [&failed] { failed.Give(); }};
   const std::unique_ptr<Backend> computes = MakeTestBackend(/*threads=*/1);
   auto made = std::make_unique<RecordingBackend>(*computes);
@@ -103,7 +104,7 @@ constexpr int64_t kHostBytes = int64_t{1} << 24;
   if (decode("on_device", 3).ok() || !failed.GivenWithin(absl::Minutes(5))) std::abort();
   const int code = DrainAndEnd(std::move(server), {.destruction = absl::Minutes(5), .tell_of_device = true});
 
-  TestServer next({.disk_dir = options.disk_dir});
+  TestServer next({.states = {.disk = {.directory = options.states.disk.directory}}});
   const Caller caller(next);
   if (caller.TokenCount("rests", 0) != 3) std::abort();
   if (caller.Decode(feed.Decode({"on_device"}, TokenRange{3, 1})).ok()) std::abort();
@@ -167,4 +168,4 @@ TEST(Drain, GivesAnExportTheTimeItTakes) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::drain_test

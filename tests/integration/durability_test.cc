@@ -14,7 +14,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 
-namespace gdn {
+namespace gdn::durability_test {
 namespace {
 
 constexpr TokenRange kPrompt = {0, 7};
@@ -26,7 +26,7 @@ class Durability : public ::testing::Test {
   void Start(GdnServerOptions options = {}) {
     server_ = nullptr;  // frees the folder
     options.models = TokenFeed::Models();
-    options.disk_dir = folder_.path();
+    options.states.disk.directory = folder_.path();
     server_ = std::make_unique<TestServer>(std::move(options));
     caller_ = std::make_unique<Caller>(*server_);
   }
@@ -144,7 +144,7 @@ TEST_F(Durability, AStartThatFailsLeavesTheNextOneWhatItFound) {
   const std::string taken = steady_server_.address();
   for (const std::string& address : {taken, std::string("127.0.0.1:0")}) {
     GdnServerOptions options{.models = TokenFeed::Models(), .listen = {address}};
-    options.disk_dir = folder_.path();
+    options.states.disk.directory = folder_.path();
     options.http_listen = taken;
     auto server = GdnServer::Make(MakeTestBackend(/*threads=*/1), options);
     ASSERT_TRUE(server.ok()) << server.status();
@@ -210,14 +210,14 @@ TEST_F(Durability, APrefillOrAnAcceptanceOfAnOldEpochIsRefused) {
 
 TEST_F(Durability, APolicyByTokensBoundsWhatACrashLoses) {
   constexpr int64_t kEvery = 8;
-  Start({.checkpoint_every_tokens = kEvery});
+  Start({.states = {.policy = {.every_tokens = kEvery}}});
   Feed(*caller_, "a", 0);
   Feed(steady_, "a", 0);
   for (int crash = 0; crash < 3; ++crash) {
     const int64_t before = caller_->TokenCount("a", 0);
     const std::string outputs = Decode(*caller_, "a", before, 21);
     EXPECT_EQ(outputs, Decode(steady_, "a", before, 21));
-    StartAfterACrash({.checkpoint_every_tokens = kEvery});
+    StartAfterACrash({.states = {.policy = {.every_tokens = kEvery}}});
     const int64_t kept = caller_->TokenCount("a", 0);
     EXPECT_GE(kept, before + 21 - kEvery);
     Decode(*caller_, "a", kept, before + 21 - kept);
@@ -226,7 +226,7 @@ TEST_F(Durability, APolicyByTokensBoundsWhatACrashLoses) {
 }
 
 TEST_F(Durability, APolicyByTimeMakesWhatRestsDurable) {
-  Start({.checkpoint_every = absl::Milliseconds(50)});
+  Start({.states = {.policy = {.every = absl::Milliseconds(50)}}});
   Feed(*caller_, "a", 5);
   const std::string state = caller_->State("a");
   const auto durable = [&] { return caller_->Get("a").reply.layers(0).durable_token_count() == kPrompt.count + 5; };
@@ -313,4 +313,4 @@ TEST_F(Durability, ADiskThatFailsIsAClearErrorAndStepsGoOn) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::durability_test

@@ -11,13 +11,14 @@
 #include "tests/server/batcher/engine_gate.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
 
-namespace gdn {
+namespace gdn::evict_test {
 namespace {
 
 class Eviction : public ::testing::Test {
  protected:
   GdnServerOptions HostAndDisk() const {
-    return {.host_state_bytes = int64_t{1} << 24, .disk_dir = folder_.path() + "/states"};
+    return {.memory = {.host_state_bytes = int64_t{1} << 24},
+            .states = {.disk = {.directory = folder_.path() + "/states"}}};
   }
   v1::StateTier TierOf(const Caller& caller, const std::string& id) const { return caller.Get(id).reply.tier(); }
   // "moves" is sent down before each of its tokens, "stays" never is: they give the same bytes.
@@ -48,7 +49,7 @@ TEST_F(Eviction, ToRedisChangesNoBit) {
   RedisServer redis;
   redis.Start();
   GdnServerOptions options = HostAndDisk();
-  options.redis = redis.endpoint();
+  options.states.redis.endpoint = redis.endpoint();
   ExpectTheSameBits(options, v1::STATE_TIER_REDIS);
 }
 
@@ -124,7 +125,8 @@ TEST_F(Eviction, WaitsForTheStepThatRuns) {
 }
 
 TEST_F(Eviction, IsRefusedBeforeAnythingMoves) {
-  TestServer bare, host({.host_state_bytes = int64_t{1} << 24}), small({.host_state_bytes = 16});
+  TestServer bare, host({.memory = {.host_state_bytes = int64_t{1} << 24}}),
+      small({.memory = {.host_state_bytes = 16}});
   const Caller without(bare), with_host(host), with_little(small);
   for (const Caller* caller : {&without, &with_host, &with_little}) feed_.Start(*caller, "a", {0, 5});
   EXPECT_TRUE(RefusedAs(without.Evict("a"), "NO_DURABLE_TIER"));
@@ -141,4 +143,4 @@ TEST_F(Eviction, IsRefusedBeforeAnythingMoves) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::evict_test

@@ -11,7 +11,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/server/batcher/engine_gate.h"
 
-namespace gdn {
+namespace gdn::exactly_once_test {
 namespace {
 
 constexpr char kSet[] = "qwen3_next_1";
@@ -304,4 +304,4 @@ TEST_F(ExactlyOnce, AReplyTooLargeToKeepIsRefusedBeforeTheStateMoves) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::exactly_once_test

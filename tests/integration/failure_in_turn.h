@@ -1,7 +1,7 @@
-// A call in which each allocation, or each operation of a launch, fails in turn; afterwards the sessions and all that
-// they answer later are those of a twin that nothing happened to, or a session says that it is lost.
+// Runs a call once for each allocation, or each operation of a launch, and fails that one. Afterwards the sessions and
+// their later outputs must equal those of an undisturbed twin, or the session must report that it is lost.
 //
-// Thread safety: for one thread; one test at a time counts. Ownership: a fixture owns its servers.
+// Thread safety: for one thread; only one test at a time may use it. Ownership: a fixture owns its servers.
 //
 //   class Mine : public FailureInTurn {};
 //   TEST_P(Mine, Works) { FailEach({"decode", prepare, call, {{"a", 8, &feed}}}); Report("decodes"); }
@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/acquisitions/acquisitions.h"
+#include "kernels/gpu/acquisitions/acquisitions.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 #include "tests/support/failing_backend.h"
@@ -28,7 +28,7 @@
 
 namespace gdn {
 
-// A session, and the token of its feed that comes next once the scenario's call is done.
+// A session, and its next token in the feed after the scenario's call.
 struct Examined {
   std::string id;
   int64_t next = 0;
@@ -37,10 +37,10 @@ struct Examined {
 
 struct Result {
   grpc::Status status;
-  std::string bytes = {};  // that the call answered with
+  std::string bytes = {};  // bytes of the reply
 };
 
-// A call, the calls that lead to it, and the sessions that it is about.
+// A call, the calls that prepare it, and the sessions that it concerns.
 struct Scenario {
   std::string name;
   std::function<void(const Caller&)> prepare;
@@ -48,7 +48,7 @@ struct Scenario {
   std::vector<Examined> sessions;
 };
 
-inline constexpr int64_t kLater = 18;  // tokens: over the next fold, wherever the log is
+inline constexpr int64_t kLater = 18;  // tokens to decode afterwards: enough for a fold at any log length
 
 inline Result ResultOf(const Outcome<v1::DecodeResponse>& outcome) {
   return {outcome.status, outcome.reply.output().data()};
@@ -66,7 +66,7 @@ inline bool SaysLost(const grpc::Status& status) {
   return reason == "STATE_LOST" || reason == "STATE_ROLLED_BACK";
 }
 
-// The sessions' states once a call is over, and their later answers.
+// Returns the sessions' states after a call, and their later outputs and states.
 inline std::vector<std::string> Look(const Caller& caller, const std::vector<Examined>& sessions) {
   std::vector<std::string> seen;
   for (const Examined& session : sessions) {
@@ -77,20 +77,20 @@ inline std::vector<std::string> Look(const Caller& caller, const std::vector<Exa
   return seen;
 }
 
-// One allocation or the like fails, one and all after it, one operation of a launch, one and all after it.
+// Failure of one acquisition (such as an allocation) or operation of a launch, or (..From) of one and all later ones.
 enum class Failures { kAcquisition, kAcquisitionsFrom, kOperation, kOperationsFrom };
 inline constexpr const char* kNames[] = {"acquisition ", "acquisitions from ", "operation ", "operations from "};
 
-// A server in which nothing has been acquired yet but at its making.
+// A new server, a backend that can fail, and a caller.
 class World {
  public:
-  // With a checkpoint folder, where sessions are made durable before the call.
+  // `folder`: disk folder for checkpoints; nullptr: no durable tier.
   World(const std::string& backend, const TempFolder* folder) {
     Acquisitions::ForgetCode();
     GdnServerOptions options;
     options.models = TokenFeed::Models();
-    options.host_state_bytes = int64_t{64} << 20;
-    if (folder != nullptr) options.disk_dir = folder->path();
+    options.memory.host_state_bytes = int64_t{64} << 20;
+    if (folder != nullptr) options.states.disk.directory = folder->path();
     auto made = std::make_unique<FailingBackend>(*MakeBackend(backend));
     device_ = made.get();
     server_ = std::make_unique<TestServer>(std::move(options), std::move(made));
@@ -98,7 +98,7 @@ class World {
   }
 
   const Caller& caller() const { return *caller_; }
-  // Counts from now on; those of `failures` from `first` on fail.
+  // Counts acquisitions and operations from now on. `failures` says which fail, beginning with number `first`.
   void Fail(Failures failures, int64_t first = std::numeric_limits<int64_t>::max()) {
     constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
     const bool all_after = failures == Failures::kAcquisitionsFrom || failures == Failures::kOperationsFrom;
@@ -106,7 +106,7 @@ class World {
     device_->Fail({operations ? first : kNone, all_after});
     Acquisitions::Fail({operations ? kNone : first, all_after});
   }
-  // None fails any more. How many there were.
+  // Ends the failures. Returns the numbers of acquisitions and operations since Fail.
   struct Counts {
     int64_t acquisitions = 0;
     int64_t operations = 0;
@@ -128,13 +128,13 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
     if (const auto backend = MakeBackend(GetParam()); !backend.ok()) GTEST_SKIP() << backend.status();
   }
 
-  // Allocations, alone and with all after them, and then operations.
+  // Fails each acquisition, alone and with all later ones; then each operation, with durable sessions.
   void FailEach(const Scenario& scenario) {
     FailEach(scenario, {Failures::kAcquisition, Failures::kAcquisitionsFrom});
     if (!HasFatalFailure()) FailEach(scenario, {Failures::kOperation}, /*durable=*/true);
   }
 
-  // Fails each in turn. Where durable, sessions have a checkpoint from before the call.
+  // Fails each point of these kinds, one at a time. `durable`: sessions have a checkpoint from before the call.
   void FailEach(const Scenario& scenario, const std::vector<Failures>& kinds, bool durable = false) {
     SCOPED_TRACE(scenario.name + (durable ? ", durable" : ""));
     if (IsLeftOut(scenario)) return;
@@ -154,8 +154,8 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
     return caller.Get(id).ok() ? caller.State(id) : "";
   }
 
-  // Sessions that say that they are lost: they are refused everything else, and are brought back from their durable
-  // copy.
+  // Checks that lost sessions refuse all other calls, and restores them from their durable copies. Without copies, they
+  // are deleted.
   void Recover(World& world, const Scenario& scenario, bool durable, const std::vector<std::string>& before) {
     const Caller& caller = world.caller();
     for (size_t i = 0; i < scenario.sessions.size(); ++i) {
@@ -197,7 +197,7 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
   int64_t points_ = 0, refused_ = 0, lost_ = 0, wrong_ = 0;
 
  private:
-  // If nothing fails: the call's answer, its sessions before, after and later, and the number of what could fail.
+  // The undisturbed run: the call's reply, its sessions before and after the call, and the number of points to fail.
   struct Twin {
     std::string of;
     Result expected;
@@ -205,7 +205,7 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
     World::Counts counts;
   };
 
-  // Every so many points, so that the tests are short: GDN_FAILURE_STRIDE, 1 for all of them.
+  // Tests only every Stride()-th point, to save time. GDN_FAILURE_STRIDE sets it; 1: all points.
   static int64_t Stride() {
     static const int64_t stride = [] {
       const char* const text = std::getenv("GDN_FAILURE_STRIDE");
@@ -214,7 +214,7 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
     return stride;
   }
 
-  // The executor is slow: there scenarios too are tried one in so many.
+  // True if the scenario is skipped: on the executor, which is slow, only every Stride()-th scenario runs.
   bool IsLeftOut(const Scenario& scenario) {
     if (scenario.name != scenario_) ++scenarios_;
     scenario_ = scenario.name;

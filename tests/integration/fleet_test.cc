@@ -20,7 +20,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/tcp_proxy.h"
 
-namespace gdn {
+namespace gdn::fleet_test {
 namespace {
 
 constexpr TokenRange kPrompt = {0, 20};
@@ -34,11 +34,8 @@ class FleetTest : public ::testing::Test {
   }
   GdnServerOptions Options(const std::string& name) const {
     return {.models = TokenFeed::Models(),
-            .redis = redis_.endpoint(),
-            .share_sessions = true,
-            .node_name = name,
-            .node_lease = absl::Seconds(2),
-            .drain_notice = absl::ZeroDuration()};
+            .states = {.redis = {.endpoint = redis_.endpoint(), .share_sessions = true, .node_name = name}},
+            .fleet = {.lease = absl::Seconds(2), .notice = absl::ZeroDuration()}};
   }
   std::unique_ptr<TestServer> Start(const std::string& name) const {
     return std::make_unique<TestServer>(Options(name));
@@ -193,7 +190,7 @@ TEST_F(FleetTest, WhatAKilledServerHadIsTakenAtItsCheckpointAndReplayed) {
 TEST_F(FleetTest, AServerWithoutALeaseServesNothingAndForksNothing) {
   TcpProxy proxy(redis_.port());
   GdnServerOptions options = Options("a");
-  options.redis = "127.0.0.1:" + std::to_string(proxy.port());
+  options.states.redis.endpoint = "127.0.0.1:" + std::to_string(proxy.port());
   TestServer a(options);
   const auto b = Start("b");
   const Caller at_a(a);
@@ -338,4 +335,4 @@ TEST_F(FleetTest, ACallWaitsForASessionNoLongerThanItMay) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::fleet_test

@@ -7,7 +7,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 
-namespace gdn {
+namespace gdn::fork_test {
 namespace {
 
 constexpr TokenRange kPrompt = {0, 5};
@@ -211,7 +211,7 @@ TEST_F(Fork, ThatJustFitsLetsEveryLaterStepOfEveryMemberSucceed) {
   if (!server_.server().backend().info().lazy_memory) GTEST_SKIP() << "a pool takes only half of a device's budget";
   const int64_t bytes = caller_.CreateOperator("probe", SmallOperator(2)).reply.state_bytes();
   // Two layers with a state: the parent keeps its slots, each child has one a layer, and the parent one to leave by.
-  TestServer small({.device_state_bytes = 5 * bytes});
+  TestServer small({.memory = {.device_state_bytes = 5 * bytes}});
   const Caller caller(small);
   const std::vector<std::string> ids = {"p", "a", "b", "c"};
   ASSERT_TRUE(feed_.Create(caller, "p").ok());
@@ -244,7 +244,8 @@ TEST_F(Fork, ThatJustFitsLetsEveryLaterStepOfEveryMemberSucceed) {
 TEST_F(Fork, WithoutRoomMakesNothingAndTheParentGoesOn) {
   if (!server_.server().backend().info().lazy_memory) GTEST_SKIP() << "a pool takes only half of a device's budget";
   const int64_t bytes = caller_.CreateOperator("probe", SmallOperator(2)).reply.state_bytes();
-  TestServer small({.device_state_bytes = 4 * bytes + bytes / 2});  // a parent and two children; not a third
+  TestServer small(
+      {.memory = {.device_state_bytes = 4 * bytes + bytes / 2}});  // a parent and two children; not a third
   const Caller caller(small);
   ASSERT_TRUE(feed_.Create(caller, "p").ok());
   for (const int layer : {0, 1}) ASSERT_TRUE(caller.Prefill(feed_.Prefill("p", kPrompt, layer)).ok());
@@ -263,4 +264,4 @@ TEST_F(Fork, WithoutRoomMakesNothingAndTheParentGoesOn) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::fork_test

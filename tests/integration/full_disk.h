@@ -1,8 +1,8 @@
-// A folder's file system without room: while one lives, this program's calls that need space, inodes or descriptors
-// below the folder fail, one of them or all from it on. The linker leads the calls here (--wrap in
-// tests/integration/CMakeLists.txt), so code under test is as it is served.
+// Simulates a full file system: while the object lives, this program's calls that need space, inodes or descriptors
+// below a folder fail, either one of them or all from that one on. The linker redirects the calls (--wrap in
+// tests/integration/CMakeLists.txt), so the tested code is not changed.
 //
-// Thread safety: one lives at a time; calls from any thread. Ownership: plain.
+// Thread safety: one object at a time; calls from any thread. Ownership: plain.
 //
 //   FullDisk full({.lacks = FullDisk::Lacks::kSpace, .folder = folder.path(), .after = 3});  // three more succeed
 //   ...
@@ -35,7 +35,7 @@ class FullDisk {
   FullDisk& operator=(const FullDisk&) = delete;
 
   void Free();
-  // Calls of the kind, until Free.
+  // Returns the number of such calls until Free.
   int64_t calls() const;
 };
 

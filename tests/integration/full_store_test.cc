@@ -16,7 +16,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
 
-namespace gdn {
+namespace gdn::full_store_test {
 namespace {
 
 constexpr TokenRange kPrompt = {0, 3};
@@ -40,7 +40,9 @@ class Store {
 class DiskStore final : public Store {
  public:
   explicit DiskStore(FullDisk::Lacks lacks) : lacks_(lacks) {}
-  GdnServerOptions Options() const override { return {.host_state_bytes = 8 << 20, .disk_dir = folder_.path()}; }
+  GdnServerOptions Options() const override {
+    return {.memory = {.host_state_bytes = 8 << 20}, .states = {.disk = {.directory = folder_.path()}}};
+  }
   std::string name() const override { return "disk"; }
   v1::StateTier tier() const override { return v1::STATE_TIER_DISK; }
   void Fill(int64_t after, bool once) override {
@@ -63,7 +65,9 @@ class DiskStore final : public Store {
 class RedisStore final : public Store {
  public:
   RedisStore() { redis_.Start(); }
-  GdnServerOptions Options() const override { return {.host_state_bytes = 8 << 20, .redis = redis_.endpoint()}; }
+  GdnServerOptions Options() const override {
+    return {.memory = {.host_state_bytes = 8 << 20}, .states = {.redis = {.endpoint = redis_.endpoint()}}};
+  }
   std::string name() const override { return "redis"; }
   v1::StateTier tier() const override { return v1::STATE_TIER_REDIS; }
   void Fill(int64_t after, bool once) override {
@@ -268,7 +272,7 @@ TEST_P(FullStore, IsNoHarmToAStart) {
     }
     fill();
     GdnServerOptions options = store.Options();
-    options.device_state_bytes = 64 << 20;
+    options.memory.device_state_bytes = 64 << 20;
     if (auto server = GdnServer::Make(MakeTestBackend(/*threads=*/1), options); server.ok()) {
       (*server)->Start().IgnoreError();
     }
@@ -282,4 +286,4 @@ TEST_P(FullStore, IsNoHarmToAStart) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::full_store_test

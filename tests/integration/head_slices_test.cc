@@ -12,7 +12,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::head_slices_test {
 namespace {
 
 // Relative norm error of the sum of partial outputs against the whole server's.
@@ -147,4 +147,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test_info) { return test_info.param.name; });
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::head_slices_test

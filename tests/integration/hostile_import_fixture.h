@@ -1,5 +1,5 @@
-// A server with three principals, of whom one imports what it has changed, and another's bytes fill all memory that is
-// used again; and the answers of a session, for comparison from run to run.
+// Fixture for imports of modified files: a server with three principals. One imports modified files, and another's
+// bytes fill all reused memory, so that leaks are noticed. Records a session's answers, for comparison between runs.
 //
 // Thread safety: for one thread. Ownership: a fixture owns its server and callers.
 //
@@ -27,14 +27,14 @@ namespace gdn {
 
 inline constexpr int kLayers = 3;
 inline constexpr const char* kRequestIds[kLayers] = {"prefill", "decode", "draft"};  // of each layer's last step
-// Both are small float32 below 0, so that states may be full of them.
+// Four such bytes are a small negative float32, so that they may fill a state.
 inline constexpr char kPoison = '\xa5';
 inline constexpr char kOtherPoison = '\x9c';
 
 // The answers of a session's calls, as text and bytes without anything that differs from run to run.
 struct Answers {
   bool imported = false;
-  std::string retries;  // of the steps whose replies the file has
+  std::string retries;  // answers to retries of the steps whose replies are in the file
   std::string later;    // states and steps
 
   friend bool operator==(const Answers&, const Answers&) = default;
@@ -44,7 +44,7 @@ inline std::string StatusText(const grpc::Status& status) {
   return absl::StrCat(status.error_code(), " ", ErrorInfoOf(status).reason(), " ", status.error_message(), "\n");
 }
 
-// A step's time is another number in each run.
+// Removes a step's compute_time_us, which differs in each run.
 inline std::string WithoutTimes(std::string entry) {
   constexpr std::string_view kTime = "\"compute_time_us\":";
   const size_t at = entry.find(kTime);
@@ -62,15 +62,15 @@ class HostileImport : public TokenLogins {
     server_.reset();
     GdnServerOptions options = Options();
     options.models = TokenFeed::Models();
-    options.disk_dir = disk_dir;
+    options.states.disk.directory = disk_dir;
     server_ = std::make_unique<TestServer>(std::move(options));
     alice_ = std::make_unique<Caller>(*server_, kAlice);
     mallory_ = std::make_unique<Caller>(*server_, "Bearer mallory-token");
     bob_ = std::make_unique<Caller>(*server_, kBob);
   }
 
-  // The last step of each layer, with the id under which its reply is kept: a prefill, a decode into the log, and a
-  // draft that is pending behind an accepted one.
+  // Sends a layer's last step, with the id under which its reply is stored: layer 0 a prefill, layer 1 a decode into
+  // the log, layer 2 a draft that is pending after an accepted one.
   Outcome<std::string> LastStep(const Caller& caller, const std::string& id, int layer) const {
     if (layer == 0) {
       const auto prefill = caller.Prefill(WithId(feed_.Prefill(id, {0, 5}, 0), kRequestIds[0]));
@@ -103,14 +103,14 @@ class HostileImport : public TokenLogins {
     return target;
   }
 
-  // Fills a session's slots with bob's bytes, and gives them back.
+  // Fills a session's slots with bob's bytes, and frees them.
   void LeaveBobsBytes(const std::string& file, char byte) const {
     const auto imported = bob_->Import(TargetOf("bob"), FilledStateFile(file, byte));
     ASSERT_TRUE(imported.ok()) << imported.status.error_message();
     ASSERT_TRUE(bob_->Delete("bob").ok());
   }
 
-  // Whatever an answer holds that must not depend on when it was given. Fails the test where it has bob's bytes.
+  // Return the part of an answer that must be equal in every run. The test fails if it contains bob's bytes.
   std::string Seen(const std::string& what, const std::string& bytes, char poison) const {
     EXPECT_FALSE(HoldsPoison(bytes, poison)) << what << " holds another principal's bytes";
     return absl::StrCat(what, ": ", bytes, "\n");
@@ -135,7 +135,7 @@ class HostileImport : public TokenLogins {
     return seen;
   }
 
-  // The session's answers: retries of the steps whose replies it has, its states, further steps.
+  // Returns the session's answers: retries of the steps with stored replies, its states, and further steps.
   Answers AnswersOf(const Caller& caller, const std::string& id, char poison) const {
     Answers answers{.imported = true, .retries = {}, .later = {}};
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -180,9 +180,9 @@ class HostileImport : public TokenLogins {
   std::unique_ptr<Caller> alice_, mallory_, bob_;
 };
 
-// Retries of a changed file's steps get the file's own bytes, or a refusal.
+// Checks that retries of a modified file's steps return the bytes in that file, or are refused.
 inline void ExpectRetriesOf(const std::string& file, const Answers& answers, const Answers& unchanged,
-                     const std::string& name) {
+                            const std::string& name) {
   if (answers.retries == unchanged.retries) return;
   const absl::StatusOr<StateFile> parsed = ParseStateFile(file);
   if (!parsed.ok()) return;

@@ -17,7 +17,7 @@
 #include "tests/support/state_file_changes.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::hostile_import_test {
 namespace {
 
 TEST_F(HostileImport, AFileWithOneFieldChangedAnswersAsItSaysOrIsRefused) {
@@ -173,4 +173,4 @@ TEST_F(HostileImport, AFileThatWasChangedOnTheDiskAnswersAsTheSessionDidOrIsRefu
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::hostile_import_test

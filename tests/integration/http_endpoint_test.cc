@@ -22,7 +22,7 @@
 #include "tests/support/http_client.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::http_endpoint_test {
 namespace {
 
 using ::testing::Contains;
@@ -219,7 +219,7 @@ TEST(HttpEndpointReadiness, TurnsWithADeviceFailure) {
 
 TEST(HttpEndpointMetrics, TellOfTiersAndCheckpoints) {
   const TempFolder folder;
-  TestServer server({.disk_dir = folder.path(), .http_listen = "127.0.0.1:0"});
+  TestServer server({.states = {.disk = {.directory = folder.path()}}, .http_listen = "127.0.0.1:0"});
   const Caller caller(server);
   const TokenFeed feed = TokenFeed::Operator(1);
   ASSERT_TRUE(feed.Create(caller, "a").ok());
@@ -252,4 +252,4 @@ TEST_F(HttpEndpointTest, PromtoolFindsNothingToSay) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::http_endpoint_test

@@ -1,7 +1,7 @@
-// A disk that stands still: while one lives, this program's pread and fsync do not return. The linker leads both here
-// (--wrap in tests/integration/CMakeLists.txt), so code under test is as it is served.
+// Simulates a disk that hangs: while the object lives, this program's pread and fsync do not return. The linker
+// redirects both (--wrap in tests/integration/CMakeLists.txt), so the tested code is not changed.
 //
-// Thread safety: one lives at a time; calls from any thread. Ownership: plain.
+// Thread safety: one object at a time; calls from any thread. Ownership: plain.
 //
 //   HungDisk disk;
 //   EXPECT_LE(disk.most_waiting(), 4);
@@ -20,7 +20,7 @@ class HungDisk {
   HungDisk& operator=(const HungDisk&) = delete;
 
   void Release();
-  // The most calls that have waited at the same time.
+  // Returns the most calls that have waited at the same time.
   int64_t most_waiting() const;
 };
 

@@ -19,7 +19,7 @@
 #include "tests/state_store/tiers/redis_server_fixture.h"
 #include "tests/support/tcp_proxy.h"
 
-namespace gdn {
+namespace gdn::hung_test {
 namespace {
 
 constexpr TokenRange kPrompt = {0, 3};
@@ -84,10 +84,8 @@ class Hung : public ::testing::Test {
   // Room for three sessions on the device; every tier below it.
   GdnServerOptions Options() const {
     const int64_t bytes = steady_.CreateOperator("probe", SmallOperator(1)).reply.state_bytes();
-    return {.device_state_bytes = 7 * bytes / 2,
-            .host_state_bytes = 100 * bytes,
-            .disk_dir = folder_.path(),
-            .redis = redis_.endpoint()};
+    return {.memory = {.device_state_bytes = 7 * bytes / 2, .host_state_bytes = 100 * bytes},
+            .states = {.disk = {.directory = folder_.path()}, .redis = {.endpoint = redis_.endpoint()}}};
   }
   // Steps the bystander's sessions, which are on the device, in host memory and in `other`, until the tenant has been
   // refused.
@@ -164,11 +162,10 @@ TEST_F(Hung, ADiskThatHangsCostsNobodyElseACall) {
 
 TEST_F(Hung, APeerThatHangsKeepsItsOwnSessionsAndNoOthers) {
   const auto options = [&](const std::string& name, int redis_port) {
-    return GdnServerOptions{.redis = "127.0.0.1:" + std::to_string(redis_port),
-                            .share_sessions = true,
-                            .node_name = name,
-                            .node_lease = absl::Minutes(5),
-                            .drain_notice = absl::ZeroDuration()};
+    return GdnServerOptions{.states = {.redis = {.endpoint = "127.0.0.1:" + std::to_string(redis_port),
+                                                 .share_sessions = true,
+                                                 .node_name = name}},
+                            .fleet = {.lease = absl::Minutes(5), .notice = absl::ZeroDuration()}};
   };
   TcpProxy proxy(redis_.port());
   TestServer hung(options("hung", proxy.port())), here(options("here", redis_.port()));
@@ -207,7 +204,8 @@ TEST_F(Hung, APeerThatHangsKeepsItsOwnSessionsAndNoOthers) {
 }
 
 TEST_F(Hung, AClientThatReadsNothingHoldsUpNoOther) {
-  TestServer server({.host_state_bytes = int64_t{64} << 20, .disk_dir = folder_.path()});
+  TestServer server(
+      {.memory = {.host_state_bytes = int64_t{64} << 20}, .states = {.disk = {.directory = folder_.path()}}});
   const Caller caller(server);
   const TokenFeed wide = TokenFeed::WideOperator();  // a state larger than what a connection takes unread
   for (const std::string id : {"unread", "read"}) wide.Start(caller, id, kPrompt);
@@ -232,4 +230,4 @@ TEST_F(Hung, AClientThatReadsNothingHoldsUpNoOther) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::hung_test

@@ -9,7 +9,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::kda_service_test {
 namespace {
 
 constexpr double kTolerance = 1e-5;  // against transformers' float32, and against float64
@@ -217,4 +217,4 @@ TEST_F(KdaService, TheOtherShapeOfGAndUnknownKindsAreRefused) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::kda_service_test

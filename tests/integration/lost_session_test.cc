@@ -14,7 +14,7 @@
 #include "tests/support/failing_backend.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::lost_session_test {
 namespace {
 
 constexpr int64_t kPrompt = 4;
@@ -63,7 +63,7 @@ TEST(LostSessionOnDisk, ComesBackFromItsCopyInANewEpochAfterAStop) {
   const TempFolder folder;
   const TokenFeed feed = TokenFeed::Operator(1);
   GdnServerOptions options;
-  options.disk_dir = folder.path();
+  options.states.disk.directory = folder.path();
   {
     auto made = MakeFailing();
     FailingBackend* const device = made.get();
@@ -161,4 +161,4 @@ TEST_F(OneDeviceFails, AndAnAcceptanceSaysWhichRowsHaveHappened) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::lost_session_test

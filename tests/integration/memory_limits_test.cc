@@ -12,7 +12,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::memory_limits_test {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -47,7 +47,7 @@ class CallMemory : public testing::Test {
   const TempFolder folder_;
   TestServer server_{{.models = {{"m", GoldenPath("qwen3_5_5")}},
                       .listen = {"127.0.0.1:0", "unix:" + folder_.path() + "/s"},
-                      .call_bytes = kMiB,
+                      .memory = {.call_bytes = kMiB},
                       .limits = {.max_message_bytes = kMiB / 4}}};
   const Caller caller_{server_};
   const Tokens tokens_ = RandomTokens(kPromptTokens, /*seed=*/1);
@@ -202,7 +202,7 @@ TEST_F(CopyMemory, AnImportTakesWhatHasComeAndNotWhatIsSaidToCome) {
 }
 
 TEST_F(CopyMemory, ExportsThatNobodyReadsAreCountedAndLaterOnesRefused) {
-  TestServer server({.copy_bytes = 3 * SessionBytes()});
+  TestServer server({.memory = {.copy_bytes = 3 * SessionBytes()}});
   const Caller caller(server);
   Start(caller, "a");
   const ByteLedger& ledger = server.server().ledger();
@@ -221,7 +221,7 @@ TEST_F(CopyMemory, ExportsThatNobodyReadsAreCountedAndLaterOnesRefused) {
 }
 
 TEST_F(CopyMemory, AWatchWaitsForMemoryAndGoesOn) {
-  TestServer server({.copy_bytes = 3 * SessionBytes()});
+  TestServer server({.memory = {.copy_bytes = 3 * SessionBytes()}});
   const Caller caller(server);
   Start(caller, "a");
   ByteLedger& ledger = server.server().ledger();
@@ -243,4 +243,4 @@ TEST_F(CopyMemory, AWatchWaitsForMemoryAndGoesOn) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::memory_limits_test

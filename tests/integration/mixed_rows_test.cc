@@ -17,7 +17,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::mixed_rows_test {
 namespace {
 
 using ::testing::Each;
@@ -181,4 +181,4 @@ TEST_F(MixedRows, ARowAtTheEndOfItsCountIsRefusedAndItsNeighbourSteps) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::mixed_rows_test

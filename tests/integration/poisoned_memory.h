@@ -1,8 +1,7 @@
-// Memory that is used again, filled with one byte, so that whatever reaches a caller without having been written for it
-// is seen: blocks of the server's pools when they are taken, and (with glibc) all heap memory when it is allocated and
-// when it is freed.
+// Fills reused memory with one byte, so that a test notices if stale memory reaches a caller. This affects blocks of
+// the server's pools when they are taken, and (with glibc) all heap memory when it is allocated and freed.
 //
-// Thread safety: of the whole process, so one at a time. Ownership: the destructor ends it.
+// Thread safety: applies to the whole process, so one at a time. Ownership: the destructor ends the filling.
 //
 //   const PoisonedMemory poison('\xa5');
 //   EXPECT_FALSE(HoldsPoison(reply.output().data(), poison.byte()));
@@ -19,7 +18,7 @@ namespace gdn {
 
 class PoisonedMemory {
  public:
-  // Four such bytes should be a float32 that a state may hold: a small number below 0.
+  // Four such bytes should be a float32 that is valid in a state: a small negative number.
   explicit PoisonedMemory(char byte) : byte_(byte) {
     const int value = static_cast<unsigned char>(byte);
     FillHostBlocksForTesting(value);
@@ -38,7 +37,7 @@ class PoisonedMemory {
   const char byte_;
 };
 
-// True if poison bytes stand in a longer row than in any other data.
+// True if at least 16 poison bytes follow one another, which does not occur in other data.
 inline bool HoldsPoison(std::string_view bytes, char poison) {
   constexpr size_t kRow = 16;
   return bytes.find(std::string(kRow, poison)) != std::string_view::npos;

@@ -1,6 +1,6 @@
-// What tests of kept prefixes share: prompts of a TokenFeed's tokens, cut anywhere, and calls with them.
+// Fixture for tests of kept prefixes: prompts of a TokenFeed's tokens, cut into segments, and calls with them.
 //
-// Thread safety: as of a Caller. Ownership: plain values.
+// Thread safety: as for Caller. Ownership: plain values.
 //
 //   TestServer server(Options());
 //   MakeKept(caller, feed, "first", {100, 164});                            // prefilled so, and kept at 164
@@ -21,7 +21,7 @@ namespace gdn {
 
 inline constexpr int64_t kManyBytes = int64_t{1} << 24;
 
-// Of the feed's tokens, cut at these ends; of another text all are others.
+// Returns the prefix of the feed's tokens with segments that end at `ends`. Different values of `text` share no hash.
 inline v1::PromptPrefix PrefixOf(const std::vector<int64_t>& ends, int64_t text = 0) {
   v1::PromptPrefix prefix;
   int64_t begin = 0;
@@ -38,7 +38,7 @@ class Prefixes : public ::testing::Test {
  protected:
   static GdnServerOptions Options() {
     GdnServerOptions options{.models = TokenFeed::Models()};
-    options.prefix_cache_bytes = kManyBytes;
+    options.memory.prefix_cache_bytes = kManyBytes;
     return options;
   }
   static Outcome<v1::KeepPrefixResponse> Keep(const Caller& caller, const std::string& id,
@@ -62,7 +62,7 @@ class Prefixes : public ::testing::Test {
     *request.mutable_prefix() = prefix;
     return caller.Create(request);
   }
-  // All layers, in one prefill a range between two ends; the outputs, one behind the other.
+  // Prefills all layers from `begin` on, with one call for each range between two ends. Returns the outputs end to end.
   static std::string PrefillAll(const Caller& caller, const TokenFeed& feed, const std::string& id, int64_t begin,
                                 const std::vector<int64_t>& ends) {
     std::string outputs;
@@ -76,7 +76,7 @@ class Prefixes : public ::testing::Test {
     }
     return outputs;
   }
-  // A session that has prefilled up to the last of the ends, where it is kept.
+  // Makes a session that has prefilled up to the last end, and keeps its prefix.
   static void MakeKept(const Caller& caller, const TokenFeed& feed, const std::string& id,
                        const std::vector<int64_t>& ends, int64_t text = 0) {
     ASSERT_TRUE(feed.Create(caller, id).ok());
@@ -86,7 +86,7 @@ class Prefixes : public ::testing::Test {
     EXPECT_EQ(kept.tokens(), ends.back());
   }
   static v1::PrefixInfo Info(const Caller& caller) { return caller.Info().reply.prefixes(); }
-  // The rest of the prompt, and what is decoded then, is as of a session that has computed all with the same calls.
+  // Checks that the rest of the prompt and later decodes have the bits of a session that computed the whole prompt.
   static void ExpectTheBitsOf(const Caller& caller, const TokenFeed& feed, const std::string& id, int64_t begin,
                               const std::vector<int64_t>& all, const std::vector<int64_t>& rest) {
     ASSERT_TRUE(feed.Create(caller, id + "-computed").ok());

@@ -9,7 +9,7 @@
 #include "tests/integration/prefix_fixture.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::prefix_room_test {
 namespace {
 
 TEST_F(Prefixes, GoOldestFirstWhereThereIsNoRoomAndSessionsGoOn) {
@@ -20,7 +20,7 @@ TEST_F(Prefixes, GoOldestFirstWhereThereIsNoRoomAndSessionsGoOn) {
     TestServer server(options);
     bytes = feed.Create(Caller(server), "a").reply.state_bytes();
   }
-  options.prefix_cache_bytes = 2 * bytes + bytes / 2;
+  options.memory.prefix_cache_bytes = 2 * bytes + bytes / 2;
   TestServer server(options);
   const Caller caller(server);
   MakeKept(caller, feed, "a", {40}, 1);
@@ -40,7 +40,7 @@ TEST_F(Prefixes, GoOldestFirstWhereThereIsNoRoomAndSessionsGoOn) {
 TEST_F(Prefixes, AreNotKeptWhereThereIsNoRoomForOneAndNothingIsWrongThen) {
   for (const int64_t room : {int64_t{0}, int64_t{100}}) {
     GdnServerOptions options = Options();
-    options.prefix_cache_bytes = room;
+    options.memory.prefix_cache_bytes = room;
     TestServer server(options);
     const Caller caller(server);
     const TokenFeed feed = TokenFeed::Operator(2);
@@ -63,7 +63,7 @@ TEST_F(Prefixes, GoBeforeSessionsFromTheHostTier) {
     TestServer server(options);
     bytes = feed.Create(Caller(server), "a").reply.state_bytes();
   }
-  options.host_state_bytes = 3 * bytes;
+  options.memory.host_state_bytes = 3 * bytes;
   TestServer server(options);
   const Caller caller(server);
   for (int text = 1; text <= 3; ++text) MakeKept(caller, feed, "s" + std::to_string(text), {40}, text);
@@ -87,7 +87,7 @@ TEST_F(Prefixes, GoBeforeSessionsWhereTheQuotaOfHostMemoryIsReached) {
     TestServer server(options);
     bytes = feed.Create(Caller(server), "a").reply.state_bytes();
   }
-  options.host_state_bytes = 20 * bytes;
+  options.memory.host_state_bytes = 20 * bytes;
   options.quotas.each[Quota::kHostBytes] = 2 * bytes;
   TestServer server(options);
   const Caller caller(server);
@@ -103,8 +103,8 @@ TEST_F(Prefixes, GoBeforeSessionsWhereTheQuotaOfHostMemoryIsReached) {
 TEST_F(Prefixes, OfForksAndOfSessionsThatRestInHostMemoryCanBeKept) {
   const TempFolder folder;
   GdnServerOptions options = Options();
-  options.host_state_bytes = kManyBytes;
-  options.disk_dir = folder.path() + "/states";
+  options.memory.host_state_bytes = kManyBytes;
+  options.states.disk.directory = folder.path() + "/states";
   TestServer server(options);
   const Caller caller(server);
   const TokenFeed feed = TokenFeed::Model();
@@ -132,7 +132,7 @@ TEST_F(Prefixes, OfForksAndOfSessionsThatRestInHostMemoryCanBeKept) {
 TEST_F(Prefixes, EndWithTheServerAndTheirSessionsTellWhereTheyBegan) {
   const TempFolder folder;
   GdnServerOptions options = Options();
-  options.disk_dir = folder.path() + "/states";
+  options.states.disk.directory = folder.path() + "/states";
   const TokenFeed feed = TokenFeed::Operator(2);
   {
     TestServer server(options);
@@ -221,4 +221,4 @@ TEST_F(Prefixes, BehindWhichADurableSessionBeganAreBegunBehindAgainOrTheLossIsTo
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::prefix_room_test

@@ -5,13 +5,13 @@
 
 #include "tests/integration/prefix_fixture.h"
 
-namespace gdn {
+namespace gdn::prefix_test {
 namespace {
 
 TEST_F(Prefixes, ASessionThatBeginsBehindOneHasTheBitsOfOneThatComputedIt) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     GdnServerOptions options = Options();
-    options.state_dtype = dtype;
+    options.states.state_dtype = dtype;
     TestServer server(options);
     const Caller caller(server);
     for (const TokenFeed& feed : {TokenFeed::Operator(2), TokenFeed::Model()}) {
@@ -207,4 +207,4 @@ TEST_F(Prefixes, HaveMetricsThatNameNobody) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::prefix_test

@@ -7,7 +7,7 @@
 
 #include "tests/integration/service_helpers.h"
 
-namespace gdn {
+namespace gdn::quantized_models_test {
 namespace {
 
 v1::Model ModelOf(TestServer& server, const std::string& name) {
@@ -54,4 +54,4 @@ TEST(QuantizedModels, StatesOfAnotherFormOfTheModelAreRefused) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::quantized_models_test

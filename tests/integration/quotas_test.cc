@@ -9,7 +9,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::quotas_test {
 namespace {
 
 class Quotas : public ::testing::Test {
@@ -20,7 +20,7 @@ class Quotas : public ::testing::Test {
     return options;
   }
   GdnServerOptions Durable(GdnServerOptions options) const {
-    options.disk_dir = folder_.path();
+    options.states.disk.directory = folder_.path();
     return options;
   }
   static v1::ImportStateRequest::Target Target(const std::string& id) {
@@ -183,4 +183,4 @@ TEST_F(Quotas, ACallerSeesItsOwn) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::quotas_test

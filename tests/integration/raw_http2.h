@@ -1,5 +1,4 @@
-// A connection that speaks HTTP/2 by hand: a client that does what no gRPC client does, as sending half a message, or
-// leaving pings unanswered.
+// A raw HTTP/2 connection, for tests of clients that break rules: they send half a message, or do not answer pings.
 //
 // Thread safety: none. Ownership: owns its socket.
 //
@@ -26,29 +25,30 @@ struct Http2Frame {
   std::string payload;
 
   bool is_ack() const { return (flags & 1) != 0; }
-  // Of kResetStream and kGoAway.
+  // Returns the error code of a kResetStream or kGoAway frame.
   uint32_t error() const;
 };
 
-// What stands before a gRPC message of so many bytes.
+// Returns the 5 bytes that precede a gRPC message of `bytes` bytes.
 std::string MessagePrefix(uint32_t bytes);
 
 class RawHttp2 {
  public:
-  // "127.0.0.1:PORT". Sends the preface and empty settings.
+  // Connects to "127.0.0.1:PORT", and sends the preface and empty settings.
   explicit RawHttp2(const std::string& address);
   ~RawHttp2();
   RawHttp2(const RawHttp2&) = delete;
   RawHttp2& operator=(const RawHttp2&) = delete;
 
-  // Streams have odd numbers, ascending. False, as of all that sends: the connection is closed.
+  // Begins a call. Stream numbers must be odd and ascending. This and the other Send methods return false if the
+  // connection is closed.
   bool StartCall(uint32_t stream, std::string_view path);
-  // Whoever sends more than the server's window has room for breaks the protocol: 64 KiB of a new stream.
+  // Sends data of a call. Does not observe the server's window (64 KiB for a new stream), so the caller must.
   bool SendData(uint32_t stream, std::string_view bytes);
   bool SendPing();
-  // The next frame; nothing once the connection is closed, by whatever side.
+  // Reads the next frame; nullopt if either side has closed the connection.
   std::optional<Http2Frame> Read();
-  // Whether there is something to read, or an end to see, within so long.
+  // True if bytes or the end of the connection can be read within so many milliseconds.
   bool Readable(int milliseconds) const;
 
  private:

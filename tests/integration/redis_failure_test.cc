@@ -12,7 +12,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
 
-namespace gdn {
+namespace gdn::redis_failure_test {
 namespace {
 
 constexpr int kSessions = 4;
@@ -26,8 +26,8 @@ class RedisFailure : public ::testing::Test {
   // A server over redis that has room for `sessions` on the device.
   GdnServerOptions WithRoomFor(double sessions) const {
     const int64_t bytes = big_.CreateOperator("probe", SmallOperator(1)).reply.state_bytes();
-    return {.device_state_bytes = static_cast<int64_t>(sessions * static_cast<double>(bytes)),
-            .redis = redis_.endpoint()};
+    return {.memory = {.device_state_bytes = static_cast<int64_t>(sessions * static_cast<double>(bytes))},
+            .states = {.redis = {.endpoint = redis_.endpoint()}}};
   }
   void CreateAll(const Caller& caller) {
     for (const std::string& id : ids_) feed_.Start(caller, id, {0, 3});
@@ -122,12 +122,12 @@ TEST_F(RedisFailure, LeavesSessionsOnTheDeviceAlone) {
 TEST_F(RedisFailure, AtTheStartLeavesWhatIsOnTheDiskAndIsTakenInWhenItComesBack) {
   const TempFolder folder;
   GdnServerOptions options = WithRoomFor(1.5);
-  options.disk_dir = folder.path();
+  options.states.disk.directory = folder.path();
   {
     TestServer measured(options);
     const Caller caller(measured);
     feed_.Start(caller, "m", {0, 3});
-    options.disk_state_bytes = caller.Checkpoint("m").reply.written_bytes() * 3 / 2;  // of one session
+    options.states.disk.limit_bytes = caller.Checkpoint("m").reply.written_bytes() * 3 / 2;  // of one session
     ASSERT_TRUE(caller.Delete("m").ok());
   }
   std::string on_disk, in_redis;
@@ -158,4 +158,4 @@ TEST_F(RedisFailure, AtTheStartLeavesWhatIsOnTheDiskAndIsTakenInWhenItComesBack)
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::redis_failure_test

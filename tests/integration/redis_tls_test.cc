@@ -21,7 +21,7 @@
 #include "tests/support/certificates.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::redis_tls_test {
 namespace {
 
 constexpr char kStunnel[] = "/usr/bin/stunnel4";
@@ -124,9 +124,8 @@ class RedisTls : public ::testing::Test {
   // With room for one session on the device: a step of one is a store of another.
   GdnServerOptions Options(int port) const {
     const int64_t bytes = steady_.Get("a").reply.state_bytes();
-    return {.device_state_bytes = bytes * 3 / 2,
-            .redis = absl::StrCat("127.0.0.1:", port),
-            .redis_password_file = Path("password")};
+    return {.memory = {.device_state_bytes = bytes * 3 / 2},
+            .states = {.redis = {.endpoint = absl::StrCat("127.0.0.1:", port), .password_file = Path("password")}}};
   }
 
   const TempFolder folder_;
@@ -183,4 +182,4 @@ TEST_F(RedisTls, WhatIsWrongIsTold) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::redis_tls_test

@@ -10,7 +10,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 
-namespace gdn {
+namespace gdn::replayed_steps_test {
 namespace {
 
 struct Outputs {
@@ -50,4 +50,4 @@ TEST(ReplayedSteps, AreThoseThatTheServerLaunches) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::replayed_steps_test

@@ -12,7 +12,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/support/tcp_proxy.h"
 
-namespace gdn {
+namespace gdn::reply_lost_test {
 namespace {
 
 constexpr TokenRange kPrompt = {0, 9};
@@ -142,4 +142,4 @@ TEST_F(ReplyLost, OnAStreamComesAgainOnTheNext) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::reply_lost_test

@@ -1,4 +1,4 @@
-// What tests of the service share: callers, requests made of golden or random tokens, and looks at a session's state.
+// Helpers for tests of the service: callers, requests of golden or random tokens, and comparisons of a session's state.
 //
 // Thread safety: a Caller is safe from any thread; the rest are plain values. Ownership: a Caller borrows its server.
 //
@@ -26,10 +26,10 @@
 
 namespace gdn {
 
-// Against a single whole prefill: what promise 1 of the README allows in float32.
+// Largest relative error of a prompt in several calls, compared with a single prefill (promise 1 of the README).
 inline constexpr double kSplitTolerance = 1e-5;
 
-// How a call ended, and its reply.
+// A call's status and its reply.
 template <typename Reply>
 struct Outcome {
   grpc::Status status;
@@ -44,8 +44,7 @@ struct Outcome {
   }
 };
 
-// Whether a call was refused for `reason`, with the status code that the reason always comes with, a message and this
-// metadata.
+// Success if a call was refused for `reason`, with the reason's status code, a message and this metadata.
 testing::AssertionResult RefusedAs(const grpc::Status& status, const std::string& reason,
                                    const std::map<std::string, std::string>& metadata = {});
 template <typename Reply>
@@ -54,7 +53,7 @@ testing::AssertionResult RefusedAs(const Outcome<Reply>& outcome, const std::str
   return RefusedAs(outcome.status, reason, metadata);
 }
 
-// How a call ends that a session's departure may meet: it is sent again, as SESSION_MOVED asks, for ten seconds.
+// Runs a call, and repeats it for up to ten seconds while it fails with SESSION_MOVED.
 template <typename Call>
 auto SentAgain(const Call& call) {
   auto outcome = call();
@@ -65,7 +64,7 @@ auto SentAgain(const Call& call) {
   return outcome;
 }
 
-// The reply of a call that has to end well: ends the test where it does not.
+// Declares the reply of a call that must succeed; ends the test if it fails.
 //
 //   ASSERT_REPLY(const auto reply, caller.Decode(request));
 #define ASSERT_REPLY(declaration, call) ASSERT_REPLY_INNER_(GDN_MACRO_CONCAT_(outcome_, __LINE__), declaration, call)
@@ -74,17 +73,17 @@ auto SentAgain(const Call& call) {
   ASSERT_TRUE(outcome.ok()) << outcome.status.error_message(); \
   declaration = std::move(outcome.reply)
 
-// A bad call, by name. `field`: expected metadata "field", or "index" where it begins with "["; "": not looked at.
+// A call that must be refused. `field`: expected metadata "field", or "index" if it begins with "["; "": not checked.
 struct BadCall {
   std::string name;
   std::string reason;
   std::string field;
   std::function<grpc::Status()> call;
 };
-// Each is refused, and what `everything` tells stays the same.
+// Checks that each call is refused, and that the result of everything() does not change.
 void ExpectRefused(const std::vector<BadCall>& calls, const std::function<std::string()>& everything);
 
-// A method of the stub that takes one message and answers with one.
+// A unary method of the stub.
 template <typename Request, typename Response>
 using UnaryMethod = grpc::Status (v1::GdnService::Stub::*)(grpc::ClientContext*, const Request&, Response*);
 
@@ -98,43 +97,43 @@ struct Tokens {
   Tokens Token(int64_t index) const { return Slice(index, 1); }
 };
 
-// One sequence of a golden set: the prompt and then the decode steps.
+// Return one sequence of a golden set: the prompt, then the decode steps.
 Tokens GoldenInputs(const std::string& set, int layer, int sequence = 0);
 Tokens GoldenOutputs(const std::string& set, int layer, int sequence = 0);
 Tokens RandomTokens(int64_t count, uint64_t seed, int64_t features = 64);
 
 v1::Tensor AsTensor(const std::vector<int64_t>& shape, const std::vector<float>& values,
                     v1::DType dtype = v1::DTYPE_F32);
-// The elements of a tensor of any dtype.
+// Returns the elements of a tensor of any dtype.
 std::vector<float> Floats(const v1::Tensor& tensor);
 
-// hidden_states requests.
+// Make requests with hidden_states.
 v1::PrefillRequest PrefillOf(const std::string& id, int layer, const Tokens& tokens, v1::DType dtype = v1::DTYPE_F32);
-// Row i brings rows[i]; shorter rows are padded with 1e6 (a value that would show) and `lengths` is set.
+// Row i has the tokens rows[i]. Shorter rows are padded with 1e6, which tests would notice, and `lengths` is set.
 v1::DecodeRequest DecodeOf(const std::vector<std::string>& ids, int layer, const std::vector<Tokens>& rows,
                            v1::DType dtype = v1::DTYPE_F32);
-// Names the sessions of a decode; row i has lengths[i] tokens, which is said where the rows differ. The longest length.
+// Sets a decode's sessions and, if they differ, the rows' lengths. Row i has lengths[i] tokens. Returns the longest.
 int64_t SetRows(const std::vector<std::string>& ids, const std::vector<int64_t>& lengths, v1::DecodeRequest& request);
-// The verdicts on drafts: of accepted[i] tokens for session i.
+// Makes a request that accepts the first accepted[i] tokens of session i's draft.
 v1::AcceptTokensRequest AcceptOf(const std::vector<std::string>& ids, const std::vector<int>& accepted);
 v1::ForkSessionRequest ForkOf(const std::string& id, const std::vector<std::string>& children);
-// A delta_rule input whose tensors lead with `leading`, whose product is inputs.tokens.
+// Makes a delta_rule input whose tensors have the leading dimensions `leading`; their product must be inputs.tokens.
 v1::DeltaRuleInput DeltaRuleOf(const DeltaRuleInputs& inputs, const std::vector<int64_t>& leading);
-// A projected input of random values for the dims of set 1 (H = 2, HV = 4, K = V = 32).
+// Makes a projected input of random values for the dims of set 1 (H = 2, HV = 4, K = V = 32).
 v1::ProjectedInput RandomProjected(const std::vector<int64_t>& leading, uint64_t seed);
 // H = 2, HV = 4, K = 16, V = 24.
 v1::OperatorSpec SmallOperator(int layer_count = 1);
 LayerDims SmallOperatorDims();
 
-// The request with the id that makes a retry of it safe.
+// Returns the request with this request_id.
 template <typename Request>
 Request WithId(Request request, const std::string& request_id) {
   request.set_request_id(request_id);
   return request;
 }
 
-// Sends the messages one after the other, each after the reply to the one before, and ends the stream, which must go
-// well. One reply each.
+// Sends the messages one after the other, each after the reply to the last one, and ends the stream. Returns one reply
+// for each message. The test fails if the stream does.
 template <typename Request, typename Response>
 std::vector<Response> Converse(grpc::ClientReaderWriter<Request, Response>& stream,
                                const std::vector<Request>& messages) {
@@ -147,10 +146,10 @@ std::vector<Response> Converse(grpc::ClientReaderWriter<Request, Response>& stre
 v1::StreamDecodeRequest StreamStep(const v1::DecodeRequest& step);
 v1::StreamPrefillRequest StreamSegment(const v1::PrefillRequest& segment);
 
-// Bytes of row `row` of a [B, ..] tensor.
+// Returns the bytes of row `row` of a [B, ..] tensor.
 std::string RowBytes(const v1::Tensor& tensor, int64_t row);
 
-// One principal's calls, each waiting for its reply.
+// Makes calls of one principal. Each method waits for the reply.
 class Caller {
  public:
   explicit Caller(TestServer& server, std::string authorization = "")
@@ -163,7 +162,7 @@ class Caller {
   Outcome<v1::Session> CreateOperator(const std::string& id, const v1::OperatorSpec& spec) const;
   Outcome<v1::Session> Get(const std::string& id) const;
   Outcome<v1::ListSessionsResponse> List(int page_size, const std::string& page_token = "") const;
-  // Of every caller.
+  // Lists the sessions of every caller.
   Outcome<v1::ListSessionsResponse> ListAll(int page_size, const std::string& page_token = "") const;
   Outcome<v1::DeleteSessionResponse> Delete(const std::string& id, const std::string& subject = "") const;
   Outcome<v1::Session> Evict(const std::string& id, v1::StateTier tier = v1::STATE_TIER_UNSPECIFIED,
@@ -177,14 +176,14 @@ class Caller {
   Outcome<v1::DecodeResponse> Decode(grpc::ClientContext& context, const v1::DecodeRequest& request) const;
   Outcome<std::string> Export(const v1::ExportStateRequest& request) const;
   Outcome<std::string> Export(const std::string& id, bool include_recurrent_state = false) const;
-  // Sends the messages, and with `end` says that these were all.
+  // Sends the messages; with `end`, also ends the writes.
   Outcome<v1::Session> Import(const std::vector<v1::ImportStateRequest>& messages, bool end = true) const;
   Outcome<v1::Session> Import(const v1::ImportStateRequest::Target& target, const std::string& file) const;
   Outcome<v1::Session> Import(const std::string& id, const std::string& model, const std::string& file) const;
   Outcome<v1::ForkSessionResponse> Fork(const v1::ForkSessionRequest& request) const;
   Outcome<v1::ForkSessionResponse> Fork(const std::string& id, const std::vector<std::string>& children) const;
   Outcome<v1::AcceptTokensResponse> Accept(const v1::AcceptTokensRequest& request) const;
-  // The first `accepted` tokens of one session's draft.
+  // Accepts the first `accepted` tokens of one session's draft.
   Outcome<v1::AcceptTokensResponse> Accept(const std::string& id, int32_t accepted) const;
   Outcome<v1::Checkpoint> Checkpoint(const std::string& id, const std::string& checkpoint_id = "") const;
   Outcome<v1::ListCheckpointsResponse> Checkpoints(const std::string& id) const;
@@ -192,11 +191,11 @@ class Caller {
   Outcome<v1::Session> Restore(const std::string& id, const std::string& checkpoint_id = "") const;
   Outcome<v1::PrefetchSessionsResponse> Prefetch(const std::vector<std::string>& ids) const;
 
-  // Tokens that the layer has seen; -1 where there is no such session or layer.
+  // Returns the tokens that the layer has seen; -1 if there is no such session or layer.
   int64_t TokenCount(const std::string& id, int layer) const;
-  // All that decides what the session's next steps give, as text to compare: every layer's counts, log, draft and kind,
-  // and shapes and digests of the state tensors that ExportState sends. Stored replies, epoch and times are left out.
-  // Empty, and a failed test, on an error.
+  // Returns everything that determines the session's next outputs, as text to compare: every layer's counts, log, draft
+  // and kind, and shapes and digests of the exported state tensors. Stored replies, epoch and times are left out. On an
+  // error, returns "" and fails the test.
   std::string State(const std::string& id) const;
 
   TestServer& server() const { return server_; }
@@ -206,20 +205,20 @@ class Caller {
   const std::string authorization_;
 };
 
-// Polls until `condition` holds. False, and a failed test that says `what` was waited for, where it never does.
+// Polls until `condition` is true. If that takes too long, returns false and fails the test with `what`.
 bool WaitUntil(const std::function<bool()>& condition, const char* what);
 
-// Waits until `calls` calls wait for the step in flight of an anonymous caller's (session, layer): the one that
-// computes it and those that have joined. False, and a failed test, where that does not come about.
+// Waits until `calls` calls of the anonymous caller wait for the step in flight of (session, layer), including the one
+// that computes it. If that takes too long, returns false and fails the test.
 bool WaitForCalls(TestServer& server, const std::string& id, int layer, int calls);
-// The same for `steps` in the engine's queue.
+// Waits until `steps` steps are in the engine's queue. If that takes too long, returns false and fails the test.
 bool WaitForQueuedSteps(TestServer& server, size_t steps);
 
-// What grpc.health.v1.Health.Check answers: 1 SERVING, 2 NOT_SERVING; -1 where the call failed.
+// Returns the status of grpc.health.v1.Health.Check: 1 SERVING, 2 NOT_SERVING; -1 if the call failed.
 int HealthOf(TestServer& server, const std::string& service = "");
 
-// Cancels the call and lets the server hear of it: a later call on the same connection has come and gone, and then
-// some.
+// Cancels the call and waits until the server must have noticed: it makes a later call on the same connection, and
+// waits a little longer.
 void CancelAndSettle(const Caller& caller, grpc::ClientContext& context);
 
 }  // namespace gdn

@@ -21,7 +21,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 
-namespace gdn {
+namespace gdn::session_epochs_test {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -37,8 +37,8 @@ class SessionEpochs : public ::testing::Test {
 
   void Start() {
     server_ = nullptr;  // frees the folder, as a crash does
-    GdnServerOptions options{.models = TokenFeed::Models(), .disk_dir = folder_.path()};
-    options.prefix_cache_bytes = kManyBytes;
+    GdnServerOptions options{.models = TokenFeed::Models(), .states = {.disk = {.directory = folder_.path()}}};
+    options.memory.prefix_cache_bytes = kManyBytes;
     server_ = std::make_unique<TestServer>(std::move(options));
     caller_ = std::make_unique<Caller>(*server_);
   }
@@ -295,4 +295,4 @@ TEST_F(SessionEpochs, AWatchEndsWhenTheSessionGoesBack) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::session_epochs_test

@@ -10,7 +10,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 
-namespace gdn {
+namespace gdn::sessions_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -246,7 +246,7 @@ TEST_F(Sessions, InitialStatesContinueWhereTheyWereTaken) {
 
 TEST_F(Sessions, TheBudgetIsNotOverdrawnAndDeletionGivesItBack) {
   const int64_t bytes = caller_.Create("probe", "next").reply.state_bytes();
-  TestServer small({.models = {{"next", GoldenPath(kSet)}}, .device_state_bytes = 2 * bytes + bytes / 2});
+  TestServer small({.models = {{"next", GoldenPath(kSet)}}, .memory = {.device_state_bytes = 2 * bytes + bytes / 2}});
   const Caller caller(small);
   for (const char* id : {"a", "b"}) {
     ASSERT_TRUE(caller.Create(id, "next").ok());
@@ -305,7 +305,7 @@ TEST(CancelledCreation, WithoutAnIdLeavesNoSession) {
   const v1::OperatorSpec spec = SmallOperator();
   TestServer probe;
   const int64_t bytes = Caller(probe).CreateOperator("probe", spec).reply.state_bytes();
-  TestServer server({.device_state_bytes = bytes, .host_state_bytes = 8 * bytes});
+  TestServer server({.memory = {.device_state_bytes = bytes, .host_state_bytes = 8 * bytes}});
   const Caller caller(server);
   const TokenFeed feed = TokenFeed::Operator(1);
   ASSERT_TRUE(feed.Create(caller, "busy").ok());
@@ -334,4 +334,4 @@ TEST(CancelledCreation, WithoutAnIdLeavesNoSession) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::sessions_test

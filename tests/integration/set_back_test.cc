@@ -11,7 +11,7 @@
 
 #include "tests/integration/set_back_world.h"
 
-namespace gdn {
+namespace gdn::set_back_test {
 namespace {
 
 using Moments = SetBackWorld::Moments;
@@ -134,4 +134,4 @@ TEST_F(SetBack, ARedisThatGoesBackUnderAServerServesNothingOlder) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::set_back_test

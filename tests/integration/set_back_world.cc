@@ -27,8 +27,8 @@ const std::vector<std::string>& SetBackWorld::Copies() {
 
 GdnServerOptions SetBackWorld::Options() const {
   GdnServerOptions options;
-  if (tiers_.disk) options.disk_dir = Disk();
-  if (tiers_.redis) options.redis = redis_.endpoint();
+  if (tiers_.disk) options.states.disk.directory = Disk();
+  if (tiers_.redis) options.states.redis.endpoint = redis_.endpoint();
   return options;
 }
 

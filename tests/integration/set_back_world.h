@@ -1,7 +1,7 @@
-// A server over a disk, a Redis or both, a client that remembers what it was told, and copies of both stores from
-// moments of that history. Any of the copies can be put back.
+// Fixture for stores that are set back: a disk, a Redis or both, a client that remembers every reply, and copies of the
+// stores from several moments. Any copy can be restored.
 //
-// Thread safety: for one thread. Ownership: owns the stores; the servers are the caller's.
+// Thread safety: for one thread. Ownership: owns the stores; the caller owns the servers.
 //
 //   SetBackWorld world({.disk = true, .redis = true});
 //   world.Record();                                  // once
@@ -30,10 +30,10 @@ class SetBackWorld {
  public:
   explicit SetBackWorld(SetBackTiers tiers);
 
-  // Three runs of a server. Copies: "1 early", "1 late" and "2" while a server ran, "1 stopped" and "2 stopped" after
-  // orderly ends, "killed" and "stopped" of the end of the third run. Two sessions are deleted and made anew in run 2.
+  // Makes three runs of a server and the copies: "1 early", "1 late" and "2" while a server ran, "1 stopped" and
+  // "2 stopped" after orderly ends, "killed" and "stopped" at the end of the third run. Run 2 recreates two sessions.
   void Record();
-  static const std::vector<std::string>& Copies();  // all but the last two
+  static const std::vector<std::string>& Copies();  // all copies except "killed" and "stopped"
 
   // Names of copies; "" leaves a tier as it is.
   struct Moments {
@@ -43,13 +43,13 @@ class SetBackWorld {
   void PutBack(const Moments& moments);
   // PutBack for Redis alone, while a server uses it.
   void SetRedisBack(const std::string& copy) { redis_.RestartWith(Folder(copy)); }
-  // The third run, on a server that was started from "2 stopped": what the client knows is then as at the end of it.
+  // Repeats the third run on a server that was started from "2 stopped", and so the client's knowledge at its end.
   void RunAgain(const Caller& caller);
 
   GdnServerOptions Options() const;
 
-  // A step of every session in the epoch that the client knows: answered with the right bits, or refused. Anything else
-  // fails the test. `with_counts`: the steps say how many tokens the client knows of, too.
+  // Sends a step of every session with the epoch that the client knows. Each must be refused or have the right bits.
+  // `with_counts`: the steps also have the token counts that the client knows.
   struct Seen {
     int answered = 0;
     int refused = 0;
@@ -57,15 +57,15 @@ class SetBackWorld {
   };
   Seen StepAll(const Caller& caller, bool with_counts = false);
   int sessions() const { return static_cast<int>(known_.size()); }
-  // The client forgets "twin", which no count tells from the session of its name before it.
+  // Makes the client forget "twin", which token counts do not tell from an earlier session of that name.
   void ForgetTwin() { known_.erase("twin"); }
-  // The client goes back to what it knew at the end of the third run.
+  // Resets the client's knowledge to that at the end of the third run.
   void RememberTheEnd() { known_ = at_the_end_; }
 
  private:
-  // A session as the last answer to the client had it.
+  // A session as of the last reply to the client.
   struct Known {
-    int64_t offset = 0;  // of its first token in the feed
+    int64_t offset = 0;  // index of its first token in the feed
     int64_t epoch = 1;
     int64_t tokens = 0;
   };
@@ -74,9 +74,9 @@ class SetBackWorld {
   void Copy(const std::string& name) const;
   void Make(const Caller& caller, const std::string& id, int64_t offset);
   void Step(const Caller& caller, int steps);
-  // Sends each session to where it rests, and one stays on the device, with a checkpoint.
+  // Moves each session to its tier. One stays on the device, with a checkpoint.
   void Place(const Caller& caller) const;
-  // An orderly end may begin new epochs, never lose tokens.
+  // Updates the client after an orderly restart, which may begin new epochs but must not lose tokens.
   void Meet(const Caller& caller);
   void FirstRun();
   void SecondRun();
@@ -91,7 +91,7 @@ class SetBackWorld {
   std::map<std::string, Known> at_the_end_;
   TestServer steady_server_;
   const Caller steady_{steady_server_};
-  std::map<int64_t, std::vector<std::string>> outputs_;  // of the steady server, by offset
+  std::map<int64_t, std::vector<std::string>> outputs_;  // expected outputs of steady_server_, by offset
 };
 
 }  // namespace gdn

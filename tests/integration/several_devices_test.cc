@@ -11,7 +11,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/server/batcher/recording_backend.h"
 
-namespace gdn {
+namespace gdn::several_devices_test {
 namespace {
 
 absl::Status Lost() {
@@ -147,9 +147,9 @@ TEST(SeveralDevices, StatesMoveThroughTheTiersToWhicheverHasRoom) {
     TestServer scout;
     const Caller caller(scout);
     ASSERT_TRUE(feed.Create(caller, "scout").ok());
-    options.device_state_bytes = 2 * caller.Get("scout").reply.state_bytes();
+    options.memory.device_state_bytes = 2 * caller.Get("scout").reply.state_bytes();
   }
-  options.host_state_bytes = int64_t{1} << 24;
+  options.memory.host_state_bytes = int64_t{1} << 24;
   const TwoDevices world(options);
   TestServer one_device;
   const Caller alone(one_device);
@@ -221,12 +221,12 @@ TEST(SeveralDevices, WhatRestsBelowComesBackOnTheOneThatIsLeft) {
   if (!TwoDevices::Recorded()) GTEST_SKIP() << "made to fail by the recorder";
   const TokenFeed feed = TokenFeed::Operator(1);
   GdnServerOptions options;
-  options.host_state_bytes = int64_t{1} << 24;
+  options.memory.host_state_bytes = int64_t{1} << 24;
   {
     TestServer scout;
     const Caller caller(scout);
     ASSERT_TRUE(feed.Create(caller, "scout").ok());
-    options.device_state_bytes = caller.Get("scout").reply.state_bytes();
+    options.memory.device_state_bytes = caller.Get("scout").reply.state_bytes();
   }
   TwoDevices world(options);
   for (const std::string& id : SessionIds(6)) feed.Start(world.caller(), id, {0, 20});  // the last two are on devices
@@ -273,4 +273,4 @@ TEST(SeveralDevices, DevicesOfOtherBitsAreRefused) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::several_devices_test

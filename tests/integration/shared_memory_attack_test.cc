@@ -18,7 +18,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::shared_memory_attack_test {
 namespace {
 
 constexpr int kLayer = 0;
@@ -263,4 +263,4 @@ TEST_F(SharedMemoryAttack, NoRangeAndNoChangeOfTheFileDoesHarm) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::shared_memory_attack_test

@@ -1,4 +1,4 @@
-// A server whose shared memory lies in a folder of the test's own, and requests that are moved into it.
+// Fixture for shared memory: a server with shared memory in the test's own folder, and requests with tensors in it.
 //
 //   class SharedMemorySteps : public SharedMemoryFixture {};
 //   ASSERT_REPLY(const auto reply, caller_.Decode(InShared(DecodeOf({"a"}, 0, {token}))));
@@ -29,7 +29,7 @@ class SharedMemoryFixture : public testing::Test {
     return {.directory = folder_.path(), .bytes = 4 << 20, .bytes_per_principal = 1 << 20};
   }
 
-  // The tensors of a request, those of its output not among them.
+  // Returns the input tensors of a request.
   template <typename Request>
   static std::vector<v1::Tensor*> TensorsOf(Request& request) {
     if (request.has_hidden_states()) return {request.mutable_hidden_states()->mutable_hidden_states()};
@@ -41,8 +41,8 @@ class SharedMemoryFixture : public testing::Test {
     return {in.mutable_v(), in.mutable_q(), in.mutable_k(), in.mutable_g(), in.mutable_beta()};
   }
 
-  // The request with its tensors in shared memory, and room there for its output, which has the size of the first of
-  // TensorsOf. What was there before is overwritten.
+  // Returns the request with its tensors in shared memory, and space there for its output, which has the size of the
+  // first of TensorsOf. Overwrites earlier contents.
   template <typename Request>
   Request InShared(Request request) {
     memory_->Reset();
@@ -54,12 +54,12 @@ class SharedMemoryFixture : public testing::Test {
     *request.mutable_output_shared() = memory_->Allocate(TensorsOf(request).front()->shared().bytes()).value();
     return request;
   }
-  // The bytes of an output that has to be in shared memory.
+  // Returns the bytes of an output, which must be in shared memory.
   std::string OutputOf(const v1::Tensor& output) const {
     EXPECT_TRUE(output.has_shared() && output.data().empty()) << output.ShortDebugString();
     return std::string(memory_->View(output).value().data);
   }
-  // The bytes of a range of it, to be changed.
+  // Returns the bytes of a range of the region, for the test to change.
   absl::Span<char> BytesOf(const v1::SharedRange& range) const { return memory_->BytesOf(range).value(); }
 
   std::future<Outcome<v1::DecodeResponse>> Later(const v1::DecodeRequest& request) const {

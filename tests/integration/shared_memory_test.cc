@@ -8,7 +8,7 @@
 #include "tests/integration/shared_memory_fixture.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::shared_memory_test {
 namespace {
 
 constexpr int kLayer = 0;
@@ -250,4 +250,4 @@ TEST(SharedMemoryOff, IsRefusedSoThatClientsSendMessages) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::shared_memory_test

@@ -9,7 +9,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 
-namespace gdn {
+namespace gdn::shares_test {
 namespace {
 
 constexpr int kLayers = 2;
@@ -29,11 +29,9 @@ class Shares : public ::testing::Test {
 
   // Room for 3 sessions on the device, 9 in host memory and 40 on the disk.
   GdnServerOptions Options() const {
-    return {.device_state_bytes = 7 * bytes_ / 2,
-            .host_state_bytes = 9 * bytes_,
-            .disk_dir = folder_.path() + "/states",
-            .disk_state_bytes = 40 * bytes_,
-            .principals_file = folder_.path() + "/principals.json"};
+    return {.memory = {.device_state_bytes = 7 * bytes_ / 2, .host_state_bytes = 9 * bytes_},
+            .states = {.disk = {.directory = folder_.path() + "/states", .limit_bytes = 40 * bytes_}},
+            .principals = {.file = folder_.path() + "/principals.json"}};
   }
   static int64_t SessionBytes() {
     TestServer server;
@@ -129,9 +127,9 @@ TEST_F(Shares, OneThatTakesAllItCanIsInNobodysWay) {
 
 TEST_F(Shares, CheckpointsOfOneOverItsShareLeaveRoomForOthers) {
   GdnServerOptions options = Options();
-  options.device_state_bytes = 40 * bytes_;
-  options.host_state_bytes = 0;
-  options.disk_state_bytes = 8 * bytes_;
+  options.memory.device_state_bytes = 40 * bytes_;
+  options.memory.host_state_bytes = 0;
+  options.states.disk.limit_bytes = 8 * bytes_;
   TestServer server(options);
   const Caller greedy(server, "Bearer 1"), modest(server, "Bearer 2");
   grpc::Status refused;
@@ -152,4 +150,4 @@ TEST_F(Shares, CheckpointsOfOneOverItsShareLeaveRoomForOthers) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::shares_test

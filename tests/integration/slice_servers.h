@@ -1,4 +1,4 @@
-// Servers of some value heads each, with a client of each, and what their sessions' files say together.
+// Servers that each have some of a model's value heads, with a client for each; and joins of their sessions' files.
 //
 // Thread safety: for one thread. Ownership: owns the servers and the clients.
 //
@@ -73,7 +73,7 @@ inline std::string JoinFiles(const std::vector<std::string>& files) {
   return joined.ok() ? *std::move(joined) : "";
 }
 
-// Worst relative norm error over the float tensors of two files, which have the same ones.
+// Returns the largest relative norm error over the float tensors of two files, which must have the same tensors.
 inline double WorstStateError(const std::string& a, const std::string& b) {
   const SafetensorsFile file_a = SafetensorsFile::Parse(a).value();
   const SafetensorsFile file_b = SafetensorsFile::Parse(b).value();

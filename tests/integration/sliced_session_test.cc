@@ -11,7 +11,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/tcp_proxy.h"
 
-namespace gdn {
+namespace gdn::sliced_session_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -244,4 +244,4 @@ TEST_F(HeadSliceSessions, ServersThatAreNotOneModelAreRefusedAndMakeNoSession) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::sliced_session_test

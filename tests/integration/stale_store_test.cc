@@ -19,7 +19,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/tcp_proxy.h"
 
-namespace gdn {
+namespace gdn::stale_store_test {
 namespace {
 
 constexpr TokenRange kPrompt = {0, 7};
@@ -42,7 +42,8 @@ class StaleStore : public ::testing::Test {
   // Over the proxy, with room for one session on the device: a step of one is a store of another.
   GdnServerOptions Options() const {
     const int64_t bytes = steady_.CreateOperator("probe", SmallOperator(1)).reply.state_bytes();
-    return {.device_state_bytes = bytes * 3 / 2, .redis = "127.0.0.1:" + std::to_string(proxy_.port())};
+    return {.memory = {.device_state_bytes = bytes * 3 / 2},
+            .states = {.redis = {.endpoint = "127.0.0.1:" + std::to_string(proxy_.port())}}};
   }
   // "a" and "b" as on the steady server; "b" is on the device, "a" in Redis.
   void Fill(const Caller& caller) {
@@ -261,7 +262,7 @@ TEST_F(StaleStore, APartitionHidesNoSecondServer) {
   EXPECT_EQ(Decode(first, "b", 20, 1), Decode(steady_, "b", 20, 1)) << "on the device";
   {
     GdnServerOptions beyond = Options();
-    beyond.redis = redis_.endpoint();
+    beyond.states.redis.endpoint = redis_.endpoint();
     TestServer second_server(beyond);
     const Caller second(second_server);
     EXPECT_EQ(second.State("a"), steady_.State("a"));
@@ -281,4 +282,4 @@ TEST_F(StaleStore, APartitionHidesNoSecondServer) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::stale_store_test

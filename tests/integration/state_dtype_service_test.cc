@@ -7,14 +7,16 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 
-namespace gdn {
+namespace gdn::state_dtype_service_test {
 namespace {
 
 constexpr TokenRange kPrompt = {0, 70};
 
 class StateDtypeService : public ::testing::Test {
  protected:
-  static GdnServerOptions Options(DType dtype) { return {.models = TokenFeed::Models(), .state_dtype = dtype}; }
+  static GdnServerOptions Options(DType dtype) {
+    return {.models = TokenFeed::Models(), .states = {.state_dtype = dtype}};
+  }
   static v1::ImportStateRequest::Target TargetOf(const std::string& id, bool convert) {
     v1::ImportStateRequest::Target target;
     target.set_session_id(id);
@@ -67,7 +69,7 @@ TEST_F(StateDtypeService, AServerStartedWithAnotherDtypeRefusesItsSessionsAndLos
   std::string state;
   const auto options = [&](DType dtype) {
     GdnServerOptions made = Options(dtype);
-    made.disk_dir = folder.path();
+    made.states.disk.directory = folder.path();
     return made;
   };
   {
@@ -96,4 +98,4 @@ TEST_F(StateDtypeService, AServerStartedWithAnotherDtypeRefusesItsSessionsAndLos
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_dtype_service_test

@@ -9,7 +9,7 @@
 #include "base/safetensors.h"
 #include "tests/integration/state_transfer_fixture.h"
 
-namespace gdn {
+namespace gdn::state_import_refusal_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -145,4 +145,4 @@ TEST_F(StateTransfer, ImportsThatBreakTheProtocolAreRefused) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_import_refusal_test

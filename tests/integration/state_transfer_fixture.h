@@ -1,5 +1,5 @@
-// What tests of ExportState and ImportState share: a server of two models, a session with layers at different points,
-// its file, and imports sent message by message.
+// Fixture for tests of ExportState and ImportState: a server with two models, a session whose layers have seen
+// different numbers of tokens, its file, and imports that are sent message by message.
 //
 // Thread safety: for one thread; caller_ from any. Ownership: the fixture owns its server.
 //
@@ -27,7 +27,7 @@ class StateTransfer : public ::testing::Test {
  protected:
   static constexpr char kSet[] = "qwen3_5_5";
 
-  // A session whose layers are at different points: layer 0 prefilled, layer 1 with a log, layer 2 decoded over a fold.
+  // Makes a session with different layers: layer 0 prefilled, layer 1 with a log, layer 2 decoded past a fold.
   void MakeUneven(const Caller& caller, const std::string& id) {
     ASSERT_TRUE(caller.Create(id, "m").ok());
     ASSERT_TRUE(caller.Prefill(PrefillOf(id, 0, inputs_.Slice(0, 37))).ok());
@@ -36,7 +36,7 @@ class StateTransfer : public ::testing::Test {
     for (int t = 0; t < 5; ++t) ASSERT_TRUE(caller.Decode(DecodeOf({id}, 2, {inputs_.Slice(4 * t, 4)})).ok());
   }
 
-  // Decodes across a fold and a prefill of every layer; all outputs.
+  // Decodes every layer past a fold, prefills every layer, and returns all outputs.
   std::vector<std::string> GoOn(const Caller& caller, const std::string& id) {
     std::vector<std::string> outputs;
     for (int layer = 0; layer < 3; ++layer) {
@@ -52,7 +52,7 @@ class StateTransfer : public ::testing::Test {
     return outputs;
   }
 
-  // `file` with other tensors or metadata, as a tool might write it: without checksums.
+  // Returns `file` with renamed tensors and changed metadata, without checksums, as another tool might write it.
   static std::string Rewrite(const std::string& file, const std::map<std::string, std::string>& renamed,
                              const std::map<std::string, std::string>& changed_metadata) {
     const SafetensorsFile parsed = SafetensorsFile::Parse(file).value();

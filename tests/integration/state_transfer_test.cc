@@ -13,7 +13,7 @@
 #include "tests/integration/state_transfer_fixture.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::state_transfer_test {
 namespace {
 
 using ::testing::UnorderedElementsAre;
@@ -232,4 +232,4 @@ TEST(StateFileGolden, TheMaterialisedStateIsTransformersFinalState) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_transfer_test

@@ -14,7 +14,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::state_watch_test {
 namespace {
 
 constexpr char kSet[] = "qwen3_5_5";
@@ -174,7 +174,7 @@ TEST_F(StateWatching, ASnapshotComesAfterATimeOnceTheSessionHasMoved) {
 
 TEST_F(StateWatching, ARollbackBringsASnapshotOfTheNewEpoch) {
   const std::string folder = ::testing::TempDir() + "state_watch_disk";
-  TestServer durable({.models = {{"m", GoldenPath(kSet)}}, .disk_dir = folder});
+  TestServer durable({.models = {{"m", GoldenPath(kSet)}}, .states = {.disk = {.directory = folder}}});
   const Caller caller(durable);
   Client client(v1::GdnService::NewStub(durable.channel()));
   ASSERT_TRUE(caller.Create("a", "m").ok());
@@ -222,4 +222,4 @@ TEST_F(StateWatching, OneWatcherGoneLeavesTheOthers) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_watch_test

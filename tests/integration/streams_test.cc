@@ -7,7 +7,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::streams_test {
 namespace {
 
 constexpr char kSet[] = "qwen3_5_5";
@@ -207,4 +207,4 @@ TEST_F(Streams, AnIdleStreamHoldsNothingOfADeletedSession) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::streams_test

@@ -21,9 +21,9 @@ TestServer::TestServer(GdnServerOptions options, std::unique_ptr<Backend> backen
     : TestServer(std::move(options), Only(std::move(backend))) {}
 
 TestServer::TestServer(GdnServerOptions options, std::vector<std::unique_ptr<Backend>> backends) {
-  options.housekeeping = absl::Milliseconds(20);
-  if (options.device_state_bytes == 0) options.device_state_bytes = int64_t{256} << 20;
-  if (!options.host_state_bytes.has_value()) options.host_state_bytes = 0;
+  options.states.housekeeping = absl::Milliseconds(20);
+  if (options.memory.device_state_bytes == 0) options.memory.device_state_bytes = int64_t{256} << 20;
+  if (!options.memory.host_state_bytes.has_value()) options.memory.host_state_bytes = 0;
   server_ = GdnServer::Make(std::move(backends), std::move(options)).value();
   const absl::Status started = server_->Start();
   EXPECT_TRUE(started.ok()) << started;

@@ -1,6 +1,6 @@
-// The product's server (server/gdn_server.h) in this process, on the backend that the run is about
-// (tests/support/test_backend.h) and a free loopback port, and a stub to call it. Destroyed without Drain, it leaves
-// what a killed process does.
+// Runs the product's server (server/gdn_server.h) in this process, on the tested backend (tests/support/test_backend.h)
+// and a free loopback port, with a stub to call it. If it is destroyed without Drain, it leaves its stores as a killed
+// process would.
 //
 // Thread safety: construct and destroy on one thread; the stub and the parts are safe from any. Ownership: owns
 // everything.
@@ -25,7 +25,7 @@ namespace gdn {
 
 class TestServer {
  public:
-  // Housekeeping is prompt, whatever the options say; where they do not, states get 256 MiB and no host memory.
+  // Housekeeping always runs promptly. Unless the options say otherwise, states get 256 MiB and no host memory.
   explicit TestServer(GdnServerOptions options = {}, std::unique_ptr<Backend> backend = MakeTestBackend(/*threads=*/2));
   TestServer(GdnServerOptions options, std::vector<std::unique_ptr<Backend>> backends);
 
@@ -34,7 +34,7 @@ class TestServer {
   std::string address() const;
   GdnServer& server() { return *server_; }
   Batcher& batcher() { return server_->batcher(); }
-  // As main does on SIGTERM.
+  // Drains the server as main does on SIGTERM. True if that ended within 10 seconds.
   bool Drain() { return server_->Drain(absl::Seconds(10)); }
 
  private:
@@ -43,10 +43,10 @@ class TestServer {
   std::unique_ptr<v1::GdnService::Stub> stub_;
 };
 
-// tests/golden/NAME in the source tree.
+// Returns the path of tests/golden/NAME in the source tree.
 std::string GoldenPath(const std::string& name);
 
-// The reason and metadata of an error, from grpc-status-details-bin; empty where it has none.
+// Return the reason and metadata of an error, from grpc-status-details-bin; empty if there is none.
 google::rpc::ErrorInfo ErrorInfoOf(const grpc::Status& status);
 google::rpc::ErrorInfo ErrorInfoOf(const google::rpc::Status& status);
 

@@ -12,7 +12,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
 
-namespace gdn {
+namespace gdn::tiers_test {
 namespace {
 
 constexpr int kLayers = 2;
@@ -27,15 +27,15 @@ class Tiers : public ::testing::Test {
  protected:
   int64_t BytesOf(double sessions) const { return static_cast<int64_t>(sessions * static_cast<double>(bytes_)); }
   // A server that has room for `sessions` on the device; with host memory for further ones, with a disk for all others.
-  GdnServerOptions WithRoomFor(double sessions) const { return {.device_state_bytes = BytesOf(sessions)}; }
+  GdnServerOptions WithRoomFor(double sessions) const { return {.memory = {.device_state_bytes = BytesOf(sessions)}}; }
   GdnServerOptions WithHost(double sessions, double host_sessions = 100) const {
     GdnServerOptions options = WithRoomFor(sessions);
-    options.host_state_bytes = BytesOf(host_sessions);
+    options.memory.host_state_bytes = BytesOf(host_sessions);
     return options;
   }
   GdnServerOptions WithDisk(double sessions, const TempFolder& folder) const {
     GdnServerOptions options = WithRoomFor(sessions);
-    options.disk_dir = folder.path();
+    options.states.disk.directory = folder.path();
     return options;
   }
   int64_t Tokens(size_t who) const { return 20 * static_cast<int64_t>(who); }  // where its own tokens begin
@@ -73,7 +73,7 @@ class Tiers : public ::testing::Test {
     EXPECT_GT(moved.stores(), rounds);
     EXPECT_GT(moved.loads(), rounds);
     EXPECT_EQ(moved.failures(), 0);
-    EXPECT_LE(TierNamed(small, "device").used_bytes(), options.device_state_bytes);
+    EXPECT_LE(TierNamed(small, "device").used_bytes(), options.memory.device_state_bytes);
   }
 
   const int64_t bytes_ = SessionBytes();
@@ -96,14 +96,14 @@ TEST_F(Tiers, RedisGivesBackEverySessionToTheBit) {
   RedisServer redis;
   redis.Start();
   GdnServerOptions options = WithRoomFor(2.5);
-  options.redis = redis.endpoint();
+  options.states.redis.endpoint = redis.endpoint();
   ExpectEverySessionBack(options, 4, 20, "redis");
 }
 
 TEST_F(Tiers, ABatchMayMeetSessionsInEveryTier) {
   const TempFolder folder;
   GdnServerOptions options = WithHost(4.5, 3.5);
-  options.disk_dir = folder.path();
+  options.states.disk.directory = folder.path();
   TestServer server(options);
   const Caller caller(server);
   const std::vector<std::string> ids = SessionIds(12);
@@ -148,7 +148,7 @@ TEST_F(Tiers, ABatchThatCannotFitIsRefusedAndNothingMoves) {
 
 TEST_F(Tiers, WhenAllAreFullANewSessionIsRefusedAndTheOthersGoOn) {
   GdnServerOptions options = WithHost(2.5, 3.5);
-  options.session_bytes = BytesOf(100);
+  options.memory.session_bytes = BytesOf(100);
   TestServer server(options);
   const Caller caller(server);
   std::vector<std::string> ids;
@@ -253,9 +253,9 @@ TEST(ManySessions, AreEachCorrectAfterEvictionAndReturn) {
   const TokenFeed feed = TokenFeed::Operator(1);
   const TempFolder folder;
   GdnServerOptions options;
-  options.device_state_bytes = room * bytes + bytes / 2;
-  options.host_state_bytes = sessions / 2 * bytes;
-  options.disk_dir = folder.path();
+  options.memory.device_state_bytes = room * bytes + bytes / 2;
+  options.memory.host_state_bytes = sessions / 2 * bytes;
+  options.states.disk.directory = folder.path();
   TestServer server(options);
   const Caller caller(server);
   // Session i takes tokens from i % 100 on; so one that was never moved stands for many.
@@ -297,4 +297,4 @@ TEST(ManySessions, AreEachCorrectAfterEvictionAndReturn) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::tiers_test

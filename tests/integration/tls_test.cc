@@ -12,7 +12,7 @@
 #include "tests/support/certificates.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::tls_test {
 namespace {
 
 // Files of a CA, a server and a client, and a server that uses them.
@@ -31,7 +31,7 @@ class Tls : public ::testing::Test {
   SecurityOptions WithMtls(bool required = true) const {
     SecurityOptions options = WithTls();
     options.tls_client_ca = path("ca.crt");
-    options.tls_client_required = required;
+    options.tls_client_optional = !required;
     return options;
   }
   // Over a connection of its own.
@@ -135,4 +135,4 @@ TEST_F(Tls, TheApiIsDescribedOnlyWhereReflectionIsOn) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::tls_test

@@ -1,5 +1,5 @@
-// Sessions that are fed ranges of one long random sequence: hidden states to a model, or delta-rule tensors to a bare
-// operator, by the same code.
+// Feeds sessions with ranges of one long random sequence: hidden states for a model, or delta-rule tensors for a bare
+// operator, with the same code.
 //
 // Thread safety: a feed is constant after construction. Ownership: owns its tokens.
 //
@@ -25,36 +25,36 @@ struct TokenRange {
 
 class TokenFeed {
  public:
-  // "models/next" of GoldenPath("qwen3_next_1"); its GDN layers are 0, 1, 2.
+  // Feeds the model "models/next" of GoldenPath("qwen3_next_1"), with GDN layers 0, 1, 2.
   static TokenFeed Model();
-  // Of SmallOperator(layers).
+  // Feeds the operator SmallOperator(layers).
   static TokenFeed Operator(int layers = 1);
-  // An operator whose outputs are long: 16 KiB a token.
+  // Feeds an operator with long outputs: 16 KiB for each token.
   static TokenFeed WideOperator();
 
   // "model" or "operator".
   const std::string& name() const { return name_; }
-  // What GdnServerOptions::models needs for it.
+  // Returns the value of GdnServerOptions::models that a server needs for Model().
   static std::vector<std::pair<std::string, std::string>> Models();
   static constexpr int64_t kTokens = 400;
 
   v1::CreateSessionRequest Creation(const std::string& id) const;
   Outcome<v1::Session> Create(const Caller& caller, const std::string& id) const { return caller.Create(Creation(id)); }
   v1::PrefillRequest Prefill(const std::string& id, TokenRange range, int layer = 0) const;
-  // A new session that has seen `prompt` in one prefill and then `decoded` more tokens one by one; the test fails where
-  // that does not go well.
+  // Makes a session, prefills `prompt` in one call and decodes `decoded` more tokens one by one. The test fails if a
+  // call fails.
   void Start(const Caller& caller, const std::string& id, TokenRange prompt, int64_t decoded = 0) const;
-  // Row i brings rows[i]; shorter ones are padded, and `lengths` is set.
+  // Row i has the tokens rows[i]. Shorter rows are padded, and `lengths` is set.
   v1::DecodeRequest Decode(const std::vector<std::string>& ids, const std::vector<TokenRange>& rows,
                            int layer = 0) const;
-  // The same for all rows.
+  // All rows have the same tokens.
   v1::DecodeRequest Decode(const std::vector<std::string>& ids, TokenRange range, int layer = 0) const {
     return Decode(ids, std::vector<TokenRange>(ids.size(), range), layer);
   }
   v1::DecodeRequest Draft(const std::vector<std::string>& ids, const std::vector<TokenRange>& rows,
                           int layer = 0) const;
 
-  // A decode of one token after the other; fails the test where one fails. The outputs, one behind the other.
+  // Decodes the tokens one by one, and returns the outputs end to end. The test fails if a call fails.
   std::string DecodeAll(const Caller& caller, const std::string& id, TokenRange range, int layer = 0) const;
 
  private:
@@ -67,15 +67,15 @@ class TokenFeed {
 // "s0", "s1", ..
 std::vector<std::string> SessionIds(int count);
 
-// The first `tokens` tokens of row `row` of a [B, T, ..] output.
+// Returns the first `tokens` tokens of row `row` of a [B, T, ..] output.
 std::string RowTokens(const v1::Tensor& output, int64_t row, int64_t tokens);
 
-// Files below `folder` whose path ends so.
+// Returns the files below `folder` whose paths end with `suffix`.
 std::vector<std::string> FilesBelow(const TempFolder& folder, const std::string& suffix);
 
-// What GetServerInfo says of a tier.
+// Returns the tier's entry of GetServerInfo.
 v1::TierInfo TierNamed(const Caller& caller, const std::string& name);
-// Whether the error says when to try again.
+// True if the error says when to retry (google.rpc.RetryInfo).
 bool HasRetryInfo(const grpc::Status& status);
 
 }  // namespace gdn

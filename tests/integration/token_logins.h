@@ -1,7 +1,7 @@
-// Servers whose callers log in by tokens: alice and bob are users, root is an admin; nobody has no role, and late's
-// token has expired.
+// Fixture for servers with token logins. alice and bob are users, and root is an admin. "nobody" has no role, and the
+// token of "late" has expired.
 //
-// Thread safety: as a test's fixture. Ownership: has the folder of the file.
+// Thread safety: for one thread. Ownership: owns the folder of the token file.
 //
 //   TestServer server(Options());
 //   const Caller alice(server, kAlice);
@@ -24,7 +24,7 @@ inline constexpr char kAlice[] = "Bearer alice-token";
 inline constexpr char kBob[] = "Bearer bob-token";
 inline constexpr char kRoot[] = "Bearer root-token";
 
-// Of a file of tokens.
+// Makes a subject's entry of a token file.
 inline std::string TokenEntry(const std::string& subject, const std::string& token,
                               const std::string& roles = "\"user\"", const std::string& expires = "") {
   unsigned char digest[SHA256_DIGEST_LENGTH];
@@ -40,7 +40,7 @@ class TokenLogins : public ::testing::Test {
   TokenLogins() { WriteTokens(); }
 
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
-  // `more`: further entries, each after a comma.
+  // Writes the token file. `more`: further entries, each with a comma before it.
   void WriteTokens(const std::string& alice = "alice-token", const std::string& more = "") const {
     WriteFile(path("tokens.json"),
               absl::StrCat(R"({"subjects": [)", TokenEntry("alice", alice), ",", TokenEntry("bob", "bob-token"), ",",

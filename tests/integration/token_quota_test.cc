@@ -12,7 +12,7 @@
 #include "tests/integration/token_feed.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::token_quota_test {
 namespace {
 
 class StoppedClock final : public SteadyClock {
@@ -139,8 +139,8 @@ TEST_F(TokenQuota, ALimitThatComesLaterHoldsFromThenOnAndGoesAgain) {
 TEST_F(TokenQuota, TogetherClientsGetTheirRateAndOneAtItsLimitHindersNobody) {
   // SHA-256 of "Bearer 1" and "Bearer 2".
   const TempFolder folder;
-  GdnServerOptions options{.principals_file = folder.path() + "/principals.json", .rate_clock = &clock_};
-  std::ofstream(options.principals_file) << R"({"principals": [
+  GdnServerOptions options{.principals = {.file = folder.path() + "/principals.json"}, .rate_clock = &clock_};
+  std::ofstream(options.principals.file) << R"({"principals": [
       {"name": "greedy", "sha256": ["16c2e9a3b8c0efc5d394421c9bdfac3ff12ce2c91b8f0208e0f75b013f22cb62"]},
       {"name": "modest", "sha256": ["cfcead19ff9b06ed6215a7c39808b52c03f27782522bc6070611c914f14a6604"]}]})";
   constexpr int64_t kBurst = 30, kRate = 10;
@@ -181,4 +181,4 @@ TEST_F(TokenQuota, TogetherClientsGetTheirRateAndOneAtItsLimitHindersNobody) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::token_quota_test

@@ -12,7 +12,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/server/batcher/engine_gate.h"
 
-namespace gdn {
+namespace gdn::trace_calls_test {
 namespace {
 
 using ::testing::Contains;
@@ -314,4 +314,4 @@ TEST(TraceCallsByDefault, NothingIsKept) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::trace_calls_test

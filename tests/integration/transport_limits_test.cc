@@ -13,7 +13,7 @@
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/test_server.h"
 
-namespace gdn {
+namespace gdn::transport_limits_test {
 namespace {
 
 constexpr int kForEver = 60'000;  // in milliseconds, to wait for what must come
@@ -203,4 +203,4 @@ TEST(TransportLimits, HalfMessagesOnManyConnectionsTakeOnlySoMuchMemoryAndOthers
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::transport_limits_test

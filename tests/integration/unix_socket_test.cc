@@ -15,7 +15,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::unix_socket_test {
 namespace {
 
 using testing::HasSubstr;
@@ -36,7 +36,8 @@ bool Answers(const std::string& target) { return Client::Connect(target)->GetSer
 // How a server that is to listen at `path` starts.
 absl::Status StartAt(const std::string& path) {
   const auto server =
-      GdnServer::Make(MakeTestBackend(1), {.listen = {"unix:" + path}, .device_state_bytes = 1 << 20}).value();
+      GdnServer::Make(MakeTestBackend(1), {.listen = {"unix:" + path}, .memory = {.device_state_bytes = 1 << 20}})
+          .value();
   return server->Start();
 }
 
@@ -117,4 +118,4 @@ TEST(UnixSocket, KnowsItsAddresses) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::unix_socket_test

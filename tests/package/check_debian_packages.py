@@ -91,12 +91,16 @@ def read_package(path, work):
 
 
 def unit_faults(unit, program):
-    """What systemd says of the unit; `program` stands in for the one that is not installed here."""
+    """What is wrong with the unit; `program` stands in for the one that is not installed here."""
+    with open(unit, encoding="utf-8") as file:
+        text = file.read()
+    # The flags' defaults plus 10 s are what the drain may take; the unit has to wait longer.
+    stop = re.search(r"^TimeoutStopSec=(\d+)min$", text, re.M)
+    if not stop or int(stop.group(1)) * 60 <= 30 + 300 + 10:
+        yield "TimeoutStopSec is shorter than a drain may take"
     if not shutil.which("systemd-analyze"):
         print("left out: systemd-analyze is not installed")
         return
-    with open(unit, encoding="utf-8") as file:
-        text = file.read()
     with tempfile.TemporaryDirectory() as folder:
         copy = os.path.join(folder, "gdn-server.service")
         with open(copy, "w", encoding="utf-8") as file:
@@ -109,10 +113,6 @@ def unit_faults(unit, program):
         print(f"systemd-analyze security: {said.group(1) if said else 'no figure'}")
         if security.returncode != 0:
             yield f"systemd-analyze security: above {EXPOSURE_LIMIT / 10}, or {security.stderr.strip() or 'no error'}"
-    # The flags' defaults plus 10 s are what the drain may take; the unit has to wait longer.
-    stop = re.search(r"^TimeoutStopSec=(\d+)min$", text, re.M)
-    if not stop or int(stop.group(1)) * 60 <= 30 + 300 + 10:
-        yield "TimeoutStopSec is shorter than a drain may take"
 
 
 def reader_faults(tools, pages):

@@ -124,6 +124,8 @@ class Twins {
         for (const int32_t layer : plan_.layers) GDN_RETURN_IF_ERROR(Decode(layer, {}, false));
       }
     }
+    // The last kill may have come after the last step: only a step finds out, and recovers.
+    for (const int32_t layer : plan_.layers) GDN_RETURN_IF_ERROR(Decode(layer, {}, false));
     for (size_t row = 0; row < tested_.size(); ++row) {
       GDN_ASSIGN_OR_RETURN(const v1::Session found, crashing.GetSession(tested_[row]->name()));
       for (const v1::LayerState& state : found.layers()) {

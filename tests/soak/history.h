@@ -1,5 +1,5 @@
-// What clients were answered, as lines of JSON, and the checker that knows from them alone whether an older state was
-// used, a step was applied twice, or an answer was wrong. README.md here describes the lines.
+// A history of the answers to clients, as lines of JSON, and its checker. From the history alone, the checker finds out
+// if an older state was used, a step was applied twice, or an answer was wrong. README.md here describes the lines.
 //
 // Thread safety: HistoryWriter from any thread; CheckHistory is a free function. Ownership: the writer owns its file.
 //
@@ -52,13 +52,13 @@ class HistoryWriter {
 
 struct HistoryReport {
   int64_t lines = 0;
-  int64_t compared = 0;                                      // outputs with the undisturbed run's
-  int64_t lost = 0;                                          // sessions of which a client said that they are lost
-  std::map<std::string, std::map<std::string, int>> firsts;  // calls that came first after a crash, by form and call
+  int64_t compared = 0;                                      // outputs compared with the undisturbed run's
+  int64_t lost = 0;                                          // sessions that a client reported as lost
+  std::map<std::string, std::map<std::string, int>> firsts;  // numbers of first calls after a crash, by form and call
   std::vector<std::string> faults;
 };
 
-// Reads the files one after the other, as one history.
+// Checks the files, one after the other, as one history.
 HistoryReport CheckHistory(const std::vector<std::string>& paths);
 
 }  // namespace gdn

@@ -9,7 +9,7 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::history_test {
 namespace {
 
 class History : public ::testing::Test {
@@ -115,4 +115,4 @@ TEST_F(History, CountsCallsThatCameFirstAndLostSessions) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::history_test

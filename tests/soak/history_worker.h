@@ -1,7 +1,7 @@
-// One form of client at work in a history soak: it makes each kind of call in turn, first after a crash, on the
-// undisturbed server and on the other one, and writes down what both answered.
+// One form of client in a history soak. It makes each kind of call as the first one after a crash, on the undisturbed
+// server and on the tested one, and records the answers of both.
 //
-// Thread safety: Run in a thread of its own; what SoakWorld names is called from all of them. Ownership: borrows all.
+// Thread safety: each Run needs its own thread, and all of them use the parts of SoakWorld. Ownership: borrows all.
 //
 //   HistoryWorker worker({.truth = *truth, .tested = *tested, .writer = *writer, .crash = crash}, {.form = "batch"});
 //   GDN_RETURN_IF_ERROR(worker.Run(/*rounds=*/1));
@@ -25,22 +25,22 @@ struct SoakWorld {
   Client& truth;
   Client& tested;
   HistoryWriter& writer;
-  // The server has crashed and is back: returns when all workers have asked for it.
+  // Crashes and restarts the tested server when all workers have called this, and then returns.
   std::function<void()> crash;
-  // How often the crashing server's store has been set back to an earlier copy so far.
+  // Returns how often the tested server's store has been set back to an earlier copy so far.
   std::function<int64_t()> set_backs;
   std::function<bool()> over;
 };
 
 struct WorkerOptions {
-  std::string form;  // the sessions' names begin with it
-  int sessions = 1;  // stepped together
+  std::string form;  // prefix of the sessions' names
+  int sessions = 1;  // number of sessions that are stepped together
   uint64_t seed = 1;
-  // How its sessions on the tested server are made.
+  // Makes the worker's sessions on the tested server.
   std::function<absl::StatusOr<std::unique_ptr<Player>>(const std::vector<v1::CreateSessionRequest>&)> make;
 };
 
-// The kinds of call that come first after a crash.
+// Returns the kinds of call that are tested as the first one after a crash.
 const std::vector<std::string>& SoakCalls();
 
 class HistoryWorker {
@@ -57,7 +57,7 @@ class HistoryWorker {
     std::vector<std::string> ids;
     std::vector<std::unique_ptr<Player>> truth;
     std::unique_ptr<Player> tested;
-    int draft = 0;  // tokens that wait for a verdict
+    int draft = 0;  // tokens of a draft that is pending
     std::vector<int32_t> parents = {};
   };
   struct Input {
@@ -67,14 +67,14 @@ class HistoryWorker {
 
   absl::StatusOr<Twins> Make(const std::string& name, int sessions);
   absl::StatusOr<Twins> MakeWithPrompt(const std::string& name);
-  // OneCall, or "" for the last look at the twins and their end. If a session is lost, all are given up, and the call
-  // is made with new ones.
+  // Makes the call `call`; "": compares the twins a last time and deletes them. If a session is lost, gives all up and
+  // makes the call with new sessions.
   absl::Status CallOnTwins(Twins& twins, const std::string& call);
   absl::Status TryCall(Twins& twins, const std::string& call);
-  // Whether a client may say that a session is lost: after the store was set back (`set_backs`: the times that its
-  // calls have met), or where the client cannot have the inputs.
+  // True if a client may report that a session is lost: if the store was set back since `set_backs` was read, or the
+  // client cannot have the inputs.
   bool MayBeLost(const absl::Status& status, int64_t set_backs) const;
-  // Writes that all sessions of this worker are lost, and deletes what is left of them.
+  // Records that all sessions of this worker are lost, and deletes them.
   void GiveAllUp();
   absl::Status OneCall(Twins& twins, const std::string& call);
   void Crash(const std::string& first);
@@ -88,24 +88,24 @@ class HistoryWorker {
   absl::Status ForkAndStep(Twins& twins);
   absl::Status Export(Twins& twins);
   absl::Status Checkpoint(Twins& twins, const std::string& id);
-  // `set_backs`: when the checkpoint had not been made yet.
+  // `set_backs`: the number of set-backs before the checkpoint was made.
   absl::Status Restore(Twins& twins, const std::string& id, int64_t set_backs);
   absl::Status KeepAndBegin();
   absl::Status Watch(Twins& twins);
   absl::Status End(Twins& twins);
 
   HistoryLine Line(const std::string& run, const std::string& session, const std::string& call) const;
-  // The same line of both runs, with their counts.
+  // Writes the line for both runs, each with its token counts.
   void Write(const Twins& twins, size_t row, HistoryLine line);
 
   const SoakWorld world_;
   const WorkerOptions options_;
   Random random_;
-  std::string first_;                // the name that the next call comes first under
-  int64_t made_ = 0;                 // names used
-  int64_t set_backs_ = 0;            // when the last call began
-  std::set<std::string> open_ = {};  // sessions that the history has
-  bool needs_copy_ = false;          // the session at work began with a state whose inputs its client does not have
+  std::string first_;                // kind of the next call, if it is the first after a crash
+  int64_t made_ = 0;                 // number of session names used
+  int64_t set_backs_ = 0;            // number of set-backs when the last call began
+  std::set<std::string> open_ = {};  // sessions in the history that have not ended
+  bool needs_copy_ = false;          // the session began with a state whose inputs its client does not have
   int64_t recoveries_ = 0;
 };
 

@@ -1,8 +1,8 @@
-// One client that is in everybody's way, in as many ways as are known: each kind has threads of its own, which send
-// what they have to send without a pause until they are told to stop, and count what they are answered.
+// A hostile client that disturbs others in many ways. Each kind of attack has its own threads, which send without a
+// pause until they are told to stop, and count the answers.
 //
-// Thread safety: RunHostile from one thread; a HostileCaller is for its thread, but Note and over. Ownership: callers
-// own their connections.
+// Thread safety: call RunHostile from one thread; a HostileCaller is for its own thread, except Note and over.
+// Ownership: callers own their connections.
 //
 //   const HostileResult result = RunHostile("127.0.0.1:50061", absl::Seconds(60), /*patience=*/absl::Minutes(5));
 //   for (const auto& [kind, counts] : result.answers) std::cout << kind;
@@ -28,12 +28,14 @@
 
 namespace gdn {
 
-// What calls of one kind were answered, and how often: an error's reason and in brackets the pool of memory that it
-// names, or its code where it has no reason, or "OK".
+// Numbers of answers, by answer: an error's reason (with the memory pool that it names in brackets), its code if it has
+// no reason, or "OK".
 using AnswerCounts = std::map<std::string, int64_t>;
 using HostileAnswers = std::map<std::string, AnswerCounts>;  // by kind
 
-// What the threads of all kinds share.
+inline std::string SessionName(const std::string& id) { return "sessions/" + id; }
+
+// The answers of all threads, and the signal for them to stop.
 class HostileTally {
  public:
   void Note(const std::string& kind, const std::string& answer) {
@@ -54,7 +56,7 @@ class HostileTally {
 // One thread of one kind.
 class HostileCaller {
  public:
-  // `number`: of the thread among all.
+  // `number`: number of the thread among all threads.
   HostileCaller(HostileTally* tally, std::string kind, std::string target, int number);
 
   bool over() const { return tally_->over; }
@@ -62,22 +64,22 @@ class HostileCaller {
   void Note(const absl::Status& status);
 
   const std::string& target() const { return target_; }
-  // On a connection of this thread's own, under a principal that all kinds share.
+  // Uses this thread's own connection, and a principal that all kinds share.
   Client& client() { return *client_; }
   v1::GdnService::Stub& stub() { return *stub_; }
-  // Metadata of that principal, for calls of the stub.
+  // Adds that principal's metadata to a call of the stub.
   void Sign(grpc::ClientContext& context) const;
-  // Under another principal than any before, on the same connection.
+  // Returns a client with a new principal, on the same connection.
   std::unique_ptr<Client> Invented();
-  // Session ids that no other thread uses.
+  // Returns a session id that no other thread uses.
   std::string NewId();
-  // Sends it until it is taken: what others of this client hold may be in its way.
+  // Repeats `send` until it succeeds, because other threads of this client may use up the resources.
   void Insist(absl::FunctionRef<absl::Status()> send);
-  // A new session; its id.
+  // Makes a session and returns its id.
   std::string Made(const StepFeed& feed);
 
   const StepFeed& small() const { return small_; }
-  const StepFeed& large() const { return large_; }  // 1 MiB of state, 4 KiB of output a token
+  const StepFeed& large() const { return large_; }  // 1 MiB of state, 4 KiB of output for each token
   Random& random() { return random_; }
 
  private:
@@ -97,28 +99,28 @@ class HostileCaller {
 struct HostileKind {
   std::string name;
   int threads = 1;
-  std::set<std::string> refusals;  // one of them has to come; none: the calls are good ones, and "OK" has to come
-  void (*run)(HostileCaller& me) = nullptr;  // until me.over()
+  std::set<std::string> refusals;  // one of these answers must occur; empty: the calls are valid, and "OK" must occur
+  void (*run)(HostileCaller& me) = nullptr;  // runs until me.over()
 };
 
-// Requests that should never have been sent.
+// Invalid requests.
 std::vector<HostileKind> BadRequests();
-// Requests that hold what others need, or keep the server busy.
+// Requests that use up memory that others need, or keep the server busy.
 std::vector<HostileKind> GreedyRequests();
-// Requests that use up what is not memory: descriptors, and a store that hangs.
+// Requests that use up other resources: descriptors, and a store that hangs.
 std::vector<HostileKind> ExhaustingRequests();
-// What the server is to allow the hostile one's address, for the storms of the last.
+// Connections that the server must allow the hostile client's address, for ExhaustingRequests.
 inline constexpr int kMostHostileConnections = 300;
-// Needs a server with a Redis.
+// Name of the kind that needs a server with a Redis.
 inline constexpr const char* kSleepingStore = "sleeping store";
 
 struct HostileResult {
   HostileAnswers answers;
-  std::string missing;  // kinds without an answer that they have to have; "": none
+  std::string missing;  // kinds that did not get a required answer; "": none
 };
 
-// Runs all kinds for at least `time`, and on until each has had an answer that it has to have, but for no more than
-// `patience`. `only`: names of kinds; none: all. `without`: of one to leave out.
+// Runs all kinds for at least `time`, then until each has had a required answer, but at most for `patience`. `only`:
+// names of the kinds to run; empty: all. `without`: the name of a kind to leave out.
 HostileResult RunHostile(const std::string& target, absl::Duration time, absl::Duration patience,
                          const std::vector<std::string>& only = {}, const std::string& without = "");
 

@@ -14,8 +14,6 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-std::string Name(const std::string& id) { return StrCat("sessions/", id); }
-
 // The session's file with another count in its first layer, without checksums, as a tool might write it.
 absl::StatusOr<std::string> FileWithCount(const std::string& file, int64_t count) {
   auto parsed = SafetensorsFile::Parse(file);
@@ -44,14 +42,14 @@ void HugeCounts(HostileCaller& me) {
     create.mutable_initial_states(0)->set_token_count(kMaxTokenCount - 1);
     me.Note(me.client().CreateSession(create).status());
     for (int64_t token = kMaxTokenCount - 1; token < kMaxTokenCount + 2; ++token) {
-      FeedRow row{.session = Name(create.session_id()), .stream = 0, .token = 0};
+      FeedRow row{.session = SessionName(create.session_id()), .stream = 0, .token = 0};
       v1::DecodeRequest step = me.small().Decode({row}, 0);
       step.clear_expected_token_counts();
       step.set_partial_ok(token % 2 == 0);
       me.Note(me.client().Decode(step).status());
     }
     v1::ExportStateRequest name;
-    name.set_name(Name(create.session_id()));
+    name.set_name(SessionName(create.session_id()));
     if (const auto file = me.client().ExportState(name); file.ok()) {
       if (const auto changed = FileWithCount(*file, kCounts[i % kCounts.size()]); changed.ok()) {
         v1::ImportStateRequest::Target target;
@@ -83,7 +81,7 @@ absl::Status HugeImport(HostileCaller& me) {
 
 void HugeSizes(HostileCaller& me) {
   const std::string id = me.Made(me.small());
-  v1::PrefillRequest large = me.small().Prefill(Name(id), 0, 1);
+  v1::PrefillRequest large = me.small().Prefill(SessionName(id), 0, 1);
   large.mutable_delta_rule()->mutable_q()->set_data(std::string(9 << 20, 'x'));
   while (!me.over()) {
     v1::CreateSessionRequest create = me.small().Creation(me.NewId());
@@ -98,7 +96,7 @@ void HugeSizes(HostileCaller& me) {
     me.Note(me.client().CreateSession(create).status());
     me.Note(HugeImport(me));
     for (const int64_t dim : {int64_t{1} << 40, int64_t{1} << 62}) {
-      v1::PrefillRequest prefill = me.small().Prefill(Name(id), 0, 1);
+      v1::PrefillRequest prefill = me.small().Prefill(SessionName(id), 0, 1);
       for (v1::Tensor* tensor :
            {prefill.mutable_delta_rule()->mutable_q(), prefill.mutable_delta_rule()->mutable_v()}) {
         tensor->set_shape(0, dim);
@@ -112,7 +110,7 @@ void HugeSizes(HostileCaller& me) {
 // Not a number, refused and allowed, in batches with sessions of the same layout.
 void NotANumber(HostileCaller& me) {
   const std::string id = me.Made(me.small());
-  v1::DecodeRequest step = me.small().Decode({{.session = Name(id), .stream = 0, .token = 0}}, 0);
+  v1::DecodeRequest step = me.small().Decode({{.session = SessionName(id), .stream = 0, .token = 0}}, 0);
   step.clear_expected_token_counts();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(step.mutable_delta_rule()->mutable_v()->mutable_data()->data(), &nan, sizeof(nan));
@@ -125,9 +123,9 @@ void NotANumber(HostileCaller& me) {
 // Steps that are cancelled at whatever moment of theirs.
 void Cancels(HostileCaller& me) {
   const std::string id = me.Made(me.large());
-  const v1::PrefillRequest prefill = me.large().Prefill(Name(id), 0, 256);
+  const v1::PrefillRequest prefill = me.large().Prefill(SessionName(id), 0, 256);
   v1::StreamPrefillRequest segment;
-  *segment.mutable_segment() = me.large().Prefill(Name(id), 1, 256);
+  *segment.mutable_segment() = me.large().Prefill(SessionName(id), 1, 256);
   while (!me.over()) {
     CallOptions soon;
     soon.timeout = absl::Microseconds(me.random().NextInt(1, 20'000));

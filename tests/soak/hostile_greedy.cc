@@ -11,8 +11,6 @@
 namespace gdn {
 namespace {
 
-std::string Name(const std::string& id) { return StrCat("sessions/", id); }
-
 // Waits for so long, or until all is over.
 void Hold(HostileCaller& me, absl::Duration time) {
   for (const absl::Time end = absl::Now() + time; !me.over() && absl::Now() < end;) {
@@ -27,12 +25,12 @@ void SlowReaders(HostileCaller& me) {
   const StepFeed huge({.key_heads = 8, .value_heads = 32, .key_dim = 128, .value_dim = 128, .layers = 4});
   const std::string id = me.Made(huge);
   for (int layer = 0; layer < huge.options().layers; ++layer) {
-    me.Insist([&] { return me.client().Prefill(huge.Prefill(Name(id), layer, 8)).status(); });
+    me.Insist([&] { return me.client().Prefill(huge.Prefill(SessionName(id), layer, 8)).status(); });
   }
   v1::ExportStateRequest exported;
-  exported.set_name(Name(id));
+  exported.set_name(SessionName(id));
   v1::WatchStateRequest watched;
-  watched.set_name(Name(id));
+  watched.set_name(SessionName(id));
   watched.set_every_tokens(1);
   while (!me.over()) {
     std::deque<grpc::ClientContext> contexts;
@@ -58,7 +56,7 @@ void SlowReaders(HostileCaller& me) {
 void StoredReplies(HostileCaller& me) {
   constexpr int kSessions = 40;
   std::vector<v1::PrefillRequest> steps;
-  for (int i = 0; i < kSessions; ++i) steps.push_back(me.large().Prefill(Name(me.Made(me.large())), 0, 250));
+  for (int i = 0; i < kSessions; ++i) steps.push_back(me.large().Prefill(SessionName(me.Made(me.large())), 0, 250));
   for (int round = 0; !me.over(); ++round) {
     for (v1::PrefillRequest& step : steps) {
       if (me.over()) return;
@@ -77,18 +75,18 @@ void NamedCheckpoints(HostileCaller& me) {
   while (!me.over()) {
     const std::string id = me.Made(me.small());
     v1::CheckpointSessionRequest request;
-    request.set_name(Name(id));
+    request.set_name(SessionName(id));
     for (int i = 0; i < 80 && !me.over(); ++i) {
       request.set_checkpoint_id(StrCat("c", i));
       me.Note(me.client().CheckpointSession(request).status());
     }
-    me.client().DeleteSession(Name(id)).IgnoreError();
+    me.client().DeleteSession(SessionName(id)).IgnoreError();
   }
 }
 
 // Prefills of 4 MiB back to back.
 void Prefills(HostileCaller& me) {
-  const v1::PrefillRequest prefill = me.large().Prefill(Name(me.Made(me.large())), 0, 500);
+  const v1::PrefillRequest prefill = me.large().Prefill(SessionName(me.Made(me.large())), 0, 500);
   while (!me.over()) me.Note(me.client().Prefill(prefill).status());
 }
 
@@ -96,7 +94,7 @@ void Prefills(HostileCaller& me) {
 void Evictions(HostileCaller& me) {
   constexpr int kSessions = 600;
   std::vector<std::string> names;
-  for (int i = 0; i < kSessions && !me.over(); ++i) names.push_back(Name(me.Made(me.small())));
+  for (int i = 0; i < kSessions && !me.over(); ++i) names.push_back(SessionName(me.Made(me.small())));
   while (!me.over()) {
     std::vector<FeedRow> rows(8);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -112,12 +110,12 @@ void Evictions(HostileCaller& me) {
 
 // Ever new principals: each makes a session, steps it, asks for one that is another's, and leaves.
 void InventedPrincipals(HostileCaller& me) {
-  const std::string another = Name(me.Made(me.small()));
+  const std::string another = SessionName(me.Made(me.small()));
   while (!me.over()) {
     const std::unique_ptr<Client> invented = me.Invented();
     const std::string id = me.NewId();
     me.Note(invented->CreateSession(me.small().Creation(id)).status());
-    me.Note(invented->Prefill(me.small().Prefill(Name(id), 0, 128)).status());
+    me.Note(invented->Prefill(me.small().Prefill(SessionName(id), 0, 128)).status());
     me.Note(invented->GetSession(another).status());
   }
 }
@@ -127,7 +125,7 @@ void Crowd(HostileCaller& me) {
   const std::unique_ptr<Client> invented = me.Invented();
   const std::string id = me.NewId();
   me.Insist([&] { return invented->CreateSession(me.small().Creation(id)).status(); });
-  const v1::PrefillRequest prefill = me.small().Prefill(Name(id), 0, 512);
+  const v1::PrefillRequest prefill = me.small().Prefill(SessionName(id), 0, 512);
   while (!me.over()) me.Note(invented->Prefill(prefill).status());
 }
 

@@ -1,9 +1,9 @@
-// A form of client that a soak steps sessions with: it hides crashes, lost replies and given-up calls from its caller,
-// or says that a session is lost.
+// A client of a soak that steps sessions. It hides crashes, lost replies and calls that timed out from its caller, or
+// reports that a session is lost.
 //
-// DurablePlayer uses DurableSession and, for several sessions, DurableBatch. ReferencePlayer uses the plain Client, in
-// one of three forms (unary, streams, AsyncClient), and recovers in the simplest way: it deletes the session, makes it
-// again and repeats all calls since its start. The undisturbed server is driven by one of these too.
+// DurablePlayer uses DurableSession and, for several sessions, DurableBatch. ReferencePlayer uses the plain Client in
+// one of three forms (unary, streams, AsyncClient), and recovers in the simplest way: it recreates the session and
+// repeats all calls since its start. A ReferencePlayer also steps the sessions on the undisturbed server.
 // Thread safety: a Player is for one thread. Ownership: borrows its Client.
 //
 //   GDN_ASSIGN_OR_RETURN(auto player, MakeDurablePlayer(client, {create}, options));
@@ -27,11 +27,11 @@ class Player {
  public:
   virtual ~Player() = default;
 
-  // One step of each session, of one layer and equally many tokens: the outputs' bytes.
+  // Steps each session once, all in one layer with the same number of tokens. Returns the outputs' bytes.
   virtual absl::StatusOr<std::vector<std::string>> Step(const std::vector<SessionStep>& rows) = 0;
-  // The same choice for each session.
+  // Accepts the same tokens of each session's draft.
   virtual absl::Status Accept(const DraftChoice& choice) = 0;
-  // Tokens that the session's layers have seen, as the last replies said.
+  // Returns the tokens that the session's layers have seen, by layer, as of the last replies.
   virtual std::map<int32_t, int64_t> Counts(size_t row) const = 0;
 
   // These act on the first session.
@@ -39,21 +39,21 @@ class Player {
   virtual absl::StatusOr<std::string> Export() = 0;
   virtual absl::StatusOr<v1::Checkpoint> Checkpoint(const std::string& checkpoint_id) = 0;
   virtual absl::StatusOr<v1::Session> Restore(const std::string& checkpoint_id) = 0;
-  // The first snapshot.
+  // Returns the first snapshot of WatchState.
   virtual absl::StatusOr<std::string> Watch() = 0;
-  // False where the server has no room, or (PREFIX_MISMATCH) the session has been brought back from a durable copy.
+  // False if the server has no room, or the session was recovered from a durable copy (PREFIX_MISMATCH).
   virtual absl::StatusOr<bool> KeepPrefix(const v1::PromptPrefix& prefix) = 0;
-  virtual int64_t prefix_tokens() const = 0;  // that it began behind
-  // Whether the server has a durable copy of it, so that its client may keep only the inputs behind that copy.
+  virtual int64_t prefix_tokens() const = 0;  // tokens of the kept prefix that the session began with
+  // True if the server has a durable copy of the session, so the client needs to keep only later inputs.
   virtual absl::StatusOr<bool> IsDurable() = 0;
 
-  // All of them.
+  // Deletes all sessions.
   virtual absl::Status Delete() = 0;
-  // Times that the server had lost steps.
+  // Returns the number of times that the server had lost steps.
   virtual int64_t recoveries() const = 0;
 };
 
-// A soak repeats a call that was given up for so long.
+// Longest time for which a soak repeats a call that times out.
 inline constexpr absl::Duration kLongestAnswer = absl::Seconds(60);
 
 absl::StatusOr<std::unique_ptr<Player>> MakeDurablePlayer(Client& client,
@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Player>> MakeDurablePlayer(Client& client,
                                                           const DurableSessionOptions& options);
 
 enum class CallForm { kUnary, kStream, kAsync };
-// One session. `try_timeout`: after which a call is given up and sent again.
+// Makes a player of one session. `try_timeout`: time after which a call is sent again.
 absl::StatusOr<std::unique_ptr<Player>> MakeReferencePlayer(Client& client, const v1::CreateSessionRequest& create,
                                                             CallForm form, absl::Duration try_timeout);
 

@@ -1,6 +1,6 @@
-// What a process takes of its machine, and which processors one has.
+// A process's use of memory and descriptors, and the machine's processors.
 //
-// Thread safety: free functions; ThisThreadRunsOn concerns the calling thread, and those that it makes later.
+// Thread safety: free functions; ThisThreadRunsOn affects the calling thread and threads that it makes later.
 //
 //   GDN_ASSIGN_OR_RETURN(const ProcessFigures figures, ReadProcess(server.pid()));
 //   std::cout << figures.peak_resident_bytes << " bytes, " << figures.descriptors << " descriptors";
@@ -23,15 +23,15 @@ struct ProcessFigures {
   int64_t descriptors = 0;
 };
 
-// NOT_FOUND where there is no such process.
+// NOT_FOUND if there is no such process.
 absl::StatusOr<ProcessFigures> ReadProcess(pid_t pid);
 
-// The processors that the calling thread may run on.
+// Returns the processors that the calling thread may run on.
 std::vector<int> Processors();
-// Errors of the system call.
+// Restricts the calling thread to these processors. Errors of the system call.
 absl::Status ThisThreadRunsOn(const std::vector<int>& processors);
 
-// "2 processors, AMD EPYC": of this machine, for people.
+// Describes this machine for people, such as "2 processors, AMD EPYC".
 std::string MachineName();
 
 }  // namespace gdn

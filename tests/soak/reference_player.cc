@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/async_client.h"
-#include "client/cpp/reply_epoch.h"
 #include "client/cpp/retry.h"
 #include "tests/soak/player.h"
 

@@ -1,4 +1,4 @@
-// The main of a soak: runs it in a temporary folder, which stays if the soak failed.
+// Runs a soak in a temporary folder, and keeps the folder if the soak failed.
 #pragma once
 
 #include <iostream>
@@ -11,8 +11,7 @@
 
 namespace gdn {
 
-// Runs `soak` in a new folder. Returns the exit code of `program`: 0, or 1 after it has printed the error and where the
-// servers' files are.
+// Runs `soak` in a new folder. Returns an exit code: 0, or 1 after printing the error and the folder's path.
 inline int RunInFolder(std::string_view program, absl::FunctionRef<absl::Status(const std::string& folder)> soak) {
   auto folder = TemporaryFolder::Make();
   const absl::Status status = folder.ok() ? soak(folder->path()) : folder.status();

@@ -1,7 +1,6 @@
-// What the threads of a long run share: whether it is over, and the first thing that went wrong.
+// The shared state of a long run's threads: whether the run is over, and the first error.
 //
-// Thread safety: Fail and `over` from any thread; status from any, too. Ownership: a value that its threads
-// borrow.
+// Thread safety: safe from any thread. Ownership: a value that the threads borrow.
 //
 //   struct Soak : SoakState { std::atomic<int64_t> steps = 0; };
 //   while (!soak.over) { if (absl::Status status = Step(); !status.ok()) soak.Fail(status); }
@@ -31,7 +30,7 @@ class SoakState {
 
  private:
   absl::Mutex mu_;
-  absl::Status failure_ ABSL_GUARDED_BY(mu_);  // the first
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);  // the first error
 };
 
 }  // namespace gdn

@@ -1,8 +1,7 @@
-// Sessions of an operator whose every output is known before: what they are fed is made of a seed, and what they answer
-// was learnt from a server that had nothing else to do. Whatever they are batched with, moved to and brought back
-// from, the answers must be the same bits.
+// Feeds operator sessions with inputs from a seed, and checks their outputs. The expected outputs are learnt from a
+// server without other load. In any batch, and after any move between tiers, the outputs must have the same bits.
 //
-// Thread safety: constant once it has learnt. Ownership: owns its inputs.
+// Thread safety: constant after Learn. Ownership: owns its inputs.
 //
 //   GDN_ASSIGN_OR_RETURN(const StepFeed feed, StepFeed::Learn(undisturbed, {.tokens = 512}));
 //   GDN_RETURN_IF_ERROR(client.CreateSession(feed.Creation("a")).status());
@@ -29,11 +28,11 @@ struct FeedOptions {
   int32_t value_dim = 32;
   int32_t layers = 2;
   int32_t streams = 8;
-  int64_t tokens = 512;  // of a stream, in each layer
+  int64_t tokens = 512;  // tokens of a stream in each layer
   uint64_t seed = 1;
 };
 
-// One row of a decode: a session that has taken `token` tokens of a stream in this layer, and takes the next.
+// One row of a decode: the session has seen `token` tokens of the stream in this layer, and gets the next one.
 struct FeedRow {
   std::string session;
   int32_t stream = 0;
@@ -42,20 +41,20 @@ struct FeedRow {
 
 class StepFeed {
  public:
-  // One that has learnt nothing, for those who look at no answer: all but Check.
+  // Makes a feed that has learnt nothing. All methods except Check may be used.
   explicit StepFeed(const FeedOptions& options);
-  // Runs every stream once, in sessions of its own that end with it. Errors of the calls.
+  // Makes a feed, and learns the outputs by running every stream once in temporary sessions. Errors of the calls.
   static absl::StatusOr<StepFeed> Learn(Client& undisturbed, const FeedOptions& options);
 
   const FeedOptions& options() const { return options_; }
   int64_t session_bytes() const { return session_bytes_; }
 
   v1::CreateSessionRequest Creation(const std::string& id) const;
-  // With expected token counts; a request id is the caller's to set.
+  // Makes a request with expected token counts. The caller may set a request id.
   v1::DecodeRequest Decode(const std::vector<FeedRow>& rows, int32_t layer) const;
-  // Any tokens of any length, for those who do not look at the answer.
+  // Makes a prefill of arbitrary tokens, for callers that do not check the answer.
   v1::PrefillRequest Prefill(const std::string& session, int32_t layer, int64_t tokens) const;
-  // DATA_LOSS where an output or a token count differs from what was learnt.
+  // DATA_LOSS if an output or a token count differs from the expected one.
   absl::Status Check(const std::vector<FeedRow>& rows, int32_t layer, const v1::DecodeResponse& reply) const;
 
  private:
@@ -66,7 +65,7 @@ class StepFeed {
 
   FeedOptions options_;
   int64_t session_bytes_ = 0;
-  std::vector<float> q_, k_, v_, g_, beta_;  // tables of entries, which streams take in orders of their own
+  std::vector<float> q_, k_, v_, g_, beta_;  // tables of entries; each stream uses them in a different order
   std::vector<uint64_t> expected_;           // digests of outputs
 };
 

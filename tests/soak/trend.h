@@ -1,6 +1,6 @@
-// How a figure that was sampled over time has changed: the slope of the straight line of least squares.
+// The trend of a sampled figure over time: the slope of a least-squares line.
 //
-// Thread safety: a function of its arguments.
+// Thread safety: a pure function.
 //
 //   const Trend trend = TrendOf(samples);
 //   if (std::abs(trend.change_percent) >= 1) ...
@@ -17,10 +17,10 @@ struct Sample {
 
 struct Trend {
   double mean = 0;
-  double change_percent = 0;  // of the mean, from the first sample's time to the last's, along the line
+  double change_percent = 0;  // change of the line from the first sample's time to the last's, in percent of the mean
 };
 
-// Of at least two samples at different times; else no change.
+// Computes the trend. The change is 0 unless there are at least two samples at different times.
 Trend TrendOf(const std::vector<Sample>& samples);
 
 }  // namespace gdn

@@ -1,7 +1,7 @@
-// A client that decodes at a fixed rate and minds its own business: when a step is due it is sent, whatever became of
-// those before (an open loop), and latencies count from then. Every answer is compared with what was learnt.
+// A well-behaved client that decodes at a fixed rate in an open loop: it sends each step when it is due, even if
+// earlier ones have no reply. Latencies count from the time that a step was due. It checks every answer with the feed.
 //
-// Thread safety: one thread; Run makes one for each group of sessions and ends with them. Ownership: borrows the feed.
+// Thread safety: one thread; Run makes a thread for each group of sessions and joins all. Ownership: borrows the feed.
 //
 //   WellBehaved client(&feed, "unix:/tmp/x/socket", {.calls_per_s = 100});
 //   GDN_RETURN_IF_ERROR(client.Create());
@@ -21,13 +21,13 @@
 namespace gdn {
 
 struct WellBehavedOptions {
-  std::string name = "good";  // of its principal and its sessions
+  std::string name = "good";  // name of its principal, and prefix of its sessions' names
   double calls_per_s = 100;
-  int groups = 4;  // of sessions, each decoded in one call
-  int rows = 8;    // sessions of a group
+  int groups = 4;  // groups of sessions, each of which is decoded in one call
+  int rows = 8;    // sessions in a group
 };
 
-// One call, by the steady clock. Unit: seconds.
+// Times of one call, in seconds of the steady clock.
 struct CallTimes {
   double due = 0;
   double sent = 0;
@@ -37,10 +37,10 @@ struct CallTimes {
 struct LoadFigures {
   double seconds = 0;
   int64_t offered = 0;   // calls that were due
-  int64_t answered = 0;  // well, before the end
-  int64_t errors = 0;    // wrong bits among them
+  int64_t answered = 0;  // calls that succeeded before the end
+  int64_t errors = 0;    // calls that failed or had wrong bits
   std::string first_error;
-  std::vector<CallTimes> calls = {};  // from the fastest to the slowest, counted from when they were due
+  std::vector<CallTimes> calls = {};  // sorted by latency from the time that they were due, the fastest first
 
   double Quantile(double fraction) const;
   double answered_part() const { return static_cast<double>(answered) / static_cast<double>(offered); }
@@ -50,9 +50,9 @@ class WellBehaved {
  public:
   WellBehaved(const StepFeed* feed, const std::string& target, const WellBehavedOptions& options);
 
-  // Makes its sessions.
+  // Makes the sessions.
   absl::Status Create();
-  // Sends what is due for as long as `goes_on` says.
+  // Sends steps when they are due, as long as goes_on() is true.
   LoadFigures Run(const std::function<bool()>& goes_on);
 
  private:

@@ -4,7 +4,7 @@
 #include "tests/support/forwarding_backend.h"
 #include "tests/support/host_memory_backend.h"
 
-namespace gdn {
+namespace gdn::host_block_pool_test {
 namespace {
 
 class Failed final : public ForwardingBackend {
@@ -27,4 +27,4 @@ TEST(HostBlockPool, TakesMemoryOfTheDevicesThatWork) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::host_block_pool_test

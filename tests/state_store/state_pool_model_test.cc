@@ -10,7 +10,7 @@
 #include "state_store/state_store.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::state_pool_model_test {
 namespace {
 
 constexpr LayerDims kDims[] = {{.key_heads = 1, .value_heads = 1, .key_dim = 4, .value_dim = 4},
@@ -177,4 +177,4 @@ TEST(StatePoolModel, NoSlotHasTwoOwnersAndNothingLeaksOverRandomSequences) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_pool_model_test

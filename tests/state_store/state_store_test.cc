@@ -13,7 +13,7 @@
 #include "kernels/null/null_backend.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::state_store_test {
 namespace {
 
 const LayerDims kDims{.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 8};
@@ -262,4 +262,4 @@ TEST_F(StateStoreDeathTest, ASlotThatTwoShareIsNotGivenBack) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_store_test

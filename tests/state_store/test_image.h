@@ -1,6 +1,6 @@
-// Session images for tests: made from parts in wire order, and taken apart again.
+// Session images for tests: makes them from parts in wire order, and takes them apart again.
 //
-// Thread safety: free functions; a TestMemory as HostBlockPool. Ownership: images borrow the TestMemory.
+// Thread safety: free functions; TestMemory as HostBlockPool. Ownership: images borrow the TestMemory.
 //
 //   TestMemory memory;
 //   const TestSession session = MakeModelSession();
@@ -50,21 +50,21 @@ inline constexpr LayerDims kModelDims{
     .key_heads = 2, .value_heads = 4, .key_dim = 6, .value_dim = 5, .conv_width = 4, .hidden_size = 16};
 inline constexpr LayerDims kOperatorDims{.key_heads = 1, .value_heads = 3, .key_dim = 4, .value_dim = 7};
 
-// Of a size that has 4 KiB boundaries inside tensors.
+// Dims whose tensors are large enough to have 4 KiB boundaries inside.
 inline constexpr LayerDims kLargeDims{
     .key_heads = 2, .value_heads = 4, .key_dim = 32, .value_dim = 24, .conv_width = 4, .hidden_size = 16};
 
 TestLayer MakeLayer(const LayerDims& dims, int32_t layer, const SlotExtent& extent, Random& random);
-// The reply to a step after which its layer had seen 41 tokens.
+// Makes the reply to a step after which its layer had seen 41 tokens.
 StoredReplyPtr MakeReply(std::string request_id, std::string output);
-// An output of so many tokens in F32, with bytes that text has not.
+// Returns an output of `tokens` tokens in F32, with bytes that do not occur in text.
 std::string RepliedBytes(const LayerDims& dims, int tokens);
 
-// 12 layers, of which 0, 2 and 11 have states: no log, a log, a log and a draft. Layers 2 and 11 have a stored reply.
+// Makes 12 layers. Layers 0, 2 and 11 have states: no log; a log and a reply; a log, a draft and a reply.
 TestSession MakeModelSession(uint64_t seed = 5);
 TestSession MakeOperatorSession(uint64_t seed = 9);
-// State number `step` of session "s", of kLargeDims: the bases change every 8 steps, the logs with each, and the epoch
-// is step + 1. Everything follows from the number.
+// Makes state number `step` of session "s", with kLargeDims. The bases change every 8 steps, the logs with every step,
+// and the epoch is step + 1. Equal numbers give equal states.
 TestSession MakeStep(int64_t step);
 
 struct TestImageOptions {
@@ -75,11 +75,11 @@ struct TestImageOptions {
 SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& blocks, const TestImageOptions& options = {});
 TestSession TakeApart(const SessionImage& image);
 
-// What a server with bases of bfloat16 makes of the session: they are rounded.
+// Returns the session with its bases rounded to bfloat16.
 TestSession WithRoundedBases(TestSession session);
-// Everything but base versions and has_base; the owner's fields only where `owner`.
+// Checks that both are equal, except base versions and has_base. Compares the owner's fields only if `owner` is true.
 void ExpectSame(const TestSession& a, const TestSession& b, bool owner = false);
-// The tier gives the session back, with its owner.
+// Checks that the tier returns this session, with its owner's fields.
 void ExpectLoads(StateTier& tier, const StateKey& key, const TestSession& session);
 bool SameStates(const TestSession& a, const TestSession& b);
 

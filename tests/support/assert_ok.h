@@ -1,4 +1,4 @@
-// Assertions on absl::StatusOr: the value, or the end of the test with the status; and on errors and their reasons.
+// Assertions on absl::StatusOr, which give the value or end the test with the status; and on errors with their reasons.
 //
 //   GDN_ASSERT_OK_AND_ASSIGN(const auto file, MappedFile::Open(path));
 #pragma once

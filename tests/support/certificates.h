@@ -1,4 +1,4 @@
-// Certificates for a test: a CA, and what it issues. Made when they are asked for, so none is kept that expires.
+// Certificates for a test: a CA and certificates that it issues. They are made by the test, so none is out of date.
 //
 // Thread safety: constant. Ownership: plain values.
 //
@@ -17,7 +17,7 @@ struct TestCertificate {
   std::string certificate;  // PEM
   std::string key;          // PEM
 
-  // PATH.crt and PATH.key.
+  // Writes PATH.crt and PATH.key.
   void WriteTo(const std::string& path) const;
 };
 

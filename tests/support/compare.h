@@ -1,4 +1,4 @@
-// How tests compare tensors: by relative norm error against a reference, or to the bit.
+// Comparisons of tensors in tests: by relative norm error against a reference, or bit by bit.
 //
 // Thread safety: free functions on the caller's memory.
 //
@@ -11,13 +11,13 @@
 
 namespace gdn {
 
-// |actual - expected| / |expected| in the 2-norm, summed in double. Against an all-zero reference: |actual|. Infinite
-// where the sizes differ or `actual` holds a NaN or an infinity, so that EXPECT_LE always sees it.
+// Returns |actual - expected| / |expected| in the 2-norm, summed in double; |actual| if the reference is all zero.
+// Infinity if the sizes differ or `actual` has a NaN or an infinity, so that EXPECT_LE fails.
 double RelativeNormError(absl::Span<const float> actual, absl::Span<const float> expected);
 double RelativeNormError(absl::Span<const float> actual, absl::Span<const double> expected);
 double RelativeNormError(absl::Span<const double> actual, absl::Span<const double> expected);
 
-// The same bytes: NaN equals an equal NaN, +0 differs from -0.
+// True if the bytes are equal: NaN equals a NaN with the same bits, and +0 differs from -0.
 bool BitEqual(absl::Span<const float> a, absl::Span<const float> b);
 bool BitEqual(const SlotImage& a, const SlotImage& b);
 

@@ -1,4 +1,4 @@
-// Delta-rule problems for tests: random inputs, slices of them, a pool of state slots, and the truth in double.
+// Delta-rule problems for tests: random inputs, slices of them, a pool of state slots, and a reference in double.
 //
 // Thread safety: for one thread. Ownership: plain values that own their data; params built from them borrow it.
 //
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/aligned_buffer.h"
 #include "kernels/common/delta_rule.h"
 #include "kernels/slot_access.h"
+#include "tests/support/aligned_buffer.h"
 #include "tests/support/random.h"
 
 namespace gdn {
@@ -30,29 +30,29 @@ struct DeltaRuleInputs {
   std::vector<float> beta;  // [tokens, HV]
 };
 
-// A bare operator's dims.
+// Returns dims of a bare operator.
 LayerDims OperatorDims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim);
-// One with a log decay for each key channel.
+// Returns dims of a bare operator with a log decay for each key channel.
 LayerDims ChannelDims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim);
 
-// Unit q (times K^-0.5) and k, normal v, g uniform in [g_low, 0], beta in [0, 1].
+// Makes random inputs: q and k of unit length (q times K^-0.5), normal v, g uniform in [g_low, 0], beta in [0, 1].
 DeltaRuleInputs RandomDeltaRuleInputs(const LayerDims& dims, int64_t tokens, Random& random, float g_low = -1.0f);
 
-// Rows [first, last) of a [tokens, width] tensor.
+// Returns rows [first, last) of a [tokens, width] tensor.
 std::vector<float> SliceRows(const std::vector<float>& tensor, int64_t width, int64_t first, int64_t last);
-// Puts `more` behind what `tensor` holds.
+// Appends `more` to `tensor`.
 void Append(const std::vector<float>& more, std::vector<float>& tensor);
 
-// Rows [first, last).
+// Returns tokens [first, last) of the inputs.
 DeltaRuleInputs Slice(const DeltaRuleInputs& inputs, int64_t first, int64_t last);
 
-// The rows of all parts, one after the other; all of the same dims.
+// Returns the rows of all parts, one after the other. All parts must have the same dims.
 DeltaRuleInputs Concatenate(absl::Span<const DeltaRuleInputs> parts);
 
-// A random state with `log_rows` entries in its log, and convolution columns where the dims have a convolution.
+// Makes a random state with `log_rows` entries in its log, and convolution columns if the dims have a convolution.
 SlotImage RandomSlotImage(const LayerDims& dims, int64_t log_rows, Random& random);
 
-// State slots on the host, all zero at first.
+// State slots on the host, initially zero.
 class HostStatePool {
  public:
   HostStatePool(const LayerDims& dims, int32_t slots, int32_t max_draft = 8);
@@ -65,14 +65,14 @@ class HostStatePool {
   AlignedBuffer<float> data_;
 };
 
-// Params over all of `inputs`; `batch` must cover inputs.tokens rows, `output` holds [tokens, HV, V].
+// Makes params for all of `inputs`. `batch` must cover inputs.tokens rows. `output`: [tokens, HV, V].
 DeltaRuleParams MakeDeltaRuleParams(const DeltaRuleInputs& inputs, const StatePoolView& pool, const PackedBatch& batch,
                                     std::vector<float>& output);
 
-// Offsets of sequences of the given lengths, as PackedBatch::cu_seqlens.
+// Returns the offsets of sequences of these lengths, for PackedBatch::cu_seqlens.
 std::vector<int32_t> CumulativeLengths(const std::vector<int32_t>& lengths);
 
-// The delta rule of one sequence, every number a double. `state` [HV, K, V] is advanced; returns o [tokens, HV, V].
+// Computes the delta rule of one sequence in double. Advances `state` [HV, K, V] and returns o [tokens, HV, V].
 std::vector<double> DeltaRuleInDouble(const DeltaRuleInputs& inputs, std::vector<double>& state);
 
 }  // namespace gdn

@@ -1,5 +1,5 @@
-// A backend that passes everything on to another, and fails operations that work on states: operators, copies within
-// backend memory, and what a launch ends with. An operation that fails has not been passed on.
+// A backend that forwards everything to another, and can fail operations that work on states: operators, copies within
+// backend memory, and the end of a launch (StageOut, MakeFence). It does not forward an operation that fails.
 //
 // Thread safety: as Backend; Fail and Stop from any thread. Ownership: owns the other backend.
 //
@@ -28,15 +28,15 @@ class FailingBackend final : public ForwardingBackend {
 
   struct Failing {
     int64_t first = std::numeric_limits<int64_t>::max();  // counted from 0
-    bool all_after = false;                               // all that come after the first fail too
+    bool all_after = false;                               // all operations after the first fail too
   };
-  // Counts operations from now on.
+  // Counts operations from now on, and fails those that `failing` says.
   void Fail(const Failing& failing) {
     absl::MutexLock lock(&mu_);
     failing_ = failing;
     operations_ = 0;
   }
-  // None fails any more. How many there were.
+  // Ends the failures. Returns the number of operations since Fail.
   int64_t Stop() {
     absl::MutexLock lock(&mu_);
     failing_ = {};
@@ -65,7 +65,7 @@ class FailingBackend final : public ForwardingBackend {
   }
 
   const std::unique_ptr<Backend> owned_;
-  bool preparing_ = false;  // of the thread that issues
+  bool preparing_ = false;  // used only by the thread that issues
   absl::Mutex mu_;
   Failing failing_ ABSL_GUARDED_BY(mu_);
   int64_t operations_ ABSL_GUARDED_BY(mu_) = 0;

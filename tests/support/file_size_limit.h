@@ -1,6 +1,6 @@
-// Lets this process write files only up to a size, as where a file system is full: writes beyond it are refused.
+// Limits the size of files that this process may write, to simulate a full file system: writes beyond it fail.
 //
-// Thread safety: of the whole process, so one at a time. Ownership: the destructor takes the limit back.
+// Thread safety: applies to the whole process, so one at a time. Ownership: the destructor restores the earlier limit.
 //
 //   const FileSizeLimit limit(4096);
 #pragma once

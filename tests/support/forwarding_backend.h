@@ -1,4 +1,4 @@
-// A backend that passes everything on to another: what a test's backend changes, it overrides.
+// A backend that forwards everything to another. A test's backend derives from it and overrides what it changes.
 //
 // Thread safety: as the other backend. Ownership: none; the other backend outlives it.
 //
@@ -114,7 +114,7 @@ class ForwardingBackend : public Backend {
   }
 
  protected:
-  // Every operator, every copy within backend memory, every StageOut and every fence goes through here.
+  // Called for every operator, copy within backend memory, StageOut and fence. Overrides may fail instead of run().
   virtual absl::Status Operation(absl::FunctionRef<absl::Status()> run) { return run(); }
 
   Backend& other_;

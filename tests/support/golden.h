@@ -1,4 +1,4 @@
-// The golden vectors of the delta rule operator (tests/golden/core): inputs, and results in float64.
+// Golden vectors of the delta rule operator (tests/golden/core): inputs, and results that were computed in float64.
 //
 // Thread safety: free functions. Ownership: everything is copied out of the files.
 //
@@ -14,7 +14,7 @@
 namespace gdn {
 
 struct GoldenCore {
-  std::string name;  // the file's, without ".safetensors"
+  std::string name;  // name of the file, without ".safetensors"
   int32_t sequences = 0;
   DeltaRuleInputs inputs;            // sequences of equal length laid end to end; q is scaled by K^-0.5
   std::vector<float> initial_state;  // [sequences, HV, K, V]
@@ -24,7 +24,7 @@ struct GoldenCore {
   int32_t length() const { return static_cast<int32_t>(inputs.tokens / sequences); }
 };
 
-// Every file of `directory`, by name. NOT_FOUND where there is none; else the errors of SafetensorsFile.
+// Loads every file of `directory`, sorted by name. NOT_FOUND if there is none. Errors of SafetensorsFile.
 absl::StatusOr<std::vector<GoldenCore>> LoadGoldenCore(const std::string& directory);
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// A backend for loading into: plain host memory that can be told to look like a device's, and no operators.
+// A backend for tests that load weights: host memory that can pose as a device's memory, and no operators.
 //
 // Thread safety: for one thread. Ownership: must outlive every buffer made from it.
 //
@@ -20,12 +20,12 @@ class HostMemoryBackend : public Backend {
     info_.weight_formats = weight_formats;
   }
 
-  // Whether `data` lies in memory that was allocated here and not freed since.
+  // True if `data` points into memory that was allocated from this backend and is not freed.
   bool Owns(const void* data) const;
   size_t live_allocations() const { return live_.size(); }
   size_t live_bytes() const;
   int total_allocations() const { return total_allocations_; }
-  // The allocation after `count` more fails.
+  // Lets `count` more allocations succeed; the next one fails.
   void FailAfter(int count) { allocations_left_ = count; }
 
   const BackendInfo& info() const override { return info_; }

@@ -1,6 +1,6 @@
-// Plain HTTP over a socket, for what a well-behaved client does and for what a hostile one does.
+// Plain HTTP over a socket, for requests that are correct and for requests that are not.
 //
-// Thread safety: one thread a connection. Ownership: a connection closes itself.
+// Thread safety: one thread for each connection. Ownership: the destructor closes the connection.
 //
 //   const HttpReply reply = HttpGet(port, "/metrics");
 //   EXPECT_EQ(reply.status, 200);
@@ -14,12 +14,12 @@
 namespace gdn {
 
 struct HttpReply {
-  int status = 0;  // 0: none came
+  int status = 0;  // 0: there was no reply
   std::map<std::string, std::string> headers;
   std::string body;
 };
 
-// To 127.0.0.1.
+// A connection to a port of 127.0.0.1.
 class HttpConnection {
  public:
   explicit HttpConnection(int port);
@@ -27,9 +27,9 @@ class HttpConnection {
   HttpConnection& operator=(HttpConnection&&) = delete;
   ~HttpConnection();
 
-  // False where the other side takes no more.
+  // Sends bytes. False if the other side accepts no more.
   bool Send(std::string_view bytes) const;
-  // Until the other side closes.
+  // Reads until the other side closes the connection.
   std::string ReadAll() const;
 
  private:
@@ -38,7 +38,7 @@ class HttpConnection {
 
 HttpReply ParseHttpReply(const std::string& text);
 HttpReply HttpExchange(int port, std::string_view request);
-// With a Host of 127.0.0.1, and `headers`, each ended by "\r\n".
+// Sends a request with Host 127.0.0.1 and `headers`, each of which ends with "\r\n".
 HttpReply HttpGet(int port, const std::string& path, const std::string& headers = "",
                   const std::string& method = "GET");
 

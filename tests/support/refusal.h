@@ -1,4 +1,4 @@
-// What calls with bad arguments must answer.
+// Checks that calls with bad arguments return INVALID_ARGUMENT with the right message.
 //
 //   EXPECT_THAT(MakeCpuBackend({.threads = -1}).status(), IsInvalid("threads is -1"));
 //   ExpectRefused<GatingParams>(ValidateGating, good, {{"a is null", [](auto& p) { p.a = nullptr; }}});
@@ -19,7 +19,7 @@ MATCHER_P(IsInvalid, part, std::string("is INVALID_ARGUMENT with a message that 
   return arg.code() == absl::StatusCode::kInvalidArgument && absl::StrContains(arg.message(), part);
 }
 
-// Each change to `good`, which `call` takes, makes it INVALID_ARGUMENT with the message beside the change.
+// Checks that call(good) succeeds, and that each change makes the call INVALID_ARGUMENT with the change's message.
 template <typename Params>
 void ExpectRefused(const std::function<absl::Status(const Params&)>& call, const Params& good,
                    std::initializer_list<std::pair<const char*, std::function<void(Params&)>>> changes) {

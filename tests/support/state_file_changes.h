@@ -1,8 +1,8 @@
-// State files with one field changed: each field of the header, with values at its boundaries and absurd ones.
+// Makes variants of a state file, each with one field of the header changed to a boundary or absurd value.
 //
-// The header is walked as JSON, so a field that is added to the format is changed too. A changed file is still a
-// safetensors file unless that is what is changed: offsets follow shapes, and the data are cut or lengthened with them.
-// Checksums go, as version 1 allows, because they would hide every other check.
+// It walks the header as JSON, so fields that are added to the format later are changed too. A variant stays a valid
+// safetensors file, unless the change is about that: offsets and data follow changed shapes. Checksums are removed, as
+// version 1 allows, because they would hide every other check.
 // Thread safety: constant after construction. Ownership: plain values.
 //
 //   const StateFileChanges changes(file);
@@ -21,22 +21,22 @@ class StateFileChanges {
  public:
   // The part of the file that is changed.
   enum class Of {
-    kLabel,   // an entry that says nothing of the states: times, ids of snapshots, the model's name
+    kLabel,   // an entry that does not describe states: times, ids of snapshots, the model's name
     kEntry,   // any other entry of the metadata
-    kTensor,  // a tensor's dtype, shape, place, or that it is there
+    kTensor,  // a tensor's dtype, shape, offsets or existence
     kValues,  // only the values of a tensor
   };
 
-  // Each text is also as long as `long_bytes`, in a change whose name ends with " is long".
+  // For each text there is also a change to a text of `long_bytes` bytes, whose name ends with " is long".
   explicit StateFileChanges(const std::string& file, size_t long_bytes = 3000);
 
   size_t size() const { return changes_.size(); }
   bool IsLong(size_t index) const { return changes_[index].name.ends_with(" is long"); }
-  // "layer.0/reply/token_count = -1"
+  // Returns the change's name, such as "layer.0/reply/token_count = -1".
   const std::string& Name(size_t index) const { return changes_[index].name; }
   Of What(size_t index) const { return changes_[index].of; }
   std::string File(size_t index) const;
-  // The file without its checksums, and else as it was.
+  // Returns the original file without its checksums.
   std::string Unchanged() const { return Assemble(header_, data_); }
 
  private:
@@ -60,7 +60,7 @@ class StateFileChanges {
   std::vector<Change> changes_;
 };
 
-// `file` without checksums, and with every byte of its F32 and U8 tensors `byte`.
+// Returns `file` without checksums, and with every byte of its F32 and U8 tensors set to `byte`.
 std::string FilledStateFile(const std::string& file, char byte);
 
 }  // namespace gdn

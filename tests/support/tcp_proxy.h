@@ -1,7 +1,7 @@
-// A TCP proxy on the loopback address that can lose a server's replies, be cut off, and lead to another server: for
-// tests of what a client does then.
+// A TCP proxy on the loopback address that tests clients: it can drop a server's replies, block all traffic, close
+// connections, and switch to another server.
 //
-// Thread safety: all methods from any thread. Ownership: owns its sockets and threads; connections end with it.
+// Thread safety: safe from any thread. Ownership: owns its sockets and threads; the destructor ends all connections.
 //
 //   TcpProxy proxy(server_port);
 //   auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(proxy.port()), credentials);
@@ -21,21 +21,21 @@ namespace gdn {
 
 class TcpProxy {
  public:
-  // Forwards to 127.0.0.1:`target_port`. Ends the program where no port can be had: a test would say nothing.
+  // Forwards to 127.0.0.1:`target_port`. Ends the program if it cannot get a port.
   explicit TcpProxy(int target_port);
   ~TcpProxy();
   TcpProxy(const TcpProxy&) = delete;
   TcpProxy& operator=(const TcpProxy&) = delete;
 
   int port() const { return port_; }
-  // From now on the server's bytes on the connections there are go nowhere; the client's still reach it.
+  // From now on, drops the server's bytes on all existing connections. The client's bytes still reach the server.
   void DropReplies();
-  // The server's bytes that went nowhere.
+  // Returns the number of the server's bytes that were dropped.
   int64_t dropped_bytes() const { return dropped_bytes_; }
-  // From now on nothing passes on any connection, nor on new ones, until it is called again: a partition. What was sent
-  // meanwhile then arrives.
+  // CutOff(true) holds all bytes back, on all connections and on new ones: a partition. After CutOff(false), the bytes
+  // that were sent meanwhile arrive.
   void CutOff(bool cut) { cut_ = cut; }
-  // Where new connections lead.
+  // Makes new connections lead to 127.0.0.1:`target_port`.
   void LeadTo(int target_port) { target_port_ = target_port; }
   // Resets both sides of every connection.
   void CloseConnections();
@@ -46,7 +46,7 @@ class TcpProxy {
     int server = -1;
     std::atomic<bool> dropping{false};
     std::atomic<bool> ending{false};
-    std::thread thread;  // last: it uses the above
+    std::thread thread;  // must be last, because it uses the members above
   };
 
   void Accept();
@@ -61,7 +61,7 @@ class TcpProxy {
 
   absl::Mutex mu_;
   std::list<Connection> connections_ ABSL_GUARDED_BY(mu_);
-  std::thread acceptor_;  // last: it uses all of the above
+  std::thread acceptor_;  // must be last, because it uses the members above
 };
 
 }  // namespace gdn

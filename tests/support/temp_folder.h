@@ -1,4 +1,4 @@
-// A folder for one test, removed with everything in it, and what is written to and read from files.
+// A temporary folder for one test, removed at its end with all contents; and functions that write and read files.
 //
 // Thread safety: constant. Ownership: owns the folder.
 //
@@ -20,7 +20,7 @@ class TempFolder {
   const std::string& path() const { return folder_.path(); }
 
  private:
-  const TemporaryFolder folder_ = *TemporaryFolder::Make();  // a test without a temporary folder ends here
+  const TemporaryFolder folder_ = *TemporaryFolder::Make();  // ends the program if there is no temporary folder
 };
 
 inline void WriteFile(const std::string& path, const std::string& bytes) {

@@ -1,11 +1,11 @@
-// The backend that this run of a test program is about: $GDN_TEST_BACKEND, "cpu" where that is not set.
+// The backend that this run of a test program tests: $GDN_TEST_BACKEND, or "cpu" if that is not set.
 //
-// "host" is the GPU sources on the SIMT executor (waves of $GDN_HOST_WAVE_WIDTH lanes), "gpu" the same on a device;
-// which of the two a build has is decided by its preset. Thread safety: free functions.
+// "host" is the GPU sources on the SIMT executor (waves of $GDN_HOST_WAVE_WIDTH lanes), "gpu" the same sources on a
+// device. The build's preset decides which of the two it has. Thread safety: free functions.
 //
 //   std::unique_ptr<Backend> backend = MakeTestBackend(/*threads=*/2);
 //
-// And the backends of a test that is about several, as the values of its parameter:
+// For a test of several backends, the backends' names are the values of its parameter:
 //
 //   class Gating : public BackendTest {};
 //   GDN_ON_EVERY_BACKEND(Gating);
@@ -25,25 +25,25 @@ namespace gdn {
 
 std::string TestBackendName();
 
-// Ends the program with the reason where the backend cannot be made: a test that ran on another would say nothing.
+// Makes the backend. Ends the program with the reason if that fails, because a test on another one would prove nothing.
 std::unique_ptr<Backend> MakeTestBackend(int threads);
 
-// "cpu"; "null"; "reference", the delta rule by its references and no other operators; and the GPU sources: "host64"
-// and "host32" on the executor, named after their waves, or "gpu" on the device that they were built for.
+// Makes a backend: "cpu"; "null"; "reference" (the references of the delta rule, no other operators); or the GPU
+// sources: "host64" and "host32" on the executor with waves of 64 and 32, or "gpu" on the device of the build.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const std::string& name);
 
-// `names`, and those of the GPU sources.
+// Returns `names` and the names of the GPU sources' backends.
 std::vector<std::string> WithGpus(std::vector<std::string> names);
-// `names`, and those of the GPU sources with a GPU's wave: "host64" or "gpu".
+// Returns `names` and one backend of the GPU sources: "host64" or "gpu".
 std::vector<std::string> WithOneGpu(std::vector<std::string> names);
-// Those whose memory a test may read and write in place: "cpu", and the executor's where tests run on it and its
-// streams do not run behind them.
+// Returns the backends whose memory a test may read and write directly: "cpu", and the executor's backends if tests run
+// on the executor and its streams are not asynchronous.
 std::vector<std::string> HostBackends();
-// Others that promise the bits of a host backend: of fewer and more threads, or of smaller and larger grids; of the
-// other wave too, but for operators that take another path there (any_wave false).
+// Makes other backends that promise the same bits as a host backend: with fewer and more threads, or smaller and larger
+// grids. `any_wave`: also with the other wave; false for operators that take another path there.
 std::vector<std::unique_ptr<Backend>> BackendsOfTheSameBits(const std::string& name, bool any_wave);
 
-// Is run once on each of the backends named. Skipped where the GPU sources were built for a device and there is none.
+// Fixture of a test that runs once on each named backend. Skipped if a backend cannot be made ("gpu" without a device).
 class BackendTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -51,7 +51,7 @@ class BackendTest : public testing::TestWithParam<std::string> {
   }
   Backend& backend() { return **backend_; }
   bool on_cpu() const { return GetParam() == "cpu"; }
-  // `dims`, and then the same with a log decay for each key channel.
+  // Returns `dims`, followed by the same dims with a log decay for each key channel.
   static std::vector<LayerDims> WithChannelDecays(const std::vector<LayerDims>& dims) {
     std::vector<LayerDims> both = dims;
     for (LayerDims by_channel : dims) {

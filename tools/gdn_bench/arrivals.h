@@ -1,8 +1,8 @@
-// When the calls of an open loop are to be sent: by the clock, whatever became of the calls before.
+// The send times of an open loop's calls, which do not depend on earlier replies.
 //
-// A latency counted from these times has no coordinated omission: a server that stalls makes every call that was due
-// meanwhile late, and not only the one that it was busy with.
-// Thread safety: a function of its arguments.
+// Latencies that are counted from these times have no coordinated omission: if the server stalls, every call that was
+// due meanwhile counts as late, not only the one in progress.
+// Thread safety: a pure function.
 //
 //   std::vector<double> due = ArrivalTimes(Arrivals::kPoisson, /*calls_per_s=*/500, /*count=*/100, /*seed=*/1);
 #pragma once
@@ -13,11 +13,11 @@
 namespace gdn::bench {
 
 enum class Arrivals {
-  kEven,     // 1 / rate apart
-  kPoisson,  // as of many clients that do not know of each other
+  kEven,     // equal distances of 1 / rate
+  kPoisson,  // a Poisson process, as from many independent clients
 };
 
-// Seconds after the beginning, in order; the first is 0. The same ones for the same arguments.
+// Returns times in seconds after the start, ascending from 0. Equal arguments give equal times.
 std::vector<double> ArrivalTimes(Arrivals arrivals, double calls_per_s, int64_t count, uint64_t seed);
 
 }  // namespace gdn::bench

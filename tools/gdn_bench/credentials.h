@@ -16,14 +16,14 @@
 
 namespace gdn::bench {
 
-// Of gdn_server: TLS that wants clients' certificates, and tokens.
+// Returns flags of gdn_server: TLS that requires client certificates, and tokens.
 std::vector<std::string> SecureServerFlags(const std::string& folder);
 
-// The same TLS for a server of ours. INVALID_ARGUMENT where a file cannot be read.
+// Returns credentials with the same TLS for the echo server. INVALID_ARGUMENT if a file cannot be read.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> SecureServerCredentials(const std::string& folder);
 
-// A connection shared with no other, with the client's certificate and, where wanted, its token. The server's
-// certificate has to be for localhost. INVALID_ARGUMENT where a file cannot be read.
+// Makes a channel with a connection of its own and the client's certificate; with `with_token`, also its token. The
+// server's certificate must be for localhost. INVALID_ARGUMENT if a file cannot be read.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> SecureChannelAlone(const std::string& target, const std::string& folder,
                                                                   bool with_token);
 

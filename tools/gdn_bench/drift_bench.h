@@ -1,5 +1,5 @@
-// `gdn_bench drift`: how far decoding goes from double precision over many tokens, with a base of float32 and of
-// bfloat16, on the CPU.
+// `gdn_bench drift`: measures the errors of decoding many tokens relative to double precision, on the CPU, with bases
+// of float32 and of bfloat16.
 //
 // Thread safety: one thread.
 //
@@ -23,8 +23,8 @@ struct DriftOptions {
 
 // Relative Euclidean errors.
 struct DriftErrors {
-  double output = 0;  // of the outputs since the row before, 1,000 at most
-  double state = 0;   // of the state after the row's tokens
+  double output = 0;  // error of the outputs since the row before (at most the last 1,000)
+  double state = 0;   // error of the state after the row's tokens
 };
 
 struct DriftRow {
@@ -34,7 +34,7 @@ struct DriftRow {
   DriftErrors bf16;
 };
 
-// Rows at 1,000, 10,000, .. and options.tokens of each kind of inputs.
+// Returns rows at 1,000, 10,000, .. and options.tokens tokens, for each kind of inputs.
 absl::StatusOr<std::vector<DriftRow>> RunDriftBench(const DriftOptions& options);
 
 std::string DriftTable(const std::vector<DriftRow>& rows);

@@ -19,7 +19,7 @@
 namespace gdn::bench {
 
 struct CommandLine {
-  std::string help;     // the text of --help, which then is all that is to be done; "": it was not asked for
+  std::string help;     // the text of --help, to be printed and nothing else done; "": --help was not given
   std::string command;  // "kernel", "serve", "schedule", "state", "prefix", "drift" or "echo_server"
   KernelBenchOptions kernel;
   ScheduleBenchOptions schedule;
@@ -27,18 +27,18 @@ struct CommandLine {
   ServeOptions serve;
   StateBenchOptions state;
   PrefixBenchOptions prefix;
-  bool version = false;  // --version: nothing else is read then
+  bool version = false;  // --version was given; all other fields are then unset
   bool list = false;
   std::string json;    // path; "-": stdout; "": none
-  std::string listen;  // these two: of echo_server
+  std::string listen;  // `listen` and `port_file` are for echo_server
   std::string port_file;
 };
 
-// The arguments with dashes in flag names made underscores (--min-time is --min_time), and a --json without a value
-// made --json=-.
+// Returns the arguments with dashes in flag names replaced by underscores (--min-time becomes --min_time), and --json
+// without a value replaced by --json=-.
 std::vector<std::string> NormalizeArguments(const std::vector<std::string>& arguments);
 
-// INVALID_ARGUMENT, saying what to do, for a missing or unknown command or flag and for a bad value.
+// INVALID_ARGUMENT for a missing or unknown command or flag and for a bad value; the message says what to do.
 absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv);
 
 }  // namespace gdn::bench

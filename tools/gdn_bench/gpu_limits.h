@@ -1,7 +1,7 @@
 // The loops behind a GPU's limits: streams of 16-byte accesses, and multiply-adds in registers.
 //
-// Thread safety: one thread at a time; launches go to the stream. Ownership: they work on the caller's device memory;
-// lengths are multiples of kGpuTileFloats, pointers aligned to 16 bytes.
+// Thread safety: one thread at a time; launches go to the stream. Ownership: the functions use the caller's device
+// memory. Lengths must be multiples of kGpuTileFloats, and pointers aligned to 16 bytes.
 //
 //   GDN_RETURN_IF_ERROR(StreamCopyGpu(src, dst, floats, stream));
 #pragma once
@@ -13,20 +13,20 @@
 
 namespace gdn::bench {
 
-// Floats that a block moves at once.
+// Number of floats that a block moves at once.
 inline constexpr int64_t kGpuTileFloats = 256 * 4 * 4;
-// Threads that StreamReadGpu and MultiplyAddsGpu launch at the most.
+// Most threads that StreamReadGpu and MultiplyAddsGpu launch.
 int64_t GpuLimitThreads(const gpu::Stream& stream);
 
 absl::Status StreamFillGpu(float* data, int64_t floats, float value, const gpu::Stream& stream);
 absl::Status StreamCopyGpu(const float* src, float* dst, int64_t floats, const gpu::Stream& stream);
 absl::Status StreamUpdateGpu(float* data, int64_t floats, float factor, const gpu::Stream& stream);
-// sums[t] = what thread t read, for t < GpuLimitThreads(); threads without a tile write 0.
+// Sets sums[t] to the sum of the floats that thread t read, for t < GpuLimitThreads(); 0 for threads without a tile.
 absl::Status StreamReadGpu(const float* data, int64_t floats, float* sums, const gpu::Stream& stream);
 
-// In each of GpuLimitThreads() threads `rounds` x kGpuStepsPerRound times x <- x * multiplier + addend, on
-// kGpuAccumulators accumulators of which the j-th starts at the fixed point f = addend / (1 - multiplier) plus j.
-// means[t] = f + mean(j) * multiplier^steps.
+// In each of GpuLimitThreads() threads, does x <- x * multiplier + addend for steps = `rounds` x kGpuStepsPerRound
+// times, on kGpuAccumulators accumulators. Accumulator j starts at the fixed point f = addend / (1 - multiplier) plus
+// j. Sets means[t] = f + mean(j) * multiplier^steps.
 inline constexpr int kGpuAccumulators = 8;
 inline constexpr int kGpuStepsPerRound = 16;
 absl::Status MultiplyAddsGpu(int64_t rounds, float multiplier, float addend, float* means, const gpu::Stream& stream);

@@ -43,14 +43,6 @@ void LatencyHistogram::Record(double seconds) {
   ++count_;
 }
 
-void LatencyHistogram::Merge(const LatencyHistogram& other) {
-  if (other.count_ == 0) return;
-  for (size_t i = 0; i < buckets_.size(); ++i) buckets_[i] += other.buckets_[i];
-  min_ns_ = count_ == 0 ? other.min_ns_ : std::min(min_ns_, other.min_ns_);
-  max_ns_ = count_ == 0 ? other.max_ns_ : std::max(max_ns_, other.max_ns_);
-  count_ += other.count_;
-}
-
 double LatencyHistogram::Percentile(double fraction) const {
   if (count_ == 0) return 0;
   const auto wanted = static_cast<int64_t>(std::ceil(std::clamp(fraction, 0.0, 1.0) * static_cast<double>(count_)));

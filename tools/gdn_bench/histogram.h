@@ -1,8 +1,8 @@
 // Counts of latencies in log-linear buckets: percentiles of any number of calls in fixed memory.
 //
-// A bucket is at most 1/128 of its values wide and is reported by its middle, so a percentile is off by at most 0.4%;
-// the smallest and the largest value are exact. Nanoseconds up to 18 minutes; longer ones count as that.
-// Thread safety: one thread; merge one histogram a thread. Ownership: plain values.
+// A bucket's width is at most 1/128 of its values, and its middle is reported, so a percentile is off by at most 0.4%.
+// The smallest and the largest value are exact. The unit is 1 ns; values above 18 minutes count as 18 minutes.
+// Thread safety: for one thread. Ownership: plain values.
 //
 //   LatencyHistogram latencies;
 //   latencies.Record(0.001);
@@ -19,18 +19,17 @@ class LatencyHistogram {
   LatencyHistogram();
 
   void Record(double seconds);
-  void Merge(const LatencyHistogram& other);
 
   int64_t count() const { return count_; }
-  // The smallest recorded value that at least `fraction` (0 .. 1, clamped) of all values do not exceed, in seconds;
-  // 0 where there is none.
+  // Returns the smallest recorded value, in seconds, that at least `fraction` (0 .. 1, clamped) of all values do not
+  // exceed; 0 if there are no values.
   double Percentile(double fraction) const;
   double MaxSeconds() const;
 
  private:
   std::vector<int64_t> buckets_;
   int64_t count_ = 0;
-  int64_t min_ns_ = 0;  // these two: where count_ > 0
+  int64_t min_ns_ = 0;  // min_ns_ and max_ns_ are valid if count_ > 0
   int64_t max_ns_ = 0;
 };
 

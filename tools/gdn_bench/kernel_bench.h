@@ -1,4 +1,4 @@
-// `gdn_bench kernel`: operators, projections and whole layers against the machine's limits.
+// `gdn_bench kernel`: measures operators, projections and whole layers relative to the machine's limits.
 //
 // Thread safety: one thread.
 //
@@ -18,30 +18,30 @@
 namespace gdn::bench {
 
 struct KernelBenchOptions {
-  std::string backend = "cpu";      // or what the GPU sources of the build run on: "gpu", "host"
-  int threads = 0;                  // of the CPU; 0: one for each processor this process may run on
-  std::string simd;                 // of the CPU, as UseSimdTarget() takes it; empty: the best it has
-  int gpu_device = 0;               // among those that HIP_VISIBLE_DEVICES leaves
-  std::string gpu_graphs = "auto";  // whether the GPU replays decode steps that come again: "auto", "on" or "off"
+  std::string backend = "cpu";      // "cpu", or the backend of the build's GPU sources: "gpu" or "host"
+  int threads = 0;                  // number of CPU threads; 0: one for each processor that this process may run on
+  std::string simd;                 // the CPU's SIMD target, as for UseSimdTarget(); empty: the best one
+  int gpu_device = 0;               // index among the devices that HIP_VISIBLE_DEVICES leaves
+  std::string gpu_graphs = "auto";  // whether the GPU replays repeated decode steps: "auto", "on" or "off"
   std::string filter;               // regular expression found anywhere in a case's name; empty: all
-  DType state_dtype = DType::kF32;  // of the states' bases; kBF16: rows with states alone, named with /state=bf16
+  DType state_dtype = DType::kF32;  // of the states' bases; kBF16: only cases with states, named with /state=bf16
   MeasureOptions measure;
 };
 
 struct KernelReport {
   BackendInfo backend;
-  std::optional<gpu::DeviceInfo> device;  // of a GPU
+  std::optional<gpu::DeviceInfo> device;  // nullopt for a CPU
   int64_t last_level_cache_bytes = 0;
-  double load_average = 0;  // of the system over the minute before; well above 0, others are running too
+  double load_average = 0;  // of the system, over the minute before; well above 0 if other programs were running
   KernelBenchOptions options;
   std::vector<CaseResult> cases;
 };
 
-// Names of the backend's cases that match the filter, in order. INVALID_ARGUMENT for an unknown backend, and for a
-// filter that is not a regular expression.
+// Returns the names of the backend's cases that match the filter, in order. INVALID_ARGUMENT for an unknown backend, or
+// a filter that is not a regular expression.
 absl::StatusOr<std::vector<std::string>> KernelCaseNames(const KernelBenchOptions& options);
 
-// INVALID_ARGUMENT for a bad option, NOT_FOUND where no case matches; errors of the backend with the case's name.
+// INVALID_ARGUMENT for a bad option. NOT_FOUND if no case matches. Errors of the backend, with the case's name.
 absl::StatusOr<KernelReport> RunKernelBench(const KernelBenchOptions& options);
 
 }  // namespace gdn::bench

@@ -1,7 +1,6 @@
-// One thing that `gdn_bench kernel` times: what it costs at the least, and how to run it.
+// A case of `gdn_bench kernel`: its least cost, and how to run it.
 //
-// Thread safety: plain values; a prepared case is for one thread. Ownership: `run` keeps alive whatever memory it works
-// on.
+// Thread safety: plain values; a prepared case is for one thread. Ownership: `run` keeps its memory alive.
 //
 //   for (const KernelCase& c : OperatorCases(CaseList::kCpu)) {
 //     GDN_ASSIGN_OR_RETURN(PreparedCase p, c.prepare(machine.setting()));
@@ -26,18 +25,18 @@ namespace gdn::bench {
 
 struct PreparedCase {
   Cost cost;                     // of one step
-  int64_t steps = 1;             // of one run(): once around the slots or weights it rotates over
-  double working_set_bytes = 0;  // what one run() touches
-  // Issues the work and returns; waiting for it is the caller's. Host arrays that change from run to run come round
-  // after L (kLogCapacity) of them, unless every_run_differs.
+  int64_t steps = 1;             // number of steps of one run(), which rotates once over all slots or weights
+  double working_set_bytes = 0;  // bytes that one run() touches
+  // Issues the work and returns; the caller must wait for it. Host arrays that change from run to run repeat after
+  // L (kLogCapacity) runs, unless every_run_differs.
   std::function<absl::Status()> run;
-  bool every_run_differs = false;  // no recording of one run stands for the next
+  bool every_run_differs = false;  // true: a recorded graph of one run cannot replace another run
 };
 
-// Where a case is prepared. The backend must outlive the prepared case.
+// The backend and parameters that a case is prepared for. The backend must outlive the prepared case.
 struct CaseSetting {
   Backend& backend;
-  int64_t rotation_bytes = 0;       // that a memory-bound case takes turns over, so that none of it is found in a cache
+  int64_t rotation_bytes = 0;       // bytes that a memory-bound case rotates over, so that no run finds them in a cache
   DType state_dtype = DType::kF32;  // of the states' bases
 };
 
@@ -50,31 +49,31 @@ struct KernelCase {
 LayerDims BenchOperatorDims();
 LayerDims BenchLayerDims();
 
-// A GPU's list has the batches that it takes to fill one.
+// kGpu has batches large enough to fill a GPU.
 enum class CaseList { kCpu, kGpu };
 
-// decode_deferred, decode_in_place, prefill_scan, prefill_chunk; projection_*; layer_*: in the order they are reported.
+// The cases decode_deferred, decode_in_place, prefill_scan, prefill_chunk; projection_*; layer_*, in report order.
 std::vector<KernelCase> OperatorCases(CaseList list);
 std::vector<KernelCase> ProjectionCases(CaseList list);
 std::vector<KernelCase> LayerCases(CaseList list);
 
-// Single ones of LayerCases, of any size.
+// Make single cases as in LayerCases, of any size.
 KernelCase LayerDecodeCase(int32_t batch);
 KernelCase LayerPrefillCase(int32_t sequences, int32_t tokens_each);
 
-// A layer's decode as the server launches it, two launches under way: BF16 rows and index arrays that no launch has had
-// before go to the device in one copy from page-locked memory, and BF16 outputs come back.
+// A layer's decode as the server launches it, with two launches in flight: new BF16 rows and index arrays are copied to
+// the device in one copy from page-locked memory, and BF16 outputs are copied back.
 KernelCase ServedDecodeCase(const LayerDims& dims, int32_t batch);
 
-// What memory-bound cases rotate over is kColdFactor last-level caches, and at most this.
+// Most bytes that memory-bound cases rotate over; otherwise they rotate over kColdFactor times the last-level cache.
 inline constexpr int64_t kLargestRotation = int64_t{768} << 20;
 
-// Backend memory filled with `count` numbers in [low, high), rounded to `dtype`; the same ones on every run. Memory
-// that was never written would be read from one cached page of zeros.
+// Returns backend memory with `count` numbers in [low, high), rounded to `dtype`, the same on every run. (Memory that
+// was never written would be read from one cached page of zeros.)
 absl::StatusOr<std::shared_ptr<DeviceBuffer>> RandomBuffer(Backend& backend, int64_t count, float low, float high,
                                                            DType dtype = DType::kF32);
 
-// A pool of `slots` slots of random state with logs that may be folded at once (their log decays are not positive).
+// A pool of `slots` slots of random state, with logs that can be folded (their log decays are not positive).
 struct RandomStatePool {
   std::shared_ptr<DeviceBuffer> memory;
   StatePoolView view;

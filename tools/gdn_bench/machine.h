@@ -1,8 +1,8 @@
-// What cases are measured on: a backend, the limits of what it runs on, and how runs are timed there.
+// The machine that cases are measured on: a backend, its limits, and how runs are timed.
 //
-// On a CPU runs are calls, timed by the clock. On a GPU they are launches: recorded once as a graph, replayed, and
-// timed by events on the stream, so that what is reported is the device's time; the same launches made one by one and
-// timed by the clock stand beside it.
+// On a CPU, runs are calls that the clock times. On a GPU, runs are recorded as a graph and replayed, and events on the
+// stream time them, so the report has the device's time. For comparison, the same launches are also made one by one and
+// timed by the clock.
 // Thread safety: one thread at a time. Ownership: a Machine owns its parts; a TimedCase must not outlive the machine
 // nor the prepared case.
 //
@@ -24,42 +24,42 @@
 
 namespace gdn::bench {
 
-// A working set of this many last-level caches, visited in turn, is taken to come from memory.
+// A working set of at least this many times the last-level cache, visited in turn, counts as read from memory.
 inline constexpr int64_t kColdFactor = 4;
 
 enum class TimingMethod { kCalls, kLaunches, kGraph };
 
-// A case, warm, ready to be timed. A repetition is one run() on a CPU, a graph of one or more of them on a GPU.
+// A case that has been warmed up. A repetition is one run() on a CPU, or a graph of one or more runs on a GPU.
 class TimedCase {
  public:
   virtual ~TimedCase() = default;
   virtual TimingMethod method() const = 0;
   virtual int64_t steps_per_repetition() const = 0;
-  // Seconds from the start of the first to the end of the last repetition.
+  // Returns the seconds from the start of the first to the end of the last repetition.
   virtual absl::StatusOr<double> Time(int64_t repetitions) = 0;
-  // The same work, launched anew and timed by the host's clock. The same as Time() for calls.
+  // Times the same work with single launches and the host's clock. For calls, does the same as Time().
   virtual absl::StatusOr<double> TimeLaunches(int64_t repetitions) = 0;
 };
 
 struct Machine {
   std::unique_ptr<Backend> backend;
-  // How fast it is, measured again whenever it is asked, so that a kernel's time can stand beside a limit taken at the
-  // same moment: one pass of each loop, milliseconds on a GPU, tens of them on a CPU. The first time also makes and
-  // checks the loops' buffers. Errors of the device.
+  // Measures the machine's rates now, so that a kernel's time can be compared with a limit of the same moment. Takes
+  // milliseconds on a GPU and tens of milliseconds on a CPU. The first call also makes and checks the buffers. Errors
+  // of the device.
   std::function<absl::StatusOr<MachineRates>()> measure_limits;
-  // Errors of the case.
+  // Warms a case up, so that it can be timed. Errors of the case.
   std::function<absl::StatusOr<std::unique_ptr<TimedCase>>(const PreparedCase&)> load;
   int64_t last_level_cache_bytes = 0;
-  int64_t rotation_bytes = 0;             // what memory-bound cases rotate over
-  std::optional<gpu::DeviceInfo> device;  // of a GPU
+  int64_t rotation_bytes = 0;             // bytes that memory-bound cases rotate over
+  std::optional<gpu::DeviceInfo> device;  // nullopt for a CPU
 
   CaseSetting setting() const { return {.backend = *backend, .rotation_bytes = rotation_bytes}; }
 };
 
-// Threads as CpuBackendOptions has them.
+// `threads`: see CpuBackendOptions.
 absl::StatusOr<Machine> MakeCpuMachine(int threads);
 
-// The backend of this build's GPU sources (gpu_backend.h). A build without them answers as MakeGpuBackend does.
+// Uses the backend of this build's GPU sources (gpu_backend.h). Errors of MakeGpuBackend, also in builds without them.
 absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs);
 
 }  // namespace gdn::bench

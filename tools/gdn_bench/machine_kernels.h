@@ -11,21 +11,21 @@
 
 namespace gdn::bench {
 
-// Lengths below are multiples of this many floats, pointers aligned to 64 bytes.
+// Lengths in the functions below must be multiples of this many floats, and pointers aligned to 64 bytes.
 inline constexpr size_t kStreamGrain = 1024;
 
-// Sum of all floats, read as four parallel streams (one stream leaves the prefetchers of some processors idle).
+// Returns the sum of all floats, read as four parallel streams (one stream leaves prefetchers of some processors idle).
 float ReadStreams(const float* data, size_t floats);
 
-// Copies with non-temporal stores, which spare reading the destination's lines first. memcpy does so only above a size
-// of its own choosing, and is then the slower of the two.
+// Copies with non-temporal stores, which avoid reading the destination's cache lines first. memcpy uses them only above
+// a size of its own choice, and is then slower than this function.
 void CopyStreams(const float* src, float* dst, size_t floats);
 
-// data *= factor, in place: what a recurrent state's read-modify-write is at best.
+// Does data *= factor in place: the fastest possible read-modify-write of a recurrent state.
 void UpdateInPlace(float* data, size_t floats, float factor);
 
-// `iterations` times x <- x * multiplier + addend, in every lane of 12 independent accumulators. Accumulator j starts
-// at the fixed point f = addend / (1 - multiplier) plus j. Returns the mean of all lanes: f + 5.5 *
+// Does x <- x * multiplier + addend `iterations` times, in every lane of 12 independent accumulators. Accumulator j
+// starts at the fixed point f = addend / (1 - multiplier) plus j. Returns the mean of all lanes: f + 5.5 *
 // multiplier^iterations.
 float MultiplyAdds(int64_t iterations, float multiplier, float addend);
 

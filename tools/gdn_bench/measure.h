@@ -1,7 +1,7 @@
-// Times a case beside the machine's limits, the two alternating.
+// Times a case and the machine's limits alternately.
 //
-// A round measures the limits and then runs the case for at least `min_time` (every other round the other way about),
-// and divides one by the other there: what a neighbour or a clock does to the machine, it does to both. Reported are
+// A round measures the limits and then runs the case for at least `min_time_s` (every other round in reverse order),
+// and takes the ratio within the round, so that other programs and clock changes affect both alike. The results are
 // medians over rounds. Thread safety: one thread at a time.
 //
 //   GDN_ASSIGN_OR_RETURN(CaseResult r, MeasureCase("decode_deferred/B=8", prepared, machine, {.repeat = 15}));
@@ -19,7 +19,7 @@ namespace gdn::bench {
 
 struct MeasureOptions {
   int repeat = 15;           // rounds
-  double min_time_s = 0.05;  // of the case in a round; at least one run() is made
+  double min_time_s = 0.05;  // least time of the case in a round, in seconds; at least one run() is made
 };
 
 struct CaseResult {
@@ -27,11 +27,11 @@ struct CaseResult {
   Cost cost;
   double working_set_bytes = 0;
   bool cold = false;          // the working set is at least kColdFactor last-level caches
-  bool memory_bound = false;  // by the median rates
+  bool memory_bound = false;  // at the median rates
   int64_t steps_per_round = 0;
   TimingMethod method = TimingMethod::kCalls;
   Summary step_s;             // seconds a step
-  Summary launch_s;           // the same, launched one by one and timed by the host's clock; of no count for calls
+  Summary launch_s;           // the same with single launches, timed by the host's clock; empty for calls
   Summary limit_s;            // seconds a step would take at the limit
   Summary fraction_of_limit;  // limit / time of the same round
   Summary read_bytes_per_s;
@@ -44,7 +44,7 @@ struct CaseResult {
 absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, Machine& machine,
                                        const MeasureOptions& options);
 
-// Seconds a step, without the limits beside it. Errors of the case's run().
+// Measures seconds per step without the limits. Errors of the case's run().
 absl::StatusOr<Summary> MeasureStep(const PreparedCase& prepared, Machine& machine, const MeasureOptions& options);
 
 }  // namespace gdn::bench

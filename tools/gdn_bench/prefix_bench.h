@@ -1,8 +1,7 @@
-// `gdn_bench prefix`: how long a prompt takes to its first output when its beginning is known, beside when it is not.
+// `gdn_bench prefix`: measures the time to a prompt's first output, with and without a kept prefix.
 //
-// gdn_server, over a checkpoint made for the occasion, runs as a child of this process. A prompt is segments of 512
-// tokens and some more; both sessions ask for its prefix, one of them for one that is kept. Rounds of the two
-// alternate.
+// gdn_server, with a synthetic checkpoint, runs as a child process. A prompt has segments of 512 tokens and a rest.
+// Both sessions ask for the prompt's prefix, but only one prefix is kept by the server. Rounds of both alternate.
 // Thread safety: one thread.
 //
 //   GDN_ASSIGN_OR_RETURN(PrefixReport report, RunPrefixBench({.server = "/path/gdn_server", .self = "/path/bench"}));
@@ -19,12 +18,12 @@
 namespace gdn::bench {
 
 struct PrefixBenchOptions {
-  int tokens = 8192;     // of the prefix; a multiple of kPrefixSegmentTokens
-  int rest_tokens = 64;  // behind it
-  int layers = 2;        // of Qwen3-Next's dimensions, BF16 weights
+  int tokens = 8192;     // tokens of the prefix; a multiple of kPrefixSegmentTokens
+  int rest_tokens = 64;  // tokens of the prompt after the prefix
+  int layers = 2;        // layers with Qwen3-Next's dimensions and BF16 weights
   int rounds = 5;
   std::string backend = "cpu";
-  int threads = 0;     // of the CPU
+  int threads = 0;     // number of CPU threads
   std::string server;  // path of gdn_server
   std::string self;    // path of this program
 };
@@ -33,14 +32,14 @@ inline constexpr int kPrefixSegmentTokens = 512;
 
 struct PrefixReport {
   PrefixBenchOptions options;
-  std::string device, numerics_id;  // as the server says
-  double load_average = 0;          // of the minute before
-  int64_t state_bytes = 0;          // of a session, and so of the entry
-  bool equal_bits = false;          // the outputs of all rounds of both
-  Summary known_s, unknown_s;       // from CreateSession to the last layer's output
-  Summary create_s;                 // of the known: CreateSession alone
-  Summary keep_s;                   // KeepPrefix of an entry that is not there
-  Summary ratio;                    // of adjacent rounds: unknown / known
+  std::string device, numerics_id;  // as reported by the server
+  double load_average = 0;          // of the system, over the minute before the measurement
+  int64_t state_bytes = 0;          // size of a session's states, and of a kept prefix
+  bool equal_bits = false;          // the outputs of all rounds had the same bits
+  Summary known_s, unknown_s;       // with and without a kept prefix: from CreateSession to the last layer's output
+  Summary create_s;                 // CreateSession alone, with a kept prefix
+  Summary keep_s;                   // KeepPrefix of a new prefix
+  Summary ratio;                    // unknown / known, of adjacent rounds
 };
 
 // INVALID_ARGUMENT for an option out of range; errors of the child and of the first call that fails.

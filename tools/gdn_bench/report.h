@@ -22,13 +22,13 @@ nlohmann::ordered_json KernelJson(const KernelReport& report);
 std::string StateTable(const StateReport& report);
 nlohmann::ordered_json StateJson(const StateReport& report);
 
-// In a unit of which a second, or a byte a second, has so many.
+// Returns the summary as JSON, with each value multiplied by `unit` (for example 1e6 for seconds in microseconds).
 nlohmann::ordered_json SummaryJson(const Summary& summary, double unit);
 
-// A line; none where the machine was idle.
+// Returns a warning in one line; "" if the machine was idle.
 std::string BusyWarning(double load_average);
 
-// Indented, with a newline at the end. nullptr is stdout. Commits the file; errors are OutputFile's.
+// Writes the JSON, indented and with a newline at the end, and commits the file. nullptr: stdout. Errors of OutputFile.
 absl::Status WriteJson(const nlohmann::ordered_json& json, OutputFile* file);
 
 }  // namespace gdn::bench

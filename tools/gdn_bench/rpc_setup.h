@@ -1,9 +1,8 @@
-// What is measured over RPC: gdn_server and the echo server that it is measured against, as children of this process on
-// the loopback interface or on Unix sockets; connections to them; tensors to send; and operator sessions with states
-// worth moving.
+// Setup of measurements over RPC: starts gdn_server and an echo server for comparison as child processes, on the
+// loopback interface or on Unix sockets. Makes connections to them, tensors to send, and operator sessions with states.
 //
-// Thread safety: one thread, servers before any gRPC channel is made. Ownership: the servers end with the pair; clients
-// are the caller's.
+// Thread safety: one thread; start the servers before any gRPC channel is made. Ownership: the servers end with the
+// ServerPair; clients belong to the caller.
 //
 //   GDN_ASSIGN_OR_RETURN(const ServerPair servers,
 //                        StartServers({.server = path, .self = self, .folder = folder}, {"--backend=null"}));
@@ -30,13 +29,13 @@ namespace gdn::bench {
 
 enum class Transport { kTcp, kUnix };
 
-// gRPC names.
+// gRPC names of the servers.
 struct Targets {
   std::string gdn;
   std::string gdn_socket;                         // the same server's Unix socket
-  std::string echo;                               // of messages
-  std::string raw_echo;                           // of bytes
-  std::string gdn_secure = {}, echo_secure = {};  // with TLS; "": there are none
+  std::string echo;                               // the echo server of messages
+  std::string raw_echo;                           // the echo server of bytes
+  std::string gdn_secure = {}, echo_secure = {};  // servers with TLS; "": there are none
   std::string several = {};  // the Unix socket of a gdn_server on several devices; "": there is none
 };
 
@@ -49,34 +48,34 @@ struct ServerPair {
 
 struct ServerPairOptions {
   std::string server;  // path of gdn_server
-  std::string self;    // path of this program, which is the other one
+  std::string self;    // path of this program, which is also the echo server
   std::string folder;  // for ports, sockets and logs
   Transport transport = Transport::kTcp;
   std::string secure = {};  // the folder of credentials.h; "": no TLS
 };
 
-// Returns once both take calls. Errors of ChildProcess.
+// Returns when both servers accept calls. Errors of ChildProcess.
 absl::StatusOr<ServerPair> StartServers(const ServerPairOptions& options, const std::vector<std::string>& server_flags);
-// Another gdn_server, on several devices. The same errors.
+// Starts another gdn_server, on several devices. Errors of ChildProcess.
 absl::Status StartSeveral(const ServerPairOptions& options, const std::vector<std::string>& server_flags,
                           ServerPair& servers);
 
-// A connection shared with no other, so that workers do not queue behind each other's messages, and a client with one.
+// Makes a channel, or a client, with its own connection, so that workers do not queue behind each other's messages.
 std::shared_ptr<grpc::Channel> ChannelAlone(const std::string& target);
 std::unique_ptr<Client> ConnectAlone(const std::string& target);
 
-// Numbers in [low, high), the same ones on every run.
+// Makes a tensor of random numbers in [low, high), the same on every run.
 v1::Tensor RandomTensor(const std::vector<int64_t>& shape, float low, float high, DType dtype = DType::kF32);
 
 v1::OperatorSpec BenchOperatorSpec(int layers);
 
-// One token for one layer.
+// Makes a Decode request of one token for one layer.
 v1::DecodeRequest StepOf(const std::string& id, int layer);
 
-// Every layer has a base, and a log of a few tokens.
+// Makes an operator session in which every layer has a base, and a log of a few tokens.
 absl::Status MakeBusySession(Client& client, const std::string& id, int layers);
 
-// INVALID_ARGUMENT where the value of a flag is not in low .. high.
+// INVALID_ARGUMENT if the flag's value is not in [low, high].
 template <typename T>
 absl::Status CheckRange(const char* flag, T value, std::type_identity_t<T> low, std::type_identity_t<T> high) {
   if (value >= low && value <= high) return absl::OkStatus();

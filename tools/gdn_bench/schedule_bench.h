@@ -1,5 +1,5 @@
-// `gdn_bench schedule`: the scheduler under load, in simulated time: waits, shares and the rows of a launch, and in
-// real time how long it takes to decide.
+// `gdn_bench schedule`: measures the scheduler under load. In simulated time: waits, shares and the rows of a launch.
+// In real time: how long a decision takes.
 //
 // Thread safety: one thread.
 //
@@ -15,7 +15,7 @@
 namespace gdn::bench {
 
 struct ScheduleBenchOptions {
-  double seconds = 60;  // simulated, of each case
+  double seconds = 60;  // simulated time of each case
   uint64_t seed = 1;
 };
 

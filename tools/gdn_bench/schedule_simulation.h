@@ -1,9 +1,9 @@
-// Clients, a device and the scheduler between them, in simulated time: who waits how long, and how full launches are.
+// Simulates clients, the scheduler and a device in simulated time, to measure waits and the sizes of launches.
 //
-// A client is one session. It sends a call, waits for the reply, thinks, and goes on with the model's next layer, as an
-// inference engine does. The device takes launches one after the other; the next is chosen when the one that runs has
-// `lead_us` left. A launch's time is the model's (`decode_us`, `prefill_us`) times a factor of its own, within `noise`:
-// the scheduler has to learn it.
+// A client is one session. It sends a call, waits for the reply, thinks, and continues with the model's next layer, as
+// an inference engine does. The device runs one launch at a time; the next one is chosen `lead_us` before the running
+// one ends. A launch takes the time that DeviceModel gives, times a random factor within `noise`, which the scheduler
+// must learn.
 // Thread safety: free functions. The same options give the same result, but for decision_us.
 //
 //   SimulationResult result = Simulate({.loads = {{.sessions = 10000, .layers = 48}}, .seconds = 10});
@@ -17,14 +17,14 @@
 
 namespace gdn::bench {
 
-// Sessions that are alike.
+// A group of sessions with equal behaviour.
 struct SimulatedLoad {
   std::string name;
   std::string principal = "one";
   int32_t sessions = 1;
   bool prefill = false;
-  int64_t tokens = 1;      // of a call
-  int32_t layers = 48;     // that a session goes through, one after the other
+  int64_t tokens = 1;      // tokens of a call
+  int32_t layers = 48;     // number of layers that a session calls, one after the other
   int32_t model = 0;       // sessions of one model share launches
   double think_us = 1000;  // mean, from a reply to the next call, network included (exponential)
   double begin_us = 0;
@@ -46,20 +46,20 @@ struct SimulationOptions {
   double lead_us = 60;
   int32_t spares = 8;
   double seconds = 10;
-  double window_seconds = 1;  // of `rows`
+  double window_seconds = 1;  // length of a window of SimulationResult::rows
   uint64_t seed = 1;
 };
 
 struct LoadResult {
-  std::vector<double> waits_us;  // of each call (a prefill: of each segment), from when it could run until it did
-  std::vector<double> calls_us;  // from call to reply
+  std::vector<double> waits_us;  // wait of each call (prefill: of each segment) from ready to run until it ran
+  std::vector<double> calls_us;  // time of each call from request to reply
 };
 
 struct SimulationResult {
-  std::vector<LoadResult> loads;    // as options.loads
-  std::vector<double> device_us;    // that each load's steps took, by their share of tokens
-  std::vector<double> rows;         // of a decode launch, mean in each window
-  std::vector<double> decision_us;  // of this machine's time, its thread's alone
+  std::vector<LoadResult> loads;    // parallel to options.loads
+  std::vector<double> device_us;    // device time of each load's steps, by their share of a launch's tokens
+  std::vector<double> rows;         // mean number of rows of a decode launch, for each window
+  std::vector<double> decision_us;  // real CPU time of each of the scheduler's decisions
   size_t most_waiting = 0;
   double busy = 0;  // share of the time that the device worked
   double longest_launch_us = 0;

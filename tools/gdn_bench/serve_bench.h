@@ -1,7 +1,7 @@
-// `gdn_bench serve`: what a caller of the service feels, as ratios to echo services and to the kernels alone.
+// `gdn_bench serve`: measures the service's latency and rate, as ratios to echo servers and to the kernels alone.
 //
-// gdn_server, over a checkpoint made for the occasion, and the echo servers run as children of this process. Each
-// client has a connection and sessions of its own; short blocks of calls alternate between the servers.
+// gdn_server, with a synthetic checkpoint, and the echo servers run as child processes. Each client has its own
+// connection and sessions. Short blocks of calls alternate between the servers.
 // Thread safety: one thread.
 //
 //   GDN_ASSIGN_OR_RETURN(ServeReport report, RunServeBench({.server = "/path/gdn_server", .self = "/path/gdn_bench"}));
@@ -22,28 +22,28 @@ namespace gdn::bench {
 
 struct ServeOptions {
   Workload load;
-  std::vector<int> concurrency = {1, 4};  // clients, a connection and sessions each
-  double rate = 0;                        // calls a second by all clients; 0: each calls when it has been answered
+  std::vector<int> concurrency = {1, 4};  // numbers of clients, each with its own connection and sessions
+  double rate = 0;                        // calls per second of all clients; 0: each sends after its last reply
   Arrivals arrivals = Arrivals::kPoisson;
-  int in_flight = 64;          // with a rate: calls that may wait for a reply at once, over all clients
-  int beside_tokens = 0;       // also beside another session's StreamPrefills of so many tokens; 0: no
-  bool shared_memory = false;  // also with tensors in shared memory and the rest on a Unix socket
+  int in_flight = 64;          // with a rate: most calls of all clients that wait for a reply at the same time
+  int beside_tokens = 0;       // also measure during StreamPrefills of so many tokens by another session; 0: do not
+  bool shared_memory = false;  // also measure with tensors in shared memory and messages over a Unix socket
   bool echo = true;
   bool raw_echo = false;
-  std::string suite;         // "host", "goals", "devices" or "secure": their loads in place of the one above; "": none
-  int calls = 4000;          // to each server, for each load
-  double time_limit_s = 20;  // for each load; then the calls made so far are reported
+  std::string suite;         // "host", "goals", "devices" or "secure": use its loads instead of `load`; "": none
+  int calls = 4000;          // calls to each server, for each load
+  double time_limit_s = 20;  // longest time for each load; only the calls until then are reported
   Transport transport = Transport::kTcp;
   std::string backend = "null";  // of gdn_server
   int gpu_device = 0;
-  std::string secure;       // the folder of credentials.h, of suite "secure"; "": none
-  std::string gpu_devices;  // "0,1": of the second server of suite "devices"
-  int threads = 0;          // of the CPU
+  std::string secure;       // for suite "secure": the folder of credentials.h; "": none
+  std::string gpu_devices;  // for suite "devices": the second server's devices, such as "0,1"
+  int threads = 0;          // number of CPU threads
   std::string server;       // path of gdn_server
   std::string self;         // path of this program, which is also the echo server
 };
 
-// One load, and what is to be known of it.
+// A load, with the ratios to report.
 struct ServeRow {
   std::string name;
   Workload load;
@@ -52,12 +52,12 @@ struct ServeRow {
   std::vector<RatioGoal> goals;
   bool shared_memory = false;
   bool several_devices = false;
-  bool secure = false;  // also with TLS and tokens
+  bool secure = false;  // also measure with TLS and tokens
 };
 
 struct ServeResult {
   ServeRow row;
-  int64_t request_bytes = 0;  // of a call, on the wire
+  int64_t request_bytes = 0;  // of one call, on the wire
   int64_t response_bytes = 0;
   Measured measured;
   std::vector<RatioResult> ratios;
@@ -65,15 +65,15 @@ struct ServeResult {
 
 struct ServeReport {
   ServeOptions options;
-  std::string backend, device, numerics_id;  // as the server says
-  double load_average = 0;                   // of the minute before
+  std::string backend, device, numerics_id;  // as reported by the server
+  double load_average = 0;                   // of the system, over the minute before the measurement
   std::vector<ServeResult> results;
 };
 
 // INVALID_ARGUMENT for an option out of range; errors of the children and of the first call that fails.
 absl::StatusOr<ServeReport> RunServeBench(const ServeOptions& options);
 
-// What is run, in order. INVALID_ARGUMENT for a suite of another name.
+// Returns the rows to measure, in order. INVALID_ARGUMENT for an unknown suite.
 absl::StatusOr<std::vector<ServeRow>> ServeRows(const ServeOptions& options);
 
 }  // namespace gdn::bench

@@ -1,4 +1,4 @@
-// The calls of `gdn_bench serve`: what is sent, to which kind of server, one call after the other.
+// Sends the calls of `gdn_bench serve` to a server, one after the other.
 //
 // Thread safety: a Caller is for one thread, and several may share a channel. Ownership: a Caller shares its channel.
 //
@@ -20,36 +20,36 @@ namespace gdn::bench {
 
 enum class CallKind { kDecode, kPrefill };
 enum class Api { kUnary, kStream };
-// What travels: messages; bytes, which the server sends back; or messages whose tensors lie in shared memory.
+// The form of calls: messages; bytes, which the raw echo returns; or messages with tensors in shared memory.
 enum class Wire { kMessages, kBytes, kSharedMemory };
 
 struct Workload {
   CallKind call = CallKind::kDecode;
   Api api = Api::kUnary;
   int sessions = 8;  // B, in a Decode; a Prefill has one
-  int tokens = 1;    // T, of each session
+  int tokens = 1;    // T, tokens of each session
   int hidden = 2048;
   DType dtype = DType::kBF16;
-  bool request_ids = false;  // a new one with each call, as a client that retries sends
-  int layers = 1;            // of the model; calls take them in turn
+  bool request_ids = false;  // send a new request_id with each call, as clients that retry do
+  int layers = 1;            // number of the model's layers; calls use them in turn
 
   int rows() const { return call == CallKind::kDecode ? sessions : 1; }
   int64_t tokens_per_call() const { return int64_t{rows()} * tokens; }
   int64_t tensor_bytes() const { return tokens_per_call() * hidden * static_cast<int64_t>(DTypeSize(dtype)); }
 };
 
-// A client that sends a call, waits for its reply, and then may send the next.
+// A client that sends one call at a time and waits for its reply.
 class Caller {
  public:
   virtual ~Caller() = default;
-  // Errors of the call, or INTERNAL where the reply has other bytes than was to be expected.
+  // Sends a call and waits for its reply. Errors of the call. INTERNAL if the reply does not have the expected size.
   virtual absl::Status Call() = 0;
-  // Of the last call, on the wire.
+  // Sizes of the last call on the wire, in bytes.
   virtual int64_t request_bytes() const = 0;
   virtual int64_t response_bytes() const = 0;
 };
 
-// `sessions` are load.rows() names. A stream is opened by the first call and ended with the caller.
+// `sessions`: load.rows() names. The first call opens a stream if the load needs one; the Caller's destructor ends it.
 std::unique_ptr<Caller> MakeCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
                                    const std::vector<std::string>& sessions, Wire wire);
 

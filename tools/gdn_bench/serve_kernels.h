@@ -1,8 +1,7 @@
-// How long the kernels of a call take by themselves, on the backend that serves it: what a round trip cannot be shorter
-// than.
+// Measures the time of a call's kernels alone, on the backend that serves the call. A round trip cannot be shorter.
 //
-// Measured as `gdn_bench kernel` does: a recorded graph timed by events on a GPU, calls by the clock on a CPU; the null
-// backend has none. Thread safety: one thread, while no server computes. Ownership: owns a backend of its own.
+// Measures as `gdn_bench kernel` does: on a GPU with a recorded graph and events, on a CPU with the clock; 0 for the
+// null backend. Thread safety: one thread, while no server computes. Ownership: owns its own backend.
 //
 //   GDN_ASSIGN_OR_RETURN(KernelTimes kernels, KernelTimes::Make("gpu", {.gpu_device = 0}));
 //   GDN_ASSIGN_OR_RETURN(auto times, kernels.Of(load, /*clients=*/64, /*segment=*/false));
@@ -24,24 +23,24 @@ namespace gdn::bench {
 
 struct KernelTimesOptions {
   int gpu_device = 0;
-  int threads = 0;  // of the CPU
+  int threads = 0;  // number of CPU threads
 };
 
 class KernelTimes {
  public:
-  // `backend` is the name that the server gives. INVALID_ARGUMENT where this program has no such backend; errors of
-  // making it.
+  // `backend`: the name that the server reports. INVALID_ARGUMENT if this program has no such backend. Errors of making
+  // the backend.
   static absl::StatusOr<KernelTimes> Make(const std::string& backend, const KernelTimesOptions& options);
 
-  // nullopt where no case stands for the load: other dimensions than BenchLayerDims, or a Decode of several tokens.
-  // Measures what it has not measured before; segment_s only where it is wanted.
+  // Returns the times of the load's kernels; measures each case once. Measures segment_s only if `segment` is true.
+  // nullopt if no case matches the load: dimensions other than BenchLayerDims, or a Decode of several tokens.
   absl::StatusOr<std::optional<KernelSeconds>> Of(const Workload& load, int clients, bool segment);
 
  private:
   explicit KernelTimes(std::unique_ptr<Machine> machine) : machine_(std::move(machine)) {}
   absl::StatusOr<double> StepSeconds(const KernelCase& kernel_case);
 
-  std::unique_ptr<Machine> machine_;  // nullptr: nothing is computed
+  std::unique_ptr<Machine> machine_;  // nullptr for the null backend
   std::map<std::string, double> seconds_;
 };
 

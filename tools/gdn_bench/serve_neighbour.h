@@ -1,6 +1,6 @@
-// A session that prefills long prompts while others are measured.
+// A session that prefills long prompts while other sessions are measured.
 //
-// Thread safety: one thread. Ownership: owns its stream and two threads, which end with it.
+// Thread safety: one thread. Ownership: owns its stream and two threads, which its destructor ends.
 //
 //   Neighbour neighbour(ChannelAlone(target), "sessions/neighbour", {.tokens = 32768});
 //   GDN_RETURN_IF_ERROR(neighbour.AwaitFirstReply());   // from here on it keeps the server busy
@@ -23,7 +23,7 @@
 namespace gdn::bench {
 
 struct NeighbourLoad {
-  // Of a prompt: one StreamPrefill each, one prompt after the other, in messages of 4,096 tokens at the most.
+  // Tokens of a prompt. Each prompt is one StreamPrefill with messages of at most 4,096 tokens.
   int tokens = 32768;
   int hidden = 2048;
   DType dtype = DType::kBF16;
@@ -34,11 +34,11 @@ class Neighbour {
   Neighbour(std::shared_ptr<grpc::Channel> channel, std::string session, const NeighbourLoad& load);
   ~Neighbour() { Stop().IgnoreError(); }
 
-  // Errors of its calls.
+  // Waits for the first reply. Errors of the neighbour's calls.
   absl::Status AwaitFirstReply();
-  // Ends the prompt after the messages that are under way. The first error of its calls.
+  // Ends the prompt after the messages that are in flight. Returns the first error of the neighbour's calls.
   absl::Status Stop();
-  // Answered ones.
+  // Number of tokens that the server has answered.
   int64_t tokens() const { return tokens_; }
 
  private:
@@ -50,8 +50,8 @@ class Neighbour {
   const NeighbourLoad load_;
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> tokens_{0};
-  absl::Notification first_reply_;  // or the end
-  absl::Status status_;             // of the thread, once it has ended
+  absl::Notification first_reply_;  // notified at the first reply, or when the thread ends
+  absl::Status status_;             // the thread's result; valid when it has ended
   std::thread thread_;
 };
 

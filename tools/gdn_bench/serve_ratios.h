@@ -1,7 +1,7 @@
-// What was measured of one load on several servers, and the ratios that its goals are about.
+// Measurements of one load on several servers, and the ratios that its goals limit.
 //
-// Ratios of medians and of rates are taken between blocks that ran one after the other, so that what a neighbour does
-// to the machine, it does to both; those of a 99th percentile are of all calls. Thread safety: plain values.
+// Ratios of medians and of rates compare adjacent blocks, so that other programs on the machine affect both alike.
+// Ratios of 99th percentiles are over all calls. Thread safety: plain values.
 //
 //   std::optional<RatioResult> r = Evaluate({RatioKind::kP50OverEcho, /*goal=*/1.15}, measured);
 #pragma once
@@ -18,9 +18,9 @@
 
 namespace gdn::bench {
 
-// Who answers: gdn_server, the echo of messages, the echo of bytes, gdn_server beside another session's prefill, and
-// gdn_server with tensors in shared memory and the rest on a Unix socket: one on one device, one on several.
-// The last two are gdn_server with TLS, tokens and an HTTP port, and the echo of messages with the same TLS.
+// The server and setup of a measurement: gdn_server; the echo of messages; the echo of bytes; gdn_server during another
+// session's prefill; gdn_server with tensors in shared memory and messages over a Unix socket, on one device and on
+// several; gdn_server with TLS, tokens and an HTTP port; the echo of messages with the same TLS.
 enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral, kGdnSecure, kEchoSecure };
 
 struct SideResult {
@@ -32,17 +32,17 @@ struct SideResult {
   void Add(const LoadBlock& block);
 };
 
-// Of kernels alone; 0 where nothing is computed.
+// Times of the kernels alone; 0 if the backend computes nothing.
 struct KernelSeconds {
   double call_s = 0;
-  double merged_call_s = 0;  // a call's share of a launch that merges the clients' calls
-  double segment_s = 0;      // of a prefill: what a decode may have to wait for
+  double merged_call_s = 0;  // one call's share of a launch that merges all clients' calls
+  double segment_s = 0;      // one segment of a prefill, for which a decode may have to wait
 };
 
 struct Measured {
   std::map<Side, SideResult> sides;
   std::optional<KernelSeconds> kernels;  // nullopt: not known
-  double tokens_per_call = 1;            // steps, of decodes
+  double tokens_per_call = 1;            // for decodes: steps
 };
 
 enum class RatioKind {
@@ -52,36 +52,36 @@ enum class RatioKind {
   kP50OverRawEcho,
   kP50LessKernelsOverEcho,
   kP50OverEchoAndKernels,
-  kRateOverBound,             // the bound is min(echo, kernels merged)
-  kP99BesideLessSegmentOver,  // p99 beside a prefill, less one segment, over p99 without it
-  kP50SharedOverMessages,     // both less kernels
-  kRateSeveralOverOne,        // devices; both with shared memory
-  kP50SecureOverPlain,        // each over its echo
+  kRateOverBound,             // rate / min(rate of the echo, rate of merged kernels)
+  kP99BesideLessSegmentOver,  // (p99 during a prefill - one segment) / p99 without the prefill
+  kP50SharedOverMessages,     // with shared memory / with messages, both without the kernels' time
+  kRateSeveralOverOne,        // several devices / one device, both with shared memory
+  kP50SecureOverPlain,        // with TLS / without, each relative to its echo
 };
 
 struct RatioGoal {
   RatioKind kind;
-  std::optional<double> goal = std::nullopt;  // at most, of a rate at least; nullopt: reported only
+  std::optional<double> goal = std::nullopt;  // upper limit (of a rate: lower limit); nullopt: no goal, only reported
 };
 
 struct RatioResult {
   RatioGoal goal;
-  // Seconds, or tokens a second of rates. `measure` is what the ratio is over, without kernels; kernels 0: none.
+  // In seconds; of rates in tokens per second. `measure`: the denominator without kernels. `kernels`: 0 if none.
   double ours = 0;
   double measure = 0;
   double kernels = 0;
-  Summary ratio = {};  // of blocks; of a p99 there is one
+  Summary ratio = {};  // over blocks; for a p99 a single value
   bool met = true;
 };
 
-// "p50_over_echo": as the JSON has it.
+// Returns the ratio's name in the JSON, such as "p50_over_echo".
 std::string_view RatioName(RatioKind kind);
 bool IsRate(RatioKind kind);
 
-// nullopt where a side or the kernels' time is missing, and for kernels that take none where there is no goal.
+// nullopt if a side or the kernels' time is missing, or the kernels take no time in a ratio to an echo without a goal.
 std::optional<RatioResult> Evaluate(const RatioGoal& goal, const Measured& measured);
 
-// Of every kind that can be had.
+// Returns every kind of ratio, without goals.
 std::vector<RatioGoal> EveryRatio();
 
 }  // namespace gdn::bench

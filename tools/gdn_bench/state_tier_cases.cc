@@ -65,7 +65,7 @@ struct Bed {
     options.device_bytes = bed->image->layout.slot_bytes() * layers * sessions;
     options.max_draft = kMaxDraft;
     options.host_bytes = host_bytes;
-    options.disk_dir = disk_dir;
+    options.disk.directory = disk_dir;
     GDN_ASSIGN_OR_RETURN(bed->states, StateService::Make({{*bed->backend, bed->health}}, bed->ledger, options));
     return bed;
   }

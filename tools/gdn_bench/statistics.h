@@ -1,4 +1,4 @@
-// The clock that everything here is timed with, and order statistics of repeated measurements.
+// The clock of all measurements, and order statistics of repeated measurements.
 //
 // Thread safety: free functions on the caller's values.
 //
@@ -24,20 +24,20 @@ struct Summary {
   int64_t count = 0;
 };
 
-// Of single calls.
+// Percentiles of the latencies of single calls.
 struct Latencies {
   int64_t calls = 0;
   double p50_s = 0;
   double p99_s = 0;
 };
 
-// The value below which `fraction` (0 .. 1, clamped) of the values lie, interpolated linearly between the two nearest
-// ranks, so that 0 is the smallest, 1 the largest and 0.5 the median. 0 for no values.
+// Returns the value below which `fraction` (0 .. 1, clamped) of the values lie, interpolated linearly between the two
+// nearest ranks: 0 gives the smallest value, 0.5 the median, 1 the largest. 0 if there are no values.
 double Percentile(std::vector<double> values, double fraction);
 
 Summary Summarize(const std::vector<double>& values);
 Latencies SummarizeLatencies(const std::vector<double>& seconds);
-// Of above[i] / below[i].
+// Summarizes the ratios above[i] / below[i].
 Summary SummarizeRatios(const std::vector<double>& above, const std::vector<double>& below);
 
 }  // namespace gdn::bench

@@ -1,4 +1,4 @@
-// A checkpoint folder made for a measurement: real dimensions, random weights.
+// Writes a checkpoint folder for a measurement: real dimensions, random weights.
 //
 // Thread safety: a free function that writes to the caller's folder.
 //
@@ -12,8 +12,8 @@
 
 namespace gdn::bench {
 
-// Gated DeltaNet layers of model type qwen3_5_text with small BF16 weights, the same ones on every run; each layer's
-// are others than its neighbours'. UNAVAILABLE where a file cannot be written.
+// Writes Gated DeltaNet layers of model type qwen3_5_text with small BF16 weights, the same on every run. Neighbouring
+// layers have different weights. UNAVAILABLE if a file cannot be written.
 absl::Status WriteSyntheticCheckpoint(const LayerDims& dims, int layers, const std::string& folder);
 
 }  // namespace gdn::bench

@@ -1,4 +1,4 @@
-// Tensors and state pools of a parity case, on the backend under test and (for states) on the host beside it.
+// Tensors and state pools of a parity case on the backend under test; states also on the host, for the reference.
 //
 // Thread safety: for one thread. Ownership: frees its backend memory on destruction; the backend must outlive it.
 //
@@ -25,22 +25,22 @@ class BackendData {
   explicit BackendData(Backend& backend) : backend_(backend) {}
 
   Backend& backend() const { return backend_; }
-  // What is allocated from here on begins this far behind an aligned address.
+  // Makes later allocations begin this many bytes after an aligned address.
   void ShiftAllocations(int64_t bytes) { shift_bytes_ = bytes; }
   template <typename T>
   absl::StatusOr<T*> Upload(const std::vector<T>& values) {
     GDN_ASSIGN_OR_RETURN(void* data, UploadBytes(values.data(), values.size() * sizeof(T)));
     return static_cast<T*>(data);
   }
-  // For outputs: what a kernel leaves out compares as infinitely far. All bits set, a NaN in every floating-point
-  // format and -1 in every integer.
+  // Allocates memory for outputs, with all bits set: NaN in every floating-point format, -1 in every integer. So an
+  // element that a kernel does not write compares as infinitely far.
   template <typename T = float>
   absl::StatusOr<T*> Poisoned(int64_t count) {
     const std::vector<unsigned char> bytes(count * sizeof(T), 0xff);
     GDN_ASSIGN_OR_RETURN(void* data, UploadBytes(bytes.data(), bytes.size()));
     return static_cast<T*>(data);
   }
-  // Waits for the backend.
+  // Copies from the backend, and waits for it.
   template <typename T>
   absl::StatusOr<std::vector<T>> Download(const T* device, int64_t count) {
     std::vector<T> values(count);
@@ -57,24 +57,24 @@ class BackendData {
   std::vector<DeviceBuffer> buffers_;
 };
 
-// The same slots twice: in backend memory, and on the host for the reference.
+// A pool of slots in backend memory, and the same pool on the host for the reference.
 class StatePair {
  public:
-  // Slots start fresh.
+  // The slots start as fresh states.
   static absl::StatusOr<StatePair> Make(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft);
 
   const StatePoolView& device() const { return device_; }
   const StatePoolView& host() const { return host_; }
 
   absl::Status Write(int32_t slot, int64_t token_count, const SlotImage& image);
-  // Slot i starts from state i of `bases`, [slots, HV, K, V], with nothing else in it.
+  // Sets slot i to a state with base i of `bases`, [slots, HV, K, V], an empty log and zero convolution columns.
   absl::Status WriteBases(const std::vector<float>& bases);
 
-  // Base and convolution columns of both; the device's log must have been folded.
+  // Compares base and convolution columns of both. The device's log must have been folded.
   absl::StatusOr<Difference> CompareSlot(int32_t slot, int64_t token_count) const;
-  // The bases of slots 0 .. count - 1, the device's as `actual`; its logs must have been folded.
+  // Returns the bases of slots 0 .. count - 1, the device's as `actual`. The device's logs must have been folded.
   absl::StatusOr<OutputPair> ReadBases(int32_t count) const;
-  // Folds the device's slots 0 .. log_lengths.size() - 1 in place, on these bases (null: their own).
+  // Folds the device's slots 0 .. log_lengths.size() - 1 in place, onto the bases of `base_slots` (null: their own).
   absl::Status FoldDevice(const std::vector<int32_t>& log_lengths, const int32_t* base_slots = nullptr) const;
 
  private:
@@ -85,7 +85,7 @@ class StatePair {
   StatePoolView host_;
 };
 
-// Sequence i is rows [cu_seqlens[i], cu_seqlens[i + 1]) and owns slot i.
+// A packed batch that owns its index arrays. Sequence i is rows [cu_seqlens[i], cu_seqlens[i + 1]) and uses slot i.
 struct OwnedBatch {
   explicit OwnedBatch(const std::vector<int32_t>& lengths);
   PackedBatch view() const;

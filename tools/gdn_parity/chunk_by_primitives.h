@@ -1,6 +1,6 @@
-// A chunk of the gated delta rule put together from primitive launches (products, masks, vector multiplies, the
-// triangular inverse), one step of the literature at a time: slow, and each step can be looked at. What the fused
-// kernels do in one.
+// A chunk of the gated delta rule computed by primitive launches (products, masks, vector multiplies, the triangular
+// inverse), one for each step of the literature. It is slow, but each step can be inspected. The fused kernels do all
+// steps in one launch.
 //
 //   A = tril(beta_i (k_i . k_j) e^{G_i - G_j}, -1);   T = (I + A)^-1;   P = tril(Q K^T e^{G_i - G_j})
 //   U = T (beta (V - e^G K S));   O = e^G Q S + P U;   S <- e^{G_C} S + (e^{G_C - G} K)^T U
@@ -21,7 +21,7 @@
 
 namespace gdn::parity {
 
-// Consecutive tokens of one head, in backend memory. Strides: floats from one token to the next.
+// Consecutive tokens of one head, in backend memory. Strides are in floats from one token to the next.
 struct ChunkView {
   int64_t tokens = 0;
   const float* q = nullptr;  // [tokens, K], already scaled
@@ -39,10 +39,10 @@ class ChunkByPrimitives {
   // For chunks of up to `tokens` (at most 64). Fails on a backend that has no GPU stream.
   static absl::StatusOr<ChunkByPrimitives> Make(Backend& backend, int64_t tokens, int64_t key_dim, int64_t value_dim);
 
-  // `state` [K, V] is moved on; null: one of zeros, which is not kept.
+  // Advances `state` [K, V] and writes `output` [tokens, V]. Null state: starts from zeros, and the state is not kept.
   absl::Status Run(const ChunkView& chunk, float* state, float* output);
 
-  // What the steps of the last chunk left, [tokens, ...], dense.
+  // Intermediate results of the last chunk, [tokens, ...], dense.
   const float* attention() const { return attention_; }  // A
   const float* inverse() const { return inverse_; }      // T
   const float* scores() const { return scores_; }        // P

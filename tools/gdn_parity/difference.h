@@ -1,4 +1,4 @@
-// How far a backend's tensor is from its reference.
+// The difference between a backend's tensor and its reference.
 //
 // Thread safety: plain values.
 //
@@ -13,26 +13,26 @@
 
 namespace gdn::parity {
 
-// All infinite where the sizes differ or the actual tensor holds a NaN or an infinity.
+// All infinite if the sizes differ or the actual tensor has a NaN or an infinity. d = actual - expected.
 struct Difference {
   double max_abs = 0.0;        // max |d|
-  double max_relative = 0.0;   // max |d| / max |expected|; max |d| where the reference is all zero
-  double relative_norm = 0.0;  // ||d|| / ||expected||; ||d|| where the reference is all zero
+  double max_relative = 0.0;   // max |d| / max |expected|; max |d| if the reference is all zero
+  double relative_norm = 0.0;  // ||d|| / ||expected||; ||d|| if the reference is all zero
 
-  // The worse of both, measure by measure.
+  // Sets each measure to the larger of both.
   void Merge(const Difference& other);
 };
 
-// The worst of the calls that make up a case; the first error, where one failed.
+// Returns the worst difference of a case's calls, or the first error if one failed.
 absl::StatusOr<Difference> Worst(const std::vector<absl::StatusOr<Difference>>& calls);
 
 Difference Compare(absl::Span<const float> actual, absl::Span<const float> expected);
-// The same of the elements that are not NaN in the reference. All infinite unless the tensors have their NaNs at the
-// same places.
+// Compares only the elements that are not NaN in the reference. All infinite unless both tensors have NaNs at the same
+// places.
 Difference CompareWithNaNs(absl::Span<const float> actual, absl::Span<const float> expected);
 
-// What several calls of a case put out, end to end. One token's output can be close to zero by cancellation; measured
-// against the whole run's norm its roundings weigh what they should.
+// The outputs of several calls of a case, end to end, to be compared together. One token's output alone can be close to
+// zero by cancellation, and its rounding errors would look too large.
 struct OutputPair {
   std::vector<float> actual;
   std::vector<float> expected;

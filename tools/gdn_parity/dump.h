@@ -27,13 +27,13 @@ struct DumpTensor {
   std::vector<float> values;
 };
 
-// Empty: off. INVALID_ARGUMENT if it is not a folder that can be written to.
+// Sets the folder for dumps; empty: off. INVALID_ARGUMENT if it is not a folder that can be written to.
 absl::Status SetDumpDirectory(std::string directory);
 bool Dumping();
-// What the rows dumped from here on belong to.
+// Sets the case that later dumps belong to.
 void SetDumpRow(const std::string& suite, const std::string& test, const std::string& shape, double tolerance);
 
-// Writes DIRECTORY/NNNN-op.safetensors; nothing where no directory is set. INTERNAL where the file cannot be written.
+// Writes DIRECTORY/NNNN-op.safetensors; does nothing if dumps are off. INTERNAL if the file cannot be written.
 absl::Status Dump(const std::string& op, const Attributes& attributes, const std::vector<DumpTensor>& tensors);
 
 }  // namespace gdn::parity

@@ -1,7 +1,7 @@
-// An operator on one set of inputs, twice: its reference on the host, and itself on a backend. Params is the operator's
-// own struct of parameters; each tensor is named once, with the member that points at it.
+// Runs an operator on one set of inputs on a backend, and its reference on the host, and compares. Params is the
+// operator's struct of parameters. Each tensor is declared once, with the member of Params that points at it.
 //
-// Thread safety: for one thread. Ownership: holds the host tensors; the backend's are freed when Run returns.
+// Thread safety: for one thread. Ownership: owns the host tensors; the backend's are freed when Run returns.
 //
 //   return OperatorCall<L2NormParams>("l2norm", {{"epsilon", "1e-6"}}, {.rows = rows, .width = width})
 //       .In(&L2NormParams::x, "x", {rows, width}, random.Normal(rows * width))
@@ -27,11 +27,11 @@
 
 namespace gdn::parity {
 
-// `field` says where in Params a tensor is: a pointer to a member, or a function from Params& to a reference.
+// `field` selects a tensor in Params: a pointer to a member, or a function from Params& to a reference.
 template <typename Params>
 class OperatorCall {
  public:
-  // `op` is what parity_formulas.py knows the operator as; empty: the call is not dumped.
+  // `op`: the operator's name in parity_formulas.py; empty: the call is not dumped.
   OperatorCall(std::string op, Attributes attributes, Params params)
       : op_(std::move(op)), attributes_(std::move(attributes)), host_(std::move(params)) {}
 
@@ -58,7 +58,7 @@ class OperatorCall {
     });
   }
 
-  // From one tensor to another; on the backend the output takes the input's place where `in_place` says so.
+  // Declares an input and an output. With `in_place`, both have the same memory on the backend.
   template <typename Input, typename Output>
   OperatorCall& InPlaceIf(bool in_place, Input input, Output output, std::string in_name, std::string out_name,
                           Shape shape, std::vector<float> values) {
@@ -75,13 +75,13 @@ class OperatorCall {
     });
   }
 
-  // Memory that holds `values` before the call: what the operator must leave alone in it is compared too.
+  // Declares memory that has `values` before the call. Elements that the operator must not change are compared too.
   template <typename Field>
   OperatorCall& InOut(Field field, std::string name, Shape shape, std::vector<float> values) {
     return InPlaceIf(true, field, field, name, name, std::move(shape), std::move(values));
   }
 
-  // Memory that is neither compared nor dumped.
+  // Declares memory that is neither compared nor dumped.
   template <typename Field>
   OperatorCall& Scratch(Field field, int64_t count) {
     using T = Element<Field>;
@@ -93,13 +93,13 @@ class OperatorCall {
     });
   }
 
-  // Every tensor begins one float behind an aligned address.
+  // Makes every tensor on the backend begin one float after an aligned address.
   OperatorCall& Unaligned() {
     shift_bytes_ = sizeof(float);
     return *this;
   }
 
-  // For one of the calls that make up a case: outputs are added to `pool` instead of being compared.
+  // Adds the outputs to `pool` instead of comparing them, for a case of several calls.
   OperatorCall& PoolOutputs(OutputPair& pool) {
     pool_ = &pool;
     return *this;
@@ -124,7 +124,7 @@ class OperatorCall {
   }
 
  private:
-  // Of the tensor that a field points at; of one whose dtype is a value, float.
+  // Element: the type of the elements that a field points at; float for a field whose dtype is known only at run time.
   template <typename Field>
   using Pointer = std::remove_reference_t<std::invoke_result_t<Field, Params&>>;
   template <typename Field>

@@ -1,5 +1,4 @@
-// One call of an operator as a parity row: inputs on the backend, outputs to be compared with the reference's and
-// dumped.
+// One call of an operator in a parity case: uploads inputs, compares outputs with the reference's, and dumps both.
 //
 // Thread safety: for one thread. Ownership: frees its backend memory on destruction; the backend must outlive it.
 //
@@ -28,11 +27,11 @@ namespace gdn::parity {
 
 class OperatorRow {
  public:
-  // `op` is what parity_formulas.py knows the operator as; empty: the call is not dumped.
+  // `op`: the operator's name in parity_formulas.py; empty: the call is not dumped.
   OperatorRow(Backend& backend, std::string op, Attributes attributes = {});
 
   BackendData& data() { return data_; }
-  // Outputs go to `pool`, to be compared with those of other calls; Finish then gives no difference of its own.
+  // Adds the outputs to `pool`, to be compared with those of other calls. Finish then returns a zero difference.
   void PoolOutputs(OutputPair* pool) { pool_ = pool; }
 
   template <typename T>
@@ -47,28 +46,28 @@ class OperatorRow {
     Given(name, shape, high);
     return data_.Upload(values);
   }
-  // An input that is dumped but not uploaded (what a slot holds, say).
+  // Adds an input that is dumped but not uploaded, such as a slot's contents.
   void Given(const std::string& name, const Shape& shape, const std::vector<float>& values);
 
-  // Poisoned memory, so that what the operator leaves out is seen.
+  // Returns poisoned memory for an output, so that elements that the operator does not write are noticed.
   template <typename T>
   absl::StatusOr<T*> Out(const std::string& name, const Shape& shape, const std::vector<T>& expected) {
     GDN_ASSIGN_OR_RETURN(T * device, data_.Poisoned<T>(static_cast<int64_t>(expected.size())));
     Expect(name, shape, device, expected);
     return device;
   }
-  // Memory that the operator reads and overwrites.
+  // Returns memory that the operator reads and overwrites.
   absl::StatusOr<float*> InPlace(const std::string& in_name, const std::string& out_name, const Shape& shape,
                                  const std::vector<float>& values, const std::vector<float>& expected) {
     GDN_ASSIGN_OR_RETURN(float* device, In(in_name, shape, values));
     Expect(out_name, shape, device, expected);
     return device;
   }
-  // A result that was read back already.
+  // Adds an output that was already read back.
   void Result(const std::string& name, const Shape& shape, const std::vector<float>& actual,
               const std::vector<float>& expected);
 
-  // Reads the outputs back, dumps the row and gives the worst difference of its outputs.
+  // Reads the outputs back, dumps the call and returns the worst difference of its outputs.
   absl::StatusOr<Difference> Finish();
 
  private:
@@ -85,7 +84,7 @@ class OperatorRow {
   std::string op_;
   Attributes attributes_;
   std::vector<DumpTensor> tensors_;
-  std::vector<std::function<absl::Status()>> outputs_;  // each reads one back
+  std::vector<std::function<absl::Status()>> outputs_;  // each function reads one output back
   Difference difference_;
   OutputPair* pool_ = nullptr;
 };

@@ -1,6 +1,6 @@
-// One row of the parity table: an operator on one shape, and how close it must be to its float64 reference.
+// One row of the parity table: an operator on one shape, and its tolerances relative to its float64 reference.
 //
-// The case list knows no backend: a case gets one, so one list compares them all. Thread safety: cases are constant
+// Cases do not depend on a backend: run() gets one, so one list tests all backends. Thread safety: cases are constant
 // once listed.
 //
 //   for (const ParityCase& c : AllCases()) { RandomTensor random(seed); auto difference = c.run(backend, random); }
@@ -18,7 +18,7 @@
 
 namespace gdn::parity {
 
-// Of Difference::max_relative, for float32 outputs.
+// Largest Difference::max_relative of float32 outputs.
 inline constexpr double kMaxRelativeTolerance = 1e-5;
 
 using CaseResult = absl::StatusOr<Difference>;
@@ -28,19 +28,18 @@ struct ParityCase {
   std::string suite;
   std::string test;
   std::string shape;
-  double tolerance = 0.0;    // of Difference::relative_norm
-  CaseRunner run = nullptr;  // null where out_of_scope says why
+  double tolerance = 0.0;    // largest Difference::relative_norm
+  CaseRunner run = nullptr;  // null if the case is out_of_scope
   double max_tolerance = kMaxRelativeTolerance;
   int phase = 0;          // 1 .. 8 in suite "phases", 0 elsewhere
-  bool gpu_only = false;  // launches kernels itself, on GpuStreamOf(backend); skipped where there is no such stream
-  bool large = false;     // a real model's size: for real devices, skipped elsewhere (a reduced case stands beside it)
-  bool slow_on_executor =
-      false;                // for compiled code, the CPU and real devices; the executor has smaller rows beside it
-  bool by_channel = false;  // a log decay for each key channel
-  std::string out_of_scope = {};  // why a case of somebody's list is named here and never run
+  bool gpu_only = false;  // launches kernels itself, on GpuStreamOf(backend); skipped if there is no such stream
+  bool large = false;     // size of a real model; runs only on real devices, and a reduced case runs elsewhere
+  bool slow_on_executor = false;  // runs on the CPU and on real devices; the host executor has smaller rows instead
+  bool by_channel = false;        // has a log decay for each key channel
+  std::string out_of_scope = {};  // reason why a case of another project's list is named here but never run
 };
 
-// A row that launches GPU kernels itself; `tolerance` is that of both measures.
+// Makes a row that launches GPU kernels itself. `tolerance` limits both relative_norm and max_relative.
 inline ParityCase GpuCase(std::string suite, std::string test, std::string shape, double tolerance, CaseRunner run,
                           int phase = 0) {
   return {.suite = std::move(suite),
@@ -53,8 +52,8 @@ inline ParityCase GpuCase(std::string suite, std::string test, std::string shape
           .gpu_only = true};
 }
 
-// Relative norm errors. A permutation is exact; elementwise operators err by a few roundings; the delta rule's forms by
-// what their order of summation costs.
+// Tolerances of relative_norm. A permutation is exact, an elementwise operator has a few rounding errors, and the forms
+// of the delta rule differ in their orders of summation.
 inline constexpr double kExact = 0.0;
 inline constexpr double kElementwiseTolerance = 1e-6;
 inline constexpr double kProjectionTolerance = 1e-6;
@@ -62,20 +61,21 @@ inline constexpr double kScanTolerance = 5e-7;
 inline constexpr double kDeferredTolerance = 1e-6;
 inline constexpr double kChunkTolerance = 5e-6;
 inline constexpr double kLayerTolerance = 5e-6;
-// Both measures, for cases that launch GPU kernels.
+// Tolerances of both measures, for cases that launch GPU kernels.
 inline constexpr double kSumTolerance = 1e-5;        // sums and products
-inline constexpr double kPipelineTolerance = 1e-5;   // several operators on end
+inline constexpr double kPipelineTolerance = 1e-5;   // several operators in sequence
 inline constexpr double kBf16Tolerance = 1e-2;       // bf16 inputs and outputs
 inline constexpr double kBf16StateTolerance = 2e-2;  // bf16 state over 256 steps
 
-// A suite's tests as they are listed, separated by spaces; the rows of tests that are joined by '+' are interleaved.
+// The order of a suite's tests, separated by spaces. The rows of tests that are joined by '+' are interleaved.
 struct SuiteOrder {
   std::string suite;
   std::string tests;
 };
 const std::vector<SuiteOrder>& SuiteOrders();
 
-// The rows of cases/operator_cases.h, in that order; suites and tests without a place of their own come last.
+// Returns the rows of cases/operator_cases.h in the order of SuiteOrders(). Suites and tests that are not in it come
+// last.
 std::vector<ParityCase> AllCases();
 
 }  // namespace gdn::parity

@@ -15,7 +15,7 @@
 
 namespace gdn::parity {
 
-// Gives every vector of `dim` elements this length.
+// Scales every vector of `dim` elements to this Euclidean length.
 inline void SetLengths(std::vector<float>& x, int32_t dim, float length) {
   for (auto begin = x.begin(); begin != x.end(); begin += dim) {
     const double norm = std::sqrt(std::inner_product(begin, begin + dim, begin, 0.0));
@@ -37,7 +37,7 @@ class RandomTensor {
     return Draw(count, distribution);
   }
 
-  // `count` vectors of `dim`, each of this length.
+  // Returns `count` random vectors of `dim` elements, each of this Euclidean length.
   std::vector<float> Directions(int64_t count, int32_t dim, float length) {
     std::vector<float> x = Normal(count * dim);
     SetLengths(x, dim, length);

@@ -1,4 +1,4 @@
-// Choosing, running and reporting parity cases.
+// Selects, runs and reports parity cases.
 //
 // Thread safety: for one thread.
 //
@@ -16,23 +16,23 @@
 
 namespace gdn::parity {
 
-// The cases of `suite` (empty: all) named `test` (empty: all), of `phase` (0: all). INVALID_ARGUMENT, saying what there
-// is, where none is left.
+// Returns the cases of `suite` (empty: all) named `test` (empty: all), of `phase` (0: all). INVALID_ARGUMENT if there
+// is none; the message lists what there is.
 absl::StatusOr<std::vector<ParityCase>> SelectCases(const std::vector<ParityCase>& cases, const std::string& suite,
                                                     const std::string& test, int phase = 0);
 
-// One line a suite and test, with the number of shapes.
+// Prints one line for each suite and test, with the number of shapes.
 void ListCases(const std::vector<ParityCase>& cases, std::ostream& out);
 
 struct Summary {
   int passed = 0;
   int failed = 0;
-  int not_offered = 0;  // cases that launch GPU kernels, on a backend that has no stream for them
+  int not_offered = 0;  // cases that launch GPU kernels, on a backend without a GPU stream
 };
 
-// A row a case, as it finishes, and "N passed, M failed, S not offered by this backend". A case passes where both
-// measures are within their tolerances; one that returns an error fails. A case's inputs depend on
-// `seed` and its own name alone, so one run by itself sees what it saw among others.
+// Prints a row for each case when it finishes, and "N passed, M failed, S not offered by this backend". A case passes
+// if both measures are within their tolerances; a case that returns an error fails. A case's inputs depend only on
+// `seed` and its own name, so it has the same inputs when it runs alone.
 Summary RunCases(const std::vector<ParityCase>& cases, Backend& backend, uint64_t seed, std::ostream& out);
 
 }  // namespace gdn::parity

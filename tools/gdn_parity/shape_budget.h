@@ -1,5 +1,4 @@
-// Which of other people's shapes the host executor and the double references can afford, and what stands in for the
-// rest.
+// Reduces shapes of other projects' tests to sizes that the host executor and the double references can run in time.
 //
 // Thread safety: pure functions.
 //
@@ -15,14 +14,15 @@
 
 namespace gdn::parity {
 
-// Elements of S that a problem updates; the host executor does a few million a second.
+// Most updates of elements of S in a problem. The host executor does a few million a second.
 inline constexpr int64_t kHostBudget = 600'000;
 
 inline int64_t StateUpdates(const LayerDims& dims, const std::vector<int32_t>& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) * dims.state_elements();
 }
 
-// Fewer heads of the same grouping first, then shorter and fewer sequences, never other head dimensions.
+// Reduces the number of heads first (with the same grouping), then the number and length of sequences. Head dimensions
+// stay.
 inline void ReduceShape(LayerDims& dims, std::vector<int32_t>& lengths) {
   const int32_t group = dims.group();
   while (dims.key_heads > 1 && StateUpdates(dims, lengths) > kHostBudget) {

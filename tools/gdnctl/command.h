@@ -27,35 +27,35 @@ inline constexpr int kExitUsage = 2;
 
 struct Command {
   std::string_view name;                     // one word or two: "state export"
-  std::string_view arguments = {};           // after the flags: "ID [ID ...]"; "": none are taken
+  std::string_view arguments = {};           // positional arguments for the usage: "ID [ID ...]"; "": none
   std::string_view summary;                  // one line
   std::string_view details = {};             // paragraphs for its own --help; may be empty
-  std::vector<std::string_view> flags = {};  // beside those of every command (connection.cc)
-  // Exit code, or an error that is printed; kExitUsage for those made by UsageError.
+  std::vector<std::string_view> flags = {};  // flags besides those of every command (connection.cc)
+  // Runs the command. Returns the exit code, or an error, which is printed; errors of UsageError exit with kExitUsage.
   absl::StatusOr<int> (*run)(const std::vector<std::string>& arguments);
 };
 
-// An error of the command line.
+// Makes an error for an invalid command line.
 absl::Status UsageError(std::string_view message);
 
 // Finds the command, reads its flags, runs it and returns the process's exit code. Errors go to stderr.
 int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::string>& arguments);
 
-// A client by the common flags (connection.cc).
+// Makes a client from the common flags (connection.cc).
 std::unique_ptr<Client> ConnectByFlags();
 
-// "NAME" and "models/NAME" become "models/NAME"; likewise for sessions. UsageError where `id` is empty.
+// Convert "NAME" or "models/NAME" to "models/NAME", and the same for sessions. UsageError if `id` is empty.
 absl::StatusOr<std::string> ModelName(std::string_view id);
 absl::StatusOr<std::string> SessionName(std::string_view id);
 
-// The names of the ids of a command that needs one at the least.
+// Converts ids to session names, for a command that needs at least one. UsageError if there is none.
 absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::string>& ids);
-// The name of the one id of --session.
+// Returns the session name of --session. UsageError unless it has exactly one id.
 absl::StatusOr<std::string> OneSession();
 
-// The value of --epoch; 0 if the flag is not given.
+// Returns the value of --epoch; 0 if the flag is not given.
 absl::StatusOr<int64_t> EpochByFlag();
-// Names that epoch in a request that uses the session's state.
+// Sets the request's session_epoch to --epoch, if that flag is given.
 template <typename Request>
 absl::Status SetEpoch(Request* request) {
   const absl::StatusOr<int64_t> epoch = EpochByFlag();
@@ -63,7 +63,7 @@ absl::Status SetEpoch(Request* request) {
   return epoch.status();
 }
 
-// "H,HV,K,V" or "H,HV,K,V,LAYERS", and maybe ",per-channel".
+// Parses "H,HV,K,V" or "H,HV,K,V,LAYERS", optionally followed by ",per-channel", split at the commas.
 absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& words);
 
 }  // namespace gdn

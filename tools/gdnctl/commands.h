@@ -1,4 +1,4 @@
-// gdnctl's subcommands; each .cc beside this one has those of its name.
+// gdnctl's subcommands. Each is in the .cc file of its name in this folder.
 //
 // Thread safety: free functions for the main thread. Ownership: none.
 //

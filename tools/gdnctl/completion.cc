@@ -21,7 +21,7 @@ std::string FlagWords(absl::Span<const std::string_view> flags) {
 }
 
 // What follows the words, and which flags they take.
-constexpr std::string_view kFunction = R"(
+constexpr std::string_view kBashFunction = R"(
   local word words=()
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ "${word}" == -* ]] || words+=("${word}")
@@ -68,7 +68,7 @@ std::string BashCompletion(const std::vector<Command>& commands, absl::Span<cons
   }
   return StrCat("# Completion of gdnctl in bash: source <(gdnctl completion bash)\n_gdnctl() {\n  local firsts='",
                 absl::StrJoin(firsts, " "), "'\n  local common='", FlagWords(common_flags), "'\n  local -A seconds=(\n",
-                follow, "  )\n  local -A flags=(\n", flags, "  )", kFunction);
+                follow, "  )\n  local -A flags=(\n", flags, "  )", kBashFunction);
 }
 
 }  // namespace gdn

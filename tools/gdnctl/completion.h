@@ -1,4 +1,4 @@
-// Completion of gdnctl's command line in bash, zsh and fish, made of the table that --help prints.
+// Makes completion scripts of gdnctl for bash, zsh and fish, from the table of commands that --help prints.
 //
 // Thread safety: free functions. Ownership: none.
 //
@@ -14,17 +14,17 @@
 
 namespace gdn {
 
-// A script that defines the function _gdnctl and gives it to `complete`: commands, their second words, their flags, and
-// files after a flag's '='. `common_flags` are those of every command.
+// Returns a bash script that defines _gdnctl and registers it with `complete`. It completes commands, their second
+// words, their flags, and file names after a flag's '='. `common_flags`: the flags of every command.
 std::string BashCompletion(const std::vector<Command>& commands, absl::Span<const std::string_view> common_flags);
-// The same for zsh, with the commands' summaries: the file may also lie in a folder of $fpath, as _gdnctl.
+// Returns a script for zsh, with the commands' summaries. It may also be a file _gdnctl in a folder of $fpath.
 std::string ZshCompletion(const std::vector<Command>& commands, absl::Span<const std::string_view> common_flags);
-// The same for fish, with summaries and the flags' help.
+// Returns a script for fish, with summaries and the flags' help.
 std::string FishCompletion(const std::vector<Command>& commands, absl::Span<const std::string_view> common_flags);
 
-// A flag as it is typed: "--json", and "--target=" if it needs a value.
+// Returns a flag as it is typed: "--json", or "--target=" if it needs a value.
 std::string FlagWord(std::string_view flag);
-// `text` between single quotes, in which a shell's other quotes have no meaning; a quote in it becomes `quote`.
+// Returns `text` in single quotes, with each single quote in it replaced by `quote`.
 std::string InQuotes(std::string_view text, std::string_view quote);
 
 }  // namespace gdn

@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kQuote = "'\\''";
 
 // The function below the tables. `words` and CURRENT are zsh's.
-constexpr std::string_view kFunction = R"(
+constexpr std::string_view kZshFunction = R"(
   local word current="${words[CURRENT]}"
   local -a given offered plain valued
   for word in "${(@)words[2,CURRENT-1]}"; do
@@ -72,7 +72,7 @@ std::string ZshCompletion(const std::vector<Command>& commands, absl::Span<const
   for (const std::string_view flag : common_flags) common.push_back(FlagWord(flag));
   return StrCat("#compdef gdnctl\n# Completion of gdnctl in zsh: source <(gdnctl completion zsh)\n_gdnctl() {\n",
                 "  local common='", absl::StrJoin(common, " "), "'\n  local -a firsts=(\n", first_lines,
-                "  )\n  local -A seconds=(\n", second_lines, "  )\n  local -A flags=(\n", flags, "  )", kFunction);
+                "  )\n  local -A seconds=(\n", second_lines, "  )\n  local -A flags=(\n", flags, "  )", kZshFunction);
 }
 
 }  // namespace gdn

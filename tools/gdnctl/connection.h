@@ -1,4 +1,4 @@
-// How gdnctl's commands reach a server: by the flags of every command.
+// Connects gdnctl's commands to a server, as the common flags say.
 //
 // Thread safety: for the main thread. Ownership: none.
 //
@@ -13,11 +13,11 @@
 
 namespace gdn {
 
-// Reads the files that the flags name. UsageError where they do not go together; INVALID_ARGUMENT where one cannot be
+// Reads the files that the flags name. UsageError if flags contradict each other. INVALID_ARGUMENT if a file cannot be
 // read.
 absl::Status PrepareConnection();
 
-// After PrepareConnection.
+// Returns the channel credentials. Call after PrepareConnection.
 std::shared_ptr<grpc::ChannelCredentials> CredentialsByFlags();
 
 }  // namespace gdn

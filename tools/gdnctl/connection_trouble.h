@@ -1,4 +1,4 @@
-// Why a server could not be reached, in words for the person who called.
+// Explains to a person why a server could not be reached.
 //
 // Thread safety: a free function.
 //
@@ -10,8 +10,8 @@
 
 namespace gdn {
 
-// Says what failed and what to do about it, given the message of an UNAVAILABLE error. A message of gRPC that is not
-// known comes back as it is, with the question whether a server listens there; other messages come back as they are.
+// Returns what failed and what to do about it, from the message of an UNAVAILABLE error. An unknown message of gRPC is
+// returned with the question whether a server listens there; all other messages are returned unchanged.
 std::string ConnectionTrouble(std::string_view target, std::string_view message);
 
 }  // namespace gdn

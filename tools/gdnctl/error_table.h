@@ -16,8 +16,8 @@
 
 namespace gdn {
 
-// ||got - want|| / ||want|| in the Euclidean norm, summed in float64. 0 where both are zero; infinity where only `want`
-// is zero, where any difference is not finite, or where the sizes differ.
+// Returns ||got - want|| / ||want|| in the Euclidean norm, summed in float64. 0 if both are zero. Infinity if only
+// `want` is zero, a difference is not finite, or the sizes differ.
 double RelativeError(absl::Span<const float> got, absl::Span<const float> want);
 
 class ErrorTable {
@@ -26,29 +26,29 @@ class ErrorTable {
   // tolerance accepts.
   ErrorTable(std::vector<int32_t> layers, std::vector<std::string> paths);
 
-  // Keeps the larger error where a cell is recorded more than once. `layer` must be one of the layers, `path` an index
+  // Records an error; if the cell has one already, keeps the larger. `layer` must be one of the layers, `path` an index
   // of the paths.
   void Record(int32_t layer, size_t path, double error);
 
-  // Says that there is nothing to compare a cell with: it is shown as "-" and counts for nothing.
+  // Marks a cell that cannot be compared: it is shown as "-" and does not count.
   void Skip(int32_t layer, size_t path);
 
   struct Cell {
     int32_t layer = 0;
     std::string path;
-    double error = 0;  // infinity where it was not compared
+    double error = 0;  // infinity if the cell was not compared
   };
-  // The largest error; the first in row order among equals.
+  // Returns the cell with the largest error; the first in row order if several are equal.
   Cell Worst() const;
 
-  // Whether every cell that was not skipped was compared and is at most `tolerance`.
+  // True if every cell that was not skipped was compared, with an error of at most `tolerance`.
   bool Within(double tolerance) const;
 
-  // A header, a line a layer and a last line and column with the worst of each; what is above `tolerance` is marked
-  // '!'.
+  // Returns a header, a line for each layer, and a last line and column with maxima. Errors above `tolerance` are
+  // marked '!'.
   std::string Format(double tolerance) const;
 
-  // "replay ok: worst relative error 3.2e-07 over 3 layers", or "replay FAILED: ..." naming the worst cell.
+  // Returns "replay ok: worst relative error 3.2e-07 over 3 layers", or "replay FAILED: ..." with the worst cell.
   std::string Verdict(double tolerance) const;
 
  private:

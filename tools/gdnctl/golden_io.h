@@ -3,9 +3,8 @@
 // Tensors of layer L, for a batch of B sequences: `layer.L.prefill.in`, `.out` [B, T, D]; `layer.L.decode.S.in`, `.out`
 // [B, 1, D] for steps S = 0, 1, ..; `layer.L.whole.in`, `.out` [B, T', D], one pass over a whole sequence; after the
 // last step `layer.L.conv_state` [B, C, n] (newest column last, n >= W - 1) and `layer.L.recurrent_state` [B, HV, K,
-// V]. A layer may lack `whole`. If there are `layer.L.conv_state_hf_order` and `layer.L.recurrent_state_hf_order`, as
-// for GGUF files whose heads are in another order, they are compared in place of the two. Other tensors are not looked
-// at.
+// V]. A layer may lack `whole`. If there are `layer.L.conv_state_hf_order` and `layer.L.recurrent_state_hf_order` (for
+// GGUF files, whose heads are in another order), they replace these two. Other tensors are ignored.
 // Thread safety: plain values once read. Ownership: everything is copied out of the file.
 //
 //   GDN_ASSIGN_OR_RETURN(GoldenIo io, ReadGoldenIo("io.safetensors"));
@@ -25,9 +24,9 @@ struct GoldenTensor {
   std::vector<int64_t> shape;  // [B, ...]
   std::vector<float> values;
 
-  // Everything of one sequence.
+  // Returns all values of one sequence.
   absl::Span<const float> Sequence(int64_t sequence) const;
-  // [count, D] of a [B, T, D] tensor.
+  // Returns tokens [first, first + count) of a sequence, [count, D], of a [B, T, D] tensor.
   absl::Span<const float> Tokens(int64_t sequence, int64_t first, int64_t count) const;
 };
 
@@ -50,7 +49,7 @@ struct GoldenIo {
   std::vector<GoldenLayer> layers;  // ascending by layer, at least one
 };
 
-// Errors of SafetensorsFile::Open, and INVALID_ARGUMENT naming the tensor that is missing or does not fit the others.
+// Errors of SafetensorsFile::Open. INVALID_ARGUMENT, with the tensor's name, if one is missing or does not fit others.
 absl::StatusOr<GoldenIo> ReadGoldenIo(const std::string& path);
 
 }  // namespace gdn

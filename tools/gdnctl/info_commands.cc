@@ -77,13 +77,8 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
   });
 }
 
-// "1.2 GiB, in Q4_K, Q6_K"; of an older server "F32".
+// "1.2 GiB, in Q4_K, Q6_K".
 std::string WeightsText(const v1::Model& model) {
-  if (model.weight_formats().empty()) {
-    std::string_view dtype = v1::DType_Name(model.weight_dtype());
-    dtype.remove_prefix(std::min(dtype.size(), std::string_view("DTYPE_").size()));
-    return std::string(dtype);
-  }
   return StrCat(FormatBytes(model.weight_bytes()), ", in ", absl::StrJoin(model.weight_formats(), ", "));
 }
 

@@ -1,7 +1,7 @@
-// Keys that are typed while a screen stays: read one by one, and not shown.
+// Reads single keys from the terminal without echo, while a screen stays.
 //
-// The terminal gets its settings back when the object goes, and when SIGINT or SIGTERM ends the process.
-// Thread safety: for the main thread; one object at a time. Ownership: the terminal of stdin.
+// The terminal's settings are restored when the object is destroyed, or when SIGINT or SIGTERM ends the process.
+// Thread safety: for the main thread; one object at a time. Ownership: changes the terminal of stdin.
 //
 //   KeyWatch keys;
 //   if (keys.WaitFor('q', absl::Seconds(2))) return kExitOk;

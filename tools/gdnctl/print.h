@@ -1,4 +1,4 @@
-// How gdnctl shows things: JSON by the API's field names, and sizes for people.
+// Prints gdnctl's results: JSON with the API's field names, or text for people.
 //
 // Thread safety: free functions. Ownership: none.
 //
@@ -18,13 +18,13 @@
 
 namespace gdn {
 
-// One JSON document and a newline on stdout; fields at their defaults are printed too.
+// Prints one JSON document and a newline to stdout, with fields that have their default values.
 absl::Status PrintJson(const google::protobuf::Message& message);
 
-// A command's result: with --json as JSON, else as `show` prints it for people.
+// Prints a command's result: as JSON with --json, else by calling show().
 absl::StatusOr<int> Show(const google::protobuf::Message& message, absl::FunctionRef<void()> show);
 
-// A session, for people, or with --json as JSON.
+// Prints a session for people, or with --json as JSON.
 absl::Status PrintSession(const v1::Session& session);
 
 std::string FormatBytes(int64_t bytes);

@@ -1,6 +1,6 @@
-// A bar on stderr for transfers: bytes, rate, time left.
+// A progress bar on stderr for transfers: bytes, rate, time left.
 //
-// Thread safety: for one thread at a time. Ownership: writes to stderr; ends its line when it goes.
+// Thread safety: for one thread at a time. Ownership: writes to stderr; the destructor ends the line.
 //
 //   ProgressBar bar("export");
 //   call.progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); };
@@ -17,7 +17,7 @@ ABSL_DECLARE_FLAG(bool, progress);
 
 namespace gdn {
 
-// "export  [=====>    ]  50%  32.0 MiB of 64.0 MiB  128.0 MiB/s  1s left". Without a total: bytes and rate alone.
+// Returns "export  [=====>    ]  50%  32.0 MiB of 64.0 MiB  128.0 MiB/s  1s left". If total is 0: only bytes and rate.
 std::string FormatProgress(std::string_view what, int64_t done, int64_t total, absl::Duration elapsed);
 
 class ProgressBar {
@@ -34,7 +34,7 @@ class ProgressBar {
   const std::string what_;
   const bool enabled_;
   const absl::Time begin_;
-  absl::Time next_;  // not more often than eyes can follow
+  absl::Time next_;  // earliest time of the next update
   bool shown_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Inputs out of a recording of a model's layers (golden_io.h describes the file), for single steps of gdnctl.
+// Reads inputs for gdnctl's single steps from a recording of a model's layers (golden_io.h describes the file).
 //
 // Thread safety: free functions. Ownership: the tensor is a copy.
 //
@@ -16,13 +16,13 @@
 
 namespace gdn {
 
-// The name of the recorded input of a layer's prefill, or of its decode step; "" if the file has none.
+// Return the name of the recorded input of a layer's prefill or decode step; "" if the file has none.
 std::string RecordedPrefill(const SafetensorsFile& file, int32_t layer);
 std::string RecordedDecode(const SafetensorsFile& file, int32_t layer, int64_t step);
 
-// [T, D] of one sequence of a tensor [B, T, D]. INVALID_ARGUMENT if the tensor has other dimensions or fewer sequences.
+// Returns one sequence, [T, D], of a tensor [B, T, D]. INVALID_ARGUMENT if the rank differs or `sequence` is too large.
 absl::StatusOr<v1::Tensor> RecordedSequence(const SafetensorsFile& file, const std::string& name, int64_t sequence);
-// [count, T, D] of `count` sequences. Errors as above.
+// Returns sequences [first, first + count) of a tensor [B, T, D], as [count, T, D]. Errors as of RecordedSequence.
 absl::StatusOr<v1::Tensor> RecordedSequences(const SafetensorsFile& file, const std::string& name, int64_t first,
                                              int64_t count);
 

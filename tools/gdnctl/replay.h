@@ -1,10 +1,9 @@
 // Replays recorded layers through a server and measures how far its answers are from the recorded ones.
 //
-// For every layer: the prompt in one Prefill, and in uneven segments over StreamPrefill; then the decode steps, all
-// sequences in one call a step, over Decode on the sessions of the first and over StreamDecode on those of the second;
-// the whole sequence in one Prefill; and at the end the conv and recurrent states of the decoded sessions, read by
-// ExportState. Every step carries its expected token count, and a request_id where the reply is small enough to be
-// stored.
+// For every layer, it sends the prompt in one Prefill, and to other sessions in uneven segments over StreamPrefill. The
+// first sessions then decode over Decode and the others over StreamDecode, all sequences in one call. A Prefill
+// computes the whole sequence. At the end, ExportState reads the conv and recurrent states of the decoded sessions.
+// Every step has an expected token count, and a request_id if its reply is small enough to be stored.
 // Thread safety: a free function that blocks. Ownership: the sessions it makes are deleted before it returns, also on
 // failure.
 //
@@ -29,8 +28,8 @@ namespace gdn {
 
 struct ReplayOptions {
   std::string model;          // "models/NAME"
-  DType dtype = DType::kF32;  // of the inputs; outputs are always asked for in F32
-  // Called before each part with what it is ("layer 3: decode unary"); an error ends the replay with it. May be empty.
+  DType dtype = DType::kF32;  // of the inputs; outputs are always requested in F32
+  // Called before each part with its name ("layer 3: decode unary"). An error ends the replay. May be empty.
   std::function<absl::Status(std::string_view what)> before_part;
 };
 
@@ -41,16 +40,16 @@ enum ReplayPath : size_t {
   kDecodeUnary,
   kDecodeStreamed,
   kWhole,
-  kConvState,       // of the unary and the streamed sessions, the worse
-  kRecurrentState,  // likewise
+  kConvState,       // the larger error of the unary and the streamed sessions
+  kRecurrentState,  // the larger error of both, too
 };
 
-// Lengths of the streamed segments of a prompt: 1, 7, 64, 250, 1, 7, .. until its end.
+// Returns the lengths of a prompt's streamed segments: 1, 7, 64, 250, 1, 7, .. until its end.
 std::vector<int64_t> UnevenSegments(int64_t tokens);
 
-// The server's errors, with the layer and path before the message; FAILED_PRECONDITION where the model does not have
-// the recorded layers or width; INTERNAL where a reply's token count or an exported file is not what the steps must
-// have left.
+// Returns the server's errors with the layer and path before the message. FAILED_PRECONDITION if the model does not
+// have the recorded layers or hidden size. INTERNAL if a reply's token count or an exported file does not match the
+// steps.
 absl::StatusOr<ErrorTable> Replay(Client& client, const GoldenIo& io, const ReplayOptions& options);
 
 }  // namespace gdn

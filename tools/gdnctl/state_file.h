@@ -1,4 +1,4 @@
-// State files as gdnctl reads them: what the header says, and whether every byte is what was written.
+// Inspects state files for gdnctl: reads the header and verifies all checksums.
 //
 // docs/reference/state-files.md describes the format. Thread safety: free functions. Ownership: plain values.
 //
@@ -25,32 +25,32 @@ struct StateFileReport {
     int64_t draft_length = 0;
     bool draft_is_tree = false;
     std::string input_kind;
-    bool has_base = true;            // false in a delta whose reader has it
-    std::string reply_request_id;    // of the stored reply; "": none
-    std::vector<std::string> parts;  // its tensors: "conv_state", ..
+    bool has_base = true;            // false if a delta leaves the base out
+    std::string reply_request_id;    // request id of the stored reply; "": there is none
+    std::vector<std::string> parts;  // names of its tensors: "conv_state", ..
     int64_t bytes = 0;
   };
   std::map<std::string, std::string> metadata;
   v1::LayerDims dims;
   int32_t layer_count = 0;
-  std::vector<Layer> layers;  // those with a state, ascending
+  std::vector<Layer> layers;  // layers with a state, ascending
   int tensors = 0;
-  int64_t bytes = 0;            // of the file
-  bool header_checked = false;  // a checksum of the header was there, and right
-  int tensors_checked = 0;      // as many tensors had a checksum, and it was right
+  int64_t bytes = 0;            // size of the file
+  bool header_checked = false;  // the header had a checksum, and it was right
+  int tensors_checked = 0;      // number of tensors that had a checksum, which was right
 
-  std::string Text(const std::string& key) const;  // of the metadata; "" where it has none
+  std::string Text(const std::string& key) const;  // returns a metadata entry; "" if there is none
 };
 
-// DATA_LOSS (INVALID_STATE_FILE: tensor), naming the tensor, or "header", where the file is cut, damaged or none.
+// DATA_LOSS (INVALID_STATE_FILE: the tensor, or "header") if the file is cut, damaged or not a state file.
 absl::StatusOr<StateFileReport> InspectStateFile(std::string_view bytes);
 
-// Of the model with all its heads, where the file has some.
+// Returns the fingerprint of the model with all its heads, also if the file has only some of them.
 std::string WholeFingerprint(const StateFileReport& file);
 std::string HeadsOf(const StateFileReport& file);  // "0-15/32"; "": all
 
-// Chooses what the file's session is to be of: an operator of its dims, or the model of `models` with its fingerprint,
-// whole or a slice, the one of its name where several have it. FAILED_PRECONDITION (STATE_MISMATCH) where none has.
+// Sets the target's operator to the file's dims, or its model to the one in `models` with the file's fingerprint (whole
+// or a slice; if several match, the one with the file's name). FAILED_PRECONDITION (STATE_MISMATCH) if none matches.
 absl::Status SetTargetSpec(const StateFileReport& file, const std::vector<v1::Model>& models,
                            v1::ImportStateRequest::Target* target);
 

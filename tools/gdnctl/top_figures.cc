@@ -13,7 +13,7 @@
 namespace gdn {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // The layers of a sequence may be apart by a step.
 int64_t Tokens(const v1::Session& session) {
@@ -84,7 +84,9 @@ void FillSessions(const TopSample& before, const TopSample& now, TopFigures& fig
   figures.tokens = Rate(all, figures.seconds);
 }
 
-Json Number(const std::optional<double>& value) { return value.has_value() ? Json(*value) : Json(nullptr); }
+OrderedJson Number(const std::optional<double>& value) {
+  return value.has_value() ? OrderedJson(*value) : OrderedJson(nullptr);
+}
 
 }  // namespace
 
@@ -93,9 +95,7 @@ absl::StatusOr<TopSample> TakeTopSample(Client& client) {
   sample.at = absl::Now();
   GDN_ASSIGN_OR_RETURN(sample.info, client.GetServerInfo());
   GDN_ASSIGN_OR_RETURN(sample.sessions, client.ListSessions());
-  absl::StatusOr<v1::TraceCallsResponse> traced = client.TraceCalls(v1::TraceCallsRequest());
-  if (!traced.ok() && !absl::IsUnimplemented(traced.status())) return traced.status();
-  if (traced.ok()) sample.traced = *std::move(traced);
+  GDN_ASSIGN_OR_RETURN(sample.traced, client.TraceCalls(v1::TraceCallsRequest()));
   return sample;
 }
 
@@ -120,18 +120,18 @@ absl::StatusOr<std::string> TopJson(const TopFigures& figures) {
   std::string info;
   const auto printed = google::protobuf::util::MessageToJsonString(figures.info, &info, options);
   if (!printed.ok()) return absl::InternalError(StrCat("cannot print as JSON: ", printed.ToString()));
-  Json document = {{"time", absl::FormatTime(figures.at, absl::UTCTimeZone())},
-                   {"seconds", figures.seconds},
-                   {"server", Json::parse(info)},
-                   {"tokens_per_second", Number(figures.tokens)}};
-  Json& tiers = document["tiers"] = Json::array();
+  OrderedJson document = {{"time", absl::FormatTime(figures.at, absl::UTCTimeZone())},
+                          {"seconds", figures.seconds},
+                          {"server", OrderedJson::parse(info)},
+                          {"tokens_per_second", Number(figures.tokens)}};
+  OrderedJson& tiers = document["tiers"] = OrderedJson::array();
   for (const TopFigures::Tier& tier : figures.tiers) {
     tiers.push_back({{"name", tier.info.name()},
                      {"stores_per_second", Number(tier.stores)},
                      {"loads_per_second", Number(tier.loads)}});
   }
   document["calls_are_kept"] = figures.traced;
-  Json& methods = document["methods"] = Json::array();
+  OrderedJson& methods = document["methods"] = OrderedJson::array();
   for (const TopFigures::Method& method : figures.methods) {
     methods.push_back({{"name", method.name},
                        {"calls_per_second", Number(method.calls)},
@@ -141,7 +141,7 @@ absl::StatusOr<std::string> TopJson(const TopFigures& figures) {
                        {"p50_ms", method.p50_ms},
                        {"p99_ms", method.p99_ms}});
   }
-  Json& sessions = document["sessions"] = Json::array();
+  OrderedJson& sessions = document["sessions"] = OrderedJson::array();
   for (const TopFigures::Session& row : figures.sessions) {
     sessions.push_back({{"name", row.session.name()},
                         {"tokens", row.count},

@@ -1,4 +1,4 @@
-// The figures of gdnctl top: a server at one moment, and what has changed since an earlier one.
+// The figures of gdnctl top: a server's state at one moment, and the changes since an earlier moment.
 //
 // Thread safety: free functions on values.
 //
@@ -36,28 +36,28 @@ struct TopFigures {
   struct Method {
     std::string name;  // "Decode"
     std::optional<double> calls, tokens;
-    double rows = 0;  // of a call, the mean
+    double rows = 0;  // mean number of rows of a call
     double queue_p50_ms = 0, p50_ms = 0, p99_ms = 0;
   };
   struct Session {
     v1::Session session;
     int64_t count = 0;             // tokens of the layer that has seen most
-    std::optional<double> tokens;  // a second
+    std::optional<double> tokens;  // per second
   };
 
   absl::Time at;
   double seconds = 0;  // between the samples
   v1::GetServerInfoResponse info;
   std::vector<Tier> tiers;
-  bool traced = false;            // whether the server keeps calls
-  std::vector<Method> methods;    // of the calls that began after the earlier sample
+  bool traced = false;            // whether the server records calls
+  std::vector<Method> methods;    // over the calls that began after the earlier sample
   std::vector<Session> sessions;  // the busiest first
-  std::optional<double> tokens;   // of all the caller's sessions together
+  std::optional<double> tokens;   // total of all the caller's sessions
 };
 
 TopFigures FiguresBetween(const TopSample& before, const TopSample& now);
 
-// One JSON document: the server's info by the API's field names, and the figures above.
+// Returns one JSON document: the server's info with the API's field names, and the figures.
 absl::StatusOr<std::string> TopJson(const TopFigures& figures);
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// How gdnctl top shows its figures in a terminal.
+// Formats the figures of gdnctl top for a terminal.
 //
 // Thread safety: free functions on values.
 //
@@ -13,17 +13,17 @@
 namespace gdn {
 
 struct TopViewOptions {
-  int rows = 24;         // lines at most; sessions get what the rest leaves
+  int rows = 24;         // most lines; sessions get the lines that the other parts leave
   int columns = 120;     // longer lines are cut; all columns of numbers fit in 80
   bool colours = false;  // escape sequences for headings and trouble
   bool utf8 = false;     // whether the terminal shows more than ASCII
 };
 
-// Lines: the server, its tiers, the caller's steps, the caller's busiest sessions. "-" stands for a rate over no time.
-// `history` has the caller's tokens a second of the looks so far, the newest last; it is drawn as a row of bars.
+// Returns lines: the server, its tiers, the caller's steps, the caller's busiest sessions. "-": there is no rate yet.
+// `history`: the caller's tokens per second in all samples so far, the newest last; it is drawn as a row of bars.
 std::string TopView(const TopFigures& figures, absl::Span<const double> history, const TopViewOptions& options);
 
-// One bar a value, each as high as its part of the largest. Eight heights, or with ASCII alone four.
+// Returns one bar for each value, scaled to the largest value. There are eight heights, or four in ASCII.
 std::string Sparkline(absl::Span<const double> values, bool utf8);
 
 }  // namespace gdn

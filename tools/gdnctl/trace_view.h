@@ -1,4 +1,4 @@
-// Traced calls, as tables for people and for chrome://tracing.
+// Formats traced calls, as tables for people and as JSON for chrome://tracing.
 //
 // Thread safety: free functions. Ownership: none.
 //
@@ -12,14 +12,14 @@
 
 namespace gdn {
 
-// For each method: the percentiles of each stage, over the calls that went through it; then the slowest calls of all,
-// each by stage. Times in microseconds. A call of several launches counts the sum of each stage.
+// Returns, for each method, the percentiles of each stage over the calls that had this stage; then the slowest calls,
+// each with its stages. Times are in microseconds. For a call of several launches, each stage is the sum over these.
 std::string TraceTables(const v1::TraceCallsResponse& traced);
 
-// A JSON object in the Trace Event Format, which Perfetto reads too. Process "calls" has a track for each call that was
-// there at the same time, with the call and its stages inside; "threads and device" has what each thread of the server
-// did, and the device, with what several calls share told once. On a track nothing overlaps: where stages do, the later
-// begins where the earlier ends.
+// Returns a JSON object in the Trace Event Format, which Perfetto reads too. Process "calls" has the calls with their
+// stages, on as many tracks as calls ran at the same time. Process "threads and device" has the work of each server
+// thread and of the device; work that several calls share is in it once. Events on a track never overlap: if stages
+// overlap, the later one is drawn from the end of the earlier one.
 std::string ChromeTrace(const v1::TraceCallsResponse& traced);
 
 }  // namespace gdn

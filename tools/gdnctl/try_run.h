@@ -1,6 +1,6 @@
-// The demonstration of `gdnctl try`: a server of its own, a session, a crash, and the session going on without a loss.
+// The demonstration of `gdnctl try`: a session that continues without a loss after its server has crashed.
 //
-// Thread safety: for one thread. Ownership: the server and its folder end with the call.
+// Thread safety: for one thread. Ownership: the call ends the server and removes its folder.
 //
 //   GDN_RETURN_IF_ERROR(TryServer({.server = "/usr/bin/gdn_server", .model = folder}, std::cout));
 #pragma once
@@ -17,8 +17,8 @@ struct TryOptions {
   std::string model;   // a folder with a checkpoint and with recorded inputs and outputs (io.safetensors)
 };
 
-// Writes each step and what came of it. Errors of the server and of the files; INTERNAL if outputs are off by more than
-// 1e-5, or if the session has other outputs after the crash than a session without one.
+// Writes each step and its result to `out`. Errors of the server and of the files. INTERNAL if outputs differ from the
+// recorded ones by more than 1e-5, or outputs after the crash differ from those of a session without a crash.
 absl::Status TryServer(const TryOptions& options, std::ostream& out);
 
 }  // namespace gdn

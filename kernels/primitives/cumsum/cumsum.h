@@ -1,8 +1,8 @@
-// Running sums along tokens, of each feature for itself; over everything, or anew in every chunk.
+// Running sums along tokens, separately for each feature, over all tokens or restarted in every chunk.
 //
 //   y[t][d] = sum of x[s][d] over s <= t,  with `chunk` > 0 over those s <= t of t's chunk of that many tokens
-// features = 1 is the scalar form, with threads along tokens; else threads lie along features too. Summed in double and
-// rounded at the end, so y[t] does not depend on how many tokens follow. y may be x.
+// features = 1 is the scalar form, with threads along tokens; otherwise threads are along features too. Summed in
+// double and rounded at the end, so y[t] does not depend on how many tokens follow. y may be x.
 // Thread safety: any number of calls at a time on different outputs and workspaces. Ownership: none; pointers are
 // backend memory (host memory for the reference, which needs no workspace).
 //
@@ -35,7 +35,7 @@ absl::Status ValidateCumsum(const CumsumParams& params);
 void CumsumReference(const CumsumParams& params);
 absl::Status CumsumGpu(const CumsumParams& params, const gpu::Stream& stream);
 
-// Tokens that a block takes.
+// Tokens per block.
 inline constexpr int64_t kCumsumScalarTile = 2048;
 inline constexpr int64_t kCumsumVectorTile = 64;
 

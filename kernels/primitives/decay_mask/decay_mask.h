@@ -1,11 +1,11 @@
-// What the decay does between tokens of a chunk, given their log decays g <= 0. With G the chunk's running sum of g,
-// each clamped (kernels/common/log_decay.h),
+// Decay factors between the tokens of a chunk, from their log decays g <= 0. G is the chunk's running sum of g, each g
+// clamped first (kernels/common/log_decay.h):
 //
 //   mask[i][j]   = e^{G_i - G_j} for j <= i, else 0     how much of what token j wrote is left when token i reads
 //   from_start[i] = e^{G_i}                             how much of the state before the chunk is left at token i
 //   to_end[i]     = e^{G_last - G_i}                    how much of what token i wrote is left after the chunk
-// The later minus the earlier: with the sign the other way about, strong decay would be growth. G and the differences
-// are in double, rounded before exp, and never e^{G_i} e^{-G_j}, which is 0 times infinity where the decay is strong.
+// Each exponent is the later sum minus the earlier; the opposite sign would make strong decay growth. G and its
+// differences are double, rounded before exp. e^{G_i} e^{-G_j} would be 0 times infinity for strong decay.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
 // memory for the reference).
 //
@@ -21,7 +21,7 @@ namespace gdn {
 
 inline constexpr int32_t kMaxDecayMaskSize = 256;
 
-// Outputs that are null are not made.
+// Outputs that are null are not computed.
 struct DecayMaskParams {
   int64_t batch = 1;
   int32_t size = 0;          // tokens, up to kMaxDecayMaskSize

@@ -1,6 +1,6 @@
-// What the stages' kernels share: which chunk a block has, tiles of features in LDS, decay factors, the choice of C.
+// Shared by the stages' kernels: a block's chunk, tiles of features in LDS, decay factors, dispatch on C.
 //
-// Device code. Thread safety: pure functions but for the LDS they are given; a barrier is the caller's.
+// Device code. Thread safety: functions write only LDS they are given; the caller places the barriers.
 //
 //   const Chunk chunk = FindChunk(batch, blockIdx.x / heads);
 //   LoadTile<kC, 4 * kC>(s.tile, base, stride, rows, features, aligned);
@@ -16,18 +16,18 @@
 
 namespace gdn::gpu {
 
-// Features (columns) of an LDS tile; its rows are padded by one Vec4, against bank conflicts.
+// Features (columns) of an LDS tile. Rows are padded by one Vec4 to avoid bank conflicts.
 inline constexpr int kTileFeatures = 32;
 inline constexpr int kTileStride = kTileFeatures + 4;
 
 struct Chunk {
-  int64_t index;  // among all chunks
+  int64_t index;  // among all chunks of the batch
   int64_t first;  // token
   int rows;       // 1 .. C
 };
 
-// The chunk with this index: of the last sequence whose chunks begin at or before it (empty ones begin where the next
-// does).
+// Returns the chunk with this index. Its sequence is the last one whose first chunk is not after it (an empty sequence
+// begins where the next one does).
 __device__ __forceinline__ Chunk FindChunk(const ChunkedBatch& batch, int64_t index) {
   int low = 0;
   int high = batch.sequences - 1;
@@ -44,21 +44,21 @@ __device__ __forceinline__ Chunk FindChunk(const ChunkedBatch& batch, int64_t in
   return {index, first, static_cast<int>(left < batch.chunk_tokens ? left : batch.chunk_tokens)};
 }
 
-// e^difference of two decay sums, rounded once the difference is taken. What float32 cannot tell from 0 is cut first,
-// so that the rounding cannot overflow; a NaN comes through.
+// e^difference of two decay sums, rounded to float32 only after the subtraction. Differences below -1000 (a decay of 0
+// in float32) are clamped, so that the rounding cannot overflow. A NaN stays a NaN.
 __device__ __forceinline__ float DecayFactor(double difference) {
   return expf(static_cast<float>(difference < -1000.0 ? -1000.0 : difference));
 }
 
 __device__ __forceinline__ Vec4 Scale(const Vec4& v, float s) { return {v.x * s, v.y * s, v.z * s, v.w * s}; }
 
-// Whether rows `stride` floats apart may be read and written four floats at a time.
+// True if rows `stride` floats apart can be read and written four floats at a time.
 __device__ __forceinline__ bool RowsAligned(const float* base, int64_t stride) {
   return ((reinterpret_cast<uintptr_t>(base) | static_cast<uintptr_t>(stride * 4)) & 15) == 0;
 }
 
-// kRows x kTileFeatures of LDS from rows `stride` floats apart at `base`, row i times scale(i); 0 past `rows` and
-// `features`.
+// Loads kRows x kTileFeatures into LDS from rows `stride` floats apart at `base`, row i times scale(i), zero past
+// `rows` and `features`.
 template <int kRows, int kThreads, typename Array, typename RowScale>
 __device__ __forceinline__ void LoadScaledTile(Array& tile, const float* base, int64_t stride, int rows, int features,
                                                bool aligned, RowScale&& scale) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ void LoadTile(Array& tile, const float* base, int64_t
   LoadScaledTile<kRows, kThreads>(tile, base, stride, rows, features, aligned, [](int) { return 1.0f; });
 }
 
-// low += row `row`, high += row `row` + kRows / 2 of left [kRows, kInner] times columns column .. + 3 of right.
+// low, high += rows `row` and `row` + kRows / 2 of left [kRows, kInner] times columns column .. + 3 of right.
 template <int kRows, int kInner, int kLeftStride, typename Left, typename Right>
 __device__ __forceinline__ void MultiplyTiles(Left& left, Right& right, int row, int column, Vec4& low, Vec4& high) {
 #pragma unroll 2
@@ -100,8 +100,8 @@ __device__ __forceinline__ void MultiplyTiles(Left& left, Right& right, int row,
   }
 }
 
-// Launches kernel(c), c a std::integral_constant of C, for valid parameters: a block each unit (chunk, or sequence),
-// value head and slice of the features, with as many threads (0: 4 C).
+// Launches kernel(c), c a std::integral_constant of C, for valid parameters: a block per unit (chunk or sequence),
+// value head and slice of the features, with `threads` threads (0: 4 C).
 template <typename Params, typename Kernel>
 absl::Status LaunchStage(const char* name, const Params& params, int64_t units, int64_t slices, const Stream& stream,
                          const Kernel& kernel, int threads = 0) {

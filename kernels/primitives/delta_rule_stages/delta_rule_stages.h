@@ -1,6 +1,6 @@
-// The chunked delta rule in stages, each a launch of its own, as the literature has it (Yang et al., arXiv:2412.06464,
-// section 3.3, and arXiv:2406.06484 for the WY form). The production path is kernels/delta_rule_chunk; this one has
-// every intermediate tensor in memory, so that each can be looked at and compared.
+// The chunked delta rule in stages, each a launch of its own, as in the literature (Yang et al., arXiv:2412.06464,
+// section 3.3, and arXiv:2406.06484 for the WY form). The production path is kernels/delta_rule_chunk; this one stores
+// every intermediate tensor, so that each can be inspected and compared.
 //
 // Per chunk of C tokens and value head, G the running sum of g within the chunk (double):
 //   decay sums    G_i = sum_{j<=i} g_j
@@ -31,7 +31,7 @@
 
 namespace gdn {
 
-// Sequences laid end to end, cut into chunks that start anew with each sequence.
+// Sequences laid end to end and divided into chunks; every sequence starts a new chunk.
 struct ChunkedBatch {
   LayerDims dims;            // heads and head dimensions
   int32_t chunk_tokens = 0;  // C: 16, 32 or 64
@@ -57,7 +57,7 @@ struct ChunkKktParams {
   float* a = nullptr;             // [chunks, HV, C, C], strictly lower
 };
 
-// Decay sums and KK^T at once.
+// Decay sums and KK^T in one stage.
 struct CumsumKktParams {
   ChunkedBatch batch = {};
   const float* k = nullptr;  // [tokens, H, K]
@@ -121,7 +121,7 @@ struct ChunkOutputParams {
   float* output = nullptr;           // [tokens, HV, V]
 };
 
-// All stages in a row. What is not an input is written: results, and the workspace with every intermediate tensor.
+// All stages in a row. Everything except the inputs is written: the results and every intermediate tensor.
 struct DeltaRuleStagesParams {
   ChunkedBatch batch = {};
   const float* q = nullptr;  // [tokens, H, K], scaled
@@ -139,12 +139,12 @@ struct DeltaRuleStagesParams {
   float* t = nullptr;                    // [chunks, HV, C, C]
   float* attention = nullptr;            // [chunks, HV, C, C]
   float* w = nullptr;                    // [tokens, HV, K]
-  float* v_new = nullptr;                // [tokens, HV, V]; u before the states are passed
+  float* v_new = nullptr;                // [tokens, HV, V]; holds u until the states stage
   float* h = nullptr;                    // [chunks, HV, K, V]
 };
 
-// INVALID_ARGUMENT where a pointer is missing, a stride is shorter than its row, C is not one of the three, or the
-// counts cannot belong to any batch. What the index arrays hold is in backend memory and is not looked at.
+// INVALID_ARGUMENT if a pointer is missing, a stride is shorter than its row, C is not 16, 32 or 64, or the counts
+// cannot belong to any batch. The index arrays' contents are in backend memory and are not checked.
 absl::Status ValidateStage(const ChunkDecaySumsParams& params);
 absl::Status ValidateStage(const ChunkKktParams& params);
 absl::Status ValidateStage(const CumsumKktParams& params);
@@ -154,7 +154,7 @@ absl::Status ValidateStage(const WyParams& params);
 absl::Status ValidateStage(const ChunkStateParams& params);
 absl::Status ValidateStage(const ChunkOutputParams& params);
 
-// Double-precision references; a stage's stored results are float32 (G: double), sums within it double.
+// Double-precision references. A stage's stored results are float32 (G: double), sums within it double.
 void ChunkDecaySumsReference(const ChunkDecaySumsParams& params);
 void ChunkKktReference(const ChunkKktParams& params);
 void CumsumKktReference(const CumsumKktParams& params);

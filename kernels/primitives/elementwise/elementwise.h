@@ -1,10 +1,10 @@
-// Functions of one element, of two, and of an element and its row or column.
+// Functions of one element, of two elements, and of a matrix and a row or column vector.
 //
 //   unary    y = f(x), f among exp, log, sigmoid, silu, softplus, neg, scale (factor * x)
 //   binary   y = a op b, op among +, -, *, |a - b|, (a - b)^2
 //   multiply by a vector    y[i][j] = x[i][j] * v[j] (row vector) or x[i][j] * v[i] (column vector)
-// sigmoid, silu and softplus are the layer's own (finite wherever the exact result is; softplus(x) = x above 20).
-// Outputs may be the inputs of the same format, not overlap them otherwise.
+// sigmoid, silu and softplus are the layer's (finite wherever the exact result is; softplus(x) = x above 20).
+// An output may be the same tensor as an input, but must not overlap one otherwise.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
 // memory for the references).
 //
@@ -29,7 +29,7 @@ struct UnaryParams {
   int64_t count = 0;
   const float* x = nullptr;  // [count]
   float* y = nullptr;        // [count]
-  float factor = 1.0f;       // of kScale
+  float factor = 1.0f;       // for kScale
 };
 
 struct BinaryParams {

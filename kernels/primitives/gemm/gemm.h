@@ -1,12 +1,12 @@
-// Batches of float32 matrix products, small or large, for pieces that no fused kernel covers.
+// Batches of float32 matrix products, small or large, that no fused kernel covers.
 //
 //   C = alpha op(A) op(B) + beta C      C [m, n] row-major; every product of a batch has the same shape
 //   kNN   op(A)[i][l] = a[i][l], op(B)[l][j] = b[l][j]
 //   kNT   op(A)[i][l] = a[i][l], op(B)[l][j] = b[j][l]
 //   kTN   op(A)[i][l] = a[l][i], op(B)[l][j] = b[l][j]
-// An element is one chain of fused multiply-adds over l = 0 .. k - 1, in the naive form as in the tiled one: both give
-// the same bits, whatever m, n, the batch and the strides are. With beta = 0, C is not read and may hold anything; with
-// k = 0 the sum is 0. C must not overlap A or B.
+// An element is one chain of fused multiply-adds over l = 0 .. k - 1, in the naive and the tiled form: both give the
+// same bits for any m, n, batch and strides. With beta = 0, C is not read and may hold anything; with k = 0 the sum is
+// 0. C must not overlap A or B.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
 // memory for the reference).
 //
@@ -31,7 +31,7 @@ struct GemmParams {
   int64_t k = 0;
   float alpha = 1.0f;
   float beta = 0.0f;
-  // Strides: floats from one stored row to the next. Batch strides: from matrix to matrix; 0: all share it (A, B).
+  // Strides: floats from row to row as stored. Batch strides: from matrix to matrix; 0: all share one (A, B only).
   const float* a = nullptr;  // kNN, kNT: [m, k]; kTN: [k, m]
   int64_t a_stride = 0;
   int64_t a_batch_stride = 0;
@@ -46,9 +46,9 @@ struct GemmParams {
 absl::Status ValidateGemm(const GemmParams& params);
 void GemmReference(const GemmParams& params);
 
-// A thread an element; for products too small to tile, and to compare with.
+// One thread per element: for products too small to tile, and for comparison.
 absl::Status GemmNaiveGpu(const GemmParams& params, const gpu::Stream& stream);
-// Tiles of 64 x 64 through LDS.
+// 64 x 64 tiles in LDS.
 absl::Status GemmGpu(const GemmParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -23,7 +23,7 @@ absl::Status Validate(const char* op, const Params& params, std::initializer_lis
   return params.rows == 0 ? absl::OkStatus() : RequirePointers(op, pointers);
 }
 
-double Dot(const float* a, const float* b, int64_t width) {
+double SumOfProducts(const float* a, const float* b, int64_t width) {
   double sum = 0.0;
   for (int64_t i = 0; i < width; ++i) sum += double{a[i]} * double{b[i]};
   return sum;
@@ -42,7 +42,7 @@ absl::Status ValidateL2NormBackward(const L2NormBackwardParams& params) {
 void L2NormReference(const L2NormParams& params) {
   for (int64_t row = 0; row < params.rows; ++row) {
     const float* x = params.x + row * params.width;
-    const double r = 1.0 / std::sqrt(Dot(x, x, params.width) + params.epsilon);
+    const double r = 1.0 / std::sqrt(SumOfProducts(x, x, params.width) + params.epsilon);
     for (int64_t i = 0; i < params.width; ++i) params.y[row * params.width + i] = static_cast<float>(x[i] * r);
   }
 }
@@ -51,8 +51,8 @@ void L2NormBackwardReference(const L2NormBackwardParams& params) {
   for (int64_t row = 0; row < params.rows; ++row) {
     const float* x = params.x + row * params.width;
     const float* dy = params.dy + row * params.width;
-    const double r = 1.0 / std::sqrt(Dot(x, x, params.width) + params.epsilon);
-    const double along = r * r * r * Dot(x, dy, params.width);
+    const double r = 1.0 / std::sqrt(SumOfProducts(x, x, params.width) + params.epsilon);
+    const double along = r * r * r * SumOfProducts(x, dy, params.width);
     for (int64_t i = 0; i < params.width; ++i) {
       params.dx[row * params.width + i] = static_cast<float>(r * dy[i] - along * x[i]);
     }

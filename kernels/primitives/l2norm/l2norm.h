@@ -1,9 +1,9 @@
-// Rows scaled to unit length, and the gradient of that. Of any width, unlike qk_l2norm (the layer's fused form).
+// Scales rows to unit length, and its gradient. For any width, unlike qk_l2norm (the layer's fused form).
 //
 //   forward    r = 1 / sqrt(sum x^2 + eps);  y = x r
 //   backward   dx = r dy - x r^3 sum(dy x)
-// Sums are float32: a row whose squares overflow (norm above 1.8e19) comes out as zero. A row's bits depend on the row
-// alone. y may be x, dx may be dy.
+// Sums are float32: a row whose squares overflow (norm above 1.8e19) becomes zero. A row's bits depend only on that
+// row. y may be x, dx may be dy.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
 // memory for the references).
 //

@@ -1,9 +1,9 @@
 // Triangular masks and identities, on batches of row-major matrices.
 //
-//   tril      y[i][j] = j <= i + diagonal ? x[i][j] : 0; diagonal -1: the causal mask, the tokens before each token
+//   tril      y[i][j] = j <= i + diagonal ? x[i][j] : 0; -1 leaves the tokens before each token (a strict causal mask)
 //   identity  y = I + sign x
-// Without x, tril is of ones, the mask itself, and the identity stands alone. What is masked is never used in
-// arithmetic, so it may be NaN. y may be x.
+// If x is null, tril masks ones, which gives the mask itself, and identity gives I. Masked elements are never used in
+// arithmetic, so they may be NaN. y may be x.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
 // memory for the references).
 //
@@ -22,7 +22,7 @@ struct TrilParams {
   int64_t batch = 1;
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t diagonal = 0;      // first diagonal above which all is masked; -1 masks the main one too
+  int64_t diagonal = 0;      // last diagonal that is kept; -1 masks the main one too
   const float* x = nullptr;  // [batch, rows, cols], or null for ones
   float* y = nullptr;        // [batch, rows, cols]
 };

@@ -1,10 +1,10 @@
-// One number of many: sums, largest elements, and both over the differences of two tensors.
+// Reduces many numbers to one: sums, maxima, and both over the differences of two tensors.
 //
 //   kSum          sum x              kMax         max x
 //   kAbsDiffSum   sum |x - y|        kAbsDiffMax  max |x - y|
 //   kSquaredDiff  sum (x - y)^2
-// Two passes over blocks of a fixed number of elements, summed in double, so a result depends on the inputs alone, not
-// on the device. A NaN makes the result NaN, maxima too. Of nothing: a sum is 0, a maximum -infinity.
+// Two passes over blocks of a fixed number of elements, summed in double, so a result depends on the inputs only, not
+// on the device. A NaN makes the result NaN, also for maxima. For count 0 a sum is 0, a maximum -infinity.
 // Thread safety: any number of calls at a time on different outputs and workspaces. Ownership: none; pointers are
 // backend memory (host memory for the reference, which needs no workspace).
 //
@@ -23,7 +23,7 @@ namespace gdn {
 
 enum class ReduceOp : uint8_t { kSum, kMax, kAbsDiffSum, kAbsDiffMax, kSquaredDiff };
 
-// Elements that the first pass makes one number of.
+// Elements that the first pass reduces to one number.
 inline constexpr int64_t kReduceBlockElements = 4096;
 
 struct ReduceParams {

@@ -1,9 +1,9 @@
-// The gates and the in-place recurrent step in one launch: the classic decode of engines that keep no log.
+// The gates and the in-place recurrent step in one launch: the classic decode of engines without a log.
 //
 //   g = -exp(A_log) softplus(a + dt_bias);  beta = sigmoid(b)          gating.h
 //   S <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q     delta_rule.h
-// The bits are those of GatingGpu followed by DeltaRuleScanGpu; g and beta never reach memory. Any number of tokens a
-// sequence. A decay a value head; KDA's by key channel are refused. The log must be empty.
+// The bits are those of GatingGpu followed by DeltaRuleScanGpu; g and beta are never stored. Any number of tokens a
+// sequence. Only for decays by value head; KDA's decays by key channel are refused. The logs must be empty.
 // Thread safety and ownership: as delta_rule_scan.h.
 //
 //   SigmoidGatingRecurrentParams p{.rule = rule, .a = a, .b = b, .a_log = a_log, .dt_bias = dt_bias};
@@ -18,7 +18,7 @@
 namespace gdn {
 
 struct SigmoidGatingRecurrentParams {
-  DeltaRuleParams rule;  // its g and beta stay null
+  DeltaRuleParams rule;  // its g and beta are not used
   ALogConvention convention = ALogConvention::kRaw;
   const float* a = nullptr;        // [tokens, HV]
   const float* b = nullptr;        // [tokens, HV]

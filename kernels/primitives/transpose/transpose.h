@@ -1,4 +1,4 @@
-// Batches of row-major matrices, transposed.
+// Transposes batches of row-major matrices.
 //
 //   y[b][j][i] = x[b][i][j]
 // y must not overlap x.

@@ -1,10 +1,10 @@
-// Unit lower triangular systems of a chunk's size, many at a time, A strictly lower: (I + A)^-1, X of (I - A) X = B.
+// Solves many unit lower triangular systems of a chunk's size, A strictly lower: (I + A)^-1, or X in (I - A) X = B.
 //
 //   (I + A)^-1      16x16 diagonal blocks T_bb by substitution, then merged up, 16 to 32 to 64, by products:
 //                     T_21 = -T_22 A_21 T_11
 //   (I - A) X = B   16 rows at a time: X_b = B_b + sum_{c<b} A_bc X_c, then substitution within the block
-// The diagonal and what is above it are never read, so they may hold anything; in a written inverse the diagonal is
-// exactly 1 and what is above it exactly 0. A matrix's bits do not depend on its companions in the batch.
+// The diagonal and the elements above it are never read, so they may hold anything. A written inverse has exactly 1 on
+// the diagonal and exactly 0 above it. A matrix's bits do not depend on the rest of the batch.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
 // memory for the references).
 //
@@ -19,12 +19,12 @@
 
 namespace gdn {
 
-// Largest matrix; also the largest chunk.
+// Size of the largest matrix, and of the largest chunk.
 inline constexpr int32_t kMaxTriangularSize = 64;
 
 struct UnitLowerInverseParams {
   int64_t batch = 0;
-  int32_t size = 0;          // n, 1 .. 64; computed as the next of 16, 32, 64
+  int32_t size = 0;          // n, 1 .. 64; computed as the next larger of 16, 32, 64
   const float* a = nullptr;  // [batch, n, n], strictly lower part
   float* inverse = nullptr;  // [batch, n, n]; may be `a`: in place
 };
@@ -32,7 +32,7 @@ struct UnitLowerInverseParams {
 struct CausalSolveParams {
   int64_t batch = 0;
   int32_t size = 0;          // n, 1 .. 64
-  int32_t columns = 0;       // of B and X, 1 or more
+  int32_t columns = 0;       // of B and X, at least 1
   const float* a = nullptr;  // [batch, n, n], strictly lower part
   const float* b = nullptr;  // [batch, n, columns]
   float* x = nullptr;        // [batch, n, columns]; may be `b`: in place
@@ -41,7 +41,7 @@ struct CausalSolveParams {
 absl::Status ValidateUnitLowerInverse(const UnitLowerInverseParams& params);
 absl::Status ValidateCausalSolve(const CausalSolveParams& params);
 
-// Substitution row by row, in double.
+// Row by row substitution in double.
 void UnitLowerInverseReference(const UnitLowerInverseParams& params);
 void CausalSolveReference(const CausalSolveParams& params);
 

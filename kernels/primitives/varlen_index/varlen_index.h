@@ -1,11 +1,11 @@
-// What packed sequences of different lengths need to know of themselves, made on the device from cu_seqlens.
+// Index arrays of packed sequences of different lengths, computed on the device from cu_seqlens.
 //
 //   lengths[i]        cu_seqlens[i + 1] - cu_seqlens[i]
 //   sequence_ids[t]   the sequence that token t belongs to
 //   position_ids[t]   t - cu_seqlens[sequence_ids[t]]
-//   chunk_offsets[i]  sum over s < i of ceil(lengths[s] / chunk): the first chunk of sequence i; the last entry: all
-// cu_seqlens starts at 0, never falls and ends at `tokens`; it is on the device, so that is not checked. Empty
-// sequences are ordinary.
+//   chunk_offsets[i]  sum over s < i of ceil(lengths[s] / chunk): the first chunk of sequence i; last: the total
+// cu_seqlens must start at 0, never decrease and end at `tokens`; it is on the device, so that is not checked.
+// Sequences may be empty.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
 // memory for the reference).
 //
@@ -20,7 +20,7 @@
 
 namespace gdn {
 
-// Outputs that are null are not made.
+// Outputs that are null are not computed.
 struct VarlenIndexParams {
   int32_t sequences = 0;
   int32_t tokens = 0;

@@ -9,11 +9,11 @@
 #include "absl/synchronization/notification.h"
 #include "base/error.h"
 #include "client/cpp/testing/fake_gdn_service.h"
-#include "gdn/v1/service_mock.grpc.pb.h"
 #include "gtest/gtest.h"
+#include "tests/client/cpp/mock_stub.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::async_client_test {
 namespace {
 
 // Answers no Decode before it is let go.
@@ -182,4 +182,4 @@ TEST(AsyncClientOfAStub, RefusesCalls) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::async_client_test

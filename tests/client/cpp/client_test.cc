@@ -8,13 +8,13 @@
 
 #include "base/error.h"
 #include "client/cpp/testing/server_error.h"
-#include "gdn/v1/service_mock.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/test/mock_stream.h"
 #include "gtest/gtest.h"
+#include "tests/client/cpp/mock_stub.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::client_test {
 namespace {
 
 using ::testing::_;
@@ -200,4 +200,4 @@ TEST_F(ClientTest, SendsWhatIsAskedOfSessionsAndGivesTheReplies) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::client_test

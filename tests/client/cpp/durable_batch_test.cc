@@ -11,7 +11,7 @@
 #include "tests/client/cpp/durable_session_fixture.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::durable_batch_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -330,4 +330,4 @@ TEST_F(DurableBatches, AreRefusedAsAWholeWhereTheyMakeNoSense) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::durable_batch_test

@@ -1,6 +1,7 @@
 // Calls that use a session's state, as the first ones after a crash: none is of the older state that the crash has
 // left, whether the server knows session_epoch or not.
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@
 #include "tests/client/cpp/durable_session_fixture.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::durable_epochs_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -282,5 +283,22 @@ TEST_F(DurableEpochs, AClientBelievesNoReplyOfAnotherEpochToAnOlderServer) {
   EXPECT_TRUE(client_->RestoreCheckpoint(restore).ok());
 }
 
+TEST_F(DurableEpochs, AStateWithOtherCountsInTheSameEpochIsNotTakenForTheKnownOne) {
+  const std::map<std::string, std::function<absl::Status()>> calls = {
+      {"a fork", [this] { return session_->Fork({""}).status(); }},
+      {"an export", [this] { return session_->ExportState().status(); }},
+      {"a checkpoint", [this] { return session_->Checkpoint().status(); }},
+  };
+  for (const auto& [name, call] : calls) {
+    SCOPED_TRACE(name);
+    Start({});
+    RunPlain(1, 3);
+    service_->MoveLayer(kName, 0, 2);
+    const absl::Status status = call();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("somebody else"));
+  }
+}
+
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::durable_epochs_test

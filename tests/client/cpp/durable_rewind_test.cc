@@ -7,7 +7,7 @@
 #include "tests/client/cpp/durable_session_fixture.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::durable_rewind_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -195,4 +195,4 @@ TEST_F(Durable, RefusesStepsWhoseBytesAreElsewhereWhenTheyAreReplayed) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::durable_rewind_test

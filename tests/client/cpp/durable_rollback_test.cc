@@ -8,7 +8,7 @@
 #include "tests/client/cpp/durable_session_fixture.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::durable_rollback_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -118,4 +118,4 @@ TEST_F(DurableRollback, SaysSoWhereTheStoreHasNothingAndTheFirstInputsAreNotKept
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::durable_rollback_test

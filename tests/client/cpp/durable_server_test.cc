@@ -11,13 +11,13 @@
 #include "base/error.h"
 #include "base/string_cat.h"
 #include "client/cpp/durable_batch.h"
-#include "gdn/v1/service_mock.grpc.pb.h"
 #include "gmock/gmock.h"
+#include "tests/client/cpp/mock_stub.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::durable_server_test {
 namespace {
 
 constexpr int kLayers = 2;
@@ -62,9 +62,9 @@ class DurableServer : public ::testing::Test {
   // Without a disk nothing is durable. A server that was there is killed: what it had not made durable is lost.
   void Start(bool disk, int64_t stored_reply_bytes = 1 << 20, int64_t checkpoint_every_tokens = 0) {
     options_ = {};
-    if (disk) options_.disk_dir = folder_.path();
-    options_.stored_reply_bytes = stored_reply_bytes;
-    options_.checkpoint_every_tokens = checkpoint_every_tokens;
+    if (disk) options_.states.disk.directory = folder_.path();
+    options_.memory.stored_reply_bytes = stored_reply_bytes;
+    options_.states.policy.every_tokens = checkpoint_every_tokens;
     KillAndStart();
     caller_ = std::make_unique<Caller>(*server_);
   }
@@ -312,4 +312,4 @@ TEST_F(DurableServerBatch, DraftsAreTakenAndAcceptedOnceForAllRows) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::durable_server_test

@@ -1,4 +1,4 @@
-// What tests of DurableSession share: inputs, a session on a FakeGdnService, and comparisons with an undisturbed run.
+// Fixture for tests of DurableSession: inputs, a session on a FakeGdnService, and comparisons with an undisturbed run.
 //
 // Thread safety: for one thread. Ownership: the fixture owns its service, client and session.
 //
@@ -61,7 +61,7 @@ inline v1::DecodeRequest DecodeOf(int32_t layer, uint64_t seed, int64_t tokens =
   return request;
 }
 
-// Those that a DurableSession hides.
+// The faults that a DurableSession hides from its caller.
 inline constexpr Fault kHiddenFaults[] = {Fault::kUnavailable, Fault::kLoseReply, Fault::kLate,     Fault::kCrashBefore,
                                           Fault::kCrashAfter,  Fault::kDropReply, Fault::kRollBack, Fault::kLoseState};
 
@@ -92,7 +92,7 @@ class Durable : public ::testing::Test {
     outputs_.clear();
   }
 
-  // One step, whose output is kept for comparisons.
+  // Run one step, and keep its output for comparisons.
   absl::Status Prefill(int32_t layer, int64_t tokens, uint64_t seed) {
     const auto reply = session_->Prefill(PrefillOf(layer, tokens, seed));
     if (reply.ok()) outputs_.push_back(reply->output().data());
@@ -104,7 +104,7 @@ class Durable : public ::testing::Test {
     return reply.status();
   }
 
-  // A draft of these parents.
+  // Decodes a draft that is a tree with these parents.
   absl::Status DraftTree(int32_t layer, uint64_t seed, const std::vector<int32_t>& parents) {
     v1::DecodeRequest request = DecodeOf(layer, seed, static_cast<int64_t>(parents.size()), /*draft=*/true);
     request.mutable_draft_parents()->Add(parents.begin(), parents.end());
@@ -113,7 +113,7 @@ class Durable : public ::testing::Test {
     return reply.status();
   }
 
-  // A prefill and `steps` decodes of every layer.
+  // Runs a prefill of 5 tokens and `steps` decodes in every layer.
   void RunPlain(int layers, int steps) {
     for (int32_t layer = 0; layer < layers; ++layer) ASSERT_EQ(Prefill(layer, 5, 100 + layer), absl::OkStatus());
     for (int step = 0; step < steps; ++step) {
@@ -123,7 +123,7 @@ class Durable : public ::testing::Test {
     }
   }
 
-  // What `run` answers and leaves behind where nothing fails.
+  // The outputs and final states of a run without faults.
   struct Truth {
     std::vector<std::string> outputs;
     std::string states;
@@ -133,8 +133,8 @@ class Durable : public ::testing::Test {
     run();
     return {outputs_, service_->States(kName)};
   }
-  // run(every) on two layers with each fault at each of the first `calls` calls, each time on a new service that saves
-  // after `every` tokens.
+  // Calls run(every) for each fault in each of the first `calls` calls and for each value of `checkpoint_every`. Each
+  // run has a new service with two layers that makes checkpoints after `every` tokens.
   void ForEachFault(int calls, const std::vector<int64_t>& checkpoint_every, const std::function<void(int64_t)>& run) {
     for (const Fault fault : kHiddenFaults) {
       for (const int64_t every : checkpoint_every) {

@@ -7,7 +7,7 @@
 #include "tests/client/cpp/durable_session_fixture.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::durable_session_limits_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -271,4 +271,4 @@ TEST_F(Durable, MakesItsOwnIdAndRepeatsALostCreation) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::durable_session_limits_test

@@ -8,7 +8,7 @@
 #include "tests/client/cpp/durable_session_fixture.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::durable_session_test {
 namespace {
 
 TEST_F(Durable, AnswersEachStepOnceWhereNothingFails) {
@@ -264,4 +264,4 @@ TEST_F(Durable, GivesTheUninterruptedOutputsUnderRandomFaults) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::durable_session_test

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::fake_server_test {
 namespace {
 
 v1::CreateSessionRequest ToySession(const std::string& id) {
@@ -127,4 +127,4 @@ TEST(FakeServer, LosesWhatIsNotDurableInACrash) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::fake_server_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::kept_steps_test {
 namespace {
 
 SessionStep Prefill(int64_t tokens) {
@@ -89,4 +89,4 @@ TEST(LayerSteps, KeepsADraftApartUntilItIsAccepted) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::kept_steps_test

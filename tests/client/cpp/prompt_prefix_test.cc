@@ -8,7 +8,7 @@
 
 #include "absl/strings/escaping.h"
 
-namespace gdn {
+namespace gdn::prompt_prefix_test {
 namespace {
 
 std::vector<int64_t> TokensOf(const v1::PromptPrefix& prefix) {
@@ -46,4 +46,4 @@ TEST(PromptPrefix, FirstSegmentsEndAtTheTokenOrBefore) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::prompt_prefix_test

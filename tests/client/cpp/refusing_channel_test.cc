@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::refusing_channel_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -47,4 +47,4 @@ TEST_F(WrongTarget, IsToldByAsynchronousCalls) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::refusing_channel_test

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::retry_test {
 namespace {
 
 absl::Status WithRetryInfo(absl::Status status, int64_t seconds = 0) {
@@ -78,4 +78,4 @@ TEST(Backoff, WaitsAtLeastAsLongAsTheServerAsksButNotLongerThanItsOwnLimit) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::retry_test

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::rpc_status_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -87,4 +87,4 @@ TEST(RetryDelay, IsWhatTheServerAsksFor) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::rpc_status_test

@@ -12,12 +12,12 @@
 #include "base/error.h"
 #include "client/cpp/client.h"
 #include "client/cpp/tensor_codec.h"
-#include "gdn/v1/service_mock.grpc.pb.h"
 #include "grpcpp/server_builder.h"
+#include "tests/client/cpp/mock_stub.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::shared_memory_test {
 namespace {
 
 constexpr char kName[] = "gdn-shm-0123456789abcdef0123456789abcdef";
@@ -173,4 +173,4 @@ TEST(SharedMemoryOfAnOlderServer, IsUnimplemented) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::shared_memory_test

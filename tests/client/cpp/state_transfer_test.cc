@@ -10,15 +10,15 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "client/cpp/client.h"
-#include "gdn/v1/service_mock.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/test/mock_stream.h"
 #include "gtest/gtest.h"
+#include "tests/client/cpp/mock_stub.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::state_transfer_test {
 namespace {
 
 using ::testing::_;
@@ -240,4 +240,4 @@ TEST_F(StateTransfer, ImportNeedsAChannel) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_transfer_test

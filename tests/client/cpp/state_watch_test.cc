@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::state_watch_test {
 namespace {
 
 using ::testing::_;
@@ -87,4 +87,4 @@ TEST(StateWatch, EndsTheCallWhenItGoes) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_watch_test

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::stream_test {
 namespace {
 
 using ::testing::_;
@@ -133,4 +133,4 @@ TEST(DecodeStream, WrapsAndUnwrapsDecodeSteps) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::stream_test

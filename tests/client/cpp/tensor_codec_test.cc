@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::tensor_codec_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -97,4 +97,4 @@ TEST(TensorCodec, CopiesAViewInItsOwnDType) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::tensor_codec_test

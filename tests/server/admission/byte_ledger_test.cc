@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/string_cat.h"
 
-namespace gdn {
+namespace gdn::byte_ledger_test {
 namespace {
 
 constexpr BytePool kPool = BytePool::kCalls;
@@ -266,4 +266,4 @@ TEST(ByteLedger, ManyThreadsLeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::byte_ledger_test

@@ -10,7 +10,7 @@
 #include "base/string_cat.h"
 #include "server/admission/byte_ledger.h"
 
-namespace gdn {
+namespace gdn::ledger_quotas_test {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
@@ -265,4 +265,4 @@ TEST(LedgerQuotas, AWeightThatChangesIsTheShareFromThenOn) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::ledger_quotas_test

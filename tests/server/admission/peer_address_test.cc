@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gdn {
+namespace gdn::peer_address_test {
 namespace {
 
 TEST(PeerAddress, PortsDoNotMatter) {
@@ -32,4 +32,4 @@ TEST(PeerAddress, WhatIsNotUnderstoodStaysAsItIs) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::peer_address_test

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace gdn {
+namespace gdn::token_bucket_test {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
@@ -116,4 +116,4 @@ TEST(TokenBucket, ManyThreadsTakeTogetherWhatOneCould) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::token_bucket_test

@@ -17,7 +17,7 @@
 #include "tests/server/session/session_test_support.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::batcher_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -389,4 +389,4 @@ TEST_F(BatcherTest, DestructionDrainsWhatWasSubmitted) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::batcher_test

@@ -1,10 +1,10 @@
-// Hold the engine between two pieces of its work.
+// Holds the engine thread between two pieces of its work.
 //
-// Thread safety: Post once; the latches and Release from any thread. Ownership: a gate must outlive the task it posts,
-// so open it and wait for what follows; a blocker may go at any time.
+// Thread safety: call Post once; the latches and Release may be used from any thread. Ownership: a gate must outlive
+// the task that it posts, so open it and wait for later work; a blocker may be destroyed at any time.
 //
-//   EngineBlocker engine(batcher);  // the engine stands still: what is submitted now waits
-//   engine.Release();               // and goes on
+//   EngineBlocker engine(batcher);  // the engine is held: submitted work waits
+//   engine.Release();               // the engine continues
 #pragma once
 
 #include <latch>
@@ -23,7 +23,7 @@ struct EngineGate {
     reached.count_down();
     open.wait();
   }
-  // Queued without waiting, behind the engine's present work.
+  // Queues the gate behind the engine's present work, without waiting.
   void Post(Batcher& batcher) {
     batcher.Post([this](Backend&) { return Pass(), absl::OkStatus(); }, [](const absl::Status&) {});
   }
@@ -31,7 +31,7 @@ struct EngineGate {
 
 class EngineBlocker {
  public:
-  // Returns once the engine is held.
+  // Returns when the engine is held.
   explicit EngineBlocker(Batcher& batcher) {
     batcher.Post([gate = gate_](Backend&) { return gate->Pass(), absl::OkStatus(); }, [](const absl::Status&) {});
     gate_->reached.wait();

@@ -15,13 +15,13 @@
 #include "server/batcher/accept_execution.h"
 #include "server/batcher/batcher.h"
 #include "server/session/session_lease.h"
-#include "tests/acquisitions/acquisitions.h"
+#include "kernels/gpu/acquisitions/acquisitions.h"
 #include "tests/server/session/session_test_support.h"
 #include "tests/support/delta_rule_problem.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::failing_step_test {
 namespace {
 
 constexpr int64_t kTokens = 64;
@@ -271,4 +271,4 @@ TEST_P(FailingStep, OfAnAcceptanceLeavesDraftsAsTheyWereOrLosesThem) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::failing_step_test

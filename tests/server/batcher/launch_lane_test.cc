@@ -11,9 +11,9 @@
 
 #include "base/status_macros.h"
 #include "kernels/gpu_backend/gpu_backend.h"
-#include "tests/gpu_on_host/host_streams.h"
+#include "kernels/gpu/on_host/host_streams.h"
 
-namespace gdn {
+namespace gdn::launch_lane_test {
 namespace {
 
 using gpu::HostStreams;
@@ -208,4 +208,4 @@ TEST_P(LaunchLaneTest, LanesAreUsedAgainWhileTheOtherLaunchIsOnItsWay) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::launch_lane_test

@@ -1,4 +1,4 @@
-// A backend that passes everything on to another, notes the delta-rule calls, and fails one on request.
+// A backend that forwards everything to another, records the delta-rule calls, and fails one on request.
 //
 // Thread safety: as Backend; Record, events and FailNext from any thread. Ownership: borrows the other backend.
 //
@@ -30,13 +30,13 @@ class RecordingBackend final : public ForwardingBackend {
     absl::MutexLock lock(&mu_);
     return events_;
   }
-  // The next delta-rule call returns `status`.
+  // Makes the next delta-rule call return `status`.
   void FailNext(absl::Status status) {
     absl::MutexLock lock(&mu_);
     failure_ = std::move(status);
   }
 
-  // Each step is issued, and none in vain, so that all of them are seen.
+  // Issues every step and replays none, so that all are recorded; Prepare issues nothing.
   absl::Status IssueOrReplay(const ReplayableStep& /*step*/, absl::FunctionRef<absl::Status()> issue) override {
     return issue();
   }
@@ -69,7 +69,7 @@ class RecordingBackend final : public ForwardingBackend {
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
 
-// With every run of whole segments, whose lengths follow what earlier ones took, as one event.
+// Replaces each run of whole segments (multiples of 64 tokens) by one event, because their lengths depend on timing.
 inline std::vector<std::string> WithSegmentsAsOne(const std::vector<std::string>& events) {
   std::vector<std::string> folded;
   for (const std::string& event : events) {

@@ -8,7 +8,7 @@
 #include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::checkpoint_files_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -119,4 +119,4 @@ TEST(CheckpointFiles, RefusesWhatIsNotAnIndex) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::checkpoint_files_test

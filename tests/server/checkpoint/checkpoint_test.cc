@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -59,4 +59,4 @@ TEST_F(CheckpointTest, ALfsPointerIsNamedAsOne) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::checkpoint_test

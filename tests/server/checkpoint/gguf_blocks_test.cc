@@ -5,7 +5,7 @@
 #include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::gguf_blocks_test {
 namespace {
 
 // Random blocks, and what the Python package gguf makes of them.
@@ -36,4 +36,4 @@ TEST(GgufBlocks, OtherTypesAreNotRead) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::gguf_blocks_test

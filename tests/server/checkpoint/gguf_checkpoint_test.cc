@@ -9,7 +9,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/gguf_writer.h"
 
-namespace gdn {
+namespace gdn::gguf_checkpoint_test {
 namespace {
 
 using ::testing::AllOf;
@@ -205,4 +205,4 @@ TEST(GgufCheckpoint, WhatCannotBeServedIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::gguf_checkpoint_test

@@ -8,7 +8,7 @@
 #include "tests/support/gguf_writer.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::gguf_file_test {
 namespace {
 
 using ::testing::AllOf;
@@ -192,4 +192,4 @@ TEST_F(SplitFile, PartsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::gguf_file_test

@@ -15,7 +15,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/gguf_writer.h"
 
-namespace gdn {
+namespace gdn::gguf_keys_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -214,4 +214,4 @@ TEST(GgufKeys, BlocksWithoutHeadsForKeysAreLinearAndMayNotContradictTheList) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::gguf_keys_test

@@ -9,7 +9,7 @@
 #include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::kda_config_test {
 namespace {
 
 using ::testing::AllOf;
@@ -234,4 +234,4 @@ TEST(KdaConfig, WhatContradictsOrIsNotKnownIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::kda_config_test

@@ -1,4 +1,4 @@
-// A GGUF file of KDA layers, made of a golden checkpoint as llama.cpp's converters make one, to be changed by a test.
+// A GGUF file of KDA layers, made from a golden checkpoint as llama.cpp's converters do, for tests to change.
 //
 // Thread safety: a plain value. Source of the form: conversion/kimi_linear.py, glm.py and bailingmoe3.py of llama.cpp.
 //
@@ -22,13 +22,13 @@ struct KdaGguf {
   };
   std::string architecture;
   float epsilon = 0.0f;
-  std::map<std::string, uint32_t> ints;  // below the architecture
+  std::map<std::string, uint32_t> ints;  // metadata by key, without the architecture prefix
   std::vector<int32_t> head_count_kv;    // 0: a linear block
   std::optional<float> lower_bound;
   std::optional<bool> safe_gate;
   std::map<std::string, Tensor> tensors;  // F32
 
-  // Of kimi_linear_1, glm5_next_1 or bailing_hybrid_1.
+  // Makes the file from the golden set kimi_linear_1, glm5_next_1 or bailing_hybrid_1.
   static KdaGguf Of(const std::string& golden);
   std::string Bytes() const;
 };

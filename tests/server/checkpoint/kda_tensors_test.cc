@@ -10,7 +10,7 @@
 #include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::kda_tensors_test {
 namespace {
 
 using ::testing::AllOf;
@@ -177,4 +177,4 @@ TEST(KdaTensors, KimiK3sAreFoundByItsOwnPrefixWithSpareDecays) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::kda_tensors_test

@@ -9,7 +9,7 @@
 #include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::layer_tensors_test {
 namespace {
 
 using ::testing::AllOf;
@@ -213,4 +213,4 @@ TEST(LayerTensors, PredictionLayersAndOtherModulesAreIgnored) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::layer_tensors_test

@@ -14,7 +14,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::lora_adapter_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -242,4 +242,4 @@ TEST(LoraAdapter, AFolderWithoutItsFilesIsRefusedByPath) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::lora_adapter_test

@@ -11,7 +11,7 @@
 #include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::model_config_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -393,4 +393,4 @@ TEST(ModelConfig, LongValuesAreCutInMessages) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::model_config_test

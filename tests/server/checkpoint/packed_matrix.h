@@ -1,5 +1,4 @@
-// A golden checkpoint with one packed matrix in it, and the weights that the matrix has by its format's formula, in
-// double.
+// A golden checkpoint with one packed matrix, and the matrix's weights by its format's formula, in double.
 //
 // Thread safety: a plain value.
 //
@@ -37,12 +36,12 @@ struct PackedMatrix {
   std::vector<double> expected;
 
   PackedMatrix();
-  // A tensor of the module: "weight_scale".
+  // Returns a tensor of the module, such as "weight_scale".
   TestTensor& operator[](std::string_view name);
   void Erase(std::string_view name);
 
-  // Each fills the module's tensors with random bytes, and the config.
-  // `scale_shape` is of one scale, or of one for each row.
+  // Each method fills the module's tensors with random bytes, and sets the config. `scale_shape`: of a single scale, or
+  // of one scale for each row.
   void Fp8(const std::vector<int64_t>& scale_shape, DType dtype);
   void Int8(DType dtype);
   void Int4(int64_t group, bool symmetric, DType dtype);

@@ -7,7 +7,7 @@
 #include "server/checkpoint/packed_tensors.h"
 #include "tests/server/checkpoint/packed_matrix.h"
 
-namespace gdn {
+namespace gdn::packed_refusals_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -158,4 +158,4 @@ TEST(PackedTensors, WhatIsNotWholeOrContradictsTheConfigIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::packed_refusals_test

@@ -8,7 +8,7 @@
 #include "tests/server/checkpoint/packed_matrix.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::packed_tensors_test {
 namespace {
 
 constexpr double kTwoRoundings = 2.0 / (1 << 24);  // of float32, relative
@@ -91,4 +91,4 @@ TEST(PackedTensors, Nvfp4OfBothKindsIsWidened) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::packed_tensors_test

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::stored_tensor_test {
 namespace {
 
 // By the format's definition, apart from the table.
@@ -166,4 +166,4 @@ TEST(StoredTensor, PlainTensorsKeepTheirDtype) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::stored_tensor_test

@@ -1,4 +1,4 @@
-// A checkpoint folder in memory, to be changed and written by a test.
+// A checkpoint folder in memory, which a test changes and writes.
 //
 // Thread safety: a plain value. Ownership: owns its tensors.
 //
@@ -18,14 +18,14 @@
 
 namespace gdn {
 
-// "{repository}/tests/golden/{name}".
+// Returns "{repository}/tests/golden/{name}".
 std::string GoldenFolder(const std::string& name);
 
 struct TestTensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::string data;
-  std::string other_dtype = {};  // in dtype's place: one that tensors of this server do not have, "F8_E4M3"
+  std::string other_dtype = {};  // if set, used instead of dtype: a dtype that DType does not have, such as "F8_E4M3"
 
   static TestTensor Filled(DType dtype, std::vector<int64_t> shape, float value);
   std::vector<float> Floats() const;
@@ -38,14 +38,14 @@ struct TestCheckpoint {
   static TestCheckpoint Golden(const std::string& name);
 
   void ConvertTo(DType dtype);
-  // Puts `to` in place of the prefix `from` of every name that has it.
+  // Replaces the prefix `from` of tensor names by `to`.
   void RenamePrefix(const std::string& from, const std::string& to);
-  // Moves every config field but model_type below "text_config".
+  // Moves every config field except model_type into "text_config".
   void NestTextConfig(const std::string& model_type);
 
-  // config.json and model.safetensors.
+  // Writes config.json and model.safetensors.
   void Write(const std::string& folder) const;
-  // config.json, the tensors dealt out to `shards` files in turn, and the index.
+  // Writes config.json, `shards` files among which the tensors are distributed in turn, and the index.
   void WriteSharded(const std::string& folder, int shards) const;
 };
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_join.h"
 
-namespace gdn {
+namespace gdn::quota_section_test {
 namespace {
 
 QuotaSettings Parsed(const std::string& text) {
@@ -98,16 +98,15 @@ TEST(QuotaSection, TellsEveryFaultWithItsPlace) {
         "f:4:15: disk-bytes is '-1', expected a number of bytes such as 1048576, 512KiB, 64MiB or 8GiB, or none"}},
       {"default: {sessions: [1]}", {"f:1:21: sessions is a list, expected a whole number, 0 .. 1000000000, or none"}},
       {"default: {tokens-per-second: 0}",
-       {"f:1:30: tokens-per-second is '0', expected a whole number of tokens, 1 .. 1000000000, or none"}},
+       {"f:1:30: tokens-per-second is '0', expected a whole number, 1 .. 1000000000, or none"}},
       {"default: {tokens-per-second: 1.5}",
-       {"f:1:30: tokens-per-second is '1.5', expected a whole number of tokens, 1 .. 1000000000, or none"}},
+       {"f:1:30: tokens-per-second is '1.5', expected a whole number, 1 .. 1000000000, or none"}},
       {"default: {token-burst: 4}",
        {"f:1:24: token-burst of default is given without tokens-per-second, expected both"}},
       {"all: {disk-bytes: 1GiB}", {"f:1:19: disk-bytes cannot be of all together; set it by --disk-state-bytes"}},
       {"all: {idle-ttl: 1h}",
        {"f:1:17: idle-ttl cannot be of all together; set it by default, for it is of each session"}},
-      {"default: {weight: 2}",
-       {"f:1:11: unknown key 'weight' in default, expected " + AllKeys()}},
+      {"default: {weight: 2}", {"f:1:11: unknown key 'weight' in default, expected " + AllKeys()}},
       {"principals: {a: {weight: 0}}", {"f:1:26: weight of 'a' is '0', expected a number above 0, at most 1e+06"}},
       {"principals: {a: {weight: nan}}", {"f:1:26: weight of 'a' is 'nan', expected a number above 0, at most 1e+06"}},
       {"principals: [a]", {"f:1:13: principals is no map, expected lines of KEY: VALUE"}},
@@ -119,4 +118,4 @@ TEST(QuotaSection, TellsEveryFaultWithItsPlace) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::quota_section_test

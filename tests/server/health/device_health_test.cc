@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace gdn {
+namespace gdn::device_health_test {
 namespace {
 
 absl::Status Failure(const std::string& message) {
@@ -67,4 +67,4 @@ TEST(DeviceHealth, OfManyThreadsThatReportAtOnceOneIsFirst) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::device_health_test

@@ -12,7 +12,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::family_mistakes_test {
 namespace {
 
 constexpr double kTolerance = 1e-5;  // of golden_layers_test.cc
@@ -158,4 +158,4 @@ TEST(FamilyMistakes, AreOutsideTheGoldenSetsTolerance) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::family_mistakes_test

@@ -19,7 +19,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::gguf_head_order_test {
 namespace {
 
 using ::testing::AllOf;
@@ -186,4 +186,4 @@ TEST_F(GgufSpellings, AJoinedBaWhoseOrderIsNotKnownIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::gguf_head_order_test

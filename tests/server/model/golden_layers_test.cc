@@ -14,7 +14,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::golden_layers_test {
 namespace {
 
 // Relative norm error against transformers, whose own float32 errors are up to 4e-6.
@@ -143,4 +143,4 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLayers,
                          });
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::golden_layers_test

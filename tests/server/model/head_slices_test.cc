@@ -20,7 +20,7 @@
 #include "tests/support/host_memory_backend.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::head_slices_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -307,4 +307,4 @@ TEST(LoadModel, RefusesASliceBeforeAnythingIsAllocated) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::head_slices_test

@@ -1,4 +1,4 @@
-// One layer of a model on a backend: prefill, decode and state of sequences that advance together.
+// Runs one layer of a model on a backend: prefill, decode and state of sequences that advance together.
 //
 // Thread safety: for one thread. Ownership: owns the states' memory; borrows the backend and the weights.
 //
@@ -19,11 +19,11 @@ class LayerSessions {
  public:
   static absl::StatusOr<LayerSessions> Make(Backend& backend, const LayerWeights& weights, int32_t sequences);
 
-  // `input` is [sequences, tokens, D] and so is the result.
+  // `input` and the result are [sequences, tokens, D].
   absl::StatusOr<std::vector<float>> Prefill(const std::vector<float>& input) { return Step(input, /*decode=*/false); }
   absl::StatusOr<std::vector<float>> Decode(const std::vector<float>& input) { return Step(input, /*decode=*/true); }
 
-  // The state with the log folded in.
+  // Returns the state with the log folded in.
   absl::StatusOr<SlotImage> Read(int32_t sequence);
 
  private:

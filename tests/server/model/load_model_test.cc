@@ -11,7 +11,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/host_memory_backend.h"
 
-namespace gdn {
+namespace gdn::load_model_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -303,4 +303,4 @@ TEST(LoadModel, ErrorsComeBeforeAnyAllocation) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::load_model_test

@@ -7,7 +7,7 @@
 #include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/host_memory_backend.h"
 
-namespace gdn {
+namespace gdn::model_fingerprint_test {
 namespace {
 
 std::string Fingerprint(const std::string& folder, bool unified_memory = true) {
@@ -175,4 +175,4 @@ TEST(ModelFingerprint, TellsTheGoldenCheckpointsApart) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::model_fingerprint_test

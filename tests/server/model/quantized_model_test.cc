@@ -22,7 +22,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
-namespace gdn {
+namespace gdn::quantized_model_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -226,4 +226,4 @@ TEST(QuantizedModel, AWeightThatCannotBeQuantisedIsRefusedWithItsLayer) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::quantized_model_test

@@ -11,7 +11,7 @@
 #include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::served_layer_test {
 namespace {
 
 std::vector<float> Floats(const ServedMatrix& matrix) {
@@ -388,4 +388,4 @@ TEST(ServedLayer, WhatCannotBeQuantisedIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::served_layer_test

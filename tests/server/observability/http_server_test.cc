@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/http_client.h"
 
-namespace gdn {
+namespace gdn::http_server_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -180,4 +180,4 @@ TEST(HttpAddress, KnowsThisMachine) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::http_server_test

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::metric_page_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -73,4 +73,4 @@ TEST(MetricPage, EscapesLabels) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::metric_page_test

@@ -8,7 +8,7 @@
 #include "server/observability/html.h"
 #include "server/observability/plot.h"
 
-namespace gdn {
+namespace gdn::status_page_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -117,4 +117,4 @@ TEST(StatusPage, SaysHowToSeeCallsWhereNoneIsTraced) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::status_page_test

@@ -10,7 +10,7 @@
 #include "gdn/v1/state.pb.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::parsed_bytes_test {
 namespace {
 
 // Also of a message that protobuf refuses: it takes memory until then.
@@ -84,4 +84,4 @@ TEST(ParsedBytes, CoverGarbage) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::parsed_bytes_test

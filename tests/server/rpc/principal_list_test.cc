@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::principal_list_test {
 namespace {
 
 std::string Listed(const std::string& entries) { return "{\"principals\": [" + entries + "]}"; }
@@ -63,4 +63,4 @@ TEST(PrincipalList, SaysWhatIsWrongWithAFile) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::principal_list_test

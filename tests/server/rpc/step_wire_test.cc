@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "kernels/null/null_backend.h"
 
-namespace gdn {
+namespace gdn::step_wire_test {
 namespace {
 
 using Random = std::mt19937_64;
@@ -347,4 +347,4 @@ TEST(RefusedRequests, GiveTheirMemoryBackBeforeTheyAreAnswered) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::step_wire_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::launch_cost_test {
 namespace {
 
 TEST(LaunchCost, IsWhatItWasMadeWithUntilItIsMeasured) {
@@ -52,4 +52,4 @@ TEST(LaunchCost, IsNeverNegative) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::launch_cost_test

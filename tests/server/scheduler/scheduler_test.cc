@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::scheduler_test {
 namespace {
 
 // A scheduler with steps of its own and plain costs: a decode of n rows 10 + n us, a prefill of n tokens 10 + n us.
@@ -317,4 +317,4 @@ TEST_P(SchedulerProperties, SharesBoundsAndOrderHold) {
 INSTANTIATE_TEST_SUITE_P(Seeds, SchedulerProperties, ::testing::Range(0, 30));
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::scheduler_test

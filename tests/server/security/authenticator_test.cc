@@ -10,7 +10,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::authenticator_test {
 namespace {
 
 std::string Sha256(std::string_view token) {
@@ -153,4 +153,4 @@ TEST(CertificateSubjects, AreTheOneUriOrACommonNameThatIsNone) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::authenticator_test

@@ -6,7 +6,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::certificate_files_test {
 namespace {
 
 class CertificateFilesTest : public ::testing::Test {
@@ -67,4 +67,4 @@ TEST_F(CertificateFilesTest, WhatIsNotGoodIsNotTakenUp) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::certificate_files_test

@@ -8,7 +8,7 @@
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::checkpoint_schedule_test {
 namespace {
 
 constexpr int kMoreThanCopies = 6;
@@ -60,4 +60,4 @@ TEST(CheckpointSchedule, OneWhoseTurnComesWhileAllCopiesAreOutLetsStepsGoOnAndCo
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::checkpoint_schedule_test

@@ -12,7 +12,7 @@
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::checkpointer_test {
 namespace {
 
 class CheckpointerTest : public ::testing::Test {
@@ -397,4 +397,4 @@ TEST(CheckpointerEnd, WhatWasBegunIsAnsweredBeforeItIsGone) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::checkpointer_test

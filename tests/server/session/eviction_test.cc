@@ -11,7 +11,7 @@
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::eviction_test {
 namespace {
 
 // As a folder that cannot be written has it: it names the session and its principal.
@@ -106,4 +106,4 @@ TEST_F(Eviction, ASessionThatWasUsedSinceItCameGoesLater) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::eviction_test

@@ -10,7 +10,7 @@
 #include "tests/server/session/session_test_support.h"
 #include "tests/support/advanced_clock.h"
 
-namespace gdn {
+namespace gdn::prefix_index_test {
 namespace {
 
 constexpr int64_t kEntryBytes = 100;
@@ -315,4 +315,4 @@ TEST_F(PrefixIndexTest, StaysWholeUnderManyThreads) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::prefix_index_test

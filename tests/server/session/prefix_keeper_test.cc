@@ -13,7 +13,7 @@
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::prefix_keeper_test {
 namespace {
 
 class PrefixKeeperTest : public ::testing::Test {
@@ -139,4 +139,4 @@ TEST_F(PrefixKeeperTest, EntriesThatComeAndGoHarmNoSession) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::prefix_keeper_test

@@ -14,7 +14,7 @@
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::quotas_test {
 namespace {
 
 using Sessions = std::vector<std::shared_ptr<Session>>;
@@ -228,4 +228,4 @@ TEST_F(SessionQuotas, ManyAtOnceNeverHaveMoreThanTheQuota) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::quotas_test

@@ -14,7 +14,7 @@
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::residency_test {
 namespace {
 
 // Sessions "0", "1", .. with the marks 1, 2, ..
@@ -387,4 +387,4 @@ TEST(Residency, ForksThatGaveWayComeBackEachWithItsOwn) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::residency_test

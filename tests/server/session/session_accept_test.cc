@@ -10,7 +10,7 @@
 #include "tests/server/session/session_fixture.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::session_accept_test {
 namespace {
 
 class SessionAcceptTest : public SessionTest {
@@ -106,4 +106,4 @@ TEST_F(SessionAcceptTest, ChecksTheEpochAfterTheIdAndRefusesABusySession) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::session_accept_test

@@ -1,7 +1,6 @@
-// What tests of Session share: one session of two operator layers, steps on it that compute nothing, and why they are
-// refused.
+// Fixture for tests of Session: one session of two operator layers, steps that compute nothing, reasons of refusals.
 //
-// Thread safety: for one thread. Ownership: the fixture owns its world and its session; leases must go first.
+// Thread safety: for one thread. Ownership: owns its world and session; leases must be destroyed first.
 //
 //   TEST_F(SessionTest, KeepsTheLastReply) {
 //     Step(Request("r"), {.token_count = 1}, Reply("one"));
@@ -52,7 +51,7 @@ class SessionTest : public ::testing::Test {
     EXPECT_TRUE(admission->lease.valid());
     return std::move(admission->lease);
   }
-  // Admits, computes nothing and commits.
+  // Admits a step, computes nothing and commits it.
   void Step(const StepRequest& request, const LayerProgress& after, std::shared_ptr<StoredReply> reply = nullptr) {
     Finish(Admit(request), after, std::move(reply));
   }

@@ -11,7 +11,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::session_fork_test {
 namespace {
 
 constexpr int kLayers = 2;
@@ -169,4 +169,4 @@ TEST(SessionFork, NoStepOfAFamilyEverFailsForWantOfASlotOrWritesASharedOne) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::session_fork_test

@@ -12,7 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::session_gate_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -205,4 +205,4 @@ TEST_F(SessionGateTest, LosesNoWakeupAndExcludesLocksFromPinsUnderManyThreads) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::session_gate_test

@@ -10,13 +10,12 @@
 
 #include "base/error.h"
 #include "server/session/housekeeper.h"
-#include "server/session/legacy_principals.h"
 #include "server/session/recovery.h"
 #include "server/session/session_errors.h"
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::session_manager_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -353,13 +352,12 @@ TEST_F(SessionEndTest, ASessionThatEndedDoesNotRiseWithTheNextServer) {
   TieredWorld next({.device_sessions = 2});
   TierStack tiers({&world.disk}, {.retry_after = absl::ZeroDuration()});
   SessionManager manager({.room = next.room, .tiers = tiers, .io = next.io}, next.environment);
-  LegacyPrincipals legacy(manager, tiers);
   const SpecOfModelFn no_models = [](const std::string&) { return std::optional<SessionSpec>(); };
   HeldBack held_back;
   ASSERT_TRUE(tiers.LoadErasureNotes().ok());
   GDN_ASSERT_OK_AND_ASSIGN(
       const Recovered recovered,
-      RecoverSessions({.tiers = tiers, .sessions = manager, .legacy = legacy, .spec_of = no_models}, {&world.disk},
+      RecoverSessions({.tiers = tiers, .sessions = manager, .spec_of = no_models}, {&world.disk},
                       {.first_epoch = 1000}, held_back));
   EXPECT_EQ(recovered.sessions, 1);
   EXPECT_TRUE(manager.Find("", "b").ok());
@@ -371,4 +369,4 @@ TEST_F(SessionEndTest, ASessionThatEndedDoesNotRiseWithTheNextServer) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::session_manager_test

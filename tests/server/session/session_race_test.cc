@@ -16,7 +16,7 @@
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::session_race_test {
 namespace {
 
 constexpr int kThreads = 4;
@@ -394,4 +394,4 @@ TEST(SessionRace, NoStateIsLostLeakedOrSharedByMistake) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::session_race_test

@@ -12,7 +12,7 @@
 #include "tests/server/session/session_fixture.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::session_test {
 namespace {
 
 TEST_F(SessionTest, BeginsFresh) {
@@ -360,4 +360,4 @@ TEST_F(SessionTest, TellsHowMuchOfItIsNotDurable) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::session_test

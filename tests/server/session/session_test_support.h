@@ -1,8 +1,8 @@
 // Sessions for unit tests: a null backend, a store, specs of a small model and a small operator, and steps that write
-// numbers which can be found again.
+// recognisable numbers into states.
 //
-// Thread safety: for one thread to make; Decode and Prefill as the leases they are given. Ownership: owns all; sessions
-// must go first.
+// Thread safety: make it on one thread; Decode and Prefill are as safe as their leases. Ownership: owns all parts;
+// sessions must be destroyed first.
 //
 //   SessionWorld world;
 //   auto session = world.MakeSession(OperatorSessionSpec(2));
@@ -31,7 +31,7 @@ inline SessionSpec OperatorSessionSpec(int layers = 1, int32_t value_dim = 8) {
   return spec;
 }
 
-// GDN layers as a hybrid model has them: not all, and not from 0 on without gaps.
+// Returns the spec of a hybrid model: only some of its layers are GDN layers, and the first one is not layer 0.
 inline SessionSpec ModelSessionSpec() {
   SessionSpec spec;
   spec.model = "m";
@@ -41,7 +41,7 @@ inline SessionSpec ModelSessionSpec() {
   return spec;
 }
 
-// A delta_rule step without a request id.
+// Returns a delta_rule step without a request id.
 inline StepRequest PlainStep(int32_t layer = 0) {
   StepRequest request;
   request.layer = layer;
@@ -49,8 +49,8 @@ inline StepRequest PlainStep(int32_t layer = 0) {
   return request;
 }
 
-// A state whose base is one number everywhere, and whose log and convolution columns are another. A fresh one is {0,
-// 0}.
+// The contents of a state whose base elements all equal one number, and whose log and convolution elements all equal
+// another. A fresh state is {0, 0}.
 struct Contents {
   float base = 0.0f;
   float tail = 0.0f;
@@ -66,7 +66,7 @@ inline void FillTail(const StatePoolView& pool, int32_t slot, float value) {
   std::fill(pool.slot(slot) + pool.layout.log_k_offset(), pool.slot(slot) + pool.layout.slot_floats(), value);
 }
 
-// NaN, which equals nothing, where a section is not one number.
+// Reads the contents of a state. A part whose elements differ is NaN, which equals nothing.
 inline Contents ReadContents(const StatePoolView& pool, int32_t slot, int32_t base_slot) {
   const auto only = [](const float* begin, const float* end) {
     const bool same = std::all_of(begin, end, [begin](float value) { return value == *begin; });
@@ -87,7 +87,7 @@ inline Contents ReadContents(const SessionLease& lease, size_t index) {
   return slots.slot < 0 ? Contents() : ReadContents(*slots.pool, slots.slot, slots.base_slot);
 }
 
-// One token: a new tail, and with `fold` a new base.
+// Runs a step of one token: writes a new tail, and with `fold` a new base.
 inline absl::Status Decode(StepLease lease, const Contents& to, bool fold = false,
                            std::shared_ptr<StoredReply> reply = nullptr) {
   const LayerProgress before = lease.before();
@@ -110,7 +110,7 @@ inline absl::Status Decode(StepLease lease, const Contents& to, bool fold = fals
   return absl::OkStatus();
 }
 
-// A prefill of some tokens, written aside.
+// Runs a prefill of `tokens` tokens, which writes a spare slot.
 inline absl::Status Prefill(StepLease lease, const Contents& to, int64_t tokens = 1) {
   const LayerProgress before = lease.before();
   GDN_ASSIGN_OR_RETURN(const int32_t slot, lease.PrepareAside());
@@ -127,7 +127,7 @@ inline SessionPin PinOf(const std::shared_ptr<Session>& session) {
   return pin;
 }
 
-// Invalid where the step is not admitted.
+// Admits a step. The lease is invalid if the step is not admitted.
 inline StepLease AdmitStep(const std::shared_ptr<Session>& session, const StepRequest& request = PlainStep()) {
   const SessionPin pin = PinOf(session);
   if (!pin.valid()) return StepLease();
@@ -153,7 +153,7 @@ struct SessionWorld {
                                      &environment);
   }
 
-  // A fork of the locked session.
+  // Forks the locked session.
   absl::StatusOr<std::shared_ptr<Session>> Fork(SessionLease& lease, const std::string& id) {
     const SessionSpec& spec = lease.session()->spec();
     const auto pool = PoolOf(lease);
@@ -165,7 +165,7 @@ struct SessionWorld {
     return lease.Fork({.id = id, .spec = spec, .affinity = id}, std::move(claims), std::move(own));
   }
 
-  // Of the sessions made here, which have one pool.
+  // Returns the session's pool. Sessions of a SessionWorld have one pool each.
   static std::shared_ptr<StatePool> PoolOf(const SessionLease& lease) { return lease.pool(); }
 
   std::unique_ptr<Backend> backend = MakeNullBackend();

@@ -13,7 +13,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/random.h"
 
-namespace gdn {
+namespace gdn::shares_test {
 namespace {
 
 class Shares : public ::testing::Test {
@@ -227,4 +227,4 @@ TEST_F(Shares, NothingIsHeldAfterALongMix) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::shares_test

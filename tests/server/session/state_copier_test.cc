@@ -10,7 +10,7 @@
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::state_copier_test {
 namespace {
 
 TEST(StateCopy, LeavesOutBasesThatAreKnownAndRefusesToComeBackWithoutThem) {
@@ -111,4 +111,4 @@ TEST(StateCopy, AStateOfOtherHeadsDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_copier_test

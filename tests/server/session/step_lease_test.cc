@@ -9,7 +9,7 @@
 #include "tests/server/session/session_test_support.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::step_lease_test {
 namespace {
 
 class StepLeaseTest : public ::testing::Test {
@@ -171,4 +171,4 @@ TEST_F(StepLeaseTest, SeveralChildrenAreForkedUnderOneLease) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::step_lease_test

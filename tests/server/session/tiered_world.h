@@ -1,8 +1,7 @@
-// Sessions with tiers below the device: everything that a server has of them, with a host tier and a disk that a test
-// can make fail.
+// Sessions with tiers below the device: the server's own parts, with a host tier, and a disk that a test can make fail.
 //
-// Thread safety: the helpers may be called from many threads; they wait for the answer. Ownership: owns all; sessions
-// and pins must go first.
+// Thread safety: the helpers may be called from many threads; they wait for the answer. Ownership: owns all parts;
+// sessions and pins must be destroyed first.
 //
 //   TieredWorld world({.device_sessions = 2});
 //   auto session = world.Make("a");
@@ -37,21 +36,21 @@ namespace gdn {
 
 struct TieredWorldOptions {
   int layers = 2;
-  int64_t device_sessions = 2;  // that find room at the same time
+  int64_t device_sessions = 2;  // number of sessions that fit on the device
   bool host = true;
   int64_t host_bytes = 0;  // 0: no limit
   bool disk = false;
   int64_t disk_bytes = 0;
   CheckpointPolicy policy = {};
-  int64_t copy_sessions = 1000;  // of which host memory holds copies on their way
-  // That all accounts may have, and have on the disk.
+  int64_t copy_sessions = 1000;  // number of sessions whose copies in transit fit in host memory
+  // Limits of sessions over all accounts: in total, and on the disk.
   int64_t most_sessions = kManySessions;
   int64_t most_on_disk = kManySessions;
 
   static constexpr int64_t kManySessions = 1'000'000;
 };
 
-// Waits for the one answer of an asynchronous call.
+// Waits for the answer of an asynchronous call. The callback may be called once.
 template <typename T>
 class Answer {
  public:
@@ -73,7 +72,7 @@ class Answer {
   }
 
  private:
-  // Not a Notification: ThreadSanitizer sees what a Mutex orders (tests/tsan), and not that.
+  // A Mutex and no Notification, because ThreadSanitizer does not see the order that a Notification gives (tests/tsan).
   mutable absl::Mutex mu_;
   std::unique_ptr<T> value_ ABSL_GUARDED_BY(mu_);
 };
@@ -123,7 +122,7 @@ struct TieredWorld : SessionWorld {
     creation.Publish();
     return creation.session();
   }
-  // With the mark `mark`, where that is not 0.
+  // Makes a session; if `mark` is not 0, its state has this mark (see Write).
   std::shared_ptr<Session> Make(const std::string& id, float mark = 0.0f) {
     auto session = TryMake(Init(id)).value();
     const absl::Status written = mark == 0.0f ? absl::OkStatus() : Write(session, mark);
@@ -139,7 +138,7 @@ struct TieredWorld : SessionWorld {
   }
   absl::StatusOr<SessionPin> PinOne(const std::shared_ptr<Session>& session) { return std::move(Pin({session})[0]); }
 
-  // As a call of one token for `layer` does before it pins.
+  // Waits for room for a checkpoint, as a call of one token for `layer` does before it pins.
   void WaitForRoom(const std::shared_ptr<Session>& session, int32_t layer) {
     for (;;) {
       const auto ended = std::make_shared<absl::Notification>();
@@ -148,7 +147,7 @@ struct TieredWorld : SessionWorld {
     }
   }
 
-  // One token of every layer, which makes `mark` (and the layer) of the whole state.
+  // Steps every layer by one token, and sets the whole state to numbers made from `mark` and the layer (MarkOf).
   static absl::Status Write(const SessionPin& pin, float mark) {
     const std::vector<int32_t>& layers = pin.session().spec().layers;
     for (size_t i = 0; i < layers.size(); ++i) {
@@ -165,7 +164,7 @@ struct TieredWorld : SessionWorld {
   static Contents MarkOf(float mark, size_t layer) {
     return {.base = mark + static_cast<float>(layer) / 8, .tail = -mark - static_cast<float>(layer) / 8};
   }
-  // The mark, or an error where the state is not of one Write.
+  // Returns the mark, or an error if the state is not that of a single Write.
   static absl::StatusOr<float> Read(const SessionPin& pin) {
     const std::vector<int32_t>& layers = pin.session().spec().layers;
     float mark = 0.0f;

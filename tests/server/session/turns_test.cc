@@ -12,7 +12,7 @@
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::turns_test {
 namespace {
 
 constexpr int kMany = 60;
@@ -222,4 +222,4 @@ TEST_F(Turns, CheckpointsThatWereAskedForTakeTurns) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::turns_test

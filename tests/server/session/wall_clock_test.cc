@@ -37,7 +37,7 @@ extern "C" int gettimeofday(timeval* time, void* /*zone*/) noexcept {
   return result;
 }
 
-namespace gdn {
+namespace gdn::wall_clock_test {
 namespace {
 
 constexpr absl::Duration kJump = absl::Hours(1000);
@@ -140,4 +140,4 @@ TEST_F(WallClock, AJumpBackDelaysNoSignal) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::wall_clock_test

@@ -13,7 +13,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::shared_region_test {
 namespace {
 
 constexpr int64_t kBytes = 10'000;
@@ -108,4 +108,4 @@ TEST_F(SharedRegionTest, IsUsedOnWithoutItsName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::shared_region_test

@@ -9,7 +9,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::shared_regions_test {
 namespace {
 
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
@@ -135,4 +135,4 @@ TEST_F(SharedRegionsTest, AreNotOfferedWithoutAFolder) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::shared_regions_test

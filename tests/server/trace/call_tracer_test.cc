@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::call_tracer_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -160,4 +160,4 @@ TEST(CallTrace, LaunchesThatOverlapDoNotWaitForOneAnother) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::call_tracer_test

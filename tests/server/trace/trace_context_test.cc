@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::trace_context_test {
 namespace {
 
 using ::testing::MatchesRegex;
@@ -57,4 +57,4 @@ TEST(TraceContext, IsToldInLogs) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::trace_context_test

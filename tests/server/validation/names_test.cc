@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::names_test {
 namespace {
 
 const std::string kLongestId(kMaxSessionIdLength, 'a');
@@ -65,4 +65,4 @@ TEST(Names, AnAffinityIsAnyPrintableText) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::names_test

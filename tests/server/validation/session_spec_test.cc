@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::session_spec_test {
 namespace {
 
 const LayerDims kDims{
@@ -191,4 +191,4 @@ TEST(CreateRequestHash, TellsRequestsApartByAllThatMakesTheSession) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::session_spec_test

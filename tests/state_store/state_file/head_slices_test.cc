@@ -13,7 +13,7 @@
 #include "tests/state_store/test_image.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::head_slices_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -278,4 +278,4 @@ TEST_F(StateFileHeads, AFileOfMoreHeadsHasThoseOfASlice) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::head_slices_test

@@ -7,7 +7,7 @@
 #include "state_store/state_file/parse.h"
 #include "tests/state_store/test_image.h"
 
-namespace gdn {
+namespace gdn::state_file_damage_test {
 namespace {
 
 class DamagedStateFile : public ::testing::Test {
@@ -130,4 +130,4 @@ TEST_F(DamagedStateFile, ZeroedAndSwappedBlocksAreDataLoss) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_file_damage_test

@@ -19,7 +19,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::state_file_decay_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -168,4 +168,4 @@ TEST_F(StateFileDecay, VersionsAndDimsThatDisagreeAreRefused) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_file_decay_test

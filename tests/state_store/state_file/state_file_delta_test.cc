@@ -8,7 +8,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::state_file_delta_test {
 namespace {
 
 class StateFileDelta : public ::testing::Test {
@@ -126,4 +126,4 @@ TEST_F(StateFileDelta, DamageInEitherIsFound) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_file_delta_test

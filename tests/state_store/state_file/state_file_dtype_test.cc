@@ -12,7 +12,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::state_file_dtype_test {
 namespace {
 
 class StateFileDtype : public ::testing::Test {
@@ -105,4 +105,4 @@ TEST_F(StateFileDtype, AFoldedStateBesideALogIsThatOfTheWidenedBase) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_file_dtype_test

@@ -12,7 +12,7 @@
 #include "tests/state_store/test_image.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::state_file_foreign_test {
 namespace {
 
 using ::testing::AllOf;
@@ -303,4 +303,4 @@ TEST_F(ForeignStateFile, AnOperatorSessionHasNoConvState) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_file_foreign_test

@@ -20,7 +20,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/state_file_changes.h"
 
-namespace gdn {
+namespace gdn::state_file_hostile_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -191,4 +191,4 @@ TEST_F(HostileStateFile, AFileWithoutSomeChecksumsIsNotMerged) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_file_hostile_test

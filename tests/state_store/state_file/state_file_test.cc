@@ -17,7 +17,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 
-namespace gdn {
+namespace gdn::state_file_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -323,4 +323,4 @@ TEST_F(StateFiles, ReadingRefusesAnotherShape) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_file_test

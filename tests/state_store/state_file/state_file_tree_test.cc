@@ -1,4 +1,4 @@
-// Drafts that are trees in state files: a version that readers of before refuse, whole files and deltas.
+// Drafts that are trees in state files: a version of their own, whole files and deltas.
 #include "base/error.h"
 #include "base/safetensors.h"
 #include "gtest/gtest.h"
@@ -7,7 +7,7 @@
 #include "tests/state_store/test_image.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::state_file_tree_test {
 namespace {
 
 TestSession WithTree() {
@@ -64,4 +64,4 @@ TEST(StateFileTree, ThatIsNoneIsNotWritten) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_file_tree_test

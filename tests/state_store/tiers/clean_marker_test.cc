@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace gdn {
+namespace gdn::clean_marker_test {
 namespace {
 
 StateKey SessionOf(std::string principal, std::string id) {
@@ -74,4 +74,4 @@ TEST(CleanMarker, CountsBesideARedisThatSaysTheSame) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::clean_marker_test

@@ -13,7 +13,7 @@
 #include "tests/state_store/tiers/fake_tier.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::disk_scrubber_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -391,4 +391,4 @@ TEST_F(DiskScrubberTest, OfManyDamagedStatesTheLastFewAreKept) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::disk_scrubber_test

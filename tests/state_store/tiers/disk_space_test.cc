@@ -14,7 +14,7 @@
 #include "tests/state_store/tiers/fake_tier.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::disk_space_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -159,4 +159,4 @@ TEST(SpaceOf, SaysHowFullARealOneIs) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::disk_space_test

@@ -13,7 +13,7 @@
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/disk_tier_fixture.h"
 
-namespace gdn {
+namespace gdn::disk_tier_crash_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -121,4 +121,4 @@ TEST_F(DiskTierCrash, AKilledStoreLeavesTheOldOrTheNewState) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::disk_tier_crash_test

@@ -14,7 +14,7 @@
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/disk_tier_fixture.h"
 
-namespace gdn {
+namespace gdn::disk_tier_fault_test {
 namespace {
 
 const StateKey kKey{.principal = "", .id = "s", .checkpoint = ""};
@@ -206,4 +206,4 @@ TEST_F(DiskTierFaults, FailedReadsAreClearAndLoseNothing) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::disk_tier_fault_test

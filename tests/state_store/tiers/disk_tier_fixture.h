@@ -1,7 +1,7 @@
 // A DiskTier in a folder of its own, for a test.
 //
 //   ASSERT_TRUE(Store(kKey, session).ok());
-//   Open();  // another process would find what this one finds now
+//   Open();  // opens the folder again, as another process would
 //   ExpectSame(TakeApart(**tier_->Load(kKey)), session);
 #pragma once
 
@@ -19,7 +19,7 @@ class DiskTierFixture : public ::testing::Test {
  protected:
   DiskTierFixture() { Open(); }
 
-  // Anew, with nothing but what lies in the folder.
+  // Opens the tier again, so that it knows only the contents of the folder.
   void Open(int64_t limit_bytes = 0) { Open(path_, limit_bytes); }
   void Open(const std::string& path, int64_t limit_bytes) {
     tier_.reset();

@@ -17,7 +17,7 @@
 #include "tests/state_store/tiers/disk_tier_fixture.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::disk_tier_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -397,4 +397,4 @@ TEST_F(DiskTierTest, NotesOfWhatIsToBeErasedOutliveTheProcess) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::disk_tier_test

@@ -1,6 +1,6 @@
-// Holders by principal, with a share of so many bytes each in every tier.
+// TierHolders with one holder for each principal, each with the same share of bytes in every tier.
 //
-// Thread safety: safe from any thread. Ownership: outlives the stack that is given it.
+// Thread safety: safe from any thread. Ownership: must outlive the stack that uses it.
 //
 //   FakeHolders holders(/*share=*/200);
 //   TierStack stack({&host, &disk}, {.holders = &holders});
@@ -48,7 +48,7 @@ class FakeHolders final : public TierHolders {
     return std::max(1.0, static_cast<double>(bytes) / static_cast<double>(share_));
   }
 
-  // By tier and principal, those that are not 0.
+  // Returns the bytes that are not 0, by "TIER PRINCIPAL".
   std::map<std::string, int64_t> held() const {
     absl::MutexLock lock(&mu_);
     return held_;

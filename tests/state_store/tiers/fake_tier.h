@@ -1,4 +1,4 @@
-// A tier whose room and failures a test sets, and images that say which version of a session they are.
+// A tier whose limit and failures a test sets, and images that only have a version number.
 //
 // Thread safety: safe from any thread. Ownership: shares the images.
 //
@@ -24,7 +24,7 @@
 
 namespace gdn {
 
-// bytes() == `bytes`.
+// Makes an image of this version, with bytes() == `bytes`.
 SessionImagePtr MakeVersion(int64_t version, int64_t bytes = 100);
 int64_t VersionOf(const SessionImagePtr& image);
 StateKey Key(std::string id, std::string checkpoint = "");
@@ -41,30 +41,30 @@ class FakeTier final : public StateTier {
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
   absl::Status Erase(const StateKey& key, bool all) override;
   absl::StatusOr<std::vector<StoredSession>> List() override;
-  // Where KeepsNotes.
+  // UNIMPLEMENTED unless KeepsNotes(true) was called.
   absl::Status SetErasureNote(const StateKey& session, const std::set<std::string>& tiers) override;
   absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() override;
   absl::StatusOr<StoredSession> Describe(const StateKey& key) override;
   TierUsage usage() const override;
 
-  // What calls answer from now on, without doing anything; OK: they work.
+  // Make calls return this status and do nothing, from now on; OK: they work again.
   void FailStores(const absl::Status& status) { Set(store_status_, status); }
   void FailLoads(const absl::Status& status) { Set(load_status_, status); }
   void FailErasures(const absl::Status& status) { Set(erase_status_, status); }
   void FailAll(const absl::Status& status);
-  // What stores of this key alone answer.
+  // Makes only Stores of this key return this status.
   void FailStoresOf(const StateKey& key, const absl::Status& status);
-  // The answer to a Load of this key.
+  // Makes a Load of this key return DATA_LOSS.
   void Damage(const StateKey& key);
   void KeepsNotes(bool keeps) { Set(keeps_notes_, keeps); }
-  // Called at the start of each Store, without a lock.
+  // Sets a function that is called at the start of each Store, without a lock.
   void OnStore(std::function<void(const StateKey&)> hook) { Set(on_store_, std::move(hook)); }
-  // The same of each Load.
+  // Sets a function that is called at the start of each Load, without a lock.
   void OnLoad(std::function<void(const StateKey&)> hook) { Set(on_load_, std::move(hook)); }
 
   std::map<StateKey, int64_t> versions() const;
   int64_t store_calls() const { return Get(store_calls_); }
-  // Whether two calls for one session ever ran at the same time.
+  // True if two calls for one session have ever run at the same time.
   bool overlapped() const { return Get(overlapped_); }
 
  private:
@@ -98,8 +98,8 @@ class FakeTier final : public StateTier {
   std::function<void(const StateKey&)> on_store_, on_load_;
 };
 
-// Keeps a tier's next Store (of `key`, or whichever comes) at its start until Release, or destruction. No second one
-// may come in that time.
+// Holds a tier's next Store (of `key`, or of any key) at its start until Release or destruction. There must be no
+// second Store in that time.
 class HeldStore {
  public:
   explicit HeldStore(FakeTier& tier, std::optional<StateKey> key = std::nullopt);
@@ -107,7 +107,7 @@ class HeldStore {
   HeldStore(const HeldStore&) = delete;
   HeldStore& operator=(const HeldStore&) = delete;
 
-  // Returns once the Store has begun.
+  // Returns when the Store has begun.
   void Await() { events_->begun.WaitForNotification(); }
   void Release();
 
@@ -117,7 +117,7 @@ class HeldStore {
   };
 
   FakeTier& tier_;
-  const std::shared_ptr<Events> events_ = std::make_shared<Events>();  // with the Store, which may end after this
+  const std::shared_ptr<Events> events_ = std::make_shared<Events>();  // shared with the Store, which may end later
 };
 
 }  // namespace gdn

@@ -9,7 +9,7 @@
 #include "tests/state_store/tiers/fake_tier.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::host_tier_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -104,4 +104,4 @@ TEST(HostTier, CountsWhatGoesInAndOut) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::host_tier_test

@@ -6,7 +6,7 @@
 #include "tests/state_store/tiers/fake_tier.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::named_checkpoints_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -118,4 +118,4 @@ TEST_F(NamedCheckpointsTest, AreSoManyAtMost) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::named_checkpoints_test

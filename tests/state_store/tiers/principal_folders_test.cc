@@ -13,7 +13,7 @@
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/disk_tier_fixture.h"
 
-namespace gdn {
+namespace gdn::principal_folders_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -93,4 +93,4 @@ TEST_F(PrincipalFolderTest, SessionsComeAndGoInOneFolderAtOnce) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::principal_folders_test

@@ -10,7 +10,7 @@
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/redis_tier_fixture.h"
 
-namespace gdn {
+namespace gdn::redis_failover_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -129,4 +129,4 @@ TEST(RedisSentinelEndpoint, IsReadWithItsNameUserAndDatabase) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::redis_failover_test

@@ -1,13 +1,13 @@
-// A real redis-server for a test, on a socket and with data in a temporary folder; it can be killed and started again.
+// A real redis-server for a test, on a socket, with data in a temporary folder. It can be killed and started again.
 //
-// Thread safety: Kill from any thread, the rest from one, with which the server ends. Ownership: the server ends and
-// the folder goes with the object.
+// Thread safety: Kill is safe from any thread; all else must be called on one thread, and the server ends when that
+// thread ends. Ownership: the destructor ends the server and removes the folder.
 //
 //   if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
 //   RedisServer server({.append_only = true});
 //   server.Start();
 //   server.Kill();   // SIGKILL
-//   server.Start();  // with what it had
+//   server.Start();  // with its data
 #pragma once
 
 #include <optional>
@@ -20,10 +20,10 @@
 namespace gdn {
 
 struct RedisServerOptions {
-  bool append_only = false;                 // what it acknowledged is there after Kill and Start; else it starts empty
+  bool append_only = false;                 // acknowledged writes survive Kill and Start; else it starts empty
   bool tcp = false;                         // a free port of the loopback address instead of a socket
   int sentinel_of = 0;                      // a Sentinel that watches the master on this port; implies tcp
-  std::vector<std::string> arguments = {};  // further ones
+  std::vector<std::string> arguments = {};  // further command line arguments
 };
 
 class RedisServer {
@@ -35,27 +35,27 @@ class RedisServer {
   RedisServer(const RedisServer&) = delete;
   RedisServer& operator=(const RedisServer&) = delete;
 
-  // Returns once it answers; ends the program where it does not within a minute.
+  // Starts the server and waits until it answers. Ends the program if it does not within a minute.
   void Start();
-  // The process stands still, and goes on: to others as if its machine were cut off.
+  // Stop and Continue the process; to its clients it looks as if its machine were cut off.
   void Stop();
   void Continue();
-  // Ends the process at once. The process is collected by the next Start, or by the destructor.
+  // Kills the process. The next Start, or the destructor, waits for its end.
   void Kill();
 
-  // Copies its data files to a new folder, for a server with `append_only` that nobody writes to meanwhile.
+  // Copies the data files to a new folder. The server must have `append_only`, and nobody may write to it meanwhile.
   void CopyDataTo(const std::string& folder) const;
-  // Kills it, and starts it with the data files of such a copy.
+  // Kills the server, and starts it with the data files of such a copy.
   void RestartWith(const std::string& folder);
 
   std::string endpoint() const;
   int port() const { return port_; }  // with `tcp`
-  // What Sentinels call the master.
+  // The name of the master at Sentinels.
   static constexpr const char* kMasterName = "gdn-test";
-  // Sends one command and returns its reply as text: strings and errors as they are, numbers in decimal, arrays line by
-  // line, "(nil)".
+  // Sends one command and returns its reply as text: strings and errors unchanged, numbers in decimal, arrays with one
+  // element on each line, nil as "(nil)".
   std::string Command(const std::vector<std::string>& arguments) const { return CommandAs("", arguments); }
-  // With a password.
+  // Does the same with a password.
   std::string CommandAs(const std::string& password, const std::vector<std::string>& arguments) const;
 
  private:

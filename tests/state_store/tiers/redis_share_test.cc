@@ -10,7 +10,7 @@
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/redis_tier_fixture.h"
 
-namespace gdn {
+namespace gdn::redis_share_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -264,4 +264,4 @@ TEST_F(RedisShareTest, KeepsServersThatDoNotShareAwayAndTakesOverWhatTheyLeft) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::redis_share_test

@@ -10,7 +10,7 @@
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/redis_tier_fixture.h"
 
-namespace gdn {
+namespace gdn::redis_tier_crash_test {
 namespace {
 
 constexpr int kRounds = 30;
@@ -146,4 +146,4 @@ TEST_F(RedisTierCrash, FindsNoneOrAWholeStateWhenTheServerComesBackEmpty) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::redis_tier_crash_test

@@ -1,4 +1,4 @@
-// A Redis server and a RedisTier on it, for a test; the test is skipped where no server is installed.
+// A Redis server and a RedisTier on it, for a test. The test is skipped if redis-server is not installed.
 //
 //   Start({.append_only = true});
 //   ASSERT_TRUE(tier_->Store(key, MakeImage(session, memory_.host)).ok());
@@ -28,11 +28,11 @@ class RedisTierFixture : public ::testing::Test {
     tier_ = Connect(*server_);
     EXPECT_TRUE(tier_->NextIncarnation().ok());
   }
-  // One that has not taken its prefix: it can read.
+  // Makes a tier that has not taken its prefix, so that it can only read.
   std::unique_ptr<RedisTier> Connect(const RedisServer& server, RedisTierOptions options = {}) {
     options.endpoint = server.endpoint();
     options.chunk_bytes = 1024;   // states of tests are small
-    options.window_bytes = 4096;  // and are to need several windows
+    options.window_bytes = 4096;  // small, so that states need several windows
     absl::StatusOr<std::unique_ptr<RedisTier>> tier = RedisTier::Make(std::move(options), memory_.host);
     EXPECT_TRUE(tier.ok()) << tier.status();
     return *std::move(tier);

@@ -12,7 +12,7 @@
 #include "tests/state_store/tiers/redis_tier_fixture.h"
 #include "tests/support/temp_folder.h"
 
-namespace gdn {
+namespace gdn::redis_tier_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -377,4 +377,4 @@ TEST_F(RedisTierTest, RefusesOptionsThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::redis_tier_test

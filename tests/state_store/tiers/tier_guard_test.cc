@@ -17,7 +17,7 @@
 #include "state_store/tiers/tier_stack.h"
 #include "tests/state_store/tiers/fake_tier.h"
 
-namespace gdn {
+namespace gdn::tier_guard_test {
 namespace {
 
 constexpr TierGuardOptions kSoon = {.stall_after = absl::Milliseconds(80), .probe_every = absl::Milliseconds(1)};
@@ -199,4 +199,4 @@ TEST_F(TierGuardTest, AStoreThatWasGivenUpAndEndsLateIsNeverTakenForAnOlderState
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::tier_guard_test

@@ -7,7 +7,7 @@
 #include "tests/state_store/tiers/fake_tier.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::tier_ledger_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -183,4 +183,4 @@ TEST_F(TierLedgerTest, OneSessionsTroubleIsNotTheTiers) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::tier_ledger_test

@@ -5,7 +5,7 @@
 #include "tests/state_store/tiers/tier_stack_fixture.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::tier_stack_erasures_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -115,4 +115,4 @@ TEST_F(TierStackErasures, WhatATierHasIsNotKnownBeforeItIsListedSoEndsAreNotedFo
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::tier_stack_erasures_test

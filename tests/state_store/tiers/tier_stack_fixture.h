@@ -15,14 +15,14 @@
 
 namespace gdn {
 
-// Images of 100 bytes: room for 2, 3 and 4 of them.
+// Images have 100 bytes; the tiers have room for 2, 3 and 4 of them.
 class TierStackTest : public ::testing::Test {
  protected:
   void Park(const std::string& id, int64_t version) {
     const absl::Status status = stack_.Park(Key(id), MakeVersion(version));
     ASSERT_TRUE(status.ok()) << status;
   }
-  // -1: not to be had.
+  // Returns the version of the fetched state; -1 if Fetch fails.
   int64_t Fetch(const StateKey& key) {
     const absl::StatusOr<SessionImagePtr> image = stack_.Fetch(key);
     return image.ok() ? VersionOf(*image) : -1;

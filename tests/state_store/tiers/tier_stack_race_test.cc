@@ -11,7 +11,7 @@
 #include "state_store/tiers/tier_stack.h"
 #include "tests/state_store/tiers/fake_tier.h"
 
-namespace gdn {
+namespace gdn::tier_stack_race_test {
 namespace {
 
 constexpr int kThreads = 4;
@@ -228,4 +228,4 @@ TEST(TierStackRooms, RefusesNoneWhereTheLastTierHasRoomForAll) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::tier_stack_race_test

@@ -14,7 +14,7 @@
 #include "tests/support/advanced_clock.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::tier_stack_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -393,4 +393,4 @@ TEST(TierStackTrim, ATrimThatMovesNothingIsTriedLessAndLessOften) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::tier_stack_test

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace gdn {
+namespace gdn::bench_run_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -353,4 +353,4 @@ TEST(GdnBench, SaysWhatIsWrongWithItsCommandLine) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::bench_run_test

@@ -75,23 +75,6 @@ TEST(LatencyHistogram, CountsLongerValuesThanItHolds) {
   EXPECT_GT(histogram.MaxSeconds(), 1000);
 }
 
-TEST(LatencyHistogram, MergesToWhatOneWouldHold) {
-  LatencyHistogram whole, empty, low, high;
-  for (int i = 1; i <= 1000; ++i) {
-    whole.Record(i * 1e-6);
-    (i <= 300 ? low : high).Record(i * 1e-6);
-  }
-  high.Merge(low);
-  high.Merge(empty);
-  empty.Merge(high);
-  for (const LatencyHistogram& merged : {high, empty}) {
-    EXPECT_EQ(merged.count(), 1000);
-    for (const double fraction : {0.0, 0.2, 0.5, 0.99, 1.0}) {
-      EXPECT_EQ(merged.Percentile(fraction), whole.Percentile(fraction));
-    }
-  }
-}
-
 TEST(ArrivalTimes, AreEvenlyApart) {
   EXPECT_THAT(ArrivalTimes(Arrivals::kEven, 4, 5, 1), ElementsAre(0, 0.25, 0.5, 0.75, 1));
 }

@@ -15,7 +15,7 @@
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 
-namespace gdn {
+namespace gdn::admin_test {
 namespace {
 
 using ::testing::AllOf;
@@ -182,4 +182,4 @@ TEST_F(AdminCommandLine, WatchesADrainThatOthersBegan) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::admin_test

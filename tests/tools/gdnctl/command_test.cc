@@ -18,7 +18,7 @@
 
 ABSL_DECLARE_FLAG(absl::Duration, timeout);
 
-namespace gdn {
+namespace gdn::command_test {
 namespace {
 
 using ::testing::AllOf;
@@ -229,4 +229,4 @@ TEST(FormatBytes, PicksAUnit) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::command_test

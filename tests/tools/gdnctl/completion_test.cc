@@ -12,7 +12,7 @@
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 
-namespace gdn {
+namespace gdn::completion_test {
 namespace {
 
 using ::testing::AllOf;
@@ -130,4 +130,4 @@ TEST(FishCompletion, OffersCommandsAndFlags) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::completion_test

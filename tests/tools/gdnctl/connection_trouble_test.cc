@@ -15,7 +15,7 @@
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 
-namespace gdn {
+namespace gdn::connection_trouble_test {
 namespace {
 
 using ::testing::AllOf;
@@ -99,4 +99,4 @@ TEST_F(TlsMismatch, OfAServerIsToldByName) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::connection_trouble_test

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace gdn {
+namespace gdn::error_table_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -114,4 +114,4 @@ TEST_F(ErrorTableTest, PrintsTheWorstLastInBothDirections) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::error_table_test

@@ -15,7 +15,7 @@
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 
-namespace gdn {
+namespace gdn::health_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -72,4 +72,4 @@ TEST_F(HealthCommand, SaysThatNoServerAnswers) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::health_test

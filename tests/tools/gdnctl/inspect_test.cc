@@ -11,7 +11,7 @@
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 
-namespace gdn {
+namespace gdn::inspect_test {
 namespace {
 
 using ::testing::AllOf;
@@ -98,4 +98,4 @@ TEST(InspectCommand, RefusesWhatAServerWouldRefuse) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::inspect_test

@@ -2,7 +2,7 @@
 //
 // Thread safety: for one thread. Ownership: removes its folder in the end.
 //
-//   PlantedNode node;                 // an MI50 that lacks nothing
+//   PlantedNode node;                 // a complete node with an MI50
 //   node.Remove("dev/kfd");
 //   const NodeFacts facts = ReadNode({.root = node.root(), .identity = {.uid = 1000, .groups = {1000}}});
 #pragma once
@@ -29,7 +29,7 @@ struct PlantedGpu {
 
 class PlantedNode {
  public:
-  // The driver, one processor, one GPU, device files that anyone may open, groups and a HIP runtime.
+  // Makes a node with the driver, one processor, one GPU, device files that anyone may open, groups and a HIP runtime.
   explicit PlantedNode(const PlantedGpu& gpu = {});
 
   const std::string& root() const { return folder_.path(); }
@@ -39,10 +39,10 @@ class PlantedNode {
   void Link(const std::string& path, const std::string& target);
   void Remove(const std::string& path);
   void SetMode(const std::string& path, unsigned mode);
-  // The group of a device file; of those the test's process may give away, its own is always one.
+  // Returns the group of a device file. (Tests can set it only to a group of their own process.)
   uint32_t GroupOf(const std::string& path) const;
 
-  // Another GPU beside the first: topology, PCI function and render node.
+  // Adds another GPU: topology, PCI function and render node.
   void AddGpu(const PlantedGpu& gpu);
 
  private:

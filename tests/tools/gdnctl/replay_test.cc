@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 
-namespace gdn {
+namespace gdn::replay_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -251,4 +251,4 @@ TEST(UnevenSegments, CoverEveryLengthInOrder) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::replay_test

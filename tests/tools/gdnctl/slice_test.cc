@@ -11,7 +11,7 @@
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 
-namespace gdn {
+namespace gdn::slice_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -73,4 +73,4 @@ TEST(SliceCommands, WantFilesHeadsAndAPlace) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::slice_test

@@ -19,7 +19,7 @@
 #include "tools/gdnctl/progress.h"
 #include "tools/gdnctl/state_file.h"
 
-namespace gdn {
+namespace gdn::state_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -324,4 +324,4 @@ TEST_F(StateCommandLine, PrefetchesSessions) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::state_test

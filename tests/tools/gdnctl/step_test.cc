@@ -12,7 +12,7 @@
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 
-namespace gdn {
+namespace gdn::step_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -73,4 +73,4 @@ TEST_F(RecordedSteps, WhatTheRecordingLacksIsNamed) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::step_test

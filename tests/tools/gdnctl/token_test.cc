@@ -12,7 +12,7 @@
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 
-namespace gdn {
+namespace gdn::token_test {
 namespace {
 
 std::string Sha256(const std::string& text) {
@@ -45,4 +45,4 @@ TEST_F(TokenCommand, MakesTheWholeEntryOfASubject) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::token_test

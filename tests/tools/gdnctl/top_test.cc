@@ -10,7 +10,7 @@
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/top_view.h"
 
-namespace gdn {
+namespace gdn::top_test {
 namespace {
 
 using ::testing::AllOf;
@@ -120,13 +120,16 @@ TEST(TopJson, HasTheFiguresAndTheServersInfo) {
   EXPECT_TRUE(nlohmann::json::parse(at_once)["tokens_per_second"].is_null());
 }
 
-// A server from before TraceCalls.
+// A server without sessions, which keeps no calls.
 class IdleService final : public v1::GdnService::Service {
   grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
                              v1::GetServerInfoResponse*) override {
     return grpc::Status::OK;
   }
   grpc::Status ListSessions(grpc::ServerContext*, const v1::ListSessionsRequest*, v1::ListSessionsResponse*) override {
+    return grpc::Status::OK;
+  }
+  grpc::Status TraceCalls(grpc::ServerContext*, const v1::TraceCallsRequest*, v1::TraceCallsResponse*) override {
     return grpc::Status::OK;
   }
 };
@@ -143,4 +146,4 @@ TEST(TopCommand, PrintsPlainTextOnce) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::top_test

@@ -15,7 +15,7 @@
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/trace_view.h"
 
-namespace gdn {
+namespace gdn::trace_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -193,4 +193,4 @@ TEST_F(TraceCommand, SetsHowManyAreKept) {
 }
 
 }  // namespace
-}  // namespace gdn
+}  // namespace gdn::trace_test

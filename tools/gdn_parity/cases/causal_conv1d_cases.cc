@@ -75,7 +75,7 @@ absl::StatusOr<OutputPair> ReadColumns(Backend& backend, const StatePair& state,
 }
 
 // Outputs and columns against the reference's; each call is dumped as op "causal_conv1d".
-CaseResult Run(const Problem& problem, Backend& backend, RandomTensor& random) {
+CaseResult RunCausalConv1d(const Problem& problem, Backend& backend, RandomTensor& random) {
   BackendData data(backend);
   const LayerDims& dims = problem.dims;
   const int64_t channels = dims.conv_channels();
@@ -183,7 +183,7 @@ void AddLlama(const auto& add) {
 void AddCausalConv1dCases(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const char* suite, const char* test, const std::string& shape,
                             const Problem& problem) -> ParityCase& {
-    cases.push_back({suite, test, shape, kSumTolerance, std::bind_front(Run, problem)});
+    cases.push_back({suite, test, shape, kSumTolerance, std::bind_front(RunCausalConv1d, problem)});
     cases.back().gpu_only = problem.channel_major;  // the transpose is a GPU launch
     return cases.back();
   };

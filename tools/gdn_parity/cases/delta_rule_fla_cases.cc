@@ -18,9 +18,9 @@
 namespace gdn::parity {
 namespace {
 
-using Form = DeltaRuleForm;
+using FlaForm = DeltaRuleForm;
 
-const std::vector<Form> kChunkForms{Form::kChunk, Form::kStages};
+const std::vector<FlaForm> kChunkForms{FlaForm::kChunk, FlaForm::kStages};
 
 enum class Gate {
   kLogSigmoid,  // g = log sigmoid(x) / normalizer, x uniform in [0, 1]
@@ -38,7 +38,7 @@ struct FlaShape {
   bool fresh = false;
 };
 
-CaseResult RunShape(const FlaShape& shape, const LayerDims& dims, const std::vector<int32_t>& lengths, Form form,
+CaseResult RunShape(const FlaShape& shape, const LayerDims& dims, const std::vector<int32_t>& lengths, FlaForm form,
                     Backend& backend, RandomTensor& random) {
   DeltaRuleProblem problem =
       RandomDeltaRule(dims, lengths, {.scale = shape.scale, .state_deviation = shape.fresh ? 0.0f : 1.0f}, random);
@@ -65,17 +65,17 @@ std::string ShapeName(const LayerDims& dims, const std::vector<int32_t>& lengths
                       " scale=", shape.scale == 0.0f ? std::string("D^-0.5") : absl::StrCat(shape.scale), gate);
 }
 
-void AddShape(const std::string& source, const FlaShape& shape, const std::vector<Form>& forms,
+void AddShape(const std::string& source, const FlaShape& shape, const std::vector<FlaForm>& forms,
               std::vector<ParityCase>& cases) {
   LayerDims dims = Dims(shape.key_heads, shape.value_heads, shape.dim, shape.dim);
   std::vector<int32_t> lengths = shape.lengths;
   const auto add = [&](const std::string& note, bool large) {
-    for (const Form form : forms) {
+    for (const FlaForm form : forms) {
       cases.push_back({"fla", absl::StrCat(source, "_", DeltaRuleFormName(form)),
                        absl::StrCat(ShapeName(dims, lengths, shape), note), kPipelineTolerance,
                        std::bind_front(RunShape, shape, dims, lengths, form)});
       cases.back().large = large;
-      cases.back().gpu_only = form == Form::kStages;
+      cases.back().gpu_only = form == FlaForm::kStages;
     }
   };
   const bool large = StateUpdates(dims, lengths) > kHostBudget;
@@ -101,7 +101,7 @@ void AddFla(std::vector<ParityCase>& cases) {
       for (const float normalizer : {0.1f, 1.0f, 10.0f}) {
         AddShape("fla_recurrent",
                  {.key_heads = 2, .value_heads = 4, .dim = dim, .lengths = Equal(2, tokens), .normalizer = normalizer},
-                 {Form::kScan}, cases);
+                 {FlaForm::kScan}, cases);
       }
     }
   }
@@ -114,7 +114,7 @@ void AddFla(std::vector<ParityCase>& cases) {
       {.key_heads = 4, .value_heads = 4, .dim = 64, .lengths = Equal(4, 2048), .scale = 0.1f},
       {.key_heads = 4, .value_heads = 8, .dim = 128, .lengths = Equal(2, 1024), .normalizer = 10.0f},
   };
-  for (const FlaShape& shape : of_recurrent) AddShape("fla_recurrent", shape, {Form::kScan}, cases);
+  for (const FlaShape& shape : of_recurrent) AddShape("fla_recurrent", shape, {FlaForm::kScan}, cases);
   for (const int32_t tokens : {1, 15, 63, 300}) {
     for (const int32_t dim : {32, 64, 100, 256}) {
       for (const float masked : {0.0f, 0.5f}) {
@@ -148,7 +148,8 @@ void AddFlashInfer(std::vector<ParityCase>& cases) {
                                               {64, 128, 512}, {31},  {61},       {91},
                                               {121},          {251}, {511, 501}, {31, 63, 93, 123, 150, 500}};
   const auto add = [&cases](const char* test, int32_t key_heads, int32_t value_heads,
-                            const std::vector<int32_t>& lengths, const std::vector<Form>& forms, bool fresh = false) {
+                            const std::vector<int32_t>& lengths, const std::vector<FlaForm>& forms,
+                            bool fresh = false) {
     AddShape(test,
              {.key_heads = key_heads,
               .value_heads = value_heads,
@@ -173,10 +174,10 @@ void AddFlashInfer(std::vector<ParityCase>& cases) {
              kChunkForms, cases);
   }
   for (const int32_t sequences : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}) {
-    add("flashinfer_step", 16, 32, Equal(sequences, 1), {Form::kScan, Form::kDecode});
+    add("flashinfer_step", 16, 32, Equal(sequences, 1), {FlaForm::kScan, FlaForm::kDecode});
   }
   for (const int32_t tokens : {2, 3, 4, 5, 6, 7, 8}) {
-    add("flashinfer_multi_token", 16, 32, Equal(8, tokens), {Form::kDraft});
+    add("flashinfer_multi_token", 16, 32, Equal(8, tokens), {FlaForm::kDraft});
   }
 }
 

@@ -1,4 +1,4 @@
-// Delta rule problems and the forms that solve them, for the suites that bring other people's shapes.
+// Delta rule problems and the operators that solve them, for suites with shapes of other projects.
 //
 // Thread safety: free functions; one thread at a time on one backend. Ownership: plain values.
 //
@@ -19,19 +19,19 @@
 
 namespace gdn::parity {
 
-// Of a bare operator.
+// Returns dims of a bare operator, without a convolution.
 inline LayerDims Dims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim) {
   return {.key_heads = key_heads, .value_heads = value_heads, .key_dim = key_dim, .value_dim = value_dim};
 }
-// The same with a decay for each key channel.
+// Returns `dims` with a decay for each key channel.
 inline LayerDims ByChannel(LayerDims dims) {
   dims.decay = DecayKind::kPerChannel;
   return dims;
 }
 
-std::string DimsName(const LayerDims& dims);  // "H=2 HV=4 K=32 V=48", and " by channel" where decays go so
+std::string DimsName(const LayerDims& dims);  // "H=2 HV=4 K=32 V=48", with " by channel" for decays by channel
 
-// Heads in groups, dimensions that fill no vector, and decays (g is uniform in [strongest, 0]) that forget or remember.
+// Shapes with head groups, dimensions that are no multiple of a SIMD vector, and decays g uniform in [strongest, 0].
 struct DecayShape {
   LayerDims dims;
   float strongest;
@@ -43,9 +43,9 @@ inline const DecayShape kDecayShapes[] = {{Dims(2, 4, 128, 128), -1.0f},
 
 enum class DeltaRuleForm {
   kScan,    // Backend::DeltaRuleScan, whole sequences in one call
-  kChunk,   // Backend::DeltaRuleChunk, likewise
-  kDecode,  // Backend::DeltaRuleDecode, a token of every sequence a call, then the log folded
-  kDraft,   // Backend::DeltaRuleDecode, up to 8 tokens of every sequence a call
+  kChunk,   // Backend::DeltaRuleChunk, whole sequences in one call
+  kDecode,  // Backend::DeltaRuleDecode, one token of every sequence in a call, then the log is folded
+  kDraft,   // Backend::DeltaRuleDecode, up to 8 tokens of every sequence in a call
   kStages,  // primitives/delta_rule_stages with chunks of 64; needs a GPU backend
 };
 
@@ -67,11 +67,11 @@ struct DeltaRuleProblem {
 struct DeltaRuleInputs {
   float strongest = -1.0f;       // g is uniform in [strongest, 0]
   float scale = 0.0f;            // of q; 0: K^-0.5
-  float state_deviation = 0.5f;  // 0: a fresh state
+  float state_deviation = 0.5f;  // standard deviation of initial states; 0: fresh states
   float key_correlation = 0.0f;  // 0 .. 1, share of a direction that all keys have in common
 };
 
-// q and k have unit length, q is scaled after.
+// Makes a random problem. q and k have unit length before q is multiplied by the scale.
 DeltaRuleProblem RandomDeltaRule(const LayerDims& dims, const std::vector<int32_t>& lengths,
                                  const DeltaRuleInputs& inputs, RandomTensor& random);
 
@@ -87,23 +87,23 @@ struct DeltaRuleResult {
   std::vector<float> states = {};  // [sequences, HV, K, V]
 };
 
-// Tokens [begin, end) of a problem of one sequence, starting from `initial`.
+// Returns tokens [begin, end) of a problem of one sequence, starting from `initial`.
 DeltaRuleProblem Part(const DeltaRuleProblem& whole, int64_t begin, int64_t end, const std::vector<float>& initial);
 
-// The state slots of sequences, and the log lengths of each, that calls of any form carry on. Frees its backend memory
-// on destruction; the backend must outlive it.
+// State slots of sequences with their log lengths, which calls of any form can advance. Frees its backend memory when
+// it is destroyed; the backend must outlive it.
 class DeltaRuleSlots {
  public:
-  // States [slots, HV, K, V].
+  // `states`: initial bases, [slots, HV, K, V].
   static absl::StatusOr<DeltaRuleSlots> Make(Backend& backend, const LayerDims& dims, const std::vector<float>& states);
 
   const StatePoolView& pool() const { return state_.device(); }
   std::vector<int32_t>& log_lengths() { return log_lengths_; }
 
-  // The outputs of the problem's tokens, sequence i on slot i. Draft and bases are for kDecode and kDraft.
+  // Advances slot i by sequence i and returns the outputs. `draft` and `base_slots` are for kDecode and kDraft.
   absl::StatusOr<std::vector<float>> Advance(DeltaRuleForm form, const DeltaRuleProblem& problem, bool draft = false,
                                              const int32_t* base_slots = nullptr);
-  // Folds the logs of the first `count` slots, on these bases (null: their own), and reads their states.
+  // Folds the logs of the first `count` slots onto the bases of `base_slots` (null: their own), and returns the states.
   absl::StatusOr<std::vector<float>> States(int32_t count, const int32_t* base_slots = nullptr);
 
  private:
@@ -117,13 +117,13 @@ class DeltaRuleSlots {
 DeltaRuleResult DeltaRuleReferenceResult(const DeltaRuleProblem& problem);
 absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend);
 
-// Both tensors of each.
+// Compares outputs and states.
 Difference CompareResults(const DeltaRuleResult& actual, const DeltaRuleResult& expected);
-// Sequence by sequence: one that is small is not lost beside the others.
+// Compares each sequence separately, so that large sequences do not hide errors of small ones.
 Difference CompareSequences(const DeltaRuleProblem& problem, const DeltaRuleResult& actual,
                             const DeltaRuleResult& expected);
 
-// Outputs and final states against the reference's; dumped as op "delta_rule".
+// Compares outputs and final states with the reference's, and dumps them as op "delta_rule".
 CaseResult CompareWithReference(const DeltaRuleProblem& problem, const DeltaRuleResult& actual);
 CaseResult CompareDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend);
 
@@ -131,11 +131,11 @@ struct DeltaRuleCall {
   DeltaRuleForm form;
   int64_t tokens;
 };
-// The calls on end, the state carried from one to the next, against one whole pass of the reference.
+// Runs the calls one after the other on the same state, and compares with one pass of the reference over all tokens.
 CaseResult CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vector<DeltaRuleCall>& calls,
                                  Backend& backend);
 
-// For check_parity_dump.py: the problem as op "delta_rule", with these results.
+// Dumps the problem with these results as op "delta_rule", for check_parity_dump.py.
 absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResult& result);
 
 const char* DeltaRuleFormName(DeltaRuleForm form);  // "scan", "chunk", ...

@@ -1,5 +1,5 @@
-// The chunked delta rule in stages on a problem of the delta rule: what every stage makes, by the references, and all
-// stages on a backend.
+// Runs the stages of the chunked delta rule on a delta rule problem: by the references, with the result of every stage,
+// and on a backend.
 //
 // Thread safety: free functions; one thread at a time on one backend. Ownership: plain values.
 //
@@ -23,7 +23,7 @@ struct ChunkedProblem {
   std::vector<int32_t> cu_seqlens = {};
   std::vector<int32_t> chunk_offsets = {};
 
-  // The index arrays are this problem's, on the host.
+  // Returns a batch that points to this problem's index arrays, on the host.
   ChunkedBatch batch() const;
   int64_t matrices() const { return int64_t{chunk_offsets.back()} * rule.dims.value_heads; }
   int64_t matrix_elements() const { return matrices() * chunk_tokens * chunk_tokens; }
@@ -33,7 +33,7 @@ struct ChunkedProblem {
 
 ChunkedProblem CutIntoChunks(DeltaRuleProblem rule, int32_t chunk_tokens);
 
-// See kernels/primitives/delta_rule_stages for what each is.
+// kernels/primitives/delta_rule_stages describes each tensor.
 struct StageTensors {
   std::vector<double> g_sum;
   std::vector<float> a, mask, t, attention, w, u, h, v_new, output, final_state;

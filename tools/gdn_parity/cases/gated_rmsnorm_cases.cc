@@ -19,7 +19,7 @@ struct Problem {
   float epsilon = 1e-6f;
 };
 
-CaseResult Run(const Problem& s, Backend& backend, RandomTensor& random) {
+CaseResult RunGatedRmsnorm(const Problem& s, Backend& backend, RandomTensor& random) {
   using Params = GatedRmsNormParams;
   const Shape shape{s.rows, s.value_dim};
   std::vector<float> x = random.Normal(s.rows * s.value_dim);
@@ -42,7 +42,7 @@ void AddGatedRmsNormCases(std::vector<ParityCase>& cases) {
     cases.push_back({suite, "gated_rmsnorm",
                      absl::StrCat("rows=", s.rows, " V=", s.value_dim, " |z|~", s.spread,
                                   s.gate == GateActivation::kSigmoid ? " sigmoid" : "", s.in_place ? " in place" : ""),
-                     kElementwiseTolerance, std::bind_front(Run, s)});
+                     kElementwiseTolerance, std::bind_front(RunGatedRmsnorm, s)});
   };
   for (const int32_t dim : {16, 100, 128}) {
     for (const float spread : {1.0f, 100.0f}) add("layer_ops", {.rows = 77, .value_dim = dim, .spread = spread});

@@ -12,7 +12,7 @@
 namespace gdn::parity {
 namespace {
 
-struct Problem {
+struct GatingProblem {
   ALogConvention convention = ALogConvention::kRaw;
   int64_t rows = 0;
   int32_t heads = 0;
@@ -22,7 +22,7 @@ struct Problem {
   float lower_bound = 0.0f;  // below 0: the bounded gate
 };
 
-CaseResult Run(const Problem& s, Backend& backend, RandomTensor& random) {
+CaseResult RunGating(const GatingProblem& s, Backend& backend, RandomTensor& random) {
   const bool raw = s.convention == ALogConvention::kRaw;
   const Shape gates{s.rows, s.heads};
   Shape decays = gates;
@@ -60,10 +60,10 @@ CaseResult Run(const Problem& s, Backend& backend, RandomTensor& random) {
 }  // namespace
 
 void AddGatingCases(std::vector<ParityCase>& cases) {
-  const auto add = [&cases](const char* suite, const char* test, const Problem& s, const std::string& note,
+  const auto add = [&cases](const char* suite, const char* test, const GatingProblem& s, const std::string& note,
                             double max_tolerance) {
     cases.push_back({suite, test, absl::StrCat("rows=", s.rows, " HV=", s.heads, note), kElementwiseTolerance,
-                     std::bind_front(Run, s), max_tolerance});
+                     std::bind_front(RunGating, s), max_tolerance});
   };
   struct Sweep {
     const char* suite;

@@ -1,4 +1,4 @@
-// Products with the layouts and gaps of the rows, for tests that change one before they run it.
+// Matrix products of the parity rows, with their layouts and gaps, for tests that modify a product before they run it.
 //
 // Thread safety: plain values.
 //
@@ -19,13 +19,13 @@ struct GemmShape {
   int64_t padding = 0;  // floats between stored rows
 };
 
-// The parameters but for the pointers, and what they point at.
+// The parameters without their pointers, and the matrices.
 struct GemmProblem {
   GemmParams params;
   std::vector<float> a, b, c;
 };
 
-// Between the rows of A and B lies NaN, which no product may use. C is random: it is added to, or its gaps are to stay.
+// Makes random matrices. Gaps between rows of A and B are NaN, which no product may use; gaps of C must not change.
 GemmProblem RandomGemm(GemmLayout layout, const GemmShape& shape, RandomTensor& random);
 
 }  // namespace gdn::parity

@@ -10,11 +10,11 @@
 namespace gdn::parity {
 namespace {
 
-constexpr int32_t kMaxDraft = 16;
+constexpr int32_t kMaterializeDraft = 16;
 
-CaseResult Run(const DecayShape& shape, int32_t log_length, Backend& backend, RandomTensor& random) {
+CaseResult RunMaterializeState(const DecayShape& shape, int32_t log_length, Backend& backend, RandomTensor& random) {
   const LayerDims& dims = shape.dims;
-  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, dims, /*slots=*/2, kMaxDraft));
+  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, dims, /*slots=*/2, kMaterializeDraft));
   SlotImage image;
   image.base = random.Normal(dims.state_elements());
   image.log_k = random.Directions(int64_t{log_length} * dims.key_heads, dims.key_dim, 1.0f);
@@ -37,7 +37,7 @@ void AddMaterializeStateCases(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const char* suite, const DecayShape& shape, int32_t log_length) {
     cases.push_back({suite, "materialize",
                      absl::StrCat(DimsName(shape.dims), " g>=", shape.strongest, " log=", log_length),
-                     kDeferredTolerance, std::bind_front(Run, shape, log_length)});
+                     kDeferredTolerance, std::bind_front(RunMaterializeState, shape, log_length)});
     cases.back().by_channel = shape.dims.decays_by_channel();
   };
   for (const DecayShape& shape : kDecayShapes) {
@@ -47,11 +47,11 @@ void AddMaterializeStateCases(std::vector<ParityCase>& cases) {
     shape.dims = ByChannel(shape.dims);
     for (const int32_t log_length : {1, 7, kLogCapacity}) add("kda", shape, log_length);
   }
-  add("kda", {ByChannel({1, 2, 24, 40, 4, 8}), -1.0f}, kLogCapacity + kMaxDraft);
+  add("kda", {ByChannel({1, 2, 24, 40, 4, 8}), -1.0f}, kLogCapacity + kMaterializeDraft);
   add("kda", {ByChannel(Dims(1, 1, 300, 17)), -1.0f}, kLogCapacity);
   add("kda", {ByChannel(Dims(1, 1, 1001, 3)), -1e4f}, kLogCapacity);
   // A draft behind a full log, with convolution columns; entries that stay in memory on the GPU.
-  add("shapes", {{1, 2, 24, 40, 4, 8}, -1.0f}, kLogCapacity + kMaxDraft);
+  add("shapes", {{1, 2, 24, 40, 4, 8}, -1.0f}, kLogCapacity + kMaterializeDraft);
   add("shapes", {Dims(1, 1, 300, 17), -1.0f}, kLogCapacity);
   add("shapes", {Dims(1, 1, 1001, 3), -1.0f}, kLogCapacity);
 }

@@ -16,7 +16,7 @@
 namespace gdn::parity {
 namespace {
 
-constexpr int32_t kMaxDraft = 8;
+constexpr int32_t kInputDraft = 8;
 
 struct Problem {
   LayerDims dims;
@@ -29,7 +29,7 @@ struct Mixed {
   std::vector<float> v, q, k, g, beta;
 };
 
-MixerInputParams Params(const Problem& s) {
+MixerInputParams InputParams(const Problem& s) {
   return {.decay_gate = s.lower_bound < 0.0f ? DecayGate::kBoundedSigmoid : DecayGate::kSoftplus,
           .decay_lower_bound = s.lower_bound,
           .beta_scale = 1.0f,
@@ -85,13 +85,13 @@ Mixed Reference(const MixerInputParams& p) {
   return out;
 }
 
-CaseResult Run(const Problem& s, Backend& backend, RandomTensor& random) {
+CaseResult RunMixerInput(const Problem& s, Backend& backend, RandomTensor& random) {
   const LayerDims& dims = s.dims;
   const OwnedBatch batch(s.lengths);
   const int64_t tokens = batch.tokens();
   const int32_t sequences = static_cast<int32_t>(s.lengths.size());
   const std::vector<int64_t> counts(sequences, 5);
-  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, dims, sequences, kMaxDraft));
+  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, dims, sequences, kInputDraft));
   for (int32_t i = 0; i < sequences; ++i) {
     GDN_RETURN_IF_ERROR(state.Write(i, counts[i],
                                     {.base = std::vector<float>(dims.state_elements()),
@@ -104,7 +104,7 @@ CaseResult Run(const Problem& s, Backend& backend, RandomTensor& random) {
   const std::vector<float> a_log = random.Normal(dims.value_heads);
   const std::vector<float> dt_bias = random.Normal(dims.decay_features());
 
-  MixerInputParams p = Params(s);
+  MixerInputParams p = InputParams(s);
   p.pool = state.host();
   p.batch = batch.view();
   p.token_counts = counts.data();
@@ -162,7 +162,7 @@ void AddMixerInputCases(std::vector<ParityCase>& cases) {
           cases.push_back({by_channel ? "kda" : "layer_ops", "mixer_input",
                            absl::StrCat(DimsName(problem.dims), " W=", shape.conv_width,
                                         " T=", absl::StrJoin(lengths, ","), lower_bound < 0.0f ? " bounded" : ""),
-                           kElementwiseTolerance, std::bind_front(Run, problem)});
+                           kElementwiseTolerance, std::bind_front(RunMixerInput, problem)});
           cases.back().by_channel = by_channel;
         }
       }

@@ -1,8 +1,7 @@
-// The rows of each operator. One file an operator, OPERATOR_cases.cc: first its runner (inputs, the reference, the
-// operator, what is compared), then the table of its rows: suite, test, shape, tolerance and why. AllCases() puts them
-// into the order of the suites.
+// The rows of each operator. Each operator has a file OPERATOR_cases.cc: first its runner (inputs, reference, operator,
+// comparison), then a table of its rows: suite, test, shape, tolerance and why. AllCases() sorts them by suite.
 //
-// A row's inputs come from the seed and its own name, so rows may be added and moved without changing others.
+// A row's inputs depend only on the seed and its own name, so rows may be added and moved without changing others.
 // Thread safety: free functions.
 //
 //   void AddCumsumCases(std::vector<ParityCase>& cases) {
@@ -30,7 +29,7 @@ AddCases AddSigmoidGatingRecurrentCases, AddChunkByPrimitivesCases, AddCumsumCas
     AddDeltaRuleStagesCases, AddElementwiseCases, AddGemmCases, AddL2NormCases, AddMasksCases, AddReduceCases,
     AddTransposeCases, AddTriangularSolveCases, AddVarlenIndexCases;
 
-// One binary operation on random tensors; rows of reductions sum its results up.
+// Runs a binary operation on random tensors. The rows of reductions use it too.
 CaseResult RunBinary(BinaryOp op, int64_t count, bool in_place, Backend& backend, RandomTensor& random);
 
 }  // namespace gdn::parity

@@ -52,7 +52,7 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
       });
 }
 
-CaseResult Run(ProjectionPath path, DType dtype, const Shapes& s, Backend& backend, RandomTensor& random) {
+CaseResult RunProjection(ProjectionPath path, DType dtype, const Shapes& s, Backend& backend, RandomTensor& random) {
   OutputPair outputs_of_case;
   for (const int64_t rows : s.rows) {
     for (const int64_t outputs : s.outputs) {
@@ -110,7 +110,7 @@ void AddProjectionCases(std::vector<ParityCase>& cases) {
     cases.push_back({suite, absl::StrCat("projection_", name, "_", std::string(DTypeName(dtype))),
                      absl::StrCat("rows=", absl::StrJoin(s.rows, ","), " W=[", absl::StrJoin(s.outputs, "|"), ",",
                                   s.features, "]", note),
-                     kProjectionTolerance, std::bind_front(Run, path, dtype, s)});
+                     kProjectionTolerance, std::bind_front(RunProjection, path, dtype, s)});
   };
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const ProjectionPath path : {ProjectionPath::kRowStable, ProjectionPath::kSequenceGemm}) {

@@ -9,7 +9,8 @@
 namespace gdn::parity {
 namespace {
 
-CaseResult Run(ProjectionLayout layout, const LayerDims& dims, int64_t rows, Backend& backend, RandomTensor& random) {
+CaseResult RunQkvzSplit(ProjectionLayout layout, const LayerDims& dims, int64_t rows, Backend& backend,
+                        RandomTensor& random) {
   using Params = QkvzSplitParams;
   const int64_t channels = dims.conv_channels(), values = dims.value_features(), heads = dims.value_heads;
   std::vector<float> qkvz = random.Normal(rows * (channels + values));
@@ -29,9 +30,9 @@ CaseResult Run(ProjectionLayout layout, const LayerDims& dims, int64_t rows, Bac
       .Run(backend, QkvzSplitReference, &Backend::QkvzSplit);
 }
 
-CaseResult RunBoth(const LayerDims& dims, int64_t rows, Backend& backend, RandomTensor& random) {
-  return Worst({Run(ProjectionLayout::kInterleaved, dims, rows, backend, random),
-                Run(ProjectionLayout::kFlat, dims, rows, backend, random)});
+CaseResult RunBothQkvzSplit(const LayerDims& dims, int64_t rows, Backend& backend, RandomTensor& random) {
+  return Worst({RunQkvzSplit(ProjectionLayout::kInterleaved, dims, rows, backend, random),
+                RunQkvzSplit(ProjectionLayout::kFlat, dims, rows, backend, random)});
 }
 
 }  // namespace
@@ -40,7 +41,7 @@ void AddQkvzSplitCases(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const char* suite, ProjectionLayout layout, const LayerDims& dims, int64_t rows) {
     cases.push_back({suite, layout == ProjectionLayout::kFlat ? "qkvz_split_flat" : "qkvz_split_interleaved",
                      absl::StrCat("rows=", rows, " ", LayerDimsToString(dims)), kExact,
-                     std::bind_front(Run, layout, dims, rows)});
+                     std::bind_front(RunQkvzSplit, layout, dims, rows)});
   };
   for (const ProjectionLayout layout : {ProjectionLayout::kInterleaved, ProjectionLayout::kFlat}) {
     for (const int32_t group : {1, 3}) add("layer_ops", layout, {4, 4 * group, 24, 40, 4, 64}, 37);
@@ -52,7 +53,7 @@ void AddQkvzSplitCases(std::vector<ParityCase>& cases) {
     }
   }
   cases.push_back({"parity", "qkvzba_split", "rows=19 H=4 HV=12 K=24 V=40, both layouts", kExact,
-                   std::bind_front(RunBoth, LayerDims{4, 12, 24, 40, 4, 64}, 19), kExact});
+                   std::bind_front(RunBothQkvzSplit, LayerDims{4, 12, 24, 40, 4, 64}, 19), kExact});
 }
 
 }  // namespace gdn::parity

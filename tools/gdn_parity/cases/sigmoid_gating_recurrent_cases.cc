@@ -50,8 +50,9 @@ absl::Status Launch(Params params, const OwnedBatch& batch, OperatorRow& row) {
   return backend.DeltaRuleScan(params.rule);
 }
 
-absl::StatusOr<Difference> Run(const LayerDims& dims, const std::vector<int32_t>& lengths, ALogConvention convention,
-                               Backend& backend, RandomTensor& random) {
+absl::StatusOr<Difference> RunSigmoidGatingRecurrent(const LayerDims& dims, const std::vector<int32_t>& lengths,
+                                                     ALogConvention convention, Backend& backend,
+                                                     RandomTensor& random) {
   const OwnedBatch batch(lengths);
   const int64_t tokens = batch.tokens(), heads = dims.value_heads, sequences = batch.view().sequences;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
@@ -130,7 +131,7 @@ void AddSigmoidGatingRecurrentCases(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const char* suite, const LayerDims& dims, const std::vector<int32_t>& lengths,
                             ALogConvention convention, const std::string& name) {
     cases.push_back({suite, "sigmoid_gating_recurrent", absl::StrCat(DimsName(dims), " T=", name), kPipelineTolerance,
-                     std::bind_front(Run, dims, lengths, convention)});
+                     std::bind_front(RunSigmoidGatingRecurrent, dims, lengths, convention)});
   };
   add("parity", Dims(2, 4, 64, 40), {1, 1, 1, 1, 1}, ALogConvention::kRaw, "1 x5");
   for (const LayerDims& dims : {Dims(2, 4, 32, 48), Dims(1, 3, 33, 17), Dims(1, 2, 128, 128)}) {

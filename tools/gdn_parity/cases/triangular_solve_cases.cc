@@ -38,7 +38,7 @@ CaseResult RunSolve(const CausalSolveParams& sizes, std::vector<float> a, std::v
 }
 
 // (I + A)^-1 and X of (I - A) X = B.
-CaseResult RunBoth(int32_t size, Backend& backend, RandomTensor& random) {
+CaseResult RunBothTriangularSolve(int32_t size, Backend& backend, RandomTensor& random) {
   constexpr int64_t kBatch = 5;
   constexpr int32_t kColumns = 40;
   // What correlated keys give: every entry of one sign.
@@ -80,7 +80,7 @@ void AddPhases(std::vector<ParityCase>& cases) {
 void AddTriangularSolveCases(std::vector<ParityCase>& cases) {
   for (const int32_t size : {16, 32, 64}) {
     cases.push_back(GpuCase("parity", absl::StrCat("solve_", size), absl::StrCat("batch=5 n=", size, " columns=40"),
-                            kSumTolerance, std::bind_front(RunBoth, size)));
+                            kSumTolerance, std::bind_front(RunBothTriangularSolve, size)));
   }
   AddPhases(cases);
   // Each size that is computed as the next of 16, 32 and 64, and those around.

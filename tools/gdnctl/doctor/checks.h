@@ -1,7 +1,7 @@
-// What the facts of a node mean for the GPU backend: a list of checks, each with what was found and what to do.
+// Checks whether a node can run the GPU backend. Each check says what was found and what to do.
 //
-// A check passes where at least one GPU passes it and all checks before it, so a second, unsupported card does no harm.
-// Thread safety: free functions of their arguments. Ownership: plain values.
+// A check passes if at least one GPU passes it and all checks before it, so a second, unsupported card is harmless.
+// Thread safety: free functions on values. Ownership: plain values.
 //
 //   const std::vector<Check> checks = CheckNode(facts, runtime, {.architectures = {"gfx906"}});
 //   return Usable(checks) ? 0 : 1;
@@ -21,17 +21,17 @@ namespace gdn::doctor {
 
 enum class Verdict {
   kOk,
-  kNote,     // worth knowing; hinders nothing
-  kUnknown,  // cannot be told before something above is mended
-  kMissing,
+  kNote,     // worth knowing, but no problem
+  kUnknown,  // cannot be checked until an earlier problem is fixed
+  kMissing,  // something that the GPU backend needs is missing
 };
 std::string_view VerdictName(Verdict verdict);  // "ok", "note", "unknown", "missing"
 
 struct Check {
   std::string name;  // "driver", "/dev/kfd", ...
   Verdict verdict = Verdict::kOk;
-  std::string found;  // what is there, or is not
-  std::string to_do;  // for kMissing always, for kNote sometimes
+  std::string found;  // the finding, for people
+  std::string to_do;  // what to do; always set for kMissing, sometimes for kNote
 };
 
 struct Environment {
@@ -42,27 +42,27 @@ struct Environment {
 Environment ProcessEnvironment();
 
 struct Requirements {
-  std::vector<std::string> architectures = {"gfx906"};  // that kernels are built for
-  bool gpu_build = true;                                // whether this build has them at all
-  int64_t memory_bytes = int64_t{4} << 30;              // free on one GPU: a model's GDN weights and session states
+  std::vector<std::string> architectures = {"gfx906"};  // architectures that kernels are built for
+  bool gpu_build = true;                                // whether this build has GPU kernels
+  int64_t memory_bytes = int64_t{4} << 30;              // bytes that must be free on one GPU, for weights and states
 };
 
 std::vector<Check> CheckNode(const NodeFacts& facts, const HipRuntime& runtime, const Environment& environment,
                              const Requirements& requirements);
 
-// No check is missing or unknown.
+// True if no check has the verdict kMissing or kUnknown.
 bool Usable(const std::vector<Check>& checks);
 
-// "doctor: usable: ..." or "doctor: NOT usable: ...", in one line.
+// Returns "doctor: usable: ..." or "doctor: NOT usable: ...", in one line.
 std::string Summary(const std::vector<Check>& checks);
 
-// The GPUs left over by a *_VISIBLE_DEVICES value: numbers among `gpus` or "GPU-<unique id in hexadecimal>", separated
-// by commas; the list ends at the first entry that names none, as the runtimes do.
+// Returns the GPUs that a *_VISIBLE_DEVICES value selects: indices into `gpus` or "GPU-<unique id in hexadecimal>",
+// separated by commas. Stops at the first entry that matches no GPU, as the runtimes do.
 std::vector<const GpuNode*> VisibleGpus(const std::vector<const GpuNode*>& gpus, const std::string& value);
 
 // For the checks alone, each in the .cc that is named after what it looks at.
 
-// What a check looks at: all that was read, and the GPUs that every check before it let pass.
+// The input of a check: all facts, and the GPUs that passed every check before it.
 using Gpus = std::vector<const GpuNode*>;
 struct Node {
   const NodeFacts& facts;
@@ -72,7 +72,7 @@ struct Node {
   Gpus gpus;
 };
 
-// Findings; CheckNode adds the name.
+// Make a Check without a name; CheckNode sets the name.
 inline Check Ok(std::string found) { return {"", Verdict::kOk, std::move(found), ""}; }
 inline Check Note(std::string found, std::string to_do) {
   return {"", Verdict::kNote, std::move(found), std::move(to_do)};

@@ -1,8 +1,7 @@
-// What a node has for the GPU backend: driver, device files, cards and GPUs, as the kernel shows them under /sys and
-// /dev.
+// Reads what a node has for the GPU backend from /sys and /dev: driver, device files, cards and GPUs.
 //
-// Only reads; every path is under `root`, so a test plants a tree. What cannot be read is absent from the facts, never
-// an error: the checks (checks.h) say what its absence means.
+// Every path is under `root`, so tests can use a prepared folder. Facts that cannot be read are absent and no error;
+// the checks (checks.h) decide what their absence means.
 // Thread safety: free functions. Ownership: plain values.
 //
 //   const NodeFacts facts = ReadNode({.root = "/", .identity = ProcessIdentity()});
@@ -20,7 +19,7 @@
 
 namespace gdn::doctor {
 
-// Who wants to use the devices.
+// The user and groups of the process that wants to use the devices.
 struct Identity {
   uid_t uid = 0;
   std::set<gid_t> groups;  // primary and supplementary
@@ -30,7 +29,7 @@ Identity ProcessIdentity();
 struct NodeOptions {
   std::string root = "/";
   Identity identity;
-  // errno of opening a device file for reading and writing, 0 where it opens. Default: opens it.
+  // Returns errno of opening a device file for reading and writing; 0 if it opens. nullptr: really opens the file.
   std::function<int(const std::string& path)> open_device = nullptr;
 };
 
@@ -40,8 +39,8 @@ struct DeviceFile {
   uid_t owner = 0;
   gid_t group = 0;
   mode_t mode = 0;         // permission bits
-  bool permitted = false;  // by owner, group and mode for the identity
-  int open_error = 0;      // where permitted: errno of opening it, 0 where it opens
+  bool permitted = false;  // owner, group and mode allow the identity to open it
+  int open_error = 0;      // if permitted: errno of opening it; 0 if it opens
   bool usable() const { return exists && permitted && open_error == 0; }
 };
 
@@ -49,7 +48,7 @@ struct DeviceFile {
 struct PciCard {
   std::string address;  // "0000:03:00.0"
   uint32_t device_id = 0;
-  std::string driver = {};  // "amdgpu", "vfio-pci"; empty: none is bound
+  std::string driver = {};  // "amdgpu", "vfio-pci"; empty: no driver is bound
 };
 
 // A GPU of the KFD topology.
@@ -57,9 +56,9 @@ struct GpuNode {
   int kfd_node = 0;
   std::string gfx;           // "gfx906"
   int64_t memory_bytes = 0;  // of the device's own memory banks
-  int64_t used_bytes = -1;   // -1: the driver does not say
+  int64_t used_bytes = -1;   // -1: the driver does not report it
   std::string pci_address;   // "0000:03:00.0"
-  uint32_t device_id = 0;    // of PCI
+  uint32_t device_id = 0;    // PCI device id
   std::string link;          // "8.0 GT/s PCIe x16"; may be empty
   int render_minor = -1;     // /dev/dri/renderD<minor>
   uint64_t unique_id = 0;    // 0: none
@@ -69,12 +68,12 @@ struct GpuNode {
 struct NodeFacts {
   std::string kernel_release;
   bool driver_loaded = false;
-  std::string driver_version;  // of an out-of-tree driver; the kernel's own has none
+  std::string driver_version;  // version of an out-of-tree driver; the kernel's own driver has none
   std::vector<PciCard> cards;
   DeviceFile kfd;
   std::vector<DeviceFile> render_files;
   bool topology_exists = false;
-  int unreadable_nodes = 0;  // of the topology: a container may not read nodes whose devices it does not have
+  int unreadable_nodes = 0;  // topology nodes that cannot be read, as in a container without these devices
   std::vector<GpuNode> gpus;
   Identity identity;
   std::map<gid_t, std::string> group_names;
@@ -82,9 +81,10 @@ struct NodeFacts {
 
 NodeFacts ReadNode(const NodeOptions& options);
 
-// "gfx906" for 90006, "gfx90a" for 90010: major, minor and stepping, two decimal digits each, written in hexadecimal.
+// Returns "gfx906" for 90006 and "gfx90a" for 90010. The number has two decimal digits each for major, minor and
+// stepping; the name has minor and stepping in hexadecimal.
 std::string GfxName(uint32_t gfx_target_version);
-// "Instinct MI50 / MI60" for the ids this product is made for; empty for others.
+// Returns "Instinct MI50 / MI60" for the PCI ids of supported cards; "" for others.
 std::string CardName(uint32_t pci_device_id);
 
 }  // namespace gdn::doctor

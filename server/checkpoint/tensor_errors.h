@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "base/error.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+
+// INVALID_ARGUMENT with `reason`: the file's tensor `name` is not as `message` says.
+inline absl::Status InvalidTensor(std::string_view reason, const std::string& name, std::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat("tensor '", name, "' ", message),
+                   {{"tensor", name}});
+}
+
+// INVALID_ARGUMENT: a weight is not finite. `what` names it: tensor, index and value.
+inline absl::Status NotFinite(std::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
+                   StrCat(what, "; weights must be finite: the file is damaged, fetch or convert it anew"));
+}
+
+}  // namespace gdn

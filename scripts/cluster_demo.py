@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import pathlib
 import signal
 import subprocess
@@ -243,11 +242,6 @@ class Demo:
     def down(self, host: str, why: str) -> None:
         self.story.span(host, self.up_since.pop(host), self.story.now(), "up")
         self.story.tell(why)
-
-    def counts_of(self, node: str) -> dict:
-        """GetServerInfo.fleet of a node, by gdnctl on its own machine."""
-        shown = self.cluster[node].run([str(self.bin / "gdnctl"), "info", "--target=127.0.0.1:50061", "--json"])
-        return json.loads(shown).get("fleet", {})
 
     def master(self) -> str:
         for name in REDIS:

@@ -26,7 +26,8 @@ sys.dont_write_bytecode = True
 import client_pages  # noqa: E402  (beside this file)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FLAGS = "server/flags.cc"
+FLAGS = "server/options/option_table.cc"
+OPTIONS = "server/options/server_options.h"
 ERRORS = "proto/gdn/v1/errors.proto"
 RETRIED = "server/rpc/rpc_status.cc"
 METRICS = "server/observability/metric_catalog.h"
@@ -73,46 +74,77 @@ def sentence(text):
 # ---- The server's flags
 
 DEFAULTS = [
-    (r"\{\}|\"\"|gdn::OptionalByteCount\{\}|gdn::QuotaSettings\{\}", None),
-    (r"\"([^\"]+)\"|(\d+)", lambda m: m.group(1) or m.group(2)),
-    (r"\{\"([^\"]+)\"\}|(true|false)", lambda m: m.group(1) or m.group(2)),
-    (r"absl::ZeroDuration\(\)|gdn::ByteCount\{\}", lambda m: "0"),
+    (r"|\{\}|\"\"", None),
+    (r"std::nullopt", lambda m: "auto"),
+    (r"\"([^\"]+)\"|(\d+)|(true|false)|\{\"([^\"]+)\"\}", lambda m: next(filter(None, m.groups()))),
+    (r"absl::(?:ZeroDuration|InfiniteDuration)\(\)", lambda m: "0"),  # of times for which 0 is never
     (r"absl::Seconds\((\d+)\)", lambda m: f"{m.group(1)}s"),
-    (r"gdn::ByteCount\{int64_t\{(\d+)\} << (10|20|30)\}",
-     lambda m: m.group(1) + {"10": "KiB", "20": "MiB", "30": "GiB"}[m.group(2)]),
+    (r"int64_t\{(\d+)\} << (10|20|30)", lambda m: m.group(1) + {"10": "KiB", "20": "MiB", "30": "GiB"}[m.group(2)]),
 ]
+STRING = r"\"((?:[^\"\\]|\\.)*)\""
 
 
-def default_of(flag, text):
+def structs(root):
+    """The structs of the headers that the options may be made of: {name: (its base, {member: (type, initialiser)})}."""
+    found = {}
+    for header in sorted(path for folder in ("base", "server", "state_store") for path in (root / folder).glob("**/*.h")):
+        for name, base, body in re.findall(r"^struct (\w+)(?: : (\w+))? \{\n(.*?)^\};", header.read_text(), re.MULTILINE | re.DOTALL):
+            member = r"^  ([\w:]+(?:<.*>)?) (\w+)(?: = ([^;]*))?;"
+            found[name] = (base, {m: (kind, value) for kind, m, value in re.findall(member, body, re.MULTILINE)})
+    return found
+
+
+def initialiser(root, known, path):
+    """How the member `path` of ServerOptions begins: as its constructor has it, else as the member's own struct does."""
+    constructor = re.search(r"  ServerOptions\(\) \{\n(.*?)^  \}", (root / OPTIONS).read_text(), re.MULTILINE | re.DOTALL)
+    assigned = re.search(rf"^    {re.escape(path)} = (.*);$", constructor.group(1) if constructor else "", re.MULTILINE)
+    if assigned:
+        return assigned.group(1)
+    kind, value = "ServerOptions", ""
+    for name in path.split("."):
+        inner = dict(part.split(" = ", 1) for part in re.findall(r"\.(\w+ = [^,}]+)", value or ""))
+        base, members = known.get(kind, ("", {}))
+        while name not in members and base:
+            base, members = known[base]
+        if name not in members:
+            raise Misread(f"{FLAGS}: no struct that is known has the member {name} of {path}")
+        kind, value = members[name][0], inner.get(name, members[name][1])
+    return value
+
+
+def default_of(name, value, form):
+    word = re.search(rf"\{{{STRING}, {re.escape(value)}\}}", form) if value else None  # OneOf's word for it
     for pattern, shown in DEFAULTS:
-        match = re.fullmatch(pattern, text)
+        match = re.fullmatch(pattern, f'"{word.group(1)}"' if word else value)
         if match:
-            return f"`{shown(match)}`" if shown else "`auto`" if "Optional" in text else "none"
-    raise Misread(f"{FLAGS}: the default of --{flag}, {text}, is of no known form: add it to DEFAULTS")
+            return f"`{shown(match)}`" if shown else "none"
+    raise Misread(f"{FLAGS}: the default of --{name}, {value}, is of no known form: add it to DEFAULTS")
 
 
 def flags(root):
     source = (root / FLAGS).read_text()
-    definition = re.compile(r"// Group: (?P<group>.+)\n"
-                            r"|ABSL_FLAG\(\s*(?P<type>[\w:<>]+),\s*(?P<name>\w+),\s*"
-                            r"(?P<default>[^;]*?),\s*(?P<help>(?:\"(?:[^\"\\]|\\.)*\"\s*)+)\);")
+    known = structs(root)
+    definition = re.compile(r"// Group: (?P<group>[^\n]+)\n"
+                            r"|\bRow\(\s*\"(?P<name>[\w-]+)\",\s*AT\((?P<member>[\w.]+)\),\s*(?P<form>(?:(?!\bRow\().)*?),\s*"
+                            r"(?P<help>(?:\"(?:[^\"\\]|\\.)*\"\s*)+)(?:,\s*k\w+)?\),\n", re.DOTALL)
     blocks, rows, count = [], [], 0
     for match in definition.finditer(source):
         if match.group("group"):
             rows = []
             blocks.append((match.group("group"), rows))
             continue
+        name = match.group("name")
         if not blocks:
-            raise Misread(f"{FLAGS}: --{match.group('name')} stands before the first '// Group:'")
-        name = match.group("name").replace("_", "-")
-        text = "".join(re.findall(r"\"((?:[^\"\\]|\\.)*)\"", match.group("help"))).replace('\\"', '"')
+            raise Misread(f"{FLAGS}: --{name} stands before the first '// Group:'")
+        text = "".join(re.findall(STRING, match.group("help"))).replace('\\"', '"')
         value = re.match(r"([A-Z][A-Z=:]*): ", text)
         text = text[value.end():] if value else text
         shown = f"`--{name}{' ' + value.group(1) if value else ''}`"
-        rows.append((shown, default_of(name, match.group("default")), words(sentence(text) if value else text)))
+        default = default_of(name, initialiser(root, known, match.group("member")), match.group("form"))
+        rows.append((shown, default, words(sentence(text) if value else text)))
         count += 1
-    if count != len(re.findall(r"^ABSL_FLAG\(", source, re.MULTILINE)):
-        raise Misread(f"{FLAGS}: only {count} of its ABSL_FLAGs can be read")
+    if count != len(re.findall(r"\bRow\(\s*\"", source)):
+        raise Misread(f"{FLAGS}: only {count} of its rows can be read")
     return "\n\n".join(f"**{group}**\n\n" + table(("flag", "default", "meaning"), rows) for group, rows in blocks)
 
 
@@ -365,9 +397,11 @@ def run(root, write, program=None):
 
 # (file, what is replaced in it, by what, what must be reported)
 PLANTED = [
-    (FLAGS, "\n// Group: ", "\n// Group: Planted\nABSL_FLAG(int32_t, planted_limit, 7, \"N: planted.\");\n\n// Group: ",
+    (FLAGS, "      // Group: ", "      // Group: Planted\n      Row(\"planted\", AT(trace_calls), Whole(0), \"N: planted.\"),\n\n      // Group: ",
      "docs/reference/flags.md is not what"),
-    (FLAGS, "ABSL_FLAG(int32_t, threads, 0,", "ABSL_FLAG(int32_t, threads, kPlanted,", "server/flags.cc: the default of"),
+    (FLAGS, "AT(device.threads)", "AT(device.planted)", f"{FLAGS}: no struct that is known has the member planted"),
+    (OPTIONS, "int32_t threads = 0;", "int32_t threads = kPlanted;", f"{FLAGS}: the default of --threads, kPlanted,"),
+    (OPTIONS, "high_percent = 95;", "high_percent = 96;", "docs/reference/flags.md is not what"),
     (ERRORS, "enum ErrorReason {\n", "enum ErrorReason {\n  // Planted. [INTERNAL]\n  // Do: nothing. Again: no.\n"
      "  ERROR_REASON_PLANTED = 99;\n", "docs/reference/errors.md is not what"),
     (ERRORS, "enum ErrorReason {\n", "enum ErrorReason {\n  // Planted, and says no more.\n  ERROR_REASON_PLANTED = 99;\n",
@@ -398,7 +432,8 @@ def self_test():
     for file, old, new, expected in PLANTED:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for path in {FLAGS, ERRORS, RETRIED, METRICS, ARROWS, CHECKS, *API, *client_pages.sources(ROOT),
+            headers = (str(h.relative_to(ROOT)) for f in ("base", "server", "state_store") for h in (ROOT / f).glob("**/*.h"))
+            for path in {*headers, FLAGS, ERRORS, RETRIED, METRICS, ARROWS, CHECKS, *API, *client_pages.sources(ROOT),
                          *(page for page, _, _ in PAGES)}:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / path, root / path)

@@ -23,10 +23,6 @@ namespace {
 // Memory of calls that have ended, for those to come; more than this is given back.
 constexpr int64_t kKeptCallBytes = int64_t{512} << 20;
 
-absl::Duration ZeroIsNever(absl::Duration duration) {
-  return duration > absl::ZeroDuration() ? duration : absl::InfiniteDuration();
-}
-
 std::string DefaultNodeName() {
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
@@ -113,8 +109,8 @@ absl::Status GdnServer::LoadModels() {
   for (const auto& [name, directory] : options_.models) {
     const absl::Time begin = absl::Now();
     LoadOptions load = options_.load;
-    if (const auto adapter = options_.adapters.find(name); adapter != options_.adapters.end()) {
-      load.adapter = adapter->second;
+    for (const auto& [model, folder] : options_.adapters) {
+      if (model == name) load.adapter = folder;
     }
     for (Device& device : devices_) {
       GDN_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(*device.backend, name, directory, load));
@@ -134,34 +130,23 @@ absl::Status GdnServer::LoadModels() {
           "it",
           name, memory.widened_matrices, backend().info().name);
     }
-    GDN_ASSIGN_OR_RETURN(const StateLayout layout,
-                         StateLayout::Make(model.config().spec.dims, options_.limits.max_draft, options_.state_dtype));
+    GDN_ASSIGN_OR_RETURN(
+        const StateLayout layout,
+        StateLayout::Make(model.config().spec.dims, options_.limits.max_draft, options_.states.state_dtype));
     slot_bytes = std::max(slot_bytes, layout.slot_bytes());
     ServedModel& served = catalog_.emplace(name, Describe(model)).first->second;
     for (size_t i = 1; i < devices_.size(); ++i) served.layers_elsewhere.push_back(devices_[i].models.back().layers());
   }
-  int64_t device_bytes = std::numeric_limits<int64_t>::max();  // what the smallest has
+  state_options_ = options_.states;
+  state_options_.max_draft = options_.limits.max_draft;
+  state_options_.device_bytes = std::numeric_limits<int64_t>::max();  // what the smallest has
   for (const Device& device : devices_) {
-    device_bytes = std::min(device_bytes, DeviceBudgetBytes(options_, *device.backend, slot_bytes));
+    state_options_.device_bytes =
+        std::min(state_options_.device_bytes, DeviceBudgetBytes(options_.memory, *device.backend, slot_bytes));
   }
-  state_options_ = {
-      .device_bytes = device_bytes,
-      .max_draft = options_.limits.max_draft,
-      .state_dtype = options_.state_dtype,
-      .host_bytes = HostBudgetBytes(options_, backend().info()),
-      .prefix_bytes = PrefixBudgetBytes(options_, HostBudgetBytes(options_, backend().info())),
-      .prefix_ttl = ZeroIsNever(options_.prefix_ttl),
-      .disk_dir = options_.disk_dir,
-      .disk_bytes = options_.disk_state_bytes,
-      .disk_watermarks = options_.disk_watermarks,
-      .redis = options_.redis,
-      .redis_password_file = options_.redis_password_file,
-      .redis_prefix = options_.redis_prefix,
-      .redis_wait = {.replicas = options_.redis_wait_replicas, .timeout = options_.redis_wait_timeout},
-      .share_sessions = options_.share_sessions,
-      .node_name = options_.node_name.empty() ? DefaultNodeName() : options_.node_name,
-      .policy = {.every_tokens = options_.checkpoint_every_tokens, .every = ZeroIsNever(options_.checkpoint_every)},
-      .housekeeping = options_.housekeeping};
+  state_options_.host_bytes = HostBudgetBytes(options_.memory, backend().info());
+  state_options_.prefix_bytes = PrefixBudgetBytes(options_.memory, state_options_.host_bytes);
+  if (state_options_.redis.node_name.empty()) state_options_.redis.node_name = DefaultNodeName();
   return absl::OkStatus();
 }
 
@@ -170,23 +155,24 @@ absl::Status GdnServer::Start() {
   if (security_->authenticator() != nullptr) audit_ = std::make_unique<AuditLog>();
   ledger_ = std::make_unique<ByteLedger>(LedgerOptions(options_, state_options_, devices_.size()));
   GDN_ASSIGN_OR_RETURN(states_, StateService::Make(StateDevices(), *ledger_, state_options_));
+  BatcherOptions engine = options_.engine;
+  engine.max_batch_rows = options_.limits.max_batch;
   std::vector<std::unique_ptr<Batcher>> batchers;
   for (Device& device : devices_) {
-    batchers.push_back(std::make_unique<Batcher>(
-        *device.backend, device.health,
-        BatcherOptions{.max_queued_steps = options_.max_queued_steps, .max_batch_rows = options_.limits.max_batch}));
+    batchers.push_back(std::make_unique<Batcher>(*device.backend, device.health, engine));
   }
   engines_ = std::make_unique<Engines>(std::move(batchers));
-  GDN_ASSIGN_OR_RETURN(std::string principal_key, options_.principal_key_file.empty()
+  GDN_ASSIGN_OR_RETURN(std::string principal_key, options_.principals.key_file.empty()
                                                       ? states_->KeepSecret()
-                                                      : ReadPrincipalKey(options_.principal_key_file));
+                                                      : ReadPrincipalKey(options_.principals.key_file));
   GDN_RETURN_IF_ERROR(ListPrincipals(std::move(principal_key)));
   std::vector<Backend*> backends;
   for (const Device& device : devices_) backends.push_back(device.backend.get());
   call_memory_ = std::make_unique<HostBlockPool>(std::move(backends), kKeptCallBytes);
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
   if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
-  context_ = std::make_unique<ServiceContext>(ServiceContext{.ledger = *ledger_,
+  context_ = std::make_unique<ServiceContext>(ServiceContext{.calls = calls_,
+                                                             .ledger = *ledger_,
                                                              .models = catalog_,
                                                              .sessions = states_->sessions(),
                                                              .prefixes = states_->prefixes(),
@@ -218,8 +204,8 @@ absl::Status GdnServer::Start() {
                                                              .backend = backend().info(),
                                                              .version = options_.version,
                                                              .limits = options_.limits,
-                                                             .max_queued_steps = options_.max_queued_steps,
-                                                             .session_idle_ttl = ZeroIsNever(options_.session_idle_ttl),
+                                                             .max_queued_steps = options_.engine.max_queued_steps,
+                                                             .session_idle_ttl = options_.session_idle_ttl,
                                                              .rate_clock = *options_.rate_clock});
   const absl::Status serves = Serve();
   if (serves.ok()) return serves;
@@ -234,7 +220,7 @@ absl::Status GdnServer::Start() {
 absl::Status GdnServer::Serve() {
   GDN_RETURN_IF_ERROR(RecoverSessions());
   GDN_RETURN_IF_ERROR(JoinFleet());
-  states_->StartScrubbing(options_.scrub, [this] { return Activity(); });
+  states_->StartScrubbing(options_.states.scrub, [this] { return Activity(); });
   GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen,
                                               {.limits = TransportLimitsOf(options_),
                                                .tls = security_->tls(),
@@ -249,7 +235,7 @@ std::optional<SessionSpec> GdnServer::SpecOfServed(const std::string& model) con
 }
 
 absl::Status GdnServer::JoinFleet() {
-  if (!options_.share_sessions) return absl::OkStatus();
+  if (!options_.states.redis.share_sessions) return absl::OkStatus();
   fleet_ =
       std::make_unique<Fleet>(FleetParts{.redis = *states_->redis(),
                                          .tiers = states_->tiers(),
@@ -257,7 +243,7 @@ absl::Status GdnServer::JoinFleet() {
                                          .sessions = states_->sessions(),
                                          .environment = states_->environment(),
                                          .spec_of = [this](const std::string& model) { return SpecOfServed(model); }},
-                              FleetOptions{.lease = options_.node_lease});
+                              options_.fleet);
   GDN_RETURN_IF_ERROR(fleet_->Begin());
   context_->fleet = fleet_.get();
   return absl::OkStatus();
@@ -266,7 +252,7 @@ absl::Status GdnServer::JoinFleet() {
 void GdnServer::LeaveFleet(absl::Duration timeout) {
   if (fleet_ == nullptr) return;
   rpc_->ReportNotServing();
-  const bool gone = fleet_->Leave(options_.drain_notice, timeout, [this](int64_t all, int64_t left, int64_t failed) {
+  const bool gone = fleet_->Leave(options_.fleet.notice, timeout, [this](int64_t all, int64_t left, int64_t failed) {
     drain_.SetSessions({.all = all, .durable = left, .failed = failed});
   });
   if (!gone) spdlog::warn("some sessions could not be handed over; others take them at their last checkpoint");

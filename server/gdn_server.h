@@ -28,7 +28,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/steady_clock.h"
+#include "base/task/inline_executor.h"
+#include "base/task/thread_executor.h"
 #include "kernels/backend.h"
 #include "server/admission/byte_ledger.h"
 #include "server/batcher/engines.h"
@@ -37,6 +38,7 @@
 #include "server/http_endpoint.h"
 #include "server/model/loaded_model.h"
 #include "server/model/served_model.h"
+#include "server/options/server_options.h"
 #include "server/rpc/server.h"
 #include "server/rpc/service_context.h"
 #include "server/security/audit.h"
@@ -44,62 +46,8 @@
 #include "server/session/state_service.h"
 #include "server/shared_memory/shared_regions.h"
 #include "server/trace/call_tracer.h"
-#include "server/validation/step_input.h"
 
 namespace gdn {
-
-struct GdnServerOptions {
-  std::vector<std::pair<std::string, std::string>> models = {};  // name, path
-  std::map<std::string, std::string> adapters = {};              // folders of LoRA adapters, by models' names
-  LoadOptions load = {};
-  std::vector<std::string> listen = {"127.0.0.1:0"};         // host:port (0: a free one) or unix:/path
-  std::string version = "unknown";                           // what GetServerInfo tells
-  DType state_dtype = DType::kF32;                           // of the states' bases: kF32 or kBF16
-  int64_t device_state_bytes = 0;                            // of each device; 0: by its memory
-  int32_t state_slots = 0;                                   // the same in slots of the largest model, where not 0
-  std::optional<int64_t> host_state_bytes = std::nullopt;    // nothing: by the backend and the host's memory
-  std::optional<int64_t> prefix_cache_bytes = std::nullopt;  // nothing: by the host's memory; 0: no prefix is kept
-  absl::Duration prefix_ttl = absl::ZeroDuration();          // of prefixes that nobody uses; 0: until there is no room
-  std::string disk_dir = {};
-  int64_t disk_state_bytes = 0;                         // 0: no limit but the disk's
-  DiskScrubberOptions scrub = {.bytes_per_second = 0};  // 0: what is on the disk is not verified before it is needed
-  DiskWatermarkOptions disk_watermarks = {};            // none
-  std::string redis = {};
-  std::string redis_password_file = {};
-  std::string redis_prefix = "gdn:";
-  int32_t redis_wait_replicas = 0;
-  absl::Duration redis_wait_timeout = absl::Seconds(1);
-  bool share_sessions = false;                             // with other servers on the prefix
-  std::string node_name = {};                              // what they call this one; "": by its machine and process
-  absl::Duration node_lease = absl::Seconds(15);           // how long they leave its sessions alone when it has gone
-  absl::Duration drain_notice = absl::Seconds(3);          // how long it serves on when it drains
-  std::string principals_file = {};                        // "": nobody is listed
-  std::string principal_key_file = {};                     // "": a key that is kept with the states
-  int64_t checkpoint_every_tokens = 0;                     // 0: not by tokens
-  absl::Duration checkpoint_every = absl::ZeroDuration();  // 0: not by time
-  absl::Duration session_idle_ttl = absl::ZeroDuration();  // of sessions that do not say; 0: never
-  absl::Duration housekeeping = absl::Milliseconds(200);   // how often it is looked what is due
-  int64_t stored_reply_bytes = int64_t{1} << 30;
-  std::optional<int64_t> call_bytes = std::nullopt;     // nothing: by the host's memory
-  std::optional<int64_t> copy_bytes = std::nullopt;     // nothing: by the host's memory
-  std::optional<int64_t> session_bytes = std::nullopt;  // nothing: by where states may be
-  QuotaSettings quotas = {};                            // what callers may use; SetQuotas changes it
-  StepLimits limits = {};
-  int32_t max_queued_steps = 4096;
-  SharedMemoryOptions shared_memory = {};
-  TransportLimits transport = {};  // memory_bytes 0: by the host's memory
-  SecurityOptions security = {};
-  int32_t trace_calls = 0;       // of the last so many it is told where their time went (TraceCalls)
-  std::string http_listen = {};  // ADDRESS:PORT of /metrics, /readyz and the like; "": none
-  std::function<bool(std::string_view authorization)> may_see_status = nullptr;  // as HttpEndpointOptions has it
-  std::function<GpuGraphCounts(Backend&)> graph_counts = nullptr;                // as MetricSources has it
-  const SteadyClock* rate_clock = &SteadyClock::Real();                          // of quotas of tokens a second
-  // Called once, by any thread, when the last device has failed; it must not destroy the server.
-  std::function<void()> on_device_failure = nullptr;
-  // Called once, by any thread, when an admin wants the server to end: Drain is to be called soon, by another thread.
-  // nullptr: nobody may.
-  std::function<void()> on_drain_request = nullptr;
-};
 
 class GdnServer {
  public:
@@ -200,6 +148,8 @@ class GdnServer {
   std::map<std::string, double> listed_weights_;        // as the list of principals has them
   std::map<std::string, std::string> principal_names_;  // of the listed ones' accounts, and of those with quotas
   RpcStats stats_;
+  ThreadExecutor flows_{{.name = "gdn-flows", .threads = 1}};
+  InlineExecutor calls_{flows_};
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<Fleet> fleet_;  // where sessions are shared
   std::unique_ptr<RpcServer> rpc_;

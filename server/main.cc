@@ -23,40 +23,52 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/null/null_backend.h"
+#include "server/config/value_form.h"
 #include "server/config_reload.h"
-#include "server/flags.h"
 #include "server/gdn_server.h"
+#include "server/options/read_options.h"
 #include "server/process_end.h"
 #include "server/service_manager.h"
 
 namespace gdn {
 namespace {
 
+constexpr char kUsage[] =
+    "Serves Gated DeltaNet layers over gRPC (gdn.v1.GdnService, with health and reflection).\n\n"
+    "  gdn_server --model qwen=/models/Qwen3-Next-80B-A3B-Instruct --listen 0.0.0.0:50061 --tls-cert CRT --tls-key "
+    "KEY\n"
+    "  gdn_server --listen 127.0.0.1:0 --port-file /tmp/port        # no model: operator sessions only\n"
+    "  gdn_server --listen 127.0.0.1:50061 --listen unix:/run/gdn/gdn.sock\n"
+    "  gdn_server --model qwen=DIR --disk-dir /var/lib/gdn --checkpoint-every-tokens 256   # survives a crash\n\n"
+    "SIGTERM and SIGINT drain: no new step is taken, accepted ones end, sessions are made durable where there is a "
+    "place "
+    "for it, then the server stops: with code 0, or 3 where an accepted call or a session's last checkpoint did not "
+    "end.";
+
 void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, const StateServiceOptions& states) {
   std::vector<std::string> models;
   for (const auto& [name, directory] : options.models) models.push_back(StrCat(name, "=", directory));
   spdlog::info("gdn_server {} backend={} device=\"{}\" numerics_id={} threads={}", ProductVersion(), backend.name,
-               backend.device, NumericsIdFor(backend.numerics_id, options.state_dtype), backend.threads);
+               backend.device, NumericsIdFor(backend.numerics_id, states.state_dtype), backend.threads);
   spdlog::info(
       "config listen={} models=[{}] device_state_bytes={} host_state_bytes={} disk_dir={} redis={} "
       "checkpoint_every_tokens={} checkpoint_every={} max_draft={} max_batch={} max_message_bytes={} "
       "max_stored_reply_bytes={} stored_reply_bytes={} max_queued_steps={} shared_memory_dir={} shared_memory_bytes={} "
       "drain_timeout={} log_format={} log_level={}",
       absl::StrJoin(options.listen, ","), absl::StrJoin(models, ", "), states.device_bytes, states.host_bytes,
-      options.disk_dir.empty() ? "none" : options.disk_dir, options.redis.empty() ? "none" : "set",
-      options.checkpoint_every_tokens, absl::FormatDuration(options.checkpoint_every), options.limits.max_draft,
+      states.disk.directory.empty() ? "none" : states.disk.directory, states.redis.endpoint.empty() ? "none" : "set",
+      states.policy.every_tokens, TimeOrNever().print(states.policy.every), options.limits.max_draft,
       options.limits.max_batch, options.limits.max_message_bytes, options.limits.max_stored_reply_bytes,
-      options.stored_reply_bytes, options.max_queued_steps,
+      options.memory.stored_reply_bytes, options.engine.max_queued_steps,
       options.shared_memory.directory.empty() ? "none" : options.shared_memory.directory, options.shared_memory.bytes,
-      absl::FormatDuration(options.drain_timeout), options.logging.format, options.logging.level);
+      absl::FormatDuration(options.end.steps), options.logging.format, options.logging.level);
 }
 
 using Backends = std::vector<std::unique_ptr<Backend>>;
 
-absl::StatusOr<Backends> MakeGpus(const ServerOptions& options) {
-  const GpuGraphs graphs = ParseGpuGraphs(options.gpu_graphs).value_or(GpuGraphs::kAuto);
+absl::StatusOr<Backends> MakeGpus(const std::vector<int32_t>& numbers, GpuGraphs graphs) {
   Backends gpus;
-  for (const int32_t device : options.gpu_devices) {
+  for (const int32_t device : numbers) {
     GDN_ASSIGN_OR_RETURN(gpus.emplace_back(), MakeGpuBackend({.device = device, .graphs = graphs}));
     const BackendInfo& info = gpus.back()->info();
     if (!info.graphs.empty()) spdlog::info("replaying of decode steps on GPU {} is {}", device, info.graphs);
@@ -66,15 +78,17 @@ absl::StatusOr<Backends> MakeGpus(const ServerOptions& options) {
 
 // "auto" takes the GPU where a usable one is found, else the CPU, and logs which and why. "gpu", or several by number,
 // without one fails with what the runtime said.
-absl::StatusOr<Backends> ChooseBackends(const ServerOptions& options) {
+absl::StatusOr<Backends> ChooseBackends(const DeviceOptions& options) {
+  std::vector<int32_t> numbers = options.gpu_devices;
+  if (numbers.empty()) numbers = {options.gpu_device};
   Backends made;
   if (options.backend == "null") {
-    for (size_t i = 0; i < options.gpu_devices.size(); ++i) made.push_back(MakeNullBackend());
+    for (size_t i = 0; i < numbers.size(); ++i) made.push_back(MakeNullBackend());
     return made;
   }
   if (options.backend == "auto" || options.backend == "gpu") {
-    absl::StatusOr<Backends> gpus = MakeGpus(options);
-    if (gpus.ok() || options.backend == "gpu" || options.gpu_devices.size() > 1) return gpus;
+    absl::StatusOr<Backends> gpus = MakeGpus(numbers, options.gpu_graphs);
+    if (gpus.ok() || options.backend == "gpu" || numbers.size() > 1) return gpus;
     spdlog::info("computing on the CPU: {}", std::string(gpus.status().message()));
   }
   GDN_ASSIGN_OR_RETURN(made.emplace_back(), MakeCpuBackend({.threads = options.threads}));
@@ -88,8 +102,8 @@ absl::Status WritePort(OutputFile& file, int port) {
 }
 
 // What the process is to exit with. Changes `options` where the file of --config does.
-absl::StatusOr<int> Serve(ServerOptions& options, const sigset_t& signals) {
-  GDN_ASSIGN_OR_RETURN(Backends backends, ChooseBackends(options));
+absl::StatusOr<int> Serve(const CommandFlags& line, ServerOptions& options, const sigset_t& signals) {
+  GDN_ASSIGN_OR_RETURN(Backends backends, ChooseBackends(options.device));
   const size_t devices = backends.size();
   GDN_ASSIGN_OR_RETURN(std::unique_ptr<GdnServer> server, GdnServer::Make(std::move(backends), options));
   LogConfiguration(options, server->backend().info(), server->state_options());
@@ -108,13 +122,11 @@ absl::StatusOr<int> Serve(ServerOptions& options, const sigset_t& signals) {
   if (port_file.has_value()) GDN_RETURN_IF_ERROR(WritePort(*port_file, server->port()));
   TellServiceManager("READY=1");
 
-  const int signal = WaitForEnd(*server, options, signals);
+  const int signal = WaitForEnd(*server, line, options, signals);
   TellServiceManager("STOPPING=1");
   spdlog::info("signal {}: draining, at most {}; then sessions are made durable, at most {}", signal,
-               absl::FormatDuration(options.drain_timeout), absl::FormatDuration(options.drain_checkpoint_timeout));
-  return DrainAndEnd(std::move(server), {.steps = options.drain_timeout,
-                                         .checkpoints = options.drain_checkpoint_timeout,
-                                         .tell_of_device = options.exit_on_device_failure});
+               absl::FormatDuration(options.end.steps), absl::FormatDuration(options.end.checkpoints));
+  return DrainAndEnd(std::move(server), options.end);
 }
 
 int Main(int argc, char** argv) {
@@ -127,24 +139,28 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv);
-  absl::Status status = options.status();
-  if (status.ok()) status = InitLogging(options->logging);
-  if (!status.ok()) {
-    std::cerr << "gdn_server: " << status.message() << "\nRun gdn_server --help for the flags.\n";
-    return OnlyCheckConfig() ? 1 : 2;
-  }
-  if (OnlyCheckConfig()) {
-    std::cout << PrintFlags();
+  const CommandFlags line = ReadCommandLine({argv + 1, argv + argc});
+  if (line.status.ok() && (line.help || line.version)) {
+    std::cout << (line.help ? StrCat(kUsage, "\n\nFlags:\n", OptionsHelp()) : VersionText("gdn_server"));
     return 0;
   }
+  absl::StatusOr<ServerOptions> options = ReadOptions(line);
+  if (!options.ok()) {
+    std::cerr << "gdn_server: " << options.status().message() << "\nRun gdn_server --help for the flags.\n";
+    return ChecksConfig(line) ? 1 : 2;
+  }
+  if (options->check_config) {
+    std::cout << PrintOptions(*options);
+    return 0;
+  }
+  InitLogging(options->logging);
   options->version = ProductVersion();
   // As a SIGTERM from outside: every thread has it blocked, so it is Serve's to take.
   const auto end = [] { kill(getpid(), SIGTERM); };
-  if (options->exit_on_device_failure) options->on_device_failure = end;
+  if (options->end.tell_of_device) options->on_device_failure = end;
   options->on_drain_request = end;
   options->graph_counts = GpuGraphCountsOf;
-  const absl::StatusOr<int> served = Serve(*options, signals);
+  const absl::StatusOr<int> served = Serve(line, *options, signals);
   if (served.ok()) return *served;
   spdlog::error("{}", std::string(served.status().message()));
   return 1;

@@ -9,17 +9,10 @@
 
 #include <memory>
 
-#include "absl/time/time.h"
 #include "server/gdn_server.h"
+#include "server/options/server_options.h"
 
 namespace gdn {
-
-struct EndLimits {
-  absl::Duration steps = absl::Seconds(30);        // for accepted steps, and exports and imports under way
-  absl::Duration checkpoints = absl::Minutes(5);   // for sessions to be made durable, then
-  absl::Duration destruction = absl::Seconds(10);  // for the backend to be given up, then
-  bool tell_of_device = false;                     // kDeviceFailed instead of other codes, where the device has failed
-};
 
 // Exit codes, beside 0, 1 (the server could not start) and 2 (flags).
 inline constexpr int kDrainFailed = 3;

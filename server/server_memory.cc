@@ -11,16 +11,17 @@ namespace {
 // What all sessions and named checkpoints together may have, where nothing else is said: what there is room for, so
 // that who comes later finds some. Where that is not known there is no limit, nor where nothing could give way.
 int64_t SessionBytes(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices) {
-  if (options.session_bytes.has_value()) return *options.session_bytes;
-  if (!states.redis.empty()) return kNoByteLimit;
+  if (options.memory.session_bytes.has_value()) return *options.memory.session_bytes;
+  if (!states.redis.endpoint.empty()) return kNoByteLimit;
   const int64_t memory = static_cast<int64_t>(devices) * states.device_bytes + states.host_bytes;
-  if (!states.disk_dir.empty()) return states.disk_bytes > 0 ? std::max(states.disk_bytes, memory) : kNoByteLimit;
-  return states.host_bytes > 0 || !options.principals_file.empty() ? memory : kNoByteLimit;
+  if (!states.disk.directory.empty())
+    return states.disk.limit_bytes > 0 ? std::max(states.disk.limit_bytes, memory) : kNoByteLimit;
+  return states.host_bytes > 0 || !options.principals.file.empty() ? memory : kNoByteLimit;
 }
 
 }  // namespace
 
-int64_t DeviceBudgetBytes(const GdnServerOptions& options, Backend& backend, int64_t slot_bytes) {
+int64_t DeviceBudgetBytes(const MemoryOptions& options, Backend& backend, int64_t slot_bytes) {
   if (options.state_slots > 0) return options.state_slots * slot_bytes;
   if (options.device_state_bytes > 0) return options.device_state_bytes;
   if (backend.info().lazy_memory) return backend.info().memory_bytes / 2;
@@ -29,34 +30,34 @@ int64_t DeviceBudgetBytes(const GdnServerOptions& options, Backend& backend, int
 }
 
 // Beside a GPU the host's memory is mostly idle; the CPU's states are in it already.
-int64_t HostBudgetBytes(const GdnServerOptions& options, const BackendInfo& backend) {
+int64_t HostBudgetBytes(const MemoryOptions& options, const BackendInfo& backend) {
   if (options.host_state_bytes.has_value()) return *options.host_state_bytes;
   if (backend.unified_memory) return 0;
   return HostMemoryBytes() / 4;
 }
 
-int64_t PrefixBudgetBytes(const GdnServerOptions& options, int64_t host_state_bytes) {
+int64_t PrefixBudgetBytes(const MemoryOptions& options, int64_t host_state_bytes) {
   if (options.prefix_cache_bytes.has_value()) return *options.prefix_cache_bytes;
   return host_state_bytes > 0 ? host_state_bytes / 2 : HostMemoryBytes() / 16;
 }
 
 ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices) {
   const int64_t eighth = HostMemoryBytes() / 8;
-  const int64_t calls = options.call_bytes.value_or(std::max(eighth, 4 * options.limits.max_message_bytes));
+  const int64_t calls = options.memory.call_bytes.value_or(std::max(eighth, 4 * options.limits.max_message_bytes));
   // From a disk that is full states go on to Redis.
-  const bool disk_ends = states.disk_bytes > 0 && states.redis.empty();
-  return {
-      .pools = {{BytePool::kCalls, {.limit_bytes = calls, .flag = "--call-bytes"}},
-                {BytePool::kCopies, {.limit_bytes = options.copy_bytes.value_or(eighth), .flag = "--copy-bytes"}},
-                {BytePool::kReplies, {.limit_bytes = options.stored_reply_bytes, .flag = "--stored-reply-bytes"}},
-                {BytePool::kStates, {.limit_bytes = SessionBytes(options, states, devices), .flag = "--session-bytes"}},
-                {BytePool::kDisk,
-                 {.limit_bytes = disk_ends ? states.disk_bytes : kNoByteLimit, .flag = "--disk-state-bytes"}}}};
+  const bool disk_ends = states.disk.limit_bytes > 0 && states.redis.endpoint.empty();
+  return {.pools = {
+              {BytePool::kCalls, {.limit_bytes = calls, .flag = "--call-bytes"}},
+              {BytePool::kCopies, {.limit_bytes = options.memory.copy_bytes.value_or(eighth), .flag = "--copy-bytes"}},
+              {BytePool::kReplies, {.limit_bytes = options.memory.stored_reply_bytes, .flag = "--stored-reply-bytes"}},
+              {BytePool::kStates, {.limit_bytes = SessionBytes(options, states, devices), .flag = "--session-bytes"}},
+              {BytePool::kDisk,
+               {.limit_bytes = disk_ends ? states.disk.limit_bytes : kNoByteLimit, .flag = "--disk-state-bytes"}}}};
 }
 
 TransportLimits TransportLimitsOf(const GdnServerOptions& options) {
   TransportLimits limits = options.transport;
-  if (limits.memory_bytes == 0) {
+  if (limits.memory_bytes.value_or(0) == 0) {
     limits.memory_bytes = std::max(HostMemoryBytes() / 8, 4 * options.limits.max_message_bytes);
   }
   // Files, regions of shared memory, Redis and the HTTP port need descriptors, too.

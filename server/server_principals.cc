@@ -13,12 +13,12 @@ namespace gdn {
 
 absl::Status GdnServer::ListPrincipals(std::string key) {
   PrincipalList list;
-  if (!options_.principals_file.empty()) {
-    GDN_ASSIGN_OR_RETURN(list, ReadPrincipalList(options_.principals_file));
-    spdlog::info("principals listed={} file={}", list.weights.size(), options_.principals_file);
+  if (!options_.principals.file.empty()) {
+    GDN_ASSIGN_OR_RETURN(list, ReadPrincipalList(options_.principals.file));
+    spdlog::info("principals listed={} file={}", list.weights.size(), options_.principals.file);
   }
   listed_weights_ = list.weights;
-  principals_ = std::make_unique<Principals>(std::move(key), std::move(list), states_->legacy());
+  principals_ = std::make_unique<Principals>(std::move(key), std::move(list));
   owners_ = std::make_unique<SessionOwners>(*principals_);
   SetQuotas(options_.quotas);
   return absl::OkStatus();

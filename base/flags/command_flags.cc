@@ -20,40 +20,35 @@ namespace {
 
 constexpr size_t kShown = 100;  // letters of a name or a value in an error
 
-// By name, with _.
-using FlagsByName = std::map<std::string, absl::CommandLineFlag*, std::less<>>;
+// As help and errors have it.
+std::string Dashed(absl::string_view name) { return absl::StrReplaceAll(name, {{"_", "-"}}); }
+
+using FlagsByName = std::map<std::string, absl::CommandLineFlag*>;  // with -
 
 FlagsByName TakenFlags(TakesFlag takes) {
   FlagsByName flags;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (takes(*flag)) flags.emplace(std::string(name), flag);
+    if (takes(*flag)) flags.emplace(Dashed(name), flag);
   }
   return flags;
 }
 
-absl::CommandLineFlag* Find(const FlagsByName& flags, std::string_view name) {
-  const auto found = flags.find(name);
-  return found == flags.end() ? nullptr : found->second;
-}
-
-// As help and errors have it.
-std::string Dashed(std::string_view name) { return absl::StrReplaceAll(AbslView(name), {{"_", "-"}}); }
-
-absl::Status UnknownFlag(std::string_view name, const FlagsByName& flags) {
+absl::Status UnknownFlag(std::string_view name, const FlagNames& known) {
   std::vector<std::string_view> names;
-  for (const auto& [known, flag] : flags) names.push_back(known);
+  for (const auto& [flag, is_switch] : known) names.push_back(flag);
   const std::string nearest = NearestName(name, names);
-  return absl::InvalidArgumentError(StrCat("unknown flag --", Dashed(name.substr(0, kShown)),
-                                           nearest.empty() ? "" : StrCat("; did you mean --", Dashed(nearest), "?")));
+  return absl::InvalidArgumentError(StrCat("unknown flag --", name.substr(0, kShown),
+                                           nearest.empty() ? "" : StrCat("; did you mean --", nearest, "?")));
 }
 
-absl::Status SetFlag(absl::CommandLineFlag& flag, const std::string& value) {
-  std::string error;
-  if (flag.ParseFrom(value, &error)) return absl::OkStatus();
-  const std::string_view shown = std::string_view(value).substr(0, kShown);
-  return absl::InvalidArgumentError(StrCat("--", Dashed({flag.Name().data(), flag.Name().size()}), " is '", shown,
-                                           shown.size() < value.size() ? "..'" : "'", ", ",
-                                           ExpectedForm(flag, value, error)));
+// The form of value that a flag takes; `error` is what its parser said of another.
+std::string ExpectedForm(const absl::CommandLineFlag& flag, const std::string& error) {
+  if (flag.IsOfType<bool>()) return "expected true or false";
+  if (flag.IsOfType<int32_t>()) return "expected a whole number of 32 bits";
+  if (flag.IsOfType<int64_t>()) return "expected a whole number of 64 bits";
+  if (flag.IsOfType<uint64_t>()) return "expected a whole number of 64 bits, 0 or more";
+  if (flag.IsOfType<double>() || flag.IsOfType<float>()) return "expected a number";
+  return flag.IsOfType<absl::Duration>() ? StrCat("expected ", kTimeForm, ", or 0") : error;
 }
 
 // How many letters must be put in, taken out or changed.
@@ -73,8 +68,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-absl::StatusOr<CommandFlags> SetFlags(const std::vector<std::string>& arguments, TakesFlag takes) {
-  const FlagsByName flags = TakenFlags(takes);
+CommandFlags SplitArguments(const std::vector<std::string>& arguments, const FlagNames& names) {
   CommandFlags line;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -89,54 +83,62 @@ absl::StatusOr<CommandFlags> SetFlags(const std::vector<std::string>& arguments,
     }
     const size_t equals = std::min(argument.find('='), argument.size());
     const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
-    std::string name = argument.substr(dashes, equals - dashes);
-    absl::StrReplaceAll({{"-", "_"}}, &name);
-    absl::CommandLineFlag* flag = Find(flags, name);
-    if (flag == nullptr && equals == argument.size()) {
-      if (name == "help" || name == "h" || name == "version") {
+    const std::string name = Dashed(argument.substr(dashes, equals - dashes));
+    const auto flag = names.find(name);
+    if (flag == names.end()) {
+      const bool has_value = equals < argument.size();
+      const auto negated = absl::StartsWith(name, "no") ? names.find(name.substr(2)) : names.end();
+      if (!has_value && (name == "help" || name == "h" || name == "version")) {
         (name == "version" ? line.version : line.help) = true;
-        continue;
+      } else if (!has_value && negated != names.end() && negated->second) {
+        line.values.emplace_back(negated->first, "false");
+      } else {
+        line.status = UnknownFlag(name, names);
+        break;
       }
-      absl::CommandLineFlag* const negated = absl::StartsWith(name, "no") ? Find(flags, name.substr(2)) : nullptr;
-      if (negated != nullptr && negated->IsOfType<bool>()) {
-        GDN_RETURN_IF_ERROR(SetFlag(*negated, "false"));
-        continue;
-      }
-    }
-    if (flag == nullptr) return UnknownFlag(name, flags);
-    if (equals < argument.size()) {
-      GDN_RETURN_IF_ERROR(SetFlag(*flag, argument.substr(equals + 1)));
-    } else if (flag->IsOfType<bool>()) {
-      GDN_RETURN_IF_ERROR(SetFlag(*flag, "true"));
+    } else if (equals < argument.size()) {
+      line.values.emplace_back(name, argument.substr(equals + 1));
+    } else if (flag->second) {
+      line.values.emplace_back(name, "true");
     } else if (i + 1 < arguments.size()) {
-      GDN_RETURN_IF_ERROR(SetFlag(*flag, arguments[++i]));
+      line.values.emplace_back(name, arguments[++i]);
     } else {
-      return absl::InvalidArgumentError(StrCat("--", Dashed(name), " needs a value: --", Dashed(name), "=VALUE"));
+      line.status = absl::InvalidArgumentError(StrCat("--", name, " needs a value: --", name, "=VALUE"));
     }
   }
   return line;
 }
 
-std::string ExpectedForm(const absl::CommandLineFlag& flag, std::string_view value, std::string_view error) {
-  if (flag.IsOfType<bool>()) return "expected true or false";
-  if (flag.IsOfType<int32_t>()) return "expected a whole number of 32 bits";
-  if (flag.IsOfType<int64_t>()) return "expected a whole number of 64 bits";
-  if (flag.IsOfType<uint64_t>()) return "expected a whole number of 64 bits, 0 or more";
-  if (flag.IsOfType<double>() || flag.IsOfType<float>()) return "expected a number";
-  if (flag.IsOfType<absl::Duration>()) {
-    double number = 0;
-    const bool unit_is_missing = value.size() < 20 && absl::SimpleAtod(AbslView(value), &number);
-    return StrCat("expected a time with its unit, such as 500ms, 30s or 5m, or 0",
-                  unit_is_missing ? StrCat("; did you mean ", value, "s?") : "");
+absl::StatusOr<CommandFlags> SetFlags(const std::vector<std::string>& arguments, TakesFlag takes) {
+  const FlagsByName flags = TakenFlags(takes);
+  FlagNames names;
+  for (const auto& [name, flag] : flags) names.emplace(name, flag->IsOfType<bool>());
+  CommandFlags line = SplitArguments(arguments, names);
+  for (const auto& [name, value] : line.values) {
+    std::string error;
+    absl::CommandLineFlag& flag = *flags.at(name);
+    if (flag.ParseFrom(value, &error)) continue;
+    return absl::InvalidArgumentError(StrCat("--", WrongValue(name, value, ExpectedForm(flag, error))));
   }
-  const size_t expected = error.find("expected");
-  return std::string(expected == std::string_view::npos ? error : error.substr(expected));
+  GDN_RETURN_IF_ERROR(line.status);
+  return line;
+}
+
+std::string WrongValue(std::string_view name, std::string_view value, std::string_view expected) {
+  double number = 0;
+  const bool unit_is_missing = expected.find(kTimeForm) != std::string_view::npos && value.size() < 20 &&
+                               absl::SimpleAtod(AbslView(value), &number) && number > 0;
+  return StrCat(name, " is '", value.substr(0, kShown), value.size() > kShown ? "..', " : "', ", expected,
+                unit_is_missing ? StrCat("; did you mean ", value, "s?") : "");
+}
+
+std::string FlagHelp(std::string_view name, std::string_view help, std::string_view value) {
+  return absl::StrFormat("  --%-24s %s%s\n", AbslView(name), AbslView(help),
+                         value.empty() || value == "false" ? "" : StrCat(" Default: ", value, "."));
 }
 
 std::string FlagHelp(const absl::CommandLineFlag& flag) {
-  const std::string text = flag.DefaultValue();
-  return absl::StrFormat("  --%-24s %s%s\n", Dashed({flag.Name().data(), flag.Name().size()}), flag.Help(),
-                         text.empty() || text == "false" ? "" : StrCat(" Default: ", text, "."));
+  return FlagHelp(Dashed(flag.Name()), flag.Help(), flag.DefaultValue());
 }
 
 std::string FlagsHelp(TakesFlag takes) {

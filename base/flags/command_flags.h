@@ -10,8 +10,10 @@
 //   if (line.help) std::cout << FlagsHelp(ours);
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/commandlineflag.h"
@@ -22,24 +24,35 @@
 namespace gdn {
 
 struct CommandFlags {
-  std::vector<std::string> positional;  // what is not a flag; everything after "--"
-  bool help = false;                    // --help or -h
-  bool version = false;                 // --version, unless a flag has that name
+  std::vector<std::pair<std::string, std::string>> values;  // names with -, and values, in the line's order
+  std::vector<std::string> positional;                      // what is not a flag; everything after "--"
+  bool help = false;                                        // --help or -h
+  bool version = false;                                     // --version, unless a flag has that name
+  absl::Status status;                                      // the first fault; what stands behind it is not read
 };
+
+// Flags by their names, with -. True: the flag is a switch, which needs no value.
+using FlagNames = std::map<std::string, bool, std::less<>>;
+
+// Splits `arguments`, the program's name left out: --name=value, --name value, --name and --noname of a switch, each
+// also with one dash, and with _ for - in names. The status is INVALID_ARGUMENT for a flag that does not exist, with
+// the nearest name that does, and for a flag without its value.
+CommandFlags SplitArguments(const std::vector<std::string>& arguments, const FlagNames& names);
 
 using TakesFlag = absl::FunctionRef<bool(const absl::CommandLineFlag& flag)>;
 
-// Sets the flags of `arguments`, the program's name left out: --name=value, --name value, --name and --noname of a
-// bool, each also with one dash, and with - for _ in names. INVALID_ARGUMENT for a flag that does not exist or that
-// `takes` refuses, with the nearest that there is, and for a value that cannot be parsed, with the form that was
-// expected.
+// Splits `arguments` and sets Abseil's flags. Errors of SplitArguments, also for a flag that `takes` refuses, and
+// INVALID_ARGUMENT for a value that cannot be parsed, with the form that was expected.
 absl::StatusOr<CommandFlags> SetFlags(const std::vector<std::string>& arguments, TakesFlag takes);
 
-// The form of value that a flag takes, given a value that it refused and what its parser said: "expected a time with
-// its unit, such as 500ms, 30s or 5m, or 0; did you mean 5s?".
-std::string ExpectedForm(const absl::CommandLineFlag& flag, std::string_view value, std::string_view error);
+inline constexpr std::string_view kTimeForm = "a time with its unit, such as 500ms, 30s or 5m";
 
-// "  --name   help Default: x." and a newline.
+// "name is 'value', expected ..", with a long value cut. If a time was expected and the value lacks its unit, it ends
+// with "; did you mean 5s?".
+std::string WrongValue(std::string_view name, std::string_view value, std::string_view expected);
+
+// "  --name   help Default: x." and a newline. `value`: the default; "" and "false" are not shown.
+std::string FlagHelp(std::string_view name, std::string_view help, std::string_view value);
 std::string FlagHelp(const absl::CommandLineFlag& flag);
 // The help of all flags that are taken, by name.
 std::string FlagsHelp(TakesFlag takes);

@@ -14,7 +14,6 @@
 #include "base/flags/command_flags.h"
 #include "base/string_cat.h"
 #include "server/admission/token_bucket.h"
-#include "server/config/byte_count.h"
 
 namespace gdn {
 namespace {
@@ -25,45 +24,41 @@ constexpr double kMostWeight = 1e6;
 constexpr int64_t kMostCount = 1'000'000'000;
 constexpr size_t kMostNameBytes = 256;
 
-enum class Unit { kCount, kBytes, kTokens, kTime };
+// How a limit is written, and what sets it of all callers together if `quotas` cannot ("": they can).
+struct QuotaRule {
+  ValueForm<int64_t> form;
+  std::string_view of_all = "";
+};
 
-Unit UnitOf(Quota quota) {
-  switch (quota) {
-    case Quota::kSessions:
-    case Quota::kCheckpoints:
-      return Unit::kCount;
-    case Quota::kTokensPerSecond:
-    case Quota::kTokenBurst:
-      return Unit::kTokens;
-    case Quota::kIdleTtl:
-    case Quota::kMaxLifetime:
-      return Unit::kTime;
-    default:
-      return Unit::kBytes;
-  }
+// Nanoseconds, at least one.
+ValueForm<int64_t> Nanoseconds() {
+  return Form<int64_t>(
+      "expected a time above 0 such as 30m or 24h",
+      [](std::string_view text, int64_t& value) {
+        absl::Duration time;
+        if (!absl::ParseDuration(AbslView(text), &time)) return false;
+        value = absl::ToInt64Nanoseconds(time);
+        return value > 0 && value != kNoQuota;
+      },
+      [](const int64_t& value) { return absl::FormatDuration(absl::Nanoseconds(value)); });
 }
 
-// Why all callers together cannot have it; "" where they can.
-std::string_view NotOfAll(Quota quota) {
-  switch (quota) {
-    case Quota::kDeviceBytes:
-      return "--device-state-bytes";
-    case Quota::kHostBytes:
-      return "--host-state-bytes";
-    case Quota::kDiskBytes:
-      return "--disk-state-bytes";
-    case Quota::kRedisBytes:
-      return "Redis itself (maxmemory)";
-    case Quota::kIdleTtl:
-    case Quota::kMaxLifetime:
-      return "default, for it is of each session";
-    default:
-      return "";
-  }
-}
-
-std::string Join(const std::vector<std::string_view>& names) {
-  return absl::StrJoin(std::vector<std::string>(names.begin(), names.end()), ", ");
+const QuotaRule& RuleOf(Quota quota) {
+  static const auto* const rules =
+      new std::map<Quota, QuotaRule>{{Quota::kSessions, {Whole<int64_t>(0, kMostCount)}},
+                                     {Quota::kCheckpoints, {Whole<int64_t>(0, kMostCount)}},
+                                     {Quota::kStateBytes, {Bytes()}},
+                                     {Quota::kDeviceBytes, {Bytes(), "--device-state-bytes"}},
+                                     {Quota::kHostBytes, {Bytes(), "--host-state-bytes"}},
+                                     {Quota::kDiskBytes, {Bytes(), "--disk-state-bytes"}},
+                                     {Quota::kRedisBytes, {Bytes(), "Redis itself (maxmemory)"}},
+                                     {Quota::kCallBytes, {Bytes()}},
+                                     {Quota::kCopyBytes, {Bytes()}},
+                                     {Quota::kTokensPerSecond, {Whole<int64_t>(1, kMostTokens)}},
+                                     {Quota::kTokenBurst, {Whole<int64_t>(1, kMostTokens)}},
+                                     {Quota::kIdleTtl, {Nanoseconds(), "default, for it is of each session"}},
+                                     {Quota::kMaxLifetime, {Nanoseconds(), "default, for it is of each session"}}};
+  return rules->at(quota);
 }
 
 class Reader {
@@ -74,7 +69,7 @@ class Reader {
     QuotaSettings settings;
     const YamlNode* principals = nullptr;
     // What `principals` go on from may stand behind them.
-    for (const auto& [key, value] : Entries(section, "quotas", {"all", "default", "principals"})) {
+    for (const auto& [key, at, value] : Entries(section, "quotas", {"all", "default", "principals"})) {
       if (key == "principals") principals = value;
       if (key == "all") ReadLimits(*value, "all", Of::kAll, settings.all, nullptr);
       if (key == "default") ReadLimits(*value, "default", Of::kEach, settings.each, nullptr);
@@ -85,40 +80,17 @@ class Reader {
 
  private:
   enum class Of { kAll, kEach, kPrincipal };
-  using Fields = std::vector<std::pair<std::string, const YamlNode*>>;
 
   void Fault(const YamlNode& node, std::string what) { faults_.push_back({node.place, std::move(what)}); }
 
-  // A map's entries, each once, whose keys are of `known` (none: any).
-  Fields Entries(const YamlNode& node, std::string_view where, const std::vector<std::string_view>& known) {
-    Fields entries;
-    if (node.kind != YamlKind::kMap) {
-      Fault(node, StrCat(where, " is no map, expected lines of KEY: VALUE"));
-      return entries;
-    }
-    std::map<std::string, int> seen;
-    for (size_t i = 0; i + 1 < node.children.size(); i += 2) {
-      const YamlNode& key = node.children[i];
-      std::string name = key.text;
-      if (!known.empty()) std::ranges::replace(name, '_', '-');
-      if (key.kind != YamlKind::kScalar) {
-        Fault(key, StrCat("a key of ", where, " that is no text"));
-      } else if (!known.empty() && std::ranges::find(known, std::string_view(name)) == known.end()) {
-        const std::string nearest = NearestName(name, known);
-        Fault(key, StrCat("unknown key '", key.text.substr(0, kMostShownLetters), "' in ", where, ", ",
-                          nearest.empty() ? StrCat("expected ", Join(known))
-                                          : StrCat("did you mean '", nearest, "'?")));
-      } else if (const auto [first, is_new] = seen.emplace(name, key.place.line); !is_new) {
-        Fault(key, StrCat("'", name, "' stands twice in ", where, ", first in line ", first->second));
-      } else {
-        entries.emplace_back(std::move(name), &node.children[i + 1]);
-      }
-    }
-    return entries;
+  std::vector<YamlEntry> Entries(const YamlNode& node, std::string_view where,
+                                 const std::vector<std::string_view>& known) {
+    const std::vector<std::string> names(known.begin(), known.end());
+    return MapEntries(node, where, known, absl::StrJoin(names, ", "), faults_);
   }
 
   void ReadPrincipals(const YamlNode& node, QuotaSettings& settings) {
-    for (const auto& [name, value] : Entries(node, "principals", {})) {
+    for (const auto& [name, at, value] : Entries(node, "principals", {})) {
       const bool printable = std::ranges::none_of(name, [](char c) { return absl::ascii_iscntrl(c); });
       if (name.empty() || name.size() > kMostNameBytes || !printable) {
         Fault(*value, StrCat("a principal's name is of 1 to ", kMostNameBytes, " bytes without control characters"));
@@ -135,14 +107,14 @@ class Reader {
     std::vector<std::string_view> known(kQuotaNames.begin(), kQuotaNames.end());
     if (weight != nullptr) known.push_back(kWeight);
     const YamlNode* burst = nullptr;
-    for (const auto& [key, value] : Entries(node, where, known)) {
+    for (const auto& [key, at, value] : Entries(node, where, known)) {
       if (key == kWeight) {
         ReadWeight(*value, where, *weight);
         continue;
       }
       const auto quota = static_cast<Quota>(std::ranges::find(kQuotaNames, key) - kQuotaNames.begin());
       if (quota == Quota::kTokenBurst) burst = value;
-      if (const std::string_view instead = NotOfAll(quota); of == Of::kAll && !instead.empty()) {
+      if (const std::string_view instead = RuleOf(quota).of_all; of == Of::kAll && !instead.empty()) {
         Fault(*value, StrCat(key, " cannot be of all together; set it by ", instead));
         continue;
       }
@@ -165,54 +137,17 @@ class Reader {
   }
 
   void ReadLimit(const YamlNode& node, const std::string& key, Quota quota, QuotaLimits& limits) {
-    int64_t value = 0;
-    if (node.kind == YamlKind::kScalar) {
-      if (node.text == kNone) {
-        limits[quota] = kNoQuota;
-        return;
-      }
-      if (ParseLimit(node.text, UnitOf(quota), &value)) {
-        limits[quota] = value;
-        return;
-      }
+    const bool is_text = node.kind == YamlKind::kScalar;
+    int64_t value = kNoQuota;
+    const std::string expected = is_text && node.text == kNone ? "" : RuleOf(quota).form.read(node.text, value);
+    if (is_text && expected.empty()) {
+      limits[quota] = value;
+      return;
     }
     Fault(node, StrCat(key,
-                       node.kind == YamlKind::kScalar
-                           ? StrCat(" is '", node.text.substr(0, kMostShownLetters), "'")
-                           : std::string(node.kind == YamlKind::kNothing ? " has no value" : " is a list"),
-                       ", expected ", Form(UnitOf(quota)), ", or none"));
-  }
-
-  static std::string Form(Unit unit) {
-    switch (unit) {
-      case Unit::kCount:
-        return StrCat("a whole number, 0 .. ", kMostCount);
-      case Unit::kTokens:
-        return StrCat("a whole number of tokens, 1 .. ", kMostTokens);
-      case Unit::kTime:
-        return "a time above 0 such as 30m or 24h";
-      case Unit::kBytes:
-        return std::string(kByteCountForm);
-    }
-    return "";
-  }
-
-  static bool ParseLimit(const std::string& text, Unit unit, int64_t* value) {
-    switch (unit) {
-      case Unit::kBytes:
-        return ParseByteCount(text, value) && *value != kNoQuota;
-      case Unit::kCount:
-        return absl::SimpleAtoi(text, value) && *value >= 0 && *value <= kMostCount;
-      case Unit::kTokens:
-        return absl::SimpleAtoi(text, value) && *value >= 1 && *value <= kMostTokens;
-      case Unit::kTime: {
-        absl::Duration time;
-        if (!absl::ParseDuration(text, &time)) return false;
-        *value = absl::ToInt64Nanoseconds(time);
-        return *value > 0 && *value != kNoQuota;
-      }
-    }
-    return false;
+                       is_text ? StrCat(" is '", node.text.substr(0, kMostShownLetters), "'")
+                               : std::string(node.kind == YamlKind::kNothing ? " has no value" : " is a list"),
+                       ", ", expected, ", or none"));
   }
 
   std::vector<ConfigFault>& faults_;
@@ -227,10 +162,8 @@ std::string PrintLimits(const QuotaLimits& limits, const QuotaLimits& from, cons
     if (value == from[quota]) continue;
     // Without a rate there is no burst either.
     if (quota == Quota::kTokenBurst && limits[Quota::kTokensPerSecond] == kNoQuota) continue;
-    parts.push_back(StrCat(kQuotaNames[i], ": ",
-                           value == kNoQuota              ? std::string(kNone)
-                           : UnitOf(quota) == Unit::kTime ? absl::FormatDuration(absl::Nanoseconds(value))
-                                                          : StrCat(value)));
+    parts.push_back(
+        StrCat(kQuotaNames[i], ": ", value == kNoQuota ? std::string(kNone) : RuleOf(quota).form.print(value)));
   }
   return StrCat("{", absl::StrJoin(parts, ", "), "}");
 }
@@ -245,6 +178,20 @@ QuotaSettings ParseQuotas(std::string_view text, std::vector<ConfigFault>& fault
   const std::optional<YamlNode> root = ParseYaml(text, faults);
   if (!root.has_value() || root->kind == YamlKind::kNothing) return {};
   return ReadQuotas(*root, faults);
+}
+
+ValueForm<QuotaSettings> Quotas() {
+  return {.read = [](std::string_view text, QuotaSettings& quotas) -> std::string {
+            std::vector<ConfigFault> faults;
+            QuotaSettings read = ParseQuotas(text, faults);
+            if (!faults.empty()) {
+              return StrCat("expected quotas as docs/how-to/configure.md has them: ", faults.front().what);
+            }
+            quotas = std::move(read);
+            return "";
+          },
+          .print = PrintQuotas,
+          .shape = ValueShape::kQuotaMap};
 }
 
 std::string PrintQuotas(const QuotaSettings& quotas) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "server/admission/quota_limits.h"
+#include "server/config/value_form.h"
 #include "server/config/yaml_tree.h"
 
 namespace gdn {
@@ -29,5 +30,8 @@ QuotaSettings ParseQuotas(std::string_view text, std::vector<ConfigFault>& fault
 
 // One line of YAML that says the same, "" for no quota at all.
 std::string PrintQuotas(const QuotaSettings& quotas);
+
+// ParseQuotas and PrintQuotas as the form of a flag.
+ValueForm<QuotaSettings> Quotas();
 
 }  // namespace gdn

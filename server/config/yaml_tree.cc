@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "base/flags/command_flags.h"
 #include "base/string_cat.h"
 
 namespace gdn {
@@ -139,6 +140,32 @@ std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault
     faults.push_back({MarkedPlace(error.mark), StrCat("this is no YAML: ", error.msg)});
     return std::nullopt;
   }
+}
+
+std::vector<YamlEntry> MapEntries(const YamlNode& map, std::string_view where,
+                                  const std::vector<std::string_view>& known, std::string_view keys,
+                                  std::vector<ConfigFault>& faults) {
+  std::vector<YamlEntry> entries;
+  const auto fault = [&](const YamlNode& node, std::string what) { faults.push_back({node.place, std::move(what)}); };
+  if (map.kind != YamlKind::kMap) fault(map, StrCat(where, " is no map, expected lines of KEY: VALUE"));
+  for (size_t i = 0; map.kind == YamlKind::kMap && i + 1 < map.children.size(); i += 2) {
+    const YamlNode& key = map.children[i];
+    std::string name = key.text;
+    if (!known.empty()) std::ranges::replace(name, '_', '-');
+    const auto first = std::ranges::find(entries, name, &YamlEntry::name);
+    if (key.kind != YamlKind::kScalar) {
+      fault(key, StrCat("a key of ", where, " that is no text"));
+    } else if (!known.empty() && std::ranges::find(known, std::string_view(name)) == known.end()) {
+      const std::string nearest = NearestName(name, known);
+      fault(key, StrCat("unknown key '", key.text.substr(0, kMostShownLetters), "' in ", where, ", ",
+                        nearest.empty() ? StrCat("expected ", keys) : StrCat("did you mean '", nearest, "'?")));
+    } else if (first != entries.end()) {
+      fault(key, StrCat("'", name, "' stands twice in ", where, ", first in line ", first->key->place.line));
+    } else {
+      entries.push_back({std::move(name), &key, &map.children[i + 1]});
+    }
+  }
+  return entries;
 }
 
 std::string QuotedYaml(std::string_view text) {

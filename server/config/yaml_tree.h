@@ -45,6 +45,18 @@ inline constexpr size_t kMostShownLetters = 100;  // of a key in a fault
 // The tree of the text's one document; nothing and a fault where it is no YAML.
 std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault>& faults);
 
+struct YamlEntry {
+  std::string name;  // the key's text; with - for _ if keys are known
+  const YamlNode* key = nullptr;
+  const YamlNode* value = nullptr;
+};
+
+// The entries of a map, each once, whose keys are of `known` (none: any). The rest is added to `faults`. `where` names
+// the map: "the file". `keys` says which keys there are.
+std::vector<YamlEntry> MapEntries(const YamlNode& map, std::string_view where,
+                                  const std::vector<std::string_view>& known, std::string_view keys,
+                                  std::vector<ConfigFault>& faults);
+
 // The text as a double-quoted scalar that ParseYaml reads back, of one line: quotes and control characters are escaped.
 std::string QuotedYaml(std::string_view text);
 

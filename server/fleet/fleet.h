@@ -40,6 +40,7 @@ struct FleetParts {
 
 struct FleetOptions {
   absl::Duration lease = absl::Seconds(15);
+  absl::Duration notice = absl::Seconds(3);         // how long a server serves on when it drains
   absl::Duration longest_wait = absl::Seconds(30);  // for a server that does not hand a session over
 };
 

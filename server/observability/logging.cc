@@ -30,20 +30,7 @@ class JsonMessageFlag final : public spdlog::custom_flag_formatter {
 
 }  // namespace
 
-absl::Status CheckLoggingOptions(const LoggingOptions& options) {
-  if (options.format != "text" && options.format != "json") {
-    return absl::InvalidArgumentError("--log-format is '" + options.format + "', expected text or json");
-  }
-  if (spdlog::level::from_str(options.level) == spdlog::level::off && options.level != "off") {
-    return absl::InvalidArgumentError("--log-level is '" + options.level +
-                                      "', expected trace, debug, info, warn, error, critical or off");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status InitLogging(const LoggingOptions& options) {
-  const absl::Status status = CheckLoggingOptions(options);
-  if (!status.ok()) return status;
+void InitLogging(const LoggingOptions& options) {
   auto logger = std::make_shared<spdlog::logger>("gdn", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   if (options.format == "json") {
     auto formatter = std::make_unique<spdlog::pattern_formatter>();
@@ -56,7 +43,6 @@ absl::Status InitLogging(const LoggingOptions& options) {
   logger->set_level(spdlog::level::from_str(options.level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
-  return absl::OkStatus();
 }
 
 }  // namespace gdn

@@ -2,13 +2,11 @@
 //
 // Thread safety: call once, before other threads start; spdlog is safe from then on.
 //
-//   GDN_RETURN_IF_ERROR(InitLogging({.format = "json", .level = "info"}));
+//   InitLogging({.format = "json", .level = "info"});
 //   spdlog::info("session created id={}", id);
 #pragma once
 
 #include <string>
-
-#include "absl/status/status.h"
 
 namespace gdn {
 
@@ -17,9 +15,6 @@ struct LoggingOptions {
   std::string level = "info";   // "trace", "debug", "info", "warn", "error", "critical" or "off"
 };
 
-// INVALID_ARGUMENT for another format or level.
-absl::Status CheckLoggingOptions(const LoggingOptions& options);
-// The same errors.
-absl::Status InitLogging(const LoggingOptions& options);
+void InitLogging(const LoggingOptions& options);
 
 }  // namespace gdn

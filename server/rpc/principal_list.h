@@ -21,6 +21,11 @@
 
 namespace gdn {
 
+struct PrincipalOptions {
+  std::string file = {};      // of a PrincipalList; "": nobody is listed
+  std::string key_file = {};  // of the names' key (principals.h); "": a key that is kept with the states
+};
+
 struct PrincipalList {
   std::map<std::string, double> weights;               // by name
   std::map<std::string, std::string> names_by_digest;  // 64 lower case digits

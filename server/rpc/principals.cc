@@ -8,7 +8,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/string_cat.h"
 #include "base/user_file.h"
 
@@ -35,13 +34,7 @@ std::string Principals::NameOf(const std::vector<std::string_view>& fields) cons
   const std::string* const listed = list_.Find(fields);
   std::string text;
   for (std::string_view field : fields) StrAppend(&text, field.size(), ":", field);
-  std::string name = listed != nullptr ? NameOfListed(*listed) : Digest(text);
-  if (!legacy_.empty()) {
-    Hasher hasher;
-    for (std::string_view field : fields) hasher.UpdateField(field);
-    legacy_.Learn(name, hasher.Finish().ToHex());
-  }
-  return name;
+  return listed != nullptr ? NameOfListed(*listed) : Digest(text);
 }
 
 absl::StatusOr<std::string> ReadPrincipalKey(const std::string& path) {

@@ -2,26 +2,25 @@
 // who sees a name, in a folder or in a store, can find out whose it is by trying tokens. Of a principal that the server
 // lists the digest is of its listed name, whatever token it brings.
 //
-// Thread safety: constant after construction; safe from any thread. Ownership: `legacy` must outlive it.
+// Thread safety: constant after construction; safe from any thread. Ownership: owns the key and the list.
 //
-//   const Principals principals(key, list, legacy);
+//   const Principals principals(key, list);
 //   std::string name = principals.NameOf({"Bearer secret"});  // 64 hexadecimal digits
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/rpc/principal_list.h"
-#include "server/session/legacy_principals.h"
 
 namespace gdn {
 
 class Principals {
  public:
-  Principals(std::string key, PrincipalList list, LegacyPrincipals& legacy)
-      : key_(std::move(key)), list_(std::move(list)), legacy_(legacy) {}
+  Principals(std::string key, PrincipalList list) : key_(std::move(key)), list_(std::move(list)) {}
 
   // Of the fields in their order; equal names mean equal fields. "" where there are none.
   std::string NameOf(const std::vector<std::string_view>& fields) const;
@@ -33,7 +32,6 @@ class Principals {
 
   const std::string key_;
   const PrincipalList list_;
-  LegacyPrincipals& legacy_;
 };
 
 // A key as a file has it, whatever is in it, but for white space at its end. INVALID_ARGUMENT (INVALID_SPEC: field)

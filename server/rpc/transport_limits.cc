@@ -20,9 +20,9 @@ int ZeroIsNever(absl::Duration duration) {
 }  // namespace
 
 void Apply(const TransportLimits& limits, grpc::ServerBuilder& builder) {
-  if (limits.memory_bytes > 0) {
+  if (limits.memory_bytes.has_value()) {
     grpc::ResourceQuota quota("gdn-transport");
-    quota.Resize(static_cast<size_t>(limits.memory_bytes));
+    quota.Resize(static_cast<size_t>(*limits.memory_bytes));
     builder.SetResourceQuota(quota);
   }
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.streams_per_connection);

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include <grpcpp/server_builder.h>
 
@@ -21,8 +22,8 @@ namespace gdn {
 
 struct TransportLimits {
   ConnectionLimits connections = {};
-  int64_t memory_bytes = 0;               // of all connections' buffers; 0: no limit
-  int32_t streams_per_connection = 1024;  // calls under way; a gRPC client keeps those above it waiting
+  std::optional<int64_t> memory_bytes = std::nullopt;  // of all connections' buffers; nothing: no limit
+  int32_t streams_per_connection = 1024;               // calls under way; a gRPC client keeps those above it waiting
   // A connection that nothing has come by for so long is asked for an answer, calls or not; without one within the
   // timeout it is closed. 0: never.
   absl::Duration keepalive_time = absl::Seconds(60);
@@ -30,10 +31,10 @@ struct TransportLimits {
   // Clients' pings that come sooner after one another, with no reply or header sent between, are three times too many:
   // the connection is closed with ENHANCE_YOUR_CALM ("too_many_pings"). 0: they may.
   absl::Duration min_ping_interval = absl::Seconds(5);
-  absl::Duration connection_idle = absl::Minutes(30);    // without a call, then closed; 0: never
+  absl::Duration connection_idle = absl::Seconds(1800);  // without a call, then closed; 0: never
   absl::Duration connection_age = absl::ZeroDuration();  // of any connection, give or take a tenth; 0: never
   // How long calls on a connection of that age may take to end; then they are UNAVAILABLE.
-  absl::Duration connection_age_grace = absl::Minutes(5);
+  absl::Duration connection_age_grace = absl::Seconds(300);
 };
 
 void Apply(const TransportLimits& limits, grpc::ServerBuilder& builder);

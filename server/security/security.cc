@@ -25,10 +25,6 @@ absl::Status CheckSecurityOptions(const SecurityOptions& options, const std::vec
     return absl::InvalidArgumentError(
         "--trusted-proxies say whose certificate a client has, and are known by their own: give --certificate-logins");
   }
-  if (options.reload_interval < absl::Seconds(1)) {
-    return absl::InvalidArgumentError(StrCat("--credentials-reload-interval is ",
-                                             absl::FormatDuration(options.reload_interval), ", expected 1s or more"));
-  }
   return options.has_tls() || options.allow_insecure ? absl::OkStatus() : CheckListenWithoutTls(listen);
 }
 
@@ -38,8 +34,8 @@ absl::StatusOr<std::unique_ptr<Security>> Security::Make(SecurityOptions options
   GDN_RETURN_IF_ERROR(CheckSecurityOptions(given, {}));
   if (given.has_tls()) {
     const ClientCertificates clients = given.tls_client_ca.empty() ? ClientCertificates::kNone
-                                       : given.tls_client_required ? ClientCertificates::kRequired
-                                                                   : ClientCertificates::kOptional;
+                                       : given.tls_client_optional ? ClientCertificates::kOptional
+                                                                   : ClientCertificates::kRequired;
     GDN_ASSIGN_OR_RETURN(security->certificates_, CertificateFiles::Make({.certificate = given.tls_cert,
                                                                           .key = given.tls_key,
                                                                           .client_ca = given.tls_client_ca,

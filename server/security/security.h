@@ -29,8 +29,8 @@ struct SecurityOptions {
   std::string tls_cert = {};
   std::string tls_key = {};
   std::string tls_client_ca = {};
-  bool tls_client_required = true;  // a certificate of each client, where there is a CA for them
-  bool allow_insecure = false;      // listens without TLS wherever it is told to
+  bool tls_client_optional = false;  // clients need no certificate, although there is a CA for them
+  bool allow_insecure = false;       // listens without TLS wherever it is told to
   bool reflection = true;
   // Who calls have to come from; without any of the first two, everybody is served.
   std::string tokens_file = {};

@@ -54,7 +54,7 @@ absl::StatusOr<int64_t> EpochOf(const StoredSession& stored, std::optional<int64
   return std::max(*first_epoch, stored.header.epoch + 1);
 }
 
-// By what they say; clocks only where that is equal, as in files of before changes were counted.
+// By the versions that they name; by clocks if these are equal.
 bool IsLater(const StoredSession& a, const StoredSession& b) {
   if (a.header.version() != b.header.version()) return a.header.version() > b.header.version();
   return a.stored_at > b.stored_at;
@@ -65,7 +65,6 @@ absl::Status FindStored(const RecoveryParts& parts, const std::vector<StateTier*
   for (StateTier* tier : durable) {
     GDN_ASSIGN_OR_RETURN(std::vector<StoredSession> stored, tier->List());
     for (StoredSession& session : stored) {
-      parts.legacy.Note(session.key);
       if (parts.tiers.IsErased(*tier, session.key)) continue;  // while the tier did not answer
       StoredCopies& copies = found[session.key];
       copies.emplace_back(std::move(session), tier);

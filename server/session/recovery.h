@@ -17,7 +17,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "server/session/legacy_principals.h"
 #include "server/session/session_manager.h"
 #include "state_store/tiers/clean_marker.h"
 #include "state_store/tiers/tier_stack.h"
@@ -52,7 +51,6 @@ absl::Status AdoptSession(const StoredSession& stored, SessionManager& sessions,
 struct RecoveryParts {
   TierStack& tiers;
   SessionManager& sessions;
-  LegacyPrincipals& legacy;
   const SpecOfModelFn& spec_of;
 };
 

@@ -6,7 +6,6 @@
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/session/legacy_principals.h"
 #include "server/session/session_errors.h"
 
 namespace gdn {
@@ -45,10 +44,6 @@ absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init)
   if (init.id.empty()) init.id = RandomId();
   if (init.affinity.empty()) init.affinity = init.id;
   const Key key(init.principal, init.id);
-  if (legacy_ != nullptr) {
-    const absl::Status moved = legacy_->MoveOver(init.principal, init.id);
-    if (!moved.ok() && !absl::IsNotFound(moved)) return moved;
-  }
   absl::MutexLock lock(&mu_);
   if (const auto it = sessions_.find(key); it != sessions_.end()) {
     switch (it->second.phase) {
@@ -137,16 +132,6 @@ absl::Status SessionManager::CheckNotAway(std::string_view principal, std::strin
 
 absl::StatusOr<std::shared_ptr<Session>> SessionManager::Find(std::string_view principal, std::string_view id) const {
   GDN_RETURN_IF_ERROR(environment_.CheckOurs());
-  absl::StatusOr<std::shared_ptr<Session>> session = FindKnown(principal, id);
-  if (session.ok() || legacy_ == nullptr) return session;
-  const absl::Status moved = legacy_->MoveOver(principal, id);
-  if (absl::IsNotFound(moved)) return session;
-  GDN_RETURN_IF_ERROR(moved);
-  return FindKnown(principal, id);
-}
-
-absl::StatusOr<std::shared_ptr<Session>> SessionManager::FindKnown(std::string_view principal,
-                                                                   std::string_view id) const {
   absl::MutexLock lock(&mu_);
   const auto it = sessions_.find(KeyLess::View(principal, id));
   if (it == sessions_.end()) GDN_RETURN_IF_ERROR(CheckNotAway(principal, id));
@@ -169,20 +154,12 @@ std::shared_ptr<Session> SessionManager::Peek(const StateKey& key) const {
 
 std::vector<std::shared_ptr<Session>> SessionManager::List(const std::string& principal, const std::string& after,
                                                            size_t limit) const {
-  std::map<std::string, std::shared_ptr<Session>> sessions;  // by id
-  const std::string old = legacy_ == nullptr ? "" : legacy_->OldOf(principal);
-  absl::MutexLock lock(&mu_);
-  for (const std::string& name : {principal, old.empty() ? principal : old}) {
-    size_t found = 0;
-    for (auto it = sessions_.upper_bound(Key(name, after));
-         it != sessions_.end() && it->first.first == name && found < limit; ++it) {
-      if (it->second.phase != Phase::kPublished) continue;
-      sessions.emplace(it->first.second, it->second.session);
-      ++found;
-    }
-  }
   std::vector<std::shared_ptr<Session>> listed;
-  for (auto it = sessions.begin(); it != sessions.end() && listed.size() < limit; ++it) listed.push_back(it->second);
+  absl::MutexLock lock(&mu_);
+  for (auto it = sessions_.upper_bound(Key(principal, after));
+       it != sessions_.end() && it->first.first == principal && listed.size() < limit; ++it) {
+    if (it->second.phase == Phase::kPublished) listed.push_back(it->second.session);
+  }
   return listed;
 }
 

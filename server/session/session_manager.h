@@ -29,7 +29,6 @@
 
 namespace gdn {
 
-class LegacyPrincipals;
 class SessionManager;
 
 // A session in the making: locked, without states, and not to be found by others until it is published; given up on
@@ -88,8 +87,6 @@ class SessionManager {
   SessionLease Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time,
                      bool epoch_is_stored = true);
 
-  // Where a session is looked for that is not found, before the first call.
-  void SetLegacy(LegacyPrincipals* legacy) { legacy_ = legacy; }
   // Whether there may be sessions in a tier that has not answered yet (its name): Find then has UNAVAILABLE
   // (TIER_UNAVAILABLE) for what it does not know. "": all are known.
   void SetUnknownIn(std::string_view tier);
@@ -97,8 +94,7 @@ class SessionManager {
   // their names, is UNAVAILABLE (TIER_UNAVAILABLE).
   void SetAway(const std::map<StateKey, std::string>& tiers);
 
-  // NOT_FOUND (SESSION_NOT_FOUND); UNAVAILABLE (NODE_LEASE_LAPSED); errors of LegacyPrincipals::MoveOver, which may
-  // block.
+  // NOT_FOUND (SESSION_NOT_FOUND); UNAVAILABLE (NODE_LEASE_LAPSED).
   absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view principal, std::string_view id) const;
 
   // Whether there is a session of the name, in whatever state; it does not count as a use.
@@ -155,7 +151,6 @@ class SessionManager {
   };
 
   absl::StatusOr<SessionCreation> BeginUnchecked(SessionInit init);
-  absl::StatusOr<std::shared_ptr<Session>> FindKnown(std::string_view principal, std::string_view id) const;
   void Remove(const Key& key);
   // One that could not leave is there for others again; false where it was lost meanwhile.
   bool Stays(const Key& key, const Session& session);
@@ -166,7 +161,6 @@ class SessionManager {
 
   const SessionPlaces places_;
   SessionEnvironment& environment_;
-  LegacyPrincipals* legacy_ = nullptr;
   std::atomic<int64_t> expired_{0};
   mutable absl::Mutex mu_;
   absl::Status CheckNotAway(std::string_view principal, std::string_view id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

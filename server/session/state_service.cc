@@ -8,8 +8,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include "base/count_limits.h"
-#include "base/error.h"
 #include "base/processors.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"
@@ -89,8 +87,6 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
                                                                          .transfers = self.transfer_threads_});
   self.sessions_ = std::make_unique<SessionManager>(
       SessionPlaces{.room = room, .tiers = tiers, .io = self.transfer_threads_}, self.environment_);
-  self.legacy_ = std::make_unique<LegacyPrincipals>(*self.sessions_, tiers);
-  self.sessions_->SetLegacy(self.legacy_.get());
   self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, tiers,
                                                     options.housekeeping, [&self] {
                                                       self.LookAtDisk();
@@ -106,7 +102,6 @@ StateService::~StateService() {
   checkpointer_ = nullptr;
   residency_ = nullptr;
   transfer_threads_.Drain();
-  legacy_ = nullptr;
   sessions_ = nullptr;  // the last holds on slots
 }
 
@@ -116,25 +111,17 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
     host_ = std::make_unique<HostTier>(options.host_bytes);
     tiers.push_back(host_.get());
   }
-  if (!options.disk_dir.empty()) {
-    GDN_ASSIGN_OR_RETURN(disk_, DiskTier::Open({.directory = options.disk_dir,
-                                                .limit_bytes = options.disk_bytes,
-                                                .max_draft = options.max_draft,
-                                                .base_dtype = options.state_dtype,
-                                                .pool = &copiers_,
-                                                .watermarks = options.disk_watermarks},
-                                               memory_));
+  if (!options.disk.directory.empty()) {
+    DiskTierOptions disk = options.disk;
+    disk.max_draft = options.max_draft;
+    disk.base_dtype = options.state_dtype;
+    disk.pool = &copiers_;
+    GDN_ASSIGN_OR_RETURN(disk_, DiskTier::Open(disk, memory_));
     disk_guard_ = std::make_unique<TierGuard>(*disk_, TierGuardOptions{.stall_after = kDiskStalls});
     tiers.push_back(disk_guard_.get());
   }
-  if (!options.redis.empty()) {
-    RedisTierOptions redis;
-    redis.endpoint = options.redis;
-    redis.password_file = options.redis_password_file;
-    redis.prefix = options.redis_prefix;
-    redis.wait = options.redis_wait;
-    redis.share_sessions = options.share_sessions;
-    redis.node_name = options.node_name;
+  if (!options.redis.endpoint.empty()) {
+    RedisTierOptions redis = options.redis;
     redis.max_draft = options.max_draft;
     redis.base_dtype = options.state_dtype;
     GDN_ASSIGN_OR_RETURN(redis_, RedisTier::Make(redis, memory_));
@@ -217,7 +204,7 @@ absl::StatusOr<Recovered> StateService::RecoverFrom(const std::vector<StateTier*
   std::set<std::string> absent;
   if (redis_ == nullptr || redis_->found().empty()) absent.insert("redis");
   absl::StatusOr<Recovered> recovered =
-      RecoverSessions({.tiers = *tiers_, .sessions = *sessions_, .legacy = *legacy_, .spec_of = spec_of}, durable,
+      RecoverSessions({.tiers = *tiers_, .sessions = *sessions_, .spec_of = spec_of}, durable,
                       {.marker = marker, .first_epoch = first_epoch, .absent = std::move(absent)}, held_back_);
   std::map<StateKey, std::string> away;
   for (const auto& [key, copies] : held_back_) {

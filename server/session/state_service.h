@@ -5,8 +5,8 @@
 // Ownership: owns the parts; the devices and the ledger must outlive it. Nothing may use a session when it
 // is destroyed.
 //
-//   GDN_ASSIGN_OR_RETURN(auto states,
-//                        StateService::Make({{backend, health}}, ledger, {.device_bytes = bytes, .disk_dir = "/d"}));
+//   GDN_ASSIGN_OR_RETURN(auto states, StateService::Make({{backend, health}}, ledger,
+//                                                        {.device_bytes = bytes, .disk = {.directory = "/d"}}));
 //   GDN_ASSIGN_OR_RETURN(Recovered recovered, states->Recover(spec_of));
 #pragma once
 
@@ -22,7 +22,6 @@
 #include "absl/time/time.h"
 #include "server/session/checkpointer.h"
 #include "server/session/housekeeper.h"
-#include "server/session/legacy_principals.h"
 #include "server/session/prefix_index.h"
 #include "server/session/prefix_keeper.h"
 #include "server/session/recovery.h"
@@ -47,16 +46,11 @@ struct StateServiceOptions {
   int64_t host_bytes = 0;           // 0: no host tier
   int64_t prefix_bytes = 0;         // of kept prefixes; 0: none are kept
   absl::Duration prefix_ttl = absl::InfiniteDuration();
-  std::string disk_dir;    // "": no disk tier
-  int64_t disk_bytes = 0;  // 0: no limit but the disk's
-  DiskWatermarkOptions disk_watermarks;
-  std::string redis;                  // "host:port", "unix:/path" or "redis://.."; "": none
-  std::string redis_password_file;    // "": none is given
-  std::string redis_prefix = "gdn:";  // of all keys; one server a prefix
-  RedisWait redis_wait;
-  bool share_sessions = false;  // the prefix is several servers'
-  std::string node_name;        // what this one is called to those
-  CheckpointPolicy policy;
+  // Of the tiers, max_draft, the dtype and the threads follow from the rest.
+  DiskTierOptions disk = {};                            // directory "": no disk tier
+  DiskScrubberOptions scrub = {.bytes_per_second = 0};  // 0: states are verified when they are loaded only
+  RedisTierOptions redis = {};                          // endpoint "": no Redis tier
+  CheckpointPolicy policy = {};
   absl::Duration housekeeping = absl::Milliseconds(200);
 };
 
@@ -103,7 +97,6 @@ class StateService {
   SessionManager& sessions() { return *sessions_; }
   PrefixIndex& prefixes() { return *prefixes_; }
   PrefixKeeper& prefix_keeper() { return *prefix_keeper_; }
-  LegacyPrincipals& legacy() { return *legacy_; }
   const DiskTier* disk() const { return disk_.get(); }              // nullptr: there is none
   RedisTier* redis() { return redis_.get(); }                       // nullptr: there is none
   const DiskScrubber* scrubber() const { return scrubber_.get(); }  // nullptr: there is none, or not yet
@@ -148,7 +141,6 @@ class StateService {
   std::unique_ptr<SessionManager> sessions_;
   std::optional<CleanMarker> marker_;  // of the server before
   HeldBack held_back_;                 // until the store watch has taken Redis in
-  std::unique_ptr<LegacyPrincipals> legacy_;
   std::unique_ptr<Housekeeper> housekeeper_;
   std::unique_ptr<StoreWatch> store_watch_;
   std::unique_ptr<DiskScrubber> scrubber_;

@@ -109,8 +109,8 @@ Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
         int64_t{spec.value_dim()}, int64_t{spec.layer_count() == 0 ? 1 : spec.layer_count()}}) {
     hasher.UpdateInt(value);
   }
-  // Hashes that were made before there was the field stay as they are.
-  if (spec.decay() == v1::DECAY_KIND_PER_CHANNEL) hasher.UpdateInt(spec.decay());
+  // Unset means per head.
+  hasher.UpdateInt(spec.decay() == v1::DECAY_KIND_PER_CHANNEL ? 1 : 0);
   hasher.UpdateField(request.affinity());
   for (const google::protobuf::Duration* ttl : {&request.idle_ttl(), &request.max_lifetime()}) {
     hasher.UpdateInt(ttl->seconds());
@@ -124,12 +124,10 @@ Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
       hasher.UpdateField(tensor->data());
     }
   }
-  if (request.has_prefix()) {  // requests of before it was known hash as they did
-    hasher.UpdateInt(request.prefix().input_kind());
-    for (const v1::PrefixSegment& segment : request.prefix().segments()) {
-      hasher.UpdateInt(segment.tokens());
-      hasher.UpdateField(segment.content_sha256());
-    }
+  hasher.UpdateInt(request.prefix().input_kind());
+  for (const v1::PrefixSegment& segment : request.prefix().segments()) {
+    hasher.UpdateInt(segment.tokens());
+    hasher.UpdateField(segment.content_sha256());
   }
   return hasher.Finish();
 }

@@ -1,0 +1,103 @@
+// Forms of value: how the text of a flag, or of a value in the file of --config, becomes a value, and back.
+//
+// A form's `read` sets the value and returns "". If the text is wrong, it leaves the value alone and returns what was
+// expected: "expected a whole number, 1 .. 64". `print` returns a text that `read` takes.
+// Thread safety: plain values and free functions. Ownership: none.
+//
+//   const ValueForm<int32_t> form = Whole<int32_t>(1, 64);
+//   if (const std::string expected = form.read("8", max_draft); !expected.empty()) std::cerr << expected;
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/marshalling.h"
+#include "absl/time/time.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+
+// The shape of a value in the file: one text, a switch (which needs no value on the command line), a list, or a map of
+// quotas.
+enum class ValueShape { kText, kSwitch, kList, kQuotaMap };
+
+template <typename T>
+struct ValueForm {
+  std::function<std::string(std::string_view text, T& value)> read;
+  std::function<std::string(const T& value)> print;
+  ValueShape shape = ValueShape::kText;
+};
+
+inline constexpr std::string_view kByteCountForm = "a number of bytes such as 1048576, 512KiB, 64MiB or 8GiB";
+inline constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max();
+
+ValueForm<std::string> Text();
+ValueForm<bool> Switch();
+// Elements with commas between.
+ValueForm<std::vector<std::string>> List();
+// "a=b,c=d". An element without a "=" is a name with the value "".
+ValueForm<std::vector<std::pair<std::string, std::string>>> Pairs();
+// "1048576", "1MiB", "8GiB".
+ValueForm<int64_t> Bytes(int64_t low = 0, int64_t high = kMostBytes);
+// "auto", which is std::nullopt, or a number of bytes.
+ValueForm<std::optional<int64_t>> BytesOrAuto(int64_t low = 0);
+ValueForm<absl::Duration> Time(absl::Duration low = absl::ZeroDuration(),
+                               absl::Duration high = absl::InfiniteDuration());
+// 0 is absl::InfiniteDuration().
+ValueForm<absl::Duration> TimeOrNever();
+
+// Any form: `parse` returns false for a text that it refuses.
+template <typename T>
+ValueForm<T> Form(std::string expected, std::function<bool(std::string_view text, T& value)> parse,
+                  std::function<std::string(const T& value)> print, ValueShape shape = ValueShape::kText) {
+  return {.read = [=](std::string_view text, T& value) -> std::string {
+            T read = {};
+            if (!parse(text, read)) return expected;
+            value = std::move(read);
+            return "";
+          },
+          .print = std::move(print),
+          .shape = shape};
+}
+
+template <typename T>
+bool ParseAsFlag(std::string_view text, T& value) {
+  std::string error;
+  return absl::ParseFlag(AbslView(text), &value, &error);
+}
+
+template <typename T>
+ValueForm<T> Whole(T low, T high = std::numeric_limits<T>::max()) {
+  return Form<T>(
+      StrCat("expected a whole number, ", low, " .. ", high),
+      [=](std::string_view text, T& value) { return ParseAsFlag(text, value) && value >= low && value <= high; },
+      [](const T& value) { return StrCat(value); });
+}
+
+// One of a few words, each for a value. Errors call the word "" nothing.
+template <typename T>
+ValueForm<T> OneOf(std::vector<std::pair<std::string, T>> words) {
+  std::string expected = "expected ";
+  for (const auto& [word, value] : words) {
+    const bool last = &word == &words.back().first;
+    expected += StrCat(&word == &words[0].first ? "" : last ? " or " : ", ", word.empty() ? "nothing" : word);
+  }
+  return Form<T>(
+      expected,
+      [words](std::string_view text, T& value) {
+        const auto found = std::ranges::find(words, text, &std::pair<std::string, T>::first);
+        if (found != words.end()) value = found->second;
+        return found != words.end();
+      },
+      [words](const T& value) { return std::ranges::find(words, value, &std::pair<std::string, T>::second)->first; });
+}
+ValueForm<std::string> OneOf(const std::vector<std::string>& words);
+
+}  // namespace gdn

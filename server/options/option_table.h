@@ -1,0 +1,41 @@
+// The server's flags as one table. The command line, the file of --config, the checks of single values, the reload of
+// the file and docs/reference/flags.md follow from it.
+//
+// Thread safety: constant; safe from any thread. Ownership: plain values.
+//
+//   ServerOptions options;
+//   const std::string expected = Options().at("max-draft").read("5", options);  // "": it is read
+//   std::cout << Options().at("max-draft").print(options);
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/config/value_form.h"
+#include "server/options/server_options.h"
+
+namespace gdn {
+
+enum class OptionUse {
+  kAtStart,    // a change needs a restart
+  kLive,       // a change of the file takes effect while the server runs (server/config_reload.cc)
+  kRepeats,    // a list that the command line gives an element at a time
+  kNotInFile,  // of the command line alone
+};
+
+// The form reads and prints one member of the options.
+struct Option : ValueForm<ServerOptions> {
+  std::string help = {};
+  OptionUse use = OptionUse::kAtStart;
+};
+
+// By name, with -.
+using OptionTable = std::map<std::string, Option, std::less<>>;
+const OptionTable& Options();
+
+// Everything that is wrong with the options against each other, with the flags that it is about:
+// "--state-slots and --device-state-bytes are both given, ..".
+std::vector<std::string> OptionFaults(const ServerOptions& options);
+
+}  // namespace gdn

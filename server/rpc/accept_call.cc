@@ -1,5 +1,4 @@
 // AcceptTokens: what becomes of drafts.
-#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,8 +9,11 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/task/arrivals.h"
+#include "base/task/status_macros.h"
 #include "server/batcher/accept_execution.h"
 #include "server/rpc/calls.h"
+#include "server/rpc/pin_sessions.h"
 #include "server/rpc/rpc_status.h"
 #include "server/validation/names.h"
 
@@ -42,7 +44,9 @@ absl::Status CheckAcceptance(const v1::DraftAcceptance& acceptance, const StepLi
                    {{"found", StrCat(acceptance.path_size())}, {"expected", StrCat("0 .. ", limits.max_draft)}});
 }
 
-struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
+// The rows of one call, on their way from sessions to the engines and back.
+class AcceptRows {
+ public:
   struct Row {
     std::string name;
     Session::AcceptRequest request;
@@ -50,34 +54,32 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
     SessionPin pin;
     absl::Status status;
   };
-  // Rows whose states are on one device.
-  struct Part {
-    std::vector<size_t> rows;
-    std::vector<AcceptRow> work;
-  };
 
-  AcceptCall(const ServiceContext& service, v1::AcceptTokensResponse* reply, CallDone when_done)
-      : context(service), response(reply), done(std::move(when_done)) {}
+  AcceptRows(const ServiceContext& context, bool partial_ok) : context_(context), partial_ok_(partial_ok) {}
 
-  absl::Status RowError(size_t index) const {
-    return WithMetadata(WithPrefix(rows[index].status, StrCat("row ", index, " (", rows[index].name, ")")), "session",
-                        rows[index].name);
-  }
-  // The first bad row's error, where one refuses the call.
+  std::vector<Row>& all() { return rows_; }
+  Row& good(size_t i) { return rows_[good_[i]]; }
+  size_t good_rows() const { return good_.size(); }
+
+  // The first bad row's error, if it refuses the call.
   absl::Status Refusal() const {
-    for (size_t i = 0; i < rows.size() && !partial_ok; ++i) {
-      if (!rows[i].status.ok()) return RowError(i);
+    for (size_t i = 0; i < rows_.size() && !partial_ok_; ++i) {
+      if (!rows_[i].status.ok()) return RowError(i);
     }
     return absl::OkStatus();
   }
+  absl::Status RowError(size_t index) const {
+    return WithMetadata(WithPrefix(rows_[index].status, StrCat("row ", index, " (", rows_[index].name, ")")), "session",
+                        rows_[index].name);
+  }
 
-  absl::Status Begin(const Caller& caller, const v1::AcceptTokensRequest& request) {
-    GDN_RETURN_IF_ERROR(CheckBatchSize(request.acceptances_size(), context.limits));
+  // Checks the request, and looks up its sessions.
+  absl::Status Find(const Caller& caller, const v1::AcceptTokensRequest& request) {
+    GDN_RETURN_IF_ERROR(CheckBatchSize(request.acceptances_size(), context_.limits));
     GDN_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-    partial_ok = request.partial_ok();
     absl::flat_hash_set<std::string> names;
     for (const v1::DraftAcceptance& acceptance : request.acceptances()) {
-      Row& row = rows.emplace_back();
+      Row& row = rows_.emplace_back();
       row.name = acceptance.session();
       row.request.accepted_tokens = acceptance.accepted_tokens();
       row.request.request_id = request.request_id();
@@ -85,138 +87,132 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
       if (acceptance.has_session_epoch()) row.request.epoch = acceptance.session_epoch();
       if (!names.insert(row.name).second) {
         return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
-                         StrCat("row ", rows.size() - 1, " names ", row.name, " a second time"),
+                         StrCat("row ", rows_.size() - 1, " names ", row.name, " a second time"),
                          {{"session", row.name}});
       }
-      auto session = FindSession(context, caller, row.name);
+      auto session = FindSession(context_, caller, row.name);
       row.status = session.status();
       if (session.ok()) row.session = *std::move(session);
-      if (row.status.ok()) row.status = CheckAcceptance(acceptance, context.limits);
+      if (row.status.ok()) row.status = CheckAcceptance(acceptance, context_.limits);
       if (row.status.ok() && row.request.accepted_tokens < 0) {
         row.status = MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
                                StrCat("accepted_tokens is ", row.request.accepted_tokens, ", expected 0 or more"),
                                {{"found", StrCat(row.request.accepted_tokens)}});
       }
+      if (row.status.ok()) good_.push_back(rows_.size() - 1);
     }
     return Refusal();
   }
 
-  // Once no row, from the first-th on, would take its session too far from its last checkpoint.
-  void Pin(const WaitLimit& limit, size_t first = 0) {
-    std::vector<std::shared_ptr<Session>> sessions;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const Row& row = rows[i];
-      if (!row.status.ok()) continue;
-      const auto again = [self = shared_from_this(), limit, i] { self->Pin(limit, i); };
-      if (i >= first &&
-          !context.checkpointer.WaitForRoom(row.session, std::nullopt, row.request.accepted_tokens, again)) {
-        return;
-      }
-      sessions.push_back(row.session);
+  absl::Status TakePins(Residency::PinResults pins) {
+    for (size_t i = 0; i < pins.size(); ++i) {
+      good(i).status = pins[i].status();
+      if (pins[i].ok()) good(i).pin = *std::move(pins[i]);
     }
-    if (sessions.empty()) return Finish(absl::OkStatus());
-    context.residency.Pin(std::move(sessions), limit, [self = shared_from_this()](Residency::PinResults pins) {
-      size_t next = 0;
-      for (Row& row : self->rows) {
-        if (!row.status.ok()) continue;
-        row.status = pins[next].status();
-        if (row.status.ok()) row.pin = *std::move(pins[next]);
-        ++next;
-      }
-      self->Accept();
-    });
+    return Refusal();
   }
 
-  void Accept() {
-    if (absl::Status refusal = Refusal(); !refusal.ok()) return Finish(std::move(refusal));
-    std::map<int32_t, Part> parts;  // by device
-    for (size_t i = 0; i < rows.size(); ++i) {
-      Row& row = rows[i];
+  // Takes the leases of all layers with a draft, by the device that has the session's states.
+  absl::Status Admit() {
+    for (const size_t i : good_) {
+      Row& row = rows_[i];
       if (!row.status.ok()) continue;
       auto leases = row.session->AdmitAccept(row.pin, row.request);
       row.status = leases.status();
-      if (!leases.ok()) continue;
-      if (leases->empty()) continue;
-      Part& part = parts[leases->front().pool()->device()];
-      part.rows.push_back(i);
+      if (!leases.ok() || leases->empty()) continue;
+      DeviceRows& on_device = devices_[leases->front().pool()->device()];
+      on_device.rows.push_back(i);
       for (StepLease& lease : *leases) {
-        part.work.push_back(
+        on_device.work.push_back(
             {.lease = std::move(lease), .accepted_tokens = row.request.accepted_tokens, .path = row.request.path});
       }
     }
-    if (absl::Status refusal = Refusal(); !refusal.ok()) return Finish(std::move(refusal));  // the leases die
-    parts_left = static_cast<int>(parts.size()) + 1;
-    for (auto& [device, part] : parts) AcceptOn(device, std::move(part));
-    PartDone();
+    return Refusal();
   }
 
-  void AcceptOn(int32_t device, Part part) {
-    const auto of = std::make_shared<const std::vector<size_t>>(std::move(part.rows));
-    const auto self = shared_from_this();
-    const auto committing = [self, of] {  // first: a retry must find either the draft or the record
-      for (const size_t i : *of) self->rows[i].session->NoteAccepted(self->rows[i].request);
-    };
-    AcceptDrafts(context.engines.at(device), std::move(part.work), committing, [self, of](const absl::Status& status) {
-      for (const size_t i : *of) {
-        Row& row = self->rows[i];
-        row.status = status;
-        if (const absl::Status lost = row.session->CheckNotLost(); !status.ok() && !lost.ok()) row.status = lost;
-      }
-      self->PartDone();
-    });
+  // On each device all of its rows or none; `open` has the devices until they end. Rows on a device that fails now are
+  // refused beside the others, which are accepted.
+  void Submit() {
+    open.Begin(static_cast<int>(devices_.size()));
+    for (auto& [device, on_device] : devices_) {
+      DeviceRows* const of = &on_device;
+      const auto committing = [this, of] {  // first: a retry must find either the draft or the record
+        for (const size_t i : of->rows) rows_[i].session->NoteAccepted(rows_[i].request);
+      };
+      AcceptDrafts(context_.engines.at(device), std::move(on_device.work), committing,
+                   [this, of](const absl::Status& status) {
+                     for (const size_t i : of->rows) {
+                       Row& row = rows_[i];
+                       row.status = status;
+                       const absl::Status lost = row.session->CheckNotLost();
+                       if (!status.ok() && !lost.ok()) row.status = lost;
+                     }
+                     open.End();
+                   });
+    }
   }
 
-  // Rows on a device that fails now are refused beside the others, which are accepted.
-  void PartDone() {
-    if (parts_left.fetch_sub(1) != 1) return;
+  // Takes the results. The call's error, if it has one.
+  absl::Status Finish() {
     std::vector<size_t> applied;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].status.ok()) applied.push_back(i);
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (rows_[i].status.ok()) applied.push_back(i);
     }
-    Finish(WithAppliedRows(Refusal(), applied));
+    GDN_RETURN_IF_ERROR(WithAppliedRows(Refusal(), applied));
+    // As StepRows::CheckStillOurs.
+    if (!context_.environment.shares_sessions()) return absl::OkStatus();
+    const absl::Status ours = context_.environment.CheckOurs();
+    for (const size_t i : applied) {
+      rows_[i].status = ours.ok() && rows_[i].session != nullptr ? rows_[i].session->CheckNotLost() : ours;
+    }
+    return Refusal();
   }
 
-  // As StepCall::CheckStillOurs.
-  void CheckStillOurs() {
-    if (!context.environment.shares_sessions()) return;
-    const absl::Status ours = context.environment.CheckOurs();
-    for (Row& row : rows) {
-      if (row.status.ok() && row.session != nullptr) row.status = ours.ok() ? row.session->CheckNotLost() : ours;
-    }
-  }
-
-  void Finish(absl::Status status) {
-    if (status.ok()) {
-      CheckStillOurs();
-      status = Refusal();
-    }
-    if (status.ok()) {
-      for (size_t i = 0; i < rows.size(); ++i) {
-        v1::SessionTokenCounts* counts = response->add_counts();
-        counts->set_session(rows[i].name);
-        if (rows[i].status.ok()) FillLayers(rows[i].session->Layers(), counts->mutable_layers());
-        if (partial_ok) *response->add_row_statuses() = ToRpcStatus(rows[i].status.ok() ? rows[i].status : RowError(i));
+  void Answer(v1::AcceptTokensResponse& response) const {
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      v1::SessionTokenCounts* counts = response.add_counts();
+      counts->set_session(rows_[i].name);
+      if (rows_[i].status.ok()) FillLayers(rows_[i].session->Layers(), counts->mutable_layers());
+      if (partial_ok_) {
+        *response.add_row_statuses() = ToRpcStatus(rows_[i].status.ok() ? rows_[i].status : RowError(i));
       }
     }
-    rows.clear();
-    done(std::move(status));
   }
 
-  const ServiceContext& context;
-  v1::AcceptTokensResponse* const response;
-  CallDone done;
-  bool partial_ok = false;
-  std::vector<Row> rows;
-  std::atomic<int> parts_left{0};
+  Arrivals open;  // acceptances on their way
+
+ private:
+  struct DeviceRows {
+    std::vector<size_t> rows;  // rows_ index
+    std::vector<AcceptRow> work;
+  };
+
+  const ServiceContext& context_;
+  const bool partial_ok_;
+  std::vector<Row> rows_;
+  std::vector<size_t> good_;  // rows_ index of those that passed Find
+  std::map<int32_t, DeviceRows> devices_;
 };
 
 }  // namespace
 
-void AcceptTokens(const ServiceContext& context, const Caller& caller, const v1::AcceptTokensRequest& request,
-                  v1::AcceptTokensResponse* response, CallDone done) {
-  auto call = std::make_shared<AcceptCall>(context, response, std::move(done));
-  if (absl::Status status = call->Begin(caller, request); !status.ok()) return call->Finish(std::move(status));
-  call->Pin(caller.limit);
+Task<absl::Status> AcceptTokens(const ServiceContext& context, const Caller& caller,
+                                const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response) {
+  AcceptRows rows(context, request.partial_ok());
+  GDN_CO_RETURN_IF_ERROR(rows.Find(caller, request));
+  std::vector<SessionAhead> sessions;
+  for (size_t i = 0; i < rows.good_rows(); ++i) {
+    sessions.push_back({.session = rows.good(i).session, .tokens = rows.good(i).request.accepted_tokens});
+  }
+  co_await WaitForCheckpoints(context.checkpointer, sessions, /*layer=*/std::nullopt);
+  Residency::PinResults pins = co_await Pin(context.residency, sessions, caller.limit);
+  GDN_CO_RETURN_IF_ERROR(rows.TakePins(std::move(pins)));
+  GDN_CO_RETURN_IF_ERROR(rows.Admit());
+  rows.Submit();
+  co_await rows.open.All();
+  GDN_CO_RETURN_IF_ERROR(rows.Finish());
+  rows.Answer(*response);
+  co_return absl::OkStatus();
 }
 
 }  // namespace gdn

@@ -6,6 +6,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "base/random_id.h"
+#include "base/task/arrivals.h"
 #include "server/fleet/fleet.h"
 #include "server/rpc/calls.h"
 #include "server/validation/names.h"
@@ -58,6 +59,17 @@ void BringSessions(const ServiceContext& context, const Caller& caller, std::vec
         {.make = session.make, .account = caller.account, .limit = caller.limit},
         [bringing, id = session.id](const absl::Status& came) { bringing->Came(id, came); });
   }
+}
+
+Task<void> BringHere(const ServiceContext& context, Caller& caller, std::vector<WantedSession> wanted) {
+  if (context.fleet == nullptr) co_return;
+  Arrivals brought;
+  brought.Begin();
+  BringSessions(context, caller, std::move(wanted), [&caller, &brought](const Caller& found) {
+    caller.not_here = found.not_here;
+    brought.End();
+  });
+  co_await brought.All();
 }
 
 void GiveBackName(const ServiceContext& context, const std::string& principal, const std::string& id) {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/task/task.h"
 #include "gdn/v1/session.pb.h"
 #include "gdn/v1/state.pb.h"
 #include "gdn/v1/step.pb.h"
@@ -29,6 +30,8 @@ struct WantedSession {
 // `then` gets the caller, and which sessions could not be brought (Caller::not_here), which FindSession tells it.
 void BringSessions(const ServiceContext& context, const Caller& caller, std::vector<WantedSession> wanted,
                    std::function<void(const Caller&)> then);
+// The same; what could not be brought is in caller.not_here then.
+Task<void> BringHere(const ServiceContext& context, Caller& caller, std::vector<WantedSession> wanted);
 // A name that was taken for a session that was not made then is given back, some time later.
 void GiveBackName(const ServiceContext& context, const std::string& principal, const std::string& id);
 // The id of a session to be made, which a fleet has to know before there is one: the request's, or a new one.

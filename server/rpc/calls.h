@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "base/task/task.h"
 #include "gdn/v1/admin.pb.h"
 #include "gdn/v1/info.pb.h"
 #include "gdn/v1/prefix.pb.h"
@@ -78,8 +79,8 @@ absl::Status DropPrefixes(const ServiceContext& context, const Caller& caller, c
                           v1::DropPrefixesResponse* response);
 
 // accept_call.cc
-void AcceptTokens(const ServiceContext& context, const Caller& caller, const v1::AcceptTokensRequest& request,
-                  v1::AcceptTokensResponse* response, CallDone done);
+Task<absl::Status> AcceptTokens(const ServiceContext& context, const Caller& caller,
+                                const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response);
 
 // admin_calls.cc: what an admin may, beside what owners may.
 void EvictSession(const ServiceContext& context, const Caller& caller, const v1::EvictSessionRequest& request,

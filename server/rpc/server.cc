@@ -15,6 +15,7 @@
 #include "base/steady_clock.h"
 #include "base/stop_signal.h"
 #include "base/string_cat.h"
+#include "base/task/owned_flow.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "server/rpc/answer_reactor.h"
 #include "server/rpc/bring_sessions.h"
@@ -150,6 +151,36 @@ class MakingReactor final : public AnswerReactor<Request, Response> {
   std::vector<std::string> unknown_;
 };
 
+// A call whose task answers it.
+template <typename Request, typename Response>
+class TaskReactor final : public AnswerReactor<Request, Response>, private OwnedFlow<absl::Status> {
+ public:
+  using Method = Task<absl::Status> (*)(const ServiceContext&, const Caller&, const Request&, Response*);
+
+  TaskReactor(const ServiceContext& context, RpcMethod rpc, Call* call, const grpc::ByteBuffer* in,
+              grpc::ByteBuffer* out, Method method)
+      : AnswerReactor<Request, Response>(context, rpc, *call, *in, *out, context.transfers.Begin()),
+        OwnedFlow<absl::Status>(context.calls) {
+    if (this->Read()) OwnedFlow<absl::Status>::Start(Run(method));
+  }
+
+ private:
+  Task<absl::Status> Run(Method method) {
+    Caller caller = this->caller();
+    std::vector<WantedSession> wanted = WantedIn(this->context(), caller, this->request());
+    co_await BringHere(this->context(), caller, std::move(wanted));
+    Task<absl::Status> answer = method(this->context(), caller, this->request(), &this->response());
+    co_return co_await std::move(answer);
+  }
+  void Ended(absl::Status status) override {
+    const std::string_view event = AuditedAs(this->request());
+    if (status.ok() && !event.empty()) {
+      Audit(this->context(), this->caller(), event, NamedIn(this->request()), OwnerIn(this->request()));
+    }
+    this->End(status);
+  }
+};
+
 class GdnService final : public GdnServiceMethods {
  public:
   explicit GdnService(const ServiceContext& context) : context_(context) {}
@@ -247,6 +278,12 @@ class GdnService final : public GdnServiceMethods {
       reactor->End(status);
     });
     return reactor;
+  }
+
+  template <typename Request, typename Response>
+  Unary* Answer(RpcMethod rpc, Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out,
+                Task<absl::Status> (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
+    return new TaskReactor<Request, Response>(context_, rpc, call, in, out, method);
   }
 
   // Calls `answer` once the sessions that the request names are here, as far as they can be.

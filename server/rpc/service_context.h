@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/steady_clock.h"
+#include "base/task/executor.h"
 #include "server/admission/byte_ledger.h"
 #include "server/batcher/engines.h"
 #include "server/model/served_model.h"
@@ -38,6 +39,7 @@ namespace gdn {
 class Fleet;
 
 struct ServiceContext {
+  Executor& calls;  // runs the calls' flows, on the threads that make them ready
   ByteLedger& ledger;
   const ModelCatalog& models;
   SessionManager& sessions;

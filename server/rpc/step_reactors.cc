@@ -5,9 +5,9 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/synchronization/mutex.h"
 #include "base/error.h"
 #include "base/string_cat.h"
+#include "base/task/owned_flow.h"
 #include "base/this_thread.h"
 #include "server/rpc/call_charge.h"
 #include "server/rpc/calls.h"
@@ -20,31 +20,6 @@
 
 namespace gdn {
 namespace {
-
-// The step in flight of a reactor, and whether the client has gone: the two are told by different threads.
-class CancelGate {
- public:
-  void Cancel() {
-    absl::MutexLock lock(&mu_);
-    cancelled_ = true;
-    if (call_ != nullptr) call_->Cancel();
-  }
-  // `turn` counts a stream's calls: one may end, and the next be set by another thread, before the first is set here. A
-  // call that has ended may still be set; cancelling it does nothing.
-  void Set(int64_t turn, std::shared_ptr<StepCall> call) {
-    absl::MutexLock lock(&mu_);
-    if (turn < turn_) return;
-    turn_ = turn;
-    call_ = std::move(call);
-    if (cancelled_) call_->Cancel();
-  }
-
- private:
-  absl::Mutex mu_;
-  int64_t turn_ ABSL_GUARDED_BY(mu_) = 0;
-  std::shared_ptr<StepCall> call_ ABSL_GUARDED_BY(mu_);
-  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-};
 
 // What the request itself says of its call; nothing without a trace.
 template <typename Request>
@@ -67,23 +42,21 @@ void NoteReply(CallTrace* trace, const absl::Status& status, size_t bytes) {
 
 // Reads the request, runs its step and finishes with the reply. gRPC keeps a Finish that comes before the reactor is
 // returned to it, and calls OnDone after every other reaction has returned.
-template <typename Request, typename Response>
-class UnaryStepReactor : public grpc::ServerUnaryReactor {
+template <typename Request, typename Response, typename Message>
+class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlow<absl::Status> {
  public:
-  using StartFn = std::shared_ptr<StepCall>(const ServiceContext&, const Caller&, const Request&, Response*, StepData,
-                                            CallTrace*, StepCall::Done);
-
   UnaryStepReactor(const ServiceContext& context, grpc::CallbackServerContext& call, RpcMethod method,
-                   grpc::ByteBuffer& request, grpc::ByteBuffer* response, StartFn* start)
-      : context_(context),
+                   grpc::ByteBuffer& request, grpc::ByteBuffer* response)
+      : OwnedFlow(context.calls),
+        context_(context),
         meter_(context.stats, method),
         trace_(context.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method)])),
         reply_wire_(response) {
-    const Caller caller = CallerOf(call, context);
+    Caller caller = CallerOf(call, context);
     auto charge = ChargeCall(context, caller, request.Length());
     if (!charge.ok()) {
       request.Clear();
-      Reply(charge.status());
+      Ended(charge.status());
       return;
     }
     charge_ = *std::move(charge);
@@ -91,17 +64,16 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
         request, context.limits.max_message_bytes, context.call_memory,
         [this](int64_t bytes) { return charge_.TryGrow(bytes); }, request_);
     if (!received.ok()) {
-      Reply(received.status());
+      Ended(received.status());
       return;
     }
     received_ = *std::move(received);
     NoteRequest(trace_.get(), caller, request_, received_);
-    const StepData data{.in = received_, .out = output_, .charge = charge_};
-    gate_.Set(/*turn=*/0, start(context, caller, request_, &response_, data, trace_.get(),
-                                [this](const absl::Status& status) { Reply(status); }));
+    Start(RunStep(context, std::move(caller), message_, {.in = received_, .out = output_, .charge = charge_},
+                  gone_.Never(), trace_.get()));
   }
 
-  void OnCancel() override { gate_.Cancel(); }
+  void OnCancel() override { gone_.Cancel(); }
   void OnDone() override {
     context_.tracer.End(std::move(trace_));
     delete this;
@@ -110,7 +82,7 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
   bool InternalInlineable() override { return true; }
 
  private:
-  void Reply(const absl::Status& status) {
+  void Ended(absl::Status status) override {
     if (!RefusalPauses::Pauses(status)) return Send(status);
     received_ = {};
     charge_.Release();
@@ -132,16 +104,19 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
   ReceivedTensors received_;
   Response response_;
   ReplyOutput output_;
+  const Message message_{request_, response_};
   RefusalPauses::Answer refused_;
-  CancelGate gate_;
+  CancelSource gone_;  // the client
 };
 
 // Reads a message, runs its step, writes the reply, and so on until the client is done.
 template <typename Request, typename Response>
-class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                          private OwnedFlow<absl::Status> {
  public:
   StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call, RpcMethod method)
-      : context_(context),
+      : OwnedFlow(context.calls),
+        context_(context),
         call_(*call),
         caller_(CallerOf(*call, context)),
         method_(method),
@@ -167,11 +142,9 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     }
     received_ = *std::move(received);
     response_.Clear();
-    if (!charge.ok()) return Reply(charge.status());
+    if (!charge.ok()) return Ended(charge.status());
     charge_ = *std::move(charge);
-    const int64_t turn = ++turn_;
-    if (auto call = Step([this](const absl::Status& status) { Reply(status); }); call != nullptr)
-      gate_.Set(turn, std::move(call));
+    Start(Step());
   }
   void OnWriteDone(bool ok) override {
     context_.tracer.End(std::move(trace_));
@@ -180,16 +153,16 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     if (!end_.ok()) return Finish(ToGrpcStatus(end_));
     StartRead(&wire_);
   }
-  void OnCancel() override { gate_.Cancel(); }
+  void OnCancel() override { gone_.Cancel(); }
   void OnDone() override { delete this; }
 
  protected:
-  // Starts the step of request_, which fills response_ and output_; nullptr where `done` was called at once.
-  virtual std::shared_ptr<StepCall> Step(StepCall::Done done) = 0;
+  // The step of request_, which fills response_ and output_.
+  virtual Task<absl::Status> Step() = 0;
   // Called before the reply is written.
-  virtual void Ended(const absl::Status& /*status*/) {}
+  virtual void NoteEnd(const absl::Status& /*status*/) {}
 
-  void Start() { caller_.allowed.ok() ? StartRead(&wire_) : Refuse(caller_.allowed); }
+  void Begin() { caller_.allowed.ok() ? StartRead(&wire_) : Refuse(caller_.allowed); }
   StepData data() { return {.in = received_, .out = output_, .charge = charge_}; }
 
   const ServiceContext& context_;
@@ -202,14 +175,15 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   ByteCharge charge_;                 // of the message and its reply
   std::unique_ptr<CallTrace> trace_;  // of the message
   absl::Status end_;                  // an error ends the stream, behind the reply that is on its way
+  CancelSource gone_;                 // the client
 
  private:
   void Refuse(const absl::Status& status) {
     meter_.End(status);
     Finish(ToGrpcStatus(status));
   }
-  void Reply(const absl::Status& status) {
-    Ended(status);
+  void Ended(absl::Status status) override {
+    NoteEnd(status);
     if (!RefusalPauses::Pauses(status)) return Send(status);
     received_ = {};
     charge_.Release();
@@ -231,30 +205,27 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   const RpcMethod method_;
   RpcMeter meter_;         // of the message
   grpc::ByteBuffer wire_;  // what is read, then what is written
-  int64_t turn_ = 0;       // messages read
-  bool is_large_ = false;  // the last of them, beside its tensors' data
+  bool is_large_ = false;  // the last message, beside its tensors' data
   RefusalPauses::Answer refused_;
-  CancelGate gate_;
 };
 
 class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse> {
  public:
   StreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call)
       : StepStreamReactor(context, call, RpcMethod::kStreamPrefill) {
-    Start();
+    Begin();
   }
 
  protected:
-  std::shared_ptr<StepCall> Step(StepCall::Done done) override {
+  Task<absl::Status> Step() override {
     const v1::PrefillRequest& segment = request_.segment();
     NoteRequest(trace_.get(), caller_, segment, received_);
-    if (failed_.count(Key()) != 0 && !segment.has_expected_token_count()) {
-      done(PreviousSegmentFailed(segment));
-      return nullptr;
-    }
-    return StartPrefill(context_, caller_, segment, response_.mutable_result(), data(), trace_.get(), std::move(done));
+    if (failed_.count(Key()) != 0 && !segment.has_expected_token_count()) co_return PreviousSegmentFailed(segment);
+    const PrefillMessage message(segment, *response_.mutable_result());
+    Task<absl::Status> step = RunStep(context_, caller_, message, data(), gone_.Never(), trace_.get());
+    co_return co_await std::move(step);
   }
-  void Ended(const absl::Status& status) override {
+  void NoteEnd(const absl::Status& status) override {
     if (status.ok()) {
       failed_.erase(Key());
     } else if (ParseSessionName(request_.segment().session()).ok()) {  // else no session can have a gap
@@ -296,14 +267,15 @@ class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeReque
  public:
   StreamDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call)
       : StepStreamReactor(context, call, RpcMethod::kStreamDecode) {
-    Start();
+    Begin();
   }
 
  protected:
-  std::shared_ptr<StepCall> Step(StepCall::Done done) override {
+  Task<absl::Status> Step() override {
     NoteRequest(trace_.get(), caller_, request_.step(), received_);
-    return StartDecode(context_, caller_, request_.step(), response_.mutable_result(), data(), trace_.get(),
-                       std::move(done));
+    const DecodeMessage message(request_.step(), *response_.mutable_result());
+    Task<absl::Status> step = RunStep(context_, caller_, message, data(), gone_.Never(), trace_.get());
+    co_return co_await std::move(step);
   }
 };
 
@@ -311,14 +283,14 @@ class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeReque
 
 grpc::ServerUnaryReactor* NewPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
                                             grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
-  return new UnaryStepReactor<v1::PrefillRequest, v1::PrefillResponse>(context, *call, RpcMethod::kPrefill, request,
-                                                                       response, StartPrefill);
+  return new UnaryStepReactor<v1::PrefillRequest, v1::PrefillResponse, PrefillMessage>(
+      context, *call, RpcMethod::kPrefill, request, response);
 }
 
 grpc::ServerUnaryReactor* NewDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
                                            grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
-  return new UnaryStepReactor<v1::DecodeRequest, v1::DecodeResponse>(context, *call, RpcMethod::kDecode, request,
-                                                                     response, StartDecode);
+  return new UnaryStepReactor<v1::DecodeRequest, v1::DecodeResponse, DecodeMessage>(context, *call, RpcMethod::kDecode,
+                                                                                    request, response);
 }
 
 ByteStreamReactor* NewStreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call) {

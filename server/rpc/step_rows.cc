@@ -1,0 +1,350 @@
+#include "server/rpc/step_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/rpc/calls.h"
+#include "server/rpc/rpc_status.h"
+#include "server/session/foreign_state.h"
+#include "server/session/session_errors.h"
+#include "server/validation/tensor.h"
+
+namespace gdn {
+
+StepRows::StepRows(const ServiceContext& context, const StepMessage& message, StepData data, CallTrace* trace)
+    : context_(context), message_(message), data_(data), trace_(trace) {}
+
+StepRows::~StepRows() {
+  if (metered_ != nullptr) context_.ledger.GiveTokensBack(std::move(metered_), taken_tokens_);
+}
+
+absl::Status StepRows::RowError(size_t index, const absl::Status& status) const {
+  const std::string_view name = rows_[index].name;
+  if (status.ok()) return status;
+  return WithMetadata(message_.is_prefill() ? status : WithPrefix(status, StrCat("row ", index, " (", name, ")")),
+                      "session", name);
+}
+
+// ---- Sessions and inputs
+
+absl::Status StepRows::Find(const Caller& caller) {
+  rows_ = message_.Rows();
+  deadline_ = caller.limit.deadline;
+  if (trace_ != nullptr) {
+    trace_->session = std::string(rows_.front().name);
+    trace_->rows = static_cast<int32_t>(rows_.size());
+  }
+  absl::flat_hash_set<absl::string_view> names;
+  names.reserve(rows_.size());
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    CallRow& row = rows_[i];
+    if (!names.insert({row.name.data(), row.name.size()}).second) {
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
+                       StrCat("row ", i, " names ", row.name, " a second time; steps of one session are serial"),
+                       {{"session", std::string(row.name)}});
+    }
+    auto session = FindSession(context_, caller, row.name);
+    row.status = session.status();
+    if (session.ok()) row.session = *std::move(session);
+    if (!row.status.ok() && !message_.partial_ok()) return RowError(i, row.status);
+    if (spec_ == nullptr && row.session != nullptr) spec_ = &row.session->spec();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepRows::CheckSameSpec() const {
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i].session == nullptr) continue;
+    const SessionSpec& other = rows_[i].session->spec();
+    if (other.model == spec_->model && other.dims == spec_->dims) continue;
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kMixedSessions,
+                     StrCat("row ", i, " (", rows_[i].name, ") is of ",
+                            other.model.empty() ? LayerDimsToString(other.dims) : other.model, ", row 0's is ",
+                            spec_->model.empty() ? LayerDimsToString(spec_->dims) : spec_->model,
+                            "; one call takes sessions of one model or one operator spec"),
+                     {{"session", std::string(rows_[i].name)}});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepRows::CheckInput(const Caller& caller) {
+  GDN_RETURN_IF_ERROR(CheckSameSpec());
+  GDN_ASSIGN_OR_RETURN(input_, message_.CheckInput(data_.in, *spec_, context_.limits));
+  if (SharedTensors::UsedBy(input_)) {
+    GDN_RETURN_IF_ERROR(shared_.Load(context_.shared_regions, caller.principal, data_.in.message_bytes, context_.limits,
+                                     context_.call_memory, data_.charge, input_));
+  }
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (!rows_[i].status.ok()) continue;
+    rows_[i].status = CheckRowValues(input_, static_cast<int64_t>(i));
+    if (!rows_[i].status.ok() && !message_.partial_ok()) return RowError(i, rows_[i].status);
+    if (rows_[i].status.ok()) good_.push_back(i);
+  }
+  if (trace_ != nullptr) trace_->tokens = std::accumulate(input_.lengths.begin(), input_.lengths.end(), int64_t{0});
+  return absl::OkStatus();
+}
+
+// ---- What the step needs before it may run
+
+absl::Status StepRows::TakeTokens(const Caller& caller) {
+  if (!context_.ledger.MetersTokens(*caller.account)) return absl::OkStatus();
+  int64_t tokens = 0;
+  for (const size_t i : good_) tokens += input_.lengths[i];
+  GDN_RETURN_IF_ERROR(context_.ledger.TakeTokens(caller.account, tokens, context_.rate_clock.Now().ToNanos()));
+  metered_ = caller.account;
+  taken_tokens_ = tokens;
+  return absl::OkStatus();
+}
+
+absl::Status StepRows::TakeOutput() {
+  v1::Tensor& output = message_.output();
+  output.set_dtype(ToProto(input_.output_dtype));
+  for (const int64_t dim : input_.output_shape) output.add_shape(dim);
+  const size_t token_bytes = static_cast<size_t>(input_.output_features) * DTypeSize(input_.output_dtype);
+  row_stride_ = static_cast<size_t>(input_.tokens) * token_bytes;
+  data_.out.bytes = row_stride_ * rows_.size();
+  if (data_.out.bytes == 0) return absl::OkStatus();
+  // A reply that is kept has a copy of the rows, which counts as kept once the step has happened.
+  const int64_t copies = input_.request_id.empty() ? 1 : 2;
+  GDN_RETURN_IF_ERROR(data_.charge.TryGrow(copies * static_cast<int64_t>(data_.out.bytes)));
+  GDN_ASSIGN_OR_RETURN(data_.out.block, context_.call_memory.TakeForCall(data_.out.bytes));
+  output_ = data_.out.block.chars();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const size_t written = static_cast<size_t>(input_.lengths[i]) * token_bytes;
+    std::memset(output_ + i * row_stride_ + written, 0, row_stride_ - written);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<SessionAhead> StepRows::Sessions() const {
+  std::vector<SessionAhead> sessions;
+  sessions.reserve(good_.size());
+  for (const size_t i : good_) {
+    // A draft counts when it is accepted.
+    sessions.push_back({.session = rows_[i].session, .tokens = input_.draft ? 0 : input_.lengths[i]});
+  }
+  return sessions;
+}
+
+absl::Status StepRows::TakePins(Residency::PinResults pins) {
+  absl::Status first;
+  for (size_t i = 0; i < pins.size(); ++i) {
+    CallRow& row = rows_[good_[i]];
+    row.status = pins[i].status();
+    // Another server has taken it over while it was on its way here: the same call finds it there.
+    if (context_.fleet != nullptr && ErrorReason(row.status) == reason::kStatesTakenOver) {
+      row.status = SessionMoved(row.session->id());
+    }
+    if (pins[i].ok()) row.pin = *std::move(pins[i]);
+    if (!row.status.ok() && !message_.partial_ok() && first.ok()) first = RowError(good_[i], row.status);
+  }
+  return first;
+}
+
+// ---- From pinned rows to the engines and back
+
+absl::Status StepRows::CopyReply(size_t index, const StoredReply& reply) {
+  const size_t token_bytes = static_cast<size_t>(input_.output_features) * DTypeSize(input_.output_dtype);
+  const size_t bytes = static_cast<size_t>(input_.lengths[index]) * token_bytes;
+  if (reply.output.size() != bytes) {
+    return ReplyDoesNotFit(rows_[index].session->id(), input_.layer, reply, static_cast<int64_t>(bytes));
+  }
+  // TakeOutput has written zeros behind it.
+  if (bytes > 0) std::memcpy(output_ + index * row_stride_, reply.output.data(), bytes);
+  rows_[index].token_count = reply.token_count;
+  NoteComputeTime(reply.compute_time_us);
+  return absl::OkStatus();
+}
+
+StepJobPtr StepRows::MakeJob(int32_t device) const {
+  auto job = std::make_shared<StepJob>();
+  job->prefill = message_.is_prefill();
+  job->kind = input_.kind;
+  job->draft = input_.draft;
+  job->field_count = static_cast<int>(input_.fields.size());
+  for (size_t f = 0; f < input_.fields.size(); ++f) {
+    job->fields[f] = {.dtype = input_.fields[f].view.dtype, .features = input_.fields[f].features};
+  }
+  job->scale = input_.scale;
+  job->use_qk_l2norm = input_.use_qk_l2norm;
+  job->max_beta = input_.max_beta;
+  job->output_dtype = input_.output_dtype;
+  job->output_features = input_.output_features;
+  job->deadline = deadline_;
+  job->page_locked = data_.in.bytes() != nullptr;
+  if (!spec_->model.empty()) {
+    const auto& layers = context_.models.at(spec_->model).LayersOn(device);
+    // Admission has the better error for a layer that is not there.
+    if (const auto it = layers.find(input_.layer); it != layers.end()) job->weights = &it->second;
+  }
+  job->rows.reserve(good_.size());
+  return job;
+}
+
+StepRows::DeviceRows& StepRows::RowsOn(int32_t device) {
+  const auto it = std::ranges::find(devices_, device, &DeviceRows::device);
+  if (it != devices_.end()) return *it;
+  return devices_.emplace_back(DeviceRows{.device = device, .job = MakeJob(device), .rows = {}});
+}
+
+absl::Status StepRows::AdmitRow(size_t index) {
+  CallRow& row = rows_[index];
+  const auto row_number = static_cast<int64_t>(index);
+  StepRequest request{.layer = input_.layer,
+                      .kind = input_.kind,
+                      .request_id = input_.request_id,
+                      .payload = {},
+                      .tokens = input_.lengths[index],
+                      .epoch = row.epoch,
+                      .expected_token_count = row.expected_token_count};
+  if (!request.request_id.empty()) request.payload = HashRow(input_, row_number);
+  open.Begin();  // for on_joined, which may come before Admit returns
+  StepReplyCallback on_joined;
+  if (!request.request_id.empty()) {
+    on_joined = [this, index](absl::StatusOr<StepReplyPtr> reply) {
+      rows_[index].status = reply.ok() ? CopyReply(index, **reply) : reply.status();
+      open.End();
+    };
+  }
+  absl::StatusOr<Admission> admission = row.session->Admit(std::move(row.pin), request, std::move(on_joined));
+  if (admission.ok() && admission->joined) {
+    if (trace_ != nullptr) trace_->waits_for_another = true;
+    return absl::OkStatus();
+  }
+  open.Withdraw(1);
+  GDN_RETURN_IF_ERROR(admission.status());
+  if (admission->stored != nullptr) return CopyReply(index, *admission->stored);
+  DeviceRows& on_device = RowsOn(admission->lease.pool()->device());
+  StepRow& step = on_device.job->rows.emplace_back();
+  step.lease = std::move(admission->lease);
+  step.tokens = input_.lengths[index];
+  step.parents = input_.RowParents(row_number);
+  on_device.job->tree |= !step.parents.empty();
+  for (size_t f = 0; f < input_.fields.size(); ++f) step.inputs[f] = input_.RowData(input_.fields[f], row_number);
+  step.output = output_ + index * row_stride_;
+  step.keep_reply = !request.request_id.empty();
+  on_device.rows.push_back(index);
+  return absl::OkStatus();
+}
+
+absl::Status StepRows::Admit() {
+  for (const size_t i : good_) {
+    if (!rows_[i].status.ok()) continue;
+    const absl::Status admitted = AdmitRow(i);
+    if (admitted.ok()) continue;  // from here on another call may write the status of a joined row
+    if (!message_.partial_ok()) return RowError(i, admitted);
+    rows_[i].status = admitted;
+  }
+  if (trace_ != nullptr) trace_->admitted = TraceNow();
+  return RefuseFailedDevices();
+}
+
+absl::Status StepRows::RefuseFailedDevices() {
+  if (context_.engines.size() == 1) return absl::OkStatus();  // the engine says it, of the call
+  for (const DeviceRows& on_device : devices_) {
+    const absl::Status device = context_.engines.at(on_device.device).device_status();
+    if (device.ok()) continue;
+    for (const size_t row : on_device.rows) {
+      if (!message_.partial_ok()) return RowError(row, device);
+      rows_[row].status = device;
+    }
+  }
+  std::erase_if(devices_, [this](const DeviceRows& on_device) {
+    return !context_.engines.at(on_device.device).device_status().ok();
+  });
+  return absl::OkStatus();
+}
+
+absl::Status StepRows::Submit() {
+  if (devices_.empty()) return absl::OkStatus();
+  devices_.front().job->trace = trace_;  // one at a time writes to it
+  std::vector<Engines::Part> jobs;
+  for (const DeviceRows& on_device : devices_) {
+    on_device.job->done = [this] { open.End(); };
+    jobs.push_back({.device = on_device.device, .job = on_device.job});
+  }
+  const auto count = static_cast<int>(devices_.size());
+  open.Begin(count);
+  // Only a thread of gRPC's computes at once: others wait for the threads on which sessions come.
+  const auto where =
+      std::this_thread::get_id() == starter_ ? Batcher::Where::kHereIfShort : Batcher::Where::kEngineThread;
+  absl::Status status = context_.engines.Submit(std::move(jobs), where);
+  if (!status.ok()) open.Withdraw(count);
+  return status;
+}
+
+void StepRows::CancelJobs() {
+  for (const DeviceRows& on_device : devices_) on_device.job->Cancel();
+}
+
+void StepRows::NoteComputeTime(int64_t us) {
+  int64_t seen = compute_time_us_.load();
+  while (seen < us && !compute_time_us_.compare_exchange_weak(seen, us)) {
+  }
+}
+
+void StepRows::CheckStillOurs() {
+  if (!context_.environment.shares_sessions()) return;
+  // In this order: sessions that were lost are marked before any is relied on again.
+  const absl::Status ours = context_.environment.CheckOurs();
+  for (CallRow& row : rows_) {
+    if (!row.status.ok() || row.session == nullptr) continue;
+    row.status = ours.ok() ? row.session->CheckNotLost() : ours;
+  }
+}
+
+absl::Status StepRows::Finish() {
+  for (const DeviceRows& on_device : devices_) {
+    for (size_t i = 0; i < on_device.rows.size(); ++i) {
+      CallRow& row = rows_[on_device.rows[i]];
+      row.status = on_device.job->rows[i].status;
+      row.token_count = on_device.job->rows[i].token_count;
+    }
+    NoteComputeTime(on_device.job->compute_time_us);
+  }
+  CheckStillOurs();
+  const auto bad = std::ranges::find_if(rows_, [](const CallRow& row) { return !row.status.ok(); });
+  // All were admitted, so those without an error have happened.
+  std::vector<size_t> applied;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i].status.ok()) applied.push_back(i);
+  }
+  if (bad != rows_.end() && !message_.partial_ok()) {
+    return WithAppliedRows(RowError(static_cast<size_t>(bad - rows_.begin()), bad->status), applied);
+  }
+  for (const size_t i : applied) taken_tokens_ -= input_.lengths[i];
+  return absl::OkStatus();
+}
+
+// ---- The reply
+
+int64_t StepRows::TokenCount(const CallRow& row) const {
+  if (row.status.ok()) return row.token_count;
+  if (row.session == nullptr) return 0;
+  const auto info = row.session->LayerAt(input_.layer);
+  return info.ok() ? info->progress.token_count : 0;
+}
+
+int64_t StepRows::DurableTokenCount(const CallRow& row) const {
+  if (row.session == nullptr) return 0;
+  const auto info = row.session->LayerAt(input_.layer);
+  return info.ok() ? info->durable_token_count : 0;
+}
+
+void StepRows::FinishOutput(v1::Tensor& output) {
+  ReplyOutput& out = data_.out;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (out.bytes > 0 && !rows_[i].status.ok()) std::memset(output_ + i * row_stride_, 0, row_stride_);
+  }
+  if (!shared_.takes_output()) return;
+  const std::string_view data(out.bytes > 0 ? output_ : "", out.bytes);
+  if (shared_.PutOutput(data, output)) out = {};
+}
+
+}  // namespace gdn

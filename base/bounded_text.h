@@ -1,4 +1,4 @@
-// Texts of errors that stay short whatever they quote: an error that is too long for its transport arrives as another.
+// Bounds the length of texts that are quoted in errors: gRPC replaces an error that exceeds its transport's limit.
 //
 // Thread safety: free functions. Ownership: results own their bytes.
 //
@@ -16,13 +16,13 @@
 
 namespace gdn {
 
-inline constexpr size_t kMostListBytes = 256;  // of a list in an error
+inline constexpr size_t kMostListBytes = 256;  // bytes of a list in an error
 
-// `text`, which is UTF-8, or its beginning and its end with the number of bytes that were left out between them: at
-// most `most_bytes` in all, and no character is cut. `most_bytes` is at least 48.
+// Returns `text` (UTF-8) if it fits `most_bytes` (at least 48), else its beginning and end, with the number of bytes
+// left out between them. No character is cut.
 std::string BoundedText(std::string_view text, size_t most_bytes);
 
-// Ascending numbers as "0-2,5"; a list of more than `most_bytes` bytes is cut after a number and ends with "..".
+// Formats ascending numbers as "0-2,5". A list longer than `most_bytes` is cut after a number and ends with "..".
 std::string NumberRanges(absl::Span<const int64_t> numbers, size_t most_bytes);
 template <typename Numbers>
 std::string NumberRanges(const Numbers& numbers, size_t most_bytes) {

@@ -1,9 +1,9 @@
-// A program started by this one: a server for a measurement or a test, or a tool that is waited for.
+// A child process: a server that is measured or tested, or a tool whose end is awaited.
 //
-// No shell is involved. The child is ended by its own pid and reaped when its owner is destroyed (SIGTERM, then SIGKILL
-// after a few seconds), and by the kernel when the thread that started it ends first, so no child outlives its parent.
+// No shell is involved. The destructor ends and reaps the child (SIGTERM, after 5 s SIGKILL). The kernel kills the
+// child when the thread that started it ends, so no child outlives its parent.
 // Thread safety: Signal from any thread, the rest from one. Ownership: owns the child; movable. Start children before
-// any gRPC channel is made: what a channel's threads hold is lost in the child.
+// you make any gRPC channel: a fork does not copy the channel's threads.
 //
 //   GDN_ASSIGN_OR_RETURN(ChildProcess server, ChildProcess::Start({path, "--port_file=" + port_file}, log_file));
 //   GDN_ASSIGN_OR_RETURN(int port, server.WaitForPort(port_file, absl::Seconds(30)));
@@ -26,8 +26,8 @@ namespace gdn {
 
 class ChildProcess {
  public:
-  // argv[0] is the program: a path, or a name that is looked for in PATH. Its stdout and stderr are appended to
-  // `log_file`; empty: they are this process's own. NOT_FOUND where it cannot be executed.
+  // argv[0] is a path, or a name to look up in PATH. Stdout and stderr are appended to `log_file`, or inherited from
+  // this process if `log_file` is empty. NOT_FOUND if the program cannot be executed.
   static absl::StatusOr<ChildProcess> Start(std::vector<std::string> argv, const std::string& log_file);
 
   ChildProcess(ChildProcess&& other) noexcept
@@ -38,36 +38,36 @@ class ChildProcess {
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess();
 
-  // Returns once ready() is true, which is asked every few milliseconds. UNAVAILABLE with the end of the child's log
-  // where it exits first or takes longer than `timeout`.
+  // Polls ready() every few milliseconds and returns when it is true. UNAVAILABLE, with the end of the child's log, if
+  // the child exits first or `timeout` passes.
   absl::Status WaitUntil(const std::function<bool()>& ready, absl::Duration timeout);
-  // The port that the child writes to `port_file` once it listens, 0 where it does on Unix sockets alone; errors as
-  // WaitUntil's.
+  // Returns the port that the child writes to `port_file` once it listens; 0 if it listens on Unix sockets only. Errors
+  // as of WaitUntil.
   absl::StatusOr<int> WaitForPort(const std::string& port_file, absl::Duration timeout);
 
   pid_t pid() const { return pid_; }  // 0 once it has been reaped
-  // Sends a signal and does not wait; nothing where the child has been reaped.
+  // Sends a signal and does not wait. Does nothing if the child has been reaped.
   void Signal(int signal) const;
   // Sends a signal and waits until the child is gone.
   void End(int signal);
-  // Waits until it ends by itself. Its exit code, or 128 and the number of the signal that ended it.
+  // Waits until the child ends by itself. Returns its exit code, or 128 plus the number of the signal that ended it.
   int Wait();
 
  private:
   ChildProcess(pid_t pid, std::string name, std::string log_file)
       : pid_(pid), name_(std::move(name)), log_file_(std::move(log_file)) {}
-  // Whether it has ended, in which case it is reaped.
+  // True if the child has ended; reaps it in that case.
   bool Exited();
   bool Reap(int options);
   std::string LogTail() const;
 
   std::atomic<pid_t> pid_;  // 0 once reaped
-  int exit_code_ = -1;      // once reaped
+  int exit_code_ = -1;      // valid once reaped
   std::string name_;
   std::string log_file_;
 };
 
-// The child's part in WaitForPort: the number appears whole or not at all. INVALID_ARGUMENT if it cannot be written.
+// Called by the child for WaitForPort: writes the whole number at once or nothing. INVALID_ARGUMENT if that fails.
 absl::Status WritePortFile(const std::string& port_file, int port);
 
 }  // namespace gdn

@@ -1,8 +1,8 @@
-// How far the counts of a session go.
+// Upper limits for a session's counters (tokens, epochs).
 //
-// Whoever takes a count from outside (a request, a state file, a tier) holds it against these, and whoever moves one on
-// refuses what would pass them. So sums of counts and of what one call brings never overflow, and every client that
-// keeps numbers as doubles has them exactly.
+// Code that reads a counter from outside (a request, a state file, a tier) checks it against these limits, and code
+// that advances a counter refuses to pass them. So counter arithmetic cannot overflow, and clients that store numbers
+// as doubles have them exactly.
 //
 //   if (tokens > kMaxTokenCount - token_count) return TokenCountLimit(...);
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace gdn {
 
-inline constexpr int64_t kMaxTokenCount = int64_t{1} << 53;  // of a layer, its draft included
+inline constexpr int64_t kMaxTokenCount = int64_t{1} << 53;  // of one layer, including its pending draft
 inline constexpr int64_t kMaxEpoch = int64_t{1} << 53;
 
 }  // namespace gdn

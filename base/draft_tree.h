@@ -1,8 +1,8 @@
-// A draft whose tokens are a tree: which token each of them follows, and the ways from the tree's roots to its leaves.
+// Drafts whose tokens form a tree: parent of each token, and the paths from roots to leaves.
 //
-// Token i of a draft follows token parents[i], an index below i, or -1: what the session had taken before. A chain is
-// the tree where each token follows the one before; no parents at all mean a chain too. A path is the indices of tokens
-// of which each follows the one before it, and the first what the session had taken.
+// Draft token i follows token parents[i] < i, or, if parents[i] is -1, the session's last accepted token. In a chain
+// each token follows the one before it; an empty list of parents means a chain too. A path is a list of token indices
+// from a root: the first has parent -1, and each later one is a child of the one before it.
 // Thread safety: pure functions. Ownership: none.
 //
 //   const int32_t parents[] = {-1, 0, 0, 1};  // two tokens after the first, one after the second
@@ -19,29 +19,29 @@
 
 namespace gdn {
 
-// Of the token before the first.
+// Parent of a token that follows the session's last accepted token.
 inline constexpr int32_t kDraftRoot = -1;
 
-// Whether every token follows the one before it. Without parents: yes.
+// True if every token follows the one before it, or if `parents` is empty.
 bool IsDraftChain(absl::Span<const int32_t> parents);
 
-// INVALID_ARGUMENT (VALUE_OUT_OF_RANGE: field, index, found, expected) where a parent is no earlier token and not -1.
-// The parents are the entries of `field` from `first` on.
+// INVALID_ARGUMENT (VALUE_OUT_OF_RANGE: field, index, found, expected) unless each parent is -1 or an earlier token.
+// `first` is the index of parents[0] in `field`, for the error.
 absl::Status CheckDraftParents(absl::Span<const int32_t> parents, std::string_view field, int64_t first = 0);
 
-// INVALID_ARGUMENT (VALUE_OUT_OF_RANGE: field, index, found, expected) where `path` is no path of the draft.
+// INVALID_ARGUMENT (VALUE_OUT_OF_RANGE: field, index, found, expected) if `path` is no path of the draft.
 absl::Status CheckDraftPath(absl::Span<const int32_t> parents, int32_t draft_length, absl::Span<const int32_t> path);
 
-// The ways from roots to leaves, by the leaves' indices; a token that several share is told by the first of them.
+// All paths from a root to a leaf, ordered by leaf. A token shared by several paths is placed in the first of them.
 struct DraftPaths {
   struct Place {
     int32_t path = 0;
-    int32_t depth = 0;  // in that path
+    int32_t depth = 0;  // index of the token in that path
   };
   std::vector<std::vector<int32_t>> paths;
-  std::vector<Place> places;  // of each token
+  std::vector<Place> places;  // by token
 };
-// Of parents that CheckDraftParents has passed.
+// Returns the tree's paths. `parents` must have passed CheckDraftParents.
 DraftPaths DraftPathsOf(absl::Span<const int32_t> parents);
 
 }  // namespace gdn

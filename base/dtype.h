@@ -36,7 +36,7 @@ void ConvertToFloat(DType from, const void* src, size_t count, float* dst);
 // Converts `count` float32 at `src` to type `to` at `dst` (little-endian, any alignment).
 void ConvertFromFloat(const float* src, size_t count, DType to, void* dst);
 
-// Whether any of `count` elements at `data` (any alignment) is NaN or Inf.
+// True if any of the `count` elements at `data` (any alignment) is NaN or Inf.
 bool AnyNonFinite(DType dtype, const void* data, size_t count);
 
 }  // namespace gdn

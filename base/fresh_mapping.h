@@ -1,7 +1,7 @@
-// For memory that comes from mmap: AddressSanitizer leaves marks of a thread's stack behind when the thread ends, and
-// takes what is mapped at the same addresses later for that stack.
+// Clears stale AddressSanitizer marks from new mmap memory. ASan keeps the marks of an ended thread's stack, and would
+// apply them to later mappings at the same addresses.
 //
-// Thread safety: a free function, for memory that nobody else has yet. Without the sanitizer it does nothing.
+// Thread safety: a free function; call before other threads use the memory. Does nothing without the sanitizer.
 //
 //   void* data = mmap(...);
 //   ForgetOldMarks(data, bytes);

@@ -18,13 +18,13 @@ struct Hash128 {
   uint64_t high = 0;
   uint64_t low = 0;
 
-  std::string ToHex() const;  // 32 lower-case digits, canonical (big-endian) order
+  std::string ToHex() const;  // 32 lower-case hexadecimal digits, canonical (big-endian) order
   friend bool operator==(const Hash128&, const Hash128&) = default;
 };
 
 Hash128 HashBytes(std::string_view bytes);
 
-// XXH3-64: the checksum of a piece of a stream.
+// XXH3-64, used as the checksum of a piece of a stream.
 uint64_t Hash64(std::string_view bytes);
 
 class Hasher {
@@ -35,7 +35,7 @@ class Hasher {
   Hasher& operator=(const Hasher&) = delete;
 
   void Update(std::string_view bytes);
-  // Length-prefixed, so that ("ab","c") and ("a","bc") differ.
+  // Adds the length first, so that ("ab","c") and ("a","bc") differ.
   void UpdateField(std::string_view bytes);
   void UpdateInt(int64_t value);
   Hash128 Finish() const;

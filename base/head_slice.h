@@ -1,8 +1,8 @@
-// Which of a model's value heads a server has: a slice of every Gated DeltaNet layer, with the key heads that it reads.
+// A slice of a model's value heads, with the key heads that they read: the part of every GDN layer that one server has.
 //
-// The gated norm goes by value head and the out-projection sums over them, so a layer of a slice is a layer of smaller
-// dims whose output is one term of the whole layer's. Heads are counted as in the served form: value head hv reads key
-// head hv / (HV / H), whatever the order that a file has them in.
+// The gated norm works per value head and the output projection sums over value heads. So a slice is a layer of smaller
+// dims, and the slices' outputs add up to the whole layer's. Heads are numbered as in the served form (value head hv
+// reads key head hv / (HV / H)), even if the checkpoint orders them differently.
 // Thread safety: plain values and free functions.
 //
 //   GDN_ASSIGN_OR_RETURN(const HeadSlice heads, ParseHeadSlice("0-15/32"));
@@ -21,9 +21,9 @@
 namespace gdn {
 
 struct HeadSlice {
-  int32_t first = 0;  // of the value heads
+  int32_t first = 0;  // first value head of the slice
   int32_t count = 0;
-  int32_t total = 0;  // of the model; 0 with the others: all of them, however many
+  int32_t total = 0;  // value heads of the model; first = count = total = 0: all heads of any model
 
   int32_t end() const { return first + count; }
   bool is_whole() const { return count == total; }
@@ -31,30 +31,30 @@ struct HeadSlice {
   friend bool operator==(const HeadSlice&, const HeadSlice&) = default;
 };
 
-// "0-15/32": value heads 0 to 15, both included, of 32. INVALID_ARGUMENT (INVALID_SPEC: heads) for another text, and
-// for heads that are not among so many.
+// Parses "0-15/32": value heads 0 to 15, both included, of 32. INVALID_ARGUMENT (INVALID_SPEC: heads) for any other
+// text and for heads beyond the total.
 absl::StatusOr<HeadSlice> ParseHeadSlice(std::string_view text);
 
-// As above; "all" for one of all heads.
+// The inverse of ParseHeadSlice, but "all" for a slice of all heads.
 std::string HeadSliceToString(const HeadSlice& heads);
 
-// Of a model of `dims`: INVALID_ARGUMENT (INVALID_SPEC: heads) where it has another number of value heads, or where the
-// slice cuts the group of those that read one key head.
+// INVALID_ARGUMENT (INVALID_SPEC: heads) if a model of `dims` has another number of value heads, or if the slice
+// separates value heads that read one key head.
 absl::Status CheckHeadSlice(const HeadSlice& heads, const LayerDims& dims);
 
-// The dims of a layer of these heads. The slice has been checked.
+// Returns the dims of a layer that has only these heads. `heads` must have passed CheckHeadSlice.
 LayerDims SliceDims(const LayerDims& dims, const HeadSlice& heads);
-// The dims that `own` is a slice of.
+// Returns the dims of the whole model's layer; `own` are those of the slice.
 LayerDims WholeDims(const LayerDims& own, const HeadSlice& heads);
 
-// What stands for a slice's layers where a model's fingerprint does for all of them: 32 hexadecimal digits, unlike the
-// model's own and those of other slices. The model's own for all heads.
+// Returns the fingerprint of a slice's layers: the model's own for all heads, else 32 hexadecimal digits that differ
+// from the model's and from every other slice's.
 std::string SliceFingerprint(const std::string& model, const HeadSlice& heads);
 
-// A slice and what it is of.
+// A slice and the model it belongs to.
 struct ModelSlice {
   HeadSlice heads = {};
-  std::string model_fingerprint = {};  // of all heads; "" where the slice is none
+  std::string model_fingerprint = {};  // of the whole model; "" if there is no slice
 
   friend bool operator==(const ModelSlice&, const ModelSlice&) = default;
 };

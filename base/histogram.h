@@ -1,8 +1,8 @@
-// Counts of measured values by size, for paths where every nanosecond counts: relaxed atomics, no lock, nothing
-// allocated. The bounds are the type's, so that all that is added up or compared has the same.
+// Counts of measured values by size, for hot paths: relaxed atomics, no lock, no allocation. The type fixes the bucket
+// bounds, so histograms that are added or compared have the same.
 //
-// Thread safety: safe from any thread; a copy that is taken while others observe has each value whole or not at all in
-// its buckets, whose sum is its count. Ownership: plain values.
+// Thread safety: safe from any thread. A copy taken while others observe has each value counted whole or not at all in
+// its buckets, and count() is the buckets' sum. Ownership: plain values.
 //
 //   LatencyHistogram latency;
 //   latency.Observe(end_ns - begin_ns);
@@ -20,10 +20,10 @@
 
 namespace gdn {
 
-// What a histogram had seen when it was asked.
+// A copy of a histogram's counts at one moment.
 struct HistogramCounts {
-  std::span<const int64_t> bounds;  // ascending; the type's, so they live for ever
-  std::vector<int64_t> buckets;     // of values up to each bound and above the one before; the last: above all
+  std::span<const int64_t> bounds;  // ascending; static storage
+  std::vector<int64_t> buckets;     // values <= each bound and above the one before; the last: above all bounds
   int64_t sum = 0;
 
   int64_t count() const {
@@ -31,7 +31,7 @@ struct HistogramCounts {
     for (const int64_t bucket : buckets) total += bucket;
     return total;
   }
-  // What came after `before`, which has the same bounds, or is empty.
+  // Returns what was counted after `before`, which has the same bounds or is empty.
   HistogramCounts Since(const HistogramCounts& before) const {
     HistogramCounts since = *this;
     for (size_t i = 0; i < before.buckets.size(); ++i) since.buckets[i] -= before.buckets[i];
@@ -44,8 +44,8 @@ struct HistogramCounts {
     for (size_t i = 0; i < buckets.size(); ++i) buckets[i] += other.buckets[i];
     sum += other.sum;
   }
-  // The value that this part (0 .. 1) of all are at most, taken to lie evenly within its bucket; of those above the
-  // last bound, that bound. 0 where there are none.
+  // The quantile `part` (0 .. 1), interpolated linearly within its bucket; the last bound if it lies above that. 0 if
+  // nothing was counted.
   double Quantile(double part) const {
     const double wanted = part * static_cast<double>(count());
     double seen = 0;

@@ -1,4 +1,4 @@
-// The part of an IP address that its host cannot choose: an IPv4 address, and of an IPv6 one its /64 network.
+// The part of an IP address that its host cannot choose: the whole IPv4 address, or an IPv6 address's /64 network.
 //
 // Thread safety: free functions.
 //
@@ -14,9 +14,9 @@
 
 namespace gdn {
 
-// Nothing if the text is no IP address.
+// nullopt if the text is no IP address.
 std::optional<std::string> NetworkOf(const std::string& address);
-// "": a Unix socket's.
+// Returns "" for a Unix socket.
 std::string NetworkOf(const sockaddr_storage& peer);
 
 }  // namespace gdn

@@ -10,16 +10,15 @@
 
 namespace gdn {
 
-// "line 3, column 5: a comment, which JSON does not have; remove it"; "it is empty"; "it is UTF-16 text, expected
-// UTF-8"; "it is a Git LFS pointer, ..". "" if the text is JSON.
+// Returns for example "line 3, column 5: a comment, which JSON does not have; remove it", "it is empty", "it is UTF-16
+// or UTF-32 text, expected UTF-8; .." or kFetchLfsFile. "" if the text is JSON.
 std::string JsonFault(std::string_view text);
 
-// The text with NaN, Infinity and -Infinity, which Python's json writes for numbers, in quotation marks where they are
-// values. A field with such a value is then a string: no error for those who do not read it, and one with its text for
-// those who do.
+// Puts the values NaN, Infinity and -Infinity, which Python's json module writes, into quotation marks. Such a field is
+// then a string: no error for readers that skip it, and a string of the wrong type for those that read it.
 std::string QuoteNonFinite(std::string_view text);
 
-// Whether it is what Git leaves in place of a large file that was not fetched; kFetchLfsFile says what to do then.
+// True if `bytes` is a Git LFS pointer: what Git leaves in place of a large file that was not fetched.
 bool IsLfsPointer(std::string_view bytes);
 inline constexpr std::string_view kFetchLfsFile =
     "it is a Git LFS pointer and not the file itself; run 'git lfs pull' in its folder";

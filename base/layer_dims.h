@@ -1,4 +1,4 @@
-// The dimensions of a Gated DeltaNet layer, in the field's terms, and the kinds of input a step may bring.
+// The dimensions of a Gated DeltaNet layer, and the kinds of input that a step may have.
 //
 // Thread safety: plain values.
 //
@@ -15,7 +15,7 @@
 
 namespace gdn {
 
-// How many log decays g a token has for a value head.
+// Number of log decays g for each token and value head.
 // kPerHead     one: S <- e^g S. Gated DeltaNet.
 // kPerChannel  K, one for each row of S [K, V]: S <- diag(e^g) S. Kimi Delta Attention (KDA); g is then [.., HV, K].
 enum class DecayKind : uint8_t { kPerHead, kPerChannel };
@@ -38,13 +38,13 @@ struct LayerDims {
   int64_t state_elements() const { return int64_t{value_heads} * key_dim * value_dim; }  // HV * K * V
   bool has_layer() const { return hidden_size > 0; }
   bool decays_by_channel() const { return decay == DecayKind::kPerChannel; }
-  int32_t decay_dim() const { return decays_by_channel() ? key_dim : 1; }        // log decays of a token and head
-  int64_t decay_features() const { return int64_t{value_heads} * decay_dim(); }  // of a token: HV, or HV * K
+  int32_t decay_dim() const { return decays_by_channel() ? key_dim : 1; }        // per token and value head
+  int64_t decay_features() const { return int64_t{value_heads} * decay_dim(); }  // per token: HV, or HV * K
 
   friend bool operator==(const LayerDims&, const LayerDims&) = default;
 };
 
-// Largest accepted sizes; generous against real models, small enough that no product of them overflows.
+// Largest accepted sizes: far above real models, yet small enough that no product of them overflows.
 inline constexpr int32_t kMaxHeads = 1024;
 inline constexpr int32_t kMaxHeadDim = 1024;
 inline constexpr int32_t kMaxConvWidth = 64;
@@ -53,13 +53,13 @@ inline constexpr int32_t kMaxHiddenSize = 1 << 20;
 // INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
 absl::Status ValidateLayerDims(const LayerDims& dims);
 
-// "H=16 HV=32 K=128 V=128 W=4 D=2048", and " decay=per-channel" where it is not one a head.
+// "H=16 HV=32 K=128 V=128 W=4 D=2048", and " decay=per-channel" for kPerChannel.
 std::string LayerDimsToString(const LayerDims& dims);
 
-// What a step's tensors are; fixed per (session, layer) by its first step.
+// The tensors that a step brings. A (session, layer)'s first step fixes the kind for all later ones.
 enum class InputKind : uint8_t {
   kNone = 0,          // no step yet
-  kHiddenStates = 1,  // the whole layer, projections included
+  kHiddenStates = 1,  // the layer's input: the server computes everything, projections included
   kProjected = 2,     // mixed_qkv, z, b, a: everything but the projections
   kDeltaRule = 3,     // q, k, v, g, beta: the bare operator
 };

@@ -1,14 +1,14 @@
-// What a family's Gated DeltaNet layer is: the formula that it computes, and the form that its weights have.
+// Describes a model family's Gated DeltaNet layer: the formula, and how its weights are laid out in files.
 //
 //   g    = -exp(A_log) softplus(a + dt_bias), or      beta = beta_scale sigmoid(b)
 //          decay_lower_bound sigmoid(exp(A_log) (a + dt_bias))
 //   S   <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q
 //   y    = n o / sqrt(mean o^2 + norm_epsilon) output_gate_scale act(z)      n = w, or 1 + w
-// where dims.decay is kPerChannel (KDA), a and dt_bias have a value for each value head and key channel, as g has;
-// A_log is a head's. decay_rank and output_gate_rank say that a, or z, is a product of two matrices with no bias or
-// activation between them.
-// Every family of models is a LayerSpec and nothing else: what reads checkpoints makes one of a config, and kernels
-// compute what it says. Kernels take weights in one form, the served one, which the loader brings them to.
+// If dims.decay is kPerChannel (KDA), a, dt_bias and g have a value for each value head and key channel; A_log has one
+// for each value head. If decay_rank (or output_gate_rank) is set, a (or z) is a product of two matrices with no bias
+// or activation between them.
+// A LayerSpec is all that distinguishes the families: checkpoint readers make one from a config, and kernels compute
+// it. Kernels take weights in one layout only, the served form; the loader converts to it.
 // Thread safety: plain values and free functions.
 //
 //   LayerSpec spec{.dims = dims, .output_gate = GateActivation::kSigmoid};
@@ -26,10 +26,10 @@
 
 namespace gdn {
 
-// What z goes through before it multiplies the norm's output. silu(x) = x sigmoid(x).
+// Activation of z before it multiplies the norm's output. silu(x) = x sigmoid(x).
 enum class GateActivation : uint8_t { kSilu, kSigmoid };
 
-// From a to the log decay g.
+// Function that maps a to the log decay g; see the formula above.
 enum class DecayGate : uint8_t { kSoftplus, kBoundedSigmoid };
 
 // kInterleaved  two matrices: per key head [q K | k K | v r V | z r V], and [b r | a r], r = HV / H
@@ -48,17 +48,17 @@ struct LayerSpec {
 
   // The formula.
   DecayGate decay_gate = DecayGate::kSoftplus;
-  float decay_lower_bound = 0.0f;  // < 0 for kBoundedSigmoid, whose g lies between it and 0; 0 for kSoftplus
-  float beta_scale = 1.0f;         // 1, or 2 where the state may have negative eigenvalues
+  float decay_lower_bound = 0.0f;  // kBoundedSigmoid: the lower limit of g, < 0; kSoftplus: 0
+  float beta_scale = 1.0f;         // 1, or 2 if the state may have negative eigenvalues
   float norm_epsilon = 1e-6f;
   GateActivation output_gate = GateActivation::kSilu;
   float output_gate_scale = 1.0f;
   NormWeight norm_weight = NormWeight::kAsStored;
 
-  // How the weights lie.
+  // The weights' layout.
   ProjectionLayout projections = ProjectionLayout::kFlat;
   int32_t decay_rank = 0;        // a = W_up (W_down x) of this rank; 0: one matrix
-  int32_t output_gate_rank = 0;  // z likewise
+  int32_t output_gate_rank = 0;  // the same for z
   ConvLayout convolutions = ConvLayout::kJoint;
   ALogConvention a_log = ALogConvention::kRaw;
   ValueHeadOrder value_heads = ValueHeadOrder::kGrouped;
@@ -72,11 +72,11 @@ inline constexpr float kLeastDecayLowerBound = -1024.0f;
 // INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
 absl::Status ValidateLayerSpec(const LayerSpec& spec);
 
-// The same layer once its weights have the form that kernels take: q, k and v joined, value heads grouped, and n times
-// output_gate_scale in the norm weight's place.
+// Returns the same layer's spec in the layout that kernels take: q, k and v joined, value heads grouped, and n *
+// output_gate_scale stored as the norm weight.
 LayerSpec ServedForm(const LayerSpec& spec);
 
-// For people: what each part of the layer is, in the order in which it is computed.
+// Describes each part of the layer for people, in the order of computation.
 struct LayerSpecLine {
   std::string_view part;
   std::string text;

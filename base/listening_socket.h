@@ -1,4 +1,4 @@
-// Sockets that listen, on HOST:PORT or at a path.
+// Listening sockets, at HOST:PORT or at a path.
 //
 // Thread safety: free functions. Ownership: a ListeningSocket owns its descriptor.
 //
@@ -14,18 +14,18 @@
 
 namespace gdn {
 
-// One that listens, non-blocking.
+// A listening socket; non-blocking.
 struct ListeningSocket {
   OwnedFd fd;
-  int port = 0;       // 0: a Unix socket's
-  size_t origin = 0;  // the caller's own number
+  int port = 0;       // 0 for a Unix socket
+  size_t origin = 0;  // a number of the caller's choice
 };
 
-// On each address of the host, all with one port; port 0 takes a free one. The wildcards 0.0.0.0 and [::] take IPv4 and
-// IPv6. INVALID_ARGUMENT as of CheckHostPort
-// (base/host_port.h), UNAVAILABLE where one cannot be listened on.
+// Listens on each address of the host, all with the same port; port 0 takes a free one. 0.0.0.0 and [::] both mean IPv4
+// and IPv6. INVALID_ARGUMENT as of CheckHostPort (base/host_port.h), UNAVAILABLE if listening fails; addresses of the
+// host that this machine does not have are skipped.
 absl::StatusOr<std::vector<ListeningSocket>> ListenOnTcp(const std::string& address);
-// At a path at which nothing is. UNAVAILABLE where it cannot be listened on.
+// Listens at a path, where no file may exist. UNAVAILABLE if that fails.
 absl::StatusOr<ListeningSocket> ListenOnUnix(const std::string& path);
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// The ids and free texts that the API accepts, from a request, a state file or a tier alike.
+// Checks ids and free texts from requests, state files and tiers.
 //
 // Thread safety: pure functions. Ownership: none.
 //
@@ -12,12 +12,12 @@
 
 namespace gdn {
 
-// Bytes.
+// Limits in bytes.
 inline constexpr size_t kMaxSessionIdLength = 128;
 inline constexpr size_t kMaxRequestIdLength = 64;
 inline constexpr size_t kMaxAffinityLength = 256;
 
-// At most `most` characters of [A-Za-z0-9._~-]; "" too.
+// True for at most `most` characters of [A-Za-z0-9._~-]; the empty text passes too.
 inline bool IsId(std::string_view text, size_t most) {
   const auto is_id_character = [](char c) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -26,12 +26,12 @@ inline bool IsId(std::string_view text, size_t most) {
   return text.size() <= most && std::all_of(text.begin(), text.end(), is_id_character);
 }
 
-// At most `most` printable ASCII characters; "" too.
+// True for at most `most` printable ASCII characters; the empty text passes too.
 inline bool IsPrintable(std::string_view text, size_t most) {
   return text.size() <= most && std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-// The beginning of a text that may be long or binary, to be shown in an error or a log line.
+// Returns the beginning of a long or binary text, to show in an error or a log line: unprintable bytes become '?'.
 inline std::string Shown(std::string_view text, size_t most = 64) {
   std::string shown(text.substr(0, most));
   std::replace_if(

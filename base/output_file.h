@@ -1,9 +1,9 @@
 // Writes a file whose path a user gave.
 //
-// A regular file appears under its name only when it is whole: it is written beside its place under another name and
-// then renamed. A symbolic link to a regular file stays, and the file that it leads to is replaced. A device or a pipe
-// is written through: its name stays what it is.
-// Thread safety: for one thread at a time. Ownership: an uncommitted file is removed on destruction.
+// A regular file appears under its name only when it is complete: it is written under another name in the same folder
+// and then renamed. If the path is a symbolic link to a regular file, the link stays and its target is replaced.
+// Devices and pipes are written directly.
+// Thread safety: one thread at a time. Ownership: the destructor removes an uncommitted file.
 //
 //   GDN_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create("state.safetensors"));  // before the work
 //   GDN_RETURN_IF_ERROR(file.Append(bytes));
@@ -21,19 +21,19 @@ namespace gdn {
 
 class OutputFile {
  public:
-  // Opens the path for writing; what is there stays until Commit. Errors say why it cannot be written: a folder, a
-  // symbolic link to nothing, no permission, a pipe that nobody opens for reading within 10 s.
+  // Opens the path for writing; an existing file stays as it is until Commit. Errors say why it cannot be written: a
+  // folder, a symbolic link to nothing, no permission, a pipe that nobody opens for reading within 10 s.
   static absl::StatusOr<OutputFile> Create(const std::string& path);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
   ~OutputFile();
 
-  // Takes room for `bytes` in a regular file, so that a full file system or a limit shows before the work is done. Does
-  // nothing if the path is written through or the file system cannot reserve.
+  // Reserves `bytes` of disk space for a regular file, so that a full disk or a file size limit shows before the work
+  // is done. Does nothing for a device or a pipe, or if the file system cannot reserve.
   absl::Status Reserve(int64_t bytes);
   // Writes all of `bytes`. DEADLINE_EXCEEDED if a pipe's reader takes nothing for 60 s.
   absl::Status Append(std::string_view bytes);
-  // Flushes a regular file to the disk and gives it its name; an existing file is replaced and its mode kept.
+  // Flushes a regular file to disk and renames it to its path. An existing file is replaced; its mode is kept.
   absl::Status Commit();
 
  private:
@@ -44,13 +44,13 @@ class OutputFile {
 
   std::string path_;     // as the user gave it, for errors
   std::string target_;   // the regular file that Commit makes or replaces
-  std::string partial_;  // its name until then; "": the path is written through
+  std::string partial_;  // its name before Commit; "" for a device or a pipe
   int fd_;               // -1 once committed, failed or moved from
   int64_t reserved_ = 0;
   int64_t written_ = 0;
 };
 
-// Writes a whole file at once: Create, Append and Commit.
+// Writes a whole file: Create, Append and Commit.
 absl::Status WriteOutputFile(const std::string& path, std::string_view bytes);
 
 }  // namespace gdn

@@ -1,5 +1,5 @@
-// How many processors this process may use. Whatever makes threads or heaps asks here, so that a server which is given
-// two processors of sixty-four behaves as on a machine of two.
+// Number of processors this process may use. All code that sizes thread pools or heaps calls this, so a server that is
+// limited to 2 of 64 processors behaves as on a machine with 2.
 //
 // Thread safety: a free function of no state.
 //
@@ -8,7 +8,7 @@
 
 namespace gdn {
 
-// Processors in this process's affinity mask, or fewer where a control group limits its processor time. At least 1.
+// Processors in this process's affinity mask, or fewer if a control group limits its CPU time. At least 1.
 int AvailableProcessors();
 
 }  // namespace gdn

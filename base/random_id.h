@@ -1,4 +1,4 @@
-// Names that cannot be guessed.
+// Ids that cannot be guessed.
 //
 // Thread safety: free function. Randomness comes from the kernel (getrandom).
 //

@@ -1,4 +1,4 @@
-// A gdn_server that a program starts, kills and starts again, to show or to test what survives.
+// A gdn_server that a program starts, kills and restarts, to show or test what survives.
 //
 // Thread safety: for one thread. Ownership: owns the process; the destructor kills it.
 //
@@ -28,12 +28,12 @@ class RestartableServer {
   RestartableServer(const RestartableServer&) = delete;
   RestartableServer& operator=(const RestartableServer&) = delete;
 
-  // Returns when the server listens: on a free port of 127.0.0.1 the first time, on the same port later. UNAVAILABLE
-  // with the end of the log if the server exits or does not listen within a minute; NOT_FOUND if there is no program.
+  // Returns when the server listens: on a free port of 127.0.0.1 the first time, on the same port later. NOT_FOUND if
+  // the program is missing; UNAVAILABLE, with the end of the log, if it exits or does not listen within a minute.
   absl::Status Start();
   void Kill();
 
-  std::string target() const;  // once it has been started
+  std::string target() const;  // valid after Start
   pid_t pid() const { return process_.has_value() ? process_->pid() : 0; }
 
  private:

@@ -30,37 +30,36 @@ struct SafetensorsEntry {
 
 class SafetensorsFile {
  public:
-  // Maps `path`. Errors of MappedFile::Open and of Parse, with the path in the message.
+  // Maps the file at `path`. Errors as of MappedFile::Open and Parse, with the path in the message.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
-  // Parses `bytes`, which must outlive the result. DATA_LOSS (INVALID_STATE_FILE) where the header is cut, is not the
-  // format's JSON, names overlapping or out-of-range bytes, leaves holes, or has a size other than shape x dtype says;
-  // the tensor is named.
+  // Parses `bytes`, which must outlive the result. DATA_LOSS (INVALID_STATE_FILE), with the tensor's name, if the
+  // header is cut or is not valid JSON, or if tensors overlap, leave holes, lie outside the data or differ in size from
+  // shape x dtype.
   static absl::StatusOr<SafetensorsFile> Parse(std::string_view bytes);
 
-  // As Parse, of a file of `file_bytes` of which `bytes` has the header and perhaps no more; 0: as many as the header
-  // says. Entries and metadata are there; Tensor and Floats answer FAILED_PRECONDITION for tensors that `bytes` does
-  // not hold.
+  // Parses the header at the start of `bytes`, which may hold only part of a file of `file_bytes` bytes (0: unknown,
+  // then the header decides). Entries and metadata are complete. Tensor, Bytes and Floats return FAILED_PRECONDITION
+  // for a tensor that `bytes` does not hold.
   static absl::StatusOr<SafetensorsFile> ParseHeader(std::string_view bytes, uint64_t file_bytes);
 
-  // More of the file has come: `bytes` begins with what was parsed, wherever it lies now.
+  // Gives more of the file: `bytes` begins with the bytes that were parsed, and may be at another address.
   void Extend(std::string_view bytes) { data_ = bytes.substr(header_bytes_); }
-  uint64_t header_bytes() const { return header_bytes_; }  // where the tensors' bytes begin
-  uint64_t data_bytes() const { return data_bytes_; }      // of all tensors
+  uint64_t header_bytes() const { return header_bytes_; }  // offset of the first tensor's bytes
+  uint64_t data_bytes() const { return data_bytes_; }      // of all tensors together
 
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool Contains(const std::string& name) const { return entries_.count(name) != 0; }
 
-  // NOT_FOUND where there is no such tensor; INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) for a dtype other than F32, F16,
-  // BF16.
+  // NOT_FOUND if the tensor is missing; INVALID_ARGUMENT for a dtype other than F32, F16 and BF16.
   absl::StatusOr<TensorView> Tensor(const std::string& name) const;
 
-  // The tensor's bytes, whatever its dtype. NOT_FOUND where there is no such tensor.
+  // Returns the tensor's bytes, for any dtype. NOT_FOUND if the tensor is missing.
   absl::StatusOr<std::string_view> Bytes(const std::string& name) const;
 
-  // The tensor's elements as float32. Errors as Tensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) where `shape` is
-  // given and differs; a dimension of -1 matches any.
+  // Returns the tensor's elements as float32. Errors as of Tensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) if
+  // `shape` is given and differs; a dimension of -1 matches any size.
   absl::StatusOr<std::vector<float>> Floats(const std::string& name,
                                             std::optional<std::vector<int64_t>> shape = std::nullopt) const;
 
@@ -73,15 +72,15 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Where the header ends: the 8 bytes of its length and its text are the first that many bytes of the file. DATA_LOSS
-// (INVALID_STATE_FILE) where `bytes` is shorter than that, or the length is beyond the format's bound.
+// Returns the offset of the first byte after the header: 8 bytes of length plus the header's text. DATA_LOSS
+// (INVALID_STATE_FILE) if `bytes` is shorter than that, or if the length exceeds the format's bound.
 absl::StatusOr<uint64_t> SafetensorsHeaderEnd(std::string_view bytes);
 
-// Bytes of a tensor. INVALID_ARGUMENT for an unknown dtype, elements that do not fill whole bytes, or a shape that
-// CheckedElementCount refuses.
+// Returns the size of a tensor in bytes. INVALID_ARGUMENT for an unknown dtype, elements that do not fill whole bytes,
+// or a shape that CheckedElementCount refuses.
 absl::StatusOr<uint64_t> SafetensorsTensorBytes(std::string_view dtype, const std::vector<int64_t>& shape);
 
-// A tensor of any of the format's dtypes.
+// A tensor with any dtype that the format has.
 struct RawTensor {
   std::string name;
   std::string dtype;  // "F32", "U8", ...
@@ -89,9 +88,9 @@ struct RawTensor {
   std::string_view data;
 };
 
-// The header of a file (padded with spaces to 8 bytes) whose tensors' bytes follow in the given order, one after the
-// other: whoever writes the file writes those from where they are. INVALID_ARGUMENT for a duplicate name, text that is
-// not UTF-8, or data whose byte count is not shape x dtype.
+// Returns the header (padded with spaces to 8 bytes) of a file with these tensors' bytes in the given order; the caller
+// writes the bytes after it. INVALID_ARGUMENT for a duplicate name, text that is not UTF-8, or data whose size is not
+// shape x dtype.
 absl::StatusOr<std::string> SafetensorsHeader(const std::vector<RawTensor>& tensors,
                                               const std::map<std::string, std::string>& metadata);
 
@@ -100,7 +99,7 @@ struct NamedTensor {
   TensorView view;
 };
 
-// The whole file: SafetensorsHeader and the tensors' bytes. Errors as there.
+// Returns the whole file: SafetensorsHeader, then the tensors' bytes. Errors as of SafetensorsHeader.
 absl::StatusOr<std::string> SerializeSafetensors(const std::vector<NamedTensor>& tensors,
                                                  const std::map<std::string, std::string>& metadata);
 

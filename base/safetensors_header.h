@@ -1,5 +1,5 @@
-// The JSON header of a safetensors file, as its fields: read in one pass, without a tree of the text, so that time and
-// memory follow the text's length whatever is in it.
+// Reads the JSON header of a safetensors file into its fields in one pass, without a JSON tree, so that time and memory
+// are linear in the text's length even for hostile input.
 //
 // Thread safety: pure functions.
 //
@@ -18,13 +18,13 @@ namespace gdn {
 
 struct SafetensorsHeaderFields {
   std::map<std::string, std::string> metadata;
-  std::map<std::string, SafetensorsEntry> entries;  // each of the bytes that its dtype and shape have
+  std::map<std::string, SafetensorsEntry> entries;  // each end - begin agrees with dtype and shape
 };
 
-// DATA_LOSS (INVALID_STATE_FILE) if the text is no header, or has a key twice. Where the tensors lie is not checked.
+// DATA_LOSS (INVALID_STATE_FILE) if the text is no header or has a key twice. Tensor offsets are not checked.
 absl::StatusOr<SafetensorsHeaderFields> ReadSafetensorsHeader(std::string_view text);
 
-// The error of a file, and of one of its tensors; `message` is cut, for a file may have names of megabytes.
+// Error for a damaged file, or for one of its tensors. `message` is cut, because a file may have names of megabytes.
 absl::Status DamagedSafetensors(std::string_view message);
 absl::Status DamagedSafetensorsTensor(const std::string& name, std::string_view message);
 

@@ -1,4 +1,4 @@
-// Settings of a process that serves.
+// Process-wide settings of a server.
 //
 // Thread safety: SetUpServerProcess is called first in main, before any thread is made; DescriptorLimit by any thread.
 //
@@ -9,17 +9,16 @@
 
 namespace gdn {
 
-// Standard streams that are closed are opened to /dev/null. A write to a pipe that nobody reads is an error, not the
-// end: what a server logs is not worth its sessions. A write past the limit on file sizes (ulimit -f) is an error too.
-// The process may have as many descriptors as it may allow itself.
-// Freed memory is kept: a server takes messages of megabytes, and memory that went back to the system comes anew page
-// by page, which costs more than the copy into it. So each heap of the allocator grows to the most that was ever taken
-// of it at once; there is one a processor, where glibc would have eight. Abseil's search for lock cycles is off:
-// distributions build its library with it on, where every lock and unlock of every thread looks into one table. Tests
-// have it on.
+// Opens closed standard streams to /dev/null. Makes a write to a pipe without a reader an error instead of the end of
+// the process (a broken log pipe must not cost the sessions), and a write past the file size limit (ulimit -f) too.
+// Raises the descriptor limit to the hard limit, at most 2^20. Makes glibc keep freed memory: messages have megabytes,
+// and faulting fresh pages in costs more than the copy into them. So each of the allocator's heaps keeps its peak size;
+// there is one per processor and at most 8 (glibc's default is 8 per processor). Turns off Abseil's search for lock
+// cycles, which distributions build in and which makes every lock and unlock of every thread use one table; tests keep
+// it on.
 void SetUpServerProcess();
 
-// How many descriptors the process may have.
+// Returns how many descriptors the process may have, at most 2^20.
 int64_t DescriptorLimit();
 
 }  // namespace gdn

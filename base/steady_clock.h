@@ -1,8 +1,8 @@
-// Time that only goes forward, at the pace of time: how long ago something was and when it is due, whatever the wall's
-// clock is set to meanwhile. The wall's clock (absl::Now) is for what people read.
+// Monotonic time, for ages and deadlines that changes of the wall clock must not move. The wall clock (absl::Now) is
+// for what people read.
 //
-// A SteadyTime means nothing to another process: files keep ages.
-// Thread safety: values and free functions; clocks from any thread. Ownership: who is given a clock borrows it.
+// A SteadyTime means nothing in another process: files store ages instead.
+// Thread safety: values and free functions; clocks from any thread. Ownership: users borrow a clock.
 //
 //   const SteadyTime due = clock.Now() + absl::Seconds(5);
 //   if (clock.Now() >= due) ...
@@ -19,7 +19,7 @@ class SteadyTime {
   constexpr SteadyTime() = default;  // InfinitePast
   static constexpr SteadyTime InfinitePast() { return SteadyTime(); }
   static constexpr SteadyTime InfiniteFuture() { return SteadyTime(absl::InfiniteDuration()); }
-  // For an atomic: nanoseconds since a moment that is the process's own. Of a moment that is not infinite.
+  // Nanoseconds since a moment fixed for the process, to keep in an atomic. Finite times only.
   static constexpr SteadyTime FromNanos(int64_t nanos) { return SteadyTime(absl::Nanoseconds(nanos)); }
   int64_t ToNanos() const { return absl::ToInt64Nanoseconds(since_); }
 

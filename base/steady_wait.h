@@ -1,8 +1,8 @@
-// Waits with a limit under an absl::Mutex, by the steady clock. Those of absl::Mutex itself end at a time of the wall's
-// clock: where that is set meanwhile, they end at once, or hours late.
+// Waits under an absl::Mutex with a timeout by the steady clock. absl::Mutex's own timeouts use the wall clock, so a
+// change of the clock ends them at once or hours late.
 //
-// For what happens once, such as a server's end: it looks every millisecond.
-// Thread safety: call with the mutex held, which is let go between two looks. Ownership: borrows both.
+// Polls every millisecond: use it for rare events, such as a server's shutdown.
+// Thread safety: call with the mutex held; it is released between two polls. Ownership: borrows both.
 //
 //   absl::MutexLock lock(&mu_);
 //   const bool idle = AwaitSteadily(mu_, absl::Condition(&is_idle), absl::Seconds(30));
@@ -16,7 +16,7 @@
 
 namespace gdn {
 
-// Whether the condition came true within this time.
+// Returns true when the condition is true, false if `time` passes first.
 inline bool AwaitSteadily(absl::Mutex& mu, const absl::Condition& condition, absl::Duration time)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
   const SteadyTime end = SteadyNow() + time;

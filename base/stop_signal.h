@@ -1,5 +1,5 @@
-// Tells a thread that works now and then to end, or one that waits that something has ended. Its waits are by the
-// steady clock; Abseil's end at a time of the wall's clock, which may be set back by hours meanwhile.
+// A flag to wait on: tells a periodic thread to stop, or a waiting thread that something has ended. Waits use the
+// steady clock, because Abseil's use the wall clock, which may be set back by hours.
 //
 // Thread safety: safe from any thread. Ownership: must outlive the thread.
 //
@@ -23,10 +23,10 @@ class StopSignal {
     }
     changed_.notify_all();
   }
-  // Whether it was given, before or within this time.
+  // Waits at most `time` until the signal is given. True if it has been given.
   bool GivenWithin(absl::Duration time) {
     std::unique_lock lock(mu_);
-    constexpr absl::Duration kForEver = absl::Hours(100'000);  // and no overflow
+    constexpr absl::Duration kForEver = absl::Hours(100'000);  // finite, so that wait_for does not overflow
     return changed_.wait_for(lock, absl::ToChronoNanoseconds(std::min(time, kForEver)), [this] { return given_; });
   }
 

@@ -1,6 +1,6 @@
 // absl::StrCat and absl::StrAppend that also take std::string_view.
 //
-// Abseil as packaged by distributions is built with its own string_view, to which a std::string_view does not convert.
+// Distributions build Abseil with its own string_view, to which std::string_view does not convert.
 // Thread safety: free functions. Ownership: the result owns its bytes.
 //
 //   std::string_view name = DTypeName(dtype);
@@ -16,7 +16,7 @@
 
 namespace gdn {
 
-// The same characters as Abseil's type; itself where the two are one.
+// Converts to absl::string_view, which may or may not be the same type as std::string_view.
 inline absl::string_view AbslView(std::string_view text) { return absl::string_view(text.data(), text.size()); }
 
 namespace string_cat_internal {

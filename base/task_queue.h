@@ -1,8 +1,8 @@
-// Threads that run tasks: those of one owner in the order they were posted, those of several in turns, by the time that
-// each owner's tasks have taken (base/turn_queue.h). Without owners: in the order they were posted.
+// Threads that run tasks. Tasks of one owner run in the order of Post; owners take turns by the time their tasks have
+// taken so far (base/turn_queue.h). Without owners, tasks run in the order of Post.
 //
-// Thread safety: Post from any thread, also from a task. Ownership: joins its threads on destruction, after running
-// what was posted.
+// Thread safety: Post from any thread, also from a task. Ownership: the destructor runs the tasks that were posted,
+// then joins the threads.
 //
 //   TaskQueue queue({.name = "gdn-io", .threads = 2});
 //   queue.Post([] { ... });
@@ -22,9 +22,9 @@
 namespace gdn {
 
 struct TaskQueueOptions {
-  std::string name = "gdn-tasks";  // of its threads; 15 letters
+  std::string name = "gdn-tasks";  // name of each thread; the first 15 characters count
   int threads = 1;
-  int niceness = 0;  // LowerThisThread; above 0 its tasks run in a GivesWay, too
+  int niceness = 0;  // for LowerThisThread; if above 0, tasks run inside a GivesWay
 };
 
 class TaskQueue {
@@ -37,9 +37,9 @@ class TaskQueue {
   TaskQueue& operator=(const TaskQueue&) = delete;
 
   void Post(Task task, const Turn& turn = {});
-  // Waits until nothing is queued or running; what is posted meanwhile is waited for too.
+  // Waits until no task is queued or running, including those posted meanwhile.
   void Drain();
-  // Tasks that have not begun.
+  // Number of tasks that have not begun.
   size_t waiting() const;
 
  private:
@@ -49,7 +49,7 @@ class TaskQueue {
   TurnQueue<Task> tasks_ ABSL_GUARDED_BY(mu_);
   int running_ ABSL_GUARDED_BY(mu_) = 0;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<std::thread> threads_;  // last: they use all of the above
+  std::vector<std::thread> threads_;  // declared last: the threads use the members above
 };
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// A folder of its own, removed with its contents on destruction.
+// A temporary folder that is removed with its contents on destruction.
 //
 // Thread safety: constant once made. Ownership: owns the folder; movable.
 //
@@ -15,9 +15,9 @@ namespace gdn {
 
 class TemporaryFolder {
  public:
-  // Under the system's folder for temporary files.
+  // Makes a folder in the system's folder for temporary files.
   static absl::StatusOr<TemporaryFolder> Make();
-  // Under `parent`, which is made where it is not there.
+  // Makes a folder in `parent`, which is created if it does not exist.
   static absl::StatusOr<TemporaryFolder> MakeIn(const std::string& parent);
 
   TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
@@ -25,7 +25,7 @@ class TemporaryFolder {
   ~TemporaryFolder();
 
   const std::string& path() const { return path_; }
-  // Leaves the folder where it is.
+  // Prevents the removal of the folder.
   void Keep() { path_.clear(); }
 
  private:

@@ -1,6 +1,6 @@
-// What the calling thread is called, and how it shares the processors with others.
+// Names the calling thread, and sets how it shares the processors with other threads.
 //
-// Thread safety: all of it concerns the calling thread alone.
+// Thread safety: every function concerns the calling thread only.
 //
 //   NameThisThread("gdn-write");
 //   const GivesWay gives_way;       // for as long as it lives, this thread's work is less urgent than that of others
@@ -13,22 +13,22 @@
 
 namespace gdn {
 
-// Bytes to copy, to hash or to write between two GiveWay: a few microseconds of work.
+// Bytes to copy, hash or write between two GiveWay calls: a few microseconds of work.
 inline constexpr size_t kGiveWayBytes = size_t{16} << 10;
 
-// For tools that list threads. The system keeps the first 15 letters.
+// Sets the name that tools show for this thread. The system keeps the first 15 characters.
 void NameThisThread(std::string_view name);
 
-// What it was called when it first asked, and its number: "gdn-engine.4711".
+// Returns the thread's name at the first call, and its number: "gdn-engine.4711".
 const std::string& ThisThreadLabel();
 
-// Its share where others want the processor too. `niceness` 0 to 19: the larger, the smaller; 0 changes nothing.
+// Lowers this thread's priority. `niceness` is 0 (no change) to 19 (lowest).
 void LowerThisThread(int niceness);
 
-// While one lives, GiveWay on its thread lets others in. One inside another does nothing.
+// Marks the calling thread's work as less urgent: GiveWay yields only while a GivesWay lives. Nesting has no effect.
 class GivesWay {
  public:
-  static bool here();  // whether one lives on the calling thread
+  static bool here();  // true if one lives on the calling thread
 
   GivesWay();
   ~GivesWay();
@@ -39,10 +39,9 @@ class GivesWay {
   const bool outermost_;
 };
 
-// Lets the threads in that wait for this processor; where none do it is back at once. A low priority is not enough: a
-// scheduler may let whoever runs go on to the end of its slice, which is milliseconds, while one that woke up waits
-// behind it. Keeps about a fifth of the time for this thread, however many the others are. False where it did not let
-// them in: for the sake of that fifth, or without a GivesWay.
+// Yields the processor to threads that wait for it; returns at once if none do. Low priority alone is not enough: a
+// scheduler may let the running thread finish its slice of milliseconds before a thread that woke up. Keeps about a
+// fifth of the time for this thread. Returns false if it did not yield: to keep that fifth, or without a GivesWay.
 bool GiveWay();
 
 }  // namespace gdn

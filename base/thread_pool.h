@@ -21,7 +21,7 @@ namespace gdn {
 
 class ThreadPool {
  public:
-  // `threads` >= 1 counts the calling thread, so threads - 1 workers are started. `name`: theirs.
+  // `threads` >= 1 includes the calling thread: threads - 1 workers are started. `name` is the workers' name.
   explicit ThreadPool(int threads, std::string_view name = "gdn-pool");
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -36,42 +36,42 @@ class ThreadPool {
  private:
   void WorkerLoop(int worker);
   void RunBody(int worker);
-  bool Join(uint64_t& seen);  // a worker enters the loop in flight, once a loop
-  void Leave();               // and leaves it when no index is left
+  bool Join(uint64_t& seen);  // a worker enters the loop in flight; true once per loop
+  void Leave();               // a worker leaves the loop when no index is left
   void AwaitWorkers();        // the caller waits for those that joined
 
-  // Constant after construction.
+  // Written in the constructor only.
   bool may_spin_ = false;
   std::vector<std::thread> workers_;
 
-  // Own synchronisation: the loop in flight. count_, grain_ and body_ are written while no loop is open and read by the
-  // caller and by workers that joined.
+  // The loop in flight. count_, grain_ and body_ are written while no loop is open, and read by the caller and by
+  // workers that joined.
   std::atomic<uint64_t> state_{0};  // generation, open, caller asleep, workers inside; see thread_pool.cc
   std::atomic<int64_t> next_{0};    // the first index not handed out
-  std::atomic<int> sleepers_{0};    // raised under mu_ before the worker's last look at state_
+  std::atomic<int> sleepers_{0};    // raised under mu_ before a worker checks state_ for the last time
   int64_t count_ = 0;
   int64_t grain_ = 1;  // indices handed out at a time
   const absl::FunctionRef<void(int64_t, int)>* body_ = nullptr;
 
-  // The standard library's: race detectors know it, while a packaged Abseil is built without telling them.
+  // std::mutex, not absl::Mutex: race detectors do not see the locks of a packaged Abseil.
   std::mutex mu_;
-  std::condition_variable wake_;  // workers: a loop opened, or stop_
-  std::condition_variable done_;  // the caller: the last worker left
+  std::condition_variable wake_;  // wakes workers: a loop has opened, or stop_
+  std::condition_variable done_;  // wakes the caller: the last worker has left
   bool stop_ = false;             // guarded by mu_
 };
 
-// A pool for callers of many threads: one loop at a time has the workers, a loop beside it runs in its caller alone.
+// A pool shared by several calling threads. One loop at a time uses the workers; a concurrent loop runs in its caller.
 class SharedThreadPool {
  public:
   explicit SharedThreadPool(int threads, std::string_view name = "gdn-pool") : pool_(threads, name) {}
 
  private:
   friend void ForEachIndex(SharedThreadPool*, int64_t, absl::FunctionRef<void(int64_t)>);
-  std::mutex mu_;  // of whoever has the workers
+  std::mutex mu_;  // held by the caller whose loop uses the workers
   ThreadPool pool_;
 };
 
-// Runs body(index) for every index in [0, count): on the pool's threads, or one after the other where there is none.
+// Runs body(index) for every index in [0, count) on the pool's threads, or in order if `pool` is null.
 void ForEachIndex(SharedThreadPool* pool, int64_t count, absl::FunctionRef<void(int64_t)> body);
 
 }  // namespace gdn

@@ -1,8 +1,8 @@
-// Tells a thread that stands still in the kernel from one that is slow.
+// Distinguishes a thread that hangs in the kernel from one that is slow.
 //
-// The system counts how often a thread has been taken off a processor. A thread that waits for one thing only (a disk,
-// a peer) adds nothing to the count. A thread that works in many small waits, or that waits for a processor, is not
-// standing still, however busy the machine is.
+// The kernel counts how often a thread has left a processor. The count of a thread that waits for one thing (a disk, a
+// peer) does not change. A thread that works in many short waits, or that waits for a processor, is not hanging, even
+// on a busy machine.
 // Thread safety: free functions, from any thread. Ownership: none.
 //
 //   const int thread = ThisThreadNumber();
@@ -15,11 +15,11 @@
 
 namespace gdn {
 
-// The system's number of the calling thread.
+// Returns the calling thread's kernel id (tid).
 int ThisThreadNumber();
 
-// How often the thread of this process has left a processor. nullopt: it runs, or waits for a processor. -1: the system
-// does not tell (no /proc, or no such thread).
+// Returns how often this process's thread has left a processor; nullopt if it runs or waits for a processor; -1 if the
+// system does not tell (no /proc, or no such thread).
 std::optional<int64_t> SwitchesOf(int thread);
 
 }  // namespace gdn

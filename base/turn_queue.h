@@ -1,10 +1,10 @@
-// What waits, in turns: of the owners that have something waiting, the one that has had least is next.
+// A fair queue: the next item comes from the waiting owner that has used least.
 //
-// Owners may belong to a group, which then has one part for all of them: first the group that has had least for its
-// weight is chosen, then the owner in it; what one owner has put in comes out in order. What an owner has had is said
-// by Charge, in any unit. Who comes back after a while is not owed anything for it.
-// Thread safety: none; its user locks. Ownership: values; owners and groups are identities, nothing is read through
-// them.
+// Owners may belong to a group. Pop chooses the group that has used least for its weight, then the owner in it that has
+// used least, then that owner's oldest item. Charge adds to what an owner and its group have used, in any unit. An
+// owner that returns after a pause gets no credit for it.
+// Thread safety: none; the user locks. Ownership: values. Owners and groups are compared by address, never
+// dereferenced.
 //
 //   TurnQueue<Task> queue;
 //   queue.Push({.of = account}, task);
@@ -22,11 +22,11 @@
 
 namespace gdn {
 
-// Whose turn it is.
+// The owner of an item, and the owner's group.
 struct Turn {
   const void* group = nullptr;
   const void* of = nullptr;
-  double weight = 1;  // of the group, above 0
+  double weight = 1;  // weight of the group, above 0
 };
 
 template <typename T>
@@ -39,7 +39,7 @@ class TurnQueue {
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  // Those that are remembered.
+  // Number of owners whose use is remembered.
   size_t owners() const {
     size_t owners = 0;
     for (const auto& [name, group] : groups_) owners += group.owners.size();
@@ -57,7 +57,7 @@ class TurnQueue {
     ++size_;
   }
 
-  // nullopt: nothing waits. Charge is to follow, once what it takes is known.
+  // Returns the next item, nullopt if none waits. Call Charge once the item's cost is known.
   std::optional<Item> Pop() {
     if (size_ == 0) return std::nullopt;
     const auto group = Least(groups_, [](const Group& one) { return one.waiting > 0; });
@@ -73,7 +73,7 @@ class TurnQueue {
     return next;
   }
 
-  // What Pop gave goes back to where it was, and is not charged.
+  // Puts an item from Pop back at the front of its owner's items, without a charge.
   void PutBack(Item taken) {
     Group& group = groups_[taken.turn.group];
     group.owners[taken.turn.of].items.emplace_front(0, std::move(taken.item));
@@ -82,7 +82,7 @@ class TurnQueue {
     Add(taken.turn, -kMeanwhile);
   }
 
-  // `cost`: what the item that Pop gave has taken, 0 or more.
+  // `cost` is what the popped item has used, 0 or more.
   void Charge(const Turn& turn, double cost) {
     Add(turn, cost - kMeanwhile);
     CatchUp(turn);
@@ -90,20 +90,20 @@ class TurnQueue {
   }
 
  private:
-  // What an item counts for until it is charged, so that several at a time do not all go to one owner.
+  // Provisional cost of an item between Pop and Charge, so that concurrent Pops do not all choose one owner.
   static constexpr double kMeanwhile = 1e-3;
   static constexpr size_t kFewOwners = 64;
 
   struct Owner {
     double had = 0;
-    std::deque<std::pair<uint64_t, T>> items;  // with when each was pushed
+    std::deque<std::pair<uint64_t, T>> items;  // with the number of the push
     bool idle(double now) const { return items.empty() && had <= now; }
     uint64_t first() const { return items.front().first; }
   };
   struct Group {
     double weight = 1;
     double had = 0;
-    double now = 0;  // what the owner had that was last chosen
+    double now = 0;  // `had` of the owner chosen last
     size_t waiting = 0;
     std::map<const void*, Owner> owners;
     uint64_t first() const { return 0; }
@@ -130,7 +130,7 @@ class TurnQueue {
     if (owner != group->second.owners.end()) owner->second.had += cost;
   }
 
-  // Where nobody waits nobody is behind: who comes next begins with what the last one has had.
+  // If nothing waits, the next owner or group to come starts at the use of the last one, so idle time earns no credit.
   void CatchUp(const Turn& turn) {
     const auto group = groups_.find(turn.group);
     if (group == groups_.end()) return;
@@ -140,7 +140,7 @@ class TurnQueue {
     group->second.now = std::max(group->second.now, owner->second.had);
   }
 
-  // Owners that have nothing waiting and no more than others have had, once there are many.
+  // Once a group has many owners, drops those with nothing waiting that have used no more than the others.
   void Forget() {
     for (auto group = groups_.begin(); group != groups_.end();) {
       std::map<const void*, Owner>& owners = group->second.owners;
@@ -153,7 +153,7 @@ class TurnQueue {
   }
 
   std::map<const void*, Group> groups_;
-  double now_ = 0;  // what the group had that was last chosen
+  double now_ = 0;  // `had` of the group chosen last
   size_t size_ = 0;
   uint64_t next_ = 0;
 };

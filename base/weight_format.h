@@ -1,18 +1,18 @@
-// The forms in which a matrix of weights lies in files and in memory, and its elements as float32.
+// Storage formats of weight matrices in files and in memory, and conversion of their elements to float32.
 //
-// Plain ones have an element of base/dtype.h after the other. The others are quantised. GGUF's have blocks of
-// neighbouring weights of a row, with the exact bytes of the file; d and m are float16, q, s and t integers:
+// Plain formats store one element of base/dtype.h after another. The others are quantised. GGUF's formats have blocks
+// of neighbouring weights of a row, byte for byte as in the file; d and m are float16, q, s and t integers:
 //   Q8_0  32 weights, 34 bytes:    d, 32 int8 q                               w = d q
 //   Q4_0  32 weights, 18 bytes:    d, 16 bytes of 4-bit q                     w = d (q - 8); the low halves come first
 //   Q4_K  256 weights, 144 bytes:  d, m, 8 pairs of 6-bit (s, t), 4-bit q     w = d s q - m t, a pair for 32 weights
 //   Q5_K  256 weights, 176 bytes:  as Q4_K, with a fifth bit of q
 //   Q6_K  256 weights, 210 bytes:  6-bit q, 16 int8 s, d                      w = d s (q - 32), an s for 16 weights
-// In float32, products of these are exact and only Q4_K's and Q5_K's difference is rounded, fused or not.
+// In float32 the products are exact and only the difference in Q4_K and Q5_K is rounded, so FMA gives the same bits.
 //   F8_E4M3  a byte a weight, and float32 scales beside them, one for each 128 rows x 128 columns; edge blocks may be
 //            partial                                                          w = e4m3 * scale, rounded
 // E4M3 (the FN kind): a sign, 4 exponent bits of bias 7, 3 mantissa bits; largest 448; 0x7f and 0xff are NaN; no
 // infinity.
-// A row is its blocks, one after the other, and never padded.
+// A row is its blocks one after another, without padding.
 // Thread safety: free functions on the caller's memory. Ownership: none.
 // Sources: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and ggml/src/ggml-common.h;
 // https://arxiv.org/abs/2209.05433
@@ -30,7 +30,7 @@
 namespace gdn {
 
 enum class WeightFormat : uint8_t {
-  kF32 = 1,  // the plain ones are as in DType
+  kF32 = 1,  // plain formats have the values of DType
   kF16 = 2,
   kBF16 = 3,
   kF8E4M3 = 4,
@@ -50,10 +50,10 @@ std::string_view WeightFormatName(WeightFormat format);
 
 constexpr bool IsPlain(WeightFormat format) { return format <= WeightFormat::kBF16; }
 constexpr WeightFormat FormatOf(DType dtype) { return static_cast<WeightFormat>(dtype); }
-// What its elements are where kernels read them one by one: a plain format's dtype, else F32.
+// Element type of weights that kernels read one by one: the dtype of a plain format, F32 for a quantised one.
 constexpr DType WidenedDType(WeightFormat format) { return IsPlain(format) ? static_cast<DType>(format) : DType::kF32; }
 
-// Neighbouring weights of a row that are stored together, and their bytes; a row has whole blocks.
+// A block: `weights` neighbouring weights of a row in `bytes` bytes. A row has whole blocks.
 struct WeightBlock {
   int64_t weights;
   int64_t bytes;
@@ -80,30 +80,30 @@ constexpr WeightBlock BlockOf(WeightFormat format) {
   }
   return {1, 1};
 }
-// `cols` is a multiple of the block's weights.
+// Returns the bytes of a row. `cols` is a multiple of the block's weights.
 constexpr int64_t RowBytes(WeightFormat format, int64_t cols) {
   return cols / BlockOf(format).weights * BlockOf(format).bytes;
 }
-// What the first row's address is a multiple of.
+// Required alignment in bytes of the first row's address.
 constexpr int64_t AlignmentOf(WeightFormat format) {
   return format == WeightFormat::kF32 ? 4 : format == WeightFormat::kF8E4M3 ? 1 : 2;
 }
 
-// Rows and columns that share one of F8_E4M3's scales, and how many scales so many of them have.
+// F8_E4M3 has a scale for each kFp8Block x kFp8Block weights. Fp8Blocks: scales that cover `count` rows or columns.
 inline constexpr int64_t kFp8Block = 128;
 constexpr int64_t Fp8Blocks(int64_t count) { return (count + kFp8Block - 1) / kFp8Block; }
 
-// `count` whole blocks, of any format but F8_E4M3, which has scales elsewhere.
+// Converts `count` whole blocks of any format but F8_E4M3, whose scales are stored elsewhere.
 void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, float* out);
 
-// Whether d, and m where there is one, of a block of these formats are finite.
+// True if d, and m if the format has one, of a GGUF block are finite.
 bool HasFiniteFactors(WeightFormat format, const void* block);
 
-// A row of any format. `scales`: of F8_E4M3 alone, those of the row, Fp8Blocks(cols).
+// Converts a row of any format. `scales` is the row's Fp8Blocks(cols) scales for F8_E4M3, unused otherwise.
 void DequantizeRow(WeightFormat format, const void* row, const float* scales, int64_t cols, float* out);
 
-// `count` floats, a multiple of 32, as Q8_0: d is the float16 nearest to the block's greatest magnitude by 127, q the
-// nearest integers. False, and nothing that is worth reading, where a value is not finite or d no float16.
+// Converts `count` floats (a multiple of 32) to Q8_0: d is the float16 nearest to max|w| / 127 of a block, q the
+// nearest integers. Returns false, and leaves `blocks` undefined, if a value is not finite or d overflows float16.
 bool QuantizeQ8_0(const float* values, int64_t count, void* blocks);
 
 float E4M3ToFloat(uint8_t bits);

@@ -75,10 +75,10 @@ absl::Status RequireArgument(const char* function, const char* what, const void*
                    absl::StrCat(function, ": ", what, " is NULL; gdn.h says what it has to be"), {{"field", what}});
 }
 
-absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size, size_t known,
-                           size_t first) {
+absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size,
+                           size_t known) {
   GDN_RETURN_IF_ERROR(RequireArgument(function, type, given));
-  if (struct_size == known || struct_size == first) return absl::OkStatus();
+  if (struct_size == known) return absl::OkStatus();
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                    absl::StrCat(function, ": struct_size is ", struct_size, "; expected ", known, ", sizeof(", type,
                                 "): zero the struct, then set its size"),

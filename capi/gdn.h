@@ -127,8 +127,8 @@ typedef struct gdn_pool_spec {
   void* memory;
   int64_t* token_counts; /* [slots] host memory, tokens seen; set exactly if memory is set */
   int32_t* log_lengths;  /* [slots] host memory, entries of the log in use, -1: lost; set exactly if memory is set */
-  int32_t decay;         /* a gdn_decay; per channel only without a convolution. 0 if struct_size ends before it */
-  size_t memory_bytes;   /* size of memory, gdn_pool_bytes() or more; 0: not checked. 0 if struct_size ends before it */
+  int32_t decay;         /* a gdn_decay; per channel only without a convolution */
+  size_t memory_bytes;   /* size of memory, gdn_pool_bytes() or more; 0: not checked */
 } gdn_pool_spec;
 
 /* Computes the size of a pool's memory in bytes. */

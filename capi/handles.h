@@ -1,7 +1,7 @@
-// What the handles of gdn.h are, and how its functions run.
+// The structs behind the handles of gdn.h, and helpers of its functions.
 //
-// Thread safety: what a context and its pools hold is guarded by the context's mutex, which InOrderOf takes. Ownership:
-// a pool borrows its context.
+// Thread safety: the context's mutex guards a context and its pools; InOrderOf locks it. Ownership: a pool borrows its
+// context.
 //
 //   return Call([&] { return InOrderOf(pool->context, stream, [&] { return Issue(*pool); }); });
 #pragma once
@@ -28,27 +28,27 @@ struct gdn_context {
   bool on_gpu = false;
 
   std::mutex mu;
-  // Guarded by mu, as everything that is issued.
+  // Guarded by mu. Threads that issue work to the backend must also hold mu.
   std::unique_ptr<gdn::GdnLayerRunner> runner;
 };
 
-// Stands for a log's length if the slot's state is not known, because the call that was writing it has failed.
+// Log length of a slot whose state is lost because a call that was writing it failed.
 inline constexpr int32_t kLostState = -1;
 
 struct gdn_pool {
   // Constant after construction.
   gdn_context& context;
-  gdn::DeviceBuffer memory;  // empty where it is the caller's
+  gdn::DeviceBuffer memory;  // empty if the pool uses the caller's memory
   gdn::StatePoolView view;
-  bool lists_slots = false;  // the library knows which are in use
+  bool lists_slots = false;  // the pool tracks which slots are in use; false with the caller's memory: all are
 
   // Guarded by context.mu.
   int64_t* token_counts = nullptr;  // [slots], own or the caller's
   int32_t* log_lengths = nullptr;
   std::vector<int64_t> own_token_counts;
   std::vector<int32_t> own_log_lengths;
-  std::vector<char> in_use;   // [slots] where lists_slots
-  std::vector<int32_t> free;  // those that are not, the next one last
+  std::vector<char> in_use;   // [slots], if lists_slots
+  std::vector<int32_t> free;  // slots that are not in use; the last is allocated next
 
   const gdn::LayerDims& dims() const { return view.layout.dims(); }
 };
@@ -59,10 +59,10 @@ struct gdn_bytes {
 
 namespace gdn::capi {
 
-// Keeps what went wrong for gdn_last_error, and says it as a gdn_code.
+// Returns the status as a gdn_code. Stores an error for the thread's gdn_last_error and gdn_last_reason.
 int Report(const absl::Status& status);
 
-// What every function of gdn.h that can fail returns: `function`'s status as a code. No exception leaves.
+// Runs `function` and returns its status as a gdn_code. Turns std exceptions into codes.
 template <typename Function>
 int Call(Function&& function) noexcept {
   try {
@@ -75,27 +75,21 @@ int Call(Function&& function) noexcept {
   }
 }
 
-// Runs `issue` with the context to itself; on a GPU in the order of the caller's stream.
+// Runs `issue` under the context's mutex; on a GPU, in the order of the caller's stream. Does not wait for the work.
 absl::Status InOrderOf(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
-// The same, and waits.
+// Does the same as InOrderOf, and waits until the device has done the work.
 absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
 
-// INVALID_ARGUMENT where `pointer` is null. `what` names the argument.
+// INVALID_ARGUMENT if `pointer` is null. `what` names the argument.
 absl::Status RequireArgument(const char* function, const char* what, const void* pointer);
-// INVALID_ARGUMENT where a struct's size is not the one that this library knows.
-// `first`: the size before fields were added at the end, which is taken too.
-absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size, size_t known,
-                           size_t first);
-inline absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size,
-                                  size_t known) {
-  return RequireStruct(function, type, given, struct_size, known, known);
-}
-// INVALID_ARGUMENT where the array is missing, or a slot of it is outside the pool, not in use or, where `distinct`,
-// there twice. Under the context's mutex.
+// INVALID_ARGUMENT if `given` is null, or its `struct_size` differs from `known`, the size in this library.
+absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size, size_t known);
+// INVALID_ARGUMENT if the array is null, or a slot in it is outside the pool or not in use. With `distinct`, also if a
+// slot occurs twice. The caller holds the context's mutex.
 absl::Status RequireSlots(const char* function, const gdn_pool& pool, int32_t count, const int32_t* slots,
                           bool distinct);
 
-// DATA_LOSS (STATE_LOST) where one of these slots, which are in the pool, has a lost state. Under the context's mutex.
+// DATA_LOSS (STATE_LOST) if a slot's state is lost; skips negative slots. The caller holds the context's mutex.
 absl::Status RequireStates(const char* function, const gdn_pool& pool, int32_t count, const int32_t* slots);
 
 }  // namespace gdn::capi

@@ -1,7 +1,6 @@
 // gdn.h: pools and their slots.
 
 #include <algorithm>
-#include <cstddef>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -24,12 +23,8 @@ absl::StatusOr<DType> StateDType(int32_t dtype) {
                    {{"field", "state_dtype"}});
 }
 
-// A spec that was compiled before these fields were added ends there, and has 0 for them.
-constexpr size_t kBeforeDecay = offsetof(gdn_pool_spec, decay);
-constexpr size_t kBeforeMemoryBytes = offsetof(gdn_pool_spec, memory_bytes);
-
 absl::StatusOr<DecayKind> DecayOf(const gdn_pool_spec& spec) {
-  if (spec.struct_size == kBeforeDecay || spec.decay == GDN_DECAY_PER_HEAD) return DecayKind::kPerHead;
+  if (spec.decay == GDN_DECAY_PER_HEAD) return DecayKind::kPerHead;
   const auto invalid = [&](const char* expected) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                      absl::StrCat("gdn_pool_spec: decay is ", spec.decay, "; expected ", expected),
@@ -41,10 +36,8 @@ absl::StatusOr<DecayKind> DecayOf(const gdn_pool_spec& spec) {
 }
 
 absl::StatusOr<StateLayout> LayoutOf(const char* function, const gdn_pool_spec* spec) {
-  if (spec == nullptr || (spec->struct_size != kBeforeDecay && spec->struct_size != kBeforeMemoryBytes)) {
-    GDN_RETURN_IF_ERROR(
-        RequireStruct(function, "gdn_pool_spec", spec, spec == nullptr ? 0 : spec->struct_size, sizeof(*spec)));
-  }
+  GDN_RETURN_IF_ERROR(
+      RequireStruct(function, "gdn_pool_spec", spec, spec == nullptr ? 0 : spec->struct_size, sizeof(*spec)));
   GDN_ASSIGN_OR_RETURN(const DecayKind decay, DecayOf(*spec));
   GDN_RETURN_IF_ERROR(RequireRange("gdn_pool_spec", "slots", spec->slots, 1, int64_t{1} << 30));
   GDN_RETURN_IF_ERROR(RequireRange("gdn_pool_spec", "max_decode_tokens", spec->max_decode_tokens, 0, kMaxDraftLimit));
@@ -70,11 +63,10 @@ absl::Status UseCallersMemory(const gdn_pool_spec& spec, gdn_pool& pool) {
                      {{"field", "memory"}});
   }
   const size_t needed = static_cast<size_t>(spec.slots) * static_cast<size_t>(pool.view.layout.slot_bytes());
-  const size_t given = spec.struct_size == sizeof(spec) ? spec.memory_bytes : 0;
-  if (given != 0 && given < needed) {
+  if (spec.memory_bytes != 0 && spec.memory_bytes < needed) {
     return MakeError(
         absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
-        absl::StrCat("gdn_pool_create: memory_bytes is ", given, "; expected at least ", needed,
+        absl::StrCat("gdn_pool_create: memory_bytes is ", spec.memory_bytes, "; expected at least ", needed,
                      ", as gdn_pool_bytes says of ", spec.slots, " slots of ", spec.key_heads, " key heads, ",
                      spec.value_heads, " value heads, key dimension ", spec.key_dim, " and value dimension ",
                      spec.value_dim, "; is one of these not the one that the memory was made for?"),

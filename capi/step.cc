@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstddef>
-#include <cstring>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -279,24 +277,15 @@ absl::Status Decode(gdn_pool& pool, LayerStep& step) {
   return status;
 }
 
-// The size that a step's struct had at first.
-template <typename Given>
-inline constexpr size_t kFirstSize = sizeof(Given);
-template <>
-inline constexpr size_t kFirstSize<gdn_delta_rule_step> = offsetof(gdn_delta_rule_step, max_beta);
-
 template <typename Given>
 int Run(const char* function, const char* type, gdn_pool* pool, const Given* given,
         absl::Status (*advance)(gdn_pool&, LayerStep&)) {
   return Call([&]() -> absl::Status {
     GDN_RETURN_IF_ERROR(RequireArgument(function, "pool", pool));
-    GDN_RETURN_IF_ERROR(RequireStruct(function, type, given, given == nullptr ? 0 : given->struct_size, sizeof(Given),
-                                      kFirstSize<Given>));
-    Given whole{};  // fields that the caller's struct does not have are 0
-    std::memcpy(&whole, given, given->struct_size);
-    return InOrderOf(pool->context, whole.stream, [&]() -> absl::Status {
+    GDN_RETURN_IF_ERROR(RequireStruct(function, type, given, given == nullptr ? 0 : given->struct_size, sizeof(Given)));
+    return InOrderOf(pool->context, given->stream, [&]() -> absl::Status {
       LayerWeights weights;
-      GDN_ASSIGN_OR_RETURN(LayerStep step, MakeStep(function, *pool, whole, weights));
+      GDN_ASSIGN_OR_RETURN(LayerStep step, MakeStep(function, *pool, *given, weights));
       return advance(*pool, step);
     });
   });

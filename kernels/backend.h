@@ -1,8 +1,8 @@
-// The seam between the layer and the hardware: memory, and one call an operator.
+// The interface between the layer and the hardware: memory, transfers, and one function for each operator.
 //
-// Thread safety: info(), Allocate, Free, the host memory, the transfers and WaitFence from any thread. Operators and
-// copies run in the order in which they were issued, maybe behind the caller; Synchronize() waits for all of them and
-// reports their first failure. One thread at a time may issue them.
+// Thread safety: any thread may call info(), Allocate, Free, the host memory functions, the transfers and WaitFence.
+// One thread at a time issues operators and copies. These run in the order of issue, maybe after the call returns;
+// Synchronize() waits for all of them and returns their first failure.
 // Ownership: the backend must outlive every DeviceBuffer and pool made from it.
 //
 //   GDN_ASSIGN_OR_RETURN(DeviceBuffer x, DeviceBuffer::Make(backend, bytes));
@@ -37,7 +37,7 @@
 
 namespace gdn {
 
-// Of BackendInfo::weight_formats.
+// The bit of a format in BackendInfo::weight_formats.
 constexpr uint32_t WeightFormatBit(WeightFormat format) { return 1u << static_cast<uint32_t>(format); }
 inline constexpr uint32_t kPlainWeights =
     WeightFormatBit(WeightFormat::kF32) | WeightFormatBit(WeightFormat::kF16) | WeightFormatBit(WeightFormat::kBF16);
@@ -47,37 +47,37 @@ inline constexpr uint32_t kAllWeights =
 struct BackendInfo {
   std::string name;               // "cpu", "gpu", "host", "null"
   std::string device;             // for people: the processor's or card's name
-  std::string numerics_id;        // equal ids promise equal bits: backend, instruction set, kernel version, L, C
+  std::string numerics_id;        // equal ids promise equal bits. From backend, instruction set, kernel version, L, C
   int32_t threads = 0;            // worker threads of a CPU backend; 0 elsewhere
   int64_t memory_bytes = 0;       // memory of the device
   bool unified_memory = false;    // backend memory can be read and written by the host directly
-  bool lazy_memory = false;       // memory is committed as it is touched
+  bool lazy_memory = false;       // memory is committed when it is first touched
   bool transposed_base = false;   // slots keep the base as [HV, V, K]
   bool merges_sequences = false;  // one call may prefill several sequences
   bool replays_steps = false;     // IssueOrReplay may replay
-  std::string graphs;             // for people: whether steps are replayed and why; empty where they never are
-  // kSequenceGemm gives a row the same bits among any number of rows up to this one.
+  std::string graphs;             // for people: whether steps are replayed and why; empty if the backend never does
+  // kSequenceGemm computes a row with the same bits for any number of rows up to this one.
   int64_t stable_gemm_rows = std::numeric_limits<int64_t>::max();
-  // Projections take weights of these formats; others are refused, UNIMPLEMENTED.
+  // Formats that projections accept (WeightFormatBit); other formats are refused with UNIMPLEMENTED.
   uint32_t weight_formats = kPlainWeights;
 
   bool TakesWeights(WeightFormat format) const { return (weight_formats & WeightFormatBit(format)) != 0; }
 };
 
-// What a launch brings to the device.
+// The bytes and index arrays that a launch copies to the device.
 struct StageInParams {
   void* device = nullptr;
-  void* host = nullptr;  // the arrays are written behind `bytes`
+  void* host = nullptr;  // StageIn writes the arrays after the first `bytes` bytes
   size_t bytes = 0;      // a multiple of 64
   PackedBatch batch;
-  // [sequences], or null where the operators do not need them.
+  // Host memory, [sequences] each; null if the launch's operators do not need the array.
   const int64_t* token_counts = nullptr;
   const int32_t* log_lengths = nullptr;
   const int32_t* base_slots = nullptr;
-  const MaterializeStateParams* fold = nullptr;  // of no more entries than the batch has sequences
+  const MaterializeStateParams* fold = nullptr;  // has at most batch.sequences entries; null: no fold
 };
 
-// A step that comes again and again. `key` says all that its launches' arguments hold but for where the arrays are.
+// A decode step that recurs. `key` determines every argument of its kernels except where its index arrays are.
 struct ReplayableStep {
   std::string key;
   PackedBatch batch;
@@ -86,7 +86,7 @@ struct ReplayableStep {
   const int32_t* base_slots = nullptr;
 };
 
-// A point in what was issued; null: passed.
+// A point in the order of issue; null: everything before it has already run.
 struct Fence {
   void* event = nullptr;
 };
@@ -96,73 +96,73 @@ class Backend {
   virtual ~Backend() = default;
   virtual const BackendInfo& info() const = 0;
 
-  // The defaults of what follows, up to the operators, are for unified memory that is the host's, reserved at once and
-  // committed as it is touched, and for operators that have finished when they return.
+  // The defaults up to the operators are for backends that use host memory (reserved at once, committed when touched)
+  // and whose operators have finished when they return.
 
-  // Zeroed memory, 64-byte aligned. Where info().lazy_memory, a state pool may be reserved whole.
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is not enough.
+  // Returns zeroed memory, 64-byte aligned. If info().lazy_memory, a state pool may be reserved whole.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is not enough.
   virtual absl::StatusOr<void*> Allocate(size_t bytes);
   virtual void Free(void* data, size_t bytes);
   virtual absl::Status CopyIn(void* device, const void* host, size_t bytes);
   virtual absl::Status CopyOut(void* host, const void* device, size_t bytes);
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
-  // Within backend memory, in the order of operators and copies. The ranges do not overlap.
+  // Copies within backend memory, ordered with operators and copies. The ranges must not overlap.
   virtual absl::Status Copy(void* to, const void* from, size_t bytes);
-  // Many of them, in any order. The default copies one after the other.
+  // Makes many such copies, in any order. The default makes one after the other.
   virtual absl::Status CopyPieces(absl::Span<const CopyPiece> pieces);
-  // Memory that Allocate could still give now; info().memory_bytes where that is not known.
+  // Bytes that Allocate could still return now; info().memory_bytes if that is unknown.
   virtual int64_t FreeMemoryBytes() { return info().memory_bytes; }
 
-  // Host memory for transfers, page-locked where that makes them faster; 64-byte aligned, its contents undefined.
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is not enough.
+  // Host memory for transfers: 64-byte aligned, uninitialised, page-locked if that makes transfers faster.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is not enough.
   virtual absl::StatusOr<void*> AllocateHost(size_t bytes);
   virtual void FreeHost(void* data, size_t bytes);
-  // Moves states beside the operators: from any thread, several at a time, complete on return. Not ordered with
-  // operators and copies: the caller sees to it that none of those which touch the device range is under way. Any host
-  // memory will do; AllocateHost's is the fastest.
+  // Moves states concurrently with operators: any thread, several at a time, complete on return. Not ordered with
+  // operators and copies: the caller ensures that none that touches the device range is in flight. Any host memory
+  // works; AllocateHost's is the fastest.
   virtual absl::Status TransferOut(void* host, const void* device, size_t bytes);
   virtual absl::Status TransferIn(void* device, const void* host, size_t bytes);
 
-  // A launch's way through a device that works behind the host: bytes in, operators, bytes out, a fence. Several
-  // launches may be on their way; host memory is AllocateHost's, and nobody touches it or the device's ranges until the
-  // launch's fence has passed. The defaults do everything at once.
+  // The stages of a launch on an asynchronous device: copy in, operators, copy out, fence. Several launches may be in
+  // flight. Host memory must come from AllocateHost, and nobody may touch it or the device ranges until the launch's
+  // fence has passed. The defaults do everything synchronously.
 
-  // To be called by a thread before it issues the first of a launch.
+  // Binds the calling thread to the device. Call before the thread issues the first operation of a launch.
   virtual absl::Status UseThread() { return absl::OkStatus(); }
-  // Bytes that StageIn needs at the end of `host` and `device` for the arrays of that many sequences, and of a fold.
+  // Bytes that StageIn needs at the end of `host` and `device` for the arrays of `sequences` sequences and a fold.
   virtual size_t BatchArrayBytes(int32_t /*sequences*/) const { return 0; }
-  // `bytes` from host to device, there before what is issued from now on; and beside them the arrays, so that operators
-  // which are given equal ones need not send them.
+  // Copies `bytes` bytes and the index arrays from host to device, before anything issued later runs. Operators that
+  // are given equal arrays then use the staged ones and send nothing.
   virtual absl::Status StageIn(const StageInParams& params);
-  // More of what a launch brings, without arrays; there before what is issued from now on.
+  // Copies more of a launch's bytes to the device, without arrays; ordered as StageIn.
   virtual absl::Status StagePiece(void* device, const void* host, size_t bytes);
-  // To host memory, behind what was issued before; complete once a fence made from now on has passed.
+  // Copies to host memory, after everything issued before. Complete when a fence made later has passed.
   virtual absl::Status StageOut(void* host, const void* device, size_t bytes);
-  // Passes when everything issued before has run. To be waited for once.
+  // Returns a fence that passes when everything issued before has run. Wait for it exactly once.
   virtual absl::StatusOr<Fence> MakeFence() { return Fence{}; }
-  // Reports what failed. It polls while that is likely to be soon enough, then sleeps.
+  // Waits for the fence and reports failures. Polls while the end is likely to be near, then sleeps.
   virtual absl::Status WaitFence(Fence /*fence*/) { return absl::OkStatus(); }
 
-  // Runs `issue`, which issues a step's operators, or replays what they launched for an equal key. `issue` changes
-  // nothing that its caller sees, and may run twice, the first time in vain. A step is replayed where the launch's
-  // StageIn brought its arrays.
+  // Runs `issue`, which issues a step's operators, or replays what it launched for an equal key. `issue` must have no
+  // effect that its caller sees, because it may run twice, the first time without effect on the device. A step is
+  // replayed only if its launch's StageIn staged its arrays.
   virtual absl::Status IssueOrReplay(const ReplayableStep& /*step*/, absl::FunctionRef<absl::Status()> issue) {
     return issue();
   }
 
-  // Runs `issue`, which issues operators and copies within backend memory, in vain: nothing is computed, launched or
-  // copied, and all that they need is acquired (scratch memory, workspaces, index arrays on the device, kernels' code).
-  // The same operators, issued next, do not fail for want of it. `issue` changes nothing that its caller sees. The
-  // default is for operators that acquire nothing.
+  // Dry run: calls `issue`, which issues operators and copies within backend memory, without computing, launching or
+  // copying anything. It acquires all they need (scratch memory, workspaces, index arrays on the device, kernel code),
+  // so that the same operators, issued next, do not fail for want of it. `issue` must have no effect that its caller
+  // sees. The default is for operators that acquire nothing.
   virtual absl::Status Prepare(absl::FunctionRef<absl::Status()> /*issue*/) { return absl::OkStatus(); }
 
-  // Weights as this backend's projections read them, maybe in another order than a file's: their bytes, the scales of
-  // F8_E4M3 aside, and the way to `device` from `host`, which has a file's layout in host memory (scales too). There
-  // before operators that are issued from now on. INVALID_ARGUMENT where the backend cannot take the values.
+  // WeightBytes: bytes of a matrix in the order in which this backend's projections read it, without F8_E4M3's scales.
+  // CopyWeightsIn: copies `host` (file layout in host memory, scales too) to `device` in that order, before operators
+  // issued later run. INVALID_ARGUMENT if the backend cannot represent the values.
   virtual int64_t WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const;
   virtual absl::Status CopyWeightsIn(void* device, const WeightMatrix& host);
 
-  // Makes a slot fresh, in the order of operators and copies.
+  // Zeroes a slot, ordered with operators and copies.
   virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot);
 
   virtual absl::Status Projection(const ProjectionParams& params) = 0;
@@ -177,15 +177,15 @@ class Backend {
   virtual absl::Status GatedRmsNorm(const GatedRmsNormParams& params) = 0;
   virtual absl::Status Convert(const ConvertParams& params) { return ConvertCpu(params); }
 
-  // Fused forms, with the bits of the operators they stand for; the defaults call those one by one.
-  // Up to 4 projections that share x, rows and path.
+  // Fused operators, with the same bits as the operators they replace; the defaults call those one by one. Projections
+  // takes up to 4 projections that share x, rows and path.
   virtual absl::Status Projections(absl::Span<const ProjectionParams> params);
   virtual absl::Status MixerInput(const MixerInputParams& params);
-  // Floats of MixerInputParams::records that DeltaRuleDecode is quicker with; 0 where it takes none.
+  // Floats of MixerInputParams::records that make the next DeltaRuleDecode faster; 0 if the backend uses none.
   virtual int64_t DecodeRecordFloats(const StateLayout& /*layout*/, const PackedBatch& /*batch*/) const { return 0; }
 };
 
-// Memory of a backend with an owner: Allocate's, or AllocateHost's.
+// A RAII owner of memory from Allocate or AllocateHost.
 template <absl::StatusOr<void*> (Backend::*kAllocate)(size_t), void (Backend::*kFree)(void*, size_t)>
 class OwnedBuffer {
  public:

@@ -1,4 +1,4 @@
-// Between a slot as a backend keeps it and its parts in wire order.
+// Converts between a slot in a backend's layout and its parts in wire order.
 //
 // Thread safety: free functions on host memory. Ownership: views borrow.
 //
@@ -18,20 +18,20 @@
 
 namespace gdn {
 
-// How much of a slot counts.
+// The part of a slot that is in use.
 struct SlotExtent {
   int64_t token_count = 0;
   int32_t log_length = 0;    // entries of the log in use, < L
-  int32_t draft_length = 0;  // entries after those, and columns from token_count on, that wait to be accepted
-  // Of a draft that is a tree, of each token (base/draft_tree.h); none: a chain.
+  int32_t draft_length = 0;  // pending draft: log entries after log_length, columns from token_count on
+  // Parent of each token of the pending draft (base/draft_tree.h); empty for a chain.
   std::vector<int32_t> draft_parents = {};
 
   friend bool operator==(const SlotExtent&, const SlotExtent&) = default;
 };
 
-// The parts of a slot that count, in wire order. n = log_length + draft_length entries, d = draft_length columns.
+// The used parts of a slot in wire order. n = log_length + draft_length log entries, d = draft_length columns.
 struct SlotView {
-  // [HV, K, V]; empty: left out. At most one of the two is not: bfloat16 where the base is kept so.
+  // [HV, K, V]; empty if left out. At most one of base and base_bf16 is set: base_bf16 for a bfloat16 base.
   absl::Span<const float> base;
   absl::Span<const uint16_t> base_bf16 = {};
   absl::Span<const float> log_k;       // [n, H, K]
@@ -43,21 +43,21 @@ struct SlotView {
   bool has_base() const { return !base.empty() || !base_bf16.empty(); }
 };
 
-// Views into `slot` (layout.slot_floats()) where it is in wire order, and into `scratch` elsewhere.
+// Returns views into `slot` (layout.slot_floats() floats) for parts in wire order, and into `scratch` for the others.
 SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* slot, const SlotExtent& extent,
                   std::vector<float>& scratch);
 
-// FAILED_PRECONDITION (STATE_MISMATCH) where the draft is longer than layout.max_draft(), INVALID_ARGUMENT
-// (STATE_MISMATCH) where the extent does not fit the layout; the second also where the view's sizes do not fit both.
+// INVALID_ARGUMENT (STATE_MISMATCH) if the extent does not fit the layout, or the view's sizes do not fit both.
+// FAILED_PRECONDITION (STATE_MISMATCH) if the draft is longer than layout.max_draft().
 absl::Status CheckSlotExtent(const StateLayout& layout, const SlotExtent& extent);
 absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, const SlotView& view);
 
-// Gives the view a base of the layout's dtype where it has one of the other: widened, or rounded. What it then views,
-// else nullptr.
+// Converts the view's base to the layout's dtype if it has the other one (widens or rounds it). Returns the memory that
+// the view then points to; nullptr if nothing was converted.
 std::shared_ptr<const void> ConvertBase(const StateLayout& layout, SlotView& view);
 
-// Writes the whole slot; what the view does not say is zero. The view has been checked. A base of the other dtype than
-// the layout's is widened, or rounded.
+// Writes the whole slot, with zeros for what the view leaves out, and converts a base of the other dtype. The view must
+// have passed CheckSlotView.
 void FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent& extent, const SlotView& view,
               float* slot);
 

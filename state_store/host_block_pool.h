@@ -1,8 +1,8 @@
-// Host memory for copies of slots and for tensors of calls: blocks of a few sizes, used again, for fresh memory costs
-// more than the copy into it.
+// Host memory for copies of slots and for tensors of calls, in blocks of a few sizes. Blocks are reused, because
+// allocating memory costs more than the copy into it.
 //
-// Thread safety: safe from any thread. Ownership: a block returns to its HostBlockPool, whose destruction waits for
-// all of them.
+// Thread safety: safe from any thread. Ownership: a block returns to its HostBlockPool when it is destroyed. The pool's
+// destructor waits for all blocks.
 //
 //   HostBlockPool blocks(backend, /*keep_bytes=*/int64_t{1} << 30);
 //   GDN_ASSIGN_OR_RETURN(HostBlock block, blocks.Take(layout.slot_bytes()));
@@ -50,8 +50,8 @@ class HostBlock {
 
 class HostBlockPool {
  public:
-  // Keeps at most `keep_bytes` of blocks that nobody uses. Memory is from the first of `backends`, at least one, that
-  // has any: of a device that has failed no driver gives it, and calls of the others need it as before.
+  // Keeps at most `keep_bytes` of unused blocks. Memory comes from the first of `backends` (at least one) that can
+  // allocate it: after a device has failed its driver allocates no memory, but the other devices still need some.
   HostBlockPool(std::vector<Backend*> backends, int64_t keep_bytes)
       : backends_(std::move(backends)), keep_bytes_(keep_bytes) {}
   HostBlockPool(Backend& backend, int64_t keep_bytes) : HostBlockPool(std::vector{&backend}, keep_bytes) {}
@@ -59,11 +59,11 @@ class HostBlockPool {
   HostBlockPool& operator=(const HostBlockPool&) = delete;
   ~HostBlockPool();
 
-  // Contents are undefined. Errors of Backend::AllocateHost, of the last one.
+  // Returns a block with undefined contents. Errors of Backend::AllocateHost of the last backend.
   absl::StatusOr<HostBlock> Take(size_t bytes);
-  // A little more, so that files of about one size use the same blocks again.
+  // Rounds up to 64 KiB (from 16 MiB on: to 16 MiB), so that files of similar sizes reuse blocks.
   absl::StatusOr<HostBlock> TakeForFile(size_t bytes);
-  // At most an eighth more, but for at least 4 KiB, so that calls of about one size do.
+  // Rounds up by at most an eighth or 4 KiB, whichever is more, so that calls of similar sizes reuse blocks.
   absl::StatusOr<HostBlock> TakeForCall(size_t bytes);
 
  private:
@@ -76,7 +76,7 @@ class HostBlockPool {
   const int64_t keep_bytes_;
   absl::Mutex mu_;
   int64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;                               // blocks that are out
+  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;                               // number of blocks in use
   std::map<size_t, std::vector<HostBuffer>> free_ ABSL_GUARDED_BY(mu_);  // by size
 };
 

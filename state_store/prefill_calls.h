@@ -1,10 +1,10 @@
-// By which calls a state has come from zero to where it is: prefills alone, cut where, or in another way.
+// Records which calls have built a state from zero: prefills only, with their boundaries, or anything else.
 //
-// The bits of a state follow from its inputs and from where the prefill calls that brought them ended
-// (ARCHITECTURE.md, "Batching never changes an answer"). So states of equal inputs and equal calls are equal.
+// The bits of a state depend on its inputs and on where the prefill calls ended (ARCHITECTURE.md, "Batching never
+// changes an answer"). So states of equal inputs and equal calls are equal.
 // Thread safety: plain values. Ownership: none.
 //
-//   PrefillCalls calls;                             // of a state that has seen nothing
+//   PrefillCalls calls;                             // for a state that has seen no token
 //   calls = calls.Then(2048).Then(100);             // two prefills
 //   if (calls == PrefillCalls().Then(2048).Then(100)) { ... }
 #pragma once
@@ -18,14 +18,14 @@ namespace gdn {
 class PrefillCalls {
  public:
   PrefillCalls() = default;
-  // Decodes, states that came from elsewhere, or nobody knows.
+  // For a state that also had decodes, was imported, or whose calls are not known.
   static PrefillCalls Other();
 
-  // One more prefill; of no tokens: the same.
+  // Returns these calls and one more prefill of `tokens` tokens. A prefill of 0 tokens changes nothing.
   PrefillCalls Then(int64_t tokens) const;
   bool only_prefills() const { return only_prefills_; }
 
-  // What came in another way equals nothing.
+  // True if both are prefills only, with equal boundaries. Other() equals nothing, not even itself.
   friend bool operator==(const PrefillCalls& a, const PrefillCalls& b) {
     return a.only_prefills_ && b.only_prefills_ && a.digest_ == b.digest_;
   }

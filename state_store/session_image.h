@@ -1,9 +1,8 @@
-// A session's states in host memory: what tiers keep, and what state files are written from and read into.
+// A session's states in host memory. Tiers store images; state files are written from them and read into them.
 //
-// What was copied from the device is as the backend keeps it, so that a session that comes back costs a copy and no
-// conversion; what was read from a file stays where it was read to, in wire order, and is turned on its way to the
-// device.
-// kernels/slot_codec.h knows both orders.
+// States that were copied from the device stay in the backend's order, so bringing them back needs a copy and no
+// conversion. States that were read from a file stay in the file's buffer, in wire order, and are converted on their
+// way to the device. kernels/slot_codec.h converts between both orders.
 // Thread safety: constant once shared. Ownership: owns its blocks; the HostBlockPool must outlive it.
 //
 //   auto image = std::make_shared<SessionImage>();  // filled, then kept as a SessionImagePtr
@@ -29,39 +28,39 @@ namespace gdn {
 // The last step of a (session, layer) that had a request id, with the session's part of its reply.
 struct StoredReply {
   std::string request_id;
-  Hash128 payload;     // of everything the reply follows from
-  std::string output;  // the session's rows, dense, in the reply's dtype; "" where it was dropped
+  Hash128 payload;     // hash of all inputs that the reply depends on
+  std::string output;  // bytes of the session's rows, dense, in the reply's dtype; "" if the output was dropped
   int64_t token_count = 0;
   int64_t compute_time_us = 0;
-  bool output_dropped = false;  // for want of memory: the step happened, and cannot be answered again
+  bool output_dropped = false;  // memory was short: the step was applied, but a retry cannot get its output
   friend bool operator==(const StoredReply&, const StoredReply&) = default;
 };
 using StoredReplyPtr = std::shared_ptr<const StoredReply>;
 
-// Names a base state's bits in this process: it changes whenever a base is written. 0: none.
+// Identifies the bits of a base state within this process: each write of a base gives it a new version. 0: none.
 using BaseVersion = uint64_t;
-using BaseVersions = std::map<int32_t, BaseVersion>;  // by layer; none is 0
+using BaseVersions = std::map<int32_t, BaseVersion>;  // by layer; no value is 0
 
 struct LayerImage {
   int32_t layer = 0;
   SlotExtent extent;
   InputKind kind = InputKind::kNone;
   BaseVersion base_version = 0;
-  bool has_base = true;  // false: the slot's base was not copied, for whoever takes the image has it (base_version)
-  HostBlock slot;        // layout.slot_floats(), as the backend keeps them; or, where it is not valid,
-  SlotView wire;         // in memory that the image's owner keeps, with a base
+  bool has_base = true;  // false: the slot's base was not copied, because the receiver already has it (base_version)
+  HostBlock slot;        // layout.slot_floats() floats in the backend's order. If it is not valid, `wire` is used:
+  SlotView wire;         // always with a base, in memory that SessionImage::owner keeps alive
   StoredReplyPtr reply;  // may be nullptr
-  PrefillCalls calls = PrefillCalls::Other();  // files do not tell
+  PrefillCalls calls = PrefillCalls::Other();  // not stored in files
 };
 
-// Whether the layer's base is among `known`, in the very version.
+// True if `known` has the layer's base in the same version.
 bool IsKnownBase(const LayerImage& layer, const BaseVersions& known);
 
-// Which of two states of a session is the older one.
+// Orders the states of a session by age: the older state is less.
 struct StateVersion {
-  int64_t created = 0;  // when the session was made, in ns since 1970: another one of its name was made at another time
+  int64_t created = 0;  // creation time of the session, ns since 1970; tells sessions with the same name apart
   int64_t epoch = 0;
-  int64_t changes = 0;  // commits until then; of one epoch, more are later
+  int64_t changes = 0;  // number of commits before this state; within an epoch, more commits mean a later state
 
   friend bool operator==(const StateVersion&, const StateVersion&) = default;
   // NOLINTNEXTLINE(modernize-use-nullptr): there is none
@@ -69,29 +68,29 @@ struct StateVersion {
   std::string ToString() const;  // "epoch 3, change 17"
 };
 
-// What a session is, beside its states.
+// A session's metadata: everything but its states.
 struct SessionHeader {
   std::string principal;
   std::string id;
   std::string affinity;
   std::string model;        // without "models/"; "" for an operator session
-  std::string family;       // the model's; ""
-  std::string fingerprint;  // the model's; ""
-  ModelSlice slice = {};    // of the model's heads; none: all
+  std::string family;       // the model's family; "" for an operator session
+  std::string fingerprint;  // the model's fingerprint; "" for an operator session
+  ModelSlice slice = {};    // the value heads that this server has of the model; default: all
   LayerDims dims;
-  std::vector<int32_t> layers;  // all of the session's, ascending
-  Hash128 request;              // of the call that made it
+  std::vector<int32_t> layers;  // all layers of the session, ascending, with or without a state
+  Hash128 request;              // hash of the request that made the session
   int64_t epoch = 1;
-  int64_t changes = 0;     // commits until this state; 0 in files of before they were counted
-  absl::Time create_time;  // by the wall's clock, to be shown
-  SteadyTime born;         // of this process; files hold the age
+  int64_t changes = 0;     // number of commits before this state
+  absl::Time create_time;  // wall clock, for display and for version()
+  SteadyTime born;         // creation time on this process's clock; files store the age instead
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
-  int64_t prefix_tokens = 0;  // that it began behind
+  int64_t prefix_tokens = 0;  // tokens of the kept prefix that the session began with
   // The last AcceptTokens that had a request id.
   std::string accept_request_id;
   int32_t accepted_tokens = 0;
-  std::vector<int32_t> accepted_path = {};  // empty: the draft's first tokens
+  std::vector<int32_t> accepted_path = {};  // empty: the draft's first accepted_tokens tokens
 
   StateVersion version() const {
     return {.created = absl::ToUnixNanos(create_time), .epoch = epoch, .changes = changes};
@@ -100,21 +99,21 @@ struct SessionHeader {
 
 struct SessionImage {
   SessionHeader header;
-  std::string numerics_id;  // of the backend that computed it
+  std::string numerics_id;  // of the backend that computed the states
   StateLayout layout;
-  bool transposed_base = false;       // of slots
-  std::vector<LayerImage> layers;     // those that have a state, ascending
-  std::shared_ptr<const void> owner;  // of what `wire` views
+  bool transposed_base = false;       // whether `slot` of the layers holds its base transposed
+  std::vector<LayerImage> layers;     // layers that have a state, ascending
+  std::shared_ptr<const void> owner;  // keeps the memory alive that LayerImage::wire views
 
-  // Of slots, which those in wire order are once they are on a device, and replies: what the image counts for in a
-  // budget.
+  // Bytes that the image counts for in a budget: one slot for each layer (also if it is in wire order, because it
+  // takes a slot on a device), and the outputs of stored replies.
   int64_t bytes() const;
   bool has_all_bases() const;
 };
 using SessionImagePtr = std::shared_ptr<const SessionImage>;
 
-// A layer of an image in wire order: views into the image, and into `scratch` elsewhere. Without `base` that part is
-// left as it is, whatever its order.
+// Returns a layer of an image in wire order. Parts that must be converted are written to `scratch`; the rest views the
+// image. If `base` is false, the base is not converted, so its order is undefined.
 SlotView ViewLayer(const SessionImage& image, const LayerImage& layer, bool base, std::vector<float>& scratch);
 
 }  // namespace gdn

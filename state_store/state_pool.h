@@ -1,7 +1,7 @@
-// The slots of one layout in backend memory, and who may use each: claims before they are taken, shares after.
+// The slots of one layout in backend memory. A claim is the right to take a slot; a share is a reference to a slot.
 //
-// Slots are shared between forks and freed with their last share. A pool also has a few spare slots outside any claim,
-// for prefills that write aside and swap.
+// Forks share slots, and a slot is freed with its last share. A pool also has a few spare slots that no claim can take,
+// for prefills, which write to a spare slot and then swap it in.
 // Thread safety: all classes are safe from any thread. Ownership: claims and shares keep their pool; its StateStore and
 // the backend must outlive it.
 //
@@ -34,10 +34,10 @@ class SlotRef {
   ~SlotRef();
 
   bool valid() const { return pool_ != nullptr; }
-  int32_t index() const { return index_; }  // -1 where not valid
+  int32_t index() const { return index_; }  // -1 if not valid
   const std::shared_ptr<StatePool>& pool() const { return pool_; }
   const StatePoolView& view() const;
-  // Whether nobody else has a share: the slot may be written.
+  // True if this is the only share, so the slot may be written.
   bool exclusive() const;
 
   friend bool operator==(const SlotRef& a, const SlotRef& b) { return a.pool_ == b.pool_ && a.index_ == b.index_; }
@@ -51,7 +51,7 @@ class SlotRef {
   int32_t index_ = -1;
 };
 
-// The right to one slot of a pool, counted against the budget until it is given up or the slot that it became is freed.
+// The right to one slot of a pool. It counts against the budget until the claim is destroyed, or its slot is freed.
 class SlotClaim {
  public:
   SlotClaim() = default;
@@ -61,9 +61,9 @@ class SlotClaim {
 
   bool valid() const { return pool_ != nullptr; }
   const std::shared_ptr<StatePool>& pool() const { return pool_; }
-  // The slot; its contents are undefined. The claim is used up.
+  // Takes the slot; its contents are undefined. Uses up the claim.
   SlotRef Take() &&;
-  // The claim again, for a slot that was taken and is not wanted after all: `slot` has no other share.
+  // Turns a slot back into a claim; a spare slot gives no valid claim. `slot` must be the only share.
   static SlotClaim Return(SlotRef slot);
 
  private:
@@ -73,25 +73,25 @@ class SlotClaim {
   std::shared_ptr<StatePool> pool_;
 };
 
-// The slots of one layout. Used through the two classes above.
+// The slots of one layout. Use them through SlotRef and SlotClaim.
 class StatePool : public std::enable_shared_from_this<StatePool> {
  public:
-  // `memory` has room for a slot more: where the first one begins follows from its address.
+  // `memory` must have room for slot_count + 1 slots, because the first slot begins at a multiple of the slot size.
   StatePool(class StateStore* store, int32_t device, DeviceBuffer memory, const StateLayout& layout,
             int32_t slot_count);
 
   const StatePoolView& view() const { return view_; }
   int32_t device() const { return device_; }  // StateStoreOptions::device
-  // Prefills that may write aside at the same time: an eighth of the slots, but 2 to 8. They are no claim's.
+  // Number of spare slots: an eighth of the slots, but 2 to 8. Each lets one prefill run. Claims cannot take them.
   int32_t spare_slots() const { return SpareSlots(view_.slot_count); }
   static int32_t SpareSlots(int64_t slot_count) {
     return static_cast<int32_t>(std::clamp<int64_t>(slot_count / 8, kLeastSpareSlots, 8));
   }
   static constexpr int32_t kLeastSpareSlots = 2;
-  // A spare slot for writing aside; RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where all spares are out.
+  // Takes a spare slot. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if all are in use.
   absl::StatusOr<SlotRef> TakeSpare();
-  // Puts `spare` in the place of `slot`, which becomes the spare: the claim that `slot` came from is now spare's.
-  // `slot` has one share.
+  // Swaps the roles of the two slots: `slot` becomes the spare one, and its claim passes to `spare`. `slot` must have
+  // only one share.
   void ExchangeSpare(const SlotRef& slot, const SlotRef& spare);
 
  private:
@@ -103,9 +103,9 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
     bool spare = false;
   };
 
-  bool TryClaim(int32_t count);  // false where fewer are left
+  bool TryClaim(int32_t count);  // false if fewer than `count` are left
   void GiveUpClaim();
-  SlotRef TakeClaimed();  // aborts the process where no slot is left: a broken claim
+  SlotRef TakeClaimed();  // aborts the process if no slot is left, because then a claim was counted wrongly
   bool Unclaim(int32_t index);
   void Share(int32_t index);
   void Unshare(int32_t index);
@@ -117,10 +117,10 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   const DeviceBuffer memory_;
   const StatePoolView view_;
   mutable absl::Mutex mu_;
-  std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);        // those that were ever taken; the others are untouched memory
-  std::vector<int32_t> returned_ ABSL_GUARDED_BY(mu_);  // reused before untouched memory is
-  int32_t spares_ ABSL_GUARDED_BY(mu_) = 0;
-  int32_t claimed_ ABSL_GUARDED_BY(mu_) = 0;  // claims, and slots that were one
+  std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);        // slots that were ever taken; the rest is untouched memory
+  std::vector<int32_t> returned_ ABSL_GUARDED_BY(mu_);  // free slots, reused before untouched memory
+  int32_t spares_ ABSL_GUARDED_BY(mu_) = 0;             // spare slots in use
+  int32_t claimed_ ABSL_GUARDED_BY(mu_) = 0;            // number of claims and of slots taken with one
 };
 
 }  // namespace gdn

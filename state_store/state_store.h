@@ -1,9 +1,9 @@
-// Where recurrent states live on the device: pools of slots in backend memory under one budget of bytes.
+// The recurrent states on a device: pools of slots in backend memory, under one budget of bytes.
 //
-// A session claims its slots when it is made and takes them one by one as layers are first used, so a step never fails
-// for want of memory.
-// Thread safety: safe from any thread. Ownership: a pool lives as long as a claim or share of it, and beyond that until
-// its memory is wanted; the store and the backend must outlive all of them.
+// A session claims all its slots when it is made, and takes each one when its layer is first used. So a step never
+// fails because slots have run out.
+// Thread safety: safe from any thread. Ownership: claims and shares keep their pool alive. An unused pool is kept until
+// its memory is needed. The store and the backend must outlive all claims and shares.
 //
 //   StateStore store(backend, {.budget_bytes = int64_t{8} << 30, .max_draft = 8});
 //   GDN_ASSIGN_OR_RETURN(std::vector<SlotClaim> claims, store.Reserve(dims, /*count=*/36));
@@ -25,10 +25,10 @@
 namespace gdn {
 
 struct StateStoreOptions {
-  int64_t budget_bytes = 0;  // of all claims together
-  int32_t max_draft = 8;     // tokens of a decode row; sizes the log and the convolution columns
+  int64_t budget_bytes = 0;  // most bytes of all claims together
+  int32_t max_draft = 8;     // most tokens of a decode row; sizes the log and the convolution columns
   DType base_dtype = DType::kF32;
-  int32_t device = 0;  // the backend's number among the server's
+  int32_t device = 0;  // index of the backend among the server's devices
 };
 
 class StateStore {
@@ -37,14 +37,14 @@ class StateStore {
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
 
-  // Claims on slots of one pool. INVALID_ARGUMENT for bad dims; RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED: needed,
-  // available) where the budget has no room.
+  // Returns claims on `count` slots of one pool. INVALID_ARGUMENT for bad dims. RESOURCE_EXHAUSTED
+  // (STATE_BUDGET_EXHAUSTED: needed, available) if the budget has no room.
   absl::StatusOr<std::vector<SlotClaim>> Reserve(const LayerDims& dims, int32_t count);
-  // The same, in the pool of slots that are there already.
+  // Does the same in an existing pool, for sessions that share slots of that pool.
   absl::StatusOr<std::vector<SlotClaim>> ReserveIn(const std::shared_ptr<StatePool>& pool, int32_t count);
 
   const StateStoreOptions& options() const { return options_; }
-  // Of slots for states of these dims. INVALID_ARGUMENT for bad ones.
+  // Returns the layout of slots for states of these dims. INVALID_ARGUMENT for bad dims.
   absl::StatusOr<StateLayout> LayoutOf(const LayerDims& dims) const {
     return StateLayout::Make(dims, options_.max_draft, options_.base_dtype);
   }
@@ -60,7 +60,7 @@ class StateStore {
   const StateStoreOptions options_;
   mutable absl::Mutex mu_;
   int64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // One that nobody uses stays until another is to be made: fresh memory costs more than most copies into it.
+  // Unused pools stay until another pool must be made, because allocating memory costs more than most copies into it.
   std::vector<std::shared_ptr<StatePool>> pools_ ABSL_GUARDED_BY(mu_);
 };
 

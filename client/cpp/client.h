@@ -109,8 +109,9 @@ class Client {
   absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const v1::KeepPrefixRequest& request, const CallOptions& call = {});
   // Deletes all kept prefixes of the caller, and returns their number.
   absl::StatusOr<int64_t> DropPrefixes(const CallOptions& call = {});
-  // If CheckpointSession or RestoreCheckpoint names a session_epoch, the reply's epoch is compared too, because older
-  // servers ignore the field. ABORTED (EPOCH_MISMATCH) then says what happened to the state of another epoch.
+  // If CheckpointSession or RestoreCheckpoint names a session_epoch, the client also checks the reply's epoch, because
+  // older servers ignore the field. Returns ABORTED (EPOCH_MISMATCH) if the reply shows that the server used the state
+  // of another epoch.
   absl::StatusOr<v1::Checkpoint> CheckpointSession(const v1::CheckpointSessionRequest& request,
                                                    const CallOptions& call = {});
   // Lists the named checkpoints of a session ("sessions/ID").

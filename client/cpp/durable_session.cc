@@ -1,13 +1,16 @@
 #include "client/cpp/durable_session.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/prompt_prefix.h"
+#include "client/cpp/reply_epoch.h"
 #include "client/cpp/step_rows.h"
 
 namespace gdn {
@@ -51,6 +54,20 @@ absl::Status NoSuchLayer(const std::string& session, int32_t layer) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
                    StrCat(session, " has no layer ", layer, "; expected one of its GDN layers"),
                    {{"session", session}, {"layer", StrCat(layer)}});
+}
+
+constexpr std::string_view kNamePrefix = "sessions/";
+
+SeenByLayer SeenOf(const google::protobuf::RepeatedPtrField<v1::LayerState>& layers) {
+  SeenByLayer seen;
+  for (const v1::LayerState& layer : layers) {
+    seen[layer.layer()] = {.tokens = layer.token_count(), .draft = layer.draft_length()};
+  }
+  return seen;
+}
+
+std::string TextOf(const SeenTokens& seen) {
+  return StrCat(seen.tokens, " tokens", seen.draft == 0 ? "" : StrCat(" and a draft of ", seen.draft));
 }
 
 }  // namespace
@@ -326,6 +343,326 @@ absl::Status DurableSession::Delete() {
     GDN_RETURN_IF_ERROR(backoff.Wait(status));
     ++stats_.retries;
   }
+}
+
+// The part of a DurableSession that sends its steps, under request ids of its own.
+
+DurableSession::DurableSession(Client& client, DurableSessionOptions options)
+    : client_(client), options_(options), id_prefix_(RandomId()) {}
+
+Backoff DurableSession::NewBackoff() const {
+  return Backoff({.first = options_.first_backoff,
+                  .longest = options_.longest_backoff,
+                  .deadline = absl::Now() + options_.overall_timeout});
+}
+
+std::string DurableSession::NewRequestId() { return StrCat(id_prefix_, "-", next_request_++); }
+
+const std::string& DurableSession::RequestIdInFlight() {
+  if (in_flight_->request_id.empty()) in_flight_->request_id = NewRequestId();
+  return in_flight_->request_id;
+}
+
+CallOptions DurableSession::TryOptions(const Backoff& backoff) const {
+  const absl::Duration left = std::max(backoff.deadline() - absl::Now(), absl::Milliseconds(1));
+  return {.timeout = std::min(options_.try_timeout, left), .affinity = session_.affinity()};
+}
+
+void DurableSession::AddRowTo(v1::DecodeRequest& message, int64_t token_count) const {
+  message.add_sessions(name());
+  message.add_session_epochs(epoch_);
+  message.add_expected_token_counts(token_count);
+}
+
+void DurableSession::AddRowTo(v1::AcceptTokensRequest& message, const DraftChoice& choice) const {
+  v1::DraftAcceptance* const acceptance = message.add_acceptances();
+  acceptance->set_session(name());
+  acceptance->set_accepted_tokens(choice.first_tokens);
+  acceptance->mutable_path()->Add(choice.path.begin(), choice.path.end());
+  acceptance->set_session_epoch(epoch_);
+}
+
+absl::StatusOr<DurableSession::Reply> DurableSession::Send(SessionStep& request, const std::string& request_id,
+                                                           int64_t token_count, const Backoff& backoff) {
+  Reply reply;
+  if (auto* const prefill = std::get_if<v1::PrefillRequest>(&request)) {
+    prefill->set_session(name());
+    prefill->set_session_epoch(epoch_);
+    prefill->set_expected_token_count(token_count);
+    prefill->set_request_id(request_id);
+    GDN_ASSIGN_OR_RETURN(v1::PrefillResponse response, client_.Prefill(*prefill, TryOptions(backoff)));
+    reply.result = {.token_count = response.token_count(),
+                    .durable_token_count = response.durable_token_count(),
+                    .output = HashBytes(response.output().data())};
+    reply.message = std::move(response);
+    return reply;
+  }
+  v1::DecodeRequest& decode = std::get<v1::DecodeRequest>(request);
+  decode.clear_sessions();
+  decode.clear_session_epochs();
+  decode.clear_expected_token_counts();
+  AddRowTo(decode, token_count);
+  decode.set_partial_ok(false);
+  decode.set_request_id(request_id);
+  GDN_ASSIGN_OR_RETURN(v1::DecodeResponse response, client_.Decode(decode, TryOptions(backoff)));
+  if (response.token_counts_size() != 1) {
+    return MakeError(
+        absl::StatusCode::kInternal, reason::kInternal,
+        StrCat("a Decode of one session was answered with ", response.token_counts_size(), " token counts"));
+  }
+  reply.result = {
+      .token_count = response.token_counts(0),
+      .durable_token_count = response.durable_token_counts_size() == 1 ? response.durable_token_counts(0) : 0,
+      .output = HashBytes(response.output().data())};
+  reply.message = std::move(response);
+  return reply;
+}
+
+absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(const DraftChoice& choice,
+                                                                  const std::string& request_id,
+                                                                  const Backoff& backoff) {
+  v1::AcceptTokensRequest request;
+  AddRowTo(request, choice);
+  request.set_request_id(request_id);
+  GDN_ASSIGN_OR_RETURN(v1::AcceptTokensResponse response, client_.AcceptTokens(request, TryOptions(backoff)));
+  if (response.counts_size() != 1) {
+    return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                     StrCat("AcceptTokens of one session was answered with ", response.counts_size(), " entries"));
+  }
+  return std::move(*response.mutable_counts(0));
+}
+
+// The part of a DurableSession that uses the state as a whole: checkpoints, exports, forks, restores.
+//
+// Each request names the epoch, and the client compares what comes back with the token counts that it knows. The server
+// may be too old to know the field, or may have gone back to an older state in the same epoch (a restored backup of a
+// shared Redis).
+
+absl::Status DurableSession::CheckRestored() const {
+  if (!restoring_) return absl::OkStatus();
+  return absl::FailedPreconditionError(AbslView(
+      StrCat("a restore of ", name(), " ended without an answer and may have been applied; restore it again")));
+}
+
+absl::Status DurableSession::CheckIdle(std::string_view call) const {
+  GDN_RETURN_IF_ERROR(CheckRestored());
+  if (!in_flight_.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      AbslView(StrCat("the call before on ", name(), " ended without an answer; repeat it before ", call)));
+}
+
+absl::Status DurableSession::CheckSeen(const SeenByLayer& seen, std::string_view what) const {
+  for (const auto& [index, layer] : layers_) {
+    const SeenTokens expected = {.tokens = layer.token_count(),
+                                 .draft = layer.draft().has_value() ? StepTokens(layer.draft()->request) : 0};
+    const auto there = seen.find(index);
+    const SeenTokens found = there == seen.end() ? SeenTokens() : there->second;
+    if (found == expected) continue;
+    return MakeError(absl::StatusCode::kAborted, reason::kTokenCountMismatch,
+                     StrCat(what, " has ", TextOf(found), " of layer ", index, ", expected ", TextOf(expected)),
+                     {{"session", name()},
+                      {"layer", StrCat(index)},
+                      {"token_count", StrCat(found.tokens)},
+                      {"expected", StrCat(expected.tokens)}});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Checkpoint> DurableSession::TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff) {
+  v1::CheckpointSessionRequest request;
+  request.set_name(name());
+  request.set_checkpoint_id(checkpoint_id);
+  request.set_session_epoch(epoch_);
+  GDN_ASSIGN_OR_RETURN(v1::Checkpoint made, client_.CheckpointSession(request, TryOptions(backoff)));
+  GDN_RETURN_IF_ERROR(CheckSeen(SeenOf(made.layers()), StrCat("the checkpoint of ", name())));
+  if (!checkpoint_id.empty()) return made;  // a crash does not come back to it, so the inputs are still needed
+  for (const v1::LayerState& state : made.layers()) {
+    const auto found = layers_.find(state.layer());
+    if (found == layers_.end()) continue;
+    found->second.Trim(state.token_count());
+    checkpointed_counts_[state.layer()] = state.token_count();
+  }
+  return made;
+}
+
+absl::StatusOr<v1::Checkpoint> DurableSession::Checkpoint(const std::string& checkpoint_id) {
+  GDN_RETURN_IF_ERROR(CheckIdle("a checkpoint"));
+  Backoff backoff = NewBackoff();
+  v1::Checkpoint made;
+  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(made, TryCheckpoint(checkpoint_id, backoff));
+    return absl::OkStatus();
+  }));
+  return made;
+}
+
+absl::StatusOr<std::string> DurableSession::TryExport(v1::ExportStateRequest& request, const Backoff& backoff) {
+  request.set_session_epoch(epoch_);
+  GDN_ASSIGN_OR_RETURN(std::string file, client_.ExportState(request, TryOptions(backoff)));
+  GDN_ASSIGN_OR_RETURN(const StateFileOrigin origin, ReadStateFileOrigin(file));
+  GDN_RETURN_IF_ERROR(CheckSeen(origin.seen, StrCat("the state file of ", name())));
+  return file;
+}
+
+absl::StatusOr<std::string> DurableSession::ExportState(v1::ExportStateRequest request) {
+  GDN_RETURN_IF_ERROR(CheckIdle("an export"));
+  request.set_name(name());
+  Backoff backoff = NewBackoff();
+  std::string file;
+  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(file, TryExport(request, backoff));
+    return absl::OkStatus();
+  }));
+  return file;
+}
+
+absl::StatusOr<std::vector<v1::Session>> DurableSession::TryFork(v1::ForkSessionRequest& request,
+                                                                 const std::set<std::string>& drawn,
+                                                                 const Backoff& backoff) {
+  request.set_session_epoch(epoch_);
+  GDN_ASSIGN_OR_RETURN(std::vector<v1::Session> children, client_.ForkSession(request, TryOptions(backoff)));
+  if (static_cast<int>(children.size()) != request.session_ids_size()) {
+    return MakeError(
+        absl::StatusCode::kInternal, reason::kInternal,
+        StrCat("a fork into ", request.session_ids_size(), " sessions was answered with ", children.size()));
+  }
+  absl::Status other;
+  for (const v1::Session& child : children) {
+    const absl::Status same = CheckSeen(SeenOf(child.layers()), StrCat("the fork ", child.name()));
+    if (same.ok()) continue;
+    if (!drawn.contains(child.name())) {
+      return MakeError(absl::StatusCode::kAlreadyExists, reason::kSessionExists,
+                       StrCat(same.message(),
+                              ": an earlier fork has made it, or a server that is too old to know "
+                              "session_epoch; delete it, or fork under another id"),
+                       {{"session", child.name()}});
+    }
+    other = same;
+  }
+  if (other.ok()) return children;
+  // Of the state that a crash has left. The steps that it lacks come back first; the next try makes the children again.
+  for (const std::string& child : drawn) {
+    const absl::Status deleted = client_.DeleteSession(child, TryOptions(backoff));
+    if (!deleted.ok() && ErrorReason(deleted) != reason::kSessionNotFound) return deleted;
+  }
+  return other;
+}
+
+std::unique_ptr<DurableSession> DurableSession::ChildOf(v1::Session child) const {
+  std::unique_ptr<DurableSession> fork(new DurableSession(client_, options_));
+  if (create_.has_value()) {
+    fork->create_ = create_;
+    fork->create_->set_session_id(child.name().substr(kNamePrefix.size()));
+    fork->create_->set_affinity(session_.affinity());  // a child has its parent's
+  }
+  fork->initial_counts_ = initial_counts_;
+  fork->prefix_tokens_ = prefix_tokens_;
+  fork->layers_ = layers_;
+  fork->numerics_id_ = numerics_id_;
+  fork->numerics_changed_ = numerics_changed_;
+  for (const v1::LayerState& layer : child.layers()) {
+    fork->checkpointed_counts_[layer.layer()] = layer.durable_token_count();
+  }
+  fork->epoch_ = child.epoch();
+  fork->session_ = std::move(child);
+  return fork;
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<DurableSession>>> DurableSession::Fork(std::vector<std::string> ids) {
+  GDN_RETURN_IF_ERROR(CheckIdle("a fork"));
+  v1::ForkSessionRequest request;
+  request.set_name(name());
+  std::set<std::string> drawn;
+  for (std::string& id : ids) {
+    // Drawn here, so that a lost reply does not leave children that nobody knows.
+    if (id.empty()) drawn.insert(StrCat(kNamePrefix, id = RandomId()));
+    request.add_session_ids(std::move(id));
+  }
+  Backoff backoff = NewBackoff();
+  std::vector<v1::Session> children;
+  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(children, TryFork(request, drawn, backoff));
+    return absl::OkStatus();
+  }));
+  std::vector<std::unique_ptr<DurableSession>> forks;
+  for (v1::Session& child : children) forks.push_back(ChildOf(std::move(child)));
+  return forks;
+}
+
+absl::StatusOr<v1::KeepPrefixResponse> DurableSession::KeepPrefix(const v1::PromptPrefix& prefix) {
+  GDN_RETURN_IF_ERROR(CheckIdle("a prefix is kept"));
+  v1::KeepPrefixRequest request;
+  request.set_name(name());
+  *request.mutable_prefix() = prefix;
+  Backoff backoff = NewBackoff();
+  v1::KeepPrefixResponse kept;
+  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
+    request.set_session_epoch(epoch_);
+    GDN_ASSIGN_OR_RETURN(kept, client_.KeepPrefix(request, TryOptions(backoff)));
+    return absl::OkStatus();
+  }));
+  return kept;
+}
+
+absl::Status DurableSession::TryRestore(v1::RestoreCheckpointRequest& request, v1::Session* restored,
+                                        const Backoff& backoff) {
+  absl::StatusOr<v1::Session> back = client_.RestoreCheckpoint(request, TryOptions(backoff));
+  if (ErrorReason(back.status()) == reason::kEpochMismatch) {
+    // After a crash, or a restore whose reply was lost: in both cases the state is given up. This side
+    // takes over the epoch only with that state, so that no other call takes what is there for the state it knows.
+    const absl::StatusOr<v1::Session> found = client_.GetSession(name(), TryOptions(backoff));
+    if (ErrorReason(found.status()) == reason::kSessionNotFound) restoring_ = false;
+    GDN_RETURN_IF_ERROR(found.status());
+    request.set_session_epoch(found->epoch());
+    return absl::UnavailableError("the session is in another epoch");
+  }
+  // An answer with a reason says that this try was not taken; it says nothing of an earlier one.
+  const bool unanswered = WorthAnotherTry(back.status()) && ErrorReason(back.status()).empty();
+  restoring_ = restoring_ || back.ok() || unanswered;
+  // With the session goes what an earlier try may have done.
+  if (ErrorReason(back.status()) == reason::kSessionNotFound) restoring_ = false;
+  GDN_RETURN_IF_ERROR(back.status());
+  *restored = *std::move(back);
+  epoch_ = restored->epoch();
+  request.set_session_epoch(epoch_);
+  const absl::Status dropped = DropDrafts(restored, backoff);
+  // By a crash: it has taken the session elsewhere again.
+  return SessionHasMoved(dropped) ? absl::UnavailableError(dropped.message()) : dropped;
+}
+
+absl::StatusOr<v1::Session> DurableSession::Restore(const std::string& checkpoint_id) {
+  if (!restoring_) GDN_RETURN_IF_ERROR(CheckIdle("a restore"));
+  v1::RestoreCheckpointRequest request;
+  request.set_name(name());
+  request.set_checkpoint_id(checkpoint_id);
+  request.set_session_epoch(epoch_);
+  Backoff backoff = NewBackoff();
+  v1::Session restored;
+  for (;;) {
+    const absl::Status status = TryRestore(request, &restored, backoff);
+    if (status.ok()) break;
+    if (!WorthAnotherTry(status)) return status;
+    GDN_RETURN_IF_ERROR(backoff.Wait(status));
+    ++stats_.retries;
+  }
+  restoring_ = false;
+  for (const v1::LayerState& state : restored.layers()) {
+    const auto found = layers_.find(state.layer());
+    if (!checkpoint_id.empty() || found == layers_.end() || state.token_count() >= found->second.begin()) continue;
+    astray_ = true;
+    return MakeError(absl::StatusCode::kDataLoss, reason::kEpochMismatch,
+                     StrCat(name(), " is back at token ", state.token_count(), " of layer ", state.layer(),
+                            ", and its newest checkpoint had ", found->second.begin(),
+                            ": the server's store was set back. Where the inputs before are at hand, go on with "
+                            "DurableSession::Attach; else prefill a new session"),
+                     {{"session", name()}, {"layer", StrCat(state.layer())}});
+  }
+  astray_ = rolled_back_ = needs_replay_ = false;
+  for (const v1::LayerState& state : restored.layers()) {
+    layers_.insert_or_assign(state.layer(), LayerSteps(state.layer(), state.token_count()));
+    checkpointed_counts_[state.layer()] = state.token_count();
+  }
+  return restored;
 }
 
 }  // namespace gdn

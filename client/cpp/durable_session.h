@@ -243,18 +243,16 @@ class DurableSession final {
   const LayerSteps* NotKeptFromStart() const;
   bool IsWhereExpected(const v1::Session& session) const;
   void NoteLoss(const v1::Session& session);
-  // Whether the call in flight was applied, and its reply is not stored any
-  // more.
+  // True if the call in flight was applied, and its reply is not stored any more.
   bool ReplyIsGone() const;
-  // Whether the step in flight has no tokens, and its reply is lost.
+  // True if the step in flight has no tokens, and its reply is not stored any more.
   bool StepWithoutTokensIsGone() const;
   // Takes the session back to before the step in flight: to its durable copy, or to its
   // start.
   absl::Status Rewind(v1::Session* session, const Backoff& backoff);
-  // nullopt if there is no copy that the session can continue from.
+  // Restores the newest durable copy. nullopt if there is no copy that the session can continue from.
   absl::StatusOr<std::optional<v1::Session>> RestoreDurableCopy(const v1::Session& session, const Backoff& backoff);
-  // Deletes and recreates the session. If that would lose tokens, returns `lost` of the
-  // reason.
+  // Deletes and recreates the session. If that would lose tokens or named checkpoints, returns lost(the reason).
   absl::StatusOr<v1::Session> BeginAnew(absl::FunctionRef<absl::Status(const std::string&)> lost,
                                         const Backoff& backoff);
   absl::Status CompareNumerics(const Backoff& backoff);

@@ -28,7 +28,7 @@ absl::Status BadFile(const std::string& what) {
                    StrCat("the state file that came is none: ", what, "; ask for it again"));
 }
 
-// nullopt where the text is not a whole number alone.
+// Returns nullopt if the text is not one whole number.
 template <typename Number>
 std::optional<Number> NumberOf(std::string_view text) {
   Number number = 0;

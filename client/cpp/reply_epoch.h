@@ -1,9 +1,11 @@
-// Checks that a reply, or a state file, is of the session epoch that its request named.
+// Checks that a reply or a state file has the session epoch that its request named.
 //
-// Today's servers refuse another epoch. Older servers do not know the field, and answer with the older state that a
-// crash has left. The epoch in the reply, or in the file's metadata, shows that. The errors are those of today's
-// servers: ABORTED (EPOCH_MISMATCH: session, epoch, expected).
-// Thread safety: free functions; an EpochCheckedSink is for one thread. Ownership: everything is borrowed.
+// A server refuses a request that names another epoch than the session's. An older server ignores the field
+// session_epoch. After a crash it answers with an older state of the session. The epoch in the reply, or in the file's
+// metadata, then differs from the request's. These functions return the error that newer servers return: ABORTED
+// (EPOCH_MISMATCH: session, epoch, expected).
+// Thread safety: any thread may call the functions; an EpochCheckedSink is for one thread. Ownership: an
+// EpochCheckedSink borrows its sink.
 //
 //   GDN_RETURN_IF_ERROR(CheckReplyEpoch(request, response));
 //   GDN_ASSIGN_OR_RETURN(const StateFileOrigin origin, ReadStateFileOrigin(file));  // origin.seen
@@ -20,14 +22,14 @@
 
 namespace gdn {
 
-// Replies without an epoch are accepted.
+// Most replies have no epoch, and are accepted.
 template <typename Request, typename Response>
 absl::Status CheckReplyEpoch(const Request& /*request*/, const Response& /*response*/) {
   return absl::OkStatus();
 }
 absl::Status CheckReplyEpoch(const v1::CheckpointSessionRequest& request,
                              const v1::CheckpointSessionResponse& response);
-// The session's new epoch must be the one after the request's.
+// The session's new epoch must be the request's epoch plus 1.
 absl::Status CheckReplyEpoch(const v1::RestoreCheckpointRequest& request,
                              const v1::RestoreCheckpointResponse& response);
 
@@ -40,18 +42,19 @@ struct SeenTokens {
 };
 using SeenByLayer = std::map<int32_t, SeenTokens>;
 
-// The metadata of a state file that describe its session.
+// The session's epoch and token counts, from the metadata of its state file.
 struct StateFileOrigin {
   int64_t epoch = 0;  // 0: not in the file
   SeenByLayer seen;   // for the layers that have a state
 };
-// `bytes`: the file, or its first part with the whole header. DATA_LOSS (INVALID_STATE_FILE) if the header is invalid.
+// Reads the epoch and the token counts of a state file. `bytes` is the file, or its first part with the whole header.
+// DATA_LOSS (INVALID_STATE_FILE) if the header is invalid.
 absl::StatusOr<StateFileOrigin> ReadStateFileOrigin(std::string_view bytes);
 
-// Errors as of ReadStateFileOrigin, and ABORTED (EPOCH_MISMATCH).
+// Returns the errors of ReadStateFileOrigin, and ABORTED (EPOCH_MISMATCH) if the file has another epoch.
 absl::Status CheckFileEpoch(const std::string& session, int64_t epoch, std::string_view bytes);
 
-// Passes a file that arrives in pieces on to `sink`, as soon as its header has shown the right epoch.
+// Passes the pieces of a state file on to `sink`, but only after the file's header has shown the right epoch.
 class EpochCheckedSink {
  public:
   EpochCheckedSink(const std::string& session, int64_t epoch, absl::FunctionRef<absl::Status(std::string_view)> sink)

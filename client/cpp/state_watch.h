@@ -50,12 +50,13 @@ class StateWatch {
  public:
   using Reader = grpc::ClientReaderInterface<v1::WatchStateResponse>;
 
-  // Every snapshot must be of this session and this epoch.
+  // The session and the epoch that every snapshot must have.
   struct Origin {
     std::string session;  // "sessions/ID"
     int64_t epoch = 0;
   };
 
+  // Without `origin`, the watch does not check the snapshots' epochs.
   StateWatch(std::unique_ptr<grpc::ClientContext> context, std::unique_ptr<Reader> reader,
              std::optional<Origin> origin = std::nullopt);
   StateWatch(StateWatch&& other) noexcept = default;

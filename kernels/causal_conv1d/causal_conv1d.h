@@ -1,11 +1,11 @@
-// Causal depthwise conv1d + SiLU over [q | k | v] channels, with the newest inputs carried in the state slot.
+// Causal depthwise conv1d + SiLU over the [q | k | v] channels; the state slot keeps the newest inputs between calls.
 //
 //   y[t, c] = silu(sum_{w < W} weight[c, w] * x[t - W + 1 + w, c])    x before the call's first row comes from the slot
-// Prefill and decode are the same call: each sequence first reads the W - 1 columns of tokens n - W + 1 .. n - 1 from
-// its slot's ring (n its token count, zero columns where negative), and leaves the columns of its newest min(T, P) rows
-// there; older columns that the ring still has room for are untouched. The sum's order does not depend on T, so any
-// split gives the same bits.
-// Thread safety: as many calls at a time as touch different slots.
+// Prefill and decode are the same call. With n the sequence's token count before it, the call reads the columns of
+// tokens n - W + 1 .. n - 1 from the slot's ring (zero for negative tokens), then stores the columns of its newest
+// min(T, P) rows there; other columns are unchanged. The sum's order does not depend on T, so any split of the rows
+// over calls gives the same bits.
+// Thread safety: concurrent calls must use different slots.
 //
 //   CausalConv1dParams p{.pool = pool, .batch = batch, .token_counts = counts, .x = mixed_qkv, .weight = w, .y = qkv};
 //   GDN_RETURN_IF_ERROR(backend.CausalConv1d(p));
@@ -26,7 +26,7 @@ struct CausalConv1dParams {
   PackedBatch batch;
   const int64_t* token_counts = nullptr;  // [sequences] host memory: tokens before this call, >= 0
   const float* x = nullptr;               // [tokens, C] dense
-  const float* weight = nullptr;          // [C, W]; tap W - 1 meets the current token
+  const float* weight = nullptr;          // [C, W]; tap W - 1 multiplies the current token
   float* y = nullptr;                     // [tokens, C] dense; may not alias x
 };
 

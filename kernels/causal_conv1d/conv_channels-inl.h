@@ -1,9 +1,9 @@
-// Device code: the causal convolution of channels that one thread owns, through every token of a tile.
+// Device code: the causal convolution, for channels that one thread handles through all tokens of a tile.
 //
-// A thread holds four neighbouring channels. Sequences are cut into tiles of tokens; only a sequence's first tile
-// reads the ring, as a tile has at least W - 1 tokens, and the thread that computes it then moves the ring on: no
-// other thread of the launch touches those columns. A sum runs over taps w = 0 .. W - 1 whatever the path, so any
-// split gives the same bits.
+// A thread handles four neighbouring channels. Sequences are divided into tiles of at least W - 1 tokens, so only the
+// first tile of a sequence reads the ring. The thread that computes that tile then updates the ring, which no other
+// thread of the launch touches in these columns. Every path sums over taps w = 0 .. W - 1, so any split gives the same
+// bits.
 // Blocks: y strides over tiles, z over sequences.
 // Thread safety: plain values. Ownership: none.
 //
@@ -30,11 +30,11 @@ struct ConvGeometry {
   int32_t tile_tokens;  // >= W - 1
 };
 
-// One sequence as a thread sees it: pointers are at its first channel.
+// A sequence as one thread sees it: pointers are at the thread's first channel.
 struct ConvSequence {
   const float* x;    // the call's first token
   int64_t x_stride;  // floats from token to token
-  float* ring;       // column 0; not the sequence's own where not live
+  float* ring;       // column 0; another slot's if not live
   int32_t channels;  // floats from column to column
   int32_t columns;
   int32_t first;  // column of the call's first token
@@ -53,9 +53,9 @@ inline ConvGeometry MakeConvGeometry(const StatePoolView& pool, const DeviceBatc
           .tile_tokens = 0};
 }
 
-// The grid for `blocks_x` blocks of channels, and the geometry's tile: short ones where the device would else have
-// little to do, for a tile's tokens come one after the other. Where sequences alone fill the device several times
-// over, a block takes several of them and loads its taps once.
+// Returns the grid for `blocks_x` blocks of channels, and sets the geometry's tile. A tile's tokens are sequential, so
+// tiles are short unless the grid fills the device anyway. If the sequences alone fill it several times over, a block
+// takes several sequences and loads its taps once.
 inline Grid PlanConvTiles(int64_t blocks_x, const Stream& stream, ConvGeometry& geometry) {
   constexpr int32_t kShortestTile = 4;
   constexpr int32_t kLongestTile = 16;
@@ -73,7 +73,7 @@ inline Grid PlanConvTiles(int64_t blocks_x, const Stream& stream, ConvGeometry& 
   return {blocks_x, tiles, batch.sequences < groups ? batch.sequences : groups};
 }
 
-// count mod columns, of few columns: a 64-bit remainder costs hundreds of cycles.
+// count mod columns without a 64-bit remainder, which costs hundreds of cycles. `columns` must be small.
 __device__ __forceinline__ int32_t ColumnOf(int64_t count, uint32_t columns) {
   const auto low = static_cast<uint32_t>(count);
   const auto high = static_cast<uint32_t>(count >> 32);
@@ -82,7 +82,7 @@ __device__ __forceinline__ int32_t ColumnOf(int64_t count, uint32_t columns) {
   return static_cast<int32_t>((high % columns * carry + low % columns) % columns);
 }
 
-// `x` at the thread's channel of the packed batch's first token; `channel` counts ring channels.
+// `x` points to the thread's channel of the packed batch's first token; `channel` is its number in the ring.
 __device__ __forceinline__ ConvSequence SequenceAt(const ConvGeometry& g, int32_t sequence, const float* x,
                                                    int64_t x_stride, int32_t channel) {
   const int32_t begin = g.batch.cu_seqlens[sequence];
@@ -101,14 +101,14 @@ __device__ __forceinline__ ConvSequence SequenceAt(const ConvGeometry& g, int32_
   return s;
 }
 
-// The channels of token `t`, counted from the call's first; t > -P.
+// Inputs of token `t`, numbered from the call's first token, from x or, if negative, from the ring. t > -P.
 __device__ __forceinline__ const float* TokenInput(const ConvSequence& s, int32_t t) {
   if (t >= 0) return s.x + t * s.x_stride;
   const int32_t column = s.first + t;
   return s.ring + int64_t{column < 0 ? column + s.columns : column} * s.channels;
 }
 
-// Four channels of width 4: the taps of each, and the inputs of the three tokens before the next.
+// State of four channels with width 4: each channel's taps, and the inputs of the last three tokens.
 struct ConvWindow4 {
   Vec4 taps_x, taps_y, taps_z, taps_w;
   Vec4 oldest, older, newest;
@@ -119,7 +119,7 @@ struct ConvWindow4 {
     taps_z = Load4(weight + 8);
     taps_w = Load4(weight + 12);
   }
-  // For the token `begin`.
+  // Loads the inputs of the three tokens before token `begin`.
   __device__ __forceinline__ void LoadHistory(const ConvSequence& s, int32_t begin) {
     oldest = Load4(TokenInput(s, begin - 3));
     older = Load4(TokenInput(s, begin - 2));
@@ -138,7 +138,7 @@ struct ConvWindow4 {
   }
 };
 
-// Token `t` of the sequence's channel `offset`, counted from its first, for any width; `taps` is the channel's.
+// Output of token `t` (numbered from the call's first) in channel s + `offset`, any width; `taps` are that channel's.
 __device__ __forceinline__ float ConvolveToken(const ConvSequence& s, int32_t offset, const float* taps, int32_t width,
                                                int32_t t) {
   float sum = taps[0] * TokenInput(s, t - width + 1)[offset];
@@ -147,7 +147,7 @@ __device__ __forceinline__ float ConvolveToken(const ConvSequence& s, int32_t of
   return Silu(sum);
 }
 
-// Leaves the newest min(T, P) inputs in the ring, of four channels or of one, from the sequence's channel `offset`.
+// Stores the newest min(T, P) inputs in the ring, for four channels (kVector) or one, from channel s + `offset` on.
 template <bool kVector>
 __device__ __forceinline__ void AdvanceRing(const ConvSequence& s, int32_t offset) {
 #pragma unroll 1
@@ -161,7 +161,7 @@ __device__ __forceinline__ void AdvanceRing(const ConvSequence& s, int32_t offse
   }
 }
 
-// Tokens [begin, end) of four channels, width 4.
+// Convolves tokens [begin, end) of four channels with width 4.
 __device__ __forceinline__ void ConvolveTile4(const ConvSequence& s, ConvWindow4& window, int32_t begin, int32_t end,
                                               float* y, int32_t y_stride) {
   if (!s.live) {
@@ -177,8 +177,8 @@ __device__ __forceinline__ void ConvolveTile4(const ConvSequence& s, ConvWindow4
   }
 }
 
-// Channels [channel, channel + 4) of this block's sequences and tiles, into y [tokens, C]. Channel c of a token's row
-// is element map(c) of x, [tokens, x_stride]. kVector: width 4, neighbours stay neighbours, all aligned to 16 bytes.
+// Convolves channels [channel, channel + 4) of this block's sequences and tiles into y [tokens, C]. Element map(c) of a
+// row of x [tokens, x_stride] is channel c. kVector: width 4, map keeps neighbours adjacent, all 16-byte aligned.
 template <bool kVector, typename Map>
 __device__ __forceinline__ void ConvolveChannels(const ConvGeometry& g, const float* x, int64_t x_stride,
                                                  const Map& map, const float* weight, int32_t channel, float* y) {

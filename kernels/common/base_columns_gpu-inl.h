@@ -1,7 +1,7 @@
-// The base on the GPU: columns of float, or of bfloat16 where the layout says so, and in registers always float32.
+// Loads and stores of base columns on the GPU: float32 or bfloat16 in memory, always float32 in registers.
 //
-// The overloads for rows of uint16_t are those of delta_rule_gpu-inl.h for float, which also says how a column lies
-// across lanes. Thread safety: pure functions. For *_gpu.hip files only.
+// The overloads for bfloat16 rows (uint16_t) match the float ones of delta_rule_gpu-inl.h, which also defines how a
+// column is spread over lanes. Thread safety: pure functions. For *_gpu.hip files only.
 //
 //   Base* columns = HeadBase<Base>(p, slot, head) + int64_t{column} * p.key_dim;  // Base: float or uint16_t
 //   LoadState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
@@ -32,8 +32,8 @@ __device__ __forceinline__ void StoreVectors(uint16_t* row, int lane, int key_di
     if (kWhole || at < key_dim) StoreBf16x4(row + at, {x[i], x[i + 1], x[i + 2], x[i + 3]});
   }
 }
-// A lane's part of a column as the base has it: what is on its way takes no more registers than it has bytes, and is
-// widened by whoever needs it, not before it has come.
+// A lane's part of a column in the base's own dtype. A prefetched bfloat16 column thus takes half the registers;
+// WidenColumn converts it when it is used.
 template <int kElements, typename Base>
 struct HeldColumn {
   float x[kElements];
@@ -106,7 +106,7 @@ __device__ __forceinline__ void StoreFragment(uint16_t* row, int lane, int key_d
   }
 }
 
-// kColumns columns of the base from `columns` on, of which `count` exist; the others are zero.
+// Loads `count` columns of the base, at most kColumns, from `columns` on. The other columns of `s` become zero.
 template <int kElements, int kColumns, bool kExact, typename Element>
 __device__ __forceinline__ void LoadState(const Element* columns, int count, int lane, int key_dim,
                                           float (&s)[kColumns][kElements]) {
@@ -131,18 +131,18 @@ __device__ __forceinline__ void StoreState(Element* columns, int count, int lane
   }
 }
 
-// Whether a base rounds what is written to it.
+// True if storing to a base of this type rounds.
 template <typename Base>
 inline constexpr bool kRounds = std::is_same_v<Base, uint16_t>;
 
-// A head's base in a slot.
+// Returns a head's base in a slot.
 template <typename Base>
 __device__ __forceinline__ Base* HeadBase(const DeltaRuleArgs& p, int slot, int head) {
   return reinterpret_cast<Base*>(p.pool + slot * p.at.slot_floats + p.at.base) +
          int64_t{head} * p.value_dim * p.key_dim;
 }
 
-// What a base of bfloat16 that is written and read again makes of the state.
+// Rounds the state to bfloat16, as a store to the base and a load would.
 template <int kElements, int kColumns>
 __device__ __forceinline__ void RoundState(float (&s)[kColumns][kElements]) {
 #pragma unroll

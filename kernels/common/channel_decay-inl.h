@@ -1,13 +1,13 @@
-// Decays of single key channels, as KDA has them: exp of running sums of log decays, a vector of channels at a time.
+// Decays per key channel (KDA): exp of running sums of log decays, a vector of channels at a time.
 //
-// Sums are double, for decay-inl.h's reasons. They only ever grow downwards, so no exponential is above 1. Nobody takes
-// differences of them, so their terms are not clamped.
+// Sums are double, for the reasons in decay-inl.h. They only decrease, so no exponential exceeds 1. Terms are not
+// clamped, because no code takes differences of these sums.
 // A Highway per-target header: include it below foreach_target.h. Thread safety: free functions.
 //
 //   std::fill_n(sums, key_dim, 0.0);
 //   ForChannels(key_dim, [&](auto d, int64_t c) HWY_ATTR { hn::StoreU(AddDecay(d, g + c, sums + c), d, decay + c); });
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_COMMON_CHANNEL_DECAY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_COMMON_CHANNEL_DECAY_INL_H_
 #undef GDN_KERNELS_COMMON_CHANNEL_DECAY_INL_H_
@@ -25,7 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn {
 namespace HWY_NAMESPACE {
 
-// body(tag, c) for whole vectors of channels, then for those that fill none, one by one.
+// Calls body(tag, c) for whole vectors of channels, then for the remaining channels one by one.
 template <class Body>
 HWY_INLINE void ForChannels(int64_t channels, const Body& body) {
   const FloatTag d;
@@ -36,7 +36,7 @@ HWY_INLINE void ForChannels(int64_t channels, const Body& body) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// exp of sums: of a vector of channels.
+// Returns exp(sums) for a vector of channels.
 template <class D>
 HWY_INLINE hn::Vec<D> DecayOf(D d, const double* HWY_RESTRICT sums) {
   const hn::Half<D> half;
@@ -46,7 +46,7 @@ HWY_INLINE hn::Vec<D> DecayOf(D d, const double* HWY_RESTRICT sums) {
   return ExpOrNaN(d, hn::Combine(d, high, low));
 }
 
-// sums += g: of a vector of channels.
+// sums += g for a vector of channels.
 template <class D>
 HWY_INLINE void AddToSums(D d, const float* HWY_RESTRICT g, double* HWY_RESTRICT sums) {
   const hn::Half<D> half;
@@ -61,7 +61,7 @@ HWY_INLINE hn::Vec<hn::CappedTag<float, 1>> DecayOf(hn::CappedTag<float, 1> d, c
 }
 HWY_INLINE void AddToSums(hn::CappedTag<float, 1>, const float* g, double* sums) { *sums += double{*g}; }
 
-// sums += g, and exp of them.
+// sums += g; returns exp(sums).
 template <class D>
 HWY_INLINE hn::Vec<D> AddDecay(D d, const float* HWY_RESTRICT g, double* HWY_RESTRICT sums) {
   AddToSums(d, g, sums);

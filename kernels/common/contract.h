@@ -1,5 +1,5 @@
-// How an operator's Validate reports a broken contract: always INVALID_ARGUMENT with a reason, the operator's name,
-// what was found and what was expected.
+// Checks for operators' Validate functions. Errors are INVALID_ARGUMENT with a reason; the message names the operator,
+// the value and what was expected.
 //
 // Thread safety: free functions.
 //
@@ -21,7 +21,7 @@
 
 namespace gdn {
 
-// More rows than any call can bring; keeps rows * features within int64.
+// Above the rows of any call, yet small enough that rows * features fits an int64.
 inline constexpr int64_t kMaxOperatorRows = int64_t{1} << 31;
 
 inline absl::Status RequirePointer(absl::string_view op, absl::string_view name, const void* pointer) {
@@ -36,13 +36,13 @@ struct NamedPointer {
   const void* pointer;
 };
 
-// Of each, in order.
+// Checks each pointer, in order.
 inline absl::Status RequirePointers(absl::string_view op, std::initializer_list<NamedPointer> pointers) {
   for (const auto& [name, pointer] : pointers) GDN_RETURN_IF_ERROR(RequirePointer(op, name, pointer));
   return absl::OkStatus();
 }
 
-// `hint` follows what was expected.
+// `hint` is appended to the expected range in the message.
 inline absl::Status RequireRange(absl::string_view op, absl::string_view name, int64_t value, int64_t low, int64_t high,
                                  absl::string_view hint = "") {
   if (value >= low && value <= high) return absl::OkStatus();
@@ -58,7 +58,7 @@ inline absl::Status RequireAtLeast(absl::string_view op, absl::string_view name,
   return RequireRange(op, name, value, low, std::numeric_limits<int64_t>::max(), hint);
 }
 
-// Of entry `index` of an array, which is given a name only where it is at fault: names take longer than checks.
+// Checks element `index` of an array. Its name is built only for an error, because that is slower than the check.
 inline absl::Status RequireEntryRange(absl::string_view op, absl::string_view array, int64_t index, int64_t value,
                                       int64_t low, int64_t high, absl::string_view hint = "") {
   if (value >= low && value <= high) return absl::OkStatus();
@@ -75,7 +75,7 @@ struct NamedSize {
   int64_t size;
 };
 
-// Each 0 .. kMaxOperatorRows.
+// Checks that each size is 0 .. kMaxOperatorRows.
 inline absl::Status RequireSizes(absl::string_view op, std::initializer_list<NamedSize> sizes) {
   for (const auto& [name, size] : sizes) GDN_RETURN_IF_ERROR(RequireRange(op, name, size, 0, kMaxOperatorRows));
   return absl::OkStatus();
@@ -88,7 +88,7 @@ inline absl::Status RequireFinite(absl::string_view op, absl::string_view name, 
                    {{"field", std::string(name)}});
 }
 
-// Finite, and more than 0.
+// Checks that the value is finite and above 0.
 inline absl::Status RequirePositive(absl::string_view op, absl::string_view name, float value) {
   if (std::isfinite(value) && value > 0.0f) return absl::OkStatus();
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,

@@ -1,4 +1,4 @@
-// Decay factors exp(G_i - G_j) from running sums of log decays, whose terms are clamped (log_decay.h).
+// Decay factors exp(G_i - G_j) from running sums G of clamped log decays (log_decay.h).
 //
 // G is kept in double and the difference is rounded to float32 only once it is taken: a float32 sum of one -1e4 among
 // tokens near -0.005 would be off by 1e-3, and exp(G_i) * exp(-G_j) would be 0 * inf.
@@ -7,7 +7,7 @@
 //   float factors[16];
 //   ExpDifferences(d, sums[i], sums, /*count=*/i + 1, factors);  // factors[j] = exp(sums[i] - sums[j])
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_COMMON_DECAY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_COMMON_DECAY_INL_H_
 #undef GDN_KERNELS_COMMON_DECAY_INL_H_
@@ -26,13 +26,13 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// exp(x), and NaN for a NaN, of which Highway's makes 0.
+// exp(x); NaN for a NaN, which Highway's Exp turns into 0.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpOrNaN(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
 }
 
-// Room that a row of `count` factors needs.
+// Floats of a buffer for `count` factors: a multiple of 16.
 constexpr int64_t PaddedFactors(int64_t count) { return (count + 15) / 16 * 16; }
 
 // factors[j] = exp(exponent(j)), j < count. `factors` has PaddedFactors(count) floats; those past count become 1.
@@ -46,14 +46,14 @@ HWY_INLINE void ExpOfEach(D d, int64_t count, const Exponent& exponent, float* f
   }
 }
 
-// factors[j] = exp(newest - sums[j]), likewise.
+// factors[j] = exp(newest - sums[j]); sizes as for ExpOfEach.
 template <class D>
 HWY_INLINE void ExpDifferences(D d, double newest, const double* sums, int64_t count, float* factors) {
   ExpOfEach(
       d, count, [&](int64_t j) HWY_ATTR { return newest - sums[j]; }, factors);
 }
 
-// factors[j] = exp(sums[j]), likewise.
+// factors[j] = exp(sums[j]); sizes as for ExpOfEach.
 template <class D>
 HWY_INLINE void ExpSums(D d, const double* sums, int64_t count, float* factors) {
   ExpOfEach(

@@ -1,10 +1,10 @@
-// What every form of the delta rule takes: per-token tensors, the sequences they belong to and the states they advance.
+// Parameters of every form of the delta rule: per-token tensors, the batch of sequences and the states they advance.
 //
 // Per value head, with S [K, V] float32 (source: Yang et al., "Gated Delta Networks", arXiv:2412.06464, eq. 10):
 //   S <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q
-// or, where the dims decay by channel (KDA: Kimi Team, "Kimi Linear", arXiv:2510.26692, eq. 1), diag(exp(g)) S with g
+// If the dims decay by channel (KDA: Kimi Team, "Kimi Linear", arXiv:2510.26692, eq. 1), S <- diag(exp(g)) S with g
 // [K]. q arrives scaled; neither q nor k is normalised here. Value head hv reads key head hv / (HV / H).
-// Thread safety: plain views. Ownership: none; all pointers but the batch's index arrays are backend memory.
+// Thread safety: plain views. Ownership: none; all pointers except the batch's index arrays are backend memory.
 //
 //   DeltaRuleParams p{.pool = pool, .batch = batch, .q = q, .k = k, .v = v, .g = g, .beta = beta, .output = o};
 //   p.q_stride = p.k_stride = dims.key_features();  p.v_stride = dims.value_features();
@@ -25,18 +25,18 @@ struct DeltaRuleParams {
   const float* q = nullptr;     // [tokens, H, K], already scaled
   const float* k = nullptr;     // [tokens, H, K]
   const float* v = nullptr;     // [tokens, HV, V]
-  const float* g = nullptr;     // [tokens, HV] dense, or [tokens, HV, K]; log decay, <= 0
+  const float* g = nullptr;     // [tokens, HV] dense, or [tokens, HV, K] if dims decay by channel; log decay, <= 0
   const float* beta = nullptr;  // [tokens, HV] dense, write strength in [0, 2]
   int64_t q_stride = 0;
   int64_t k_stride = 0;
   int64_t v_stride = 0;
   float* output = nullptr;  // [tokens, HV, V] dense
-  // No beta is above this: the caller's promise, from the model or the request and never from values. Above 1 the
-  // chunked form takes the scan instead (delta_rule_chunk.h).
+  // Upper bound of beta, promised by the caller from the model or the request, never from values. Above 1 the chunked
+  // form runs the scan instead (delta_rule_chunk.h).
   float max_beta = 2.0f;
 };
 
-// What a token brings to one value head, and where its output goes.
+// A token's inputs for one value head, and the place of its output.
 struct HeadToken {
   const float* q;  // [K]
   const float* k;  // [K]
@@ -57,7 +57,7 @@ inline HeadToken HeadTokenAt(const DeltaRuleParams& params, int64_t token, int64
           .output = params.output + row * dims.value_dim};
 }
 
-// INVALID_ARGUMENT where a pointer is missing, a stride is shorter than its row or the batch is not valid.
+// INVALID_ARGUMENT if a pointer is missing, a stride is shorter than its row or the batch is invalid.
 absl::Status ValidateDeltaRule(const DeltaRuleParams& params);
 
 }  // namespace gdn

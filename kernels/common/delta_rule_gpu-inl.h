@@ -1,8 +1,8 @@
-// What the GPU forms of the delta rule share: their arguments, and how a column of the state lies across lanes.
+// Shared by the GPU forms of the delta rule: their arguments, and how a column of the state is spread over lanes.
 //
 // On the GPU the base is [HV][V][K]: a value column's K elements are contiguous. 16 lanes hold a column, kElements
-// each: element 64 i + 4 lane + c is x[4 i + c] of its lane, zero past K. The choice of lanes and the order of sums are
-// the same for every wave width, batch and path, so that bits are; the chunked path for waves of 32 has its own.
+// each: element 64 i + 4 lane + c is x[4 i + c] of its lane, zero past K. Lanes and the order of sums are the same for
+// every wave width, batch and path, so the bits are too. The chunked path for waves of 32 differs.
 // Thread safety: pure functions. For *_gpu.hip files only.
 //
 //   float k[kElements];
@@ -21,14 +21,14 @@ namespace gdn::gpu {
 
 inline constexpr int kColumnLanes = 16;
 inline constexpr int kDeltaRuleThreads = 256;
-inline constexpr int kDeltaRuleGroups = kDeltaRuleThreads / kColumnLanes;  // columns at work at a time
+inline constexpr int kDeltaRuleGroups = kDeltaRuleThreads / kColumnLanes;  // columns that a block computes at a time
 
-// Where the parts of a slot lie; floats.
+// Offsets of a slot's sections, in floats.
 struct StateOffsets {
   int64_t slot_floats, base, log_k, log_u, log_g, conv, conv_floats;
 };
 
-// DeltaRuleParams in device terms.
+// DeltaRuleParams for the device.
 struct DeltaRuleArgs {
   float* pool;
   StateOffsets at;
@@ -42,7 +42,7 @@ struct DeltaRuleArgs {
   float* output;
   int64_t q_stride, k_stride, v_stride;
   int32_t key_heads, value_heads, group, key_dim, value_dim;
-  int32_t column_blocks;  // blocks of value columns a head is cut into
+  int32_t column_blocks;  // blocks of value columns that a head is divided into
 };
 
 inline StateOffsets OffsetsOf(const StateLayout& layout) {
@@ -80,8 +80,8 @@ inline DeltaRuleArgs MakeDeltaRuleArgs(const DeltaRuleParams& params, const Devi
   return args;
 }
 
-// Whether every fragment is whole and 16-byte aligned: K fills the lanes and V the blocks. Else elements are guarded
-// one by one, with the same bits.
+// True if every fragment is full and 16-byte aligned: K fills the lanes, V fills the blocks. Otherwise kernels guard
+// single elements; the bits are the same.
 inline bool ExactColumns(const StatePoolView& pool, int elements, int block_columns) {
   const LayerDims& dims = pool.layout.dims();
   return dims.key_dim == kColumnLanes * elements && dims.value_dim % block_columns == 0 && Aligned16(pool.data);
@@ -91,7 +91,7 @@ inline bool ExactRule(const DeltaRuleParams& params, int elements, int block_col
          params.q_stride % 4 == 0 && params.k_stride % 4 == 0 && params.v_stride % 4 == 0;
 }
 
-// Whether LoadVectors will do for every row and column.
+// True if LoadVectors can be used for every row and column.
 inline bool VectorRule(const DeltaRuleParams& params) {
   const LayerDims& dims = params.pool.layout.dims();
   return dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 &&
@@ -99,7 +99,7 @@ inline bool VectorRule(const DeltaRuleParams& params) {
          params.k_stride % 4 == 0 && params.v_stride % 4 == 0;
 }
 
-// function(std::integral_constant<int, n>) for the smallest n of 4, 8, .. kMost with 16 n >= K; n is a lane's elements.
+// Calls function(integral_constant<int, n>) with a lane's elements n: the smallest of 4, 8, .. kMost with 16 n >= K.
 template <int kMost, int kElements = 4, typename Function>
 absl::Status WithElements(int32_t key_dim, Function&& function) {
   if constexpr (kElements < kMost) {
@@ -110,8 +110,8 @@ absl::Status WithElements(int32_t key_dim, Function&& function) {
   return function(std::integral_constant<int, kElements>());
 }
 
-// Which block of columns of which head of which sequence a block works on; columns are innermost, so that blocks that
-// read the same keys run side by side.
+// The sequence, head and block of columns that a thread block computes. Columns are innermost, so that blocks that read
+// the same keys run side by side.
 struct BlockTask {
   int32_t sequence, head, key_head, column_block;
 };
@@ -127,9 +127,9 @@ __device__ __forceinline__ BlockTask TaskOf(const DeltaRuleArgs& p) {
   return task;
 }
 
-// Whether all lanes' x[i] .. x[i + 3] are below K: a question to the whole block, so that only the row's last vectors
-// need guards of lanes, whose masks would fill the scalar registers. As kElements is the smallest that holds K, it is
-// never asked of the first half.
+// True if elements x[i] .. x[i + 3] of all lanes are below K. Uniform across the block, so only a row's last vectors
+// need per-lane guards, whose masks would fill the scalar registers. The first half is always below K, because
+// kElements is the smallest size that holds K.
 template <int kElements>
 __device__ __forceinline__ bool Whole(int i, int key_dim) {
   return (kElements > 4 && i < kElements / 2) || (i + 4) * kColumnLanes <= key_dim;
@@ -174,7 +174,7 @@ __device__ __forceinline__ void StoreFragment(float* row, int lane, int key_dim,
   }
 }
 
-// The same by vectors of four: K is a multiple of 4, or whole, and rows are aligned.
+// LoadFragment and StoreFragment by vectors of four: rows are aligned, K is a multiple of 4 (any K if kWhole).
 template <int kElements, bool kWhole>
 __device__ __forceinline__ void LoadVectors(const float* row, int lane, int key_dim, float (&x)[kElements]) {
 #pragma unroll
@@ -194,7 +194,7 @@ __device__ __forceinline__ void StoreVectors(float* row, int lane, int key_dim, 
   }
 }
 
-// base[offset] of a uniform base. A 32-bit byte offset costs a lane one register where an address of its own costs two.
+// base[offset], `base` uniform across lanes. A 32-bit byte offset takes one register a lane, an address two.
 __device__ __forceinline__ const float* At(const float* base, uint32_t offset) {
   return reinterpret_cast<const float*>(reinterpret_cast<const char*>(base) + offset * uint32_t{sizeof(float)});
 }
@@ -206,7 +206,7 @@ __device__ __forceinline__ uint16_t* At(uint16_t* base, uint32_t offset) {
   return reinterpret_cast<uint16_t*>(reinterpret_cast<char*>(base) + offset * uint32_t{sizeof(uint16_t)});
 }
 
-// The next kElements of a row that may hold fewer than that, or more.
+// Loads the next kElements of a row of which `left` elements remain; missing ones are zero.
 template <int kElements, bool kExact>
 __device__ __forceinline__ void LoadPiece(const float* row, int lane, int left, float (&x)[kElements]) {
   if constexpr (kExact) {
@@ -220,7 +220,7 @@ __device__ __forceinline__ void LoadPiece(const float* row, int lane, int left, 
   }
 }
 
-// kColumns adjacent values, of which `count` exist; the others are zero.
+// Loads kColumns adjacent values, of which `count` exist; the others are zero.
 template <int kColumns, bool kExact>
 __device__ __forceinline__ void LoadColumns(const float* from, int count, float (&x)[kColumns]) {
   if constexpr (kExact && kColumns % 4 == 0) {
@@ -232,7 +232,7 @@ __device__ __forceinline__ void LoadColumns(const float* from, int count, float 
   }
 }
 
-// This lane's part of a dot product, in four sums.
+// This lane's part of a dot product, accumulated in four sums.
 template <int kElements>
 __device__ __forceinline__ float Dot(const float (&a)[kElements], const float (&b)[kElements]) {
   float sum[4] = {a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3]};
@@ -241,8 +241,8 @@ __device__ __forceinline__ float Dot(const float (&a)[kElements], const float (&
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// A sum of products without an error that float32 would show. Each product is two floats, of which one is widened: to
-// widen both factors takes registers that cost gfx906 waves.
+// A sum of products whose error is below float32's precision. Each product is two floats, only one of which is widened:
+// widening both factors takes registers that cost gfx906 occupancy.
 struct WideSum {
   double nearest = 0.0;
   float rest = 0.0f;
@@ -262,8 +262,8 @@ __device__ __forceinline__ double WideDot(const float (&a)[kElements], const flo
   return sum.Total();
 }
 
-// One of two values' sums with the lane kMask away: of `low` in the lower lane of the two, of `high` in the upper. By
-// value: a choice between elements of an array is an index, which gfx906 finds by comparing it with each there is.
+// Adds one of two values across the lanes kMask apart: the lower lane returns the sum of `low`, the upper that of
+// `high`. Passed by value: gfx906 would resolve a lane-dependent array index by comparing it with every possible index.
 template <int kMask, int kWave, typename T>
 __device__ __forceinline__ T HalveSums(T low, T high, int lane) {
   const bool upper = (lane & kMask) != 0;
@@ -272,9 +272,9 @@ __device__ __forceinline__ T HalveSums(T low, T high, int lane) {
   return kept + ButterflyPartner<kMask, kWave>(passed);
 }
 
-// Sums of kValues values over the lanes of a column: a lane returns that of value lane * kValues / 16. Each step leaves
-// a lane half of the values, so all take little more than the steps of one; the order of a sum's terms does not depend
-// on kValues. Of floats or doubles.
+// Sums each of kValues values over the lanes of a column; a lane returns the sum of value lane * kValues / 16. Each
+// step halves the values a lane holds, so all sums together cost little more than one. The order of a sum's terms does
+// not depend on kValues. T is float or double.
 template <int kValues, int kWave, int kMask = kColumnLanes / 2, typename T>
 __device__ __forceinline__ T SumOfLane(const T (&x)[kValues], int lane) {
   if constexpr (kMask == 0) {
@@ -292,7 +292,7 @@ __device__ __forceinline__ T SumOfLane(const T (&x)[kValues], int lane) {
   }
 }
 
-// Output rows of a padding sequence: zeros in the block's columns.
+// Zeroes the block's columns in the output rows [first, end) of a padding sequence.
 __device__ __forceinline__ void ZeroOutput(const DeltaRuleArgs& p, const BlockTask& task, int block_columns,
                                            int64_t first, int64_t end) {
   const int column = task.column_block * block_columns;

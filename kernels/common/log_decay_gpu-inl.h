@@ -1,4 +1,4 @@
-// log_decay.h's clamp in device code, and the decay of one token.
+// ClampLogDecay (log_decay.h) in device code, and the decay of one token.
 //
 // Thread safety: pure functions. For *_gpu.hip files only.
 //
@@ -11,11 +11,11 @@
 
 namespace gdn::gpu {
 
-// Compares, because fmaxf would return the bound for a NaN.
+// A comparison, because fmaxf would return the bound for a NaN.
 __device__ __forceinline__ float ClampLogDecay(float g) { return g < kLowestLogDecay ? kLowestLogDecay : g; }
 
-// e^g of one token. The scan multiplies the state by thousands of them, so an error that always has one sign adds up:
-// an expf that is 1.4e-8 low near 1 cost 6e-5 over 4,096 tokens. There a polynomial leaves one rounding.
+// e^g of one token. The scan multiplies the state by thousands of these, so an error of constant sign accumulates: an
+// expf that is 1.4e-8 low near 1 cost 6e-5 over 4,096 tokens. Near 0 a polynomial leaves one rounding.
 __device__ __forceinline__ float TokenDecay(float g) {
   const float slope = fmaf(g, fmaf(g, fmaf(g, 1.0f / 24.0f, 1.0f / 6.0f), 0.5f), 1.0f);  // (e^g - 1) / g
   return g > -1.0f / 32.0f ? fmaf(g, slope, 1.0f) : expf(g);

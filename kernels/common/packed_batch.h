@@ -1,7 +1,7 @@
 // Sequences of different lengths laid end to end, and the state slot of each.
 //
-// Thread safety: plain views. Ownership: none. Index arrays are host memory on every backend; a device backend stages
-// them itself.
+// Thread safety: plain views. Ownership: none. Index arrays are host memory on every backend; a device backend copies
+// them to the device itself.
 //
 //   int32_t cu_seqlens[] = {0, 3, 3, 10};  // lengths 3, 0 and 7
 //   int32_t slots[] = {5, 0, 2};
@@ -17,7 +17,7 @@ namespace gdn {
 
 struct PackedBatch {
   int32_t sequences = 0;
-  // [sequences + 1], starts at 0, never falls; rows [cu[i], cu[i + 1]) are sequence i
+  // [sequences + 1], starts at 0, never decreases; sequence i has rows [cu[i], cu[i + 1])
   const int32_t* cu_seqlens = nullptr;
   const int32_t* slots = nullptr;  // [sequences], distinct; negative = padding: no state touched, its output rows zero
 
@@ -25,9 +25,9 @@ struct PackedBatch {
   int32_t length(int32_t i) const { return cu_seqlens[i + 1] - cu_seqlens[i]; }
 };
 
-// INVALID_ARGUMENT naming the entry that breaks the contract above, or a slot outside [.., slot_count).
+// INVALID_ARGUMENT naming the entry that breaks the contract above, or a slot that is not below slot_count.
 absl::Status ValidatePackedBatch(const PackedBatch& batch, int32_t slot_count);
-// Token counts are given, and none of a sequence with a slot is negative.
+// INVALID_ARGUMENT if token counts are missing, or outside 0 .. kMaxTokenCount for a sequence with a slot.
 absl::Status ValidateTokenCounts(absl::string_view op, const PackedBatch& batch, const int64_t* token_counts);
 
 // Zeroes the rows of padding sequences in `output`, [tokens, row_floats] in host memory.

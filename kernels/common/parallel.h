@@ -1,7 +1,7 @@
-// When a loop is worth other threads.
+// Decides whether a loop is worth waking other threads.
 //
-// Thread safety: as ThreadPool::ParallelFor. Bits never depend on the answer: operators give each output to one task
-// whole.
+// Thread safety: as ThreadPool::ParallelFor. The decision never changes bits, because operators compute each output
+// entirely within one task.
 //
 //   ParallelForWork(pool, /*work=*/rows * features, tasks, [&](int64_t task, int worker) { ... });
 #pragma once
@@ -14,11 +14,10 @@
 
 namespace gdn {
 
-// Elementwise operations (about one SIMD lane's worth of work each) that cost as much as waking the pool does: some
-// microseconds.
+// Work that costs as much as waking the pool (a few microseconds), in elementwise operations of one SIMD lane.
 inline constexpr int64_t kSerialWork = 1 << 15;
 
-// pool.ParallelFor, or a plain loop on the calling thread where `work` is too little to share.
+// Runs pool.ParallelFor, or a plain loop on the calling thread if `work` is at most kSerialWork.
 inline void ParallelForWork(ThreadPool& pool, int64_t work, int64_t count, absl::FunctionRef<void(int64_t, int)> body) {
   if (count > 1 && work > kSerialWork && pool.threads() > 1) {
     pool.ParallelFor(count, body);
@@ -27,7 +26,7 @@ inline void ParallelForWork(ThreadPool& pool, int64_t work, int64_t count, absl:
   for (int64_t i = 0; i < count; ++i) body(i, 0);
 }
 
-// body(begin, end) for blocks of `block` rows of `rows`.
+// Calls body(begin, end) for consecutive blocks of `block` rows (fewer in the last) of `rows`.
 template <typename Body>
 void ParallelForRows(ThreadPool& pool, int64_t work, int64_t rows, int64_t block, const Body& body) {
   ParallelForWork(pool, work, (rows + block - 1) / block,

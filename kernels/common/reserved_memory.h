@@ -1,6 +1,6 @@
-// Memory of backends whose memory is the host's: reserved at once, committed as it is touched.
+// Memory of backends that use host memory: reserved at once, committed when touched.
 //
-// Thread safety: any thread. Ownership: the caller gives back what it was given, with the same byte count.
+// Thread safety: any thread. Ownership: the caller frees it with the same byte count.
 //
 //   GDN_ASSIGN_OR_RETURN(void* data, HostAllocate(bytes));
 //   HostFree(data, bytes);
@@ -13,12 +13,12 @@
 
 namespace gdn {
 
-// Page-aligned zeroed memory. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where `bytes` is more than HostMemoryBytes or
-// the system refuses. 0 bytes are a valid allocation.
+// Returns zeroed page-aligned memory; 0 bytes are valid. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if `bytes` exceeds
+// HostMemoryBytes or the system refuses.
 absl::StatusOr<void*> HostAllocate(size_t bytes);
 void HostFree(void* data, size_t bytes);
 
-// Memory this process may use: the machine's, or less where a control group says so.
+// Memory this process may use, in bytes: the machine's, or less if a control group limits it.
 int64_t HostMemoryBytes();
 
 }  // namespace gdn

@@ -1,5 +1,5 @@
-// How much scratch CPU operators of decodes and folds take of a ScratchArena (worker_scratch.h), in floats, by the
-// formula that the operator itself uses. Params are valid.
+// Scratch that the CPU operators of decodes and folds take from a ScratchArena (worker_scratch.h), in floats, by the
+// same formula that the operators use. Params must be valid.
 //
 // Thread safety: free functions. Ownership: none.
 //
@@ -14,7 +14,7 @@ struct DeltaRuleDecodeParams;
 struct MaterializeStateParams;
 struct ProjectionParams;
 
-// 0 for a projection that takes the GEMM, which serves prefills alone and allocates for itself.
+// 0 for a projection by GEMM: GEMMs serve only prefills, which allocate their own memory.
 int64_t ScratchFloats(const ProjectionParams& params, int threads);
 int64_t ScratchFloats(const DeltaRuleDecodeParams& params, int threads);
 int64_t ScratchFloats(const MaterializeStateParams& params, int threads);

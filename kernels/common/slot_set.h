@@ -1,7 +1,7 @@
-// The slots of a call, to tell whether they are distinct and whether another slot is one of them: a few nanoseconds
-// each, and no allocation for most calls.
+// A set of the slots of a call: finds duplicates and tests membership in a few nanoseconds a slot, without allocation
+// for most calls.
 //
-// Thread safety: a plain value. Ownership: its own table.
+// Thread safety: a plain value. Ownership: owns its table.
 //
 //   SlotSet written(count);
 //   for (int32_t slot : slots) distinct &= written.Add(slot);
@@ -22,11 +22,11 @@ namespace gdn {
 
 class SlotSet {
  public:
-  // Room for `most` slots.
+  // A set for at most `most` slots.
   explicit SlotSet(int32_t most)
       : bits_(std::bit_width(2 * static_cast<uint32_t>(most) + 1)), table_(size_t{1} << bits_, kNone) {}
 
-  // Whether it is new.
+  // Adds a slot. True if it was not in the set.
   bool Add(int32_t slot) {
     int32_t& place = table_[PlaceOf(slot)];
     const bool is_new = place == kNone;
@@ -36,13 +36,13 @@ class SlotSet {
   bool Contains(int32_t slot) const { return table_[PlaceOf(slot)] != kNone; }
 
  private:
-  static constexpr int32_t kNone = std::numeric_limits<int32_t>::min();  // no slot of any pool
+  static constexpr int32_t kNone = std::numeric_limits<int32_t>::min();  // empty place; no pool has this slot
   static constexpr size_t kInlined = 512;
 
-  // Where the slot is, or would be. At most half of the table is taken.
+  // Returns the place of the slot, or the free place to put it. At most half of the table is in use.
   size_t PlaceOf(int32_t slot) const {
     const size_t mask = table_.size() - 1;
-    // The golden ratio's multiples spread what lies side by side.
+    // Multiplicative (golden ratio) hashing spreads neighbouring numbers.
     size_t place = (static_cast<uint32_t>(slot) * 0x9e3779b9u) >> (32 - bits_);
     while (table_[place] != kNone && table_[place] != slot) place = (place + 1) & mask;
     return place;
@@ -52,7 +52,7 @@ class SlotSet {
   absl::InlinedVector<int32_t, kInlined> table_;
 };
 
-// INVALID_ARGUMENT for the least of those that are in `slots` more than once; there is one.
+// Returns INVALID_ARGUMENT naming the lowest slot that occurs more than once; `slots` must contain one.
 absl::Status RepeatedSlot(absl::string_view op, absl::string_view name, std::vector<int32_t> slots);
 
 }  // namespace gdn

@@ -1,18 +1,17 @@
-// What one state slot holds, and where: the base state, the decode log and the convolution columns of one (session,
-// layer).
+// Layout of a state slot: the base state, the decode log and the convolution columns of one (session, layer).
 //
-// A slot is slot_floats() float32, but for the base, which may be bfloat16 (base_dtype()):
-//   base   [HV, K, V]     the recurrent state S0 (a backend may permute the last two axes; BackendInfo says)
+// A slot is slot_floats() float32 values, except that the base may be bfloat16 (base_dtype()):
+//   base   [HV, K, V]     the recurrent state S0 (a backend may permute the last two axes; see BackendInfo)
 //   log_k  [R, H, K]      keys of the tokens since the base      R = log_capacity + max_draft
 //   log_u  [R, HV, V]     their write vectors u
 //   log_g  [R, HV]        their log decays; [R, HV, K] where dims.decay is kPerChannel
 //   conv   [P, C]         pre-convolution inputs; token t is column t mod P, P = conv_width - 1 + max_draft
-// The number of log entries in use and the token count are the caller's, not the slot's. A fresh slot is all zero.
+// The caller, not the slot, stores the number of log entries in use and the token count. A fresh slot is all zero.
 // Each section starts at a multiple of 16 floats. Thread safety: a plain value.
 //
-// A bfloat16 base is rounded to nearest even whenever it is written, and those moments are the same on every backend,
-// so that bits do not depend on it: at a decode's fold, at MaterializeState, and in a prefill after every
-// kBaseRoundTokens tokens of the call and at its end. Between them everything is float32.
+// A bfloat16 base is rounded to nearest even whenever it is written. All backends write it at the same moments, so that
+// bits do not depend on the backend: at a decode's fold, at MaterializeState, and in a prefill after every
+// kBaseRoundTokens tokens of the call and at its end. Between these moments everything is float32.
 //
 //   GDN_ASSIGN_OR_RETURN(StateLayout layout, StateLayout::Make(dims, /*max_draft=*/8));
 //   float* log_g = pool + slot * layout.slot_floats() + layout.log_g_offset();
@@ -29,12 +28,12 @@
 
 namespace gdn {
 
-// L: accepted tokens after which the log is folded into the base. Part of numerics_id.
+// L: number of accepted tokens after which the log is folded into the base. Part of numerics_id.
 inline constexpr int32_t kLogCapacity = 16;
-// Largest accepted max_draft.
+// Largest max_draft (tokens) that StateLayout::Make accepts.
 inline constexpr int32_t kMaxDraftLimit = 64;
-// Tokens of a prefill between two roundings of a base that is not float32, counted from the sequence's first row. Both
-// chunk lengths divide it, and it divides every segment but a call's last.
+// Tokens of a prefill between two roundings of a base that is not float32, counted from the sequence's first row. A
+// multiple of both chunk lengths; it divides the length of every segment except a call's last.
 inline constexpr int32_t kBaseRoundTokens = 64;
 
 class StateLayout {
@@ -51,9 +50,9 @@ class StateLayout {
   int32_t log_rows() const { return kLogCapacity + max_draft_; }                                         // R
   int32_t conv_columns() const { return dims_.conv_width > 0 ? dims_.conv_width - 1 + max_draft_ : 0; }  // P
 
-  // Where token `token`'s column is in the ring; tokens before a session's first are negative.
+  // Column of token `token` in the ring. Tokens before the session's first have negative numbers.
   int64_t conv_column(int64_t token) const {
-    const int64_t columns = conv_columns();        // some, where there is a convolution
+    const int64_t columns = conv_columns();        // not 0 if there is a convolution
     return (token % columns + columns) % columns;  // NOLINT(clang-analyzer-core.DivideZero): only called where there is
   }
 
@@ -79,14 +78,14 @@ class StateLayout {
   int64_t slot_floats_ = 0;
 };
 
-// A pool of slots in backend memory; slot s starts at data + s * layout.slot_floats(). Not owned.
+// A pool of slots in backend memory: slot s starts at data + s * layout.slot_floats(). Not owned.
 struct StatePoolView {
   StateLayout layout;
   float* data = nullptr;
   int32_t slot_count = 0;
 
   float* slot(int32_t index) const { return data + int64_t{index} * layout.slot_floats(); }
-  // Value head `hv` of a slot's base. Element: float, or uint16_t where layout.base_dtype() is kBF16.
+  // Returns value head `hv` of a slot's base. Element: uint16_t if layout.base_dtype() is kBF16, else float.
   template <typename Element>
   Element* base(int32_t index, int64_t hv) const {
     const LayerDims& dims = layout.dims();
@@ -94,28 +93,28 @@ struct StatePoolView {
   }
 };
 
-// What servers that keep bases of this dtype say in place of their backend's numerics_id: bits follow from it.
+// Numerics id that a server with bases of this dtype reports: the backend's id, with a suffix if bases are bfloat16.
 std::string NumericsIdFor(std::string_view backend_numerics_id, DType base_dtype);
 
-// function(Element()): the element type of the layout's bases.
+// Calls function(Element()) with the element type of the layout's bases.
 template <typename Function>
 auto WithBaseElement(const StateLayout& layout, Function&& function) {
   return layout.base_dtype() == DType::kBF16 ? function(uint16_t{}) : function(float{});
 }
 
-// A slot's whole base [HV, K, V] in host memory, as float32; and back, rounded where the layout's is not float32.
+// Reads a slot's whole base [HV, K, V] in host memory as float32, or writes it, rounded to the base's dtype.
 void ReadBase(const StatePoolView& pool, int32_t slot, float* base);
 void WriteBase(const StatePoolView& pool, int32_t slot, const float* base);
-// Rounds to `dtype` what stays float32 in memory.
+// Rounds float32 values to `dtype`; they stay float32 in memory.
 void RoundElements(DType dtype, float* values, int64_t count);
 
-// Widens `all` so that it has the slots of `pool` too: of the same layout, both at multiples of a slot's size.
-// False where their numbers would not fit; then nothing has changed.
+// Extends `all` to include the slots of `pool`. Both have the same layout, and their addresses differ by a multiple of
+// the slot size. Returns false, and changes nothing, if the slot numbers would overflow.
 bool JoinPools(const StatePoolView& pool, StatePoolView* all);
-// What `all` calls slot `index` of `pool`; a negative one stays what it is.
+// Number that slot `index` of `pool` has in `all`; a negative index is returned unchanged.
 int32_t SlotIn(const StatePoolView& all, const StatePoolView& pool, int32_t index);
 
-// INVALID_ARGUMENT where the slot is outside the pool.
+// INVALID_ARGUMENT if `pool` has no memory or `slot` is outside it.
 absl::Status ValidateSlot(const StatePoolView& pool, int32_t slot);
 
 }  // namespace gdn

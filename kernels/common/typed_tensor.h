@@ -1,4 +1,4 @@
-// A tensor in backend memory whose elements may be of any dtype. Plain float32 pointers turn into one by themselves.
+// Pointers to tensors in backend memory with elements of any dtype. float pointers convert implicitly.
 //
 // Thread safety: plain values. Ownership: none.
 //
@@ -21,7 +21,7 @@ struct InputTensor {
   InputTensor(const float* floats) : data(floats) {}  // NOLINT(google-explicit-constructor): most tensors are floats
   InputTensor(const void* its_data, DType its_dtype) : data(its_data), dtype(its_dtype) {}
 
-  const float* floats() const { return static_cast<const float*>(data); }  // where dtype is kF32
+  const float* floats() const { return static_cast<const float*>(data); }  // only if dtype is kF32
   InputTensor From(int64_t element) const {
     if (data == nullptr) return *this;
     return {static_cast<const char*>(data) + element * static_cast<int64_t>(DTypeSize(dtype)), dtype};
@@ -36,7 +36,7 @@ struct OutputTensor {
   OutputTensor(float* floats) : data(floats) {}  // NOLINT(google-explicit-constructor): most tensors are floats
   OutputTensor(void* its_data, DType its_dtype) : data(its_data), dtype(its_dtype) {}
 
-  float* floats() const { return static_cast<float*>(data); }  // where dtype is kF32
+  float* floats() const { return static_cast<float*>(data); }  // only if dtype is kF32
   OutputTensor From(int64_t element) const {
     if (data == nullptr) return *this;
     return {static_cast<char*>(data) + element * static_cast<int64_t>(DTypeSize(dtype)), dtype};

@@ -1,5 +1,5 @@
-// SIMD building blocks of several operators: loops over vectors, sigmoid, SiLU, sums of squares. For each Highway
-// target it is included anew, so the guard toggles.
+// SIMD building blocks of several operators: loops over vectors, sigmoid, SiLU, sums of squares. Included once per
+// Highway target, so the guard toggles.
 //
 //   const auto y = Silu(d, x);
 //   const double sum = SumSquares(row, columns);
@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn {
 namespace HWY_NAMESPACE {
 
-// body(tag, i) for whole vectors of [0, count), then for what is left one by one.
+// Calls body(tag, i) for whole vectors of [0, count), then for the remaining elements one by one.
 template <class Body>
 HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -30,8 +30,8 @@ HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   for (; i < count; ++i) body(hn::CappedTag<float, 1>(), i);
 }
 
-// With e = exp(-|x|) in (0, 1], sigmoid is 1 / (1 + e) or e / (1 + e): nothing overflows for any finite x. A NaN stays
-// one, though neither Max nor Exp lets it pass.
+// Sigmoid as 1 / (1 + e) or e / (1 + e) with e = exp(-|x|) in (0, 1], so no finite x overflows. NaN gives NaN; it needs
+// a select, because Max and Exp do not propagate it.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE V Sigmoid(D d, V x) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -48,7 +48,7 @@ HWY_INLINE V Silu(D d, V x) {
   return hwy::HWY_NAMESPACE::Mul(x, Sigmoid(d, x));
 }
 
-// Sum of squares in double, in an order that depends on `count` alone. No float32 input overflows it.
+// Sum of squares in double; the order depends on `count` only. No float32 input overflows it.
 HWY_INLINE double SumSquares(const float* HWY_RESTRICT x, int64_t count) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::ScalableTag<double> d64;

@@ -1,9 +1,9 @@
-// Scratch memory for the workers of a parallel loop: one cache-line-aligned piece a worker, from memory that was
-// reserved for it or allocated for the call.
+// Scratch memory for the workers of a parallel loop: one cache-line-aligned piece per worker, from reserved memory or
+// allocated for the call.
 //
 // Thread safety: pieces do not overlap, so each worker may use its own freely; an arena is for one thread at a time.
-// Ownership: gives its memory back on destruction; scratch of an arena goes in the reverse order of its making, before
-// the arena.
+// Ownership: the destructors free the memory. Scratch from an arena must be destroyed in reverse order of creation, and
+// before the arena.
 //
 //   GDN_RETURN_IF_ERROR(arena.Reserve(WorkerScratch::Floats(pool.threads(), floats)));  // maybe long before
 //   const ScratchArena::InUse in_use(arena);
@@ -24,11 +24,11 @@
 
 namespace gdn {
 
-// Memory that operators take their scratch from, so that it is there before the first of several begins.
+// Memory reserved in advance, so that operators that take their scratch from it cannot run out midway.
 class ScratchArena {
  public:
-  // Room for so many floats at a time; what was reserved before stays. Nothing is taken meanwhile. RESOURCE_EXHAUSTED
-  // (STATE_BUDGET_EXHAUSTED).
+  // Makes room for at least `floats` floats; earlier reservations remain. Call only while no scratch is taken.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if memory is exhausted.
   absl::Status Reserve(int64_t floats) {
     if (floats <= floats_) return absl::OkStatus();
     std::unique_ptr<float, Free> larger(static_cast<float*>(AlignedAllocate(Bytes(floats))));
@@ -38,7 +38,7 @@ class ScratchArena {
     return absl::OkStatus();
   }
 
-  // While it lives, the thread's WorkerScratch comes from the arena as long as that has room.
+  // While an InUse lives, WorkerScratch::Make on its thread takes memory from the arena as long as it has room.
   class InUse {
    public:
     explicit InUse(ScratchArena& arena) { current = &arena; }
@@ -69,8 +69,8 @@ class WorkerScratch {
   // The number of floats that Make takes from an arena.
   static int64_t Floats(int workers, int64_t floats) { return workers * PieceFloats(floats); }
 
-  // `floats` for each worker, all zero: of the arena in use if it has room, else allocated. RESOURCE_EXHAUSTED
-  // (STATE_BUDGET_EXHAUSTED).
+  // Returns `floats` zeroed floats for each worker, from the arena in use if it has room, else allocated.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if memory is exhausted.
   static absl::StatusOr<WorkerScratch> Make(int workers, int64_t floats) {
     WorkerScratch scratch;
     scratch.piece_floats_ = PieceFloats(floats);
@@ -111,8 +111,8 @@ class WorkerScratch {
   WorkerScratch() = default;
 
   std::unique_ptr<float, ScratchArena::Free> own_;
-  ScratchArena* arena_ = nullptr;  // null: the memory is own_
-  int64_t taken_ = 0;              // floats of the arena
+  ScratchArena* arena_ = nullptr;  // null: memory is own_
+  int64_t taken_ = 0;              // floats taken from the arena
   float* data_ = nullptr;
   int64_t piece_floats_ = 0;
 };

@@ -1,7 +1,7 @@
-// Elements from one dtype to another, of which one is float32: what a kernel cannot read or write as it is.
+// Converts elements between float32 and another dtype, for kernels that cannot read or write that dtype themselves.
 //
-// To float32 is exact; from it rounds to nearest even (base/dtype.h).
-// Thread safety: as many calls at a time as write different memory. Ownership: none.
+// Conversion to float32 is exact, from float32 rounds to nearest even (base/dtype.h).
+// Thread safety: concurrent calls must write different memory. Ownership: none.
 //
 //   GDN_RETURN_IF_ERROR(backend.Convert({.count = n, .x = {bytes, DType::kBF16}, .y = floats}));
 #pragma once
@@ -17,13 +17,13 @@ namespace gdn {
 struct ConvertParams {
   int64_t count = 0;
   InputTensor x;   // [count]
-  OutputTensor y;  // [count]; no part of x
+  OutputTensor y;  // [count]; must not overlap x
 };
 
-// INVALID_ARGUMENT where a pointer is missing, or not one of the two dtypes alone is float32.
+// INVALID_ARGUMENT if a pointer is missing, or unless exactly one of the two dtypes is float32.
 absl::Status ValidateConvert(const ConvertParams& params);
 
-// On host memory, at memory speed; also the reference.
+// Converts on host memory, limited by memory bandwidth; also the reference.
 absl::Status ConvertCpu(const ConvertParams& params);
 
 absl::Status ConvertGpu(const ConvertParams& params, const gpu::Stream& stream);

@@ -1,7 +1,7 @@
-// Copies many pieces of backend memory in one call: rows that are gathered or spread, parts of slots. A GPU does it in
-// one launch, where a copy of each would be one.
+// Copies many pieces of backend memory in one call: rows to gather or scatter, parts of slots. A GPU needs one launch
+// instead of one copy per piece.
 //
-// Thread safety: any number of calls at a time on other memory. Ownership: none.
+// Thread safety: concurrent calls must use different memory. Ownership: none.
 //
 //   const CopyPiece pieces[] = {{y, x + 3 * width, width}, {y + width, x, width}};
 //   GDN_RETURN_IF_ERROR(backend.CopyPieces(pieces));
@@ -16,22 +16,22 @@
 
 namespace gdn {
 
-// Pieces of one call are copied in any order: what one writes no other reads or writes.
+// The pieces of a call are copied in any order, so no piece may write what another reads or writes.
 struct CopyPiece {
   float* to = nullptr;
   const float* from = nullptr;
   int64_t floats = 0;
 };
 
-// INVALID_ARGUMENT where a piece has a pointer that is null or a negative length.
+// INVALID_ARGUMENT if a piece has a null pointer or a negative length.
 absl::Status ValidateCopyPieces(absl::Span<const CopyPiece> pieces);
 
-// Floats of a piece that a block of the GPU's kernel copies: longer pieces are cut.
+// Most floats that one block of the GPU kernel copies: longer pieces are split.
 inline constexpr int64_t kCopyShareFloats = 4096;
-// The pieces without empty ones, none longer than that.
+// Splits pieces to at most kCopyShareFloats floats and drops empty ones.
 std::vector<CopyPiece> CopySharesOf(absl::Span<const CopyPiece> pieces);
 
-// `shares` are CopySharesOf's, on the device.
+// `shares` is the result of CopySharesOf, in device memory.
 absl::Status CopyPiecesGpu(const CopyPiece* shares, int64_t count, const gpu::Stream& stream);
 
 }  // namespace gdn

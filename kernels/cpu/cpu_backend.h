@@ -1,4 +1,4 @@
-// The CPU backend: SIMD operators (Highway, chosen for this processor at run time) over one thread pool.
+// The CPU backend: SIMD operators (Highway, dispatched for this processor at run time) on one thread pool.
 //
 // Thread safety: see Backend. Every operator has finished when its call returns.
 //
@@ -13,7 +13,7 @@
 namespace gdn {
 
 struct CpuBackendOptions {
-  int threads = 0;  // 0: one for each processor this process may run on
+  int threads = 0;  // 0: one per processor that this process may use
 };
 
 // INVALID_ARGUMENT for threads outside [0, 1024].

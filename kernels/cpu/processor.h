@@ -1,6 +1,6 @@
-// The processors of this machine: their name, and which of their instructions the SIMD operators use.
+// This machine's processor: its name, and the SIMD instruction set that the operators use.
 //
-// Thread safety: free functions; UseSimdTarget() as it says.
+// Thread safety: free functions; see UseSimdTarget() for its own.
 //
 //   std::string name = SimdTargetName();
 #pragma once
@@ -18,12 +18,11 @@ std::string ProcessorName();
 // Highway's name, in lower case, for the instruction set it chose at run time, the same for every operator: "avx3".
 std::string SimdTargetName();
 
-// Versions of what else the SIMD operators' bits follow from, Highway and the compiler: "hwy1.0.3-gcc12.2.0".
+// Versions of the other things that SIMD operators' bits depend on, Highway and compiler: "hwy1.0.3-gcc12.2.0".
 std::string SimdToolkitName();
 
-// From here on all operators use the instruction set of this name, as SimdTargetName() gives it; empty: the best again.
-// oneDNN is not concerned. INVALID_ARGUMENT where this processor or build does not have it. Not beside operators that
-// run.
+// Makes all operators use the instruction set of this name (as from SimdTargetName()); "" restores the best one. Does
+// not affect oneDNN. INVALID_ARGUMENT if this processor or build does not have it. Do not call while operators run.
 absl::Status UseSimdTarget(absl::string_view name);
 
 }  // namespace gdn

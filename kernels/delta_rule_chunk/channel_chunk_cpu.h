@@ -1,4 +1,4 @@
-// DeltaRuleChunkCpu where decays go by key channel.
+// DeltaRuleChunkCpu for decays by key channel.
 //
 // Thread safety and bits: as delta_rule_scan. Ownership: none.
 //
@@ -10,7 +10,7 @@
 
 namespace gdn {
 
-// The params are valid and have tokens; rows of padding are the caller's.
+// `params` must be valid and have tokens. The caller zeroes the rows of padding.
 absl::Status ChannelChunkCpu(const DeltaRuleParams& params, ThreadPool& pool);
 
 }  // namespace gdn

@@ -1,5 +1,4 @@
-// The buffers of one worker of the chunked delta rule where decays go by key channel, carved out of one piece of
-// memory.
+// Buffers of one worker of the chunked delta rule with decays by key channel, all in one piece of memory.
 //
 // Thread safety: plain pointers, for one thread at a time. Ownership: none; the memory must outlive it.
 //
@@ -13,7 +12,7 @@
 
 namespace gdn {
 
-// Tokens of a block, inside which decays are taken from token to token. It divides the chunk.
+// Tokens of a block, within which decays are multiplied from token to token. Divides the chunk.
 inline constexpr int64_t kDecayBlockTokens = 16;
 
 struct ChannelChunkScratch {
@@ -21,31 +20,31 @@ struct ChannelChunkScratch {
   static constexpr int64_t kB = kDecayBlockTokens;
   static constexpr int64_t kMaxPanelColumns = 32;  // two vectors of at most 16 floats
 
-  int64_t row;  // K, padded to whole vectors; what pads it is zero in keys and queries
+  int64_t row;  // K, rounded up to whole vectors; keys and queries have zeros there
 
-  // Of the block that is being made ready.
+  // For the block that is being prepared.
   float* block_q;  // [B, row]
   float* block_k;  // [B, row]
   float* decay;    // [B, row], e^{g_i}
   float* carry;    // [row]
-  double* sums;    // [row], of its log decays
+  double* sums;    // [row], sums of the block's log decays
 
-  // Of the chunk.
+  // For the chunk.
   float* q;            // [C, row], e^{G_i} q_i
   float* k;            // [C, row], e^{G_i} k_i
-  float* k_t;          // [row, C], k_j decayed to its block's last token, in the end to the chunk's
-  float* block_decay;  // [C / B, row], of whole blocks
+  float* k_t;          // [row, C], k_j decayed to the end of its block, finally of the chunk
+  float* block_decay;  // [C / B, row], decays of whole blocks
   float* chunk_decay;  // [row], e^{G_C}
   double* chunk_sums;  // [row], G_C
-  float* a;            // [C, C], -A; only j < i is meant
-  float* p;            // [C, C], P; only j <= i is meant
+  float* a;            // [C, C], -A; valid for j < i only
+  float* p;            // [C, C], P; valid for j <= i only
   float* ones;         // [C]
   float* beta;         // [C]
 
-  // Of a panel.
+  // For a panel.
   float* state;   // [K, panel]
   float* u;       // [C, panel]
-  float* values;  // [C, panel], v on the way in, o on the way out
+  float* values;  // [C, panel], v as input, o as output
 
   static int64_t Padded(int64_t key_dim) { return (key_dim + 15) / 16 * 16; }
   static int64_t Floats(int64_t key_dim) {

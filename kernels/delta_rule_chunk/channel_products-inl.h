@@ -1,14 +1,14 @@
-// What a chunk's matrices are where decays go by key channel (KDA): A and P are no mask on k k^T and q k^T then, for
+// A chunk's matrices A and P for decays by key channel (KDA). They are not a mask times k k^T and q k^T; instead
 //   P_ij = sum_c q_i[c] k_j[c] e^{G_i[c] - G_j[c]}.
-// Inside a block a decay is a product of e^{g_t} over the tokens between, each at most 1, so that nothing overflows
-// however strong g is; a product loses half a unit in the last place a factor. Those of whole blocks and of the chunk
-// are exponentials of sums in double: their errors would otherwise add up from chunk to chunk, and a decay that
-// float32 cannot tell from 1 would be none. With blocks of 16 tokens, b being a block's last one:
-//   inside a block     k_j is carried from token to token, one multiplication a pair and channel
-//   between blocks     (q_i e^{G_i - G_b}) . (k_j e^{G_b - G_j}), j <= b < i, as a product of matrices: rows are
-//                      carried back over a block more for each one further away
-// and the rows end up as e^{G_i} q_i and e^{G_i} k_i, the columns as e^{G_C - G_j} k_j, which the panels need.
-// A row's bits depend on no later token: columns of a block are taken by rows of later blocks alone, once it is full.
+// Inside a block a decay is a product of e^{g_t} over the tokens between, each at most 1. So nothing overflows for any
+// g; a product loses half a unit in the last place per factor. Decays of whole blocks and of the chunk are exponentials
+// of sums in double instead, because errors would add up from chunk to chunk, and a decay that float32 cannot
+// distinguish from 1 would be lost. With blocks of 16 tokens, and b the last token of a block:
+//   inside a block     k_j is decayed from token to token, one multiplication per pair and channel
+//   between blocks     (q_i e^{G_i - G_b}) . (k_j e^{G_b - G_j}), j <= b < i, as a product of matrices; for each block
+//                      further back, the rows are multiplied by one more block's decay
+// Finally the rows are e^{G_i} q_i and e^{G_i} k_i, and the columns e^{G_C - G_j} k_j, as the panels need them.
+// A row's bits do not depend on later tokens: only rows of later blocks use a block's columns, once it is full.
 //
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none.
@@ -17,7 +17,7 @@
 //   BlockMatrices(scratch, block, rows);
 //   DecayToEnd(scratch, tokens);  // after the last block
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_DELTA_RULE_CHUNK_CHANNEL_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_DELTA_RULE_CHUNK_CHANNEL_PRODUCTS_INL_H_
 #undef GDN_KERNELS_DELTA_RULE_CHUNK_CHANNEL_PRODUCTS_INL_H_
@@ -42,10 +42,10 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn {
 namespace HWY_NAMESPACE {
 
-// A block's columns fill one vector of 16 lanes, or two and more of fewer.
+// Vectors that hold a block's columns: one of 16 lanes, or kTileVectors narrower ones at a time.
 inline constexpr int kBlockVectors = kManyRegisters ? 1 : kTileVectors;
 
-// to = a * b over whole vectors; any may be the same.
+// to = a * b over whole vectors; the arrays may be the same.
 HWY_INLINE void MultiplyRow(const float* a, const float* b, int64_t row, float* to) {
   const FloatTag d;
   for (int64_t c = 0; c < row; c += static_cast<int64_t>(hn::Lanes(d))) {
@@ -53,7 +53,7 @@ HWY_INLINE void MultiplyRow(const float* a, const float* b, int64_t row, float* 
   }
 }
 
-// Rows of tokens [first, first + rows) of one head: q, k and e^g, dense.
+// Loads the rows of tokens [first, first + rows) of one head: q, k and e^g, dense.
 HWY_INLINE void LoadBlock(const DeltaRuleParams& params, int64_t first, int64_t rows, int64_t hv,
                           const ChannelChunkScratch& scratch) {
   const FloatTag d;
@@ -76,8 +76,8 @@ HWY_INLINE void LoadBlock(const DeltaRuleParams& params, int64_t first, int64_t 
   }
 }
 
-// Column j of a block's A and P in rows [i, i + kRows), all behind j: `carry` holds k_j decayed to the row before them,
-// and after them. a and p point at element (i, j).
+// Computes column j of a block's A and P in rows [i, i + kRows), all after j. `carry` holds k_j decayed to the row
+// before them, afterwards to their last row. a and p point to element (i, j).
 template <int kRows>
 HWY_INLINE void ColumnProducts(const ChannelChunkScratch& scratch, int64_t i, const float* beta, float* a, float* p) {
   const FloatTag d;
@@ -105,7 +105,7 @@ HWY_INLINE void ColumnProducts(const ChannelChunkScratch& scratch, int64_t i, co
   }
 }
 
-// The diagonal block of A and P that starts at `a` and `p`.
+// Computes the diagonal block of A and P that starts at `a` and `p`.
 HWY_INLINE void DiagonalBlock(const ChannelChunkScratch& scratch, int64_t rows, const float* beta, float* a, float* p) {
   const FloatTag d;
   for (int64_t j = 0; j < rows; ++j) {
@@ -128,7 +128,7 @@ HWY_INLINE void DiagonalBlock(const ChannelChunkScratch& scratch, int64_t rows, 
   }
 }
 
-// The block's rows q_i and k_i decayed from its start, and its columns k_j decayed to its end.
+// Decays the block's rows q_i and k_i from its start, and its columns k_j to its end.
 HWY_INLINE void DecayRowsAndColumns(const ChannelChunkScratch& scratch, int64_t block, int64_t rows) {
   const int64_t row = scratch.row;
   const size_t bytes = static_cast<size_t>(row) * sizeof(float);
@@ -157,7 +157,7 @@ HWY_INLINE void DecayRowsAndColumns(const ChannelChunkScratch& scratch, int64_t 
   TransposeRows(scratch.block_k, row, rows, row, scratch.k_t + first, kChunkTokens);
 }
 
-// A and P of the rows of `block` in the columns of an earlier one. The rows are decayed from the earlier block's end.
+// Computes A and P of the rows of `block`, decayed from the end of block `earlier`, in that block's columns.
 HWY_INLINE void OffDiagonalBlock(const ChannelChunkScratch& scratch, int64_t block, int64_t rows, int64_t earlier) {
   const FloatTag d;
   const int64_t width = kBlockVectors * static_cast<int64_t>(hn::Lanes(d));
@@ -186,7 +186,7 @@ HWY_INLINE void OffDiagonalBlock(const ChannelChunkScratch& scratch, int64_t blo
   });
 }
 
-// A and P of a block's rows, from what LoadBlock brought; then its rows and columns, as later blocks need them.
+// Computes A and P of a block's rows after LoadBlock; then decays rows and columns for later blocks.
 HWY_NOINLINE void BlockMatrices(const ChannelChunkScratch& scratch, int64_t block, int64_t rows) {
   const int64_t first = block * kDecayBlockTokens;
   const int64_t corner = first * kChunkTokens + first;
@@ -202,7 +202,7 @@ HWY_NOINLINE void BlockMatrices(const ChannelChunkScratch& scratch, int64_t bloc
   }
 }
 
-// Columns k_j from decayed to their block's end to decayed to the chunk's; and the chunk's own decay.
+// Decays the columns k_j from their block's end to the chunk's, and computes the chunk's own decay.
 HWY_NOINLINE void DecayToEnd(const ChannelChunkScratch& scratch, int64_t tokens) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));

@@ -1,5 +1,5 @@
-// The inverse of a chunk's I + A on the GPU, by a block of 256 threads: T = [T1 0; -T2 A21 T1, T2], the two diagonal
-// blocks by substitution, a lane a column, then two products of 16 x 16.
+// Inverts a chunk's I + A on the GPU with a block of 256 threads: T = [T1 0; -T2 A21 T1, T2]. The two diagonal blocks
+// are solved by substitution, one column per lane; then follow two products of 16 x 16.
 //
 // Thread safety: every lane of the block takes part. For *_gpu.hip files only.
 //
@@ -13,10 +13,10 @@
 namespace gdn::gpu {
 
 inline constexpr int kChunkHalf = kGpuChunkTokens / 2;
-inline constexpr int kChunkStride = kGpuChunkTokens + 4;  // of a chunk's matrix in LDS
+inline constexpr int kChunkStride = kGpuChunkTokens + 4;  // row stride of a chunk's matrix in LDS
 static_assert(kChunkHalf == 16 && kDeltaRuleThreads == kChunkHalf * kChunkHalf);
 
-// Column `c` of the inverse of I + A's diagonal block `b`.
+// Solves column `c` of the inverse of I + A's diagonal block `b`.
 template <typename Matrix, typename Inverse>
 __device__ __forceinline__ void SolveColumn(Matrix& matrix, Inverse& inverse, int b, int c) {
   float t[kChunkHalf];
@@ -25,7 +25,7 @@ __device__ __forceinline__ void SolveColumn(Matrix& matrix, Inverse& inverse, in
     float sum[2] = {i == c ? 1.0f : 0.0f, 0.0f};
 #pragma unroll
     for (int m = 0; m < i; m += 4) {
-      // A is zero from the diagonal on, and so are what t has not reached yet: no guards inside a vector.
+      // A is zero from the diagonal on, and so is t past i, so elements inside a vector need no guards.
       const Vec4 a = matrix.Load4((b * kChunkHalf + i) * kChunkStride + b * kChunkHalf + m);
       sum[0] = fmaf(-a.x, t[m], sum[0]);
       if (m + 1 < i) sum[1] = fmaf(-a.y, t[m + 1], sum[1]);
@@ -38,8 +38,8 @@ __device__ __forceinline__ void SolveColumn(Matrix& matrix, Inverse& inverse, in
   for (int i = 0; i < kChunkHalf; ++i) inverse[(b * kChunkHalf + i) * kChunkStride + b * kChunkHalf + c] = t[i];
 }
 
-// out [C][C] <- (I + A)^-1 diag(beta). `matrix` is A, zero from the diagonal on; `inverse` of its size and `product`
-// [C / 2][C / 2] are scratch.
+// out [C][C] <- (I + A)^-1 diag(beta). `matrix` is A, zero from the diagonal on. `inverse` (same size) and `product` [C
+// / 2][C / 2] are scratch.
 template <typename Matrix, typename Inverse, typename Product, typename Beta>
 __device__ __forceinline__ void WriteInverse(Matrix& matrix, Inverse& inverse, Product& product, Beta& beta,
                                              float* out) {

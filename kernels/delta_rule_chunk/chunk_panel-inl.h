@@ -1,14 +1,14 @@
-// The rows of one panel of a chunk, for both kinds of decay: U by forward substitution, then the outputs. A panel is
-// the value columns of one register tile.
+// Computes the rows of one panel of a chunk, for both kinds of decay: U by forward substitution, then the outputs. A
+// panel is the value columns of one register tile.
 //
-// Rows are computed top down, each from rows above it alone: row i's sums run over j < i (or j <= i) in order, whatever
-// the tile, so neither the partition nor later tokens can change a bit of it.
+// Rows are computed top down, each only from rows above it. Row i's sums run over j < i (or j <= i) in order for every
+// tile size, so neither the partition nor later tokens change its bits.
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none.
 //
 //   ForRowTiles(tokens, [&](auto tile, int64_t row) HWY_ATTR { PanelRows<decltype(tile)::value>(operands, row); });
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_DELTA_RULE_CHUNK_CHUNK_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_DELTA_RULE_CHUNK_CHUNK_PANEL_INL_H_
 #undef GDN_KERNELS_DELTA_RULE_CHUNK_CHUNK_PANEL_INL_H_
@@ -38,23 +38,23 @@ HWY_INLINE void ScaleRows(const float* scale, hn::Vec<FloatTag> (&acc)[kRows][kT
   }
 }
 
-// What the rows of a panel are computed from. C is kChunkTokens; `width` the columns of a register tile.
+// Operands of a panel's rows. C is kChunkTokens; `width` is the number of columns of a register tile.
 struct PanelOperands {
   const float* q;  // [C, K], rows key_row apart
-  const float* k;  // likewise
+  const float* k;  // [C, K], rows key_row apart
   int64_t key_row;
   int64_t key_dim;
-  const float* a;      // [C, C], -A; only j < i is meant
-  const float* p;      // [C, C], P; only j <= i is meant
-  const float* decay;  // [C], e^{G_i}; ones where q and k carry it already
+  const float* a;      // [C, C], -A; valid for j < i only
+  const float* p;      // [C, C], P; valid for j <= i only
+  const float* decay;  // [C], e^{G_i}; ones if q and k already contain it
   const float* beta;   // [C]
   const float* state;  // [K, width]
   float* u;            // [C, width]
-  float* values;       // [C, width], v on the way in, o on the way out
-  RowFetcher& ahead;   // goes on between products
+  float* values;       // [C, width], v as input, o as output
+  RowFetcher& ahead;   // prefetches between products
 };
 
-// Rows [row, row + kRows) of a panel: U, then O over the values.
+// Computes rows [row, row + kRows) of a panel: U, then O, which replaces the values.
 template <int kRows>
 HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
   const FloatTag d;
@@ -78,8 +78,8 @@ HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
     }
   }
   in.ahead.Fetch();
-  // U = X - A U: the rows above the tile, then forward substitution inside it. The diagonal of I + A is one, so nothing
-  // is divided.
+  // U = X - A U: first the rows above the tile, then forward substitution inside it. The diagonal of I + A is 1, so
+  // there is no division.
   const float* a = in.a + row * kChunkTokens;
   MultiplyAccumulate(d, row, a, kChunkTokens, 1, in.u, width, acc);
   HWY_UNROLL(16)

@@ -1,4 +1,4 @@
-// How the work of a chunked prefill is cut for threads. No cut changes a bit.
+// How a chunked prefill is divided over threads. No partition changes a bit.
 //
 // Thread safety: a pure function.
 //
@@ -12,7 +12,7 @@
 
 namespace gdn {
 
-// How a sequence's work is cut into tasks: `heads` value heads of one key head, `panels` panels of columns of each.
+// A task of a sequence: `heads` value heads of one key head, and `panels` panels of value columns of each.
 struct Partition {
   int64_t heads;
   int64_t panels;
@@ -23,7 +23,7 @@ inline Partition ChoosePartition(const LayerDims& dims, int64_t sequences, int64
   Partition partition{dims.group(), panels};
   while (partition.heads > 1 && sequences * (dims.value_heads / partition.heads) < wanted) {
     do {
-      --partition.heads;  // down to 1, which divides all
+      --partition.heads;  // ends at 1, which divides every group
     } while (dims.group() % partition.heads != 0);
   }
   if (threads > 1) {

@@ -1,4 +1,4 @@
-// The buffers of one worker of the chunked delta rule, carved out of one piece of memory.
+// Buffers of one worker of the chunked delta rule, all in one piece of memory.
 //
 // Thread safety: plain pointers, for one thread at a time. Ownership: none; the memory must outlive it.
 //
@@ -19,14 +19,14 @@ struct ChunkScratch {
   float* q;        // [C, K]
   float* k;        // [C, K]
   float* k_t;      // [K, C]; columns past the chunk's tokens are zero
-  float* kk;       // [C, C], k_i . k_j; only j <= i is meant
-  float* qk;       // [C, C], q_i . k_j; only j <= i is meant
-  float* a;        // [C, C], -A; only j < i is meant
-  float* p;        // [C, C], P = q_i . k_j e^{G_i - G_j}; only j <= i is meant
+  float* kk;       // [C, C], k_i . k_j; valid for j <= i only
+  float* qk;       // [C, C], q_i . k_j; valid for j <= i only
+  float* a;        // [C, C], -A; valid for j < i only
+  float* p;        // [C, C], P = q_i . k_j e^{G_i - G_j}; valid for j <= i only
   float* state;    // [K, panel]
   float* u;        // [C, panel]
   float* decayed;  // [C, panel], e^{G_C - G_i} u_i
-  float* values;   // [C, panel], v on the way in, o on the way out
+  float* values;   // [C, panel], v as input, o as output
 
   static int64_t Floats(int64_t key_dim) {
     return 3 * kC * key_dim + 4 * kC * kC + kMaxPanelColumns * (key_dim + 3 * kC);

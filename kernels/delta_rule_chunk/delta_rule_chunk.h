@@ -1,14 +1,13 @@
-// The delta rule, a chunk of C tokens at a time, in place on the base state. The log must be empty. The long-prefill
-// path.
+// The delta rule, a chunk of C tokens at a time, in place on the base state, for long prefills. The logs must be empty.
 //
 // With G = cumsum g inside the chunk (double), per value head:
 //   A_ij = beta_i (k_i . k_j) exp(G_i - G_j), j < i          U = (I + A)^-1 (beta (V - exp(G) K S))
 //   O    = exp(G) Q S + tril(Q K^T exp(G_i - G_j)) U         S <- exp(G_C) S + (exp(G_C - G) K)^T U
 // Differences of G are taken in double and masked before exp; there is no exp(G_i) * exp(-G_j).
-// A tail shorter than C is a smaller chunk. Chunks are counted from each sequence's first row.
-// If beta may be above 1 (max_beta), the call goes through delta_rule_scan. 1 - beta k.k may then be near -1: a key
-// that repeats is never forgotten, and A's rounding, the same in every chunk, adds up with T. The scan reads k^T S from
-// K elements, which round each for itself.
+// A tail shorter than C is a smaller chunk. Chunks start at each sequence's first row.
+// If beta may be above 1 (max_beta), delta_rule_scan runs instead. 1 - beta k.k may then be near -1: a repeating key is
+// never forgotten, and A's rounding, the same in every chunk, adds up with T. The scan computes k^T S from K elements
+// with independent rounding.
 // Source: Yang et al., arXiv:2412.06464, section 3.3. Thread safety and bits: as delta_rule_scan.
 //
 //   GDN_RETURN_IF_ERROR(backend.DeltaRuleChunk(params));
@@ -20,21 +19,21 @@
 
 namespace gdn {
 
-// Whether a call of the chunked form takes the scan.
+// True if the chunked form runs the scan instead for this call.
 inline bool ChunkTakesScan(const DeltaRuleParams& params) { return params.max_beta > 1.0f; }
 
 inline constexpr int32_t kChunkTokens = 64;     // C on the CPU. Part of numerics_id.
-inline constexpr int32_t kGpuChunkTokens = 32;  // C on the GPU: what fits its LDS. Part of numerics_id.
+inline constexpr int32_t kGpuChunkTokens = 32;  // C on the GPU: the largest that fits the LDS. Part of numerics_id.
 
-// SIMD. The reference is DeltaRuleScanReference: the two forms are equal in exact arithmetic.
+// SIMD. Its reference is DeltaRuleScanReference: the two forms are equal in exact arithmetic.
 absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool);
 
-// Device memory that a call needs beside its tensors; grows with tokens and sequences, from the host's batch alone.
+// Floats of device memory that a call needs for `workspace`; from the host's batch, grows with tokens and sequences.
 int64_t DeltaRuleChunkGpuWorkspaceFloats(const DeltaRuleParams& params);
 
-// Bases are [HV][V][K] in device memory. params.batch is the host's view of `batch`. `workspace` is 16-byte aligned.
-// Calls with max_beta above 1, keys of more than 256 elements, and strides over 2^24 floats (HV V, the output's, is
-// one), go through DeltaRuleScanGpu, whose results are as good.
+// Bases are [HV][V][K] in device memory. `batch` is params.batch with its arrays on the device. `workspace` is 16-byte
+// aligned. Calls with max_beta above 1, keys of more than 256 elements, or strides over 2^24 floats (including the
+// output's, HV V) run DeltaRuleScanGpu, which is as accurate.
 absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, float* workspace,
                                const gpu::Stream& stream);
 

@@ -1,5 +1,5 @@
-// What the two kernels of delta_rule_split_gpu.hip share: spans of chunks, tiles of 8 rows x 4 columns a lane, and rows
-// on their way through registers into LDS.
+// Shared by the two kernels of delta_rule_split_gpu.hip: spans of chunks, tiles of 8 rows x 4 columns per lane, and
+// loads of rows through registers into LDS.
 //
 // Thread safety: pure functions. For *_gpu.hip files only.
 //
@@ -18,14 +18,14 @@ inline constexpr int kQuarters = 4;
 inline constexpr int kLanes = kThreads / kQuarters;
 inline constexpr int kSlice = 32;                 // columns of a states block, and of a quarter of an outputs block
 inline constexpr int kTile = kC * kSlice;         // floats
-inline constexpr int kColumnGroups = kSlice / 4;  // of 4 neighbours
+inline constexpr int kColumnGroups = kSlice / 4;  // groups of 4 neighbouring columns
 inline constexpr int kRowGroups = kLanes / kColumnGroups;
-inline constexpr int kTileRows = kC / kRowGroups;  // of a lane: rows row_group + kRowGroups * r
+inline constexpr int kTileRows = kC / kRowGroups;  // rows of a lane: row_group + kRowGroups * r
 inline constexpr int kStride = kC + 4;
 static_assert(kC == 32 && kTileRows == 8);
 
 struct Place {
-  int quarter, lane, row_group, column;  // column: the first of this lane's 4 in its slice
+  int quarter, lane, row_group, column;  // column: first of the lane's 4 columns in its slice
 };
 __device__ __forceinline__ Place ThisPlace() {
   const int thread = static_cast<int>(threadIdx.x);
@@ -33,7 +33,7 @@ __device__ __forceinline__ Place ThisPlace() {
   return {thread / kLanes, lane, lane / kColumnGroups, lane % kColumnGroups * 4};
 }
 
-// row[at .. at + 3], zero from `count` on.
+// Returns row[at .. at + 3], zero from `count` on.
 template <bool kExact>
 __device__ __forceinline__ Vec4 LoadGuarded(const float* row, int at, int count) {
   if constexpr (kExact) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ void AddScaled(float scale, const Vec4& x, float (&su
   sum[3] = fmaf(scale, x.w, sum[3]);
 }
 
-// sum[r] += a[row_group + 4 r][0 .. kDepth) b[0 .. kDepth)[column .. column + 3], of which b has rows of kSlice.
+// sum[r] += a[row_group + 4 r][0 .. kDepth) b[0 .. kDepth)[column .. column + 3]; rows of b have kSlice floats.
 template <int kDepth, typename A, typename B>
 __device__ __forceinline__ void MultiplyTile(A& a, int a_at, int a_stride, B& b, int b_at, const Place& place,
                                              float (&sum)[kTileRows][4]) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void MultiplyTile(A& a, int a_at, int a_stride, B& b,
   }
 }
 
-// A chunk's rows of q or k, held in registers on their way to LDS [kC][kKeys + 4]: zero past K and past the last row.
+// Loads a chunk's rows of q or k through registers into LDS [kC][kKeys + 4], zero past K and past the last row.
 template <int kKeys, bool kExact>
 struct RowMover {
   static constexpr int kRowVectors = kKeys / 4;
@@ -136,7 +136,7 @@ struct RowMover {
   }
 };
 
-// A [C][C] matrix of a workspace block on its way to LDS [C][kStride].
+// Loads a [C][C] matrix of a workspace block through registers into LDS [C][kStride].
 struct SquareMover {
   Vec4 ahead[kC * kC / 4 / kThreads];
 
@@ -154,8 +154,8 @@ struct SquareMover {
   }
 };
 
-// What is prepared of a chunk of the span, of the sequence whose first row is `first_row`; the next chunk's is
-// `value_heads` blocks on.
+// Prepared floats of a chunk and head. PreparedOf finds them for chunk `chunk` of the span; `first_row` is the
+// sequence's first row. The next chunk's are `value_heads` blocks further on.
 template <int kKeys, bool kByChannel>
 inline constexpr int kPreparedFloats = kByChannel ? ChannelWorkspace::Floats(kKeys) : ChunkWorkspace::kFloats;
 template <int kKeys, bool kByChannel>
@@ -173,8 +173,8 @@ __device__ __forceinline__ float* StateOf(const Span& span, const DeltaRuleArgs&
   return span.states + block * kKeys * span.value_slots;
 }
 
-// Launches one span. `exact`: whole vectors everywhere, K = kKeys and V of whole slices; of keys in the workspace,
-// which are whole, V alone. kByChannel: the span's own chunks have been prepared for decays by channel.
+// Launch one span. `exact`: all vectors are whole, that is K = kKeys and V fills its slices; keys in the workspace
+// (kByChannel) are whole, so only V counts. kByChannel: the span's chunks have been prepared for decays by channel.
 template <int kKeys, bool kByChannel>
 absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
                           const Stream& stream);

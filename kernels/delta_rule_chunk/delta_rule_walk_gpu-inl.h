@@ -1,5 +1,5 @@
-// The parts of the walk over a sequence's chunks that do not know how S decays: a chunk's rows on their way to LDS,
-// products with S scattered over a group's lanes, products with a chunk's triangular matrices.
+// The parts of the walk over a sequence's chunks that do not depend on how S decays: loads of a chunk's rows into LDS,
+// products with S spread over a group's lanes, products with a chunk's triangular matrices.
 //
 // Mapping of threads: delta_rule_chunk_gpu.hip. Thread safety: pure functions. For *_gpu.hip files only.
 //
@@ -25,8 +25,8 @@ struct WalkShared {
   LdsArray<float, 2 * kC> decays;  // e^G, then e^{G_C-G}
 };
 
-// Moves a chunk's rows of q or k to LDS; zero past K and past the last row. Whole chunks of exact shapes in two steps,
-// with all loads in flight while the block computes; others in one, when they are due.
+// Moves a chunk's rows of q or k to LDS, zero past K and past the last row. Whole chunks of exact shapes take two
+// steps: Fetch loads while the block computes, Store writes. Others are loaded and stored by Store.
 template <int kElements, bool kExact>
 struct RowMover {
   static constexpr int kRowVectors = kColumnLanes * kElements / 4;
@@ -73,8 +73,8 @@ __device__ __forceinline__ float DotInOrder(const float (&a)[kElements], const f
   return dot;
 }
 
-// rows S, scattered over the lanes of the group. The loop is not unrolled, for the registers' sake: its results pass
-// through LDS, each to be read by the lane that wrote it.
+// Computes rows S, spread over the lanes of the group. The loop is not unrolled, to save registers: its results pass
+// through LDS, where each is read by the lane that wrote it.
 template <int kWave, int kElements, int kColumns, typename Rows, typename Values>
 __device__ __forceinline__ void ReadState(Rows& rows, Values& values, int lane, int column,
                                           const float (&s)[kColumns][kElements], float (&out)[2 * kColumns]) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void ReadState(Rows& rows, Values& values, int lane, 
     float sum[8];
 #pragma unroll
     for (int r = 0; r < kRows / 2; ++r) {
-      if (kElements == 4 && r == 4) WaveBarrier();  // else the compiler reads all 16 rows ahead, and spills
+      if (kElements == 4 && r == 4) WaveBarrier();  // otherwise the compiler loads all 16 rows ahead, and spills
       float low[kElements];
       float high[kElements];
       RowFragment<kElements>(rows, b * kRows + r, lane, low);
@@ -100,7 +100,7 @@ __device__ __forceinline__ void ReadState(Rows& rows, Values& values, int lane, 
   for (int b = 0; b < kC / kRows; ++b) out[b] = values[column * kStride + b * kRows + lane / kColumns];
 }
 
-// out += matrix values, of which matrix [C][C] is lower triangular and values a column of this lane.
+// out += matrix * values: matrix [C][C] is lower triangular, values is a column of this lane.
 template <int kColumns, typename Matrix, typename Values>
 __device__ __forceinline__ void MultiplyLower(Matrix& matrix, Values& values, int lane, int column,
                                               float (&out)[2 * kColumns]) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ void WriteValues(Values& values, int lane, int column
   for (int b = 0; b < 2 * kColumns; ++b) values[column * kStride + b * kRows + lane / kColumns] = x[b];
 }
 
-// s += rows^T values, of the lane's elements and the group's columns.
+// s += rows^T values, for the lane's elements and the group's columns.
 template <int kElements, int kColumns, typename Rows, typename Values>
 __device__ __forceinline__ void AddOuterProducts(Rows& rows, Values& values, int group, int lane,
                                                  float (&s)[kColumns][kElements]) {
@@ -151,7 +151,7 @@ __device__ __forceinline__ void AddOuterProducts(Rows& rows, Values& values, int
   }
 }
 
-// Two columns a group once they give every processor two blocks, and K keeps them busy; else one.
+// Two columns per group if they give every processor at least two blocks; else one.
 inline bool TwoColumns(const LayerDims& dims, int64_t sequences, const Stream& stream) {
   const int64_t wide_blocks = sequences * dims.value_heads * CeilDivide(dims.value_dim, 2 * kDeltaRuleGroups);
   return dims.value_dim > kDeltaRuleGroups && wide_blocks >= int64_t{stream.processors} * 2;

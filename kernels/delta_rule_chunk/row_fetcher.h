@@ -1,8 +1,8 @@
-// Fetches what the next chunk needs into the second-level cache while this one is computed, a few lines at a time.
+// Prefetches the next chunk's rows into the L2 cache while the current chunk is computed, a few lines at a time.
 //
-// A head's rows lie a whole token apart, where the processor fetches nothing ahead by itself; and fetched all at once
-// they would fill its few slots for outstanding lines, for which the products would then wait.
-// Thread safety: a plain object, for one thread. Ownership: none; an address is asked for and never read.
+// A head's rows are a whole token apart, so the hardware prefetcher does not find them. Prefetched all at once they
+// would fill the processor's few slots for outstanding lines, and the products would wait.
+// Thread safety: a plain object, for one thread. Ownership: none; addresses are prefetched, never read.
 //
 //   RowFetcher ahead = NextChunk(params, token + kChunkTokens, end, hv, /*heads=*/1, 0, dims.value_dim);
 //   for (...) { /* products */ ahead.Fetch(); }
@@ -20,12 +20,12 @@ namespace gdn {
 
 class RowFetcher {
  public:
-  // The first `floats` of each of `rows` rows, which are `stride` floats apart. At most kMostPieces times.
+  // Adds the first `floats` of each of `rows` rows, which are `stride` floats apart. Call at most kMostPieces times.
   void Add(const float* first, int64_t stride, int64_t rows, int64_t floats) {
     pieces_[static_cast<size_t>(count_++)] = {first, stride, rows, floats};
   }
 
-  // The next lines, if any are left.
+  // Prefetches the next lines, if any are left.
   void Fetch() {
     for (int line = 0; line < kLinesAtATime && piece_ < count_; ++line) {
       Piece& piece = pieces_[static_cast<size_t>(piece_)];
@@ -57,11 +57,11 @@ class RowFetcher {
   std::array<Piece, kMostPieces> pieces_{};
   int count_ = 0;
   int piece_ = 0;
-  int64_t column_ = 0;  // of the row that is next
+  int64_t column_ = 0;  // in the next row
 };
 
-// Of the chunk that starts at `first`, if that is before `end`: what a task of the value columns [first_column,
-// last_column) of value heads [hv, hv + heads), which share a key head, reads and writes of its tokens.
+// Returns a fetcher for the chunk that starts at `first` (none if that is not before `end`): the data that a task of
+// value columns [first_column, last_column) of value heads [hv, hv + heads), with one key head, reads and writes.
 inline RowFetcher NextChunk(const DeltaRuleParams& params, int64_t first, int64_t end, int64_t hv, int64_t heads,
                             int64_t first_column, int64_t last_column) {
   RowFetcher ahead;

@@ -1,5 +1,5 @@
-// What the decode steps where each key channel has a decay share: LDS, rows of log decays, what a token leaves for all
-// groups. delta_rule_decode_channel_gpu.hip has columns and a channel's log decays in registers,
+// Shared by the decode kernels for decays by key channel: LDS layout, rows of log decays, sharing of a token's data
+// with all groups. delta_rule_decode_channel_gpu.hip keeps columns and a channel's log decays in registers,
 // delta_rule_decode_channel_wide_gpu.hip in memory.
 //
 // Thread safety: pure functions. For *_gpu.hip files only.
@@ -18,20 +18,20 @@ template <int kElements, int kColumns, bool kOneToken>
 struct ChannelShared {
   static constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   static constexpr int kChannels = kLaneChannels<kElements>;
-  // A fast wave may be a token ahead; long keys wait for all instead, for the room's sake.
+  // Two buffers, because a fast wave may be a token ahead; long keys use one, to save LDS, and all waves wait.
   static constexpr int kBuffers = kOneToken || kPieceEntries<kElements> < kLogCapacity ? 1 : 2;
 
-  LdsArray<float, kPieceEntries<kElements> * kChannels> weight;  // e^{G_t-G_e}; before a fold, times k_e
+  LdsArray<float, kPieceEntries<kElements> * kChannels> weight;  // e^{G_t-G_e}; before a fold, multiplied by k_e
   LdsArray<float, 2 * kChannels> rows;                           // k_t, q_t
   LdsArray<float, 2 * kBuffers * kChannels> decayed;             // e^{G_t} k_t, e^{G_t} q_t
   LdsArray<float, kChannels> decay;                              // e^{G_t}
-  LdsArray<float, 2 * kEntryDotFloats> dots;                     // as DecodeShared's; the weights are in them
-  LdsArray<float, kLogCapacity * kBlockColumns> u;               // from lane to lane, and for a fold
-  LdsArray<int32_t, 2 * kColumnLanes> call;                      // by lane: row of the sequence; its slot
+  LdsArray<float, 2 * kEntryDotFloats> dots;                     // as DecodeShared's, with the weights multiplied in
+  LdsArray<float, kLogCapacity * kBlockColumns> u;               // to exchange between lanes, and for a fold
+  LdsArray<int32_t, 2 * kColumnLanes> call;                      // per lane: first row of the sequence, then its slot
 };
 
-// The call's first row and slot, which every lane reads from a place of its own: what is counted from them lies in
-// vector registers then, for the scalar ones would not hold it all. By all threads of the block.
+// Copies the call's first row and slot through LDS, each lane from its own element, so that values derived from them
+// are in vector registers; there are not enough scalar ones. Call from all threads of the block.
 template <typename Shared>
 __device__ __forceinline__ void CountInVectors(Shared& sh, DecodeCall& call) {
   const int lane = static_cast<int>(threadIdx.x) % kColumnLanes;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void CountInVectors(Shared& sh, DecodeCall& call) {
   call.slot_index = sh.call[kColumnLanes + lane];
 }
 
-// g of position n: from the log, or from the call.
+// Returns g of position n, from the log or from the call.
 __device__ __forceinline__ const float* DecayRow(const DeltaRuleArgs& p, const DecodeLane& my, int64_t first,
                                                  int log_length, int n) {
   const int64_t features = int64_t{p.value_heads} * p.key_dim;
@@ -53,7 +53,7 @@ __device__ __forceinline__ const float* DecayRow(const DeltaRuleArgs& p, const D
   return row + int64_t{my.task.head} * p.key_dim;
 }
 
-// What a token is to the base, in one channel: to all groups, and, of a block that appends, to the log's row, which no
+// Shares a token's data of one channel with all groups. If the block appends, it also writes the log's row, which no
 // block reads.
 template <typename Shared>
 __device__ __forceinline__ void ShareToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
@@ -74,7 +74,7 @@ __device__ __forceinline__ void ShareToken(const DecodeArgs& args, const DecodeL
   my.slot[p.at.log_k + (int64_t{token.n} * p.key_heads + my.task.key_head) * p.key_dim + channel] = k;
 }
 
-// The log as a token sees it; its decays are in the products.
+// Returns the log as the token sees it, with the decays already in the products.
 template <typename Shared>
 __device__ __forceinline__ TokenLog ChannelLog(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
   const EntryDots dots = LaneDots(my, token, sh);

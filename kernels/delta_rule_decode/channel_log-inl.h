@@ -1,10 +1,10 @@
-// The decode log on the CPU, as one value head with a decay a key channel sees it: decode_log-inl.h's functions for
-// KDA. What is left of an entry differs by channel, so a step takes sum_c k_i[c] e^{G_t[c] - G_i[c]} k_t[c] from each,
-// and the base's part has e^{G_t} in k_t and q_t. The log keeps keys and g as they came.
+// The decode log on the CPU for one value head with decays by key channel (KDA); the functions of decode_log-inl.h. An
+// entry's decay differs by channel, so a step takes sum_c k_i[c] e^{G_t[c] - G_i[c]} k_t[c] from each entry, and
+// multiplies k_t and q_t with e^{G_t} for the base. The log stores keys and g undecayed.
 //
-// G_t - G_i is summed in double from t backwards, g_t first, so every exponent is a plain sum of log decays: never
-// above 0, and the same whichever call brought the entries. One exponential an entry and channel is what a step costs
-// beside one of a single decay; while they are computed, the base is on its way from memory.
+// G_t - G_i is summed in double from t backwards, g_t first. So every exponent is a plain sum of log decays: never
+// above 0, and independent of which call brought the entries. The extra cost over a single decay is one exponential per
+// entry and channel; meanwhile the base is prefetched from memory.
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none; a ChannelLog points into a slot.
 //
@@ -12,7 +12,7 @@
 //   OpenLog(layout, slot, hv, /*entries=*/7, log);
 //   FoldHead(log, dims, base, base, scratch);  // scratch: ChannelLog::ScratchFloats(dims, 7)
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_DELTA_RULE_DECODE_CHANNEL_LOG_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_DELTA_RULE_DECODE_CHANNEL_LOG_INL_H_
 #undef GDN_KERNELS_DELTA_RULE_DECODE_CHANNEL_LOG_INL_H_
@@ -39,11 +39,11 @@ namespace HWY_NAMESPACE {
 
 // The log of one head.
 struct ChannelLog {
-  // A vector of channels takes as long as about so many cache lines need to come from memory.
+  // Cache lines to prefetch per vector of channels: computing one takes as long as fetching about two lines.
   static constexpr int kLinesAhead = 2;
   static constexpr int64_t kLine = 64;
 
-  // For a step, and for a fold of so many entries.
+  // Floats of scratch for a step and for a fold of `entries` entries.
   static int64_t ScratchFloats(const LayerDims& dims, int64_t entries) {
     return (3 + 2 * kMaxBlockTokens) * PaddedFactors(dims.key_dim) + entries * (int64_t{dims.key_dim} + dims.value_dim);
   }
@@ -54,10 +54,10 @@ struct ChannelLog {
   int64_t g_stride = 0;
   const float* u = nullptr;  // entry i at u + i * u_stride, [V]
   int64_t u_stride = 0;
-  const char* next = nullptr;  // of the base, to be asked for
+  const char* next = nullptr;  // next address of the base to prefetch
   const char* last = nullptr;
 
-  // Rows of a base that steps will read, from `begin` on.
+  // Sets the range of the base that later steps will read, for AskAhead.
   void Expect(const void* begin, const void* end) {
     next = static_cast<const char*>(begin);
     last = static_cast<const char*>(end);
@@ -66,14 +66,14 @@ struct ChannelLog {
     for (int i = 0; i < kLinesAhead && next < last; ++i, next += kLine) hwy::Prefetch(next);
   }
 
-  // To where the entries after a draft's fold go.
+  // Continues with the entries that follow a draft's fold, whose u and g are elsewhere.
   void MoveTo(const float* next_u, const float* next_g) {
     u = next_u;
     g = next_g;
   }
 };
 
-// A worker's memory, in pieces.
+// One worker's memory, divided into buffers.
 struct ChannelScratch {
   ChannelScratch(float* data, const LayerDims& dims) {
     const int64_t row = PaddedFactors(dims.key_dim);
@@ -84,18 +84,18 @@ struct ChannelScratch {
     token_row = row;
   }
 
-  // k and q of token `b` of a block, with their decays.
+  // k and q of token `b` of a block, multiplied by their decays.
   float* k(int b) const { return tokens + 2 * b * token_row; }
   float* q(int b) const { return k(b) + token_row; }
 
-  double* sums;  // [K], of log decays, from the newest entry backwards
-  float* decay;  // [K], of the base
+  double* sums;  // [K], sums of log decays, from the newest entry backwards
+  float* decay;  // [K], decay of the base
   float* tokens;
   int64_t token_row;
   float* fold;  // [entries, K] and [entries, V]
 };
 
-// The first `entries` entries of head `hv` in the slot at `data`.
+// Opens the first `entries` entries of head `hv` in the slot at `data`.
 HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv, int32_t entries, ChannelLog& log) {
   const LayerDims& dims = layout.dims();
   const float* log_k = data + layout.log_k_offset() + hv / dims.group() * dims.key_dim;
@@ -108,7 +108,7 @@ HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv
   }
 }
 
-// to = diag(e^{G_L}) from + sum_i (e^{G_L - G_i} k_i) u_i^T, both [K, V], maybe the same; Base is float, or uint16_t
+// to = diag(e^{G_L}) from + sum_i (e^{G_L - G_i} k_i) u_i^T, both [K, V], may be the same. Base is float, or uint16_t
 // for bfloat16. scratch: ChannelLog::ScratchFloats.
 template <typename Base>
 HWY_NOINLINE void FoldHead(const ChannelLog& log, const LayerDims& dims, const Base* from, Base* to, float* scratch) {
@@ -120,7 +120,7 @@ HWY_NOINLINE void FoldHead(const ChannelLog& log, const LayerDims& dims, const B
   }
   const ChannelScratch own(scratch, dims);
   float* keys = own.fold;
-  float* u = keys + log.entries * K;  // gathered, for in the slot all rows share their cache sets
+  float* u = keys + log.entries * K;  // gathered, because in the slot all rows map to the same cache sets
   std::fill_n(own.sums, K, 0.0);
   std::memcpy(keys + (log.entries - 1) * K, log.keys[log.entries - 1], static_cast<size_t>(K) * sizeof(float));
   for (int32_t e = log.entries - 1; e >= 0; --e) {
@@ -138,14 +138,14 @@ HWY_NOINLINE void FoldHead(const ChannelLog& log, const LayerDims& dims, const B
   FoldTiles({.entries = log.entries, .keys = keys, .u = u, .decay = own.decay, .decay_row = 1}, dims, from, to);
 }
 
-// The products of entry `e` with a token's k and q, both decayed from the entry to the token. `own.sums` holds the log
-// decays after entry e + 1, which are carried on to e; wide_k is k, widened.
+// Products of entry `e` with a token's k and q, decayed from the entry to the token. The caller passes the log decays
+// after entry e + 1 in `own.sums`; they are extended to e. wide_k is k in double.
 HWY_INLINE void EntryProducts(ChannelLog& log, int32_t e, const HeadToken& at, const double* wide_k, int64_t key_dim,
                               const ChannelScratch& own, double& weight_k, float& weight_q) {
   const FloatTag d;
   const float* HWY_RESTRICT g = log.g + (e + 1) * log.g_stride;
   const float* HWY_RESTRICT key = log.keys[e];
-  float* HWY_RESTRICT decayed = own.fold;  // [K]; no fold is under way
+  float* HWY_RESTRICT decayed = own.fold;  // [K]; free, because no fold is running
   hn::Vec<FloatTag> sum_q = hn::Zero(d);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t c = 0;
@@ -163,7 +163,7 @@ HWY_INLINE void EntryProducts(ChannelLog& log, int32_t e, const HeadToken& at, c
   weight_k = WideDot(decayed, wide_k, key_dim);
 }
 
-// Appends `count` tokens from row `token` on to the head's log, and fills in the block that computes them.
+// Appends `count` tokens, from row `token` on, to the head's log, and fills `block` to compute them.
 HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int count, int64_t hv, ChannelLog& log,
                              float* log_g, float* scratch, TokenBlock& block) {
   const LayerDims& dims = rule.pool.layout.dims();

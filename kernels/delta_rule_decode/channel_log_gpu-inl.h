@@ -1,9 +1,9 @@
-// The decode log on the GPU where each key channel has a decay: e^{G_n-G_e} is a row of K weights an entry, kept in LDS
-// by channel. Shared by the decode step and MaterializeStateGpu, so that a state folded by either has the same bits.
+// The decode log on the GPU for decays by key channel: e^{G_n-G_e} is a row of K weights per entry, in LDS by channel.
+// Shared by the decode step and MaterializeStateGpu, so that a state folded by either has the same bits.
 //
-// A channel is a thread's: it adds up the channel's log decays from the newest entry on, in double, and leaves the
-// exponential of what an entry has above it before it adds the entry's own. No exponent is ever positive, and logged
-// keys stay as they are: a draft may yet be dropped.
+// Each channel belongs to a thread. It sums the channel's log decays from the newest entry backwards, in double, and
+// takes the exponential of the sum above an entry before it adds the entry's own. No exponent is positive. Logged keys
+// are not changed, because a draft may still be dropped.
 // Thread safety: pure functions. For *_gpu.hip files only.
 //
 //   ForEachChannel<kElements>(thread, [&](int channel, int part) {
@@ -17,17 +17,17 @@ namespace gdn::gpu {
 
 template <int kElements>
 inline constexpr int kLaneChannels = kColumnLanes* kElements;
-// Entries whose weights are in LDS at a time: all of them, but for the longest keys.
+// Entries whose weights are in LDS at a time: all, except for the longest keys.
 template <int kElements>
 inline constexpr int kPieceEntries = kElements <= 16 ? kLogCapacity : 2;
-// Threads that share a channel, each with some of the entries.
+// Threads that share a channel; each takes some of the entries.
 template <int kElements>
 inline constexpr int kChannelParts =
     kLaneChannels<kElements> < kDeltaRuleThreads ? kDeltaRuleThreads / kLaneChannels<kElements> : 1;
 template <int kElements>
 inline constexpr int kPartEntries = kPieceEntries<kElements> / kChannelParts<kElements>;
 
-// body(channel, part) for what is this thread's; channels past K are somebody's too.
+// Calls body(channel, part) for this thread's channels; channels past K are assigned to threads too.
 template <int kElements, typename Body>
 __device__ __forceinline__ void ForEachChannel(int thread, const Body& body) {
   constexpr int kChannels = kLaneChannels<kElements>;
@@ -39,9 +39,9 @@ __device__ __forceinline__ void ForEachChannel(int thread, const Body& body) {
   }
 }
 
-// keep(i, e^{G_n-G_e}) of kOwn neighbouring entries, of which e = first + i; those from n on are given a weight too.
-// g are in registers: of these entries and of all `above` them, zero from entry n on. Returns e^{G_n-G_{first-1}},
-// which is e^{G_n} for the log's first entries. Without a branch, so that all exponentials are on their way at once.
+// Calls keep(i, e^{G_n-G_e}) for kOwn neighbouring entries e = first + i, also for those from n on. The g of these
+// entries and of all `above` them are in registers, zero from entry n on. Returns e^{G_n-G_{first-1}}, which is e^{G_n}
+// for the log's first entries. Has no branches, so that all exponentials overlap.
 template <int kOwn, int kAbove, typename Keep>
 __device__ __forceinline__ float WeighEntries(const float (&own)[kOwn], const float (&above)[kAbove],
                                               const Keep& keep) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ float WeighEntries(const float (&own)[kOwn], const fl
   return expf(static_cast<float>(sum));
 }
 
-// The same, in the same order, of g that stay in memory: g_at(e), kAhead on their way at a time.
+// WeighEntries in the same order, but with g read from memory by g_at(e), kAhead loads at a time.
 template <int kAhead = 4, typename GAt, typename Keep>
 __device__ __forceinline__ float WeighInMemory(int entries, int low, int high, const GAt& g_at, const Keep& keep) {
   double sum = 0.0;
@@ -78,14 +78,14 @@ __device__ __forceinline__ float WeighInMemory(int entries, int low, int high, c
   return expf(static_cast<float>(sum));
 }
 
-// A lane's elements of a row of K in LDS.
+// Loads a lane's elements of a row of K from LDS.
 template <int kElements, typename Rows>
 __device__ __forceinline__ void LoadChannels(Rows& rows, int at, int lane, float (&x)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; i += 4) Unpack4(rows.Load4(at + i * kColumnLanes + lane * 4), x + i);
 }
 
-// s <- diag(decay) s, of a row of e^{G_n} in LDS.
+// s <- diag(decay) s, with `decay` a row of e^{G_n} in LDS.
 template <int kElements, int kColumns, typename Decay>
 __device__ __forceinline__ void DecayChannels(Decay& decay, int lane, float (&s)[kColumns][kElements]) {
 #pragma unroll
@@ -100,8 +100,8 @@ __device__ __forceinline__ void DecayChannels(Decay& decay, int lane, float (&s)
   }
 }
 
-// s <- s + sum_e (w_e k_e) u_e^T of entries whose weights are rows in LDS, entry after entry for each element;
-// key_row(e) and u_at(e, u) as FoldColumns has them, whose pieces these are.
+// s <- s + sum_e (w_e k_e) u_e^T, with each entry's weights w_e a row in LDS; entries in order for each element.
+// key_row(e), u_at(e, u) and the pieces of keys are as in FoldColumns.
 template <int kElements, int kColumns, bool kExact, typename Weights, typename KeyRow, typename UAt>
 __device__ __forceinline__ void FoldWeighted(Weights& weights, int entries, int lane, int key_dim, KeyRow key_row,
                                              UAt u_at, float (&s)[kColumns][kElements]) {

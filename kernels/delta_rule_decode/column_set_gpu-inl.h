@@ -1,5 +1,5 @@
-// What a wave of the streaming decode does with a set of columns: has it on its way, and folds a log into it. By record
-// (decode_record_gpu-inl.h), of decays by head or by channel.
+// How a wave of the streaming decode loads a set of columns, and folds a log into it, using records
+// (decode_record_gpu-inl.h); for decays by head or by channel.
 //
 // Thread safety: pure functions. For *_gpu.hip files only.
 //
@@ -17,19 +17,19 @@ constexpr int SetColumns(int wave_width, int32_t key_dim) {
   return wave_width / kColumnLanes * (key_dim <= 8 * kColumnLanes ? kSetColumnsOfGroup<8> : kSetColumnsOfGroup<16>);
 }
 
-// kColumns columns of the base, and what belongs to them.
+// kColumns columns of the base with their u and v.
 template <int kElements, int kColumns, typename Base>
 struct ColumnSet {
   HeldColumn<kElements, Base> s[kColumns];
-  float u[kColumns];  // of log entry `lane`
-  float v;            // of the lane's own column
+  float u[kColumns];  // u of log entry `lane`
+  float v;            // v of the lane's own column
 };
 
-// Where a lane's parts of a set are; those of the next are a set's columns on.
+// Addresses of a lane's parts of a set. Later sets are a multiple of the set's columns further on.
 template <typename Base>
 struct SetPlace {
   const Base* base;
-  const float* u;  // of log entry `lane`
+  const float* u;  // u of log entry `lane`
   const float* v;
   float* target;
 };
@@ -52,14 +52,14 @@ __device__ __forceinline__ void LoadSet(const SetPlace<Base>& at, int columns_on
   set.v = at.v[columns_on];
 }
 
-// The base of the set's columns with the log and the token folded into it. `now` is u_t of the lanes' own columns,
-// `keys` log_k of the first entry, `k` the token's.
+// Folds the log and the token into the set's columns and stores them to the base. `now` is u_t of the lane's own
+// column, `keys` points to log_k of the first entry, `k` is the token's key.
 template <int kWave, int kElements, int kColumns, bool kWhole, typename Base>
 __device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& log, int lane, float now,
                                         const float* keys, const float (&k)[kElements], Base* columns,
                                         ColumnSet<kElements, kColumns, float>& set) {
   constexpr int kShare = kSharingLanes<kColumns>;
-  const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;  // lane of the group's first
+  const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;  // the group's first lane in the wave
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     const float latest = Bpermute<kWave>(first + 2 * kShare * c, now);
@@ -79,7 +79,7 @@ __device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& 
       for (int c = 0; c < kColumns; ++c) set.s[c].x[i] = fmaf(weighted, u[c], set.s[c].x[i]);
     }
   };
-  constexpr int kAhead = kElements <= 8 && !kRounds<Base> ? 3 : 1;  // keys on their way at a time
+  constexpr int kAhead = kElements <= 8 && !kRounds<Base> ? 3 : 1;  // keys loaded at a time
   static_assert((kLogCapacity - 1) % kAhead == 0);
   const int64_t stride = int64_t{p.key_heads} * p.key_dim;
 #pragma unroll 1
@@ -101,12 +101,12 @@ __device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& 
   }
 }
 
-// The same where decays are by channel, all of which the record has: e^{G_L}, and each entry's weighted key.
+// FoldSet for decays by channel. The record has all it needs: e^{G_L}, and each entry's weighted key.
 template <int kWave, int kElements, int kColumns, typename Base>
 __device__ __forceinline__ void FoldChannelSet(const float* record, int lane, float now, int32_t key_dim, Base* columns,
                                                ColumnSet<kElements, kColumns, float>& set) {
   constexpr int kShare = kSharingLanes<kColumns>;
-  const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;  // lane of the group's first
+  const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;  // the group's first lane in the wave
   float decay[kElements];
   LoadVectors<kElements, true>(record + ChannelRecord::Decay(key_dim), lane, key_dim, decay);
 #pragma unroll
@@ -116,7 +116,7 @@ __device__ __forceinline__ void FoldChannelSet(const float* record, int lane, fl
 #pragma unroll
     for (int i = 0; i < kElements; ++i) set.s[c].x[i] *= decay[i];
   }
-  constexpr int kAhead = 2;  // keys on their way at a time
+  constexpr int kAhead = 2;  // keys loaded at a time
   const float* keys = record + ChannelRecord::Keys(key_dim);
 #pragma unroll 1
   for (int e = 0; e < kLogCapacity; e += kAhead) {

@@ -1,6 +1,6 @@
-// One pass over a head's base for up to four tokens of a decode: their predictions, log entries and outputs, from what
-// was made ready of each token (dot products with the log's keys, decays). Heads with one decay and heads with a decay
-// a key channel share it.
+// One pass over a head's base for up to four tokens of a decode: computes predictions, log entries and outputs, from
+// each token's prepared decays and dot products with the log's keys. Shared by heads with one decay and heads with
+// decays by key channel.
 //
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none; a TokenBlock points into the call's tensors.
@@ -9,7 +9,7 @@
 //   PrepareBlock(rule, token, /*count=*/2, hv, log, log_g, scratch, block);
 //   DecodeBlock<2>(block, dims, base, log_u, u_stride);
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_DELTA_RULE_DECODE_DECODE_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_DELTA_RULE_DECODE_DECODE_BLOCK_INL_H_
 #undef GDN_KERNELS_DELTA_RULE_DECODE_DECODE_BLOCK_INL_H_
@@ -31,21 +31,21 @@ namespace HWY_NAMESPACE {
 
 inline constexpr int32_t kMaxLogRows = kLogCapacity + kMaxDraftLimit;
 inline constexpr int kMaxBlockTokens = 4;
-// Vectors of columns in a tile times tokens of a block: there are two sums for each.
+// Most (vectors of columns in a tile) x (tokens of a block); each takes two sums in registers.
 inline constexpr int kMaxTileSums = kManyRegisters ? 8 : 4;
 
-// Tokens that share a pass over the base, with everything that does not depend on the column.
+// Tokens that share a pass over the base, with their data that does not depend on the column.
 struct TokenBlock {
   int32_t first_entry = 0;  // log entries before the block's first token
   HeadToken tokens[kMaxBlockTokens];
-  float decay[kMaxBlockTokens];                   // exp(G_t); 1 where k and q above carry it already
-  float weight_k[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . k_t), i < t: its first 12 bits
-  float rest_k[kMaxBlockTokens][kLogCapacity];    // and those that follow
+  float decay[kMaxBlockTokens];                   // exp(G_t); 1 if k and q already contain it
+  float weight_k[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . k_t), i < t: the first 12 bits
+  float rest_k[kMaxBlockTokens][kLogCapacity];    // the remaining bits of weight_k
   float weight_q[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . q_t), i <= t
 
-  // A prediction's error stays in the state, and with keys that repeat every weight is the same: its rounding would add
-  // up to 2.4e-7 a token. So would that of weight_k u near weight_k = 1, which depends on the size of u alone, and that
-  // changes slowly; after 12 bits it depends on the last digits of u.
+  // Splits the weight, because the state keeps a prediction's error and repeating keys give equal weights: rounding the
+  // weight would add up to 2.4e-7 a token. Near weight_k = 1 the rounding of weight_k u depends only on u's size, which
+  // changes slowly, so it would add up too; with 12 bits it depends on u's last digits.
   void SetWeightK(int token, int32_t entry, double weight) {
     constexpr uint32_t kFirstBits = ~uint32_t{0xfff};
     const float first = std::bit_cast<float>(std::bit_cast<uint32_t>(static_cast<float>(weight)) & kFirstBits);
@@ -70,12 +70,12 @@ HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, i
   return sum;
 }
 
-// `row`, widened, for WideDot.
+// Converts `row` to double, for WideDot.
 HWY_INLINE void Widen(const float* HWY_RESTRICT row, int64_t count, double* HWY_RESTRICT wide) {
   for (int64_t i = 0; i < count; ++i) wide[i] = row[i];
 }
 
-// a.b; of float32 elements each product is exact, and the sum is good to 1e-15.
+// a.b in double: products of float32 elements are exact, and the sum is accurate to 1e-15.
 HWY_INLINE double WideDot(const float* HWY_RESTRICT a, const double* HWY_RESTRICT b, int64_t count) {
   constexpr int kSums = 4;
   const hn::CappedTag<double, 8> wide;
@@ -100,7 +100,7 @@ HWY_INLINE double WideDot(const float* HWY_RESTRICT a, const double* HWY_RESTRIC
   return sum;
 }
 
-// Columns [column, column + kVectors * lanes) of a block: predictions, log entries and outputs.
+// Computes predictions, log entries and outputs of columns [column, column + kVectors * lanes).
 template <int kTokens, int kVectors, class D, typename Base>
 HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dims, const Base* HWY_RESTRICT base,
                               float* log_u, int64_t u_stride, int64_t column) {
@@ -135,7 +135,7 @@ HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dim
     const Vec beta = hn::Set(d, block.tokens[t].beta);
     const Vec self = hn::Set(d, block.weight_q[t][entry]);
     Vec prediction[kVectors];
-    Vec rest[kVectors];  // of the prediction, by rest_k
+    Vec rest[kVectors];  // of the prediction, from rest_k
     Vec output[kVectors];
     HWY_UNROLL(16)
     for (int n = 0; n < kVectors; ++n) {
@@ -158,7 +158,7 @@ HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dim
     HWY_UNROLL(16)
     for (int n = 0; n < kVectors; ++n) {
       const Vec v = hn::LoadU(d, block.tokens[t].v + column + n * lanes);
-      // `rest` from v: the prediction would round the last digits of it away.
+      // Subtract `rest` from v first: added to the prediction its last digits would be rounded away.
       const Vec u = hn::Mul(beta, hn::Sub(hn::Sub(v, rest[n]), prediction[n]));
       hn::StoreU(u, d, log_u + entry * u_stride + column + n * lanes);
       hn::StoreU(hn::MulAdd(self, u, output[n]), d, block.tokens[t].output + column + n * lanes);

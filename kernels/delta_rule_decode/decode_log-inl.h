@@ -1,6 +1,6 @@
-// The decode log on the CPU, as one value head with one decay sees it: what a step takes from it, and the fold of it
-// into the head's base. The decode step and MaterializeStateCpu share it, so that a state folded by either has the same
-// bits. channel_log-inl.h has the same functions for a decay a key channel.
+// The decode log on the CPU for one value head with one decay: what a step takes from it, and its fold into the head's
+// base. Shared by the decode step and MaterializeStateCpu, so that a state folded by either has the same bits.
+// channel_log-inl.h has the same functions for decays by key channel.
 //
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none; a HeadLog points into a slot.
@@ -9,7 +9,7 @@
 //   OpenLog(layout, slot, hv, /*entries=*/7, log);
 //   FoldHead(log, dims, base, base, scratch);  // scratch: HeadLog::ScratchFloats(dims, 7)
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_DELTA_RULE_DECODE_DECODE_LOG_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_DELTA_RULE_DECODE_DECODE_LOG_INL_H_
 #undef GDN_KERNELS_DELTA_RULE_DECODE_DECODE_LOG_INL_H_
@@ -36,7 +36,7 @@ namespace HWY_NAMESPACE {
 
 // The log of one head.
 struct HeadLog {
-  // For a fold of so many entries: keys times their factors, and the u's.
+  // Floats of scratch for a fold of `entries` entries: keys times their factors, and the u's.
   static int64_t ScratchFloats(const LayerDims& dims, int64_t entries) {
     return entries * (int64_t{dims.key_dim} + dims.value_dim);
   }
@@ -49,11 +49,11 @@ struct HeadLog {
 
   void Expect(const void* /*begin*/, const void* /*end*/) {}
 
-  // To where the entries after a draft's fold go.
+  // Continues with the entries that follow a draft's fold, whose u are elsewhere.
   void MoveTo(const float* next_u, const float* /*next_g*/) { u = next_u; }
 };
 
-// The first `entries` entries of head `hv` in the slot at `data`.
+// Opens the first `entries` entries of head `hv` in the slot at `data`.
 HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv, int32_t entries, HeadLog& log) {
   const LayerDims& dims = layout.dims();
   const float* log_k = data + layout.log_k_offset() + hv / dims.group() * dims.key_dim;
@@ -67,7 +67,7 @@ HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv
   }
 }
 
-// to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T, both [K, V], maybe the same; Base is float, or uint16_t for
+// to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T, both [K, V], may be the same. Base is float, or uint16_t for
 // bfloat16. scratch: HeadLog::ScratchFloats.
 template <typename Base>
 HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const Base* from, Base* to, float* scratch) {
@@ -85,7 +85,7 @@ HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const Base
   ExpSums(d, &newest, 1, decay);
 
   float* keys = scratch;                 // [entries, K], each times its factor
-  float* u = scratch + log.entries * K;  // [entries, V]; gathered, for in the slot all rows share their cache sets
+  float* u = scratch + log.entries * K;  // [entries, V]; gathered, as in the slot all rows share cache sets
   for (int32_t e = 0; e < log.entries; ++e) {
     for (int64_t i = 0; i < K; ++i) keys[e * K + i] = factors[e] * log.keys[e][i];
     std::memcpy(u + e * V, log.u + e * log.u_stride, static_cast<size_t>(V) * sizeof(float));
@@ -93,7 +93,7 @@ HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const Base
   FoldTiles({.entries = log.entries, .keys = keys, .u = u, .decay = decay, .decay_row = 0}, dims, from, to);
 }
 
-// Appends `count` tokens from row `token` on to the head's log, and fills in the block that computes them.
+// Appends `count` tokens, from row `token` on, to the head's log, and fills `block` to compute them.
 HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int count, int64_t hv, HeadLog& log,
                              float* log_g, float* /*scratch*/, TokenBlock& block) {
   const FloatTag d;

@@ -1,7 +1,7 @@
-// What a step of one token takes from its log, found before the state is read: a record a (sequence, value head), which
-// tells a wave of the streaming decode all that it needs, and where its state is, by a single load.
+// Records of what a one-token step takes from its log, computed before the state is read. There is one per (sequence,
+// value head); a single load tells a wave of the streaming decode all it needs, including where its state is.
 //
-// Device code, for *_gpu.hip files only. Thread safety: pure functions but for the memory they are given.
+// Device code, for *_gpu.hip files only. Thread safety: functions write only memory they are given.
 //
 //   record   weight_k [16], weight_q [16], weight [16], rest_k [16]   TokenLog, by entry
 //            decay, self, beta, g                                     of the token
@@ -18,28 +18,28 @@ static_assert(kDecodeRecordFloats == 4 * kLogCapacity + 16);
 inline constexpr int kRecordToken = 4 * kLogCapacity;
 inline constexpr int kRecordPlace = kRecordToken + 4;
 
-// A record where decays are by channel: what a wave makes of it is as above, with a decay of 1 and weights in the
-// products, and rows of K follow.
+// A record for decays by channel. Its first part is as above, with a decay of 1 and the weights multiplied into the
+// products; rows of K floats follow.
 struct ChannelRecord {
   static constexpr int64_t kK = kDecodeRecordFloats;                            // e^{G_t} k_t
   static constexpr int64_t Q(int64_t key_dim) { return kK + key_dim; }          // e^{G_t} q_t
   static constexpr int64_t Decay(int64_t key_dim) { return kK + 2 * key_dim; }  // e^{G_t}
-  static constexpr int64_t Keys(int64_t key_dim) { return kK + 3 * key_dim; }  // before a fold, e^{G_t-G_e} k_e [16][K]
+  static constexpr int64_t Keys(int64_t key_dim) { return kK + 3 * key_dim; }  // before a fold: e^{G_t-G_e} k_e [16][K]
   static constexpr int64_t Floats(int64_t key_dim) { return Keys(key_dim) + kLogCapacity * key_dim; }
 };
 
-// Where a sequence's token and state are.
+// A sequence's token row, slots and next log entry.
 struct RecordPlace {
   int32_t row, slot, base_slot, entry;
 };
-// A lane's part of a record.
+// One lane's part of a record.
 struct DecodeRecord {
   TokenLog log;
   float beta, g;
   RecordPlace place;
 };
 
-// `batch` with the base slots that it stands for.
+// Returns `batch` with base_slots set: they default to its slots.
 inline DeviceBatch WithBaseSlots(DeviceBatch batch) {
   if (batch.base_slots == nullptr) batch.base_slots = batch.slots;
   return batch;
@@ -71,7 +71,7 @@ __device__ __forceinline__ DecodeRecord ReadRecord(const float* record, int lane
   return r;
 }
 
-// Dot products of kEntries keys with k and q: of key i in each of the 16 / kEntries lanes from i * 16 / kEntries on.
+// Dot products of kEntries keys with k and q. The 16 / kEntries lanes from i * 16 / kEntries on get those of key i.
 template <int kWave, int kElements, int kEntries>
 __device__ __forceinline__ EntryDots DotsOfLane(const float (&keys)[kEntries][kElements], const float (&k)[kElements],
                                                 const float (&q)[kElements], int lane) {
@@ -85,8 +85,8 @@ __device__ __forceinline__ EntryDots DotsOfLane(const float (&keys)[kEntries][kE
   return {SplitProduct(SumOfLane<kEntries, kWave>(parts_k, lane)), SumOfLane<kEntries, kWave>(parts_q, lane)};
 }
 
-// A record, by the 16 lanes of a group; `factor` is DecayFactor's, `dots` those of the lane's entry if it is in use,
-// `self` k_t.q_t.
+// Writes a record's log and token data, by the 16 lanes of a group. `factor` is DecayFactor's result, `dots` the lane's
+// entry's (if in use), `self` k_t.q_t.
 __device__ __forceinline__ void WriteRecord(int entry, int lane, float factor, float g, float beta,
                                             const EntryDots& dots, float self, float* record) {
   const bool logged = lane < entry;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void WriteRecord(int entry, int lane, float factor, f
   if (lane == entry) Store4(record + kRecordToken, {factor, self, beta, g});
 }
 
-// Likewise, of any sequence; by one lane.
+// Writes the record's place, for padding and empty sequences too. Call from one lane.
 __device__ __forceinline__ void WritePlace(const RecordPlace& place, float* record) {
   Store4(record + kRecordPlace,
          {BitsToFloat(static_cast<uint32_t>(place.row)), BitsToFloat(static_cast<uint32_t>(place.slot)),

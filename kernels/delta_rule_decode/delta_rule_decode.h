@@ -3,11 +3,10 @@
 // Base S0 plus a log of (k_i, u_i, g_i); G is the running sum of g since the base (double), per value head:
 //   pred = exp(G_t) S0^T k_t + sum_{i<t} exp(G_t - G_i) (k_i . k_t) u_i        u_t = beta (v_t - pred)
 //   o    = exp(G_t) S0^T q_t + sum_{i<=t} exp(G_t - G_i) (k_i . q_t) u_i
-// and once the log holds L = kLogCapacity tokens it is folded:  S0 <- exp(G_L) S0 + sum_i exp(G_L - G_i) k_i u_i^T.
-// Where the dims decay by channel, G is a vector over K: exp(G_t) scales k_t and q_t before S0^T, and
-// (k_i . k_t) becomes sum_c k_i[c] exp(G_t[c] - G_i[c]) k_t[c]. The log keeps g as it came: logged keys are never
-// decayed in place, as drafts are rolled back.
-// The folded base is rounded to the layout's base_dtype(), a draft's too.
+// After L = kLogCapacity tokens the log is folded:  S0 <- exp(G_L) S0 + sum_i exp(G_L - G_i) k_i u_i^T.
+// If the dims decay by channel, G is a vector over K: exp(G_t) scales k_t and q_t before S0^T, and (k_i . k_t) becomes
+// sum_c k_i[c] exp(G_t[c] - G_i[c]) k_t[c]. Logged keys are never decayed in place, because drafts are rolled back.
+// A folded base is rounded to the layout's base_dtype(), also in a draft.
 // A call of T tokens gives the same bits as T calls of one. Thread safety and bits: as delta_rule_scan.
 //
 //   int32_t log_lengths[] = {3, 15};
@@ -25,57 +24,56 @@ namespace gdn {
 struct DeltaRuleDecodeParams {
   DeltaRuleParams rule;            // each length <= layout.max_draft()
   int32_t* log_lengths = nullptr;  // [sequences] host memory, in: entries in use, < L; out: after the call
-  // [sequences] host memory: the slot each base is read from, nobody else's in `batch.slots`; nullptr: `batch.slots`.
-  // Log and convolution columns are always those of `batch.slots`, and so is the base that a fold writes.
+  // [sequences] host memory: slots to read the bases from, none in another sequence's `batch.slots`; nullptr:
+  // `batch.slots`. Logs and convolution columns are always those of `batch.slots`; a fold writes its base there too.
   const int32_t* base_slots = nullptr;
-  // The tokens may yet be dropped: nothing that was there before is overwritten. Bases stay as they are, and the call's
-  // T entries follow the log's, past L where need be (log_lengths come out as length + T). Outputs, and the entries'
-  // bits, are those of a call that folds.
+  // The tokens may be dropped later, so nothing that exists is overwritten. Bases do not change, and the call's T
+  // entries are appended to the log, past L if need be (log_lengths become length + T). Outputs and the entries' bits
+  // are those of a call that folds.
   bool draft = false;
-  // What MixerInput wrote to `records` for the same batch, log lengths and bases, where DecodeRecordFloats is not 0.
+  // Written by MixerInput for the same batch, log lengths and bases, if DecodeRecordFloats is not 0; else null.
   const float* records = nullptr;
 };
 
-// Folds the logs of `src` slots into the bases of `dst` slots, and copies the convolution columns; dst logs count as
-// empty. A negative source stands for a fresh state, all zero. dst[i] == src[i] folds in place. The start of every
-// prefill and restore.
+// Folds the logs of `src` slots into the bases of `dst` slots and copies the convolution columns; dst logs are then
+// empty. A negative source means a fresh state, all zero. dst[i] == src[i] folds in place. Every prefill and restore
+// starts with it.
 struct MaterializeStateParams {
   StatePoolView pool;
   int32_t count = 0;
   const int32_t* src = nullptr;          // [count] host memory
   const int32_t* dst = nullptr;          // [count] host memory, distinct, >= 0
   const int32_t* log_lengths = nullptr;  // [count] host memory, entries in use in src
-  const int32_t* src_bases = nullptr;    // [count] host memory, the slots that hold the sources' bases; nullptr: src
+  const int32_t* src_bases = nullptr;    // [count] host memory, slots that hold the sources' bases; nullptr: src
 };
 
 absl::Status ValidateDeltaRuleDecode(const DeltaRuleDecodeParams& params);
-// The part of it that is not about tensors. The batch is valid, `base_slots` may be null.
+// Checks the arguments that are not tensors. The batch must be valid; `base_slots` may be null.
 absl::Status ValidateDecodeLogs(absl::string_view op, const StatePoolView& pool, const PackedBatch& batch,
                                 const int32_t* log_lengths, const int32_t* base_slots);
-// Brings log_lengths to what they are after the call: logs grow, and are empty after a fold, which a draft does not do.
+// Sets log_lengths to their values after the call: logs grow and are emptied by folds, except that drafts do not fold.
 void AdvanceLogs(const DeltaRuleDecodeParams& params);
 absl::Status ValidateMaterializeState(const MaterializeStateParams& params);
-// The same for a caller whose arrays have names of their own.
+// Checks the same for a caller with other argument names, which the error uses.
 struct FoldNames {
   absl::string_view op, src, dst, src_bases;
 };
 absl::Status ValidateFold(const FoldNames& names, const MaterializeStateParams& params);
 
-// Double-precision references on host memory; stored values (log, base) are rounded to the layout's dtypes as the fast
-// path's are.
+// Double-precision references on host memory. Stored values (log, base) are rounded to the layout's dtypes, as in the
+// fast path.
 void DeltaRuleDecodeReference(const DeltaRuleDecodeParams& params);
 void MaterializeStateReference(const MaterializeStateParams& params);
 
 absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool);
 absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool);
 
-// Bases are [HV][V][K] in device memory; index arrays are needed twice: params' on the host, the others on the device,
-// with the same values, null where params' are. The host's log_lengths are those after the call as soon as it returns;
-// the device's stay as they are. One launch for a token a sequence or a draft, two for more.
-// workspace: device memory of DeltaRuleDecodeGpuWorkspaceFloats.
-// Records are what a step of one token takes from the log; DecodeRecordsGpu finds those of a batch whose
-// DecodeRecordFloatsGpu is not 0.
-inline constexpr int64_t kDecodeRecordFloats = 80;  // of a sequence and value head
+// Bases are [HV][V][K] in device memory. Index arrays are given twice with equal values: params' on the host, the
+// others on the device (null if params' are). The host's log_lengths are updated when the call returns; the device's do
+// not change. Launches one kernel, one more to find records that are not given, and one more for several tokens a
+// sequence unless they are a draft. `workspace` has DeltaRuleDecodeGpuWorkspaceFloats on the device. DecodeRecordsGpu
+// computes the records (log data of a one-token step) of a batch whose DecodeRecordFloatsGpu is not 0.
+inline constexpr int64_t kDecodeRecordFloats = 80;  // per sequence and value head
 int64_t DecodeRecordFloatsGpu(const StateLayout& layout, const PackedBatch& batch, const gpu::Stream& stream);
 absl::Status DecodeRecordsGpu(const DeltaRuleParams& rule, const gpu::DeviceBatch& batch, float* records,
                               const gpu::Stream& stream);

@@ -1,14 +1,14 @@
-// The parts of a decode step on the GPU, in the order in which a block takes them for each token: entry dots, weights,
-// the token from state and log, append, fold. delta_rule_decode_gpu.hip has the formula; its kernel keeps columns of up
-// to 256 elements in registers, delta_rule_decode_wide_gpu.hip's takes longer ones. A part is the same in both, and so
-// are bits.
+// The steps of a decode kernel on the GPU, in the order in which a block takes them for each token: entry dots,
+// weights, the token from state and log, append, fold. delta_rule_decode_gpu.hip has the formula; its kernel keeps
+// columns of up to 256 elements in registers. The kernel of delta_rule_decode_wide_gpu.hip handles longer ones with the
+// same bits.
 //
 // Thread safety: pure functions. For *_gpu.hip files only.
 //
-//   const DecodeToken token = TokenOf<kColumns>(call, my, first_row, t, p.key_dim, my.lane);
+//   const DecodeToken token = TokenOf<kColumns>(log_length, row, t, p.key_dim, my.lane);
 //   FindWeights<kWave>(p, my, token, sh, g);
 //   SyncThreads();
-//   const float now = ReadToken<kWave, kColumns, kExact>(args, my, token, v, beta, u, state_dots, sh);
+//   const float now = ReadToken<kWave, kColumns>(args, my, token, v, beta, u, state_dots, SharedLog(my, token, sh));
 #pragma once
 
 #include <limits>
@@ -24,10 +24,10 @@ static_assert(kLogCapacity == kDeltaRuleGroups, "a group computes one log entry'
 struct DecodeArgs {
   DeltaRuleArgs rule;
   const int32_t* log_lengths;  // [sequences], before the call
-  const int32_t* base_slots;   // [sequences], where bases are read
+  const int32_t* base_slots;   // [sequences], slots that bases are read from
   float* unwritten;            // [sequences, HV, V, K], the bases of columns that stay in memory, where they are not
                                // read and written as they are: of a draft, and of bfloat16
-  int32_t row_mask;            // token n goes to log row n & row_mask: L - 1, or everything for a draft
+  int32_t row_mask;            // token n goes to log row n & row_mask: L - 1, or all ones for a draft
 };
 
 inline DecodeArgs MakeDecodeArgs(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, int block_columns,
@@ -41,21 +41,21 @@ inline Grid DecodeGrid(const DecodeArgs& args, const DeviceBatch& batch) {
   return {.x = int64_t{batch.sequences} * args.rule.value_heads * args.rule.column_blocks, .early = true};
 }
 
-// K above 256: one column a group, in registers where it fills the lanes and in memory elsewhere.
+// K above 256: one column per group, in registers if K fills the lanes, else in memory.
 absl::Status DeltaRuleDecodeWideGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                     const Stream& stream);
 
-// A token a sequence, by records (decode_record_gpu-inl.h): found first, or given.
+// One token a sequence, using records (decode_record_gpu-inl.h): params.records, or computed first.
 absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
 
-// Of dims that decay by channel (delta_rule_decode_channel_gpu.hip); with the log rows after a fold. A token of many
-// heads a sequence goes by records, found first, where waves have 32 lanes and rows are whole: StreamsChannels, and
-// DeltaRuleChannelStreamGpu with what was found (delta_rule_decode_stream_gpu.hip).
+// For dims that decay by channel (delta_rule_decode_channel_gpu.hip); also writes log rows that follow a fold. If
+// StreamsChannels (one token a sequence, many heads, waves of 32 lanes, whole rows), it computes records first and
+// passes them to DeltaRuleChannelStreamGpu (delta_rule_decode_stream_gpu.hip).
 int64_t ChannelDecodeWorkspaceFloats(const DeltaRuleDecodeParams& params, const Stream& stream);
 absl::Status DeltaRuleChannelDecodeGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                        const Stream& stream);
-// Of keys above 256; workspace as where decays are by head.
+// For keys above 256, with decays by channel. The workspace is as for decays by head.
 absl::Status DeltaRuleChannelDecodeWideGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch,
                                            float* workspace, const Stream& stream);
 bool StreamsChannels(const DeltaRuleDecodeParams& params, const Stream& stream);
@@ -65,18 +65,18 @@ absl::Status DeltaRuleChannelStreamGpu(const DeltaRuleDecodeParams& params, cons
 template <int kColumns>
 struct DecodeShared {
   static constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
-  // Of a token, by entry; two of each, for a fast wave may be a token ahead.
+  // Data of a token, by entry. There are two buffers, because a fast wave may be a token ahead.
   LdsArray<float, 2 * kLogCapacity> weight;         // e^{G_t-G_e}
   LdsArray<float, 2 * kEntryDotFloats> dots;        // EntryDots of all entries
-  LdsArray<int32_t, 1> first;                       // row of the sequence
+  LdsArray<int32_t, 1> first;                       // first row of the sequence
   LdsArray<float, 2> decay;                         // e^{G_t}
-  LdsArray<float, kLogCapacity * kBlockColumns> u;  // from lane to lane, and for a fold
+  LdsArray<float, kLogCapacity * kBlockColumns> u;  // to exchange between lanes, and for a fold
 };
 
-// What is the same for a whole block and call.
+// Values that are the same for a whole block and call.
 struct DecodeCall {
   BlockTask task;
-  int64_t first;  // row of the sequence
+  int64_t first;  // first row of the sequence
   int tokens, slot_index, log_length, base_slot;
 };
 __device__ __forceinline__ DecodeCall CallOf(const DecodeArgs& args) {
@@ -96,8 +96,8 @@ struct DecodeLane {
   BlockTask task;
   int thread, lane, group, column, count;
   float* slot;
-  int64_t column_offset;  // of the columns in a base
-  float* log_u;           // of the columns, entries u_stride apart
+  int64_t column_offset;  // offset of the columns in a base
+  float* log_u;           // u of the columns; entries are u_stride apart
   float* log_g;
   int64_t u_stride;
 };
@@ -118,7 +118,7 @@ __device__ __forceinline__ DecodeLane LaneOf(const DeltaRuleArgs& p, const Decod
   return my;
 }
 
-// u of log entry `lane`.
+// Loads u of log entry `lane`.
 template <int kColumns, bool kExact>
 __device__ __forceinline__ void LoadLogU(const DecodeLane& my, int log_length, float (&u)[kColumns]) {
   if constexpr (kExact) {
@@ -130,28 +130,28 @@ __device__ __forceinline__ void LoadLogU(const DecodeLane& my, int log_length, f
   }
 }
 
-// g of log entry `lane`, in the block's last wave: it finds the weights for all, while the others find more of the dot
-// products.
+// Loads g of log entry `lane`, in the block's last wave only: that wave finds the weights for all groups, while the
+// others continue with the dot products.
 template <int kWave>
 __device__ __forceinline__ float LoadLogG(const DeltaRuleArgs& p, const DecodeLane& my, int log_length) {
   return my.thread >= kDeltaRuleThreads - kWave && my.lane < log_length ? my.log_g[int64_t{my.lane} * p.value_heads]
                                                                         : 0.0f;
 }
 
-// A lane ends up with one column's sums, of S0^T k or of S0^T q: so many lanes have the same of them.
+// Lanes that hold the same sum: after the sums each lane has one column's S0^T k or S0^T q.
 template <int kColumns>
 inline constexpr int kSharingLanes = kColumnLanes / (2 * kColumns);
 
-// A token of the call; its position n is counted since the log was last empty.
+// A token of the call. Its position n counts tokens since the log was last empty.
 struct DecodeToken {
   int t, n, entry;
   int since;   // position of the log's first entry
-  int buffer;  // of the shared weights
+  int buffer;  // offset of its shared weights
   int64_t row;
   int key_dim;
   int at;      // the lane
-  int own;     // its column of the group
-  bool reads;  // whether it has the sums with q, those with k elsewhere
+  int own;     // its column within the group
+  bool reads;  // true: the lane has the sums with q; false: with k
 };
 template <int kColumns>
 __device__ __forceinline__ DecodeToken TokenOf(int log_length, int64_t row, int t, int key_dim, int at) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ float TokenValue(const DeltaRuleArgs& p, const Decode
              : 0.0f;
 }
 
-// The key of position n: from the log, or from the call.
+// Returns the key of position n, from the log or from the call.
 __device__ __forceinline__ const float* KeyRow(const DeltaRuleArgs& p, const DecodeLane& my, int64_t first,
                                                int log_length, int n) {
   const int64_t offset = int64_t{my.task.key_head} * p.key_dim;
@@ -190,13 +190,13 @@ __device__ __forceinline__ const float* KeyRow(const DeltaRuleArgs& p, const Dec
                         : p.k + (first + n - log_length) * p.k_stride + offset;
 }
 
-// An entry's dots in the shared ones: of both buffers the products, then both of what is left of those with k.
+// Stores an entry's dots in LDS: the products of both buffers first, then the rests of those with k.
 template <typename Shared>
 __device__ __forceinline__ void StoreEntryDots(const DecodeToken& token, int entry, const EntryDots& dots, Shared& sh) {
   dots.Store(sh.dots, 2 * token.buffer + entry, 4 * kLogCapacity + token.buffer + entry);
 }
 
-// Entry dots: the group's parts of k_e.k_t and k_e.q_t, summed and left for all groups; group e has entry e.
+// Entry dots: sums the group's parts of k_e.k_t and k_e.q_t and shares them with all groups. Group e has entry e.
 template <int kWave, typename Shared>
 __device__ __forceinline__ void ShareEntryDots(const DecodeLane& my, const DecodeToken& token, double part_k,
                                                float part_q, Shared& sh) {
@@ -206,8 +206,8 @@ __device__ __forceinline__ void ShareEntryDots(const DecodeLane& my, const Decod
   if (token.at == 0) StoreEntryDots(token, my.group, dots, sh);
 }
 
-// e^{G_t-G_e} of the entry that is the lane's, of 16, which has its g; e^{G_t} in lane `entry`, which has the token's.
-// In double, in this order, whatever the token's place in the call.
+// Returns e^{G_t-G_e} for the lane's entry e, whose g the lane has; lane `entry` has the token's g and returns e^{G_t}.
+// Sums in double, in an order that does not depend on the token's position in the call.
 template <int kWave>
 __device__ __forceinline__ float DecayFactor(int entry, int lane, float g) {
   const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;
@@ -224,7 +224,7 @@ __device__ __forceinline__ float DecayFactor(int entry, int lane, float g) {
   return expf(static_cast<float>(sum));
 }
 
-// Weights: the block's last wave finds all entries'.
+// Weights: the block's last wave computes those of all entries.
 template <int kWave, typename Shared>
 __device__ __forceinline__ void FindWeights(const DeltaRuleArgs& p, const DecodeLane& my, const DecodeToken& token,
                                             Shared& sh, float& g) {
@@ -236,23 +236,23 @@ __device__ __forceinline__ void FindWeights(const DeltaRuleArgs& p, const Decode
   if (token.at == token.entry) sh.decay[token.t % 2] = factor;
 }
 
-// The log as a token sees it, of which lane e has entry e's.
+// The log as a token sees it; lane e has entry e.
 struct TokenLog {
   float weight;    // e^{G_t-G_e}; 1 from `entry` on
-  float weight_k;  // times k_e.k_t, rounded; 0 from `entry` on
-  float rest_k;    // what that rounding left
-  float weight_q;  // times k_e.q_t
+  float weight_k;  // weight * k_e.k_t, rounded; 0 from `entry` on
+  float rest_k;    // the rounding error of weight_k
+  float weight_q;  // weight * k_e.q_t
   float decay;     // e^{G_t}
   float self;      // k_t.q_t
 };
 
-// `factor` times a key product.
+// Multiplies a key product by `factor`; the rounding error goes to `rest`.
 __device__ __forceinline__ KeyProduct Weighted(float factor, const KeyProduct& product) {
   const float nearest = factor * product.nearest;
   return {nearest, fmaf(factor, product.rest, fmaf(factor, product.nearest, -nearest))};
 }
 
-// EntryDots of the lane's entry; of those from `entry` on, zeros.
+// Returns the EntryDots of the lane's entry; zeros from `entry` on.
 template <typename Shared>
 __device__ __forceinline__ EntryDots LaneDots(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
   const int entry = min(my.lane, token.entry);
@@ -261,7 +261,7 @@ __device__ __forceinline__ EntryDots LaneDots(const DecodeLane& my, const Decode
   return {{logged ? dots.k.nearest : 0.0f, logged ? dots.k.rest : 0.0f}, logged ? dots.q : 0.0f};
 }
 
-// As the block's groups found it.
+// Returns the log data that the block's groups have put into LDS.
 template <typename Shared>
 __device__ __forceinline__ TokenLog SharedLog(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
   const EntryDots dots = LaneDots(my, token, sh);
@@ -276,8 +276,8 @@ __device__ __forceinline__ TokenLog SharedLog(const DecodeLane& my, const Decode
   return log;
 }
 
-// The token from state and log: returns what the lane has of it, and `now`, u_t of its own column. state_dots(c, k, q)
-// gives this lane's parts of S0^T k and S0^T q of column c.
+// Computes the token from state and log. Returns the lane's part of it, and u_t of the lane's own column in `now`.
+// state_dots(c, k, q) gives this lane's parts of S0^T k and S0^T q of column c.
 template <int kWave, int kColumns, typename StateDots>
 __device__ __forceinline__ float ReadColumns(const DecodeToken& token, float v, float beta, const float (&u)[kColumns],
                                              StateDots state_dots, const TokenLog& log, float& now) {
@@ -288,7 +288,7 @@ __device__ __forceinline__ float ReadColumns(const DecodeToken& token, float v, 
     float state_k;
     float state_q;
     state_dots(c, state_k, state_q);
-    // The small parts first: this lane's share of S0^T k is small too, and does not round them away.
+    // Adds the small parts first: this lane's part of S0^T k is small too, so rounding does not lose them.
     parts[2 * c] = fmaf(log.weight_k, u[c], fmaf(log.decay, state_k, log.rest_k * u[c]));
     parts[2 * c + 1] = fmaf(log.weight_q, u[c], log.decay * state_q);
   }
@@ -298,14 +298,14 @@ __device__ __forceinline__ float ReadColumns(const DecodeToken& token, float v, 
   return token.reads ? fmaf(log.self, now, sum) : now;
 }
 
-// Where a lane's part of the token goes: its output, or its row of log_u.
+// Address for the lane's part of the token: the output, or its row of log_u.
 __device__ __forceinline__ float* TokenTarget(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token) {
   const DeltaRuleArgs& p = args.rule;
   return token.reads ? p.output + (token.row * p.value_heads + my.task.head) * p.value_dim + my.column + token.own
                      : my.log_u + (token.n & args.row_mask) * my.u_stride + token.own;
 }
 
-// ReadColumns, written; returns u_t.
+// Calls ReadColumns and stores the result; returns u_t.
 template <int kWave, int kColumns, typename StateDots>
 __device__ __forceinline__ float ReadToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
                                            float v, float beta, const float (&u)[kColumns], StateDots state_dots,
@@ -316,7 +316,7 @@ __device__ __forceinline__ float ReadToken(const DecodeArgs& args, const DecodeL
   return now;
 }
 
-// Append, to the registers: u_t of the columns to lane `entry`.
+// Append to the registers: u_t of the columns goes to lane `entry`.
 template <int kColumns, typename Shared>
 __device__ __forceinline__ void KeepU(const DecodeLane& my, const DecodeToken& token, float now, Shared& sh,
                                       float (&u)[kColumns]) {
@@ -329,7 +329,7 @@ __device__ __forceinline__ void KeepU(const DecodeLane& my, const DecodeToken& t
   }
 }
 
-// Append, to the log: g, and k by store_key(row), where no block reads those rows; by one group of a head.
+// Append to the log: writes g, and k with store_key(row), to rows that no block reads. Done by one group of a head.
 template <typename StoreKey>
 __device__ __forceinline__ void AppendRow(const DecodeArgs& args, const DecodeLane& my, int group,
                                           const DecodeToken& token, float g, StoreKey store_key) {
@@ -340,7 +340,7 @@ __device__ __forceinline__ void AppendRow(const DecodeArgs& args, const DecodeLa
   store_key(my.slot + p.at.log_k + int64_t{token.n} * p.key_heads * p.key_dim + int64_t{my.task.key_head} * p.key_dim);
 }
 
-// Fold, before it: the lanes' entries of u to all of the group, and the log is empty.
+// Before a fold: shares the lanes' entries of u with the whole group, and empties the log.
 template <int kColumns, typename Shared>
 __device__ __forceinline__ void EmptyLog(const DecodeLane& my, Shared& sh, float (&u)[kColumns], float& g) {
 #pragma unroll
@@ -352,13 +352,13 @@ __device__ __forceinline__ void EmptyLog(const DecodeLane& my, Shared& sh, float
   WaveBarrier();
 }
 
-// The group's columns of the slot's base, of float or uint16_t.
+// Returns the group's columns of the slot's base. Base: float or uint16_t.
 template <typename Base>
 __device__ __forceinline__ Base* OwnBase(const DeltaRuleArgs& p, const DecodeLane& my) {
   return reinterpret_cast<Base*>(my.slot + p.at.base) + my.column_offset;
 }
 
-// Fold, of columns in registers; a draft's base stays there, rounded as if it were written and read.
+// Folds columns in registers. A draft's base stays in registers, rounded as if it had been stored and loaded.
 template <int kElements, int kColumns, bool kExact, typename Base, typename Shared>
 __device__ __forceinline__ void FoldInRegisters(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
                                                 int64_t first_row, int log_length, Shared& sh,

@@ -10,18 +10,18 @@
 
 namespace gdn::gpu {
 
-// k_e.k_t, or what is left of it at the token, in two parts. A prediction's error stays in the state, and with keys
-// that repeat a rounding of this number is the same at every token: by itself it would add up to 2.4e-7 a token.
+// k_e.k_t, maybe weighted by the decay to the token, in two parts. The state keeps a prediction's error, and with
+// repeating keys a rounding of this number is the same at every token: it alone would add up to 2.4e-7 a token.
 struct KeyProduct {
   float nearest;
-  float rest;  // what rounding to `nearest` left
+  float rest;  // rounding error of `nearest`
 };
 __device__ __forceinline__ KeyProduct SplitProduct(double product) {
   const float nearest = static_cast<float>(product);
   return {nearest, static_cast<float>(product - static_cast<double>(nearest))};
 }
 
-// The dot products of a token with one entry's key. In LDS there are of all entries `nearest`, then q; `rest` is apart.
+// Dot products of a token with one entry's key. In LDS, `nearest` and q of all entries are adjacent; `rest` is apart.
 struct EntryDots {
   KeyProduct k;
   float q;
@@ -39,10 +39,10 @@ struct EntryDots {
 };
 inline constexpr int kEntryDotFloats = 3 * kLogCapacity;
 
-// What a lane adds to the dot products of rows with k and q, in the sums of WideDot (of a log's key with k) or Dot.
+// A lane's partial dot products of rows with k and q, summed as WideDot (a logged key with k) or Dot does.
 template <int kRows>
 struct DotSums {
-  WideSum wide_k;  // of row 0, a log's key
+  WideSum wide_k;  // row 0 with k; row 0 is a logged key
   float k[kRows][4];
   float q[kRows][4];
 };
@@ -70,9 +70,9 @@ __device__ __forceinline__ void AddProducts(const float* const (&rows)[kRows], c
   }
 }
 
-// This lane's parts of row.k and row.q, by and by: rows of more than 256 elements would fill the registers. Row 0 is a
-// log's key, whose product with k is WideDot's and comes as wide_k; part_k[0] is not written. Elements are multiplied
-// in the order of Dot, whose sums start from -0. Only the last few are guarded.
+// This lane's parts of row.k and row.q, streamed, because rows above 256 elements would fill the registers. Row 0 is a
+// logged key: its product with k is summed as in WideDot into wide_k, and part_k[0] is not written. Other sums run in
+// the order of Dot and begin at `start` (-0 for Dot's bits). Only the last elements are guarded.
 template <bool kExact, int kRows>
 __device__ __forceinline__ void StreamedDots(const float* const (&rows)[kRows], const float* k, const float* q,
                                              int lane, int key_dim, const float (&start)[kRows], double& wide_k,
@@ -104,8 +104,8 @@ __device__ __forceinline__ void StreamedDots(const float* const (&rows)[kRows], 
   }
 }
 
-// s <- decay s + sum_e weight_e k_e u_e^T, entry after entry for each element. key_row(e) is k_e, weight_at(e) is
-// exp(G_L - G_e), u_at(e, float (&)[kColumns]) loads u_e of the columns. Long keys are taken 64 elements at a time.
+// s <- decay s + sum_e weight_e k_e u_e^T, entries in order for each element. key_row(e) returns k_e, weight_at(e)
+// exp(G_L - G_e); u_at(e, float (&)[kColumns]) loads u_e of the columns. Keys above 256 are read 64 elements at a time.
 template <int kElements, int kColumns, bool kExact, typename KeyRow, typename WeightAt, typename UAt>
 __device__ __forceinline__ void FoldColumns(float decay, int entries, int lane, int key_dim, KeyRow key_row,
                                             WeightAt weight_at, UAt u_at, float (&s)[kColumns][kElements]) {
@@ -138,12 +138,12 @@ __device__ __forceinline__ void FoldColumns(float decay, int entries, int lane, 
   }
 }
 
-// Columns a group may hold at kElements a lane: 32 registers of state, so that two waves fit a SIMD.
+// Most columns per group with kElements per lane: 32 registers of state, so that two waves fit a SIMD.
 template <int kElements>
 inline constexpr int kMostColumns = kElements <= 32 ? 32 / kElements : 1;
 
-// The most columns a group, of kMostColumns, a half and a quarter (2 at least where kMostColumns is), that waste no
-// columns and still fill the device: many columns a block share the log's dot products.
+// Returns the columns per group: the most of `most`, most / 2 and most / 4 (at least 2 if `most` is) that waste no
+// columns and still fill the device. More columns per block share the log's dot products.
 inline int ChooseColumns(int most, int64_t heads, int32_t value_dim, const Stream& stream) {
   int columns = most;
   while (columns > 2 && columns * 4 > most) {
@@ -155,7 +155,7 @@ inline int ChooseColumns(int most, int64_t heads, int32_t value_dim, const Strea
   return columns;
 }
 
-// function(std::integral_constant<int, columns>) for what ChooseColumns returned.
+// Calls function(std::integral_constant<int, columns>) with the result of ChooseColumns.
 template <int kMost, int kColumns = kMost, typename Function>
 absl::Status WithColumns(int columns, Function&& function) {
   if constexpr (kColumns > 2 && kColumns * 4 > kMost) {

@@ -1,12 +1,12 @@
-// The fold of a decode log into a head's base, once the keys carry their decays: tiles of rows and columns that stay in
-// registers.
+// Folds a decode log into a head's base, once the keys are multiplied by their decays, in tiles of rows and columns
+// that stay in registers.
 //
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions.
 //
-//   FoldTiles(dims, /*entries=*/7, keys, u, decays, /*decay_row=*/1, base, base);
+//   FoldTiles({.entries = 7, .keys = keys, .u = u, .decay = decays, .decay_row = 1}, dims, base, base);
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_DELTA_RULE_DECODE_FOLD_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_DELTA_RULE_DECODE_FOLD_TILES_INL_H_
 #undef GDN_KERNELS_DELTA_RULE_DECODE_FOLD_TILES_INL_H_
@@ -25,18 +25,18 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn {
 namespace HWY_NAMESPACE {
 
-using OneLaneTag = hn::CappedTag<float, 1>;  // for the columns that do not fill a vector
+using OneLaneTag = hn::CappedTag<float, 1>;  // for columns that do not fill a vector
 
-// What a fold is made of. Rows of `from` are K, columns V.
+// Operands of a fold. `from` has K rows and V columns.
 struct FoldOperands {
   int64_t entries = 0;
-  const float* keys = nullptr;   // [entries, K], each times what is left of it
+  const float* keys = nullptr;   // [entries, K], each multiplied by its decay to the end
   const float* u = nullptr;      // [entries, V]
-  const float* decay = nullptr;  // of row i at decay[i * decay_row]
+  const float* decay = nullptr;  // row i's decay is decay[i * decay_row]
   int64_t decay_row = 0;
 };
 
-// Tile of rows [row, row + kRows) and kVectors vectors of columns from `column` on.
+// Folds the tile of rows [row, row + kRows) and kVectors vectors of columns from `column` on.
 template <int kRows, int kVectors, class D, typename Base>
 HWY_INLINE void FoldTile(D d, const FoldOperands& fold, const LayerDims& dims, int64_t row, int64_t column,
                          const Base* from, Base* to) {
@@ -56,7 +56,7 @@ HWY_INLINE void FoldTile(D d, const FoldOperands& fold, const LayerDims& dims, i
   StoreTile(d, acc, to + at, V);
 }
 
-// to = decay from + keys^T u, both [K, V], maybe the same; Base is float, or uint16_t for bfloat16.
+// to = decay from + keys^T u, both [K, V], may be the same. Base is float, or uint16_t for bfloat16.
 template <typename Base>
 HWY_INLINE void FoldTiles(const FoldOperands& fold, const LayerDims& dims, const Base* from, Base* to) {
   const FloatTag d;

@@ -1,13 +1,13 @@
-// The scan of a slice where a head has a decay a key channel: the pass over the state of delta_rule_scan_cpu.cc with
-// rows that decay each by its own e_t[c] = e^{g_t[c]}:
+// The scan of a slice for decays by key channel: the pass over the state of delta_rule_scan_cpu.cc, with a decay e_t[c]
+// = e^{g_t[c]} for each row of S:
 //   S = diag(e_t) S + k_t u_t^T;  o_t = S^T q_t;  p = S^T (e_{t+1} k_{t+1})        u_{t+1} = beta (v_{t+1} - p)
 //
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions.
 //
-//   ChannelScanSlice(task);  // task.factors: ScanFactorFloats
+//   ChannelScanSlice(task);  // task.factors has ScanFactorFloats(dims) floats
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_DELTA_RULE_SCAN_CHANNEL_SCAN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_DELTA_RULE_SCAN_CHANNEL_SCAN_INL_H_
 #undef GDN_KERNELS_DELTA_RULE_SCAN_CHANNEL_SCAN_INL_H_
@@ -28,7 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn {
 namespace HWY_NAMESPACE {
 
-// Of token `t`: its decays, and its key times them.
+// Computes the decays of token `t`, and its key multiplied by them.
 HWY_INLINE void DecayedKey(const ScanTask& task, int64_t t, float* HWY_RESTRICT decay, float* HWY_RESTRICT key) {
   const HeadToken token = HeadTokenAt(task.params, t, task.hv);
   ForChannels(task.key_dim, [&](auto d, int64_t c) HWY_ATTR {
@@ -38,8 +38,8 @@ HWY_INLINE void DecayedKey(const ScanTask& task, int64_t t, float* HWY_RESTRICT 
   });
 }
 
-// One token over the slice. Reads the prediction for it from p; with kPredict leaves the next token's there, whose
-// decayed key is `key_next`.
+// Scans one token over the slice. Reads its prediction from p; if kPredict, leaves the next token's prediction there.
+// `key_next` is the next token's decayed key.
 template <bool kPredict>
 HWY_INLINE void ChannelScanToken(const ScanTask& task, int64_t t, const float* HWY_RESTRICT decay,
                                  const float* HWY_RESTRICT key_next, hn::Vec<FloatTag> (&p)[kTileVectors]) {

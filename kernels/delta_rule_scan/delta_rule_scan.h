@@ -1,10 +1,10 @@
-// The delta rule, token by token, in place on the base state. The log must be empty.
+// The delta rule, token by token, in place on the base state. The logs must be empty.
 //
-// The short-prefill path, and (with one token a sequence) the classic recurrent step that reads and writes the whole
+// Used for short prefills. With one token a sequence it is the classic recurrent step, which reads and writes the whole
 // state.
 // Formula: kernels/common/delta_rule.h. Cost: 3 K V multiply-adds a token and value head.
-// Thread safety: as many calls at a time as touch different slots. Bits: a sequence's results do not depend on its
-// companions.
+// Thread safety: concurrent calls must use different slots. Bits: a sequence's results do not depend on the other
+// sequences of the call.
 //
 //   GDN_RETURN_IF_ERROR(backend.DeltaRuleScan(params));
 #pragma once
@@ -15,14 +15,14 @@
 
 namespace gdn {
 
-// Double-precision reference on host memory; states are read and written, and rounded, as the layout says, all else is
-// double. Slow and plain.
+// Double-precision reference on host memory. States have the layout's dtype and are rounded as it says; all else is
+// double. Slow and simple.
 void DeltaRuleScanReference(const DeltaRuleParams& params);
 
-// SIMD, one (sequence, value head, column slice) a task.
+// SIMD; a task is one (sequence, value head, column slice).
 absl::Status DeltaRuleScanCpu(const DeltaRuleParams& params, ThreadPool& pool);
 
-// Bases are [HV][V][K] in device memory. params.batch is the host's view of `batch`, whose arrays are the device's.
+// Bases are [HV][V][K] in device memory. `batch` is params.batch with its arrays on the device.
 absl::Status DeltaRuleScanGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream);
 
 }  // namespace gdn

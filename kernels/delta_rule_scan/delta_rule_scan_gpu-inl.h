@@ -1,5 +1,5 @@
-// The token-by-token delta rule in device code, with the two gates from wherever `Gates` has them. Used by
-// delta_rule_scan, which reads them, and sigmoid_gating_recurrent, which computes them.
+// The token-by-token delta rule in device code, with gates from a `Gates` object. Used by delta_rule_scan, which loads
+// them, and by sigmoid_gating_recurrent, which computes them.
 //
 //   struct Gates { __device__ float LogDecayOf(int64_t, int head) const; __device__ float BetaOf(int64_t) const; };
 // `at` is token * HV + head. Thread mapping, resources and bound: delta_rule_scan_gpu.hip.
@@ -13,12 +13,12 @@
 
 namespace gdn::gpu {
 
-// Of dims that decay by channel; `params` have been validated.
+// For dims that decay by channel. `params` must have been validated.
 absl::Status DeltaRuleChannelScanGpu(const DeltaRuleParams& params, const DeviceBatch& batch, const Stream& stream);
 
 namespace {
 
-// What a token brings to a group. Beyond K = 256 there are no registers to load the next token's ahead.
+// A token's data for one group. The next token's is loaded ahead only up to K = 256; beyond there are no registers.
 template <int kElements, int kColumns>
 struct Token {
   float q[kElements];
@@ -31,8 +31,8 @@ template <int kElements, int kColumns, bool kExact, typename Gates>
 __device__ __forceinline__ void LoadToken(const DeltaRuleArgs& p, const Gates& gates, const BlockTask& task,
                                           int64_t row, int column, int lane, Token<kElements, kColumns>& token) {
   const int64_t key_offset = int64_t{task.key_head} * p.key_dim;
-  // A row is never negative, but the compiler does not know, and so does not keep the guards' masks from token to
-  // token: there are more of them than scalar registers.
+  // A row is never negative, but the compiler does not know that. So it recomputes the guards' masks for each token
+  // instead of keeping them: there are more masks than scalar registers.
   const int key_dim = kExact || row >= 0 ? p.key_dim : 0;
   LoadFragment<kElements, kExact>(p.k + row * p.k_stride + key_offset, lane, key_dim, token.k);
   LoadFragment<kElements, kExact>(p.q + row * p.q_stride + key_offset, lane, key_dim, token.q);
@@ -124,13 +124,13 @@ absl::Status LaunchScan(const char* name, const DeltaRuleParams& params, const G
                       kDeltaRuleThreads, stream, args, gates);
 }
 
-// `params` have been validated; its g and beta are not looked at. Base: of the layout's bases, float or uint16_t.
+// `params` must have been validated; its g and beta are not used. Base: the element type of the layout's bases.
 template <typename Base = float, typename Gates>
 absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, const Gates& gates,
                            const DeviceBatch& batch, const Stream& stream) {
   if (batch.sequences == 0 || batch.tokens == 0) return absl::OkStatus();
   const LayerDims& dims = params.pool.layout.dims();
-  // Four columns a group do the least work a column, once they fill the device.
+  // Four columns per group take the least work per column, once they fill the device.
   const int64_t wide_blocks =
       int64_t{batch.sequences} * dims.value_heads * CeilDivide(dims.value_dim, 4 * kDeltaRuleGroups);
   const bool wide = wide_blocks >= int64_t{stream.processors} * 4;

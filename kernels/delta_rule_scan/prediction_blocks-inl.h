@@ -5,7 +5,7 @@
 //
 //   ForPredictionBlocks<true>(key_dim, p, [&](int64_t i, hn::Vec<FloatTag>(&part)[kTileVectors]) HWY_ATTR { ... });
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_DELTA_RULE_SCAN_PREDICTION_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_DELTA_RULE_SCAN_PREDICTION_BLOCKS_INL_H_
 #undef GDN_KERNELS_DELTA_RULE_SCAN_PREDICTION_BLOCKS_INL_H_

@@ -17,14 +17,14 @@ struct ScanTask {
   int64_t first;  // token
   int64_t end;
   int64_t key_dim;
-  int64_t column;   // first
-  int64_t columns;  // in use, at most two vectors
+  int64_t column;   // first value column
+  int64_t columns;  // number of columns, at most two vectors
   float* state;     // [K, slice]
   int64_t state_row;
-  float* factors;  // scratch of ScanFactorFloats
+  float* factors;  // scratch of ScanFactorFloats floats
 };
 
-// Decays of two tokens and a decayed key, where decays go by channel.
+// Floats for the decays of two tokens and one decayed key; 0 unless decays go by channel.
 inline int64_t ScanFactorFloats(const LayerDims& dims) {
   return dims.decays_by_channel() ? 3 * int64_t{dims.key_dim} : 0;
 }

@@ -1,6 +1,6 @@
-// Clears device memory, by a kernel: the runtimes' own memset is slow on some cards and not ordered on others.
+// Zeroes device memory with a kernel, because the runtimes' memset is slow on some cards and unordered on others.
 //
-// Thread safety: any number of calls at a time. Returns before the work is done, in the stream's order.
+// Thread safety: any number of calls at a time. Asynchronous: runs in the stream's order.
 //
 //   GDN_RETURN_IF_ERROR(FillZeroGpu(data, bytes, stream));
 #pragma once

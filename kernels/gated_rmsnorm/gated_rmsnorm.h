@@ -1,9 +1,9 @@
 // Per-head gated RMSNorm of the delta rule's output.
 //
 //   y = w * x * rsqrt(mean x^2 + eps) * gate(z)   norm before gate, w as given (not 1 + w), mean over a head's V
-// gate is silu or sigmoid. y's heads may be put into tiled order: some quantised out-projections have their columns so,
-// and blocks of them that belong to two heads.
-// Thread safety: any number of calls at a time. y may alias x where its heads stay in order.
+// gate is silu or sigmoid. y's heads may be written in tiled order, for quantised out-projections that have their
+// columns so and blocks that span two heads.
+// Thread safety: any number of calls at a time. y may alias x unless it is tiled.
 //
 //   GDN_RETURN_IF_ERROR(backend.GatedRmsNorm({.value_dim = v, .rows = n * hv, .x = o, .z = z, .weight = w, .y = y}));
 #pragma once
@@ -26,14 +26,14 @@ struct GatedRmsNormParams {
   const float* z = nullptr;       // [rows, V]
   const float* weight = nullptr;  // [V]
   float* y = nullptr;             // [rows, V]
-  // Heads that y is tiled by: of a token's key_heads * group rows, row i group + j goes to row j key_heads + i.
+  // Tiled order if both exceed 1: of a token's key_heads * group rows, row i group + j goes to row j key_heads + i.
   int32_t key_heads = 1;
   int32_t group = 1;
 
   bool tiled() const { return key_heads > 1 && group > 1; }
 };
 
-// Where row `row` of y is.
+// Returns the row of y that input row `row` is written to.
 constexpr int64_t OutputRowOf(int64_t row, int32_t key_heads, int32_t group) {
   const int64_t head = row % (int64_t{key_heads} * group);
   return row - head + head % group * key_heads + head / group;

@@ -1,10 +1,10 @@
-// The two gates of a token and value head.
+// Computes the two gates of each token and value head: log decay and write strength.
 //
 //   g    = -exp(A_log) * softplus(a + dt_bias)     log decay, <= 0     softplus(x) = x for x > 20, else log1p(exp x)
 //   beta = beta_scale * sigmoid(b)                 write strength, in (0, beta_scale)
-// kBoundedSigmoid, where a lower bound L < 0 is given, has another decay:  g = L sigmoid(exp(A_log) (a + dt_bias)).
-// Where decay_dim is K (a decay by key channel), a, dt_bias and g have K values a head, which share the head's A_log.
-// kNegativeExp takes ssm_a = -exp(A_log), as GGUF stores it, in A_log's place. Finite for every finite input.
+// kBoundedSigmoid, with a lower bound L < 0, has another decay:  g = L sigmoid(exp(A_log) (a + dt_bias)). If decay_dim
+// is K (decays by key channel), a, dt_bias and g have K values per head, which share the head's A_log. With
+// kNegativeExp, a_log holds -exp(A_log), as GGUF stores it (ssm_a). Finite for every finite input.
 // Thread safety: any number of calls at a time.
 //
 //   GDN_RETURN_IF_ERROR(backend.Gating({.value_heads = hv, .rows = n, .a = a, .b = b, .a_log = al, ...}));
@@ -22,7 +22,7 @@ namespace gdn {
 struct GatingParams {
   ALogConvention convention = ALogConvention::kRaw;
   DecayGate gate = DecayGate::kSoftplus;
-  float lower_bound = 0.0f;  // L, of kBoundedSigmoid
+  float lower_bound = 0.0f;  // L for kBoundedSigmoid; unused otherwise
   float beta_scale = 1.0f;
   int32_t value_heads = 0;
   int32_t decay_dim = 1;  // 1 or K

@@ -1,6 +1,6 @@
-// Device code: four neighbouring elements of bfloat16, read as float32 and written rounded to nearest even.
+// Device code: loads four neighbouring bfloat16 elements as float32, and stores them rounded to nearest even.
 //
-// Without arithmetic on 16 bits, which gfx906 has not for this type: a shift widens, integers round.
+// Uses integer operations only (a shift to widen, an addition to round), because gfx906 has no bfloat16 arithmetic.
 // Thread safety: pure functions.
 //
 //   const Vec4 x = LoadBf16x4(row + at);  // row + at is aligned to 8 bytes
@@ -15,7 +15,7 @@ namespace gdn::gpu {
 
 __device__ __forceinline__ float RoundToBf16(float value) { return FromBf16(ToBf16(value)); }
 
-// As they lie in memory; the first is lowest.
+// Raw bits of four elements; the first is in the lowest bits.
 __device__ __forceinline__ uint64_t LoadBf16Bits(const uint16_t* p) { return *reinterpret_cast<const uint64_t*>(p); }
 __device__ __forceinline__ Vec4 WidenBf16x4(uint64_t bits) {
   const uint32_t low = static_cast<uint32_t>(bits);

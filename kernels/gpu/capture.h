@@ -1,6 +1,6 @@
-// Whether somebody records a stream into a graph.
+// Tells whether a stream is being captured into a graph.
 //
-// Implemented as runtime.h is. Thread safety: free function.
+// Implemented beside runtime.h. Thread safety: free function.
 //
 //   GDN_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace gdn::gpu {
 
-// True if the work that `stream` is given is recorded and not run. `stream` is any stream of the calling thread's
-// device. The default stream counts as recorded while its use would spoil another stream's recording.
+// True if work given to `stream` is recorded instead of run. `stream` is any stream of the calling thread's device. The
+// default stream counts as recorded while its use would invalidate another stream's recording.
 absl::StatusOr<bool> IsCapturing(const Stream& stream);
 
 }  // namespace gdn::gpu

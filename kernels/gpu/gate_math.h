@@ -1,5 +1,5 @@
-// The layer's scalar functions in device code, finite wherever the exact result is. Used by gating, conv1d, the gated
-// norm and the fused forms of them, so that all agree to the bit.
+// The layer's scalar functions in device code, finite wherever the exact result is. Gating, conv1d, the gated norm and
+// their fused forms all use these, so that they agree to the bit.
 //
 // Thread safety: pure functions.
 //
@@ -12,7 +12,7 @@ namespace gdn::gpu {
 
 inline constexpr float kFloatMax = 3.40282347e38f;
 
-// 1 / (1 + e^-x), with the exponential of a number that is never above 0.
+// 1 / (1 + e^-x), computed with exp of -|x|, so that nothing overflows.
 __device__ __forceinline__ float Sigmoid(float x) {
   const float e = expf(-fabsf(x));
   const float s = 1.0f / (1.0f + e);
@@ -21,23 +21,22 @@ __device__ __forceinline__ float Sigmoid(float x) {
 
 __device__ __forceinline__ float Silu(float x) { return x * Sigmoid(x); }
 
-// log(1 + e^x); x itself above 20, where float32 knows no difference.
+// log(1 + e^x); returns x above 20, where float32 cannot distinguish the two.
 __device__ __forceinline__ float Softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
-// The nearest finite number. By comparisons, which a NaN passes; fminf and fmaxf would return the other operand.
+// Returns the nearest finite number; NaN stays NaN. Compares, because fminf and fmaxf would return the other operand.
 __device__ __forceinline__ float ClampFinite(float x) {
   return x > kFloatMax ? kFloatMax : (x < -kFloatMax ? -kFloatMax : x);
 }
 
-// g of a token and head. `a_log` is A_log, or -exp(A_log) where `negative_exp` says so. A NaN in any of them comes
-// through.
+// Returns g of a token and head. `a_log` is A_log, or -exp(A_log) if `negative_exp`. A NaN in any of them gives NaN.
 __device__ __forceinline__ float LogDecay(float a, float a_log, float dt_bias, bool negative_exp) {
   const float rate = negative_exp ? a_log : -ClampFinite(expf(a_log));
   // Clamped before too, because a rate of 0 times an infinite sum would be NaN.
   return ClampFinite(rate * Softplus(ClampFinite(a + dt_bias)));
 }
 
-// The bounded g: lower_bound sigmoid(exp(A_log) (a + dt_bias)). A NaN comes through.
+// Returns the bounded g: lower_bound sigmoid(exp(A_log) (a + dt_bias)). A NaN gives NaN.
 __device__ __forceinline__ float BoundedLogDecay(float a, float a_log, float dt_bias, bool negative_exp,
                                                  float lower_bound) {
   const float rate = negative_exp ? -a_log : ClampFinite(expf(a_log));

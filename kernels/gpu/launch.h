@@ -1,6 +1,6 @@
-// Launching a kernel: checks, the choice of the wave width, and a Status where a launch fails.
+// Launches kernels: checks the grid, chooses the wave width, and returns a Status.
 //
-// Thread safety: as gpu/stream.h. Arguments are copied at the launch; a kernel's parameters hold no host pointers.
+// Thread safety: as gpu/stream.h. Arguments are copied at the launch; they must not contain host pointers.
 //
 //   return WithWaveWidth(stream, "gating", [&](auto wave) {
 //     return Launch("gating", GatingKernel<wave()>, {blocks}, kThreads, stream, params);
@@ -22,23 +22,23 @@ namespace gdn::gpu {
 
 constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Whether addresses allow 16-byte accesses: a launcher's choice between a kernel's vector and scalar paths. A null
-// pointer counts as aligned.
+// True if all addresses allow 16-byte accesses, to choose between a kernel's vector and scalar paths. A null pointer
+// counts as aligned.
 template <typename... Pointers>
 bool Aligned16(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-// Blocks for `elements` at `per_block` each, at most what fills the device some times over: for kernels that stride
-// over what is left.
+// Number of blocks for `elements` with `per_block` each, but at most what fills the device several times over; kernels
+// stride over the rest.
 inline int64_t StridedBlocks(int64_t elements, int64_t per_block, const Stream& stream) {
   const int64_t needed = CeilDivide(elements, per_block);
   const int64_t enough = int64_t{stream.processors} * 16;
   return needed < enough ? needed : enough;
 }
 
-// A grid without blocks launches nothing. UNAVAILABLE (DEVICE_FAILED) where the device refuses; errors of the kernel
-// itself come with a later synchronisation.
+// A grid without blocks launches nothing. UNAVAILABLE (DEVICE_FAILED) if the device refuses the launch; errors inside
+// the kernel are reported by a later synchronisation.
 template <typename... Params, typename... Args>
 absl::Status Launch(const char* name, void (*kernel)(Params...), const Grid& grid, int threads, const Stream& stream,
                     const Args&... args) {
@@ -70,8 +70,8 @@ absl::Status WithWaveWidth(const Stream& stream, const char* name, Function&& fu
 }
 }  // namespace internal
 
-// function(std::integral_constant<int, width>) for the stream's width. FAILED_PRECONDITION (DEVICE_UNSUPPORTED) where
-// this build has no kernels for it.
+// Calls function(std::integral_constant<int, width>) with the stream's width. FAILED_PRECONDITION (DEVICE_UNSUPPORTED)
+// if this build has no kernels for it.
 template <typename Function>
 absl::Status WithWaveWidth(const Stream& stream, const char* name, Function&& function) {
   return internal::WithWaveWidth(stream, name, std::forward<Function>(function), WaveWidths());

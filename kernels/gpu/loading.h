@@ -1,14 +1,14 @@
-// Launches that bring their kernels' code to the device and run nothing: a runtime may load code when it is first
-// launched, and have no memory for it then.
+// Launches that only load their kernels' code to the device. A runtime may load code at a kernel's first launch, and
+// that fails if memory is short then.
 //
-// Thread safety: of the calling thread. Ownership: none.
+// Thread safety: affects the calling thread only. Ownership: none.
 //
 //   { const LoadingOnly loading; GDN_RETURN_IF_ERROR(GatingGpu(params, stream)); }  // nothing is computed
 #pragma once
 
 namespace gdn::gpu {
 
-// While one lives, the thread's launches only load.
+// While one lives, launches of its thread load the kernel's code and run nothing.
 class LoadingOnly {
  public:
   LoadingOnly() { active_ = true; }
@@ -17,7 +17,7 @@ class LoadingOnly {
 
   static bool active() { return active_; }
 
-  // While it lives, launches run all the same.
+  // While one lives, launches run as usual.
   class Paused {
    public:
     Paused() : was_active_(active_) { active_ = false; }

@@ -1,7 +1,7 @@
-// Element-wise work on a batch of row-major matrices: one block a tile of 16 x 64 elements, tiles counted in one
-// dimension, so that no matrix is too tall for a grid.
+// Element-wise work on a batch of row-major matrices: each block handles one tile of 16 x 64 elements. Tiles are
+// numbered in one dimension, so that no matrix is too tall for a grid.
 //
-// Threads: 256, four rows of 64 neighbours at a time. Divisions are once a block.
+// 256 threads: four rows of 64 neighbours at a time. Divides once per block.
 //
 //   ForEachElement(p.rows, p.cols, [&](int64_t batch, int64_t row, int64_t col) { ... });
 //   Launch("tril", TrilKernel, {MatrixTiles(p.batch, p.rows, p.cols)}, kMatrixTileThreads, stream, p);

@@ -1,4 +1,4 @@
-// Where a GPU operator's launch goes, without any vendor's header.
+// The stream that a GPU operator launches on, without vendor headers.
 //
 // Thread safety: a plain value; launches on one stream are ordered, and one thread at a time may issue them.
 // Ownership: none; the GPU backend owns the stream.
@@ -14,19 +14,19 @@ struct Stream {
   void* handle = nullptr;  // hipStream_t or cudaStream_t; unused by the host executor
   int32_t wave_width = 0;  // lanes of a wave: 64 on gfx9, 32 on NVIDIA, either on the host executor
   int32_t processors = 1;  // compute units (AMD) or multiprocessors (NVIDIA)
-  bool overlaps = false;  // whether a kernel may begin while the one before it ends (Grid::early); NVIDIA from sm_90 on
+  bool overlaps = false;   // a kernel may begin while the one before it ends (Grid::early); NVIDIA from sm_90 on
 };
 
-// A PackedBatch whose index arrays are in device memory, and what a launch must know of it on the host.
+// A PackedBatch with its index arrays in device memory, and the sizes that a launch needs on the host.
 struct DeviceBatch {
   int32_t sequences = 0;
   int32_t tokens = 0;
   int32_t max_length = 0;                 // tokens of the longest sequence
   const int32_t* cu_seqlens = nullptr;    // [sequences + 1]
   const int32_t* slots = nullptr;         // [sequences]; negative = padding
-  const int64_t* token_counts = nullptr;  // [sequences], or null where the operator does not need them
-  const int32_t* log_lengths = nullptr;   // [sequences], or null where the operator does not need them
-  const int32_t* base_slots = nullptr;    // [sequences], or null where each base is in its sequence's slot
+  const int64_t* token_counts = nullptr;  // [sequences], or null if the operator does not need them
+  const int32_t* log_lengths = nullptr;   // [sequences], or null if the operator does not need them
+  const int32_t* base_slots = nullptr;    // [sequences], or null if each base is in its sequence's slot
 };
 
 }  // namespace gdn::gpu

@@ -1,7 +1,7 @@
-// Device code: elements of a dtype that is known when the kernel runs, read as float32 and written from it.
+// Device code: loads and stores elements whose dtype is known only at run time, as float32.
 //
-// Loading and widening are apart, so that loads can be on their way before the first is used. The dtype is the same for
-// the whole grid: its branches cost next to nothing.
+// Loading and widening are separate, so that several loads can be in flight before the first is used. The dtype is the
+// same for the whole grid, so branches on it cost almost nothing.
 // Thread safety: pure functions.
 //
 //   const Vec4 raw = LoadRaw4(x, dtype, index, count, vector);
@@ -16,8 +16,8 @@
 
 namespace gdn::gpu {
 
-// Elements data[index .. index + 4) as they are; of those from index + count on, zeros, and they are not read.
-// `vector`: all four lie in one aligned 16 (F32) or 8 bytes, and count is not 1, 2 or 3.
+// Loads elements data[index .. index + 4) without conversion. Elements from index + count on are not read and become
+// zero. `vector`: the four are in one aligned 16 bytes (F32) or 8, and count is not 1, 2 or 3.
 __device__ __forceinline__ Vec4 LoadRaw4(const void* data, DType dtype, int64_t index, int32_t count, bool vector) {
   Vec4 raw{0.0f, 0.0f, 0.0f, 0.0f};
   if (count <= 0) return raw;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void StoreElement(void* data, DType dtype, int64_t in
   }
 }
 
-// Elements data[index .. index + 4), which lie in one aligned 16 (F32) or 8 bytes.
+// Stores elements data[index .. index + 4), which must be in one aligned 16 bytes (F32) or 8.
 __device__ __forceinline__ void StoreElements4(void* data, DType dtype, int64_t index, const Vec4& values) {
   if (dtype == DType::kF32) return Store4(static_cast<float*>(data) + index, values);
   const uint32_t low = NarrowElement(dtype, values.x) | static_cast<uint32_t>(NarrowElement(dtype, values.y)) << 16;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void StoreElements4(void* data, DType dtype, int64_t 
   *reinterpret_cast<uint64_t*>(static_cast<uint16_t*>(data) + index) = low | static_cast<uint64_t>(high) << 32;
 }
 
-// Whether rows of `stride` elements at `data` let LoadRaw4 and StoreElements4 take vectors.
+// True if LoadRaw4 and StoreElements4 can use vectors on rows of `stride` elements at `data`.
 inline bool AllowsRaw4(const void* data, DType dtype, int64_t stride) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   return stride % 4 == 0 && address % (4 * DTypeSize(dtype)) == 0;

@@ -1,4 +1,4 @@
-// Four floats that are loaded and stored at once (128 bits), the same type in all three builds.
+// Four floats that are loaded and stored together (128 bits); the same type in all three builds.
 //
 // Thread safety: plain values.
 //

@@ -1,6 +1,6 @@
-// Four floats at a time: multiply-adds, and loads and stores at the end of a row, where fewer than four may be left.
+// Operations on four floats: multiply-adds, and loads and stores at a row's end, where fewer than four may be left.
 //
-// Device code. Thread safety: pure functions but for the memory they are given.
+// Device code. Thread safety: functions write only memory they are given.
 //
 //   Vec4 v = LoadSome(row + column, width - column, aligned);
 #pragma once
@@ -16,7 +16,7 @@ __device__ __forceinline__ void MultiplyAdd(float a, const Vec4& b, Vec4& sum) {
   sum.w = fmaf(a, b.w, sum.w);
 }
 
-// Up to four floats at p; those past `count` are 0.
+// Loads up to four floats at p; those from `count` on are 0.
 template <typename Count>
 __device__ __forceinline__ Vec4 LoadSome(const float* p, Count count, bool aligned) {
   if (aligned && count >= 4) return Load4(p);

@@ -1,4 +1,4 @@
-// device.h for NVIDIA. Included by device.h only, whose comment says what each part is for.
+// device.h's part for NVIDIA. Included by device.h only; see there for what each function does.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -20,15 +20,15 @@ namespace gdn::gpu {
 
 inline constexpr int kStaticLdsBytes = 48 * 1024;  // gfx906 has 64 KB
 
-// What kernels are compiled for.
+// Wave widths that kernels are compiled for.
 using WaveWidths = std::integer_sequence<int, 32>;
 
 __device__ __forceinline__ float FromF16(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 __device__ __forceinline__ uint16_t ToF16(float value) { return __half_as_ushort(__float2half_rn(value)); }
 
-// Bytes of a word as floats: kByteBias + byte number kByte; and of four E4M3 bytes 1 / kE4M3Unit of their values. A NaN
-// among these makes one of the results a NaN, maybe another.
-inline constexpr float kByteBias = 32768.0f;  // conversions are slower than to put the byte into a mantissa
+// BiasedByte: kByteBias + byte number kByte of a word, as float. WidenE4M3: four E4M3 bytes divided by kE4M3Unit. If
+// any of them is NaN, at least one result is NaN, maybe another byte's.
+inline constexpr float kByteBias = 32768.0f;  // putting the byte into a mantissa is faster than a conversion
 inline constexpr float kE4M3Unit = 1.0f;
 template <int kByte>
 __device__ __forceinline__ float BiasedByte(uint32_t word) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
 
 __device__ __forceinline__ void WaveBarrier() { __syncwarp(); }
 
-// Programmatic dependent launch.
+// Overlap by programmatic dependent launch.
 __device__ __forceinline__ void WaitForPriorKernels() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
 }
@@ -56,7 +56,7 @@ inline bool OverlapsKernels(int device) {
   int major = 0;
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
-// Errors come with the caller's GetLastError.
+// The caller's GetLastError returns the errors.
 template <typename... Params, typename... Args>
 void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t stream, const Args&... args) {
   cudaLaunchAttribute early;
@@ -71,20 +71,15 @@ void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-// The AMD patterns, by shuffles.
-template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>
-__device__ __forceinline__ float UpdateDpp(float old, float source) {
+// The AMD patterns, made of shuffles.
+template <int kWave, int kCtrl>
+__device__ __forceinline__ float UpdateDpp(float /*old*/, float source) {
   static_assert(kWave == 32, "an NVIDIA warp has 32 lanes");
-  if constexpr (constexpr int kMask = DppXorMask(kCtrl); kMask != 0 && kRowMask == 0xf && kBankMask == 0xf) {
+  if constexpr (constexpr int kMask = DppXorMask(kCtrl); kMask != 0) {
     return __shfl_xor_sync(0xffffffffu, source, kMask);
+  } else {
+    return __shfl_sync(0xffffffffu, source, DppSource(kCtrl, threadIdx.x & 31));
   }
-  const int lane = threadIdx.x & 31;
-  const int from = DppSource(kCtrl, lane, kWave);
-  const float moved = __shfl_sync(0xffffffffu, source, from < 0 ? lane : from);
-  const bool enabled = ((kRowMask >> (lane >> 4)) & 1) != 0 && ((kBankMask >> ((lane >> 2) & 3)) & 1) != 0;
-  if (!enabled) return old;
-  if (from < 0) return kBoundCtrl ? 0.0f : old;
-  return moved;
 }
 template <int kWave, int kPattern>
 __device__ __forceinline__ float DsSwizzle(float value) {
@@ -94,16 +89,8 @@ template <int kWave>
 __device__ __forceinline__ float Bpermute(int lane, float value) {
   return __shfl_sync(0xffffffffu, value, lane & (kWave - 1));
 }
-template <int kWave>
-__device__ __forceinline__ uint64_t Ballot(bool predicate) {
-  return __ballot_sync(0xffffffffu, predicate);
-}
-__device__ __forceinline__ float Fdot2(uint32_t a, uint32_t b, float c) {
-  const float lo = fmaf(FromF16(static_cast<uint16_t>(a)), FromF16(static_cast<uint16_t>(b)), c);
-  return fmaf(FromF16(static_cast<uint16_t>(a >> 16)), FromF16(static_cast<uint16_t>(b >> 16)), lo);
-}
 
-// Where the two runtimes spell a thing differently.
+// Names that differ between the two runtimes.
 using ApiDeviceProperties = cudaDeviceProp;
 inline constexpr auto kErrorOutOfMemory = cudaErrorMemoryAllocation;
 inline constexpr auto kClockRateAttribute = cudaDevAttrClockRate;

@@ -1,4 +1,4 @@
-// device.h for AMD. Included by device.h only, whose comment says what each part is for.
+// device.h's part for AMD. Included by device.h only; see there for what each function does.
 #pragma once
 
 #include <hip/hip_runtime.h>
@@ -18,7 +18,7 @@ namespace gdn::gpu {
 
 inline constexpr int kStaticLdsBytes = 64 * 1024;
 
-// What kernels are compiled for.
+// Wave widths that kernels are compiled for.
 using WaveWidths = std::integer_sequence<int, 64>;
 
 __device__ __forceinline__ float FromF16(uint16_t bits) {
@@ -28,8 +28,8 @@ __device__ __forceinline__ uint16_t ToF16(float value) {
   return __builtin_bit_cast(uint16_t, static_cast<_Float16>(value));
 }
 
-// Bytes of a word as floats: kByteBias + byte number kByte; and of four E4M3 bytes 1 / kE4M3Unit of their values. A NaN
-// among these makes one of the results a NaN, maybe another.
+// BiasedByte: kByteBias + byte number kByte of a word, as float. WidenE4M3: four E4M3 bytes divided by kE4M3Unit. If
+// any of them is NaN, at least one result is NaN, maybe another byte's.
 inline constexpr float kByteBias = 0.0f;
 inline constexpr float kE4M3Unit = 256.0f;
 template <int kByte>
@@ -45,13 +45,13 @@ __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   values[3] = FromF16(static_cast<uint16_t>(odd >> 16));
 }
 
-// Orders a wave's own LDS accesses; its lanes run in step, so only the compiler has to be told.
+// Orders a wave's own LDS accesses. Its lanes run in lockstep, so this only restrains the compiler.
 __device__ __forceinline__ void WaveBarrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
   __builtin_amdgcn_wave_barrier();
 }
 
-// A kernel begins when the one before it has ended.
+// Kernels do not overlap: a kernel begins when the one before it has ended.
 __device__ __forceinline__ void WaitForPriorKernels() {}
 __device__ __forceinline__ void LetNextKernelBegin() {}
 inline bool OverlapsKernels(int /*device*/) { return false; }
@@ -60,32 +60,23 @@ void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, hipStream_t 
   kernel<<<grid, threads, 0, stream>>>(args...);
 }
 
-// Cross-lane moves of 32-bit values. kCtrl, masks and kBoundCtrl as the ISA has them; a lane without one keeps `old`.
-template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>
+// Cross-lane moves of 32-bit values. kCtrl: a pattern of dpp.h. Every lane reads some lane, so `old` is never kept.
+template <int kWave, int kCtrl>
 __device__ __forceinline__ float UpdateDpp(float old, float source) {
-  return __int_as_float(
-      __builtin_amdgcn_update_dpp(__float_as_int(old), __float_as_int(source), kCtrl, kRowMask, kBankMask, kBoundCtrl));
+  return __int_as_float(__builtin_amdgcn_update_dpp(__float_as_int(old), __float_as_int(source), kCtrl,
+                                                    /*row_mask=*/0xf, /*bank_mask=*/0xf, /*bound_ctrl=*/false));
 }
 template <int kWave, int kPattern>
 __device__ __forceinline__ float DsSwizzle(float value) {
   return __int_as_float(__builtin_amdgcn_ds_swizzle(__float_as_int(value), kPattern));
 }
-// Every lane reads lane `lane` of the wave.
+// Every lane reads the value of lane `lane` of the wave.
 template <int kWave>
 __device__ __forceinline__ float Bpermute(int lane, float value) {
   return __int_as_float(__builtin_amdgcn_ds_bpermute(lane << 2, __float_as_int(value)));
 }
-template <int kWave>
-__device__ __forceinline__ uint64_t Ballot(bool predicate) {
-  return __ballot(predicate);
-}
-// c + a.lo * b.lo + a.hi * b.hi of packed float16 pairs, summed in float32.
-__device__ __forceinline__ float Fdot2(uint32_t a, uint32_t b, float c) {
-  using Half2 = _Float16 __attribute__((ext_vector_type(2)));
-  return __builtin_amdgcn_fdot2(__builtin_bit_cast(Half2, a), __builtin_bit_cast(Half2, b), c, false);
-}
 
-// Where the two runtimes spell a thing differently.
+// Names that differ between the two runtimes.
 using ApiDeviceProperties = hipDeviceProp_t;
 inline constexpr auto kErrorOutOfMemory = hipErrorOutOfMemory;
 inline constexpr auto kClockRateAttribute = hipDeviceAttributeClockRate;

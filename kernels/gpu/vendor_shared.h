@@ -1,4 +1,4 @@
-// device.h's part that AMD and NVIDIA spell alike. Included by device.h only, below the vendor's header.
+// device.h's part that is the same for AMD and NVIDIA. Included by device.h only, after the vendor's header.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t FloatToBits(float value) { return __float_as
 __device__ __forceinline__ Vec4 Load4(const float* p) { return *reinterpret_cast<const Vec4*>(p); }
 __device__ __forceinline__ void Store4(float* p, const Vec4& v) { *reinterpret_cast<Vec4*>(p) = v; }
 
-// LDS of a block.
+// An array in a block's LDS.
 template <typename T, int kCount>
 struct LdsArray {
   alignas(16) T data[kCount];

@@ -1,9 +1,9 @@
-// The GPU backend: states, weights and activations in device memory, one stream of work for the engine thread. The same
-// class runs on AMD, on NVIDIA and on the host executor; which one is decided when the GPU sources are built.
+// The GPU backend: states, weights and activations in device memory, and one stream of work for the engine thread. The
+// same class runs on AMD, on NVIDIA and on the host executor; the build of the GPU sources decides which.
 //
-// The host is touched for inputs and outputs only, through page-locked staging memory. Slots keep their base as [HV, V,
-// K] (K contiguous); kernels/slot_codec.h turns it to wire order.
-// Thread safety: see Backend. Ownership: owns the stream, staging memory and workspace; they go with it.
+// Inputs and outputs pass through page-locked staging memory; everything else stays on the device. Slots store the base
+// as [HV, V, K] (K contiguous); kernels/slot_codec.h converts it to wire order.
+// Thread safety: see Backend. Ownership: owns its stream, staging memory and workspace.
 //
 //   GDN_ASSIGN_OR_RETURN(auto backend, MakeGpuBackend({.device = 0}));
 //   GDN_ASSIGN_OR_RETURN(gpu::Stream stream, GpuStreamOf(*backend));  // for kernels beside the backend's operators
@@ -23,7 +23,7 @@
 
 namespace gdn {
 
-// Whether decode steps are recorded and replayed: kAuto where that is clearly quicker by a measurement at the start.
+// Recording and replay of decode steps. kAuto: on if a measurement at startup shows that replays are faster.
 enum class GpuGraphs : uint8_t { kAuto, kOn, kOff };
 // "auto", "on" or "off".
 inline std::optional<GpuGraphs> ParseGpuGraphs(std::string_view text) {
@@ -34,38 +34,37 @@ inline std::optional<GpuGraphs> ParseGpuGraphs(std::string_view text) {
 }
 
 struct GpuBackendOptions {
-  int device = 0;  // among those that HIP_VISIBLE_DEVICES leaves
+  int device = 0;  // index among the devices that HIP_VISIBLE_DEVICES leaves visible
   GpuGraphs graphs = GpuGraphs::kAuto;
-  // Bytes of the ring of page-locked memory (a multiple of 1024) and of the arena for index arrays on the device, which
-  // grows; 0: the defaults. Tests make them small, so that they are soon full.
+  // Bytes of the page-locked ring (a multiple of 1024), and initial bytes of the index array arena on the device, which
+  // grows. 0: the defaults. Tests set small sizes to fill them soon.
   size_t pinned_ring_bytes = 0;
   size_t index_arena_bytes = 0;
 };
 
-// Of one backend since it was made; all 0 for a backend that is not made here.
+// Counts since the backend was made; all 0 if MakeGpuBackend did not make it.
 struct GpuGraphCounts {
-  int64_t plain = 0;     // steps that could have been replayed, and were launched
+  int64_t plain = 0;     // replayable steps that were launched kernel by kernel
   int64_t recorded = 0;  // recordings made
   int64_t replayed = 0;
-  int64_t refused = 0;  // recordings that failed; their steps are launched for good
+  int64_t refused = 0;  // recordings that failed; their steps are never recorded again
 };
 GpuGraphCounts GpuGraphCountsOf(Backend& backend);
 
-// FAILED_PRECONDITION (DEVICE_UNSUPPORTED) where there is no such device, no driver, or no kernels for it in this
-// build.
+// FAILED_PRECONDITION (DEVICE_UNSUPPORTED) if the device or driver is missing, or this build has no kernels for it.
 absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions& options);
 
-// What this build's GPU sources run on: "gpu", or "host" for the executor. The name of their backend.
+// Name of this build's GPU backend: "gpu", or "host" if GPU sources run on the host executor.
 std::string_view GpuBackendName();
 
-// The stream of a backend made here. INVALID_ARGUMENT for any other backend.
+// Returns the stream of a backend from MakeGpuBackend. INVALID_ARGUMENT for any other backend.
 absl::StatusOr<gpu::Stream> GpuStreamOf(Backend& backend);
 
-// Runs `issue` for a thread and a stream that are somebody else's: what it issues runs behind what `stream` has (a
-// hipStream_t or cudaStream_t of the backend's device; null: its default stream) and before what that is given next,
-// and the thread's device is afterwards what it was. Nothing waits. Of the one thread at a time that issues operators.
-// INVALID_ARGUMENT for a backend that was not made here and for a stream that is captured into a graph; `issue` has not
-// run then, and nothing was given to either stream.
+// Runs `issue` in the order of another stream (a hipStream_t or cudaStream_t of the backend's device; null: its default
+// stream). The work that `issue` issues runs after the work already in `stream` and before work given to it later. Does
+// not wait; restores the thread's current device. Call from the one thread that issues operators. INVALID_ARGUMENT for
+// a backend not from MakeGpuBackend, and for a stream that is being captured into a graph; then `issue` has not run and
+// neither stream has changed.
 absl::Status GpuIssueInOrderOf(Backend& backend, void* stream, absl::FunctionRef<absl::Status()> issue);
 
 }  // namespace gdn

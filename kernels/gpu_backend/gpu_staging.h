@@ -1,8 +1,8 @@
-// Page-locked memory between the host's buffers and the stream: what a caller hands over may be freed at once, and
-// copies still run behind the caller.
+// Page-locked staging memory: copies of ordinary host buffers run asynchronously, and the caller may free its buffer at
+// once.
 //
-// Thread safety: one thread at a time; PinnedRing blocks where the ring is full of copies that have not run yet.
-// Ownership: owns its memory; the stream must outlive it.
+// Thread safety: one thread at a time; PinnedRing blocks while the ring is full of copies that have not run. Ownership:
+// owns its memory; the stream must outlive it.
 //
 //   GDN_ASSIGN_OR_RETURN(PinnedRing ring, PinnedRing::Make(stream));
 //   GDN_RETURN_IF_ERROR(ring.CopyIn(device, host, bytes));
@@ -19,7 +19,7 @@ namespace gdn::gpu {
 class PinnedRing {
  public:
   static constexpr size_t kDefaultBytes = size_t{16} << 20;
-  // `bytes`: a multiple of 1024. A copy travels in pieces of a quarter of it.
+  // `bytes` must be a multiple of 1024. A copy is made in pieces of a quarter of the ring.
   static absl::StatusOr<PinnedRing> Make(const Stream& stream, size_t bytes = kDefaultBytes);
 
   PinnedRing(PinnedRing&& other) noexcept;
@@ -28,13 +28,13 @@ class PinnedRing {
 
   // Returns before the copy has run.
   absl::Status CopyIn(void* device, const void* host, size_t bytes);
-  // Returns once `host` holds the data, and all work before it is done.
+  // Returns when all earlier work is done and `host` has the data.
   absl::Status CopyOut(void* host, const void* device, size_t bytes);
 
  private:
   PinnedRing(const Stream& stream, size_t bytes) : stream_(stream), bytes_(bytes) {}
 
-  // A part of the ring that no copy in flight reads.
+  // Returns `bytes` bytes of the ring that no copy in flight uses; waits for the stream if needed.
   absl::StatusOr<char*> Take(size_t bytes);
 
   const Stream stream_;

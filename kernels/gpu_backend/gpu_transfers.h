@@ -1,6 +1,6 @@
-// Copies of states beside the operators' stream: each has a stream to itself while it runs.
+// Copies states concurrently with the operators' stream, each on a stream of its own.
 //
-// Thread safety: any thread, several at a time. Ownership: owns its streams, as many as copies ever ran at a time.
+// Thread safety: any thread, several at a time. Ownership: owns its streams, as many as copies ever ran at once.
 //
 //   GpuTransfers transfers(device);
 //   GDN_RETURN_IF_ERROR(transfers.Out(host, slot, bytes));  // `host` holds it now
@@ -23,13 +23,13 @@ class GpuTransfers {
   GpuTransfers(const GpuTransfers&) = delete;
   ~GpuTransfers();
 
-  // Complete on return. Fastest where `host` is page-locked.
+  // Complete on return. Fastest if `host` is page-locked.
   absl::Status Out(void* host, const void* device, size_t bytes);
   absl::Status In(void* device, const void* host, size_t bytes);
   absl::Status Zero(void* device, size_t bytes);
 
  private:
-  // copy(stream) on a stream that nobody else uses, waited for. Makes the device the calling thread's.
+  // Runs copy(stream) on a stream that nobody else uses, and waits for it. Makes the device the thread's current one.
   template <typename Copy>
   absl::Status Run(Copy copy);
   absl::StatusOr<Stream> Take();

@@ -1,7 +1,7 @@
-// The index arrays of steps on the device, sent once: operators that ask for what is already there get it.
+// Index arrays of steps on the device. Each array is sent once; operators that ask for equal contents share the copy.
 //
-// The arrays of one operator are placed together and never overlap. They stay as they are until the operator that is
-// issued next has run: the copies of later operators' arrays wait behind it in the stream.
+// All arrays of one operator are placed together and do not overlap. They stay valid until the next operator has run,
+// because copies of later operators' arrays wait behind it in the stream.
 // Thread safety: for the thread that issues operators. Ownership: owns device memory; the stream must outlive it.
 //
 //   GDN_ASSIGN_OR_RETURN(gpu::DeviceBatch batch, indices.Batch(ring, params.batch, params.token_counts, nullptr));
@@ -24,39 +24,39 @@ class IndexStaging {
  public:
   static constexpr size_t kDefaultArenaBytes = size_t{1} << 20;
 
-  // `arena_bytes`: device memory of the first allocation. A step of 256 sequences needs 2 to 6 KiB.
+  // `arena_bytes` is the size of the first allocation on the device. A step of 256 sequences needs 2 to 6 KiB.
   explicit IndexStaging(const Stream& stream, size_t arena_bytes = kDefaultArenaBytes)
       : stream_(stream), least_arena_bytes_(arena_bytes) {}
   IndexStaging(const IndexStaging&) = delete;
   ~IndexStaging();
 
-  // Allocates what operators of up to `bytes` of arrays need (StagedBytes(sequences) for a batch), so that none of them
-  // allocates. May wait for the stream. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where the device has no room.
+  // Allocates enough that operators with at most `bytes` of arrays (StagedBytes(sequences) for a batch) do not
+  // allocate. May wait for the stream. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the device has no room.
   absl::Status Reserve(size_t bytes);
 
-  // All but the batch may be null.
+  // Returns the arrays on the device. All except the batch may be null.
   absl::StatusOr<DeviceBatch> Batch(PinnedRing& ring, const PackedBatch& batch, const int64_t* token_counts,
                                     const int32_t* log_lengths, const int32_t* base_slots = nullptr);
 
-  // src, dst, log_lengths and, where they are given, src_bases, end to end.
+  // Returns src, dst, log_lengths and, if given, src_bases on the device, one after another.
   absl::StatusOr<const int32_t*> Fold(PinnedRing& ring, const MaterializeStateParams& fold);
 
   absl::StatusOr<const CopyPiece*> Shares(PinnedRing& ring, absl::Span<const CopyPiece> shares);
 
-  // For a launch that brings its arrays in a copy of its own: writes what Batch() and Fold() would send to `host`,
-  // which has StagedBytes(sequences), and takes it to be at `device` until ForgetProvided or the next Provide. It is
-  // found by what it holds, so arrays that have changed since are sent. Returns the bytes.
+  // For a launch that copies its arrays itself: writes the arrays of Batch() and Fold() to `host`, which has
+  // StagedBytes(sequences), and assumes them to be at `device` until ForgetProvided or the next Provide. Lookup is by
+  // content, so arrays that have changed since are sent again. Returns the bytes written.
   static size_t StagedBytes(int32_t sequences);
   size_t Provide(char* device, char* host, const StageInParams& params);
   void ForgetProvided() { provided_.clear(); }
 
-  // Adds where the step's arrays are to `key`. False where a launch did not bring one of them.
+  // Appends the device addresses of the step's arrays to `key`. False if a launch did not provide one of them.
   bool AddPlaces(const ReplayableStep& step, std::string* key) const;
-  // Whether arrays that no launch brought are an error: a recording would have what they hold now, for good.
+  // If set, sending an array is an error: a recording would keep its present contents for ever.
   void RefuseToSend(bool refuse) { refuses_ = refuse; }
 
  private:
-  // Arrays that lie end to end on the device, as the host's bytes of each.
+  // Arrays that lie one after another on the device, given as each array's host bytes.
   using Content = absl::Span<const absl::Span<const char>>;
   struct Provided {
     size_t at;  // in provided_bytes_
@@ -64,7 +64,7 @@ class IndexStaging {
     const char* device;
   };
 
-  // An array of an operator, and where Place has put it.
+  // An array that an operator needs, and where Place has put it on the device.
   struct Wanted {
     Content content;
     const char* at = nullptr;
@@ -72,19 +72,19 @@ class IndexStaging {
 
   // Finds all arrays of one operator on the device, uploading those that are not there.
   absl::Status Place(PinnedRing& ring, absl::Span<Wanted> arrays);
-  absl::StatusOr<const char*> PlaceOne(PinnedRing& ring, Content content);  // there is room
+  absl::StatusOr<const char*> PlaceOne(PinnedRing& ring, Content content);  // Place has made room
   absl::StatusOr<const char*> PlaceAlone(PinnedRing& ring, Content content);
-  const char* FindProvided(Content content) const;  // null: it is not
+  const char* FindProvided(Content content) const;  // null if it was not provided
 
   const Stream stream_;
   const size_t least_arena_bytes_;
-  char* arena_ = nullptr;  // contents lie one behind another; when it is full, all of them are given up
+  char* arena_ = nullptr;  // contents are appended; when it is full, all are dropped
   size_t arena_bytes_ = 0;
   size_t next_ = 0;
   bool refuses_ = false;
   absl::flat_hash_map<std::string, size_t> placed_;  // content -> offset
-  std::string sought_;                               // what PlaceOne looks for; kept for its memory
-  // A copy of what was provided: the host's own may be gone or changed when an operator asks.
+  std::string sought_;                               // PlaceOne's key; a member to reuse its memory
+  // A copy of the provided arrays, because the host's may be freed or changed before an operator asks.
   std::vector<char> provided_bytes_;
   std::vector<Provided> provided_;
 };

@@ -1,8 +1,8 @@
-// What a launch's copies and fences need beside the stream of operators: a stream for each way, and events.
+// Streams and events of a launch's copies and fences: a stream for each direction beside the operators' stream.
 //
-// Small copies stay on the operators' stream: ordering two streams takes longer than they do. So do all, and whoever
-// wants a fence waits, where the runtime has no stream or event left: a launch that has begun does not fail for that.
-// Thread safety: WaitFence from any thread, the others by the thread that issues. Ownership: owns its streams and
+// Copies up to 128 KiB use the operators' stream: ordering two streams takes longer. So do all copies if the runtime
+// has no stream left; without an event MakeFence waits. So a launch that has begun does not fail for want of them.
+// Thread safety: WaitFence from any thread, the rest from the thread that issues. Ownership: owns its streams and
 // events; the operators' stream must outlive it.
 //
 //   GDN_RETURN_IF_ERROR(streams.In(device, host, bytes));
@@ -32,15 +32,15 @@ class LaunchStreams {
 
   absl::Status In(void* device, const void* host, size_t bytes);
   absl::Status Out(void* host, const void* device, size_t bytes);
-  // Null: what was issued has run.
+  // Returns a fence after everything issued; null if all of that has already run.
   absl::StatusOr<Event> MakeFence();
   absl::Status WaitFence(Event fence);
   absl::Status Synchronize();
 
  private:
-  // `waiting` goes on only behind what `first` has now.
+  // Makes later work of `waiting` wait for the work that `first` has now.
   absl::Status Order(const Stream& first, const Stream& waiting);
-  // The stream, or the operators' where there can be none.
+  // Returns the stream, made at first use, or the operators' stream if none can be made.
   const Stream& Beside(std::optional<Stream>& stream);
   absl::StatusOr<Event> TakeEvent();
 
@@ -48,7 +48,7 @@ class LaunchStreams {
   const Stream operators_;
   std::optional<Stream> in_, out_;  // made when first used
   Event order_ = nullptr;
-  bool out_used_ = false;  // out_, since the last fence
+  bool out_used_ = false;  // out_ has been used since the last fence
 
   absl::Mutex mu_;
   std::vector<Event> idle_ ABSL_GUARDED_BY(mu_);

@@ -1,4 +1,4 @@
-// Weights on their way to the device, in the order in which its projections read them.
+// Copies weights to the device in the order in which its projections read them.
 //
 // Thread safety: as PinnedRing. Ownership: none.
 //
@@ -11,8 +11,8 @@
 
 namespace gdn::gpu {
 
-// `host` is a file's matrix in host memory, which may go when this returns; `device` has PackedWeightBytes.
-// RESOURCE_EXHAUSTED where the host has no memory for a copy; else as PackWeights.
+// `host` is a matrix in its file's layout in host memory, which may be freed on return; `device` has PackedWeightBytes
+// bytes. RESOURCE_EXHAUSTED if the host has no memory for a copy; other errors as of PackWeights.
 absl::Status CopyPackedWeights(PinnedRing& ring, void* device, const WeightMatrix& host);
 
 }  // namespace gdn::gpu

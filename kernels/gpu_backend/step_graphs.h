@@ -1,13 +1,12 @@
-// Steps that are launched again and again, recorded and replayed: one call to the runtime in place of one a kernel.
+// Records launches of recurring steps as graphs and replays them: one call to the runtime instead of one per kernel.
 //
-// A step is known by a key that says everything its launches' arguments hold; what their arrays hold may differ. A key
-// is run plainly until it has been seen a few times, so that the memory which its operators grow is there; then it is
-// recorded once, and replayed from then on. What cannot be recorded is run plainly for good. A few hundred recordings
-// are kept, those used last.
+// A step's key determines all of its launches' arguments; the contents of its arrays may differ. The first two runs of
+// a key are plain, so that operators have grown their memory. The third is recorded; from then on the key is replayed.
+// A step that cannot be recorded always runs plainly. The 512 keys used last are kept.
 //
-// A recording holds addresses. So all of them go before any device memory does: DropAll() comes before each free.
-// Thread safety: Run by the one thread that issues operators, the rest from any. Ownership: owns its graphs; the stream
-// must outlive it.
+// A recording holds addresses, so call DropAll() before you free any device memory.
+// Thread safety: Run only from the thread that issues operators, the rest from any. Ownership: owns its graphs; the
+// stream must outlive it.
 //
 //   GDN_RETURN_IF_ERROR(graphs.Run(key, [&] { return Issue(step); }));
 #pragma once
@@ -39,15 +38,15 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   ~StepGraphs() { DropAll(); }
 
-  // `issue` launches the step and changes nothing on the host; it may be called twice, the first time in vain.
+  // `issue` launches the step. It must not change the host: it may run twice, the first time only to be recorded.
   absl::Status Run(const std::string& key, absl::FunctionRef<absl::Status()> issue);
 
-  // Whether the calling thread is issuing what is being recorded.
+  // True if the calling thread is recording a step now.
   bool recording() const { return recorder_.load() == std::this_thread::get_id(); }
 
-  // Waits for the stream, and gives all recordings up.
+  // Waits for the stream and destroys all recordings.
   void DropAll();
-  // For a free by the thread that is recording: true where it is, and `data` is freed when it has done.
+  // For memory freed by the recording thread: returns true if it is recording, and frees `data` when it has finished.
   bool FreesLater(void* data);
 
   Counts counts() const {
@@ -64,27 +63,27 @@ class StepGraphs {
   };
   using Entries = std::list<Entry>;
 
-  // The key's, in front of all others.
+  // Returns the entry of `key`, new or old, and makes it the most recently used.
   Entry& Find(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Graph> Record(absl::FunctionRef<absl::Status()> issue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Stream stream_;
 
-  mutable absl::Mutex mu_;  // held while recording: nobody may wait for the stream meanwhile
+  mutable absl::Mutex mu_;  // held while recording: nobody may wait for the stream then
   Entries entries_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, Entries::iterator> by_key_ ABSL_GUARDED_BY(mu_);
   Counts counts_ ABSL_GUARDED_BY(mu_);
 
-  std::atomic<std::thread::id> recorder_{};   // the thread that is recording, if one is
-  std::vector<void*> freed_while_recording_;  // of that thread
+  std::atomic<std::thread::id> recorder_{};   // the thread that is recording, or none
+  std::vector<void*> freed_while_recording_;  // used by that thread only
 };
 
-// Whether a handful of short launches are done clearly sooner when they are replayed, and by how much: for people.
+// Time of a few short launches, plain and replayed, to decide if replays pay; microseconds.
 struct GraphGain {
   double plain_us = 0.0, replayed_us = 0.0;  // medians
   bool worthwhile() const { return replayed_us < 0.9 * plain_us; }
 };
-// An error where the runtime records nothing, or replays something else.
+// Returns an error if the runtime cannot record, or replays something else than was recorded.
 absl::StatusOr<GraphGain> MeasureGraphGain(const Stream& stream);
 
 }  // namespace gdn::gpu

@@ -1,10 +1,10 @@
-// Everything of a layer between its in-projections and the delta rule, in one call: split, causal conv1d + SiLU, l2norm
+// The part of a layer between its in-projections and the delta rule, in one call: split, causal conv1d + SiLU, l2norm
 // of q and k, both gates. A GPU does it in one launch; Backend::MixerInput's default calls the operators one by one.
 //
 // Formulas: qkvz_split.h, causal_conv1d.h, qk_l2norm.h, gating.h. The convolution columns in the slots advance as
-// causal_conv1d.h says. Inputs are either projections (qkvz, ba; then z is written) or already split (mixed_qkv, b, a;
-// then z is the caller's). Dims that decay by channel come split.
-// Thread safety: as many calls at a time as touch different slots. Ownership: none.
+// causal_conv1d.h says. Inputs are either projections (qkvz, ba; then z is written here) or already split (mixed_qkv,
+// b, a; then the caller has z). Dims that decay by channel need split inputs.
+// Thread safety: concurrent calls must use different slots. Ownership: none.
 //
 //   MixerInputParams p{.pool = pool, .batch = batch, .token_counts = counts, .layout = layout, .qkvz = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.MixerInput(p));
@@ -26,15 +26,15 @@ struct MixerInputParams {
   PackedBatch batch = {};
   const int64_t* token_counts = nullptr;  // [sequences] host memory
 
-  // From projections: both, or neither.
+  // Joint projections: set both, or neither.
   ProjectionLayout layout = ProjectionLayout::kFlat;
   const float* qkvz = nullptr;     // [tokens, 2 H K + 2 HV V]
   const float* ba = nullptr;       // [tokens, 2 HV]
   float* split_scratch = nullptr;  // [tokens, C + 2 HV]; a backend may or may not use it
-  // Already split, where qkvz is not given.
+  // Split inputs, used if qkvz is null.
   const float* mixed_qkv = nullptr;  // [tokens, C]
   const float* b = nullptr;          // [tokens, HV]
-  const float* a = nullptr;          // [tokens, HV], or [tokens, HV, K] where the dims decay by channel
+  const float* a = nullptr;          // [tokens, HV], or [tokens, HV, K] if the dims decay by channel
 
   const float* conv_weight = nullptr;  // [C, W]
   ALogConvention a_log_convention = ALogConvention::kRaw;
@@ -45,24 +45,24 @@ struct MixerInputParams {
   const float* dt_bias = nullptr;  // [HV], or [HV, K]
   float scale = 1.0f;              // multiplies the normalised q
 
-  float* convolved = nullptr;  // [tokens, C]; of it v, [2 H K, C), is what the delta rule reads. The rest is scratch.
-  float* z = nullptr;          // [tokens, HV, V]; written where qkvz is given
+  float* convolved = nullptr;  // [tokens, C]; the delta rule reads v in channels [2 H K, C). The rest is scratch.
+  float* z = nullptr;          // [tokens, HV, V]; written if qkvz is given
   float* q = nullptr;          // [tokens, H, K]
   float* k = nullptr;          // [tokens, H, K]
   float* g = nullptr;          // [tokens, HV], or [tokens, HV, K]
   float* beta = nullptr;       // [tokens, HV]
 
-  // For a decode that follows, where the backend's DecodeRecordFloats is not 0: what it takes from the logs.
+  // Set if a decode follows and the backend's DecodeRecordFloats is not 0: the log data that the decode reads.
   float* records = nullptr;              // [DecodeRecordFloats]
-  const int32_t* log_lengths = nullptr;  // [sequences] host memory, as DeltaRuleDecodeParams has them
+  const int32_t* log_lengths = nullptr;  // [sequences] host memory, as in DeltaRuleDecodeParams
   const int32_t* base_slots = nullptr;   // [sequences] host memory, or null
 };
 
-// INVALID_ARGUMENT where a pointer is missing or the batch is not valid.
+// INVALID_ARGUMENT if a pointer is missing or the batch is invalid.
 absl::Status ValidateMixerInput(const MixerInputParams& params);
 
-// One launch; two for records where K is above 128 or does not fill vectors. `batch` holds params.batch,
-// params.token_counts and, for records, params.log_lengths and params.base_slots on the device.
+// One launch; a second for records unless its blocks can write them (e.g. 64 < K <= 128, one token a sequence). `batch`
+// is params.batch, params.token_counts and, for records, params.log_lengths and params.base_slots on the device.
 absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -1,7 +1,7 @@
-// mixer_input's arguments on the device, and its part before a decode of one token a sequence: q and k of two key heads
-// a block, their value heads' gates, and the records of what the decode takes from the logs.
+// mixer_input's arguments on the device, and its variant before a decode of one token a sequence: a block computes q
+// and k of two key heads, the gates of their value heads, and the records that the decode takes from the logs.
 //
-// Device code, for mixer_input_gpu.hip. Thread safety: plain values and pure functions but for the memory that they are
+// Device code, for mixer_input_gpu.hip. Thread safety: plain values, and functions that write only memory they are
 // given.
 //
 //   if constexpr (kHeads == Heads::kWithRecords) return HeadsAndRecords<kWave>(p, block * kRecordHeads);
@@ -23,10 +23,10 @@ inline constexpr int kChannelsPerBlock = 4 * kMixerThreads;
 
 struct MixerArgs {
   ConvGeometry geometry;
-  QkvzIndex at;  // the identity on channels where the inputs are already split
+  QkvzIndex at;  // the identity on channels if the inputs are already split
   bool projected;
   bool negative_exp;
-  // Blocks of each task along x; the gates have one.
+  // Blocks of each task along x; the gates take one.
   int32_t head_blocks;
   int32_t value_blocks;
   int32_t z_blocks;
@@ -45,20 +45,20 @@ struct MixerArgs {
   float* k;
   float* g;
   float* beta;
-  // Of the logs, for records.
+  // Log sections and output of records.
   float* pool;
   int64_t slot_floats;
   uint32_t log_k, log_g;
   int32_t group_heads;  // value heads of a key head
   float* records;
-  // Of gates that are not one softplus a head: their blocks along x, a (head, channel) a thread.
+  // For gates with a value per channel or a bound: blocks along x, a thread per (head, channel).
   int32_t gate_blocks;
   int32_t decay_dim;  // 1 or K
   bool bounded;
   float lower_bound;
 };
 
-// g and beta of a token and head.
+// g and beta of one token and value head.
 struct TokenGates {
   float g, beta;
 };
@@ -74,18 +74,18 @@ __device__ __forceinline__ void StoreGates(const MixerArgs& p, int64_t row, int3
   p.beta[row * p.at.value_heads + head] = gates.beta;
 }
 
-// Of a block's two key heads.
+// Key heads of a block that writes records.
 inline constexpr int kRecordHeads = kHeadsPerBlock / 2;
-inline constexpr int kRecordElements = 8;  // a lane's, of 16
+inline constexpr int kRecordElements = 8;  // elements per lane, 16 lanes a row
 inline constexpr int kRecordGroups = kMixerThreads / kColumnLanes;
 inline constexpr int kGroupEntries = kLogCapacity * kRecordHeads / kRecordGroups;
 struct MixerRecordShared {
   LdsArray<float, kHeadsPerBlock * kRegisterHeadDim> rows;  // q, k, q, k
-  LdsArray<float, kRecordHeads * kEntryDotFloats> dots;     // of a head EntryDots of all entries
+  LdsArray<float, kRecordHeads * kEntryDotFloats> dots;     // EntryDots of all log entries, per head
   LdsArray<float, kRecordHeads> self;                       // k_t.q_t
 };
 
-// A row in LDS as LoadVectors has it; past K there are zeros.
+// Loads a row from LDS as LoadVectors does from memory; elements past K are zero.
 __device__ __forceinline__ void LoadShared(MixerRecordShared& sh, int row, int lane, float (&x)[kRecordElements]) {
 #pragma unroll
   for (int i = 0; i < kRecordElements; i += 4) {
@@ -93,7 +93,7 @@ __device__ __forceinline__ void LoadShared(MixerRecordShared& sh, int row, int l
   }
 }
 
-// q and k of the key heads from `first_head` on, a token a sequence, and the records of their value heads.
+// Computes q and k of the key heads from `first_head` on, one token a sequence, and their value heads' records.
 template <int kWave>
 __device__ __forceinline__ void HeadsAndRecords(const MixerArgs& p, int32_t first_head) {
   MixerRecordShared& sh = SharedMemory<MixerRecordShared>();
@@ -101,7 +101,7 @@ __device__ __forceinline__ void HeadsAndRecords(const MixerArgs& p, int32_t firs
   const int thread = static_cast<int>(threadIdx.x);
   const int32_t dim = p.at.key_dim;
   const int64_t stride = p.at.KeyFeatures();
-  // As it convolves: a head of q or k per kHeadLanes lanes.
+  // Roles for the convolution: kHeadLanes lanes per head of q or k.
   const int row_in_block = thread / kHeadLanes;
   const bool is_query = row_in_block % 2 == 0;
   const int32_t e = 4 * (thread % kHeadLanes);
@@ -113,7 +113,7 @@ __device__ __forceinline__ void HeadsAndRecords(const MixerArgs& p, int32_t firs
   ConvWindow4 window;
   window.LoadTaps(p.weight + int64_t{channel} * 4);
   const float* x = p.x + p.at.Mixed(head * dim) + (mine ? e : 0);
-  // As it reads logs: kGroupEntries entries of one key head per 16 lanes.
+  // Roles for reading logs: 16 lanes per kGroupEntries entries of one key head.
   const int lane = thread % kColumnLanes;
   const int group = thread / kColumnLanes;
   const int pair = group / (kRecordGroups / kRecordHeads);
@@ -124,7 +124,7 @@ __device__ __forceinline__ void HeadsAndRecords(const MixerArgs& p, int32_t firs
   const RecordPlace place = PlaceOf(geometry.batch, i);
   const bool live = place.row >= 0 && place.slot >= 0;
   const float* slot = p.pool + (live ? place.slot : 0) * p.slot_floats;
-  // Of entries that are not in use, whatever their rows hold: none of it is written.
+  // Also loads entries that are not in use, with any contents: nothing of them is written.
   float keys[kGroupEntries][kRecordElements] = {};
   if (live && first_entry < place.entry) {
     const float* row = slot + p.log_k + first_entry * stride + int64_t{log_head} * dim;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void HeadsAndRecords(const MixerArgs& p, int32_t firs
     now = Load4(s.x);
     window.LoadHistory(s, 0);
   }
-  // A group has a value head of the two key heads', or none. What needs no q and k comes while they are on their way.
+  // A group has one value head of the two key heads, or none. Work that needs no q and k fills the wait for them.
   static_assert(kRecordHeads == 2);
   const bool writes = group < min(kRecordHeads, p.at.key_heads - first_head) * p.group_heads;
   const int32_t index = writes ? group : 0;

@@ -1,4 +1,4 @@
-// A backend that allocates memory and computes nothing: outputs are zeros, states stay as they were. For measuring the
+// A backend that allocates memory and computes nothing: outputs are zeros, states do not change. Used to measure the
 // service around the kernels.
 //
 // Thread safety: see Backend.

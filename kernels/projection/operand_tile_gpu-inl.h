@@ -1,8 +1,8 @@
-// Device code: a tile of x and of weights on its way from memory to LDS, where the feature is the slow index.
+// Device code: moves a tile of x and of weights from memory to LDS, with the feature as the slow index.
 //
-// In LDS x is [kDepth][kRows], the weights after it [kDepth][kOutputs], without gaps. From some features to the next,
-// rows are swapped 8 to 24 apart and outputs 16, so that what a wave stores at once lies in different banks.
-// Thread safety: each lane of the team calls the same; the caller places the barriers.
+// In LDS x is [kDepth][kRows], followed by the weights [kDepth][kOutputs], without gaps. Every few features, rows are
+// swapped 8 to 24 apart and outputs 16, so that a wave's simultaneous stores go to different banks.
+// Thread safety: all lanes of the team make the same calls; the caller places the barriers.
 //
 //   using T = OperandTile</*lanes=*/128, /*rows=*/128, /*outputs=*/64, /*depth=*/16>;
 //   OperandMover<Weights, /*kVector=*/true, DType::kBF16, T> mover(p, m, lane, first_row, first_output);
@@ -28,18 +28,18 @@ struct OperandTile {
   static constexpr int kOutputs = kTileOutputs;
   static constexpr int kDepth = kTileDepth;
   static constexpr int kFloats = kDepth * (kRows + kOutputs);
-  // Of a row of x, and of an output, neighbouring lanes load these.
+  // Neighbouring lanes that load one row of x (kQuads) or one output's weights (kVectors).
   static constexpr int kQuads = kDepth / 4;
   static constexpr int kVectors = kDepth / kWeightVector;
-  // Loads of a lane.
+  // Loads per lane.
   static constexpr int kXLoads = kRows * kQuads / kLanes;
   static constexpr int kWLoads = kOutputs * kVectors / kLanes;
   static_assert(kXLoads * kLanes == kRows * kQuads && kWLoads * kLanes == kOutputs * kVectors);
   static_assert(kRows % 16 == 0 && kOutputs % 32 == 0 && kVectors <= 2);
 
-  // Where a step's feature has row, or output, `at + further`: four neighbours from a multiple of four on stay
-  // neighbours. The compiler knows `further`, which has none of the bits that `at` has: of kSpan, a power of two, or
-  // above, where kSpan is 32 or more. So few addresses differ by more than a constant.
+  // LDS offset of a feature's row (XAt) or output (WAt) `at + further`. Four neighbours from a multiple of four on stay
+  // adjacent. `further` is a compile-time constant with none of the bits of `at`: multiples of kSpan, a power of two,
+  // or of bits above it if kSpan is 32 or more. So few addresses differ by more than a constant.
   template <int kSpan>
   __device__ __forceinline__ static constexpr int XAt(int feature, int at, int further) {
     return feature * kRows + Swapped<kSpan>(at, further, RowSwap(feature));
@@ -59,8 +59,8 @@ struct OperandTile {
   __device__ __forceinline__ static constexpr int OutputSwap(int feature) { return feature / kWeightVector * 16; }
 };
 
-// What a lane has of a step: of T's rows and outputs, those that do not exist are copies of the last one, and their
-// results are not to be kept. kVector: as AllowsVectors. kX: of x.
+// A lane's part of a step. Rows and outputs of T that do not exist are copies of the last one; discard their results.
+// kVector: as AllowsVectors. kX: dtype of x.
 template <typename Weights, bool kVector, DType kX, typename T>
 class OperandMover {
  public:
@@ -85,7 +85,7 @@ class OperandMover {
     }
   }
 
-  // Features [feature, feature + kDepth); zeros past the last.
+  // Loads features [feature, feature + kDepth); zeros past the last.
   __device__ __forceinline__ void Load(int32_t feature) {
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
@@ -131,8 +131,8 @@ class OperandMover {
   typename Weights::Raw w_[T::kWLoads];
 };
 
-// sum += the step's products of a lane's rows from `row` on, four neighbours of each kSpanRows, and of its outputs from
-// `output` on likewise, in the features' order.
+// sum += the step's products, in the order of features: of a lane's rows from `row` on, four neighbours out of each
+// kSpanRows, and of its outputs from `output` on, four out of each kSpanOutputs.
 template <typename T, int kSpanRows, int kSpanOutputs, typename Lds, int kThreadRows, int kThreadOutputs>
 __device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int output,
                                              float (&sum)[kThreadRows][kThreadOutputs]) {
@@ -150,7 +150,7 @@ __device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int outp
   }
 }
 
-// On the host: function(std::integral_constant<DType, dtype>()).
+// Host code: calls function(std::integral_constant<DType, dtype>()).
 template <typename Function>
 auto WithXDType(DType dtype, Function&& function) {
   if (dtype == DType::kBF16) return function(std::integral_constant<DType, DType::kBF16>());

@@ -1,14 +1,14 @@
-// Device code: quantised weights in packed_weights_gpu.h's order, on their way from memory to float32.
+// Device code: loads quantised weights in packed_weights_gpu.h's order and decodes them to float32.
 //
-// A weight becomes w = fmaf(v, factor, offset) of an integer v, rounded once as its format's formula is, so its bits
-// are the formula's. In Q8_0 and Q4_0, v has the bias of BiasedByte, which the offset takes back exactly: factors have
-// 11 bits there. In the others v has none. Loads and decoding are apart, so that many loads can be on their way before
-// the first is used.
+// A weight is w = fmaf(v, factor, offset) of an integer v, rounded once, as in its format's formula, so the bits are
+// equal. In Q8_0 and Q4_0, v includes BiasedByte's bias, which the offset removes exactly, because their factors have
+// 11 bits; in the other formats v has no bias. Loads and decoding are separate, so that many loads can be in flight
+// before the first is used.
 // Thread safety: pure functions.
 //
 //   const PackedRow row = PackedRowOf({data, scales}, planes, output / kPackedRows, output, features);
 //   const auto blocks = LoadBlocks<WeightFormat::kQ4_K, 1, false>(row, 3, features);  // features 96 to 127
-//   float w[8];  blocks.Decode(0, 1, w);                                              // of these, 8 to 15
+//   float w[8];  blocks.Decode(0, 1, w);                                              // features 104 to 111
 #pragma once
 
 #include <cstdint>
@@ -20,23 +20,23 @@
 
 namespace gdn::gpu {
 
-// Where the weights of an output lie: unit `index` of a plane at `plane` + (index * kPackedRows + row) * the unit's
-// bytes. All but `row` are a tile's: the compiler sees where lanes share them.
+// Addresses of an output's weights: unit `index` of a plane is at `plane` + (index * kPackedRows + row) * the unit's
+// bytes. Everything except `row` belongs to the tile, so the compiler sees which values lanes share.
 struct PackedRow {
   const char* tile;
-  uint32_t row;              // of the tile
-  uint32_t high, scales, d;  // where these planes begin
-  const float* fp8_scales;   // of F8_E4M3 alone; the row's first, one for 128 features each, is
-  int64_t first_scale;       // this one
+  uint32_t row;              // row within the tile
+  uint32_t high, scales, d;  // offsets of these planes in the tile
+  const float* fp8_scales;   // F8_E4M3 only; the row's scales, one per 128 features,
+  int64_t first_scale;       // start at this index
 
-  // `ahead`, a constant, is added to `index` where instructions add for nothing.
+  // `ahead`, a constant, is added to `index`; it costs no instruction.
   __device__ __forceinline__ const char* Unit(uint32_t plane, uint32_t index, uint32_t bytes, int ahead = 0) const {
     return tile + (plane + (index * kPackedRows + row) * bytes) + ahead * kPackedRows * static_cast<int>(bytes);
   }
   __device__ __forceinline__ Vec4 Load16(uint32_t plane, uint32_t index, int ahead = 0) const {
     return Load4(reinterpret_cast<const float*>(Unit(plane, index, 16, ahead)));
   }
-  // Of a unit, the word at `at`, or two.
+  // Loads the word, or two, at offset `at` of a unit.
   __device__ __forceinline__ uint32_t LoadWord(uint32_t plane, uint32_t index, uint32_t bytes, uint32_t at = 0) const {
     return *reinterpret_cast<const uint32_t*>(Unit(plane + at, index, bytes));
   }
@@ -54,7 +54,7 @@ struct PackedMatrix {
   const float* fp8_scales;
 };
 
-// That of `output`, which exists, in tile number `tile`. `planes`: PackedPlanesOf the matrix's format and features.
+// Row of `output`, which must exist, in tile `tile`. `planes`: PackedPlanesOf of the matrix's format and features.
 __device__ __forceinline__ PackedRow PackedRowOf(const PackedMatrix& m, const PackedPlanes& planes, int32_t tile,
                                                  int32_t output, int32_t features) {
   const int32_t first = tile * kPackedRows;
@@ -69,7 +69,7 @@ __device__ __forceinline__ PackedRow PackedRowOf(const PackedMatrix& m, const Pa
   return row;
 }
 
-// w[i] = (kByteBias + byte i) * factor + offset, kBiased; else byte i * factor + offset.
+// w[i] = (kByteBias + byte i) * factor + offset if kBiased, else byte i * factor + offset.
 template <bool kBiased>
 __device__ __forceinline__ void DecodeBytes(uint32_t bytes, float factor, float offset, float* w) {
   constexpr float kTaken = kBiased ? 0.0f : kByteBias;
@@ -82,12 +82,11 @@ __device__ __forceinline__ void DecodeBytes(uint32_t bytes, float factor, float 
 __device__ __forceinline__ float LowF16(uint32_t word) { return FromF16(static_cast<uint16_t>(word)); }
 __device__ __forceinline__ float HighF16(uint32_t word) { return FromF16(static_cast<uint16_t>(word >> 16)); }
 
-// Moves a word's bits to the left, or where `by` is negative to the right; what leaves it comes back at the other end.
+// Rotates a word left by `by` bits, right if `by` is negative.
 __device__ __forceinline__ uint32_t Rotated(uint32_t word, int by) { return word << (by & 31) | word >> (-by & 31); }
 
-// What eight neighbouring weights are decoded from. q: of the first four if they have eight bits, of all eight if four.
-// more: of the other four; or the bits above q, of the first four weights from bit 4 of each byte on, of the others
-// behind them.
+// Raw bits of eight neighbouring weights. q: the first four if they have 8 bits, all eight if they have 4. more: the
+// other four (8 bits), or the bits above q: of the first four weights from bit 4 of each byte on, then of the others.
 struct PackedEight {
   uint32_t q;
   uint32_t more;
@@ -96,8 +95,8 @@ struct PackedEight {
 template <WeightFormat kFormat>
 struct PackedDecoder;
 
-// Each has Scale, what some weights share; Of, which makes it from memory's bits; and Decode, which writes eight
-// weights.
+// Each has Scale (data that several weights share), Of (makes it from the bits in memory), and Decode (writes eight
+// weights).
 template <>
 struct PackedDecoder<WeightFormat::kQ8_0> {
   struct Scale {
@@ -110,7 +109,7 @@ struct PackedDecoder<WeightFormat::kQ8_0> {
   }
 };
 
-// High halves are taken where they are, as 16 times their values.
+// High nibbles are not shifted: they count as 16 times their values.
 template <>
 struct PackedDecoder<WeightFormat::kQ4_0> {
   struct Scale {
@@ -126,9 +125,9 @@ struct PackedDecoder<WeightFormat::kQ4_0> {
   }
 };
 
-// The bits of 64 features' scales: (s, t, s, t) of six bits each; above them any.
+// Scales of 64 features: (s, t, s, t) of six bits each; the bits above them are arbitrary.
 __device__ __forceinline__ uint32_t ScaleBits(const Vec4& words, int32_t group) {
-  // They are the 24 from bit 24 * group on of words 1 to 3.
+  // These are 24 bits, from bit 24 * group on, of words 1 to 3.
   const bool second_half = (group & 2) != 0;
   const uint32_t low = FloatToBits(second_half ? words.z : words.y);
   const uint32_t high = FloatToBits(second_half ? words.w : words.z);
@@ -141,7 +140,7 @@ struct PackedDecoder<WeightFormat::kQ4_K> {
   struct Scale {
     float factor, offset;
   };
-  // `bits`: ScaleBits; `half`: which 32 of the 64 features.
+  // `bits`: result of ScaleBits; `half`: which 32 of the 64 features.
   __device__ __forceinline__ static Scale Of(uint32_t d_and_m, uint32_t bits, int half) {
     const uint32_t pair = bits >> (12 * half);
     const float s = static_cast<float>(pair & 63u);
@@ -169,7 +168,7 @@ struct PackedDecoder<WeightFormat::kQ6_K> {
   struct Scale {
     float factor, offset;
   };
-  // `s`: of 64 features; `quarter`: which 16 of them.
+  // `s`: scales of 64 features; `quarter`: which 16 of them.
   __device__ __forceinline__ static Scale Of(uint32_t d, uint32_t s, int quarter) {
     const float factor = LowF16(d) * static_cast<float>(static_cast<int8_t>(s >> (8 * quarter)));
     return {factor, -32.0f * factor};
@@ -199,21 +198,21 @@ struct PackedDecoder<WeightFormat::kF8E4M3> {
   }
 };
 
-// 32 or 64 neighbouring weights of an output as they lie in memory; kBlocks: how many blocks of 32.
+// Raw bits of 32 or 64 neighbouring weights of an output; kBlocks: number of blocks of 32.
 template <WeightFormat kFormat, int kBlocks>
 struct PackedBlocks {
   using Decoder = PackedDecoder<kFormat>;
   static constexpr bool kBytes = kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kF8E4M3;
-  static constexpr int kUnits = kBytes ? 2 : 1;  // of q in a block
+  static constexpr int kUnits = kBytes ? 2 : 1;  // units of q per block
 
   Vec4 q[kBlocks * kUnits];
-  uint32_t high[kBlocks * 2];  // of a block Q5_K has one word, Q6_K one for 16 weights each
-  Vec4 scales;                 // Q4_K, Q5_K: the 256 weights'; Q6_K: s; F8_E4M3: the scale
-  uint32_t d;                  // Q8_0, Q4_0: both blocks' of 64 weights; Q6_K
-  int32_t odd;                 // whether the first is the second block of 64 weights
-  int32_t group;               // Q4_K, Q5_K: number of these 64 in the row
+  uint32_t high[kBlocks * 2];  // Q5_K: one word per block; Q6_K: one word per 16 weights
+  Vec4 scales;                 // Q4_K, Q5_K: scales of the 256 weights; Q6_K: s; F8_E4M3: the scale
+  uint32_t d;                  // Q8_0, Q4_0: d of both blocks of 64 weights; Q6_K: d
+  int32_t odd;                 // whether the first block is the second of its 64 weights
+  int32_t group;               // Q4_K, Q5_K: index of these 64 weights in the row
 
-  // Weights [8 j, 8 j + 8) of block b. b and j are constants.
+  // Decodes weights [8 j, 8 j + 8) of block b. b and j must be constants.
   __device__ __forceinline__ void Decode(int b, int j, float (&w)[8]) const {
     const int32_t second = kBlocks == 2 ? b : odd;
     float words[4];
@@ -238,9 +237,9 @@ struct PackedBlocks {
   }
 };
 
-// Weights [32 index, 32 (index + kBlocks)); index is a multiple of kBlocks. Of those past the last of `features` any
-// others of the row: a lane loads without asking whether there are some, and their x is 0. kWhole: none are, and
-// features are a multiple of 64.
+// Loads weights [32 index, 32 (index + kBlocks)); index is a multiple of kBlocks. Weights past the last of `features`
+// are replaced by others of the row, so that lanes load without a check; their x is 0. kWhole: there are none, and
+// features is a multiple of 64.
 template <WeightFormat kFormat, int kBlocks, bool kWhole>
 __device__ __forceinline__ PackedBlocks<kFormat, kBlocks> LoadBlocks(const PackedRow& row, int32_t index,
                                                                      int32_t features) {

@@ -1,21 +1,21 @@
-// How quantised weights lie in a GPU's memory: a file's bits, put in an order in which lanes that have neighbouring
-// outputs load 16 bytes side by side. GpuBackend::CopyWeightsIn puts them so; kernels read nothing else.
+// Layout of quantised weights in GPU memory: a file's bits, reordered so that lanes with neighbouring outputs load
+// adjacent 16 bytes. GpuBackend::CopyWeightsIn converts to this layout, the only one that kernels read.
 //
-// Rows are cut into tiles of kPackedRows, the last one filled up with zeros: so a kernel knows all distances but those
-// between tiles when it is compiled. A tile is its planes, one
-// after the other, and a plane is [units of features][rows of the tile][bytes of a unit]:
-//   Q8_0    q: 16 features, 16 bytes of q + 128          d: 64 features, the d of both blocks (0 for one that is not)
+// Rows are divided into tiles of kPackedRows; the last tile is padded with zeros, so that all distances within a tile
+// are compile-time constants. A tile is its planes one after another; a plane is [units of features][rows of the
+// tile][bytes of a unit]:
+//   Q8_0    q: 16 features, 16 bytes of q + 128          d: 64 features, d of both blocks (0 for a missing one)
 //   Q4_0    q: 32 features, 16 bytes                     d: as Q8_0
 //   Q4_K    q: as Q4_0                                   s: 256 features, 16 bytes
 //   Q5_K    q: as Q4_0    high: 64 features, 8 bytes     s: as Q4_K
 //   Q6_K    q: as Q4_0    high: 64 features, 16 bytes    s: 64 features, 4 int8   d: 256 features, 2 bytes
-//   F8_E4M3 q: 16 features, 16 bytes; the last unit's rest is 0. Scales stay where they are.
-// All words are little-endian. A 16-byte unit of four bits: word j has features 8j to 8j + 3 in the low halves of its
-// bytes, and 8j + 4 to 8j + 7 in the high ones. High bits: byte b of a word has feature 4i + b's, of 32 features in bit
-// i (Q5_K), or of 16 features in bits 2i and 2i + 1 (Q6_K). s of Q4_K and Q5_K: word 0 is d and above it m. Each 64
-// features have 24 bits, (s, t, s, t) of six bits, the first lowest: those of the first lie in the low 24 bits of word
-// 1, the others' behind them. The bytes are as many as the file's, but for the rows that fill up a tile, 2 a row of
-// Q8_0 or Q4_0 where its blocks are odd in number, and F8_E4M3's last unit.
+//   F8_E4M3 q: 16 features, 16 bytes; the last unit is padded with 0. Scales are stored elsewhere, as in the file.
+// All words are little-endian. A 16-byte unit of 4-bit weights: word j has features 8j to 8j + 3 in the low halves of
+// its bytes, and 8j + 4 to 8j + 7 in the high ones. High bits: byte b of a word has those of feature 4i + b: of 32
+// features in bit i (Q5_K), or of 16 features in bits 2i and 2i + 1 (Q6_K). s of Q4_K and Q5_K: word 0 is d, and above
+// it m. Each 64 features have 24 bits, (s, t, s, t) of six bits, the first lowest; the first 24 bits are the low ones
+// of word 1, the others follow. Sizes equal the file's, except for padding rows, 2 bytes a row of Q8_0 or Q4_0 with an
+// odd number of blocks, and F8_E4M3's last unit.
 // Thread safety: free functions on the caller's memory. Ownership: none.
 //
 //   std::vector<char> packed(PackedWeightBytes(m.format, m.rows, m.cols));
@@ -33,7 +33,7 @@ namespace gdn {
 inline constexpr int kPackedRows = 16;
 inline constexpr int64_t kMaxPackedFeatures = int64_t{1} << 26;
 
-// Bytes of a row in each plane, in the planes' order. Planes that a format has not are empty.
+// Bytes of a row in each plane, in the planes' order; 0 for planes that the format does not have.
 struct PackedRowBytes {
   int64_t q = 0;
   int64_t high = 0;
@@ -61,7 +61,7 @@ constexpr PackedRowBytes PackedRowBytesOf(WeightFormat format, int64_t cols) {
   }
 }
 
-// Where the planes of a tile begin, and where it ends. Of at most kMaxPackedFeatures columns.
+// Offsets of a tile's planes and its end, in bytes. `cols` is at most kMaxPackedFeatures.
 struct PackedPlanes {
   uint32_t high, scales, d, bytes;
 };
@@ -74,14 +74,14 @@ constexpr PackedPlanes PackedPlanesOf(WeightFormat format, int64_t cols) {
           static_cast<uint32_t>(d + kPackedRows * row.d)};
 }
 
-// Plain formats stay as they are.
+// Bytes of a packed matrix. Plain formats are not reordered.
 constexpr int64_t PackedWeightBytes(WeightFormat format, int64_t rows, int64_t cols) {
   if (IsPlain(format)) return rows * RowBytes(format, cols);
   return (rows + kPackedRows - 1) / kPackedRows * kPackedRows * PackedRowBytesOf(format, cols).total();
 }
 
-// From a file's layout in host memory to host memory. Plain weights are copied. INVALID_ARGUMENT where quantised ones
-// have more than kMaxPackedFeatures columns, or a finite scale of F8_E4M3 is above what kernels take, 2^119.
+// Packs a matrix from its file's layout, host memory to host memory; plain weights are copied. INVALID_ARGUMENT if
+// quantised weights have more than kMaxPackedFeatures columns, or a finite F8_E4M3 scale exceeds 2^119.
 absl::Status PackWeights(const WeightMatrix& from, void* packed);
 
 }  // namespace gdn

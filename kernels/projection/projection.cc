@@ -64,14 +64,6 @@ absl::Status ValidateProjection(const ProjectionParams& params) {
   return RequireAtLeast(kOp, "y_stride", params.y_stride, weight.rows);
 }
 
-absl::Status RequirePlainWeights(const WeightMatrix& weight) {
-  if (IsPlain(weight.format)) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kUnimplemented, reason::kDeviceUnsupported,
-                   absl::StrCat("Projection: this backend takes no ", std::string(WeightFormatName(weight.format)),
-                                " weights; widen them to F32, F16 or BF16"),
-                   {{"field", "weight.format"}});
-}
-
 void WeightRow(const WeightMatrix& weight, int64_t row, float* out) {
   const char* data = static_cast<const char*>(weight.data) + row * RowBytes(weight.format, weight.cols);
   const bool scaled = weight.format == WeightFormat::kF8E4M3;

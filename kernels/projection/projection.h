@@ -1,13 +1,13 @@
 // y = x W^T: the layer's in- and out-projections.
 //
 // Thread safety: any number of calls at a time (the thread pool permitting). Ownership: none.
-// Two paths, whose orders of summation may differ, so the caller says which:
-//   kRowStable     few rows, bound by reading W. Each output is summed over features in one fixed order, however
-//                  many rows the call has: batching cannot change a bit. Decode.
-//   kSequenceGemm  the rows of a prefill. On the CPU by a library's GEMM, whose order may follow the number of rows: of
-//                  one sequence. On the GPU the order is kRowStable's.
-// Sums are float32; BF16 and F16 inputs and weights are widened exactly, outputs rounded to nearest even. Quantised
-// weights give the bits of the same call over the float32 matrix of their values.
+// There are two paths, whose orders of summation may differ, so the caller chooses one:
+//   kRowStable     few rows, bound by reading W: decode. Each output is summed over the features in one fixed order for
+//                  any number of rows, so batching cannot change a bit.
+//   kSequenceGemm  the rows of one sequence's prefill. On the CPU a library's GEMM, whose order may depend on how many
+//                  rows there are. On the GPU the order is kRowStable's.
+// Sums are float32. BF16 and F16 inputs and weights are widened exactly, outputs are rounded to nearest even. Quantised
+// weights give the same bits as the float32 matrix of their values.
 //
 //   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.Projection(p));
@@ -25,14 +25,14 @@
 
 namespace gdn {
 
-// A row-major [rows, cols] matrix in backend memory: rows are output features, cols input features. Quantised ones lie
-// as Backend::CopyWeightsIn puts them, which on a GPU is another order of the same bits (packed_weights_gpu.h).
+// A row-major [rows, cols] matrix in backend memory: rows are output features, cols input features. Quantised ones are
+// laid out by Backend::CopyWeightsIn, on a GPU with reordered bits (packed_weights_gpu.h).
 struct WeightMatrix {
   WeightFormat format = WeightFormat::kF32;
-  const void* data = nullptr;  // a multiple of AlignmentOf(format), on a GPU of 16 where that packs
+  const void* data = nullptr;  // aligned to AlignmentOf(format), or to 16 if a GPU packs it
   int64_t rows = 0;
   int64_t cols = 0;               // a multiple of BlockOf(format).weights
-  const float* scales = nullptr;  // of kF8E4M3 alone: [Fp8Blocks(rows), Fp8Blocks(cols)]
+  const float* scales = nullptr;  // kF8E4M3 only: [Fp8Blocks(rows), Fp8Blocks(cols)]
 };
 
 constexpr WeightMatrix PlainMatrix(DType dtype, const void* data, int64_t rows, int64_t cols) {
@@ -53,23 +53,20 @@ struct ProjectionParams {
 
 absl::Status ValidateProjection(const ProjectionParams& params);
 
-// UNIMPLEMENTED for quantised weights, of a backend that does not take them.
-absl::Status RequirePlainWeights(const WeightMatrix& weight);
-
-// A row of weights as float32, on host memory: `out` [cols].
+// Writes a row of weights as float32 to `out` [cols], on host memory.
 void WeightRow(const WeightMatrix& weight, int64_t row, float* out);
 
 // Double-precision sums on host memory, over the weights' float32 values.
 void ProjectionReference(const ProjectionParams& params);
 
-// kRowStable: one SIMD accumulator over the features in order, then one fixed reduction. Bits depend on x's row and W's
-// row alone. kSequenceGemm is the same below a number of rows that is a constant of the instruction set.
-// RESOURCE_EXHAUSTED where there is no memory for a copy of x.
+// kRowStable: one SIMD accumulator over the features in order, then one fixed reduction; bits depend only on x's row
+// and W's row. kSequenceGemm is the same below a number of rows that depends on the instruction set. RESOURCE_EXHAUSTED
+// if there is no memory for a copy of x.
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
 
-// One to kMaxProjectionsPerLaunch matrices on the same rows of x, in one launch. INVALID_ARGUMENT where x, its stride,
-// rows, the path or the number of input features differ between them. Weights of several dtypes take a launch each.
-// Every sum has the one order of projection_args.h, on either path.
+// Computes 1 to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch; weights of several dtypes take
+// one launch each. INVALID_ARGUMENT if x, its stride, rows, path or input features differ. Every sum has the order of
+// projection_args.h, on both paths.
 inline constexpr int kMaxProjectionsPerLaunch = 4;
 absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);
 

@@ -1,10 +1,10 @@
-// What the GPU kernels of a projection take: up to four matrices on the same rows of x, as kernels see them; and the
-// one order of sums that they all keep.
+// Arguments of a projection's GPU kernels, for up to four matrices on the same rows of x, and the order of sums that
+// all these kernels keep.
 //
-// Order of a sum: features are cut into groups of kGroupFeatures. A group's products are added first to last by
-// multiply-adds, beginning at zero; then the groups' sums, first to last, beginning at zero. Nothing else (rows in the
-// call, path, kernel, tile, wave, grid, dtype, alignment) has a part in it. One running sum over thousands of features
-// would err by 1e-6.
+// Order of a sum: features are divided into groups of kGroupFeatures. A group's products are added first to last by
+// multiply-adds, starting from zero; then the groups' sums are added first to last, starting from zero. Nothing else
+// (rows in the call, path, kernel, tile, wave, grid, dtype, alignment) influences it. One running sum over thousands of
+// features would err by 1e-6.
 //
 // Thread safety: plain values. Ownership: none. For projection_*_gpu.hip only.
 //
@@ -33,13 +33,13 @@ struct ProjectionMatrix {
   void* y;
   int64_t y_stride;
   int32_t outputs;     // rows of the weight matrix
-  int32_t first_tile;  // of the launch's tiles of outputs
+  int32_t first_tile;  // number of its first tile of outputs in the launch
   DType y_dtype;
-  const float* fp8_scales;  // of F8_E4M3: [Fp8Blocks(outputs), Fp8Blocks(features)]
+  const float* fp8_scales;  // F8_E4M3 only: [Fp8Blocks(outputs), Fp8Blocks(features)]
 };
 
 struct ProjectionArgs {
-  ProjectionMatrix matrices[kMaxProjectionsPerLaunch];  // unused ones begin after the last tile
+  ProjectionMatrix matrices[kMaxProjectionsPerLaunch];  // unused ones have first_tile past the last tile
   const void* x;
   int64_t x_stride;
   int64_t rows;
@@ -48,29 +48,29 @@ struct ProjectionArgs {
   int32_t output_tiles;
   DType x_dtype;
   WeightFormat format;
-  PackedPlanes planes;  // of quantised weights
+  PackedPlanes planes;  // for quantised weights
 };
 
-// Tiles of outputs of all matrices.
+// Number of tiles of outputs of all matrices.
 inline int64_t OutputTiles(absl::Span<const ProjectionParams> params, int64_t outputs_per_tile) {
   int64_t tiles = 0;
   for (const ProjectionParams& p : params) tiles += (p.weight.rows + outputs_per_tile - 1) / outputs_per_tile;
   return tiles;
 }
 
-// `params` are validated and have rows. Matrices without outputs are left out.
+// `params` must be validated and have rows. Matrices without outputs are left out.
 ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t outputs_per_tile);
 
-// True where the rows of all weights allow 16-byte loads, and those of x loads of four elements.
+// True if the rows of all weights allow 16-byte loads, and those of x loads of four elements.
 bool AllowsVectors(absl::Span<const ProjectionParams> params);
 
-// Where a lane finds x's rows from `first_row` on. A copy: a pointer to a kernel's arguments would put them into
+// A lane's view of x's rows from `first_row` on. A copy, because a pointer to a kernel's arguments would move them to
 // scratch memory.
 struct XRows {
   const void* data;
-  int64_t first;  // element
+  int64_t first;  // index of the first element
   int64_t stride;
-  int32_t rows;  // that are left, if they fit
+  int32_t rows;  // number of rows left, at most 2^31 - 1
   int32_t features;
   DType dtype;
 
@@ -81,7 +81,7 @@ struct XRows {
         rows(p.rows - first_row < 0x7fffffff ? static_cast<int32_t>(p.rows - first_row) : 0x7fffffff),
         features(p.features),
         dtype(p.x_dtype) {}
-  // Features [f, f + 4) of `row`, raw; zeros past the last of either. kVector: as AllowsVectors.
+  // Raw features [f, f + 4) of `row`; zeros past the last feature or row. kVector: as AllowsVectors.
   template <bool kVector>
   __device__ __forceinline__ Vec4 Load(int32_t row, int32_t f) const {
     return LoadRaw4(data, dtype, first + row * stride + f, row < rows ? features - f : 0, kVector);
@@ -89,16 +89,16 @@ struct XRows {
   __device__ __forceinline__ Vec4 Widen(const Vec4& raw) const { return WidenRaw4(raw, dtype); }
 };
 
-// Up to so many rows LaunchFewRows is the faster one.
+// LaunchFewRows is the faster kernel up to this many rows.
 inline constexpr int64_t kFewRows = 8;
 
-// `params` are validated, have rows, and weights of one format; which is a plain one, in blocks of 32 or of E4M3, or in
-// blocks of 256 for the first three.
+// `params` must be validated, with rows, and with weights of one format: LaunchFewRows takes plain ones, the next
+// blocks of 32 or E4M3, the next blocks of 256. LaunchTiles takes any.
 absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfBlocks32(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfBlocks256(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream);
-// Where GemmFillsDevice.
+// For calls with GemmFillsDevice.
 absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream& stream);
 bool GemmFillsDevice(absl::Span<const ProjectionParams> params, const Stream& stream);
 

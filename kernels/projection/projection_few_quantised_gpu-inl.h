@@ -2,13 +2,13 @@
 //
 // Order of a sum: projection_args.h, over the weights' float32 values.
 // Threads: as in projection_few_rows_gpu.hip a team of 16 or 8 lanes computes a group of features for its tile's
-// outputs, and the block's teams take neighbouring groups. Here memory has the lanes' 16 bytes side by side
-// (packed_weights_gpu.h), so a lane loads its own outputs' weights to registers and decodes them there; of LDS there is
-// only x, of a stage of features, which all lanes of a team read at once, and the groups' sums, which are added in the
-// groups' order when all teams are through with a group each. The row tile is the fastest grid index.
-// Weights are no other kernel's work: where kernels overlap, they are on their way before the kernel before has ended.
-// Resources: up to 33 KB of LDS for eight rows, 26 KB for one; no barrier of the block within a group. One row: bound
-// by memory, at three to five instructions a weight.
+// outputs, and the block's teams take neighbouring groups. The lanes' 16 bytes are adjacent in memory
+// (packed_weights_gpu.h), so each lane loads its own outputs' weights into registers and decodes them there. LDS holds
+// only x for a stage of features, which all lanes of a team read together, and the groups' sums, which are added in
+// group order when each team has finished a group. The row tile is the fastest grid index.
+// No kernel writes weights, so if kernels overlap, weights are loaded before the previous kernel has ended.
+// Resources: up to 33 KB of LDS for eight rows, 26 KB for one; no block barrier within a group. One row: bound by
+// memory bandwidth, at three to five instructions per weight.
 #pragma once
 
 #include <algorithm>
@@ -22,17 +22,17 @@
 
 namespace gdn::gpu {
 
-// How a block is cut. Features of a stage are 32 or 64 neighbouring ones of each output, as many as registers allow.
+// Division of a block's work. A stage is 32 or 64 neighbouring features of each output, as many as fit the registers.
 struct QuantisedShape {
   int team_lanes;  // 8 or 16
   int rows;
-  int lane_outputs;  // each value of x that is read from LDS serves so many outputs
-  int at_once;  // groups that a team loads before it multiplies the first: of few weights more are to be on their way
-  int stage_blocks;  // 32 features each
+  int lane_outputs;  // outputs computed by a lane from each value of x that it reads from LDS
+  int at_once;       // groups a team loads before it multiplies the first: small weights need more loads in flight
+  int stage_blocks;  // blocks of 32 features per stage
   int threads;
-  int places;  // blocks that a processor of waves of 32 is to hold; their registers are limited so
-  // Blocks of the next kernel take the places that this one leaves, and wait. Where these are few, they may be let in
-  // first; where they are many, they would crowd some processors, and are not before this one's loads are on their way.
+  int places;  // blocks that a processor with waves of 32 should hold; limits their registers
+  // The next kernel's blocks take the places this one leaves, and wait. Few of them may be let in first (true). Many
+  // would crowd some processors, so they are let in only when this kernel's loads are in flight (false).
   bool next_first;
 };
 
@@ -54,8 +54,8 @@ struct QuantisedTile {
   static constexpr int kRoundGroups = kTeams * kAtOnce;
   static constexpr int kQuads = kFeatures / 4;
   static constexpr int kXLoads = (kRows * kQuads + kTeamLanes - 1) / kTeamLanes;
-  // LDS: x of the teams, the gap so that teams of a wave read different banks; and the sums of a round. For few rows
-  // these have two places of their own, so that one barrier a round is enough; for more they take that of x.
+  // LDS: x of the teams, with gaps so that a wave's teams read different banks, and the sums of a round. For few rows
+  // the sums have two buffers of their own, which saves a barrier per round; for more rows they reuse x's memory.
   static constexpr int kXFloats = kAtOnce * kRows * kFeatures + 4;
   static constexpr int kResults = kRows * kOutputs;
   static constexpr int kRoundSums = kRoundGroups * kResults;
@@ -70,7 +70,7 @@ struct QuantisedTile {
   };
 };
 
-// Moves x of a stage from memory to the team's LDS.
+// Moves a stage's x from memory to the team's LDS.
 template <typename T, bool kWhole>
 struct StageOfX {
   Vec4 raw[T::kXLoads];
@@ -94,7 +94,7 @@ struct StageOfX {
   }
 };
 
-// sum[r][o] += the stage's products, in order.
+// sum[r][o] += the stage's products, in order of features.
 template <typename T>
 __device__ __forceinline__ void MultiplyStage(const PackedBlocks<T::kFormat, T::kBlocks> (&blocks)[T::kLaneOutputs],
                                               typename T::Shared& s, int x_at,
@@ -133,7 +133,7 @@ class QuantisedProjection {
     const PackedMatrix matrix{static_cast<const char*>(m.weight), m.fp8_scales};
 #pragma unroll
     for (int o = 0; o < T::kLaneOutputs; ++o) {
-      // The lanes' outputs are of one tile of the weights. Instead of those that do not exist, the last.
+      // All lanes' outputs are in one tile of the weights. Outputs that do not exist are replaced by the last.
       const int32_t first = first_output + o * T::kTeamLanes;
       const int32_t last = m.outputs - 1;
       const int32_t tile = (first < last ? first : last) / kPackedRows;
@@ -142,7 +142,7 @@ class QuantisedProjection {
     }
   }
 
-  // The sums of groups first + team, first + kTeams + team, ... of this lane's outputs, kGroups of them a team, to LDS.
+  // Writes to LDS this lane's sums of groups first + team, first + kTeams + team, ... (kGroups per team).
   template <int kGroups>
   __device__ __forceinline__ void SumGroups(int32_t first, int sums_at) const {
     float sum[kGroups][T::kRows][T::kLaneOutputs];
@@ -181,7 +181,7 @@ class QuantisedProjection {
   }
 
  private:
-  // Of a stage of groups. A group past the last has the last weights, and zeros for x.
+  // Loads a stage of each group. A group past the last gets the last weights, and zeros for x.
   template <int kGroups>
   __device__ __forceinline__ void LoadWeights(
       int32_t first, int stage, PackedBlocks<T::kFormat, T::kBlocks> (&blocks)[kGroups][T::kLaneOutputs]) const {
@@ -219,10 +219,10 @@ __device__ __forceinline__ void ProjectQuantised(const ProjectionArgs& p, const 
                                                  int32_t first_output, int64_t first_row, typename T::Shared& s) {
   const QuantisedProjection<T, kWhole> projection(p, m, first_output, first_row, s);
   const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
-  float total = 0.0f;  // of the tile's result number threadIdx.x
+  float total = 0.0f;  // result number threadIdx.x of the tile
   int sums_at = T::kSumsAt;
-  // The sum of a group past the last is zero, or a NaN with a weight of the row that is none, and changes no sum that
-  // began at zero.
+  // A group past the last has the sum zero (or NaN, if a weight of the row is NaN), which changes no sum that began at
+  // zero.
   for (int32_t first = 0; first < groups; first += T::kRoundGroups) {
     if (T::kAtOnce > 1 && groups - first > T::kTeams) {
       projection.template SumGroups<T::kAtOnce>(first, sums_at);
@@ -234,7 +234,7 @@ __device__ __forceinline__ void ProjectQuantised(const ProjectionArgs& p, const 
       AddSums<T, T::kTeams>(s, sums_at, total);
     }
     if constexpr (T::kSumsApart) {
-      sums_at = 2 * T::kSumsAt + T::kRoundSums - sums_at;  // the other place
+      sums_at = 2 * T::kSumsAt + T::kRoundSums - sums_at;  // the other buffer
     } else {
       SyncThreads();
     }
@@ -251,7 +251,7 @@ template <typename T, int kWave, bool kWhole>
 __global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void FewQuantisedKernel(ProjectionArgs p) {
   auto& s = SharedMemory<typename T::Shared>();
   if constexpr (T::kNextFirst) LetNextKernelBegin();
-  // Of one row there is one tile; a division is a long chain of instructions before the first load.
+  // For one row there is one row tile: avoids a division, a long chain of instructions before the first load.
   const uint32_t row_tiles = T::kRows == 1 ? 1u : static_cast<uint32_t>(p.row_tiles);
   const int32_t row_tile = static_cast<int32_t>(blockIdx.x % row_tiles);
   const int32_t tile = static_cast<int32_t>(blockIdx.x / row_tiles);
@@ -265,20 +265,20 @@ __global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void Few
   ProjectQuantised<T, kWhole>(p, m, first_output, first_row, s);
 }
 
-// Blocks of tiles of T on a device: how many, and in how many rounds its places take them.
+// Number of blocks with tiles T, and of rounds in which the device's places run them.
 template <typename T>
 struct QuantisedBlocks {
   int64_t blocks, places, rounds;
 
   QuantisedBlocks(absl::Span<const ProjectionParams> params, const Stream& stream)
       : blocks(OutputTiles(params, T::kOutputs)),
-        // A compute unit of waves of 64 is as busy as its blocks are many, so its places are the units.
+        // With waves of 64, a compute unit is the busier the more blocks it has, so each unit counts as one place.
         places(int64_t{stream.processors} * (stream.wave_width == 32 ? T::kPlaces : 1)),
         rounds(CeilDivide(blocks, places)) {}
   double PartUsed() const { return static_cast<double>(blocks) / static_cast<double>(places * rounds); }
 
-  // Of waves of 32: the time of one row in units of a thread's output and group, as measured on an H200. What a round
-  // of loads takes to come is worth kLatency of them; after that, a processor's threads share its units.
+  // For waves of 32: time of one row, in units of a thread's work on one output and group, measured on an H200. Waiting
+  // for a round of loads costs kLatency units; after that a processor's threads share its units.
   double Cost(int32_t features, const Stream& stream) const {
     constexpr double kLatency = 900;
     const int64_t of_processor = std::min<int64_t>(T::kPlaces, CeilDivide(blocks, stream.processors));
@@ -296,7 +296,7 @@ absl::Status LaunchQuantisedTile(absl::Span<const ProjectionParams> params, cons
   return Launch("projection_few_quantised", FewQuantisedKernel<T, kWave, kWhole>, grid, T::kThreads, stream, args);
 }
 
-// Waves of 32 hide latency by what each lane has on its way. Bytes for each weight fill the registers at half a group.
+// One row on waves of 32: launches the tile with the least Cost. 8-bit weights fill the registers with half a group.
 template <WeightFormat kFormat>
 absl::Status LaunchOneRowOfWaves32(absl::Span<const ProjectionParams> params, const Stream& stream) {
   constexpr bool kBytes = PackedBlocks<kFormat, 1>::kBytes;
@@ -314,7 +314,7 @@ absl::Status LaunchOneRowOfWaves32(absl::Span<const ProjectionParams> params, co
                      : LaunchQuantisedTile<Small, 32, true>(params, stream);
 }
 
-// Teams of eight lanes take half the outputs, where that leaves much fewer places idle; each block reads x anew.
+// Teams of eight lanes take half the outputs: used if that leaves much fewer places idle, as each block reads x anew.
 template <WeightFormat kFormat, int kRows, int kWave>
 absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   constexpr int kOutputs = kRows <= 2 ? 1 : 2;
@@ -330,7 +330,7 @@ absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, cons
   return LaunchQuantisedTile<Wide, kWave, true>(params, stream);
 }
 
-// For one to kFewRows rows. `params` are of kFormat.
+// For one to kFewRows rows. `params` must have weights of kFormat.
 template <WeightFormat kFormat>
 absl::Status LaunchFewQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   const bool whole = AllowsVectors(params) && params[0].weight.cols % kGroupFeatures == 0;

@@ -1,8 +1,8 @@
-// Device code: OperandMover for quantised weights, which are decoded on their way to LDS, once a tile.
+// Device code: OperandMover for quantised weights, which are decoded once per tile on their way to LDS.
 //
-// The format is known when the kernel runs: a step has hundreds of multiply-adds for each weight that a lane decodes,
-// so its branch costs little, and one kernel serves all formats.
-// Thread safety: each lane of the team calls the same; the caller places the barriers.
+// The format is a run-time value: a step has hundreds of multiply-adds for each weight that a lane decodes, so the
+// branch costs little and one kernel serves all formats.
+// Thread safety: all lanes of the team make the same calls; the caller places the barriers.
 //
 //   QuantisedMover</*kVector=*/true, DType::kBF16, T> mover(p, m, lane, first_row, first_output);
 //   mover.Load(feature);
@@ -19,13 +19,13 @@
 
 namespace gdn::gpu {
 
-// Eight neighbouring weights and what their scale is made of.
+// Raw bits of eight neighbouring weights and of their scale.
 struct RawEight {
   PackedEight bits;
   uint32_t scale[4];
 };
 
-// Weights [feature, feature + 8) of a row; zeros past the last. feature is a multiple of eight.
+// Loads weights [feature, feature + 8) of a row; zeros past the last. `feature` is a multiple of eight.
 template <WeightFormat kFormat>
 __device__ __forceinline__ RawEight LoadPackedEight(const PackedRow& row, int32_t feature, int32_t features) {
   RawEight raw{};
@@ -75,7 +75,7 @@ __device__ __forceinline__ void DecodeEight(const RawEight& raw, int32_t feature
   }
 }
 
-// As OperandMover. kX: F32, or BF16 for any of 16 bits.
+// The same interface as OperandMover. kX: F32, or BF16 for either 16-bit dtype of x.
 template <bool kVector, DType kX, typename T>
 class QuantisedMover {
  public:
@@ -100,7 +100,7 @@ class QuantisedMover {
     }
   }
 
-  // Features [feature, feature + kDepth); zeros past the last.
+  // Loads features [feature, feature + kDepth); zeros past the last.
   __device__ __forceinline__ void Load(int32_t feature) {
     feature_ = feature + vector_;
 #pragma unroll
@@ -179,7 +179,7 @@ class QuantisedMover {
 
   const PackedMatrix weights_;
   const int32_t outputs_;
-  const PackedPlanes planes_;  // made on the host: here, each format's would stay in registers of its own
+  const PackedPlanes planes_;  // made on the host: otherwise each format's would occupy registers of its own
   const WeightFormat format_;
   const DType x_dtype_;
   const int32_t features_;
@@ -188,10 +188,10 @@ class QuantisedMover {
   const XElement* x_rows_[T::kXLoads];
   Vec4 x_[T::kXLoads];
   RawEight w_[T::kWLoads];
-  int32_t feature_ = 0;  // of what w_ holds
+  int32_t feature_ = 0;  // first feature of what w_ holds
 };
 
-// On the host: function(QuantisedWeights()), or as WithWeights.
+// Host code: calls function(QuantisedWeights()), or for plain weights as WithWeights.
 struct QuantisedWeights {};
 template <typename Function>
 auto WithAnyWeights(WeightFormat format, Function&& function) {

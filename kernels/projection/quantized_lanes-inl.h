@@ -1,6 +1,6 @@
-// How bytes of a quantised block come into the lanes of a vector, in the order of memory. No load reads past the bytes
-// that it is named for: a matrix may end where the mapping of its file ends. For each Highway target it is included
-// anew, so the guard toggles.
+// Loads bytes of a quantised block into the lanes of a vector, in memory order. No load reads past the bytes that it is
+// named for, because a matrix may end where its file's mapping ends. Included once per Highway target, so the guard
+// toggles.
 #if defined(GDN_KERNELS_PROJECTION_QUANTIZED_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_PROJECTION_QUANTIZED_LANES_INL_H_
 #undef GDN_KERNELS_PROJECTION_QUANTIZED_LANES_INL_H_

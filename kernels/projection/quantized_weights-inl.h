@@ -1,9 +1,8 @@
-// SIMD decoders of quantised weights: 32 neighbouring weights of a row at a time, in registers, with the bits of
-// base/weight_format.h's decoder where the factors are finite. For each Highway target it is included anew, so the
-// guard toggles.
+// SIMD decoders of quantised weights: 32 neighbouring weights of a row at a time, in registers, with the same bits as
+// base/weight_format.h's decoder if the factors are finite. Included once per Highway target, so the guard toggles.
 //
-// A format cuts its block into kGroups groups of kPhases times 32 weights; phases are those whose code differs.
-// PrepareBlocks reads what a block's weights share, once a block, of up to four rows' blocks at a time.
+// A format divides its block into kGroups groups of kPhases times 32 weights; each phase has its own code.
+// PrepareBlocks reads the data that a block's weights share, once per block, for up to four rows at a time.
 //
 //   using F = QuantizedFormat<WeightFormat::kQ4_K>;
 //   F::Shared shared[1];
@@ -29,16 +28,16 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn {
 namespace HWY_NAMESPACE {
 
-inline constexpr int kChunk = 32;  // weights that are decoded at a time
+inline constexpr int kChunk = 32;  // weights decoded at a time
 static_assert(kChunk % kFloatLanes == 0);
 inline constexpr int kChunkVectors = kChunk / kFloatLanes;
 
-// scale * q - minimum for each 4-bit q, the low four bits of `bits`.
+// scale * q - minimum, with q the low four bits of each element of `bits`.
 HWY_INLINE FloatVec ScaledNibbles(FloatVec scale, FloatVec minimum, IntVec bits) {
   namespace hn = hwy::HWY_NAMESPACE;
   const FloatTag d;
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  // All sixteen values fit into a vector, and a look-up regards the low four bits alone.
+  // All sixteen values fit into a vector, and the look-up uses the low four bits only.
   return hn::TableLookupLanes(hn::MulSub(scale, hn::Iota(d, 0.0f), minimum), hn::Indices512<float>{bits.raw});
 #else
   return hn::MulSub(scale, hn::ConvertTo(d, hn::And(bits, hn::Set(IntTag(), 15))), minimum);
@@ -81,15 +80,15 @@ struct QuantizedFormat<WeightFormat::kQ4_0> {
   }
 };
 
-// What Q4_K's and Q5_K's blocks begin with: float16 d and m, and eight pairs of 6 bits in 12 bytes. The first four
-// pairs have six bits of a byte each; of the others four bits lie in bytes of their own and two above the first's.
+// Scales of a Q4_K or Q5_K block, which begins with float16 d and m and 8 pairs of 6 bits in 12 bytes. The first 4
+// pairs fill six bits of a byte; the others have their low 4 bits in own bytes, the high 2 above the first pairs.
 struct PairScales {
-  alignas(64) float scale[8];  // d times the first of the pair; `minimum` m times the second
+  alignas(64) float scale[8];  // d times the first number of a pair; minimum: m times the second
   float minimum[8];
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  // Each row's 16 bytes are a quarter of a vector. Its words are d and m, the first four scales, the first four minima,
-  // the others' low bits.
+  // Each row's 16 bytes are a quarter of a vector. Its words are: d and m; the first four scales; the first four
+  // minima; the low bits of the others.
   template <int kRows>
   static HWY_INLINE void Of(const uint8_t* const (&blocks)[kRows], PairScales (&pairs)[kRows]) {
     static_assert(kRows <= 4);
@@ -157,7 +156,7 @@ struct PairScales {
 template <>
 struct QuantizedFormat<WeightFormat::kQ4_K> {
   static constexpr int kGroups = 4;
-  static constexpr int kPhases = 2;  // the low halves of 32 bytes, then the high ones
+  static constexpr int kPhases = 2;  // the low halves of 32 bytes, then the high halves
   using Shared = PairScales;
   template <int kPhase>
   static HWY_INLINE void Decode(const uint8_t* block, const Shared& shared, int group, FloatVec* w) {
@@ -195,7 +194,7 @@ struct QuantizedFormat<WeightFormat::kQ5_K> {
 template <>
 struct QuantizedFormat<WeightFormat::kQ6_K> {
   static constexpr int kGroups = 2;
-  static constexpr int kPhases = 4;  // two low and two high halves of 64 bytes; two bits each of 32 more
+  static constexpr int kPhases = 4;  // two low and two high halves of 64 bytes, with two bits each of 32 more bytes
   struct Shared {
     alignas(64) float scale[16];
   };
@@ -227,7 +226,7 @@ struct QuantizedFormat<WeightFormat::kQ6_K> {
   }
 };
 
-// A "block" of 32 bytes of a row; `scale` is that of its 128.
+// A "block" is 32 bytes of a row; `scale` is the scale of its 128 weights.
 template <>
 struct QuantizedFormat<WeightFormat::kF8E4M3> {
   static constexpr int kGroups = 1;
@@ -236,8 +235,8 @@ struct QuantizedFormat<WeightFormat::kF8E4M3> {
     float scale;
   };
   static HWY_INLINE Shared Prepare(const uint8_t* /*block*/, const float* scale) { return {*scale}; }
-  // The exponents of float16 have one bit more and a bias greater by 8, so shifted into its place a code is the 256th
-  // part of its value, subnormal or not.
+  // float16 has one exponent bit more and a bias greater by 8. So a code shifted into its place is 1/256 of its value,
+  // subnormal or not.
   template <int kPhase>
   static HWY_INLINE void Decode(const uint8_t* block, const Shared& shared, int /*group*/, FloatVec* w) {
     namespace hn = hwy::HWY_NAMESPACE;
@@ -257,7 +256,7 @@ struct QuantizedFormat<WeightFormat::kF8E4M3> {
   }
 };
 
-// What the weights of each row's block share.
+// Reads the data that the weights of each row's block share.
 template <class Format, int kRows>
 HWY_INLINE void PrepareBlocks(const uint8_t* const (&blocks)[kRows], const float* const (&scales)[kRows],
                               typename Format::Shared (&shared)[kRows]) {
@@ -268,7 +267,7 @@ HWY_INLINE void PrepareBlocks(const uint8_t* const (&blocks)[kRows], const float
   }
 }
 
-// function(QuantizedFormat<format>()).
+// Calls function(std::integral_constant<WeightFormat, format>()) for a quantised format; does nothing for a plain one.
 template <class Function>
 HWY_INLINE void WithQuantizedFormat(WeightFormat format, const Function& function) {
   switch (format) {

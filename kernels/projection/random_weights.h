@@ -1,4 +1,4 @@
-// Random weights of any format, for tests and measurements: valid blocks of random bytes, of which a row's sum of
+// Random weights of any format, for tests and measurements: valid blocks of random bytes, scaled so that a row's sum of
 // squares is about 1.
 //
 // Thread safety: plain values. Ownership: the matrix points into its RandomWeights.
@@ -24,7 +24,7 @@ struct RandomWeights {
   int64_t rows = 0;
   int64_t cols = 0;
   std::vector<uint8_t> bytes;
-  std::vector<float> scales;  // of F8_E4M3
+  std::vector<float> scales;  // F8_E4M3 only
 
   WeightMatrix matrix() const {
     return {.format = format,
@@ -35,10 +35,10 @@ struct RandomWeights {
   }
 };
 
-// Where a block has its float16 factors, and how large the rest makes a weight of a factor of 1.
+// Offsets of a block's float16 factors, and the standard deviation of its weights for a factor of 1.
 struct BlockFactors {
   int64_t factor_at;
-  int64_t minimum_at;  // below 0: none
+  int64_t minimum_at;  // below 0: the format has none
   float deviation;
 };
 constexpr BlockFactors FactorsOf(WeightFormat format) {

@@ -1,4 +1,4 @@
-// Device code: a thread's tile of results in registers, and its place among the lanes that share operands.
+// Device code: a thread's tile of results in registers, and its place among lanes that share operands.
 //
 // Thread safety: pure functions.
 //
@@ -11,8 +11,8 @@
 
 namespace gdn::gpu {
 
-// Of kRows lanes down a tile and as many across as there are. Neighbours two by two share their row, and two further on
-// their column: then NVIDIA's LDS serves half a wave's 16-byte loads of either operand at once.
+// A lane's place in a tile with kRows lanes down and the rest across. Each two neighbours share a row, and lanes two
+// apart share a column, so NVIDIA's LDS serves half a wave's 16-byte loads of either operand at once.
 struct LanePlace {
   int row;
   int column;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void AddOuter(float (&row)[kOutputs], float x, const 
   }
 }
 
-// Rows first to first + 3, by x's four values.
+// Adds to rows first .. first + 3, row i with x's value i.
 template <int kRows, int kOutputs, int kVectors>
 __device__ __forceinline__ void AddOuters(float (&tile)[kRows][kOutputs], int first, const Vec4& x,
                                           const Vec4 (&w)[kVectors]) {

@@ -1,6 +1,6 @@
-// Device code: eight neighbouring weights of a matrix, loaded raw and widened to float32 exactly.
+// Device code: loads eight neighbouring weights of a matrix and widens them to float32 exactly.
 //
-// Loading and widening are apart so that many loads can be on their way before the first is used.
+// Loading and widening are separate, so that many loads can be in flight before the first is used.
 // Thread safety: pure functions.
 //
 //   const Bf16Weights::Raw raw = LoadEight<Bf16Weights>(row + f, cols - f, vector);
@@ -16,7 +16,7 @@ namespace gdn::gpu {
 
 inline constexpr int kWeightVector = 8;
 
-// Two elements of 16 bits in each float's bits.
+// Eight 16-bit elements, two in the bits of each float.
 struct PackedHalves {
   Vec4 bits;
 };
@@ -68,8 +68,8 @@ struct F32Weights {
   }
 };
 
-// Elements p[0 .. 8); those from `count` on are zero, and not read. kVector: p is aligned to 16 bytes and rows have a
-// multiple of eight elements.
+// Loads elements p[0 .. 8); those from `count` on are not read and become zero. kVector: p is 16-byte aligned and rows
+// have a multiple of eight elements.
 template <typename Weights, bool kVector>
 __device__ __forceinline__ typename Weights::Raw LoadEight(const typename Weights::Element* p, int64_t count) {
   if constexpr (kVector) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ typename Weights::Raw LoadEight(const typename Weight
   }
 }
 
-// On the host: function(Bf16Weights()), or that of another dtype.
+// Host code: calls function(Bf16Weights()), or F16Weights or F32Weights by dtype.
 template <typename Function>
 auto WithWeights(DType dtype, Function&& function) {
   if (dtype == DType::kBF16) return function(Bf16Weights());

@@ -1,8 +1,8 @@
-// Device code: the norm of a head that kHeadLanes lanes hold together, for q and k and for the gated RMSNorm.
+// Device code: the norm of a head that is spread over kHeadLanes lanes, for q and k and for the gated RMSNorm.
 //
-// Element e belongs to lane e / 4 % kHeadLanes of its group. Sums are in double, as no square of a float32 overflows
-// there, in one order: a lane's elements from the first to the last, then the lanes' butterfly.
-// Thread safety: pure functions; wave.h's rules hold for HeadSum (every lane of the wave takes part).
+// Element e belongs to lane e / 4 % kHeadLanes of its group. Sums are double, which the square of a float32 cannot
+// overflow, in one order: a lane's elements in sequence, then the lanes' butterfly.
+// Thread safety: pure functions; wave.h's rules apply to HeadSum (every lane of the wave must take part).
 //
 //   double sum = 0.0;
 //   for (...) sum = AddSquare(sum, x[e]);
@@ -16,7 +16,7 @@ namespace gdn::gpu {
 
 inline constexpr int kHeadLanes = 32;
 
-// A head of up to this many elements stays in its lanes' registers, a vector each.
+// A head of at most this many elements stays in its lanes' registers, one vector each.
 inline constexpr int kRegisterHeadDim = kHeadLanes * 4;
 
 __device__ __forceinline__ double AddSquare(double sum, float x) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ double HeadSum(double sum) {
   return GroupSum<kHeadLanes, kWave>(sum);
 }
 
-// body(e) for the elements of a head that are this lane's.
+// Calls body(e) for this lane's elements of a head.
 template <typename Body>
 __device__ __forceinline__ void ForEachOfLane(int lane, int dim, const Body& body) {
   for (int first = 4 * lane; first < dim; first += 4 * kHeadLanes) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void ForEachOfLane(int lane, int dim, const Body& bod
   }
 }
 
-// What each element of a head is multiplied with.
+// Returns scale / norm for a head whose squares sum to `sum`: the factor of each of its elements.
 __device__ __forceinline__ float L2NormFactor(double sum, float scale) {
   return static_cast<float>(static_cast<double>(scale) / sqrt(sum + static_cast<double>(kL2NormEpsilon)));
 }

@@ -1,7 +1,7 @@
 // Per-head L2 normalisation of q and k, and the scale of q.
 //
-//   q_out = scale * q * rsqrt(sum q^2 + 1e-6)    k_out = k * rsqrt(sum k^2 + 1e-6)   (no `normalize`: only the scale)
-// Thread safety: any number of calls at a time. Outputs may alias inputs where the strides agree.
+//   q_out = scale * q * rsqrt(sum q^2 + 1e-6)    k_out = k * rsqrt(sum k^2 + 1e-6)   (without `normalize`: only scale)
+// Thread safety: any number of calls at a time. Outputs may alias inputs if the strides agree.
 //
 //   QkL2NormParams p{.key_heads = h, .key_dim = k, .rows = n, .scale = rsqrt_k, .q = qkv, .k = qkv + h * k, ...};
 #pragma once

@@ -1,4 +1,4 @@
-// Device code: where the elements of q, k, v, z, b and a lie in a row of the in-projections' outputs, for both
+// Device code: positions of the elements of q, k, v, z, b and a in a row of the in-projections' outputs, for both
 // layouts of qkvz_split.h.
 //
 // Thread safety: plain values.
@@ -23,15 +23,14 @@ struct QkvzIndex {
   int32_t key_dim;      // K
   int32_t value_dim;    // V
 
-  // Products of the above: computed where they are used, as a kernel's arguments all claim scalar registers from its
-  // start.
+  // Computed where they are used, not stored, because kernel arguments take scalar registers from the kernel's start.
   __device__ __forceinline__ int32_t KeyFeatures() const { return key_heads * key_dim; }
   __device__ __forceinline__ int32_t ValueFeatures() const { return value_heads * value_dim; }
   __device__ __forceinline__ int32_t Channels() const { return 2 * KeyFeatures() + ValueFeatures(); }
-  // Of a key head in the interleaved layout.
+  // Elements of a key head's group (q, k, v, z) in the interleaved layout.
   __device__ __forceinline__ int32_t GroupFeatures() const { return 2 * (key_dim + group * value_dim); }
 
-  // Channel of [q | k | v].
+  // Position in a row of qkvz of a channel of [q | k | v].
   __device__ __forceinline__ int32_t Mixed(int32_t channel) const {
     if (!interleaved) return channel;
     if (channel < 2 * KeyFeatures()) {
@@ -42,19 +41,19 @@ struct QkvzIndex {
     }
     return Value(channel - 2 * KeyFeatures(), 0);
   }
-  // Element of z, [HV, V].
+  // Position in a row of qkvz of an element of z, [HV, V].
   __device__ __forceinline__ int32_t Z(int32_t element) const {
     if (!interleaved) return Channels() + element;
     return Value(element, group * value_dim);
   }
-  // Value heads, within a row of ba.
+  // Position of a value head's b (B) or a (A) in a row of ba.
   __device__ __forceinline__ int32_t B(int32_t head) const {
     return interleaved ? head / group * 2 * group + head % group : head;
   }
   __device__ __forceinline__ int32_t A(int32_t head) const { return B(head) + (interleaved ? group : value_heads); }
 
-  // Interleaved v or, `beyond` it, z: members of a key head lie side by side, so an element's place in its group is
-  // kept.
+  // Position of an interleaved element of v, or of z if `beyond` is group * value_dim. A key head's value heads are
+  // adjacent, so an element keeps its offset within the group.
   __device__ __forceinline__ int32_t Value(int32_t element, int32_t beyond) const {
     const int32_t group_values = group * value_dim;
     const int32_t key_head = element / group_values;

@@ -1,8 +1,8 @@
-// From the in-projections' outputs to mixed_qkv [q | k | v], z, b and a, each flat over heads.
+// Splits the in-projections' outputs into mixed_qkv [q | k | v], z, b and a, each flat over heads.
 //
 // kInterleaved (Qwen3-Next): per key head, qkvz holds [q K | k K | v r*V | z r*V] and ba holds [b r | a r], r = HV / H.
-// kFlat (Qwen3.5), and kSeparate once joined: qkvz is [q | k | v | z] and ba is [b | a], each over all heads.
-// A permutation: exact to the bit. Thread safety: any number of calls at a time.
+// kFlat (Qwen3.5), and kSeparate after joining: qkvz is [q | k | v | z] and ba is [b | a], each over all heads. A
+// permutation: exact to the bit. Thread safety: any number of calls at a time.
 //
 //   GDN_RETURN_IF_ERROR(backend.QkvzSplit({.layout = spec.projections, .dims = dims, .rows = n, .qkvz = y, ...}));
 #pragma once

@@ -13,7 +13,7 @@
 //     StoreTile(d, acc, c + row * c_row, c_row);
 //   });
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_SMALL_GEMM_SMALL_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_SMALL_GEMM_SMALL_GEMM_INL_H_
 #undef GDN_KERNELS_SMALL_GEMM_SMALL_GEMM_INL_H_
@@ -40,7 +40,7 @@ inline constexpr bool kManyRegisters = HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64;
 inline constexpr int kTileRows = kManyRegisters ? 8 : 6;
 inline constexpr int kTileVectors = 2;
 
-// A vector of a matrix of float32 or, as uint16_t, of bfloat16: widened exactly, rounded to nearest even.
+// Load and store a vector of float32, or of bfloat16 as uint16_t: widened exactly, rounded to nearest even.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadElements(D d, const float* from) {
   return hn::LoadU(d, from);
@@ -67,10 +67,9 @@ HWY_INLINE void StoreElements(D d, hn::Vec<D> values, uint16_t* to) {
   hn::StoreU(hn::TruncateTo(halves, hn::IfThenElse(is_nan, quieted, rounded)), halves, to);
 }
 
-// Tiles are arrays of vectors that stay in registers only when every loop over them is unrolled: hence HWY_UNROLL
-// throughout.
+// Tiles are arrays of vectors. They stay in registers only if every loop over them is unrolled, so all have HWY_UNROLL.
 
-// acc = value everywhere.
+// Sets every element of acc to `value`.
 template <int kRows, int kVectors, class D>
 HWY_INLINE void SetTile(D d, float value, hn::Vec<D> (&acc)[kRows][kVectors]) {
   HWY_UNROLL(16)
@@ -122,7 +121,7 @@ HWY_INLINE void MultiplyAccumulate(D d, int64_t depth, const float* HWY_RESTRICT
   }
 }
 
-// Copies the first `columns` elements of each row; kPad fills a row up to a tile's width with zeros.
+// Copies the first `columns` elements of each row. If kPad, fills the row with zeros up to a tile's width.
 template <bool kPad, typename From, typename To>
 HWY_INLINE void CopyRows(const From* HWY_RESTRICT from, int64_t from_row, int64_t rows, int64_t columns,
                          To* HWY_RESTRICT to, int64_t to_row) {
@@ -141,7 +140,7 @@ HWY_INLINE void CopyRows(const From* HWY_RESTRICT from, int64_t from_row, int64_
   }
 }
 
-// A panel is a dense matrix one tile wide, with zeros past its `columns`.
+// Load or store a panel: a dense matrix one tile wide; loads fill it with zeros past `columns`.
 template <typename Element>
 HWY_INLINE void LoadPanel(const Element* from, int64_t from_row, int64_t rows, int64_t columns, float* panel) {
   CopyRows<true>(from, from_row, rows, columns, panel, kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag())));

@@ -1,10 +1,10 @@
-// Rows of a matrix as columns of another: four rows at a time, as blocks of four by four in registers.
+// Transposes a matrix: four rows at a time, in 4 x 4 blocks in registers.
 //
 // A Highway per-target header: include it below foreach_target.h. Thread safety: free functions.
 //
 //   TransposeRows(k, k_row, /*rows=*/64, /*columns=*/128, k_t, k_t_row);
 
-// Included once a target, so the guard toggles.
+// Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_SMALL_GEMM_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_SMALL_GEMM_TRANSPOSE_INL_H_
 #undef GDN_KERNELS_SMALL_GEMM_TRANSPOSE_INL_H_
@@ -23,7 +23,7 @@ namespace gdn {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
-// The vector's blocks of four floats, each to the place of a column, `apart` floats after the one before it.
+// Stores each block of four floats of `v` as a column's part; consecutive blocks go `apart` floats apart.
 template <class D>
 HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, int64_t apart, float* to) {
   if constexpr (hn::MaxLanes(D()) <= 4) {

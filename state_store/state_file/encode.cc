@@ -75,7 +75,7 @@ class FileParts {
     }
     const bool fold = IsFolded(layer);
     if (fold && !layer.has_base) return Unfit(layer.layer, "has no base to make a recurrent_state of");
-    if (!extent.draft_parents.empty()) metadata_["format_version"] = kFormatVersionTree;  // none to a reader of before
+    if (!extent.draft_parents.empty()) metadata_["format_version"] = kFormatVersionTree;
     LayerEntry entry{.extent = extent, .kind = layer.kind, .has_base = has_base, .reply = std::nullopt};
 
     const SlotView& view = views_[index].view;

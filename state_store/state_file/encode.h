@@ -1,8 +1,7 @@
 // Writes a session's states as a state file: a safetensors file. docs/reference/state-files.md describes the format.
 //
-// A file is made as pieces, most of them views of the image, so that writing it copies nothing. Every tensor has an
-// XXH3-128 checksum in the metadata, and so has the header: any byte that is cut or changed is found before anything is
-// made of the file.
+// A file is a list of pieces. Most of them view the image, so writing copies nothing. The metadata has an XXH3-128
+// checksum of every tensor and of the header, so a reader detects any cut or changed byte before it uses the file.
 // Thread safety: free functions on values; an EncodedStateFile is constant. Ownership: an EncodedStateFile keeps its
 // image alive.
 //
@@ -24,11 +23,11 @@
 namespace gdn {
 
 struct StateFileOptions {
-  bool include_recurrent_state = false;       // beside a log: the base with the accepted log folded in
-  DType recurrent_state_dtype = DType::kF32;  // of those; kF32 or kBF16
-  bool include_owner = false;                 // principal, id, affinity, lifetimes: for a tier's own files
-  // "": a full file. Else a delta to that one: without the bases of layers with has_base == false, and without those
-  // whose base_version is the layer's in known_bases.
+  bool include_recurrent_state = false;       // for layers with a log, also write the base with the log folded in
+  DType recurrent_state_dtype = DType::kF32;  // dtype of these extra tensors: kF32 or kBF16
+  bool include_owner = false;                 // write principal, id, affinity and lifetimes, as tiers do
+  // "": a full file. Otherwise a delta to that file: it leaves out the bases of layers with has_base == false, and of
+  // layers whose base_version is in known_bases.
   std::string base_snapshot_id = {};
   BaseVersions known_bases = {};
 };
@@ -42,18 +41,19 @@ class EncodedStateFile {
  private:
   friend absl::StatusOr<EncodedStateFile> EncodeStateFile(SessionImagePtr, const StateFileOptions&, SharedThreadPool*);
   SessionImagePtr image_;
-  std::vector<std::shared_ptr<const void>> owned_;  // what the pieces need beside the image
+  std::vector<std::shared_ptr<const void>> owned_;  // buffers that the pieces view, besides the image
   std::vector<std::string_view> pieces_;
   int64_t bytes_ = 0;
   std::string snapshot_id_;
 };
 
-// The base with the accepted log folded in, in wire order and float32 whatever the base is. The view has been checked.
+// Returns the base with the accepted log folded in: wire order, float32, even if the base is bfloat16. `view` must have
+// passed CheckSlotView.
 absl::StatusOr<std::shared_ptr<std::vector<float>>> FoldedBase(const StateLayout& of, const SlotExtent& extent,
                                                                const SlotView& view);
 
-// INVALID_ARGUMENT where the parts do not fit each other.
-// Checksums are computed on `pool`, where there is one.
+// Makes a state file of the image. INVALID_ARGUMENT if the image's parts do not fit each other or the options.
+// Computes checksums on `pool`, unless that is nullptr.
 absl::StatusOr<EncodedStateFile> EncodeStateFile(SessionImagePtr image, const StateFileOptions& options,
                                                  SharedThreadPool* pool = nullptr);
 

@@ -1,7 +1,7 @@
-// Which values of a state's parts belong to some of its value heads, and their key heads. For this folder alone.
+// Finds the values of a state's tensors that belong to given value heads and their key heads. For this folder only.
 //
-// Every part is [outer, heads, each], and the convolution's are three such below each other: q and k by key head, v by
-// value head. Nothing else about a state goes across heads.
+// Every tensor is [outer, heads, values of a head]. A convolution's tensors are three such blocks one after the other:
+// q and k by key head, v by value head. No value of a state depends on several heads.
 // Thread safety: a pure function.
 //
 //   for (const HeadRun& run : HeadRuns(kLogU, dims, {.first = 2, .count = 2, .total = 4}, whole.size()))
@@ -17,14 +17,14 @@
 
 namespace gdn::state_file {
 
-// Neighbouring values that stay neighbours.
+// A run of values that is contiguous both in the tensor of all heads and in the tensor of the slice.
 struct HeadRun {
-  int64_t in_whole;  // where they begin, in the part of all heads
-  int64_t in_part;   // .. and in that of the slice
+  int64_t in_whole;  // offset of the first value in the tensor of all heads, in values
+  int64_t in_part;   // offset of the first value in the slice's tensor, in values
   int64_t count;
 };
 
-// `part` is one of metadata.h's, of `elements` values in all heads of `dims`, of which `heads` are some.
+// Returns the runs of `heads`. `part`: a tensor of metadata.h (kLogK, ...), which has `elements` values for all heads.
 std::vector<HeadRun> HeadRuns(std::string_view part, const LayerDims& dims, const HeadSlice& heads, int64_t elements);
 
 }  // namespace gdn::state_file

@@ -1,10 +1,10 @@
-// State files of some heads from one of more, and one of all heads from files of slices: what a session needs to go
-// from one way of slicing a model to another.
+// Cuts state files into slices of value heads, and joins files of slices into one file of all heads. So a session can
+// move between servers that slice a model differently.
 //
-// Values are copied and never computed with, so states keep their bits. What is not by head is kept, but for the
-// outputs of stored replies, which cannot be cut or put together: a retry of such a step is answered with
-// REPLY_DROPPED. Where slices took a step under different request ids, none is kept.
-// Thread safety: free functions on values. Ownership: what TakeHeads gives views the bytes of the file it was taken of.
+// Values are only copied, so states keep their bits. Data that is not per-head is kept, except for the outputs of
+// stored replies, which cannot be cut or joined: a retry of such a step gets REPLY_DROPPED. If slices took a step under
+// different request ids, the joined file has no stored reply for that step.
+// Thread safety: free functions on values. Ownership: the result of TakeHeads views the bytes of its input file.
 //
 //   GDN_ASSIGN_OR_RETURN(const std::string low, SliceStateFile(whole, {.first = 0, .count = 16, .total = 32}));
 //   GDN_ASSIGN_OR_RETURN(const std::string again, JoinStateFiles({low, high}));
@@ -20,21 +20,21 @@
 
 namespace gdn {
 
-// Whether the file has these heads of a model, and others: they can be taken out of it.
+// True if the file has these heads of this model and further heads, so that TakeHeads can cut them out.
 bool HasHeads(const StateFile& file, const ModelSlice& slice);
 
-// These heads' part of a file, or of its header, of all heads or of more than these. FAILED_PRECONDITION
-// (STATE_MISMATCH: heads) where it has not all of them, is of another number of heads or of no model, or where the
-// slice cuts a group of value heads; (STATE_MISMATCH: base_snapshot_id) for a delta.
+// Returns the part of the file (or of its header) for these heads. FAILED_PRECONDITION (STATE_MISMATCH: heads) if the
+// file lacks some of them, has another total of heads or no model, or the slice cuts a group of value heads that read
+// one key head. FAILED_PRECONDITION (STATE_MISMATCH: base_snapshot_id) for a delta.
 absl::StatusOr<StateFile> TakeHeads(const StateFile& file, const HeadSlice& heads);
 
-// The same as a file. Errors of ParseStateFile too.
+// Parses `file`, takes the heads and writes them as a file. Errors of ParseStateFile and TakeHeads.
 absl::StatusOr<std::string> SliceStateFile(std::string_view file, const HeadSlice& heads);
 
-// A file of all heads from files of slices, in any order. Errors of ParseStateFile; FAILED_PRECONDITION
-// (STATE_MISMATCH) naming what differs: of another model (model_fingerprint), heads that are missing or there twice
-// (heads), other counts or another last step in a layer (layer.L), an acceptance that only some have taken (accept),
-// bases of another dtype (base_dtype).
+// Joins the files of all slices, given in any order, into one file of all heads. Errors of ParseStateFile.
+// FAILED_PRECONDITION (STATE_MISMATCH) with the field that differs: model_fingerprint, dims, base_dtype, heads (some
+// are missing or there twice), layer.L (token counts or the last step), accept (the last AcceptTokens) or
+// base_snapshot_id (a file is a delta).
 absl::StatusOr<std::string> JoinStateFiles(absl::Span<const std::string_view> files);
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// What parsed state files make: a session's image, and a full file of a delta and the file that it is a delta to.
+// Turns parsed state files into session images, and merges deltas into full files.
 //
 // A delta leaves out the base states that its reader has from an earlier file.
 // Thread safety: free functions on values. Ownership: an image keeps the owner of the file's bytes alive.
@@ -18,22 +18,22 @@
 
 namespace gdn {
 
-// The file's states as an image in wire order; nothing is copied. `layout`'s dims must be the file's; `owner` keeps the
-// bytes of the file alive. FAILED_PRECONDITION (STATE_MISMATCH) where a draft is longer than the layout's, or for a
-// delta; and CheckStateDtype's, unless `convert`: then bases are widened, or rounded.
+// Returns the file's states as an image in wire order that views the file's bytes; `owner` keeps these alive. With
+// `convert`, bases are converted to the layout's dtype; otherwise errors of CheckStateDtype. FAILED_PRECONDITION
+// (STATE_MISMATCH) if the file's dims are not the layout's, a draft is longer than max_draft, or the file is a delta.
 absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout,
                                        std::shared_ptr<const void> owner, bool convert = false);
 
-// FAILED_PRECONDITION (STATE_MISMATCH: base_dtype) where the file has states whose bases are not of the layout's dtype.
-// Its header is enough.
+// FAILED_PRECONDITION (STATE_MISMATCH: base_dtype) if the file has states, and their bases do not have the layout's
+// dtype. A file of which only the header was parsed is enough.
 absl::Status CheckStateDtype(const StateFile& file, const StateLayout& layout);
 
-// Gives the layers of `delta` without a base that of `full`, which must outlive it. FAILED_PRECONDITION
-// (STATE_MISMATCH) where it is a delta to another file.
+// Gives each layer of `delta` that has no base the base of `full`, as a view: the bytes of `full` must outlive `delta`.
+// FAILED_PRECONDITION (STATE_MISMATCH) if `delta` is a delta to another file.
 absl::Status CompleteDelta(const StateFile& full, StateFile& delta);
 
-// The full file that `delta` stands for, given the full file it is a delta to: tensors and metadata are the delta's,
-// and the bases it leaves out the full file's. FAILED_PRECONDITION (STATE_MISMATCH) where it is a delta to another.
+// Merges a delta with its full file into a new full file: tensors and metadata of `delta`, with the bases that `delta`
+// leaves out taken from `full`. FAILED_PRECONDITION (STATE_MISMATCH) if `delta` is a delta to another file.
 absl::StatusOr<std::string> MergeDelta(std::string_view full, std::string_view delta);
 
 }  // namespace gdn

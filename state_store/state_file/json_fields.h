@@ -1,4 +1,4 @@
-// Fields of the JSON texts in a state file's metadata. For this folder alone.
+// Reads fields of the JSON texts in a state file's metadata. For this folder only.
 //
 // Thread safety: pure functions.
 //
@@ -63,8 +63,8 @@ inline std::optional<Hash128> ParseHash(const std::optional<std::string>& text) 
   return hash;
 }
 
-// False where the field is there and is not an array of as few integers as a draft has tokens, each in
-// [least, kMaxDraftLimit).
+// Appends the field's integers to `values`. A missing field is OK. False if the field is not an array of at most
+// kMaxDraftLimit integers, each in [least, kMaxDraftLimit).
 inline bool ReadIntegers(const Json& json, const char* field, int32_t least, std::vector<int32_t>& values) {
   const auto it = json.find(field);
   if (it == json.end()) return true;
@@ -72,7 +72,7 @@ inline bool ReadIntegers(const Json& json, const char* field, int32_t least, std
   for (const Json& value : *it) {
     if (!value.is_number_integer()) return false;
     const auto integer = value.get<int64_t>();
-    // One above int64_t's would come out as a negative one.
+    // An unsigned integer above the maximum of int64_t would become negative here.
     if (integer < least || integer >= kMaxDraftLimit || (integer < 0 && value.is_number_unsigned())) return false;
     values.push_back(static_cast<int32_t>(integer));
   }

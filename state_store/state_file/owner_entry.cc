@@ -49,7 +49,7 @@ absl::StatusOr<std::string> OwnerText(const SessionHeader& header) {
   return Dump(json);
 }
 
-absl::Status ParseOwner(const std::string& text, absl::Time created, int32_t layer_count, SessionHeader& header) {
+absl::Status ParseOwner(const std::string& text, int32_t layer_count, SessionHeader& header) {
   const Json json = Parse(text);
   const auto invalid = [&text](std::string_view expected) { return InvalidEntry("owner", text, expected); };
   for (const auto& [field, member] :
@@ -66,16 +66,11 @@ absl::Status ParseOwner(const std::string& text, absl::Time created, int32_t lay
   const auto create_time = ParseWallTime(TextField(json, "create_time").value_or(""));
   if (!create_time.has_value()) return invalid("create_time as RFC 3339");
   header.create_time = *create_time;
-  // Files of before have no age; both of their times are of one clock.
-  absl::Duration age = created - header.create_time;
-  if (json.contains("age_s")) {
-    const auto seconds = ParseSeconds(json, "age_s");
-    if (!seconds.has_value() || *seconds < absl::ZeroDuration() || *seconds > kMostAge) {
-      return invalid("age_s, of at most 1000 years");
-    }
-    age = *seconds;
+  const auto age = ParseSeconds(json, "age_s");
+  if (!age.has_value() || *age < absl::ZeroDuration() || *age > kMostAge) {
+    return invalid("age_s, of at most 1000 years");
   }
-  header.born = SteadyNow() - std::clamp(age, absl::ZeroDuration(), kMostAge);
+  header.born = SteadyNow() - *age;
   const auto idle_ttl = ParseSeconds(json, "idle_ttl_s");
   const auto max_lifetime = ParseSeconds(json, "max_lifetime_s");
   if (idle_ttl.value_or(absl::ZeroDuration()) <= absl::ZeroDuration() ||
@@ -87,11 +82,9 @@ absl::Status ParseOwner(const std::string& text, absl::Time created, int32_t lay
   const auto request = ParseHash(TextField(json, "request"));
   if (!request.has_value()) return invalid("request as 32 hexadecimal digits");
   header.request = *request;
-  if (json.contains("changes")) {
-    const auto changes = CountField(json, "changes");
-    if (!changes.has_value()) return invalid(StrCat("changes as a number of at most ", kMaxTokenCount));
-    header.changes = *changes;
-  }
+  const auto changes = CountField(json, "changes");
+  if (!changes.has_value()) return invalid(StrCat("changes as a number of at most ", kMaxTokenCount));
+  header.changes = *changes;
   if (json.contains("prefix_tokens")) {
     const auto tokens = CountField(json, "prefix_tokens");
     if (!tokens.has_value()) return invalid(StrCat("prefix_tokens as a number of at most ", kMaxTokenCount));

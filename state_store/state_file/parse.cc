@@ -300,7 +300,7 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
     GDN_RETURN_IF_ERROR(ParseAccept(accept, header));
   }
   if (const std::string owner = OptionalText(metadata, "owner"); !owner.empty()) {
-    GDN_RETURN_IF_ERROR(ParseOwner(owner, result.created, result.layer_count, header));
+    GDN_RETURN_IF_ERROR(ParseOwner(owner, result.layer_count, header));
     result.has_owner = true;
   }
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Reads and verifies state files: whole ones, their headers alone, and those that are still arriving.
+// Parses and verifies state files: whole files, headers only, and files that are still arriving.
 //
 // Thread safety: free functions on values. Ownership: a StateFile borrows the bytes.
 //
@@ -27,65 +27,64 @@ struct StateFileLayer {
   SlotExtent extent;
   InputKind kind = InputKind::kNone;
   bool has_base = true;  // false in a delta
-  SlotView view;         // into the file's bytes, or into `converted`; recurrent_state as base where the log is empty
+  SlotView view;         // views the file's bytes or `converted`; if the log is empty, the base is recurrent_state
   StoredReplyPtr reply;
 };
 
 // A parsed and verified file.
 struct StateFile {
-  // Fields of the owner are empty where the file names none, and so are `layers`: those of the session, where the
-  // layers below are those with a state.
+  // Without an owner entry in the file, the owner's fields and header.layers are empty. (header.layers: all layers of
+  // the session. `layers` below: only those with a state.)
   SessionHeader header;
   std::string numerics_id;
-  int32_t layer_count = 0;         // above every layer index the session has, seen or not
-  int32_t log_capacity = 0;        // L of the writer; 0 where the file does not say
-  DType base_dtype = DType::kF32;  // of the writer's bases; where kBF16, that of the tensors they are in
+  int32_t layer_count = 0;         // more than every layer index of the session, with or without a state
+  int32_t log_capacity = 0;        // L of the writer; 0 if the file does not have it
+  DType base_dtype = DType::kF32;  // of the writer's bases; with kBF16, their tensors have this dtype too
   std::string snapshot_id;
   std::string base_snapshot_id;  // "": a full file
   absl::Time created;
   bool has_owner = false;
   std::vector<StateFileLayer> layers;                                // ascending
-  std::vector<std::shared_ptr<const std::vector<float>>> converted;  // what is not aligned F32 in the file
+  std::vector<std::shared_ptr<const std::vector<float>>> converted;  // copies of tensors that cannot be viewed in place
 };
 
-// DATA_LOSS (INVALID_STATE_FILE: tensor), naming the tensor, or "header", where the file is cut, damaged or
-// inconsistent in itself. A file of another tool needs only format, format_version "1", dims, layer_count and token
-// counts, and may have no checksums; a layer with only `layer.L.recurrent_state` (and, in a model session, conv_state)
-// is a base with no log.
-// A log of another log_capacity is not taken over: the recurrent_state beside it is then the base, and without one the
-// answer is FAILED_PRECONDITION (STATE_MISMATCH); so it is for a log as long as log_capacity. `bytes` must outlive the
-// result.
-// Checksums are computed on `pool`, where there is one.
+// Parses and verifies a whole file. `bytes` must outlive the result. Computes checksums on `pool`, unless that is
+// nullptr. DATA_LOSS (INVALID_STATE_FILE: the tensor, or "header") if the file is cut, damaged or contradicts itself.
+// A file of another tool needs only format, format_version "1", dims, layer_count and token counts; checksums are
+// optional. A layer with only `layer.L.recurrent_state` (and conv_state, in a model session) is a base without a log.
+// A log of another log_capacity cannot be continued: the recurrent_state in the file becomes the base. If there is
+// none, or a log has log_capacity entries or more: FAILED_PRECONDITION (STATE_MISMATCH).
 absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPool* pool = nullptr);
 
-// Only the header is read and verified: for listings. `bytes` may end where the header does; `file_bytes` is the whole
-// file's size, which must be what the header says. Views are empty.
+// Parses and verifies only the header, for listings. `bytes` may end after the header. `file_bytes` is the size of the
+// whole file, which must match the header. The views in the result are empty. Errors as of ParseStateFile.
 absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes);
 
-// One tensor of a file: where it lies, and what its bytes must sum up to.
+// The place of a tensor in a file, and its expected checksum.
 struct SealedTensor {
   std::string name;
   std::string checksum;  // HashBytes, in hexadecimal
-  uint64_t begin = 0;    // in the file
+  uint64_t begin = 0;    // byte offsets in the file: [begin, end)
   uint64_t end = 0;
-  // DATA_LOSS (INVALID_STATE_FILE: tensor) where `found` is another checksum.
+  // DATA_LOSS (INVALID_STATE_FILE: tensor) if `found` differs from `checksum`.
   absl::Status Check(const Hash128& found) const;
 };
 
-// Verifies a file while it arrives, so that little is left to do when its last byte is there. For one thread at a time.
+// Verifies a file while it arrives, so that little is left to do after its last byte. For one thread at a time.
 class ArrivingStateFile {
  public:
-  // `bytes` have the whole header; file_bytes as for ParseStateFileHeader, or 0 where only the header knows. Errors as
-  // there.
+  // `bytes` must contain the whole header. `file_bytes`: as for ParseStateFileHeader, or 0 if only the header says it.
+  // Errors as of ParseStateFileHeader.
   static absl::StatusOr<ArrivingStateFile> Open(std::string_view bytes, int64_t file_bytes);
 
   const StateFile& header() const { return header_; }  // as of ParseStateFileHeader
   int64_t file_bytes() const { return static_cast<int64_t>(file_.header_bytes() + file_.data_bytes()); }
-  // Those with a checksum, in the order of the file: for whoever reads it in pieces and keeps none.
+  // The tensors that have a checksum, in file order, for callers that read the file in pieces without keeping them.
   const std::vector<SealedTensor>& tensors() const { return tensors_; }
-  // Checks the tensors that have become whole. `bytes` is the file so far. Errors as of ParseStateFile.
+  // Verifies the tensors that have become complete since the last call. `bytes` is the file so far. Errors as of
+  // ParseStateFile.
   absl::Status Check(std::string_view bytes, SharedThreadPool* pool = nullptr);
-  // `bytes` is the whole file. Errors as of ParseStateFile.
+  // Verifies what Check has not verified yet, and parses the whole file, `bytes`. Errors as of ParseStateFile.
   absl::StatusOr<StateFile> Finish(std::string_view bytes);
 
  private:
@@ -94,7 +93,7 @@ class ArrivingStateFile {
   SafetensorsFile file_;
   StateFile header_;
   std::vector<SealedTensor> tensors_;
-  size_t checked_ = 0;  // of them
+  size_t checked_ = 0;  // number of tensors_ that are verified
 };
 
 }  // namespace gdn

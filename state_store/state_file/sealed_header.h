@@ -1,4 +1,4 @@
-// The header of a state file under a checksum of itself. For this folder alone.
+// Makes and checks the header of a state file, which contains its own checksum. For this folder only.
 //
 // Thread safety: free functions on values.
 //
@@ -16,12 +16,12 @@
 
 namespace gdn::state_file {
 
-// The header of a file with these tensors, whose checksums are given: the 8 bytes of its length and its text. Its
-// version is FormatVersionOf the metadata's dims and base_dtype; where they say that it is a tree's, it stays that.
+// Returns the header of a file with these tensors and checksums: 8 bytes with its length, then its text. Sets
+// format_version from the metadata's dims and base_dtype, but leaves kFormatVersionTree as it is.
 absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
                                          const Checksums& checksums);
-// Whether the file has a header_checksum; DATA_LOSS where it has one that is not the header's. Looks at the raw text,
-// for nothing of it is believed before. A file too short for its header passes: the parser has more to say about it.
+// True if the file has a header_checksum. DATA_LOSS (INVALID_STATE_FILE) if that is not the header's. Searches the raw
+// text, because an unverified header must not be parsed. False for a file that is too short: the parser reports that.
 absl::StatusOr<bool> CheckHeaderChecksum(std::string_view bytes);
 
 }  // namespace gdn::state_file

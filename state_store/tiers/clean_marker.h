@@ -3,7 +3,7 @@
 //
 // The text has at most kMostBytes: sessions beyond that are not named, and so not vouched for. Its form:
 // docs/reference/state-files.md.
-// Text of an earlier release, and text that is damaged, names nothing.
+// Text of another version, and text that is damaged, names nothing.
 // Thread safety: a plain value. Ownership: owns its entries.
 //
 //   CleanMarker marker{.redis = stop_id};
@@ -39,9 +39,9 @@ struct CleanMarker {
   std::string redis = std::string(kPrefixUnused);
   std::map<StateKey, Copy> sessions = {};  // keys without a checkpoint
 
-  // Whether the marker still counts beside a Redis that says `found`.
+  // True if the marker is still valid, given RedisClaim::found of this start: nobody has used Redis in between.
   bool AgreesWith(std::string_view found) const { return found == redis && found != kPrefixUnknown; }
-  // nullptr: the session is not vouched for.
+  // Returns the session's newest copy; nullptr if the marker does not vouch for the session.
   const Copy* Find(const StateKey& session) const;
 
   std::string ToText() const;

@@ -1,19 +1,19 @@
-// The folder that a DiskTier keeps its files in: who has it, the names in it, and what a server does there when it
-// starts and when it ends.
+// The folder of a DiskTier: its lock, its file names, and the notes that a server leaves there when it starts and ends.
 //
 //   DIR/lock                                       held by the server that uses the folder
 //   DIR/clean                                      the last server ended in order (clean_marker.h)
 //   DIR/incarnation                                how many servers have begun here
-//   DIR/owed/PRINCIPAL/s-ID                        what is still to be erased (erasure_notes.h)
-//   DIR/principal-key                              what principals' names are made with; for the owner's eyes alone
+//   DIR/owed/PRINCIPAL/s-ID                        tiers that still have to erase the session (erasure_notes.h)
+//   DIR/principal-key                              secret key that principals' names are hashed with; mode 0600
 //   DIR/sessions/PRINCIPAL/s-ID/                   PRINCIPAL: hexadecimal digits, or "anonymous"
 //     state.safetensors                            the session
-//     state.delta.safetensors                      what changed since, where most of it did not
+//     state.delta.safetensors                      changes since then, if most of the session has not changed
 //     checkpoint-CHECKPOINT.safetensors            each named checkpoint
 //     NAME.damaged                                 any of these, found damaged and set aside; never read as a state
 //   DIR/sessions/PRINCIPAL/gone-ID/                a session that has ended; its files are about to be removed
-// Errors: as of durable_file.h.
-// Thread safety: safe from any thread; calls of one key are made one at a time. Ownership: has the lock until it ends.
+// Errors: those of durable_file.h.
+// Thread safety: safe from any thread; calls for one key must be made one at a time. Ownership: the object holds the
+// lock.
 //
 //   GDN_ASSIGN_OR_RETURN(std::unique_ptr<DiskFolder> folder, DiskFolder::Open("/var/lib/gdn"));
 //   GDN_RETURN_IF_ERROR(folder->MakeSessionFolder(key));
@@ -40,15 +40,15 @@ namespace gdn {
 
 class DiskFolder {
  public:
-  // Makes the folder where it is not there, and takes its lock. UNAVAILABLE (TIER_UNAVAILABLE: path) where it cannot be
-  // used, or another process uses it.
+  // Makes the folder if it is missing, and takes its lock. UNAVAILABLE (TIER_UNAVAILABLE: path) if the folder cannot be
+  // used, or another process has the lock.
   static absl::StatusOr<std::unique_ptr<DiskFolder>> Open(const std::string& directory);
   DiskFolder(const DiskFolder&) = delete;
   DiskFolder& operator=(const DiskFolder&) = delete;
   ~DiskFolder();
 
-  // INVALID_ARGUMENT (INVALID_NAME) where the key's parts are no names of folders and files. All below takes valid
-  // ones.
+  // INVALID_ARGUMENT (INVALID_NAME) if the key's parts cannot be names of folders and files. The methods below need
+  // valid keys.
   static absl::Status ValidateKey(const StateKey& key);
   std::string SessionFolder(const StateKey& key) const;
   static std::string FullName(const StateKey& key);
@@ -56,39 +56,38 @@ class DiskFolder {
   std::string OwedFolder() const { return directory_ + "/owed"; }
   std::string FullPath(const StateKey& key) const;
   std::string DeltaPath(const StateKey& key) const;
-  // Where SetAside moves a file.
+  // Returns the path that SetAside moves the file `path` to.
   static std::string AsidePath(const std::string& path);
 
-  // The files of a key, as they lie there; 0 bytes: none.
+  // Sizes of a key's files in bytes; 0: there is no such file.
   struct Files {
     int64_t full_bytes = 0;
     int64_t delta_bytes = 0;
-    int64_t aside_bytes = 0;  // of those that were set aside
+    int64_t aside_bytes = 0;  // of the files that were set aside
   };
-  // All state files; what has another name or is no folder is passed over. `remove_leftovers`: what was never finished
-  // goes.
+  // Finds all state files; ignores other files and folders. `remove_leftovers`: also removes unfinished files, and
+  // sessions whose removal was not finished.
   absl::StatusOr<std::map<StateKey, Files>> Scan(bool remove_leftovers) const;
 
-  // Durable on return.
+  // Makes the session's folder. It is durable on return.
   absl::Status MakeSessionFolder(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes the key's files, those set aside too. Not durable before SyncRemoval.
+  // Removes the key's files, also those that were set aside. The removal is durable only after SyncRemoval.
   absl::Status RemoveFiles(const StateKey& key) const;
   absl::Status SyncRemoval(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes the session's files and those of all its checkpoints, durably. A crash at any moment leaves all of them or
-  // none. After an error they may be gone; call it again.
+  // Removes the files of the session and of all its checkpoints, durably. A crash at any time leaves all of them or
+  // none. After an error they may be removed or not; call it again.
   absl::Status RemoveSession(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Moves the key's files to their AsidePath, over what lay there.
+  // Moves the key's files to their AsidePath, and replaces earlier files there.
   absl::Status SetAside(const StateKey& key) const;
 
-  // Says how the server ended.
+  // Writes the marker of an orderly end.
   absl::Status WriteCleanMarker(const CleanMarker& marker) const;
-  // Returns what WriteCleanMarker wrote, if the last server came to that and it is readable. The marker is gone for
-  // good on return.
+  // Removes the marker durably and returns it; nullopt if the last server did not write one, or it cannot be parsed.
   absl::StatusOr<std::optional<CleanMarker>> TakeCleanMarker() const;
-  // As StateTier's. DATA_LOSS (INVALID_STATE_FILE: tier, path) where the number in the folder is none.
+  // See StateTier::NextIncarnation. DATA_LOSS (INVALID_STATE_FILE: tier, path) if the file does not have a number.
   absl::StatusOr<int64_t> NextIncarnation() const;
-  // As StateTier's. The file can be read by its owner alone.
+  // See StateTier::KeepSecret. Only the file's owner can read it. DATA_LOSS (INVALID_STATE_FILE) if it is empty.
   absl::StatusOr<std::string> KeepSecret(std::string_view proposed) const;
 
  private:
@@ -103,7 +102,7 @@ class DiskFolder {
   PrincipalFolders principals_;
 
   absl::Mutex mu_;
-  std::set<std::string> synced_folders_ ABSL_GUARDED_BY(mu_);  // known to outlive a crash of the machine
+  std::set<std::string> synced_folders_ ABSL_GUARDED_BY(mu_);  // session folders that are durable
 };
 
 }  // namespace gdn

@@ -1,11 +1,11 @@
-// Reads the states that rest on the disk while nothing else is to be done, and verifies their checksums: what has
-// rotted is found while another copy may still be there, and not when a session needs it.
+// Verifies the checksums of states on the disk while the server is idle, so that bit rot is found while another copy
+// may still exist, and not when a session needs the state.
 //
-// A pass looks at every state of the tier, adopted ones and named checkpoints too, a piece of a file at a time, at no
-// more than a rate, and stops between two pieces as soon as there is work. No lock is held while a file is read, and
-// one that is replaced or removed meanwhile is no damage. One that is damaged is set aside (DiskTier::SetAside);
-// another copy takes its place where there is one (TierStack::HandleDamage).
-// Thread safety: Step for one thread; counts from any. Ownership: what it is made with must outlive it.
+// A pass reads every state of the tier, also those of earlier servers and named checkpoints. It reads files in pieces
+// at a limited rate, and pauses between two pieces as soon as there is work. It holds no lock while it reads; a file
+// that is replaced or removed meanwhile does not count as damaged. It sets damaged files aside (DiskTier::SetAside) and
+// replaces them by another copy if there is one (TierStack::HandleDamage).
+// Thread safety: one thread calls Step; any may call counts. Ownership: the constructor's arguments must outlive it.
 //
 //   DiskScrubber scrubber({.disk = disk, .tiers = tiers, .activity = activity}, {.bytes_per_second = 8 << 20});
 //   while (!stop.GivenWithin(scrubber.Step())) {}
@@ -29,29 +29,29 @@
 namespace gdn {
 
 struct ScrubActivity {
-  bool busy = false;  // something runs, or waits to
-  int64_t work = 0;   // changes whenever something has run
+  bool busy = false;  // work runs, or waits to run
+  int64_t work = 0;   // changes whenever work has run
 };
 
 struct DiskScrubberParts {
   DiskTier& disk;
   TierStack& tiers;
   std::function<ScrubActivity()> activity;
-  // A session that goes on has lost its checkpoint on the disk.
+  // Called if the checkpoint on the disk of a live session is lost, while the session itself goes on.
   std::function<void(const StateKey&)> on_not_durable = [](const StateKey&) {};
 };
 
 struct DiskScrubberOptions {
-  int64_t bytes_per_second = int64_t{8} << 20;   // above 0
-  absl::Duration idle_after = absl::Seconds(2);  // without work, before anything is read
-  absl::Duration pass_every = absl::Hours(1);    // from the begin of a pass to that of the next
+  int64_t bytes_per_second = int64_t{8} << 20;   // highest read rate; above 0
+  absl::Duration idle_after = absl::Seconds(2);  // time without work before the scrubber reads
+  absl::Duration pass_every = absl::Hours(1);    // least time between the starts of two passes
   const SteadyClock* clock = &SteadyClock::Real();
 };
 
 struct ScrubCounts {
   int64_t verified_states = 0;
-  int64_t verified_bytes = 0;  // read for it, damaged ones too
-  // Damaged states, by what became of them (TierStack::DamageOutcome).
+  int64_t verified_bytes = 0;  // bytes read, also of damaged states
+  // Numbers of damaged states by outcome (TierStack::DamageOutcome).
   int64_t copy_used = 0;
   int64_t not_durable = 0;
   int64_t lost = 0;
@@ -66,12 +66,12 @@ class DiskScrubber {
   DiskScrubber(const DiskScrubber&) = delete;
   DiskScrubber& operator=(const DiskScrubber&) = delete;
 
-  // Reads a piece at most. How long to wait before the next call.
+  // Reads at most one piece. Returns the time to wait before the next call.
   absl::Duration Step();
   ScrubCounts counts() const;
 
  private:
-  // How long until the server counts as idle; 0: it does.
+  // Returns the time until the server counts as idle; 0 if it is idle.
   absl::Duration UntilIdle(SteadyTime now);
   bool OpenNext(SteadyTime now);
   void OpenFile();
@@ -87,14 +87,14 @@ class DiskScrubber {
   const DiskScrubberParts parts_;
   const DiskScrubberOptions options_;
 
-  // Of the thread that calls Step.
-  int64_t work_ = -1;      // as last seen
-  SteadyTime idle_since_;  // nothing was seen since
-  SteadyTime due_;         // by the rate
+  // Used only by the thread that calls Step.
+  int64_t work_ = -1;      // ScrubActivity::work at the last call
+  SteadyTime idle_since_;  // last time that work was seen
+  SteadyTime due_;         // earliest time of the next read, by the rate
   SteadyTime next_pass_;
   bool in_pass_ = false;
-  std::optional<StateKey> key_;     // of this pass the last that was begun
-  std::vector<std::string> files_;  // of it, still to read; the last one first
+  std::optional<StateKey> key_;     // the last state that this pass has begun
+  std::vector<std::string> files_;  // files of key_ that are still to be read, in reverse order
   std::unique_ptr<FileCheck> check_;
 
   mutable absl::Mutex mu_;

@@ -1,7 +1,7 @@
-// How full the disk's file system is, whoever fills it, and whether new states may be put there: above the high
-// watermark none are, until it has fallen to the low one.
+// Measures how full the disk's file system is, and decides whether new states may be written there: not from the time
+// that usage is above the high watermark until it has fallen to the low one. Files of other programs count too.
 //
-// Thread safety: safe from any thread; Look and Admit ask the file system. Ownership: plain.
+// Thread safety: safe from any thread; Look and Admit query the file system. Ownership: plain values.
 //
 //   DiskWatermarks watermarks("/var/lib/gdn", {.high_percent = 95, .low_percent = 90});
 //   GDN_RETURN_IF_ERROR(watermarks.Admit(bytes));
@@ -19,22 +19,22 @@
 
 namespace gdn {
 
-// Of a file system, without what only its administrator may use.
+// Usage of a file system. Blocks that are reserved for root do not count.
 struct DiskSpace {
   int64_t used_bytes = 0;
   int64_t total_bytes = 0;
 };
 
-// Of the one that the folder is on. UNAVAILABLE (TIER_UNAVAILABLE: tier, path).
+// Returns the usage of the folder's file system. UNAVAILABLE (TIER_UNAVAILABLE: tier, path).
 absl::StatusOr<DiskSpace> SpaceOf(const std::string& folder);
 
 struct DiskWatermarkOptions {
-  int32_t high_percent = 100;  // of the file system; 0 or 100: no watermarks
+  int32_t high_percent = 100;  // percent of the file system in use; 0 or 100: no watermarks
   int32_t low_percent = 100;   // below high_percent
   std::function<absl::StatusOr<DiskSpace>(const std::string& folder)> space = SpaceOf;
 };
 
-// In the metadata of Admit's error: no room that others make in the tier helps.
+// Key in the metadata of Admit's error. It tells the caller that moving states out of the tier would not help.
 inline constexpr char kWatermark[] = "watermark";
 
 class DiskWatermarks {
@@ -43,25 +43,25 @@ class DiskWatermarks {
       : folder_(std::move(folder)), options_(std::move(options)) {}
 
   bool on() const { return options_.high_percent > 0 && options_.high_percent < 100; }
-  // Asks how full it is, and logs where that changes what is taken. Where nobody answers all stays as it was.
+  // Measures the usage, and logs if a watermark was crossed. If the file system cannot be queried, nothing changes.
   void Look();
-  // Whether a new state of so many bytes may be put there: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED: tier, needed,
-  // available, watermark).
+  // OK if a new state of so many bytes may be written. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED: tier, needed,
+  // available, watermark) otherwise.
   absl::Status Admit(int64_t bytes);
-  // Takes everything from now on: at the server's end a state that is not stored is lost.
+  // Makes Admit accept everything from now on. For shutdown, when a state that is not stored is lost.
   void Lift();
 
-  // As last seen. Why nothing new is taken, with figures; "": it is.
+  // Returns why no new states are accepted, with figures, as of the last measurement. "" if they are accepted.
   std::string problem() const;
-  double used_share() const;  // of the file system
+  double used_share() const;  // used part of the file system, 0 to 1, as of the last measurement; 0 before
 
  private:
   struct Seen {
     DiskSpace space;
-    bool above = false;  // nothing new is taken
+    bool above = false;  // above the watermark: no new states
     bool lifted = false;
   };
-  // As seen now.
+  // Measures the usage and returns the result.
   Seen Ask();
   int64_t PercentOf(const DiskSpace& space, int32_t percent) const { return space.total_bytes / 100 * percent; }
   std::string Describe(const DiskSpace& space) const;

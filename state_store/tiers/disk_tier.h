@@ -1,10 +1,10 @@
-// Sessions' states in a folder of the local disk (disk_folder.h says which files it has).
+// Sessions' states in a folder of the local disk. disk_folder.h lists the folder's files.
 //
-// docs/reference/state-files.md describes the files. Each is written under a temporary name, synced and renamed, so
-// that a crash at any moment leaves the old or the new one. A delta counts only beside the very file that it is a
-// delta to.
+// docs/reference/state-files.md describes the files. Each is written under a temporary name, synced and renamed, so a
+// crash at any time leaves the old or the new file. A delta is used only with the full file that it is a delta to, and
+// ignored otherwise.
 //
-// Thread safety: as StateTier; List before the first Store. Ownership: the HostBlockPool must outlive it.
+// Thread safety: as StateTier; call List before the first Store. Ownership: the HostBlockPool must outlive it.
 //
 //   GDN_ASSIGN_OR_RETURN(auto tier, DiskTier::Open({.directory = "/var/lib/gdn"}, blocks));
 //   GDN_RETURN_IF_ERROR(tier->Store(key, image).status());
@@ -35,29 +35,28 @@
 namespace gdn {
 
 struct DiskTierOptions {
-  std::string directory;
-  int64_t limit_bytes = 0;           // of all files; 0: none
-  int32_t max_draft = 1;             // of the slots that Load makes
-  DType base_dtype = DType::kF32;    // of those; states of another are refused, and stay
-  SharedThreadPool* pool = nullptr;  // to read and verify on
+  std::string directory = {};
+  int64_t limit_bytes = 0;           // most bytes of all files; 0: no limit
+  int32_t max_draft = 1;             // of the layout of images that Load returns
+  DType base_dtype = DType::kF32;    // of that layout; Load refuses states of another dtype, which stay on the disk
+  SharedThreadPool* pool = nullptr;  // threads that read and verify files; nullptr: the caller's
   DiskWatermarkOptions watermarks = {};
 };
 
 class DiskTier final : public StateTier {
  public:
-  // Makes the folder where it is not there, takes its lock, accounts for what it holds and removes what was never
-  // finished.
-  // UNAVAILABLE (TIER_UNAVAILABLE: path) where it cannot be used, or another process uses it.
+  // Makes the folder if it is missing, takes its lock, counts the bytes in it and removes unfinished files.
+  // UNAVAILABLE (TIER_UNAVAILABLE: path) if the folder cannot be used, or another process uses it.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const DiskTierOptions& options, HostBlockPool& blocks);
   DiskTier(const DiskTier&) = delete;
   DiskTier& operator=(const DiskTier&) = delete;
 
   std::string_view name() const override { return "disk"; }
   bool durable() const override { return true; }
-  // Named checkpoints are always whole files. INVALID_ARGUMENT (STATE_MISMATCH) where the image has no base that the
-  // tier does not know either.
+  // Named checkpoints are always full files. INVALID_ARGUMENT (STATE_MISMATCH) if the image leaves out a base that is
+  // not in KnownBases.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
-  // base_version is that of the Store which wrote the base, where this process did.
+  // Sets base_version of the layers to that of the Store that wrote the base; 0 if another process wrote it.
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
   absl::Status Erase(const StateKey& key, bool all) override;
   BaseVersions KnownBases(const StateKey& key) const override;
@@ -71,16 +70,17 @@ class DiskTier final : public StateTier {
   absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() override { return notes_.All(); }
   TierUsage usage() const override;
 
-  // --- For whoever looks for damage (disk_scrubber.h).
-  // The first key after that one; nullopt: there is none.
+  // --- For the scrubber (disk_scrubber.h).
+  // Returns the first key after `after` (nullopt: the first key of all); nullopt if there is none.
   std::optional<StateKey> NextKey(const std::optional<StateKey>& after) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Where the files of the key are: the whole file, and a delta where there is one.
+  // Returns the paths of the key's files: the full file, and the delta if there is one.
   std::vector<std::string> PathsOf(const StateKey& key) const;
-  // Why what was there of the key has been set aside; OK: it has not.
+  // Returns the damage for which the key's files were set aside; OK if they were not.
   absl::Status damage(const StateKey& key) const { return Find(key).damage; }
-  // As a call of the key. Moves its files to names under which nothing reads them as a state (*.damaged), until the
-  // key is stored again: Load then says `damage`, DATA_LOSS, and so does a later process, which still lists the key by
-  // its header. False where `check` read another file than the key's. Of all keys the last kMostSetAside are kept.
+  // Sets the key's files aside as *.damaged, which is never loaded. Until the key is stored again, Load returns
+  // `damage`. A later process returns DATA_LOSS too, but still lists the key from its header. False, with nothing done,
+  // if the file that `check` read has been replaced. The files of the last kMostSetAside keys are kept, older ones are
+  // removed. Calls for one key must be made one at a time.
   static constexpr size_t kMostSetAside = 8;
   absl::StatusOr<bool> SetAside(const StateKey& key, const FileCheck& check, const absl::Status& damage);
   struct SetAsideFiles {
@@ -88,26 +88,26 @@ class DiskTier final : public StateTier {
     int64_t bytes = 0;
   };
   SetAsideFiles set_aside() const ABSL_LOCKS_EXCLUDED(mu_);
-  // As a failed Load is.
+  // Counts a failure in usage(), like that of a failed Load.
   void CountFailure(const absl::Status& status) { Counted(status).IgnoreError(); }
 
-  // Above the high one a key that has nothing here gets RESOURCE_EXHAUSTED from Store; others are replaced as before.
+  // Above the high watermark, Store returns RESOURCE_EXHAUSTED for new keys; states that exist are still replaced.
   DiskWatermarks& watermarks() { return watermarks_; }
   const DiskWatermarks& watermarks() const { return watermarks_; }
 
-  // As of DiskFolder.
+  // See DiskFolder.
   absl::Status WriteCleanMarker(const CleanMarker& marker) { return folder_->WriteCleanMarker(marker); }
   absl::StatusOr<std::optional<CleanMarker>> TakeCleanMarker() { return folder_->TakeCleanMarker(); }
 
  private:
-  // What is there of a key, and of its whole file what this process knows.
+  // The files of a key. snapshot_id and bases are known only if this process wrote the full file.
   struct Entry {
     int64_t full_bytes = 0;
     int64_t delta_bytes = 0;
-    absl::Status damage = {};      // its files have been set aside, for this
-    std::string snapshot_id = {};  // of the whole file, where this process wrote it; ""
-    BaseVersions bases = {};       // in the whole file
-    bool rewrite = false;          // the next Store writes a whole file: the last was not known to be durable
+    absl::Status damage = {};      // why the files have been set aside; OK: they have not
+    std::string snapshot_id = {};  // of the full file; "" if another process wrote it
+    BaseVersions bases = {};       // versions of the bases in the full file
+    bool rewrite = false;          // the next Store writes a full file, because the last may not be durable
   };
   struct FileInMemory {
     HostBlock block;
@@ -116,13 +116,13 @@ class DiskTier final : public StateTier {
 
   DiskTier(const DiskTierOptions& options, std::unique_ptr<DiskFolder> folder, HostBlockPool& blocks);
 
-  // What the files of a key hold; its delta goes where it is one to an earlier file.
+  // Reads the headers of a key's files. Removes a delta that belongs to an earlier full file.
   absl::StatusOr<StoredSession> ReadEntry(const StateKey& key, const DiskFolder::Files& files);
 
   Entry Find(const StateKey& key) const ABSL_LOCKS_EXCLUDED(mu_);
   void Put(const StateKey& key, Entry entry) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
-  // The next Store of the key writes a whole file: what is there is not known.
+  // Makes the next Store of the key write a full file, because the files on the disk are not known any more.
   void Distrust(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Reserve(int64_t bytes, int64_t replaced_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void AddUsed(int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
@@ -152,8 +152,8 @@ class DiskTier final : public StateTier {
   mutable absl::Mutex mu_;
   std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
   struct Aside {
-    uint64_t number = 0;  // the least was set aside first
-    int64_t bytes = 0;    // among usage_.used_bytes
+    uint64_t number = 0;  // ascending in the order of setting aside
+    int64_t bytes = 0;    // included in usage_.used_bytes
   };
   std::map<StateKey, Aside> aside_ ABSL_GUARDED_BY(mu_);
   uint64_t next_aside_ ABSL_GUARDED_BY(mu_) = 0;

@@ -1,8 +1,8 @@
-// Files that are what they were or what they become, and never something between, whatever fails in the meantime.
+// Reads files, and replaces them atomically: after any failure, a file has its old or its new contents.
 //
-// Errors: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where the disk is full, UNAVAILABLE (TIER_UNAVAILABLE: tier,
-// path) for any other failure, with the system's own words.
-// Thread safety: free functions; calls that name the same file are the caller's to order. Ownership: values.
+// Errors: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the disk is full, UNAVAILABLE (TIER_UNAVAILABLE: tier, path)
+// for any other failure, with the system's error message.
+// Thread safety: free functions; the caller must order calls for the same file. Ownership: values.
 //
 //   GDN_RETURN_IF_ERROR(MakeFolder("/state/sessions"));
 //   GDN_RETURN_IF_ERROR(ReplaceFile("/state/sessions", "a.safetensors", pieces).status);
@@ -26,31 +26,30 @@ inline constexpr std::string_view kTemporarySuffix = ".tmp";
 
 absl::Status IoError(int error, std::string_view action, const std::string& path);
 
-// NOT_FOUND where there is no such file. `room` gives the memory that it is read to, of so many bytes. A file and not a
-// mapping: one that shrinks while it is read is cut short, and no SIGBUS. Its parts are read on `pool`, where there is
-// one.
+// Reads a whole file into memory that `room(bytes)` returns, in parts on `pool` unless that is nullptr. NOT_FOUND if
+// there is no such file. The file is not mapped, so a file that shrinks meanwhile gives fewer bytes and no SIGBUS.
 absl::StatusOr<std::string_view> ReadFile(const std::string& path,
                                           absl::FunctionRef<absl::StatusOr<char*>(size_t)> room,
                                           SharedThreadPool* pool = nullptr);
-// The same for one that is small.
+// Reads a small file into a string. Errors as of ReadFile.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path);
-// Its first `bytes`, or all of it where it has fewer; `file_bytes`: how many it has.
+// Reads the first `bytes` bytes of a file, or all of a shorter one. Sets `file_bytes` to the file's size.
 absl::StatusOr<std::string> ReadFileStart(const std::string& path, int64_t bytes, int64_t& file_bytes);
 
 struct ReplaceResult {
   absl::Status status;
-  // The new file stands under its name, though `status` may say that it is not known to outlive a crash of the machine.
+  // True if the new file has its name. If `status` is then an error, the file may be lost in a crash of the machine.
   bool replaced = false;
 };
-// Writes the pieces to a temporary name in `folder`, and renames it to `name` once the disk has it. Where that fails,
-// the old file is untouched and the temporary one is gone.
+// Writes the pieces to a temporary file in `folder`, syncs it and renames it to `name`. If that fails, the old file is
+// unchanged and the temporary one is removed.
 ReplaceResult ReplaceFile(const std::string& folder, const std::string& name,
                           const std::vector<std::string_view>& pieces);
 
 absl::Status SyncFolder(const std::string& folder);
-// Makes the folder, whose parent exists, unless it is there. Not durable before SyncFolder of the parent.
+// Makes the folder unless it exists. Its parent must exist. Durable only after SyncFolder of the parent.
 absl::Status MakeFolder(const std::string& folder);
-// OK where there is none. Not durable before SyncFolder.
+// Removes the file. OK if there is none. Durable only after SyncFolder of its folder.
 absl::Status RemoveFile(const std::string& path);
 
 }  // namespace gdn

@@ -1,9 +1,9 @@
-// What is still to be erased, in a folder of the local disk: for each session that has ended, the tiers that may have
-// copies of it yet. A server that starts later passes those copies over, and erases them.
+// Notes on the local disk about copies that must still be erased: for each deleted session, the tiers that may still
+// have copies of it. A later server ignores those copies and erases them.
 //
-//   DIR/PRINCIPAL/s-ID    the names of the tiers, a line each; PRINCIPAL as in disk_folder.h
-// Errors: as of durable_file.h.
-// Thread safety: safe from any thread; calls for one session are made one at a time. Ownership: none.
+//   DIR/PRINCIPAL/s-ID    the names of the tiers, one a line; PRINCIPAL as in disk_folder.h
+// Errors: those of durable_file.h.
+// Thread safety: safe from any thread; calls for one session must be made one at a time. Ownership: none.
 //
 //   ErasureNotes notes("/var/lib/gdn/owed");
 //   GDN_RETURN_IF_ERROR(notes.Set(session, {"redis"}));
@@ -25,7 +25,7 @@ class ErasureNotes {
  public:
   explicit ErasureNotes(std::string directory) : principals_(std::move(directory)) {}
 
-  // Durable on return: the note of the session is of these tiers, or gone where there are none.
+  // Replaces the session's note; an empty set removes it. Durable on return.
   absl::Status Set(const StateKey& session, const std::set<std::string>& tiers);
   absl::StatusOr<std::map<StateKey, std::set<std::string>>> All() const;
 

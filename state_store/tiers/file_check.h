@@ -1,9 +1,9 @@
-// Reads a state file from the disk piece by piece and verifies its checksums, keeping none of it.
+// Verifies the checksums of a state file on the disk piece by piece, without keeping its contents.
 //
-// The file is the one that was opened, whatever its name leads to later: files are replaced and never changed, so what
-// is read is one state from begin to end. It is read past the system's cache, as far as that can be: what is looked for
-// is on the disk.
-// Thread safety: for one thread at a time. Ownership: has the file open until it ends.
+// It reads the file that was opened, even if another file gets its name later. Files are replaced and never changed, so
+// all pieces are of one state. The page cache is dropped first, as far as the system allows, so that damage on the disk
+// itself is found.
+// Thread safety: for one thread at a time. Ownership: keeps the file open until it is destroyed.
 //
 //   GDN_ASSIGN_OR_RETURN(auto check, FileCheck::Open(key, path));
 //   for (bool whole = false; !whole;) GDN_ASSIGN_OR_RETURN(whole, check->Advance(1 << 20));
@@ -25,34 +25,34 @@ namespace gdn {
 
 class FileCheck {
  public:
-  // NOT_FOUND; UNAVAILABLE (TIER_UNAVAILABLE: tier, path).
+  // Opens the file at `path`, which should be a file of `key`. NOT_FOUND; UNAVAILABLE (TIER_UNAVAILABLE: tier, path).
   static absl::StatusOr<std::unique_ptr<FileCheck>> Open(const StateKey& key, const std::string& path);
   FileCheck(const FileCheck&) = delete;
   FileCheck& operator=(const FileCheck&) = delete;
   ~FileCheck();
 
-  // Reads about so many bytes more, a header always whole. True: all of the file has been read, and is what was
-  // written. DATA_LOSS (INVALID_STATE_FILE: tensor) where it is damaged, cut or another session's; UNAVAILABLE where
-  // the system cannot read it.
+  // Reads up to `bytes` bytes more; the first call reads the whole header instead. True if the whole file is verified.
+  // DATA_LOSS (INVALID_STATE_FILE: tensor) if the file is damaged, cut or another session's. UNAVAILABLE if the system
+  // cannot read it.
   absl::StatusOr<bool> Advance(int64_t bytes);
   int64_t read_bytes() const { return read_bytes_; }
   const std::string& path() const { return path_; }
-  // Whether the file that was opened is still the one of its name.
+  // True if path() still leads to the file that was opened.
   bool IsThere() const;
 
  private:
   FileCheck(StateKey key, std::string path, int fd) : key_(std::move(key)), path_(std::move(path)), fd_(fd) {}
   absl::Status ReadHeader();
-  // Up to so many bytes; fewer where the file ends.
+  // Reads `bytes` bytes at `offset`, or fewer at the end of the file.
   absl::StatusOr<std::string> Read(uint64_t offset, uint64_t bytes);
 
   const StateKey key_;
   const std::string path_;
   const int fd_;
   int64_t read_bytes_ = 0;
-  std::optional<ArrivingStateFile> file_;  // nothing: the header has not been read
-  size_t tensor_ = 0;                      // the next of file_->tensors()
-  uint64_t within_ = 0;                    // bytes of it that `hasher_` has
+  std::optional<ArrivingStateFile> file_;  // nullopt until the header has been read
+  size_t tensor_ = 0;                      // index in file_->tensors() of the tensor that is being read
+  uint64_t within_ = 0;                    // bytes of that tensor that `hasher_` has
   std::unique_ptr<Hasher> hasher_ = std::make_unique<Hasher>();
 };
 

@@ -1,4 +1,4 @@
-// The tier in host memory: images are kept as they are, so that a state goes in and out by passing a pointer.
+// The tier in host memory. It keeps images as they are, so storing and loading only pass a pointer.
 //
 // Thread safety: safe from any thread; no call blocks. Ownership: shares the images.
 //
@@ -23,17 +23,17 @@ namespace gdn {
 
 class HostTier final : public StateTier {
  public:
-  // The images' bytes() never exceed `limit_bytes` together; 0: no limit.
+  // The sum of the images' bytes() never exceeds `limit_bytes`; 0: no limit.
   explicit HostTier(int64_t limit_bytes) : limit_bytes_(limit_bytes) { usage_.limit_bytes = limit_bytes; }
-  // Called after a Store, for what lies in the memory that states have left free. Before the first one.
+  // Sets a function that runs after each Store, so that a cache in the rest of the limit can shrink. Call before Store.
   void SetOnStored(std::function<void()> on_stored) { on_stored_ = std::move(on_stored); }
-  // What the states leave of the limit; the largest number without one.
+  // Returns the bytes that are left of the limit; INT64_MAX if there is no limit.
   int64_t left_bytes() const;
 
   std::string_view name() const override { return "host"; }
   bool durable() const override { return false; }
 
-  // INVALID_ARGUMENT for an image that leaves bases out: nothing here has them.
+  // INVALID_ARGUMENT for an image that leaves bases out, because this tier has no other copy of them.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
   absl::Status Erase(const StateKey& key, bool all) override;
@@ -52,7 +52,7 @@ class HostTier final : public StateTier {
   std::function<void()> on_stored_;
   mutable absl::Mutex mu_;
   std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
-  TierUsage usage_ ABSL_GUARDED_BY(mu_);  // but for name and sessions
+  TierUsage usage_ ABSL_GUARDED_BY(mu_);  // name and sessions are set in usage()
 };
 
 }  // namespace gdn

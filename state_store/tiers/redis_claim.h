@@ -1,13 +1,13 @@
-// A server's hold on a Redis prefix: a random id that every write to the prefix carries, and that the scripts which
-// write compare with the one in the store. So whoever took the prefix last is the only one that writes.
+// A server's ownership of a Redis prefix. Every write carries the server's random id, and the scripts that write
+// compare it with the owner's id in the store. So only the server that took the prefix last can write.
 //
-//   PREFIXowner        hash: "server", its "incarnation", and "before": the owners before it, the latest first;
+//   PREFIXowner        hash: "server", its "incarnation", and "before": the earlier owners, the latest first;
 //                      "stopped": the owner, once it has ended in order
-//   PREFIXincarnation  how many servers have begun with the prefix
-// A number alone proves nothing, for a failover to a replica that lagged rolls it back with the rest, and the next
-// server is given one that was in use. The ids tell a later owner from an earlier one: what stands in the store is an
-// owner before this server, or nobody (an emptied store), where the store has gone back; the prefix is then taken
-// again. Anybody else came after it: the prefix is lost, for as long as this object lives.
+//   PREFIXincarnation  number of servers that have started with the prefix
+// A counter alone would not be enough: a failover to a replica that lagged sets it back, and the next server gets a
+// number that was in use. The ids tell earlier owners from later ones. If the store names an owner from before this
+// server, or none, then the store has been set back, and this server takes the prefix again. Any other owner came
+// later: the prefix is then lost for the lifetime of this object.
 // Thread safety: safe from any thread. Ownership: values.
 //
 //   GDN_ASSIGN_OR_RETURN(int64_t incarnation, claim.Take(redis));
@@ -30,7 +30,7 @@
 
 namespace gdn {
 
-// The id that all servers have which share a prefix (redis_share.h). None that does not share may take theirs.
+// The id of all servers that share a prefix (redis_share.h). A server that does not share cannot take that prefix.
 inline constexpr std::string_view kSharedServer = "shared";
 
 class RedisClaim final : public RedisFence {
@@ -38,20 +38,20 @@ class RedisClaim final : public RedisFence {
   explicit RedisClaim(std::string prefix, std::string server = RandomId())
       : prefix_(std::move(prefix)), server_(std::move(server)) {}
 
-  // Makes this server the owner, whoever was it. Returns its incarnation: higher than any that the store knows of.
-  // FAILED_PRECONDITION (STATES_TAKEN_OVER) where servers share the prefix, and this one does not.
+  // Makes this server the owner, also if another one was. Returns its incarnation, higher than any in the store.
+  // FAILED_PRECONDITION (STATES_TAKEN_OVER) if servers share the prefix, and this one does not.
   absl::StatusOr<int64_t> Take(RedisConnection& redis);
   // The previous owner, as Take found it: its id if it ended in order, else kPrefixUnused or kPrefixUnknown
   // (clean_marker.h).
   std::string found() const;
-  // Notes that this server has ended in order and writes nothing more. Returns its id. Errors as of a fenced script.
+  // Records that this server has ended in order. Returns its id. IsFenced if another server has the prefix.
   absl::StatusOr<std::string> NoteStop(RedisConnection& redis) const;
-  // The token that writes carry; "" before Take.
+  // Returns the token that writes carry; "" before Take.
   std::string token() const;
   std::string OwnerKey() const { return prefix_ + "owner"; }
   std::string IncarnationKey() const { return prefix_ + "incarnation"; }
 
-  // As RedisFence's, of the whole prefix: a loss is for good.
+  // RedisFence, for all keys of the prefix together. A loss is permanent.
   std::string OwnerKey(const StateKey& /*key*/) const override { return OwnerKey(); }
   std::string token(const StateKey& /*key*/) const override { return token(); }
   absl::Status lost(const StateKey& /*key*/) const override { return lost(); }
@@ -59,11 +59,11 @@ class RedisClaim final : public RedisFence {
     return Recover(redis, fenced);
   }
   absl::Status Recover(RedisConnection& redis, const absl::Status& fenced);
-  // Asks the store. OK, errors of Recover, or of the connection.
+  // Asks the store whether this server is still the owner. Errors of Recover and of the connection.
   absl::Status Check(RedisConnection& redis);
-  // How often the prefix was taken again from a store that had gone back: what was stored may be gone.
+  // Number of times that the store was found set back and the prefix was taken again. Stored states may then be lost.
   int64_t set_backs() const { return set_backs_; }
-  // OK, or the error of a prefix that was lost, without asking anybody.
+  // OK, or the error if the prefix is lost. Does not ask the store.
   absl::Status lost() const;
 
  private:
@@ -72,7 +72,7 @@ class RedisClaim final : public RedisFence {
   std::atomic<int64_t> set_backs_{0};
   mutable absl::Mutex mu_;
   int64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;  // 0: not taken yet
-  std::string before_ ABSL_GUARDED_BY(mu_);       // ids with a space between
+  std::string before_ ABSL_GUARDED_BY(mu_);       // ids of earlier owners, separated by spaces
   std::string found_ ABSL_GUARDED_BY(mu_);
   absl::Status lost_ ABSL_GUARDED_BY(mu_);
 };

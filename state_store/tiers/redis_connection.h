@@ -1,8 +1,8 @@
-// One connection to a Redis server: commands are pipelined, large values are sent from where they lie.
+// A connection to a Redis server that pipelines commands and sends large values without copying them.
 //
-// hiredis connects and parses; sending is done here, without SIGPIPE and without copying values.
-// Thread safety: a connection is for one thread at a time; a RedisPool is safe from any thread. Ownership: what Append
-// is given must live until Flush returns.
+// hiredis connects and parses replies. This class sends, without SIGPIPE and without copies of values.
+// Thread safety: a connection is for one thread at a time; a RedisPool is safe from any thread. Ownership: the pieces
+// of a `value` that is passed to Append must live until Flush returns.
 //
 //   GDN_ASSIGN_OR_RETURN(auto connection, RedisConnection::Connect(endpoint, absl::Seconds(1), absl::Seconds(5)));
 //   GDN_ASSIGN_OR_RETURN(RedisReply reply, connection->Call({"HGET", key, field}));
@@ -36,14 +36,15 @@ struct RedisReplyDeleter {
 };
 using RedisReply = std::unique_ptr<redisReply, RedisReplyDeleter>;
 
-// A string that Redis sent, or one of an array of its answers; "" for what is none. Lives as long as the reply.
+// Return the text of a reply, or of an element of an array reply; "" if that is not a string. Valid as long as the
+// reply.
 std::string_view ReplyText(const redisReply& reply);
 std::string_view ReplyText(const redisReply& reply, size_t index);
 
 class RedisConnection {
  public:
-  // Connected, authenticated and at the endpoint's database, or UNAVAILABLE (TIER_UNAVAILABLE). A command may be
-  // without progress for `command_timeout`.
+  // Connects, authenticates and selects the endpoint's database. UNAVAILABLE (TIER_UNAVAILABLE). A command fails if it
+  // makes no progress for `command_timeout`.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Connect(const RedisEndpoint& endpoint,
                                                                   absl::Duration connect_timeout,
                                                                   absl::Duration command_timeout);
@@ -51,26 +52,25 @@ class RedisConnection {
   RedisConnection(const RedisConnection&) = delete;
   RedisConnection& operator=(const RedisConnection&) = delete;
 
-  // A command: `arguments`, and where `value` has pieces one more, which is these end to end.
+  // Queues a command with these arguments. If `value` is not empty, its pieces end to end are one further argument.
   void Append(const std::vector<std::string_view>& arguments, const std::vector<std::string_view>& value = {});
   absl::Status Flush();
-  // The next reply, which may be one of Redis' errors: CheckReply tells. UNAVAILABLE where the connection is of no use
-  // any more.
+  // Returns the next reply, which may be an error reply (see CheckReply). UNAVAILABLE if the connection is broken.
   absl::StatusOr<RedisReply> Receive();
-  // OK, or what an error reply means: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where the server's memory is full,
-  // FAILED_PRECONDITION (STATES_TAKEN_OVER: owner) of a script that another server fences off (redis_claim.h),
-  // UNAVAILABLE (TIER_UNAVAILABLE) elsewhere. A server that is no master any more is of no use after that.
+  // Converts an error reply to a status: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the server's memory is full,
+  // FAILED_PRECONDITION (STATES_TAKEN_OVER: owner) if a fenced script was refused (redis_fence.h), else UNAVAILABLE
+  // (TIER_UNAVAILABLE). If the server is not a master any more, the connection counts as broken afterwards.
   absl::Status CheckReply(const redisReply& reply);
 
   // Append, Flush, Receive, CheckReply.
   absl::StatusOr<RedisReply> Call(const std::vector<std::string_view>& arguments);
-  // Receives and drops all replies that are under way; the first error of theirs.
+  // Receives and drops all outstanding replies. Returns the first error among them.
   absl::Status Drain();
-  // Waits until so many replicas have what was written by this connection, which is written in any case. UNAVAILABLE
-  // (TIER_UNAVAILABLE) where fewer said so within `timeout`. Nothing to do for 0.
+  // Waits until so many replicas have all writes of this connection. UNAVAILABLE (TIER_UNAVAILABLE) if fewer confirm
+  // within `timeout`; the writes remain on the master. Does nothing for 0 replicas.
   absl::Status WaitForReplicas(int replicas, absl::Duration timeout);
 
-  // Whether a further command may be sent: nothing failed, no reply is missing, the server has not hung up.
+  // True if another command may be sent: nothing has failed, no reply is outstanding, and the server has not hung up.
   bool Reusable() const;
   bool failed() const { return failed_; }
   int64_t pending() const { return pending_; }
@@ -83,20 +83,20 @@ class RedisConnection {
   redisContext* const context_;
   const RedisEndpoint endpoint_;
   const absl::Duration command_timeout_;
-  std::deque<std::string> owned_;  // what queued_ points to of the commands' own bytes
+  std::deque<std::string> owned_;  // copies of arguments and protocol bytes that queued_ points to
   std::vector<iovec> queued_;
   std::vector<char> buffer_;
-  int64_t pending_ = 0;  // replies
+  int64_t pending_ = 0;  // number of outstanding replies
   bool failed_ = false;
 };
 
-// Connections that wait for their next use; of an endpoint with Sentinels, to the master that they name.
+// A pool of idle connections. If the endpoint has Sentinels, they lead to the master that these name.
 class RedisPool {
  public:
   RedisPool(RedisEndpoint endpoint, absl::Duration connect_timeout, absl::Duration command_timeout)
       : endpoint_(std::move(endpoint)), connect_timeout_(connect_timeout), command_timeout_(command_timeout) {}
 
-  // What `use` answers of a connection, or UNAVAILABLE where there is none.
+  // Calls use(connection) and returns its result. UNAVAILABLE if no connection can be made.
   template <typename Use>
   auto Run(Use use) -> decltype(use(std::declval<RedisConnection&>())) {
     GDN_ASSIGN_OR_RETURN(std::unique_ptr<RedisConnection> connection, Take());

@@ -1,4 +1,4 @@
-// Which Redis server is meant, and errors that name it.
+// The address of a Redis server, and errors that name it.
 //
 // Thread safety: a plain value and free functions.
 //
@@ -23,26 +23,26 @@ struct RedisEndpoint {
   std::string host;
   int port = 6379;
   std::string unix_path;                // instead of host and port
-  std::vector<RedisAddress> sentinels;  // instead of either: who knows which server is the master of `master_name`
+  std::vector<RedisAddress> sentinels;  // instead of an address: Sentinels that know the master named `master_name`
   std::string master_name;
-  std::string user;           // "": the default one
-  std::string password_file;  // read for each connection, so that a new password is taken up; "": none is given
+  std::string user;           // "": the default user
+  std::string password_file;  // read for each connection, so the password can be changed; "": no password
   int db = 0;
 
   std::string ToString() const;  // "10.0.0.7:6379", "unix:/run/redis.sock", "sentinel:mymaster"
 };
 
-// "HOST:PORT", "HOST", "[IPV6]:PORT", "unix:/PATH", "redis://[USER@]HOST[:PORT][/DB]",
-// "sentinel://[USER@]HOST[:PORT][,HOST[:PORT]..]/NAME[/DB]" of Sentinels (port 26379) and their name for the master;
-// USER with %XX where it has characters of the syntax. INVALID_ARGUMENT (INVALID_SPEC), of a password too, which is not
-// repeated in the message: a process's arguments are everybody's to read. There is no TLS, and rediss:// is told what
-// to do about that.
+// Parses "HOST:PORT", "HOST", "[IPV6]:PORT", "unix:/PATH", "redis://[USER@]HOST[:PORT][/DB]" or
+// "sentinel://[USER@]HOST[:PORT][,HOST[:PORT]..]/NAME[/DB]": addresses of Sentinels (default port 26379) and their name
+// for the master. Write special characters of USER as %XX. INVALID_ARGUMENT (INVALID_SPEC), also for a password,
+// because everybody can read a process's arguments; the message does not repeat it. TLS (rediss://) is not supported;
+// the error says what to do instead.
 absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text);
 
-// The password in the endpoint's file, without the line's end; "" where it names none. UNAVAILABLE (TIER_UNAVAILABLE).
+// Reads the password from the endpoint's file; "" if no file is named. UNAVAILABLE (TIER_UNAVAILABLE).
 absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint);
 
-// An error of the tier, with its metadata.
+// Makes an error of the redis tier, with the tier and the endpoint in its metadata.
 absl::Status RedisError(const RedisEndpoint& endpoint, absl::StatusCode code, std::string_view reason,
                         std::string_view message);
 // UNAVAILABLE (TIER_UNAVAILABLE).

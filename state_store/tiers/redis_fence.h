@@ -1,5 +1,5 @@
-// What keeps a server that has lost its right to a state in Redis from writing it: each script that writes compares a
-// token with the one that the store has, under a key that is the fence's to name.
+// Fencing of writes to Redis: each script that writes compares the server's token with the owner's token in the store,
+// so a server that has lost its right to a state cannot write it.
 //
 // Thread safety: all methods from any thread. Ownership: outlives the RedisFolder that uses it.
 //
@@ -20,14 +20,14 @@ class RedisFence {
  public:
   virtual ~RedisFence() = default;
 
-  // A hash whose field "server" is the token of whoever may write the key's state.
+  // Returns the name of a hash whose field "server" is the token of the server that may write the key's state.
   virtual std::string OwnerKey(const StateKey& key) const = 0;
-  // What this server's writes carry; "": it has no right to the key.
+  // Returns the token that this server's writes carry; "" if it has no right to the key.
   virtual std::string token(const StateKey& key) const = 0;
-  // OK, or the error of a right that was lost, without asking anybody.
+  // OK, or the error if the right is lost. Does not ask the store.
   virtual absl::Status lost(const StateKey& key) const = 0;
-  // After an IsFenced error: OK where the store had gone back to a time before this server had the right, which it has
-  // again now; else FAILED_PRECONDITION (STATES_TAKEN_OVER). Errors of the connection.
+  // Call after an IsFenced error. If the store was set back to a time before this server had the right, takes the right
+  // again and returns OK. Otherwise FAILED_PRECONDITION (STATES_TAKEN_OVER). Errors of the connection.
   virtual absl::Status Recover(RedisConnection& redis, const StateKey& key, const absl::Status& fenced) = 0;
 };
 
@@ -37,9 +37,9 @@ local owner = redis.call('HGET', KEYS[1], 'server') or 'nobody'
 if owner ~= ARGV[1] then return redis.error_reply('FENCED ' .. owner) end
 )";
 
-// Whether an error is such a script's refusal.
+// True if the error is the refusal of a fenced script.
 bool IsFenced(const absl::Status& status);
-// Whose the state is now, of such an error: a token, or kNoOwner.
+// Returned by FencedOffBy if the state has no owner. FencedOffBy: the current owner's token, from an IsFenced error.
 inline constexpr std::string_view kNoOwner = "nobody";
 std::string FencedOffBy(const absl::Status& status);
 

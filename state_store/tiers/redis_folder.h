@@ -1,13 +1,13 @@
-// The names that a RedisTier has in its server: which keys are a session's, which files they stand for, what there is.
+// The keys of a RedisTier in its Redis server: their names, the manifests of files, and listings.
 //
 // All of a session's keys share a hash tag:
 //   PREFIX{PRINCIPAL/ID}            hash: "state", "checkpoint:NAME" -> RedisManifest, as JSON;
-//                                   "server" -> whose the session is (redis_share.h)
+//                                   "server" -> the session's owner (redis_share.h)
 //   PREFIX{PRINCIPAL/ID}:VERSION:I  chunk I of the file
-//   PREFIXowner, PREFIXincarnation  whose it all is (redis_claim.h)
-//   PREFIXprincipal-key             what principals' names are made with
-// Errors of all that take a connection: as of RedisConnection; where another server has the prefix, IsFenced: what is
-// written is compared by the very script that writes, what is read only once the prefix was taken.
+//   PREFIXowner, PREFIXincarnation  the owner of the prefix (redis_claim.h)
+//   PREFIXprincipal-key             secret key that principals' names are hashed with
+// Errors of methods that take a connection: those of RedisConnection. SwitchTo and Erase return IsFenced if another
+// server has the right; so does ReadManifest once this server has taken it.
 // Thread safety: constant. Ownership: values.
 //
 //   const RedisFolder folder("gdn:", fence);
@@ -30,23 +30,23 @@
 
 namespace gdn {
 
-// Of a file's chunks but the last.
+// Limits of the size of a file's chunks (except the last), in bytes.
 inline constexpr int64_t kLeastChunkBytes = 1024;
 inline constexpr int64_t kMostChunkBytes = int64_t{256} << 20;
 
-// What is kept of a state beside its chunks: how many they are and what they hold.
+// Describes the chunks of a state's file.
 struct RedisManifest {
-  std::string version;  // of the chunks' names; no two files share one
-  int64_t bytes = 0;    // the file's
+  std::string version;  // part of the chunks' names; unique to the file
+  int64_t bytes = 0;    // size of the file
   int64_t chunk_bytes = 0;
-  std::string xxh3 = {};  // of the whole file
+  std::string xxh3 = {};  // checksum of the whole file
 
   int64_t chunks() const { return (bytes + chunk_bytes - 1) / chunk_bytes; }
   std::string ChunkName(std::string_view session, int64_t chunk) const;
   std::vector<std::string> ChunkNames(std::string_view session) const;
 
   std::string ToJson() const;
-  // nullopt for what is not a manifest, or one whose numbers contradict each other.
+  // nullopt if the text is not a manifest, or its numbers contradict each other.
   static std::optional<RedisManifest> Parse(std::string_view json);
 };
 
@@ -59,19 +59,19 @@ class RedisFolder {
 
   std::string SessionName(const StateKey& key) const { return RedisSessionName(prefix_, key); }
 
-  // NOT_FOUND (SESSION_NOT_FOUND, CHECKPOINT_NOT_FOUND); DATA_LOSS (INVALID_STATE_FILE) for what is no manifest.
+  // NOT_FOUND (SESSION_NOT_FOUND, CHECKPOINT_NOT_FOUND). DATA_LOSS (INVALID_STATE_FILE) if it is not a manifest.
   absl::StatusOr<RedisManifest> ReadManifest(RedisConnection& redis, const StateKey& key) const;
-  // Makes the manifest's chunks, all of which have been written, the key's state: atomically, with those of the one
-  // before dropped. They do not expire then.
+  // Makes the manifest's chunks the key's state: atomically sets the manifest, makes the chunks permanent and removes
+  // those of the earlier manifest. All chunks must have been written.
   absl::Status SwitchTo(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest) const;
-  // Erases the key's state, or with `all` the session's and all its checkpoints, manifest and chunks at once.
+  // Erases the key's manifest and chunks atomically; with `all`, those of the session and of all its checkpoints.
   absl::Status Erase(RedisConnection& redis, const StateKey& key, bool all) const;
 
-  // The named checkpoints that the session has a manifest of.
+  // Lists the session's named checkpoints that have a manifest.
   absl::StatusOr<std::vector<StateKey>> ListCheckpoints(RedisConnection& redis, const StateKey& session) const;
-  // Some of the keys that have a manifest, perhaps one twice. `cursor` is "0" before the first call and after the last.
+  // Lists some of the keys with a manifest; a key may occur twice. `cursor` is "0" before the first and after the last.
   absl::StatusOr<std::vector<StateKey>> ListPage(RedisConnection& redis, std::string& cursor) const;
-  // As StateTier's.
+  // See StateTier::KeepSecret.
   absl::StatusOr<std::string> KeepSecret(RedisConnection& redis, std::string_view proposed) const;
 
  private:

@@ -1,11 +1,11 @@
-// This server among those that share a Redis prefix: a lease that says that it lives, and a mailbox in which others ask
-// it for sessions.
+// A server's entry among the servers that share a Redis prefix: a lease that shows that it is alive, and a mailbox in
+// which other servers ask it for sessions.
 //
-//   PREFIXnode:SERVER   hash that expires: "name", "renewals". While it is there, nobody takes what the server has.
-//   PREFIXasked:SERVER  list: PRINCIPAL/ID of sessions that others have been called for
-// A server counts its lease from before it asked for it, and gives up a part of it (Fleet), so that it has stopped
-// before Redis lets others in; that needs clocks that run equally fast, not ones that agree.
-// Thread safety: safe from any thread, a connection each. Ownership: values.
+//   PREFIXnode:SERVER   hash that expires: "name", "renewals". While it exists, nobody takes the server's sessions.
+//   PREFIXasked:SERVER  list: PRINCIPAL/ID of sessions that clients have asked other servers for
+// A server counts its lease from before the renewal, and stops relying on it a little early (Fleet). So it stops before
+// Redis lets others take its sessions. Clocks must run at the same rate but need not agree.
+// Thread safety: safe from any thread, each with its own connection. Ownership: values.
 //
 //   GDN_ASSIGN_OR_RETURN(const bool was_there, node.Renew(redis, absl::Seconds(15)));
 //   GDN_ASSIGN_OR_RETURN(std::optional<StateKey> asked, node.NextAsked(redis, absl::Seconds(1)));
@@ -29,23 +29,23 @@ std::string RedisLeaseKey(std::string_view prefix, std::string_view server);
 
 class RedisNode {
  public:
-  // `server`: its id. `name`: what it is called in messages.
+  // `server`: this server's id. `name`: its name in messages.
   RedisNode(std::string prefix, std::string server, std::string name)
       : prefix_(std::move(prefix)), server_(std::move(server)), name_(std::move(name)) {}
 
   const std::string& server() const { return server_; }
   const std::string& name() const { return name_; }
 
-  // The lease lasts for `ttl` from now on. True where the store still had it. Errors of the connection.
+  // Renews the lease for `ttl` from now on. True if it had not expired. Errors of the connection.
   absl::StatusOr<bool> Renew(RedisConnection& redis, absl::Duration ttl);
-  // Others may take what it has, at once.
+  // Ends the lease: other servers may take this server's sessions at once.
   absl::Status End(RedisConnection& redis);
-  // How often the store was found to have forgotten renewals of a lease that it still has.
+  // Number of times that the store had the lease, but with fewer renewals than were made: it had been set back.
   int64_t set_backs() const { return set_backs_; }
 
-  // Tells the server `holder` that this one was called for the session.
+  // Asks the server `holder` for the session, through its mailbox.
   absl::Status Ask(RedisConnection& redis, std::string_view holder, const StateKey& session) const;
-  // The next session that this server is asked for; nothing where none is within `timeout`, 1s or more.
+  // Waits for the next session that this server is asked for; nullopt after `timeout`, which is 1 s or more.
   absl::StatusOr<std::optional<StateKey>> NextAsked(RedisConnection& redis, absl::Duration timeout) const;
 
  private:

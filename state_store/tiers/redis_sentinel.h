@@ -1,4 +1,4 @@
-// Which server is the master now, as Redis Sentinels say.
+// Finds the current master through Redis Sentinels.
 //
 // Thread safety: free functions. Ownership: values.
 //
@@ -13,9 +13,9 @@
 
 namespace gdn {
 
-// As RedisConnection::Connect; where the endpoint has Sentinels, to the server that the first of them which answers
-// names, if that server says itself that it is a master. UNAVAILABLE (TIER_UNAVAILABLE) where none answers or knows the
-// name, or while a failover is under way.
+// Connects as RedisConnection::Connect does. If the endpoint has Sentinels, connects to the server that the first
+// usable answer names, and checks that this server calls itself a master. UNAVAILABLE (TIER_UNAVAILABLE) if no Sentinel
+// answers and knows the name, or during a failover.
 absl::StatusOr<std::unique_ptr<RedisConnection>> ConnectToMaster(const RedisEndpoint& endpoint,
                                                                  absl::Duration connect_timeout,
                                                                  absl::Duration command_timeout);

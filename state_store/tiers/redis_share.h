@@ -1,12 +1,12 @@
-// The right to sessions in a Redis prefix that several servers share, each session one server's at a time.
+// The rights to sessions in a Redis prefix that several servers share. One server at a time has each session.
 //
-// A session comes to a server by Take: where nobody has it, or the one that had it has no lease any more. It leaves by
-// GiveUp, in order once its state is stored. What is written under the prefix is fenced by the session's own right
-// (redis_session_claims.h), and the lease says how long a server may rely on its rights without asking (redis_node.h).
-// Thread safety: safe from any thread; calls of one key are made one at a time. Ownership: the claim and the pool must
-// outlive it.
+// A server gets a session with Take, if no server has it or the lease of that server has expired. It gives the session
+// up with GiveUp: in order, if the state is stored. Each write is fenced by the right to its session
+// (redis_session_claims.h). The lease says how long a server may rely on its rights without asking (redis_node.h).
+// Thread safety: safe from any thread; calls for one key must be made one at a time. Ownership: the claim and the pool
+// must outlive it.
 //
-//   RedisShare* share = redis_tier.share();  // nullptr: the prefix is one server's
+//   RedisShare* share = redis_tier.share();  // nullptr: the prefix is not shared
 //   GDN_ASSIGN_OR_RETURN(const TakenSession taken, share->Take(key, /*make=*/false));
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace gdn {
 
-// How many replicas must have what was written before it counts as written.
+// Number of replicas that must confirm a write before it counts as written, and the time to wait for them.
 struct RedisWait {
   int replicas = 0;
   absl::Duration timeout = absl::Seconds(1);
@@ -40,13 +40,13 @@ class RedisShare {
   const RedisNode& node() const { return node_; }
   int64_t set_backs() const { return claims_.set_backs() + node_.set_backs(); }
 
-  // As RedisSessionClaims' and RedisNode's. UNAVAILABLE (TIER_UNAVAILABLE) also where too few replicas have the right:
-  // this server may have it all the same.
+  // Run the methods of RedisSessionClaims and RedisNode on a connection. UNAVAILABLE (TIER_UNAVAILABLE) also if too few
+  // replicas confirm; the store may have the change all the same.
   absl::StatusOr<TakenSession> Take(const StateKey& session, bool make);
   absl::Status GiveUp(const StateKey& session, bool orderly);
   absl::Status GiveBack(const StateKey& session, absl::FunctionRef<bool()> is_here);
   absl::Status FindLost(bool lapsed, std::vector<StateKey>& lost);
-  // FAILED_PRECONDITION (STATES_TAKEN_OVER) once a server that does not share has the prefix, for good.
+  // FAILED_PRECONDITION (STATES_TAKEN_OVER), permanently, once another owner has the prefix (RedisClaim::Check).
   absl::StatusOr<bool> RenewLease(absl::Duration ttl);
   absl::Status EndLease();
   absl::Status Ask(std::string_view holder, const StateKey& session);
@@ -55,7 +55,7 @@ class RedisShare {
  private:
   RedisClaim& claim_;
   RedisPool& pool_;
-  RedisPool lease_pool_;  // which waits for no other's answers, and not for long
+  RedisPool lease_pool_;  // short timeouts, so that renewals do not wait for other calls
   const RedisWait wait_;
   RedisSessionClaims claims_;
   RedisNode node_;

@@ -1,7 +1,7 @@
-// A place where sessions' states rest when they are not on the device: host memory, disk, a shared store.
+// Interface of a tier: a place for sessions' states that are not on a device. Host memory, disk or a shared store.
 //
-// Thread safety: all methods from any thread; calls of one key are made one at a time. They may block on the disk or
-// the network. Ownership: images are shared and never changed.
+// Thread safety: all methods are safe from any thread; calls for one key must be made one at a time. They may block on
+// the disk or the network. Ownership: images are shared and never changed.
 //
 //   GDN_RETURN_IF_ERROR(tier.Store({.principal = "", .id = "chat-1"}, image).status());
 //   GDN_ASSIGN_OR_RETURN(SessionImagePtr again, tier.Load({.principal = "", .id = "chat-1"}));
@@ -31,13 +31,13 @@ struct StateKey {
   friend bool operator==(const StateKey&, const StateKey&) = default;
   // NOLINTNEXTLINE(modernize-use-nullptr): there is none
   friend auto operator<=>(const StateKey&, const StateKey&) = default;
-  // For messages.
+  // Returns a text for messages, without the principal.
   std::string ToString() const {
     return StrCat("sessions/", id, checkpoint.empty() ? "" : StrCat(" (checkpoint '", checkpoint, "')"));
   }
 };
 
-// The part of a std::map by StateKey that is the session's: its state and its checkpoints, as [first, second).
+// Returns the range [first, second) of a std::map by StateKey that has the session's state and checkpoints.
 template <typename Map>
 auto SessionRange(Map& map, const StateKey& key) {
   return std::pair(map.lower_bound({.principal = key.principal, .id = key.id, .checkpoint = ""}),
@@ -46,11 +46,11 @@ auto SessionRange(Map& map, const StateKey& key) {
 
 struct StoreResult {
   int64_t written_bytes = 0;
-  bool incremental = false;  // only what changed since the Store before was written
-  int64_t held_bytes = 0;    // that the tier has of the key now
+  bool incremental = false;  // only changes since an earlier Store were written
+  int64_t held_bytes = 0;    // bytes that the key takes in the tier now
 };
 
-// What a durable tier has of a session, as found by List.
+// A stored state in a durable tier, as described by its header.
 struct StoredSession {
   StateKey key;
   SessionHeader header;
@@ -62,61 +62,60 @@ struct StoredSession {
 
 struct TierUsage {
   std::string name;
-  int64_t limit_bytes = 0;  // 0: none
+  int64_t limit_bytes = 0;  // 0: no limit
   int64_t used_bytes = 0;
   int64_t sessions = 0;
-  int64_t stores = 0;
-  int64_t loads = 0;
-  int64_t failures = 0;  // of both
+  int64_t stores = 0;    // successful Stores
+  int64_t loads = 0;     // successful Loads
+  int64_t failures = 0;  // calls of any kind that failed (IsTierFailure)
   int64_t stored_bytes = 0;
   int64_t loaded_bytes = 0;
-  std::string problem = {};  // why none of its states can be had for now; "": they can
+  std::string problem = {};  // why the tier's states are unavailable now; "": they are available
 };
 
 class StateTier {
  public:
   virtual ~StateTier() = default;
   virtual std::string_view name() const = 0;  // "host", "disk", "redis"
-  virtual bool durable() const = 0;           // outlives the process
+  virtual bool durable() const = 0;           // true if states outlive the process
 
-  // Replaces what the key had, once the new state is whole: a reader finds the old or the new, also after a crash at
-  // any moment. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is no room, UNAVAILABLE (TIER_UNAVAILABLE)
-  // where it cannot be reached or written; the old state is still there then.
+  // Replaces the key's state atomically: a reader finds the old or the new state, also after a crash at any time.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no room; the old state is then still there. UNAVAILABLE
+  // (TIER_UNAVAILABLE) if the tier cannot be reached or written; it may then have the old or the new state.
   virtual absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) = 0;
-  // NOT_FOUND; UNAVAILABLE (TIER_UNAVAILABLE); DATA_LOSS (INVALID_STATE_FILE: tensor) where what is there is damaged.
+  // Returns the key's state. NOT_FOUND; UNAVAILABLE (TIER_UNAVAILABLE); DATA_LOSS (INVALID_STATE_FILE: tensor).
   virtual absl::StatusOr<SessionImagePtr> Load(const StateKey& key) = 0;
-  // The key's state alone, or with `all` the session and all its checkpoints. OK where there is nothing.
+  // Erases the key's state; with `all`, the session and all its checkpoints. OK if there is nothing to erase.
   virtual absl::Status Erase(const StateKey& key, bool all) = 0;
 
-  // Bases that the next Store of the key need not hold (LayerImage::has_base), for they are in what is there.
+  // Returns the bases that the tier already has; the image of the next Store may lack them (LayerImage::has_base).
   virtual BaseVersions KnownBases(const StateKey& /*key*/) const { return {}; }
-  // Everything that is there, named checkpoints included; what is damaged is logged, counted and passed over. For
-  // durable tiers, when a server starts.
+  // Lists all states, including named checkpoints, when a server starts. Damaged states are logged, counted and left
+  // out.
   virtual absl::StatusOr<std::vector<StoredSession>> List() = 0;
 
-  // What is there of a key, by its header alone. Errors of Load; UNIMPLEMENTED where the tier is not durable.
+  // Reads only the header of the key's state. Errors of Load. UNIMPLEMENTED if the tier is not durable.
   virtual absl::StatusOr<StoredSession> Describe(const StateKey& /*key*/) {
     return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
   }
 
-  // Counts the starts of servers on a durable store: higher than any before, and durable. UNIMPLEMENTED elsewhere.
+  // Counts the starts of servers, durably: returns a higher number than before. UNIMPLEMENTED if not durable().
   virtual absl::StatusOr<int64_t> NextIncarnation() {
     return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
   }
 
-  // The secret that is kept beside the states: the one kept before, or `proposed`, which is then. UNIMPLEMENTED
-  // elsewhere.
+  // Returns the secret that is stored beside the states. If there is none yet, stores `proposed` and returns it.
+  // UNIMPLEMENTED if the tier is not durable.
   virtual absl::StatusOr<std::string> KeepSecret(std::string_view /*proposed*/) {
     return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
   }
 
-  // Whether the store is still this server's alone, as it asks there: OK; UNAVAILABLE where nobody answers;
-  // FAILED_PRECONDITION (STATES_TAKEN_OVER) once another server has taken it, for good.
+  // Asks the store whether this server still owns it. UNAVAILABLE if it does not answer. FAILED_PRECONDITION
+  // (STATES_TAKEN_OVER), permanently, once another server has taken it.
   virtual absl::Status CheckClaim() { return absl::OkStatus(); }
 
-  // For each session that has ended, the tiers, this one among them, that may have copies of it yet: kept here, so that
-  // a server that starts later erases them. None: there is nothing left. Durable on return; UNIMPLEMENTED where the
-  // tier keeps no notes.
+  // Stores a note that these tiers may still have copies of a deleted session, so that a later server erases them. An
+  // empty set removes the note. Durable on return. UNIMPLEMENTED if the tier keeps no notes. ErasureNotes returns all.
   virtual absl::Status SetErasureNote(const StateKey& /*session*/, const std::set<std::string>& /*tiers*/) {
     return absl::UnimplementedError(StrCat("the ", name(), " tier keeps no notes"));
   }
@@ -124,9 +123,9 @@ class StateTier {
     return absl::UnimplementedError(StrCat("the ", name(), " tier keeps no notes"));
   }
 
-  // UNAVAILABLE (TIER_UNAVAILABLE: tier) while the tier hangs, so that every call is refused at once. Asks nothing.
+  // UNAVAILABLE (TIER_UNAVAILABLE: tier) while the tier hangs and refuses all calls. Does not ask the store.
   virtual absl::Status Answers() const { return absl::OkStatus(); }
-  // Asks the store for an answer, and changes nothing. UNAVAILABLE (TIER_UNAVAILABLE).
+  // OK if the store answers. Changes nothing. UNAVAILABLE (TIER_UNAVAILABLE).
   virtual absl::Status Probe() { return absl::OkStatus(); }
 
   virtual TierUsage usage() const = 0;

@@ -1,5 +1,5 @@
-// A session's own state file, wherever a durable tier keeps it: how its header is read, whose it is, what a listing
-// says, what counts as a failure.
+// Helpers that durable tiers share for their state files: read the header, check the owner, describe the state, and
+// decide what counts as a failure.
 //
 // Thread safety: free functions on values.
 //
@@ -24,19 +24,19 @@ struct FileStart {
   int64_t file_bytes = 0;  // of the whole file
 };
 
-// As much of a file as its header takes, as its first 8 bytes tell; where those make no sense, less: the parser says
-// so.
-// `first_bytes` reads so many bytes from its begin, or the whole file where it is shorter, and gives its own errors.
+// Reads the first part of a file, with its whole header. If the header's length (the first 8 bytes) is invalid, returns
+// less, which the parser then refuses. `first_bytes(n)` must read the first n bytes, or all of a shorter file; its
+// errors are returned.
 absl::StatusOr<FileStart> ReadHead(absl::FunctionRef<absl::StatusOr<FileStart>(int64_t)> first_bytes);
 
-// DATA_LOSS (INVALID_STATE_FILE: tensor) where the file is another session's, or nobody's.
+// DATA_LOSS (INVALID_STATE_FILE: tensor) if the file is another session's, or has no owner entry.
 absl::Status CheckOwner(const StateKey& key, const StateFile& file);
 
-// Whether a durable tier's answer counts among its failures (TierUsage): what is not there, or does not fit, is an
-// answer and no failure.
+// True if a durable tier counts this status as a failure (TierUsage::failures). NOT_FOUND and RESOURCE_EXHAUSTED do not
+// count.
 bool IsTierFailure(const absl::Status& status);
 
-// Of the header of a file of so many bytes.
+// Describes the state in `file`, of which only the header was parsed. `bytes`: size of the key's files.
 StoredSession DescribeStored(const StateKey& key, StateFile file, int64_t bytes);
 
 }  // namespace gdn

@@ -1,14 +1,13 @@
-// A durable tier whose calls end though its disk or its server hangs.
+// Wraps a durable tier so that callers get an answer even if its disk or server hangs.
 //
-// Each call runs on a thread of the guard, and its caller waits for it. If that thread stands still for `stall_after`
-// (base/thread_pulse.h), the caller gets UNAVAILABLE (TIER_UNAVAILABLE: tier) and goes on; the call itself stays where
-// it hangs. Until it ends, the guard refuses every further call at once and without asking the tier. So a tier that
-// hangs costs each of its callers `stall_after` at most once, the guard's threads bound the calls that hang, and no two
-// calls of one key run at the same time. A call that was given up may still do its work: as after an answer that was
-// lost, whether a Store or an Erase came to pass is not known.
-// If the last such call ends with UNAVAILABLE, or any call does after a wait (a time limit of its own), the guard
-// probes the tier until it answers, and refuses calls meanwhile.
-// Thread safety: as StateTier. Ownership: the tier must outlive it; destruction waits for calls that hang.
+// Each call runs on a thread of the guard while the caller waits. If that thread makes no progress for `stall_after`
+// (base/thread_pulse.h), the caller gets UNAVAILABLE (TIER_UNAVAILABLE: tier), and the call is abandoned: it goes on
+// hanging on its thread. Until it ends, the guard refuses all other calls at once, without asking the tier. So a hang
+// costs each caller `stall_after` at most once, the number of threads bounds the calls that hang, and no two calls for
+// one key run at the same time. An abandoned Store or Erase may still take effect, as after a lost reply.
+// If the last abandoned call ends with UNAVAILABLE, or any call does so after a quarter of `stall_after` or more (a
+// timeout of its own), the guard probes the tier until it answers, and refuses calls meanwhile.
+// Thread safety: as StateTier. Ownership: the tier must outlive the guard; the destructor waits for calls that hang.
 //
 //   TierGuard guard(disk, {.stall_after = absl::Seconds(5)});
 //   TierStack stack({&host, &guard});
@@ -50,17 +49,18 @@ class TierGuard final : public StateTier {
   absl::Status Erase(const StateKey& key, bool all) override;
   absl::StatusOr<StoredSession> Describe(const StateKey& key) override;
   absl::Status SetErasureNote(const StateKey& session, const std::set<std::string>& tiers) override;
-  // Work of the caller's that asks the tier, or what the tier lies on. It must not refer to the caller's variables.
+  // Runs `work`, which uses the tier or its storage, like a call of the tier. `work` may outlive this call, so it must
+  // not refer to local variables of the caller.
   absl::Status Run(std::function<absl::Status()> work);
 
-  // Those that a server makes when it starts, or on a thread of their own, wait for the tier.
+  // These calls are not guarded: they wait for the tier. A server makes them at startup or on a thread for them alone.
   absl::StatusOr<std::vector<StoredSession>> List() override { return tier_.List(); }
   absl::StatusOr<int64_t> NextIncarnation() override { return tier_.NextIncarnation(); }
   absl::StatusOr<std::string> KeepSecret(std::string_view proposed) override { return tier_.KeepSecret(proposed); }
   absl::Status CheckClaim() override { return tier_.CheckClaim(); }
   absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() override { return tier_.ErasureNotes(); }
 
-  // Nothing is asked for these.
+  // These calls do not ask the store.
   BaseVersions KnownBases(const StateKey& key) const override { return tier_.KnownBases(key); }
   absl::Status Answers() const override;
   TierUsage usage() const override;
@@ -68,27 +68,27 @@ class TierGuard final : public StateTier {
  private:
   struct Call {
     std::condition_variable ended;
-    int thread = 0;  // that runs it; 0: none yet
+    int thread = 0;  // number of the thread that runs the call; 0: none yet
     bool done = false;
     bool given_up = false;
   };
   template <typename Result, typename Ask>
   Result Guarded(Ask ask);
-  // The work's status; nullopt if the tier does not answer.
+  // Runs `work` and returns its status; nullopt if the tier does not answer.
   std::optional<absl::Status> TryRun(std::function<absl::Status()> work);
   void Work(Call& call, const std::function<absl::Status()>& work);
-  // Whether the call ended before its thread stood still for too long.
+  // Waits for the call. True if it has ended, false if its thread made no progress for stall_after.
   bool Await(Call& call, std::unique_lock<std::mutex>& lock) const;
-  void NoteHanging();  // with mu_
+  void NoteHanging();  // requires mu_
   absl::Status NoAnswer() const;
 
   StateTier& tier_;
   const TierGuardOptions options_;
   StopSignal stop_;
   mutable std::mutex mu_;
-  int hanging_ = 0;      // calls that were given up and have not ended, and who probes; guarded by mu_
-  TaskQueue threads_;    // last: they use all of the above
-  TaskQueue unhurried_;  // for callers that give way to others (base/this_thread.h)
+  int hanging_ = 0;      // abandoned calls that have not ended, or 1 for a thread that probes; guarded by mu_
+  TaskQueue threads_;    // must be destroyed first, because its threads use the members above
+  TaskQueue unhurried_;  // low priority, for callers that give way to others (base/this_thread.h)
 };
 
 }  // namespace gdn

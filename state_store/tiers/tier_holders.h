@@ -1,7 +1,7 @@
-// Whose the bytes in the tiers are: who is charged for them, and who gives way first where others need the room.
+// Interface for accounting: which account (holder) is charged for a state in a tier, and whose state is evicted first.
 //
-// Thread safety: safe from any thread. It is asked with a TierLedger's lock held, but for GiveWay, so it must not call
-// that ledger's stack, nor wait for one that does. Ownership: outlives the stack and what it has charged.
+// Thread safety: safe from any thread. All methods except GiveWay are called under a TierLedger's lock, so they must
+// not call that ledger's stack, nor wait for a thread that does. Ownership: outlives the stack and its charges.
 //
 //   TierLedgerOptions options{.holders = &holders};
 #pragma once
@@ -17,26 +17,26 @@ namespace gdn {
 
 class TierHolders {
  public:
-  // One holder has one address.
+  // Identifies a holder by its address.
   using Holder = std::shared_ptr<void>;
 
   virtual ~TierHolders() = default;
   virtual Holder HolderOf(const StateKey& key) = 0;
-  // The holder has so many bytes of the key in the tier ("host", "disk", "redis"), until the result dies.
+  // Charges the holder for bytes of the key in the tier ("host", "disk", "redis"), until the result is destroyed.
   virtual std::shared_ptr<void> Charge(std::string_view tier, const StateKey& key, const Holder& holder,
                                        int64_t bytes) = 0;
-  // The same for what is to be put there; RESOURCE_EXHAUSTED where the holder may not have so many more bytes there.
+  // Reserves bytes for a state that is to be stored in the tier. RESOURCE_EXHAUSTED if that exceeds the holder's quota.
   virtual absl::StatusOr<std::shared_ptr<void>> TryCharge(std::string_view tier, const Holder& holder, int64_t bytes) {
     (void)tier, (void)holder, (void)bytes;
     return std::shared_ptr<void>();
   }
-  // The holder's quota was in the way: something else of it in the tier's memory, that no session needs, has gone.
-  // False: there is none.
+  // Called after TryCharge was refused. Frees cached data of the holder in the tier that no session needs. False if
+  // there is none.
   virtual bool GiveWay(std::string_view tier, const Holder& holder) {
     (void)tier, (void)holder;
     return false;
   }
-  // How many shares of the tier the holder has. Who has most gives way first; those within theirs are equals, at 1.
+  // Returns the holder's use in multiples of its share of the tier; at least 1. The highest is evicted from first.
   virtual double SharesHeld(std::string_view tier, const Holder& holder) const = 0;
 };
 

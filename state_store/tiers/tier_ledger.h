@@ -1,10 +1,10 @@
-// What a TierStack knows of its tiers: which state is where and whose it is, what leaves a tier first, which erasures a
-// tier still owes, when to try a broken one again; and who may move a session.
+// The bookkeeping of a TierStack: where each state is and who is charged for it, the eviction order of each tier,
+// pending erasures, back-off after failures, and the per-session locks (Owner).
 //
-// A key without a copy anywhere is not in it. Where room is made in a tier, the holder that has most for its share of
-// it gives first (TierHolders), of what it has parked there what was used longest ago.
-// Thread safety: all methods from any thread, none blocks on a tier. What takes a key and changes its copies or its
-// place is called by the session's Owner alone. Ownership: values.
+// Keys without any copy are not recorded. The state to evict from a tier is the least recently used one of the holder
+// that is furthest over its share (TierHolders).
+// Thread safety: all methods are safe from any thread, and none calls a tier. Methods that change a key's copies or
+// place may be called only while holding the session's Owner. Ownership: values.
 //
 //   TierLedger ledger({"host", "disk"}, /*durable_tiers=*/0b10, {});
 //   TierLedger::Owner owner(ledger, key);  // waits for a move of the session to end
@@ -36,19 +36,18 @@
 namespace gdn {
 
 struct TierLedgerOptions {
-  // A tier that could not be reached is given no states for so long, lest every eviction waits for it.
+  // Time without Stores after a tier could not be reached, so that not every eviction waits for the tier.
   absl::Duration retry_after = absl::Seconds(1);
-  // Copies that an unreachable tier still has to erase are remembered up to so many; one that is forgotten may be found
-  // again when a server starts.
+  // Most pending erasures to remember for a tier. The copy of a forgotten one may be found again when a server starts.
   size_t max_owed_erasures = 65536;
   const SteadyClock* clock = &SteadyClock::Real();
-  TierHolders* holders = nullptr;  // nullptr: all is one's, and nobody is charged
+  TierHolders* holders = nullptr;  // nullptr: no accounting; all states count as one holder's
 };
 
 // A tier's copy of a state.
 struct TierCopy {
-  int64_t bytes = 0;                                   // that the key's holder is charged for
-  std::optional<StateVersion> version = std::nullopt;  // nothing: what it is, is not known
+  int64_t bytes = 0;                                   // bytes that the key's holder is charged for
+  std::optional<StateVersion> version = std::nullopt;  // nullopt: not known
 };
 
 class TierLedger {
@@ -56,20 +55,20 @@ class TierLedger {
   static constexpr size_t kNowhere = ~size_t{0};
   using TierSet = uint32_t;  // bit t: tier t
 
-  // `tiers`: their names.
+  // `tiers`: the names of the tiers, fastest first.
   TierLedger(std::vector<std::string> tiers, TierSet durable_tiers, const TierLedgerOptions& options)
       : names_(std::move(tiers)), durable_tiers_(durable_tiers), options_(options), levels_(names_.size()) {}
   TierLedger(const TierLedger&) = delete;
   TierLedger& operator=(const TierLedger&) = delete;
 
-  // The right to move a session and to call tiers for it, for a scope.
+  // A lock on a session, for a scope: its holder may move the session and call tiers for it.
   class Owner {
    public:
     struct Acquired {};
     static constexpr Acquired kAcquired{};
 
     Owner(TierLedger& ledger, const StateKey& key) : ledger_(ledger), key_(key) { ledger_.Acquire(key_); }
-    // Of a session that AcquireNext or AcquireOwing has given.
+    // Adopts the lock of a session that AcquireNext or AcquireOwing has returned.
     Owner(TierLedger& ledger, const StateKey& key, Acquired) : ledger_(ledger), key_(key) {}
     ~Owner() { ledger_.Relinquish(key_); }
     Owner(const Owner&) = delete;
@@ -81,50 +80,50 @@ class TierLedger {
   };
 
   // --- Places.
-  // The tier may have this state of the key: whether a Store of it came to pass is not known.
+  // Records that the tier may have this state of the key, because it is not known whether a Store took effect.
   void AddCopy(size_t tier, const StateKey& key, const TierCopy& copy);
-  // The tier has the key's newest state, which is its checkpoint where the tier is durable. `reserved`: what TakeQuota
-  // gave for it, which the copy's own charge takes the place of.
+  // Records that the tier has the key's newest state; in a durable tier, this is the key's checkpoint. `reserved`: the
+  // result of TakeQuota, which is replaced by the copy's own charge.
   void AddNewest(size_t tier, const StateKey& key, const TierCopy& copy = {}, std::shared_ptr<void> reserved = nullptr);
-  // Which states a durable tier that was told of by AddNewest can have of the key, if it has lost none.
+  // The range of versions that the tier with the key's checkpoint can have, if that tier was not set back.
   struct Versions {
     StateVersion oldest, newest;
   };
   std::optional<Versions> VersionsOf(const StateKey& key) const;
   bool HasCopy(size_t tier, const StateKey& key) const;
-  // The session's named checkpoints, by id, each with a tier that has it, the one with the newest where that is known.
+  // Returns the session's named checkpoints, sorted by id, each with the tier of its newest copy, or of any if unknown.
   std::vector<std::pair<StateKey, size_t>> NamedCheckpoints(const StateKey& session) const;
-  // The tier's copy of the key is to go: it owes the erasure.
+  // Marks the tier's copy of the key as to be erased: the tier owes the erasure.
   void DropCopy(size_t tier, const StateKey& key);
-  // The key is parked in a tier, as what was used last. Returns the tiers whose copies are of no use now: all others,
-  // but durable ones stay until a newer copy is durable.
+  // Records that the key is parked in the tier, as the most recently used one. Returns the other tiers whose copies are
+  // to be erased. If `tier` is not durable, durable copies are kept as checkpoints.
   TierSet Park(size_t tier, const StateKey& key, int64_t bytes);
-  // The tier, a durable one, has a new checkpoint of the key, and is its place if that was a durable tier. Returns the
-  // other durable tiers with copies.
+  // Records that a durable tier has a new checkpoint of the key. If the key was parked in a durable tier, it is now
+  // parked in this one. Returns the other durable tiers with copies.
   TierSet MoveCheckpoint(size_t tier, const StateKey& key, int64_t bytes);
-  // The key is parked nowhere. Returns the tiers with copies that are not durable; where there are any, something is
-  // leaving tier 0 until Left.
+  // Records that the key is not parked. Returns the tiers with copies that are not durable. If there are any, call
+  // Left(0, ..) after erasing them.
   TierSet Unpark(const StateKey& key);
-  // Nothing of the session is anywhere: every tier owes its erasure, and something is leaving each until Left.
-  // `noted`: the tiers whose debts a note has on record, so that they must not be forgotten.
+  // Removes the session: every tier owes the erasure of all its states. Call Left for each tier afterwards. `noted`:
+  // tiers whose debts are in a note, so that they must not be forgotten.
   void End(const StateKey& session, TierSet noted = 0);
-  // Nothing is to be known of the session any more: it is another server's, with its copies in a shared tier.
+  // Removes the session without any erasures, because another server has it now, with its copies in a shared tier.
   void Forget(const StateKey& session);
-  // The tiers that may have a state of the session, or of a checkpoint of it.
+  // Returns the tiers that may have a state or a checkpoint of the session, also those that still owe its erasure.
   TierSet TiersWith(const StateKey& session) const;
-  // The tier that the key is parked in, which counts as a use of it; where it is parked nowhere, or `parked` is false,
-  // the tier with its checkpoint.
+  // Returns the tier that the key is parked in, and marks the key as most recently used. If the key is not parked, or
+  // `parked` is false, returns the tier with its checkpoint. kNowhere if there is none.
   size_t Find(const StateKey& key, bool parked);
   size_t PlaceOf(const StateKey& key) const;
 
   // --- Room.
-  // For a state of the key that is to be put into the tier, until the result dies: its holder may have what it is more
-  // than what is there of the key. RESOURCE_EXHAUSTED of TierHolders::TryCharge.
+  // Reserves the holder's quota for a new state of the key in the tier, less the bytes that the key already has there,
+  // until the result is destroyed. RESOURCE_EXHAUSTED of TierHolders::TryCharge.
   absl::StatusOr<std::shared_ptr<void>> TakeQuota(size_t tier, const StateKey& key, int64_t bytes);
-  // After a refusal of it, without any lock: TierHolders::GiveWay for the key's holder.
+  // Call after TakeQuota was refused. Calls TierHolders::GiveWay for the key's holder, without holding the lock.
   bool GiveWay(size_t tier, const StateKey& key);
-  // What is to leave the tier first of what is parked there, was not `tried` and has no owner. It has one now, and is
-  // leaving until Moved. Where there is none but something else is leaving, `may_wait` waits for a change.
+  // Finds the next state to evict, not in `tried` and without an Owner, and locks its session. Adopt the lock with an
+  // Owner, and call Moved. If there is none, but other evictions run, `may_wait` waits for a change (`waited`).
   struct Next {
     std::optional<StateKey> key;
     int64_t bytes = 0;
@@ -132,74 +131,74 @@ class TierLedger {
     const void* holder = nullptr;
   };
   struct Whose {
-    const StateKey* like = nullptr;     // only of this key's holder
-    std::set<const void*> except = {};  // of these holders none
+    const StateKey* like = nullptr;     // if set, only states of this key's holder
+    std::set<const void*> except = {};  // no states of these holders
   };
   Next AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait, const Whose& whose);
   Next AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait) {
     return AcquireNext(tier, tried, may_wait, Whose());
   }
-  // Called before its Owner ends. `moved` false: it stays, and counts as used, so that it is not tried first again.
+  // Ends an eviction; call before its Owner is destroyed. If it was not `moved`, the state becomes most recently used.
   void Moved(size_t tier, const StateKey& key, bool moved);
-  // `wake`: at once those that wait for it, and not only when the Owner ends.
+  // Ends the erasure that Unpark or End began. `wake`: wakes waiting threads now, not only when the Owner is destroyed.
   void Left(size_t tier, bool wake);
-  // Whether moves may make so many bytes free in the tier.
+  // True if evictions may free so many bytes in the tier.
   bool CanFree(size_t tier, int64_t bytes) const;
-  // Of what is to leave first; nullopt where nothing is parked.
+  // Returns the size of the next state to evict from the tier; nullopt if no state is parked there.
   std::optional<int64_t> NextBytes(size_t tier) const;
 
-  // --- Debts: erasures that a tier has still to make, by key: of it alone, or (true) of all of the session's, then
-  // without a checkpoint id.
+  // --- Debts: pending erasures of a tier. true: of the session and all its checkpoints (the key then has no checkpoint
+  // id); false: of the key only.
   using Debt = std::pair<StateKey, bool>;
   std::vector<Debt> Owed(size_t tier, const StateKey& session) const;
-  // Of this key alone.
+  // True if there is a debt under exactly this key.
   bool Owes(size_t tier, const StateKey& key) const;
-  // A debt of all of the session's, as a note has it.
+  // Adds a debt of the whole session that is in a note.
   void OweNoted(size_t tier, const StateKey& session);
   void Paid(size_t tier, const Debt& debt);
-  // At most so many keys with debts in the tier, whose sessions had no owner and have one now.
+  // Returns at most `most` keys with debts in the tier, and locks their sessions. Adopt each lock with an Owner.
   std::vector<StateKey> AcquireOwing(size_t tier, size_t most);
 
   // --- Back-off.
   // OK, or why the tier takes no states now.
   absl::Status TakesStates(size_t tier) const;
-  // What a call of the tier for a session came to. A tier that cannot be reached is left alone for a while, one that
-  // can is not. One session's trouble, as with its folder, is not the tier's: two must fail with no success between.
+  // Records the result of a call of the tier. Begins a back-off if two different sessions got UNAVAILABLE without a
+  // success in between (one session's failure may not be the tier's). A success ends the back-off.
   void Note(size_t tier, const StateKey& session, const absl::Status& status);
-  // `why` is not shown to others, for it may name a session.
+  // Begins a back-off. The text of `why` is not shown to other callers, because it may name a session.
   void BackOff(size_t tier, const absl::Status& why);
-  // False for `retry_after` after a trim that moved nothing, and twice as long after each further one, up to a minute.
+  // False for a while after a trim that moved nothing: `retry_after`, doubled with each further one, up to a minute.
   bool MayTrim() const;
   void NoteTrim(bool moved);
 
  private:
   struct Parked {
     StateKey key;
-    uint64_t used = 0;  // counts uses: what was used longest ago has least
+    uint64_t used = 0;  // time of the last use, in numbers of uses
   };
   struct Charged {
     std::shared_ptr<void> held;
     int64_t bytes = 0;
   };
   struct Entry {
-    TierHolders::Holder holder;         // whose it is; nullptr without holders
-    size_t place = kNowhere;            // the tier it is parked in
-    size_t checkpoint = kNowhere;       // the durable tier with its newest durable copy, `place` or not
-    TierSet copies = 0;                 // the tiers that have a state of the key, of whatever age
-    std::map<size_t, Charged> charges;  // of those copies, by tier
-    std::optional<Versions> versions;   // of that copy
-    int64_t bytes = 0;                  // what it counts for in levels_[place].bytes
-    std::list<Parked>::iterator used;   // in its holder's list of levels_[place]
+    TierHolders::Holder holder;         // holder that is charged; nullptr without holders
+    size_t place = kNowhere;            // tier that the key is parked in
+    size_t checkpoint = kNowhere;       // durable tier with the newest durable copy; may equal `place`
+    TierSet copies = 0;                 // tiers that have a state of the key, of any age
+    std::map<size_t, Charged> charges;  // charges for `copies`, by tier
+    std::optional<Versions> versions;   // of the copy in `checkpoint`
+    int64_t bytes = 0;                  // bytes included in levels_[place].bytes
+    std::list<Parked>::iterator used;   // the key's element in its holder's list of levels_[place]
   };
   struct Level {
-    std::map<const void*, std::list<Parked>> parked;  // here, by holder, least recently used first; no list is empty
-    int64_t bytes = 0;                                // theirs
-    int leaving = 0;                                  // calls under way that make room here
-    SteadyTime retry_at;                              // until then it takes no states, for `error`
+    std::map<const void*, std::list<Parked>> parked;  // by holder, each least recently used first; no list is empty
+    int64_t bytes = 0;                                // total of the parked states
+    int leaving = 0;                                  // running calls that free bytes in this tier
+    SteadyTime retry_at;                              // end of the back-off; until then Stores are refused with `error`
     absl::Status error;
-    std::optional<StateKey> failed_for;  // the session that it could not be reached for, since it last was
-    std::map<StateKey, bool> owed;
-    std::set<StateKey> noted;  // those of `owed` that a note has on record
+    std::optional<StateKey> failed_for;  // first session for which the tier was unavailable since its last success
+    std::map<StateKey, bool> owed;       // debts
+    std::set<StateKey> noted;            // keys of `owed` that are in a note
   };
 
   void Acquire(const StateKey& key);
@@ -209,7 +208,7 @@ class TierLedger {
   void SetCopy(size_t tier, const StateKey& key, Entry& entry, int64_t bytes, std::shared_ptr<void> reserved = nullptr)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteUse(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The first to leave the tier of those that `take` takes and whose holder `may_leave`; nullptr.
+  // Returns the first in the tier's eviction order with may_leave(holder) and take(key); nullptr if there is none.
   const StateKey* FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take,
                                const std::function<bool(const void*)>& may_leave) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -225,7 +224,7 @@ class TierLedger {
   absl::CondVar relinquished_;
   uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
   SteadyTime trim_again_ ABSL_GUARDED_BY(mu_);
-  absl::Duration trim_pause_ ABSL_GUARDED_BY(mu_);  // after the last trim; zero: it moved something
+  absl::Duration trim_pause_ ABSL_GUARDED_BY(mu_);  // pause after the last trim; zero if that moved a state
   std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
   std::vector<Level> levels_ ABSL_GUARDED_BY(mu_);                            // by tier
   std::set<std::pair<std::string, std::string>> owned_ ABSL_GUARDED_BY(mu_);  // principal, id

@@ -1,11 +1,10 @@
-// The tiers below the device as one place: a session's state is put into the fastest that has room; where there is
-// none, states of whoever holds most for its share move down (TierHolders), what was not used for longest first.
+// The tiers below the device, as one place. A session's state is stored in the fastest tier that has room. A full tier
+// moves states down: the least recently used ones of the holder that is furthest over its share (TierHolders).
 //
-// Which tier holds a state is the stack's own business; losing none is its promise: a state leaves a tier only once the
-// next one has it.
-// Thread safety: all methods from any thread; calls of one key are made one at a time by the caller, the stack's own
-// moves wait for them and they for those. No lock is held while a tier reads or writes. Ownership: the tiers must
-// outlive it.
+// The stack loses no state: a state is removed from a tier only after the next tier has it.
+// Thread safety: all methods are safe from any thread. The caller must make calls for one key one at a time; the
+// stack's own moves lock the session. No mutex is held while a tier reads or writes. Ownership: the tiers must outlive
+// it.
 //
 //   TierStack stack({&host, &disk, &redis});
 //   GDN_RETURN_IF_ERROR(stack.Park(key, image));        // the session leaves the device
@@ -35,121 +34,120 @@
 
 namespace gdn {
 
-// Of a session, beside its newest checkpoint.
+// Most named checkpoints that a session may have, not counting its newest one, which has no name.
 inline constexpr size_t kMostNamedCheckpoints = 64;
 
 class TierStack {
  public:
-  // Fastest first; at most one of them is not durable, and it is the first.
+  // `tiers`: fastest first. At most one may be not durable, and that must be the first.
   explicit TierStack(std::vector<StateTier*> tiers, const TierLedgerOptions& options = {});
   TierStack(const TierStack&) = delete;
   TierStack& operator=(const TierStack&) = delete;
 
   bool empty() const { return tiers_.empty(); }
-  // The fastest durable tier, which is the first to be asked to take a checkpoint; nullptr where there is none.
+  // Returns the fastest durable tier, which is the first to be asked to take a checkpoint; nullptr if there is none.
   StateTier* durable() const { return durable_ < tiers_.size() ? tiers_[durable_] : nullptr; }
-  // All durable tiers, fastest first.
+  // Returns all durable tiers, fastest first.
   std::vector<StateTier*> DurableTiers() const;
 
-  // Takes the state in, moving others down where that makes room. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where no
-  // tier has room, UNAVAILABLE (TIER_UNAVAILABLE) where one that might have cannot be written, naming it, and
-  // FAILED_PRECONDITION (STATES_TAKEN_OVER) where the only one is another server's now: the caller still has the state
-  // then, and what was parked is parked. An image without its bases (LayerImage::has_base) goes to durable(), whose
-  // KnownBases() it was made for, or nowhere.
+  // Stores the state of a session that leaves the device, moving other states down to make room. RESOURCE_EXHAUSTED
+  // (STATE_BUDGET_EXHAUSTED) if no tier has room. UNAVAILABLE (TIER_UNAVAILABLE: tier) if a tier that might have room
+  // cannot be written. FAILED_PRECONDITION (STATES_TAKEN_OVER) if the only tier left is another server's now. After an
+  // error the caller still has the state, and parked states stay parked. An image without its bases
+  // (LayerImage::has_base) can be stored only in durable(), for whose KnownBases() it was made.
   absl::Status Park(const StateKey& key, const SessionImagePtr& image);
-  // As Park, for a state that is to leave the device for the tier `fastest` (a number of NumberFrom) or a slower one.
+  // Does the same as Park, but uses only the tier `fastest` (a result of NumberFrom) and slower ones.
   absl::Status ParkFrom(size_t fastest, const StateKey& key, const SessionImagePtr& image);
-  // A parked state goes down to the tier `fastest` or a slower one, unless it is there. Errors of Fetch and Park; it
-  // stays where it was then.
+  // Moves a parked state down to the tier `fastest` or a slower one, unless it is there. Errors of Fetch and Park; the
+  // state then stays in its tier.
   absl::Status Lower(size_t fastest, const StateKey& key);
-  // The fastest tier that is not faster than one of this name ("host", "disk", "redis") is, whether there is such a one
-  // or not; nullopt where all are.
+  // Returns the index of the tier with this name ("host", "disk", "redis"), or of the next slower one if there is no
+  // such tier; nullopt if all tiers are faster.
   std::optional<size_t> NumberFrom(std::string_view name) const;
-  // OK where a tier may take a state now; else why all of them are left alone for a while, which names no session.
+  // OK if some tier accepts states now; else the reason why all of them are in a back-off, which names no session.
   absl::Status TakesStates() const { return TakesStatesFrom(0); }
-  // Says that a parked state, or a named checkpoint, is in a durable tier, as found by its List. Where two tiers have a
-  // key, adopt the newer one last: the other goes once the state is stored again.
+  // Records a parked state, or a named checkpoint, that a durable tier's List has found. If two tiers have the key,
+  // adopt the newer copy last; the other copy is erased when the state is stored again.
   void Adopt(const StateKey& key, const StateTier& tier, int64_t bytes,
              std::optional<StateVersion> version = std::nullopt);
-  // Says that a durable tier has a copy of the key beside the one that was adopted. It is never used: it goes with the
-  // key, or once that is stored again.
+  // Records a copy in a durable tier besides the adopted one. It is never used, and is erased with the key, or when the
+  // key is stored again.
   void AddOtherCopy(const StateKey& key, const StateTier& tier, int64_t bytes);
-  // The state, from wherever it is; it stays there. Of a session on the device, and of a named checkpoint: its copy in
-  // a durable tier. Errors of StateTier::Load; DATA_LOSS (STATE_ROLLED_BACK) where a durable tier has an older one than
-  // it took or was found to have, or none any more; FAILED_PRECONDITION (STATES_TAKEN_OVER) where it has a later one.
+  // Returns the state, which stays in its tier. For a session that is not parked, and for a named checkpoint, returns
+  // the copy in a durable tier. Errors of StateTier::Load. DATA_LOSS (STATE_ROLLED_BACK) if a durable tier has an older
+  // state than before, or none. FAILED_PRECONDITION (STATES_TAKEN_OVER) if another server has written a later one.
   absl::StatusOr<SessionImagePtr> Fetch(const StateKey& key);
   // UNAVAILABLE (TIER_UNAVAILABLE: tier) if the tier that the state rests in hangs: Fetch is refused until it answers.
   absl::Status CanFetch(const StateKey& key) const;
   // True if the state rests in memory, so that Fetch waits for no disk and no network.
   bool RestsInMemory(const StateKey& key) const;
-  // The newest copy in a durable tier, though a newer state may rest in host memory; of whatever age it is there, for
-  // whoever goes on from it under a new epoch. Errors of StateTier::Load.
+  // Returns the newest copy in a durable tier, even if host memory has a newer state. Does not check the copy's age, so
+  // the session must continue from it under a new epoch. Errors of StateTier::Load.
   absl::StatusOr<SessionImagePtr> FetchCheckpoint(const StateKey& key);
-  // The session is on the device again. Its copy in a tier that is not durable goes; a durable one stays as its newest
-  // checkpoint.
+  // Records that the session is on the device again. Erases its copy in a tier that is not durable; a durable copy
+  // stays as its newest checkpoint.
   void Release(const StateKey& key);
-  // Makes a checkpoint in the fastest durable tier that takes it, moving parked states down where one is full. Copies
-  // in other durable tiers are then erased. An image without its bases goes to durable() or nowhere. If no tier takes
-  // it: the error of StateTier::Store of one that cannot be reached, else of the first. FAILED_PRECONDITION
+  // Makes a checkpoint in the fastest durable tier that accepts it, moving parked states down if a tier is full. Then
+  // erases the copies in other durable tiers. An image without its bases can be stored only in durable(). If no tier
+  // accepts it, returns the error of a tier that cannot be reached, else of the first tier. FAILED_PRECONDITION
   // (NO_DURABLE_TIER).
   struct CheckpointPlaces {
-    const StateTier* first = nullptr;  // where the caller has charged the holder for it; nullptr: durable()
-    bool within_quota = true;          // in the tiers after that one the holder's quota counts
+    const StateTier* first = nullptr;  // first tier to ask, for which the holder is already charged; nullptr: durable()
+    bool within_quota = true;          // whether the holder's quota limits the tiers after `first`
   };
   absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image,
                                          const CheckpointPlaces& places);
   absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image) {
     return Checkpoint(key, image, CheckpointPlaces());
   }
-  // Bases that a checkpoint in durable() need not hold now.
+  // Returns the bases that the image of a checkpoint in durable() may leave out now.
   BaseVersions KnownBases(const StateKey& key) const;
-  // The session's state rests where its newest checkpoint is, which has `bytes`.
+  // Parks the session at its newest checkpoint, which has `bytes`, without storing anything.
   void RestAtCheckpoint(const StateKey& key, int64_t bytes);
-  // The key's newest durable copy: its tier and its version; nullopt if either is not certain.
+  // Returns the tier and version of the key's newest durable copy; nullopt if either is not certain.
   std::optional<CleanMarker::Copy> NewestCopy(const StateKey& key);
-  // The named checkpoints of a session, by id, as their tiers describe them; of a damaged one the key alone. Errors of
-  // StateTier::Describe but for NOT_FOUND and DATA_LOSS.
+  // Lists the named checkpoints of a session, sorted by id. For a damaged one, only the key is set. Errors of
+  // StateTier::Describe, except NOT_FOUND and DATA_LOSS.
   absl::StatusOr<std::vector<StoredSession>> ListCheckpoints(const StateKey& session);
-  // RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS) where the session has kMostNamedCheckpoints, and not this one.
+  // RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS) if the session has kMostNamedCheckpoints others besides `key`.
   absl::Status CheckNamedCheckpoints(const StateKey& key) const;
-  // A named checkpoint goes, from every tier. NOT_FOUND (CHECKPOINT_NOT_FOUND). A tier's error: that tier still has to
-  // erase it, which later calls see to, and it is listed no more.
+  // Erases a named checkpoint in every tier. NOT_FOUND (CHECKPOINT_NOT_FOUND). After an error of a tier, the checkpoint
+  // is not listed any more, and later calls erase it in that tier.
   absl::Status EraseCheckpoint(const StateKey& key);
-  // The session ends: all of its states and checkpoints go, from every tier. A durable tier with copies that cannot be
-  // reached still has to erase them, which later calls see to; nothing of the session is found in it until then, by a
-  // later server either, for a note of it is made in a durable tier. UNAVAILABLE (TIER_UNAVAILABLE: tier) where no tier
-  // takes the note: the session has not ended. With `even_unnoted` it ends all the same, and OK says that a server that
-  // starts before the tier has erased them may find them.
+  // Erases all states and checkpoints of a session in every tier. If a durable tier with copies cannot be reached, a
+  // durable note is stored, and later calls, or a later server, erase the copies; nobody finds them until then.
+  // UNAVAILABLE (TIER_UNAVAILABLE: tier) if no tier accepts the note: the session has not ended. With `even_unnoted`,
+  // the session ends even then, and a server that starts before the copies are erased may find them.
   absl::Status Erase(const StateKey& key, bool even_unnoted = false);
-  // The session is another server's now, with what a shared tier has of it; what a tier of this process has goes.
+  // Drops the session, because another server has it now. Only copies in tiers that are not durable are erased.
   void Forget(const StateKey& session);
-  // Takes over the notes of the server before. Call once, before List of any tier.
+  // Loads the erasure notes of earlier servers. Call once, before List of any tier.
   absl::Status LoadErasureNotes();
-  // What the tier has is not known yet, so it may have copies of any session.
+  // Sets whether the tier has not been listed yet. Erase then assumes that it may have copies of any session.
   void SetUnlisted(const StateTier& tier, bool unlisted);
 
-  // A durable tier has found its copy of the key damaged. `set_aside`, called as the session's owner, takes that copy
-  // away; false: it had been replaced already. Another copy of the state is then stored in its place.
+  // Call after a durable tier has found its copy of the key damaged. Calls `set_aside` with the session locked; it must
+  // remove that copy, or return false if the copy was replaced meanwhile. Then stores another copy in its place.
   enum class DamageOutcome {
-    kGone,        // what was damaged is nobody's any more
-    kCopyUsed,    // another copy of the state has taken its place
-    kNotDurable,  // it was the session's checkpoint, and the session itself is on the device or in host memory
-    kLost,        // it was the only one: who asks for it hears what the tier says
+    kGone,        // nothing was done: the damaged copy was replaced or erased, or the tier hangs
+    kCopyUsed,    // another copy of the state has replaced it
+    kNotDurable,  // the session's checkpoint is lost, but the session is on the device or parked elsewhere
+    kLost,        // it was the only copy: calls that need it get the tier's DATA_LOSS
   };
   DamageOutcome HandleDamage(const StateTier& tier, const StateKey& key, absl::FunctionRef<bool()> set_aside);
 
-  // Moves what is to leave first out of host memory until that is filled to 80%, so that the next Park finds
-  // room; for a background thread, which runs it when WantsTrim(): filled above 90%, and a tier below that takes
-  // states. After a Trim that moved nothing, WantsTrim() is false for a while (TierLedger::MayTrim).
+  // Evicts states from host memory until at most 80% of its limit is used, so that the next Park finds room. A
+  // background thread calls Trim when WantsTrim() is true: more than 90% is used, and a lower tier accepts states.
+  // After a Trim that moved nothing, WantsTrim() is false for a while (TierLedger::MayTrim).
   void Trim();
   bool WantsTrim() const;
 
-  // Whether the tier has still to erase all of the session: what it has of it stands for nothing.
+  // True if the tier still has to erase states of the session, so its copies must not be used.
   bool IsErased(const StateTier& tier, const StateKey& key) const;
-  // Whether the tier has a state of the session, of whatever age.
+  // True if the tier has a state of the key, of any age.
   bool HasCopy(const StateTier& tier, const StateKey& key) const;
   bool HasDurableCopy(const StateKey& key) const;
-  // "host", "disk", "redis"; "" where the state is not parked.
+  // Returns the name of the tier that the key is parked in ("host", "disk", "redis"); "" if it is not parked.
   std::string PlaceOf(const StateKey& key) const;
   std::vector<TierUsage> usage() const;
 
@@ -157,37 +155,36 @@ class TierStack {
   static constexpr size_t kNowhere = TierLedger::kNowhere;
   using Owner = TierLedger::Owner;
 
-  // Those that take a key and an image are called by the session's owner; the others by any thread.
+  // Methods that take a key and an image require the session's Owner.
   absl::StatusOr<StoreResult> StoreAt(size_t tier, const StateKey& key, const SessionImagePtr& image,
                                       std::shared_ptr<void> reserved = nullptr);
   absl::Status StoreFrom(size_t first, const StateKey& key, const SessionImagePtr& image);
-  // `parked`: from where it rests, if it does; else its checkpoint.
+  // Returns the parked state if `parked` is true and there is one, else the checkpoint.
   absl::StatusOr<SessionImagePtr> FetchFrom(const StateKey& key, bool parked);
   absl::StatusOr<SessionImagePtr> LoadFrom(size_t tier, const StateKey& key);
-  // LoadFrom of what the ledger says is there: no older state, no later one.
+  // Loads the key's state, and checks that its version is one that the ledger expects (errors of Fetch).
   absl::StatusOr<SessionImagePtr> LoadKnown(size_t tier, const StateKey& key);
   size_t IndexOf(const StateTier& tier) const;
-  // Whether the tier has the key's state again, or another durable one has it now.
+  // Stores another copy in the tier, or else makes a copy in another durable tier the newest. False if there is none.
   bool UseOtherCopy(size_t tier, const StateKey& key);
   void EraseCopies(const StateKey& key, TierLedger::TierSet tiers);
   absl::Status EraseOwed(size_t tier, const StateKey& key);
-  // Erases what the durable ones of the tiers `held` have of the session, `erased`, or notes that they are to.
+  // Erases the session in the durable tiers among `held`. Adds each to `erased`, or, if it failed, to `noted`.
   absl::Status MakeEndDurable(const StateKey& session, TierLedger::TierSet held, TierLedger::TierSet& erased,
                               TierLedger::TierSet& noted);
   absl::Status Note(const StateKey& session, TierLedger::TierSet tiers);
-  // The tier has paid.
+  // Removes the tier from the session's note, because it has erased its copies.
   absl::Status DropNote(size_t tier, const StateKey& session);
   void EraseSomeOwed();
-  // The right to put the key's state into the tier, as far as its holder's quota there goes; moves others of the
-  // holder down for it.
+  // Reserves the quota of the key's holder in the tier for a state. Moves other states of the holder down if needed.
   absl::StatusOr<std::shared_ptr<void>> TakeQuota(size_t tier, const StateKey& key, int64_t bytes);
   absl::Status MakeRoom(size_t tier, int64_t bytes);
-  // The state, whose Owner the caller becomes, goes to a lower tier.
+  // Moves a state that AcquireNext returned to a lower tier.
   absl::Status MoveDown(size_t tier, const StateKey& key);
   absl::Status MoveOut(size_t tier, int64_t bytes);
   bool HasRoomFrom(size_t first, int64_t bytes) const;
   absl::Status TakesStatesFrom(size_t first) const;
-  // OK, or why the tier is given no states now: it failed a moment ago, or hangs.
+  // OK, or why the tier accepts no states now: it is in a back-off, or hangs.
   absl::Status Takes(size_t tier) const;
 
   const std::vector<StateTier*> tiers_;
@@ -196,11 +193,11 @@ class TierStack {
 
   std::atomic<TierLedger::TierSet> unlisted_{0};
   struct ErasureNote {
-    size_t keeper = kNowhere;     // the tier that has the note
-    std::set<std::string> tiers;  // of which there may be others than this stack's
+    size_t keeper = kNowhere;     // the tier that stores the note
+    std::set<std::string> tiers;  // names in the note; an earlier server may have had other tiers than this stack
   };
   absl::Mutex notes_mu_;
-  std::map<StateKey, ErasureNote> notes_ ABSL_GUARDED_BY(notes_mu_);  // each changed by its session's owner
+  std::map<StateKey, ErasureNote> notes_ ABSL_GUARDED_BY(notes_mu_);  // only the session's Owner changes its entry
 };
 
 }  // namespace gdn

@@ -1,9 +1,8 @@
-// A GdnService for tests of clients and tools; users of the package have fake_server.h, which is made of it. It serves
-// the model "models/toy" with GDN layers 0 and 2 of 3 (toy_layer.h), streams and state files, and does what the API
-// says of sessions, ids, epochs, counts, drafts, stored replies and checkpoints; with calls that fail, lost replies
-// and crashes as a test has planned.
+// A GdnService for tests of clients and tools. (fake_server.h wraps it for users of the package.) It serves the model
+// "models/toy" with GDN layers 0 and 2 of 3 (toy_layer.h), streams and state files. It follows the API's rules for
+// sessions, ids, epochs, counts, drafts, stored replies and checkpoints. Tests plan failures, lost replies and crashes.
 //
-// Thread safety: as a gRPC service. Ownership: the server it runs in does not own it.
+// Thread safety: all methods may be called from any thread. Ownership: the server that it runs in does not own it.
 //
 //   FakeGdnService service({.layers = 2, .checkpoint_every_tokens = 4});
 //   const LoopbackServer server(&service);
@@ -33,16 +32,16 @@ namespace gdn {
 inline constexpr char kToyModel[] = "models/toy";
 inline constexpr int64_t kMaxStoredReplyBytes = 64 * kToyHidden * 4;  // replies of more than 64 tokens are not kept
 
-// What becomes of a call.
+// A planned outcome of a call.
 enum class Fault {
-  kUnavailable,  // refused, nothing moves
-  kLoseReply,    // done, and the connection breaks
-  kLate,         // done, and the deadline passes
-  kCrashBefore,  // the server dies and comes back before it has done anything
-  kCrashAfter,   // .. and after it has done the call, and made it durable where that is due
-  kRefuse,       // INVALID_ARGUMENT
-  kOtherBytes,   // done, with a reply whose first byte is another
-  kDropReply,    // as kLoseReply, and the stored output is dropped: a retry is told REPLY_DROPPED
+  kUnavailable,  // UNAVAILABLE; the call is not done
+  kLoseReply,    // UNAVAILABLE; the call is done
+  kLate,         // DEADLINE_EXCEEDED; the call is done
+  kCrashBefore,  // UNAVAILABLE; the server crashes and restarts before the call is done
+  kCrashAfter,   // UNAVAILABLE; the server crashes and restarts after the call and the checkpoint that it makes due
+  kRefuse,       // INVALID_ARGUMENT; the call is not done
+  kOtherBytes,   // the call is done, but the first byte of its output is changed
+  kDropReply,    // as kLoseReply, and the stored output is dropped: a retry gets REPLY_DROPPED
   kRollBack,     // SetStoreBack of all sessions to their newest checkpoints, and then the call
   kLoseState,    // LoseState of all sessions, and then the call
 };
@@ -50,64 +49,64 @@ enum class Fault {
 class FakeGdnService final : public v1::GdnService::Service {
  public:
   struct Options {
-    // What answers are like.
+    // Faults of all replies.
     float output_error = 0;            // added to the outputs of `faulty_call`
     std::string faulty_call = {};      // "Prefill", "StreamPrefill", "Decode" or "StreamDecode"
-    bool fail_stream_segment = false;  // every third message of a StreamPrefill fails by itself
+    bool fail_stream_segment = false;  // every third message of a StreamPrefill fails, and the stream continues
     float exported_state_error = 0;    // added to every element of exported recurrent states
-    bool refuse_decode = false;        // Decode answers SESSION_BUSY
+    bool refuse_decode = false;        // Decode and StreamDecode steps get ABORTED
     bool wrong_token_count = false;    // replies say one token too many
-    bool damaged_pieces = false;       // state files come with other checksums than their bytes'
-    // What sessions are like.
-    int layers = 0;       // 0 .. layers - 1; 0: the toy model's
-    bool traces = false;  // outputs are traces instead (see ToyState::trace), and every step has to say which
-                          // epoch and token count it expects
-    int64_t checkpoint_every_tokens = 0;  // of any layer; 0: only by CheckpointSession
+    bool damaged_pieces = false;       // pieces of state files have wrong checksums
+    // Properties of sessions.
+    int layers = 0;       // sessions have layers 0 .. layers - 1; 0: the toy model's layers
+    bool traces = false;  // outputs are traces instead (see ToyState::trace), and every step must name the
+                          // epoch and token count that it expects
+    int64_t checkpoint_every_tokens = 0;  // checkpoint after this many tokens of a layer; 0: only CheckpointSession
     bool durable_tier = true;
-    bool forget_stored_replies = false;  // a retry is not answered from memory
+    bool forget_stored_replies = false;  // replies are not stored, so a retry counts as a new call
     bool save_no_outputs = false;        // checkpoints have stored replies without their outputs
-    bool ignore_session_epochs = false;  // of forks, exports, checkpoints, restores and watches, as servers did that
-                                         // did not know the field
+    bool ignore_session_epochs = false;  // forks, exports, checkpoints, restores and watches ignore session_epoch, as
+                                         // older servers do
   };
   explicit FakeGdnService(Options options) : options_(std::move(options)) {}
   FakeGdnService() : FakeGdnService(Options{}) {}
 
-  // The fault of the call-th Prefill, Decode or AcceptTokens from now on, counted from 0, replays included.
+  // Plans the outcome of one Prefill, Decode or AcceptTokens. `call` counts them from now on, from 0, with replays.
   void Plan(int call, Fault fault);
-  // Of the next calls of "CreateSession", "GetSession", "DeleteSession", "CheckpointSession", "RestoreCheckpoint",
-  // "ForkSession" or "ExportState".
+  // Plans the outcomes of the next calls of "CreateSession", "GetSession", "DeleteSession", "CheckpointSession",
+  // "RestoreCheckpoint", "ForkSession" or "ExportState", in order. Replaces earlier plans for this method.
   void PlanNext(const std::string& call, std::vector<Fault> faults);
-  // Of the next call of "Prefill", "StreamPrefill", "Decode", "StreamDecode", "AcceptTokens" or one of PlanNext's: this
-  // answer, and nothing moves. Once for each call of this method.
+  // Makes the next call return `status` and change nothing. Calls: "Prefill", "StreamPrefill", "Decode",
+  // "StreamDecode", "AcceptTokens" or one of PlanNext's, but for ForkSession and ExportState. Several take turns.
   void RefuseNext(const std::string& call, grpc::Status status);
-  // Sessions come back from their newest checkpoints, in a new epoch; those without one are gone.
+  // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
   void Crash();
-  // As if the session had rested in a store that was then set back, to this checkpoint, "" for the newest: steps are
-  // refused (STATE_ROLLED_BACK) until RestoreCheckpoint. Without one of this id the store has nothing of it any more.
+  // Simulates a store that was set back to this checkpoint of the session ("": the newest). Until RestoreCheckpoint,
+  // steps get STATE_ROLLED_BACK. If there is no such checkpoint, the session has no newest checkpoint any more.
   void SetStoreBack(const std::string& session, const std::string& checkpoint_id);
-  // As if a step had failed after it had begun to change the session's state: all but GetSession, DeleteSession and
-  // RestoreCheckpoint is refused, with STATE_ROLLED_BACK if there is a checkpoint, else with STATE_LOST.
+  // Simulates a step that failed while it changed the session's state. All calls but GetSession, DeleteSession and
+  // RestoreCheckpoint then get STATE_ROLLED_BACK if the session has a newest checkpoint, else STATE_LOST.
   void LoseState(const std::string& session);
   void SetNumerics(const std::string& numerics_id);
-  // As if another client had done it.
+  // Adds `tokens` to the layer's token count, as if another client had stepped it.
   void MoveLayer(const std::string& session, int32_t layer, int64_t tokens);
 
-  // What the states of a session are: equal texts are equal states, counts and drafts.
+  // Describes the states of a session: equal texts mean equal states, token counts and drafts.
   std::string States(const std::string& session) const;
   std::set<std::string> session_names() const;
-  // Tokens that a layer has seen; -1 without such a session.
+  // Tokens that a layer has seen; -1 if there is no such session or layer.
   int64_t token_count(const std::string& session, int32_t layer) const;
-  // What has been asked for so far.
+  // Calls so far.
   struct Log {
     int steps = 0;  // Prefill, Decode and AcceptTokens
     int sessions_created = 0;
-    std::set<std::string> checked_calls;     // names of the calls that came with an expected token count
-    std::set<std::string> identified_calls;  // .. and with a request_id
+    std::set<std::string> checked_calls;     // names of the methods that were called with an expected token count
+    std::set<std::string> identified_calls;  // names of the methods that were called with a request_id
     std::vector<std::string> prefetched;
   };
   Log log() const;
 
-  // The same request again finds the session that it has made.
+  // If the same request has made the session before, returns that session.
   grpc::Status CreateSession(grpc::ServerContext*, const v1::CreateSessionRequest*,
                              v1::CreateSessionResponse*) override;
   grpc::Status GetSession(grpc::ServerContext*, const v1::GetSessionRequest*, v1::GetSessionResponse*) override;
@@ -133,7 +132,7 @@ class FakeGdnService final : public v1::GdnService::Service {
                            grpc::ServerWriter<v1::ExportStateResponse>*) override;
   grpc::Status ImportState(grpc::ServerContext*, grpc::ServerReader<v1::ImportStateRequest>*,
                            v1::ImportStateResponse*) override;
-  // A full snapshot, a delta, another delta and a full one; then the session has ended.
+  // Sends a full snapshot, two deltas and another full snapshot. Then reports that the session has ended.
   grpc::Status WatchState(grpc::ServerContext*, const v1::WatchStateRequest*,
                           grpc::ServerWriter<v1::WatchStateResponse>*) override;
   grpc::Status Prefill(grpc::ServerContext*, const v1::PrefillRequest*, v1::PrefillResponse*) override;
@@ -147,8 +146,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   // A step of one layer of one session.
   struct Row {
     std::string session;
-    int64_t epoch = 0;                  // 0: not said
-    int64_t expected = -1;              // -1: not said
+    int64_t epoch = 0;                  // 0: not given
+    int64_t expected = -1;              // token count that the caller expects; -1: not given
     std::vector<int32_t> parents = {};  // of a draft that is a tree
   };
   struct Step {
@@ -159,9 +158,9 @@ class FakeGdnService final : public v1::GdnService::Service {
     bool prefill = false;
     bool draft = false;
     bool partial_ok = false;
-    std::vector<Row> rows = {};  // of one length
+    std::vector<Row> rows = {};  // all with the same number of tokens
   };
-  // What a step's layer says, and gives in this row.
+  // The result of one row of a step.
   struct RowResult {
     grpc::Status status;
     std::vector<float> output;
@@ -186,19 +185,19 @@ class FakeGdnService final : public v1::GdnService::Service {
     int64_t epoch = 1;
     State now;
     std::map<std::string, State> checkpoints;  // by id; "" is the newest
-    bool rolled_back = false;                  // of `now` nothing is left
-    bool lost = false;                         // .. because a step failed
+    bool rolled_back = false;                  // `now` is lost, and must not be used
+    bool lost = false;                         // `now` is lost because a step failed
 
     void SetStoreBack(const std::string& checkpoint_id);
     void LoseState() { rolled_back = lost = true; }
     void Restore(const State& checkpoint);
-    // Why the state cannot be used; nullopt: it can.
+    // Returns why the state cannot be used; nullopt if it can.
     std::optional<grpc::Status> Refusal() const;
   };
 
   grpc::Status RunPrefill(const std::string& call, const v1::PrefillRequest& request, v1::PrefillResponse* response);
   grpc::Status RunDecode(const std::string& call, const v1::DecodeRequest& request, v1::DecodeResponse* response);
-  // Calls write(piece) for one piece of the file after the other.
+  // Calls write(piece) for each piece of the file, in order.
   template <typename Piece, typename Write>
   void CutInPieces(const std::string& file, const Write& write) const;
   // Reply: a PrefillResponse or a DecodeResponse.
@@ -207,23 +206,23 @@ class FakeGdnService final : public v1::GdnService::Service {
 
   std::string numerics_id() const;
   static ToyStates StatesOf(const Session& session);
-  // The session, where a request that names this epoch may use its state; else why not is in `refusal`.
+  // Returns the session if the request may use its state. Otherwise returns nullptr, and sets `refusal` to the reason.
   template <typename Request>
   Session* FindUsable(const Request& request, grpc::Status* refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A session that begins with these states.
+  // Adds a session with these states, and describes it in `out`.
   grpc::Status AddSession(const std::string& name, const ToyStates& states, v1::Session* out);
   std::optional<Fault> TakeFault() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Fault> TakeNext(const std::string& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<grpc::Status> TakeRefusal(const std::string& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What the fault answers in place of the call, where it leaves the call undone; `refusal` is the reason of kRefuse.
+  // Returns the fault's status if the call is not to be done, else nullopt. `refusal` is the reason of kRefuse.
   std::optional<grpc::Status> FailBefore(std::optional<Fault> fault, std::string_view refusal)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What it answers once the call is done.
+  // Returns the status of a call that was done, as the fault has it.
   grpc::Status FailAfter(std::optional<Fault> fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CrashLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Save(Session& session, const std::string& checkpoint_id) const;
   void SaveIfDue(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // nullptr: no such session, or no such layer.
+  // Return nullptr if there is no such session or layer.
   Session* FindSession(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Layer* FindLayer(const std::string& session, int32_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static v1::LayerState Describe(const Session& session, int32_t index, const Layer& layer);
@@ -231,9 +230,9 @@ class FakeGdnService final : public v1::GdnService::Service {
 
   template <typename Reply>
   grpc::Status Apply(const Step& step, Reply* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Why the step may not move the session's layer.
+  // Returns OK, or why the step may not change the session's layer.
   grpc::Status Check(const Step& step, const Row& row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Of the row's `tokens` tokens at `x`; with `look`, only whether they would be refused.
+  // Applies the row's `tokens` tokens at `x` [tokens, D]. With `look`, only checks them, and changes nothing.
   RowResult ApplyRow(const Step& step, const Row& row, const float* x, size_t tokens, bool look)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   grpc::Status Accept(const std::string& request_id, const v1::DraftAcceptance& acceptance,
@@ -249,13 +248,13 @@ class FakeGdnService final : public v1::GdnService::Service {
   Log log_ ABSL_GUARDED_BY(mu_);
 };
 
-// Serves `service` on a free loopback port until destruction.
+// Serves `service` on a free loopback port until it is destroyed.
 class LoopbackServer {
  public:
   explicit LoopbackServer(grpc::Service* service);
   ~LoopbackServer();
   const std::string& target() const { return target_; }
-  // A client without a socket between; it must not outlive the server.
+  // Returns a client in this process, without a socket. It must not outlive the server.
   std::unique_ptr<Client> Connect(ClientOptions options = {}) const;
 
  private:

@@ -12,9 +12,6 @@
 namespace gdn {
 namespace {
 
-grpc::Status NoSession() {
-  return ServerError(grpc::StatusCode::NOT_FOUND, reason::kSessionNotFound, "no such session");
-}
 grpc::Status ConnectionBroken() { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the connection broke"); }
 
 }  // namespace

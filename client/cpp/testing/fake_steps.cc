@@ -10,14 +10,6 @@
 #include "client/cpp/testing/server_error.h"
 
 namespace gdn {
-namespace {
-
-grpc::Status NoSession() {
-  return ServerError(grpc::StatusCode::NOT_FOUND, reason::kSessionNotFound, "no such session");
-}
-
-}  // namespace
-
 grpc::Status FakeGdnService::Check(const Step& step, const Row& row) {
   const Session* const session = FindSession(row.session);
   if (session == nullptr) return NoSession();

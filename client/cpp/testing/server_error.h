@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/support/status.h"
@@ -26,6 +27,10 @@ inline grpc::Status ServerError(grpc::StatusCode code, std::string_view reason, 
   info.mutable_metadata()->insert(metadata.begin(), metadata.end());
   details.add_details()->PackFrom(info);
   return grpc::Status(code, message, details.SerializeAsString());
+}
+
+inline grpc::Status NoSession() {
+  return ServerError(grpc::StatusCode::NOT_FOUND, reason::kSessionNotFound, "no such session");
 }
 
 }  // namespace gdn

@@ -1,7 +1,7 @@
-// The simplest layer with a state, its states' file, and a session's layers: what FakeGdnService computes.
+// The toy layer that FakeGdnService computes: a running sum, with its state and state file.
 //
 // Layer L computes y_t = (L + 1) * (x_0 + .. + x_t), element by element over D = 4 channels. Its recurrent state is
-// that sum as [1, D, 1], its conv state the newest three inputs as [D, 3].
+// that sum, float32 [1, D, 1]. Its conv state is the newest three inputs, float32 [D, 3].
 // Thread safety: plain values.
 //
 //   ToyState state;
@@ -29,30 +29,30 @@ struct ToyState {
   std::array<float, kToyHidden> sum = {};
   std::array<std::array<float, kToyConvColumns>, kToyHidden> newest = {};
   int64_t token_count = 0;
-  // Of every byte and call boundary: a prefill leaves another trace than decodes of the same tokens, so that a replay
-  // with other boundaries shows; a decode of T tokens leaves that of T decodes of one, and so does a draft of which T
-  // are accepted.
+  // Hash of all inputs and of the prefill calls' boundaries, so that a test sees a replay with other boundaries.
+  // T decodes of one token, one decode of T tokens and a draft of which T are accepted give the same trace; a prefill
+  // of the same tokens gives another.
   uint64_t trace = 17;
-  std::vector<float> draft = {};            // its inputs
-  std::vector<int32_t> draft_parents = {};  // of a tree; empty: a chain
+  std::vector<float> draft = {};            // inputs of the draft, [T, D]
+  std::vector<int32_t> draft_parents = {};  // parent of each token if the draft is a tree; empty: a chain
 
   int32_t draft_length() const { return static_cast<int32_t>(draft.size() / kToyHidden); }
-  // y for one token's x, both [D].
+  // Advances by one token. Takes x [D] and returns y [D].
   std::array<float, kToyHidden> Step(int32_t layer, const float* x);
-  // Takes some tokens and appends y of each, or with `traces` as many bytes of the trace.
+  // Advances by x [tokens, D]. Appends y of each token, or with `traces` the same number of bytes of the trace.
   void Advance(int32_t layer, const float* x, size_t tokens, bool traces, std::vector<float>& output);
-  // The same for a draft, which moves nothing: each token follows its parent.
+  // Does the same for a draft, and keeps it. The state does not advance; each token follows its parent.
   void Draft(int32_t layer, const float* x, size_t tokens, bool traces, std::vector<float>& output);
   void EndPrefill(size_t tokens);
-  // A line; equal lines are equal traces, counts and drafts.
+  // Describes the state in one line. Equal lines mean equal traces, token counts and drafts.
   std::string Text() const;
 };
 using ToyStates = std::map<int32_t, ToyState>;  // by layer
 
-// A state file of a session in this epoch; `error` is added to every element of the recurrent states. Of drafts it has
-// the lengths alone.
+// Makes a state file of a session in this epoch. `error` is added to every element of the recurrent states. Drafts are
+// left out, except for their lengths.
 std::string ToyStateFile(const ToyStates& layers, int64_t epoch, float error);
-// What such a file holds of kToyLayers.
+// Reads the states of the layers kToyLayers from such a file. Errors of SafetensorsFile.
 absl::StatusOr<ToyStates> ParseToyStateFile(std::string_view bytes);
 
 }  // namespace gdn

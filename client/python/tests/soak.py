@@ -30,7 +30,6 @@ from gdn_client import aio
 
 MODEL = Path(__file__).resolve().parents[3] / "tests" / "golden" / "qwen3_next_5"
 GIVEN_UP_AFTER = 0.3
-FIRST_BACKOFF = 0.02
 
 
 class Proxy:

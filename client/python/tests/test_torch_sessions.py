@@ -21,7 +21,6 @@ from gdn_client.torch.attach import _client_of  # noqa: E402
 from gdn_client.torch.sequences import RemoteSequences  # noqa: E402
 
 REFUSED = gdn_client.InvalidArgumentError("no", reason="INVALID_SPEC")
-AWAY = gdn_client.DataLossError("no", reason="INVALID_STATE_FILE")
 
 
 class Fails(ToyServer):

@@ -310,16 +310,16 @@ absl::Status StepRows::Finish() {
   }
   CheckStillOurs();
   const auto bad = std::ranges::find_if(rows_, [](const CallRow& row) { return !row.status.ok(); });
+  for (size_t i = 0; metered_ != nullptr && i < rows_.size(); ++i) {
+    if (rows_[i].status.ok()) taken_tokens_ -= input_.lengths[i];
+  }
+  if (bad == rows_.end() || message_.partial_ok()) return absl::OkStatus();
   // All were admitted, so those without an error have happened.
   std::vector<size_t> applied;
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i].status.ok()) applied.push_back(i);
   }
-  if (bad != rows_.end() && !message_.partial_ok()) {
-    return WithAppliedRows(RowError(static_cast<size_t>(bad - rows_.begin()), bad->status), applied);
-  }
-  for (const size_t i : applied) taken_tokens_ -= input_.lengths[i];
-  return absl::OkStatus();
+  return WithAppliedRows(RowError(static_cast<size_t>(bad - rows_.begin()), bad->status), applied);
 }
 
 // ---- The reply

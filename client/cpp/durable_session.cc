@@ -540,7 +540,7 @@ absl::StatusOr<std::vector<v1::Session>> DurableSession::TryFork(v1::ForkSession
     other = same;
   }
   if (other.ok()) return children;
-  // Of the state that a crash has left. The steps that it lacks come back first; the next try makes the children again.
+  // The children are of the state that a crash left. Its missing steps come back first; the next try forks again.
   for (const std::string& child : drawn) {
     const absl::Status deleted = client_.DeleteSession(child, TryOptions(backoff));
     if (!deleted.ok() && ErrorReason(deleted) != reason::kSessionNotFound) return deleted;

@@ -2,7 +2,7 @@
 // same sources on such a card), or g++ with the SIMT executor of on_host/ (to run them in any CI). The only file with a
 // vendor `#if`.
 //
-// What a *_gpu.hip file may use besides C++17 and the spellings common to CUDA and HIP (__global__, __device__,
+// Names that a *_gpu.hip file may use besides C++17 and the spellings common to CUDA and HIP (__global__, __device__,
 // __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim):
 //   LDS          struct Shared { LdsArray<float, 256> tile; };  Shared& s = SharedMemory<Shared>();
 //   barriers     SyncThreads() for the block, WaveBarrier() for the wave's LDS accesses

@@ -1,4 +1,4 @@
-// What an operator can choose: a struct for each part of the server, which is passed to that part whole.
+// An operator's choices: a struct for each part of the server, which is passed to that part whole.
 //
 // The struct of a part lies in the part's folder; those of the assembly (server/) and of the program lie here. A
 // member's initialiser is the flag's default; flags get their names in option_table.cc.

@@ -53,7 +53,7 @@ class StepMessage {
   // The tensors, for sessions of `spec`.
   virtual absl::StatusOr<CheckedInput> CheckInput(const ReceivedTensors& in, const SessionSpec& spec,
                                                   const StepLimits& limits) const = 0;
-  // Where the reply's tensor goes.
+  // The reply's tensor.
   virtual v1::Tensor& output() const = 0;
   // Fills the rest of the reply, of rows that have ended.
   virtual void Answer(StepRows& rows) const = 0;

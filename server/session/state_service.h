@@ -46,7 +46,7 @@ struct StateServiceOptions {
   int64_t host_bytes = 0;           // 0: no host tier
   int64_t prefix_bytes = 0;         // of kept prefixes; 0: none are kept
   absl::Duration prefix_ttl = absl::InfiniteDuration();
-  // Of the tiers, max_draft, the dtype and the threads follow from the rest.
+  // The tiers' max_draft, dtype and threads follow from the rest.
   DiskTierOptions disk = {};                            // directory "": no disk tier
   DiskScrubberOptions scrub = {.bytes_per_second = 0};  // 0: states are verified when they are loaded only
   RedisTierOptions redis = {};                          // endpoint "": no Redis tier

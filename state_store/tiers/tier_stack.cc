@@ -506,8 +506,8 @@ bool TierStack::UseOtherCopy(size_t tier, const StateKey& key) {
   return false;
 }
 
-// What a TierStack erases: sessions that end, copies that are of no use any more, and what tiers still owe of both,
-// with the notes of it that outlive the process.
+// ---- Erasures: sessions that end, and copies that are of no use any more. Tiers may owe some; notes of these outlive
+// the process.
 
 absl::Status TierStack::Erase(const StateKey& key, bool even_unnoted) {
   EraseSomeOwed();

@@ -34,7 +34,7 @@ absl::StatusOr<InputKind> KindOf(const Request& request) {
   }
 }
 
-// Checks the input's tensors against `leading` ([-1] or [B, -1]: the first tensor says what -1 is).
+// Checks the input's tensors against the leading dimensions: [-1], or [B, -1]. The first tensor decides what -1 is.
 class FieldChecker {
  public:
   FieldChecker(CheckedInput& input, const TensorBytes* data, std::vector<int64_t> leading)
@@ -92,7 +92,7 @@ absl::Status CheckDeltaRule(const v1::DeltaRuleInput& in, const LayerDims& dims,
   return absl::OkStatus();
 }
 
-// Rounding each term would add as many errors as there are servers.
+// The sum over the servers is rounded once. Rounding each term would add one error for each server.
 template <typename Request>
 absl::Status MakePartialSum(const Request& request, CheckedInput& input) {
   const DType asked = std::exchange(input.output_dtype, DType::kF32);
@@ -147,7 +147,7 @@ absl::Status CheckFields(const Request& request, const LayerDims& dims, bool par
   return CheckRequestId(request.request_id());
 }
 
-// Where the output goes, once the input's shape is known.
+// Checks the shared memory for the output. The input's shape must be known.
 template <typename Request>
 absl::Status CheckOutputPlace(const Request& request, CheckedInput& input) {
   if (!request.has_output_shared()) return absl::OkStatus();
@@ -298,7 +298,9 @@ Hash128 HashRow(const CheckedInput& input, int64_t row) {
     hasher.UpdateField(
         {input.RowData(field, row), static_cast<size_t>(length * field.features) * DTypeSize(field.view.dtype)});
   }
-  for (const int32_t parent : input.RowParents(row)) hasher.UpdateInt(parent);  // a chain's payload is as ever
+  // It chooses the kernel. The default is left out, as it was before the flag.
+  if (input.max_beta != 1.0f) hasher.UpdateField({reinterpret_cast<const char*>(&input.max_beta), sizeof(float)});
+  for (const int32_t parent : input.RowParents(row)) hasher.UpdateInt(parent);  // a chain adds nothing
   return hasher.Finish();
 }
 

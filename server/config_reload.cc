@@ -13,15 +13,16 @@
 namespace gdn {
 namespace {
 
-// Tells the parts that keep a copy of a live option (OptionUse::kLive). The others are read when they are used.
+// Updates the parts that keep a copy of a live option (OptionUse::kLive). Other parts read a live option when they use
+// it.
 void TakeEffect(GdnServer& server, const ServerOptions& before, const ServerOptions& now) {
   spdlog::set_level(spdlog::level::from_str(now.logging.level));
   if (!(now.quotas == before.quotas)) server.SetQuotas(now.quotas);
   if (now.trace_calls != before.trace_calls) server.tracer().Keep(now.trace_calls);
 }
 
-// Takes up what a changed file of --config says, as far as that is safe, and logs what it did not. If nothing has
-// changed, it says so only if it was asked to look.
+// Reads the changed --config file, applies the options that may change while the server runs, and logs every change.
+// `asked`: logs something even if nothing has changed.
 void Reload(GdnServer& server, const CommandFlags& line, ServerOptions& options, bool asked) {
   const absl::StatusOr<ServerOptions> next = ReadOptions(line);
   if (!next.ok()) {
@@ -39,7 +40,8 @@ void Reload(GdnServer& server, const CommandFlags& line, ServerOptions& options,
   if (asked || !changes.empty()) spdlog::info("config: read anew, {} changes", changes.size());
 }
 
-// Which file it is, and when it was written: one that is renamed over another is another.
+// Identifies a version of a file: its inode, size and time of change. A file that is renamed over another has another
+// inode.
 using FileStamp = std::tuple<ino_t, off_t, time_t, int64_t>;
 
 FileStamp StampOf(const std::string& path) {
@@ -58,8 +60,8 @@ int WaitForEnd(GdnServer& server, const CommandFlags& line, ServerOptions& optio
   for (;;) {
     const int signal = path.empty() ? sigwaitinfo(&signals, nullptr) : sigtimedwait(&signals, nullptr, &kLookEvery);
     if (signal == SIGTERM || signal == SIGINT) return signal;
-    if (path.empty() && signal == SIGHUP) return signal;  // there is nothing to read anew: its terminal has gone
-    if (path.empty()) continue;                           // interrupted
+    if (path.empty() && signal == SIGHUP) return signal;  // no file to reload, and its terminal has gone
+    if (path.empty()) continue;                           // the wait was interrupted
     const FileStamp stamp = StampOf(path);
     if (signal == SIGHUP || stamp != seen) Reload(server, line, options, /*asked=*/signal == SIGHUP);
     seen = stamp;

@@ -1,6 +1,6 @@
-// The wait of a server that runs for what ends it; a changed file of --config is taken up meanwhile.
+// The wait of a running server for its shutdown. Changes of the --config file are applied meanwhile.
 //
-// Thread safety: call once, from the main thread. Ownership: none; `options` change as the file does.
+// Thread safety: call once, from the main thread. Ownership: none; `options` change when the file does.
 //
 //   const int signal = WaitForEnd(*server, line, options, signals);
 #pragma once
@@ -12,10 +12,11 @@
 
 namespace gdn {
 
-// Waits for SIGTERM or SIGINT, or without a --config for SIGHUP, and returns which it was. If there is a --config,
-// SIGHUP, or a change of the file, which is looked for every two seconds, reads it anew: what is safe takes effect, and
-// the log says what has changed and whether it did. `options`: what ReadOptions returned for `line`. `signals`: these
-// three, blocked in every thread.
+// Waits for SIGTERM or SIGINT, or without a --config file for SIGHUP, and returns the signal. With a --config file,
+// reads the file again on SIGHUP and when it has changed, which is checked every two seconds. Options that may change
+// while the server runs take effect. The log names the options that have changed, and says for each whether it took
+// effect. `options`: the result of ReadOptions for `line`. `signals`: these three signals, which must be blocked in
+// every thread.
 int WaitForEnd(GdnServer& server, const CommandFlags& line, ServerOptions& options, const sigset_t& signals);
 
 }  // namespace gdn

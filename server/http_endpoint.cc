@@ -47,7 +47,7 @@ StatusPage::Call Describe(const CallTrace& trace, const std::map<std::string, st
   return call;
 }
 
-// One for each device, before `below`.
+// Returns the usage of each device, and then `below`.
 std::vector<TierUsage> DeviceUsages(const ServiceContext& context, std::vector<TierUsage> below) {
   std::vector<TierUsage> usages;
   for (int32_t device = 0; device < context.room.devices(); ++device) {
@@ -130,7 +130,7 @@ std::string HttpEndpoint::Trouble() const {
   if (sources_.listener != nullptr) {
     if (std::string refuses = sources_.listener->Trouble(); !refuses.empty()) return refuses;
   }
-  // Others may take its sessions, and serve them.
+  // Without a lease, other servers may take its sessions and serve them.
   if (!sources_.context.environment.CheckOurs().ok()) {
     return "its lease at Redis has run out, so that it may not serve its sessions (NODE_LEASE_LAPSED)";
   }
@@ -156,7 +156,7 @@ HttpResponse HttpEndpoint::Ready() const {
   const std::vector<int32_t> failed = FailedDevices();
   std::vector<std::string> degraded;
   if (!failed.empty()) degraded.push_back(StrCat("failed devices ", absl::StrJoin(failed, ", ")));
-  // Without the folder's name: everybody may ask.
+  // The folder's name is left out, because anybody may ask.
   if (sources_.disk != nullptr && !sources_.disk->watermarks().problem().empty()) {
     degraded.push_back(StrCat("disk ", Percent(sources_.disk->watermarks().used_share()),
                               " % full, above its watermark, so no new states are put there"));

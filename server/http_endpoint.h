@@ -1,12 +1,12 @@
 // The server's HTTP port: /metrics, /healthz, /readyz and /statusz (docs/reference/metrics.md).
 //
-// /metrics, /healthz and /readyz name nobody and are answered to whoever reaches the port; /statusz names sessions and
-// callers, and is answered to those that `may_see_status` lets in.
+// /metrics, /healthz and /readyz name nobody, and anybody who reaches the port may read them. /statusz names sessions
+// and callers; `may_see_status` decides who may read it.
 // Thread safety: Start and destruction on one thread; SetDraining from any. Ownership: owns the port and its threads;
 // borrows its sources.
 //
 //   GDN_ASSIGN_OR_RETURN(auto http, HttpEndpoint::Start("127.0.0.1:9464", sources, {}));
-//   http->SetDraining();  // /readyz says so from now on
+//   http->SetDraining();  // /readyz answers 503 from now on
 #pragma once
 
 #include <atomic>
@@ -25,11 +25,12 @@
 namespace gdn {
 
 struct HttpEndpointOptions {
-  // Whether whoever sends this "authorization" header ("" without one) may see /statusz. Empty: callers from this
-  // machine may, under a name of this machine, so that no web page of elsewhere reads it through a browser here.
+  // Returns true if a caller with this "authorization" header ("" without one) may see /statusz. nullptr: callers from
+  // this machine may, if they call it by a name of this machine. So a web page from elsewhere cannot read /statusz
+  // through a browser that runs here.
   std::function<bool(std::string_view authorization)> may_see_status = nullptr;
-  std::map<std::string, std::string> principal_names = {};  // what people call the listed accounts
-  std::vector<std::string> addresses = {};                  // of gRPC
+  std::map<std::string, std::string> principal_names = {};  // what people call the listed accounts, by account name
+  std::vector<std::string> addresses = {};                  // addresses of gRPC
 };
 
 class HttpEndpoint {
@@ -47,7 +48,7 @@ class HttpEndpoint {
       : sources_(sources), options_(std::move(options)), sampler_(sources) {}
 
   bool MaySeeStatus(const HttpRequest& request) const;
-  // Why no step is taken; "": steps are.
+  // Returns why the server takes no steps, or "" if it takes steps.
   std::string Trouble() const;
   std::vector<int32_t> FailedDevices() const;
   HttpResponse Metrics() const;
@@ -58,7 +59,7 @@ class HttpEndpoint {
   const HttpEndpointOptions options_;
   std::atomic<bool> draining_{false};
   StatusSampler sampler_;
-  std::unique_ptr<HttpServer> server_;  // last: its threads use the others
+  std::unique_ptr<HttpServer> server_;  // last, because its threads use the others
 };
 
 }  // namespace gdn

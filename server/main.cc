@@ -76,8 +76,8 @@ absl::StatusOr<Backends> MakeGpus(const std::vector<int32_t>& numbers, GpuGraphs
   return gpus;
 }
 
-// "auto" takes the GPU where a usable one is found, else the CPU, and logs which and why. "gpu", or several by number,
-// without one fails with what the runtime said.
+// "auto" takes the GPU if there is a usable one, else the CPU, and logs which and why. If there is no usable GPU, "gpu"
+// fails with the error of the runtime, and so does a choice of several GPUs.
 absl::StatusOr<Backends> ChooseBackends(const DeviceOptions& options) {
   std::vector<int32_t> numbers = options.gpu_devices;
   if (numbers.empty()) numbers = {options.gpu_device};
@@ -101,14 +101,15 @@ absl::Status WritePort(OutputFile& file, int port) {
   return WithPrefix(status, "--port-file");
 }
 
-// What the process is to exit with. Changes `options` where the file of --config does.
+// Returns the process's exit code. Changes `options` when the --config file changes.
 absl::StatusOr<int> Serve(const CommandFlags& line, ServerOptions& options, const sigset_t& signals) {
   GDN_ASSIGN_OR_RETURN(Backends backends, ChooseBackends(options.device));
   const size_t devices = backends.size();
   GDN_ASSIGN_OR_RETURN(std::unique_ptr<GdnServer> server, GdnServer::Make(std::move(backends), options));
   LogConfiguration(options, server->backend().info(), server->state_options());
   if (devices > 1) spdlog::info("devices={}, each with all models and device_state_bytes", devices);
-  // Opened before calls are taken: a server that cannot tell its port would end with sessions in it.
+  // The port file is opened before calls are accepted. Otherwise a server that cannot write it would end with sessions
+  // in it.
   std::optional<OutputFile> port_file;
   if (!options.port_file.empty()) {
     absl::StatusOr<OutputFile> file = OutputFile::Create(options.port_file);
@@ -131,7 +132,7 @@ absl::StatusOr<int> Serve(const CommandFlags& line, ServerOptions& options, cons
 
 int Main(int argc, char** argv) {
   SetUpServerProcess();
-  // Blocked before any thread is made, so that only WaitForEnd sees them.
+  // Blocked before any thread starts, so that only WaitForEnd receives them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -155,7 +156,7 @@ int Main(int argc, char** argv) {
   }
   InitLogging(options->logging);
   options->version = ProductVersion();
-  // As a SIGTERM from outside: every thread has it blocked, so it is Serve's to take.
+  // Does what a SIGTERM from outside does. All threads block SIGTERM, so Serve receives it.
   const auto end = [] { kill(getpid(), SIGTERM); };
   if (options->end.tell_of_device) options->on_device_failure = end;
   options->on_drain_request = end;

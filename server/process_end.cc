@@ -14,11 +14,11 @@ namespace gdn {
 namespace {
 
 [[noreturn]] void ExitAtOnce(int code) {
-  spdlog::shutdown();  // writes what it has
+  spdlog::shutdown();  // writes buffered lines
   _exit(code);
 }
 
-// Ends the process unless it has ended, or `ended` was given, when the time has passed.
+// Exits the process after `limit`, unless the process has ended or `ended` was given before.
 void ExitAfter(absl::Duration limit, int code, std::string what, std::shared_ptr<StopSignal> ended) {
   std::thread([limit, code, what = std::move(what), ended = std::move(ended)] {
     if (ended->GivenWithin(limit)) return;
@@ -35,11 +35,11 @@ int DrainAndEnd(std::unique_ptr<GdnServer> server, const EndLimits& limits) {
   const bool device_failed = limits.tell_of_device && !server->device_status().ok();
   const int failed = device_failed ? kDeviceFailed : kDrainFailed;
   ExitAfter(limits.steps + limits.checkpoints + limits.destruction, failed, "the drain", drain_ended);
-  // What was on a device that has failed cannot be made durable; what rests below it is.
+  // States on a failed device cannot be made durable. States in the tiers below are made durable.
   const bool drained = server->Drain(limits.steps, limits.checkpoints);
   const int code = drained && !device_failed ? EXIT_SUCCESS : failed;
   drain_ended->Give();
-  // To the very end, what runs after main included.
+  // This limit holds to the very end of the process, including what runs after main.
   ExitAfter(limits.destruction, code, "the backend (its driver may hang)", std::make_shared<StopSignal>());
   if (server->has_stuck_calls()) {
     spdlog::critical("calls on the device do not end; the process ends without them, with code {}", code);

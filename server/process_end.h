@@ -1,7 +1,7 @@
-// The end of a server's process: drained, and within a bounded time whatever a driver does.
+// Ends the server's process: drains the server first, and takes a bounded time, whatever a driver does.
 //
-// Once states are safe nothing is left that is worth waiting for, and a driver that hangs is waited for for ever by
-// whoever destroys what it made. So the end has a time limit, after which the process ends without it.
+// Once states are safe, nothing else is worth waiting for. A driver that hangs would block the destruction of its
+// objects forever. So the shutdown has a time limit, after which the process exits anyway.
 // Thread safety: for the thread that owns the server. Ownership: takes the server.
 //
 //   return DrainAndEnd(std::move(server), {.steps = absl::Seconds(30), .checkpoints = absl::Minutes(5)});
@@ -14,14 +14,13 @@
 
 namespace gdn {
 
-// Exit codes, beside 0, 1 (the server could not start) and 2 (flags).
+// Exit codes besides 0, 1 (the server could not start) and 2 (invalid flags).
 inline constexpr int kDrainFailed = 3;
 inline constexpr int kDeviceFailed = 4;
 
-// Drains the server and destroys it. What the process is to exit with: 0, or kDrainFailed where a call that was
-// accepted had no time to end or a session could not be made durable; kDeviceFailed where that is to be told. Where
-// one of the limits passes without an end, the process exits with that code at once, without what is left of its own
-// ending.
+// Drains the server, destroys it, and returns the exit code: kDeviceFailed if limits.tell_of_device is set and the last
+// device has failed; else kDrainFailed if an accepted call had no time to end or a session could not be made durable;
+// else 0. If a time limit passes before, the process exits at once with the code that applies then.
 int DrainAndEnd(std::unique_ptr<GdnServer> server, const EndLimits& limits);
 
 }  // namespace gdn

@@ -8,8 +8,9 @@
 namespace gdn {
 namespace {
 
-// What all sessions and named checkpoints together may have, where nothing else is said: what there is room for, so
-// that who comes later finds some. Where that is not known there is no limit, nor where nothing could give way.
+// Returns the limit for all sessions and named checkpoints together. By default it is the size of the tiers, so that
+// later sessions find space. There is no limit if that size is unknown (Redis, a disk without a limit), or if there is
+// neither a tier below the device nor a file of principals.
 int64_t SessionBytes(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices) {
   if (options.memory.session_bytes.has_value()) return *options.memory.session_bytes;
   if (!states.redis.endpoint.empty()) return kNoByteLimit;
@@ -29,7 +30,7 @@ int64_t DeviceBudgetBytes(const MemoryOptions& options, Backend& backend, int64_
   return backend.FreeMemoryBytes() / 4 * 3;
 }
 
-// Beside a GPU the host's memory is mostly idle; the CPU's states are in it already.
+// With a GPU, most of the host's memory is idle. On a CPU, states on the device are in host memory already.
 int64_t HostBudgetBytes(const MemoryOptions& options, const BackendInfo& backend) {
   if (options.host_state_bytes.has_value()) return *options.host_state_bytes;
   if (backend.unified_memory) return 0;
@@ -44,7 +45,7 @@ int64_t PrefixBudgetBytes(const MemoryOptions& options, int64_t host_state_bytes
 ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices) {
   const int64_t eighth = HostMemoryBytes() / 8;
   const int64_t calls = options.memory.call_bytes.value_or(std::max(eighth, 4 * options.limits.max_message_bytes));
-  // From a disk that is full states go on to Redis.
+  // If the disk is full and there is a Redis, states go to Redis. So the disk's limit then ends nothing.
   const bool disk_ends = states.disk.limit_bytes > 0 && states.redis.endpoint.empty();
   return {.pools = {
               {BytePool::kCalls, {.limit_bytes = calls, .flag = "--call-bytes"}},
@@ -60,7 +61,7 @@ TransportLimits TransportLimitsOf(const GdnServerOptions& options) {
   if (limits.memory_bytes.value_or(0) == 0) {
     limits.memory_bytes = std::max(HostMemoryBytes() / 8, 4 * options.limits.max_message_bytes);
   }
-  // Files, regions of shared memory, Redis and the HTTP port need descriptors, too.
+  // Files, regions of shared memory, Redis and the HTTP port need descriptors too.
   ConnectionLimits& connections = limits.connections;
   if (connections.connections == 0) connections.connections = std::max<int64_t>(1, DescriptorLimit() / 4 * 3);
   if (connections.connections_per_peer == 0) {

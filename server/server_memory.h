@@ -1,4 +1,4 @@
-// How much memory the parts of a server may take, where the operator does not say.
+// Default sizes of the memory that the parts of a server may use, if the operator sets none.
 //
 // Thread safety: free functions. Ownership: none.
 //
@@ -14,16 +14,18 @@
 
 namespace gdn {
 
-// The memory that session states may take, once the models are loaded. `slot_bytes` is a state of the largest model, 0
-// without models.
+// Returns the device memory for session states. Call it once the models are loaded. `slot_bytes`: size of a state of
+// the largest model; 0 without models.
 int64_t DeviceBudgetBytes(const MemoryOptions& options, Backend& backend, int64_t slot_bytes);
-// Host memory for the states of idle sessions.
+// Returns the host memory for states of idle sessions.
 int64_t HostBudgetBytes(const MemoryOptions& options, const BackendInfo& backend);
-// Host memory for kept prefixes, where states of idle sessions may have so much.
+// Returns the host memory for stored prefixes. `host_state_bytes`: the host memory for states of idle sessions.
 int64_t PrefixBudgetBytes(const MemoryOptions& options, int64_t host_state_bytes);
-// An eighth of the host's memory each for calls and for copies of states, where nothing else is said.
+// Returns the ledger's limits. By default calls have an eighth of the host's memory, but space for four of the largest
+// messages, and copies of states have an eighth.
 ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices);
-// An eighth of the host's memory, and room for four messages of the largest size.
+// Returns the transport's limits. By default its buffers have an eighth of the host's memory, but space for four of the
+// largest messages.
 TransportLimits TransportLimitsOf(const GdnServerOptions& options);
 
 }  // namespace gdn

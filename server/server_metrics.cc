@@ -73,7 +73,7 @@ void AddTiers(const ServiceContext& context, MetricPage& page) {
     page.Add(metric::kTierSessions, {tier.name}, tier.sessions);
     page.Add(metric::kTierUsedBytes, {tier.name}, tier.used_bytes);
     if (tier.limit_bytes > 0) page.Add(metric::kTierLimitBytes, {tier.name}, tier.limit_bytes);
-    if (tier.name == "device") continue;  // its moves have metrics of their own
+    if (tier.name == "device") continue;  // the device's moves have other metrics
     page.Add(metric::kTierStores, {tier.name}, tier.stores);
     page.Add(metric::kTierLoads, {tier.name}, tier.loads);
     page.Add(metric::kTierStoredBytes, {tier.name}, tier.stored_bytes);

@@ -1,4 +1,4 @@
-// What a scrape sees of a running server: counts that its parts keep anyway, read when somebody asks.
+// Collects the metrics of a running server, from counts that its parts keep anyway.
 //
 // Thread safety: a free function, from any thread while the parts live. Ownership: borrows.
 //
@@ -24,19 +24,21 @@ namespace gdn {
 
 struct MetricSources {
   const ServiceContext& context;
-  std::function<GpuGraphCounts(Backend&)> graph_counts;  // null where nothing is ever replayed
+  std::function<GpuGraphCounts(Backend&)> graph_counts;  // null: nothing is ever replayed
   absl::Time start_time;
-  const DiskTier* disk = nullptr;            // where there is one
-  const DiskScrubber* scrubber = nullptr;    // where it scrubs
-  const SocketListener* listener = nullptr;  // of gRPC's connections
+  const DiskTier* disk = nullptr;            // nullptr: there is no disk
+  const DiskScrubber* scrubber = nullptr;    // nullptr: nothing is scrubbed
+  const SocketListener* listener = nullptr;  // for gRPC's connections
 };
 
-// The devices' tier, all of them together, and those below it, in this order.
+// Returns the usage of all devices together, as one tier, and then of the tiers below, in their order.
 std::vector<TierUsage> TierUsages(const ServiceContext& context);
-// Of the sessions that have moved since they were last made durable, the longest time since then; zero where none has.
+// Returns the longest time since a session was last made durable, over the sessions that have taken steps since. Zero
+// if there are none.
 absl::Duration OldestUndurable(const SessionManager& sessions, SteadyTime now);
 
-// In Prometheus' text form. `device_free_bytes`: by device, where it says; none: where nobody has asked yet.
+// Returns the metrics in Prometheus' text form. `device_free_bytes`: free memory of each device; nothing if the device
+// does not report it. Empty: no device has been asked yet.
 std::string ServerMetrics(const MetricSources& sources, const std::vector<std::optional<int64_t>>& device_free_bytes);
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// The principals that a server knows by name: those of its file, and those of its quotas.
+// The principals that a server knows by name, from its file of principals and from its quotas.
 #include <map>
 #include <memory>
 #include <string>
@@ -26,7 +26,7 @@ absl::Status GdnServer::ListPrincipals(std::string key) {
 
 void GdnServer::SetQuotas(const QuotaSettings& quotas) {
   std::map<std::string, double> weights = listed_weights_;
-  // One that is in neither any more keeps its account.
+  // A principal that is in neither of them any more keeps its account.
   for (const auto& [name, listed] : principal_names_) weights.emplace(listed, 1);
   QuotaSettings by_name = quotas;
   by_name.principals.clear();

@@ -15,13 +15,13 @@
 namespace gdn {
 namespace {
 
-// 0, or errno.
+// Sends the state to the socket. Returns 0, or errno.
 int Send(const std::string& path, std::string_view state) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) return ENAMETOOLONG;
   path.copy(address.sun_path, path.size());
-  if (path.front() == '@') address.sun_path[0] = '\0';  // a name without a file
+  if (path.front() == '@') address.sun_path[0] = '\0';  // an abstract socket, which has no file
   const int connection = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (connection < 0) return errno;
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());

@@ -1,5 +1,5 @@
-// Tells the manager that started the process (systemd's Type=notify) how far it is: a datagram to the socket that
-// $NOTIFY_SOCKET names, as sd_notify(3) describes. Without that variable nothing is sent.
+// Tells the manager that started the process (systemd's Type=notify) how far the process is. It sends a datagram to the
+// socket in $NOTIFY_SOCKET, as sd_notify(3) describes. Without that variable it sends nothing.
 //
 // Thread safety: any thread; reads the environment. Ownership: none.
 //
@@ -10,7 +10,7 @@
 
 namespace gdn {
 
-// A state that cannot be sent is logged as a warning: the manager then acts on its own time limits.
+// Logs a warning if the state cannot be sent. The manager then acts on its own time limits.
 void TellServiceManager(std::string_view state);
 
 }  // namespace gdn

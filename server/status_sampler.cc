@@ -7,7 +7,7 @@
 namespace gdn {
 namespace {
 
-constexpr int kSamplesPerAsking = 10;  // a driver may take a while over it
+constexpr int kSamplesPerAsking = 10;  // seconds; a driver may answer slowly
 
 }  // namespace
 
@@ -21,7 +21,7 @@ void StatusSampler::Start() {
     absl::MutexLock sampling(&sampling_);
     before_ = Count();
     until_ask_ = kSamplesPerAsking;
-    // The first scrape has the series already.
+    // The devices are asked now, so that the first scrape has their metrics.
     std::vector<std::optional<int64_t>> free_bytes = AskDevices();
     absl::MutexLock lock(&mu_);
     device_free_bytes_ = std::move(free_bytes);
@@ -90,7 +90,7 @@ std::vector<std::optional<int64_t>> StatusSampler::AskDevices() const {
     std::optional<int64_t>& bytes = free_bytes.emplace_back();
     if (!device.health.status().ok() || !device.backend.UseThread().ok()) continue;
     bytes = device.backend.FreeMemoryBytes();
-    // Of a CPU it is not known, and all of it is told.
+    // On a CPU the free memory is not known, and the backend reports all memory as free.
     if (*bytes >= device.backend.info().memory_bytes) bytes = std::nullopt;
   }
   return free_bytes;

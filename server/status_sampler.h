@@ -1,4 +1,5 @@
-// What a server did in each of the last seconds, for the status page: differences of counts that its parts keep.
+// Samples what a server did in each of the last seconds, for the status page, as differences of counts that its parts
+// keep.
 //
 // Thread safety: Start and destruction on one thread; the rest from any. Ownership: borrows its sources; has a thread
 // of its own once it is started.
@@ -32,16 +33,16 @@ class StatusSampler {
   ~StatusSampler();
 
   void Start();
-  // What has happened since the last call, as a second's sample: the thread's, and a test's.
+  // Adds a sample of what has happened since the last one. The thread calls it each second. Tests call it too.
   void Sample();
 
-  // The oldest first.
+  // Returns the samples, the oldest first.
   std::vector<StatusSecond> seconds() const;
-  // Of each device's memory, when it was last asked; nothing where it does not say.
+  // Returns the free memory of each device, as it was when last asked; nothing if the device does not report it.
   std::vector<std::optional<int64_t>> device_free_bytes() const;
 
  private:
-  // All counts at a moment.
+  // All counts at one moment.
   struct Counts {
     int64_t decode_tokens = 0, prefill_tokens = 0, errors = 0, launches = 0, rows = 0;
     HistogramCounts decode_latency;

@@ -83,7 +83,7 @@ void HostBlockPool::Return(HostBuffer buffer) {
       return;
     }
   }
-  buffer = HostBuffer();  // which takes its time
+  buffer = HostBuffer();  // frees the buffer outside the lock, because that is slow
   absl::MutexLock lock(&mu_);
   --taken_;
 }

@@ -36,7 +36,7 @@ SlotClaim::~SlotClaim() {
 
 SlotRef SlotClaim::Take() && {
   SlotRef slot = pool_->TakeClaimed();
-  pool_ = nullptr;  // the claim is the slot's now
+  pool_ = nullptr;  // the slot has the claim now
   return slot;
 }
 
@@ -48,8 +48,8 @@ SlotClaim SlotClaim::Return(SlotRef slot) {
 
 namespace {
 
-// The first place for a slot: a multiple of its size, so that a launch may take slots of several pools by one
-// numbering.
+// Returns the address of the first slot: a multiple of the slot size, so that one numbering covers the slots of several
+// pools in a launch.
 float* FirstSlot(const DeviceBuffer& memory, const StateLayout& layout) {
   const auto address = reinterpret_cast<uintptr_t>(memory.data());
   const auto bytes = static_cast<uintptr_t>(layout.slot_bytes());
@@ -86,8 +86,8 @@ SlotRef StatePool::PopLocked(bool spare) {
     index = returned_.back();
     returned_.pop_back();
   } else {
-    // Claims are bounded by the budget and spares by their number, so this is a defect, and the next step would write
-    // out of bounds.
+    // The budget bounds claims, and spares have a fixed number. So this is a bug, and the next step would write out of
+    // bounds.
     if (static_cast<int32_t>(slots_.size()) >= view_.slot_count) std::abort();
     index = static_cast<int32_t>(slots_.size());
     slots_.emplace_back();
@@ -119,7 +119,7 @@ void StatePool::ExchangeSpare(const SlotRef& slot, const SlotRef& spare) {
 bool StatePool::Unclaim(int32_t index) {
   absl::MutexLock lock(&mu_);
   Slot& slot = slots_[static_cast<size_t>(index)];
-  if (slot.shares != 1) std::abort();  // a defect: two would have the slot
+  if (slot.shares != 1) std::abort();  // a bug: two owners would have the slot
   slot.shares = 0;
   if (slot.spare) --spares_;
   returned_.push_back(index);

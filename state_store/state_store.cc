@@ -64,8 +64,8 @@ absl::StatusOr<std::vector<SlotClaim>> StateStore::ReserveIn(const std::shared_p
 
 absl::StatusOr<std::shared_ptr<StatePool>> StateStore::MakePool(const StateLayout& layout, int32_t count,
                                                                 int64_t allocated) {
-  // Memory that is committed as slots are touched costs nothing to reserve: such a pool is made for the whole budget.
-  // Elsewhere it takes half of what no pool has yet, so that sessions of another shape still find room.
+  // If memory is committed only when slots are used, reserving it costs nothing, and the pool gets the whole budget.
+  // Otherwise a pool gets half of what is left, so that sessions of another shape still find space.
   int64_t bytes = options_.budget_bytes;
   if (!backend_.info().lazy_memory) {
     const int64_t room = options_.budget_bytes - allocated;
@@ -73,8 +73,9 @@ absl::StatusOr<std::shared_ptr<StatePool>> StateStore::MakePool(const StateLayou
     if (needed > room) return NoRoom(needed, std::max<int64_t>(room, 0), ": sessions of other shapes hold the rest");
     bytes = std::max(needed, room / 2);
   }
-  // Of its spares two come on top of the budget, so that the smallest one still holds what it says; the others, which
-  // only a larger pool has, are within it. Where memory is not committed, all of them are on top.
+  // kLeastSpareSlots of the spare slots are on top of the budget, so that even the smallest pool holds what the budget
+  // says. The further spares of a larger pool are within the budget. If memory is committed on use, all spares are on
+  // top.
   int64_t slots = bytes / layout.slot_bytes() + StatePool::kLeastSpareSlots;
   if (const int64_t least = bytes / layout.slot_bytes() + StatePool::SpareSlots(slots); backend_.info().lazy_memory) {
     slots = least;

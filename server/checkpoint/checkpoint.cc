@@ -42,7 +42,7 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path) {
   if (type == std::filesystem::file_type::not_found) {
     return absl::NotFoundError(StrCat("'", path, "' is not there; expected ", kExpected));
   }
-  // By what it is: a download cache names files by their hashes.
+  // The kind and content of the file decide, because a download cache names files by their hashes.
   if (type == std::filesystem::file_type::directory) return OpenFolder(path);
   if (!path.ends_with(".gguf")) {
     GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));

@@ -1,7 +1,8 @@
-// A checkpoint as it lies on the disk: what its config says of the Gated DeltaNet layers, and their tensors.
+// A checkpoint on the disk: what its config says about the Gated DeltaNet layers, and the tensors of these layers.
 //
-// A Hugging Face folder: config.json and model.safetensors, or the shards named by model.safetensors.index.json. Or a
-// file in GGUF, or the first of a split. Of the tensors only those of the layers are read.
+// A checkpoint is a Hugging Face folder: config.json, and model.safetensors or the shards that
+// model.safetensors.index.json names. Or it is a GGUF file, or the first file of a split one. Only tensors of the Gated
+// DeltaNet layers are read.
 // Thread safety: constant once opened. Ownership: owns the mapped files, which the tensors point into.
 //
 //   GDN_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint("/models/Qwen3-Next-80B-A3B"));
@@ -25,12 +26,12 @@ using CheckpointStorage = std::variant<std::vector<SafetensorsFile>, GgufFile>;
 
 struct Checkpoint {
   ModelConfig config;
-  std::vector<LayerTensors> layers;  // of config.gdn_layers
-  CheckpointStorage files;           // that the tensors point into
+  std::vector<LayerTensors> layers;  // the layers of config.gdn_layers
+  CheckpointStorage files;           // the tensors point into these files
 };
 
-// INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS naming the file, field or tensor, what was found and what was expected.
-// `path` is a folder, or a file in GGUF, whatever its name.
+// `path` is a folder, or a GGUF file with any name. Errors are INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS. They name the
+// file, field or tensor, what was found and what was expected.
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path);
 
 }  // namespace gdn

@@ -22,7 +22,7 @@ absl::Status InvalidIndex(const std::string& path, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, StrCat("'", path, "' ", message));
 }
 
-// An index comes with a download: it must not be able to point at other files of this machine.
+// Returns true for a name without folders. An index is downloaded, so it must not point at other files of this machine.
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;

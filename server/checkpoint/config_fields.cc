@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Long values, such as a list in place of a number, are cut in messages.
+// Bytes of a value that a message shows. Longer values, such as a list in place of a number, are cut.
 constexpr size_t kMaxValueText = 80;
 
 }  // namespace

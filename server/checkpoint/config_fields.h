@@ -1,7 +1,8 @@
-// Fields of a Hugging Face config.json, whose text part may be nested in "text_config": that part's go first.
+// Reads fields of a Hugging Face config.json. If the config has a nested part "text_config", that part's fields go
+// first.
 //
-// A field that is null is absent, as transformers writes "not set". Every refusal is INVALID_ARGUMENT (INVALID_SPEC)
-// and names the field, its value and what was expected.
+// A field that is null counts as absent, because transformers writes null for "not set". Every refusal is
+// INVALID_ARGUMENT (INVALID_SPEC) and names the field, its value and what was expected.
 // Thread safety: constant. Ownership: borrows the JSON.
 //
 //   const ConfigFields fields(root, text);
@@ -20,23 +21,23 @@ namespace gdn {
 
 class ConfigFields {
  public:
-  // `text` is null where there is no nested part.
+  // `text` is the nested part, or null.
   ConfigFields(const nlohmann::json& root, const nlohmann::json* text) : root_(root), text_(text) {}
-  // Of an object inside a config, which refusals name: "linear_attn_config.head_dim".
+  // The fields of an object inside a config. Refusals put `name` before a field: "linear_attn_config.head_dim".
   ConfigFields(std::string_view name, const nlohmann::json& object)
       : root_(object), text_(nullptr), prefix_(std::string(name) + ".") {}
 
-  const nlohmann::json* Find(std::string_view field) const;  // null where it is absent
+  const nlohmann::json* Find(std::string_view field) const;  // null if it is absent
   bool Has(std::string_view field) const { return Find(field) != nullptr; }
-  bool IsNull(std::string_view field) const;  // it is there, and null
-  std::vector<std::string> Names() const;     // of the fields that are there
-  std::string NameOf(std::string_view field) const { return prefix_ + std::string(field); }  // in refusals
+  bool IsNull(std::string_view field) const;  // true if the field is there with the value null
+  std::vector<std::string> Names() const;     // of all fields that are there
+  std::string NameOf(std::string_view field) const { return prefix_ + std::string(field); }  // the name in refusals
 
-  // Between `low` and `high`, both included.
+  // Returns an integer between `low` and `high`, both included.
   absl::StatusOr<int32_t> Int(std::string_view field, int32_t low, int32_t high) const;
-  // Above 0 and below `end`.
+  // Returns a number above 0 and below `end`.
   absl::StatusOr<float> Positive(std::string_view field, float end) const;
-  // At least `low` and below `end`.
+  // Returns a number of at least `low` and below `end`.
   absl::StatusOr<float> Number(std::string_view field, float low, float end) const;
   absl::StatusOr<bool> Bool(std::string_view field) const;
 
@@ -46,7 +47,7 @@ class ConfigFields {
   std::string prefix_;
 };
 
-// For messages: a field's value as JSON, cut where it is long; "missing" for null.
+// Returns a field's value as JSON for a message, cut if it is long; "missing" for null.
 std::string ConfigValueText(const nlohmann::json* value);
 
 absl::Status InvalidConfigField(std::string_view field, std::string_view found, std::string_view expected);

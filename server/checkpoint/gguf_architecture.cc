@@ -17,9 +17,9 @@ using LowerBound = GgufArchitecture::LowerBound;
 
 constexpr int64_t kMaxBlocks = 4096;
 
-// ---- What the architectures' tensors are called below "blk.N.".
+// ---- Names of the architectures' tensors below "blk.N.".
 
-// Ollama converts Qwen3-Next to these architectures too, and leaves b and a in one tensor, ssm_ba.
+// Ollama also converts Qwen3-Next to these architectures, and then leaves b and a in one tensor, ssm_ba.
 constexpr TensorName kQwen35Names[] = {{LayerTensor::kInQkv, "attn_qkv.weight"},
                                        {LayerTensor::kInZ, "attn_gate.weight"},
                                        {LayerTensor::kInB, "ssm_beta.weight"},
@@ -36,7 +36,7 @@ constexpr TensorName kQwen4ExpNames[] = {
     {LayerTensor::kConv, "ssm_conv1d.weight"}, {LayerTensor::kALog, "ssm_a"},
     {LayerTensor::kDtBias, "ssm_dt.bias"},     {LayerTensor::kNorm, "ssm_norm.weight"},
     {LayerTensor::kOut, "ssm_out.weight"}};
-// Older files have ssm_in, as Hugging Face has it; later ones split it.
+// Older files have ssm_in, as Hugging Face does. Later files split it.
 constexpr TensorName kQwen3NextNames[] = {
     {LayerTensor::kInQkvz, "ssm_in.weight"},   {LayerTensor::kInQkv, "attn_qkv.weight"},
     {LayerTensor::kInZ, "attn_gate.weight"},   {LayerTensor::kInBa, "ssm_ba.weight"},
@@ -44,8 +44,8 @@ constexpr TensorName kQwen3NextNames[] = {
     {LayerTensor::kDtBias, "ssm_dt.bias"},     {LayerTensor::kNorm, "ssm_norm.weight"},
     {LayerTensor::kOut, "ssm_out.weight"}};
 
-// q, k, v and their kernels apart, as all KDA files have them; the two low-rank pairs, of which K3 has the first and
-// Ling neither.
+// All KDA files have q, k, v and their convolution kernels in separate tensors. This architecture has two low-rank
+// pairs, ssm_f and ssm_g. kimi-k3 has the pair ssm_f only, and bailingmoe3 (Ling) has none.
 constexpr TensorName kKimiLinearNames[] = {
     {LayerTensor::kInQ, "attn_q.weight"},         {LayerTensor::kInK, "attn_k.weight"},
     {LayerTensor::kInV, "attn_v.weight"},         {LayerTensor::kInZ, "ssm_g_a.weight"},
@@ -92,7 +92,7 @@ const GgufArchitecture kArchitectures[] = {
                 .default_interval = kInterval,
                 .tensor_names = kQwen35Names},
      .tiled = true},
-    // Nobody has compared layers of files of those below with a reference implementation's.
+    // Nobody has compared the layers of the following architectures' files with a reference implementation.
     {.family = {.name = "qwen4exp",
                 .model_types = kQwen4ExpArchitectures,
                 .default_interval = kInterval,
@@ -158,14 +158,14 @@ class Keys {
                        StrCat("is ", value, "; expected a number below 0 and at least ", kLeastDecayLowerBound));
   }
   absl::StatusOr<bool> Bool(std::string_view key) const { return file_.Bool(StrCat(prefix_, key)); }
-  // Whether each block is linear; of as many as there are.
+  // Returns true for each linear block. The list must have `blocks` values.
   absl::StatusOr<std::vector<bool>> Blocks(std::string_view key, int32_t blocks) const {
     GDN_ASSIGN_OR_RETURN(std::vector<bool> values, file_.Bools(StrCat(prefix_, key)));
     GDN_RETURN_IF_ERROR(CheckCount(key, values.size(), blocks));
     return values;
   }
-  // Whether each block has no heads. Ollama lists the first `own` blocks alone: those behind them, which predict
-  // tokens, are attention.
+  // Returns true for each block without heads. Ollama lists only the first `own` blocks. The others predict tokens, and
+  // are attention.
   absl::StatusOr<std::vector<bool>> Headless(std::string_view key, int32_t blocks, int32_t own) const {
     GDN_ASSIGN_OR_RETURN(const std::vector<int64_t> heads, file_.Ints(StrCat(prefix_, key)));
     if (heads.size() != static_cast<size_t>(own)) GDN_RETURN_IF_ERROR(CheckCount(key, heads.size(), blocks));
@@ -240,16 +240,16 @@ absl::Status ReadKdaSpec(const Keys& keys, const GgufArchitecture& architecture,
   spec.projections = ProjectionLayout::kSeparate;
   spec.convolutions = ConvLayout::kSeparate;
   spec.output_gate = GateActivation::kSigmoid;
-  // bailingmoe3's ssm_f_a and ssm_g_a are whole; kimi-k3 has ssm_g.
+  // bailingmoe3 has ssm_f_a and ssm_g_a of full rank. kimi-k3 has ssm_g of full rank.
   const bool low_rank = architecture.family.name != "bailingmoe3";
   if (low_rank) spec.decay_rank = spec.dims.key_dim;
   if (low_rank && architecture.family.name != "kimi-k3") spec.output_gate_rank = spec.dims.value_dim;
   return ReadDecay(keys, architecture, spec);
 }
 
-// Whether each block is linear: by a list of bools, by the heads for keys and values where a list has some blocks
-// without any, as Ollama's files and all KDA files do, or by the interval.
-// The first `own` blocks are the model's, the others predict tokens.
+// Returns true for each linear block. All KDA files and some of Ollama say so by a list of heads for keys and values,
+// in which linear blocks have none. Other files have a list of bools, or else the interval counts. If there are both
+// lists, they must agree. The first `own` blocks are the model's; the others predict tokens.
 absl::StatusOr<std::vector<bool>> LinearBlocks(const Keys& keys, const GgufArchitecture& architecture, int32_t blocks,
                                                int32_t own) {
   constexpr std::string_view kListed = "attention.recurrent_layers";
@@ -277,7 +277,7 @@ absl::StatusOr<std::vector<bool>> LinearBlocks(const Keys& keys, const GgufArchi
 
 absl::Status ReadLayers(const Keys& keys, const GgufArchitecture& architecture, ModelConfig& config) {
   GDN_ASSIGN_OR_RETURN(const int32_t blocks, keys.Int("block_count", 1, kMaxBlocks));
-  int32_t predicting = 0;  // blocks behind the model's own, which are attention
+  int32_t predicting = 0;  // blocks behind the model's own; they are attention
   if (keys.Has("nextn_predict_layers")) {
     GDN_ASSIGN_OR_RETURN(predicting, keys.Int("nextn_predict_layers", 0, blocks - 1));
   }
@@ -291,7 +291,7 @@ absl::Status ReadLayers(const Keys& keys, const GgufArchitecture& architecture, 
                       "names no Gated DeltaNet layer");
 }
 
-// Which tensors the in-projection of the first linear block is.
+// Returns which tensors the first linear block has for its in-projection.
 ProjectionLayout ProjectionsOf(const GgufFile& file, const ModelConfig& config) {
   const ModelFamily& family = *config.family;
   const auto has = [&](LayerTensor tensor) {
@@ -306,9 +306,9 @@ ProjectionLayout ProjectionsOf(const GgufFile& file, const ModelConfig& config) 
 
 constexpr std::string_view kTiled = "ssm.v_head_reordered";
 
-// Ollama leaves ssm_ba and the order of heads as Qwen3-Next has them, and writes no key then. Only files that spell the
-// bias "ssm_dt.bias", or that have the key, are known to be so: an earlier converter has also written all rows of b
-// before all rows of a.
+// Ollama leaves ssm_ba and the order of heads as Qwen3-Next has them, and then writes no key. But an earlier converter
+// wrote all rows of b before all rows of a. So only files that spell the bias "ssm_dt.bias", or that have the key, are
+// known to have the rows of Qwen3-Next.
 absl::Status CheckJoinedBa(const Keys& keys, const GgufFile& file, const ModelConfig& config) {
   const int32_t first = config.gdn_layers[0];
   const std::string ba = GgufTensorName(*config.family, first, LayerTensor::kInBa);
@@ -328,7 +328,7 @@ absl::Status CheckJoinedBa(const Keys& keys, const GgufFile& file, const ModelCo
                             bias, "', or the key ", kTiled, "; convert the model again, with llama.cpp for example"));
 }
 
-// Converters of llama.cpp tile the value heads of some architectures and write no key. Ollama's writes one.
+// llama.cpp's converters tile the value heads of some architectures and write no key. Ollama's converter writes one.
 absl::StatusOr<ValueHeadOrder> ReadHeadOrder(const Keys& keys, const GgufFile& file,
                                              const GgufArchitecture& architecture, const ModelConfig& config) {
   bool tiled = architecture.tiled;
@@ -373,7 +373,7 @@ absl::StatusOr<GgufConfig> ReadGgufConfig(const GgufFile& file) {
     GDN_ASSIGN_OR_RETURN(spec.value_heads, ReadHeadOrder(keys, file, *architecture, config));
   }
   spec.a_log = ALogConvention::kNegativeExp;
-  // Its files do not say; it is what llama.cpp computes (src/models/qwen4exp.cpp).
+  // The files do not say this. It is what llama.cpp computes (src/models/qwen4exp.cpp).
   if (architecture->family.name == "qwen4exp") spec.output_gate = GateActivation::kSigmoid;
   GDN_RETURN_IF_ERROR(ValidateLayerSpec(spec));
   return read;

@@ -1,7 +1,8 @@
-// What a GGUF file's keys say of its linear layers: the architectures that are read, and a ModelConfig of one's keys.
+// Reads what a GGUF file's keys say about its linear layers, as a ModelConfig. Lists the architectures that are
+// supported.
 //
-// qwen3next, qwen35, qwen35moe and qwen4exp are Gated DeltaNet; kimi-linear, kimi-k3, glm5-next and bailingmoe3 are
-// KDA, whose linear blocks are those without attention heads for keys and values.
+// qwen3next, qwen35, qwen35moe and qwen4exp are Gated DeltaNet. kimi-linear, kimi-k3, glm5-next and bailingmoe3 are
+// KDA; their linear blocks are those without attention heads for keys and values.
 // Thread safety: constants and free functions.
 // Sources of the names and orders: llama.cpp's converters (conversion/qwen.py, kimi_linear.py, kimi_k3.py, glm.py,
 // bailingmoe3.py) and models of the same names (src/models); Ollama's convert/convert_qwen3next.go and
@@ -21,10 +22,10 @@
 namespace gdn {
 
 struct GgufArchitecture {
-  ModelFamily family;       // tensor_names: below "blk.N."
-  bool tiled = false;       // value heads, where a key head has several and ssm.v_head_reordered is not false
-  bool positive_a = false;  // ssm_a is exp(A_log); elsewhere -exp(A_log)
-  // Of KDA. lower_bound: whether a file may have kda.gate_lower_bound, and so the bounded gate.
+  ModelFamily family;       // tensor_names: names below "blk.N."
+  bool tiled = false;       // value heads are tiled if a key head has several, unless ssm.v_head_reordered is false
+  bool positive_a = false;  // ssm_a is exp(A_log); otherwise it is -exp(A_log)
+  // For KDA. lower_bound: says if files have kda.gate_lower_bound, which means the bounded gate.
   enum class LowerBound : uint8_t { kNever, kMaybe, kAlways };
   bool kda = false;
   LowerBound lower_bound = LowerBound::kNever;
@@ -35,17 +36,17 @@ struct GgufConfig {
   const GgufArchitecture* architecture = nullptr;
 };
 
-// INVALID_ARGUMENT or NOT_FOUND naming the key, what was found and what was expected.
+// Errors are INVALID_ARGUMENT or NOT_FOUND. They name the key, what was found and what was expected.
 absl::StatusOr<GgufConfig> ReadGgufConfig(const GgufFile& file);
 
-// Of a key or a tensor (`what`), with `name` in the message and the metadata.
+// Makes an INVALID_ARGUMENT about a key or a tensor (`what`), with `name` in the message and the metadata.
 absl::Status InvalidGguf(std::string_view what, const std::string& name, std::string_view reason,
                          std::string_view message);
 
-// "blk.3.ssm_a".
+// Returns the tensor's name: "blk.3.ssm_a".
 std::string GgufTensorName(const ModelFamily& family, int32_t layer, LayerTensor tensor);
 
-// "blk.3.ssm_dt": what older files of Ollama call ssm_dt.bias.
+// Returns "blk.3.ssm_dt", the name of ssm_dt.bias in older files of Ollama.
 std::string ShortDtBiasName(int32_t layer);
 
 }  // namespace gdn

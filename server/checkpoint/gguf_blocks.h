@@ -1,4 +1,4 @@
-// Which of GGUF's types a layer's weights may have, as base/weight_format.h calls them.
+// Maps GGUF's tensor types that a layer's weights may have to base/weight_format.h.
 //
 // Thread safety: a free function.
 //
@@ -12,7 +12,7 @@
 
 namespace gdn {
 
-// Empty for a type that is not read.
+// Returns nothing for a type that is not supported.
 std::optional<WeightFormat> WeightFormatOf(GgmlType type);
 
 }  // namespace gdn

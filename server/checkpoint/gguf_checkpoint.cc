@@ -14,7 +14,7 @@
 namespace gdn {
 namespace {
 
-// Only projections may be quantised.
+// Returns the format of a tensor's type. Only projections may be quantised.
 absl::StatusOr<WeightFormat> EncodingOf(const std::string& name, GgmlType type, bool projection) {
   const std::optional<WeightFormat> format = WeightFormatOf(type);
   if (format && (projection || IsPlain(*format))) return *format;
@@ -23,7 +23,7 @@ absl::StatusOr<WeightFormat> EncodingOf(const std::string& name, GgmlType type, 
                             projection ? ", Q8_0, Q4_0, Q4_K, Q5_K or Q6_K" : " for what is no projection"));
 }
 
-// Returns the name that the file has for the tensor.
+// Returns the file's name for the tensor.
 std::string NameIn(const GgufFile& file, const ModelConfig& config, int32_t layer, LayerTensor tensor) {
   std::string name = GgufTensorName(*config.family, layer, tensor);
   if (tensor != LayerTensor::kDtBias || file.tensors().count(name) != 0) return name;
@@ -56,8 +56,8 @@ absl::StatusOr<StoredTensor> FindTensor(const GgufFile& file, const ModelConfig&
   return stored;
 }
 
-// A model whose converter writes the other sign there would otherwise grow where it should decay. Where it is the other
-// one by the architecture, it is turned.
+// Checks the sign of ssm_a. With the wrong sign, states would grow instead of decay. If the architecture stores
+// exp(A_log), the sign is changed.
 absl::Status TakeDecay(GgufFile& file, const GgufArchitecture& architecture, const std::string& name,
                        StoredTensor& tensor) {
   std::vector<float> rates(static_cast<size_t>(tensor.ElementCount()));
@@ -77,11 +77,12 @@ absl::Status TakeDecay(GgufFile& file, const GgufArchitecture& architecture, con
   return absl::OkStatus();
 }
 
-// Of tensors that attention blocks have as well.
+// Beginnings of tensor names that attention blocks have too.
 constexpr std::string_view kSharedNames[] = {"attn_qkv.", "attn_gate.", "attn_q.",
                                              "attn_k.",   "attn_v.",    "attn_output."};
 
-// Tensors of the layers' kind that they cannot have, or that other blocks have, would change the result.
+// Refuses tensors of linear layers that this model's layers cannot have, or that are in other blocks. Ignoring them
+// would change the result.
 absl::Status CheckNoOtherTensors(const GgufFile& file, const ModelConfig& config) {
   for (const auto& [name, tensor] : file.tensors()) {
     const std::string_view view = name;

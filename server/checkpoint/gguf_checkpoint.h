@@ -1,10 +1,10 @@
-// The Gated DeltaNet layers of a model in GGUF: its keys and tensors as a Checkpoint.
+// Reads the Gated DeltaNet layers of a model in GGUF: its keys and tensors, as a Checkpoint.
 //
-// Architectures are gguf_architecture.h's. Of the layers' tensors each may have a type of its own: F32, F16, BF16,
-// Q8_0, Q4_0, Q4_K, Q5_K or Q6_K. ssm_a is -exp(A_log), and taken so; bailingmoe3's exp(A_log) is turned. qwen35 and
-// qwen4exp have value heads in tiled order where a key head has several, unless ssm.v_head_reordered is false. Ollama's
-// spellings are read too: "ssm_dt" for "ssm_dt.bias", and "ssm_ba" in a qwen35 file. Keys
-// that concern linear layers and are not read are refused (gguf_keys.h).
+// gguf_architecture.h lists the architectures. Each tensor of a layer may have a type of its own: F32, F16, BF16, Q8_0,
+// Q4_0, Q4_K, Q5_K or Q6_K. ssm_a must be -exp(A_log); bailingmoe3 stores exp(A_log), and its sign is changed. In
+// qwen35 and qwen4exp files, value heads are in tiled order if a key head has several, unless ssm.v_head_reordered is
+// false. Ollama's spellings are read too: "ssm_dt" for "ssm_dt.bias", and "ssm_ba" in a qwen35 file. Keys that concern
+// linear layers and are not known are refused (gguf_keys.h).
 // Thread safety: free functions. Ownership: the Checkpoint owns the file.
 //
 //   GDN_ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open(path));
@@ -17,7 +17,7 @@
 
 namespace gdn {
 
-// INVALID_ARGUMENT or NOT_FOUND naming the key or tensor, what was found and what was expected.
+// Errors are INVALID_ARGUMENT or NOT_FOUND. They name the key or tensor, what was found and what was expected.
 absl::StatusOr<Checkpoint> ReadGguf(GgufFile file);
 
 }  // namespace gdn

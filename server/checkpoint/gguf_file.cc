@@ -15,7 +15,7 @@
 namespace gdn {
 namespace {
 
-// Types of keys' values.
+// The types of keys' values, by their numbers in the format.
 enum ValueType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
 constexpr uint64_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};  // 0: not fixed
 constexpr uint32_t kValueTypes = 13;
@@ -77,7 +77,7 @@ std::optional<GgmlBlock> GgmlBlockOf(GgmlType type) {
   return row->block;
 }
 
-// Reads from the front of what is left. Nothing is allocated that the bytes do not hold.
+// Reads from the front of the bytes that are left. Allocates no more than the bytes contain.
 class GgufFile::Parser {
  public:
   explicit Parser(std::string_view bytes) : all_(bytes), left_(bytes) {}
@@ -178,7 +178,7 @@ class GgufFile::Parser {
                               " elements, not whole blocks of ", block->elements, " (", GgmlTypeName(tensor.type),
                               ")"));
       }
-      // Of 8 bytes an element at the most, whose number CheckedElementCount has seen to fit.
+      // This fits: an element has at most 8 bytes, and CheckedElementCount has checked the number of elements.
       place.bytes = static_cast<uint64_t>(*elements / block->elements * block->bytes);
     }
     if (!file_.tensors_.emplace(place.name, std::move(tensor)).second) {
@@ -196,7 +196,7 @@ class GgufFile::Parser {
     return InvalidKey(kKey, StrCat("is ", alignment, "; expected 1 to ", kMaxAlignment));
   }
 
-  // The data section begins at the next multiple of the alignment, and so does every tensor in it.
+  // The data section begins at the next multiple of the alignment. So does every tensor in it.
   absl::Status PlaceTensors() {
     GDN_ASSIGN_OR_RETURN(const uint64_t alignment, Alignment());
     const uint64_t header = all_.size() - left_.size();
@@ -221,7 +221,7 @@ class GgufFile::Parser {
 
   struct Place {
     std::string name;
-    uint64_t begin = 0;  // in the data section
+    uint64_t begin = 0;  // offset in the data section
     uint64_t bytes = 0;
   };
 

@@ -1,8 +1,8 @@
-// Reading the GGUF format: a header of keys and tensors' places, then the tensors' bytes. One file, or several that a
-// split has made.
+// Reads the GGUF format: a header with keys and the positions of tensors, then the tensors' bytes. One file, or the
+// files of a split.
 //
-// Versions 2 and 3, little-endian. What a tensor's bytes mean is its type's matter (gguf_blocks.h); here they only
-// have to be there. Values are found as they are asked for: a tokenizer's long lists are passed over.
+// Versions 2 and 3, little-endian. The meaning of a tensor's bytes depends on its type (gguf_blocks.h); this class only
+// checks that the bytes are there. Values are decoded when they are asked for, so a tokenizer's long lists are skipped.
 // Thread safety: a GgufFile is immutable after construction, but for Keep. Ownership: Open maps the files and owns the
 // mappings; Parse borrows the caller's bytes. Views point into either and must not outlive it.
 // Source of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
@@ -24,7 +24,7 @@
 
 namespace gdn {
 
-// Types of tensors by their numbers in the format; those that are named here have a known size.
+// Tensor types by their numbers in the format. The size of the types named here is known.
 enum class GgmlType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -48,10 +48,10 @@ enum class GgmlType : uint32_t {
   kBF16 = 30,
 };
 
-// "Q4_K"; "type 16" for one without a name here.
+// Returns "Q4_K"; for a type without a name here, "type 16".
 std::string GgmlTypeName(GgmlType type);
 
-// Elements of a block, and its bytes. Nothing for a type of unknown size.
+// A block's number of elements and its size. GgmlBlockOf returns nothing for a type of unknown size.
 struct GgmlBlock {
   int64_t elements;
   int64_t bytes;
@@ -61,28 +61,29 @@ std::optional<GgmlBlock> GgmlBlockOf(GgmlType type);
 struct GgufTensor {
   GgmlType type = GgmlType::kF32;
   std::vector<int64_t> shape;  // outermost first, as everywhere but in the file
-  std::string_view data;       // empty where the type's size is not known
+  std::string_view data;       // empty if the type's size is not known
 };
 
 class GgufFile {
  public:
-  // Maps `path` and, where it is the first of a split ("X-00001-of-00003.gguf"), the others beside it. Errors of
-  // MappedFile::Open and of Parse, with the path in the message; INVALID_ARGUMENT (INVALID_SPEC) for another part than
-  // the first, NOT_FOUND for a part that is missing.
+  // Maps `path`. If it is the first file of a split ("X-00001-of-00003.gguf"), also maps the others beside it. Errors
+  // are those of MappedFile::Open and Parse, with the path in the message; INVALID_ARGUMENT (INVALID_SPEC) if `path` is
+  // a later part of a split; NOT_FOUND for a part that is missing.
   static absl::StatusOr<GgufFile> Open(const std::string& path);
 
-  // Parses `bytes`, one file, which must outlive the result. DATA_LOSS (INVALID_STATE_FILE) where it is cut or is not
+  // Parses one file. `bytes` must outlive the result. DATA_LOSS (INVALID_STATE_FILE) if the file is cut or is not in
   // the format, names a key or tensor twice, or has tensors that overlap, reach beyond its end or are not whole blocks.
+  // INVALID_ARGUMENT (INVALID_SPEC) for another version.
   static absl::StatusOr<GgufFile> Parse(std::string_view bytes);
 
   const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
   bool Has(const std::string& key) const { return values_.count(key) != 0; }
   bool IsArray(const std::string& key) const;
-  // The keys that begin with `prefix`, in order.
+  // Returns the keys that begin with `prefix`, in order.
   std::vector<std::string_view> KeysUnder(const std::string& prefix) const;
 
-  // A key's value. NOT_FOUND where there is none, INVALID_ARGUMENT (INVALID_SPEC) for a value of another kind; the key
-  // is named.
+  // Return a key's value. NOT_FOUND if there is none, INVALID_ARGUMENT (INVALID_SPEC) for a value of another type.
+  // Errors name the key.
   absl::StatusOr<int64_t> Int(const std::string& key) const;
   absl::StatusOr<double> Float(const std::string& key) const;
   absl::StatusOr<std::string_view> Text(const std::string& key) const;
@@ -90,7 +91,7 @@ class GgufFile {
   absl::StatusOr<std::vector<bool>> Bools(const std::string& key) const;
   absl::StatusOr<std::vector<int64_t>> Ints(const std::string& key) const;
 
-  // Bytes that were made of the file's, as they are served; valid as long as the file's own.
+  // Keeps bytes that are served instead of the file's own. The result is valid as long as the file's views are.
   std::string_view Keep(std::string bytes) {
     return *kept_.emplace_back(std::make_unique<const std::string>(std::move(bytes)));
   }
@@ -98,15 +99,15 @@ class GgufFile {
  private:
   struct Value {
     uint32_t type = 0;
-    uint32_t element_type = 0;  // of an array
+    uint32_t element_type = 0;  // type of an array's elements
     uint64_t count = 0;
-    std::string_view bytes;  // of a number, a string's characters, or an array's elements
+    std::string_view bytes;  // a number, a string's characters, or an array's elements
   };
   class Parser;
 
   static std::optional<int64_t> IntOf(uint32_t type, const char* at);
   absl::StatusOr<const Value*> Find(const std::string& key) const;
-  // The tensors of another part of a split, whose number must be `number`.
+  // Adds the tensors of another part of a split. The part's number must be `number`.
   absl::Status Join(GgufFile part, int64_t number, int64_t parts);
 
   std::vector<MappedFile> files_;

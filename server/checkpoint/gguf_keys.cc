@@ -33,7 +33,7 @@ constexpr std::string_view kKdaKeys[] = {"block_count",
                                          "kda.safe_gate",
                                          "ssm.conv_kernel"};
 
-// Names of recurrent layers' keys begin so, in files that exist and in those that may come.
+// Beginnings of the names of recurrent layers' keys, in files that exist and in files that may come.
 constexpr std::string_view kLinearPrefixes[] = {"ssm",
                                                 "kda",
                                                 "gdn",

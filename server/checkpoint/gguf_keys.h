@@ -1,8 +1,7 @@
-// Which keys of a GGUF file's header change what its linear layers compute, and whether they are read.
+// Says which keys of a GGUF header change what linear layers compute, and refuses those that are not supported.
 //
-// A key that concerns the linear layers and is not read would be served with other numbers than its file means. Such a
-// file is refused, and the key is named. Keys of other parts of a model (attention, experts, rope, vision) are passed
-// over.
+// If such a key were ignored, the layers would compute other numbers than the file means. So the file is refused, and
+// the error names the key. Keys of other parts of a model (attention, experts, rope, vision) are ignored.
 // Thread safety: free functions.
 // Sources of the names: llama.cpp (gguf-py/gguf/constants.py, src/llama-arch.cpp) and Ollama
 // (convert/convert_qwen3next.go), which adds ssm.v_head_reordered.
@@ -18,14 +17,14 @@
 
 namespace gdn {
 
-// Keys that are read, without the architecture's name in front; of Gated DeltaNet or of KDA.
+// Returns the keys that are read, without the architecture's name in front. `kda`: those of KDA, else of Gated
+// DeltaNet.
 absl::Span<const std::string_view> GgufKeysRead(bool kda);
 
-// Whether a key (without the architecture's name) changes what linear layers compute, so that it has to be read.
+// Returns true if a key (without the architecture's name) changes what linear layers compute, so that it must be read.
 bool ConcernsLinearLayers(std::string_view key);
 
-// INVALID_ARGUMENT (INVALID_SPEC), naming the first key of the architecture that concerns linear layers and is not
-// read.
+// INVALID_ARGUMENT (INVALID_SPEC) names the first key of the architecture that concerns linear layers and is not read.
 absl::Status CheckGgufKeys(const GgufFile& file, std::string_view architecture, bool kda);
 
 }  // namespace gdn

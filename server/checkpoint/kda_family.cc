@@ -13,13 +13,13 @@ using std::string_view;
 using Json = nlohmann::json;
 
 constexpr string_view kAttnConfig = "linear_attn_config";
-constexpr float kUsualLowerBound = -5.0f;  // what transformers takes where a config says nothing
+constexpr float kUsualLowerBound = -5.0f;  // the value that transformers takes if a config has none
 
-// A config whose linear layers may be told in linear_attn_config, as published files have it, in flat fields, as
-// transformers saves them, or in both.
+// The fields of linear layers. Published files have them in linear_attn_config. transformers saves them as flat fields.
+// A config may have both.
 class KdaFields {
  public:
-  // Every field of linear_attn_config has to be one of `known`.
+  // Every field of linear_attn_config must be one of `known`.
   static absl::StatusOr<KdaFields> Make(const ConfigFields& fields, absl::Span<const string_view> known) {
     KdaFields result(fields);
     const Json* object = fields.Find(kAttnConfig);
@@ -38,7 +38,8 @@ class KdaFields {
 
   const ConfigFields* nested() const { return nested_.has_value() ? &*nested_ : nullptr; }
 
-  // `inside` of linear_attn_config, or the flat `flat`.
+  // Returns the field `inside` of linear_attn_config, else the flat field `flat`. If both are there, they must be
+  // equal.
   absl::StatusOr<int32_t> Int(string_view inside, string_view flat, int32_t low, int32_t high) const {
     if (nested() == nullptr || !nested()->Has(inside)) return flat_.Int(flat, low, high);
     GDN_ASSIGN_OR_RETURN(const int32_t value, nested()->Int(inside, low, high));
@@ -55,7 +56,7 @@ class KdaFields {
   std::optional<ConfigFields> nested_;
 };
 
-// `first`, or `second`; where both are there, one value.
+// Returns the field `first`, else `second`. If both are there, they must be equal.
 absl::StatusOr<int32_t> EitherInt(const ConfigFields& fields, string_view first, string_view second, int32_t high) {
   if (!fields.Has(first)) return fields.Int(second, 1, high);
   GDN_ASSIGN_OR_RETURN(const int32_t value, fields.Int(first, 1, high));
@@ -65,7 +66,7 @@ absl::StatusOr<int32_t> EitherInt(const ConfigFields& fields, string_view first,
   return InvalidConfigField(second, StrCat(twin), StrCat(value, ", as ", first, " says"));
 }
 
-// What all families have in common.
+// Sets what all families have in common.
 absl::Status ReadCommon(const ConfigFields& fields, int32_t heads, int32_t head_dim, int32_t conv_width,
                         LayerSpec& spec) {
   spec.projections = ProjectionLayout::kSeparate;
@@ -105,9 +106,9 @@ constexpr string_view kKimiConfig[] = {"head_dim", "num_heads", "short_conv_kern
 constexpr string_view kBoundedConfig[] = {"head_dim",         "num_heads", "short_conv_kernel_size", "kda_layers",
                                           "full_attn_layers", "safe_gate", "gate_lower_bound"};
 
-// ---- Which layers they are.
+// ---- Lists of layers.
 
-// The layers that a list names, marked; counted from `first`.
+// Marks the layers that a list names. The list counts from `first`.
 absl::Status MarkListed(const ConfigFields& fields, string_view field, int32_t first, std::vector<int>& marks,
                         int mark) {
   const Json& listed = *fields.Find(field);
@@ -126,7 +127,8 @@ absl::Status MarkListed(const ConfigFields& fields, string_view field, int32_t f
   return absl::OkStatus();
 }
 
-// Of a linear_attn_config that has both lists, or one, whose rest is then the other.
+// Returns the linear layers of a linear_attn_config, or nothing if it has neither list. If it has one list only, all
+// other layers belong to the other list.
 absl::StatusOr<ModelFamily::Layers> ReadListedLayers(const ConfigFields& nested, int32_t first, int32_t num_layers) {
   constexpr int kLinear = 1;
   constexpr int kFull = 2;
@@ -169,7 +171,8 @@ absl::Status ReadKimiLinear(const ConfigFields& fields, LayerSpec& spec) {
   return absl::OkStatus();
 }
 
-// Its hidden_act is that of other layers. Source: llama.cpp, conversion/kimi_k3.py and src/models/kimi-k3.cpp.
+// Ignores hidden_act, which belongs to other layers. Source: llama.cpp, conversion/kimi_k3.py and
+// src/models/kimi-k3.cpp.
 absl::Status ReadKimiK3(const ConfigFields& fields, LayerSpec& spec) {
   GDN_ASSIGN_OR_RETURN(const KdaFields kda, KdaFields::Make(fields, kBoundedConfig));
   GDN_RETURN_IF_ERROR(ReadLayer(fields, kda, spec));
@@ -196,8 +199,9 @@ absl::Status ReadKimiK3(const ConfigFields& fields, LayerSpec& spec) {
   return absl::OkStatus();
 }
 
-// The bound is linear_attn_config.gate_lower_bound or linear_lower_bound, and the usual one where neither is there. No
-// bound: linear_lower_bound null, or safe_gate false with gate_lower_bound null.
+// The bound is linear_attn_config.gate_lower_bound or linear_lower_bound; if neither is there, the usual bound. There
+// is no bound if linear_attn_config is absent and linear_lower_bound is null, or if safe_gate is false and one of the
+// two is null and the other has no value.
 absl::Status ReadGlm5Next(const ConfigFields& fields, LayerSpec& spec) {
   GDN_RETURN_IF_ERROR(CheckHiddenAct(fields));
   GDN_ASSIGN_OR_RETURN(const KdaFields kda, KdaFields::Make(fields, kBoundedConfig));
@@ -240,7 +244,7 @@ absl::Status ReadGlm5Next(const ConfigFields& fields, LayerSpec& spec) {
 
 absl::Status ReadBailingHybrid(const ConfigFields& fields, LayerSpec& spec) {
   GDN_RETURN_IF_ERROR(CheckHiddenAct(fields));
-  // Earlier models of the name have another linear attention.
+  // Earlier models of this name have another linear attention.
   if (const Json* kind = fields.Find("linear_attention"); kind != nullptr && *kind != "kda") {
     return InvalidConfigField("linear_attention", ConfigValueText(kind), "\"kda\", or none");
   }
@@ -261,13 +265,13 @@ absl::Status ReadBailingHybrid(const ConfigFields& fields, LayerSpec& spec) {
   if (fields.Has("kda_lower_bound")) {
     GDN_ASSIGN_OR_RETURN(bound, ReadBound(fields, "kda_lower_bound"));
   }
-  // Without the safe gate transformers has the bound all the same, and does not use it.
+  // Without the safe gate transformers still has a bound, but does not use it.
   if (safe) SetBound(bound, spec);
   return absl::OkStatus();
 }
 
 absl::StatusOr<ModelFamily::Layers> ReadKimiLayers(const ConfigFields& fields, int32_t num_layers) {
-  const Json* object = fields.Find(kAttnConfig);  // read_spec has found it an object
+  const Json* object = fields.Find(kAttnConfig);  // read_spec has checked that it is an object
   ModelFamily::Layers layers;
   if (object != nullptr) {
     GDN_ASSIGN_OR_RETURN(layers, ReadListedLayers(ConfigFields(kAttnConfig, *object), /*first=*/1, num_layers));
@@ -282,8 +286,8 @@ absl::StatusOr<ModelFamily::Layers> ReadGlmLayers(const ConfigFields& fields, in
   return ReadListedLayers(ConfigFields(kAttnConfig, *object), /*first=*/0, num_layers);
 }
 
-// Sources differ about layers behind the last whole group: llama.cpp takes them for full attention, transformers does
-// not. There layer_types has to say.
+// Sources differ about the layers after the last whole group: llama.cpp takes them for full attention, transformers
+// does not. So layer_types must decide about these layers.
 absl::StatusOr<ModelFamily::Layers> ReadBailingLayers(const ConfigFields& fields, int32_t num_layers) {
   constexpr string_view kField = "layer_group_size";
   if (!fields.Has(kField) && fields.Has("layer_types")) return ModelFamily::Layers();

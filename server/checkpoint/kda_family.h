@@ -1,8 +1,8 @@
-// What the configs of Kimi Delta Attention (KDA) families say of a layer, and what its tensors are called: rows of
-// model_family.cc's table are made of them.
+// Reads the configs of Kimi Delta Attention (KDA) families, and lists their tensor names. model_family.cc's table uses
+// both.
 //
-// In all of them H = HV, K = V, and q, k, v and their convolutions are stored apart. Where a config says a thing twice,
-// as in linear_attn_config and in flat fields, the two have to agree.
+// In all of these families H = HV and K = V, and q, k, v and their convolutions are stored in separate tensors. If a
+// config has a value twice, as in linear_attn_config and in a flat field, the two must agree.
 // Thread safety: constants and free functions.
 //
 //   GDN_RETURN_IF_ERROR(ReadKimiLinear(fields, spec));
@@ -14,7 +14,7 @@
 
 namespace gdn {
 
-// "silu", the only activation that convolutions of these layers have.
+// Checks that hidden_act is "silu", the only activation that the convolutions of these layers have.
 absl::Status CheckHiddenAct(const ConfigFields& fields);
 
 absl::Status ReadKimiLinear(const ConfigFields& fields, LayerSpec& spec);
@@ -22,11 +22,12 @@ absl::Status ReadKimiK3(const ConfigFields& fields, LayerSpec& spec);
 absl::Status ReadGlm5Next(const ConfigFields& fields, LayerSpec& spec);
 absl::Status ReadBailingHybrid(const ConfigFields& fields, LayerSpec& spec);
 
-// linear_attn_config's kda_layers and full_attn_layers, which count from 1; neither them nor layer_types: refused.
+// Returns the layers by linear_attn_config's kda_layers and full_attn_layers, which count from 1. Refuses a config that
+// has neither these nor layer_types.
 absl::StatusOr<ModelFamily::Layers> ReadKimiLayers(const ConfigFields& fields, int32_t num_layers);
-// The same lists, counted from 0.
+// Returns the layers by the same lists, which count from 0 here.
 absl::StatusOr<ModelFamily::Layers> ReadGlmLayers(const ConfigFields& fields, int32_t num_layers);
-// All but each layer_group_size-th.
+// Returns all layers except each layer_group_size-th. layer_types decides about layers after the last whole group.
 absl::StatusOr<ModelFamily::Layers> ReadBailingLayers(const ConfigFields& fields, int32_t num_layers);
 
 absl::Span<const ModelFamily::TensorName> KimiLinearTensors();  // low-rank f and g

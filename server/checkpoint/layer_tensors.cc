@@ -14,14 +14,14 @@
 namespace gdn {
 namespace {
 
-// The tensor that layers of another kind do not have, whatever else they have in a module of the same name.
+// A tensor that only linear layers have. Other layers may have other tensors in a module of the same name.
 constexpr std::string_view kMark = "A_log";
 
 std::string NameOf(const ModelFamily& family, std::string_view prefix, int32_t layer, LayerTensor tensor) {
   return StrCat(prefix, layer, ".", family.module, ".", LayerTensorName(family, tensor));
 }
 
-// The one prefix of this checkpoint's layers.
+// Returns the prefix of this checkpoint's layers. There must be exactly one.
 absl::StatusOr<std::string_view> FindPrefix(const ModelFamily& family, const CheckpointFiles& files) {
   std::vector<std::string_view> found;
   std::string all;
@@ -43,7 +43,7 @@ bool IsGdnLayer(const ModelConfig& config, int32_t layer) {
   return std::binary_search(config.gdn_layers.begin(), config.gdn_layers.end(), layer);
 }
 
-// Rows that only a sum over several tensors tells.
+// Stands for a number of rows that is known only as a sum over several tensors.
 constexpr int64_t kAnyRows = -1;
 
 bool Matches(const std::vector<int64_t>& shape, const std::vector<int64_t>& expected) {
@@ -51,8 +51,8 @@ bool Matches(const std::vector<int64_t>& shape, const std::vector<int64_t>& expe
                     [](int64_t found, int64_t rows) { return rows == kAnyRows || found == rows; });
 }
 
-// Separate kernels of the convolution are joined in the order q, k, v. Only their sum is checked: transformers cuts the
-// joined one into three equal parts when it saves a model, whatever the dimensions.
+// Separate convolution kernels are joined in the order q, k, v. Only the sum of their rows is checked, because
+// transformers cuts the joined kernel into three equal parts when it saves a model, whatever the dimensions.
 absl::Status CheckConvRows(const LayerTensors& layer, const std::string& first_name, const LayerDims& dims) {
   int64_t rows = 0;
   for (const LayerTensor tensor : {LayerTensor::kConvQ, LayerTensor::kConvK, LayerTensor::kConvV}) {
@@ -64,12 +64,12 @@ absl::Status CheckConvRows(const LayerTensors& layer, const std::string& first_n
                               " by the config (", LayerDimsToString(dims), ")"));
 }
 
-// What tensors beside a weight give away, by the end of their names.
+// A tensor beside a weight that reveals its quantised format, by the end of the tensor's name.
 struct QuantisedFormat {
   std::string_view ending;
   std::string_view name;
 };
-// Formats that are read, of a matrix that lacks others of its tensors.
+// Formats that are supported. Such a tensor is left over if others of its matrix are missing.
 constexpr QuantisedFormat kReadFormats[] = {
     {".weight_packed", "compressed-tensors INT4 or NVFP4"},
     {".weight_global_scale", "compressed-tensors NVFP4"},
@@ -90,7 +90,8 @@ constexpr QuantisedFormat kOtherFormats[] = {
     {".quant_map", "bitsandbytes"},
 };
 
-// Before any weight is missed that such a format has another name for.
+// Refuses the formats of kOtherFormats. Must run before the weights are looked up: such a format has other names for
+// them, and they would be reported as missing.
 absl::Status CheckFormat(const ModelConfig& config, std::string_view prefix, const CheckpointFiles& files) {
   for (const auto& [name, file] : files.tensors()) {
     const std::optional<LayerTensorPlace> place = PlaceOf(name, prefix, *config.family);
@@ -107,7 +108,7 @@ absl::Status CheckFormat(const ModelConfig& config, std::string_view prefix, con
   return absl::OkStatus();
 }
 
-// Tensors that the layers of this config cannot have would change the result if they were passed over.
+// Refuses tensors that the layers of this config cannot have. Ignoring them would change the result.
 absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view prefix, const CheckpointFiles& files,
                                  const std::set<std::string>& read) {
   for (const auto& [name, file] : files.tensors()) {
@@ -184,7 +185,8 @@ std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec)
     case LayerTensor::kConvQ:
     case LayerTensor::kConvK:
     case LayerTensor::kConvV:
-      // Where they are of one length, three equal parts are these.
+      // With decays by channel, q, k and v have equal length. So three equal parts of the joined kernel are those of q,
+      // k and v.
       return {dims.decays_by_channel() ? dims.key_features() : kAnyRows, 1, dims.conv_width};
     case LayerTensor::kALog:
       return {heads};
@@ -234,7 +236,7 @@ absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& co
   const LayerDims& dims = config.spec.dims;
   const std::vector<LayerTensor> tensors = LayerTensorsOf(config.spec);
   std::vector<LayerTensors> layers;
-  std::set<std::string> read;  // the tensors that layers are made of
+  std::set<std::string> read;  // names of the tensors that the layers consist of
   for (const int32_t layer : config.gdn_layers) {
     LayerTensors& found = layers.emplace_back(LayerTensors{.layer = layer, .tensors = {}});
     for (const LayerTensor tensor : tensors) {

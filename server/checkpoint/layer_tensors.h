@@ -1,4 +1,4 @@
-// The tensors of a checkpoint's Gated DeltaNet layers: their names, their shapes, and where they lie.
+// The tensors of a checkpoint's Gated DeltaNet layers: their names, shapes and bytes.
 //
 // Thread safety: free functions. Ownership: views point into the CheckpointFiles they came from.
 //
@@ -25,7 +25,7 @@ struct LayerTensorPlace {
   std::string_view tensor;
 };
 
-// Nothing for a name that is not below the family's module. The place points into `name`.
+// Returns nothing for a name that is not below the family's module. The result points into `name`.
 std::optional<LayerTensorPlace> PlaceOf(std::string_view name, std::string_view prefix, const ModelFamily& family);
 
 struct LayerTensors {
@@ -33,22 +33,23 @@ struct LayerTensors {
   std::map<LayerTensor, StoredTensor> tensors;
 };
 
-// What a tensor's shape is; the rows of separate convolutions may only be known together, and are then -1.
+// Returns a tensor's shape. For separate convolutions the rows may be known only in sum, and are then -1.
 std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec);
 
-// Of decays by channel, whose vectors and kernels are stored with more or fewer dimensions of 1: gives the tensor the
-// shape above where it is the same one otherwise. With `long_a_log` what A_log has behind its heads goes too.
+// For decays by channel, whose vectors and kernels may be stored with other dimensions of size 1. If the tensor differs
+// from LayerTensorShape in these only, gives it that shape. With `long_a_log`, also cuts off the elements of A_log
+// behind its heads. Leaves all other tensors as they are.
 void DropSpareDimensions(LayerTensor tensor, const LayerSpec& spec, bool long_a_log, StoredTensor& stored);
 
-// The dimension of a head, by the length of the first layer's norm: for a config whose head_dim may be other layers'.
-// NOT_FOUND or INVALID_ARGUMENT naming the tensor.
+// Returns the dimension of a head: the length of the first layer's norm weight. For a config in which head_dim may
+// belong to other layers. Errors are NOT_FOUND or INVALID_ARGUMENT, and name the tensor.
 absl::StatusOr<int32_t> HeadDimOfNorm(const ModelConfig& config, CheckpointFiles& files);
 
-// The tensors of config.gdn_layers, in that order. Weights stand below one of the family's prefixes. Names the tensor,
-// what was found and what was expected: NOT_FOUND where one is missing; INVALID_ARGUMENT for another shape or dtype,
-// for a tensor of the family's module that is not known (a conv1d.bias, what belongs to another format of quantised
-// weights) and for one in a layer that the config calls full attention; where such layers have the module too, for
-// their A_log alone.
+// Returns the tensors of config.gdn_layers, in that order. The weights must be below one of the family's prefixes.
+// Errors name the tensor, what was found and what was expected. NOT_FOUND if a tensor is missing. INVALID_ARGUMENT for
+// another shape or dtype; for an unknown tensor of the family's module (a conv1d.bias, a tensor of another format of
+// quantised weights); and for a tensor of the module in a layer that the config calls full attention. If such layers
+// have the module too, only their A_log is refused.
 absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& config, CheckpointFiles& files);
 
 }  // namespace gdn

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kConfigFile = "adapter_config.json";
 constexpr std::string_view kWeightsFile = "adapter_model.safetensors";
-constexpr std::string_view kBase = "base_model.model.";  // what PEFT puts in front of the model's own names
+constexpr std::string_view kBase = "base_model.model.";  // PEFT puts this before the model's own names
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
 constexpr int32_t kMaxRank = 65536;
@@ -29,15 +29,15 @@ constexpr float kMaxAlpha = 1e9f;
 struct LoraConfig {
   double alpha = 0.0;
   int32_t rank = 0;
-  bool any_rank = false;  // rank_pattern has others for some modules
-  bool by_root = false;   // rslora
+  bool any_rank = false;  // rank_pattern has other ranks for some modules
+  bool by_root = false;   // scale by sqrt(r): rslora
   double ScaleOf(int64_t rank_of_pair) const {
     const auto r = static_cast<double>(rank_of_pair);
     return alpha / (by_root ? std::sqrt(r) : r);
   }
 };
 
-// Fields that make another formula of A and B where they are set.
+// If one of these fields is set, the adapter has another formula of A and B.
 constexpr const char* kOtherKinds[] = {
     "use_dora",          "fan_in_fan_out", "use_qalora", "lora_bias", "alora_invocation_tokens",
     "layer_replication", "alpha_pattern",  "use_bdlora"};
@@ -65,7 +65,7 @@ absl::StatusOr<LoraConfig> ParseConfig(std::string_view text) {
   }
   const Json* bias = fields.Find("bias");
   if (bias != nullptr && *bias != "none") return InvalidConfigField("bias", ConfigValueText(bias), "\"none\"");
-  // These initialisations change the model's own weights, so the pair alone is not the difference.
+  // These initialisations change the model's own weights, so A and B alone are not the whole difference.
   const Json* init = fields.Find("init_lora_weights");
   if (init != nullptr && init->is_string()) {
     const auto& name = init->get_ref<const std::string&>();
@@ -87,7 +87,7 @@ absl::StatusOr<LoraConfig> ParseConfig(std::string_view text) {
   return config;
 }
 
-// "in_proj_z.lora_A.weight" is of the projection "in_proj_z.weight"; nothing where it is of none.
+// Returns the projection "in_proj_z.weight" for "in_proj_z.lora_A.weight"; nothing if there is no such projection.
 std::optional<LayerTensor> ProjectionOf(const ModelConfig& config, std::string_view tensor, std::string_view ending) {
   const std::string weight = StrCat(tensor.substr(0, tensor.size() - ending.size()), ".weight");
   for (const LayerTensor each : LayerTensorsOf(config.spec)) {
@@ -108,7 +108,7 @@ absl::StatusOr<TensorView> Factor(const SafetensorsFile& file, const std::string
                        "has a value that is infinite or no number; expected finite ones: fetch the adapter anew");
 }
 
-// The place in the model that a name of the adapter stands for; nothing if no layer has such a module.
+// Returns the place in the model that an adapter's tensor is for; nothing if no layer has such a module.
 std::optional<LayerTensorPlace> PlaceInModel(const ModelFamily& family, std::string_view name) {
   if (!name.starts_with(kBase)) return std::nullopt;
   name.remove_prefix(kBase.size());

@@ -1,9 +1,9 @@
 // A LoRA adapter as PEFT saves it, merged into the projections of Gated DeltaNet layers: W + scale B A.
 //
-// A folder with adapter_config.json and adapter_model.safetensors. scale is lora_alpha / r, or lora_alpha / sqrt(r)
-// where use_rslora says so; r is the length of A, which rank_pattern may make another one for some modules. What the
-// adapter has for other modules is passed over; what it has for the layers and is no pair of A and B for a projection
-// is refused by name. Merged weights are the float32 nearest to W + scale B A, whose sums are in double.
+// An adapter is a folder with adapter_config.json and adapter_model.safetensors. scale is lora_alpha / r, or lora_alpha
+// / sqrt(r) if use_rslora is set. r is the number of A's rows; rank_pattern may give some modules another r. Tensors
+// for other modules are ignored. A tensor for the layers that is not in a pair of A and B of a projection is refused,
+// and the error names it. Merged weights are the float32 values nearest to W + scale B A; the sums are in double.
 // Thread safety: constant once opened. Ownership: owns the mapped file, which its factors point into.
 // Source of the format: https://huggingface.co/docs/peft/developer_guides/checkpoint
 //
@@ -32,21 +32,22 @@ struct LoraPair {
 
 struct LoraAdapter {
   std::map<int32_t, std::map<LayerTensor, LoraPair>>
-      layers;  // of the model's layers; those without pairs are not there
+      layers;  // pairs of the model's layers; layers without pairs are not there
   SafetensorsFile file;
 };
 
-// INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS naming the file, field or tensor, what was found and what was expected: for
-// a kind of adapter that is not merged (DoRA, fan_in_fan_out, PiSSA and others), for tensors of another shape than the
-// config's layers have, and for values that are not finite. Reads the layers' factors.
+// Reads the factors of the layers. Errors are INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS, and name the file, field or
+// tensor, what was found and what was expected. Refused are kinds of adapters that cannot be merged (DoRA,
+// fan_in_fan_out, PiSSA and others), tensors that do not fit the config's layers, and values that are not finite.
 absl::StatusOr<LoraAdapter> OpenLoraAdapter(const std::string& folder, const ModelConfig& config);
 
 struct MergedLayer {
   LayerTensors tensors;
-  std::deque<std::string> made;  // the bytes of those that are not in a file
+  std::deque<std::string> made;  // the bytes of tensors that are not in a file
 };
 
-// `layer` with its pairs merged, in F32, and their packed or quantised matrices widened for it; the others as they are.
+// Returns `layer` with its pairs merged. A merged matrix is F32, also if it was packed or quantised. The others stay as
+// they are.
 MergedLayer MergeAdapter(const LoraAdapter& adapter, const LayerTensors& layer);
 
 }  // namespace gdn

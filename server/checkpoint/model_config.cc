@@ -36,7 +36,7 @@ absl::StatusOr<const ModelFamily*> FamilyOf(const Json* model_type) {
   return InvalidConfigField("model_type", ConfigValueText(model_type), StrCat("one of ", types));
 }
 
-// A nested part of another family would be another layer.
+// Checks that the nested part is of the same family. In another family it would be another layer.
 absl::Status CheckTextType(const ModelFamily& family, const Json& text) {
   const auto type = text.find("model_type");
   const auto& types = family.text_types.empty() ? family.model_types : family.text_types;
@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<int32_t>> LayersOfTypes(const ModelFamily& family, co
                             StrCat("at least one \"", kGdnLayerType, "\""));
 }
 
-// All layers but those of a list, which counts from 0.
+// Returns all layers except those in the list `listed`, which counts from 0.
 absl::StatusOr<std::vector<int32_t>> LayersNotListed(const Json& listed, int32_t num_layers) {
   constexpr std::string_view kField = "full_attention_layers";
   std::vector<bool> full(static_cast<size_t>(num_layers), false);
@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<int32_t>> ParseGdnLayers(const ModelFamily& family, c
   if (const Json* listed = fields.Find("full_attention_layers")) return LayersNotListed(*listed, num_layers);
   int32_t interval = family.default_interval;
   if (fields.Has("full_attention_interval")) {
-    // At 1 every layer would be full attention, and there would be nothing to serve.
+    // With 1, every layer would be full attention, and there would be nothing to serve.
     GDN_ASSIGN_OR_RETURN(interval, fields.Int("full_attention_interval", 2, kMaxLayers));
   }
   if (interval == 0) {

@@ -1,4 +1,4 @@
-// The part of a Hugging Face config.json that Gated DeltaNet layers need.
+// Reads the part of a Hugging Face config.json that Gated DeltaNet layers need.
 //
 // Thread safety: plain values and a free function.
 //
@@ -18,20 +18,20 @@
 namespace gdn {
 
 struct ModelConfig {
-  std::string model_type;               // as written at the top level
-  const ModelFamily* family = nullptr;  // that it belongs to
-  LayerSpec spec = {};                  // of every Gated DeltaNet layer
+  std::string model_type;               // as it is at the top level
+  const ModelFamily* family = nullptr;  // the model's family
+  LayerSpec spec = {};                  // spec of every Gated DeltaNet layer
   int32_t num_layers = 0;
   std::vector<int32_t> gdn_layers = {};  // ascending, not empty
-  bool head_dim_by_norm = false;  // spec.dims' K and V are a guess; the length of the norm's weight is what they are
+  bool head_dim_by_norm = false;         // K and V in spec.dims are a guess; the norm weight's length is right
   QuantizationConfig quantization = {};
 };
 
-// Fields may stand at the top level or in "text_config". Which layers are Gated DeltaNet: by layer_types, else by the
-// family's own fields (which have to agree with it), else by full_attention_layers, else every layer but each
-// full_attention_interval-th (counted from 1). INVALID_ARGUMENT
-// (INVALID_SPEC) naming the field, its value and what was expected, for a value that the family cannot have, and for a
-// field about the layer that the family does not know: none is ignored.
+// Fields may be at the top level or in "text_config". The Gated DeltaNet layers are those of layer_types; else of the
+// family's own fields, which must agree with layer_types; else all but full_attention_layers; else all but each
+// full_attention_interval-th, counted from 1. INVALID_ARGUMENT (INVALID_SPEC) names the field, its value and what was
+// expected. It is returned for a value that the family cannot have, and for a field about the layers that the family
+// does not know, because no such field may be ignored.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json);
 
 }  // namespace gdn

@@ -32,7 +32,7 @@ absl::Status ReadDims(const ConfigFields& fields, LayerDims& dims) {
   return CheckDims(dims);
 }
 
-// output_gate_type, where it is there: one of `allowed`.
+// Reads output_gate_type if it is there. It must be one of `allowed`.
 absl::Status ReadOutputGate(const ConfigFields& fields, absl::Span<const GateActivation> allowed,
                             GateActivation& gate) {
   const auto* value = fields.Find("output_gate_type");
@@ -50,7 +50,7 @@ absl::Status ReadOutputGate(const ConfigFields& fields, absl::Span<const GateAct
   return InvalidConfigField("output_gate_type", ConfigValueText(value), expected);
 }
 
-// ---- What each family's config says of a layer.
+// ---- Readers of each family's config.
 
 absl::Status ReadQwenLayer(const ConfigFields& fields, absl::Span<const GateActivation> gates, LayerSpec& spec) {
   GDN_RETURN_IF_ERROR(CheckHiddenAct(fields));
@@ -72,7 +72,7 @@ absl::Status ReadQwen4Exp(const ConfigFields& fields, LayerSpec& spec) {
   return ReadQwenLayer(fields, {GateActivation::kSilu, GateActivation::kSigmoid}, spec);
 }
 
-// Fields may be absent: `otherwise` is what transformers then takes.
+// Returns the field, or `otherwise` if it is absent, which is what transformers then takes.
 absl::StatusOr<int32_t> IntOr(const ConfigFields& fields, string_view field, int32_t low, int32_t high,
                               int32_t otherwise) {
   if (!fields.Has(field)) return otherwise;
@@ -98,7 +98,7 @@ absl::Status ReadOlmoDims(const ConfigFields& fields, LayerDims& dims) {
 absl::Status ReadOlmoHybrid(const ConfigFields& fields, LayerSpec& spec) {
   spec.projections = ProjectionLayout::kSeparate;
   spec.convolutions = ConvLayout::kSeparate;
-  spec.norm_epsilon = 1e-5f;  // whatever rms_norm_eps says, which is the other norms'
+  spec.norm_epsilon = 1e-5f;  // rms_norm_eps belongs to other norms
   bool negative_eigenvalues = true;
   if (fields.Has("linear_allow_neg_eigval")) {
     GDN_ASSIGN_OR_RETURN(negative_eigenvalues, fields.Bool("linear_allow_neg_eigval"));
@@ -119,7 +119,7 @@ absl::Status ReadGigaChat(const ConfigFields& fields, LayerSpec& spec) {
   return ReadQwenLayer(fields, {GateActivation::kSigmoid}, spec);
 }
 
-// ---- What each family's tensors are called.
+// ---- Names of each family's tensors.
 
 using TensorName = ModelFamily::TensorName;
 
@@ -153,12 +153,12 @@ constexpr string_view kQwen35Types[] = {"qwen3_5", "qwen3_5_text", "qwen3_5_moe"
 constexpr string_view kQwen4ExpTypes[] = {"qwen4_exp", "qwen4_exp_text"};
 constexpr string_view kOlmoHybridTypes[] = {"olmo_hybrid"};
 constexpr string_view kGigaChatTypes[] = {"gigachat3_5"};
-// In memory transformers calls them indexed, and saves them so.
+// transformers calls these layers indexed in memory, and saves that name.
 constexpr string_view kFullOrIndexed[] = {"full_attention", "indexed_attention"};
 constexpr string_view kQwenFields[] = {"linear_num_key_heads",  "linear_num_value_heads", "linear_key_head_dim",
                                        "linear_value_head_dim", "linear_conv_kernel_dim", "full_attention_interval",
                                        "output_gate_type"};
-// linear_a_log_* and linear_dt_* only say what training begins with.
+// linear_a_log_* and linear_dt_* only say how training begins.
 constexpr string_view kOlmoFields[] = {"linear_num_key_heads",  "linear_num_value_heads", "linear_key_head_dim",
                                        "linear_value_head_dim", "linear_conv_kernel_dim", "linear_allow_neg_eigval",
                                        "linear_a_log_min",      "linear_a_log_max",       "linear_dt_min",
@@ -181,7 +181,7 @@ constexpr string_view kBailingFields[] = {"linear_head_dim",  "linear_num_heads"
                                           "linear_attention", "kda_safe_gate",    "kda_lower_bound",
                                           "no_kda_lora",      "layer_group_size", "short_conv_kernel_size"};
 
-constexpr int32_t kInterval = 4;  // what transformers assumes
+constexpr int32_t kInterval = 4;  // the value that transformers assumes
 
 const std::array kFamilies = {
     ModelFamily{.name = "qwen3_next",
@@ -315,7 +315,7 @@ bool IsLayerField(string_view field) {
   constexpr string_view kPrefixes[] = {"linear_",      "gdn_",       "kda_",           "delta_",
                                        "gated_delta",  "deltanet_",  "recurrent_",     "ssm_",
                                        "output_gate_", "short_conv", "full_attention_"};
-  // Names of the same things in configs of flash-linear-attention.
+  // Names of the same settings in configs of flash-linear-attention.
   constexpr string_view kWhole[] = {"allow_neg_eigval", "conv_bias",       "expand_v",      "gate_lower_bound",
                                     "layer_group_size", "lower_bound",     "no_kda_lora",   "safe_gate",
                                     "use_conv_bias",    "use_output_gate", "use_short_conv"};

@@ -1,5 +1,5 @@
-// The families of models whose Gated DeltaNet layers are served. A family is a row of one table: what its config.json
-// says of a layer, and what the layer's tensors are called. All else follows from the LayerSpec.
+// The families of models with Gated DeltaNet layers that can be served. A family is a row of one table: how to read its
+// config.json, and the names of a layer's tensors. All else follows from the LayerSpec.
 //
 // Thread safety: constants and free functions.
 //
@@ -20,21 +20,21 @@
 
 namespace gdn {
 
-// What a tensor of a layer is. Its shape follows from the spec.
+// The tensors of a layer, each with the layouts that have it. Shapes follow from the spec.
 enum class LayerTensor : uint8_t {
   kInQkvz,  // kInterleaved
   kInBa,    // kInterleaved and kFlatGroupedBa
   kInQkv,   // kFlat and kFlatGroupedBa
-  kInQ,     // kSeparate, as the next two
+  kInQ,     // kSeparate; so do the next two
   kInK,
   kInV,
   kInZ,  // all but kInterleaved
-  kInB,  // kFlat and kSeparate, as the next one
+  kInB,  // kFlat and kSeparate; so does the next one
   kInA,
-  kZUp,    // where z is of a low rank: kInZ is then the matrix below it
-  kAUp,    // and a likewise
+  kZUp,    // if z has a low rank: the second matrix; kInZ is the first
+  kAUp,    // the same for a
   kConv,   // kJoint
-  kConvQ,  // kSeparate, as the next two
+  kConvQ,  // kSeparate; so do the next two
   kConvK,
   kConvV,
   kALog,
@@ -43,7 +43,7 @@ enum class LayerTensor : uint8_t {
   kOut,
 };
 
-// The tensors of a layer, in the order above.
+// Returns the tensors of a layer, in the order above.
 std::vector<LayerTensor> LayerTensorsOf(const LayerSpec& spec);
 
 struct ModelFamily {
@@ -51,30 +51,32 @@ struct ModelFamily {
 
   std::string_view name;
   absl::Span<const std::string_view> model_types;      // of the config, or of its text_config
-  absl::Span<const std::string_view> text_types = {};  // of text_config alone, where they are others
-  // Whether layers recorded of a reference implementation have been replayed. Where not, the family is served only to
-  // who asks for it.
+  absl::Span<const std::string_view> text_types = {};  // of text_config alone, if they are others
+  // True if recorded layers of a reference implementation have been replayed. Otherwise the family is served only if
+  // the operator allows unverified families.
   bool verified = false;
-  // The fields that IsLayerField and that it has; another one would make it another layer, and is refused.
+  // The fields with IsLayerField that the family has. Another one would make it another layer, and is refused.
   absl::Span<const std::string_view> layer_fields = {};
-  // What layer_types may call layers that are not Gated DeltaNet.
+  // Names that layer_types may have for layers that are not Gated DeltaNet.
   absl::Span<const std::string_view> other_layer_types = {};
-  // Every so many layers one is not, where the config does not say which; 0: it has to say.
+  // If the config does not list the layers: each layer of this number is not Gated DeltaNet. 0: the config must list
+  // them.
   int32_t default_interval = 0;
   absl::Status (*read_spec)(const ConfigFields& fields, LayerSpec& spec) = nullptr;
-  // What other fields than layer_types say of which layers they are, ascending; null, or nullopt: nothing.
+  // Reads the Gated DeltaNet layers, ascending, from other fields than layer_types. null, or a result of nullopt: there
+  // are no such fields.
   using Layers = std::optional<std::vector<int32_t>>;
   absl::StatusOr<Layers> (*read_layers)(const ConfigFields& fields, int32_t num_layers) = nullptr;
-  // The field that says a head's dimension beyond doubt. Where a config lacks it, the length of the norm's weight says,
-  // for another field of that meaning may be other layers'. Empty: what read_spec has read is beyond doubt.
+  // The field that surely has a head's dimension. If a config lacks it, the length of the norm's weight counts, because
+  // another field with that meaning may belong to other layers. Empty: what read_spec reads is right.
   std::string_view head_dim_field = {};
-  // What a layer's tensors are below, "layers.L.MODULE."; attention layers may use the name too. Whose layers are which
-  // is then told by A_log, which only these have.
+  // The name of a layer's module in "layers.L.MODULE.". If module_is_shared, attention layers use the same name. Gated
+  // DeltaNet layers are then those with an A_log.
   std::string_view module = "linear_attn";
   bool module_is_shared = false;
-  // What the names of layers begin with.
+  // Beginnings of layers' names.
   absl::Span<const std::string_view> prefixes = kPrefixes;
-  // A_log may have more entries than there are heads; the first ones count.
+  // A_log may have more entries than there are heads. Only the first ones count.
   bool long_a_log = false;
   struct TensorName {
     LayerTensor tensor;
@@ -85,13 +87,13 @@ struct ModelFamily {
 
 absl::Span<const ModelFamily> ModelFamilies();
 
-// Null where there is none.
+// Returns null if there is none.
 const ModelFamily* FindModelFamily(std::string_view model_type);
 
-// Whether a field of a config tells what its linear attention layers are, in the families that are known.
+// Returns true if a config's field with this name says something about linear attention layers, in any known family.
 bool IsLayerField(std::string_view field);
 
-// "in_proj_qkvz.weight"; empty for a tensor that the family does not have.
+// Returns "in_proj_qkvz.weight"; empty for a tensor that the family does not have.
 std::string_view LayerTensorName(const ModelFamily& family, LayerTensor tensor);
 
 }  // namespace gdn

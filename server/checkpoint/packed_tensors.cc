@@ -14,7 +14,7 @@ namespace {
 using Shape = std::vector<int64_t>;
 
 constexpr int64_t kNvfp4Group = 16;
-constexpr int64_t kPerInt32 = 8;  // of 4-bit weights
+constexpr int64_t kPerInt32 = 8;  // 4-bit weights in an int32
 constexpr std::string_view kE4M3 = "F8_E4M3";
 
 absl::Status Invalid(const std::string& name, std::string_view reason, std::string_view message) {
@@ -24,7 +24,7 @@ absl::Status Invalid(const std::string& name, std::string_view reason, std::stri
 
 int64_t CeilDiv(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
-// "F32" for what a plain dtype or E4M3 is; nothing for others.
+// Returns the format of a plain dtype or of E4M3 by its name, such as "F32"; nothing for other dtypes.
 std::optional<WeightFormat> ScaleFormat(std::string_view dtype) {
   for (const WeightFormat format :
        {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBF16, WeightFormat::kF8E4M3}) {
@@ -33,7 +33,7 @@ std::optional<WeightFormat> ScaleFormat(std::string_view dtype) {
   return std::nullopt;
 }
 
-// Puts one matrix together.
+// Builds one matrix from its tensors.
 class Reader {
  public:
   Reader(const std::string& name, const Shape& shape, const QuantizationConfig& config, CheckpointFiles& files)
@@ -47,7 +47,7 @@ class Reader {
           Name("_packed"), reason::kInvalidSpec,
           StrCat("(compressed-tensors INT4 or NVFP4) is there beside '", name_, "'; expected one of the two"));
     }
-    if (!renamed && !Has("")) return std::nullopt;  // missing, and will be named
+    if (!renamed && !Has("")) return std::nullopt;  // missing; the caller reports it
     GDN_ASSIGN_OR_RETURN(const RawView weight, Take(renamed ? "_packed" : ""));
     absl::Status status;
     if (weight.dtype == "U8") {
@@ -62,7 +62,7 @@ class Reader {
       status = Invalid(Name("_packed"), reason::kInvalidTensorDtype,
                        StrCat("is ", weight.dtype, "; expected I32 (INT4) or U8 (NVFP4)"));
     } else {
-      return std::nullopt;  // plain: the scale beside it will be refused
+      return std::nullopt;  // plain; the caller refuses the scale beside it
     }
     GDN_RETURN_IF_ERROR(status);
     for (const char* of_input : {".input_scale", ".input_global_scale", ".input_zero_point"}) {
@@ -82,7 +82,7 @@ class Reader {
     found_.names.push_back(std::move(name));
     return view;
   }
-  // A tensor that a format has beside its weights.
+  // Returns a tensor that the format must have beside its weights.
   absl::StatusOr<RawView> Beside(std::string_view suffix, PackedFormat format, std::string_view meaning) {
     if (Has(suffix)) return Take(suffix);
     return Invalid(found_.names.front(), reason::kInvalidSpec,
@@ -113,7 +113,8 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // FP8 and INT8: a scale for all weights or a row; of FP8 also for blocks, which kernels read as they are.
+  // Reads FP8 and INT8: one scale for all weights or for each row. FP8 may also have one for each block, which kernels
+  // read as stored.
   absl::Status ReadScaled(const RawView& data, PackedFormat format) {
     const bool fp8 = format == PackedFormat::kFp8;
     GDN_RETURN_IF_ERROR(CheckShape("", data.shape, shape_));
@@ -177,7 +178,7 @@ class Reader {
     return Keep(std::move(weight));
   }
 
-  // compressed-tensors says the shape that was packed.
+  // Checks the shape that compressed-tensors stores beside packed weights.
   absl::Status CheckWeightShape() {
     GDN_ASSIGN_OR_RETURN(const RawView view, Beside("_shape", PackedFormat::kInt4, "the shape of the weights"));
     const bool wide = view.dtype == "I64";

@@ -13,12 +13,12 @@
 namespace gdn {
 namespace {
 
-constexpr int64_t kBlock = BlockOf(WeightFormat::kQ8_0).weights;  // as many as Q4_0's
-constexpr int kOffset = 8;                                        // that 4-bit integers are stored plus
-constexpr int64_t kPackedRows = 8;                                // that share an int32 of zero points
+constexpr int64_t kBlock = BlockOf(WeightFormat::kQ8_0).weights;  // the same for Q4_0
+constexpr int kOffset = 8;                                        // added to 4-bit integers when they are stored
+constexpr int64_t kPackedRows = 8;                                // rows with zero points in one int32
 constexpr std::array<float, 8> kE2M1 = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
 
-// The greatest magnitude that a weight has before its scale.
+// Returns the greatest magnitude that a weight can have before it is scaled.
 float Greatest(PackedFormat format) {
   switch (format) {
     case PackedFormat::kFp8:
@@ -26,14 +26,14 @@ float Greatest(PackedFormat format) {
     case PackedFormat::kInt8:
       return 128.0f;
     case PackedFormat::kInt4:
-      return 15.0f;  // a zero point's distance
+      return 15.0f;  // distance to a zero point
     case PackedFormat::kNvfp4:
       return 6.0f;
   }
   return 0.0f;
 }
 
-// Element `i` of four-bit ones, two in a byte.
+// Returns element `i` of 4-bit elements, two in a byte.
 int Nibble(std::string_view bytes, int64_t i) {
   const auto byte = static_cast<uint8_t>(bytes[static_cast<size_t>(i / 2)]);
   return i % 2 == 0 ? byte & 15 : byte >> 4;
@@ -66,7 +66,7 @@ int ZeroPoint(const PackedWeight& weight, int64_t row, int64_t group) {
   return Nibble(weight.zero_points, word * kPackedRows + row % kPackedRows) - kOffset;
 }
 
-// A row's integers without their zero points; of kInt8 and kInt4.
+// Decodes a row's integers minus their zero points. For kInt8 and kInt4.
 void IntegerRow(const PackedWeight& weight, int64_t row, std::vector<int8_t>& q) {
   q.resize(static_cast<size_t>(weight.cols));
   if (weight.format == PackedFormat::kInt8) {
@@ -83,7 +83,7 @@ void IntegerRow(const PackedWeight& weight, int64_t row, std::vector<int8_t>& q)
   }
 }
 
-// A row without its scales.
+// Decodes a row without applying its scales.
 void UnscaledRow(const PackedWeight& weight, int64_t row, float* out) {
   if (weight.format == PackedFormat::kFp8) {
     const char* from = weight.data.data() + row * weight.cols;
@@ -113,7 +113,8 @@ std::string UnpackToFloats(const PackedWeight& weight) {
   return bytes;
 }
 
-// Q8_0 is a factor and 32 int8; Q4_0 a factor and 32 integers plus 8 in four bits, the first 16 in the low halves.
+// Q8_0 is a factor and 32 int8. Q4_0 is a factor and 32 4-bit integers plus 8; the first 16 are in the low halves of
+// bytes.
 std::string UnpackToBlocks(const PackedWeight& weight, WeightFormat format) {
   std::string bytes(static_cast<size_t>(weight.rows * RowBytes(format, weight.cols)), '\0');
   char* out = bytes.data();
@@ -162,7 +163,7 @@ WeightFormat UnpackedFormat(const PackedWeight& weight) {
     const float scale = ScaleAt(weight, i);
     if (F16ToFloat(FloatToF16(scale)) != scale) return WeightFormat::kF32;
   }
-  // With zero points integers take five bits.
+  // Integers minus their zero points need five bits.
   const bool four_bits = weight.format == PackedFormat::kInt4 && weight.zero_points.empty();
   return four_bits ? WeightFormat::kQ4_0 : WeightFormat::kQ8_0;
 }

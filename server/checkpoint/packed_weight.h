@@ -6,9 +6,9 @@
 //                                                            w = (q - zero point) * scale
 //   kNvfp4  4 bits of E2M1 a weight, two in a byte, the first in the low half, and scales in E4M3
 //                                                            w = e2m1 * (scale / global), or e2m1 * (scale * global)
-// E2M1: a sign and 0, 0.5, 1, 1.5, 2, 3, 4 or 6. A scale is for `group` neighbouring weights of a row, or for all
-// weights. What another format has exactly is given in that one; the rest in float32, each weight within two roundings
-// of its formula.
+// E2M1 is a sign and 0, 0.5, 1, 1.5, 2, 3, 4 or 6. A scale is for `group` neighbouring weights of a row, or for all
+// weights. If another format has the weights exactly, they are unpacked to that format. Otherwise they are unpacked to
+// float32, and each weight is within two roundings of its formula.
 // Thread safety: plain values and free functions. Ownership: none; the bytes must outlive it.
 // Sources of the formats: https://github.com/vllm-project/compressed-tensors (compressors/pack_quantized, nvfp4,
 // naive_quantized) and NVIDIA ModelOpt.
@@ -28,7 +28,7 @@ namespace gdn {
 
 enum class PackedFormat : uint8_t { kFp8, kInt8, kInt4, kNvfp4 };
 
-// "FP8", "INT8", "INT4", "NVFP4".
+// Returns "FP8", "INT8", "INT4" or "NVFP4".
 std::string_view PackedFormatName(PackedFormat format);
 
 struct PackedWeight {
@@ -36,29 +36,29 @@ struct PackedWeight {
   int64_t rows = 0;
   int64_t cols = 0;
   std::string_view data;
-  int64_t group = 0;  // divides `cols`
+  int64_t group = 0;  // weights that share a scale; divides `cols`
   bool one_scale = false;
-  // A plain format, or E4M3. There are [rows, cols / group] scales, or one.
+  // A plain format or E4M3. There are [rows, cols / group] scales, or one if one_scale is set.
   WeightFormat scale_format = WeightFormat::kF32;
   std::string_view scales;
-  std::string_view zero_points = {};  // kInt4 alone: int32 [ceil(rows / 8), cols / group], packed by rows
-  float global_scale = 1.0f;          // kNvfp4 alone
+  std::string_view zero_points = {};  // kInt4 only: int32 [ceil(rows / 8), cols / group], packed by rows
+  float global_scale = 1.0f;          // kNvfp4 only
   bool global_divides = false;
 
   int64_t scale_count() const { return one_scale ? 1 : rows * (cols / group); }
   int64_t file_bytes() const { return static_cast<int64_t>(data.size() + scales.size() + zero_points.size()); }
 };
 
-// F8_E4M3 where all weights share a scale; Q4_0 or Q8_0 for integers in groups of whole blocks whose scales are all
-// float16 numbers; else F32. Reads the scales.
+// Returns the format to unpack to. F8_E4M3 for FP8 with one scale for all weights. Q4_0 or Q8_0 for integers in groups
+// of whole blocks, if all scales are float16 numbers. Otherwise F32. Reads the scales.
 WeightFormat UnpackedFormat(const PackedWeight& weight);
 
-// INVALID_ARGUMENT (INVALID_TENSOR_DATA) naming the row and column of a weight, or the number of a scale, that is not
-// finite or too large for float32. Reads the scales, and FP8's weights.
+// INVALID_ARGUMENT (INVALID_TENSOR_DATA) names the row and column of an FP8 weight that is not finite, or the number of
+// a scale that is not finite or makes weights too large for float32. Reads the scales, and FP8's weights.
 absl::Status CheckFinite(const PackedWeight& weight);
 
-// All rows in `format`, which is F32 or what UnpackedFormat says. Of F8_E4M3, whose weights stay as they are, the
-// scales of its blocks, in float32.
+// Returns all rows in `format`, which is F32 or the result of UnpackedFormat. F8_E4M3's weights stay as they are; for
+// it, returns the float32 scales of its blocks.
 std::string Unpack(const PackedWeight& weight, WeightFormat format);
 
 }  // namespace gdn

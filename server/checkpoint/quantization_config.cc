@@ -32,7 +32,7 @@ WeightScheme ParseScheme(const Json& weights) {
   if (const auto symmetric = weights.find("symmetric"); symmetric != weights.end() && symmetric->is_boolean()) {
     scheme.symmetric = symmetric->get<bool>();
   }
-  // -1 stands for a whole row.
+  // -1 means one group for a whole row.
   if (const auto group = IntOf(weights, "group_size"); group.has_value() && *group > 0) scheme.group = group;
   return scheme;
 }
@@ -56,7 +56,7 @@ absl::Status CheckFp8(const ConfigFields& quantization) {
                             StrCat("[", kFp8Block, ", ", kFp8Block, "]"));
 }
 
-// The formats, as the config calls them, in which a tensor may be packed so.
+// Returns the names by which a config may call the format of a tensor that is packed as `format`.
 std::vector<std::string_view> FormatsOf(std::string_view method, PackedFormat format) {
   const bool modelopt = method == kModelOpt;
   switch (format) {
@@ -86,7 +86,7 @@ bool Agrees(const WeightScheme& said, const WeightScheme& found) {
          Agrees(said.symmetric, found.symmetric) && Agrees(said.group, found.group);
 }
 
-// "4 bits, int, symmetric, groups of 32".
+// Returns a text such as "4 bits, int, symmetric, groups of 32".
 std::string SchemeText(const WeightScheme& scheme) {
   std::string text;
   const auto add = [&text](std::string_view part) { StrAppend(&text, text.empty() ? "" : ", ", part); };
@@ -107,7 +107,7 @@ absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(const ConfigFields& f
     return InvalidConfigField("quantization_config", ConfigValueText(config), "an object");
   }
   const ConfigFields quantization(*config, nullptr);
-  // Rotated weights look like others, and are right only for rotated activations.
+  // Rotated weights look like any others, but are right only for rotated activations.
   const Json* transforms = quantization.Find("transform_config");
   if (transforms != nullptr && !transforms->empty()) {
     return InvalidConfigField("quantization_config.transform_config", ConfigValueText(transforms),

@@ -1,8 +1,9 @@
-// Reads the quantization_config of a config.json. Tensors that are quantised are held to it.
+// Reads the quantization_config of a config.json, and checks quantised tensors against it.
 //
-// The tensors say which of them are quantised, and how. A checkpoint whose Gated DeltaNet layers are not quantised is
-// served whatever the config says of other layers. Settings for activations and for the KV cache change no weight and
-// are passed over. Whole names in the list of ignored modules are compared; patterns ("re:..", targets) are not.
+// The tensors themselves show which of them are quantised, and how. If a checkpoint's Gated DeltaNet layers are not
+// quantised, it is served whatever the config says about other layers. Settings for activations and for the KV cache
+// change no weight and are ignored. From the list of ignored modules, whole names are compared; patterns ("re:..",
+// targets) are not.
 // Thread safety: plain values and free functions.
 //
 //   GDN_ASSIGN_OR_RETURN(config.quantization, ParseQuantizationConfig(fields));
@@ -21,7 +22,7 @@
 
 namespace gdn {
 
-// How weights are quantised, by a config or by the tensors. An empty field allows any value.
+// How weights are quantised, according to a config or to the tensors. An empty field allows any value.
 struct WeightScheme {
   std::optional<int64_t> bits = {};
   std::optional<bool> is_float = {};
@@ -30,17 +31,17 @@ struct WeightScheme {
 };
 
 struct QuantizationConfig {
-  std::string method = {};                    // "compressed-tensors", "modelopt", "fp8"; "": there is none
+  std::string method = {};                    // "compressed-tensors", "modelopt", "fp8"; "": not quantised
   std::string format = {};                    // "pack-quantized" (compressed-tensors), "NVFP4" (modelopt)
-  std::vector<WeightScheme> weights = {};     // config_groups of compressed-tensors
-  std::vector<std::string> unquantized = {};  // modules, by their whole names
+  std::vector<WeightScheme> weights = {};     // from config_groups of compressed-tensors
+  std::vector<std::string> unquantized = {};  // modules that are not quantised, by their whole names
 };
 
-// INVALID_ARGUMENT (INVALID_SPEC) naming a field that would make other numbers of the tensors than their formats say:
-// transforms of weights, an FP8 format other than E4M3, and blocks other than 128 x 128.
+// INVALID_ARGUMENT (INVALID_SPEC) names a field that would change what the tensors' formats mean: transforms of
+// weights, an FP8 format other than E4M3, and blocks other than 128 x 128.
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(const ConfigFields& fields);
 
-// Checks that a packed tensor ("X.weight") is what the config says. INVALID_ARGUMENT (INVALID_SPEC: tensor) names what
+// Checks that a packed tensor ("X.weight") is as the config says. INVALID_ARGUMENT (INVALID_SPEC: tensor) names what
 // was found and what the config says.
 absl::Status CheckScheme(const QuantizationConfig& config, const std::string& tensor, PackedFormat format,
                          const WeightScheme& found);

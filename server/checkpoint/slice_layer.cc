@@ -25,24 +25,24 @@ int64_t CountOf(const Ranges& ranges) {
                          [](int64_t sum, const Range& range) { return sum + range.end - range.begin; });
 }
 
-// What a slice takes of tensors that go by head, for their heads counted in the file's order.
+// The parts of tensors that a slice takes, for tensors that are ordered by head. Heads are counted in the file's order.
 class HeadRanges {
  public:
   HeadRanges(const LayerSpec& spec, const HeadSlice& heads)
       : spec_(spec), first_key_(heads.first / spec.dims.group()), end_key_(heads.end() / spec.dims.group()) {}
 
-  // `each` of every key head, from `from` on.
+  // Adds `each` rows of every key head, from row `from` on.
   void AddKeys(int64_t each, int64_t from, Ranges& ranges) const {
     Add({from + first_key_ * each, from + end_key_ * each}, ranges);
   }
-  // `each` of every value head. In tiled order member j of all key heads comes before member j + 1 of any.
+  // Adds `each` rows of every value head. In tiled order, member j of all key heads comes before member j + 1 of any.
   void AddValues(int64_t each, int64_t from, Ranges& ranges) const {
     const int64_t group = spec_.dims.group();
     if (spec_.value_heads == ValueHeadOrder::kGrouped) return AddKeys(group * each, from, ranges);
     for (int64_t j = 0; j < group; ++j) AddKeys(each, from + j * spec_.dims.key_heads * each, ranges);
   }
 
-  // The rows of a tensor; of the out-projection, its columns.
+  // Returns the rows of a tensor; for the out-projection, its columns.
   Ranges Of(LayerTensor tensor) const {
     const LayerDims& d = spec_.dims;
     Ranges ranges;
@@ -63,7 +63,7 @@ class HeadRanges {
       case LayerTensor::kInK:
         AddKeys(d.key_dim, 0, ranges);
         break;
-      case LayerTensor::kInZ:  // of low rank it is no head's, and every slice needs it whole
+      case LayerTensor::kInZ:  // a low-rank matrix belongs to no head, and every slice needs all of it
         spec_.output_gate_rank > 0 ? ranges.push_back({0, spec_.output_gate_rank}) : AddValues(d.value_dim, 0, ranges);
         break;
       case LayerTensor::kInV:
@@ -85,7 +85,7 @@ class HeadRanges {
       case LayerTensor::kNorm:
         ranges = {{0, d.value_dim}};
         break;
-      case LayerTensor::kConvQ:  // joined first
+      case LayerTensor::kConvQ:  // joined before
       case LayerTensor::kConvK:
       case LayerTensor::kConvV:
         break;
@@ -94,7 +94,7 @@ class HeadRanges {
   }
 
  private:
-  // Neighbours become one.
+  // Adds a range. Adjacent ranges become one.
   static void Add(Range range, Ranges& ranges) {
     if (!ranges.empty() && ranges.back().end == range.begin) {
       ranges.back().end = range.end;
@@ -113,7 +113,7 @@ bool AreWholeBlocks(const Ranges& ranges, int64_t block) {
                      [block](const Range& range) { return range.begin % block == 0 && range.end % block == 0; });
 }
 
-// INVALID_ARGUMENT where columns that are taken do not begin and end with a block of so many.
+// INVALID_ARGUMENT if a range of columns does not begin and end at a multiple of `block`.
 absl::Status CheckBlocks(const std::string& name, std::string_view encoding, const LayerDims& dims,
                          const Ranges& columns, int64_t block) {
   if (AreWholeBlocks(columns, block)) return absl::OkStatus();
@@ -128,7 +128,7 @@ absl::Status CheckBlocks(const std::string& name, std::string_view encoding, con
       {{"field", "heads"}, {"tensor", name}});
 }
 
-// What a sliced tensor is made of: rows, or columns of all rows, of a stored one.
+// Makes tensors of rows of a stored tensor, or of columns of all its rows.
 class TensorSlicer {
  public:
   explicit TensorSlicer(std::deque<std::string>& made) : made_(made) {}
@@ -170,7 +170,7 @@ class TensorSlicer {
     return sliced;
   }
 
-  // All of them, one below the other, in float32.
+  // Returns all parts, one below the other, in float32.
   StoredTensor Joined(const std::vector<const StoredTensor*>& parts) {
     StoredTensor joined{.encoding = WeightFormat::kF32, .shape = parts[0]->shape, .data = {}};
     joined.shape[0] = 0;
@@ -198,7 +198,7 @@ class TensorSlicer {
     return widened;
   }
 
-  // Whether F8_E4M3's blocks stay whole; the last may be a partial one, and then stays the last.
+  // Returns true if F8_E4M3's blocks stay whole. The last block may be a partial one if it stays the last.
   static bool EndsWithBlocks(const Ranges& ranges, int64_t count) {
     for (size_t i = 0; i < ranges.size(); ++i) {
       const bool last = i + 1 == ranges.size() && ranges[i].end == count;
@@ -285,7 +285,7 @@ SlicedLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const H
   TensorSlicer slicer(sliced.made);
   auto& tensors = sliced.tensors.tensors;
   if (spec.convolutions == ConvLayout::kSeparate) {
-    // Joined, as files cut it elsewhere than between q, k and v.
+    // Joined first, because files may cut it elsewhere than between q, k and v.
     std::vector<const StoredTensor*> parts;
     for (const LayerTensor part : {LayerTensor::kConvQ, LayerTensor::kConvK, LayerTensor::kConvV}) {
       parts.push_back(&layer.tensors.at(part));

@@ -21,7 +21,7 @@ void DecodeFp8(const StoredTensor& tensor, float* out) {
   }
 }
 
-// The number of the block, counted over the quantised tensor, whose factors are not all finite; -1 if there is none.
+// Returns the index of the first block of a quantised tensor with a factor that is not finite; -1 if there is none.
 int64_t FindBadBlock(const StoredTensor& tensor) {
   if (tensor.encoding == WeightFormat::kF8E4M3) {
     const std::vector<float> scales = ScalesOf(tensor);
@@ -36,13 +36,13 @@ int64_t FindBadBlock(const StoredTensor& tensor) {
   return -1;
 }
 
-// How an element of a format says that it is not finite: all bits of `exponent` are set. Adding `lowest`, the least of
-// these bits, then carries into the sign, and into no other element.
+// The bits that show that an element is not finite: all bits of `exponent` are set. Adding `lowest`, the lowest of
+// these bits, then carries into the sign bit, and into no other element.
 struct ExponentBits {
-  uint64_t exponent;  // of each element in eight bytes
+  uint64_t exponent;  // for each element in eight bytes
   uint64_t lowest;
   uint64_t sign;
-  int64_t bytes;  // of an element
+  int64_t bytes;  // of one element
 };
 ExponentBits ExponentOf(WeightFormat format) {
   switch (format) {
@@ -52,12 +52,12 @@ ExponentBits ExponentOf(WeightFormat format) {
       return {0x7c007c007c007c00, 0x0400040004000400, 0x8000800080008000, 2};
     case WeightFormat::kBF16:
       return {0x7f807f807f807f80, 0x0080008000800080, 0x8000800080008000, 2};
-    default:  // F8_E4M3 has no infinities; its two NaNs have the mantissa set as well
+    default:  // F8_E4M3 has no infinities; its two NaNs have all bits of the mantissa set too
       return {0x7f7f7f7f7f7f7f7f, 0x0101010101010101, 0x8080808080808080, 1};
   }
 }
 
-// The element at `i` of a plain or F8_E4M3 tensor, without its scale.
+// Returns element `i` of a plain or F8_E4M3 tensor, without its scale.
 float ElementAt(const StoredTensor& tensor, int64_t i) {
   if (tensor.encoding == WeightFormat::kF8E4M3) return E4M3ToFloat(static_cast<uint8_t>(tensor.data[i]));
   float value;
@@ -65,7 +65,7 @@ float ElementAt(const StoredTensor& tensor, int64_t i) {
   return value;
 }
 
-// The first element from `from` on that is not finite; -1 if there is none. Eight bytes at a time.
+// Returns the first element from `from` on that is not finite, or -1. Looks at eight bytes at a time.
 int64_t FindNotFinite(const StoredTensor& tensor, int64_t from) {
   const ExponentBits bits = ExponentOf(tensor.encoding);
   const int64_t count = tensor.ElementCount();
@@ -85,7 +85,7 @@ int64_t FindNotFinite(const StoredTensor& tensor, int64_t from) {
   return -1;
 }
 
-// "[3, 17]", of an element of a tensor of this shape.
+// Returns the index of an element in a tensor of this shape: "[3, 17]".
 std::string IndexText(const std::vector<int64_t>& shape, int64_t element) {
   std::string text;
   for (size_t axis = shape.size(); axis-- > 0;) {
@@ -124,7 +124,7 @@ absl::Status CheckFinite(const StoredTensor& tensor, MinusInfinity minus_infinit
       return NotFinite(StrCat("block ", block, " of ", WeightFormatName(tensor.encoding),
                               " has a factor that is infinite or no number"));
     }
-    if (tensor.encoding != WeightFormat::kF8E4M3) return absl::OkStatus();  // integers times the factors
+    if (tensor.encoding != WeightFormat::kF8E4M3) return absl::OkStatus();  // integers times finite factors
   }
   for (int64_t i = FindNotFinite(tensor, 0); i >= 0; i = FindNotFinite(tensor, i + 1)) {
     const float value = ElementAt(tensor, i);
@@ -153,12 +153,12 @@ StoredTensor Unpacked(const StoredTensor& tensor, std::deque<std::string>& made)
 
 int64_t FileBytes(const StoredTensor& tensor) {
   if (tensor.packed != nullptr) {
-    // A slice has its share of the bytes.
+    // For a slice, counts its share of the bytes.
     const int64_t whole = tensor.packed->rows * tensor.packed->cols;
     return static_cast<int64_t>(static_cast<double>(tensor.packed->file_bytes()) *
                                 static_cast<double>(tensor.ElementCount()) / static_cast<double>(whole));
   }
-  // A slice widens only F8_E4M3, which takes a byte a weight.
+  // A slice widens F8_E4M3 only, which has one byte for each weight.
   const auto bytes = tensor.widened ? static_cast<size_t>(tensor.ElementCount()) : tensor.data.size();
   return static_cast<int64_t>(bytes + tensor.scales.data.size());
 }

@@ -9,7 +9,7 @@
 
 namespace gdn {
 
-// INVALID_ARGUMENT with `reason`: the file's tensor `name` is not as `message` says.
+// INVALID_ARGUMENT with `reason`: the file's tensor `name` is wrong, as `message` says.
 inline absl::Status InvalidTensor(std::string_view reason, const std::string& name, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat("tensor '", name, "' ", message),
                    {{"tensor", name}});

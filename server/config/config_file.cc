@@ -12,7 +12,8 @@
 namespace gdn {
 namespace {
 
-// A flag's value as the command line has it: the text, or a list's elements with commas between.
+// Returns the flag's value in the form of the command line: one text, or the elements of a list separated by commas. If
+// the value has the wrong shape, returns nothing and adds to `faults`.
 std::optional<std::string> TextOf(std::string_view name, const YamlNode& node, ValueShape shape,
                                   std::vector<ConfigFault>& faults) {
   if (node.kind == YamlKind::kScalar) return node.text;
@@ -41,7 +42,7 @@ std::optional<std::string> TextOf(std::string_view name, const YamlNode& node, V
   return faults.size() == before ? std::optional(text) : std::nullopt;
 }
 
-// A URL without the password in it.
+// Replaces the user and password of a URL by [hidden]. Returns other texts as they are.
 std::string WithoutPassword(std::string_view text) {
   const size_t scheme = text.find("://"), at = text.rfind('@');
   if (scheme == std::string_view::npos || at == std::string_view::npos || at < scheme + 3) return std::string(text);

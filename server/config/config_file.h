@@ -4,8 +4,8 @@
 //   model: {qwen: /models/Qwen3-Next-80B-A3B-Instruct}
 //   checkpoint-every: 30s
 //
-// A list is a sequence, and one of NAME=VALUE may be a map; quotas are a map of their own (quota_section.h). The file
-// is read whole: every fault in it is told, with its place.
+// A list is a YAML sequence. A list of NAME=VALUE may also be a map. Quotas are a map of their own (quota_section.h).
+// Every fault in the file is reported with its line and column; only broken YAML syntax ends the check early.
 // Thread safety: free functions. Ownership: values.
 //
 //   std::vector<ConfigFault> faults;
@@ -26,26 +26,29 @@ namespace gdn {
 
 inline constexpr size_t kMostConfigBytes = size_t{256} << 10;
 
-// The flags that a file may hold, by name, with -. The file may write _ for it.
+// The flags that a file may hold, with the shapes of their values. Names are written with "-"; the file may use "_"
+// instead.
 using ConfigKeys = std::map<std::string, ValueShape>;
 
 struct ConfigValue {
-  std::string text;  // as the command line would have it
+  std::string text;  // in the form of the command line
   ConfigPlace place;
 };
 
-using ConfigFile = std::map<std::string, ConfigValue, std::less<>>;  // by name, with -
+using ConfigFile = std::map<std::string, ConfigValue, std::less<>>;  // by flag name, with "-"
 
-// Returns what is good in the file or the text, and adds the rest to `faults`: a file that cannot be read, is no YAML,
-// or has more than kMostConfigBytes; anchors and aliases, which nothing here needs; unknown keys, with the nearest that
-// there is; keys that stand twice; lists and maps where one text is expected. Values are not parsed.
+// Return the valid entries of the file or text, and add all faults to `faults`: a file that cannot be read, is not YAML
+// or has more than kMostConfigBytes; anchors and aliases, which are not supported; unknown keys, with the nearest known
+// key; keys that occur twice; lists and maps if one text is expected; elements with a comma. Only a map of quotas is
+// parsed; all other values stay texts.
 ConfigFile ReadConfig(const std::string& path, const ConfigKeys& keys, std::vector<ConfigFault>& faults);
 ConfigFile ParseConfig(std::string_view text, const ConfigKeys& keys, std::vector<ConfigFault>& faults);
 
-// Where a complaint about flags belongs: at the first `--name` in it that the file gives, else at the file as a whole.
+// Returns the place of the first flag `--name` in an error message that the file sets. Returns the file as a whole if
+// the file sets none of them.
 ConfigPlace PlaceOf(std::string_view complaint, const ConfigFile& file);
 
-// Returns a file that says the same as `values`, which are texts by name. A password in a URL is left out of it.
+// Returns a file that sets `values`, which maps flag names to texts. The user and password in a URL are hidden.
 std::string PrintConfig(const std::map<std::string, std::string>& values);
 
 }  // namespace gdn

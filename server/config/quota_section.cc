@@ -24,13 +24,14 @@ constexpr double kMostWeight = 1e6;
 constexpr int64_t kMostCount = 1'000'000'000;
 constexpr size_t kMostNameBytes = 256;
 
-// How a limit is written, and what sets it of all callers together if `quotas` cannot ("": they can).
+// The text form of a limit. `of_all`: the user sets the limit for all callers together by this instead of `all`; "" if
+// `all` can set it.
 struct QuotaRule {
   ValueForm<int64_t> form;
   std::string_view of_all = "";
 };
 
-// Nanoseconds, at least one.
+// The form of a time above 0, stored in nanoseconds.
 ValueForm<int64_t> Nanoseconds() {
   return Form<int64_t>(
       "expected a time above 0 such as 30m or 24h",
@@ -68,7 +69,7 @@ class Reader {
   QuotaSettings Read(const YamlNode& section) {
     QuotaSettings settings;
     const YamlNode* principals = nullptr;
-    // What `principals` go on from may stand behind them.
+    // Principals start from `default`, which may stand behind them in the file. So they are read last.
     for (const auto& [key, at, value] : Entries(section, "quotas", {"all", "default", "principals"})) {
       if (key == "principals") principals = value;
       if (key == "all") ReadLimits(*value, "all", Of::kAll, settings.all, nullptr);
@@ -160,7 +161,7 @@ std::string PrintLimits(const QuotaLimits& limits, const QuotaLimits& from, cons
     const auto quota = static_cast<Quota>(i);
     const int64_t value = limits[quota];
     if (value == from[quota]) continue;
-    // Without a rate there is no burst either.
+    // A burst has no meaning without a rate, and is not printed.
     if (quota == Quota::kTokenBurst && limits[Quota::kTokensPerSecond] == kNoQuota) continue;
     parts.push_back(
         StrCat(kQuotaNames[i], ": ", value == kNoQuota ? std::string(kNone) : RuleOf(quota).form.print(value)));

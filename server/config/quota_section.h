@@ -1,4 +1,4 @@
-// `quotas` of the file of flags: what callers may use.
+// The section `quotas` of the --config file: limits on what callers may use.
 //
 //   quotas:
 //     all: {sessions: 5000, tokens-per-second: 200000}     # all callers together
@@ -6,7 +6,7 @@
 //     principals:
 //       search: {weight: 4, sessions: 2000, tokens-per-second: none}   # the rest is as in `default`
 //
-// A number of bytes is written as in flags, a time as 24h; `none` is no limit.
+// Numbers of bytes are written as in flags, times as 24h. `none` means no limit.
 // Thread safety: free functions. Ownership: values.
 //
 //   std::vector<ConfigFault> faults;
@@ -23,15 +23,15 @@
 
 namespace gdn {
 
-// What is good in it; what is not is added to `faults`.
+// Returns the valid limits of the section, and adds all faults to `faults`.
 QuotaSettings ReadQuotas(const YamlNode& section, std::vector<ConfigFault>& faults);
-// Of YAML text; "" is no quota at all.
+// Does the same for YAML text. "" sets no quota.
 QuotaSettings ParseQuotas(std::string_view text, std::vector<ConfigFault>& faults);
 
-// One line of YAML that says the same, "" for no quota at all.
+// Returns one line of YAML that sets the same quotas, or "" if there are none.
 std::string PrintQuotas(const QuotaSettings& quotas);
 
-// ParseQuotas and PrintQuotas as the form of a flag.
+// The form of the flag `quotas`: reads with ParseQuotas, prints with PrintQuotas.
 ValueForm<QuotaSettings> Quotas();
 
 }  // namespace gdn

@@ -9,7 +9,7 @@
 namespace gdn {
 namespace {
 
-// False if `text` is no number of bytes.
+// Returns false if `text` is not a number of bytes.
 bool ParseBytes(std::string_view text, int64_t& bytes) {
   absl::string_view number = AbslView(text);
   int64_t unit = 1;

@@ -1,4 +1,4 @@
-// Forms of value: how the text of a flag, or of a value in the file of --config, becomes a value, and back.
+// A value form converts the text of a flag, or of a value in the --config file, to a value and back.
 //
 // A form's `read` sets the value and returns "". If the text is wrong, it leaves the value alone and returns what was
 // expected: "expected a whole number, 1 .. 64". `print` returns a text that `read` takes.
@@ -40,20 +40,20 @@ inline constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max();
 
 ValueForm<std::string> Text();
 ValueForm<bool> Switch();
-// Elements with commas between.
+// A list: elements separated by commas.
 ValueForm<std::vector<std::string>> List();
-// "a=b,c=d". An element without a "=" is a name with the value "".
+// Pairs of names and values: "a=b,c=d". An element without "=" is a name with the value "".
 ValueForm<std::vector<std::pair<std::string, std::string>>> Pairs();
-// "1048576", "1MiB", "8GiB".
+// A number of bytes from `low` to `high`: "1048576", "1MiB", "8GiB".
 ValueForm<int64_t> Bytes(int64_t low = 0, int64_t high = kMostBytes);
-// "auto", which is std::nullopt, or a number of bytes.
+// "auto", which is std::nullopt, or a number of bytes of at least `low`.
 ValueForm<std::optional<int64_t>> BytesOrAuto(int64_t low = 0);
 ValueForm<absl::Duration> Time(absl::Duration low = absl::ZeroDuration(),
                                absl::Duration high = absl::InfiniteDuration());
-// 0 is absl::InfiniteDuration().
+// A time. 0 means never, and is absl::InfiniteDuration().
 ValueForm<absl::Duration> TimeOrNever();
 
-// Any form: `parse` returns false for a text that it refuses.
+// Makes a form from functions. `parse` returns false if it refuses the text.
 template <typename T>
 ValueForm<T> Form(std::string expected, std::function<bool(std::string_view text, T& value)> parse,
                   std::function<std::string(const T& value)> print, ValueShape shape = ValueShape::kText) {
@@ -81,7 +81,7 @@ ValueForm<T> Whole(T low, T high = std::numeric_limits<T>::max()) {
       [](const T& value) { return StrCat(value); });
 }
 
-// One of a few words, each for a value. Errors call the word "" nothing.
+// A form that takes one of a few words, each of which stands for a value. Errors write the word "" as "nothing".
 template <typename T>
 ValueForm<T> OneOf(std::vector<std::pair<std::string, T>> words) {
   std::string expected = "expected ";

@@ -18,7 +18,8 @@
 namespace gdn {
 namespace {
 
-// Of one line, with the letters that nobody sees as YAML's escapes: in a fault, such a letter may be the fault.
+// Returns the text on one line, with control characters as YAML's escapes. The fault may be such an invisible
+// character.
 std::string Shown(std::string_view text) {
   std::string shown;
   for (const char letter : text) {
@@ -31,7 +32,8 @@ std::string Shown(std::string_view text) {
   return shown;
 }
 
-// Control characters, and what UTF-8 never has, which yaml-cpp would take for UTF-16.
+// Returns the index of the first byte that is not text, or the size if there is none. Not text are control characters,
+// and bytes that never occur in UTF-8, which yaml-cpp would take for UTF-16.
 size_t FirstThatIsNoText(std::string_view text) {
   const auto bad = std::ranges::find_if(text, [](char letter) {
     const auto byte = static_cast<unsigned char>(letter);
@@ -44,7 +46,8 @@ ConfigPlace MarkedPlace(const YAML::Mark& mark) {
   return mark.is_null() ? ConfigPlace{} : ConfigPlace{mark.line + 1, mark.column + 1};
 }
 
-// Makes a tree of the parser's events. An alias is a fault and never followed, so a tree is no larger than its text.
+// Builds a tree from the parser's events. An alias is a fault and is not followed, so a tree is no larger than its
+// text.
 class TreeBuilder : public YAML::EventHandler {
  public:
   explicit TreeBuilder(std::vector<ConfigFault>& faults) : faults_(faults) {}
@@ -74,7 +77,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
   void OnMapEnd() override { Close(); }
 
-  // Once every event has come.
+  // Returns the tree. Call it after the parser's last event.
   YamlNode Take() { return std::move(root_); }
 
  private:
@@ -95,7 +98,7 @@ class TreeBuilder : public YAML::EventHandler {
     Add(std::move(node));
   }
   void Add(YamlNode node) {
-    if (open_.size() > kMostYamlDepth) return;  // told of already
+    if (open_.size() > kMostYamlDepth) return;  // Open has reported it
     if (open_.empty()) {
       root_ = std::move(node);
     } else {
@@ -124,7 +127,7 @@ std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault
                       absl::StrFormat("a byte 0x%02x, expected text in UTF-8", static_cast<unsigned char>(text[at]))});
     return std::nullopt;
   }
-  // yaml-cpp tells of what is no YAML by exceptions; they end here.
+  // yaml-cpp throws if the text is not YAML. The exceptions are caught here.
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);

@@ -1,6 +1,6 @@
-// YAML as a tree with places, and what is wrong with it as a list.
+// Parses YAML into a tree with lines and columns, and returns what is wrong with the text as a list of faults.
 //
-// Anchors and aliases are faults, so a tree is no larger than its text; it is no deeper than kMostYamlDepth.
+// Anchors and aliases are faults, so a tree is no larger than its text. It is no deeper than kMostYamlDepth.
 // Thread safety: free functions. Ownership: values.
 //
 //   std::vector<ConfigFault> faults;
@@ -15,7 +15,7 @@
 
 namespace gdn {
 
-// Counted from 1; 0 and 0: the file as a whole.
+// Counted from 1. 0 and 0 stand for the file as a whole.
 struct ConfigPlace {
   int line = 0;
   int column = 0;
@@ -25,13 +25,13 @@ struct ConfigFault {
   ConfigPlace place;
   std::string what;
 
-  // "gdn.yaml:3:7: what", or "gdn.yaml: what" where it is the file as a whole.
+  // Returns "gdn.yaml:3:7: what", or "gdn.yaml: what" if the place is the file as a whole.
   std::string ToString(std::string_view path) const;
 };
 
 enum class YamlKind { kNothing, kScalar, kSequence, kMap };
 
-// A value as it was written. In a map `children` are keys and values by turns.
+// A value as it was written. The children of a map are its keys and values in turn.
 struct YamlNode {
   YamlKind kind = YamlKind::kNothing;
   ConfigPlace place;
@@ -39,25 +39,26 @@ struct YamlNode {
   std::vector<YamlNode> children;
 };
 
-inline constexpr size_t kMostYamlDepth = 4;       // the file, quotas, principals, one of these
-inline constexpr size_t kMostShownLetters = 100;  // of a key in a fault
+inline constexpr size_t kMostYamlDepth = 4;       // levels: the file, quotas, principals, one principal
+inline constexpr size_t kMostShownLetters = 100;  // characters of a key or value that a fault shows
 
-// The tree of the text's one document; nothing and a fault where it is no YAML.
+// Returns the tree of the text's single document. If the text is not YAML, returns nothing and adds a fault.
 std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault>& faults);
 
 struct YamlEntry {
-  std::string name;  // the key's text; with - for _ if keys are known
+  std::string name;  // the key's text; if keys are known, with "-" for "_"
   const YamlNode* key = nullptr;
   const YamlNode* value = nullptr;
 };
 
-// The entries of a map, each once, whose keys are of `known` (none: any). The rest is added to `faults`. `where` names
-// the map: "the file". `keys` says which keys there are.
+// Returns the entries of a map that have a key in `known` (if `known` is empty: any key), each key once. Adds all
+// others to `faults`. `where` names the map in a fault: "the file". `keys` says which keys are expected.
 std::vector<YamlEntry> MapEntries(const YamlNode& map, std::string_view where,
                                   const std::vector<std::string_view>& known, std::string_view keys,
                                   std::vector<ConfigFault>& faults);
 
-// The text as a double-quoted scalar that ParseYaml reads back, of one line: quotes and control characters are escaped.
+// Returns the text as a double-quoted scalar on one line, which ParseYaml reads back. Quotes and control characters are
+// escaped.
 std::string QuotedYaml(std::string_view text);
 
 }  // namespace gdn

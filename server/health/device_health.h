@@ -1,7 +1,7 @@
-// Whether the device still works: OK, or the first DEVICE_FAILED that anybody met.
+// Health of a device: OK, or the first DEVICE_FAILED error that was reported.
 //
-// What a failed device's states hold is not known any more, and there is no way back but a new process. So whoever
-// works with the device reports how it went, and whoever is about to asks first.
+// After a failure nobody knows what the device's states hold, and only a new process can use the device again. So code
+// that works with the device reports the status of each operation, and checks the health before it begins one.
 // Thread safety: all methods from any thread. Ownership: must outlive all who report to it.
 //
 //   DeviceHealth health([](const absl::Status& failure) { ... });  // called once
@@ -19,15 +19,16 @@ namespace gdn {
 
 class DeviceHealth {
  public:
-  // `on_failure` is called with the first failure, by the thread that reports it; status() is that failure by then.
+  // `on_failure` is called once, with the first failure, by the thread that reports it. status() already returns the
+  // failure then.
   explicit DeviceHealth(std::function<void(const absl::Status&)> on_failure = nullptr);
   DeviceHealth(const DeviceHealth&) = delete;
   DeviceHealth& operator=(const DeviceHealth&) = delete;
 
-  // Returns `status`, which is kept where it is the first DEVICE_FAILED; other errors say nothing about the device.
+  // Returns `status`. The first DEVICE_FAILED becomes the health; other errors do not change it.
   absl::Status Report(absl::Status status);
 
-  // OK, or what the device failed with, for good.
+  // Returns OK, or the device's failure. A failure is never cleared.
   absl::Status status() const;
 
  private:

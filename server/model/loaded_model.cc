@@ -20,7 +20,8 @@
 namespace gdn {
 namespace {
 
-// Raised when the meaning of the hashed fields changes, so that old state files are told apart rather than misread.
+// Version of the fingerprint. It is raised when the meaning of the hashed fields changes, so that old state files are
+// refused and not misread.
 constexpr std::string_view kVersion = "gdn.model.1";
 
 Hash128 HashLayer(const ModelFamily& family, const LayerTensors& layer, const LoraAdapter* adapter) {
@@ -80,7 +81,7 @@ void HashSpec(const LayerSpec& spec, Hasher& hasher) {
   }
   hasher.UpdateField(ProjectionsKey(spec.projections));
   hasher.UpdateInt(std::bit_cast<int32_t>(spec.norm_epsilon));
-  // The first families had no more than that; their fingerprints stay as they were.
+  // The first families have no other fields than these. Their fingerprints must not change.
   if (spec == LayerSpec{.dims = dims, .norm_epsilon = spec.norm_epsilon, .projections = spec.projections}) return;
   hasher.UpdateField("formula");
   hasher.UpdateInt(std::bit_cast<int32_t>(spec.beta_scale));
@@ -90,7 +91,7 @@ void HashSpec(const LayerSpec& spec, Hasher& hasher) {
   hasher.UpdateInt(static_cast<int64_t>(spec.convolutions));
   hasher.UpdateInt(static_cast<int64_t>(spec.a_log));
   hasher.UpdateInt(static_cast<int64_t>(spec.value_heads));
-  if (!dims.decays_by_channel() && spec.decay_gate == DecayGate::kSoftplus) return;  // as above, of the next ones
+  if (!dims.decays_by_channel() && spec.decay_gate == DecayGate::kSoftplus) return;  // the same for older families
   hasher.UpdateField("decay");
   hasher.UpdateInt(static_cast<int64_t>(dims.decay));
   hasher.UpdateInt(static_cast<int64_t>(spec.decay_gate));
@@ -99,10 +100,10 @@ void HashSpec(const LayerSpec& spec, Hasher& hasher) {
   hasher.UpdateInt(spec.output_gate_rank);
 }
 
-// What a model is, in 32 hexadecimal digits: equal for equal numerics, however the checkpoint is cut into files. Covers
-// the config as far as the layers depend on it, every Gated DeltaNet tensor's name, format, shape and bytes, those of
-// an adapter's pairs for them, and whether they are quantised here; not the names above the layer, the other layers,
-// the file layout or the folder. Reads every weight once, on all processors.
+// Returns a model's fingerprint, 32 hexadecimal digits: equal for equal numerics, however the checkpoint is cut into
+// files. It covers the config as far as the layers depend on it; the name, format, shape and bytes of each Gated
+// DeltaNet tensor and of an adapter's pairs for them; and whether they are quantised here. It does not cover names
+// above the layer, other layers, the file layout or the folder. Reads every weight once, on all processors.
 std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerTensors>& layers,
                              const LoraAdapter* adapter, bool quantized) {
   std::vector<Hash128> digests(layers.size());
@@ -138,7 +139,8 @@ std::vector<std::string> WeightMemory::Formats() const {
   return names;
 }
 
-// Fills a LoadedModel. Everything is checked before the backend is asked for memory, but for the sums of an adapter.
+// Fills a LoadedModel. Before the backend allocates memory, it checks that the checkpoint's weights are finite and that
+// the slice fits. An adapter's sums and quantised weights are checked layer by layer.
 class ModelLoader {
  public:
   ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint, std::optional<LoraAdapter> adapter,
@@ -163,7 +165,7 @@ class ModelLoader {
     for (const LayerTensors& layer : layers_) {
       if (adapter_.has_value()) {
         const MergedLayer merged = MergeAdapter(*adapter_, layer);
-        // Finite weights and finite factors may still have a sum that float32 does not hold.
+        // A sum of finite weights and finite factors may still overflow float32.
         GDN_RETURN_IF_ERROR(CheckLayerIsFinite(merged.tensors));
         GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, merged.tensors, heads), merged.made));
       } else {
@@ -190,7 +192,7 @@ class ModelLoader {
     return absl::OkStatus();
   }
 
-  // `merged`: bytes that tensors of the layer may point to, and that end with it.
+  // `merged`: bytes that tensors of the layer may point to. They are freed after the call.
   absl::Status LoadLayer(const SlicedLayer& sliced, const std::deque<std::string>& merged) {
     const LayerTensors& layer = sliced.tensors;
     const LayerSpec& spec = model_.config_.spec;
@@ -226,7 +228,7 @@ class ModelLoader {
     return absl::OkStatus();
   }
 
-  // In the mapped file where the backend can read it there, else a copy.
+  // Points into the mapped file if the backend can read it there. Otherwise makes a copy.
   absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served, bool in_file) {
     if (served.rows == 0) return WeightMatrix{};
     const std::string_view data = served.data();
@@ -260,7 +262,8 @@ class ModelLoader {
     return static_cast<const float*>(data);
   }
 
-  // Copies may run behind the caller, whose temporaries end soon.
+  // Waits for copies, because they may run behind the caller and the caller's temporaries end soon. Then keeps the
+  // buffer.
   absl::StatusOr<const void*> Keep(DeviceBuffer buffer) {
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
     model_.buffers_.push_back(std::move(buffer));
@@ -269,7 +272,7 @@ class ModelLoader {
 
   Backend& backend_;
   const ServeLayerOptions options_;
-  const ModelConfig whole_;  // of all heads, as the files have them
+  const ModelConfig whole_;  // with all heads, as in the files
   const std::vector<LayerTensors> layers_;
   const std::optional<LoraAdapter> adapter_;
   bool quantized_ = false;

@@ -1,10 +1,10 @@
-// Loading a checkpoint's Gated DeltaNet layers onto a backend, in the form that kernels take.
+// Loads a checkpoint's Gated DeltaNet layers onto a backend, in the form that kernels take.
 //
-// Projections stay in the mapped files in their own format where the backend shares the host's memory and they need no
-// change; quantised ones stay quantised where the backend takes them. The small vectors (conv, A_log, dt_bias, norm)
-// are widened to float32. What differs between families is brought to ServedForm here: parts are joined, and what
-// multiplies the norm's output goes into its weight. Of a slice of the value heads no more than its rows and columns
-// are loaded (base/head_slice.h).
+// If the backend shares the host's memory, projections that need no change stay in the mapped files in their own
+// format. Quantised projections stay quantised if the backend takes their format. The small vectors (conv, A_log,
+// dt_bias, norm) are widened to float32. Differences between families end here (ServedForm): separate parts are joined,
+// and factors of the norm's output go into its weight. If a slice of the value heads is loaded, only its rows and
+// columns are (base/head_slice.h).
 // Thread safety: a LoadedModel is constant after loading. Ownership: it owns the mappings and copies that its weights
 // point into.
 //
@@ -26,26 +26,26 @@
 
 namespace gdn {
 
-// What the weights of all layers take.
+// Memory that the weights of all layers take.
 struct WeightMemory {
   std::map<WeightFormat, int64_t> projections;  // bytes on the backend, by the format in which kernels read them
-  int64_t vectors = 0;                          // bytes of all else, and of F8_E4M3's scales
-  int64_t in_files = 0;                         // bytes of the same tensors in the checkpoint
-  int64_t widened_matrices = 0;                 // that are quantised in the checkpoint, and F32 here
+  int64_t vectors = 0;                          // bytes of all other weights, and of F8_E4M3's scales
+  int64_t in_files = 0;          // bytes of the same tensors in the checkpoint; with an adapter, an estimate
+  int64_t widened_matrices = 0;  // matrices that are quantised in the checkpoint and F32 here
 
   int64_t total() const;
-  // The projections' formats, that of the most bytes first.
+  // Names of the projections' formats, the one with the most bytes first.
   std::vector<std::string> Formats() const;
 };
 
 class LoadedModel {
  public:
   const std::string& name() const { return name_; }
-  const ModelConfig& config() const { return config_; }            // its spec's dims are those of the heads
-  DType weight_dtype() const { return weight_dtype_; }             // of the projections; F32 of quantised ones
+  const ModelConfig& config() const { return config_; }  // spec.dims count the loaded heads only
+  DType weight_dtype() const { return weight_dtype_; }   // of the first layer's out-projection; F32 if it is quantised
   const std::string& fingerprint() const { return fingerprint_; }  // 32 hex digits over config, GDN weights and heads
-  const std::string& whole_fingerprint() const { return whole_fingerprint_; }  // of the model with all heads
-  const HeadSlice& heads() const { return heads_; }                            // none: all
+  const std::string& whole_fingerprint() const { return whole_fingerprint_; }  // with all heads
+  const HeadSlice& heads() const { return heads_; }                            // none: all heads
   const std::map<int32_t, LayerWeights>& layers() const { return layers_; }
   const WeightMemory& memory() const { return memory_; }
 
@@ -64,20 +64,20 @@ class LoadedModel {
 };
 
 struct LoadOptions {
-  // Serve families whose layers nobody has compared with a reference implementation's.
+  // Serve a family even if nobody has compared its layers with a reference implementation.
   bool allow_unverified_family = false;
-  // Load a slice of every layer; none: all heads.
+  // Load a slice of every layer. None: all heads.
   HeadSlice heads = {};
-  // Quantise the large projections that the checkpoint has in F32, F16 or BF16 to Q8_0.
+  // Quantise large projections to Q8_0 if the checkpoint has them in F32, F16 or BF16.
   bool quantize_q8_0 = false;
-  // A folder with a LoRA adapter to merge into the projections (lora_adapter.h); "": none.
+  // The folder of a LoRA adapter to merge into the projections (lora_adapter.h). "": none.
   std::string adapter = {};
 };
 
-// Errors of OpenCheckpoint, OpenLoraAdapter and CheckSlice; FAILED_PRECONDITION (INVALID_SPEC) for a family that the
-// options do not allow; UNIMPLEMENTED (DEVICE_UNSUPPORTED) for quantising on a backend that takes no Q8_0;
-// INVALID_ARGUMENT for weights that cannot be quantised; RESOURCE_EXHAUSTED where the backend has no memory for the
-// weights.
+// Errors: those of OpenCheckpoint, OpenLoraAdapter and CheckSlice; FAILED_PRECONDITION (INVALID_SPEC) for a family that
+// the options do not allow; UNIMPLEMENTED (DEVICE_UNSUPPORTED) if the backend takes no Q8_0 and weights are to be
+// quantised; INVALID_ARGUMENT for weights that are not finite or cannot be quantised; RESOURCE_EXHAUSTED if the backend
+// has no memory for the weights.
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& path,
                                       const LoadOptions& options = {});
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint,

@@ -12,7 +12,7 @@
 namespace gdn {
 namespace {
 
-using Parts = std::initializer_list<LayerTensor>;  // of one matrix or vector, one below the other
+using Parts = std::initializer_list<LayerTensor>;  // parts of one matrix or vector, one below the other
 
 void Decode(const LayerTensors& layer, Parts parts, float* out) {
   for (const LayerTensor part : parts) {
@@ -30,8 +30,9 @@ std::vector<float> Floats(const LayerTensors& layer, Parts parts) {
   return values;
 }
 
-// Whether the parts, one below the other, are one matrix of the format that all of them have. F8_E4M3's scales are for
-// 128 rows, which may not be cut, and go by the rows' places, so these must be the file's.
+// Returns true if the parts, one below the other, can be one matrix in the format that all of them have. In F8_E4M3 a
+// scale belongs to 128 rows by their place, so the rows must keep the file's order and a part must begin at a multiple
+// of 128.
 bool StaysAsStored(const LayerTensors& layer, Parts parts, bool keeps_rows, const ServeLayerOptions& options) {
   const StoredTensor& first = layer.tensors.at(*parts.begin());
   int64_t rows = 0;
@@ -44,7 +45,7 @@ bool StaysAsStored(const LayerTensors& layer, Parts parts, bool keeps_rows, cons
   return IsPlain(first.encoding) || options.takes(first.encoding);
 }
 
-// In the format of its parts, or in float32.
+// Puts the parts below one another, in their own format if StaysAsStored, else in float32.
 ServedMatrix Matrix(const LayerTensors& layer, Parts parts, bool keeps_rows, const ServeLayerOptions& options) {
   const StoredTensor& first = layer.tensors.at(*parts.begin());
   ServedMatrix matrix{.format = first.encoding, .rows = 0, .cols = first.shape[1], .in_file = first.data};
@@ -70,7 +71,8 @@ ServedMatrix Matrix(const LayerTensors& layer, Parts parts, bool keeps_rows, con
   return matrix;
 }
 
-// From tiled order, in which block j H + i is member j of key head i, to grouped order, in which it is block i r + j.
+// Changes tiled order, in which block j H + i is member j of key head i, to grouped order, in which it is block i r +
+// j. r is the number of value heads of a key head.
 void GroupHeads(const LayerDims& dims, size_t block_bytes, char* blocks) {
   const auto heads = static_cast<size_t>(dims.key_heads);
   const auto members = static_cast<size_t>(dims.group());
@@ -82,7 +84,7 @@ void GroupHeads(const LayerDims& dims, size_t block_bytes, char* blocks) {
   }
 }
 
-// The value heads' rows, `rows_each` a head, from row `first` on.
+// Groups the rows of the value heads, `rows_each` for each head, from row `first` on.
 void GroupRows(const LayerDims& dims, int64_t first, int64_t rows_each, ServedMatrix& matrix) {
   if (matrix.made.empty()) matrix.made = matrix.in_file;
   const auto row_bytes = static_cast<size_t>(matrix.row_bytes());
@@ -90,7 +92,7 @@ void GroupRows(const LayerDims& dims, int64_t first, int64_t rows_each, ServedMa
              matrix.made.data() + static_cast<size_t>(first) * row_bytes);
 }
 
-// The value heads' columns, V a head, where these are whole blocks.
+// Groups the columns of the value heads, V for each head. Returns false if these are not whole blocks.
 bool GroupColumns(const LayerDims& dims, ServedMatrix& matrix) {
   if (dims.value_dim % BlockOf(matrix.format).weights != 0) return false;
   if (matrix.made.empty()) matrix.made = matrix.in_file;
@@ -105,7 +107,7 @@ void GroupFloats(const LayerDims& dims, int64_t first, int64_t floats_each, std:
   GroupHeads(dims, static_cast<size_t>(floats_each) * sizeof(float), reinterpret_cast<char*>(values.data() + first));
 }
 
-// From one matrix with r rows of b and then r of a for each key head.
+// Splits a matrix that has, for each key head, r rows of b and then r rows of a.
 void SplitGroupedBa(const LayerDims& dims, const ServedMatrix& ba, ServedMatrix& b, ServedMatrix& a) {
   b.format = a.format = ba.format;
   b.widened = a.widened = ba.widened;
@@ -130,7 +132,8 @@ void GroupValueHeads(const LayerDims& dims, ServedLayer& layer) {
   GroupFloats(dims, 0, 1, layer.dt_bias);
 }
 
-// What was quantised in the checkpoint is not quantised again, another way.
+// Returns true if the matrix exists and is float in the checkpoint too. A matrix that was quantised there is not
+// quantised again in another way.
 bool IsFloat(const ServedMatrix& matrix) { return matrix.rows > 0 && IsPlain(matrix.format) && !matrix.widened; }
 
 absl::Status Quantize(std::string_view name, ServedMatrix& matrix) {

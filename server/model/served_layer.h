@@ -1,10 +1,10 @@
-// A checkpoint's layer in the served form, on the host: what differs between families' files is undone here, and only
+// Brings a checkpoint's layer into the served form, on the host. Differences between families' files end here, and only
 // here.
 //
-// Parts that are stored apart are joined; value heads in tiled order are grouped; what multiplies the normalised output
-// (1 + w, the output gate's scale) goes into the norm's weight; vectors are widened to float32. Quantised matrices stay
-// quantised, and are put into order by whole rows and whole blocks, where the backend takes them; else they are widened
-// to float32.
+// Parts that are stored apart are joined, and value heads in tiled order are grouped. Factors of the normalised output
+// (1 + w, the output gate's scale) go into the norm's weight. Vectors are widened to float32. If the backend takes
+// their format, quantised matrices stay quantised and are reordered by whole rows and whole blocks. Otherwise they are
+// widened to float32.
 // Thread safety: a free function. Ownership: a matrix that needs no change points into the checkpoint's files, another
 // one owns its bytes.
 //
@@ -31,31 +31,31 @@ struct ServedMatrix {
   int64_t cols = 0;
   std::string_view in_file;  // its bytes, unless `made` has them
   std::string made = {};
-  std::vector<float> scales = {};  // of kF8E4M3
+  std::vector<float> scales = {};  // of kF8E4M3's blocks
   bool widened = false;            // from a quantised format to float32
 
   std::string_view data() const { return made.empty() ? in_file : std::string_view(made); }
   int64_t row_bytes() const { return RowBytes(format, cols); }
 };
 
-// As LayerWeights has them, of ServedForm(spec).
+// The tensors of LayerWeights, in ServedForm(spec).
 struct ServedLayer {
   ServedMatrix in_qkv, in_z, in_b, in_a, z_up, a_up, out;
-  // Out's columns are as the file has them, in tiled order: a block of its format spans value heads.
+  // True if the columns of `out` keep the file's tiled order, because a block of its format spans value heads.
   bool tiled_out = false;
-  bool quantized = false;  // some matrix was, here
+  bool quantized = false;  // some matrix was quantised here
   std::vector<float> conv_weight, a_log, dt_bias, norm_weight;
 };
 
 struct ServeLayerOptions {
-  // Whether the backend's projections take weights of a format; by default plain ones alone.
+  // Returns true if the backend's projections take weights of the format. By default only plain formats.
   std::function<bool(WeightFormat)> takes = [](WeightFormat format) { return IsPlain(format); };
-  // Quantise in_qkv, in_z and out to Q8_0 where they are plain; the others are small, or move the decay.
+  // Quantise in_qkv, in_z and out to Q8_0 if they are plain. The others are small, or change the decay.
   bool quantize_q8_0 = false;
 };
 
-// `layer` has the tensors of LayerTensorsOf(spec), of the shapes that follow from it. INVALID_ARGUMENT where a matrix
-// cannot be quantised: its rows are no whole blocks, or a weight is not finite.
+// `layer` must have the tensors of LayerTensorsOf(spec), with the shapes that follow from the spec. INVALID_ARGUMENT if
+// a matrix cannot be quantised: its rows are not whole blocks, or a weight is not finite or too large.
 absl::StatusOr<ServedLayer> ServeLayer(const LayerSpec& spec, const LayerTensors& layer,
                                        const ServeLayerOptions& options = {});
 

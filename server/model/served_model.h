@@ -24,12 +24,12 @@ struct ServedModel {
   LayerDims dims;
   int32_t num_layers = 0;
   DType weight_dtype = DType::kF32;
-  std::vector<std::string> weight_formats = {};  // of the projections, that of the most bytes first
-  int64_t weight_bytes = 0;                      // of all weights, on each device
+  std::vector<std::string> weight_formats = {};  // of the projections; the one with the most bytes first
+  int64_t weight_bytes = 0;                      // bytes of all weights on each device
   std::string fingerprint;
-  ModelSlice slice = {};                   // which of the model's heads these are; none: all
-  std::map<int32_t, LayerWeights> layers;  // by decoder layer index; GDN layers only; on the first device
-  std::vector<std::map<int32_t, LayerWeights>> layers_elsewhere = {};  // on the others, in their order
+  ModelSlice slice = {};                   // which of the model's heads are served; none: all
+  std::map<int32_t, LayerWeights> layers;  // on the first device, by decoder layer index; GDN layers only
+  std::vector<std::map<int32_t, LayerWeights>> layers_elsewhere = {};  // on the other devices, in order
 
   const std::map<int32_t, LayerWeights>& LayersOn(int32_t device) const {
     return device == 0 ? layers : layers_elsewhere[static_cast<size_t>(device - 1)];

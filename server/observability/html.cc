@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// The bytes of the UTF-8 character that begins here; 0 where none does.
+// Returns the size in bytes of the UTF-8 character at the beginning of the text; 0 if there is none.
 size_t CharacterSize(std::string_view text) {
   const auto byte = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return 1;
@@ -61,7 +61,7 @@ std::string Format(const char* format, double value, const char* unit) {
   return text.data();
 }
 
-// Three digits.
+// Formats a value below 1000 with three digits.
 std::string Short(double value, const char* unit) {
   return Format(value >= 100 ? "%.0f%s" : value >= 10 ? "%.1f%s" : "%.2f%s", value, unit);
 }

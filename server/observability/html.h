@@ -1,4 +1,4 @@
-// Text and numbers as they stand in a page for people.
+// Formats text and numbers for pages that people read.
 //
 // Thread safety: free functions.
 //
@@ -13,10 +13,10 @@
 
 namespace gdn {
 
-// Fit for an element's content and for an attribute in quotation marks; what is no UTF-8 and control characters become
-// a replacement character.
+// Escapes text for an element's content and for an attribute in quotation marks. Control characters and bytes that are
+// not UTF-8 become a replacement character.
 std::string EscapeHtml(std::string_view text);
-// Cut to so many characters, with an ellipsis where that cut something; then escaped.
+// Cuts the text to `most` characters, and escapes it. If something was cut, an ellipsis follows.
 std::string EscapeHtml(std::string_view text, size_t most);
 
 std::string ShowBytes(int64_t bytes);            // "1.5 GiB"

@@ -59,8 +59,8 @@ std::string AddressText(const sockaddr* address) {
   return std::string(View(inet_ntop(address->sa_family, bytes, text.data(), text.size())));
 }
 
-// The connections that are open, by age. There is always room for one more: the oldest makes it. A client that never
-// ends its request so costs a place until others want it, and no thread.
+// The open connections, oldest first. There is always space for one more, because the oldest is closed. So a client
+// that never ends its request takes up a place until another client needs it, and never a thread.
 class OpenConnections {
  public:
   using Place = std::list<int>::iterator;
@@ -69,11 +69,11 @@ class OpenConnections {
     absl::MutexLock lock(&mu_);
     if (fds_.size() >= HttpServer::kMostConnections) {
       shutdown(fds_.front(), SHUT_RDWR);
-      fds_.splice(fds_.end(), fds_, fds_.begin());  // the next one is another
+      fds_.splice(fds_.end(), fds_, fds_.begin());  // the next Add closes another one
     }
     return fds_.insert(fds_.end(), fd);
   }
-  // Before the descriptor is closed.
+  // Call it before the descriptor is closed.
   void Remove(Place place) {
     absl::MutexLock lock(&mu_);
     fds_.erase(place);
@@ -88,7 +88,7 @@ class MicrohttpdServer final : public HttpServer {
  public:
   explicit MicrohttpdServer(HttpHandlers handlers) : handlers_(std::move(handlers)) {}
   ~MicrohttpdServer() override {
-    listener_ = nullptr;  // gives the daemon connections
+    listener_ = nullptr;  // it hands connections to the daemon
     if (daemon_ != nullptr) MHD_stop_daemon(daemon_);
   }
 
@@ -107,7 +107,7 @@ class MicrohttpdServer final : public HttpServer {
     const auto take = [daemon = daemon_](OwnedFd fd, size_t) {
       sockaddr_storage peer = {};
       socklen_t length = sizeof(peer);
-      if (getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &length) != 0) return;  // it has gone
+      if (getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &length) != 0) return;  // the client has gone
       MHD_add_connection(daemon, std::move(fd).Release(), reinterpret_cast<sockaddr*>(&peer), length);
     };
     GDN_ASSIGN_OR_RETURN(listener_, SocketListener::Start(std::move(sockets), {}, take));
@@ -117,8 +117,8 @@ class MicrohttpdServer final : public HttpServer {
   int port() const override { return port_; }
 
  private:
-  static void Ignore(void*, const char*, va_list) {}  // a client can provoke as many lines as it likes
-  // A path is compared as it was sent.
+  static void Ignore(void*, const char*, va_list) {}  // a client can provoke any number of log lines
+  // Paths are compared as they were sent.
   static size_t Unescape(void*, MHD_Connection*, char* text) { return std::strlen(text); }
 
   static void OnConnection(void* self, MHD_Connection* connection, void** context,
@@ -133,7 +133,7 @@ class MicrohttpdServer final : public HttpServer {
     }
   }
 
-  // Once the headers have come: what follows them is not waited for.
+  // Called when the headers have come. It answers at once and does not wait for a body.
   static MHD_Result OnRequest(void* self, MHD_Connection* connection, const char* path, const char* method,
                               const char* /*version*/, const char* /*body*/, size_t* /*body_bytes*/,
                               void** /*context*/) {

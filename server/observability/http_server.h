@@ -1,8 +1,9 @@
 // A small HTTP port for operators: GET and HEAD of a fixed set of paths, answered from memory.
 //
-// No path of the file system is ever looked at, a query is ignored, a body is never read. Requests, connections,
-// threads and time are bounded, and a connection takes one request. A client that never ends its request takes no
-// thread, and of the connections the oldest makes room for a new one: probes are answered whoever else is there.
+// No request reaches the file system. Queries are ignored, and bodies are never read. The size of requests, the number
+// of connections and threads, and idle time are bounded, and a connection serves one request. A client that never ends
+// its request takes up no thread. If all connections are in use, the oldest is closed for a new one, so health probes
+// are always answered.
 // Thread safety: Start and destruction on one thread; handlers are called from any, several at a time. Ownership: owns
 // its threads; what handlers use must outlive it.
 //
@@ -32,7 +33,7 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body;
-  std::string location = {};  // of a redirect
+  std::string location = {};  // the target of a redirect
 };
 
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
@@ -40,14 +41,14 @@ using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;  // by pat
 
 class HttpServer {
  public:
-  // Of a request's line and headers.
+  // Most bytes of a request's line and headers.
   static constexpr int kMostRequestBytes = 8192;
   static constexpr int kThreads = 4;
   static constexpr size_t kMostConnections = 512;
 
-  // `address`: ADDRESS:PORT with an IPv4 address, an IPv6 one in brackets, or localhost; port 0 takes a free one.
-  // INVALID_ARGUMENT where it is none of these, UNAVAILABLE where it cannot be listened on.
-  // A connection on which nothing has moved for `timeout`, of whole seconds, is closed.
+  // `address`: ADDRESS:PORT with an IPv4 address, an IPv6 address in brackets, or localhost; port 0 takes a free port.
+  // INVALID_ARGUMENT if it is none of these, UNAVAILABLE if the server cannot listen on it. A connection that is idle
+  // for `timeout`, rounded up to whole seconds, is closed.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, HttpHandlers handlers,
                                                            absl::Duration timeout = absl::Seconds(5));
   virtual ~HttpServer() = default;
@@ -55,9 +56,9 @@ class HttpServer {
   virtual int port() const = 0;
 };
 
-// INVALID_ARGUMENT as of Start.
+// Returns the INVALID_ARGUMENT of Start for an invalid address.
 absl::Status CheckHttpAddress(const std::string& address);
-// Whether the address or host name of a request, or of a listening socket, is this machine itself.
+// Returns true if an address or host name, with or without a port, is this machine itself.
 bool IsLoopback(std::string_view host);
 
 }  // namespace gdn

@@ -10,7 +10,7 @@
 namespace gdn {
 namespace {
 
-// The message as the inside of a JSON string. Bytes above 0x7f are taken to be UTF-8 and kept.
+// Formats the message as the inside of a JSON string. Bytes above 0x7f are assumed to be UTF-8 and kept.
 class JsonMessageFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm& /*time*/, spdlog::memory_buf_t& out) override {

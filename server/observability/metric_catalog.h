@@ -1,7 +1,7 @@
-// Every metric that the server shows: name, type, unit, labels, help. docs/reference/metrics.md is made from this file.
+// Every metric of the server: name, type, unit, labels, help. docs/reference/metrics.md is generated from this file.
 //
-// Names end in their unit, counters in _total. Labels have few values, which the server knows: never a principal, a
-// session, an address or anything else that a client chooses.
+// Names end in their unit, names of counters in _total. Labels have few values, which the server knows. A label is
+// never a principal, a session, an address or anything else that a client chooses.
 // Thread safety: constants. Ownership: literals.
 //
 //   page.Add(metric::kTierUsedBytes, {"host"}, used);
@@ -335,7 +335,7 @@ inline constexpr MetricInfo kStartTime = {
     "gdn_start_time_seconds", MetricType::kGauge, "seconds", {}, "Time when the server started, since the Unix epoch."};
 
 // clang-format off
-inline constexpr std::array kAll = {  // one a line would be eighty lines
+inline constexpr std::array kAll = {  // one entry a line would be too long
     &kRpcDuration, &kErrors, &kStageDuration, &kQueueDuration, &kQueuedSteps, &kBatchRows, &kLaunchDuration, &kSteps,
     &kTokens, &kSessions, &kExpiredSessions, &kRecoveredSessions, &kPrefixStarts, &kPrefixTokens, &kPrefixEntries,
     &kPrefixUsedBytes, &kPrefixLimitBytes, &kPrefixesKept, &kPrefixesGone, &kTierSessions, &kTierUsedBytes,

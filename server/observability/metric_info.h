@@ -1,4 +1,4 @@
-// The form in which the server describes a metric.
+// Describes a metric: its name, type, unit, labels and help text.
 //
 // Thread safety: a value. Ownership: literals.
 //

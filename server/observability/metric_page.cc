@@ -23,7 +23,7 @@ prometheus::MetricType TypeOf(MetricType type) {
 }  // namespace
 
 prometheus::ClientMetric& MetricPage::NewMetric(const MetricInfo& info, Labels labels) {
-  // The metrics of one name stand together.
+  // Metrics with the same name belong to one family.
   prometheus::MetricFamily* family = nullptr;
   for (prometheus::MetricFamily& known : families_) {
     if (known.name == info.name) family = &known;
@@ -50,7 +50,7 @@ void MetricPage::Add(const MetricInfo& info, Labels labels, double value) {
 void MetricPage::Add(const MetricInfo& info, Labels labels, const HistogramCounts& counts, double unit) {
   if (counts.count() == 0) return;
   prometheus::ClientMetric::Histogram& histogram = NewMetric(info, labels).histogram;
-  // One rounding, so that a bound reads as it is written: 0.02 and not 0.019999999999999997.
+  // Rounds once, so that a bound prints as 0.02 and not as 0.019999999999999997.
   const auto scaled = [unit](int64_t value) {
     return unit < 1 ? static_cast<double>(value) / std::round(1 / unit) : static_cast<double>(value) * unit;
   };

@@ -1,5 +1,5 @@
-// One answer to a scrape: values of the catalogue's metrics (server/observability/metric_catalog.h) in Prometheus' text
-// form.
+// The reply to one scrape: values of the catalogue's metrics (server/observability/metric_catalog.h) in Prometheus'
+// text form.
 //
 // Thread safety: for one thread. Ownership: copies what it is given; the infos are constants.
 //
@@ -23,14 +23,15 @@ namespace gdn {
 
 class MetricPage {
  public:
-  using Labels = std::initializer_list<std::string_view>;  // the values, in the order of the info's names
+  using Labels = std::initializer_list<std::string_view>;  // values, in the order of the info's labels
 
-  // Of a counter or a gauge.
+  // Adds a value of a counter or a gauge.
   void Add(const MetricInfo& info, Labels labels, double value);
   void Add(const MetricInfo& info, Labels labels, int64_t value) { Add(info, labels, static_cast<double>(value)); }
-  // `unit`: how much one of the counts' values is of the metric's unit. Nothing is added of one that has seen nothing.
+  // Adds a histogram. `unit` is the size of one of the counts' values in the metric's unit. An empty histogram is left
+  // out.
   void Add(const MetricInfo& info, Labels labels, const HistogramCounts& counts, double unit = 1);
-  // In seconds, of one in nanoseconds.
+  // Adds a histogram of nanoseconds, in seconds.
   void AddSeconds(const MetricInfo& info, Labels labels, const HistogramCounts& counts) {
     Add(info, labels, counts, 1e-9);
   }

@@ -12,10 +12,10 @@
 namespace gdn {
 namespace {
 
-// The drawing's own units; the page stretches it.
+// Height of the drawing in its own units. The page stretches it.
 constexpr double kHeight = 100;
 
-// A vertical axis: heights of values, and the values that are written beside it.
+// A vertical axis: converts values to heights, and says which values are written beside it.
 class Axis {
  public:
   explicit Axis(const Plot& plot) : by_decades_(plot.by_decades) {
@@ -39,13 +39,13 @@ class Axis {
   }
 
   double top() const { return top_; }
-  // From the upper edge; what is below the axis is at its bottom.
+  // Distance from the upper edge. A value below a logarithmic axis is drawn at its bottom.
   double Height(double value) const {
     const double part =
         by_decades_ ? std::log10(std::max(value, bottom_) / bottom_) / std::log10(top_ / bottom_) : value / top_;
     return kHeight - kHeight * part;
   }
-  // From the top down: decades, or the whole, a half and nothing.
+  // Values beside the axis, from the top down: decades, or the whole, half of it and zero.
   std::vector<double> Ticks() const {
     if (!by_decades_) return {top_, top_ / 2, 0};
     std::vector<double> ticks;
@@ -79,7 +79,7 @@ std::string PathOf(const Plot& plot, const Plot::Series& series, const Axis& axi
     const double x = first + static_cast<double>(i);
     const double y = axis.Height(*series.values[i]);
     std::array<char, 96> point;
-    // A point alone is a line of no length, which has round ends.
+    // A single point is a line of length 0, which its round ends make visible.
     std::snprintf(point.data(), point.size(), drawing ? "L%.0f %.1f" : "M%.0f %.1fh0", x, y);
     path += point.data();
     drawing = true;
@@ -87,7 +87,7 @@ std::string PathOf(const Plot& plot, const Plot::Series& series, const Axis& axi
   return path;
 }
 
-// "1,,13.5": for the script, which shows the value under the pointer.
+// The values as text, for the script that shows the value under the pointer: "1,,13.5".
 std::string ValuesOf(const Plot::Series& series) {
   std::string text;
   for (size_t i = 0; i < series.values.size(); ++i) {

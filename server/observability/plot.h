@@ -14,13 +14,13 @@ namespace gdn {
 struct Plot {
   struct Series {
     std::string name;
-    std::vector<std::optional<double>> values;  // a second each, the newest last; nothing: a gap
+    std::vector<std::optional<double>> values;  // one value a second, the newest last; nothing: a gap
   };
   std::string title;
   std::string unit;            // "tokens/s"
   std::vector<Series> series;  // one or two
-  int seconds = 300;           // the width
-  bool by_decades = false;     // a logarithmic axis, on which one large value leaves the others readable
+  int seconds = 300;           // width of the plot
+  bool by_decades = false;     // a logarithmic axis, so that one large value leaves the others readable
 };
 
 std::string RenderPlot(const Plot& plot);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMostNameCharacters = 80;
 
-// The stages have a colour each, in the order in which a call goes through them.
+// The stages of a call, in order. Each has a colour of its own.
 constexpr std::array kStages = {"parse",   "admit",    "queue",  "copy_in", "launch",
                                 "compute", "copy_out", "commit", "reply"};
 

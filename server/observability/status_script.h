@@ -1,6 +1,6 @@
-// The status page's script: it renews the page every 5 s, and shows the values under the pointer.
+// The script of the status page. It renews the page every 5 s, and shows the values under the pointer.
 //
-// Without it the page is whole and stands still. It asks this server alone.
+// The page is complete without the script, but does not renew itself. The script contacts this server only.
 // Thread safety: a constant.
 //
 //   HttpResponse{.content_type = "text/javascript; charset=utf-8", .body = kStatusScript};

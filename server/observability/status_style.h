@@ -1,4 +1,4 @@
-// How the status page looks: one column on a phone, two where there is room, light or dark as the reader prefers.
+// The style of the status page: one column on a phone, two if there is space, light or dark as the reader prefers.
 //
 // Thread safety: a constant.
 //

@@ -1,4 +1,4 @@
-// Checks of the options against each other; the forms of the table check single values.
+// Checks the options against each other. The forms in the table check single values.
 
 #include <algorithm>
 #include <map>
@@ -30,7 +30,7 @@ class OptionChecks {
   }
 
  private:
-  // Adds a fault, which `words` make together, if something is `wrong`.
+  // Adds a fault if something is `wrong`. `words` are joined to its text.
   template <typename... Words>
   void If(bool wrong, const Words&... words) {
     if (wrong) faults_.push_back(StrCat(words...));
@@ -93,7 +93,7 @@ class OptionChecks {
     AtLeast("stored-reply-bytes", memory.stored_reply_bytes, options_.limits.max_stored_reply_bytes);
     AtLeast("call-bytes", memory.call_bytes, options_.limits.max_message_bytes);
     const std::optional<int64_t> transport = options_.transport.memory_bytes;
-    if (transport != 0) AtLeast("transport-bytes", transport, 4 * options_.limits.max_message_bytes);  // 0 is auto
+    if (transport != 0) AtLeast("transport-bytes", transport, 4 * options_.limits.max_message_bytes);  // 0: automatic
   }
 
   void CheckTiers() {

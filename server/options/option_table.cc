@@ -15,7 +15,7 @@
 namespace gdn {
 namespace {
 
-// A function from the options to the member that a row is about.
+// A function that returns the member of the options that a row sets.
 #define AT(member) \
   [](auto& options) -> auto& { return options.member; }
 

@@ -4,7 +4,7 @@
 // Thread safety: constant; safe from any thread. Ownership: plain values.
 //
 //   ServerOptions options;
-//   const std::string expected = Options().at("max-draft").read("5", options);  // "": it is read
+//   const std::string expected = Options().at("max-draft").read("5", options);  // "": it was read
 //   std::cout << Options().at("max-draft").print(options);
 #pragma once
 
@@ -20,21 +20,21 @@ namespace gdn {
 enum class OptionUse {
   kAtStart,    // a change needs a restart
   kLive,       // a change of the file takes effect while the server runs (server/config_reload.cc)
-  kRepeats,    // a list that the command line gives an element at a time
-  kNotInFile,  // of the command line alone
+  kRepeats,    // a list; each use of the flag on the command line gives one element
+  kNotInFile,  // only on the command line
 };
 
-// The form reads and prints one member of the options.
+// A flag. Its form reads and prints one member of the options.
 struct Option : ValueForm<ServerOptions> {
   std::string help = {};
   OptionUse use = OptionUse::kAtStart;
 };
 
-// By name, with -.
+// All flags by name, with "-".
 using OptionTable = std::map<std::string, Option, std::less<>>;
 const OptionTable& Options();
 
-// Everything that is wrong with the options against each other, with the flags that it is about:
+// Returns what is wrong with the options against each other, one text for each fault, which names the flags:
 // "--state-slots and --device-state-bytes are both given, ..".
 std::vector<std::string> OptionFaults(const ServerOptions& options);
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMostToldFaults = 100;
 
-// Nothing is wrong, or all that is, a line each, in the order of the file.
+// Returns OK if there are no faults. Otherwise lists them, one on a line, in the order of the file.
 absl::Status StatusOfFaults(std::vector<ConfigFault> faults, const std::string& path) {
   if (faults.empty()) return absl::OkStatus();
   std::ranges::stable_sort(faults, {},
@@ -27,7 +27,7 @@ absl::Status StatusOfFaults(std::vector<ConfigFault> faults, const std::string& 
       lines.push_back(StrCat("and ", faults.size() - kMostToldFaults, " more"));
       break;
     }
-    // A fault without a place in the file is the command line's, or says itself that it is the file's.
+    // A fault without a place belongs to the command line, unless its text says that it is about the file.
     const bool of_flags = fault.place.line == 0 && absl::StartsWith(fault.what, "--");
     lines.push_back(path.empty() || of_flags ? fault.what : fault.ToString(path));
   }

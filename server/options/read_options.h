@@ -1,4 +1,4 @@
-// The server's options as its command line and its file of --config have them.
+// Reads the server's options from its command line and its --config file.
 //
 // Thread safety: free functions. Ownership: plain values.
 //
@@ -16,14 +16,14 @@
 
 namespace gdn {
 
-// Errors of SplitArguments, and INVALID_ARGUMENT for an argument that is no flag, are in the result's status.
+// The result's `status` has the errors of SplitArguments, and INVALID_ARGUMENT for an argument that is not a flag.
 CommandFlags ReadCommandLine(const std::vector<std::string>& arguments);
-bool ChecksConfig(const CommandFlags& line);  // --check-config
+bool ChecksConfig(const CommandFlags& line);  // true if the line has --check-config
 
-// The options that the file of --config and the command line make together; the command line overrides the file, and
-// gives some lists an element at a time. Call
-// it again to see what a changed file says. INVALID_ARGUMENT telling everything that is wrong, a line each, with the
-// flag, its value and what was expected, and the place in the file.
+// Returns the options that the --config file and the command line set together. The command line overrides the file.
+// For lists with OptionUse::kRepeats, each use of the flag gives one element. Call it again to read a changed file.
+// INVALID_ARGUMENT lists everything that is wrong, one fault on a line, with the flag, its value, what was expected,
+// and the place in the file.
 absl::StatusOr<ServerOptions> ReadOptions(const CommandFlags& line);
 
 struct OptionChange {
@@ -31,11 +31,12 @@ struct OptionChange {
   bool takes_effect = false;
 };
 
-// Names the options in which `next` differs from `options`, which takes over those that may change while a server runs.
+// Returns the options of the file that differ between `options` and `next`. Copies those that may change while a server
+// runs from `next` to `options`.
 std::vector<OptionChange> TakeLiveChanges(ServerOptions& options, const ServerOptions& next);
 
 std::string OptionsHelp();
-// All options that the file may hold, in the form of the file; passwords are hidden.
+// Returns all options that the file may hold, in the form of the file. Passwords in URLs are hidden.
 std::string PrintOptions(const ServerOptions& options);
 
 }  // namespace gdn

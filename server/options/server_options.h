@@ -1,7 +1,7 @@
-// An operator's choices: a struct for each part of the server, which is passed to that part whole.
+// The operator's settings: a struct for each part of the server, which is passed whole to that part.
 //
-// The struct of a part lies in the part's folder; those of the assembly (server/) and of the program lie here. A
-// member's initialiser is the flag's default; flags get their names in option_table.cc.
+// The struct of a part is in the part's folder. The structs of the assembly (server/) and of the program are here. A
+// member's initialiser is the flag's default; option_table.cc gives the flags their names.
 // Thread safety: plain values. Ownership: values; the clock must outlive the server.
 //
 //   GdnServerOptions options{.models = {{"qwen", "/models/qwen"}}, .states = {.disk = {.directory = "/var/lib/gdn"}}};
@@ -35,64 +35,64 @@ namespace gdn {
 
 using NamedPaths = std::vector<std::pair<std::string, std::string>>;
 
-// How much memory the parts may have (server/server_memory.h). Nothing: by the host's memory.
+// Memory limits of the parts, in bytes. std::nullopt: derived from the host's memory (server/server_memory.h).
 struct MemoryOptions {
-  int64_t device_state_bytes = 0;  // of each device; 0: by its memory
-  int32_t state_slots = 0;         // the same in slots of the largest model, if not 0
+  int64_t device_state_bytes = 0;  // for each device; 0: derived from its memory
+  int32_t state_slots = 0;         // if not 0: the same limit, in slots of the largest model
   std::optional<int64_t> host_state_bytes = std::nullopt;
-  std::optional<int64_t> prefix_cache_bytes = std::nullopt;  // 0: no prefix is kept
+  std::optional<int64_t> prefix_cache_bytes = std::nullopt;  // 0: no prefixes are stored
   int64_t stored_reply_bytes = int64_t{1} << 30;
   std::optional<int64_t> call_bytes = std::nullopt;
   std::optional<int64_t> copy_bytes = std::nullopt;
-  std::optional<int64_t> session_bytes = std::nullopt;  // nothing: by where states may be
+  std::optional<int64_t> session_bytes = std::nullopt;  // nullopt: derived from the tiers' sizes
 };
 
 struct GdnServerOptions {
   NamedPaths models = {};
-  NamedPaths adapters = {};  // folders of LoRA adapters, by models' names
+  NamedPaths adapters = {};  // folders of LoRA adapters, by model name
   LoadOptions load = {};
   std::vector<std::string> listen = {"127.0.0.1:0"};  // host:port (0: a free one) or unix:/path
-  std::string version = "unknown";                    // what GetServerInfo tells
+  std::string version = "unknown";                    // returned by GetServerInfo
   MemoryOptions memory = {};
-  StateServiceOptions states = {};  // its sizes of memory follow from `memory`, max_draft from `limits`
-  FleetOptions fleet = {};          // if states.redis.share_sessions
+  StateServiceOptions states = {};  // `memory` sets its sizes of memory, `limits` its max_draft
+  FleetOptions fleet = {};          // used if states.redis.share_sessions is set
   PrincipalOptions principals = {};
-  absl::Duration session_idle_ttl = absl::InfiniteDuration();  // of sessions that do not say
-  QuotaSettings quotas = {};                                   // what callers may use; SetQuotas changes it
+  absl::Duration session_idle_ttl = absl::InfiniteDuration();  // for sessions without an idle_ttl of their own
+  QuotaSettings quotas = {};                                   // limits on what callers may use; SetQuotas changes them
   StepLimits limits = {};
-  BatcherOptions engine = {};  // max_batch_rows follows from `limits`
+  BatcherOptions engine = {};  // `limits` sets max_batch_rows
   SharedMemoryOptions shared_memory = {};
   TransportLimits transport = {};
   SecurityOptions security = {};
-  int32_t trace_calls = 0;       // number of the newest calls whose times are kept (TraceCalls)
-  std::string http_listen = {};  // ADDRESS:PORT of /metrics, /readyz and the like; "": none
-  std::function<bool(std::string_view authorization)> may_see_status = nullptr;  // as HttpEndpointOptions has it
-  std::function<GpuGraphCounts(Backend&)> graph_counts = nullptr;                // as MetricSources has it
-  const SteadyClock* rate_clock = &SteadyClock::Real();                          // of quotas of tokens a second
-  // Called once, by any thread, when the last device has failed; it must not destroy the server.
+  int32_t trace_calls = 0;       // number of traces to keep, of the newest calls (TraceCalls)
+  std::string http_listen = {};  // ADDRESS:PORT of /metrics, /readyz and so on; "": no port
+  std::function<bool(std::string_view authorization)> may_see_status = nullptr;  // see HttpEndpointOptions
+  std::function<GpuGraphCounts(Backend&)> graph_counts = nullptr;                // see MetricSources
+  const SteadyClock* rate_clock = &SteadyClock::Real();  // clock for quotas of tokens per second
+  // Called once, by any thread, when the last device has failed. It must not destroy the server.
   std::function<void()> on_device_failure = nullptr;
-  // Called once, by any thread, when an admin wants the server to end: Drain is to be called soon, by another thread.
-  // nullptr: nobody may.
+  // Called once, by any thread, when an admin asks the server to shut down. Another thread should then call Drain soon.
+  // nullptr: nobody may ask.
   std::function<void()> on_drain_request = nullptr;
 };
 
 struct DeviceOptions {
   std::string backend = "auto";  // "auto", "gpu", "cpu" or "null"
   int32_t gpu_device = 0;
-  std::vector<int32_t> gpu_devices = {};  // each once; empty: gpu_device alone
+  std::vector<int32_t> gpu_devices = {};  // each number once; empty: gpu_device alone
   GpuGraphs gpu_graphs = GpuGraphs::kAuto;
   int32_t threads = 0;
 };
 
-// Limits of the process's end (server/process_end.h).
+// Time limits of the process's shutdown (server/process_end.h).
 struct EndLimits {
-  absl::Duration steps = absl::Seconds(30);         // for accepted steps, and exports and imports under way
-  absl::Duration checkpoints = absl::Seconds(300);  // for sessions to be made durable, then
-  absl::Duration destruction = absl::Seconds(10);   // for the backend to be given up, then
-  bool tell_of_device = false;  // end when the last device has failed, with kDeviceFailed instead of other codes
+  absl::Duration steps = absl::Seconds(30);         // for accepted steps, exports and imports to end
+  absl::Duration checkpoints = absl::Seconds(300);  // then for sessions to be made durable
+  absl::Duration destruction = absl::Seconds(10);   // then for the backend to be destroyed
+  bool tell_of_device = false;  // shut down when the last device has failed, with exit code kDeviceFailed
 };
 
-// The program's options. Its constructor has the defaults that differ from those of a server in a test.
+// The program's options. The constructor sets the defaults that differ from those of a server in a test.
 struct ServerOptions : GdnServerOptions {
   ServerOptions() {
     listen = {"127.0.0.1:50061"};

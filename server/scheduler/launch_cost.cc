@@ -28,7 +28,7 @@ void LaunchCost::Learn(int64_t tokens, double us) {
   sum_xx_ += x * x;
   sum_xy_ += x * us;
   const double spread = sum_xx_ - sum_x_ * sum_x_ / weight_;
-  // Launches of nearly one size say nothing of the slope: it stays, and the fixed part takes what is left.
+  // Launches of nearly equal size say nothing about the slope. It then stays, and the fixed part takes the rest.
   if (spread > 1e-3 * sum_xx_) token_us_ = std::max(0.0, (sum_xy_ - sum_x_ * sum_y_ / weight_) / spread);
   fixed_us_ = (sum_y_ - token_us_ * sum_x_) / weight_;
   if (fixed_us_ >= 0) return;

@@ -1,7 +1,8 @@
-// What a launch takes on the device, learned from what earlier ones took: a fixed part and a part for each token.
+// Estimates how long a launch takes on the device, from earlier launches: a fixed part, and a part for each token.
 //
-// A straight line through the measurements, of which each new one counts a sixteenth (least squares with forgetting),
-// so that it follows a clock that falls or a batch that grows. Until there are any, the line it is made with.
+// The estimate is a straight line through the measurements (least squares with forgetting). A new measurement has a
+// weight of one sixteenth, so the line follows a clock that falls or a batch that grows. Until the first measurement,
+// the line is the one that the constructor gets.
 // Thread safety: a plain value.
 //
 //   LaunchCost cost(/*fixed_us=*/40, /*token_us=*/3);
@@ -18,10 +19,10 @@ class LaunchCost {
   LaunchCost(double fixed_us, double token_us);
 
   void Observe(int64_t tokens, double us);
-  bool measured() const { return measured_; }  // anything was observed
+  bool measured() const { return measured_; }  // true after the first Observe
 
   double Estimate(int64_t tokens) const { return fixed_us_ + token_us_ * static_cast<double>(tokens); }
-  // The most tokens that take no longer than `us`; 0 where one would.
+  // Returns the most tokens that take no longer than `us`; 0 if one token takes longer.
   int64_t TokensWithin(double us) const;
 
  private:

@@ -6,12 +6,12 @@
 namespace gdn {
 namespace {
 
-// Queues that are looked at for a launch without giving it anything, before it goes as it is.
+// Most queues that each round of filling a launch passes over. The launch then goes with the rows that it has.
 constexpr int kPassedOver = 64;
-// Rows of a turn at least, so that a launch need not look at every queue of thousands.
+// Least rows that a queue of weight 1 may give in its turn, so that a launch need not look at thousands of queues.
 constexpr double kLeastTurn = 4;
-// What has become idle is forgotten after so many arrivals, where there are more than kKept
-// principals and groups: what a group's launches took is worth keeping.
+// After so many arrivals, idle principals and groups are forgotten if there are more than kKept of both. Fewer are
+// remembered, because the measured launch times of a group are worth keeping.
 constexpr uint64_t kForgetEvery = 4096;
 constexpr size_t kKept = 1024;
 
@@ -102,7 +102,8 @@ void Scheduler::Add(ScheduledStep& step) {
 
 void Scheduler::GrantSpares(Pool& pool) {
   while (pool.taken < pool.spares && !pool.waiting.empty()) {
-    // To the principal whose prefills have been served least; the last one to a principal that has none.
+    // The spare goes to the principal whose prefills have been served least. The last spare goes only to a principal
+    // that has none.
     const bool is_last = pool.spares > 1 && pool.taken == pool.spares - 1;
     const Principal* principal = nullptr;
     auto next = pool.waiting.end();
@@ -131,7 +132,7 @@ void Scheduler::Enqueue(ScheduledStep& step) {
   queue.steps.insert(&step);
   AddSteps(*queue.flow, 1);
   if (queue.flow->steps == 1) {
-    // Who comes back does not make up for the time when nothing of it waited.
+    // A flow that returns gets no credit for the time when it had no steps.
     queue.flow->served = std::max(queue.flow->served, now_);
     SetWeights(*queue.flow->principal, options_.prefill_share);
   }
@@ -150,7 +151,7 @@ Scheduler::Queue& Scheduler::FirstQueue(Flow& flow) {
   auto& heap = flow.first_steps;
   for (;;) {
     const auto [key, queue] = heap.front();
-    const bool current = key == queue->entry;  // else another entry took its place
+    const bool current = key == queue->entry;  // false: a newer entry of the queue has replaced it
     if (current && !queue->steps.empty() && key == (*queue->steps.begin())->turn_key()) return *queue;
     std::pop_heap(heap.begin(), heap.end());
     heap.pop_back();
@@ -246,7 +247,7 @@ std::vector<Scheduler::Given> Scheduler::TakeDecodes(Queue& lead, Launch& launch
   Group& group = *lead.group;
   std::vector<Given> given;
   int64_t room = options_.max_rows;
-  // Steps from the front of `queue`, while there is room and `may` says so.
+  // Takes steps from the front of `queue` while there is space for rows and `may` allows the step.
   const auto take = [&](Queue& queue, const auto& may) {
     const size_t before = launch.parts.size();
     auto end = queue.steps.begin();
@@ -261,9 +262,9 @@ std::vector<Scheduler::Given> Scheduler::TakeDecodes(Queue& lead, Launch& launch
     queue.steps.erase(queue.steps.begin(), end);
     given.push_back({.queue = &queue, .parts = taken});
   };
-  // The step that leads goes whatever its size.
+  // The leading step is taken whatever its size.
   take(lead, [&](const ScheduledStep&) { return launch.parts.empty(); });
-  // Then every queue in turn as many rows as its weight gives it, then what there is still room for.
+  // Then each queue in turn gives as many rows as its weight allows. A second round fills the space that is left.
   const size_t count = group.queues.size();
   const double quantum = std::max(kLeastTurn, options_.max_rows / group.weight);
   int passed_over = 0;
@@ -295,7 +296,7 @@ std::vector<Scheduler::Given> Scheduler::TakePrefills(Queue& lead, Launch& launc
       us_since_decode_ < kBusyUs ? std::min(options_.busy_segment_us, options_.segment_us) : options_.segment_us;
   const int64_t budget = whole(std::min(group.cost.TokensWithin(us), options_.max_segment_tokens));
   const auto most = static_cast<size_t>(std::max<int64_t>(1, budget / options_.least_merged_tokens));
-  // The step that leads, the first of each other queue in turn, then the rest of them.
+  // Takes the leading step, then the first step of each other queue in turn, then the other steps of these queues.
   std::vector<Given> given = {{.queue = &lead, .parts = 1}};
   launch.parts.push_back({.step = *lead.steps.begin()});
   const size_t count = group.queues.size();
@@ -354,7 +355,7 @@ void Scheduler::Charge(const std::vector<Given>& given, Launch& launch) {
   for (const Given& some : given) {
     Queue& queue = *some.queue;
     const std::vector<Queue*>& listed = queue.group->queues;
-    const bool is_listed = queue.index < listed.size() && listed[queue.index] == &queue;  // it may have given twice
+    const bool is_listed = queue.index < listed.size() && listed[queue.index] == &queue;  // `given` may have it twice
     if (queue.steps.empty() && is_listed) Deactivate(queue);
   }
 }

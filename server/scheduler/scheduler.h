@@ -1,25 +1,27 @@
-// What runs next on the device: decided from the steps that wait and from what was given out before, and from nothing
-// else. No clock, no thread and no backend is in here, so a decision can be read, tested and simulated.
+// Decides which steps run next on the device, from the steps that wait and from what ran before, and from nothing else.
+// It has no clock, no thread and no backend, so a decision can be read, tested and simulated.
 //
-// Time on the device is shared by weight (start-time fair queueing). A *principal* here is whoever has a share of its
-// own: one whose weight was set, or of the others, which have a share of weight 1 together where any weight was set, an
-// address that they call from. Its *flows* are each principal's decodes and each principal's prefills: where both wait,
-// `prefill_share` of the principal's weight is the prefills'. The flow that has been served least leads; within it the
-// step whose session is due first, which is the session that was served least; of equals, a decode before a prefill,
-// and then who came first. Others of the leader's group (a layer of a model, or an operator layout) ride along, of all
-// principals that wait there in turn, but for flows that are too far ahead. Each step of a launch is charged its share
-// of the time that the launch is estimated to take (LaunchCost), the leader's like the others'.
+// Device time is shared by weight (start-time fair queueing). A *principal* here is the owner of a share: a principal
+// with a weight that was set, or an address that calls come from. If any weight was set, the addresses together have a
+// share of weight 1. A principal's decodes and its prefills are two *flows*. While both wait, the prefills have
+// `prefill_share` of the principal's weight. The flow that has been served least leads; at a tie, decodes lead. In the
+// flow, the step leads whose session is due first, which is the session that was served least; at a tie, the step that
+// came first. Other steps of the leader's group (a layer of a model, or an operator layout) ride along in the same
+// launch. They come from all principals that wait in the group, in turn, except flows that are too far ahead. Each step
+// of a launch, the leader's too, is charged its part of the launch's estimated time (LaunchCost).
 //
-// Prefills are given out in segments, of several calls in one launch, each a multiple of its call's `segment_multiple`
-// tokens from the call's first. While decodes are about (until prefills alone have had the device for kBusyUs) segments
-// are shorter: a decode that comes may wait for the one that runs and for one that was launched ahead. A prefill needs
-// a spare slot of its pool; the last spare is kept for principals that have none.
+// Prefills run in segments. A launch has segments of several calls, and each begins at a multiple of its call's
+// `segment_multiple` tokens. Segments are shorter while decodes are about, which is until prefills alone have had the
+// device for kBusyUs. The reason is that a decode which arrives may wait for the running segment and for one that was
+// launched ahead. A prefill needs a spare slot of its pool. The last spare of a pool is kept for principals that have
+// none.
 //
-// A step's wait is bounded, whatever the others send: by the launch that runs, one launch of each other flow that
-// waits, and, over the flow's share of the weights that wait, the time of its own flow's steps before it and of the
-// launch that served it last. A decode so waits for the launch of prefills that runs, and for one more where launches
-// are issued ahead, but not for their number; a prefill between two segments for what decodes can do in one segment's
-// time over their shares; and before its first until a spare is free.
+// A step's wait is bounded, whatever the others send. The bound is the sum of three times: the launch that runs; one
+// launch of each other flow that waits; and, divided by the flow's share of the waiting weights, the time of the flow's
+// own steps before this one and of the launch that served the flow last. So a decode waits for the launch of prefills
+// that runs, and for one more if launches are issued ahead, but not for all waiting prefills. Between two segments, a
+// prefill waits for the decode time that the ratio of the shares grants for one segment. Before its first segment it
+// waits until a spare is free.
 // Thread safety: none; the caller's lock. Ownership: steps are the caller's, and stay where they are until they were
 // given out whole or removed.
 //
@@ -45,54 +47,55 @@
 
 namespace gdn {
 
-// Time of the device that prefills have alone before the last decode is forgotten: more than a client that generates
-// takes from one token to the next.
+// Microseconds that prefills alone must have had the device until decodes no longer count as about. It is more than a
+// client that generates takes from one token to the next.
 inline constexpr double kBusyUs = 250'000;
 
 struct SchedulerOptions {
-  int32_t max_rows = 512;             // of a decode launch; a single step may have more
-  double prefill_share = 0.2;         // of a principal's time while its decodes wait too
-  double ride_ahead_us = 8000;        // that a flow of weight 1 may have been served more than the one that leads
-  double segment_us = 2000;           // what a launch of prefill segments should take
-  double busy_segment_us = 1000;      // the same while decodes are about, which wait for it
-  int64_t max_segment_tokens = 4096;  // of all segments of a launch; at least a step's segment_multiple
-  int64_t least_merged_tokens = 256;  // a launch is not split further between calls
-  LaunchCost decode_cost{40, 4};      // before the first measurements
+  int32_t max_rows = 512;         // most rows of a decode launch; a single step may have more
+  double prefill_share = 0.2;     // part of a principal's time for its prefills while its decodes wait too
+  double ride_ahead_us = 8000;    // most us of time over weight that a flow may be ahead of the leader and ride along
+  double segment_us = 2000;       // time that a launch of prefill segments should take
+  double busy_segment_us = 1000;  // the same while decodes are about, because they wait for it
+  int64_t max_segment_tokens = 4096;  // most tokens of all segments of a launch; at least a step's segment_multiple
+  int64_t least_merged_tokens = 256;  // least tokens of a launch for each call that shares it
+  LaunchCost decode_cost{40, 4};      // estimates before the first measurements
   LaunchCost prefill_cost{100, 2.7};
 };
 
-// One call's step as the scheduler sees it. Whoever adds it fills the public part, and leaves it alone while it waits.
+// One call's step as the scheduler sees it. The caller sets the public members and does not change them while the step
+// waits.
 class ScheduledStep {
  public:
   std::string principal;
-  SessionTurn* turn = nullptr;  // a call of several sessions counts as its first one's
-  uint64_t group = 0;  // steps with equal ones may share a launch, decodes with decodes and prefills with prefills
+  SessionTurn* turn = nullptr;  // a call of several sessions counts as its first session
+  uint64_t group = 0;           // steps of one group may share a launch: decodes with decodes, prefills with prefills
   bool prefill = false;
-  int64_t row_count = 1;          // of a decode
-  int64_t token_count = 1;        // of all rows
-  int64_t segment_multiple = 64;  // tokens that a prefill's segments are multiples of; the same for all of a group
-  const void* pool = nullptr;     // where a prefill needs a spare slot; null where it needs none
+  int64_t row_count = 1;          // rows of a decode
+  int64_t token_count = 1;        // tokens of all rows
+  int64_t segment_multiple = 64;  // a prefill's segments are multiples of so many tokens; equal in a group
+  const void* pool = nullptr;     // the pool of the spare slot that a prefill needs; null: it needs none
 
  private:
   friend class Scheduler;
   enum class Place : uint8_t { kNowhere, kWithoutSpare, kQueued };
   Place place_ = Place::kNowhere;
   bool has_spare_ = false;
-  int64_t next_ = 0;  // token that the next segment begins with
-  // Its place among its flow's steps: when it is due, then when it arrived (from 1).
+  int64_t next_ = 0;  // first token of the next segment
+  // Position among the steps of its flow: when it is due, then the number of its arrival (from 1).
   using Turn = std::pair<double, uint64_t>;
   Turn turn_key() const { return {due_, arrival_}; }
   double due_ = 0;
   uint64_t arrival_ = 0;
 };
 
-// What to launch next: steps of one group. Empty where nothing may run.
+// The steps to launch next, all of one group. Empty if nothing may run.
 struct Launch {
   struct Part {
     ScheduledStep* step = nullptr;
-    int64_t first = 0;   // token of the call
-    int64_t tokens = 0;  // a decode's are those of all its rows
-    bool last = false;   // nothing of the step waits any more
+    int64_t first = 0;   // first token, counted in the call
+    int64_t tokens = 0;  // of a decode: the tokens of all its rows
+    bool last = false;   // nothing of the step waits after this part
   };
   bool prefill = false;
   uint64_t group = 0;
@@ -110,26 +113,29 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
   ~Scheduler();
 
-  // Shares are as weights; 1 where no weight is set of anybody, and else 1 of all whose weight is not set together.
+  // Sets the principal's weight. Time is shared in proportion to weights. If no weight was ever set, every principal
+  // has weight 1. Otherwise all principals whose weight was not set have weight 1 together.
   void SetWeight(const std::string& principal, double weight);
-  // Spare slots of a pool, those in use included.
+  // Sets the number of a pool's spare slots, including those in use.
   void SetSpares(const void* pool, int32_t spares);
 
   void Add(ScheduledStep& step);
-  // Takes a step out that waits, or has segments left; nothing happens where it does not. A prefill keeps its spare
-  // until ReleaseSpare.
+  // Removes a step that waits or has segments left. Does nothing with any other step. A prefill keeps its spare until
+  // ReleaseSpare.
   void Remove(ScheduledStep& step);
-  // The step does not write to its spare any more. For prefills, once each; nothing happens where it has none.
+  // Call it once for each prefill, when the step no longer writes to its spare slot. Does nothing if the step has no
+  // spare.
   void ReleaseSpare(ScheduledStep& step);
 
-  // Gives out what should run next. `prefills`: whether it may be one.
+  // Gives out the steps that should run next. `prefills`: true if they may be prefills.
   Launch Next(bool prefills);
-  // Whether a decode that waits would take at most `us` alone, by what launches of its group took; false before any.
+  // Returns true if a decode that waits would take at most `us` alone, estimated from launches of its group. Returns
+  // false if none was measured.
   bool IsShort(const ScheduledStep& step, double us) const;
-  // What `launch` took in truth.
+  // Learns how long `launch` really took.
   void Observe(const Launch& launch, double us);
 
-  size_t waiting() const { return waiting_; }  // steps, prefills with segments left among them
+  size_t waiting() const { return waiting_; }  // steps that wait, including prefills with segments left
 
  private:
   enum Class : uint8_t { kDecode = 0, kPrefill = 1 };
@@ -138,7 +144,8 @@ class Scheduler {
   struct ByTurn {
     bool operator()(const ScheduledStep* a, const ScheduledStep* b) const { return a->turn_key() < b->turn_key(); }
   };
-  // An entry of a lazy heap: `key` is what `item` had when it was entered, and is compared again when it comes up.
+  // An entry of a lazy heap. `key` is the key that `item` had when it was entered. It is compared with the item's key
+  // when the entry comes to the front.
   template <typename Key, typename Item>
   struct HeapEntry {
     Key key{};
@@ -153,44 +160,44 @@ class Scheduler {
     Flow* flow = nullptr;
     Group* group = nullptr;
     absl::btree_set<ScheduledStep*, ByTurn> steps;
-    Turn entry;         // the key of its entry in Flow::first_steps; at most its first step's
-    double credit = 0;  // rows that it may give to launches before the others have had their turn
-    size_t index = 0;   // in Group::queues, while it has steps
+    Turn entry;         // the key of the queue's entry in Flow::first_steps; at most its first step's key
+    double credit = 0;  // rows that the queue may still give in its turn
+    size_t index = 0;   // index in Group::queues while the queue has steps
   };
   struct Group {
     Group(const GroupKey& its_key, const LaunchCost& its_cost) : key(its_key), cost(its_cost) {}
 
     const GroupKey key;
     LaunchCost cost;
-    int64_t known_by = 0;        // flows
-    std::vector<Queue*> queues;  // with steps
+    int64_t known_by = 0;        // number of flows that have a queue of the group
+    std::vector<Queue*> queues;  // the queues that have steps
     size_t turn = 0;             // index of the queue that rides along first
-    double weight = 0;           // of the flows of `queues`
+    double weight = 0;           // sum of the weights of the flows of `queues`
   };
-  // What shares the device's time: one principal's decodes, or its prefills.
+  // One principal's decodes, or its prefills. Flows share the device's time.
   struct Flow {
     Principal* principal = nullptr;
     double weight = 0;   // the principal's, or a part of it while both of its flows have steps
-    double served = 0;   // time over weight
-    double due_now = 0;  // ScheduledStep::due_ of the step that led last
-    size_t steps = 0;    // that wait for nothing but their turn
+    double served = 0;   // us of device time over the share
+    double due_now = 0;  // ScheduledStep::due_ of the flow's step that led last
+    size_t steps = 0;    // steps that wait for their turn, and not for a spare
     bool in_heap = false;
-    absl::node_hash_map<uint64_t, Queue> queues;      // by group, idle ones too
-    std::vector<HeapEntry<Turn, Queue>> first_steps;  // of each queue
+    absl::node_hash_map<uint64_t, Queue> queues;      // by group; idle queues too
+    std::vector<HeapEntry<Turn, Queue>> first_steps;  // an entry for each queue, in a lazy heap
   };
   struct Principal {
     double weight = 1;
     bool has_set_weight = false;
     std::array<Flow, 2> flows;
-    int32_t spares = 0;    // that its prefills hold
-    size_t spareless = 0;  // prefills that wait for one
+    int32_t spares = 0;    // spare slots that its prefills have
+    size_t spareless = 0;  // prefills that wait for a spare
   };
   struct Pool {
     int32_t spares = 0;
     int32_t taken = 0;
-    std::vector<ScheduledStep*> waiting;  // for one of them, by arrival
+    std::vector<ScheduledStep*> waiting;  // prefills that wait for a spare, by arrival
   };
-  // What a queue gave to a launch: parts that follow one another.
+  // The parts that a queue gave to a launch. They follow one another.
   struct Given {
     Queue* queue = nullptr;
     size_t parts = 0;
@@ -199,23 +206,23 @@ class Scheduler {
   Principal& PrincipalOf(const ScheduledStep& step);
   Queue& QueueOf(const ScheduledStep& step);
   void Enqueue(ScheduledStep& step);
-  // For a queue that has got its first step, or lost its last.
+  // Call Activate when a queue has its first step, and Deactivate when it has lost its last.
   void Activate(Queue& queue);
   void Deactivate(Queue& queue);
   static void SetWeights(Principal& principal, double prefill_share);
-  // Steps that wait in the flow, more or fewer.
+  // Adds `steps`, which may be negative, to the number of steps that wait in the flow.
   void AddSteps(Flow& flow, int64_t steps);
-  // Of a flow that is charged.
+  // Returns the share by which the flow is charged.
   double ShareOf(const Flow& flow) const;
-  // Enters the queue's first step in its flow's heap.
+  // Enters the queue's first step in the heap of its flow.
   static void EnterFirst(Queue& queue);
   void GrantSpares(Pool& pool);
   void ForgetIdle();
-  // The flow of this class with steps that has been served least, or null.
+  // Returns the flow of this class that has been served least and has steps, or null.
   Flow* Top(Class kind);
-  // The queue whose first step is due first; the flow has steps.
+  // Returns the queue with the step that is due first. The flow must have steps.
   static Queue& FirstQueue(Flow& flow);
-  // Whether the queue's flow has not used so much more than its share that the others would wait for it.
+  // Returns false if the queue's flow is so far over its share that its rows should be left behind.
   bool MayRide(const Queue& queue, const Queue& lead) const;
   std::vector<Given> TakeDecodes(Queue& lead, Launch& launch) const;
   std::vector<Given> TakePrefills(Queue& lead, Launch& launch) const;
@@ -226,12 +233,12 @@ class Scheduler {
   absl::node_hash_map<GroupKey, Group> groups_;
   absl::flat_hash_map<const void*, Pool> pools_;
   std::array<std::vector<HeapEntry<double, Flow>>, 2> heaps_;  // by Flow::served
-  double now_ = 0;                                             // Flow::served of the one that led last
+  double now_ = 0;                                             // the most Flow::served of a flow that led
   uint64_t arrivals_ = 0;
   size_t waiting_ = 0;
   int64_t set_weights_ = 0;
-  std::array<int64_t, 2> others_{};   // flows with steps whose weight is not set, by class
-  double us_since_decode_ = kBusyUs;  // that prefills have had alone
+  std::array<int64_t, 2> others_{};   // flows with steps and without a set weight, by class
+  double us_since_decode_ = kBusyUs;  // device time that prefills alone have had
 };
 
 }  // namespace gdn

@@ -1,7 +1,7 @@
-// Lines for whoever has to know later who did what: a logger of its own, `audit`, beside the server's.
+// The audit log: lines that say who did what. They go to a logger of their own, `audit`, beside the server's.
 //
 //   audit event=session_created subject="alice" peer="ipv4:10.0.0.7:41234" session="chat-1"
-// Thread safety: safe from any thread. Ownership: none. Lines come at every log level but off.
+// Thread safety: safe from any thread. Ownership: none. Lines are written at every log level except off.
 //
 //   audit.Write("session_created", {{"subject", "alice"}, {"session", "chat-1"}});
 #pragma once
@@ -26,12 +26,12 @@ class AuditLog {
  public:
   using Fields = std::initializer_list<std::pair<std::string_view, std::string_view>>;
 
-  // Writes where the process's log does.
+  // Writes to the outputs of the process's log.
   AuditLog();
 
   void Write(std::string_view event, Fields fields) const;
-  // A call that was not let in. Of more than kRefusalsASecond the rest are counted, and the next line has the count:
-  // whoever tries tokens fills no disk.
+  // Logs a refused login. At most kRefusalsASecond lines are written in a second. Further refusals are counted, and the
+  // next line has the count, so that a caller who guesses tokens cannot fill the disk.
   static constexpr int kRefusalsASecond = 10;
   void WriteRefusal(std::string_view reason, std::string_view peer);
 
@@ -43,8 +43,8 @@ class AuditLog {
   int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// `event=NAME key="value" ..`: quotes, backslashes and what is not printable are escaped, so that nobody who chooses a
-// value can write a line of his own.
+// Returns the line `audit event=NAME key="value" ..`. Quotes, backslashes and bytes that are not printable are escaped,
+// so a caller who chooses a value cannot forge another line.
 std::string AuditLine(std::string_view event, AuditLog::Fields fields);
 
 }  // namespace gdn

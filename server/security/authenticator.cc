@@ -90,7 +90,7 @@ absl::StatusOr<std::string_view> Authenticator::CertifiedSubject(const Credentia
         "the call says whose certificate a proxy has verified, and does not come from one of --trusted-proxies");
   }
   if (!by_proxy) return credentials.certificate;
-  if (credentials.claims.empty()) return std::string_view();  // a proxy is nobody by itself
+  if (credentials.claims.empty()) return std::string_view();  // a proxy itself has no subject
   if (credentials.claims.size() > 1) return Unauthenticated("the proxy names several subjects");
   return credentials.claims[0];
 }
@@ -109,7 +109,7 @@ absl::StatusOr<Identity> Authenticator::LogIn(const Credentials& credentials, ab
   Identity identity{.subject = std::string(certified)};
   const ListPtr known = list();
   const Roles* const roles = known->RolesOf(identity.subject);
-  if (roles == nullptr) return identity;  // whom a CA of ours has given a certificate is a user
+  if (roles == nullptr) return identity;  // a certificate of our CA makes its holder a user
   identity.admin = roles->admin;
   if (roles->user) return identity;
   return MakeError(absl::StatusCode::kPermissionDenied, reason::kPermissionDenied, "the subject has no role here");

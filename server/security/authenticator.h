@@ -1,9 +1,11 @@
-// Whether a call's credentials are good, whose they are, and what that subject may do.
+// Checks a call's credentials, and says which subject they stand for and what that subject may do.
 //
-// A call has a bearer token, or a certificate that TLS has verified, or comes by a proxy whose own certificate is
-// listed and that says in a header whose certificate it has verified. A token that is brought has to be good, whatever
-// else there is. What a caller says about itself counts for nothing: the header of anybody else is refused.
-// Thread safety: safe from any thread; a login takes a reader's lock and no memory but for its answer. Ownership: none.
+// A call has a bearer token, or a client certificate that TLS has verified. Or it comes through a proxy whose own
+// certificate is listed; the proxy then names in a header the subject of the certificate that it has verified. If a
+// call has a token, the token must be valid, whatever else the call has. A call that has the header but does not come
+// from a listed proxy is refused.
+// Thread safety: safe from any thread; a login takes a reader's lock and allocates memory only for its answer.
+// Ownership: none.
 //
 //   GDN_ASSIGN_OR_RETURN(auto authenticator, Authenticator::Make({.tokens_file = "tokens.json"}));
 //   const absl::StatusOr<Identity> who = authenticator->LogIn({.authorization = {"Bearer secret"}});
@@ -28,13 +30,14 @@ namespace gdn {
 
 struct AuthenticatorOptions {
   std::string tokens_file = {};                   // "": no tokens
-  bool certificates = false;                      // whether a client's certificate is a credential
-  std::vector<std::string> trusted_proxies = {};  // subjects of their certificates
+  bool certificates = false;                      // true: a client's certificate is a credential
+  std::vector<std::string> trusted_proxies = {};  // subjects of the proxies' certificates
 };
 
-// The subject of a verified certificate: its one URI, or its common name if it has no URI. "": nobody, if it has
-// several URIs, or a common name that is written as a URI. Names of proxies and admins may be URIs, and whoever can
-// have a certificate with any common name would be them.
+// Returns the subject of a verified certificate: its URI, or its common name if it has no URI. Returns "", which is
+// nobody, if the certificate has several URIs or several common names, or if the common name has a colon, as a URI has.
+// Names of proxies and admins may be URIs, and a caller who can get a certificate with any common name must not pass
+// for them.
 std::string_view CertificateSubject(absl::Span<const std::string_view> uris,
                                     absl::Span<const std::string_view> common_names);
 
@@ -47,24 +50,24 @@ struct Credentials {
 struct Identity {
   std::string subject;
   bool admin = false;
-  absl::Time expires = absl::InfiniteFuture();  // of its token
+  absl::Time expires = absl::InfiniteFuture();  // when the token expires
 };
 
 class Authenticator {
  public:
-  // INVALID_ARGUMENT where the file is not as server/security/token_list.h says.
+  // INVALID_ARGUMENT if the file cannot be read or does not have the format of server/security/token_list.h.
   static absl::StatusOr<std::unique_ptr<Authenticator>> Make(AuthenticatorOptions options);
 
-  // UNAUTHENTICATED (UNAUTHENTICATED, TOKEN_EXPIRED), PERMISSION_DENIED (PERMISSION_DENIED) for a subject without a
-  // role.
+  // Errors: UNAUTHENTICATED (UNAUTHENTICATED, TOKEN_EXPIRED); PERMISSION_DENIED (PERMISSION_DENIED) for a subject
+  // without a role.
   absl::StatusOr<Identity> LogIn(const Credentials& credentials, absl::Time now = absl::Now()) const;
-  // Those that are listed.
+  // Returns the subjects that the token file lists.
   std::vector<std::string> Subjects() const;
 
-  // Changes with the list: what a login said may not hold any more.
+  // Changes when the list changes. What a login returned before may not be true any more.
   int64_t version() const { return version_.load(std::memory_order_acquire); }
 
-  // Looks at the file. True where it has changed. Errors of Make, and the list stays as it was.
+  // Reads the file again. Returns true if it has changed. Errors are those of Make; the list then stays as it was.
   absl::StatusOr<bool> Reload();
 
  private:
@@ -76,7 +79,7 @@ class Authenticator {
   absl::StatusOr<std::string_view> CertifiedSubject(const Credentials& credentials) const;
 
   const AuthenticatorOptions options_;
-  std::string text_;  // of the file; of whoever reloads
+  std::string text_;  // text of the file; only the thread that reloads uses it
   mutable absl::Mutex mu_;
   std::atomic<int64_t> version_{0};
   ListPtr list_ ABSL_GUARDED_BY(mu_) = std::make_shared<const TokenList>();

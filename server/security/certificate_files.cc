@@ -94,7 +94,7 @@ absl::StatusOr<CertificateFiles::Contents> CertificateFiles::Read() const {
 }
 
 absl::Status CertificateFiles::Publish(const Contents& contents) {
-  // The key is first: gRPC looks for it at the beginning, and for certificates from the first on.
+  // The key comes first: gRPC looks for a key at the beginning, and for certificates from the first one on.
   GDN_RETURN_IF_ERROR(identity_.Put(StrCat(contents.key, "\n", contents.chain)));
   if (names_.clients != ClientCertificates::kNone) GDN_RETURN_IF_ERROR(client_ca_.Put(contents.client_ca));
   published_ = contents;

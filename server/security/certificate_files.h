@@ -1,9 +1,9 @@
-// TLS of gRPC's listeners, by certificates in files that may change while the server runs.
+// TLS credentials for gRPC's listeners, from certificate files that may change while the server runs.
 //
-// gRPC's own watcher of files takes what it finds: where a certificate and its key do not belong together, as while
-// they are being replaced, it is left without either and refuses every handshake. So it watches copies in memory
-// (memfd), which only get what has been checked; until then it goes on with what it had. The copy of a key lies in one
-// file with its certificate, and a file is replaced whole, so gRPC never sees one of each.
+// gRPC's own file watcher uses whatever it finds. If a certificate and its key do not match, as while they are being
+// replaced, gRPC loses both and refuses every handshake. So gRPC watches copies in memory (memfd), which get checked
+// contents only; until then it continues with the old contents. A certificate and its key are in one copy, and a copy
+// is replaced whole. So gRPC never sees a new key with an old certificate.
 // Thread safety: Reload from one thread at a time; the credentials are gRPC's. Ownership: must outlive the server that
 // has the credentials.
 //
@@ -24,21 +24,22 @@
 namespace gdn {
 
 enum class ClientCertificates {
-  kNone,      // none is asked for
-  kOptional,  // one that is sent has to be good
+  kNone,      // the server asks for no certificate
+  kOptional,  // a client may send none, but one that it sends must be valid
   kRequired,
 };
 
 struct CertificateFileNames {
-  std::string certificate;     // PEM: the server's, and those between it and its CA
+  std::string certificate;     // PEM: the server's certificate, and those between it and its CA
   std::string key;             // PEM
-  std::string client_ca = {};  // PEM: who may have issued clients' certificates; "": ClientCertificates::kNone
+  std::string client_ca = {};  // PEM: the CAs that issue clients' certificates; "": ClientCertificates::kNone
   ClientCertificates clients = ClientCertificates::kNone;
 };
 
 class CertificateFiles {
  public:
-  // INVALID_ARGUMENT that says what is wrong with which file.
+  // INVALID_ARGUMENT says which file is wrong, and what is wrong with it. UNAVAILABLE if the system has no memory for a
+  // copy.
   static absl::StatusOr<std::unique_ptr<CertificateFiles>> Make(CertificateFileNames names);
   ~CertificateFiles();
   CertificateFiles(const CertificateFiles&) = delete;
@@ -46,8 +47,8 @@ class CertificateFiles {
 
   const std::shared_ptr<grpc::ServerCredentials>& credentials() const { return credentials_; }
 
-  // Looks at the files. True where they have changed: handshakes use what they hold within a second or two;
-  // connections go on. Errors of Make, and everything stays as it was.
+  // Reads the files again. Returns true if they have changed: new handshakes use the new contents within a second or
+  // two, and open connections continue. Errors are those of Make; then nothing changes.
   absl::StatusOr<bool> Reload();
 
  private:
@@ -55,10 +56,10 @@ class CertificateFiles {
     std::string chain, key, client_ca;
     friend bool operator==(const Contents&, const Contents&) = default;
   };
-  // A file in memory that gRPC reads by a path of this process.
+  // A file in memory that gRPC reads by a path of this process (/proc/self/fd/N).
   struct Copy {
     int file = -1;
-    std::time_t modified = 0;  // gRPC looks at whole seconds, so each content has one of its own
+    std::time_t modified = 0;  // seconds; gRPC compares whole seconds, so each content gets a new one
 
     absl::Status Put(const std::string& text);
     std::string path() const;

@@ -1,4 +1,4 @@
-// Where a server without TLS may listen: what it says could be read, and changed, by whoever is on the way.
+// Says where a server without TLS may listen. Without TLS, anyone on the way can read and change what is sent.
 //
 // Thread safety: free functions.
 //
@@ -13,10 +13,10 @@
 
 namespace gdn {
 
-// Of "HOST:PORT": whether what is said there stays on this machine. Of "unix:/PATH" too.
+// Returns true if what is sent to "HOST:PORT" or "unix:/PATH" stays on this machine.
 bool StaysOnThisMachine(std::string_view address);
 
-// INVALID_ARGUMENT that names the address, where one does not.
+// INVALID_ARGUMENT names the first address that other machines can reach.
 absl::Status CheckListenWithoutTls(const std::vector<std::string>& addresses);
 
 }  // namespace gdn

@@ -33,7 +33,7 @@ absl::Status Bad(std::string_view path, std::string_view flag, std::string_view 
 
 Bio Reading(const std::string& pem) { return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))); }
 
-// Nobody is asked for a password.
+// OpenSSL's password callback. It returns no password, so that nobody is asked for one.
 int NoPassword(char* /*buffer*/, int /*size*/, int /*writing*/, void* /*of*/) { return -1; }
 
 Certificate NextCertificate(const Bio& bio) {

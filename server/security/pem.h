@@ -1,7 +1,7 @@
-// Certificates and keys as files have them, checked before gRPC sees them: of a pair that does not belong together it
-// would keep nothing at all.
+// Reads certificates and keys from PEM files, and checks them before gRPC gets them. gRPC would drop a pair that does
+// not match, and have nothing left.
 //
-// Thread safety: free functions. Errors: INVALID_ARGUMENT that names the file, and what is wrong with what is in it.
+// Thread safety: free functions. Errors: INVALID_ARGUMENT names the file and says what is wrong with its content.
 //
 //   GDN_ASSIGN_OR_RETURN(const std::string pem, ReadPemFile("server.crt", "--tls-cert"));
 //   GDN_RETURN_IF_ERROR(CheckCertificateChain(pem, "server.crt", "--tls-cert"));
@@ -15,13 +15,13 @@
 
 namespace gdn {
 
-// `flag` is what names the file, for the errors.
+// `flag` is the flag that names the file. Errors show it.
 absl::StatusOr<std::string> ReadPemFile(const std::string& path, std::string_view flag);
 
-// Certificates, one or more; the first, which is its holder's, valid now.
+// Checks that there are one or more certificates, and that the first one, which is its holder's, is valid now.
 absl::Status CheckCertificateChain(const std::string& pem, std::string_view path, std::string_view flag);
 
-// The key of the chain's first certificate, not encrypted.
+// Checks that the key is that of the chain's first certificate, and is not encrypted.
 absl::Status CheckKeyOf(const std::string& key_pem, const std::string& chain_pem, std::string_view path,
                         std::string_view flag);
 

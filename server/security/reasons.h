@@ -1,4 +1,4 @@
-// Why a call was not let in; as base/error.h has the reasons of others.
+// Reasons for which a call was not let in. base/error.h has all other reasons.
 //
 // Thread safety: constants.
 //

@@ -1,4 +1,4 @@
-// Who may speak with the server, and how: TLS, and files of credentials that may change while it runs.
+// Decides who may talk to the server: TLS, and credentials in files that may change while the server runs.
 //
 // Thread safety: safe from any thread. Ownership: must outlive the server that has its credentials.
 //
@@ -30,9 +30,9 @@ struct SecurityOptions {
   std::string tls_key = {};
   std::string tls_client_ca = {};
   bool tls_client_optional = false;  // clients need no certificate, although there is a CA for them
-  bool allow_insecure = false;       // listens without TLS wherever it is told to
+  bool allow_insecure = false;       // listens without TLS on any address
   bool reflection = true;
-  // Who calls have to come from; without any of the first two, everybody is served.
+  // Logins. If tokens_file and certificate_logins are both unset, everybody is served.
   std::string tokens_file = {};
   bool certificate_logins = false;
   std::vector<std::string> trusted_proxies = {};
@@ -44,17 +44,19 @@ struct SecurityOptions {
 
 class Security {
  public:
-  // INVALID_ARGUMENT for options that do not go together, and files that are not as they should be.
+  // INVALID_ARGUMENT for options that contradict each other and for invalid files; UNAVAILABLE if the system has no
+  // memory for copies of the certificates. Does not check where the server listens.
   static absl::StatusOr<std::unique_ptr<Security>> Make(SecurityOptions options);
   ~Security();
   Security(const Security&) = delete;
   Security& operator=(const Security&) = delete;
 
-  // nullptr: none.
+  // Credentials for the listeners. nullptr: no TLS.
   std::shared_ptr<grpc::ServerCredentials> tls() const;
-  // nullptr: everybody is served.
+  // nullptr: there are no logins, and everybody is served.
   const Authenticator* authenticator() const { return authenticator_.get(); }
-  // Looks at the files, as its own thread does now and then. What is not good is logged, and what was there stays.
+  // Reads the files again, as a thread of this object does every reload_interval. An invalid file is logged, and the
+  // old contents stay.
   void Reload();
 
  private:
@@ -67,10 +69,10 @@ class Security {
   std::unique_ptr<Authenticator> authenticator_;
   std::array<std::string, 2> told_ ABSL_GUARDED_BY(mu_);  // the last errors; each is logged once
   StopSignal stop_;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last, because it uses all of the above
 };
 
-// What can be said of the options without a look at the files: INVALID_ARGUMENT.
+// Checks the options and the addresses to listen on, without reading a file. Errors: INVALID_ARGUMENT.
 absl::Status CheckSecurityOptions(const SecurityOptions& options, const std::vector<std::string>& listen);
 
 }  // namespace gdn

@@ -12,12 +12,12 @@ constexpr absl::Duration kMostStuck = absl::Minutes(5);
 
 }  // namespace
 
-// How far an account's line has been looked through.
+// Position in an account's line, up to which sessions have been looked at.
 struct DeviceResidents::Cursor {
   std::set<Use>* line = nullptr;
   std::set<Use>::iterator at;
-  double shares = 1;   // that the account holds; at least 1
-  bool stuck = false;  // looks for sessions that could not leave, or for the others
+  double shares = 1;   // shares that the account holds; at least 1
+  bool stuck = false;  // true: looks for stuck sessions; false: for the others
   Candidate found = {};
 
   bool GoesAfter(const Cursor& other) const {
@@ -27,7 +27,7 @@ struct DeviceResidents::Cursor {
 
 void DeviceResidents::Add(const std::shared_ptr<Session>& session, int32_t device, std::string affinity,
                           ByteCharge charge) {
-  Residents::node_type before;  // outlives the lock
+  Residents::node_type before;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   before = Extract(session.get());
   Held& held = held_[static_cast<size_t>(device)];
@@ -66,7 +66,7 @@ DeviceResidents::Residents::node_type DeviceResidents::Extract(const Session* se
 }
 
 void DeviceResidents::Remove(const Session& session) {
-  Residents::node_type removed;  // outlives the lock
+  Residents::node_type removed;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   removed = Extract(&session);
 }
@@ -81,7 +81,7 @@ bool DeviceResidents::Find(Cursor& cursor, const Leaving& leaving, std::vector<R
     const bool last = cursor.line->size() == 1;
     if (session == nullptr) {
       gone.push_back(Extract(use->second));
-      if (last) return false;  // the line is gone with it
+      if (last) return false;  // the line is gone with its last session
       continue;
     }
     if (const SteadyTime used = session->last_used(); used > resident.used) {
@@ -105,7 +105,7 @@ bool DeviceResidents::Find(Cursor& cursor, const Leaving& leaving, std::vector<R
 
 std::vector<DeviceResidents::Candidate> DeviceResidents::FirstToLeave(const Leaving& leaving, size_t most) {
   std::vector<Candidate> first;
-  std::vector<Residents::node_type> gone;  // outlives the lock
+  std::vector<Residents::node_type> gone;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   for (const bool stuck : {false, true}) {
     if (first.size() == most) break;

@@ -1,4 +1,4 @@
-// State from outside (an imported file, a copy in a tier) that is not what the session or a call takes it for.
+// Errors for a state from outside (an imported file, a copy in a tier) that is not what the session or a call expects.
 //
 // Thread safety: free functions. Ownership: none.
 //
@@ -15,11 +15,11 @@ namespace gdn {
 
 class Session;
 
-// DATA_LOSS (INVALID_STATE_FILE) unless a tier's copy has the counts of each layer that the session has.
+// DATA_LOSS (INVALID_STATE_FILE) unless the image has, for each layer, the same counts as the session.
 absl::Status CheckIsStateOf(const Session& session, const SessionImage& image);
 
-// ABORTED (REPLY_DROPPED): the reply that is kept for the call is not as long as the call's own output, which has
-// `expected` bytes. The step has happened, by a state that was imported or stored.
+// Returns ABORTED (REPLY_DROPPED): the stored reply to the call has another length than the call's own output, which
+// has `expected` bytes. The step has happened, according to a state that was imported or stored.
 absl::Status ReplyDoesNotFit(const std::string& id, int32_t layer, const StoredReply& reply, int64_t expected);
 
 }  // namespace gdn

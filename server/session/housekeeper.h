@@ -1,7 +1,7 @@
-// What has to be done now and then: end sessions whose time is over, make durable what is due, and keep room on the
-// device and in the host tier; and what `look_around` does beside: how full the disk is, which prefixes nobody uses.
+// Does periodic work: deletes sessions that have expired, makes due checkpoints, evicts idle sessions ahead of need,
+// and trims the host tier. `look_around` does more (how full the disk is, prefixes that nobody uses).
 //
-// Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
+// Thread safety: has a thread of its own. Ownership: the constructor's arguments must outlive it.
 //
 //   Housekeeper housekeeper(manager, checkpointer, residency, tiers, absl::Milliseconds(200));
 #pragma once
@@ -46,7 +46,7 @@ class Housekeeper {
 
  private:
   StopSignal stop_;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last, because it uses all of the above
 };
 
 }  // namespace gdn

@@ -71,7 +71,7 @@ PrefixIndex::Beginning PrefixIndex::Begin(const PrefixKey& key, const std::strin
       }
     }
     if (charge.valid()) {
-      if (!EvictOne(nullptr)) return {};  // the rest is being copied, or sessions have come
+      if (!EvictOne(nullptr)) return {};  // the other entries are being copied, or sessions took the space
       continue;
     }
     auto charged = ledger_.ChargeWithinQuota(BytePool::kHost, account, bytes);
@@ -104,7 +104,7 @@ void PrefixIndex::Keep(const Place& place, int64_t tokens, SessionImagePtr image
 }
 
 void PrefixIndex::GiveUp(const Place& place) {
-  Entries::node_type gone;  // outlives the lock
+  Entries::node_type gone;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   if (EntryOf(place) != nullptr) gone = TakeLocked(place.key_);
 }
@@ -151,7 +151,7 @@ bool PrefixIndex::EvictOne(const ByteAccount* of) {
       evictions_.fetch_add(1, std::memory_order_relaxed);
       return true;
     }
-    if (!anybody) return false;  // else another thread was faster
+    if (!anybody) return false;  // otherwise another thread took the entry, and the search goes on
   }
 }
 
@@ -169,7 +169,7 @@ void PrefixIndex::Trim() {
 
 void PrefixIndex::DropExpired() {
   const SteadyTime unused_since = options_.clock.Now() - options_.ttl;
-  std::vector<Entries::node_type> gone;  // outlives the lock
+  std::vector<Entries::node_type> gone;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   for (auto it = entries_.begin(); it != entries_.end();) {
     const PrefixKey key = it->first;
@@ -181,11 +181,11 @@ void PrefixIndex::DropExpired() {
 }
 
 int64_t PrefixIndex::Drop(const std::string& principal) {
-  std::vector<Entries::node_type> gone;  // outlives the lock
+  std::vector<Entries::node_type> gone;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   for (auto it = entries_.begin(); it != entries_.end();) {
     const PrefixKey key = it->first;
-    const bool drop = it->second.principal == principal;  // what is being copied too
+    const bool drop = it->second.principal == principal;  // entries that are being copied too
     ++it;
     if (drop) gone.push_back(TakeLocked(key));
   }

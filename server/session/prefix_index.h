@@ -1,16 +1,17 @@
-// Kept prefixes of prompts: states at segments' ends, in host memory, for sessions that begin there.
+// Stored prefixes of prompts: states at the ends of segments, in host memory, for sessions that start there.
 //
-// It is a radix tree of segments that is kept by its paths: an entry's key is the hash of the whole way to it
-// (prefix_key.h). So the longest known prefix of a prompt is found by one look-up a segment, from the last to the
-// first, and an entry needs no other to be found: what is between two of them may go.
-// Entries are charged to their account where they lie (BytePool::kHost). They have at most `limit_bytes`, and of a host
-// tier's memory only what its sessions leave; sessions go before them there, and where a quota is in the way. Of the
-// account that holds most for its share of host memory the entry that was not used for longest goes first.
+// The index is a radix tree of segments, stored by its paths. The key of an entry is the hash of the whole path to it
+// (prefix_key.h). So one look-up for each segment, from the last to the first, finds the longest stored prefix of a
+// prompt. An entry is found without any other entry, so those between two entries may be evicted. Entries are charged
+// to their account where they are (BytePool::kHost). Their total is at most `limit_bytes`, and in the host tier's
+// memory at most what sessions leave. If sessions need that memory or an account reaches its quota, entries are evicted
+// before sessions. The victim is the least recently used entry of the account that is furthest over its share of host
+// memory.
 // Thread safety: safe from any thread; no ledger is called with the lock held, so its callbacks may come back here.
-// Ownership: shares images, which stay as they are: a session that begins with one needs the entry no more. The ledger
-// and what the options call must outlive it.
+// Ownership: shares images, which never change: a session that started with an image does not need the entry any more.
+// The ledger and what the options call must outlive it.
 //
-//   PrefixStart start = index.Find(keys);              // start.image: nullptr where none is known
+//   PrefixStart start = index.Find(keys);              // start.image: nullptr if none is stored
 //   auto place = index.Begin(keys.back(), principal, account, bytes);
 //   if (place.begun()) place.Keep(tokens, image);
 #pragma once
@@ -36,22 +37,23 @@
 namespace gdn {
 
 struct PrefixIndexOptions {
-  int64_t limit_bytes = 0;                        // 0: nothing is kept
-  absl::Duration ttl = absl::InfiniteDuration();  // entries that were not used for so long go
-  std::function<int64_t()> left_bytes = nullptr;  // that sessions leave of the memory; nullptr: it has its own
+  int64_t limit_bytes = 0;                        // 0: nothing is stored
+  absl::Duration ttl = absl::InfiniteDuration();  // entries are dropped if they were not used for so long
+  // Returns the host memory that sessions leave free. nullptr: prefixes have memory of their own.
+  std::function<int64_t()> left_bytes = nullptr;
   const SteadyClock& clock = SteadyClock::Real();
 };
 
-// Where a session may begin.
+// The state at which a session may start.
 struct PrefixStart {
   PrefixKey key = {};
   int64_t tokens = 0;
-  SessionImagePtr image;  // without replies; nullptr: nowhere
+  SessionImagePtr image;  // without replies; nullptr: no prefix is stored
 };
 
 struct PrefixCounts {
-  int64_t limit_bytes = 0;  // now
-  int64_t used_bytes = 0;   // with what is being copied
+  int64_t limit_bytes = 0;  // at the moment
+  int64_t used_bytes = 0;   // including entries that are being copied
   int64_t entries = 0;
   int64_t hits = 0;
   int64_t misses = 0;
@@ -59,7 +61,7 @@ struct PrefixCounts {
   int64_t kept = 0;
   int64_t evictions = 0;
   int64_t expired = 0;
-  int64_t dropped = 0;  // by their callers
+  int64_t dropped = 0;  // by DropPrefixes
 };
 
 class PrefixIndex {
@@ -70,12 +72,12 @@ class PrefixIndex {
 
   bool on() const { return options_.limit_bytes > 0; }
 
-  // The longest known of a prompt's prefixes. It counts as no use.
+  // Returns the longest stored prefix of a prompt, by the keys of its segments' ends. This does not count as a use.
   PrefixStart Find(const std::vector<PrefixKey>& keys) const;
-  // A session has been made that asked for a prefix, and begins there.
+  // Counts a session that was made with a prompt's prefix and begins at `start`. This counts as a use of the entry.
   void NoteStart(const PrefixStart& start);
 
-  // Room for one entry, until it is kept or this dies.
+  // Memory reserved for one entry, until Keep is called or this object is destroyed.
   class Place {
    public:
     Place() = default;
@@ -85,7 +87,8 @@ class PrefixIndex {
     ~Place() { GiveUp(); }
     void GiveUp();
     bool begun() const { return index_ != nullptr; }
-    // `image` has `tokens` in all layers, and no replies. Nothing is kept where it has been dropped meanwhile.
+    // Stores the entry. `image` must have `tokens` tokens in all layers, and no replies. Does nothing if the entry has
+    // been dropped meanwhile.
     void Keep(int64_t tokens, SessionImagePtr image);
 
    private:
@@ -96,17 +99,17 @@ class PrefixIndex {
     uint64_t serial_ = 0;
   };
   struct Beginning {
-    Place place;         // begun only where it is to be kept now
-    bool there = false;  // it is kept, or another call is at it
+    Place place;         // begun only if the caller should store the entry now
+    bool there = false;  // the entry is stored, or another call is storing it
   };
-  // Makes room for an entry of so many bytes. Neither begun nor there: there is none.
+  // Reserves memory for an entry of `bytes` bytes. If the result is neither begun nor there, there is no memory.
   Beginning Begin(const PrefixKey& key, const std::string& principal, const ByteAccountPtr& account, int64_t bytes);
 
-  // All of the principal; how many.
+  // Drops all entries of the principal. Returns their number.
   int64_t Drop(const std::string& principal);
-  // One of the account's, for its quota. False where it has none.
+  // Evicts one entry of the account, for its quota. Returns false if it has none.
   bool DropOneOf(const ByteAccount& account);
-  // What is more than there is room for, now that sessions have taken some.
+  // Evicts entries until they fit into the memory that sessions leave them.
   void Trim();
   void DropExpired();
 
@@ -118,25 +121,25 @@ class PrefixIndex {
     ByteAccountPtr account;
     ByteCharge charge;
     int64_t tokens = 0;
-    SessionImagePtr image;  // nullptr: it is being copied
+    SessionImagePtr image;  // nullptr: the entry is being copied
     SteadyTime used;
-    std::list<PrefixKey>::iterator place;  // in the account's list, where it has an image
-    uint64_t serial = 0;                   // another one of the same key has another
+    std::list<PrefixKey>::iterator place;  // position in the account's list, if there is an image
+    uint64_t serial = 0;                   // differs from that of an earlier entry with this key
   };
   using Entries = std::map<PrefixKey, Entry>;
 
   int64_t RoomBytes() const;
   void Keep(const Place& place, int64_t tokens, SessionImagePtr image);
   void GiveUp(const Place& place);
-  // The entry that the place was given for; nullptr where it has been dropped.
+  // Returns the entry that the place was reserved for; nullptr if it has been dropped.
   Entry* EntryOf(const Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UseLocked(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Out of all that is kept; the node is to die without the lock.
+  // Removes the entry. The caller destroys the result after it has released the lock.
   Entries::node_type TakeLocked(const PrefixKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes the one that is to go first out: of this account, or where it is nullptr of that which holds most.
+  // Removes and returns the account's least recently used entry; empty if it has none.
   Entries::node_type TakeFirst(const ByteAccount* of);
   bool EvictOne(const ByteAccount* of);
-  // The account with entries that holds most for its share of host memory; nullptr.
+  // Returns the account with entries that is furthest over its share of host memory; nullptr if there are no entries.
   const ByteAccount* Heaviest() const;
 
   ByteLedger& ledger_;
@@ -144,7 +147,7 @@ class PrefixIndex {
   std::atomic<int64_t> hits_{0}, misses_{0}, tokens_skipped_{0}, kept_{0}, evictions_{0}, expired_{0}, dropped_{0};
   mutable absl::Mutex mu_;
   Entries entries_ ABSL_GUARDED_BY(mu_);
-  std::map<const ByteAccount*, std::list<PrefixKey>> by_use_ ABSL_GUARDED_BY(mu_);  // least recently used first
+  std::map<const ByteAccount*, std::list<PrefixKey>> by_use_ ABSL_GUARDED_BY(mu_);  // the least recently used first
   int64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t begun_ ABSL_GUARDED_BY(mu_) = 0;
 };

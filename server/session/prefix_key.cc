@@ -7,8 +7,8 @@
 namespace gdn {
 namespace {
 
-// What is hashed: integers as 8 bytes, little-endian, and texts behind their length, so that no two differ and read
-// alike.
+// The text that is hashed. Integers have 8 bytes, little-endian, and a text follows its length, so different fields
+// never give the same text.
 class KeyText {
  public:
   void Add(int64_t value) {

@@ -1,12 +1,13 @@
-// Names of prompts' prefixes: SHA-256 over whose they are, what computes them, and the lengths and contents of all
-// segments up to there. Equal keys stand for states of equal bits, as far as clients tell the truth of their contents.
+// Keys of prompts' prefixes. A key is a SHA-256 over the principal, what computes the states, and the lengths and
+// contents of all segments up to a point. Equal keys stand for states with equal bits, if clients are right about the
+// contents.
 //
-// The key of a segment's end is made of the key of the end before it, so all of a prompt's keys cost one pass, and no
-// other cut of the same tokens has any of them but where both end alike from the first segment on.
+// The key of a segment's end is made from the key of the end before it, so one pass makes all keys of a prompt. If the
+// same tokens are cut into other segments, only the keys at the start are equal, as long as the segments are.
 // Thread safety: free functions on values.
 //
 //   const std::vector<PrefixKey> keys = PrefixKeys({.principal = principal, .spec = spec, ...}, segments);
-//   keys.back();  // of the whole
+//   keys.back();  // for the whole prompt
 #pragma once
 
 #include <array>
@@ -27,18 +28,18 @@ struct PromptSegment {
   Sha256Digest content = {};
 };
 
-// What states are of, beside the prompt.
+// All that a prefix's states depend on, except the prompt.
 struct PrefixScope {
   const std::string& principal;
   const SessionSpec& spec;
-  const std::string& numerics_id;  // the dtype of the bases included
+  const std::string& numerics_id;  // includes the dtype of the bases
   int32_t max_draft = 0;
   InputKind kind = InputKind::kNone;
 };
 
-// One for each segment's end.
+// Returns a key for the end of each segment.
 std::vector<PrefixKey> PrefixKeys(const PrefixScope& scope, const std::vector<PromptSegment>& segments);
-// Of a layer that has seen the segments as one prefill each, and of all of them together.
+// Return the calls of a layer that has taken each segment as one prefill, and the total of tokens.
 PrefillCalls CallsOf(const std::vector<PromptSegment>& segments);
 int64_t TokensOf(const std::vector<PromptSegment>& segments);
 

@@ -17,17 +17,17 @@
 namespace gdn {
 namespace {
 
-// Epochs of one start, which RestoreCheckpoint counts through.
+// The lowest bits of a start's epochs, which RestoreCheckpoint counts up.
 constexpr int kEpochBits = 12;
-// A start's own bits of its epochs, drawn: a store that was set back gives a count again, and an epoch that clients
-// know must not come again with other states.
+// Random bits in a start's epochs. A store that was set back counts a number of starts twice, and an epoch that clients
+// know must not return with other states.
 constexpr int kDrawnBits = 16;
 
-// Of a term's: epochs that RestoreCheckpoint counts through, and bits that are drawn.
+// The bits of a term's epochs: kTermDrawnBits of them are random, and RestoreCheckpoint counts up the others.
 constexpr int kTermBits = 12;
 constexpr int kTermDrawnBits = 8;
 
-// The spec that the stored session fits, or why there is none.
+// Returns the spec that the stored session fits, or an error if there is none.
 absl::StatusOr<SessionSpec> SpecOf(const StoredSession& stored, const SpecOfModelFn& spec_of) {
   const SessionHeader& header = stored.header;
   SessionSpec spec{.model = "", .dims = header.dims, .layers = header.layers, .fingerprint = "", .family = ""};
@@ -47,25 +47,25 @@ absl::StatusOr<SessionSpec> SpecOf(const StoredSession& stored, const SpecOfMode
   return spec;
 }
 
-// The epoch that the session comes back in.
+// Returns the epoch in which the session comes back.
 absl::StatusOr<int64_t> EpochOf(const StoredSession& stored, std::optional<int64_t> first_epoch) {
   if (!first_epoch.has_value()) return stored.header.epoch;
   if (stored.header.epoch >= kMaxEpoch) return EpochLimit(stored.key.id, stored.header.epoch);
   return std::max(*first_epoch, stored.header.epoch + 1);
 }
 
-// By the versions that they name; by clocks if these are equal.
+// Compares the versions in the headers. If they are equal, compares the times.
 bool IsLater(const StoredSession& a, const StoredSession& b) {
   if (a.header.version() != b.header.version()) return a.header.version() > b.header.version();
   return a.stored_at > b.stored_at;
 }
 
-// Adds what the tiers have, and are not to erase.
+// Adds the states in the tiers, except those that are to be erased.
 absl::Status FindStored(const RecoveryParts& parts, const std::vector<StateTier*>& durable, HeldBack& found) {
   for (StateTier* tier : durable) {
     GDN_ASSIGN_OR_RETURN(std::vector<StoredSession> stored, tier->List());
     for (StoredSession& session : stored) {
-      if (parts.tiers.IsErased(*tier, session.key)) continue;  // while the tier did not answer
+      if (parts.tiers.IsErased(*tier, session.key)) continue;  // erased while the tier did not answer
       StoredCopies& copies = found[session.key];
       copies.emplace_back(std::move(session), tier);
     }
@@ -73,7 +73,7 @@ absl::Status FindStored(const RecoveryParts& parts, const std::vector<StateTier*
   return absl::OkStatus();
 }
 
-// Adds the sessions that the marker names, if their tier is among those listed, or is absent.
+// Adds the sessions in the marker, if their tier is in `listed` or `absent`.
 void AddNamed(const CleanMarker& marker, const std::vector<StateTier*>& listed, const std::set<std::string>& absent,
               HeldBack& found) {
   for (const auto& [key, named] : marker.sessions) {
@@ -86,7 +86,8 @@ bool IsOf(const StateKey& key, const StateKey& session) {
   return key.principal == session.principal && key.id == session.id;
 }
 
-// The one that is named first, then the latest first. Whether the named one is there.
+// Sorts the copy with the named version first, then the latest first. Returns true if there is a copy with the named
+// version.
 bool SortLatestFirst(StoredCopies& copies, const CleanMarker::Copy* named) {
   const auto is_named = [named](const StoredSession& copy) {
     return named != nullptr && copy.header.version() == named->version;
@@ -102,14 +103,15 @@ bool IsAfter(const StoredCopies& copies, const StateVersion& version) {
   return std::ranges::any_of(copies, [&](const auto& copy) { return copy.first.header.version() > version; });
 }
 
-// The first one last, as the newest; the others go with the session, or once it is stored again.
+// Adopts the first copy last, so that it counts as the newest. The others are erased with the session, or when it is
+// stored again.
 void AdoptCopies(TierStack& tiers, const StateKey& key, const StoredCopies& copies) {
   for (const auto& [copy, place] : std::views::reverse(copies)) {
     tiers.Adopt(key, *place, copy.bytes, copy.header.version());
   }
 }
 
-// Copies of a session that is served already, or of a checkpoint of it. False where there is no such session.
+// Adds copies of a session that is served already, or of a checkpoint of it. Returns false if there is no such session.
 bool AddToKnown(const RecoveryParts& parts, const StateKey& key, StoredCopies& copies, bool taken_over) {
   const StateKey of{.principal = key.principal, .id = key.id, .checkpoint = ""};
   const std::shared_ptr<Session> known = parts.sessions.Peek(of);
@@ -142,7 +144,7 @@ std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& 
                                  [layer](const auto& entry) { return entry.first == layer; });
     if (it == stored.layers.end()) continue;
     info.progress = it->second;
-    info.calls = PrefillCalls::Other();  // files do not tell
+    info.calls = PrefillCalls::Other();  // files do not record them
     info.kind = stored.kinds[static_cast<size_t>(it - stored.layers.begin())];
     info.durable_token_count = info.progress.token_count;
   }
@@ -206,8 +208,8 @@ absl::StatusOr<Recovered> RecoverSessions(const RecoveryParts& parts, const std:
   held_back.clear();
   if (evidence.marker != nullptr) AddNamed(*evidence.marker, durable, evidence.absent, found);
   Recovered recovered;
-  StateKey session;  // the last that was taken over; its named checkpoints come next
-  StateKey held;     // or was held back
+  StateKey session;  // the session that was taken over last; its named checkpoints come next
+  StateKey held;     // or the session that was held back
   for (auto& [key, copies] : found) {
     if (AddToKnown(parts, key, copies, /*taken_over=*/IsOf(key, session))) continue;
     if (!key.checkpoint.empty()) {

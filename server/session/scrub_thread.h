@@ -1,4 +1,4 @@
-// Runs a DiskScrubber, at the lowest priority there is.
+// Runs a DiskScrubber on a thread of the lowest priority.
 //
 // Thread safety: has a thread of its own. Ownership: the scrubber must outlive it.
 //
@@ -32,7 +32,7 @@ class ScrubThread {
 
  private:
   StopSignal stop_;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last, because it uses all of the above
 };
 
 }  // namespace gdn

@@ -1,5 +1,5 @@
-// What all sessions of a server share: the accounts of their principals, which of these each session's copies in the
-// tiers are charged to, stored replies, names for base states, and who hears of progress.
+// The objects that all sessions of a server share: the ledger of accounts, the accounts that copies in the tiers are
+// charged to, stored replies, version numbers of bases, and a listener for progress.
 //
 // Thread safety: safe from any thread; `on_progress` is set before the first session. Ownership: outlives every
 // session; the ledger outlives it.
@@ -31,19 +31,21 @@ class SessionEnvironment {
   explicit SessionEnvironment(ByteLedger& ledger, const SteadyClock& clock = SteadyClock::Real())
       : ledger_(ledger), clock_(clock), holders_(ledger), replies_(ledger) {}
 
-  // Called after a step has been committed, outside any lock.
+  // Called after a step was committed, outside any lock.
   std::function<void(const std::shared_ptr<Session>&)> on_progress;
 
-  // Of ages and of what is due; no session's life depends on the wall's clock.
+  // Clock for ages and for what is due. The wall clock decides about no session's lifetime.
   const SteadyClock& clock() const { return clock_; }
 
-  // Where servers share sessions: until when this one's are certainly its own. Never over without it.
+  // Sets until when this server's sessions are surely its own. Only for servers that share sessions; without a call,
+  // that time never ends.
   void SetOursUntil(SteadyTime time) { ours_until_.store(time.ToNanos(), std::memory_order_release); }
-  // Whether another server may have any of them some day.
+  // True if another server may take sessions of this one.
   bool shares_sessions() const { return ours_until_.load(std::memory_order_relaxed) != kForEver; }
-  // OK; UNAVAILABLE (NODE_LEASE_LAPSED).
+  // OK while this server's sessions are surely its own, else UNAVAILABLE (NODE_LEASE_LAPSED).
   absl::Status CheckOurs() const;
-  // Whether this server has the right to the session's name; set before the first session where rights are shared.
+  // Returns true if this server has the right to the session's name. Set before the first session, if servers share
+  // sessions.
   std::function<bool(const StateKey&)> has_right = nullptr;
 
   BaseVersion NextBaseVersion() { return next_base_version_.fetch_add(1, std::memory_order_relaxed); }

@@ -17,7 +17,7 @@ void SessionHolders::Set(const StateKey& session, const ByteAccountPtr& account)
 }
 
 void SessionHolders::Forget(const StateKey& session) {
-  decltype(accounts_)::node_type forgotten;  // outlives the lock
+  decltype(accounts_)::node_type forgotten;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   forgotten = accounts_.extract({session.principal, session.id});
 }

@@ -1,10 +1,10 @@
-// Whose accounts states in the tiers are charged to (BytePool kHost, kDisk, kRedis; named checkpoints in
-// kStates and kCheckpoints too).
+// Knows the account that each session's states in the tiers are charged to (BytePool kHost, kDisk, kRedis; named
+// checkpoints in kStates and kCheckpoints too).
 //
 // Thread safety: safe from any thread. Ownership: the ledger must outlive it.
 //
 //   SessionHolders holders(ledger);
-//   holders.Set(session->key(), session->account());  // else it is the principal's, of no known address
+//   holders.Set(session->key(), session->account());  // otherwise: the principal's account without an address
 //   TierStack stack({&host, &disk}, {.holders = &holders});
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace gdn {
 
-// Of what is in the tier of that name.
+// Returns the pool for states in the tier of that name.
 BytePool PoolOfTier(std::string_view tier);
 
 class SessionHolders final : public TierHolders {
@@ -30,17 +30,18 @@ class SessionHolders final : public TierHolders {
   explicit SessionHolders(ByteLedger& ledger) : ledger_(ledger) {}
 
   void Set(const StateKey& session, const ByteAccountPtr& account);
-  // The session has ended; what is charged for it stays so until it is gone.
+  // Call it when the session has ended. Charges for its states stay until the states are gone.
   void Forget(const StateKey& session);
 
   Holder HolderOf(const StateKey& key) override;
   std::shared_ptr<void> Charge(std::string_view tier, const StateKey& key, const Holder& holder,
                                int64_t bytes) override;
-  // (QUOTA_EXCEEDED) of the tier's quota.
+  // Errors (QUOTA_EXCEEDED) are those of the tier's quota.
   absl::StatusOr<std::shared_ptr<void>> TryCharge(std::string_view tier, const Holder& holder, int64_t bytes) override;
   bool GiveWay(std::string_view tier, const Holder& holder) override;
   double SharesHeld(std::string_view tier, const Holder& holder) const override;
-  // What of an account lies in host memory beside its sessions and may go; before the first session.
+  // Sets a function that frees host memory of an account which is not a session's, and returns false if there is none.
+  // Call it before the first session.
   void SetGiveWay(std::function<bool(const ByteAccount&)> give_way) { give_way_ = std::move(give_way); }
 
  private:

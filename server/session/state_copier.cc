@@ -13,7 +13,7 @@
 namespace gdn {
 namespace {
 
-// The first error of the copies, all of which are made.
+// Makes all copies, and returns the first error.
 absl::Status CopyEach(SharedThreadPool* threads, size_t count, absl::FunctionRef<absl::Status(size_t)> copy) {
   std::vector<absl::Status> copied(count);
   ForEachIndex(threads, static_cast<int64_t>(count),
@@ -22,7 +22,7 @@ absl::Status CopyEach(SharedThreadPool* threads, size_t count, absl::FunctionRef
   return absl::OkStatus();
 }
 
-// A session whose layers have neither slots nor claims is nowhere; it costs the first device nothing.
+// Returns 0 for a session without slots and claims, which is on no device. Such a session costs device 0 nothing.
 int32_t DeviceOf(const SessionLease& lease) {
   const auto pool = lease.pool();
   return pool == nullptr ? 0 : pool->device();
@@ -76,7 +76,7 @@ absl::Status StateCopier::CopyLayersOut(SessionImage& image, const SessionLease&
 
 absl::Status StateCopier::CopyLayerOut(Backend& backend, const LayerImage& layer, const LayerSlots& from) {
   const StateLayout& layout = from.pool->layout;
-  // A device copies by itself, the faster the more there is.
+  // A GPU copies on its own, and the faster the more it copies at once.
   const int64_t piece =
       backend.info().unified_memory ? static_cast<int64_t>(kGiveWayBytes / sizeof(float)) : layout.slot_floats();
   const auto part = [&](int32_t slot, int64_t begin, int64_t end) {
@@ -88,7 +88,7 @@ absl::Status StateCopier::CopyLayerOut(Backend& backend, const LayerImage& layer
     }
     return absl::OkStatus();
   };
-  const int64_t tail = layout.log_k_offset();  // the base comes first, all else behind it
+  const int64_t tail = layout.log_k_offset();  // the base comes first, all else follows
   if (layer.has_base && from.base_slot == from.slot) return part(from.slot, 0, layout.slot_floats());
   if (layer.has_base) GDN_RETURN_IF_ERROR(part(from.base_slot, 0, tail));
   return part(from.slot, tail, layout.slot_floats());

@@ -1,8 +1,8 @@
-// Copies of a locked session's states between the device that has them and host memory.
+// Copies states of a locked session between its device and host memory.
 //
-// A device that has failed is not copied from or to; a copy that fails is reported to its health.
-// Thread safety: any thread; the lease keeps steps out. Ownership: images own their memory; what it is made with must
-// outlive it.
+// Nothing is copied from or to a device that has failed. A copy that fails is reported to the device's health.
+// Thread safety: any thread; the lease keeps steps out. Ownership: images own their memory; the members of the options
+// must outlive the copier.
 //
 //   StateCopier copier({.devices = {{backend, health}}, .memory = memory, .threads = &threads});
 //   GDN_ASSIGN_OR_RETURN(SessionImagePtr image, copier.CopyOut(lease, /*known=*/{}));
@@ -22,17 +22,18 @@
 
 namespace gdn {
 
-// A device with states on it. All of a server's have one numerics_id, so a state goes from any to any.
+// A device with states on it. All devices of a server have the same numerics_id, so a state may move between any two.
 struct StateDevice {
   Backend& backend;
   DeviceHealth& health;
 };
 
 struct StateCopierOptions {
-  std::vector<StateDevice> devices;     // at least one; StatePool::device counts them
-  HostBlockPool& memory;                // of the copies; states in wire order pass through it on their way to a device
-  DType base_dtype = DType::kF32;       // of the slots
-  SharedThreadPool* threads = nullptr;  // to spread copies over that a call waits for; nullptr: the caller's alone
+  std::vector<StateDevice> devices;  // at least one; StatePool::device is an index into it
+  HostBlockPool& memory;             // for the copies; states in wire order pass through it on their way to a device
+  DType base_dtype = DType::kF32;    // dtype of the bases in slots
+  // Spreads copies that a call waits for. nullptr: only the caller's thread copies.
+  SharedThreadPool* threads = nullptr;
 };
 
 class StateCopier {
@@ -43,22 +44,23 @@ class StateCopier {
   StateCopier(const StateCopier&) = delete;
   StateCopier& operator=(const StateCopier&) = delete;
 
-  // OK, or why nothing is copied from or to the device any more (DEVICE_FAILED).
+  // OK, or DEVICE_FAILED if nothing is copied from or to the device any more.
   absl::Status CheckDevice(int32_t device) const { return At(device).health.status(); }
-  // OK where one of the devices still works.
+  // OK if one of the devices still works.
   absl::Status CheckAnyDevice() const;
-  // What came of the device beside a copy, which is not to be lost either.
+  // Reports another result of work on a device to its health.
   void NoteDevice(int32_t device, const absl::Status& status) { static_cast<void>(At(device).health.Report(status)); }
 
-  // The states of a resident session. Bases that `known` has in the same version are left out (LayerImage::has_base).
+  // Copies the states of a session on the device to host memory. Leaves out bases that `known` has in the same version
+  // (LayerImage::has_base).
   absl::StatusOr<SessionImagePtr> CopyOut(const SessionLease& lease, const BaseVersions& known,
                                           Threads threads = Threads::kAll);
 
-  // Makes the session resident with the image's states, on the device of `claims`: one a layer of the session. An error
-  // leaves it as it was.
+  // Copies the image's states to the device of `claims`, and makes the session resident there. `claims`: one for each
+  // layer of the session. After an error the session is unchanged.
   absl::Status CopyIn(const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease);
 
-  int64_t failures() const { return failures_; }  // copies that failed
+  int64_t failures() const { return failures_; }  // number of copies that failed
 
  private:
   const StateDevice& At(int32_t device) const { return options_.devices[static_cast<size_t>(device)]; }

@@ -31,14 +31,14 @@ void StoreWatch::Loop(absl::Duration interval) {
       CountNothingDurable();
     }
     if (ErrorReason(claim) != reason::kStatesTakenOver) continue;
-    return StopServing(claim);  // for good: nothing is stored there from now on
+    return StopServing(claim);  // for good: nothing is stored there any more
   }
 }
 
 void StoreWatch::CountNothingDurable() {
   for (const std::shared_ptr<Session>& session : parts_.sessions.All()) {
     const StateKey key = session->key();
-    // What rests there is fetched and compared when it is asked for.
+    // A state that rests in the store is fetched and compared when it is needed.
     if (!parts_.tiers.HasCopy(parts_.store, key) || parts_.tiers.PlaceOf(key) == parts_.store.name()) continue;
     session->NoteDurable(/*changes=*/0, std::vector<int64_t>(session->spec().layers.size()), {});
   }

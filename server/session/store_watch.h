@@ -1,8 +1,9 @@
-// Asks a shared store now and then whether it is still this server's. Where another server has taken it, the sessions
-// with a state there are served by that one, and no longer here. A store that did not answer when the server started is
-// taken in once it does; one that has lost what it had is no longer counted on, and given it again by the checkpoints.
+// Asks a shared store at intervals whether it still belongs to this server. If another server has taken it, that server
+// serves the sessions with a state there, and this one stops serving them. A store that did not answer at startup is
+// taken into use once it does. If a store has lost states, they no longer count as durable, and later checkpoints store
+// them again.
 //
-// Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
+// Thread safety: has a thread of its own. Ownership: the parts must outlive it.
 //
 //   StoreWatch watch({.store = redis, .tiers = tiers, .sessions = sessions}, absl::Seconds(1));
 #pragma once
@@ -22,8 +23,8 @@ struct StoreWatchParts {
   StateTier& store;
   TierStack& tiers;
   SessionManager& sessions;
-  std::function<absl::Status()> take_in;  // of a store that is not in use yet; else nullptr
-  std::function<int64_t()> set_backs;     // how often the store was found to have lost what it had
+  std::function<absl::Status()> take_in;  // takes a store into use that was absent at startup; nullptr: it is in use
+  std::function<int64_t()> set_backs;     // returns how often the store was found to have lost states
 };
 
 class StoreWatch {
@@ -40,7 +41,7 @@ class StoreWatch {
 
   const StoreWatchParts parts_;
   StopSignal stop_;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last, because it uses all of the above
 };
 
 }  // namespace gdn

@@ -29,7 +29,7 @@ void StoredReplies::Release(std::unique_ptr<Node> node) {
 }
 
 bool StoredReplies::TakeNext(Place* place) {
-  ByteCharge charge;  // given back without the mutex
+  ByteCharge charge;  // released after the mutex
   absl::MutexLock lock(&mu_);
   if (bytes() <= limit() || kept_.empty()) return false;
   const auto most = std::max_element(kept_.begin(), kept_.end(), [this](const auto& a, const auto& b) {

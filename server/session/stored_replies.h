@@ -1,9 +1,9 @@
-// The outputs of stored replies: how many bytes of them their principals keep, and whose go where there is no room.
+// The outputs of stored replies: how many bytes each account keeps, and which outputs are dropped if there is no space.
 //
-// What makes a step happen once, a reply's id, payload hash and counts, stays with its session whatever comes. Its
-// output may go: above the pool's limit the oldest of the account that is furthest over its share is dropped.
-// Thread safety: safe from any thread; a Kept may come and go under its session's mutex, Trim takes those mutexes and
-// is called without any. Ownership: outlives every Kept; sessions are not kept alive.
+// A reply's id, payload hash and counts, which make a step happen once, always stay with its session. Its output may be
+// dropped: above the pool's limit, the oldest output of the account that is furthest over its share is dropped.
+// Thread safety: safe from any thread; a Kept may be made and destroyed under its session's mutex; Trim takes those
+// mutexes and is called without any. Ownership: outlives every Kept; sessions are not kept alive.
 //
 //   StoredReplies replies(ledger);
 //   layer.kept = replies.Keep(account, {.session = weak_from_this(), .layer = i, .reply = reply.get()}, bytes);
@@ -30,7 +30,7 @@ class StoredReplies {
  public:
   struct Place {
     std::weak_ptr<Session> session;
-    size_t layer = 0;  // an index
+    size_t layer = 0;  // index of the layer
     const StoredReply* reply = nullptr;
   };
 
@@ -42,12 +42,12 @@ class StoredReplies {
   struct Node {
     ByteCharge charge;
     Place place;
-    bool listed = true;  // not chosen to be dropped
+    bool listed = true;  // false once it was chosen to be dropped
     std::list<Node*>::iterator at;
   };
 
  public:
-  // Counts an output for as long as it lives, or until the output is dropped.
+  // Counts the bytes of an output, until this object is destroyed or the output is dropped.
   class Kept {
    public:
     Kept() = default;
@@ -68,9 +68,9 @@ class StoredReplies {
     std::unique_ptr<Node> node_;
   };
 
-  // As what its account has kept last. The limit is Trim's.
+  // Counts an output as the newest of its account. Does not check the limit, which Trim does.
   Kept Keep(const ByteAccountPtr& account, Place place, int64_t bytes);
-  // Drops outputs (Session::DropOutput) until what is kept is within the limit.
+  // Drops outputs (Session::DropOutput) until the rest is within the limit.
   void Trim();
 
   int64_t bytes() const { return ledger_.held(BytePool::kReplies); }
@@ -79,13 +79,13 @@ class StoredReplies {
 
  private:
   void Release(std::unique_ptr<Node> node);
-  // The next to drop, which counts no more; false where nothing is over the limit.
+  // Takes the next output to drop out of the count. Returns false if the limit is kept.
   bool TakeNext(Place* place);
   void Unlist(Node& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ByteLedger& ledger_;
   mutable absl::Mutex mu_;
-  std::map<ByteAccountPtr, std::list<Node*>> kept_ ABSL_GUARDED_BY(mu_);  // oldest first; no empty lists
+  std::map<ByteAccountPtr, std::list<Node*>> kept_ ABSL_GUARDED_BY(mu_);  // the oldest first; no empty lists
   int64_t dropped_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

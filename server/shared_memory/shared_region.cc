@@ -22,8 +22,8 @@ absl::Status SystemRefuses(const std::string& path, std::string_view what, int e
                           "; send tensors in the messages, or give --shared-memory-dir more room"));
 }
 
-// Whether this process alone has the lock that says that the file's server lives. A server that starts may have taken
-// a file that was just made for one that was left behind: then it is locked, or has lost its name.
+// Returns true if this process alone has the lock which says that the file's server lives. A server that starts may
+// take a file that was just made for one that a killed server left: then the file is locked, or has lost its name.
 bool LockAsServer(int fd) {
   struct stat found {};
   return flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &found) == 0 && found.st_nlink > 0;

@@ -1,9 +1,9 @@
-// The file of a shared-memory region: bytes that a client of this host and the server both write and read.
+// The file of a shared-memory region. A client on this host and the server both write and read its bytes.
 //
-// The server makes the file and never maps it: bytes are copied by pread and pwrite, so that a client that truncates,
-// overwrites or unlinks the file can harm nobody but itself.
-// Thread safety: const methods from any thread; Unlink once, while nobody destroys it. Ownership: owns the file, which
-// goes with it, and a lock on it that says that its server lives.
+// The server makes the file and never maps it. It copies bytes by pread and pwrite, so a client that truncates,
+// overwrites or unlinks the file harms only itself.
+// Thread safety: const methods from any thread; Unlink once, while nobody destroys the region. Ownership: owns the
+// file, which is removed with the object, and a lock on the file which says that its server lives.
 //
 //   GDN_ASSIGN_OR_RETURN(auto region, SharedRegion::Make("/dev/shm", 1 << 20));
 //   GDN_RETURN_IF_ERROR(region->CheckRange(offset, size));
@@ -21,34 +21,34 @@
 
 namespace gdn {
 
-// Regions' names, which are those of their files, begin with it.
+// Names of regions, which are the names of their files, begin with this.
 inline constexpr std::string_view kSharedRegionPrefix = "gdn-shm-";
 
 class SharedRegion {
  public:
-  // A new file of `bytes` bytes in `directory`, for which all room is taken at once. RESOURCE_EXHAUSTED
-  // (SHARED_MEMORY_EXHAUSTED) where the system refuses.
+  // Makes a file of `bytes` bytes in `directory`, and allocates all of its space at once. RESOURCE_EXHAUSTED
+  // (SHARED_MEMORY_EXHAUSTED) if the system refuses.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> Make(const std::string& directory, int64_t bytes);
   SharedRegion(const SharedRegion&) = delete;
   SharedRegion& operator=(const SharedRegion&) = delete;
-  // Closes the file, and removes it where Unlink has not.
+  // Closes the file, and removes it unless Unlink already has.
   ~SharedRegion();
 
-  const std::string& name() const { return name_; }  // unguessable
+  const std::string& name() const { return name_; }  // random, so that nobody can guess it
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }
 
-  // INVALID_ARGUMENT (INVALID_SHARED_RANGE: region, found, expected) where the range is not inside the region.
+  // INVALID_ARGUMENT (INVALID_SHARED_RANGE: region, found, expected) if the range is not inside the region.
   absl::Status CheckRange(int64_t offset, int64_t bytes) const;
-  // INVALID_ARGUMENT (SHARED_MEMORY_TRUNCATED: region) where the file does not reach to `end` any more.
+  // INVALID_ARGUMENT (SHARED_MEMORY_TRUNCATED: region) if the file ends before `end` now.
   absl::Status CheckSize(int64_t end) const;
-  // Copies out what is at `offset` now. The range must be inside the region. INVALID_ARGUMENT (SHARED_MEMORY_TRUNCATED:
-  // region) where the file has no such bytes any more.
+  // Copies the bytes that are at `offset` now. The range must be inside the region. INVALID_ARGUMENT
+  // (SHARED_MEMORY_TRUNCATED: region) if the file ends before the range does.
   absl::Status Read(int64_t offset, absl::Span<char> to) const;
-  // Copies in. The range must be inside the region. RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED) where the system
-  // refuses: a part may have been written.
+  // Writes bytes at `offset`. The range must be inside the region. RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED) if the
+  // system refuses; a part may then have been written.
   absl::Status Write(int64_t offset, std::string_view from) const;
-  // Takes the file's name away; its bytes stay with who has it open or mapped.
+  // Removes the file's name. Processes that have the file open or mapped keep its bytes.
   void Unlink();
 
  private:

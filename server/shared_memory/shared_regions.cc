@@ -17,7 +17,7 @@
 namespace gdn {
 namespace {
 
-// Removes the file where it is this user's and no server holds it.
+// Removes the file if this user owns it and no server has its lock.
 void RemoveIfLeft(const std::string& path) {
   const int fd = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return;
@@ -29,7 +29,7 @@ void RemoveIfLeft(const std::string& path) {
   close(fd);
 }
 
-// What killed servers have left.
+// Removes the files that killed servers have left.
 void RemoveLeftFiles(const std::string& directory) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
@@ -129,7 +129,7 @@ absl::StatusOr<SharedRegionPtr> SharedRegions::Open(const std::string& principal
       return SharedRegionPtr(region);
     }
   }
-  return Draining();  // since it was charged
+  return Draining();  // the drain began after Charge
 }
 
 absl::StatusOr<SharedRegionPtr> SharedRegions::Find(const std::string& principal, const std::string& name) const {

@@ -1,12 +1,12 @@
-// Memory that clients of this host share with the server: regions, each a file that one client writes its tensors to
-// and reads its outputs from.
+// Memory that clients on this host share with the server. Each region is a file: one client writes its tensors to it
+// and reads its outputs from it.
 //
-// A region belongs to the principal that asked for it, and is found under its name until it is ended. It counts as its
-// account's (server/admission): principals that a caller invents have one together. Calls that found it before go on
-// with it; the file's descriptor is closed, and the count taken back, with the last of them. Files that a killed server
-// left in the folder are removed by the next one that is made for it.
-// Thread safety: safe from any thread. Ownership: a SharedRegions owns its regions' names; whoever found a region
-// shares it, and its count, beyond End. The SharedRegions must outlive the regions.
+// A region belongs to the principal that opened it, and is found by its name until it is ended. It counts against the
+// caller's account (server/admission), so a caller gains nothing by inventing principals. Calls that found a region
+// before it ended continue to use it; the last of them closes the file and ends the charge. The constructor removes
+// files that a killed server left in the folder.
+// Thread safety: safe from any thread. Ownership: a SharedRegions owns its regions' names; a caller that found a region
+// shares it, and its charge, beyond End. The SharedRegions must outlive the regions.
 //
 //   SharedRegions regions({.directory = "/dev/shm"});
 //   GDN_ASSIGN_OR_RETURN(SharedRegionPtr region, regions.Open(principal, account, bytes, [this] { OnDrain(); }));
@@ -30,21 +30,21 @@
 namespace gdn {
 
 struct SharedMemoryOptions {
-  std::string directory = "/dev/shm";                // "": nothing is shared
-  int64_t bytes = int64_t{1} << 30;                  // of all regions
-  int64_t bytes_per_principal = int64_t{256} << 20;  // of one account's
+  std::string directory = "/dev/shm";                // "": no memory is shared
+  int64_t bytes = int64_t{1} << 30;                  // limit for all regions together
+  int64_t bytes_per_principal = int64_t{256} << 20;  // limit for one account
   int32_t regions_per_principal = 256;
-  int32_t regions = 4096;  // each is a file descriptor
+  int32_t regions = 4096;  // limit for all accounts; each region takes a file descriptor
 };
 
 class SharedRegions {
  public:
-  // Called once for a region that Drain has ended; its End then answers false.
+  // Called once for a region that Drain ends. End of that region then returns false.
   using OnDrain = std::function<void()>;
 
-  // Where `directory` cannot be written to, nothing is offered, and unavailable() says why.
+  // If the server cannot write to `directory`, it offers no memory, and unavailable() says why.
   explicit SharedRegions(SharedMemoryOptions options);
-  // All regions must have been ended.
+  // Ends the regions that are left. No SharedRegionPtr may outlive this object.
   ~SharedRegions();
 
   bool offered() const { return unavailable_.empty(); }
@@ -52,16 +52,16 @@ class SharedRegions {
   const SharedMemoryOptions& options() const { return options_; }
   int64_t used_bytes() const;
 
-  // A new region. UNIMPLEMENTED (SHARED_MEMORY_NOT_OFFERED), INVALID_ARGUMENT (INVALID_SPEC) for bytes below 1,
-  // RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED: needed, available) over a limit, UNAVAILABLE (SERVER_DRAINING), errors
-  // of SharedRegion::Make.
+  // Makes a region. Errors: UNIMPLEMENTED (SHARED_MEMORY_NOT_OFFERED), INVALID_ARGUMENT (INVALID_SPEC) for bytes below
+  // 1, RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED: needed, available) over a limit, UNAVAILABLE (SERVER_DRAINING), and
+  // those of SharedRegion::Make.
   absl::StatusOr<SharedRegionPtr> Open(const std::string& principal, const std::string& account, int64_t bytes,
                                        OnDrain on_drain);
   // NOT_FOUND (SHARED_REGION_NOT_FOUND: region), the same for unknown, ended and other principals' regions.
   absl::StatusOr<SharedRegionPtr> Find(const std::string& principal, const std::string& name) const;
-  // Nobody finds the region from here on, and its file is unlinked. True for who ends it first.
+  // Ends a region: nobody finds it any more, and its file is unlinked. Returns true to the caller that ends it first.
   bool End(const std::string& name);
-  // Ends all regions, and refuses new ones from here on.
+  // Ends all regions, and refuses new ones from then on.
   void Drain();
 
  private:
@@ -82,7 +82,7 @@ class SharedRegions {
   std::string unavailable_;
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);  // by name
-  absl::flat_hash_map<std::string, Use> used_ ABSL_GUARDED_BY(mu_);       // by principal
+  absl::flat_hash_map<std::string, Use> used_ ABSL_GUARDED_BY(mu_);       // by account
   Use total_ ABSL_GUARDED_BY(mu_);
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -36,7 +36,7 @@ std::vector<TracedStage> CallTrace::stages() const {
   };
   add(TraceStage::kParse, parse, admit, starter);
   add(TraceStage::kAdmit, admit, admitted != 0 ? admitted : answered, starter);
-  int64_t reached = admitted;  // the end of what came before a wait
+  int64_t reached = admitted;  // the end of the stage before a wait
   const auto wait = [&](int64_t until) {
     if (reached != 0 && until > reached) add(TraceStage::kQueue, reached, until, "");
   };

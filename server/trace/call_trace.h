@@ -1,6 +1,7 @@
-// Where the time of one Prefill or Decode went: stamps that whoever has the call puts into its trace.
+// The trace of one Prefill or Decode: time stamps that show where its time went. Each part that handles the call adds
+// its stamps.
 //
-// A call without a trace has a null pointer in the place of one; no clock is read for it.
+// A call that is not traced has a null pointer instead of a trace, and no clock is read for it.
 // Thread safety: for one thread at a time, as the call itself; stages() of a trace that nobody fills any more, from any
 // thread. Ownership: a plain value. The call's reactor owns it; the call and its job point to it.
 //
@@ -19,34 +20,34 @@
 
 namespace gdn {
 
-// In the order in which a call goes through them.
+// Stages in the order in which a call passes them.
 enum class TraceStage {
-  kParse,    // the message, of a unary call
-  kAdmit,    // checks, tensors out of shared memory, states brought to the device, admission
-  kQueue,    // until a launch takes the step, and behind the launch before; or for another call's same step
-  kCopyIn,   // slots made ready, inputs gathered and sent
-  kLaunch,   // operators issued; not where issuing them computes them
-  kCompute,  // on the device, its copies included
-  kCopyOut,  // to the reply
-  kCommit,   // of the leases, with the kept replies; of a step that did not fail
-  kReply,    // until the transport has it
+  kParse,    // reads the message
+  kAdmit,    // checks it, copies tensors out of shared memory, brings states to the device, admits the steps
+  kQueue,    // waits for its launch, for the launch before it, or for another call that makes the same step
+  kCopyIn,   // prepares slots, gathers and sends inputs
+  kLaunch,   // issues operators; absent if issuing them computes them
+  kCompute,  // computes on the device, its copies included
+  kCopyOut,  // copies outputs to the reply
+  kCommit,   // commits the leases and stores replies; absent if the step failed
+  kReply,    // waits until the transport has the reply
 };
 
 inline constexpr std::array kTraceStageNames = {"parse",   "admit",    "queue",  "copy_in", "launch",
                                                 "compute", "copy_out", "commit", "reply"};
 
-// Nanoseconds of a monotonic clock, never 0.
+// Returns nanoseconds of a monotonic clock, never 0.
 int64_t TraceNow();
 
-// When a launch got where; 0: it did not, or none of its calls is traced.
+// When a launch reached each point, as TraceNow. 0: it did not, or none of its calls is traced.
 struct LaunchStamps {
   int64_t issued = 0;
-  int64_t copied_in = 0;  // where its rows are in several pools: those of the first
+  int64_t copied_in = 0;  // if its rows are in several pools: those of the first pool
   int64_t launched = 0;
-  int64_t begun = 0;  // on the device
+  int64_t begun = 0;  // when the device began
   int64_t computed = 0;
   int64_t copied_out = 0;
-  std::string issuer, ender;  // threads
+  std::string issuer, ender;  // labels of threads
 
   bool traced() const { return issued != 0; }
   void Issued();
@@ -56,18 +57,18 @@ struct TracedStage {
   TraceStage stage;
   int64_t begin_ns;
   int64_t end_ns;
-  std::string thread;  // "" where it is nobody's
+  std::string thread;  // "" if no thread works on the stage
 };
 
 struct CallTrace {
-  // Launches that are told one by one; later ones of a long prefill lengthen the last.
+  // Most launches that are stored one by one. Later launches of a long prefill extend the last one.
   static constexpr size_t kMostLaunches = 64;
 
-  // What the call is.
+  // Description of the call.
   std::string method;
   std::string principal;
-  std::string session;      // the first row's
-  TraceContextPtr context;  // the client's trace
+  std::string session;      // name of the first row's session
+  TraceContextPtr context;  // place in the client's trace
   int32_t layer = 0;
   int32_t rows = 0;
   int64_t tokens = 0;
@@ -75,9 +76,9 @@ struct CallTrace {
   int64_t response_bytes = 0;
   int32_t launch_count = 0;
   absl::Status status;
-  absl::Time begin_time;  // on the wall's clock
+  absl::Time begin_time;  // wall clock
 
-  // When it got where; 0: it did not.
+  // When the call reached each point, as TraceNow. 0: it did not.
   int64_t parse = 0;
   int64_t admit = 0;
   int64_t admitted = 0;  // every row has its lease, its stored reply, another call to wait for, or its error
@@ -85,15 +86,15 @@ struct CallTrace {
   std::vector<LaunchStamps> launches;
   int64_t last_issued = 0;
   int64_t committed = 0;
-  int64_t answered = 0;  // the reply is whole
+  int64_t answered = 0;  // the reply is complete
   int64_t replied = 0;
-  std::string starter, answerer;  // threads
+  std::string starter, answerer;  // labels of threads
 
   int64_t begin() const { return parse; }
   int64_t duration() const { return replied - parse; }
-  // Counts a launch once, however many of its rows are the call's.
+  // Adds a launch. If several of its rows are the call's, call this for each; the launch is added once.
   void AddLaunch(const LaunchStamps& stamps);
-  // Those that it went through, by their begin; the launches of a prefill may overlap.
+  // Returns the stages that the call passed, by their begin. The launches of a prefill may overlap.
   std::vector<TracedStage> stages() const;
 };
 

@@ -1,6 +1,6 @@
-// The last calls that ended, each with where its time went.
+// Stores traces of the calls that ended last.
 //
-// While it is off a call costs it one load of an atomic.
+// While tracing is off, it costs a call one load of an atomic.
 // Thread safety: safe from any thread. Ownership: owns the traces that have ended; must outlive the calls.
 //
 //   CallTracer tracer(/*keep=*/1000);
@@ -27,29 +27,30 @@
 
 namespace gdn {
 
-// A call takes about 1 KiB, a prefill of many launches up to 10.
+// Limit of Keep. A trace takes about 1 KiB, that of a prefill of many launches up to 10 KiB.
 inline constexpr int32_t kMostTracedCalls = 10'000;
 
 class CallTracer {
  public:
-  // 0: it is off.
+  // `keep`: number of traces to keep. 0: tracing is off.
   explicit CallTracer(int32_t keep) : kept_(keep) {}
 
   bool on() const { return kept_.load(std::memory_order_relaxed) > 0; }
   int32_t kept() const { return kept_.load(std::memory_order_relaxed); }
-  // From now on; older calls than the last so many are forgotten at once. 0 .. kMostTracedCalls.
+  // Sets the number of traces to keep, 0 .. kMostTracedCalls. Older traces are dropped at once.
   void Keep(int32_t calls);
 
-  // A call whose request is to be read now; null while it is off.
+  // Begins the trace of a call. Call it before the request is read. Returns null while tracing is off.
   std::unique_ptr<CallTrace> Begin(std::string_view method) const;
-  // The call has been replied to. Does nothing with a null one.
+  // Ends the trace of a call and stores it. Call it once the transport has the reply. Does nothing with a null trace.
   void End(std::unique_ptr<CallTrace> trace);
 
-  // The principal's last calls, at most so many (0: all that are there), in the order in which they ended.
+  // Returns the traces of the principal's last calls, at most `most` (0: all), in the order in which the calls ended.
   std::vector<std::shared_ptr<const CallTrace>> Calls(const std::string& principal, int32_t most) const;
-  // Of all principals' calls that are kept: those that took longest, at most so many, the longest first.
+  // Returns at most `most` of the stored traces, of all principals' calls: those of the slowest calls, the slowest
+  // first.
   std::vector<std::shared_ptr<const CallTrace>> Slowest(size_t most) const;
-  // How long this stage took in the calls that have ended while it was on.
+  // How long this stage took in each call that was traced, in nanoseconds.
   HistogramCounts stage_times(TraceStage stage) const { return stages_[static_cast<size_t>(stage)].counts(); }
 
  private:

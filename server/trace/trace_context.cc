@@ -8,7 +8,7 @@
 namespace gdn {
 namespace {
 
-constexpr size_t kSize = 55;  // of version 00, whole
+constexpr size_t kSize = 55;  // length of a traceparent of version 00
 
 bool IsHex(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });

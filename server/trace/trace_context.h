@@ -1,5 +1,5 @@
-// A call's place in its client's distributed trace, as the W3C Trace Context recommendation has it: metadata
-// "traceparent", 00-TRACE_ID-PARENT_ID-FLAGS in lower-case hexadecimal digits.
+// A call's place in its client's distributed trace (W3C Trace Context). The client sends it as metadata "traceparent":
+// 00-TRACE_ID-PARENT_ID-FLAGS in lower-case hexadecimal digits.
 //
 // Thread safety: free functions, plain values.
 //
@@ -15,17 +15,18 @@ namespace gdn {
 
 struct TraceContext {
   std::string trace_id;   // 32 digits
-  std::string parent_id;  // 16: the client's span
-  std::string span_id;    // 16: this call's, made here
-  std::string flags;      // 2, as they came
+  std::string parent_id;  // 16 digits: the client's span
+  std::string span_id;    // 16 digits: this call's span, made here
+  std::string flags;      // 2 digits, as received
 };
-using TraceContextPtr = std::shared_ptr<const TraceContext>;  // null: the call brought none
+using TraceContextPtr = std::shared_ptr<const TraceContext>;  // null: the call has no traceparent
 
-// With a new span of its own. Nothing where the text is malformed; of a version above 00, what version 00 knows.
+// Reads a traceparent and makes a span id for the call. Returns nothing if the text is malformed. If the version is
+// above 00, only the fields that version 00 has are read.
 std::optional<TraceContext> ParseTraceparent(std::string_view text);
-// For whoever goes on from the call: its own span is the parent.
+// Returns the traceparent to send to whom the call calls next: the parent is this call's span.
 std::string ToTraceparent(const TraceContext& context);
-// " trace_id=.. span_id=..", for a line of the log; "" without one.
+// Returns " trace_id=.. span_id=.." for a log line, or "" for null.
 std::string TraceForLog(const TraceContextPtr& context);
 
 }  // namespace gdn

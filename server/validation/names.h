@@ -17,16 +17,17 @@ namespace gdn {
 std::string SessionName(std::string_view id);  // "sessions/ID"
 std::string ModelName(std::string_view id);    // "models/ID"
 
-// The id of a "sessions/ID" or "models/ID". INVALID_ARGUMENT (INVALID_NAME: field, value).
+// Return the ID of "sessions/ID" or "models/ID". INVALID_ARGUMENT (INVALID_NAME: field, value).
 absl::StatusOr<std::string_view> ParseSessionName(std::string_view name);
 absl::StatusOr<std::string_view> ParseModelName(std::string_view name);
 
-// Each also accepts "". INVALID_ARGUMENT (INVALID_NAME: field, value).
+// Each accepts "" too. INVALID_ARGUMENT (INVALID_NAME: field, value).
 absl::Status CheckSessionId(std::string_view id);
 absl::Status CheckRequestId(std::string_view id);
 absl::Status CheckCheckpointId(std::string_view id);
-// But not "".
+// Refuses "" too: only the newest checkpoint has no id, and it is not named.
 absl::Status CheckNamedCheckpointId(std::string_view id);
+// Accepts "" too.
 absl::Status CheckAffinity(std::string_view affinity);
 
 }  // namespace gdn

@@ -12,9 +12,9 @@ namespace gdn {
 
 inline constexpr int kMostPrefixSegments = 4096;
 
-// INVALID_ARGUMENT (INVALID_SPEC: field).
+// Errors: INVALID_ARGUMENT (INVALID_SPEC: field). `of_model`: false for an operator session.
 absl::Status CheckPromptPrefix(const v1::PromptPrefix& prefix, bool of_model);
-// The kind of the prefills, with its default; of a checked prefix.
+// Returns the input kind of the prefix's prefills; if none is set, the default. The prefix must have been checked.
 v1::InputKind PrefixKind(const v1::PromptPrefix& prefix, bool of_model);
 
 }  // namespace gdn

@@ -109,7 +109,7 @@ Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
         int64_t{spec.value_dim()}, int64_t{spec.layer_count() == 0 ? 1 : spec.layer_count()}}) {
     hasher.UpdateInt(value);
   }
-  // Unset means per head.
+  // An unset decay means one decay per head.
   hasher.UpdateInt(spec.decay() == v1::DECAY_KIND_PER_CHANNEL ? 1 : 0);
   hasher.UpdateField(request.affinity());
   for (const google::protobuf::Duration* ttl : {&request.idle_ttl(), &request.max_lifetime()}) {

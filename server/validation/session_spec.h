@@ -1,4 +1,4 @@
-// From CreateSession's messages to checked values.
+// Converts CreateSession's messages to checked values.
 //
 // Thread safety: free functions. Ownership: CheckedInitialState views the message, other results are copies.
 //
@@ -37,17 +37,18 @@ v1::DecayKind ToProto(DecayKind decay);
 // INVALID_ARGUMENT (INVALID_SPEC: field).
 absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec);
 
-// `layers` are the session's GDN layers, ascending; so is the result. Copies nothing, whatever the message asks for.
-// INVALID_ARGUMENT (LAYER_NOT_GDN, INVALID_SPEC, NON_FINITE_INPUT and the reasons of CheckTensor).
+// `layers`: the session's GDN layers, ascending. The result is ascending too. Copies no data, whatever the message asks
+// for. INVALID_ARGUMENT (LAYER_NOT_GDN, INVALID_SPEC, NON_FINITE_INPUT and the reasons of CheckTensor).
 absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
     const google::protobuf::RepeatedPtrField<v1::InitialState>& states, const LayerDims& dims,
     const std::vector<int32_t>& layers);
 
-// A time to live: infinite where `set` is false. INVALID_ARGUMENT (INVALID_SPEC: field) where it is not above 0.
+// Returns a time to live, which is infinite if `set` is false. INVALID_ARGUMENT (INVALID_SPEC: field) if it is not
+// above 0.
 absl::StatusOr<absl::Duration> CheckTimeToLive(std::string_view field, bool set,
                                                const google::protobuf::Duration& value);
 
-// The identity of a creating request: equal for equal spec, affinity, times to live, initial states and prefix.
+// Hash of a create request: equal for equal spec, affinity, times to live, initial states and prefix.
 Hash128 HashCreateRequest(const v1::CreateSessionRequest& request);
 
 }  // namespace gdn

@@ -10,7 +10,7 @@
 namespace gdn {
 namespace {
 
-// "q[1, 0, 17]": the multi-index of a flat position.
+// Returns the multi-index of a flat position: "[1, 0, 17]".
 std::string IndexToString(const std::vector<int64_t>& shape, int64_t flat) {
   std::vector<int64_t> index(shape.size());
   for (size_t axis = shape.size(); axis-- > 0;) {

@@ -50,12 +50,12 @@ absl::Status ValidateLayer(const SessionImage& image, const LayerImage& layer, i
   return absl::OkStatus();
 }
 
-// Collects a file's tensors, their metadata, and what they borrow.
+// Collects a file's tensors, their metadata, and the buffers that they view.
 class FileParts {
  public:
   FileParts(const SessionImage& image, const StateFileOptions& options) : image_(image), options_(options) {}
 
-  // Turns every layer to wire order: the most work there is, where the backend keeps another.
+  // Converts every layer to wire order. If the backend stores another order, this is most of the work.
   void View(SharedThreadPool* pool) {
     views_.resize(image_.layers.size());
     ForEachIndex(pool, static_cast<int64_t>(views_.size()), [this](int64_t i) {

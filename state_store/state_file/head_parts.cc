@@ -5,7 +5,7 @@
 namespace gdn::state_file {
 namespace {
 
-// [heads, each] of `total` heads, of which some are taken.
+// Describes [heads, each] elements: `total` heads, of which `count` are taken, from `first` on.
 struct Section {
   int64_t total;
   int64_t first;

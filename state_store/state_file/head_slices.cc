@@ -18,14 +18,14 @@ namespace {
 
 using namespace state_file;  // NOLINT: the other half of this file
 
-// The parts of float32. The base may be of another dtype.
+// The float32 parts. The base may have another dtype.
 constexpr std::pair<std::string_view, absl::Span<const float> SlotView::*> kFloatParts[] = {
     {kBaseState, &SlotView::base}, {kLogK, &SlotView::log_k},     {kLogU, &SlotView::log_u},
     {kLogG, &SlotView::log_g},     {kConvState, &SlotView::conv}, {kDraftConvState, &SlotView::draft_conv}};
 
 absl::Status WrongHeads(std::string_view message) { return Mismatch("heads", message); }
 
-// The heads that a file has; of a whole model's all of them, spelt out.
+// Returns the heads in a file. For a file of the whole model, lists all heads explicitly.
 HeadSlice HeadsOf(const StateFile& file) {
   if (!file.header.slice.heads.is_whole()) return file.header.slice.heads;
   const int32_t heads = file.header.dims.value_heads;
@@ -44,7 +44,7 @@ absl::Status CheckIsFull(const StateFile& file) {
                                              "; merge it with that one first"));
 }
 
-// The step happened, and its output is not to be had from here.
+// Returns the reply without its output: the step happened, but this file does not have its output.
 StoredReplyPtr WithoutOutput(const StoredReplyPtr& reply) {
   if (reply == nullptr || reply->output_dropped) return reply;
   StoredReply dropped = *reply;
@@ -53,7 +53,7 @@ StoredReplyPtr WithoutOutput(const StoredReplyPtr& reply) {
   return std::make_shared<const StoredReply>(std::move(dropped));
 }
 
-// Room for `bytes`, which the file keeps; parts of it are written before it is shared.
+// Allocates `bytes` bytes that the file owns. They are written before the file is shared.
 char* NewBytes(StateFile& file, size_t bytes) {
   auto values = std::make_shared<std::vector<float>>((bytes + sizeof(float) - 1) / sizeof(float));
   char* data = reinterpret_cast<char*>(values->data());
@@ -76,7 +76,7 @@ void TakePart(std::string_view part, const LayerDims& dims, const HeadSlice& hea
   values = {out, static_cast<size_t>(count)};
 }
 
-// The part of all heads from those of the slices, which follow one another.
+// Joins a part for all heads from the parts of the slices. The slices must follow one another.
 template <typename T>
 void JoinPart(std::string_view part, absl::Span<const T> SlotView::*member, const std::vector<const SlotView*>& parts,
               const std::vector<HeadSlice>& heads, StateFile& joined, SlotView& view) {
@@ -108,7 +108,7 @@ absl::StatusOr<std::string> Encode(const StateFile& file) {
   return bytes;
 }
 
-// The same number of tokens by the same last step.
+// Checks that both have the same number of tokens, by the same last step.
 absl::Status CheckSameLayer(const StateFileLayer& a, const StateFileLayer& b) {
   const std::string field = StrCat(kLayerPrefix, a.layer);
   if (a.layer != b.layer) {
@@ -123,7 +123,7 @@ absl::Status CheckSameLayer(const StateFileLayer& a, const StateFileLayer& b) {
     return Mismatch(field, StrCat("layer ", a.layer, " has ", counts(a), " in one file and ", counts(b),
                                   " in another; send the servers that are behind the steps that they have missed"));
   }
-  // Steps of whole layers bring all slices the same; what other kinds bring is each slice's own.
+  // A step of whole layers gives all slices the same inputs. Steps of other kinds give each slice its own inputs.
   const bool same_kind = a.kind == b.kind || a.kind == InputKind::kNone || b.kind == InputKind::kNone;
   const bool same_step = a.kind != InputKind::kHiddenStates || a.reply == nullptr || b.reply == nullptr ||
                          a.reply->payload == b.reply->payload;
@@ -162,7 +162,7 @@ absl::Status CheckSameSession(const StateFile& a, const StateFile& b) {
   return absl::OkStatus();
 }
 
-// Each head once.
+// Checks that each head is in exactly one of the slices.
 absl::Status CheckAreAll(const std::vector<HeadSlice>& heads) {
   int32_t end = 0;
   for (const HeadSlice& each : heads) {
@@ -187,9 +187,10 @@ StateFile Join(const std::vector<StateFile>& files) {
     joined.header.epoch = std::max(joined.header.epoch, file.header.epoch);
     joined.layer_count = std::max(joined.layer_count, file.layer_count);
     if (file.header.accept_request_id != files[0].header.accept_request_id) accepted_under_one_id = false;
-    if (file.numerics_id != joined.numerics_id) joined.numerics_id.clear();  // nobody computes so
+    if (file.numerics_id != joined.numerics_id) joined.numerics_id.clear();  // no single server computes like this
   }
-  // As with replies below: an id that one server has not seen is no id of the whole.
+  // An id that one server has not seen cannot be an id of the joined session. Stored replies, below, follow the same
+  // rule.
   if (!accepted_under_one_id) {
     joined.header.accept_request_id.clear();
     joined.header.accepted_tokens = 0;
@@ -205,7 +206,7 @@ StateFile Join(const std::vector<StateFile>& files) {
     for (const auto& [part, member] : kFloatParts) JoinPart(part, member, parts, heads, joined, view);
     JoinPart(kBaseState, &SlotView::base_bf16, parts, heads, joined, view);
     joined.layers[l].view = view;
-    // A retry under an id that only some know would not be known for one.
+    // If only some files have the reply, a retry with its id would not be known everywhere.
     StoredReplyPtr& reply = joined.layers[l].reply;
     const bool is_known = std::all_of(files.begin(), files.end(), [&](const StateFile& file) {
       const StoredReplyPtr& other = file.layers[l].reply;

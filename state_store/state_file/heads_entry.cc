@@ -1,4 +1,4 @@
-// The entry "heads" of a state file's __metadata__: which of a model's value heads its states are of.
+// The entry "heads" of a state file's __metadata__: the value heads of the model that the states belong to.
 #include "base/string_cat.h"
 #include "nlohmann/json.hpp"
 #include "state_store/state_file/metadata.h"

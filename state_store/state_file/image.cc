@@ -32,7 +32,7 @@ absl::Status CheckBaseOf(const StateFile& full, const StateFile& delta) {
     return Mismatch("base_dtype", StrCat("the delta's bases are ", DTypeName(delta.base_dtype),
                                          ", and the full file's ", DTypeName(full.base_dtype)));
   }
-  // The base of a layer whose log was not taken over is another one.
+  // If a layer's log was not taken over, its base has changed.
   if (full.log_capacity != kLogCapacity || delta.log_capacity != kLogCapacity) {
     return Mismatch("log_capacity", StrCat("the files' log_capacity is ", full.log_capacity, " and ",
                                            delta.log_capacity, "; this build merges those of ", kLogCapacity));
@@ -120,7 +120,7 @@ absl::StatusOr<std::string> MergeDelta(std::string_view full, std::string_view d
   GDN_ASSIGN_OR_RETURN(const std::string delta_text, RequiredText(delta_file.metadata(), "checksums"));
   GDN_ASSIGN_OR_RETURN(Checksums checksums, ParseChecksums(delta_text));
   for (const auto& [file, sums] : {std::pair(&full_file, &full_checksums), std::pair(&delta_file, &checksums)}) {
-    // A file of version 1 may have them of some of its tensors.
+    // A file of version 1 may have checksums for some of its tensors only.
     for (const auto& [name, entry] : file->entries()) {
       if (sums->count(name) == 0) return Damaged(StrCat("tensor '", name, "' has no checksum"), name);
     }

@@ -19,10 +19,10 @@
 namespace gdn::state_file {
 namespace {
 
-// Rows a log can hold under any log_capacity that a writer may have, drafts aside.
+// Most entries of a log without drafts, for any log_capacity that a writer may use.
 constexpr int32_t kMaxLogLength = kLogCapacity + kMaxDraftLimit;
 
-// Bytes of a damaged file's texts that are shown in an error, and of the whole error: gRPC sends some kilobytes.
+// Most bytes of a damaged file's texts in an error, and most bytes of the error: gRPC sends only some kilobytes.
 constexpr size_t kShownBytes = 256;
 constexpr size_t kShownMessageBytes = 1024;
 
@@ -31,11 +31,11 @@ constexpr std::pair<const char*, int32_t LayerDims::*> kDimFields[] = {
     {"key_dim", &LayerDims::key_dim},       {"value_dim", &LayerDims::value_dim},
     {"conv_width", &LayerDims::conv_width}, {"hidden_size", &LayerDims::hidden_size},
 };
-// Beside these, only where it says that decays go by channel.
+// In addition to kDimFields, and only if decays go by channel.
 constexpr char kDecayField[] = "decay";
 constexpr char kPerChannel[] = "per_channel";
 
-// False where the field is there and is not an integer in [0, most].
+// Returns false if the field is there and is not an integer in [0, most].
 bool ReadLength(const Json& json, const char* field, int64_t most, int32_t& length) {
   if (!json.contains(field)) return true;
   const auto value = IntField(json, field);
@@ -44,7 +44,7 @@ bool ReadLength(const Json& json, const char* field, int64_t most, int32_t& leng
   return true;
 }
 
-// A request id as calls may have it.
+// Returns a request id that calls may use; nothing if the field has no such id.
 std::optional<std::string> RequestIdField(const Json& json) {
   std::optional<std::string> id = TextField(json, "request_id");
   if (id.has_value() && (id->empty() || !IsId(*id, kMaxRequestIdLength))) id.reset();

@@ -1,4 +1,4 @@
-// The entry "owner" of a state file's __metadata__: what only the session's own server needs.
+// The entry "owner" of a state file's __metadata__: data that only the session's own server needs.
 #include <algorithm>
 #include <utility>
 
@@ -13,13 +13,13 @@ namespace {
 
 constexpr absl::Duration kMostAge = absl::Hours(1000 * 366 * 24);
 
-// 0 where nobody has said when it was made.
+// Returns the session's age, or 0 if the header has no time of birth.
 absl::Duration AgeOf(const SessionHeader& header) {
   if (header.born == SteadyTime::InfinitePast()) return absl::ZeroDuration();
   return std::clamp(SteadyNow() - header.born, absl::ZeroDuration(), kMostAge);
 }
 
-// Seconds; null: without end.
+// Returns seconds, or null for infinite.
 Json SecondsJson(absl::Duration duration) {
   return duration == absl::InfiniteDuration() ? Json() : Json(absl::ToDoubleSeconds(duration));
 }

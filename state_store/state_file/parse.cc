@@ -18,7 +18,8 @@ namespace {
 
 using namespace state_file;  // NOLINT: the other half of this file
 
-// The header, before anything that it says is looked at: its checksum, then the format's own rules, then the version.
+// Opens the header. Before anything else in it is used, checks its checksum, then the format's own rules, then the
+// version.
 absl::StatusOr<SafetensorsFile> OpenHeader(std::string_view bytes, uint64_t file_bytes) {
   GDN_ASSIGN_OR_RETURN(const bool sealed, CheckHeaderChecksum(bytes));
   auto file = SafetensorsFile::ParseHeader(bytes, file_bytes);
@@ -38,7 +39,7 @@ absl::StatusOr<SafetensorsFile> OpenHeader(std::string_view bytes, uint64_t file
   return file;
 }
 
-// That the checksums and the tensors name each other.
+// Reads the checksums, and checks that they and the tensors name each other.
 absl::StatusOr<Checksums> ReadChecksums(const SafetensorsFile& file) {
   if (file.metadata().count("checksums") == 0) return Checksums();
   GDN_ASSIGN_OR_RETURN(Checksums checksums, ParseChecksums(file.metadata().at("checksums")));
@@ -53,7 +54,7 @@ absl::StatusOr<Checksums> ReadChecksums(const SafetensorsFile& file) {
   return checksums;
 }
 
-// The layers by the metadata, and each tensor accounted for by one of them.
+// Parses the layers in the metadata, and checks that each tensor belongs to one of them.
 absl::StatusOr<std::map<int32_t, LayerEntry>> ParseLayers(const SafetensorsFile& file, int32_t layer_count) {
   std::map<int32_t, LayerEntry> layers;
   for (const auto& [key, text] : file.metadata()) {
@@ -81,10 +82,10 @@ absl::StatusOr<std::map<int32_t, LayerEntry>> ParseLayers(const SafetensorsFile&
   return layers;
 }
 
-// Reads one layer's tensors. Every tensor that is there has its shape checked, read or not.
+// Reads one layer's tensors. Checks the shape of every tensor that is there, even of those that are not read.
 class LayerReader {
  public:
-  // Without `data`, views stay empty.
+  // `data`: false leaves the views empty.
   LayerReader(const SafetensorsFile& file, bool data, StateFile& result) : file_(file), data_(data), result_(result) {}
 
   absl::Status Read(const LayerEntry& entry, StateFileLayer& layer) {
@@ -121,7 +122,7 @@ class LayerReader {
  private:
   bool Has(int32_t layer, std::string_view part) const { return file_.Contains(TensorName(layer, part)); }
 
-  // That those parts are there which the counts speak of, and no others.
+  // Checks that the parts which the counts imply are there, and no others.
   absl::Status CheckParts(const StateFileLayer& layer, bool has_log) const {
     const SlotExtent& extent = layer.extent;
     const auto unexpected = [&](std::string_view part, std::string_view why) {
@@ -162,7 +163,7 @@ class LayerReader {
     std::string name;
     DType dtype;
   };
-  // It is there, and of the shape that the layer's counts give it.
+  // Returns the tensor, or an error if it is missing or does not have the shape that follows from the layer's counts.
   absl::StatusOr<FoundTensor> Find(const StateFileLayer& layer, std::string_view part) const {
     const std::string name = TensorName(layer.layer, part);
     const std::vector<int64_t> shape = PartShape(part, result_.header.dims, layer.extent);
@@ -178,7 +179,7 @@ class LayerReader {
     return FoundTensor{name, *dtype};
   }
 
-  // The base of a server that keeps it so, as it is; any other as float32.
+  // Reads a bfloat16 base as it is, and any other as float32.
   absl::Status ReadBase(StateFileLayer& layer, std::string_view part) {
     if (result_.base_dtype == DType::kF32) {
       GDN_ASSIGN_OR_RETURN(layer.view.base, Floats(layer, part));
@@ -235,8 +236,8 @@ class LayerReader {
     return absl::OkStatus();
   }
 
-  // Another log_capacity folds at other tokens: its log cannot go on here, though the state it stands for can, and a
-  // draft after it.
+  // Checks the log's length. If the file has another log_capacity, which folds at other tokens, its log cannot continue
+  // here. The recurrent_state then becomes the base, and a draft after it is kept.
   absl::Status CheckLog(StateFileLayer& layer, bool has_recurrent_state,
                         absl::Span<const float> recurrent_state) const {
     if (result_.log_capacity == kLogCapacity) {
@@ -306,7 +307,7 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
   return absl::OkStatus();
 }
 
-// Without `data`, of the header alone.
+// `data`: false reads the header alone.
 absl::StatusOr<StateFile> ReadLayers(const SafetensorsFile& file, bool data) {
   StateFile result;
   GDN_RETURN_IF_ERROR(ReadSession(file.metadata(), result));

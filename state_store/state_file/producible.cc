@@ -10,7 +10,8 @@
 namespace gdn::state_file {
 namespace {
 
-// Whether an output of `bytes` bytes is one of at most `most` tokens of `features` elements, in some dtype of outputs.
+// Returns true if an output of `bytes` bytes can be one of at most `most` tokens of `features` elements, in some output
+// dtype.
 bool IsWholeTokens(int64_t bytes, int64_t features, int64_t most) {
   return std::ranges::any_of(std::initializer_list<DType>{DType::kF32, DType::kF16, DType::kBF16}, [&](DType dtype) {
     const int64_t token_bytes = features * static_cast<int64_t>(DTypeSize(dtype));
@@ -37,7 +38,7 @@ absl::Status CheckReplyTensor(const LayerDims& dims, const LayerEntry& entry, co
                           "; expected U8 of one dimension"),
                    name);
   }
-  // A draft's tokens are not among those that its reply counts.
+  // A draft's tokens are not in the count of its reply.
   const int64_t most = std::max<int64_t>(entry.reply->token_count, kMaxDraftLimit);
   const int64_t bytes = tensor.shape[0];
   const bool of_hidden = dims.has_layer() && (entry.kind == InputKind::kHiddenStates || entry.kind == InputKind::kNone);

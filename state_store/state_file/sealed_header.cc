@@ -9,11 +9,12 @@
 namespace gdn::state_file {
 namespace {
 
-// As it stands in the header. No other text of the header can be this: quotes inside JSON strings are escaped.
+// The key as it stands in the header. No other text in the header can look like this, because quotes in JSON strings
+// are escaped.
 constexpr std::string_view kChecksumKey = "\"header_checksum\":\"";
 constexpr std::string_view kNoChecksum = "00000000000000000000000000000000";
 
-// Where the digits of header_checksum begin; npos where there is none.
+// Returns the position of header_checksum's first digit, or npos if there is no such entry.
 size_t FindDigits(std::string_view header) {
   const size_t at = header.find(kChecksumKey);
   if (at == std::string_view::npos) return at;

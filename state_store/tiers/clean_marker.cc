@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kFirstLine = "gdn-clean 2\n";
 constexpr std::string_view kRedis = "redis ";
 constexpr std::string_view kEnd = "end ";
-constexpr size_t kEndBytes = kEnd.size() + 32 + 1;  // with a checksum's digits and a line's end
+constexpr size_t kEndBytes = kEnd.size() + 32 + 1;  // with the digits of a checksum and the end of the line
 constexpr size_t kMostRedisBytes = 64;
 
 bool IsWord(std::string_view text) {
@@ -25,7 +25,7 @@ bool IsWord(std::string_view text) {
          std::ranges::all_of(text, [](unsigned char c) { return absl::ascii_isalnum(c); });
 }
 
-// The line up to its end, which `text` then begins behind; nullopt where there is no end.
+// Returns the line before the first '\n' and removes it from `text`. Returns nullopt if there is no '\n'.
 std::optional<std::string_view> TakeLine(std::string_view& text) {
   const size_t end = text.find('\n');
   if (end == std::string_view::npos) return std::nullopt;

@@ -36,7 +36,7 @@ constexpr char kCleanName[] = "clean";
 constexpr char kIncarnationName[] = "incarnation";
 constexpr char kSecretName[] = "principal-key";
 constexpr size_t kMaxId = 128;
-// Against a file that lies: an epoch is made of the number, and nothing starts so often.
+// A bound against damaged files, because epochs are made from the number. No server starts so often.
 constexpr int64_t kMostStarts = int64_t{1} << 40;
 
 bool IsId(const std::string& id) {
@@ -50,7 +50,7 @@ bool IsPrincipal(const std::string& principal) {
          std::ranges::all_of(principal, [](unsigned char c) { return absl::ascii_isxdigit(c); });
 }
 
-// The folder and those above it, each durable where it is new.
+// Makes the folder and those above it. Each new folder is durable.
 absl::Status MakeFolders(const std::string& folder) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return absl::OkStatus();
@@ -81,7 +81,7 @@ absl::StatusOr<int> TakeLock(const std::string& directory) {
                    {{"tier", "disk"}, {"path", directory}});
 }
 
-// The entries of a folder; none where it has gone.
+// Returns the entries of a folder; none if the folder does not exist.
 absl::StatusOr<std::vector<fs::directory_entry>> Entries(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::directory_entry> entries;
@@ -90,10 +90,10 @@ absl::StatusOr<std::vector<fs::directory_entry>> Entries(const fs::path& folder)
   return entries;
 }
 
-// Whether there may be files in it; a link is what it leads to.
+// Returns true if there may be files in it. Follows links.
 bool IsFolder(const fs::directory_entry& entry) {
   std::error_code error;
-  return entry.is_directory(error) || error;  // whoever lists it says what is wrong
+  return entry.is_directory(error) || error;  // if it cannot be told: the caller's listing reports the error
 }
 
 // Removes the folder and the files in it.
@@ -114,7 +114,7 @@ int64_t FileBytes(const fs::directory_entry& file) {
 
 absl::StatusOr<std::unique_ptr<DiskFolder>> DiskFolder::Open(const std::string& directory) {
   std::error_code error;
-  // "a/b/" and "a/b" are one folder, and stay it when the process changes its own.
+  // "a/b/" and "a/b" are one folder, and stay the same folder when the process changes its working directory.
   std::string settled = fs::absolute(directory, error).lexically_normal().string();
   if (error || directory.empty()) {
     return IoError(directory.empty() ? EINVAL : error.value(), "find the folder", directory);
@@ -157,7 +157,7 @@ std::string DiskFolder::AsidePath(const std::string& path) { return StrCat(path,
 absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remove_leftovers) const {
   std::map<StateKey, Files> found;
   GDN_ASSIGN_OR_RETURN(const auto principals, Entries(principals_.directory()));
-  // What no server made stays where it is; it is told of once.
+  // Entries that no server made stay where they are. The log names them once.
   const auto pass_over = [remove_leftovers](const fs::directory_entry& stray) {
     if (remove_leftovers) spdlog::warn("disk tier: '{}' is no session's and is passed over", stray.path().string());
   };
@@ -181,7 +181,7 @@ absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remo
       }
       GDN_RETURN_IF_ERROR(ScanSession({.principal = name, .id = id, .checkpoint = {}}, remove_leftovers, found));
     }
-    if (remove_leftovers) rmdir(principal.path().c_str());  // where nothing is left in it
+    if (remove_leftovers) rmdir(principal.path().c_str());  // fails unless the folder is empty
   }
   return found;
 }
@@ -210,14 +210,14 @@ absl::Status DiskFolder::ScanSession(const StateKey& key, bool remove_leftovers,
       found[of].full_bytes = FileBytes(file);
     }
   }
-  // A delta whose whole file was removed: the session was being erased.
+  // There is a delta without its full file: the session was being erased.
   std::error_code error;
   if (const auto it = found.find(key); it != found.end() && !fs::exists(FullPath(key), error)) {
     if (remove_leftovers) GDN_RETURN_IF_ERROR(RemoveFile(DeltaPath(key)));
     it->second.delta_bytes = 0;
     if (it->second.aside_bytes == 0) found.erase(it);
   }
-  if (remove_leftovers) rmdir(folder.c_str());  // where nothing is left in it
+  if (remove_leftovers) rmdir(folder.c_str());  // fails unless the folder is empty
   return absl::OkStatus();
 }
 
@@ -237,7 +237,7 @@ absl::Status DiskFolder::MakeSessionFolder(const StateKey& key) {
 }
 
 absl::Status DiskFolder::RemoveFiles(const StateKey& key) const {
-  // The whole file first: without it a delta stands for nothing, and no older state comes to light.
+  // The full file goes first. Without it a delta is not used, so no older state appears.
   std::vector<std::string> paths = {FullPath(key), AsidePath(FullPath(key))};
   if (key.checkpoint.empty()) {
     paths.push_back(DeltaPath(key));
@@ -252,7 +252,7 @@ absl::Status DiskFolder::SyncRemoval(const StateKey& key) {
   const std::string folder = SessionFolder(key);
   if (rmdir(folder.c_str()) != 0) {
     if (errno == ENOENT) return absl::OkStatus();
-    return SyncFolder(folder);  // there are checkpoints, or the session itself
+    return SyncFolder(folder);  // checkpoints, or the session itself, are left
   }
   {
     absl::MutexLock lock(&mu_);
@@ -266,12 +266,12 @@ absl::Status DiskFolder::RemoveSession(const StateKey& key) {
   if (!principal.exists() && errno == ENOENT) return absl::OkStatus();
   const std::string folder = SessionFolder(key);
   const std::string gone = StrCat(principal.path(), "/", kGonePrefix, key.id);
-  GDN_RETURN_IF_ERROR(RemoveFolder(gone));  // what an earlier call has left
+  GDN_RETURN_IF_ERROR(RemoveFolder(gone));  // left by an earlier call
   {
     absl::MutexLock lock(&mu_);
     synced_folders_.erase(folder);
   }
-  // At once under a name that is no session's, so that no checkpoint outlives its session.
+  // Renames the folder at once to a name that is not a session's, so that no checkpoint outlives its session.
   const bool there = rename(folder.c_str(), gone.c_str()) == 0;
   if (!there && errno != ENOENT) return IoError(errno, "rename", folder);
   GDN_RETURN_IF_ERROR(SyncFolder(principal.path()));
@@ -279,14 +279,14 @@ absl::Status DiskFolder::RemoveSession(const StateKey& key) {
 }
 
 absl::Status DiskFolder::SetAside(const StateKey& key) const {
-  // The whole file first: without it a delta stands for nothing, and alone it would be an older state.
+  // The full file goes first. Without it a delta is not used; a full file without its delta would be an older state.
   std::vector<std::string> paths = {FullPath(key)};
   if (key.checkpoint.empty()) paths.push_back(DeltaPath(key));
   for (const std::string& path : paths) {
     const std::string aside = AsidePath(path);
     if (rename(path.c_str(), aside.c_str()) == 0) continue;
     if (errno != ENOENT) return IoError(errno, "rename a file to", aside);
-    GDN_RETURN_IF_ERROR(RemoveFile(aside));  // one of an earlier time does not go with this state
+    GDN_RETURN_IF_ERROR(RemoveFile(aside));  // a file that was set aside earlier does not belong to this state
   }
   return SyncFolder(SessionFolder(key));
 }

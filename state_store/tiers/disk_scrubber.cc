@@ -12,7 +12,7 @@ namespace {
 
 using DamageOutcome = TierStack::DamageOutcome;
 
-// Whoever waits looks again after this time at the latest.
+// Longest wait until the scrubber looks again.
 constexpr absl::Duration kLook = absl::Seconds(1);
 constexpr absl::Duration kShortest = absl::Milliseconds(10);
 
@@ -50,7 +50,7 @@ absl::Duration DiskScrubber::UntilIdle(SteadyTime now) {
 
 absl::Duration DiskScrubber::Step() {
   const SteadyTime now = options_.clock->Now();
-  // One that has been replaced or removed keeps its room on the disk for as long as it is open.
+  // A file that was replaced or removed takes up disk space as long as it is open.
   if (check_ != nullptr && !check_->IsThere()) EndState(/*verified=*/false);
   if (const absl::Duration wait = UntilIdle(now); wait > absl::ZeroDuration())
     return std::clamp(wait, kShortest, kLook);
@@ -74,7 +74,7 @@ bool DiskScrubber::OpenNext(SteadyTime now) {
     return false;
   }
   if (!parts_.disk.damage(*key_).ok()) {
-    // Set aside before. A copy of it may be to be had by now.
+    // The state was set aside before. By now another tier may have a copy of it.
     const DamageOutcome outcome =
         parts_.tiers.HandleDamage(parts_.disk, *key_, [this] { return !parts_.disk.damage(*key_).ok(); });
     if (outcome == DamageOutcome::kCopyUsed)
@@ -97,7 +97,7 @@ void DiskScrubber::OpenFile() {
     return;
   }
   EndState(/*verified=*/false);
-  if (absl::IsNotFound(check.status())) return;  // it has ended, or moved, meanwhile
+  if (absl::IsNotFound(check.status())) return;  // the session has ended or moved meanwhile
   parts_.disk.CountFailure(check.status());
   spdlog::warn("disk scrubber: {} is passed over: {}", key_->ToString(), std::string(check.status().message()));
 }
@@ -121,7 +121,7 @@ void DiskScrubber::Read(SteadyTime now) {
   }
   if (absl::IsDataLoss(whole.status())) return Handle(whole.status());
   EndState(/*verified=*/false);
-  if (!absl::IsUnavailable(whole.status())) return;  // whole, and of a build that this one does not take states of
+  if (!absl::IsUnavailable(whole.status())) return;  // undamaged, but of a build that this one refuses
   parts_.disk.CountFailure(whole.status());
   spdlog::warn("disk scrubber: {} cannot be read, look at the disk (dmesg, smartctl): {}", key_->ToString(),
                std::string(whole.status().message()));

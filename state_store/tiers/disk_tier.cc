@@ -16,8 +16,9 @@ namespace {
 
 constexpr int64_t kDeltaShare = 2;
 
-// Whether to write a delta to a file that holds `bases` in `full_bytes`: where it leaves out most of the session's
-// bases, and takes, by an estimate that makes none, less than 1 / kDeltaShare of that file.
+// Returns true if a delta to the full file, which has `bases` and `full_bytes` bytes, is worthwhile: the delta leaves
+// out more than half of the session's bases, and takes less than 1 / kDeltaShare of the full file. The delta's size is
+// estimated; no delta is made.
 bool IsDeltaWorthwhile(const SessionImage& image, const BaseVersions& bases, int64_t full_bytes) {
   const LayerDims& dims = image.layout.dims();
   int64_t floats = 0;
@@ -109,7 +110,7 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
   Entry next;
   std::vector<std::string_view> pieces;
   if (!image->has_all_bases()) {
-    // The bases that the image lacks are in the file that is replaced.
+    // The bases that the image lacks are in the file that is being replaced.
     GDN_ASSIGN_OR_RETURN(encoded,
                          EncodeStateFile(image, {.include_owner = true, .base_snapshot_id = entry.snapshot_id}));
     std::string delta;
@@ -135,11 +136,11 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
                                       /*replaced_bytes=*/entry.full_bytes + entry.delta_bytes);
   if (!written.replaced) return written.status;
   if (!key.checkpoint.empty()) {
-    next.snapshot_id.clear();  // never a base of deltas
+    next.snapshot_id.clear();  // deltas never refer to a named checkpoint
     next.bases.clear();
   }
-  // Until the folder is known to be synced, a crash may bring back the old file, which then needs its delta. Beside the
-  // new file that is of no account; so it is if it cannot be removed.
+  // Until the folder is known to be synced, a crash may bring back the old full file, which then needs its delta. With
+  // the new full file the old delta is not used. So it does no harm if it cannot be removed.
   const bool kept = entry.delta_bytes > 0 && (!written.status.ok() || !RemoveFile(folder_->DeltaPath(key)).ok());
   if (kept) {
     next.delta_bytes = entry.delta_bytes;
@@ -209,7 +210,7 @@ absl::StatusOr<SessionImagePtr> DiskTier::LoadFiles(const StateKey& key, int64_t
       if (!delta.ok()) return WithPrefix(delta.status(), folder_->DeltaPath(key));
     }
   }
-  // One to an earlier file was about to be removed when the process ended.
+  // A delta to an earlier full file is ignored: it was about to be removed when the process ended.
   if (!delta->base_snapshot_id.empty() && delta->base_snapshot_id == full->snapshot_id) {
     for (const StateFileLayer& layer : delta->layers) {
       if (layer.has_base) bases.erase(layer.layer);
@@ -282,7 +283,7 @@ absl::StatusOr<StoredSession> DiskTier::ReadEntry(const StateKey& key, const Dis
     return file;
   };
   if (files.full_bytes == 0 && files.aside_bytes > 0) {
-    // What the session was is known by its header: it is there, though its state is not to be had.
+    // The state is not available, but the header says what the session was. So the session is listed.
     GDN_ASSIGN_OR_RETURN(StateFile file, read(DiskFolder::AsidePath(folder_->FullPath(key))));
     if (auto delta = read(DiskFolder::AsidePath(folder_->DeltaPath(key)));
         key.checkpoint.empty() && delta.ok() && delta->base_snapshot_id == file.snapshot_id) {

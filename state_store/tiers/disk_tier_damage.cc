@@ -1,4 +1,4 @@
-// DiskTier: states that were found damaged, set aside for people to look at.
+// The part of DiskTier for damaged states, which are set aside for people to inspect.
 #include <algorithm>
 #include <utility>
 
@@ -45,7 +45,7 @@ void DiskTier::NoteSetAside(const StateKey& key, int64_t bytes) {
       usage_.used_bytes -= ForgetSetAside(oldest.back());
     }
   }
-  // By name alone: whatever the session's owner does meanwhile, nobody reads these.
+  // Removes these files by name, without a lock. Whatever the session's owner does meanwhile, nobody reads them.
   for (const StateKey& old : oldest) {
     for (const std::string& path : {folder_->FullPath(old), folder_->DeltaPath(old)}) {
       if (path == folder_->DeltaPath(old) && !old.checkpoint.empty()) continue;

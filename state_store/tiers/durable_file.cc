@@ -21,12 +21,12 @@
 namespace gdn {
 namespace {
 
-// What one call writes or reads at most: a thread in the kernel lets others in only after it. Writing to the disk
-// begins after each, so that fsync finds little left to do.
+// Most bytes of one read or write: a thread in the kernel lets others run only after the call. The disk is asked to
+// write after each call, so that fsync finds little left to do.
 constexpr size_t kChunkBytes = size_t{256} << 10;
-constexpr size_t kMaxPieces = 64;  // of one call; the system takes 1024
+constexpr size_t kMaxPieces = 64;  // buffers of one call; the system allows 1024
 
-// Calls again what a signal interrupted.
+// Repeats a call that a signal interrupted.
 template <typename Call>
 auto Retry(Call call) {
   auto result = call();
@@ -34,7 +34,7 @@ auto Retry(Call call) {
   return result;
 }
 
-// A descriptor that is closed. Close tells of errors that only then come to light (network file systems).
+// A file descriptor, closed on destruction. Close returns errors that appear only then (network file systems).
 class File {
  public:
   File(const std::string& path, int flags, mode_t mode = 0)
@@ -51,7 +51,7 @@ class File {
   int fd_;
 };
 
-// Reads [offset, offset + size) of the file, or up to its end; the bytes read, or -1.
+// Reads [offset, offset + size) of the file, or up to its end. Returns the number of bytes, or -1.
 ssize_t ReadAt(int fd, char* to, size_t size, off_t offset) {
   size_t done = 0;
   while (done < size) {
@@ -64,13 +64,13 @@ ssize_t ReadAt(int fd, char* to, size_t size, off_t offset) {
   return static_cast<ssize_t>(done);
 }
 
-// 0, or the errno of the call that failed.
+// Writes the pieces one after another. Returns 0, or the errno of the call that failed.
 int WritePieces(int fd, const std::vector<std::string_view>& pieces) {
   const size_t call_bytes = GivesWay::here() ? kGiveWayBytes : kChunkBytes;
   size_t piece = 0;
   size_t within = 0;
   off_t offset = 0;
-  off_t started = 0;  // up to here the disk has been asked to write
+  off_t started = 0;  // the disk has been asked to write up to here
   while (piece < pieces.size()) {
     iovec parts[kMaxPieces];
     int count = 0;
@@ -95,14 +95,15 @@ int WritePieces(int fd, const std::vector<std::string_view>& pieces) {
       left -= rest;
     }
     if (offset - started >= static_cast<off_t>(kChunkBytes)) {
-      sync_file_range(fd, started, offset - started, SYNC_FILE_RANGE_WRITE);  // a hint: fsync tells of errors
+      sync_file_range(fd, started, offset - started, SYNC_FILE_RANGE_WRITE);  // a hint; fsync reports errors
       started = offset;
     }
   }
   return 0;
 }
 
-// Else the system lets go of all of it at once, when the last holder of the file is gone.
+// Drops the file from the system's cache in pieces. Otherwise the system drops all of it at once when the last holder
+// closes the file.
 void LetGoOfCache(int fd) {
   struct stat info;
   if (fstat(fd, &info) != 0) return;
@@ -112,7 +113,7 @@ void LetGoOfCache(int fd) {
   }
 }
 
-// Of a file that was to be opened for reading.
+// Returns the size of a file that was opened for reading, or the error of opening it.
 absl::StatusOr<int64_t> SizeOf(const File& file, const std::string& path) {
   if (!file.ok()) {
     if (errno == ENOENT) return absl::NotFoundError(StrCat("there is no file '", path, "'"));
@@ -158,7 +159,7 @@ absl::StatusOr<std::string_view> ReadFile(const std::string& path,
   for (const Part& part : parts) {
     if (part.error != 0) return IoError(part.error, "read", path);
     whole += part.got;
-    if (part.got < kChunkBytes) break;  // the last, or where it was cut short
+    if (part.got < kChunkBytes) break;  // the last part, or the file was cut short here
   }
   return std::string_view(to, whole);
 }
@@ -194,7 +195,8 @@ ReplaceResult ReplaceFile(const std::string& folder, const std::string& name,
   absl::Cleanup remove = [&temporary] { unlink(temporary.c_str()); };
   off_t bytes = 0;
   for (const std::string_view piece : pieces) bytes += static_cast<off_t>(piece.size());
-  // In one run of blocks, and a full disk is found at once. Where the file system cannot, writing tells the same.
+  // Allocates the blocks together, and finds out early if the disk is full. If the file system cannot do this, writing
+  // reports a full disk.
   if (fallocate(file.fd(), 0, 0, bytes) != 0 && (errno == ENOSPC || errno == EDQUOT)) {
     return {IoError(errno, StrCat("reserve ", bytes, " bytes for"), path)};
   }

@@ -58,7 +58,7 @@ absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes::All() co
   for (const std::string& principal : principals) {
     const std::string folder = StrCat(principals_.directory(), "/", principal);
     GDN_ASSIGN_OR_RETURN(const auto names, NamesIn(folder));
-    if (names.empty()) rmdir(folder.c_str());  // of a server that was killed
+    if (names.empty()) rmdir(folder.c_str());  // left by a server that was killed
     for (const std::string& name : names) {
       if (!name.starts_with(kPrefix) || name.ends_with(kTemporarySuffix)) continue;
       const StateKey session{.principal = std::string(PrincipalFolders::PrincipalOf(principal)),

@@ -19,7 +19,7 @@
 namespace gdn {
 namespace {
 
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own bound
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit that the format sets
 
 }  // namespace
 
@@ -41,7 +41,7 @@ bool FileCheck::IsThere() const {
 
 absl::StatusOr<std::string> FileCheck::Read(uint64_t offset, uint64_t bytes) {
   std::string piece(bytes, '\0');
-  // What the cache has is what was written, and not what the disk has kept of it.
+  // Drops the cached bytes, because the cache has what was written, which may differ from what the disk has now.
   posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
   size_t done = 0;
   while (done < bytes) {
@@ -61,12 +61,12 @@ absl::Status FileCheck::ReadHeader() {
   struct stat info;
   if (fstat(fd_, &info) != 0) return IoError(errno, "stat", path_);
   const auto file_bytes = static_cast<uint64_t>(info.st_size);
-  uint64_t length = 0;  // of the header's text
+  uint64_t length = 0;  // length of the header's text
   GDN_ASSIGN_OR_RETURN(std::string head, Read(0, std::min<uint64_t>(sizeof(length), file_bytes)));
   if (head.size() == sizeof(length)) {
     static_assert(std::endian::native == std::endian::little);
     std::memcpy(&length, head.data(), sizeof(length));
-    // A header that cannot be is not read; the parser has more to say about it.
+    // An impossible header is not read; the parser reports the error.
     if (length <= std::min(file_bytes - sizeof(length), kMaxHeaderBytes)) {
       GDN_ASSIGN_OR_RETURN(const std::string text, Read(sizeof(length), length));
       head += text;

@@ -24,7 +24,7 @@ absl::StatusOr<StoreResult> HostTier::Store(const StateKey& key, const SessionIm
 
 absl::StatusOr<StoreResult> HostTier::Put(const StateKey& key, const SessionImagePtr& image) {
   const int64_t bytes = image->bytes();
-  SessionImagePtr replaced;  // freed once the lock is let go
+  SessionImagePtr replaced;  // freed after the lock is released
   absl::MutexLock lock(&mu_);
   const auto it = entries_.find(key);
   const int64_t before = it == entries_.end() ? 0 : it->second.bytes;
@@ -56,7 +56,7 @@ absl::StatusOr<SessionImagePtr> HostTier::Load(const StateKey& key) {
 }
 
 absl::Status HostTier::Erase(const StateKey& key, bool all) {
-  std::vector<SessionImagePtr> erased;  // freed once the lock is let go
+  std::vector<SessionImagePtr> erased;  // freed after the lock is released
   absl::MutexLock lock(&mu_);
   const auto [begin, end] = all ? SessionRange(entries_, key) : entries_.equal_range(key);
   for (auto it = begin; it != end; ++it) {

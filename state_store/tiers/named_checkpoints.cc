@@ -1,4 +1,4 @@
-// TierStack: a session's named checkpoints, listed, counted and erased.
+// The part of TierStack for a session's named checkpoints: lists, counts and erases them.
 #include <algorithm>
 #include <utility>
 

@@ -22,7 +22,7 @@ PrincipalFolders::Hold::~Hold() {
   absl::MutexLock lock(&folders_.mu_);
   const auto it = folders_.uses_.find(path_);
   if (--it->second.holds > 0) return;
-  // Refused while anything is in it. A crash that brings the empty folder back leaves it to the next scan.
+  // This fails while anything is in the folder. If a crash brings the empty folder back, the next scan removes it.
   rmdir(path_.c_str());
   folders_.uses_.erase(it);
 }

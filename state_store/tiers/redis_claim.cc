@@ -13,11 +13,12 @@
 namespace gdn {
 namespace {
 
-// The owners before this one that are remembered, 64 of them; one that is further back is taken for a later one.
+// Bytes of earlier owners that are remembered: 64 ids. An owner before these is taken for a later one.
 constexpr std::string_view kBeforeBytes = "2112";
 
-// KEYS: owner, incarnation. ARGV: server, bytes of the owners before it, the id of those that share, kPrefixUnused,
-// kPrefixUnknown. A Take may run again, as after a lost answer: an owner is not before itself, and says "" of itself.
+// Takes the prefix. KEYS: owner, incarnation. ARGV: this server, bytes of earlier owners to keep, the id of servers
+// that share, kPrefixUnused, kPrefixUnknown. The script may run again, as after a lost reply: an owner is not its own
+// predecessor, and for itself the script returns "" as the previous owner.
 constexpr std::string_view kTakeScript = R"(
 local last = redis.call('HMGET', KEYS[1], 'server', 'before', 'stopped')
 if last[1] == ARGV[3] and ARGV[1] ~= ARGV[3] then return redis.error_reply('FENCED ' .. last[1]) end
@@ -30,7 +31,8 @@ redis.call('HDEL', KEYS[1], 'stopped')
 if last[1] == ARGV[1] then return {number, before, ''} end
 return {number, before, not last[1] and ARGV[4] or last[3] == last[1] and last[1] or ARGV[5]})";
 
-// KEYS: owner, incarnation. ARGV: server, its incarnation, the owners before it, who is the owner now.
+// Takes the prefix again after the store was set back. KEYS: owner, incarnation. ARGV: this server, its incarnation,
+// the owners before it, the owner in the store.
 constexpr std::string_view kRetakeScript = R"(
 local owner = redis.call('HGET', KEYS[1], 'server') or 'nobody'
 if owner ~= ARGV[1] and owner ~= ARGV[4] then return redis.error_reply('FENCED ' .. owner) end
@@ -38,13 +40,13 @@ redis.call('HSET', KEYS[1], 'server', ARGV[1], 'incarnation', ARGV[2], 'before',
 if tonumber(redis.call('GET', KEYS[2]) or '0') < tonumber(ARGV[2]) then redis.call('SET', KEYS[2], ARGV[2]) end
 return redis.status_reply('OK'))";
 
-// Follows kFencedScript. ARGV: the token.
+// Records an orderly end. Runs after kFencedScript. ARGV: the token.
 constexpr std::string_view kStopScript = R"(
 redis.call('HSET', KEYS[1], 'stopped', owner)
 return redis.status_reply('OK'))";
 
 constexpr std::string_view kCheckScript = "return redis.status_reply('OK')";
-constexpr std::string_view kOwner = "owner";  // of an IsFenced error's metadata
+constexpr std::string_view kOwner = "owner";  // key in the metadata of an IsFenced error
 
 }  // namespace
 
@@ -114,7 +116,7 @@ absl::Status RedisClaim::Recover(RedisConnection& redis, const absl::Status& fen
   }
   const absl::StatusOr<RedisReply> retaken =
       redis.Call({"EVAL", kRetakeScript, "2", OwnerKey(), IncarnationKey(), server_, incarnation, before, owner});
-  if (IsFenced(retaken.status())) return Recover(redis, retaken.status());  // somebody was faster
+  if (IsFenced(retaken.status())) return Recover(redis, retaken.status());  // another call was faster
   GDN_RETURN_IF_ERROR(retaken.status());
   ++set_backs_;
   spdlog::critical(

@@ -19,9 +19,9 @@ namespace gdn {
 namespace {
 
 constexpr size_t kReceiveBytes = 256 * 1024;
-// Shorter arguments are copied into the command; an iovec each would cost more.
+// Bytes. Shorter arguments are copied into the command, because an iovec for each would cost more.
 constexpr size_t kCopiedArgument = 4096;
-// Beyond these, connections are closed after use.
+// Most idle connections. Further ones are closed after use.
 constexpr size_t kMaxIdle = 8;
 
 std::string_view View(const redisReply& reply) { return {reply.str == nullptr ? "" : reply.str, reply.len}; }
@@ -90,7 +90,7 @@ void RedisConnection::Append(const std::vector<std::string_view>& arguments,
       return;
     }
     queue_text();
-    queued_.push_back({const_cast<char*>(bytes.data()), bytes.size()});  // only read
+    queued_.push_back({const_cast<char*>(bytes.data()), bytes.size()});  // the bytes are only read
   };
   for (std::string_view argument : arguments) {
     StrAppend(&text, "$", argument.size(), "\r\n");
@@ -173,7 +173,7 @@ absl::Status RedisConnection::CheckReply(const redisReply& reply) {
                                    "another server has the prefix"),
                         "owner", text.substr(kFenced.size()));
   }
-  // Of a script's command, too.
+  // Also if a command inside a script fails with this.
   if (text.find("READONLY") != std::string_view::npos || text.starts_with("MASTERDOWN")) {
     return Fail("it is a replica, and no master any more");
   }
@@ -215,7 +215,7 @@ absl::Status RedisConnection::WaitForReplicas(int replicas, absl::Duration timeo
 
 bool RedisConnection::Reusable() const {
   if (failed_ || pending_ > 0) return false;
-  // Nothing is to be read: a byte, or the end of the stream, would be a server that hung up.
+  // There must be nothing to read. A byte, or the end of the stream, would mean that the server has hung up.
   pollfd state{.fd = context_->fd, .events = POLLIN, .revents = 0};
   return poll(&state, 1, 0) == 0;
 }
@@ -237,7 +237,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisPool::Take() {
 void RedisPool::Return(std::unique_ptr<RedisConnection> connection) {
   if (!connection->Reusable()) {
     if (!connection->failed()) return;
-    // Those that wait are as old, and to the same server: each would take its time to fail.
+    // The idle connections are as old and to the same server. Each would take its time to fail, so all are closed.
     std::vector<std::unique_ptr<RedisConnection>> suspects;
     absl::MutexLock lock(&mu_);
     suspects.swap(idle_);

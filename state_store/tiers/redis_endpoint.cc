@@ -11,7 +11,7 @@
 namespace gdn {
 namespace {
 
-// The text may hold a password, so that no message repeats it.
+// Makes an error without the endpoint's text, because that may contain a password.
 absl::Status BadEndpoint(std::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                    StrCat("the Redis endpoint ", what,
@@ -39,7 +39,7 @@ absl::StatusOr<std::string> PercentDecode(std::string_view text) {
 
 constexpr int kSentinelPort = 26379;
 
-// Of a RedisEndpoint, or of a RedisAddress.
+// Parses HOST[:PORT] for a RedisEndpoint or a RedisAddress.
 template <typename Address>
 absl::Status ParseHostAndPort(std::string_view text, Address& endpoint) {
   if (text.starts_with("[")) {
@@ -71,7 +71,7 @@ absl::Status ParseSentinels(std::string_view text, RedisEndpoint& endpoint) {
   }
 }
 
-// Takes "/DB" off the end; there may be none.
+// Removes "/DB" from the end of `text`, if it is there.
 absl::Status TakeDatabase(std::string_view& text, RedisEndpoint& endpoint) {
   const size_t slash = text.find('/');
   if (slash == std::string_view::npos) return absl::OkStatus();

@@ -10,9 +10,9 @@
 namespace gdn {
 namespace {
 
-// What follows kFencedScript. KEYS: the owner, the session, the new chunks. ARGV: the token, the field, its manifest.
-// All or nothing: whatever can fail comes before the first change. A manifest that cannot be parsed is replaced; its
-// chunks are not known.
+// Replaces a state. Runs after kFencedScript. KEYS: the owner, the session, the new chunks. ARGV: the token, the field,
+// its manifest. It changes all or nothing, because all that can fail comes before the first change. If the old manifest
+// cannot be parsed, it is replaced, and its chunks stay, because they are not known.
 constexpr std::string_view kSwitchScript = R"(
 local old = redis.call('HGET', KEYS[2], ARGV[2])
 for i = 3, #KEYS do
@@ -28,7 +28,8 @@ if old then
 end
 return redis.status_reply('OK'))";
 
-// The same. KEYS: the owner, the session. ARGV: the token, and the field, or none for all.
+// Erases states. Runs after kFencedScript. KEYS: the owner, the session. ARGV: the token, and the field, or none for
+// all fields.
 constexpr std::string_view kEraseScript = R"(
 local fields = {ARGV[2]}
 if #ARGV == 1 then fields = redis.call('HKEYS', KEYS[2]) end
@@ -45,16 +46,16 @@ for _, field in ipairs(fields) do
 end
 return redis.status_reply('OK'))";
 
-// The same. KEYS: the owner, the session. ARGV: the token, the field.
+// Reads a manifest. Runs after kFencedScript. KEYS: the owner, the session. ARGV: the token, the field.
 constexpr std::string_view kReadScript = "return redis.call('HGET', KEYS[2], ARGV[2])";
 
 constexpr std::string_view kScanCount = "1000";
 constexpr std::string_view kState = "state";
 constexpr std::string_view kCheckpoint = "checkpoint:";
-// Against a manifest that lies: no state comes near.
+// A bound against damaged manifests. No state is nearly as large.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 42;
 
-// The manifest's field in the session's hash, and back into a checkpoint id.
+// Returns the manifest's field in the session's hash. CheckpointOfField returns the checkpoint id of a field.
 std::string ManifestField(const StateKey& key) {
   return key.checkpoint.empty() ? std::string(kState) : StrCat(kCheckpoint, key.checkpoint);
 }
@@ -170,11 +171,11 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
   std::vector<StateKey> sessions;
   for (size_t i = 0; i < names.elements; ++i) {
     std::string_view name = ReplyText(*names.element[i]);
-    if (!name.starts_with(before) || !name.ends_with('}')) continue;  // not what was asked for
+    if (!name.starts_with(before) || !name.ends_with('}')) continue;  // not a key that was asked for
     name.remove_prefix(before.size());
     name.remove_suffix(1);
     const size_t slash = name.find('/');
-    if (slash == std::string_view::npos) continue;  // not of a tier's making
+    if (slash == std::string_view::npos) continue;  // no tier made this key
     sessions.push_back(
         {.principal = std::string(name.substr(0, slash)), .id = std::string(name.substr(slash + 1)), .checkpoint = ""});
     redis.Append({"HKEYS", SessionName(sessions.back())});
@@ -183,7 +184,7 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
   std::vector<StateKey> keys;
   for (StateKey& session : sessions) {
     GDN_ASSIGN_OR_RETURN(const RedisReply fields, redis.Receive());
-    if (fields->type != REDIS_REPLY_ARRAY) continue;  // a key of another kind
+    if (fields->type != REDIS_REPLY_ARRAY) continue;  // a key of another type
     for (size_t i = 0; i < fields->elements; ++i) {
       std::optional<std::string> checkpoint = CheckpointOfField(ReplyText(*fields->element[i]));
       if (!checkpoint.has_value()) continue;

@@ -10,14 +10,15 @@
 namespace gdn {
 namespace {
 
-// KEYS: the lease. ARGV: its name, milliseconds. How many renewals it had; -1: it was not there.
+// Renews the lease. KEYS: the lease. ARGV: its name, milliseconds. Returns how many renewals the lease had before; -1:
+// there was no lease.
 constexpr std::string_view kRenewScript = R"(
 local before = tonumber(redis.call('HGET', KEYS[1], 'renewals') or '-1')
 redis.call('HSET', KEYS[1], 'name', ARGV[1], 'renewals', string.format('%.0f', before < 0 and 0 or before + 1))
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return before)";
 
-// Requests that nobody reads, of a server that has gone, are kept for so long.
+// How long requests to a server are kept that nobody reads, because the server is gone.
 constexpr std::string_view kMailboxMilliseconds = "60000";
 
 }  // namespace
@@ -32,7 +33,7 @@ absl::StatusOr<bool> RedisNode::Renew(RedisConnection& redis, absl::Duration ttl
                        redis.Call({"EVAL", kRenewScript, "1", RedisLeaseKey(prefix_, server_), name_, milliseconds}));
   if (reply->type != REDIS_REPLY_INTEGER) return RedisUnavailable(redis.endpoint(), "an answer that is no lease's");
   const int64_t before = reply->integer;
-  // One whose answer was lost is not counted here, so the store may be ahead.
+  // A renewal with a lost reply is not counted here, so the store's count may be higher.
   if (before >= 0 && before < renewals_) ++set_backs_;
   renewals_ = before + 1;
   return before >= 0;
@@ -57,7 +58,7 @@ absl::StatusOr<std::optional<StateKey>> RedisNode::NextAsked(RedisConnection& re
   }
   const std::string_view name(reply->element[1]->str, reply->element[1]->len);
   const size_t slash = name.find('/');
-  if (slash == std::string_view::npos) return std::nullopt;  // not of a server's making
+  if (slash == std::string_view::npos) return std::nullopt;  // no server wrote this
   return StateKey{
       .principal = std::string(name.substr(0, slash)), .id = std::string(name.substr(slash + 1)), .checkpoint = ""};
 }

@@ -12,7 +12,7 @@
 namespace gdn {
 namespace {
 
-// The master's address, as one Sentinel knows it.
+// Returns the master's address, as one Sentinel knows it.
 absl::StatusOr<RedisAddress> AskSentinel(const RedisEndpoint& endpoint, const RedisAddress& sentinel,
                                          absl::Duration connect_timeout, absl::Duration command_timeout) {
   RedisEndpoint address;
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> ConnectToMaster(const RedisEndp
   server.host = master.host;
   server.port = master.port;
   GDN_ASSIGN_OR_RETURN(auto connection, RedisConnection::Connect(server, connect_timeout, command_timeout));
-  // A Sentinel may not have heard yet; a replica would take no writes, and have old states.
+  // The Sentinel may not know of a failover yet. A replica refuses writes and has old states.
   GDN_ASSIGN_OR_RETURN(const RedisReply role, connection->Call({"ROLE"}));
   if (ReplyText(*role, 0) == "master") return connection;
   return RedisUnavailable(endpoint, StrCat(server.ToString(),

@@ -17,9 +17,10 @@
 namespace gdn {
 namespace {
 
-// KEYS: the session, the count of terms, that of starts. ARGV: this server, what the keys of leases begin with, "1" to
-// make one. A right of this server's own is one whose taking nobody heard of: steps may have happened before. Terms
-// begin above those that the epochs of a prefix that was one server's were made of (FirstEpoch).
+// Takes a right. KEYS: the session, the count of terms, the count of starts. ARGV: this server, the prefix of lease
+// keys, "1" to make a session. If this server already has the right, the reply of an earlier Take was lost, and steps
+// may have happened before. If there is no count of terms yet, it starts above all terms that correspond to epochs of
+// FirstEpoch, which a single server of this prefix may have used.
 constexpr std::string_view kTakeScript = R"(
 if redis.call('EXISTS', ARGV[2] .. ARGV[1]) == 0 then return redis.error_reply('ERR this server has no lease') end
 local owner = redis.call('HGET', KEYS[1], 'server')
@@ -44,13 +45,13 @@ local term = string.format('%.0f', redis.call('INCR', KEYS[2]))
 redis.call('HSET', KEYS[1], 'server', ARGV[1] .. ' ' .. term)
 return {kept == 0 and 'made' or 'taken', term, given_up})";
 
-// What follows kFencedScript. KEYS: the session. ARGV: the token, what stands in the server's place.
+// Gives up a right. Runs after kFencedScript. KEYS: the session. ARGV: the token, the new content of "server".
 constexpr std::string_view kGiveUpScript = R"(
 if redis.call('HLEN', KEYS[1]) == 1 then redis.call('DEL', KEYS[1])
 else redis.call('HSET', KEYS[1], 'server', ARGV[2]) end
 return redis.status_reply('OK'))";
 
-// KEYS: the session. ARGV: this server, whatever the term.
+// Gives up the right of this server, whatever its term. KEYS: the session. ARGV: this server.
 constexpr std::string_view kGiveBackScript = R"(
 local owner = redis.call('HGET', KEYS[1], 'server')
 if not owner or string.match(owner, '^%S+') ~= ARGV[1] then return redis.status_reply('OK') end
@@ -58,14 +59,14 @@ if redis.call('HLEN', KEYS[1]) == 1 then redis.call('DEL', KEYS[1])
 else redis.call('HSET', KEYS[1], 'server', '! ' .. string.match(owner, '%d+$')) end
 return redis.status_reply('OK'))";
 
-// KEYS: the session. ARGV: the token, who has the right now.
+// Takes a right again after the store was set back. KEYS: the session. ARGV: the token, the owner in the store.
 constexpr std::string_view kRetakeScript = R"(
 local owner = redis.call('HGET', KEYS[1], 'server') or 'nobody'
 if owner ~= ARGV[1] and owner ~= ARGV[2] then return redis.error_reply('FENCED ' .. owner) end
 redis.call('HSET', KEYS[1], 'server', ARGV[1])
 return redis.status_reply('OK'))";
 
-// 0 for what has none.
+// Returns the term of a token, or 0 if it has none.
 int64_t TermOf(std::string_view token) {
   const size_t space = token.find(' ');
   return space == std::string_view::npos ? 0 : std::strtoll(std::string(token.substr(space + 1)).c_str(), nullptr, 10);
@@ -144,7 +145,7 @@ absl::Status RedisSessionClaims::GiveUp(RedisConnection& redis, const StateKey& 
 absl::Status RedisSessionClaims::GiveBack(RedisConnection& redis, const StateKey& session,
                                           absl::FunctionRef<bool()> is_here) {
   {
-    // A call that makes a session of this name shows it first, and looks for the right after that.
+    // A call that makes a session with this name makes it visible first, and checks the right after that.
     absl::MutexLock lock(&mu_);
     if (is_here()) return absl::OkStatus();
     claims_.erase(SessionOf(session));
@@ -233,7 +234,7 @@ absl::Status RedisSessionClaims::Recover(RedisConnection& redis, const StateKey&
   }
   const std::string name = RedisSessionName(prefix_, key);
   const absl::StatusOr<RedisReply> retaken = redis.Call({"EVAL", kRetakeScript, "1", name, mine, owner});
-  if (IsFenced(retaken.status())) return Recover(redis, key, retaken.status());  // somebody was faster
+  if (IsFenced(retaken.status())) return Recover(redis, key, retaken.status());  // another call was faster
   GDN_RETURN_IF_ERROR(retaken.status());
   ++set_backs_;
   spdlog::critical(

@@ -30,7 +30,7 @@ absl::Status BadOption(std::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, StrCat("the Redis tier's ", what));
 }
 
-// How often a call takes back a prefix of a store that goes back and back again.
+// Most times that one call takes back the prefix of a store that is set back again and again.
 constexpr int kMostRetakes = 3;
 
 std::string HashPieces(const std::vector<std::string_view>& pieces) {
@@ -44,9 +44,9 @@ std::string HashPieces(const std::vector<std::string_view>& pieces) {
 absl::StatusOr<std::unique_ptr<RedisTier>> RedisTier::Make(RedisTierOptions options, HostBlockPool& blocks) {
   GDN_ASSIGN_OR_RETURN(RedisEndpoint endpoint, ParseRedisEndpoint(options.endpoint));
   endpoint.password_file = options.password_file;
-  GDN_RETURN_IF_ERROR(ReadRedisPassword(endpoint).status());  // rather now than at the first connection
+  GDN_RETURN_IF_ERROR(ReadRedisPassword(endpoint).status());  // checked now, before the first connection
   for (const char c : options.prefix) {
-    // Braces are the hash tag's, the others have a meaning in SCAN's patterns.
+    // Braces would change the hash tag. The others have a meaning in SCAN's patterns.
     if (c <= ' ' || c > '~' || std::string_view("{}*?[]\\").find(c) != std::string_view::npos) {
       return BadOption(
           "prefix has a character that is not printable ASCII other than {}*?[]\\; expected one like 'gdn:'");
@@ -128,7 +128,8 @@ absl::StatusOr<int64_t> RedisTier::StoreFile(RedisConnection& redis, const State
     return file.bytes();
   }
   if (redis.Reusable()) {
-    // Refused, as for want of memory. Left alone, the chunks would take that until they expire.
+    // The store refused, for example because its memory is full. Otherwise the chunks would use memory until they
+    // expire.
     std::vector<std::string_view> unlink = {"UNLINK"};
     unlink.insert(unlink.end(), names.begin(), names.end());
     redis.Call(unlink).IgnoreError();
@@ -191,7 +192,7 @@ absl::StatusOr<bool> RedisTier::ReadChunks(RedisConnection& redis, const StateKe
   int64_t asked = 0;
   bool whole = true;
   for (int64_t chunk = 0; chunk < asked || (whole && chunk < chunks); ++chunk) {
-    // Named as they are asked for: what a manifest says there is may be none.
+    // The names are made when the chunks are asked for, because a damaged manifest may claim any number of chunks.
     std::deque<std::string> names;
     while (whole && asked < chunks && asked < chunk + window) {
       redis.Append({"GET", names.emplace_back(manifest.ChunkName(session, asked++))});
@@ -206,7 +207,7 @@ absl::StatusOr<bool> RedisTier::ReadChunks(RedisConnection& redis, const StateKe
     const int64_t offset = chunk * manifest.chunk_bytes;
     const int64_t expected = std::min(manifest.chunk_bytes, manifest.bytes - offset);
     if (reply->type != REDIS_REPLY_STRING || static_cast<int64_t>(reply->len) != expected) {
-      whole = false;  // what was asked for still comes
+      whole = false;  // replies to earlier requests still come
       continue;
     }
     std::memcpy(file + offset, reply->str, reply->len);
@@ -223,7 +224,7 @@ absl::StatusOr<SessionImagePtr> RedisTier::LoadImage(RedisConnection& redis, con
     const std::string_view view(file->chars(), static_cast<size_t>(manifest.bytes));
     GDN_ASSIGN_OR_RETURN(const bool whole, ReadChunks(redis, key, manifest, file->chars()));
     if (!whole || HashBytes(view).ToHex() != manifest.xxh3) {
-      // A Store at the same time takes the chunks away; what the manifest then names is whole.
+      // A Store at the same time may have replaced the chunks. The new manifest then names a complete file.
       if (attempt == 0) continue;
       return DamagedInRedis(redis.endpoint(), key, whole ? "its checksum is not its manifest's" : kMissingChunk);
     }
@@ -243,7 +244,7 @@ absl::Status RedisTier::Erase(const StateKey& key, bool all) {
   if (status.ok()) {
     status = RunFenced(key, [&](RedisConnection& redis) -> absl::Status {
       const absl::Status erased = folder_.Erase(redis, key, all);
-      // With a session's last state goes whose it was.
+      // The session's owner is erased together with its last state.
       if (share_ != nullptr && IsFenced(erased) && FencedOffBy(erased) == kNoOwner) return absl::OkStatus();
       GDN_RETURN_IF_ERROR(erased);
       return redis.WaitForReplicas(options_.wait.replicas, options_.wait.timeout);
@@ -274,7 +275,7 @@ absl::StatusOr<std::vector<StoredSession>> RedisTier::List() {
 
 absl::StatusOr<std::vector<StoredSession>> RedisTier::ListAll(RedisConnection& redis, int64_t& passed_over) const {
   std::vector<StoredSession> sessions;
-  std::set<StateKey> seen;  // a page may give a key twice
+  std::set<StateKey> seen;  // a page may list a key twice
   std::string cursor = "0";
   do {
     GDN_ASSIGN_OR_RETURN(const std::vector<StateKey> keys, folder_.ListPage(redis, cursor));
@@ -282,7 +283,7 @@ absl::StatusOr<std::vector<StoredSession>> RedisTier::ListAll(RedisConnection& r
       if (!seen.insert(key).second) continue;
       absl::StatusOr<StoredSession> session = ReadHeader(redis, key);
       if (absl::IsUnavailable(session.status()) || IsFenced(session.status())) return session.status();
-      if (absl::IsNotFound(session.status())) continue;  // erased since
+      if (absl::IsNotFound(session.status())) continue;  // erased meanwhile
       if (session.ok()) {
         sessions.push_back(*std::move(session));
         continue;
@@ -324,7 +325,7 @@ absl::StatusOr<StoredSession> RedisTier::ReadHeader(RedisConnection& redis, cons
     };
     GDN_ASSIGN_OR_RETURN(const FileStart head, ReadHead(first_bytes));
     if (!whole) {
-      if (attempt == 0) continue;  // as LoadImage does
+      if (attempt == 0) continue;  // as in LoadImage
       return DamagedInRedis(redis.endpoint(), key, kMissingChunk);
     }
     absl::StatusOr<StateFile> parsed = ParseStateFileHeader(head.bytes, head.file_bytes);

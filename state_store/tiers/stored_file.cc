@@ -10,9 +10,9 @@
 namespace gdn {
 namespace {
 
-// Most headers end within so many bytes, and are read by one call.
+// Bytes of the first read. Most headers end within them, so one call is enough.
 constexpr int64_t kGuessedBytes = int64_t{64} << 10;
-// The format's own bound. A header that says more is not believed.
+// The limit that the format sets. A longer header is not believed.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 }  // namespace

@@ -14,12 +14,12 @@
 namespace gdn {
 namespace {
 
-// As many calls at a time as the threads of a server that make room, bring states back and copy them.
+// Calls that run at a time: as many as the server's threads that evict, load and copy states.
 constexpr int kThreads = 8;
-constexpr int kUnhurriedThreads = 2;  // as many as write checkpoints
+constexpr int kUnhurriedThreads = 2;  // as many as the threads that write checkpoints
 constexpr int kUnhurriedNiceness = 10;
 constexpr int kLooksPerStall = 8;
-// A call that fails after this part of `stall_after` ran into a time limit, such as that of a connection.
+// If a call fails after this fraction of `stall_after`, it ran into a time limit, such as a connection's.
 constexpr int kShortPart = 4;
 
 }  // namespace
@@ -36,7 +36,7 @@ TierGuard::~TierGuard() { stop_.Give(); }
 
 template <typename Result, typename Ask>
 Result TierGuard::Guarded(Ask ask) {
-  const auto result = std::make_shared<std::optional<Result>>();  // the call's, which may end after this
+  const auto result = std::make_shared<std::optional<Result>>();  // the call owns it and may end later
   const auto ran = TryRun([result, ask = std::move(ask)] { return StatusOf(result->emplace(ask())); });
   return ran.has_value() ? *std::move(*result) : Result(NoAnswer());
 }
@@ -95,7 +95,7 @@ bool TierGuard::Await(Call& call, std::unique_lock<std::mutex>& lock) const {
 void TierGuard::Work(Call& call, const std::function<absl::Status()>& work) {
   {
     const std::lock_guard lock(mu_);
-    if (call.given_up) return;  // the threads hung, and it has not begun
+    if (call.given_up) return;  // the threads hung before the call began
     call.thread = ThisThreadNumber();
   }
   const SteadyTime begun = SteadyNow();
@@ -105,7 +105,7 @@ void TierGuard::Work(Call& call, const std::function<absl::Status()>& work) {
     call.done = true;
     call.ended.notify_one();
     if (call.given_up) {
-      if (hanging_ > 1) {  // the last one probes
+      if (hanging_ > 1) {  // the last call that hangs probes the tier
         --hanging_;
         return;
       }

@@ -38,7 +38,7 @@ void TierLedger::SetCopy(size_t tier, const StateKey& key, Entry& entry, int64_t
                          std::shared_ptr<void> reserved) {
   entry.copies |= TierSet{1} << tier;
   if (options_.holders == nullptr) return;
-  // Nobody takes of the quota meanwhile: that needs the mutex too.
+  // The mutex is held, so nobody else can use the quota between the release and the charge.
   reserved.reset();
   entry.charges.erase(tier);
   entry.charges[tier] = {.held = options_.holders->Charge(names_[tier], key, entry.holder, bytes), .bytes = bytes};
@@ -209,7 +209,7 @@ void TierLedger::SetPlace(const StateKey& key, Entry& entry, size_t place, int64
 
 const StateKey* TierLedger::FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take,
                                          const std::function<bool(const void*)>& may_leave) const {
-  // How far each holder's list has been looked through: however much is parked, mostly one of each is looked at.
+  // Position in a holder's list. Usually only the first entry of each list is looked at, however many there are.
   struct Cursor {
     double shares = 1;
     std::list<Parked>::const_iterator at, end;
@@ -290,10 +290,10 @@ void TierLedger::Owe(size_t tier, const StateKey& key, bool all) {
   if (all) {
     owed.erase(begin, end);
   } else if (begin != end && begin->second) {
-    return;  // the debt of all of the session's comes first, and is this one too
+    return;  // an owed erasure of the whole session includes this one
   }
   if (owed.size() >= options_.max_owed_erasures && !owed.contains(key)) {
-    // A note that outlives its debt would have a later session of the name erased.
+    // Noted debts are never dropped: a note without its debt would erase a later session with this name.
     const std::set<StateKey>& noted = levels_[tier].noted;
     const auto first = std::ranges::find_if(owed, [&noted](const Debt& debt) { return !noted.contains(debt.first); });
     if (first != owed.end()) owed.erase(first);
@@ -335,7 +335,7 @@ void TierLedger::Paid(size_t tier, const Debt& debt) {
   Level& level = levels_[tier];
   level.owed.erase(debt.first);
   level.noted.erase(debt.first);
-  if (absl::IsResourceExhausted(level.error)) level.retry_at = SteadyTime();  // there may be room now
+  if (absl::IsResourceExhausted(level.error)) level.retry_at = SteadyTime();  // there may be space now
 }
 
 std::vector<StateKey> TierLedger::AcquireOwing(size_t tier, size_t most) {

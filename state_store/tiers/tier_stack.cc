@@ -22,13 +22,13 @@ std::ptrdiff_t SpeedOf(std::string_view name) {
   return std::find(kNamesBySpeed.begin(), kNamesBySpeed.end(), name) - kNamesBySpeed.begin();
 }
 
-// Whether the next tier is asked after this error.
+// Returns true if the next tier is to be asked after this error.
 bool IsRefusal(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
          ErrorReason(status) == reason::kStatesTakenOver;
 }
 
-// Erasures that one call makes up for, so that no call becomes slow for those before it.
+// Most owed erasures that one call makes, so that debts of earlier calls do not make it slow.
 constexpr size_t kOwedPerCall = 8;
 
 absl::Status CannotEnd(const StateKey& session, std::string_view tier) {
@@ -39,13 +39,13 @@ absl::Status CannotEnd(const StateKey& session, std::string_view tier) {
                    {{"tier", std::string(tier)}});
 }
 
-// Trimming begins above the first and ends at the second, in hundredths of the first tier's limit.
+// Trimming begins above kTrimAbove and ends at kTrimTo, in percent of the first tier's limit.
 constexpr int64_t kTrimAbove = 90;
 constexpr int64_t kTrimTo = 80;
-// States that cannot be moved, though the tiers below take some, before a call gives up making room with others.
+// If so many states cannot be moved although the tiers below take states, a call gives up making space.
 constexpr size_t kMostStuck = 4;
 
-// What somebody else hears of a state that could not be moved for them: nothing of whose it is.
+// Makes the error for a caller if another session's state could not be moved. It does not say whose state that was.
 absl::Status CannotMove(const absl::Status& why) {
   const ErrorMetadataMap metadata = ErrorMetadata(why);
   const auto tier = metadata.find("tier");
@@ -87,7 +87,7 @@ absl::Status RolledBack(std::string_view tier, const StateKey& key, const TierLe
                    {{"tier", std::string(tier)}, {"known", known.oldest.ToString()}, {"found", what}});
 }
 
-// Later than any that this server has stored there.
+// Makes the error for a state that is later than any that this server has stored there.
 absl::Status WrittenByOthers(std::string_view tier, const StateKey& key, const TierLedger::Versions& known,
                              const StateVersion& found) {
   return MakeError(
@@ -111,7 +111,7 @@ absl::Status TierStack::Park(const StateKey& key, const SessionImagePtr& image) 
 }
 
 size_t TierStack::IndexOf(const StateTier& tier) const {
-  // By name: a guard (tier_guard.h) stands for the tier behind it.
+  // Compares names, because a guard (tier_guard.h) stands for the tier behind it.
   const auto it = std::ranges::find(tiers_, tier.name(), [](const StateTier* one) { return one->name(); });
   return it == tiers_.end() ? kNowhere : static_cast<size_t>(it - tiers_.begin());
 }
@@ -152,7 +152,7 @@ absl::StatusOr<SessionImagePtr> TierStack::FetchFrom(const StateKey& key, bool p
   const size_t from = ledger_.Find(key, parked);
   if (from != kNowhere) return parked ? LoadKnown(from, key) : LoadFrom(from, key);
 
-  // A state that nobody told of: another server's, or one that List could not reach.
+  // Nobody has reported this state: another server wrote it, or List could not reach the tier.
   absl::Status error = MakeError(absl::StatusCode::kNotFound,
                                  key.checkpoint.empty() ? reason::kSessionNotFound : reason::kCheckpointNotFound,
                                  StrCat("no tier has a state of ", key.ToString()));
@@ -185,7 +185,7 @@ void TierStack::Trim() {
   if (tiers_.empty() || tiers_[0]->durable()) return;
   const TierUsage host = tiers_[0]->usage();
   const int64_t keep = Hundredths(host.limit_bytes, kTrimTo);
-  // What cannot be moved stays; the next Park that finds no room says why.
+  // States that cannot be moved stay. The next Park that finds no space returns the reason.
   if (host.limit_bytes > 0 && host.used_bytes > keep) ledger_.NoteTrim(MoveOut(0, host.used_bytes - keep).ok());
 }
 
@@ -223,16 +223,17 @@ absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key,
       return result;
     }
     if (absl::IsUnavailable(result.status()) && tiers_[tier]->durable()) {
-      // Whether it took the state before it went away is not known.
+      // The tier may or may not have stored the state before it stopped answering.
       ledger_.AddCopy(tier, key, {.bytes = bytes, .version = image->header.version()});
     }
     if (!absl::IsResourceExhausted(result.status())) return result;
-    if (ErrorMetadata(result.status()).contains(kWatermark)) return result;  // what fills it is not ours alone
+    if (ErrorMetadata(result.status()).contains(kWatermark)) return result;  // others use space there too
     const absl::Status room = MakeRoom(tier, bytes);
     if (room.ok()) continue;
     const TierUsage usage = tiers_[tier]->usage();
     if (usage.limit_bytes == 0 || usage.used_bytes + bytes <= usage.limit_bytes) {
-      // Its budget has room: others have left it meanwhile, or what it writes to is full, which only writing finds out.
+      // The budget has space. Either other states have left meanwhile, or the device below is full, which only a write
+      // shows.
       if (!std::exchange(again, true) && usage.limit_bytes > 0) continue;
       ledger_.BackOff(tier, result.status());
     }
@@ -320,7 +321,7 @@ absl::Status TierStack::MakeRoom(size_t tier, int64_t bytes) {
     if (bytes > usage.limit_bytes) return none;
     if (usage.used_bytes + bytes > usage.limit_bytes) missing = usage.used_bytes + bytes - usage.limit_bytes;
   }
-  // What would not make room enough is left where it is.
+  // If not enough space can be made, the states stay where they are.
   if (!ledger_.CanFree(tier, missing)) return none;
   return MoveOut(tier, missing);
 }
@@ -333,7 +334,7 @@ absl::Status TierStack::MoveOut(size_t tier, int64_t bytes) {
   TierLedger::Whose whose;
   while (moved < bytes) {
     const TierLedger::Next next = ledger_.AcquireNext(tier, tried, /*may_wait=*/moved == 0, whose);
-    // Others are making room here. They wait only for tiers below this one, so this ends.
+    // Others are making space here. They wait only for tiers below this one, so this ends.
     if (next.waited) return absl::OkStatus();
     if (!next.key.has_value()) break;
     const absl::Status status = MoveDown(tier, *next.key);
@@ -341,7 +342,7 @@ absl::Status TierStack::MoveOut(size_t tier, int64_t bytes) {
       moved += next.bytes;
       continue;
     }
-    if (ErrorReason(status) == reason::kQuotaExceeded) {  // none of its holder's goes, and others' may
+    if (ErrorReason(status) == reason::kQuotaExceeded) {  // no state of this holder can move, but those of others may
       whose.except.insert(next.holder);
       continue;
     }
@@ -388,7 +389,7 @@ bool TierStack::HasRoomFrom(size_t first, int64_t bytes) const {
   return false;
 }
 
-// TierStack: states that somebody sends down, to a tier of his choice.
+// ---- Evictions by call: a caller chooses the tier.
 
 std::optional<size_t> TierStack::NumberFrom(std::string_view name) const {
   for (size_t t = 0; t < tiers_.size(); ++t) {
@@ -411,7 +412,7 @@ absl::Status TierStack::Lower(size_t fastest, const StateKey& key) {
   return StoreFrom(fastest, key, image);
 }
 
-// TierStack: a session's newest durable copy: who takes it, where it is, and what it is.
+// ---- Durable copies: who stores a session's newest one, where it is, and its version.
 
 absl::StatusOr<StoreResult> TierStack::Checkpoint(const StateKey& key, const SessionImagePtr& image,
                                                   const CheckpointPlaces& places) {
@@ -455,7 +456,7 @@ bool TierStack::HasDurableCopy(const StateKey& key) const {
 }
 
 BaseVersions TierStack::KnownBases(const StateKey& key) const {
-  // An image without bases has no other tier to go to, and what is owed is erased before it is stored.
+  // An image without bases can go to no other tier. Owed erasures are made before it is stored.
   if (durable_ == kNowhere || !ledger_.HasCopy(durable_, key) || !Takes(durable_).ok()) return {};
   return tiers_[durable_]->KnownBases(key);
 }
@@ -474,23 +475,23 @@ std::optional<CleanMarker::Copy> TierStack::NewestCopy(const StateKey& key) {
   return CleanMarker::Copy{.tier = std::string(tiers_[tier]->name()), .version = versions->newest};
 }
 
-// TierStack: what becomes of a state whose copy in a durable tier is damaged.
+// ---- Damage: what happens to a state with a damaged copy in a durable tier.
 
 TierStack::DamageOutcome TierStack::HandleDamage(const StateTier& tier, const StateKey& key,
                                                  absl::FunctionRef<bool()> set_aside) {
   Owner owner(ledger_, key);
   const size_t t = IndexOf(tier);
   if (t == kNowhere) return DamageOutcome::kGone;
-  // A call for the key may still run there. The next look finds the damage again.
+  // A call for this key may still be running there. The next scrub finds the damage again.
   if (!tiers_[t]->Answers().ok() || !set_aside()) return DamageOutcome::kGone;
-  if (!ledger_.HasCopy(t, key)) return DamageOutcome::kLost;  // nobody's here, so it was passed over
+  if (!ledger_.HasCopy(t, key)) return DamageOutcome::kLost;  // the session is not here, so recovery passed it over
   if (UseOtherCopy(t, key)) return DamageOutcome::kCopyUsed;
   return key.checkpoint.empty() && ledger_.PlaceOf(key) != t ? DamageOutcome::kNotDurable : DamageOutcome::kLost;
 }
 
 bool TierStack::UseOtherCopy(size_t tier, const StateKey& key) {
   const std::optional<TierLedger::Versions> known = ledger_.VersionsOf(key);
-  if (!known.has_value()) return false;  // nothing says which copy is not too old
+  if (!known.has_value()) return false;  // nothing says which copy is recent enough
   for (size_t t = 0; t < tiers_.size(); ++t) {
     if (t == tier || !ledger_.HasCopy(t, key)) continue;
     const absl::StatusOr<SessionImagePtr> image = LoadFrom(t, key);
@@ -506,8 +507,7 @@ bool TierStack::UseOtherCopy(size_t tier, const StateKey& key) {
   return false;
 }
 
-// ---- Erasures: sessions that end, and copies that are of no use any more. Tiers may owe some; notes of these outlive
-// the process.
+// ---- Erasures of ended sessions and of outdated copies. A tier may owe erasures; notes of them outlive the process.
 
 absl::Status TierStack::Erase(const StateKey& key, bool even_unnoted) {
   EraseSomeOwed();
@@ -518,7 +518,7 @@ absl::Status TierStack::Erase(const StateKey& key, bool even_unnoted) {
   const TierLedger::TierSet held = ledger_.TiersWith(session) | unlisted_;
   const absl::Status durable = MakeEndDurable(session, held, erased, noted);
   if (!durable.ok() && !even_unnoted) {
-    for (size_t t = 0; t < tiers_.size(); ++t) {  // what these have is given up all the same
+    for (size_t t = 0; t < tiers_.size(); ++t) {  // these tiers give up what they have in any case
       if (((erased | noted) >> t & 1) == 0) continue;
       ledger_.DropCopy(t, session);
       (noted >> t & 1) != 0 ? ledger_.OweNoted(t, session) : ledger_.Paid(t, {session, false});
@@ -530,7 +530,7 @@ absl::Status TierStack::Erase(const StateKey& key, bool even_unnoted) {
     if ((erased >> t & 1) != 0 && DropNote(t, session).ok()) ledger_.Paid(t, {session, true});
     const bool tried = tiers_[t]->durable() && (held >> t & 1) != 0;
     if (!tried && !absl::IsUnavailable(Takes(t))) {
-      EraseOwed(t, session).IgnoreError();  // it is still owed then
+      EraseOwed(t, session).IgnoreError();  // if this fails, it is still owed
     }
     ledger_.Left(t, /*wake=*/true);
   }
@@ -539,7 +539,7 @@ absl::Status TierStack::Erase(const StateKey& key, bool even_unnoted) {
 
 absl::Status TierStack::MakeEndDurable(const StateKey& session, TierLedger::TierSet held, TierLedger::TierSet& erased,
                                        TierLedger::TierSet& noted) {
-  // Its newest states last: where the end is refused, they are still there.
+  // The newest states are erased last. If the end is refused, they are still there.
   const size_t place = ledger_.PlaceOf(session);
   const size_t checkpoint = ledger_.Find(session, /*parked=*/false);
   std::vector<size_t> order;
@@ -557,7 +557,7 @@ absl::Status TierStack::MakeEndDurable(const StateKey& session, TierLedger::Tier
       erased |= TierLedger::TierSet{1} << t;
       continue;
     }
-    if (ErrorReason(status) == reason::kStatesTakenOver) continue;  // what is there is the other server's
+    if (ErrorReason(status) == reason::kStatesTakenOver) continue;  // what is there belongs to the other server
     const TierLedger::TierSet owing = noted | TierLedger::TierSet{1} << t;
     if (!Note(session, owing).ok()) return CannotEnd(session, tiers_[t]->name());
     noted = owing;
@@ -640,7 +640,7 @@ void TierStack::EraseCopies(const StateKey& key, TierLedger::TierSet tiers) {
     if ((tiers >> t & 1) == 0) continue;
     ledger_.DropCopy(t, key);
     if (absl::IsUnavailable(Takes(t))) continue;
-    EraseOwed(t, key).IgnoreError();  // it is still owed then
+    EraseOwed(t, key).IgnoreError();  // if this fails, it is still owed
   }
 }
 
@@ -649,7 +649,8 @@ absl::Status TierStack::EraseOwed(size_t tier, const StateKey& key) {
     const absl::Status status = tiers_[tier]->Erase(debt.first, /*all=*/debt.second);
     ledger_.Note(tier, key, status);
     GDN_RETURN_IF_ERROR(status);
-    // Gone before the tier takes a new session of the name, which a note would have erased.
+    // The note is dropped before the tier stores a new session with this name, because the note would erase that
+    // session.
     if (debt.second) GDN_RETURN_IF_ERROR(DropNote(tier, debt.first));
     ledger_.Paid(tier, debt);
   }

@@ -66,6 +66,12 @@ def test_forks_files_lists_and_errors(server: Server, client: gdn_client.Client)
             assert "sessions/aio" in [one.name async for one in connected.sessions()]
             await session.restore("here")
             np.testing.assert_array_equal(await connected.batch([session]).decode(layer, x[3][None]), want[None])
+            batch = connected.batch(await session.fork(2))
+            assert (await connected.model("next")).name == "models/next"
+            assert connected.target == server.target
+            await batch.delete()
+            with pytest.raises(gdn_client.NotFoundError, match="has ended"):
+                await batch[1].decode(layer, x[3])
             with pytest.raises(gdn_client.NotFoundError):
                 await connected.attach("nobody")
 

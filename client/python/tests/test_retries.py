@@ -65,7 +65,7 @@ def test_a_refusal_that_does_not_pass_is_raised_at_once(
 
 def test_what_the_server_says_of_waiting_is_kept_to(client: gdn_client.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("gdn_client.connection.time.sleep", waits.append)
+    monkeypatch.setattr("gdn_client.waiting.sleep", waits.append)
     answers = [gdn_client.ResourceExhaustedError("over", reason="QUOTA_EXCEEDED", retry_after=3.5)]
     call = client.connection.call
 

@@ -14,7 +14,7 @@ from server import Server, running
 
 import gdn_client
 from gdn_client import aio
-from gdn_client.connection import MessageStream
+from gdn_client.waiting import MessageStream
 
 
 def tokens(client: gdn_client.Client, *lead: int) -> np.ndarray:

@@ -39,7 +39,7 @@ def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(seconds: float) -> None:
         raise AssertionError(f"the client waits {seconds:.2f} s for another try")
 
-    monkeypatch.setattr("gdn_client.connection.time.sleep", sleep)
+    monkeypatch.setattr("gdn_client.waiting.sleep", sleep)
 
 
 FIRST_CALLS: dict[str, Callable[[gdn_client.Client], Any]] = {
@@ -111,7 +111,7 @@ def test_a_server_that_is_started_beside_the_client_is_waited_for_if_asked(
         if len(waits) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("gdn_client.connection.time.sleep", sleep)
+    monkeypatch.setattr("gdn_client.waiting.sleep", sleep)
     with (
         gdn_client.Client(refused, retry=gdn_client.Retry(overall=0, connect=HOURS)) as client,
         pytest.raises(KeyboardInterrupt),

@@ -7,6 +7,7 @@ output tells of all tokens before it. Faults are asked for by call.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import hashlib
 import json
@@ -467,13 +468,13 @@ class ToyConnection(Connection):
     def call(self, rpc: Rpc) -> Any:
         return self._server.call(rpc)
 
-    def stream(self, name: str, kind: str, request: Any, timeout: float | None = None, affinity: str = "") -> Any:
-        yield from self._server.call(Download(name, request, lambda piece: None))
+    def _replies(self, name: str, request: Any, affinity: str) -> Any:
+        return contextlib.nullcontext(self._server.call(Download(name, request, lambda piece: None)))
 
     def open_stream(self, name: str, affinity: str, timeout: float | None) -> Any:
         return ToyStream(self._server, name)
 
-    def send_all(self, name: str, requests: Iterator[Any], timeout: float | None = None) -> Any:
+    def send_all(self, name: str, requests: Iterator[Any]) -> Any:
         return self._server.import_file(next(requests).target, b"".join(one.data for one in requests))
 
     def run(self, flow: Any) -> Any:
@@ -549,20 +550,14 @@ class ToyAioConnection(AioConnection):
             raise AssertionError(f"it tries in vain: {self._server.calls[-12:]}")
         return await asyncio.sleep(0)
 
-    def begin(self, name: str, kind: str, request: Any, timeout: float | None, affinity: str = "") -> Any:
-        if name == "ImportState":
-            return self._import(request)
-        return ToyCall(self._server.call(Download(name, request, lambda piece: None)))
+    def _replies(self, name: str, request: Any, affinity: str) -> Any:
+        return contextlib.nullcontext(ToyCall(self._server.call(Download(name, request, lambda piece: None))))
 
-    async def _import(self, requests: Iterator[Any]) -> Any:
+    async def send_all(self, name: str, requests: Iterator[Any]) -> Any:
         return self._server.import_file(next(requests).target, b"".join(one.data for one in requests))
 
     def open_stream(self, name: str, affinity: str, timeout: float | None) -> Any:
         return ToyAioStream(ToyStream(self._server, name))
-
-    async def download(self, wanted: Download) -> None:
-        for piece in self._server.call(wanted):
-            wanted.take(piece)
 
     async def close(self) -> None:
         pass

@@ -31,7 +31,8 @@ def _with_axes(given: Input, axes: int, where: int) -> Input:
     return map_tensors(given, lambda array: array[index])
 
 
-def _joined(parts: list[Array]) -> Array:
+def joined(parts: list[Array]) -> Array:
+    """Returns the arrays as one, along the first axis."""
     if len(parts) == 1:
         return parts[0]
     if is_torch(parts[0]):
@@ -47,6 +48,12 @@ def check_is_prompt(x: Input) -> None:
         raise ValueError(f"the input is {list(leading(x))}, expected an axis of tokens before those of one token")
 
 
+def applied(step: session_flow.PrefillStep | session_flow.DecodeStep, timeout: float | None) -> Flow[Array]:
+    """Applies a step in a call of its own, with tensors in shared memory if there is some. Returns its output."""
+    region = yield from step.states[0].memory.open()
+    return (yield from step.flow(timeout, region))
+
+
 def prefill(
     state: SessionState,
     layer: int,
@@ -60,10 +67,9 @@ def prefill(
     check_is_prompt(x)
     outputs = []
     for part in session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes):
-        region = yield from state.memory.open()
-        outputs.append((yield from session_flow.PrefillStep(state, layer, part, options).flow(timeout, region)))
+        outputs.append((yield from applied(session_flow.PrefillStep(state, layer, part, options), timeout)))
         told(leading(part)[0])
-    return _joined(outputs)
+    return joined(outputs)
 
 
 class PartStep:
@@ -100,6 +106,10 @@ class RowsStep:
         """Returns the output with the axes of x."""
         return cast(Array, output[self._where])
 
+    def flow(self, timeout: float | None) -> Flow[Array]:
+        """Applies the step in a call of its own, and returns the output with the axes of x."""
+        return self.shaped((yield from applied(self.step, timeout)))
+
 
 def decode(
     states: Sequence[SessionState],
@@ -110,6 +120,4 @@ def decode(
     alone: bool = False,
 ) -> Flow[Array]:
     """Returns the outputs of `[B, ..]`, with one token in each row, or of `[B, T, ..]`. `alone`: without axis B."""
-    rows = RowsStep(states, layer, x, options, alone)
-    region = yield from states[0].memory.open()
-    return rows.shaped((yield from rows.step.flow(timeout, region)))
+    return (yield from RowsStep(states, layer, x, options, alone).flow(timeout))

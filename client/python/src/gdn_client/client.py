@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from gdn_client import management, prefixes, session_flow
-from gdn_client.connection import Connection, ConnectionOptions
+from gdn_client.channel import ConnectionOptions
+from gdn_client.connection import Connection
 from gdn_client.errors import GdnError
 from gdn_client.flow import Download, Flow, Retry, Rpc, exact
 from gdn_client.futures import Futures, StepFuture
@@ -39,7 +40,6 @@ from gdn_client.session_state import DEFAULT_KEEP_BYTES, KnownSessions, SessionS
 from gdn_client.shared_memory import SharedMemory, Wanted
 from gdn_client.state_calls import StateFile
 
-__all__ = ["Client", "model_name", "only_model"]
 T = TypeVar("T")
 
 
@@ -100,7 +100,7 @@ class Client:
         self._limits: info_pb2.Limits | None = None
         self.memory = SharedMemory(shared_memory, target)
         self.known = KnownSessions()
-        self._futures = Futures()
+        self._futures = Futures()  # threads only
 
     @property
     def target(self) -> str:
@@ -116,7 +116,7 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client of {self.target}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str:  # threads only
         # One try, so that a notebook shows the object even without a server.
         try:
             told = self.connection.call(Rpc("GetServerInfo", info_pb2.GetServerInfoRequest(), 2.0))
@@ -139,11 +139,13 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection. Sessions stay on the server."""
-        self._futures.close()
+        self._futures.close()  # threads only
         self.memory.close()
         self.connection.close()
 
-    def start(self, states: Sequence[SessionState], flow: Callable[[], Flow[T]]) -> StepFuture[T]:
+    def start(  # threads only
+        self, states: Sequence[SessionState], flow: Callable[[], Flow[T]]
+    ) -> StepFuture[T]:
         """For internal use. Runs a flow of calls on another thread, after all earlier calls of these sessions."""
         return self._futures.start(states, lambda: self.connection.run(flow()))
 
@@ -170,6 +172,9 @@ class Client:
         """Returns one served model. Its name is "qwen" or "models/qwen"."""
         reply: info_pb2.GetModelResponse = self._ask("GetModel", info_pb2.GetModelRequest(name=model_name(name)))
         return reply.model
+
+    def _served(self, model: str | None) -> str:
+        return model_name(model) if model is not None else only_model(self.models())
 
     def session(
         self,
@@ -204,7 +209,7 @@ class Client:
         """
         request = session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix)
         if operator is None:
-            request.model = model_name(model) if model is not None else only_model(self.models())
+            request.model = self._served(model)
         keep = self._keep_bytes if keep_bytes is None else keep_bytes
         return Session(
             self, self.connection.run(session_flow.create(request, self._retry, keep, self.memory)), owned=True
@@ -214,7 +219,10 @@ class Client:
         return SessionState(session, self._retry, None, self._keep_bytes, memory=self.memory)
 
     def attach(self, name: str) -> Session:
-        """Opens an existing session, by its id or name. The end of its `with` block does not delete the session."""
+        """Opens an existing session, by its id or name.
+
+        The end of its `with` block does not delete the session.
+        """
         request = session_pb2.GetSessionRequest(name=session_name(name))
         session = self._ask("GetSession", request).session
         return Session(self, self._state_of(session), owned=False)
@@ -278,7 +286,7 @@ class Client:
             DataLossError: INVALID_STATE_FILE, the file is damaged.
 
         """
-        name = model_name(model) if model is not None else only_model(self.models())
+        name = self._served(model)
         with bar(progress, "import", "B", len(file)) as told:
             requests = import_requests(file, name, session_id, affinity, told)
             reply = self.connection.send_all("ImportState", requests)

@@ -23,8 +23,23 @@ from typing import Any, TypeVar, cast
 from gdn_client.errors import AbortedError
 from gdn_client.session_state import SessionState
 
+S = TypeVar("S")
 T = TypeVar("T")
 THREADS = 32
+
+
+def map_at_once(threads: ThreadPoolExecutor, call: Callable[[S], T], items: Iterable[S]) -> list[T]:
+    """Runs `call` for each item, all at the same time, and returns the results in order.
+
+    Raises:
+        BaseException: the error of the first item that failed, after all calls have ended.
+
+    """
+    futures = [threads.submit(call, item) for item in items]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:
+        raise errors[0]
+    return [future.result() for future in futures]
 
 
 class StepFuture(Future[T]):

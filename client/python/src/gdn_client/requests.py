@@ -50,12 +50,13 @@ def session_request(
     prefix: session_pb2.PromptPrefix | None = None,
 ) -> session_pb2.CreateSessionRequest:
     """Returns the request for a session. Without an operator, the caller must add the model."""
-    request = session_pb2.CreateSessionRequest(session_id=session_id or new_id(), affinity=affinity)
-    if operator is not None:
-        request.operator.CopyFrom(operator)
-    for field, seconds in (("idle_ttl", idle_ttl), ("max_lifetime", max_lifetime)):
-        if seconds is not None:
-            getattr(request, field).CopyFrom(duration(seconds))
+    request = session_pb2.CreateSessionRequest(
+        session_id=session_id or new_id(),
+        operator=operator,
+        affinity=affinity,
+        idle_ttl=duration(idle_ttl),
+        max_lifetime=duration(max_lifetime),
+    )
     if prefix is not None and prefix.segments:
         request.prefix.CopyFrom(prefix)
     return request

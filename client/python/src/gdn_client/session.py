@@ -13,16 +13,16 @@ Thread safety: a session may be used by one thread at a time, and by one batch. 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdn_client import array_flow, management, prefixes, session_flow, state_calls, streams
+from gdn_client import array_flow, management, prefixes, session_flow, state_calls, streams, waiting
 from gdn_client.errors import AbortedError, GdnError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
 from gdn_client.inputs import Input
 from gdn_client.notebook import table
+from gdn_client.pipeline import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
@@ -30,7 +30,6 @@ from gdn_client.requests import StateSnapshot, tier_name
 from gdn_client.session_state import Parents, SessionState, new_id, step_options
 from gdn_client.session_view import SUMMARY, SessionView
 from gdn_client.steps import leading
-from gdn_client.streams import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline
 from gdn_client.tensors import Array
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Session(SessionView):
             self.delete()
 
     def _run(self, flow: Flow[T]) -> T:
-        settle([self._state])
+        settle([self._state])  # threads only
         self._state.check_not_ended()
         return self._client.connection.run(flow)
 
@@ -130,7 +129,7 @@ class Session(SessionView):
         options = step_options(dtype, draft=draft, parents=parents, allow_non_finite=allow_non_finite)
         return self._run(array_flow.decode([self._state], layer, x, options, timeout, alone=True))
 
-    def prefill_future(
+    def prefill_future(  # threads only
         self,
         layer: int,
         x: Input,
@@ -148,7 +147,7 @@ class Session(SessionView):
         client, state = self._client, self._state
         return client.start([state], lambda: array_flow.prefill(state, layer, x, client.limits, options, timeout))
 
-    def decode_future(
+    def decode_future(  # threads only
         self,
         layer: int,
         x: Input,
@@ -329,13 +328,12 @@ class Session(SessionView):
             AbortedError: EPOCH_MISMATCH, the server has lost steps since. Step the session, and watch it again.
 
         """
-        check, first, others = self._run(state_calls.watch(self._state, every_tokens, every))
-        return itertools.chain([first], map(check, others))
+        return waiting.snapshots(self._run, state_calls.watch(self._state, every_tokens, every))
 
     def delete(self) -> None:
         """Deletes the session on the server. It is no error if the session does not exist any more."""
         self._owned = False
-        with contextlib.suppress(AbortedError):
+        with contextlib.suppress(AbortedError):  # threads only
             settle([self._state])
         self._client.connection.run(session_flow.delete(self._state))
 
@@ -374,7 +372,7 @@ class Batch:
         return table(caption, SUMMARY, [session.summary() for session in self._sessions])
 
     def _run(self, flow: Flow[T]) -> T:
-        settle(session._state for session in self._sessions)
+        settle(session._state for session in self._sessions)  # threads only
         return self._client.connection.run(flow)
 
     def decode(
@@ -413,7 +411,7 @@ class Batch:
         options = step_options(dtype, draft=draft, lengths=lengths, parents=parents, allow_non_finite=allow_non_finite)
         return self._run(array_flow.decode(states, layer, x, options, timeout))
 
-    def decode_future(
+    def decode_future(  # threads only
         self,
         layer: int,
         x: Input,

@@ -18,23 +18,19 @@ class SessionView:
     _state: SessionState
 
     def __repr__(self) -> str:
-        counts = sorted({layer.count for layer in self._state.layers.values()})
-        tokens = (
-            "no tokens"
-            if not counts
-            else f"{counts[0]} tokens"
-            if len(counts) == 1
-            else f"{counts[0]}..{counts[-1]} tokens"
-        )
+        tokens = f"{self._tokens()} tokens" if self._state.layers else "no tokens"
         spec = self._state.session.model or "operator"
         return f"<Session {self.name} of {spec} {len(self._state.layers)} layers, {tokens}>"
 
     def summary(self) -> list[object]:
         """Returns a table row: name, model, layers, tokens, bytes of kept inputs and tier."""
+        state, tier = self._state, tier_name(self._state.session.tier) or "not told"
+        return [self.id, self.model or "operator", len(state.layers), self._tokens(), size(state.kept_bytes), tier]
+
+    def _tokens(self) -> str:
+        """Returns "5", or "3..5" if the layers have seen different numbers of tokens."""
         counts = sorted({layer.count for layer in self._state.layers.values()}) or [0]
-        tokens = str(counts[0]) if len(counts) == 1 else f"{counts[0]}..{counts[-1]}"
-        tier = tier_name(self._state.session.tier) or "not told"
-        return [self.id, self.model or "operator", len(self._state.layers), tokens, size(self._state.kept_bytes), tier]
+        return str(counts[0]) if len(counts) == 1 else f"{counts[0]}..{counts[-1]}"
 
     def _repr_html_(self) -> str:
         return table(f"Session {self.id}, as this side knows it", SUMMARY, [self.summary()])

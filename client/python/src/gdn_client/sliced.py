@@ -23,12 +23,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from gdn_client import array_flow, session_flow
-from gdn_client.client import Client, model_name, only_model
+from gdn_client.client import Client
 from gdn_client.errors import AbortedError, GdnError, SessionLostError
 from gdn_client.flow import Flow, worth_another_try
-from gdn_client.futures import settle
+from gdn_client.futures import map_at_once, settle
 from gdn_client.inputs import Input, tensors_of
 from gdn_client.proto.gdn.v1 import info_pb2
+from gdn_client.requests import model_name, only_model
 from gdn_client.session import Session
 from gdn_client.session_state import RequestId, SessionState, StepOptions, new_id, step_options
 from gdn_client.tensors import Array, element_name, host_array, is_torch
@@ -173,7 +174,7 @@ class SlicedSession:
             while len(call.done) < len(pieces):
                 make = self._prefill_tries(layer, pieces[len(call.done)], options, timeout)
                 call.done.append(_sum(self._client.together(call, make), x, dtype))
-        return call.done[0] if len(call.done) == 1 else _joined(call.done)
+        return array_flow.joined(call.done)
 
     def _prefill_tries(
         self, layer: int, piece: Input, options: StepOptions, timeout: float | None
@@ -181,12 +182,7 @@ class SlicedSession:
         def make(part: int) -> Callable[[], Array]:
             session = self.parts[part]
             step = session_flow.PrefillStep(session._state, layer, piece, options)
-
-            def flow() -> Flow[Array]:
-                region = yield from session._state.memory.open()
-                return (yield from step.flow(timeout, region))
-
-            return lambda: _run(session, [session._state], flow)
+            return lambda: _run(session, [session._state], lambda: array_flow.applied(step, timeout))
 
         return make
 
@@ -405,11 +401,7 @@ class SlicedClient:
             BaseException: the error of the first item that failed, after all calls have ended.
 
         """
-        futures = [self._threads.submit(call, item) for item in items]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
-        return [future.result() for future in futures]
+        return map_at_once(self._threads, call, items)
 
     def together(self, call: _Call, make: Callable[[int], Callable[[], T]]) -> list[T]:
         """Returns every server's answer to a step. Asks only the servers that have not answered yet.
@@ -491,12 +483,6 @@ def _run(session: Session, states: Sequence[SessionState], flow: Callable[[], Fl
     return session._client.connection.run(flow())
 
 
-def _joined(parts: Sequence[Array]) -> Array:
-    if is_torch(parts[0]):
-        return cast(Array, sys.modules["torch"].cat(cast(Any, list(parts))))
-    return np.concatenate([np.asarray(part) for part in parts])
-
-
 def _decode(
     client: SlicedClient,
     sessions: Sequence[SlicedSession],
@@ -517,12 +503,7 @@ def _decode(
         parts = [session.parts[part] for session in sessions]
         states = [one._state for one in parts]
         rows = array_flow.RowsStep(states, layer, x, options, alone)
-
-        def flow() -> Flow[Array]:
-            region = yield from states[0].memory.open()
-            return rows.shaped((yield from rows.step.flow(timeout, region)))
-
-        return lambda: _run(parts[0], states, flow)
+        return lambda: _run(parts[0], states, lambda: rows.flow(timeout))
 
     call = _begin(sessions, digest)
     with _kept_if_unfinished(sessions, call, digest):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from gdn_client.calls import of_another_state, uses
 from gdn_client.errors import (
@@ -281,12 +281,14 @@ class SnapshotCheck:
         return snapshot
 
 
-def watch(
-    state: SessionState, every_tokens: int, every: float | None
-) -> Flow[tuple[SnapshotCheck, StateSnapshot, Any]]:
-    """Returns the check for a watch's snapshots, the first snapshot, and an iterator of the others."""
+# The check for a watch's snapshots, the first snapshot, and an iterator of the others.
+Watched: TypeAlias = tuple[SnapshotCheck, StateSnapshot, Any]
 
-    def send() -> Flow[tuple[SnapshotCheck, StateSnapshot, Any]]:
+
+def watch(state: SessionState, every_tokens: int, every: float | None) -> Flow[Watched]:
+    """Starts a watch of the session's states."""
+
+    def send() -> Flow[Watched]:
         check = SnapshotCheck(state)
         first, others = yield Watch(watch_request(state.name, every_tokens, every, state.epoch), state.session.affinity)
         return check, check(first), others

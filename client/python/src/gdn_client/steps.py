@@ -197,15 +197,8 @@ def row_of(request: step_pb2.DecodeRequest, row: int) -> step_pb2.DecodeRequest:
 
 def _parents_of(request: step_pb2.DecodeRequest, row: int) -> Sequence[int]:
     """Returns the parents of a row's tokens. All rows may share one tree."""
-    parents, tokens = request.draft_parents, _tokens_of(request)
+    parents, tokens = request.draft_parents, next(tensors_in(request)).shape[1]
     return parents if len(parents) == tokens else parents[row * tokens : (row + 1) * tokens]
-
-
-def _tokens_of(request: step_pb2.DecodeRequest) -> int:
-    kind = request.WhichOneof("input")
-    assert kind is not None
-    _, first = getattr(request, kind).ListFields()[0]
-    return int(first.shape[1])
 
 
 def _take_row(tensor: tensor_pb2.Tensor, row: int) -> tensor_pb2.Tensor:
@@ -222,11 +215,7 @@ def path_tokens(request: step_pb2.DecodeRequest, path: Sequence[int]) -> step_pb
     plain.draft = False
     del plain.draft_parents[:]
     del plain.lengths[:]
-    kind = plain.WhichOneof("input")
-    assert kind is not None
-    for descriptor, tensor in getattr(plain, kind).ListFields():
-        if descriptor.message_type is None:
-            continue
+    for tensor in tensors_in(plain):
         data, size = tensor.data, len(tensor.data) // tensor.shape[1]
         tensor.data = b"".join(data[token * size : (token + 1) * size] for token in path)
         tensor.shape[1] = len(path)

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar, cast
 
-from gdn_client.client import Client, model_name, only_model
+from gdn_client.client import Client
 from gdn_client.errors import GdnError
+from gdn_client.futures import map_at_once
 from gdn_client.proto.gdn.v1 import info_pb2
+from gdn_client.requests import model_name, only_model
 from gdn_client.session import Batch, Session
 from gdn_client.session_flow import new_id
 from gdn_client.sliced import SlicedBatch, SlicedClient, SlicedSession
@@ -171,13 +173,15 @@ class LayerHost:
 
     def fork(self, session: AnySession, count: int = 1) -> list[AnySession]:
         """Creates sessions that continue from `session`. They survive a crash of the server."""
-        self._check_is_open()
-        return self._all_or_none(lambda one: list(one.fork(count, idle_ttl=self._idle_ttl, durable=True)), [session])
+        return self._fork([session], count)
 
     def fork_each(self, sessions: Sequence[AnySession]) -> list[AnySession]:
         """Forks each session once. If one cannot be forked, no fork is left."""
+        return self._fork(sessions, 1)
+
+    def _fork(self, sessions: Sequence[AnySession], count: int) -> list[AnySession]:
         self._check_is_open()
-        return self._all_or_none(lambda one: list(one.fork(1, idle_ttl=self._idle_ttl, durable=True)), sessions)
+        return self._all_or_none(lambda one: list(one.fork(count, idle_ttl=self._idle_ttl, durable=True)), sessions)
 
     def batch(self, sessions: Sequence[AnySession]) -> Batch | SlicedBatch:
         """Groups sessions, so that one call of a server decodes all of them."""
@@ -194,11 +198,7 @@ class LayerHost:
         self._check_is_open()
         if len(items) < 2:
             return [call(item) for item in items]
-        futures = [self._pool.submit(call, item) for item in items]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
-        return [future.result() for future in futures]
+        return map_at_once(self._pool, call, items)
 
 
 def new_affinity() -> str:

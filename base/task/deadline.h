@@ -47,6 +47,8 @@ class Deadline {
   bool cancelled() const { return cancellation_ != nullptr && cancellation_->cancelled(); }
   // The same cancellation, and the earlier of both times.
   Deadline NotAfter(SteadyTime time) const { return Deadline(std::min(time_, time), cancellation_); }
+  // The cancellation alone.
+  Deadline WithoutTime() const { return Deadline(SteadyTime::InfiniteFuture(), cancellation_); }
   // CANCELLED (CALL_CANCELLED), DEADLINE_EXCEEDED (DEADLINE_EXCEEDED) from its time on, or OK.
   absl::Status Check(SteadyTime now) const;
 

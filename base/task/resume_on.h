@@ -35,6 +35,27 @@ class [[nodiscard]] ResumeOn {
   Executor& executor_;
 };
 
+// The same, but a flow that is at the executor already goes on at once.
+class [[nodiscard]] ReturnTo {
+ public:
+  explicit ReturnTo(Executor& executor) : executor_(executor) {}
+  bool await_ready() const { return false; }
+  template <typename Promise>
+  bool await_suspend(std::coroutine_handle<Promise> moving) {
+    Executor& executor = executor_;
+    Flow& flow = moving.promise().flow();
+    if (&flow.executor() == &executor) return false;
+    flow.SuspendAt(moving);
+    flow.MoveTo(executor);
+    executor.Post(flow);
+    return true;
+  }
+  void await_resume() const {}
+
+ private:
+  Executor& executor_;
+};
+
 // Executor& here = co_await ThisExecutor();
 class [[nodiscard]] ThisExecutor {
  public:
@@ -58,10 +79,10 @@ Task<T> RunOn(Executor& there, Task<T> task) {
   co_await ResumeOn(there);
   if constexpr (std::is_void_v<T>) {
     co_await std::move(task);
-    co_await ResumeOn(here);
+    co_await ReturnTo(here);
   } else {
     T result = co_await std::move(task);
-    co_await ResumeOn(here);
+    co_await ReturnTo(here);
     co_return result;
   }
 }

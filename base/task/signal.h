@@ -4,7 +4,7 @@
 // A signal counts how often it was raised. A flow that reads the count, looks whether it can go on, and then waits for
 // a count other than the one that it read cannot miss a raise in between.
 // Thread safety: from any thread. Ownership: must outlive its waiters' waits and each call of Raise. For an event that
-// lies in the frame of the flow that waits for it, use Completion<void>.
+// lies in the frame of the flow that waits for it, use Arrivals.
 //
 //   for (uint64_t seen = freed.count(); !TakeRoom(); seen = freed.count()) {
 //     GDN_CO_RETURN_IF_ERROR(co_await freed.WaitBeyond(seen, deadline));

@@ -40,14 +40,14 @@ bool SimulatedExecutor::RunReady() {
 }
 
 bool SimulatedExecutor::RunOne() {
-  while (!RunReady()) {
-    if (timers_.empty()) return false;
-    now_ = std::max(now_, timers_.first_due());
-    FlowQueue resumed;
-    while (timers_.PopDue(now_, resumed)) {
-    }
-    resumed.PostAll();
+  if (RunReady()) return true;
+  if (timers_.empty()) return false;
+  now_ = std::max(now_, timers_.first_due());
+  FlowQueue resumed;
+  while (timers_.PopDue(now_, resumed)) {
   }
+  resumed.PostAll();
+  RunReady();  // nothing is ready here if they go on at other executors
   return true;
 }
 

@@ -22,6 +22,12 @@
 #include "base/task/executor.h"
 #include "base/task/frame_pool.h"
 
+// A coroutine's frame has its local variables as members. In a unity build a source looks like a header to GCC, which
+// then warns of each frame with a variable of a type in an unnamed namespace.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wsubobject-linkage"
+#endif
+
 namespace gdn {
 
 template <typename T>

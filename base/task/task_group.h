@@ -33,6 +33,11 @@ class TaskGroup {
 
   // The task begins soon, on the executor; never before Spawn returns control to it.
   void Spawn(Task<void> task);
+  // The same for a task whose result nobody wants.
+  template <typename T>
+  void Spawn(Task<T> task) {
+    Spawn(Then(std::move(task), [](const T&) {}));
+  }
   // The same, and calls done(result) on the flow when the task has ended.
   template <typename T, typename Done>
   void Spawn(Task<T> task, Done done) {

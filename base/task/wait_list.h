@@ -32,6 +32,7 @@ class WaitList {
  public:
   bool empty() const { return head_.next == &head_; }
   WaitNode* front() { return empty() ? nullptr : head_.next; }
+  WaitNode* After(const WaitNode& node) { return node.next == &head_ ? nullptr : node.next; }
   void PushBack(WaitNode& node) {
     node.previous = head_.previous;
     node.next = &head_;

@@ -1,4 +1,4 @@
-// One wait of a flow: for a source (a completion, a signal, a semaphore), until a deadline. Base of the awaiters.
+// One wait of a flow: for a source (a signal, a lock, operations under way), until a deadline. Base of the awaiters.
 //
 // Up to three may end a wait at the same time: the source, the timer and the cancellation. The first one wins.
 //   - Each of them finds the waiter in a list of its own, unlinks it, and calls End under that list's lock.

@@ -1,4 +1,4 @@
-#include "base/task/completion.h"
+#include "tests/base/task/completion.h"
 
 #include <optional>
 #include <string>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/task/completion.h"
+#include "tests/base/task/completion.h"
 #include "base/task/deadline.h"
 #include "base/task/resume_on.h"
 #include "base/task/simulated_executor.h"

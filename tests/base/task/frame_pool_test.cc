@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/task/completion.h"
+#include "tests/base/task/completion.h"
 #include "base/task/resume_on.h"
-#include "base/task/semaphore.h"
+#include "tests/base/task/semaphore.h"
 #include "base/task/simulated_executor.h"
 #include "base/task/status_macros.h"
 #include "base/task/task.h"

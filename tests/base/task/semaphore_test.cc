@@ -1,4 +1,4 @@
-#include "base/task/semaphore.h"
+#include "tests/base/task/semaphore.h"
 
 #include <utility>
 #include <vector>

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/task/completion.h"
+#include "tests/base/task/completion.h"
 #include "base/task/resume_on.h"
 #include "base/task/simulated_executor.h"
 #include "base/task/status_macros.h"

@@ -1,4 +1,4 @@
-// A number of units that flows take and give back: places in a queue, bytes, copies at a time.
+// For tests of waits. A number of units that flows take and give back: places in a queue, bytes, copies at a time.
 //
 // Requests are served in their order, however many units they want: a large request is not passed by small ones.
 // Thread safety: from any thread. Ownership: must outlive its permits and its waiters' waits.

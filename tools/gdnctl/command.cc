@@ -232,15 +232,15 @@ int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::
   return exit_code.ok() ? *exit_code : Report(command->name, exit_code.status());
 }
 
-absl::StatusOr<std::string> ModelName(std::string_view id) { return ResourceName("models", "model", id); }
+absl::StatusOr<std::string> ToModelName(std::string_view id) { return ResourceName("models", "model", id); }
 
-absl::StatusOr<std::string> SessionName(std::string_view id) { return ResourceName("sessions", "session", id); }
+absl::StatusOr<std::string> ToSessionName(std::string_view id) { return ResourceName("sessions", "session", id); }
 
 absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::string>& ids) {
   if (ids.empty()) return UsageError("which session? An id is needed");
   std::vector<std::string> names;
   for (const std::string& id : ids) {
-    GDN_ASSIGN_OR_RETURN(names.emplace_back(), SessionName(id));
+    GDN_ASSIGN_OR_RETURN(names.emplace_back(), ToSessionName(id));
   }
   return names;
 }
@@ -248,7 +248,7 @@ absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::str
 absl::StatusOr<std::string> OneSession() {
   const std::vector<std::string> ids = absl::GetFlag(FLAGS_session);
   if (ids.size() != 1) return UsageError("--session with one id is needed");
-  return SessionName(ids[0]);
+  return ToSessionName(ids[0]);
 }
 
 absl::StatusOr<int64_t> EpochByFlag() {

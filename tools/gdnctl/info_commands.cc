@@ -90,7 +90,7 @@ absl::StatusOr<int> RunModels(const std::vector<std::string>& names) {
     models.mutable_models()->Add(all.begin(), all.end());
   }
   for (const std::string& name : names) {
-    GDN_ASSIGN_OR_RETURN(const std::string full_name, ModelName(name));
+    GDN_ASSIGN_OR_RETURN(const std::string full_name, ToModelName(name));
     GDN_ASSIGN_OR_RETURN(*models.add_models(), client->GetModel(full_name));
   }
   return Show(models, [&] {

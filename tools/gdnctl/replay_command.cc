@@ -69,7 +69,7 @@ absl::StatusOr<int> RunReplay(const std::vector<std::string>&) {
   const double tolerance = absl::GetFlag(FLAGS_tolerance);
   ReplayOptions options;
   if (absl::GetFlag(FLAGS_model).empty() || path.empty()) return UsageError("--model and --io are needed");
-  GDN_ASSIGN_OR_RETURN(options.model, ModelName(absl::GetFlag(FLAGS_model)));
+  GDN_ASSIGN_OR_RETURN(options.model, ToModelName(absl::GetFlag(FLAGS_model)));
   if (!std::isfinite(tolerance) || tolerance < 0) return UsageError("--tolerance must be a number, 0 or more");
   const absl::StatusOr<DType> dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   if (!dtype.ok()) return UsageError(StrCat("--dtype: ", dtype.status().message()));

@@ -50,7 +50,7 @@ absl::StatusOr<int> RunCreate(const std::vector<std::string>&) {
   const std::vector<std::string> spec = absl::GetFlag(FLAGS_operator);
   if (model.empty() == spec.empty()) return UsageError("one of --model and --operator is needed");
   if (!model.empty()) {
-    GDN_ASSIGN_OR_RETURN(*request.mutable_model(), ModelName(model));
+    GDN_ASSIGN_OR_RETURN(*request.mutable_model(), ToModelName(model));
   } else {
     GDN_ASSIGN_OR_RETURN(*request.mutable_operator_(), ParseOperatorSpec(spec));
   }

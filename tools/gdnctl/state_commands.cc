@@ -75,7 +75,7 @@ absl::StatusOr<int> RunImport(const std::vector<std::string>&) {
   GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(absl::GetFlag(FLAGS_in)));
   v1::ImportStateRequest::Target target;
   if (!model.empty()) {
-    GDN_ASSIGN_OR_RETURN(*target.mutable_model(), ModelName(model));
+    GDN_ASSIGN_OR_RETURN(*target.mutable_model(), ToModelName(model));
   } else if (!spec.empty()) {
     GDN_ASSIGN_OR_RETURN(*target.mutable_operator_(), ParseOperatorSpec(spec));
   } else {

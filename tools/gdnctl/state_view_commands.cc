@@ -95,7 +95,7 @@ absl::StatusOr<int> RunInspect(const std::vector<std::string>& files) {
   if (sessions.empty()) return kExitOk;
   const std::unique_ptr<Client> client = ConnectByFlags();
   for (const std::string& id : sessions) {
-    GDN_ASSIGN_OR_RETURN(const std::string name, SessionName(id));
+    GDN_ASSIGN_OR_RETURN(const std::string name, ToSessionName(id));
     GDN_ASSIGN_OR_RETURN(const v1::Session session, client->GetSession(name));
     GDN_RETURN_IF_ERROR(PrintSession(session));
   }

@@ -152,7 +152,7 @@ absl::StatusOr<int> RunDecode(const std::vector<std::string>&) {
     return UsageError("--session is needed: ids separated by commas, one for each row of the input");
   v1::DecodeRequest request;
   for (const std::string& session : sessions) {
-    GDN_ASSIGN_OR_RETURN(*request.add_sessions(), SessionName(session));
+    GDN_ASSIGN_OR_RETURN(*request.add_sessions(), ToSessionName(session));
     if (const int64_t expected = absl::GetFlag(FLAGS_expected_token_count); expected >= 0) {
       request.add_expected_token_counts(expected);
     }

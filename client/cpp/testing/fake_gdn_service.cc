@@ -3,13 +3,14 @@
 #include <chrono>
 #include <utility>
 
-#include "base/error.h"
 #include "base/hash.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/testing/server_error.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "server/validation/names.h"
 
 namespace gdn {
 namespace {
@@ -80,22 +81,24 @@ void FakeGdnService::CutInPieces(const std::string& file, const Write& write) co
   }
 }
 
+template <typename Request>
+grpc::Status FakeGdnService::ReadFile(const std::string& method, const Request& request, float error,
+                                      std::string* file) {
+  return Call(method, [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(const Session* const session, Find(request.name()));
+    GDN_RETURN_IF_ERROR(session->unusable);
+    GDN_RETURN_IF_ERROR(CheckEpochOf(*session, request));
+    *file = ToyStateFile(StatesOf(*session), session->epoch, error);
+    return absl::OkStatus();
+  });
+}
+
 grpc::Status FakeGdnService::ExportState(grpc::ServerContext*, const v1::ExportStateRequest* request,
                                          grpc::ServerWriter<v1::ExportStateResponse>* writer) {
   std::string file;
-  std::optional<Fault> fault;
-  {
-    absl::MutexLock lock(&mu_);
-    fault = TakeNext("ExportState");
-    if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
-    grpc::Status refusal;
-    const Session* const session = FindUsable(*request, &refusal);
-    if (session == nullptr) return refusal;
-    file = ToyStateFile(StatesOf(*session), session->epoch, options_.exported_state_error);
-  }
+  grpc::Status status = ReadFile("ExportState", *request, options_.exported_state_error, &file);
   CutInPieces<v1::ExportStateResponse>(file, [&](const v1::ExportStateResponse& piece) { writer->Write(piece); });
-  absl::MutexLock lock(&mu_);
-  return FailAfter(fault);
+  return status;
 }
 
 grpc::Status FakeGdnService::ImportState(grpc::ServerContext*, grpc::ServerReader<v1::ImportStateRequest>* reader,
@@ -115,19 +118,13 @@ grpc::Status FakeGdnService::ImportState(grpc::ServerContext*, grpc::ServerReade
   }
   const auto layers = ParseToyStateFile(bytes);
   if (!layers.ok()) return grpc::Status(grpc::StatusCode::DATA_LOSS, layers.status().ToString());
-  return AddSession("sessions/" + target.session_id(), *layers, response->mutable_session());
+  return AddSession(target.session_id(), *layers, response->mutable_session());
 }
 
 grpc::Status FakeGdnService::WatchState(grpc::ServerContext*, const v1::WatchStateRequest* request,
                                         grpc::ServerWriter<v1::WatchStateResponse>* writer) {
   std::string file;
-  {
-    absl::MutexLock lock(&mu_);
-    grpc::Status refusal;
-    const Session* const session = FindUsable(*request, &refusal);
-    if (session == nullptr) return refusal;
-    file = ToyStateFile(StatesOf(*session), session->epoch, 0);
-  }
+  if (grpc::Status status = ReadFile("WatchState", *request, /*error=*/0, &file); !status.ok()) return status;
   for (int64_t sequence = 0; sequence < 4; ++sequence) {
     const bool delta = sequence == 1 || sequence == 2;
     const std::string snapshot = delta ? StrCat("delta ", sequence) : file;
@@ -137,44 +134,7 @@ grpc::Status FakeGdnService::WatchState(grpc::ServerContext*, const v1::WatchSta
       writer->Write(piece);
     });
   }
-  return ServerError(grpc::StatusCode::NOT_FOUND, reason::kSessionNotFound, "no such session");
-}
-
-grpc::Status FakeGdnService::RunPrefill(const std::string& call, const v1::PrefillRequest& request,
-                                        v1::PrefillResponse* response) {
-  return RunStep({.call = call,
-                  .layer = request.layer(),
-                  .request_id = request.request_id(),
-                  .input = &request.hidden_states().hidden_states(),
-                  .prefill = true,
-                  .rows = {{.session = request.session(),
-                            .epoch = request.session_epoch(),
-                            .expected = request.has_expected_token_count() ? request.expected_token_count() : -1}}},
-                 response);
-}
-
-grpc::Status FakeGdnService::RunDecode(const std::string& call, const v1::DecodeRequest& request,
-                                       v1::DecodeResponse* response) {
-  if (options_.refuse_decode) return grpc::Status(grpc::StatusCode::ABORTED, "busy");
-  Step step = {.call = call,
-               .layer = request.layer(),
-               .request_id = request.request_id(),
-               .input = &request.hidden_states().hidden_states(),
-               .draft = request.draft(),
-               .partial_ok = request.partial_ok()};
-  for (int row = 0; row < request.sessions_size(); ++row) {
-    step.rows.push_back(
-        {.session = request.sessions(row),
-         .epoch = request.session_epochs_size() > row ? request.session_epochs(row) : 0,
-         .expected = request.expected_token_counts_size() > row ? request.expected_token_counts(row) : -1});
-    // A tree a row, or one that all rows share.
-    const auto& parents = request.draft_parents();
-    const int tokens = step.input->shape_size() > 1 ? static_cast<int>(step.input->shape(1)) : 0;
-    const int first = parents.size() == tokens ? 0 : row * tokens;
-    if (first + tokens > parents.size()) continue;
-    step.rows.back().parents.assign(parents.begin() + first, parents.begin() + first + tokens);
-  }
-  return RunStep(step, response);
+  return ServerError(SessionNotFound(std::string(*ParseSessionName(request->name()))));
 }
 
 grpc::Status FakeGdnService::Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
@@ -224,32 +184,6 @@ LoopbackServer::~LoopbackServer() { server_->Shutdown(std::chrono::system_clock:
 
 std::unique_ptr<Client> LoopbackServer::Connect(ClientOptions options) const {
   return std::make_unique<Client>(server_->InProcessChannel({}), std::move(options));
-}
-
-grpc::Status FakeGdnService::ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* request,
-                                             v1::ListCheckpointsResponse* response) {
-  constexpr int64_t kBytes = 1024;
-  absl::MutexLock lock(&mu_);
-  Session* const session = FindSession(request->name());
-  if (session == nullptr) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such session");
-  for (const auto& [id, states] : session->checkpoints) {
-    if (id.empty()) continue;
-    v1::Checkpoint* const checkpoint = response->add_checkpoints();
-    checkpoint->set_checkpoint_id(id);
-    checkpoint->set_epoch(session->epoch);
-    checkpoint->set_written_bytes(kBytes);
-    for (const auto& [index, layer] : states.layers) *checkpoint->add_layers() = Describe(*session, index, layer);
-    response->set_stored_bytes(response->stored_bytes() + kBytes);
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status FakeGdnService::DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest* request,
-                                              v1::DeleteCheckpointResponse*) {
-  absl::MutexLock lock(&mu_);
-  Session* const session = FindSession(request->name());
-  if (session != nullptr && session->checkpoints.erase(request->checkpoint_id()) != 0) return grpc::Status::OK;
-  return ServerError(grpc::StatusCode::NOT_FOUND, reason::kCheckpointNotFound, "no such checkpoint");
 }
 
 }  // namespace gdn

@@ -1,6 +1,6 @@
 // A GdnService for tests of clients and tools. (fake_server.h wraps it for users of the package.) It serves the model
-// "models/toy" with GDN layers 0 and 2 of 3 (toy_layer.h), streams and state files. It follows the API's rules for
-// sessions, ids, epochs, counts, drafts, stored replies and checkpoints. Tests plan failures, lost replies and crashes.
+// "models/toy" with GDN layers 0 and 2 of 3 (toy_layer.h), streams and state files. It checks requests and answers them
+// by the server's own rules: server/validation and session_rules. Tests plan failures, lost replies and crashes.
 //
 // Thread safety: all methods may be called from any thread. Ownership: the server that it runs in does not own it.
 //
@@ -21,11 +21,18 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/hash.h"
 #include "client/cpp/client.h"
 #include "client/cpp/testing/toy_layer.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "grpcpp/server.h"
+#include "server/validation/step_input.h"
+#include "session_rules/refusals.h"
+#include "session_rules/session_rules.h"
 
 namespace gdn {
 
@@ -73,11 +80,12 @@ class FakeGdnService final : public v1::GdnService::Service {
 
   // Plans the outcome of one Prefill, Decode or AcceptTokens. `call` counts them from now on, from 0, with replays.
   void Plan(int call, Fault fault);
-  // Plans the outcomes of the next calls of "CreateSession", "GetSession", "DeleteSession", "CheckpointSession",
-  // "RestoreCheckpoint", "ForkSession" or "ExportState", in order. Replaces earlier plans for this method.
+  // Plans the outcomes of the next calls of "CreateSession", "GetSession", "DeleteSession", "ForkSession",
+  // "CheckpointSession", "ListCheckpoints", "DeleteCheckpoint", "RestoreCheckpoint", "ExportState" or "WatchState", in
+  // order. Replaces earlier plans for this method.
   void PlanNext(const std::string& call, std::vector<Fault> faults);
   // Makes the next call return `status` and change nothing. Calls: "Prefill", "StreamPrefill", "Decode",
-  // "StreamDecode", "AcceptTokens" or one of PlanNext's, but for ForkSession and ExportState. Several take turns.
+  // "StreamDecode", "AcceptTokens" or one of PlanNext's. Several take turns.
   void RefuseNext(const std::string& call, grpc::Status status);
   // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
   void Crash();
@@ -146,97 +154,100 @@ class FakeGdnService final : public v1::GdnService::Service {
   // A step of one layer of one session.
   struct Row {
     std::string session;
-    int64_t epoch = 0;                  // 0: not given
-    int64_t expected = -1;              // token count that the caller expects; -1: not given
-    std::vector<int32_t> parents = {};  // of a draft that is a tree
+    std::optional<int64_t> epoch = std::nullopt;
+    std::optional<int64_t> expected = std::nullopt;  // token count that the caller expects
   };
   struct Step {
     std::string call;
-    int32_t layer = 0;
-    std::string request_id;
-    const v1::Tensor* input = nullptr;
+    absl::StatusOr<CheckedInput> input;
+    const v1::Tensor* tensor = nullptr;  // the hidden states
     bool prefill = false;
-    bool draft = false;
     bool partial_ok = false;
-    std::vector<Row> rows = {};  // all with the same number of tokens
+    std::vector<Row> rows = {};
   };
   // The result of one row of a step.
   struct RowResult {
-    grpc::Status status;
-    std::vector<float> output;
-    v1::LayerState state;
+    std::vector<float> output = {};
+    int64_t token_count = 0;
+    int64_t durable_token_count = 0;
   };
 
   struct Layer {
     ToyState toy;
-    std::string reply_id;
-    std::string reply_payload;
-    std::vector<float> reply;
+    // The last step with a request id, and its reply.
+    std::string request_id;
+    Hash128 payload;
+    RowResult reply;
     bool reply_dropped = false;
+
+    LayerFacts Facts(int32_t index) const;
   };
   struct State {
     std::map<int32_t, Layer> layers;
-    std::string accept_id;
+    Acceptance accepted;  // the last one with a request id
 
     void DropReplies();
   };
   struct Session {
-    std::string create;  // the request, serialized
+    std::string id = {};
+    std::string create = {};  // the request, serialized
     int64_t epoch = 1;
-    State now;
-    std::map<std::string, State> checkpoints;  // by id; "" is the newest
-    bool rolled_back = false;                  // `now` is lost, and must not be used
-    bool lost = false;                         // `now` is lost because a step failed
+    State now = {};
+    std::map<std::string, State> checkpoints = {};  // by id; "" is the newest
+    absl::Status unusable = {};                     // why `now` must not be used
 
     void SetStoreBack(const std::string& checkpoint_id);
-    void LoseState() { rolled_back = lost = true; }
+    void LoseState();
     void Restore(const State& checkpoint);
-    // Returns why the state cannot be used; nullopt if it can.
-    std::optional<grpc::Status> Refusal() const;
+    SessionFacts Facts() const;
+    std::vector<LayerFacts> AllLayers() const;
   };
 
+  template <typename Request>
+  static std::optional<int64_t> EpochOf(const Request& request) {
+    return request.has_session_epoch() ? std::optional<int64_t>(request.session_epoch()) : std::nullopt;
+  }
+  // Refuses, fails or does a call of this method, as it was planned.
+  grpc::Status Call(const std::string& method, absl::FunctionRef<absl::Status(std::optional<Fault>)> done);
   grpc::Status RunPrefill(const std::string& call, const v1::PrefillRequest& request, v1::PrefillResponse* response);
   grpc::Status RunDecode(const std::string& call, const v1::DecodeRequest& request, v1::DecodeResponse* response);
   // Calls write(piece) for each piece of the file, in order.
   template <typename Piece, typename Write>
   void CutInPieces(const std::string& file, const Write& write) const;
-  // Reply: a PrefillResponse or a DecodeResponse.
-  template <typename Reply>
-  grpc::Status RunStep(const Step& step, Reply* reply);
+  grpc::Status RunStep(const Step& step, v1::DecodeResponse* reply);
 
   std::string numerics_id() const;
   static ToyStates StatesOf(const Session& session);
-  // Returns the session if the request may use its state. Otherwise returns nullptr, and sets `refusal` to the reason.
-  template <typename Request>
-  Session* FindUsable(const Request& request, grpc::Status* refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds a session with these states, and describes it in `out`.
-  grpc::Status AddSession(const std::string& name, const ToyStates& states, v1::Session* out);
-  std::optional<Fault> TakeFault() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::optional<Fault> TakeNext(const std::string& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::optional<grpc::Status> TakeRefusal(const std::string& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns the fault's status if the call is not to be done, else nullopt. `refusal` is the reason of kRefuse.
-  std::optional<grpc::Status> FailBefore(std::optional<Fault> fault, std::string_view refusal)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns the status of a call that was done, as the fault has it.
-  grpc::Status FailAfter(std::optional<Fault> fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  grpc::Status AddSession(const std::string& id, const ToyStates& states, v1::Session* out);
+  std::optional<Fault> TakeFault(const std::string& method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CrashLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Save(Session& session, const std::string& checkpoint_id) const;
   void SaveIfDue(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Return nullptr if there is no such session or layer.
-  Session* FindSession(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Layer* FindLayer(const std::string& session, int32_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<Session*> Find(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckDurable() const { return options_.durable_tier ? absl::OkStatus() : NoDurableTier(); }
+  // OK if the session is in the request's epoch.
+  template <typename Request>
+  absl::Status CheckEpochOf(const Session& session, const Request& request) const {
+    if (options_.ignore_session_epochs) return absl::OkStatus();
+    return CheckEpoch(session.Facts(), session.AllLayers(), EpochOf(request));
+  }
+  // Does a call of this method, which reads the session's state file.
+  template <typename Request>
+  grpc::Status ReadFile(const std::string& method, const Request& request, float error, std::string* file);
   static v1::LayerState Describe(const Session& session, int32_t index, const Layer& layer);
-  static void Describe(const std::string& name, const Session& session, v1::Session* out);
+  static void Describe(const Session& session, v1::Session* out);
 
-  template <typename Reply>
-  grpc::Status Apply(const Step& step, Reply* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns OK, or why the step may not change the session's layer.
-  grpc::Status Check(const Step& step, const Row& row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Applies the row's `tokens` tokens at `x` [tokens, D]. With `look`, only checks them, and changes nothing.
-  RowResult ApplyRow(const Step& step, const Row& row, const float* x, size_t tokens, bool look)
+  absl::Status Apply(const Step& step, v1::DecodeResponse* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<StepAnswer> AnswerRow(const Step& step, size_t row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes the stored reply, or applies the row's tokens at `x`.
+  RowResult ApplyRow(const Step& step, size_t row, StepAnswer answer, const float* x)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  grpc::Status Accept(const std::string& request_id, const v1::DraftAcceptance& acceptance,
-                      v1::SessionTokenCounts* counts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // nullopt: it was done before.
+  absl::StatusOr<std::optional<Acceptance>> AnswerAcceptance(const std::string& request_id,
+                                                             const v1::DraftAcceptance& asked)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Accept(Session& session, const Acceptance& acceptance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   mutable absl::Mutex mu_;

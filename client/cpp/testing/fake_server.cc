@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/error.h"
 #include "client/cpp/testing/fake_gdn_service.h"
 #include "client/cpp/testing/server_error.h"
 
@@ -52,8 +51,7 @@ std::unique_ptr<Client> FakeServer::Connect(ClientOptions options) const {
 void FakeServer::FailStep(int step, Fault fault) { parts_->service.Plan(step, Planned(fault)); }
 
 void FakeServer::RefuseNext(const std::string& method, const absl::Status& status) {
-  parts_->service.RefuseNext(method, ServerError(static_cast<grpc::StatusCode>(status.code()), ErrorReason(status),
-                                                 std::string(status.message()), ErrorMetadata(status)));
+  parts_->service.RefuseNext(method, ServerError(status));
 }
 
 void FakeServer::Crash() { parts_->service.Crash(); }

@@ -60,7 +60,8 @@ class FakeServer {
   void FailStep(int step, Fault fault);
   // Makes the next call of `method` (or the next message of a stream) return `status`, with its reason and metadata,
   // and change nothing. Methods: "Prefill", "StreamPrefill", "Decode", "StreamDecode", "AcceptTokens", "CreateSession",
-  // "GetSession", "DeleteSession", "CheckpointSession", "RestoreCheckpoint". Several plans take effect in order.
+  // "GetSession", "DeleteSession", "ForkSession", "CheckpointSession", "ListCheckpoints", "DeleteCheckpoint",
+  // "RestoreCheckpoint", "ExportState", "WatchState". Several plans take effect in order.
   void RefuseNext(const std::string& method, const absl::Status& status);
   // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
   void Crash();

@@ -1,18 +1,21 @@
 // The sessions of FakeGdnService.
 #include "client/cpp/testing/fake_gdn_service.h"
 
-#include <type_traits>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/testing/server_error.h"
+#include "server/validation/names.h"
 
 namespace gdn {
 namespace {
 
-grpc::Status ConnectionBroken() { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the connection broke"); }
+// Plan counts these, PlanNext is for the others.
+constexpr std::string_view kSteps[] = {"Prefill", "StreamPrefill", "Decode", "StreamDecode", "AcceptTokens"};
 
 }  // namespace
 
@@ -41,42 +44,52 @@ void FakeGdnService::LoseState(const std::string& session) {
   sessions_.at(session).LoseState();
 }
 
+void FakeGdnService::Session::LoseState() {
+  if (!unusable.ok()) return;
+  const int32_t layer = now.layers.begin()->first;
+  unusable = StateLost(id, layer, /*durable=*/checkpoints.contains(""), absl::InternalError("as the test planned"));
+}
+
 void FakeGdnService::Session::Restore(const State& checkpoint) {
   now = checkpoint;
-  rolled_back = lost = false;
+  unusable = absl::OkStatus();
   ++epoch;
 }
 
-std::optional<grpc::Status> FakeGdnService::Session::Refusal() const {
-  if (!rolled_back) return std::nullopt;
-  if (lost && !checkpoints.contains("")) {
-    return ServerError(grpc::StatusCode::DATA_LOSS, reason::kStateLost, "a step failed halfway");
-  }
-  return ServerError(grpc::StatusCode::DATA_LOSS, reason::kStateRolledBack, "an older state is left, or none");
+LayerFacts FakeGdnService::Layer::Facts(int32_t index) const {
+  return {.layer = index,
+          .token_count = toy.token_count,
+          .draft_length = toy.draft_length(),
+          .draft_parents = toy.draft_parents,
+          .stored = {.request_id = request_id, .payload = payload},
+          .output_dropped = reply_dropped};
 }
 
-template <typename Request>
-FakeGdnService::Session* FakeGdnService::FindUsable(const Request& request, grpc::Status* refusal) {
-  Session* const session = FindSession(request.name());
-  if (session == nullptr) {
-    *refusal = NoSession();
-    return nullptr;
-  }
-  std::optional<grpc::Status> refused;
-  if constexpr (!std::is_same_v<Request, v1::RestoreCheckpointRequest>) refused = session->Refusal();
-  if (!refused.has_value() && !options_.ignore_session_epochs && request.has_session_epoch() &&
-      request.session_epoch() != session->epoch) {
-    refused = ServerError(grpc::StatusCode::ABORTED, reason::kEpochMismatch, "another epoch");
-  }
-  if (!refused.has_value()) return session;
-  *refusal = *std::move(refused);
-  return nullptr;
+SessionFacts FakeGdnService::Session::Facts() const {
+  return {.id = id,
+          .epoch = epoch,
+          .accept_request_id = now.accepted.request_id,
+          .accepted_tokens = now.accepted.accepted_tokens,
+          .accepted_path = now.accepted.path};
 }
-template FakeGdnService::Session* FakeGdnService::FindUsable(const v1::ExportStateRequest&, grpc::Status*);
-template FakeGdnService::Session* FakeGdnService::FindUsable(const v1::WatchStateRequest&, grpc::Status*);
+
+std::vector<LayerFacts> FakeGdnService::Session::AllLayers() const {
+  std::vector<LayerFacts> facts;
+  for (const auto& [index, layer] : now.layers) facts.push_back(layer.Facts(index));
+  return facts;
+}
+
+absl::StatusOr<FakeGdnService::Session*> FakeGdnService::Find(const std::string& name) {
+  GDN_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(name));
+  const auto found = sessions_.find(name);
+  if (found == sessions_.end()) return SessionNotFound(std::string(id));
+  return &found->second;
+}
 
 void FakeGdnService::Session::SetStoreBack(const std::string& checkpoint_id) {
-  rolled_back = true;
+  if (unusable.ok()) {
+    unusable = MakeError(absl::StatusCode::kDataLoss, reason::kStateRolledBack, "an older state is left, or none");
+  }
   const auto left = checkpoints.find(checkpoint_id);
   if (left != checkpoints.end()) {
     checkpoints.insert_or_assign("", left->second);
@@ -133,12 +146,12 @@ ToyStates FakeGdnService::StatesOf(const Session& session) {
   return states;
 }
 
-grpc::Status FakeGdnService::AddSession(const std::string& name, const ToyStates& states, v1::Session* out) {
+grpc::Status FakeGdnService::AddSession(const std::string& id, const ToyStates& states, v1::Session* out) {
   absl::MutexLock lock(&mu_);
-  const auto [entry, made] = sessions_.emplace(name, Session());
+  const auto [entry, made] = sessions_.emplace(SessionName(id), Session{.id = id});
   if (!made) return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "taken");
   for (const auto& [index, toy] : states) entry->second.now.layers[index].toy = toy;
-  Describe(name, entry->second, out);
+  Describe(entry->second, out);
   return grpc::Status::OK;
 }
 
@@ -146,13 +159,12 @@ void FakeGdnService::State::DropReplies() {
   for (auto& [index, layer] : layers) layer.reply_dropped = true;
 }
 
-std::optional<Fault> FakeGdnService::TakeFault() {
-  const auto planned = plan_.extract(log_.steps++);
-  return planned.empty() ? std::nullopt : std::optional(planned.mapped());
-}
-
-std::optional<Fault> FakeGdnService::TakeNext(const std::string& call) {
-  std::vector<Fault>& faults = next_faults_[call];
+std::optional<Fault> FakeGdnService::TakeFault(const std::string& method) {
+  if (std::ranges::find(kSteps, method) != std::end(kSteps)) {
+    const auto planned = plan_.extract(log_.steps++);
+    return planned.empty() ? std::nullopt : std::optional(planned.mapped());
+  }
+  std::vector<Fault>& faults = next_faults_[method];
   if (faults.empty()) return std::nullopt;
   const Fault fault = faults.front();
   faults.erase(faults.begin());
@@ -164,34 +176,30 @@ void FakeGdnService::RefuseNext(const std::string& call, grpc::Status status) {
   refusals_[call].push_back(std::move(status));
 }
 
-std::optional<grpc::Status> FakeGdnService::TakeRefusal(const std::string& call) {
-  std::deque<grpc::Status>& refusals = refusals_[call];
-  if (refusals.empty()) return std::nullopt;
-  grpc::Status status = std::move(refusals.front());
-  refusals.pop_front();
-  return status;
-}
-
-std::optional<grpc::Status> FakeGdnService::FailBefore(std::optional<Fault> fault, std::string_view refusal) {
-  if (fault == Fault::kUnavailable) return ConnectionBroken();
-  if (fault == Fault::kRefuse) return ServerError(grpc::StatusCode::INVALID_ARGUMENT, refusal, "refused");
-  if (fault == Fault::kRollBack) {
-    for (auto& [name, session] : sessions_) session.SetStoreBack("");
+grpc::Status FakeGdnService::Call(const std::string& method,
+                                  absl::FunctionRef<absl::Status(std::optional<Fault>)> done) {
+  const grpc::Status broken(grpc::StatusCode::UNAVAILABLE, "the connection broke");
+  absl::MutexLock lock(&mu_);
+  if (std::deque<grpc::Status>& refusals = refusals_[method]; !refusals.empty()) {
+    grpc::Status refusal = std::move(refusals.front());
+    refusals.pop_front();
+    return refusal;
   }
-  if (fault == Fault::kLoseState) {
-    for (auto& [name, session] : sessions_) session.LoseState();
+  const std::optional<Fault> fault = TakeFault(method);
+  if (fault == Fault::kRefuse) {
+    return ServerError(MakeError(absl::StatusCode::kInvalidArgument, reason::kNonFiniteInput, "refused"));
   }
-  if (fault != Fault::kCrashBefore) return std::nullopt;
-  CrashLocked();
-  return ConnectionBroken();
-}
-
-grpc::Status FakeGdnService::FailAfter(std::optional<Fault> fault) {
-  if (!fault.has_value() || fault == Fault::kOtherBytes || fault == Fault::kRollBack || fault == Fault::kLoseState) {
-    return grpc::Status::OK;
+  for (auto& [name, session] : sessions_) {
+    if (fault == Fault::kRollBack) session.SetStoreBack("");
+    if (fault == Fault::kLoseState) session.LoseState();
   }
+  if (fault == Fault::kCrashBefore) CrashLocked();
+  if (fault == Fault::kUnavailable || fault == Fault::kCrashBefore) return broken;
+  if (const absl::Status status = done(fault); !status.ok()) return ServerError(status);
   if (fault == Fault::kCrashAfter) CrashLocked();
-  return fault == Fault::kLate ? grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "late") : ConnectionBroken();
+  if (fault == Fault::kLate) return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "late");
+  const bool lost = fault == Fault::kLoseReply || fault == Fault::kDropReply || fault == Fault::kCrashAfter;
+  return lost ? broken : grpc::Status::OK;
 }
 
 void FakeGdnService::CrashLocked() {
@@ -215,18 +223,6 @@ void FakeGdnService::SaveIfDue(Session& session) {
   }
 }
 
-FakeGdnService::Session* FakeGdnService::FindSession(const std::string& name) {
-  const auto found = sessions_.find(name);
-  return found == sessions_.end() ? nullptr : &found->second;
-}
-
-FakeGdnService::Layer* FakeGdnService::FindLayer(const std::string& session, int32_t layer) {
-  Session* const owner = FindSession(session);
-  if (owner == nullptr) return nullptr;
-  const auto found = owner->now.layers.find(layer);
-  return found == owner->now.layers.end() ? nullptr : &found->second;
-}
-
 v1::LayerState FakeGdnService::Describe(const Session& session, int32_t index, const Layer& layer) {
   v1::LayerState state;
   state.set_layer(index);
@@ -240,8 +236,8 @@ v1::LayerState FakeGdnService::Describe(const Session& session, int32_t index, c
   return state;
 }
 
-void FakeGdnService::Describe(const std::string& name, const Session& session, v1::Session* out) {
-  out->set_name(name);
+void FakeGdnService::Describe(const Session& session, v1::Session* out) {
+  out->set_name(SessionName(session.id));
   out->set_model(kToyModel);
   out->set_epoch(session.epoch);
   out->set_tier(v1::STATE_TIER_HOST);
@@ -251,124 +247,134 @@ void FakeGdnService::Describe(const std::string& name, const Session& session, v
 
 grpc::Status FakeGdnService::CreateSession(grpc::ServerContext*, const v1::CreateSessionRequest* request,
                                            v1::CreateSessionResponse* response) {
-  absl::MutexLock lock(&mu_);
-  if (const auto refused = TakeRefusal("CreateSession")) return *refused;
-  const std::optional<Fault> fault = TakeNext("CreateSession");
-  if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
-  if (request->model() != kToyModel) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such model");
-  const std::string name = request->session_id().empty() ? StrCat("sessions/unnamed-", log_.sessions_created)
-                                                         : "sessions/" + request->session_id();
-  const auto [entry, made] = sessions_.emplace(name, Session());
-  Session& session = entry->second;
-  if (made) {
-    ++log_.sessions_created;
-    session.create = request->SerializeAsString();
-    for (int32_t layer = 0; layer < options_.layers; ++layer) session.now.layers[layer];
-    if (options_.layers == 0) session.now.layers = {{kToyLayers[0], {}}, {kToyLayers[1], {}}};
-    for (const auto& state : request->initial_states()) {
-      session.now.layers.at(state.layer()).toy.token_count = state.token_count();
+  return Call("CreateSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_RETURN_IF_ERROR(CheckSessionId(request->session_id()));
+    if (request->model() != kToyModel) return absl::NotFoundError("no such model");
+    const std::string id =
+        request->session_id().empty() ? StrCat("unnamed-", log_.sessions_created) : request->session_id();
+    const auto [entry, made] = sessions_.emplace(SessionName(id), Session{.id = id});
+    Session& session = entry->second;
+    if (made) {
+      ++log_.sessions_created;
+      session.create = request->SerializeAsString();
+      for (int32_t layer = 0; layer < options_.layers; ++layer) session.now.layers[layer];
+      if (options_.layers == 0) session.now.layers = {{kToyLayers[0], {}}, {kToyLayers[1], {}}};
+      for (const auto& state : request->initial_states()) {
+        session.now.layers.at(state.layer()).toy.token_count = state.token_count();
+      }
+    } else if (session.create != request->SerializeAsString()) {
+      return SessionExists(id);
     }
-  } else if (session.create != request->SerializeAsString()) {
-    return ServerError(grpc::StatusCode::ALREADY_EXISTS, reason::kSessionExists, "made by another request");
-  }
-  Describe(name, session, response->mutable_session());
-  return FailAfter(fault);
+    Describe(session, response->mutable_session());
+    return absl::OkStatus();
+  });
 }
 
 grpc::Status FakeGdnService::GetSession(grpc::ServerContext*, const v1::GetSessionRequest* request,
                                         v1::GetSessionResponse* response) {
-  absl::MutexLock lock(&mu_);
-  if (const auto refused = TakeRefusal("GetSession")) return *refused;
-  if (const auto failed = FailBefore(TakeNext("GetSession"), reason::kInvalidSpec)) return *failed;
-  const Session* const session = FindSession(request->name());
-  if (session == nullptr) return NoSession();
-  Describe(request->name(), *session, response->mutable_session());
-  return grpc::Status::OK;
+  return Call("GetSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(const Session* const session, Find(request->name()));
+    Describe(*session, response->mutable_session());
+    return absl::OkStatus();
+  });
 }
 
 grpc::Status FakeGdnService::DeleteSession(grpc::ServerContext*, const v1::DeleteSessionRequest* request,
                                            v1::DeleteSessionResponse*) {
-  absl::MutexLock lock(&mu_);
-  if (const auto refused = TakeRefusal("DeleteSession")) return *refused;
-  const std::optional<Fault> fault = TakeNext("DeleteSession");
-  if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
-  return sessions_.erase(request->name()) != 0 ? FailAfter(fault) : NoSession();
+  return Call("DeleteSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_RETURN_IF_ERROR(Find(request->name()).status());
+    sessions_.erase(request->name());
+    return absl::OkStatus();
+  });
 }
 
 grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest* request,
                                                v1::CheckpointSessionResponse* response) {
-  absl::MutexLock lock(&mu_);
-  if (const auto refused = TakeRefusal("CheckpointSession")) return *refused;
-  const std::optional<Fault> fault = TakeNext("CheckpointSession");
-  if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
-  if (!options_.durable_tier) {
-    return ServerError(grpc::StatusCode::FAILED_PRECONDITION, reason::kNoDurableTier, "no --disk-dir");
-  }
-  grpc::Status refusal;
-  Session* const session = FindUsable(*request, &refusal);
-  if (session == nullptr) return refusal;
-  Save(*session, request->checkpoint_id());
-  v1::Checkpoint* const checkpoint = response->mutable_checkpoint();
-  checkpoint->set_checkpoint_id(request->checkpoint_id());
-  checkpoint->set_epoch(session->epoch);
-  for (const auto& [index, layer] : session->now.layers) *checkpoint->add_layers() = Describe(*session, index, layer);
-  return FailAfter(fault);
+  return Call("CheckpointSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(Session* const session, Find(request->name()));
+    GDN_RETURN_IF_ERROR(CheckDurable());
+    GDN_RETURN_IF_ERROR(session->unusable);
+    GDN_RETURN_IF_ERROR(CheckEpochOf(*session, *request));
+    Save(*session, request->checkpoint_id());
+    v1::Checkpoint* const checkpoint = response->mutable_checkpoint();
+    checkpoint->set_checkpoint_id(request->checkpoint_id());
+    checkpoint->set_epoch(session->epoch);
+    for (const auto& [index, layer] : session->now.layers) *checkpoint->add_layers() = Describe(*session, index, layer);
+    return absl::OkStatus();
+  });
+}
+
+grpc::Status FakeGdnService::ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* request,
+                                             v1::ListCheckpointsResponse* response) {
+  constexpr int64_t kBytes = 1024;
+  return Call("ListCheckpoints", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(const Session* const session, Find(request->name()));
+    GDN_RETURN_IF_ERROR(CheckDurable());
+    for (const auto& [id, states] : session->checkpoints) {
+      if (id.empty()) continue;
+      v1::Checkpoint* const checkpoint = response->add_checkpoints();
+      checkpoint->set_checkpoint_id(id);
+      checkpoint->set_epoch(session->epoch);
+      checkpoint->set_written_bytes(kBytes);
+      for (const auto& [index, layer] : states.layers) *checkpoint->add_layers() = Describe(*session, index, layer);
+      response->set_stored_bytes(response->stored_bytes() + kBytes);
+    }
+    return absl::OkStatus();
+  });
+}
+
+grpc::Status FakeGdnService::DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest* request,
+                                              v1::DeleteCheckpointResponse*) {
+  return Call("DeleteCheckpoint", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(Session* const session, Find(request->name()));
+    GDN_RETURN_IF_ERROR(CheckNamedCheckpointId(request->checkpoint_id()));
+    GDN_RETURN_IF_ERROR(CheckDurable());
+    GDN_RETURN_IF_ERROR(session->unusable);
+    if (session->checkpoints.erase(request->checkpoint_id()) != 0) return absl::OkStatus();
+    return CheckpointNotFound(session->id, request->checkpoint_id());
+  });
 }
 
 grpc::Status FakeGdnService::RestoreCheckpoint(grpc::ServerContext*, const v1::RestoreCheckpointRequest* request,
                                                v1::RestoreCheckpointResponse* response) {
-  absl::MutexLock lock(&mu_);
-  if (const auto refused = TakeRefusal("RestoreCheckpoint")) return *refused;
-  const std::optional<Fault> fault = TakeNext("RestoreCheckpoint");
-  if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
-  if (!options_.durable_tier) {
-    const Session* const lost = FindSession(request->name());
-    if (lost != nullptr && lost->lost) return *lost->Refusal();
-    return ServerError(grpc::StatusCode::FAILED_PRECONDITION, reason::kNoDurableTier, "no --disk-dir");
-  }
-  grpc::Status refusal;
-  Session* const session = FindUsable(*request, &refusal);
-  if (session == nullptr) return refusal;
-  const auto checkpoint = session->checkpoints.find(request->checkpoint_id());
-  if (checkpoint == session->checkpoints.end()) {
-    return ServerError(grpc::StatusCode::NOT_FOUND, reason::kCheckpointNotFound, "no such checkpoint");
-  }
-  // Durable as restored, as on a server: a crash must not bring back what was given up.
-  session->Restore(session->checkpoints.insert_or_assign("", State(checkpoint->second)).first->second);
-  Describe(request->name(), *session, response->mutable_session());
-  return FailAfter(fault);
+  return Call("RestoreCheckpoint", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(Session* const session, Find(request->name()));
+    if (!CheckDurable().ok()) return session->unusable.ok() ? CheckDurable() : session->unusable;
+    GDN_RETURN_IF_ERROR(CheckEpochOf(*session, *request));
+    const auto checkpoint = session->checkpoints.find(request->checkpoint_id());
+    if (checkpoint == session->checkpoints.end()) return CheckpointNotFound(session->id, request->checkpoint_id());
+    // Durable as restored, as on a server: a crash must not bring back what was given up.
+    session->Restore(session->checkpoints.insert_or_assign("", State(checkpoint->second)).first->second);
+    Describe(*session, response->mutable_session());
+    return absl::OkStatus();
+  });
 }
 
 grpc::Status FakeGdnService::ForkSession(grpc::ServerContext*, const v1::ForkSessionRequest* request,
                                          v1::ForkSessionResponse* response) {
-  absl::MutexLock lock(&mu_);
-  const std::optional<Fault> fault = TakeNext("ForkSession");
-  if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
-  if (FindSession(request->name()) == nullptr) return NoSession();
-  v1::ForkSessionRequest identity = *request;
-  identity.clear_session_epoch();
-  std::vector<std::string> names, pending;
-  for (const std::string& id : request->session_ids()) {
-    const std::string& name = names.emplace_back("sessions/" + (id.empty() ? "made-by-the-server" : id));
-    const Session* const taken = FindSession(name);
-    if (taken == nullptr) pending.push_back(name);
-    if (taken != nullptr && taken->create != identity.SerializeAsString()) {
-      return ServerError(grpc::StatusCode::ALREADY_EXISTS, reason::kSessionExists, "made by another request");
+  return Call("ForkSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(const Session* const parent, Find(request->name()));
+    v1::ForkSessionRequest identity = *request;
+    identity.clear_session_epoch();
+    Session child{.id = {}, .create = identity.SerializeAsString()};
+    for (const auto& [index, layer] : parent->now.layers) child.now.layers[index].toy = layer.toy;
+    std::vector<std::string> ids(request->session_ids().begin(), request->session_ids().end());
+    std::ranges::replace(ids, std::string(), std::string("made-by-the-server"));
+    std::map<std::string, Session> pending;
+    for (const std::string& id : ids) {
+      const auto taken = sessions_.find(SessionName(id));
+      child.id = id;
+      if (taken == sessions_.end()) pending.emplace(SessionName(id), child);
+      if (taken != sessions_.end() && taken->second.create != child.create) return SessionExists(id);
     }
-  }
-  if (!pending.empty()) {
-    grpc::Status refusal;
-    const Session* const parent = FindUsable(*request, &refusal);
-    if (parent == nullptr) return refusal;
-    Session child;
-    child.create = identity.SerializeAsString();
-    child.now = parent->now;
-    child.now.accept_id.clear();
-    for (auto& [index, layer] : child.now.layers) layer.reply_id.clear();
-    for (const std::string& name : pending) sessions_.insert_or_assign(name, child);
-  }
-  for (const std::string& name : names) Describe(name, *FindSession(name), response->add_sessions());
-  return FailAfter(fault);
+    if (!pending.empty()) {
+      GDN_RETURN_IF_ERROR(parent->unusable);
+      GDN_RETURN_IF_ERROR(CheckEpochOf(*parent, *request));
+    }
+    sessions_.merge(pending);
+    for (const std::string& id : ids) Describe(sessions_.at(SessionName(id)), response->add_sessions());
+    return absl::OkStatus();
+  });
 }
 
 grpc::Status FakeGdnService::PrefetchSessions(grpc::ServerContext*, const v1::PrefetchSessionsRequest* request,

@@ -1,189 +1,213 @@
 // The steps of FakeGdnService.
-#include <type_traits>
 #include <utility>
 
-#include "base/draft_tree.h"
 #include "base/error.h"
-#include "base/string_cat.h"
+#include "base/status_macros.h"
 #include "client/cpp/tensor_codec.h"
 #include "client/cpp/testing/fake_gdn_service.h"
 #include "client/cpp/testing/server_error.h"
+#include "server/validation/names.h"
 
 namespace gdn {
-grpc::Status FakeGdnService::Check(const Step& step, const Row& row) {
-  const Session* const session = FindSession(row.session);
-  if (session == nullptr) return NoSession();
-  const Layer* const layer = FindLayer(row.session, step.layer);
-  if (layer == nullptr) return ServerError(grpc::StatusCode::INVALID_ARGUMENT, reason::kLayerNotGdn, "no such layer");
-  if (row.expected >= 0) log_.checked_calls.insert(step.call);
-  if ((options_.traces || row.epoch != 0) && row.epoch != session->epoch) {
-    return ServerError(grpc::StatusCode::ABORTED, reason::kEpochMismatch, "another epoch");
-  }
-  if ((options_.traces || row.expected >= 0) && row.expected != layer->toy.token_count) {
-    return ServerError(grpc::StatusCode::ABORTED, reason::kTokenCountMismatch, "another token count");
-  }
-  if (layer->toy.draft.empty()) return grpc::Status::OK;
-  return ServerError(grpc::StatusCode::FAILED_PRECONDITION, reason::kDraftPending, "a draft");
+namespace {
+
+// Hidden states are all that the toy layer takes.
+constexpr LayerDims kToyDims{.hidden_size = kToyHidden};
+constexpr StepLimits kToyLimits{.max_stored_reply_bytes = kMaxStoredReplyBytes};
+
+}  // namespace
+
+grpc::Status FakeGdnService::RunPrefill(const std::string& call, const v1::PrefillRequest& request,
+                                        v1::PrefillResponse* response) {
+  Step step{.call = call,
+            .input = CheckPrefillInput(request, /*data=*/nullptr, kToyDims, kToyLimits),
+            .tensor = &request.hidden_states().hidden_states(),
+            .prefill = true,
+            .rows = {{.session = request.session(), .epoch = EpochOf(request)}}};
+  if (request.has_expected_token_count()) step.rows[0].expected = request.expected_token_count();
+  v1::DecodeResponse reply;
+  if (grpc::Status status = RunStep(step, &reply); !status.ok()) return status;
+  response->set_token_count(reply.token_counts(0));
+  response->set_durable_token_count(reply.durable_token_counts(0));
+  response->mutable_output()->Swap(reply.mutable_output());
+  return grpc::Status::OK;
 }
 
-FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, const Row& row, const float* x, size_t tokens,
-                                                   bool look) {
-  RowResult result;
-  const size_t values = tokens * kToyHidden;
-  const std::string payload =
-      StrCat(step.layer, step.prefill, step.draft, std::string(reinterpret_cast<const char*>(x), values * sizeof(*x)));
-  if (const Session* const found = FindSession(row.session); found != nullptr && found->rolled_back) {
-    result.status = *found->Refusal();
-    return result;
+grpc::Status FakeGdnService::RunDecode(const std::string& call, const v1::DecodeRequest& request,
+                                       v1::DecodeResponse* response) {
+  if (options_.refuse_decode) return grpc::Status(grpc::StatusCode::ABORTED, "busy");
+  Step step{.call = call,
+            .input = CheckDecodeInput(request, /*data=*/nullptr, kToyDims, kToyLimits),
+            .tensor = &request.hidden_states().hidden_states(),
+            .partial_ok = request.partial_ok()};
+  for (int row = 0; row < request.sessions_size(); ++row) {
+    Row& added = step.rows.emplace_back(Row{.session = request.sessions(row)});
+    if (row < request.session_epochs_size()) added.epoch = request.session_epochs(row);
+    if (row < request.expected_token_counts_size()) added.expected = request.expected_token_counts(row);
   }
-  Layer* const layer = FindLayer(row.session, step.layer);
-  if (!step.request_id.empty() && layer != nullptr && layer->reply_id == step.request_id) {
-    if (payload != layer->reply_payload) {
-      result.status = ServerError(grpc::StatusCode::INVALID_ARGUMENT, reason::kRequestIdReused, "id");
-    } else if (layer->reply_dropped) {
-      result.status = ServerError(grpc::StatusCode::ABORTED, reason::kReplyDropped, "no room for the reply");
+  return RunStep(step, response);
+}
+
+absl::StatusOr<StepAnswer> FakeGdnService::AnswerRow(const Step& step, size_t row) {
+  const Row& asked = step.rows[row];
+  const CheckedInput& input = *step.input;
+  GDN_ASSIGN_OR_RETURN(const Session* const session, Find(asked.session));
+  // Traces are of any bits.
+  if (!options_.traces) GDN_RETURN_IF_ERROR(CheckRowValues(input, static_cast<int64_t>(row)));
+  GDN_RETURN_IF_ERROR(session->unusable);
+  const auto layer = session->now.layers.find(input.layer);
+  if (layer == session->now.layers.end()) {
+    std::vector<int32_t> layers;
+    for (const auto& [index, other] : session->now.layers) layers.push_back(index);
+    return LayerNotGdn(session->id, input.layer, layers);
+  }
+  if (asked.expected.has_value()) log_.checked_calls.insert(step.call);
+  StepRequest request{.layer = input.layer,
+                      .kind = input.kind,
+                      .request_id = input.request_id,
+                      .payload = HashRow(input, static_cast<int64_t>(row)),
+                      .tokens = input.lengths[row],
+                      .epoch = asked.epoch,
+                      .expected_token_count = asked.expected};
+  if (options_.traces) {
+    request.epoch = request.epoch.value_or(0);
+    request.expected_token_count = request.expected_token_count.value_or(-1);
+  }
+  return AnswerStep(session->Facts(), layer->second.Facts(input.layer), request);
+}
+
+FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, size_t row, StepAnswer answer, const float* x) {
+  const CheckedInput& input = *step.input;
+  Session& session = sessions_.at(step.rows[row].session);
+  Layer& layer = session.now.layers.at(input.layer);
+  RowResult result = layer.reply;
+  if (answer == StepAnswer::kGo) {
+    const auto tokens = static_cast<size_t>(input.lengths[row]);
+    result.output.clear();
+    if (input.draft) {
+      const absl::Span<const int32_t> parents = input.RowParents(static_cast<int64_t>(row));
+      layer.toy.draft_parents.assign(parents.begin(), parents.end());
+      layer.toy.Draft(input.layer, x, tokens, options_.traces, result.output);
+    } else {
+      layer.toy.Advance(input.layer, x, tokens, options_.traces, result.output);
+      if (step.prefill) layer.toy.EndPrefill(tokens);
     }
-    result.output = layer->reply;
-    result.state = Describe(sessions_.at(row.session), step.layer, *layer);
-    return result;
+    if (step.call == options_.faulty_call) {
+      for (float& y : result.output) y += options_.output_error;
+    }
+    result.token_count = layer.toy.token_count;
+    if (!input.request_id.empty() && !options_.forget_stored_replies) {
+      layer.request_id = input.request_id;
+      layer.payload = HashRow(input, static_cast<int64_t>(row));
+      layer.reply = result;
+      layer.reply_dropped = false;
+    }
   }
-  result.status = Check(step, row);
-  if (!result.status.ok() || look) return result;
-  if (step.draft) {
-    layer->toy.draft_parents = row.parents;
-    layer->toy.Draft(step.layer, x, tokens, options_.traces, result.output);
-  } else {
-    ToyState moved = layer->toy;
-    moved.Advance(step.layer, x, tokens, options_.traces, result.output);
-    if (step.prefill) moved.EndPrefill(tokens);
-    layer->toy = std::move(moved);
-  }
-  if (step.call == options_.faulty_call) {
-    for (float& y : result.output) y += options_.output_error;
-  }
-  layer->reply_id = options_.forget_stored_replies ? "" : step.request_id;
-  layer->reply_payload = payload;
-  layer->reply = result.output;
-  layer->reply_dropped = false;
-  // As a real reply: durable counts are those of before this step's own checkpoint.
-  Session& session = sessions_.at(row.session);
-  result.state = Describe(session, step.layer, *layer);
-  SaveIfDue(session);
+  // As in a real reply: durable counts are those of before this step's own checkpoint.
+  result.durable_token_count = Describe(session, input.layer, layer).durable_token_count();
+  if (answer == StepAnswer::kGo) SaveIfDue(session);
   return result;
 }
 
-template <typename Reply>
-grpc::Status FakeGdnService::Apply(const Step& step, Reply* reply) {
-  const auto input = TensorToFloats(*step.input);
-  const std::vector<int64_t> shape(step.input->shape().begin(), step.input->shape().end());
-  const size_t rows = step.rows.size();
-  if (!input.ok() || shape.empty() || shape.back() != kToyHidden ||
-      (!step.prefill && shape[0] != static_cast<int64_t>(rows))) {
-    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "the input has another shape");
-  }
-  if (!step.request_id.empty()) {
-    if (static_cast<int64_t>(input->size() * sizeof(float)) > kMaxStoredReplyBytes * static_cast<int64_t>(rows)) {
-      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "the reply is too large to store");
-    }
-    log_.identified_calls.insert(step.call);
-  }
-  const size_t tokens = input->size() / rows / kToyHidden;
-  const auto apply = [&](size_t row, bool look) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return ApplyRow(step, step.rows[row], input->data() + row * tokens * kToyHidden, tokens, look);
+absl::Status FakeGdnService::Apply(const Step& step, v1::DecodeResponse* reply) {
+  GDN_RETURN_IF_ERROR(step.input.status());
+  const CheckedInput& input = *step.input;
+  GDN_ASSIGN_OR_RETURN(const std::vector<float> x, TensorToFloats(*step.tensor));
+  if (!input.request_id.empty()) log_.identified_calls.insert(step.call);
+  const auto row_error = [&](size_t row, const absl::Status& status) {
+    const std::string& session = step.rows[row].session;
+    return step.prefill ? WithMetadata(status, "session", session) : OfRow(status, row, session);
   };
-  for (size_t row = 0; row < rows && !step.partial_ok; ++row) {
-    if (const RowResult looked = apply(row, /*look=*/true); !looked.status.ok()) return looked.status;
+  std::vector<absl::StatusOr<StepAnswer>> answers;
+  for (size_t row = 0; row < step.rows.size(); ++row) {
+    answers.push_back(AnswerRow(step, row));
+    if (!answers.back().ok() && !step.partial_ok) return row_error(row, answers.back().status());
   }
+  const size_t values = static_cast<size_t>(input.tokens) * kToyHidden;
   std::vector<float> output;
-  for (size_t row = 0; row < rows; ++row) {
-    RowResult result = apply(row, /*look=*/false);
-    result.output.resize(result.status.ok() ? result.output.size() : 0);
-    result.output.resize(tokens * kToyHidden);
+  for (size_t row = 0; row < step.rows.size(); ++row) {
+    RowResult result;
+    if (answers[row].ok()) {
+      result = ApplyRow(step, row, *answers[row], x.data() + row * values);
+    } else if (const auto session = Find(step.rows[row].session);
+               session.ok() && (*session)->now.layers.contains(input.layer)) {
+      const v1::LayerState state = Describe(**session, input.layer, (*session)->now.layers.at(input.layer));
+      result.token_count = state.token_count();
+      result.durable_token_count = state.durable_token_count();
+    }
+    result.output.resize(values);
     output.insert(output.end(), result.output.begin(), result.output.end());
-    const int64_t count = result.state.token_count() + (options_.wrong_token_count ? 1 : 0);
-    if constexpr (std::is_same_v<Reply, v1::PrefillResponse>) {
-      reply->set_token_count(count);
-      reply->set_durable_token_count(result.state.durable_token_count());
-    } else {
-      reply->add_token_counts(count);
-      reply->add_durable_token_counts(result.state.durable_token_count());
-      if (step.partial_ok && !reply->add_row_statuses()->ParseFromString(result.status.error_details())) {
-        return grpc::Status(grpc::StatusCode::INTERNAL, "a status without details");
-      }
-    }
+    reply->add_token_counts(result.token_count + (options_.wrong_token_count ? 1 : 0));
+    reply->add_durable_token_counts(result.durable_token_count);
+    if (step.partial_ok) *reply->add_row_statuses() = ServerRpcError(row_error(row, answers[row].status()));
   }
-  *reply->mutable_output() = *MakeTensor(output, shape);
-  return grpc::Status::OK;
+  GDN_ASSIGN_OR_RETURN(*reply->mutable_output(), MakeTensor(output, input.output_shape));
+  return absl::OkStatus();
 }
 
-template <typename Reply>
-grpc::Status FakeGdnService::RunStep(const Step& step, Reply* reply) {
-  absl::MutexLock lock(&mu_);
-  if (const auto refused = TakeRefusal(step.call)) return *refused;
-  const std::optional<Fault> fault = TakeFault();
-  if (const auto failed = FailBefore(fault, reason::kNonFiniteInput)) return *failed;
-  if (grpc::Status status = Apply(step, reply); !status.ok()) return status;
-  for (const Row& row : step.rows) {
-    Session* const session = FindSession(row.session);
-    if (session != nullptr && fault == Fault::kDropReply) session->now.DropReplies();
-  }
-  if (fault == Fault::kOtherBytes) reply->mutable_output()->mutable_data()->front() ^= 1;
-  return FailAfter(fault);
+grpc::Status FakeGdnService::RunStep(const Step& step, v1::DecodeResponse* reply) {
+  return Call(step.call, [&](std::optional<Fault> fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_RETURN_IF_ERROR(Apply(step, reply));
+    for (const Row& row : step.rows) {
+      const auto session = Find(row.session);
+      if (session.ok() && fault == Fault::kDropReply) (*session)->now.DropReplies();
+    }
+    if (fault == Fault::kOtherBytes) reply->mutable_output()->mutable_data()->front() ^= 1;
+    return absl::OkStatus();
+  });
 }
-template grpc::Status FakeGdnService::RunStep(const Step&, v1::PrefillResponse*);
-template grpc::Status FakeGdnService::RunStep(const Step&, v1::DecodeResponse*);
 
-grpc::Status FakeGdnService::Accept(const std::string& request_id, const v1::DraftAcceptance& acceptance,
-                                    v1::SessionTokenCounts* counts) {
-  counts->set_session(acceptance.session());
-  Session* const session = FindSession(acceptance.session());
-  if (session == nullptr) return NoSession();
-  if (session->rolled_back) return *session->Refusal();
-  State& state = session->now;
-  if (request_id.empty() || request_id != state.accept_id) {
-    if (acceptance.session_epoch() != session->epoch) {
-      return ServerError(grpc::StatusCode::ABORTED, reason::kEpochMismatch, "another epoch");
+absl::StatusOr<std::optional<Acceptance>> FakeGdnService::AnswerAcceptance(const std::string& request_id,
+                                                                           const v1::DraftAcceptance& asked) {
+  GDN_ASSIGN_OR_RETURN(const Session* const session, Find(asked.session()));
+  GDN_ASSIGN_OR_RETURN(Acceptance acceptance,
+                       ReadAcceptance(asked.accepted_tokens(), asked.path(), kToyLimits.max_draft));
+  acceptance.request_id = request_id;
+  acceptance.epoch = EpochOf(asked);
+  if (options_.traces) acceptance.epoch = acceptance.epoch.value_or(0);
+  GDN_RETURN_IF_ERROR(session->unusable);
+  GDN_ASSIGN_OR_RETURN(const bool done, WasAccepted(session->Facts(), session->AllLayers(), acceptance));
+  return done ? std::nullopt : std::optional(std::move(acceptance));
+}
+
+void FakeGdnService::Accept(Session& session, const Acceptance& acceptance) {
+  for (auto& [index, layer] : session.now.layers) {
+    if (layer.toy.draft.empty()) continue;
+    std::vector<float> ignored;
+    for (const int32_t token : acceptance.tokens()) {
+      layer.toy.Advance(index, &layer.toy.draft[static_cast<size_t>(token) * kToyHidden], 1, options_.traces, ignored);
     }
-    std::vector<int32_t> path(acceptance.path().begin(), acceptance.path().end());
-    for (int32_t i = 0; i < acceptance.accepted_tokens(); ++i) path.push_back(i);
-    for (const auto& [index, layer] : state.layers) {
-      if (layer.toy.draft.empty()) continue;
-      if (acceptance.accepted_tokens() > layer.toy.draft_length()) {
-        return ServerError(grpc::StatusCode::INVALID_ARGUMENT, reason::kTooManyTokens, "longer than the draft");
-      }
-      if (!CheckDraftPath(layer.toy.draft_parents, layer.toy.draft_length(), path).ok()) {
-        return ServerError(grpc::StatusCode::INVALID_ARGUMENT, reason::kValueOutOfRange, "no path of the draft");
-      }
-    }
-    for (auto& [index, layer] : state.layers) {
-      if (layer.toy.draft.empty()) continue;
-      std::vector<float> ignored;
-      for (const int32_t token : path) {
-        layer.toy.Advance(index, &layer.toy.draft[static_cast<size_t>(token) * kToyHidden], 1, options_.traces,
-                          ignored);
-      }
-      layer.toy.draft.clear();
-      layer.toy.draft_parents.clear();
-    }
-    state.accept_id = options_.forget_stored_replies ? "" : request_id;
-    SaveIfDue(*session);
+    layer.toy.draft.clear();
+    layer.toy.draft_parents.clear();
   }
-  for (const auto& [index, layer] : state.layers) *counts->add_layers() = Describe(*session, index, layer);
-  return grpc::Status::OK;
+  if (!acceptance.request_id.empty() && !options_.forget_stored_replies) session.now.accepted = acceptance;
+  SaveIfDue(session);
 }
 
 grpc::Status FakeGdnService::AcceptTokens(grpc::ServerContext*, const v1::AcceptTokensRequest* request,
                                           v1::AcceptTokensResponse* response) {
-  absl::MutexLock lock(&mu_);
-  if (const auto refused = TakeRefusal("AcceptTokens")) return *refused;
-  const std::optional<Fault> fault = TakeFault();
-  if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
-  for (const v1::DraftAcceptance& acceptance : request->acceptances()) {
-    const grpc::Status status = Accept(request->request_id(), acceptance, response->add_counts());
-    if (!status.ok() && !request->partial_ok()) return status;
-    if (request->partial_ok()) response->add_row_statuses()->ParseFromString(status.error_details());
-  }
-  return FailAfter(fault);
+  return Call("AcceptTokens", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    GDN_RETURN_IF_ERROR(CheckBatchSize(request->acceptances_size(), kToyLimits));
+    GDN_RETURN_IF_ERROR(CheckRequestId(request->request_id()));
+    std::vector<absl::StatusOr<std::optional<Acceptance>>> answers;
+    for (const v1::DraftAcceptance& asked : request->acceptances()) {
+      answers.push_back(AnswerAcceptance(request->request_id(), asked));
+      if (answers.back().ok() || request->partial_ok()) continue;
+      return OfRow(answers.back().status(), answers.size() - 1, asked.session());
+    }
+    for (size_t row = 0; row < answers.size(); ++row) {
+      v1::SessionTokenCounts* const counts = response->add_counts();
+      counts->set_session(request->acceptances(static_cast<int>(row)).session());
+      if (request->partial_ok()) {
+        *response->add_row_statuses() = ServerRpcError(OfRow(answers[row].status(), row, counts->session()));
+      }
+      if (!answers[row].ok()) continue;
+      Session& session = sessions_.at(counts->session());
+      if (answers[row]->has_value()) Accept(session, **answers[row]);
+      for (const auto& [index, layer] : session.now.layers) *counts->add_layers() = Describe(session, index, layer);
+    }
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace gdn

@@ -53,8 +53,8 @@ TEST_F(ClientTest, GivesTheServersReply) {
 
 TEST_F(ClientTest, GivesTheServersReasonAndMetadata) {
   EXPECT_CALL(*stub_, Decode(_, _, _))
-      .WillOnce(Return(
-          ServerError(grpc::StatusCode::ABORTED, "SESSION_BUSY", "said the server", {{"session", "sessions/a"}})));
+      .WillOnce(Return(ServerError(MakeError(absl::StatusCode::kAborted, reason::kSessionBusy, "said the server",
+                                             {{"session", "sessions/a"}}))));
   const absl::Status status = client_->Decode(v1::DecodeRequest()).status();
   ExpectError(status, absl::StatusCode::kAborted, reason::kSessionBusy);
   EXPECT_EQ(ErrorMetadata(status)["session"], "sessions/a");

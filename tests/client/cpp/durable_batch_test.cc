@@ -282,7 +282,8 @@ TEST_F(DurableBatches, SayThatTheTimeIsOverWhateverTheLastTryFound) {
   DurableBatch batch(*client_, hasty);
   service_->Crash();
   for (int row = 0; row < 2; ++row) {  // in its replay
-    service_->RefuseNext("Prefill", ServerError(grpc::StatusCode::ABORTED, reason::kEpochMismatch, "another epoch"));
+    service_->RefuseNext("Prefill",
+                         ServerError(MakeError(absl::StatusCode::kAborted, reason::kEpochMismatch, "another epoch")));
   }
   std::vector<v1::DecodeRequest> rows;
   for (int row = 0; row < kRows; ++row) rows.push_back(RowOf(1, 60, row, 1, false));

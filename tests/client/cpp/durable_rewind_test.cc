@@ -140,7 +140,10 @@ TEST_F(DurableRewind, TakesAStepWithoutTokensAgainWhoseReplyIsGone) {
   service_->Plan(0, Fault::kDropReply);
   ASSERT_EQ(Prefill(0, /*tokens=*/0, 1), absl::OkStatus());
   service_->Plan(0, Fault::kDropReply);
-  ASSERT_EQ(Decode(1, 2, /*tokens=*/0), absl::OkStatus());
+  v1::DecodeRequest no_tokens = DecodeOf(1, 2);
+  no_tokens.add_lengths(0);
+  const absl::Status decoded = session_->Decode(no_tokens).status();
+  ASSERT_EQ(decoded, absl::OkStatus());
   EXPECT_EQ(service_->States(kName), truth.states);
   EXPECT_EQ(session_->stats().replayed_steps, 0) << "nothing had moved";
 }

@@ -125,7 +125,7 @@ TEST_F(Durable, SaysThatTheTimeIsOverWhateverTheLastTryFound) {
   service_->Crash();
   const absl::Status step = hasty->Decode(DecodeOf(0, 1000)).status();
   ExpectError(step, absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded);
-  EXPECT_THAT(std::string(step.message()), HasSubstr("another epoch"));
+  EXPECT_THAT(std::string(step.message()), HasSubstr("is in epoch 3, the call is of epoch 2"));
   GDN_ASSERT_OK_AND_ASSIGN(const auto again, hasty->Decode(DecodeOf(0, 1000)));
   EXPECT_EQ(again.output().data(), truth.outputs.back());
   EXPECT_EQ(service_->States(kName), truth.states);

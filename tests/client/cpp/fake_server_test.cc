@@ -58,7 +58,8 @@ TEST(FakeServer, RefusesOnceAsItWasTold) {
   const auto client = server.Connect();
   const absl::Status full =
       MakeError(absl::StatusCode::kResourceExhausted, reason::kQueueFull, "try later", {{"queue", "3"}});
-  for (const char* const method : {"CreateSession", "Prefill", "StreamPrefill", "DeleteSession"}) {
+  for (const char* const method :
+       {"CreateSession", "Prefill", "StreamPrefill", "ForkSession", "ExportState", "DeleteSession"}) {
     server.RefuseNext(method, full);
   }
   const auto expect_full = [](const absl::Status& status) {
@@ -78,8 +79,90 @@ TEST(FakeServer, RefusesOnceAsItWasTold) {
   ExpectError(refused, absl::StatusCode::kResourceExhausted, reason::kQueueFull);
   EXPECT_TRUE(stream.ReadOne().ok());
   EXPECT_TRUE(stream.Finish().ok());
+  v1::ForkSessionRequest fork;
+  fork.set_name("sessions/a");
+  fork.add_session_ids("b");
+  expect_full(client->ForkSession(fork).status());
+  EXPECT_EQ(server.token_count("sessions/b", 0), -1);
+  EXPECT_TRUE(client->ForkSession(fork).ok());
+  EXPECT_EQ(server.token_count("sessions/b", 0), server.token_count("sessions/a", 0));
+  v1::ExportStateRequest state;
+  state.set_name("sessions/a");
+  expect_full(client->ExportState(state).status());
+  EXPECT_TRUE(client->ExportState(state).ok());
   expect_full(client->DeleteSession("sessions/a"));
   EXPECT_TRUE(client->DeleteSession("sessions/a").ok());
+}
+
+// A draft of four tokens.
+v1::DecodeRequest Draft(const std::string& session, const std::vector<int32_t>& parents) {
+  v1::DecodeRequest draft;
+  draft.add_sessions(session);
+  draft.set_draft(true);
+  draft.mutable_draft_parents()->Add(parents.begin(), parents.end());
+  *draft.mutable_hidden_states()->mutable_hidden_states() =
+      *MakeTensor(std::vector<float>{1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4}, std::vector<int64_t>{1, 4, 4});
+  return draft;
+}
+
+TEST(FakeServer, AnswersLikeAServer) {
+  const FakeServer server;
+  const auto client = server.Connect();
+  ASSERT_TRUE(client->CreateSession(ToySession("a")).ok());
+  v1::PrefillRequest prompt = Prompt("sessions/a", 0);
+  prompt.set_request_id("once");
+  ASSERT_TRUE(client->Prefill(prompt).ok());
+  ASSERT_TRUE(client->Prefill(Prompt("sessions/a", 0)).ok());
+  // A step without an id leaves the stored reply of the one that had one, and its count.
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::PrefillResponse again, client->Prefill(prompt));
+  EXPECT_EQ(again.token_count(), 2);
+  EXPECT_EQ(server.token_count("sessions/a", 0), 4);
+  prompt.set_request_id("twice");
+  prompt.set_expected_token_count(2);
+  const absl::Status count = client->Prefill(prompt).status();
+  ExpectError(count, absl::StatusCode::kAborted, reason::kTokenCountMismatch);
+  EXPECT_EQ(count.message(), "sessions/a layer 0 has seen 4 tokens, the call expected 2");
+  EXPECT_EQ(ErrorMetadata(count)["token_count"], "4");
+  ExpectError(client->Prefill(Prompt("sessions/a", 1)).status(), absl::StatusCode::kInvalidArgument,
+              reason::kLayerNotGdn);
+  ExpectError(client->Prefill(Prompt("a", 0)).status(), absl::StatusCode::kInvalidArgument, reason::kInvalidName);
+  ExpectError(client->Decode(Draft("sessions/a", {-1, 0, 0, 4})).status(), absl::StatusCode::kInvalidArgument,
+              reason::kValueOutOfRange);
+}
+
+TEST(FakeServer, AcceptsDraftsLikeAServer) {
+  const FakeServer server;
+  const auto client = server.Connect();
+  for (const char* const id : {"a", "b"}) ASSERT_TRUE(client->CreateSession(ToySession(id)).ok());
+  ASSERT_TRUE(client->Decode(Draft("sessions/a", {-1, 0, 0, 2})).ok());
+  v1::AcceptTokensRequest accept;
+  const auto refused = [&](std::string_view reason, const std::string& row) {
+    const absl::Status status = client->AcceptTokens(accept).status();
+    ExpectError(status, absl::StatusCode::kInvalidArgument, reason);
+    EXPECT_EQ(ErrorMetadata(status)["session"], row);
+    EXPECT_EQ(server.token_count("sessions/a", 0), 0) << "all rows, or none";
+  };
+  v1::DraftAcceptance* const a = accept.add_acceptances();
+  a->set_session("sessions/a");
+  a->set_accepted_tokens(3);
+  refused(reason::kValueOutOfRange, "sessions/a");  // the first three are no path
+  a->set_accepted_tokens(-1);
+  refused(reason::kTooManyTokens, "sessions/a");
+  a->set_accepted_tokens(0);
+  for (const int32_t token : {0, 2, 3}) a->add_path(token);
+  v1::DraftAcceptance* const b = accept.add_acceptances();
+  b->set_session("sessions/b");
+  b->set_accepted_tokens(1);
+  refused(reason::kTooManyTokens, "sessions/b");  // it has no draft
+  b->set_accepted_tokens(0);
+  accept.set_request_id("once");
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status accepted = client->AcceptTokens(accept).status();
+    EXPECT_EQ(accepted, absl::OkStatus());
+    EXPECT_EQ(server.token_count("sessions/a", 0), 3);
+  }
+  a->mutable_path()->RemoveLast();
+  ExpectError(client->AcceptTokens(accept).status(), absl::StatusCode::kInvalidArgument, reason::kRequestIdReused);
 }
 
 TEST(FakeServer, HasEachOfItsFaults) {

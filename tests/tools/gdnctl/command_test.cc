@@ -192,11 +192,11 @@ TEST_F(CommandLine, ShowsTheServer) {
 }
 
 TEST(Names, GetTheirCollectionOnce) {
-  EXPECT_EQ(*ModelName("qwen"), "models/qwen");
-  EXPECT_EQ(*ModelName("models/qwen"), "models/qwen");
-  EXPECT_EQ(*SessionName("a"), "sessions/a");
-  EXPECT_FALSE(ModelName("").ok());
-  EXPECT_FALSE(SessionName("sessions/").ok());
+  EXPECT_EQ(*ToModelName("qwen"), "models/qwen");
+  EXPECT_EQ(*ToModelName("models/qwen"), "models/qwen");
+  EXPECT_EQ(*ToSessionName("a"), "sessions/a");
+  EXPECT_FALSE(ToModelName("").ok());
+  EXPECT_FALSE(ToSessionName("sessions/").ok());
 }
 
 TEST(ParseOperatorSpec, TakesFourOrFiveNumbers) {

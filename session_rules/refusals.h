@@ -1,0 +1,51 @@
+// Why a session does not take a call: the errors of the rules (session_rules.h), with what a client needs to go on.
+//
+// Thread safety: free functions. Ownership: none.
+//
+//   if (layer.busy) return LayerBusy(session.id, layer.layer);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/layer_dims.h"
+
+namespace gdn {
+
+// `id`: the session's, without "sessions/".
+absl::Status SessionNotFound(const std::string& id);
+// The session was made by another request.
+absl::Status SessionExists(const std::string& id);
+// A step of the layer failed (`why`) when it may have changed the state for good.
+absl::Status StateLost(const std::string& id, int32_t layer, bool durable, const absl::Status& why);
+absl::Status LayerNotGdn(const std::string& id, int32_t layer, const std::vector<int32_t>& layers);
+absl::Status LayerBusy(const std::string& id, int32_t layer);
+absl::Status InputNeedsModel(const std::string& id, InputKind found);
+absl::Status InputKindMismatch(const std::string& id, int32_t layer, InputKind found, InputKind expected);
+absl::Status EpochMismatch(const std::string& id, int64_t epoch, int64_t expected, int64_t token_count);
+absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t token_count, int64_t expected);
+// The call would take a count past its limit (base/count_limits.h).
+absl::Status TokenCountLimit(const std::string& id, int32_t layer, int64_t token_count, int64_t tokens);
+absl::Status EpochLimit(const std::string& id, int64_t epoch);
+absl::Status StepIdReused(const std::string& id, int32_t layer, std::string_view request_id);
+absl::Status ReplyDropped(const std::string& id, int32_t layer, std::string_view request_id, int64_t token_count);
+absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now);
+absl::Status DraftPending(const std::string& id, int32_t layer, int32_t draft_length);
+absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_length, int32_t accepted_tokens);
+// What is wrong with a path, of whose draft.
+absl::Status OfDraft(const std::string& id, int32_t layer, const absl::Status& status);
+absl::Status NoDraft(const std::string& id, int32_t accepted_tokens);
+
+// FAILED_PRECONDITION (NO_DURABLE_TIER).
+absl::Status NoDurableTier();
+// `checkpoint`: "" is the newest.
+absl::Status CheckpointNotFound(const std::string& id, const std::string& checkpoint);
+
+// The error of one row of a call, as the call's error or the row's. OK stays OK. `session`: its name.
+absl::Status OfRow(const absl::Status& status, size_t row, std::string_view session);
+
+}  // namespace gdn

@@ -154,7 +154,7 @@ absl::Status GdnServer::Start() {
   GDN_ASSIGN_OR_RETURN(security_, Security::Make(options_.security));
   if (security_->authenticator() != nullptr) audit_ = std::make_unique<AuditLog>();
   ledger_ = std::make_unique<ByteLedger>(LedgerOptions(options_, state_options_, devices_.size()));
-  GDN_ASSIGN_OR_RETURN(states_, StateService::Make(StateDevices(), *ledger_, state_options_));
+  GDN_ASSIGN_OR_RETURN(states_, StateService::Make(StateDevices(), *ledger_, flows_, state_options_));
   BatcherOptions engine = options_.engine;
   engine.max_batch_rows = options_.limits.max_batch;
   std::vector<std::unique_ptr<Batcher>> batchers;
@@ -172,6 +172,7 @@ absl::Status GdnServer::Start() {
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
   if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
   context_ = std::make_unique<ServiceContext>(ServiceContext{.calls = calls_,
+                                                             .flows = flows_,
                                                              .ledger = *ledger_,
                                                              .models = catalog_,
                                                              .sessions = states_->sessions(),
@@ -242,6 +243,7 @@ absl::Status GdnServer::JoinFleet() {
                                          .room = states_->room(),
                                          .sessions = states_->sessions(),
                                          .environment = states_->environment(),
+                                         .executor = flows_,
                                          .spec_of = [this](const std::string& model) { return SpecOfServed(model); }},
                               options_.fleet);
   GDN_RETURN_IF_ERROR(fleet_->Begin());

@@ -133,9 +133,11 @@ class GdnServer {
   ModelCatalog catalog_;
   StateServiceOptions state_options_;
   CallTracer tracer_;
-  OpenTransfers transfers_;  // what a call leaves behind on the states' threads lets go of it
+  OpenCount transfers_;  // what a call leaves behind on the states' threads lets go of it
   RefusalPauses refusals_;
   DrainState drain_;  // a checkpoint that comes late tells it
+  ThreadExecutor flows_{{.name = "gdn-flows", .threads = 1}};
+  InlineExecutor calls_{flows_};
   std::unique_ptr<ByteLedger> ledger_;
   std::unique_ptr<HostBlockPool> call_memory_;
   std::unique_ptr<SharedRegions> shared_regions_;
@@ -148,8 +150,6 @@ class GdnServer {
   std::map<std::string, double> listed_weights_;        // as the list of principals has them
   std::map<std::string, std::string> principal_names_;  // of the listed ones' accounts, and of those with quotas
   RpcStats stats_;
-  ThreadExecutor flows_{{.name = "gdn-flows", .threads = 1}};
-  InlineExecutor calls_{flows_};
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<Fleet> fleet_;  // where sessions are shared
   std::unique_ptr<RpcServer> rpc_;

@@ -191,55 +191,72 @@ ByteCharge ByteLedger::Charge(BytePool pool, const ByteAccountPtr& account, int6
   return ByteCharge(this, pool, account, bytes);
 }
 
-void ByteLedger::WhenCharged(BytePool pool, const ByteAccountPtr& account, int64_t bytes,
-                             std::function<void(ByteCharge)> granted) {
-  {
-    absl::MutexLock lock(&mu_);
-    pools_[Index(pool)].waiters.push_back({.account = account, .bytes = bytes, .granted = std::move(granted)});
-  }
-  GrantWaiters(Index(pool));
+ByteLedger::ChargeAwaiter ByteLedger::WaitForCharge(BytePool pool, ByteAccountPtr account, int64_t bytes,
+                                                    Deadline deadline) {
+  return ChargeAwaiter(*this, pool, std::move(account), bytes, std::move(deadline));
 }
 
-void ByteLedger::GiveBack(BytePool pool, ByteAccount& account, int64_t bytes) {
+bool ByteLedger::ChargeAwaiter::Enlist() {
+  FlowQueue resumed;
   {
-    absl::MutexLock lock(&mu_);
-    AddLocked(Index(pool), account, -bytes);
-    if (pools_[Index(pool)].waiters.empty()) return;
+    absl::MutexLock lock(&ledger_.mu_);
+    ledger_.pools_[Index(pool_)].waiters.PushBack(node_);
+    ledger_.GrantLocked(Index(pool_), resumed);  // maybe to itself, which its own thread sees
   }
-  GrantWaiters(Index(pool));
-}
-
-bool ByteLedger::TakeWaiterLocked(size_t pool, Waiter* next) {
-  std::list<Waiter>& waiters = pools_[pool].waiters;
-  // One that cannot be granted yet keeps later ones waiting, or what is large would never be; but for one that only its
-  // own account's holdings are in the way of.
-  auto it = waiters.end();
-  for (auto waiter = waiters.begin(); waiter != waiters.end(); ++waiter) {
-    if (!MayWaitOnLocked(pool, *waiter)) continue;
-    if (it == waiters.end() || SharesHeldLocked(pool, *waiter->account) < SharesHeldLocked(pool, *it->account)) {
-      it = waiter;
-    }
-  }
-  if (it == waiters.end() || !AllowsLocked(pool, *it->account, it->bytes)) return false;
-  AddLocked(pool, *it->account, it->bytes);
-  *next = std::move(*it);
-  waiters.erase(it);
+  resumed.PostAll();
   return true;
 }
 
-void ByteLedger::GrantWaiters(size_t pool) {
-  for (;;) {
-    Waiter next;
-    {
-      absl::MutexLock lock(&mu_);
-      if (pools_[pool].granting) return;  // maybe ourselves, further up: a grant that was given back at once
-      if (!TakeWaiterLocked(pool, &next)) return;
-      pools_[pool].granting = true;
-    }
-    next.granted(ByteCharge(this, static_cast<BytePool>(pool), next.account, next.bytes));
-    next = {};
+void ByteLedger::ChargeAwaiter::Delist() {
+  FlowQueue resumed;
+  {
+    absl::MutexLock lock(&ledger_.mu_);
+    node_.Unlink();
+    ledger_.GrantLocked(Index(pool_), resumed);  // it may have been in the way of smaller ones
+  }
+  resumed.PostAll();
+}
+
+absl::StatusOr<ByteCharge> ByteLedger::ChargeAwaiter::await_resume() {
+  const WaitEnd end = Finish();
+  if (end != WaitEnd::kDone) return StatusOf(end);
+  return ByteCharge(&ledger_, pool_, account_, bytes_);
+}
+
+void ByteLedger::GiveBack(BytePool pool, ByteAccount& account, int64_t bytes) {
+  FlowQueue resumed;
+  {
     absl::MutexLock lock(&mu_);
-    pools_[pool].granting = false;
+    AddLocked(Index(pool), account, -bytes);
+    GrantLocked(Index(pool), resumed);
+  }
+  resumed.PostAll();
+}
+
+ByteLedger::ChargeAwaiter* ByteLedger::NextWaiterLocked(size_t pool) {
+  // One that cannot be granted yet keeps later ones waiting, or what is large would never be; but for one that only its
+  // own account's holdings are in the way of.
+  ChargeAwaiter* next = nullptr;
+  WaitList& waiters = pools_[pool].waiters;
+  for (WaitNode* node = waiters.front(); node != nullptr; node = waiters.After(*node)) {
+    auto* const waiter = static_cast<ChargeAwaiter*>(node->waiter);
+    if (!MayWaitOnLocked(pool, *waiter)) continue;
+    if (next == nullptr || SharesHeldLocked(pool, *waiter->account_) < SharesHeldLocked(pool, *next->account_)) {
+      next = waiter;
+    }
+  }
+  return next != nullptr && AllowsLocked(pool, *next->account_, next->bytes_) ? next : nullptr;
+}
+
+void ByteLedger::GrantLocked(size_t pool, FlowQueue& resumed) {
+  while (ChargeAwaiter* const waiter = NextWaiterLocked(pool)) {
+    ByteAccount& account = *waiter->account_;
+    const int64_t bytes = waiter->bytes_;
+    AddLocked(pool, account, bytes);
+    waiter->node_.Unlink();
+    const Waiter::Ending ending = waiter->End(WaitEnd::kDone);
+    if (!ending.won) AddLocked(pool, account, -bytes);  // its deadline was faster
+    resumed.Push(ending.resume);
   }
 }
 

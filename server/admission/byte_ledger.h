@@ -21,9 +21,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,6 +34,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/task/deadline.h"
+#include "base/task/executor.h"
+#include "base/task/wait_list.h"
+#include "base/task/waiter.h"
 #include "base/turn_queue.h"
 #include "server/admission/quotas.h"
 
@@ -150,11 +152,13 @@ class ByteLedger {
   absl::StatusOr<ByteCharge> ChargeWithinQuota(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
   // Whatever the limit: what is there already, or must not be refused.
   ByteCharge Charge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
-  // Calls `granted` with the charge once TryCharge would give it; at once where it does now. Of those that wait, the
-  // account that holds least for its share is next, and its oldest first. Those whose own quota is in the way keep
-  // nobody else waiting; a charge that is larger than the quota goes alone.
-  void WhenCharged(BytePool pool, const ByteAccountPtr& account, int64_t bytes,
-                   std::function<void(ByteCharge)> granted);
+  class ChargeAwaiter;
+  // Waits until TryCharge would give the charge. Of those that wait, the account that holds least for its share is
+  // next, and its oldest first. Those whose own quota is in the way keep nobody else waiting; a charge that is larger
+  // than the quota goes alone. DEADLINE_EXCEEDED, CANCELLED.
+  //
+  //   GDN_CO_ASSIGN_OR_RETURN(ByteCharge charge, co_await ledger.WaitForCharge(pool, account, bytes, deadline));
+  ChargeAwaiter WaitForCharge(BytePool pool, ByteAccountPtr account, int64_t bytes, Deadline deadline = {});
 
   // OK, or RESOURCE_EXHAUSTED (QUOTA_EXCEEDED) where the account, or all together, may not take so many tokens of steps
   // now: none is taken then. The time is of any clock that goes on.
@@ -198,16 +202,10 @@ class ByteLedger {
  private:
   friend class ByteCharge;
   using Bytes = std::array<int64_t, kBytePools>;
-  struct Waiter {
-    ByteAccountPtr account;
-    int64_t bytes = 0;
-    std::function<void(ByteCharge)> granted;
-  };
   struct Pool {
     int64_t used = 0;
     int64_t peers = 0;  // accounts that are not listed and hold something
-    std::list<Waiter> waiters;
-    bool granting = false;  // by a thread that looks again before it stops
+    WaitList waiters;   // ChargeAwaiters'
   };
   static size_t Index(BytePool pool) { return static_cast<size_t>(pool); }
 
@@ -218,15 +216,16 @@ class ByteLedger {
   // The quota that does not allow it; nullopt.
   std::optional<QuotaRefusal> OverQuotaLocked(size_t pool, const ByteAccount& account, int64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool MayWaitOnLocked(size_t pool, const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MayWaitOnLocked(size_t pool, const ChargeAwaiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void KeepMetered(const ByteAccountPtr& account, int64_t now_ns);
   void SetQuotasOf(ByteAccount& account, int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddLocked(size_t pool, ByteAccount& account, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status TryAdd(BytePool pool, ByteAccount& account, int64_t bytes);
   void GiveBack(BytePool pool, ByteAccount& account, int64_t bytes);
-  void GrantWaiters(size_t pool);
-  // Takes the next waiter, and charges it; false where it has to wait on.
-  bool TakeWaiterLocked(size_t pool, Waiter* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The waiter whose charge is next, if it may have it now; else null.
+  ChargeAwaiter* NextWaiterLocked(size_t pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Charges all waiters that may have it; those in `resumed` go on.
+  void GrantLocked(size_t pool, FlowQueue& resumed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(ByteAccount* account);
 
   mutable absl::Mutex mu_;
@@ -243,6 +242,24 @@ class ByteLedger {
   int64_t quotas_set_ns_ ABSL_GUARDED_BY(mu_) = 0;
   QuotaLine all_;  // of all together
   std::array<std::atomic<int64_t>, kQuotas> refusals_ = {};
+};
+
+// Of ByteLedger::WaitForCharge.
+class ByteLedger::ChargeAwaiter final : public Waiter {
+ public:
+  absl::StatusOr<ByteCharge> await_resume();
+
+ private:
+  friend class ByteLedger;
+  ChargeAwaiter(ByteLedger& ledger, BytePool pool, ByteAccountPtr account, int64_t bytes, Deadline deadline)
+      : Waiter(std::move(deadline)), ledger_(ledger), pool_(pool), account_(std::move(account)), bytes_(bytes) {}
+  bool Enlist() override;
+  void Delist() override;
+
+  ByteLedger& ledger_;
+  const BytePool pool_;
+  const ByteAccountPtr account_;
+  const int64_t bytes_;
 };
 
 }  // namespace gdn

@@ -60,9 +60,9 @@ std::optional<QuotaRefusal> ByteLedger::OverQuotaLocked(size_t pool, const ByteA
   return std::nullopt;
 }
 
-bool ByteLedger::MayWaitOnLocked(size_t pool, const Waiter& waiter) const {
-  const int64_t used = waiter.account->used_[pool];
-  return used == 0 || !OverQuotaLocked(pool, *waiter.account, waiter.bytes).has_value();
+bool ByteLedger::MayWaitOnLocked(size_t pool, const ChargeAwaiter& waiter) const {
+  const int64_t used = waiter.account_->used_[pool];
+  return used == 0 || !OverQuotaLocked(pool, *waiter.account_, waiter.bytes_).has_value();
 }
 
 absl::StatusOr<ByteCharge> ByteLedger::ChargeWithinQuota(BytePool pool, const ByteAccountPtr& account, int64_t bytes) {

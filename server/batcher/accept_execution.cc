@@ -88,6 +88,10 @@ absl::Status MoveAndFold(Backend& backend, Work& work) {
   return absl::OkStatus();
 }
 
+void CommitCounted(Work& work) {
+  for (AcceptRow& row : work.counted) row.lease.Commit({.after = After(row, AcceptedLog(row))}, nullptr);
+}
+
 void CommitMoved(Work& work) {
   for (const PoolRows& rows : work.pools) {
     for (size_t m = 0; m < rows.members.size(); ++m) {
@@ -110,28 +114,22 @@ void GiveUp(Work& work, const absl::Status& why) {
 
 }  // namespace
 
-void AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing,
-                  std::function<void(absl::Status)> done) {
-  auto work = std::make_shared<Work>();
-  for (AcceptRow& row : rows) (OnlyCounts(row) ? work->counted : work->moved).push_back(std::move(row));
-  const auto commit_counted = [committing = std::move(committing)](Work& w) {
-    committing();
-    for (AcceptRow& row : w.counted) row.lease.Commit({.after = After(row, AcceptedLog(row))}, nullptr);
-  };
-  if (work->moved.empty()) {
-    commit_counted(*work);
-    return done(absl::OkStatus());
+Task<absl::Status> AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing) {
+  Work work;
+  for (AcceptRow& row : rows) (OnlyCounts(row) ? work.counted : work.moved).push_back(std::move(row));
+  absl::Status status;
+  if (!work.moved.empty()) {
+    const auto move = [&work](Backend& backend) { return MoveAndFold(backend, work); };
+    status = co_await batcher.Run(move);
   }
-  batcher.Post([work](Backend& backend) { return MoveAndFold(backend, *work); },
-               [work, commit_counted, done = std::move(done)](absl::Status status) {
-                 if (status.ok()) {
-                   commit_counted(*work);
-                   CommitMoved(*work);
-                 } else {
-                   GiveUp(*work, status);
-                 }
-                 done(std::move(status));
-               });
+  if (!status.ok()) {
+    GiveUp(work, status);
+    co_return status;
+  }
+  committing();
+  CommitCounted(work);
+  CommitMoved(work);
+  co_return status;
 }
 
 }  // namespace gdn

@@ -2,15 +2,18 @@
 //
 // Most acceptances only move counts. A tree's path whose tokens are not the draft's first moves their entries, and
 // where the log is full with what was accepted its first L entries are folded: both on the engine's thread.
-// Thread safety: safe from any thread. Ownership: takes the leases.
+// Thread safety: safe from any thread. Ownership: takes the leases. The batcher must outlive the task.
 //
-//   AcceptDrafts(batcher, std::move(rows), [] { ... }, [](absl::Status status) { ... });
+//   Task<absl::Status> accept = AcceptDrafts(batcher, std::move(rows), [] { ... });
+//   GDN_CO_RETURN_IF_ERROR(co_await std::move(accept));
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "base/task/task.h"
 #include "server/batcher/batcher.h"
 #include "server/session/step_lease.h"
 
@@ -22,11 +25,10 @@ struct AcceptRow {
   std::vector<int32_t> path = {};  // of the draft's tokens, as many; empty: its first ones
 };
 
-// All rows or none. `committing` comes once nothing can fail any more, before the first lease is committed; `done` once
-// they are committed or given back, maybe before the function returns. All that can be wanting is acquired first; where
-// the work fails all the same, sessions whose drafts or bases it may have changed for good are lost (StepLease::Lose),
-// and the others are as they were.
-void AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing,
-                  std::function<void(absl::Status)> done);
+// All rows or none; when it ends their leases are committed or given back. `committing` is called once nothing can fail
+// any more, before the first lease is committed. All that can be wanting is acquired first. If the work fails all the
+// same, sessions whose drafts or bases it may have changed for good are lost (StepLease::Lose), and the others are as
+// they were.
+Task<absl::Status> AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing);
 
 }  // namespace gdn

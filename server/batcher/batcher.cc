@@ -61,7 +61,9 @@ Batcher::Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& o
     for (LaunchLane& lane : lanes_) free_lanes_.push_back(&lane);
   }
   if (runs_behind_) {
-    repliers_.emplace(std::clamp(AvailableProcessors() / 4, 1, kMostRepliers));
+    const int repliers = std::clamp(AvailableProcessors() / 4, 1, kMostRepliers);
+    repliers_.emplace(ThreadExecutorOptions{.name = "gdn-replier", .threads = repliers});
+    answers_.emplace(*repliers_);
     ender_ = std::thread([this] {
       NameThisThread("gdn-ender");
       EndLoop();
@@ -191,9 +193,9 @@ absl::Status Batcher::Enqueue(StepJobPtr job, Where where, bool has_place) {
   return absl::OkStatus();
 }
 
-void Batcher::Post(std::function<absl::Status(Backend&)> task, std::function<void(absl::Status)> done) {
+void Batcher::Enqueue(Work& work) {
   absl::MutexLock lock(&mu_);
-  tasks_.push_back({.run = std::move(task), .done = std::move(done)});
+  works_.push_back(&work);
 }
 
 void Batcher::RefuseSteps() {
@@ -220,16 +222,17 @@ size_t Batcher::queued_steps() const {
   return scheduler_.waiting();
 }
 
-void Batcher::RunTask(Task& task) {
+void Batcher::Execute(Work& work) {
   absl::Status status = health_.status();
   if (status.ok()) {
     status = backend_.UseThread();
-    if (status.ok()) status = task.run(backend_);
+    if (status.ok()) status = work.run_(backend_);
     if (absl::Status sync = backend_.Synchronize(); status.ok()) status = std::move(sync);
     status = health_.Report(std::move(status));
   }
-  task.run = nullptr;  // the session it holds is let go before anybody hears of the end
-  task.done(std::move(status));
+  work.status_ = std::move(status);
+  Flow& flow = *work.flow_;
+  flow.executor().Post(flow);
 }
 
 Batcher::Chosen Batcher::Choose(bool prefills) {
@@ -297,22 +300,25 @@ void Batcher::End(std::unique_ptr<IssuedLaunch> issued) {
       Answer(std::move(job));
       continue;
     }
-    repliers_->Run([this, job = std::move(job)]() mutable {
-      Answer(std::move(job));
-      absl::MutexLock lock(&mu_);
-      --unanswered_;
-    });
+    answers_->Spawn(AnswerAside(std::move(job)));
   }
   absl::MutexLock lock(&mu_);
   --on_their_way_;
 }
 
 void Batcher::Answer(StepJobPtr job) {
-  // The callback may own the job's owner: both are moved out so that no cycle keeps them alive.
+  // Nothing of the job is touched once the flow that waits for it may go on.
   job->self = nullptr;
-  const std::function<void()> done = std::exchange(job->done, nullptr);
+  Arrivals* const done = job->done;
   job = nullptr;
-  done();
+  if (done != nullptr) done->End();
+}
+
+Task<void> Batcher::AnswerAside(StepJobPtr job) {
+  Answer(std::move(job));
+  absl::MutexLock lock(&mu_);
+  --unanswered_;
+  co_return;
 }
 
 void Batcher::PassOn(std::unique_ptr<IssuedLaunch> issued) {
@@ -323,33 +329,33 @@ void Batcher::PassOn(std::unique_ptr<IssuedLaunch> issued) {
 
 void Batcher::AwaitLastMoment() {
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return free_lanes_.size() == lanes_.size() || !tasks_.empty();
+    return free_lanes_.size() == lanes_.size() || !works_.empty();
   };
   mu_.AwaitWithTimeout(absl::Condition(&idle), expected_end_ - SteadyNow() - issue_time_ - kLastMoment);
 }
 
 void Batcher::EngineLoop() {
   const auto may_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !engine_taken_ && (!tasks_.empty() || MayIssue() || (stop_ && !HasWork()));
+    return !engine_taken_ && (!works_.empty() || MayIssue() || (stop_ && !HasWork()));
   };
   for (bool is_ours = false;;) {
-    std::deque<Task> tasks;
+    std::vector<Work*> works;
     Chosen chosen;
     {
       absl::MutexLock lock(&mu_);
       if (std::exchange(is_ours, false)) engine_taken_ = false;
       mu_.Await(absl::Condition(&may_work));
-      if (tasks_.empty() && !MayIssue()) return;  // stopped
-      if (runs_behind_ && tasks_.empty()) AwaitLastMoment();
+      if (works_.empty() && !MayIssue()) return;  // stopped
+      if (runs_behind_ && works_.empty()) AwaitLastMoment();
       if (engine_taken_) continue;
       engine_taken_ = is_ours = true;
-      tasks.swap(tasks_);
-      if (tasks.empty() && MayIssue()) chosen = Choose(/*prefills=*/true);
+      works.swap(works_);
+      if (works.empty() && MayIssue()) chosen = Choose(/*prefills=*/true);
       if (runs_behind_ && !chosen.launch.empty()) ++to_be_ended_;
     }
-    if (!tasks.empty()) {
-      for (Task& task : tasks) RunTask(task);
-      absl::MutexLock lock(&mu_);  // tasks come first, but not twice in a row
+    if (!works.empty()) {
+      for (Work* const work : works) Execute(*work);
+      absl::MutexLock lock(&mu_);  // work comes first, but not twice in a row
       if (MayIssue()) chosen = Choose(/*prefills=*/true);
       if (runs_behind_ && !chosen.launch.empty()) ++to_be_ended_;
     }

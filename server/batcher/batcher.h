@@ -13,14 +13,15 @@
 //
 //   Batcher batcher(backend, health, {.max_queued_steps = 4096});
 //   GDN_RETURN_IF_ERROR(batcher.Submit(job));
-//   batcher.Post([&](Backend& b) { return b.ZeroSlot(pool, 3); }, [](absl::Status status) { ... });
+//   const auto zero = [&](Backend& b) { return b.ZeroSlot(pool, 3); };
+//   GDN_CO_RETURN_IF_ERROR(co_await batcher.Run(zero));
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <coroutine>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -29,12 +30,16 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/steady_clock.h"
+#include "base/task/executor.h"
+#include "base/task/task.h"
+#include "base/task/task_group.h"
+#include "base/task/thread_executor.h"
 #include "server/batcher/batch_execution.h"
-#include "server/batcher/repliers.h"
 #include "server/batcher/step_job.h"
 #include "server/health/device_health.h"
 #include "server/scheduler/scheduler.h"
@@ -62,8 +67,8 @@ class Batcher {
   // Where a submitted step may run.
   enum class Where { kEngineThread, kHereIfShort };
 
-  // job->done is called exactly once where this is OK, with kHereIfShort maybe before it returns. RESOURCE_EXHAUSTED
-  // (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING, DEVICE_FAILED).
+  // If this is OK the job ends in job->done exactly once, with kHereIfShort maybe before this returns.
+  // RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING, DEVICE_FAILED).
   absl::Status Submit(StepJobPtr job, Where where = Where::kEngineThread);
 
   // The right to submit one job, which is not refused then; given up on destruction.
@@ -86,8 +91,29 @@ class Batcher {
   // Errors of Submit.
   absl::StatusOr<Place> TakePlace();
 
-  // Runs `task` on the engine's thread between batches; `done` gets its status there.
-  void Post(std::function<absl::Status(Backend&)> task, std::function<void(absl::Status)> done);
+  // Work that waits for the engine's thread; lies in the frame of the flow that waits for it.
+  class [[nodiscard]] Work {
+   public:
+    Work(Batcher& batcher, absl::FunctionRef<absl::Status(Backend&)> run) : batcher_(batcher), run_(run) {}
+    bool await_ready() const { return false; }
+    template <typename Promise>
+    void await_suspend(std::coroutine_handle<Promise> waiting) {
+      flow_ = &waiting.promise().flow();
+      flow_->SuspendAt(waiting);
+      batcher_.Enqueue(*this);  // the flow may go on elsewhere from here on, and this be gone
+    }
+    absl::Status await_resume() { return std::move(status_); }
+
+   private:
+    friend class Batcher;
+    Batcher& batcher_;
+    const absl::FunctionRef<absl::Status(Backend&)> run_;
+    absl::Status status_;
+    Flow* flow_ = nullptr;
+  };
+  // Runs `work` on the engine's thread between batches, in the order of these calls. The flow then goes on at its own
+  // executor; `work` must live until then. Its status, or UNAVAILABLE (DEVICE_FAILED).
+  Work Run(absl::FunctionRef<absl::Status(Backend&)> work) { return Work(*this, work); }
 
   // Refuses new steps from now on.
   void RefuseSteps();
@@ -101,11 +127,6 @@ class Batcher {
   size_t queued_steps() const;  // jobs that wait, prefills with segments left among them
 
  private:
-  struct Task {
-    std::function<absl::Status(Backend&)> run;
-    std::function<void(absl::Status)> done;
-  };
-
   // What jobs must have in common to share a launch.
   struct GroupKey {
     const LayerWeights* weights = nullptr;
@@ -136,10 +157,11 @@ class Batcher {
 
   absl::Status CheckTakesSteps() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Enqueue(StepJobPtr job, Where where, bool has_place);
+  void Enqueue(Work& work);
   void EngineLoop();
   void EndLoop();
   void Schedule(StepJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return scheduler_.waiting() > 0 || !tasks_.empty(); }
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return scheduler_.waiting() > 0 || !works_.empty(); }
   // Whether the engine's thread has something to do now.
   bool MayIssue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !free_lanes_.empty() && scheduler_.waiting() > 0 && !nothing_may_run_;
@@ -147,12 +169,14 @@ class Batcher {
   // Waits until the launch that runs is expected to end soon.
   void AwaitLastMoment() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Chosen Choose(bool prefills) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RunTask(Task& task);
+  void Execute(Work& work);
   // Waits for a launch, ends its steps and answers their calls.
   void End(std::unique_ptr<IssuedLaunch> issued);
   // Gives a launch that was issued to the ending thread.
   void PassOn(std::unique_ptr<IssuedLaunch> issued);
-  void Answer(StepJobPtr job);
+  static void Answer(StepJobPtr job);
+  // The same on a replier.
+  Task<void> AnswerAside(StepJobPtr job);
   // Counts a launch's segments as run; the prefills that have ended with it.
   std::vector<StepJobPtr> EndSegments(const IssuedLaunch& issued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -167,8 +191,8 @@ class Batcher {
   Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<GroupKey, uint64_t> groups_ ABSL_GUARDED_BY(mu_);
   uint64_t groups_made_ ABSL_GUARDED_BY(mu_) = 0;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
-  bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread issues a launch or runs tasks
+  std::vector<Work*> works_ ABSL_GUARDED_BY(mu_);   // in the order in which they came
+  bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread issues a launch or runs work
   std::vector<LaunchLane*> free_lanes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::unique_ptr<IssuedLaunch>> issued_ ABSL_GUARDED_BY(mu_);  // for the ending thread
   int32_t to_be_ended_ ABSL_GUARDED_BY(mu_) = 0;                           // launches that it has, or will get
@@ -184,7 +208,10 @@ class Batcher {
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
   // Last: they use all of the above. Only the engine is there where the device does not work behind the host.
-  std::optional<Repliers> repliers_;
+  // Repliers answer calls whose steps have ended: making a large reply into messages takes as long as a step, and
+  // whoever ends launches must go on to the next.
+  std::optional<ThreadExecutor> repliers_;
+  std::optional<TaskGroup> answers_;  // on the repliers
   std::thread ender_;
   std::thread engine_;
 };

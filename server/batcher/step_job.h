@@ -1,17 +1,20 @@
 // Steps on their way to the engine: a job is one call's rows, with leases on their states and views of their inputs.
 //
 // Thread safety: filled by one thread, then handed to the Batcher; only Cancel() may be called while it is there.
-// Ownership: inputs and outputs are the caller's and must live until `done` was called.
+// Ownership: inputs and outputs are the caller's and must live until the job has ended in `done`.
 //
 //   auto job = std::make_shared<StepJob>();
 //   job->rows.push_back(std::move(row));
-//   batcher.Submit(job);  // job->done(status) comes from the engine's thread, once
+//   job->done = &open;  // Arrivals of the flow that waits
+//   open.Begin();
+//   const absl::Status begun = batcher.Submit(job);
+//   if (!begun.ok()) open.Withdraw(1);
+//   co_await open.All();
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,6 +23,7 @@
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/steady_clock.h"
+#include "base/task/arrivals.h"
 #include "kernels/layer/gdn_layer.h"
 #include "server/scheduler/scheduler.h"
 #include "server/session/step_lease.h"
@@ -71,8 +75,8 @@ struct StepJob : ScheduledStep {
   std::vector<StepRow> rows;
   bool page_locked = false;  // inputs and outputs are in memory of Backend::AllocateHost
   SteadyTime deadline = SteadyTime::InfiniteFuture();
-  std::function<void()> done;  // rows carry the results
-  CallTrace* trace = nullptr;  // the call's, where it is traced; filled until `done` is called
+  Arrivals* done = nullptr;    // where the job ends, as one operation; null: nobody waits. Rows carry the results
+  CallTrace* trace = nullptr;  // the call's, where it is traced; filled until the job ends in `done`
 
   int64_t compute_time_us = 0;  // out: engine time of the batches that held the job
 

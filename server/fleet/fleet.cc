@@ -16,17 +16,18 @@ constexpr absl::Duration kMailboxWait = absl::Seconds(1);  // the least that Red
 
 Fleet::Fleet(const FleetParts& parts, const FleetOptions& options)
     : share_(*parts.redis.share()),
-      departures_(std::make_shared<SessionDepartures>(SessionDeparturesParts{.redis = parts.redis,
-                                                                             .share = share_,
-                                                                             .tiers = parts.tiers,
-                                                                             .room = parts.room,
-                                                                             .sessions = parts.sessions})),
+      departures_({.redis = parts.redis,
+                   .share = share_,
+                   .tiers = parts.tiers,
+                   .room = parts.room,
+                   .sessions = parts.sessions,
+                   .executor = parts.executor}),
       lease_({.share = share_,
               .environment = parts.environment,
               .on_lost =
                   [this](const std::vector<StateKey>& keys) {
-                    departures_->Drop(keys);
-                    departures_->DropUnowned();
+                    departures_.Drop(keys);
+                    departures_.DropUnowned();
                   }},
              options.lease),
       arrivals_({.redis = parts.redis,
@@ -34,6 +35,7 @@ Fleet::Fleet(const FleetParts& parts, const FleetOptions& options)
                  .tiers = parts.tiers,
                  .sessions = parts.sessions,
                  .environment = parts.environment,
+                 .executor = parts.executor,
                  .spec_of = parts.spec_of},
                 options.longest_wait) {
   share_.claims().SetLeaseCheck([&environment = parts.environment] { return environment.CheckOurs().ok(); });
@@ -58,7 +60,7 @@ void Fleet::ReadMailbox() {
     const absl::StatusOr<std::optional<StateKey>> asked = share_.NextAsked(kMailboxWait);
     if (!asked.ok()) {
       stop_.GivenWithin(kMailboxWait);  // Redis is away; the lease says so
-    } else if (asked->has_value() && !departures_->HandOver(**asked)) {
+    } else if (asked->has_value() && !departures_.HandOver(**asked)) {
       arrivals_.GiveBack(**asked);
     }
   }
@@ -69,11 +71,11 @@ bool Fleet::Leave(absl::Duration notice, absl::Duration timeout, const SessionDe
   while (SteadyNow() < end && !stop_.GivenWithin(absl::Milliseconds(50))) {
   }
   arrivals_.Close();
-  return departures_->HandOverAll(timeout, progress);
+  return departures_.HandOverAll(timeout, progress);
 }
 
 void Fleet::LeaveRest(absl::Duration timeout) {
-  departures_->HandOverAll(timeout, [](int64_t, int64_t, int64_t) {});
+  departures_.HandOverAll(timeout, [](int64_t, int64_t, int64_t) {});
 }
 
 void Fleet::Stop() {

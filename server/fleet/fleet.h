@@ -6,17 +6,17 @@
 //
 //   Fleet fleet(parts, {.lease = absl::Seconds(15)});
 //   GDN_RETURN_IF_ERROR(fleet.Begin());
-//   fleet.arrivals().Bring(key, {.account = account, .limit = limit}, done);
+//   const absl::Status here = co_await fleet.arrivals().Bring(key, std::move(request));
 //   fleet.Leave(...);  // when the server drains
 #pragma once
 
-#include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/stop_signal.h"
+#include "base/task/executor.h"
 #include "server/fleet/node_lease.h"
 #include "server/fleet/session_arrivals.h"
 #include "server/fleet/session_departures.h"
@@ -35,6 +35,7 @@ struct FleetParts {
   DeviceRoom& room;
   SessionManager& sessions;
   SessionEnvironment& environment;
+  Executor& executor;  // of what comes and goes; outlives the fleet as the others do
   SpecOfModelFn spec_of;
 };
 
@@ -58,11 +59,11 @@ class Fleet {
   void GiveBackName(const StateKey& key) { arrivals_.GiveBack(key); }
 
   // The server drains: for `notice` sessions go as others ask for them, while routers learn that this one is not ready;
-  // then no session is taken in any more, and all that are left go. True where they have, within `timeout`.
+  // then no session is taken in any more, and all that are left go. True if they have, within `timeout`.
   bool Leave(absl::Duration notice, absl::Duration timeout, const SessionDepartures::Progress& progress);
   // After the last call: what has come since goes, too.
   void LeaveRest(absl::Duration timeout);
-  // No session is served any more, so that others may have what is left. Without it, as where a process is killed, they
+  // No session is served any more, so that others may have what is left. Without it, as if the process is killed, they
   // wait for the end of the lease.
   void End();
 
@@ -70,14 +71,14 @@ class Fleet {
   const std::string& id() const { return share_.node().server(); }
   const NodeLease& lease() const { return lease_; }
   const SessionArrivals& arrivals() const { return arrivals_; }
-  const SessionDepartures& departures() const { return *departures_; }
+  const SessionDepartures& departures() const { return departures_; }
 
  private:
   void ReadMailbox();
   void Stop();
 
   RedisShare& share_;
-  const std::shared_ptr<SessionDepartures> departures_;
+  SessionDepartures departures_;  // outlives the lease, which tells it what is lost
   NodeLease lease_;
   SessionArrivals arrivals_;
   StopSignal stop_;

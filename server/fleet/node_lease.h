@@ -1,4 +1,4 @@
-// Keeps this server's lease among those that share sessions, and says what it has lost where the lease ran out.
+// Keeps this server's lease among those that share sessions, and says what it has lost if the lease ran out.
 //
 // Every fifth of the lease it is renewed, and the store is asked which sessions are still this server's; these it then
 // relies on for four fifths of a lease, counted from before the renewal was sent. So a server that is cut off from
@@ -42,7 +42,7 @@ class NodeLease {
   absl::Status Begin();
   // It is kept no more, and runs out.
   void Stop();
-  // It is given back, so that others need not wait for its end. Call where no session is served any more.
+  // It is given back, so that others need not wait for its end. Call when no session is served any more.
   void End();
 
   bool valid() const { return parts_.environment.CheckOurs().ok(); }

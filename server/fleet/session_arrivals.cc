@@ -5,18 +5,22 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/this_thread.h"
+#include "base/task/resume_on.h"
+#include "base/task/signal.h"
+#include "base/task/sleep.h"
+#include "base/task/status_macros.h"
+#include "base/task/task_queue_executor.h"
 #include "server/session/session_errors.h"
 
 namespace gdn {
 namespace {
 
 constexpr int kThreads = 4;  // each waits for an answer of Redis at a time
-constexpr absl::Duration kTick = absl::Milliseconds(5);
 // How long after one look at a session that another server has until the next.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
@@ -30,64 +34,28 @@ absl::Status Draining(const StateKey& key) {
                    {{"session", StrCat("sessions/", key.id)}});
 }
 
+absl::Status ServerEnds() {
+  return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining, "the server ends");
+}
+
 }  // namespace
+
+struct SessionArrivals::Arrival {
+  std::vector<const BringRequest*> calls;  // that wait for it; guarded by SessionArrivals::mu_
+  absl::Status result;                     // before it is over
+  Signal over;
+};
 
 SessionArrivals::SessionArrivals(SessionArrivalsParts parts, absl::Duration longest_wait)
     : parts_(std::move(parts)),
       longest_wait_(longest_wait),
       threads_({.name = "gdn-arrivals", .threads = kThreads}),
-      timer_([this] {
-        NameThisThread("gdn-arrivals-t");
-        Loop();
-      }) {}
+      group_(parts_.executor) {}
 
 SessionArrivals::~SessionArrivals() {
   Close();
-  {
-    absl::MutexLock lock(&mu_);
-    stop_ = true;
-  }
-  timer_.join();
-  threads_.Drain();
-  while (true) {
-    StateKey key;
-    {
-      absl::MutexLock lock(&mu_);
-      if (arrivals_.empty()) return;
-      key = arrivals_.begin()->first;
-    }
-    Finish(key, MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining, "the server ends"), /*made=*/true);
-  }
-}
-
-void SessionArrivals::Bring(const StateKey& key, BringRequest request, Done done) {
-  if (parts_.sessions.Knows(key.principal, key.id)) return done(absl::OkStatus());
-  if (const absl::Status ours = parts_.environment.CheckOurs(); !ours.ok()) return done(ours);
-  if (closed_) return done(Draining(key));
-  const Turn turn = request.account == nullptr ? Turn() : request.account->turn();
-  {
-    absl::MutexLock lock(&mu_);
-    const auto [it, first] = arrivals_.try_emplace(key);
-    it->second.waiters.push_back({.request = std::move(request), .done = std::move(done)});
-    if (!first) return;
-    it->second.begun = SteadyNow();
-  }
-  Post(key, turn);
-}
-
-void SessionArrivals::GiveBack(const StateKey& key) {
-  {
-    absl::MutexLock lock(&mu_);
-    const auto [it, first] = arrivals_.try_emplace(key);
-    if (!first) return;  // it is wanted here
-    it->second.give_back = true;
-    it->second.begun = SteadyNow();
-  }
-  Post(key, Turn());
-}
-
-void SessionArrivals::Post(const StateKey& key, const Turn& turn) {
-  threads_.Post([this, key] { Try(key); }, turn);
+  end_.Cancel();
+  calls_.WaitForNone();
 }
 
 int64_t SessionArrivals::waiting() const {
@@ -95,122 +63,130 @@ int64_t SessionArrivals::waiting() const {
   return static_cast<int64_t>(arrivals_.size());
 }
 
-void SessionArrivals::Loop() {
-  const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_ || !arrivals_.empty(); };
-  while (true) {
-    std::vector<std::pair<StateKey, Turn>> due;
-    {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&wanted));
-      if (mu_.AwaitWithTimeout(absl::Condition(&stop_), kTick)) return;
-      const SteadyTime now = SteadyNow();
-      for (auto& [key, arrival] : arrivals_) {
-        if (arrival.again > now) continue;
-        arrival.again = SteadyTime::InfiniteFuture();
-        const ByteAccountPtr account = arrival.waiters.empty() ? nullptr : arrival.waiters.front().request.account;
-        due.emplace_back(key, account == nullptr ? Turn() : account->turn());
-      }
-    }
-    for (const auto& [key, turn] : due) Post(key, turn);
-  }
+// ---- The calls
+
+Task<absl::Status> SessionArrivals::Bring(StateKey key, BringRequest request) {
+  if (parts_.sessions.Knows(key.principal, key.id)) co_return absl::OkStatus();
+  GDN_CO_RETURN_IF_ERROR(parts_.environment.CheckOurs());
+  if (closed_) co_return Draining(key);
+  // Nothing is taken for a call that does not wait for it.
+  GDN_CO_RETURN_IF_ERROR(request.deadline.Check(parts_.executor.Now()));
+  const OpenCount::Hold open = calls_.Begin();
+  const std::shared_ptr<Arrival> arrival = Join(key, &request);
+  absl::Status waited = co_await arrival->over.Wait(request.deadline);
+  if (waited.ok()) co_return arrival->result;
+  absl::MutexLock lock(&mu_);
+  std::erase(arrival->calls, &request);
+  co_return waited;
 }
 
-bool SessionArrivals::DropLate(const StateKey& key) {
-  std::vector<std::pair<Done, absl::Status>> late;
-  bool waited_for = true;
+std::shared_ptr<SessionArrivals::Arrival> SessionArrivals::Join(const StateKey& key, const BringRequest* call) {
+  std::shared_ptr<Arrival> arrival;
   {
     absl::MutexLock lock(&mu_);
-    const auto it = arrivals_.find(key);
-    std::vector<Waiter>& waiters = it->second.waiters;
-    for (Waiter& waiter : waiters) {
-      absl::Status status = waiter.request.limit.Check();
-      if (!status.ok()) late.emplace_back(std::exchange(waiter.done, nullptr), std::move(status));
-    }
-    std::erase_if(waiters, [](const Waiter& waiter) { return waiter.done == nullptr; });
-    waited_for = !waiters.empty();
-    if (!waited_for) arrivals_.erase(it);
+    const auto [it, first] = arrivals_.try_emplace(key);
+    if (first) it->second = std::make_shared<Arrival>();
+    arrival = it->second;
+    if (call != nullptr) arrival->calls.push_back(call);
+    if (!first) return arrival;
   }
-  for (const auto& [done, status] : late) done(status);
-  return waited_for;
+  group_.Spawn(Arrive(key, arrival, /*give_back=*/call == nullptr));
+  return arrival;
 }
 
-void SessionArrivals::Finish(const StateKey& key, const absl::Status& status, bool made) {
-  std::vector<Waiter> waiters;
+Turn SessionArrivals::TurnOf(const Arrival& arrival) const {
+  absl::MutexLock lock(&mu_);
+  const ByteAccountPtr account = arrival.calls.empty() ? nullptr : arrival.calls.front()->account;
+  return account == nullptr ? Turn() : account->turn();
+}
+
+bool SessionArrivals::Makes(const Arrival& arrival) const {
+  absl::MutexLock lock(&mu_);
+  return std::ranges::any_of(arrival.calls, &BringRequest::make);
+}
+
+bool SessionArrivals::IsWanted(const StateKey& key, const Arrival& arrival) {
+  absl::MutexLock lock(&mu_);
+  if (!arrival.calls.empty()) return true;
+  arrivals_.erase(key);
+  return false;
+}
+
+bool SessionArrivals::Finish(const StateKey& key, Arrival& arrival, absl::Status status, bool made) {
   {
     absl::MutexLock lock(&mu_);
-    const auto it = arrivals_.find(key);
-    if (it == arrivals_.end()) return;
-    const auto makes = [](const Waiter& waiter) { return waiter.request.make; };
     // Somebody who wants to make it has come meanwhile: there is none, and its name is not taken yet.
-    if (absl::IsNotFound(status) && !made && std::ranges::any_of(it->second.waiters, makes)) {
-      it->second.again = SteadyNow();
-      return;
-    }
-    waiters = std::move(it->second.waiters);
-    arrivals_.erase(it);
+    if (absl::IsNotFound(status) && !made && std::ranges::any_of(arrival.calls, &BringRequest::make)) return false;
+    arrivals_.erase(key);
+    arrival.result = std::move(status);
   }
-  for (const Waiter& waiter : waiters) waiter.done(status);
+  arrival.over.Raise();
+  return true;
 }
 
-void SessionArrivals::Try(const StateKey& key) {
-  bool give_back = false;
-  bool make = false;
-  {
-    absl::MutexLock lock(&mu_);
-    give_back = std::exchange(arrivals_.at(key).give_back, false);
-  }
+// ---- The attempt
+
+Task<void> SessionArrivals::Arrive(StateKey key, std::shared_ptr<Arrival> arrival, bool give_back) {
+  Executor& here = parts_.executor;
+  const SteadyTime latest = here.Now() + longest_wait_;
   if (give_back) {
+    TaskQueueExecutor io(threads_, Turn(), here);
+    co_await ResumeOn(io);
     const auto is_here = [&] { return parts_.sessions.Knows(key.principal, key.id); };
     parts_.share.GiveBack(key, is_here).IgnoreError();  // it goes with the lease at the latest
+    co_await ReturnTo(here);
   }
-  if (!DropLate(key)) return;
-  {
-    absl::MutexLock lock(&mu_);
-    make = std::ranges::any_of(arrivals_.at(key).waiters, [](const Waiter& waiter) { return waiter.request.make; });
-  }
-  std::optional<absl::Status> outcome = TryOnce(key, make);
-  if (!outcome.has_value()) {
-    absl::MutexLock lock(&mu_);
-    Arrival& arrival = arrivals_.at(key);
-    const SteadyTime now = SteadyNow();
-    if (now - arrival.begun < longest_wait_ && !closed_) {
-      arrival.pause = std::clamp(arrival.pause * 2, kFirstPause, kLongestPause);
-      arrival.again = now + arrival.pause;
-      return;
+  SteadyTime ask_again;
+  absl::Duration pause = absl::ZeroDuration();
+  for (bool over = false; !over;) {
+    TaskQueueExecutor io(threads_, TurnOf(*arrival), here);
+    co_await ResumeOn(io);
+    if (!IsWanted(key, *arrival)) {
+      co_await ReturnTo(here);
+      co_return;
     }
-    outcome = SessionElsewhere(key.id, arrival.holder_name);
+    const bool make = Makes(*arrival);
+    const absl::StatusOr<std::optional<TakenSession>> held = Take(key, make);
+    absl::Status outcome = held.status();
+    const bool elsewhere = held.ok() && held->has_value();
+    if (elsewhere && here.Now() >= ask_again) {
+      ask_again = here.Now() + kAskAgain;
+      outcome = parts_.share.Ask((*held)->holder, key);
+    }
+    co_await ReturnTo(here);
+    if (outcome.ok() && elsewhere) {  // until its server has given it up
+      if (here.Now() < latest && !closed_) {
+        pause = std::clamp(pause * 2, kFirstPause, kLongestPause);
+        const absl::Status paused = co_await SleepUntil(here.Now() + pause, end_.Never());
+        if (paused.ok()) continue;
+        outcome = ServerEnds();
+      } else {
+        outcome = SessionElsewhere(key.id, (*held)->holder_name);
+      }
+    }
+    over = Finish(key, *arrival, std::move(outcome), make);
   }
-  Finish(key, *outcome, make);
 }
 
-std::optional<absl::Status> SessionArrivals::TryOnce(const StateKey& key, bool make) {
+absl::StatusOr<std::optional<TakenSession>> SessionArrivals::Take(const StateKey& key, bool make) {
   // Made here, or come, since the call looked.
-  if (parts_.sessions.Knows(key.principal, key.id)) return absl::OkStatus();
+  if (parts_.sessions.Knows(key.principal, key.id)) return std::nullopt;
   if (closed_) return Draining(key);
-  const absl::StatusOr<TakenSession> taken = parts_.share.Take(key, make);
-  if (!taken.ok()) return taken.status();
-  switch (taken->outcome) {
+  GDN_ASSIGN_OR_RETURN(TakenSession taken, parts_.share.Take(key, make));
+  switch (taken.outcome) {
     case TakenSession::kNone:
       return SessionNotFound(key.id);
     case TakenSession::kMade:
       parts_.tiers.Forget(key);  // of one of its name that this server had before
-      return absl::OkStatus();
+      return std::nullopt;
     case TakenSession::kHeld:
-      break;
+      return taken;
     case TakenSession::kTaken:
-      parts_.tiers.Forget(key);
-      return Adopt(key, *taken, make);
+      break;
   }
-  {
-    absl::MutexLock lock(&mu_);
-    Arrival& arrival = arrivals_.at(key);
-    arrival.holder_name = taken->holder_name;
-    const SteadyTime now = SteadyNow();
-    if (arrival.ask_again > now) return std::nullopt;
-    arrival.ask_again = now + kAskAgain;
-  }
-  const absl::Status asked = parts_.share.Ask(taken->holder, key);
-  return asked.ok() ? std::nullopt : std::optional(asked);
+  parts_.tiers.Forget(key);
+  GDN_RETURN_IF_ERROR(Adopt(key, taken, make));
+  return std::nullopt;
 }
 
 absl::Status SessionArrivals::Adopt(const StateKey& key, const TakenSession& taken, bool make) {

@@ -6,13 +6,29 @@
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/error.h"
 #include "base/status_macros.h"
-#include "base/stop_signal.h"
+#include "base/steady_wait.h"
 #include "server/session/session_errors.h"
 
 namespace gdn {
+
+struct SessionDepartures::Work {
+  Work(size_t sessions, Progress told) : all(static_cast<int64_t>(sessions)), progress(std::move(told)) {}
+
+  const int64_t all;
+  const Progress progress;
+  absl::Mutex mu;
+  int64_t gone ABSL_GUARDED_BY(mu) = 0;
+  int64_t failed ABSL_GUARDED_BY(mu) = 0;
+  bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return gone + failed == all; }
+};
+
+Task<absl::Status> SessionDepartures::Leave(std::shared_ptr<Session> session) {
+  return parts_.sessions.Leave(std::move(session), [this](SessionLease& lease) { return Store(lease); });
+}
 
 absl::Status SessionDepartures::Store(SessionLease& lease) {
   const std::shared_ptr<Session> session = lease.session();
@@ -41,47 +57,36 @@ bool SessionDepartures::HandOver(const StateKey& key) {
   if (session == nullptr) return parts_.sessions.Knows(key.principal, key.id);
   // One whose state is lost is not handed to another server: its client restores it here, or ends it.
   if (session->state_is_lost()) return true;
-  parts_.sessions.Leave(
-      session, [self = shared_from_this()](SessionLease& lease) { return self->Store(lease); },
-      [id = key.id](const absl::Status& left) {
-        if (left.ok()) {
-          spdlog::info("session handed over id={}", id);
-        } else if (ErrorReason(left) != reason::kSessionBusy) {
-          spdlog::warn("session id={} is asked for and cannot leave: {}", id, std::string(left.message()));
-        }
-      });
+  group_.Spawn(LeaveAsAsked(session));
   return true;
 }
 
-bool SessionDepartures::HandOverAll(absl::Duration timeout, const Progress& progress) {
-  struct Work {
-    absl::Mutex mu;
-    int64_t all = 0;
-    int64_t gone ABSL_GUARDED_BY(mu) = 0;
-    int64_t failed ABSL_GUARDED_BY(mu) = 0;
-    StopSignal ended;
-  };
-  const auto work = std::make_shared<Work>();
-  const std::vector<std::shared_ptr<Session>> sessions = parts_.sessions.All();
-  work->all = static_cast<int64_t>(sessions.size());
-  progress(work->all, 0, 0);
-  if (sessions.empty()) return true;
-  for (const std::shared_ptr<Session>& session : sessions) {
-    parts_.sessions.Leave(
-        session, [self = shared_from_this()](SessionLease& lease) { return self->Store(lease); },
-        [work, progress, session](const absl::Status& left) {
-          // One that ends, or was asked for, goes without this.
-          const bool gone = left.ok() || ErrorReason(left) == reason::kSessionBusy;
-          if (!gone) spdlog::warn("session id={} cannot leave: {}", session->id(), std::string(left.message()));
-          absl::MutexLock lock(&work->mu);
-          ++(gone ? work->gone : work->failed);
-          progress(work->all, work->gone, work->failed);
-          if (work->gone + work->failed == work->all) work->ended.Give();
-        });
+Task<void> SessionDepartures::LeaveAsAsked(std::shared_ptr<Session> session) {
+  const absl::Status left = co_await Leave(session);
+  if (left.ok()) {
+    spdlog::info("session handed over id={}", session->id());
+  } else if (ErrorReason(left) != reason::kSessionBusy) {
+    spdlog::warn("session id={} is asked for and cannot leave: {}", session->id(), std::string(left.message()));
   }
-  if (!work->ended.GivenWithin(timeout)) return false;
+}
+
+bool SessionDepartures::HandOverAll(absl::Duration timeout, Progress progress) {
+  const std::vector<std::shared_ptr<Session>> sessions = parts_.sessions.All();
+  const auto work = std::make_shared<Work>(sessions.size(), std::move(progress));
+  work->progress(work->all, 0, 0);
+  for (const std::shared_ptr<Session>& session : sessions) group_.Spawn(LeaveWithAll(session, work));
   absl::MutexLock lock(&work->mu);
-  return work->failed == 0;
+  return AwaitSteadily(work->mu, absl::Condition(work.get(), &Work::ended), timeout) && work->failed == 0;
+}
+
+Task<void> SessionDepartures::LeaveWithAll(std::shared_ptr<Session> session, std::shared_ptr<Work> work) {
+  const absl::Status left = co_await Leave(session);
+  // One that ends, or was asked for, goes without this.
+  const bool gone = left.ok() || ErrorReason(left) == reason::kSessionBusy;
+  if (!gone) spdlog::warn("session id={} cannot leave: {}", session->id(), std::string(left.message()));
+  absl::MutexLock lock(&work->mu);
+  ++(gone ? work->gone : work->failed);
+  work->progress(work->all, work->gone, work->failed);
 }
 
 void SessionDepartures::DropUnowned() {
@@ -101,9 +106,7 @@ void SessionDepartures::Drop(const std::vector<StateKey>& keys) {
     }
     if (session->CheckNotLost().ok()) ++lost_;
     session->StopServing(SessionMoved(key.id));  // at once: a step that runs ends without an answer
-    parts_.sessions.Leave(
-        session, [self = shared_from_this()](SessionLease& lease) { return self->Store(lease); },
-        [](const absl::Status&) {});
+    group_.Spawn(Leave(session));
   }
 }
 

@@ -5,13 +5,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/task/arrivals.h"
 #include "base/task/status_macros.h"
+#include "base/task/task.h"
+#include "base/task/when_all.h"
 #include "server/batcher/accept_execution.h"
+#include "server/rpc/call_rows.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/pin_sessions.h"
 #include "server/rpc/rpc_status.h"
@@ -20,166 +21,79 @@
 namespace gdn {
 namespace {
 
-// A path of the draft's first tokens is a count.
-void TakePath(const v1::DraftAcceptance& acceptance, Session::AcceptRequest& request) {
-  if (acceptance.path_size() == 0) return;
-  request.accepted_tokens = acceptance.path_size();
-  for (int i = 0; i < acceptance.path_size(); ++i) {
-    if (acceptance.path(i) == i) continue;
-    request.path.assign(acceptance.path().begin(), acceptance.path().end());
-    return;
-  }
-}
-
-absl::Status CheckAcceptance(const v1::DraftAcceptance& acceptance, const StepLimits& limits) {
-  if (acceptance.path_size() > 0 && acceptance.accepted_tokens() != 0) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidLengths,
-                     StrCat("path is given beside accepted_tokens, which is ", acceptance.accepted_tokens(),
-                            "; expected one of the two"),
-                     {{"field", "path"}});
-  }
-  if (acceptance.path_size() <= limits.max_draft) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
-                   StrCat("path has ", acceptance.path_size(), " tokens, expected at most ", limits.max_draft),
-                   {{"found", StrCat(acceptance.path_size())}, {"expected", StrCat("0 .. ", limits.max_draft)}});
-}
-
 // The rows of one call, on their way from sessions to the engines and back.
-class AcceptRows {
+class AcceptRows final : public CallRows {
  public:
-  struct Row {
-    std::string name;
-    Session::AcceptRequest request;
-    std::shared_ptr<Session> session;
-    SessionPin pin;
-    absl::Status status;
-  };
-
-  AcceptRows(const ServiceContext& context, bool partial_ok) : context_(context), partial_ok_(partial_ok) {}
-
-  std::vector<Row>& all() { return rows_; }
-  Row& good(size_t i) { return rows_[good_[i]]; }
-  size_t good_rows() const { return good_.size(); }
-
-  // The first bad row's error, if it refuses the call.
-  absl::Status Refusal() const {
-    for (size_t i = 0; i < rows_.size() && !partial_ok_; ++i) {
-      if (!rows_[i].status.ok()) return RowError(i);
-    }
-    return absl::OkStatus();
-  }
-  absl::Status RowError(size_t index) const {
-    return WithMetadata(WithPrefix(rows_[index].status, StrCat("row ", index, " (", rows_[index].name, ")")), "session",
-                        rows_[index].name);
-  }
+  AcceptRows(const ServiceContext& context, const v1::AcceptTokensRequest& request)
+      : CallRows(context, request.partial_ok(), /*numbered=*/true), request_(request) {}
 
   // Checks the request, and looks up its sessions.
-  absl::Status Find(const Caller& caller, const v1::AcceptTokensRequest& request) {
-    GDN_RETURN_IF_ERROR(CheckBatchSize(request.acceptances_size(), context_.limits));
-    GDN_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-    absl::flat_hash_set<std::string> names;
-    for (const v1::DraftAcceptance& acceptance : request.acceptances()) {
-      Row& row = rows_.emplace_back();
-      row.name = acceptance.session();
-      row.request.accepted_tokens = acceptance.accepted_tokens();
-      row.request.request_id = request.request_id();
-      TakePath(acceptance, row.request);
-      if (acceptance.has_session_epoch()) row.request.epoch = acceptance.session_epoch();
-      if (!names.insert(row.name).second) {
-        return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
-                         StrCat("row ", rows_.size() - 1, " names ", row.name, " a second time"),
-                         {{"session", row.name}});
+  absl::Status Find(const Caller& caller) {
+    GDN_RETURN_IF_ERROR(CheckBatchSize(request_.acceptances_size(), context_.limits));
+    GDN_RETURN_IF_ERROR(CheckRequestId(request_.request_id()));
+    std::vector<CallRow> rows;
+    for (const v1::DraftAcceptance& acceptance : request_.acceptances())
+      rows.emplace_back().name = acceptance.session();
+    GDN_RETURN_IF_ERROR(CallRows::Find(caller, std::move(rows)));
+    requests_.resize(rows_.size());
+    for (const size_t i : good_) {
+      const v1::DraftAcceptance& acceptance = request_.acceptances(static_cast<int>(i));
+      absl::StatusOr<Acceptance> accept =
+          ReadAcceptance(acceptance.accepted_tokens(), acceptance.path(), context_.limits.max_draft);
+      if (!accept.ok()) {
+        GDN_RETURN_IF_ERROR(Refuse(i, accept.status()));
+        continue;
       }
-      auto session = FindSession(context_, caller, row.name);
-      row.status = session.status();
-      if (session.ok()) row.session = *std::move(session);
-      if (row.status.ok()) row.status = CheckAcceptance(acceptance, context_.limits);
-      if (row.status.ok() && row.request.accepted_tokens < 0) {
-        row.status = MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
-                               StrCat("accepted_tokens is ", row.request.accepted_tokens, ", expected 0 or more"),
-                               {{"found", StrCat(row.request.accepted_tokens)}});
-      }
-      if (row.status.ok()) good_.push_back(rows_.size() - 1);
+      accept->request_id = request_.request_id();
+      if (acceptance.has_session_epoch()) accept->epoch = acceptance.session_epoch();
+      rows_[i].ahead = accept->accepted_tokens;
+      requests_[i] = *std::move(accept);
     }
-    return Refusal();
-  }
-
-  absl::Status TakePins(Residency::PinResults pins) {
-    for (size_t i = 0; i < pins.size(); ++i) {
-      good(i).status = pins[i].status();
-      if (pins[i].ok()) good(i).pin = *std::move(pins[i]);
-    }
-    return Refusal();
+    NoteGood();
+    return absl::OkStatus();
   }
 
   // Takes the leases of all layers with a draft, by the device that has the session's states.
   absl::Status Admit() {
     for (const size_t i : good_) {
-      Row& row = rows_[i];
+      CallRow& row = rows_[i];
       if (!row.status.ok()) continue;
-      auto leases = row.session->AdmitAccept(row.pin, row.request);
-      row.status = leases.status();
+      const Acceptance& accept = requests_[i];
+      auto leases = row.session->AdmitAccept(row.pin, accept);
+      if (!leases.ok()) GDN_RETURN_IF_ERROR(Refuse(i, leases.status()));
       if (!leases.ok() || leases->empty()) continue;
       DeviceRows& on_device = devices_[leases->front().pool()->device()];
       on_device.rows.push_back(i);
       for (StepLease& lease : *leases) {
         on_device.work.push_back(
-            {.lease = std::move(lease), .accepted_tokens = row.request.accepted_tokens, .path = row.request.path});
+            {.lease = std::move(lease), .accepted_tokens = accept.accepted_tokens, .path = accept.path});
       }
     }
-    return Refusal();
+    return absl::OkStatus();
   }
 
-  // On each device all of its rows or none; `open` has the devices until they end. Rows on a device that fails now are
-  // refused beside the others, which are accepted.
-  void Submit() {
-    open.Begin(static_cast<int>(devices_.size()));
-    for (auto& [device, on_device] : devices_) {
-      DeviceRows* const of = &on_device;
-      const auto committing = [this, of] {  // first: a retry must find either the draft or the record
-        for (const size_t i : of->rows) rows_[i].session->NoteAccepted(rows_[i].request);
-      };
-      AcceptDrafts(context_.engines.at(device), std::move(on_device.work), committing,
-                   [this, of](const absl::Status& status) {
-                     for (const size_t i : of->rows) {
-                       Row& row = rows_[i];
-                       row.status = status;
-                       const absl::Status lost = row.session->CheckNotLost();
-                       if (!status.ok() && !lost.ok()) row.status = lost;
-                     }
-                     open.End();
-                   });
-    }
+  // On each device all of its rows or none, beside the other devices. Rows on a device that fails now are refused
+  // beside the others, which are accepted.
+  Task<void> Submit() {
+    std::vector<Task<void>> devices;
+    for (auto& [device, on_device] : devices_) devices.push_back(Accept(context_.engines.at(device), on_device));
+    co_await WhenAll(std::move(devices));
   }
 
-  // Takes the results. The call's error, if it has one.
+  // The call's error, if it has one.
   absl::Status Finish() {
-    std::vector<size_t> applied;
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      if (rows_[i].status.ok()) applied.push_back(i);
-    }
-    GDN_RETURN_IF_ERROR(WithAppliedRows(Refusal(), applied));
-    // As StepRows::CheckStillOurs.
-    if (!context_.environment.shares_sessions()) return absl::OkStatus();
-    const absl::Status ours = context_.environment.CheckOurs();
-    for (const size_t i : applied) {
-      rows_[i].status = ours.ok() && rows_[i].session != nullptr ? rows_[i].session->CheckNotLost() : ours;
-    }
-    return Refusal();
+    CheckStillOurs();
+    return Outcome();
   }
 
   void Answer(v1::AcceptTokensResponse& response) const {
     for (size_t i = 0; i < rows_.size(); ++i) {
       v1::SessionTokenCounts* counts = response.add_counts();
-      counts->set_session(rows_[i].name);
+      counts->set_session(std::string(rows_[i].name));
       if (rows_[i].status.ok()) FillLayers(rows_[i].session->Layers(), counts->mutable_layers());
-      if (partial_ok_) {
-        *response.add_row_statuses() = ToRpcStatus(rows_[i].status.ok() ? rows_[i].status : RowError(i));
-      }
+      if (partial_ok()) *response.add_row_statuses() = ToRpcStatus(RowError(i));
     }
   }
-
-  Arrivals open;  // acceptances on their way
 
  private:
   struct DeviceRows {
@@ -187,10 +101,22 @@ class AcceptRows {
     std::vector<AcceptRow> work;
   };
 
-  const ServiceContext& context_;
-  const bool partial_ok_;
-  std::vector<Row> rows_;
-  std::vector<size_t> good_;  // rows_ index of those that passed Find
+  Task<void> Accept(Batcher& engine, DeviceRows& on_device) {
+    const auto committing = [this, &on_device] {  // first: a retry must find either the draft or the record
+      for (const size_t i : on_device.rows) rows_[i].session->NoteAccepted(requests_[i]);
+    };
+    Task<absl::Status> accept = AcceptDrafts(engine, std::move(on_device.work), committing);
+    const absl::Status status = co_await std::move(accept);
+    for (const size_t i : on_device.rows) {
+      CallRow& row = rows_[i];
+      row.status = status;
+      const absl::Status lost = row.session->CheckNotLost();
+      if (!status.ok() && !lost.ok()) row.status = lost;
+    }
+  }
+
+  const v1::AcceptTokensRequest& request_;
+  std::vector<Acceptance> requests_;  // parallel to rows_
   std::map<int32_t, DeviceRows> devices_;
 };
 
@@ -198,18 +124,15 @@ class AcceptRows {
 
 Task<absl::Status> AcceptTokens(const ServiceContext& context, const Caller& caller,
                                 const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response) {
-  AcceptRows rows(context, request.partial_ok());
-  GDN_CO_RETURN_IF_ERROR(rows.Find(caller, request));
-  std::vector<SessionAhead> sessions;
-  for (size_t i = 0; i < rows.good_rows(); ++i) {
-    sessions.push_back({.session = rows.good(i).session, .tokens = rows.good(i).request.accepted_tokens});
-  }
-  co_await WaitForCheckpoints(context.checkpointer, sessions, /*layer=*/std::nullopt);
-  Residency::PinResults pins = co_await Pin(context.residency, sessions, caller.limit);
+  AcceptRows rows(context, request);
+  GDN_CO_RETURN_IF_ERROR(rows.Find(caller));
+  const std::vector<SessionAhead> sessions = rows.Sessions();
+  GDN_CO_RETURN_IF_ERROR(
+      co_await WaitForCheckpoints(context.checkpointer, sessions, /*layer=*/std::nullopt, caller.deadline));
+  Residency::PinResults pins = co_await PinSessions(context.residency, sessions, caller.deadline);
   GDN_CO_RETURN_IF_ERROR(rows.TakePins(std::move(pins)));
   GDN_CO_RETURN_IF_ERROR(rows.Admit());
-  rows.Submit();
-  co_await rows.open.All();
+  co_await rows.Submit();
   GDN_CO_RETURN_IF_ERROR(rows.Finish());
   rows.Answer(*response);
   co_return absl::OkStatus();

@@ -9,6 +9,9 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/task/resume_on.h"
+#include "base/task/status_macros.h"
+#include "base/task/task_queue_executor.h"
 #include "server/rpc/calls.h"
 #include "server/security/reasons.h"
 #include "server/validation/names.h"
@@ -44,60 +47,32 @@ absl::StatusOr<size_t> FastestTier(const ServiceContext& context, v1::StateTier 
                           " down; start it with --disk-dir or --redis, or name a faster tier"));
 }
 
-struct Eviction {
-  const ServiceContext& context;
-  const WaitLimit limit;
-  const TraceContextPtr trace;
-  const size_t fastest;
-  const std::string subject;
-  v1::Session* const out;
-  SessionLease lease = {};
-
-  absl::Status Run() {
-    const Session& session = *lease.session();
-    GDN_RETURN_IF_ERROR(session.CheckAlive());
-    GDN_RETURN_IF_ERROR(limit.Check());
-    GDN_RETURN_IF_ERROR(context.room.SendDown(lease, fastest));
-    FillSession(context, session, out);
-    if (!subject.empty()) out->set_owner(context.owners.OwnerOf(session.principal()));
-    spdlog::info("session evicted id={} to={}{}", session.id(), v1::StateTier_Name(out->tier()), TraceForLog(trace));
-    return absl::OkStatus();
-  }
-};
-
 }  // namespace
 
-void EvictSession(const ServiceContext& context, const Caller& caller, const v1::EvictSessionRequest& request,
-                  v1::EvictSessionResponse* response, CallDone done) {
-  const auto find = [&]() -> absl::StatusOr<std::pair<std::shared_ptr<Session>, size_t>> {
-    GDN_ASSIGN_OR_RETURN(const std::string principal, PrincipalFor(context, caller, request.subject()));
-    GDN_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(request.name()));
-    if (caller.not_here != nullptr) return caller.not_here->begin()->second;
-    GDN_ASSIGN_OR_RETURN(std::shared_ptr<Session> session, context.sessions.Find(principal, id));
-    GDN_ASSIGN_OR_RETURN(const size_t fastest, FastestTier(context, request.tier()));
-    return std::pair(std::move(session), fastest);
-  };
-  const auto found = find();
-  if (!found.ok()) return done(found.status());
-  const auto& [session, fastest] = *found;
-  const auto eviction = std::make_shared<Eviction>(Eviction{.context = context,
-                                                            .limit = caller.limit,
-                                                            .trace = caller.trace,
-                                                            .fastest = fastest,
-                                                            .subject = request.subject(),
-                                                            .out = response->mutable_session()});
-  // Where steps run, those end first.
-  session->Lock([eviction, done = std::move(done)](SessionLease lease) {
-    eviction->lease = std::move(lease);
-    const auto turn = eviction->lease.session()->account()->turn();
-    eviction->context.io.Post(
-        [eviction, done] {
-          absl::Status status = eviction->Run();
-          eviction->lease.Release();
-          done(std::move(status));
-        },
-        turn);
-  });
+Task<absl::Status> EvictSession(const ServiceContext& context, const Caller& caller,
+                                const v1::EvictSessionRequest& request, v1::EvictSessionResponse* response) {
+  GDN_CO_ASSIGN_OR_RETURN(const std::string principal, PrincipalFor(context, caller, request.subject()));
+  GDN_CO_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(request.name()));
+  if (caller.not_here != nullptr) co_return caller.not_here->begin()->second;
+  GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, context.sessions.Find(principal, id));
+  GDN_CO_ASSIGN_OR_RETURN(const size_t fastest, FastestTier(context, request.tier()));
+  TaskQueueExecutor io(context.io, session->account()->turn(), context.flows);
+  Executor& here = co_await ThisExecutor();
+  // If steps run, those end first.
+  GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await session->Lock(caller.deadline));
+  co_await ResumeOn(io);
+  absl::Status evicted = session->CheckAlive();
+  if (evicted.ok()) evicted = caller.deadline.Check(SteadyNow());
+  if (evicted.ok()) evicted = context.room.SendDown(lease, fastest);
+  v1::Session& out = *response->mutable_session();
+  if (evicted.ok()) FillSession(context, *session, &out);
+  lease.Release();
+  co_await ReturnTo(here);
+  GDN_CO_RETURN_IF_ERROR(evicted);
+  if (!request.subject().empty()) out.set_owner(context.owners.OwnerOf(session->principal()));
+  spdlog::info("session evicted id={} to={}{}", session->id(), v1::StateTier_Name(out.tier()),
+               TraceForLog(caller.trace));
+  co_return absl::OkStatus();
 }
 
 absl::Status GetMetrics(const ServiceContext& context, const Caller& caller, const v1::GetMetricsRequest& /*request*/,
@@ -118,23 +93,21 @@ void FillDrain(const ServiceContext& context, v1::DrainProgress* out) {
   out->set_ended(progress.ended);
 }
 
-void Drain(const ServiceContext& context, const Caller& caller, const v1::DrainRequest& request,
-           v1::DrainResponse* response, CallDone done) {
-  if (absl::Status status = CheckAdmin(caller, "the end of the server"); !status.ok()) return done(std::move(status));
+Task<absl::Status> Drain(const ServiceContext& context, const Caller& caller, const v1::DrainRequest& request,
+                         v1::DrainResponse* response) {
+  GDN_CO_RETURN_IF_ERROR(CheckAdmin(caller, "the end of the server"));
   if (!context.begin_drain) {
-    return done(MakeError(absl::StatusCode::kPermissionDenied, reason::kPermissionDenied,
-                          "whoever runs this server lets nobody else end it"));
+    co_return MakeError(absl::StatusCode::kPermissionDenied, reason::kPermissionDenied,
+                        "whoever runs this server lets nobody else end it");
   }
   if (context.drain.Begin()) {
     Audit(context, caller, "drain_begun", /*session=*/"");
     spdlog::info("an admin ends the server{}", TraceForLog(caller.trace));
     context.begin_drain();
   }
-  const auto answer = [&context, response, done = std::move(done)] {
-    FillDrain(context, response->mutable_progress());
-    done(absl::OkStatus());
-  };
-  request.wait() ? context.drain.WhenEnded(answer) : answer();
+  if (request.wait()) GDN_CO_RETURN_IF_ERROR(co_await context.drain.ended().Wait(caller.deadline));
+  FillDrain(context, response->mutable_progress());
+  co_return absl::OkStatus();
 }
 
 }  // namespace gdn

@@ -4,72 +4,34 @@
 #include <memory>
 #include <utility>
 
-#include "absl/synchronization/mutex.h"
 #include "base/random_id.h"
-#include "base/task/arrivals.h"
+#include "base/task/when_all.h"
 #include "server/fleet/fleet.h"
 #include "server/rpc/calls.h"
 #include "server/validation/names.h"
 
 namespace gdn {
-namespace {
-
-// One call's sessions that are not here.
-struct Bringing {
-  absl::Mutex mu;
-  size_t missing ABSL_GUARDED_BY(mu) = 0;
-  std::map<std::string, absl::Status> not_here ABSL_GUARDED_BY(mu);
-  Caller caller;
-  std::function<void(const Caller&)> then;
-
-  void Came(const std::string& id, const absl::Status& status) {
-    {
-      absl::MutexLock lock(&mu);
-      if (!status.ok()) not_here.emplace(id, status);
-      if (--missing > 0) return;
-      if (!not_here.empty()) {
-        caller.not_here = std::make_shared<const std::map<std::string, absl::Status>>(std::move(not_here));
-      }
-    }
-    std::exchange(then, nullptr)(caller);
-  }
-};
-
-}  // namespace
-
-void BringSessions(const ServiceContext& context, const Caller& caller, std::vector<WantedSession> wanted,
-                   std::function<void(const Caller&)> then) {
-  if (context.fleet != nullptr && caller.allowed.ok()) {
-    std::erase_if(wanted, [&](const WantedSession& session) {
-      return session.id.empty() || !CheckSessionId(session.id).ok() ||
-             context.sessions.Knows(session.principal, session.id);
-    });
-  }
-  if (context.fleet == nullptr || wanted.empty() || !caller.allowed.ok()) return then(caller);
-  const auto bringing = std::make_shared<Bringing>();
-  bringing->caller = caller;
-  bringing->then = std::move(then);
-  {
-    absl::MutexLock lock(&bringing->mu);
-    bringing->missing = wanted.size();
-  }
-  for (const WantedSession& session : wanted) {
-    context.fleet->arrivals().Bring(
-        {.principal = session.principal, .id = session.id, .checkpoint = ""},
-        {.make = session.make, .account = caller.account, .limit = caller.limit},
-        [bringing, id = session.id](const absl::Status& came) { bringing->Came(id, came); });
-  }
-}
 
 Task<void> BringHere(const ServiceContext& context, Caller& caller, std::vector<WantedSession> wanted) {
-  if (context.fleet == nullptr) co_return;
-  Arrivals brought;
-  brought.Begin();
-  BringSessions(context, caller, std::move(wanted), [&caller, &brought](const Caller& found) {
-    caller.not_here = found.not_here;
-    brought.End();
+  if (context.fleet == nullptr || !caller.allowed.ok()) co_return;
+  std::erase_if(wanted, [&](const WantedSession& session) {
+    return session.id.empty() || !CheckSessionId(session.id).ok() ||
+           context.sessions.Knows(session.principal, session.id);
   });
-  co_await brought.All();
+  std::vector<Task<absl::Status>> coming;
+  for (const WantedSession& session : wanted) {
+    StateKey key{.principal = session.principal, .id = session.id, .checkpoint = ""};
+    BringRequest request{.make = session.make, .account = caller.account, .deadline = caller.deadline};
+    coming.push_back(context.fleet->arrivals().Bring(std::move(key), std::move(request)));
+  }
+  if (coming.empty()) co_return;
+  const std::vector<absl::Status> came = co_await WhenAll(std::move(coming));
+  std::map<std::string, absl::Status> not_here;
+  for (size_t i = 0; i < came.size(); ++i) {
+    if (!came[i].ok()) not_here.emplace(wanted[i].id, came[i]);
+  }
+  if (not_here.empty()) co_return;
+  caller.not_here = std::make_shared<const std::map<std::string, absl::Status>>(std::move(not_here));
 }
 
 void GiveBackName(const ServiceContext& context, const std::string& principal, const std::string& id) {

@@ -1,13 +1,13 @@
 // Sessions that another server of the fleet may have are brought here before a call looks for them. Without a fleet
 // nothing is to be done.
 //
-// Thread safety: free functions; `then` is called once, from any thread, maybe before the function returns. Ownership:
-// the context must live until then.
+// Thread safety: free functions; a task belongs to its call's flow. Ownership: context and caller must outlive the
+// task.
 //
-//   BringSessions(context, caller, WantedIn(caller, request), [=](const Caller& caller) { ...FindSession... });
+//   std::vector<WantedSession> wanted = WantedIn(context, caller, request);
+//   co_await BringHere(context, caller, std::move(wanted));
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,10 +27,7 @@ struct WantedSession {
   bool make = false;  // the call makes it
 };
 
-// `then` gets the caller, and which sessions could not be brought (Caller::not_here), which FindSession tells it.
-void BringSessions(const ServiceContext& context, const Caller& caller, std::vector<WantedSession> wanted,
-                   std::function<void(const Caller&)> then);
-// The same; what could not be brought is in caller.not_here then.
+// Sessions that could not be brought are in caller.not_here then, and FindSession tells why.
 Task<void> BringHere(const ServiceContext& context, Caller& caller, std::vector<WantedSession> wanted);
 // A name that was taken for a session that was not made then is given back, some time later.
 void GiveBackName(const ServiceContext& context, const std::string& principal, const std::string& id);

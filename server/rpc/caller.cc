@@ -100,12 +100,11 @@ absl::Status StillAllowed(grpc::CallbackServerContext& call, const ServiceContex
                    "the token is another subject's now; begin the stream anew");
 }
 
-Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service) {
+Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service, const CancelSource& gone) {
   const auto deadline = call.deadline();
   const bool never = deadline == std::chrono::system_clock::time_point::max();
-  Caller caller{
-      .limit = {never ? SteadyTime::InfiniteFuture() : SteadyNow() + (absl::FromChrono(deadline) - absl::Now()),
-                [&call] { return call.IsCancelled(); }}};
+  Caller caller{.deadline =
+                    never ? gone.Never() : gone.Until(SteadyNow() + (absl::FromChrono(deadline) - absl::Now()))};
   if (service.authenticator == nullptr) {
     caller.principal = NameOfAnybody(call, service);
   } else {

@@ -5,7 +5,7 @@
 // `authorization` metadata value (or one TLS client identity) are not to be seen under another.
 // Thread safety: a free function on the call's context.
 //
-//   const Caller caller = CallerOf(*call, context);
+//   const Caller caller = CallerOf(*call, context, gone);
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/task/deadline.h"
 #include "server/admission/byte_ledger.h"
 #include "server/rpc/service_context.h"
-#include "server/session/wait_limit.h"
 #include "server/trace/trace_context.h"
 
 namespace gdn {
@@ -31,7 +31,7 @@ inline constexpr const char* kVerifiedSubjectKey = "x-gdn-verified-subject";
 struct Caller {
   absl::Status allowed = {};    // why nothing of the call may be done: UNAUTHENTICATED, PERMISSION_DENIED
   std::string principal = {};   // "" for an anonymous one; never the token itself: Principals' name for it
-  WaitLimit limit = {};         // until its deadline, and while its client is there; for as long as the call is open
+  Deadline deadline = {};       // the call's; cancelled once the client has gone
   ByteAccountPtr account = {};  // what its calls pin is charged to
   TraceContextPtr trace = {};   // of the client's "traceparent"; null without one
   // Sessions, by id, that another server of the fleet has and that have not come (bring_sessions.h); null: none.
@@ -47,8 +47,8 @@ struct Caller {
 // PERMISSION_DENIED where the caller is no admin, as nobody is where nobody has to log in; `what` is for admins.
 absl::Status CheckAdmin(const Caller& caller, std::string_view what);
 
-// Answers a "traceparent" with the call's own, in the trailing metadata.
-Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service);
+// Answers a "traceparent" with the call's own, in the trailing metadata. `gone`: cancelled by the reactor's OnCancel.
+Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service, const CancelSource& gone);
 
 // Who did what with which session, and whose it is where it is not the caller's: a line in the audit log, where callers
 // have to log in. "": it was about none.

@@ -1,15 +1,14 @@
 // The unary methods but for steps: a file of them each for models, sessions, their states, forks, drafts, traces and
 // admins; and what requests that make sessions share.
 //
-// Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests
-// and responses must live until then.
+// Thread safety: free functions; a task belongs to its call's flow. Ownership: context, caller, request and response
+// must outlive the task.
 //
-//   CreateSession(context, CallerOf(*call, context), request, response,
-//                 [=](absl::Status status) { reactor->Finish(ToGrpcStatus(status)); });
+//   Task<absl::Status> answer = CreateSession(context, caller, request, &response);
+//   const absl::Status status = co_await std::move(answer);
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,8 +29,6 @@
 
 namespace gdn {
 
-using CallDone = std::function<void(absl::Status)>;
-
 // The epoch that a request names; nullopt where it names none.
 template <typename Request>
 std::optional<int64_t> EpochOf(const Request& request) {
@@ -47,34 +44,36 @@ absl::Status GetModel(const ServiceContext& context, const Caller& caller, const
                       v1::GetModelResponse* response);
 
 // session_calls.cc
-void CreateSession(const ServiceContext& context, const Caller& caller, const v1::CreateSessionRequest& request,
-                   v1::CreateSessionResponse* response, CallDone done);
+Task<absl::Status> CreateSession(const ServiceContext& context, const Caller& caller,
+                                 const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response);
 absl::Status GetSession(const ServiceContext& context, const Caller& caller, const v1::GetSessionRequest& request,
                         v1::GetSessionResponse* response);
 absl::Status ListSessions(const ServiceContext& context, const Caller& caller, const v1::ListSessionsRequest& request,
                           v1::ListSessionsResponse* response);
-void DeleteSession(const ServiceContext& context, const Caller& caller, const v1::DeleteSessionRequest& request,
-                   v1::DeleteSessionResponse* response, CallDone done);
+Task<absl::Status> DeleteSession(const ServiceContext& context, const Caller& caller,
+                                 const v1::DeleteSessionRequest& request, v1::DeleteSessionResponse* response);
 
 // state_calls.cc
-void CheckpointSession(const ServiceContext& context, const Caller& caller, const v1::CheckpointSessionRequest& request,
-                       v1::CheckpointSessionResponse* response, CallDone done);
-void ListCheckpoints(const ServiceContext& context, const Caller& caller, const v1::ListCheckpointsRequest& request,
-                     v1::ListCheckpointsResponse* response, CallDone done);
-void DeleteCheckpoint(const ServiceContext& context, const Caller& caller, const v1::DeleteCheckpointRequest& request,
-                      v1::DeleteCheckpointResponse* response, CallDone done);
-void RestoreCheckpoint(const ServiceContext& context, const Caller& caller, const v1::RestoreCheckpointRequest& request,
-                       v1::RestoreCheckpointResponse* response, CallDone done);
+Task<absl::Status> CheckpointSession(const ServiceContext& context, const Caller& caller,
+                                     const v1::CheckpointSessionRequest& request,
+                                     v1::CheckpointSessionResponse* response);
+Task<absl::Status> ListCheckpoints(const ServiceContext& context, const Caller& caller,
+                                   const v1::ListCheckpointsRequest& request, v1::ListCheckpointsResponse* response);
+Task<absl::Status> DeleteCheckpoint(const ServiceContext& context, const Caller& caller,
+                                    const v1::DeleteCheckpointRequest& request, v1::DeleteCheckpointResponse* response);
+Task<absl::Status> RestoreCheckpoint(const ServiceContext& context, const Caller& caller,
+                                     const v1::RestoreCheckpointRequest& request,
+                                     v1::RestoreCheckpointResponse* response);
 absl::Status PrefetchSessions(const ServiceContext& context, const Caller& caller,
                               const v1::PrefetchSessionsRequest& request, v1::PrefetchSessionsResponse* response);
 
 // fork_call.cc
-void ForkSession(const ServiceContext& context, const Caller& caller, const v1::ForkSessionRequest& request,
-                 v1::ForkSessionResponse* response, CallDone done);
+Task<absl::Status> ForkSession(const ServiceContext& context, const Caller& caller,
+                               const v1::ForkSessionRequest& request, v1::ForkSessionResponse* response);
 
 // prefix_calls.cc
-void KeepPrefix(const ServiceContext& context, const Caller& caller, const v1::KeepPrefixRequest& request,
-                v1::KeepPrefixResponse* response, CallDone done);
+Task<absl::Status> KeepPrefix(const ServiceContext& context, const Caller& caller, const v1::KeepPrefixRequest& request,
+                              v1::KeepPrefixResponse* response);
 absl::Status DropPrefixes(const ServiceContext& context, const Caller& caller, const v1::DropPrefixesRequest& request,
                           v1::DropPrefixesResponse* response);
 
@@ -83,13 +82,13 @@ Task<absl::Status> AcceptTokens(const ServiceContext& context, const Caller& cal
                                 const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response);
 
 // admin_calls.cc: what an admin may, beside what owners may.
-void EvictSession(const ServiceContext& context, const Caller& caller, const v1::EvictSessionRequest& request,
-                  v1::EvictSessionResponse* response, CallDone done);
+Task<absl::Status> EvictSession(const ServiceContext& context, const Caller& caller,
+                                const v1::EvictSessionRequest& request, v1::EvictSessionResponse* response);
 absl::Status GetMetrics(const ServiceContext& context, const Caller& caller, const v1::GetMetricsRequest& request,
                         v1::GetMetricsResponse* response);
-// No transfer (OpenTransfers): the drain waits for those.
-void Drain(const ServiceContext& context, const Caller& caller, const v1::DrainRequest& request,
-           v1::DrainResponse* response, CallDone done);
+// Not counted among ServiceContext::transfers: the drain waits for those.
+Task<absl::Status> Drain(const ServiceContext& context, const Caller& caller, const v1::DrainRequest& request,
+                         v1::DrainResponse* response);
 // How far the drain is, of a server that drains.
 void FillDrain(const ServiceContext& context, v1::DrainProgress* out);
 

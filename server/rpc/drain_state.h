@@ -1,24 +1,21 @@
 // How far a server is on its way to its end, and who waits for it.
 //
-// Thread safety: safe from any thread; callbacks come from the thread that ends the drain, without the lock. Ownership:
-// none.
+// Thread safety: safe from any thread. Ownership: must outlive the waits for `ended`.
 //
 //   DrainState drain;
 //   drain.Begin();
 //   drain.SetSessions({.all = 10});
-//   drain.WhenEnded([] { ... });
 //   drain.End();
+//   GDN_CO_RETURN_IF_ERROR(co_await drain.ended().Wait(deadline));
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/task/signal.h"
 
 namespace gdn {
 
@@ -36,7 +33,7 @@ class DrainState {
     bool begun() const { return begin_time != absl::InfiniteFuture(); }
   };
 
-  // False where it had begun.
+  // False if it had begun.
   bool Begin() {
     absl::MutexLock lock(&mu_);
     if (progress_.begun()) return false;
@@ -49,22 +46,14 @@ class DrainState {
   }
   // All is done that the server does while it answers calls, whether it had begun or not.
   void End() {
-    std::vector<std::function<void()>> waiting;
     {
       absl::MutexLock lock(&mu_);
       progress_.ended = true;
-      waiting = std::exchange(waiting_, {});
     }
-    for (const std::function<void()>& done : waiting) done();
+    ended_.Raise();
   }
-  // Once; at once where it has ended.
-  void WhenEnded(std::function<void()> done) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (!progress_.ended) return waiting_.push_back(std::move(done));
-    }
-    done();
-  }
+  // Raised by End.
+  Signal& ended() { return ended_; }
   Progress progress() const {
     absl::MutexLock lock(&mu_);
     return progress_;
@@ -73,7 +62,7 @@ class DrainState {
  private:
   mutable absl::Mutex mu_;
   Progress progress_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
+  Signal ended_;
 };
 
 }  // namespace gdn

@@ -2,6 +2,8 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,13 +16,18 @@
 #include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/task/resume_on.h"
+#include "base/task/signal.h"
+#include "base/task/status_macros.h"
+#include "base/task/task.h"
+#include "base/task/task_queue_executor.h"
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/call_charge.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/raw_message.h"
 #include "server/rpc/reactors.h"
-#include "server/rpc/rpc_status.h"
 #include "server/rpc/state_pieces.h"
+#include "server/rpc/stream_flow.h"
 #include "server/session/session_errors.h"
 #include "server/validation/names.h"
 #include "state_store/state_file/head_slices.h"
@@ -46,7 +53,7 @@ absl::Status DamagedFile(const std::string& message) {
   return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile, message, {{"tensor", "header"}});
 }
 
-absl::Status ClientGone() {
+absl::Status GoneBeforeItsEnd() {
   return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled,
                    "the client has gone before the import ended; no session was made");
 }
@@ -67,7 +74,7 @@ absl::Status HeaderTooLarge(int64_t found, int64_t expected) {
       {{"found", StrCat(found)}, {"expected", StrCat(expected)}});
 }
 
-// The file, or its part where it has more heads of the model than are served here.
+// The file, or its part if it has more heads of the model than are served here.
 absl::StatusOr<StateFile> OwnHeads(const StateFile& file, const SessionSpec& spec) {
   return HasHeads(file, spec.slice) ? TakeHeads(file, spec.slice.heads) : file;
 }
@@ -80,19 +87,32 @@ absl::Status CheckFits(const StateFile& whole, const SessionSpec& spec, const St
   return convert ? absl::OkStatus() : CheckStateDtype(file, layout);
 }
 
-// Messages are read by gRPC's threads while the one before is worked on by the IO threads.
-class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+// The call's messages. gRPC's threads read some ahead, and charge each when it comes.
+class ImportReader final : public StreamFlow<grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
-  ImportReactor(const ServiceContext& context, grpc::CallbackServerContext* call, grpc::ByteBuffer* response)
-      : context_(context),
-        meter_(context.stats, RpcMethod::kImportState),
-        call_(call),
-        response_(response),
-        caller_(CallerOf(*call, context)),
-        open_(context.transfers.Begin()) {
-    caller_.allowed.ok() ? StartRead(&reading_) : End(caller_.allowed);
+  struct Arrived {
+    grpc::ByteBuffer bytes;
+    absl::StatusOr<ByteCharge> charge = ByteCharge();
+  };
+
+  ImportReader(const ServiceContext& context, grpc::CallbackServerContext& call)
+      : StreamFlow(context, RpcMethod::kImportState, context.transfers.Begin()),
+        context_(context),
+        caller_(CallerOf(call, context, gone())) {}
+
+  const Caller& caller() const { return caller_; }
+  // Messages are read from here on.
+  void ReadAhead() {
+    absl::MutexLock lock(&mu_);
+    ReadOn();
+  }
+  // The next message; nullopt after the last.
+  Task<std::optional<Arrived>> Read() {
+    for (uint64_t seen = came_.count(); !HasNext(); seen = came_.count()) co_await came_.WaitBeyond(seen);
+    co_return TakeNext();
   }
 
+ private:
   void OnReadDone(bool ok) override {
     {
       absl::MutexLock lock(&mu_);
@@ -106,95 +126,61 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
         ended_ = true;
       }
       ReadOn();
-      if (std::exchange(working_, true)) return;
     }
-    context_.io.Post([this] { Work(); }, caller_.account->turn());
+    came_.Raise();
   }
-  void OnDone() override { delete this; }
-
- private:
-  struct Arrived {
-    grpc::ByteBuffer bytes;
-    absl::StatusOr<ByteCharge> charge = ByteCharge();
-  };
-
-  void End(const absl::Status& status) {
-    if (!status.ok() && !init_.id.empty()) GiveBackName(context_, init_.principal, init_.id);
-    meter_.End(status);
-    Finish(ToGrpcStatus(status));
+  void Ended(absl::Status status) override {
+    {
+      absl::MutexLock lock(&mu_);
+      answered_ = true;
+    }
+    StreamFlow::Ended(std::move(status));
   }
 
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (read_under_way_ || ended_ || failed_ || arrived_.size() >= kMessagesAhead) return;
+    if (read_under_way_ || ended_ || answered_ || arrived_.size() >= kMessagesAhead) return;
     read_under_way_ = true;
     StartRead(&reading_);
   }
-
-  void Work() {
-    for (;;) {
-      Arrived message;
-      {
-        absl::MutexLock lock(&mu_);
-        if (arrived_.empty()) {
-          if (ended_) break;
-          working_ = false;
-          return;
-        }
-        message = std::move(arrived_.front());
-        arrived_.pop_front();
-        ReadOn();
-      }
-      const absl::Status status = message.charge.ok() ? Take(message.bytes) : message.charge.status();
-      if (!status.ok()) {
-        {
-          absl::MutexLock lock(&mu_);
-          failed_ = true;
-        }
-        return End(status);
-      }
-    }
-    if (absl::Status status = Import(); !status.ok()) End(status);
+  bool HasNext() {
+    absl::MutexLock lock(&mu_);
+    return ended_ || !arrived_.empty();
+  }
+  std::optional<Arrived> TakeNext() {
+    absl::MutexLock lock(&mu_);
+    if (arrived_.empty()) return std::nullopt;
+    Arrived message = std::move(arrived_.front());
+    arrived_.pop_front();
+    ReadOn();
+    return message;
   }
 
-  // Checks the target at once, so that a file for nobody is not sent in vain.
-  absl::Status TakeTarget(v1::ImportStateRequest::Target target) {
-    target_ = std::move(target);
-    GDN_RETURN_IF_ERROR(CheckSessionId(target_.session_id()));
-    GDN_RETURN_IF_ERROR(CheckAffinity(target_.affinity()));
-    if (target_.total_bytes() < 0)
-      return BadMessage("total_bytes", "total_bytes is negative; 0 says that it is not known");
-    GDN_ASSIGN_OR_RETURN(init_.spec, SpecOf(context_, target_));
-    init_.principal = caller_.principal;
-    init_.account = caller_.account;
-    GDN_RETURN_IF_ERROR(SetLifetimes(context_, target_, init_));
-    init_.id = target_.session_id();
-    init_.affinity = target_.affinity();
-    if (!init_.id.empty() && context_.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
-    GDN_ASSIGN_OR_RETURN(layout_, context_.store.LayoutOf(init_.spec.dims));
-    GDN_ASSIGN_OR_RETURN(const StateLayout widest, StateLayout::Make(WholeDims(init_.spec.dims, init_.spec.slice.heads),
-                                                                     context_.limits.max_draft));
-    // A file holds at most the slots, of all heads, the folded states beside them, a stored reply of each, and a
-    // header.
-    const int64_t layer_bytes = 2 * widest.slot_bytes() + context_.limits.max_stored_reply_bytes;
-    const auto layers = static_cast<int64_t>(init_.spec.layers.size());
-    GDN_ASSIGN_OR_RETURN(ByteCharge charge, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, 0));
-    file_.emplace(context_.memory, layers * layer_bytes + MostHeaderBytes(init_.spec), target_.total_bytes(),
-                  std::move(charge));
-    return file_->CheckTotal();
+  const ServiceContext& context_;
+  const Caller caller_;
+  grpc::ByteBuffer reading_;  // the read's that is under way
+  Signal came_;               // a message, or the end
+  absl::Mutex mu_;
+  std::deque<Arrived> arrived_ ABSL_GUARDED_BY(mu_);
+  bool read_under_way_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool answered_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// A session whose file arrives. Gives its name back unless it is told to keep it.
+class ArrivingSession {
+ public:
+  // A session that is to get the image's states.
+  struct Beginning {
+    SessionCreation creation;
+    SessionImagePtr image;
+  };
+
+  ArrivingSession(const ServiceContext& context, const Caller& caller) : context_(context), caller_(caller) {}
+  ~ArrivingSession() {
+    if (!keeps_name_ && !init_.id.empty()) GiveBackName(context_, init_.principal, init_.id);
   }
 
-  // Once the file's header has come: what it is parsed to counts as the caller's before it is made.
-  absl::Status TakeHeader(uint64_t header_end) {
-    const auto bytes = static_cast<int64_t>(header_end);
-    if (bytes > MostHeaderBytes(init_.spec)) return HeaderTooLarge(bytes, MostHeaderBytes(init_.spec));
-    GDN_ASSIGN_OR_RETURN(parsed_, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, kParsedBytes * bytes));
-    GDN_ASSIGN_OR_RETURN(ArrivingStateFile state, ArrivingStateFile::Open(file_->bytes(), file_->total_bytes()));
-    GDN_RETURN_IF_ERROR(CheckFits(state.header(), init_.spec, layout_, target_.convert_state_dtype()));
-    GDN_RETURN_IF_ERROR(file_->Expect(state.file_bytes()));
-    state_.emplace(std::move(state));
-    return absl::OkStatus();
-  }
-
+  // The next message.
   absl::Status Take(grpc::ByteBuffer& bytes) {
     const bool first = !file_.has_value();
     GDN_ASSIGN_OR_RETURN(ImportMessage message,
@@ -223,32 +209,27 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     return state_->Check(file_->bytes());
   }
 
-  // The file is whole. Where this is OK, the session's coming to the device ends the call.
-  absl::Status Import() {
-    if (call_->IsCancelled()) return ClientGone();
+  // The last message has come.
+  absl::Status CheckWhole() const {
     if (!file_.has_value()) return BadMessage("target", "the stream was empty; send target, then the file's bytes");
     const std::string_view bytes = file_->bytes();
     if (file_->total_bytes() > 0 && bytes.size() != static_cast<size_t>(file_->total_bytes())) {
       return DamagedFile(StrCat("the state file ended after ", bytes.size(), " of ", file_->total_bytes(), " bytes"));
     }
     if (!state_.has_value()) return ParseStateFile(bytes).status();  // which says what is wrong with its header
-    if (context_.fleet == nullptr) return Make(caller_);
-    init_.id = IdToMake(context_, init_.id);
-    BringSessions(context_, caller_, {{.principal = init_.principal, .id = init_.id, .make = true}},
-                  [this](const Caller& brought) {
-                    context_.io.Post(
-                        [this, brought] {
-                          if (absl::Status status = Make(brought); !status.ok()) End(status);
-                        },
-                        brought.account->turn());
-                  });
     return absl::OkStatus();
   }
 
-  absl::Status Make(const Caller& brought) {
-    if (brought.not_here != nullptr) return brought.not_here->begin()->second;
-    const std::string_view bytes = file_->bytes();
-    GDN_ASSIGN_OR_RETURN(const StateFile whole, state_->Finish(bytes));
+  // The name of a whole one, for BringHere.
+  std::vector<WantedSession> TakeName() {
+    init_.id = IdToMake(context_, init_.id);
+    return {{.principal = init_.principal, .id = init_.id, .make = true}};
+  }
+  void KeepName() { keeps_name_ = true; }
+
+  // Begins the session, once the file is whole and the name is here.
+  absl::StatusOr<Beginning> Begin() {
+    GDN_ASSIGN_OR_RETURN(const StateFile whole, state_->Finish(file_->bytes()));
     GDN_ASSIGN_OR_RETURN(const StateFile file, OwnHeads(whole, init_.spec));
     init_.epoch = file.header.epoch;
     Hasher request;
@@ -257,62 +238,120 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     init_.request = request.Finish();
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, context_.sessions.Begin(init_));
     if (!creation.pending()) return Exists(init_.id);
-    creation_.emplace(std::move(creation));
     const auto owner = std::make_shared<IncomingFile>(*std::exchange(file_, std::nullopt));
     GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, owner, target_.convert_state_dtype()));
-    context_.residency.Place(std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)),
-                             caller_.limit,
-                             [this](absl::StatusOr<SessionLease> lease) { End(Publish(std::move(lease))); });
-    return absl::OkStatus();
+    return Beginning{.creation = std::move(creation), .image = std::make_shared<const SessionImage>(std::move(image))};
   }
 
-  absl::Status Publish(absl::StatusOr<SessionLease> lease) {
-    SessionCreation creation = *std::exchange(creation_, std::nullopt);  // given up here, where it is not published
-    GDN_RETURN_IF_ERROR(lease.status());
-    if (call_->IsCancelled()) return ClientGone();
-    const Session& session = *lease->session();
-    creation.Publish();
-    v1::ImportStateResponse response;
-    FillSession(context_, session, response.mutable_session());
-    *response_ = SerializeMessage(response);
-    Audit(context_, caller_, "state_imported", response.session().name());
-    spdlog::info("session imported id={} model={} layers={} state_bytes={}{}", session.id(),
-                 session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
-                 response.session().state_bytes(), TraceForLog(caller_.trace));
+ private:
+  // Checks the target at once, so that a file for nobody is not sent in vain.
+  absl::Status TakeTarget(v1::ImportStateRequest::Target target) {
+    target_ = std::move(target);
+    GDN_RETURN_IF_ERROR(CheckSessionId(target_.session_id()));
+    GDN_RETURN_IF_ERROR(CheckAffinity(target_.affinity()));
+    if (target_.total_bytes() < 0)
+      return BadMessage("total_bytes", "total_bytes is negative; 0 says that it is not known");
+    GDN_ASSIGN_OR_RETURN(init_.spec, SpecOf(context_, target_));
+    init_.principal = caller_.principal;
+    init_.account = caller_.account;
+    GDN_RETURN_IF_ERROR(SetLifetimes(context_, target_, init_));
+    init_.id = target_.session_id();
+    init_.affinity = target_.affinity();
+    if (!init_.id.empty() && context_.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
+    GDN_ASSIGN_OR_RETURN(layout_, context_.store.LayoutOf(init_.spec.dims));
+    GDN_ASSIGN_OR_RETURN(const StateLayout widest, StateLayout::Make(WholeDims(init_.spec.dims, init_.spec.slice.heads),
+                                                                     context_.limits.max_draft));
+    // A file holds at most the slots, of all heads, the folded states beside them, a stored reply of each, and a
+    // header.
+    const int64_t layer_bytes = 2 * widest.slot_bytes() + context_.limits.max_stored_reply_bytes;
+    const auto layers = static_cast<int64_t>(init_.spec.layers.size());
+    GDN_ASSIGN_OR_RETURN(ByteCharge charge, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, 0));
+    file_.emplace(context_.memory, layers * layer_bytes + MostHeaderBytes(init_.spec), target_.total_bytes(),
+                  std::move(charge));
+    return file_->CheckTotal();
+  }
+
+  // For a header that has come: what it is parsed to counts as the caller's before it is made.
+  absl::Status TakeHeader(uint64_t header_end) {
+    const auto bytes = static_cast<int64_t>(header_end);
+    if (bytes > MostHeaderBytes(init_.spec)) return HeaderTooLarge(bytes, MostHeaderBytes(init_.spec));
+    GDN_ASSIGN_OR_RETURN(parsed_, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, kParsedBytes * bytes));
+    GDN_ASSIGN_OR_RETURN(ArrivingStateFile state, ArrivingStateFile::Open(file_->bytes(), file_->total_bytes()));
+    GDN_RETURN_IF_ERROR(CheckFits(state.header(), init_.spec, layout_, target_.convert_state_dtype()));
+    GDN_RETURN_IF_ERROR(file_->Expect(state.file_bytes()));
+    state_.emplace(std::move(state));
     return absl::OkStatus();
   }
 
   const ServiceContext& context_;
-  const RpcMeter meter_;
-  grpc::CallbackServerContext* const call_;
-  grpc::ByteBuffer* const response_;
-  const Caller caller_;
-  const std::shared_ptr<void> open_;  // a drain waits for it
-
-  // Worked with by one task at a time.
+  const Caller& caller_;
   v1::ImportStateRequest::Target target_;
   SessionInit init_;
   StateLayout layout_;
   std::optional<IncomingFile> file_;
   ByteCharge parsed_;                       // of the header, and of what it is parsed to
   std::optional<ArrivingStateFile> state_;  // once its header has come
-  std::optional<SessionCreation> creation_;
-
-  grpc::ByteBuffer reading_;  // the read's that is under way
-  absl::Mutex mu_;
-  std::deque<Arrived> arrived_ ABSL_GUARDED_BY(mu_);
-  bool read_under_way_ ABSL_GUARDED_BY(mu_) = true;
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  bool working_ ABSL_GUARDED_BY(mu_) = false;  // stays so once the call has been answered
-  bool failed_ ABSL_GUARDED_BY(mu_) = false;
+  bool keeps_name_ = false;
 };
+
+// Works on each message while later ones are read.
+Task<absl::Status> ReceiveFile(ImportReader& in, ArrivingSession& arriving) {
+  for (;;) {
+    std::optional<ImportReader::Arrived> message = co_await in.Read();
+    if (!message.has_value()) co_return absl::OkStatus();
+    GDN_CO_RETURN_IF_ERROR(message->charge.status());
+    GDN_CO_RETURN_IF_ERROR(arriving.Take(message->bytes));
+  }
+}
+
+Task<absl::StatusOr<ArrivingSession::Beginning>> BeginSession(ArrivingSession& arriving) { co_return arriving.Begin(); }
+
+// Gives `creation` up if the client has gone.
+absl::Status Publish(const ServiceContext& context, grpc::CallbackServerContext& call, const Caller& caller,
+                     SessionCreation creation, grpc::ByteBuffer& message) {
+  if (call.IsCancelled()) return GoneBeforeItsEnd();
+  const Session& session = *creation.session();
+  creation.Publish();
+  v1::ImportStateResponse response;
+  FillSession(context, session, response.mutable_session());
+  message = SerializeMessage(response);
+  Audit(context, caller, "state_imported", response.session().name());
+  spdlog::info("session imported id={} model={} layers={} state_bytes={}{}", session.id(),
+               session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
+               response.session().state_bytes(), TraceForLog(caller.trace));
+  return absl::OkStatus();
+}
+
+Task<absl::Status> ImportState(const ServiceContext& context, grpc::CallbackServerContext& call, ImportReader& in,
+                               grpc::ByteBuffer& response) {
+  Caller caller = in.caller();
+  GDN_CO_RETURN_IF_ERROR(caller.allowed);
+  TaskQueueExecutor io(context.io, caller.account->turn(), context.flows);
+  ArrivingSession arriving(context, caller);
+  in.ReadAhead();
+  GDN_CO_RETURN_IF_ERROR(co_await RunOn(io, ReceiveFile(in, arriving)));
+  if (call.IsCancelled()) co_return GoneBeforeItsEnd();
+  GDN_CO_RETURN_IF_ERROR(arriving.CheckWhole());
+  std::vector<WantedSession> wanted = arriving.TakeName();
+  co_await BringHere(context, caller, std::move(wanted));
+  if (caller.not_here != nullptr) co_return caller.not_here->begin()->second;
+  GDN_CO_ASSIGN_OR_RETURN(ArrivingSession::Beginning beginning, co_await RunOn(io, BeginSession(arriving)));
+  GDN_CO_ASSIGN_OR_RETURN(const SessionLease lease,
+                          co_await context.residency.Place(std::move(beginning.creation.lease()),
+                                                           std::move(beginning.image), caller.deadline));
+  const absl::Status published = Publish(context, call, caller, std::move(beginning.creation), response);
+  if (published.ok()) arriving.KeepName();
+  co_return published;
+}
 
 }  // namespace
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const ServiceContext& context,
                                                             grpc::CallbackServerContext* call,
                                                             grpc::ByteBuffer* response) {
-  return new ImportReactor(context, call, response);
+  auto* const in = new ImportReader(context, *call);
+  in->Start(ImportState(context, *call, *in, *response));
+  return in;
 }
 
 }  // namespace gdn

@@ -2,38 +2,28 @@
 
 #include <utility>
 
-#include "base/task/arrivals.h"
+#include "base/task/status_macros.h"
 
 namespace gdn {
 
-Task<void> WaitForCheckpoints(Checkpointer& checkpointer, const std::vector<SessionAhead>& sessions,
-                              std::optional<int32_t> layer) {
-  if (!checkpointer.bounds_steps()) co_return;
+Task<absl::Status> WaitForCheckpoints(Checkpointer& checkpointer, const std::vector<SessionAhead>& sessions,
+                                      std::optional<int32_t> layer, const Deadline& deadline) {
+  if (!checkpointer.bounds_steps()) co_return absl::OkStatus();
   for (const SessionAhead& ahead : sessions) {
-    bool waits = true;
-    while (waits) {
-      Arrivals made;
-      made.Begin();
-      waits = !checkpointer.WaitForRoom(ahead.session, layer, ahead.tokens, [&made] { made.End(); });
-      if (waits) co_await made.All();
-    }
+    GDN_CO_RETURN_IF_ERROR(co_await checkpointer.WaitForRoom(ahead.session, layer, ahead.tokens, deadline));
   }
+  co_return absl::OkStatus();
 }
 
-Task<Residency::PinResults> Pin(Residency& residency, const std::vector<SessionAhead>& sessions,
-                                const WaitLimit& limit) {
+Task<Residency::PinResults> PinSessions(Residency& residency, const std::vector<SessionAhead>& sessions,
+                                        const Deadline& deadline) {
   Residency::PinResults pins;
   if (sessions.empty()) co_return pins;
   std::vector<std::shared_ptr<Session>> all;
   all.reserve(sessions.size());
   for (const SessionAhead& ahead : sessions) all.push_back(ahead.session);
-  Arrivals pinned;
-  pinned.Begin();
-  residency.Pin(std::move(all), limit, [&pins, &pinned](Residency::PinResults results) {
-    pins = std::move(results);
-    pinned.End();
-  });
-  co_await pinned.All();
+  pins = Residency::TryPin(all);  // mostly
+  if (pins.empty()) pins = co_await residency.Pin(std::move(all), deadline);
   co_return pins;
 }
 

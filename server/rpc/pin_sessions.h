@@ -2,8 +2,8 @@
 //
 // Thread safety: tasks belong to one flow. Ownership: what the parameters name must outlive the task.
 //
-//   co_await WaitForCheckpoints(context.checkpointer, sessions, layer);
-//   Residency::PinResults pins = co_await Pin(context.residency, sessions, caller.limit);
+//   GDN_CO_RETURN_IF_ERROR(co_await WaitForCheckpoints(context.checkpointer, sessions, layer, caller.deadline));
+//   Residency::PinResults pins = co_await PinSessions(context.residency, sessions, caller.deadline);
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "base/task/deadline.h"
 #include "base/task/task.h"
 #include "server/session/checkpointer.h"
 #include "server/session/residency.h"
@@ -23,13 +25,13 @@ struct SessionAhead {
 };
 
 // Waits until no session would move further from its last checkpoint than the policy allows, on `layer`, or on any
-// layer with a draft if it is nullopt.
-Task<void> WaitForCheckpoints(Checkpointer& checkpointer, const std::vector<SessionAhead>& sessions,
-                              std::optional<int32_t> layer);
+// layer with a draft if it is nullopt. DEADLINE_EXCEEDED, CANCELLED.
+Task<absl::Status> WaitForCheckpoints(Checkpointer& checkpointer, const std::vector<SessionAhead>& sessions,
+                                      std::optional<int32_t> layer, const Deadline& deadline);
 
 // Brings the sessions' states to their devices, and keeps them there while the pins live. Results as Residency::Pin;
 // none for no sessions.
-Task<Residency::PinResults> Pin(Residency& residency, const std::vector<SessionAhead>& sessions,
-                                const WaitLimit& limit);
+Task<Residency::PinResults> PinSessions(Residency& residency, const std::vector<SessionAhead>& sessions,
+                                        const Deadline& deadline);
 
 }  // namespace gdn

@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/status_macros.h"
+#include "base/task/status_macros.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/prompt.h"
 #include "server/validation/prompt_prefix.h"
@@ -46,27 +47,22 @@ absl::StatusOr<Prompt> ReadPrompt(const ServiceContext& context, const std::stri
   return prompt;
 }
 
-void KeepPrefix(const ServiceContext& context, const Caller& caller, const v1::KeepPrefixRequest& request,
-                v1::KeepPrefixResponse* response, CallDone done) {
-  const auto session = FindSession(context, caller, request.name());
-  if (!session.ok()) return done(session.status());
-  const auto prompt = ReadPrompt(context, (*session)->principal(), (*session)->spec(), request.prefix());
-  if (!prompt.ok()) return done(prompt.status());
-  const PrefixClaim claim{.key = prompt->keys.back(),
-                          .tokens = TokensOf(prompt->segments),
-                          .calls = CallsOf(prompt->segments),
-                          .kind = prompt->kind,
+Task<absl::Status> KeepPrefix(const ServiceContext& context, const Caller& caller, const v1::KeepPrefixRequest& request,
+                              v1::KeepPrefixResponse* response) {
+  GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, FindSession(context, caller, request.name()));
+  GDN_CO_ASSIGN_OR_RETURN(const Prompt prompt,
+                          ReadPrompt(context, session->principal(), session->spec(), request.prefix()));
+  const PrefixClaim claim{.key = prompt.keys.back(),
+                          .tokens = TokensOf(prompt.segments),
+                          .calls = CallsOf(prompt.segments),
+                          .kind = prompt.kind,
                           .epoch = EpochOf(request)};
   response->set_tokens(claim.tokens);
-  context.prefix_keeper.Keep(*session, claim, caller.limit,
-                             [response, session = *session, tokens = claim.tokens, trace = caller.trace,
-                              done = std::move(done)](const absl::StatusOr<bool>& kept) {
-                               if (!kept.ok()) return done(kept.status());
-                               response->set_kept(*kept);
-                               spdlog::debug("prefix kept={} tokens={} of session id={}{}", *kept, tokens,
-                                             session->id(), TraceForLog(trace));
-                               done(absl::OkStatus());
-                             });
+  GDN_CO_ASSIGN_OR_RETURN(const bool kept, co_await context.prefix_keeper.Keep(session, claim, caller.deadline));
+  response->set_kept(kept);
+  spdlog::debug("prefix kept={} tokens={} of session id={}{}", kept, claim.tokens, session->id(),
+                TraceForLog(caller.trace));
+  co_return absl::OkStatus();
 }
 
 absl::Status DropPrefixes(const ServiceContext& context, const Caller& caller,

@@ -3,24 +3,21 @@
 // gRPC hands a message over whole, so a refusal costs the server the message's way through the transport. A client that
 // sends again at once would keep it busy with what it refuses, and others wait for the processors; one that keeps to
 // RetryInfo loses nothing. What waits holds its reactor and no message, and only so many do: more are answered at once.
-// Thread safety: safe from any thread. Ownership: must outlive the answers that wait; an Answer is its call's.
+// Thread safety: safe from any thread. Ownership: must outlive the pauses.
 //
-//   RefusalPauses::Answer later;
-//   pauses.After(later, [this] { Reply(status); });
+//   if (RefusalPauses::Pauses(status)) Start(pauses.Answer(status, gone));  // ends with the status, a little later
 #pragma once
 
-#include <grpcpp/alarm.h>
-
 #include <atomic>
-#include <functional>
-#include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/error.h"
+#include "base/steady_clock.h"
+#include "base/task/deadline.h"
+#include "base/task/sleep.h"
+#include "base/task/task.h"
 
 namespace gdn {
 
@@ -30,24 +27,17 @@ class RefusalPauses {
   static constexpr absl::Duration kPause = absl::Milliseconds(50);
   static constexpr int kMostWaiting = 1024;
 
-  using Answer = std::optional<grpc::Alarm>;
-
   static bool Pauses(const absl::Status& status) {
     if (!absl::IsResourceExhausted(status)) return false;
     const std::string reason = ErrorReason(status);
     return reason == reason::kBytesExhausted || reason == reason::kQuotaExceeded;
   }
 
-  // Calls `answer` once: from another thread after the pause, or at once where many wait. `later` may go in it.
-  void After(Answer& later, std::function<void()> answer) {
-    if (waiting_.fetch_add(1) >= kMostWaiting) {
-      waiting_.fetch_sub(1);
-      return answer();
-    }
-    later.emplace().Set(absl::ToChronoTime(absl::Now() + kPause), [this, answer = std::move(answer)](bool /*ok*/) {
-      waiting_.fetch_sub(1);
-      answer();
-    });
+  // `refusal`, after the pause; at once if many wait, or the client has gone.
+  Task<absl::Status> Answer(absl::Status refusal, Deadline gone) {
+    if (waiting_.fetch_add(1) < kMostWaiting) (co_await SleepUntil(SteadyNow() + kPause, gone)).IgnoreError();
+    waiting_.fetch_sub(1);
+    co_return refusal;
   }
 
  private:

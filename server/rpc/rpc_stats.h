@@ -13,48 +13,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "base/histogram.h"
 #include "gdn/v1/errors.pb.h"
+#include "server/rpc/rpc_methods.h"
 
 namespace gdn {
-
-#define GDN_RPC_METHODS(X) \
-  X(GetServerInfo)         \
-  X(ListModels)            \
-  X(GetModel)              \
-  X(CreateSession)         \
-  X(GetSession)            \
-  X(ListSessions)          \
-  X(DeleteSession)         \
-  X(ForkSession)           \
-  X(CheckpointSession)     \
-  X(RestoreCheckpoint)     \
-  X(ListCheckpoints)       \
-  X(DeleteCheckpoint)      \
-  X(AcceptTokens)          \
-  X(PrefetchSessions)      \
-  X(KeepPrefix)            \
-  X(DropPrefixes)          \
-  X(EvictSession)          \
-  X(ShareMemory)           \
-  X(TraceCalls)            \
-  X(GetMetrics)            \
-  X(Drain) X(Prefill) X(Decode) X(StreamPrefill) X(StreamDecode) X(ExportState) X(ImportState) X(WatchState)
-
-enum class RpcMethod {
-#define GDN_ENUMERATOR(Name) k##Name,
-  GDN_RPC_METHODS(GDN_ENUMERATOR)
-#undef GDN_ENUMERATOR
-};
-inline constexpr std::array kRpcMethodNames = {
-#define GDN_NAME(Name) std::string_view(#Name),
-    GDN_RPC_METHODS(GDN_NAME)
-#undef GDN_NAME
-};
-#undef GDN_RPC_METHODS
 
 inline constexpr size_t kStatusCodes = 17;  // OK and gRPC's sixteen
 

@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "base/open_count.h"
 #include "base/steady_clock.h"
 #include "base/task/executor.h"
 #include "server/admission/byte_ledger.h"
 #include "server/batcher/engines.h"
 #include "server/model/served_model.h"
 #include "server/rpc/drain_state.h"
-#include "server/rpc/open_transfers.h"
 #include "server/rpc/principals.h"
 #include "server/rpc/refusal_pause.h"
 #include "server/rpc/rpc_stats.h"
@@ -40,6 +40,7 @@ class Fleet;
 
 struct ServiceContext {
   Executor& calls;  // runs the calls' flows, on the threads that make them ready
+  Executor& flows;  // has the timers
   ByteLedger& ledger;
   const ModelCatalog& models;
   SessionManager& sessions;
@@ -61,7 +62,7 @@ struct ServiceContext {
   DrainState& drain;
   std::function<void()> begin_drain = nullptr;          // as a SIGTERM does, soon; nullptr: nobody would
   std::function<std::string()> metrics_text = nullptr;  // what /metrics answers
-  OpenTransfers& transfers;
+  OpenCount& transfers;  // calls that move states, which the end of the server waits for; streams that rest are none
   RefusalPauses& refusals;
   CallTracer& tracer;
   RpcStats& stats;

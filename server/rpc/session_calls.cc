@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/task/status_macros.h"
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/prompt.h"
@@ -128,33 +129,6 @@ absl::StatusOr<SessionPlace> ReadPageToken(const v1::ListSessionsRequest& reques
 std::string WritePageToken(const v1::ListSessionsRequest& request, const Session& last) {
   if (request.all()) return StrCat(kPageTokenPrefixOfAll, last.principal(), "/", last.id());
   return StrCat(kPageTokenPrefix, last.id());
-}
-
-// Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills
-// `out`.
-void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image,
-                    const Caller& caller, v1::Session* out, CallDone done) {
-  SessionLease lease = std::move(creation.lease());
-  // std::function wants copyable captures; the creation is not.
-  auto shared = std::make_shared<SessionCreation>(std::move(creation));
-  auto placed = [&context, shared, out, trace = caller.trace,
-                 done = std::move(done)](absl::StatusOr<SessionLease> made) mutable {
-    absl::Status status = made.status();
-    if (status.ok()) {
-      const Session& session = *shared->session();
-      shared->Publish();
-      made->Release();
-      // It may come with states that are worth a checkpoint at once.
-      if (context.environment.on_progress) context.environment.on_progress(shared->session());
-      FillSession(context, session, out);
-      spdlog::info("session created id={} model={} layers={} state_bytes={}{}", session.id(),
-                   session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
-                   out->state_bytes(), TraceForLog(trace));
-    }
-    shared.reset();  // before anybody hears of it: a session that is then deleted frees its states at once
-    std::exchange(done, nullptr)(std::move(status));
-  };
-  context.residency.Place(std::move(lease), std::move(image), caller.limit, std::move(placed));
 }
 
 }  // namespace
@@ -275,64 +249,82 @@ absl::StatusOr<PrefixStart> FindStart(const ServiceContext& context, const Calle
   return context.prefixes.Find(prompt.keys);
 }
 
-// `id`: the request's, or one that was drawn for it.
-void CreateNamed(const ServiceContext& context, const Caller& caller, const std::string& id,
-                 const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response, CallDone done) {
-  const auto begin = [&]() -> absl::StatusOr<std::pair<SessionCreation, SessionImagePtr>> {
-    GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
-    GDN_RETURN_IF_ERROR(CheckSessionId(request.session_id()));
-    GDN_RETURN_IF_ERROR(CheckAffinity(request.affinity()));
-    GDN_ASSIGN_OR_RETURN(const SessionSpec spec, SpecOf(context, request));
-    SessionInit init{.principal = caller.principal,
-                     .id = id,
-                     .spec = spec,
-                     .affinity = request.affinity(),
-                     .account = caller.account,
-                     .request = HashCreateRequest(request)};
-    GDN_RETURN_IF_ERROR(SetLifetimes(context, request, init));
-    GDN_ASSIGN_OR_RETURN(const auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));
-    GDN_ASSIGN_OR_RETURN(const PrefixStart start, FindStart(context, caller, spec, request));
-    init.prefix_tokens = start.tokens;
-    GDN_ASSIGN_OR_RETURN(SessionCreation creation, context.sessions.Begin(std::move(init)));
-    SessionImagePtr image = start.image;
-    if (creation.pending()) {
-      if (request.has_prefix()) context.prefixes.NoteStart(start);
-      if (image == nullptr) {
-        GDN_ASSIGN_OR_RETURN(image, ToImage(context, caller.account, states, spec));
-      }
-    }
-    return std::pair(std::move(creation), std::move(image));
-  };
-  auto begun = begin();
-  if (!begun.ok()) return done(begun.status());
-  auto& [creation, image] = *begun;
-  if (!creation.pending()) {
-    FillSession(context, *creation.session(), response->mutable_session());
-    return done(absl::OkStatus());
+// A session that is to get the image's states.
+struct Beginning {
+  SessionCreation creation;
+  SessionImagePtr image;
+};
+
+absl::StatusOr<Beginning> BeginSession(const ServiceContext& context, const Caller& caller, const std::string& id,
+                                       const v1::CreateSessionRequest& request) {
+  GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
+  GDN_RETURN_IF_ERROR(CheckSessionId(request.session_id()));
+  GDN_RETURN_IF_ERROR(CheckAffinity(request.affinity()));
+  GDN_ASSIGN_OR_RETURN(const SessionSpec spec, SpecOf(context, request));
+  SessionInit init{.principal = caller.principal,
+                   .id = id,
+                   .spec = spec,
+                   .affinity = request.affinity(),
+                   .account = caller.account,
+                   .request = HashCreateRequest(request)};
+  GDN_RETURN_IF_ERROR(SetLifetimes(context, request, init));
+  GDN_ASSIGN_OR_RETURN(const auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));
+  GDN_ASSIGN_OR_RETURN(const PrefixStart start, FindStart(context, caller, spec, request));
+  init.prefix_tokens = start.tokens;
+  GDN_ASSIGN_OR_RETURN(SessionCreation creation, context.sessions.Begin(std::move(init)));
+  Beginning beginning{.creation = std::move(creation), .image = start.image};
+  if (!beginning.creation.pending()) return beginning;
+  if (request.has_prefix()) context.prefixes.NoteStart(start);
+  if (beginning.image == nullptr) {
+    GDN_ASSIGN_OR_RETURN(beginning.image, ToImage(context, caller.account, states, spec));
   }
-  FinishCreation(context, std::move(creation), std::move(image), caller, response->mutable_session(), std::move(done));
+  return beginning;
+}
+
+// `id`: the request's, or one that was drawn for it.
+Task<absl::Status> CreateNamed(const ServiceContext& context, const Caller& caller, const std::string& id,
+                               const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response) {
+  GDN_CO_ASSIGN_OR_RETURN(Beginning beginning, BeginSession(context, caller, id, request));
+  SessionCreation& creation = beginning.creation;
+  if (creation.pending()) {
+    GDN_CO_ASSIGN_OR_RETURN(
+        SessionLease lease,
+        co_await context.residency.Place(std::move(creation.lease()), std::move(beginning.image), caller.deadline));
+    creation.Publish();
+    lease.Release();
+    const Session& session = *creation.session();
+    // It may come with states that are worth a checkpoint at once.
+    if (context.environment.on_progress) context.environment.on_progress(creation.session());
+    const auto layout = context.store.LayoutOf(session.spec().dims);
+    const auto layers = static_cast<int64_t>(session.spec().layers.size());
+    spdlog::info("session created id={} model={} layers={} state_bytes={}{}", session.id(),
+                 session.spec().model.empty() ? "(operator)" : session.spec().model, layers,
+                 layout.ok() ? layout->slot_bytes() * layers : 0, TraceForLog(caller.trace));
+  }
+  FillSession(context, *creation.session(), response->mutable_session());
+  co_return absl::OkStatus();
 }
 
 }  // namespace
 
-void CreateSession(const ServiceContext& context, const Caller& caller, const v1::CreateSessionRequest& request,
-                   v1::CreateSessionResponse* response, CallDone done) {
-  if (context.fleet == nullptr) {
-    return CreateNamed(context, caller, request.session_id(), request, response, std::move(done));
-  }
+Task<absl::Status> CreateSession(const ServiceContext& context, const Caller& caller,
+                                 const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response) {
   const std::string id = IdToMake(context, request.session_id());
-  const auto make = [&context, &request, response, id, done = std::move(done)](const Caller& brought) {
-    if (brought.not_here != nullptr) {
-      GiveBackName(context, brought.principal, id);
-      return done(brought.not_here->begin()->second);
-    }
-    CreateNamed(context, brought, id, request, response,
-                [&context, principal = brought.principal, id, done](absl::Status status) {
-                  if (!status.ok()) GiveBackName(context, principal, id);
-                  done(std::move(status));
-                });
-  };
-  BringSessions(context, caller, {{.principal = caller.principal, .id = id, .make = true}}, make);
+  Caller brought = caller;
+  if (context.fleet != nullptr) {
+    std::vector<WantedSession> wanted;
+    wanted.push_back({.principal = caller.principal, .id = id, .make = true});
+    co_await BringHere(context, brought, std::move(wanted));
+  }
+  absl::Status created;
+  if (brought.not_here != nullptr) {
+    created = brought.not_here->begin()->second;
+  } else {
+    Task<absl::Status> create = CreateNamed(context, brought, id, request, response);
+    created = co_await std::move(create);
+  }
+  if (!created.ok()) GiveBackName(context, brought.principal, id);
+  co_return created;
 }
 
 absl::Status GetSession(const ServiceContext& context, const Caller& caller, const v1::GetSessionRequest& request,
@@ -377,19 +369,14 @@ absl::Status ListSessions(const ServiceContext& context, const Caller& caller, c
   return absl::OkStatus();
 }
 
-void DeleteSession(const ServiceContext& context, const Caller& caller, const v1::DeleteSessionRequest& request,
-                   v1::DeleteSessionResponse* /*response*/, CallDone done) {
-  const absl::StatusOr<std::string> principal = PrincipalFor(context, caller, request.subject());
-  if (!principal.ok()) return done(principal.status());
-  const absl::StatusOr<std::string_view> id = ParseSessionName(request.name());
-  if (!id.ok()) return done(id.status());
-  if (caller.not_here != nullptr) return done(caller.not_here->begin()->second);
-  const std::string owned(*id);
-  context.sessions.Delete(*principal, owned,
-                          [id = owned, trace = caller.trace, done = std::move(done)](absl::Status status) {
-                            if (status.ok()) spdlog::info("session deleted id={}{}", id, TraceForLog(trace));
-                            done(std::move(status));
-                          });
+Task<absl::Status> DeleteSession(const ServiceContext& context, const Caller& caller,
+                                 const v1::DeleteSessionRequest& request, v1::DeleteSessionResponse* /*response*/) {
+  GDN_CO_ASSIGN_OR_RETURN(const std::string principal, PrincipalFor(context, caller, request.subject()));
+  GDN_CO_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(request.name()));
+  if (caller.not_here != nullptr) co_return caller.not_here->begin()->second;
+  GDN_CO_RETURN_IF_ERROR(co_await context.sessions.Delete(principal, std::string(id)));
+  spdlog::info("session deleted id={}{}", id, TraceForLog(caller.trace));
+  co_return absl::OkStatus();
 }
 
 }  // namespace gdn

@@ -1,102 +1,36 @@
 // ExportState, a session's states as one safetensors file, and WatchState, the same again as the session advances.
-#include <grpcpp/alarm.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/steady_clock.h"
 #include "base/string_cat.h"
+#include "base/task/resume_on.h"
+#include "base/task/sleep.h"
+#include "base/task/status_macros.h"
+#include "base/task/task.h"
+#include "base/task/task_queue_executor.h"
 #include "gdn/v1/state.pb.h"
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/raw_message.h"
 #include "server/rpc/reactors.h"
-#include "server/rpc/rpc_status.h"
 #include "server/rpc/state_pieces.h"
+#include "server/rpc/stream_flow.h"
 #include "server/session/session_errors.h"
 
 namespace gdn {
 namespace {
 
-absl::Status ClientGone() {
-  return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has gone");
-}
-
-// Sends one state file at a time, piece by piece; the next piece is made ready while the one before is on its way.
-//
-// Thread safety: Send from one thread at a time, not before the file before has been sent. Ownership: deletes itself
-// when the call is over. A derived class calls End once, and only while nothing of its own is under way.
-class FileReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
- protected:
-  FileReactor(const ServiceContext& context, RpcMethod method) : meter_(context.stats, method) {}
-
-  void End(const absl::Status& status) {
-    meter_.End(status);
-    Finish(ToGrpcStatus(status));
-  }
-  // Ends in OnFileSent, or ends the call where the client does not read any more.
-  void Send(FilePieces pieces);
-
-  virtual void OnFileSent() = 0;
-
- private:
-  void OnWriteDone(bool ok) final;
-  void OnDone() final { delete this; }
-  void SendNext();
-  // True where the next piece is to be sent.
-  bool Advance();
-
-  const RpcMeter meter_;
-  FilePieces pieces_;
-  grpc::ByteBuffer writing_;
-  grpc::ByteBuffer next_;
-  bool has_next_ = false;
-  bool broken_ = false;
-  // The write of this piece and the making of the next: whoever is last goes on.
-  std::atomic<int> under_way_{0};
-};
-
-void FileReactor::Send(FilePieces pieces) {
-  pieces_ = std::move(pieces);
-  writing_ = pieces_.Next();
-  SendNext();
-}
-
-void FileReactor::SendNext() {
-  do {
-    under_way_.store(2);
-    StartWrite(&writing_);
-    has_next_ = !pieces_.done();
-    if (has_next_) next_ = pieces_.Next();
-    if (under_way_.fetch_sub(1) != 1) return;  // OnWriteDone goes on
-  } while (Advance());
-}
-
-void FileReactor::OnWriteDone(bool ok) {
-  if (!ok) broken_ = true;
-  if (under_way_.fetch_sub(1) == 1 && Advance()) SendNext();
-}
-
-bool FileReactor::Advance() {
-  if (!broken_ && has_next_) {
-    writing_.Swap(&next_);
-    next_.Clear();
-    return true;
-  }
-  pieces_ = FilePieces();
-  writing_.Clear();
-  next_.Clear();
-  broken_ ? End(ClientGone()) : OnFileSent();
-  return false;
-}
+using FileWriter = StreamWriter<grpc::ByteBuffer>;
 
 absl::StatusOr<StateFileOptions> OptionsOf(const v1::ExportStateRequest& request) {
   StateFileOptions options;
@@ -116,7 +50,7 @@ absl::StatusOr<StateFileOptions> OptionsOf(const v1::ExportStateRequest& request
   }
 }
 
-// What a file takes at most: the states as they are on the device, and what is written another way beside them.
+// The most that a file takes: the states as they are on the device, and what is written another way beside them.
 int64_t FileBytes(const ServiceContext& context, const Session& session, const StateFileOptions& options) {
   return (options.include_recurrent_state ? 3 : 2) * context.room.BytesOf(session);
 }
@@ -129,66 +63,52 @@ std::string ExportTail(const PieceTail& tail) {
   return rest.SerializeAsString();
 }
 
-class ExportReactor final : public FileReactor {
- public:
-  ExportReactor(const ServiceContext& context, grpc::CallbackServerContext* call, const grpc::ByteBuffer* message)
-      : FileReactor(context, RpcMethod::kExportState),
-        context_(context),
-        call_(call),
-        open_(context.transfers.Begin()) {
-    if (absl::Status status = Begin(*message); !status.ok()) End(status);
-  }
+Task<absl::StatusOr<EncodedStateFile>> Encode(const ServiceContext& context, const Caller& caller,
+                                              SessionImagePtr image, StateFileOptions options) {
+  TaskQueueExecutor io(context.io, caller.account->turn(), context.flows);
+  Executor& here = co_await ThisExecutor();
+  co_await ResumeOn(io);
+  absl::StatusOr<EncodedStateFile> file = EncodeStateFile(std::move(image), options, &context.copiers);
+  co_await ReturnTo(here);
+  co_return file;
+}
 
- private:
-  absl::Status Begin(const grpc::ByteBuffer& message) {
-    caller_ = CallerOf(*call_, context_);
-    GDN_RETURN_IF_ERROR(caller_.allowed);
-    GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
-    name_ = request.name();
-    epoch_ = EpochOf(request);
-    GDN_ASSIGN_OR_RETURN(options_, OptionsOf(request));
-    BringSessions(context_, caller_, WantedIn(context_, caller_, request), [this](const Caller& brought) {
-      if (absl::Status status = Export(brought); !status.ok()) End(status);
-    });
-    return absl::OkStatus();
+// Sends a file piece by piece. The next piece is made while the one before is on its way.
+Task<absl::Status> SendFile(FileWriter& out, FilePieces pieces) {
+  grpc::ByteBuffer piece = pieces.Next();
+  for (bool last = false; !last;) {
+    out.Write(piece);
+    last = pieces.done();
+    grpc::ByteBuffer next;
+    if (!last) next = pieces.Next();
+    GDN_CO_RETURN_IF_ERROR(co_await out.Written());
+    piece.Swap(&next);
   }
+  co_return absl::OkStatus();
+}
 
-  absl::Status Export(const Caller& brought) {
-    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, brought, name_));
-    GDN_RETURN_IF_ERROR(CheckEpoch(*session, epoch_));
-    GDN_ASSIGN_OR_RETURN(charge_, context_.ledger.TryCharge(BytePool::kCopies, caller_.account,
-                                                            FileBytes(context_, *session, options_)));
-    const auto encode = [this](absl::StatusOr<CapturedState> captured) {
-      if (absl::Status status = Encode(std::move(captured)); !status.ok()) End(status);
-    };
-    context_.checkpointer.Capture(session, /*known=*/nullptr, encode, caller_.limit, epoch_);
-    return absl::OkStatus();
-  }
-
-  absl::Status Encode(absl::StatusOr<CapturedState> captured) {
-    GDN_RETURN_IF_ERROR(captured.status());
-    captured->held.Release();  // what is sent is a copy
-    if (call_->IsCancelled()) return ClientGone();
-    GDN_ASSIGN_OR_RETURN(EncodedStateFile file,
-                         EncodeStateFile(std::move(captured->image), options_, &context_.copiers));
-    Send(FilePieces(std::move(file), ExportTail));
-    return absl::OkStatus();
-  }
-
-  void OnFileSent() override {
-    Audit(context_, caller_, "state_exported", name_);
-    End(absl::OkStatus());
-  }
-
-  const ServiceContext& context_;
-  grpc::CallbackServerContext* const call_;
-  const std::shared_ptr<void> open_;  // a drain waits for it
-  StateFileOptions options_;
-  ByteCharge charge_;  // of the file
-  Caller caller_;
-  std::string name_;
-  std::optional<int64_t> epoch_;  // that the caller knows
-};
+Task<absl::Status> ExportState(const ServiceContext& context, grpc::CallbackServerContext& call,
+                               const grpc::ByteBuffer& message, FileWriter& out) {
+  Caller caller = CallerOf(call, context, out.gone());
+  GDN_CO_RETURN_IF_ERROR(caller.allowed);
+  GDN_CO_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
+  const std::optional<int64_t> epoch = EpochOf(request);
+  GDN_CO_ASSIGN_OR_RETURN(const StateFileOptions options, OptionsOf(request));
+  std::vector<WantedSession> wanted = WantedIn(context, caller, request);
+  co_await BringHere(context, caller, std::move(wanted));
+  GDN_CO_ASSIGN_OR_RETURN(std::shared_ptr<Session> session, FindSession(context, caller, request.name()));
+  GDN_CO_RETURN_IF_ERROR(CheckEpoch(*session, epoch));
+  GDN_CO_ASSIGN_OR_RETURN(const ByteCharge charge, context.ledger.TryCharge(BytePool::kCopies, caller.account,
+                                                                            FileBytes(context, *session, options)));
+  GDN_CO_ASSIGN_OR_RETURN(CapturedState captured, co_await context.checkpointer.Capture(
+                                                      std::move(session), /*known=*/nullptr, caller.deadline, epoch));
+  captured.held.Release();  // what is sent is a copy
+  if (call.IsCancelled()) co_return ClientGone();
+  GDN_CO_ASSIGN_OR_RETURN(EncodedStateFile file, co_await Encode(context, caller, std::move(captured.image), options));
+  GDN_CO_RETURN_IF_ERROR(co_await SendFile(out, FilePieces(std::move(file), ExportTail)));
+  Audit(context, caller, "state_exported", request.name());
+  co_return absl::OkStatus();
+}
 
 // How often a session is looked at: soon after it has moved, less often while it rests.
 constexpr absl::Duration kShortestLook = absl::Milliseconds(2);
@@ -220,7 +140,7 @@ absl::StatusOr<WatchPlan> PlanOf(const v1::WatchStateRequest& request) {
   return plan;
 }
 
-// What a session has come to: compared with what the last snapshot holds.
+// How far a session has come, to compare with what the last snapshot holds.
 struct Progress {
   int64_t epoch = 0;
   std::vector<LayerProgress> layers;
@@ -240,160 +160,153 @@ struct Progress {
   }
 };
 
-class WatchReactor final : public FileReactor {
- public:
-  WatchReactor(const ServiceContext& context, grpc::CallbackServerContext* call, const grpc::ByteBuffer* message)
-      : FileReactor(context, RpcMethod::kWatchState), context_(context), call_(call) {
-    if (absl::Status status = Begin(*message); !status.ok()) End(status);
-  }
-
- private:
-  absl::Status Begin(const grpc::ByteBuffer& message) {
-    caller_ = CallerOf(*call_, context_);
-    GDN_RETURN_IF_ERROR(caller_.allowed);
-    GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::WatchStateRequest>(message));
-    GDN_ASSIGN_OR_RETURN(plan_, PlanOf(request));
-    epoch_ = EpochOf(request);
-    BringSessions(context_, caller_, WantedIn(context_, caller_, request),
-                  [this, name = request.name()](const Caller& brought) {
-                    auto session = FindSession(context_, brought, name);
-                    if (!session.ok()) return End(session.status());
-                    session_ = *std::move(session);
-                    if (absl::Status other = CheckEpoch(*session_, epoch_); !other.ok()) return End(other);
-                    Audit(context_, caller_, "state_watched", name);
-                    WaitForMemory();
-                  });
-    return absl::OkStatus();
-  }
-
-  // One of these at a time, each leading to the next: wait for memory, capture, send, wait.
-  void WaitForMemory() {
-    context_.ledger.WhenCharged(BytePool::kCopies, caller_.account, FileBytes(context_, *session_, {}),
-                                [this](ByteCharge charge) {
-                                  charge_ = std::move(charge);
-                                  Capture();
-                                });
-  }
-
-  void Capture() {
-    const auto known = [this] { return refresh_ ? BaseVersions() : full_bases_; };
-    const auto encode = [this](absl::StatusOr<CapturedState> captured) {
-      if (absl::Status status = Encode(std::move(captured)); !status.ok()) End(status);
-    };
-    context_.checkpointer.Capture(session_, known, encode, caller_.limit, epoch_);
-  }
-
-  absl::Status Encode(absl::StatusOr<CapturedState> captured) {
-    GDN_RETURN_IF_ERROR(captured.status());
-    captured->held.Release();  // what is sent is a copy
-    GDN_RETURN_IF_ERROR(CheckWanted());
-    const SessionImagePtr image = std::move(captured->image);
-    last_ = Progress::Of(image->header.epoch, captured->layers);
-    last_time_ = captured->when.at;
-
-    const auto has_known_base = [this](const LayerImage& layer) {
-      const auto known = full_bases_.find(layer.layer);
-      return known != full_bases_.end() && known->second == layer.base_version;
-    };
-    const bool delta = !refresh_ && std::any_of(image->layers.begin(), image->layers.end(), has_known_base);
-    StateFileOptions options;
-    if (delta) {
-      options.base_snapshot_id = full_id_;
-      options.known_bases = full_bases_;
-    }
-    GDN_ASSIGN_OR_RETURN(EncodedStateFile file, EncodeStateFile(image, options, &context_.copiers));
-    if (delta) {
-      // Once most bases are others, a full file now makes the deltas after it small again.
-      refresh_ = 2 * file.bytes() > full_bytes_;
-    } else {
-      refresh_ = false;
-      full_id_ = file.snapshot_id();
-      full_bytes_ = file.bytes();
-      full_bases_.clear();
-      for (const LayerImage& layer : image->layers) {
-        if (layer.base_version != 0) full_bases_[layer.layer] = layer.base_version;
-      }
-    }
-    Send(FilePieces(std::move(file), [sequence = sequence_++, delta](const PieceTail& tail) {
-      v1::WatchStateResponse rest;
-      rest.set_offset(tail.offset);
-      rest.set_total_bytes(tail.total_bytes);
-      rest.set_checksum(tail.checksum);
-      rest.set_sequence(sequence);
-      rest.set_delta(delta);
-      return rest.SerializeAsString();
-    }));
-    return absl::OkStatus();
-  }
-
-  void OnFileSent() override {
-    charge_.Release();
-    look_after_ = kShortestLook;
-    Wait();
-  }
-
-  void Wait() {
-    alarm_ = std::make_unique<grpc::Alarm>();
-    alarm_->Set(absl::ToChronoTime(absl::Now() + look_after_), [this](bool /*ok*/) { Look(); });
-  }
-
-  // OK where the stream goes on.
+// A session that a client watches.
+struct Watched {
+  // OK if the stream goes on.
   absl::Status CheckWanted() const {
-    if (call_->IsCancelled()) return ClientGone();
-    GDN_RETURN_IF_ERROR(StillAllowed(*call_, context_, caller_));
-    if (context_.engines.draining()) {
+    if (call.IsCancelled()) return ClientGone();
+    GDN_RETURN_IF_ERROR(StillAllowed(call, context, caller));
+    if (context.engines.draining()) {
       return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
                        "the server is shutting down; watch the session where it goes on");
     }
-    GDN_RETURN_IF_ERROR(session_->CheckAlive());
-    return CheckEpoch(*session_, epoch_);
+    GDN_RETURN_IF_ERROR(session->CheckAlive());
+    return CheckEpoch(*session, epoch);
   }
 
-  void Look() {
-    if (absl::Status status = CheckWanted(); !status.ok()) return End(status);
-    const Progress now = Progress::Of(session_->epoch(), session_->Layers());
-    const bool moved = now.MovedFrom(last_);
-    const bool by_tokens =
-        plan_.every_tokens > 0 && (now.epoch != last_.epoch || now.TokensFrom(last_) >= plan_.every_tokens);
-    if (by_tokens || (moved && SteadyNow() - last_time_ >= plan_.every)) return WaitForMemory();
-    look_after_ = now.MovedFrom(seen_) ? kShortestLook : std::min(2 * look_after_, kLongestLook);
-    seen_ = now;
-    Wait();
-  }
+  const ServiceContext& context;
+  grpc::CallbackServerContext& call;
+  const Caller& caller;
+  const std::shared_ptr<Session> session;
+  const std::optional<int64_t> epoch;  // that the caller knows
+};
 
-  const ServiceContext& context_;
-  grpc::CallbackServerContext* const call_;
-  WatchPlan plan_;
-  std::optional<int64_t> epoch_;  // that the caller knows
-  Caller caller_;
-  ByteCharge charge_;  // of the file that is made or sent
-  std::shared_ptr<Session> session_;
-  std::unique_ptr<grpc::Alarm> alarm_;  // a new one each time: it is still running when the next is set
-  absl::Duration look_after_ = kShortestLook;
-  int64_t sequence_ = 0;
-  // The last snapshot, and what was there when last looked at.
-  Progress last_;
-  SteadyTime last_time_;
-  Progress seen_;
-  // The last full file.
-  std::string full_id_;
-  int64_t full_bytes_ = 0;
-  BaseVersions full_bases_;
+// The last full file that the client of a watch has got: later ones may be deltas to it.
+class LastFullFile {
+ public:
+  // Bases that the next file does without; none if it is to be full.
+  BaseVersions KnownBases() const { return refresh_ ? BaseVersions() : bases_; }
+  // Whether a file of the image is to be a delta.
+  bool IsBaseOf(const SessionImage& image) const {
+    const auto is_known = [this](const LayerImage& layer) {
+      const auto known = bases_.find(layer.layer);
+      return known != bases_.end() && known->second == layer.base_version;
+    };
+    return !refresh_ && std::any_of(image.layers.begin(), image.layers.end(), is_known);
+  }
+  StateFileOptions OptionsOfDelta() const {
+    StateFileOptions options;
+    options.base_snapshot_id = id_;
+    options.known_bases = bases_;
+    return options;
+  }
+  // `bases` are those of the image that the file was made from.
+  void NoteFull(const EncodedStateFile& file, BaseVersions bases) {
+    refresh_ = false;
+    id_ = file.snapshot_id();
+    bytes_ = file.bytes();
+    bases_ = std::move(bases);
+  }
+  // Once most bases are others, a full file now makes the deltas after it small again.
+  void NoteDelta(const EncodedStateFile& file) { refresh_ = 2 * file.bytes() > bytes_; }
+
+ private:
+  std::string id_;
+  int64_t bytes_ = 0;
+  BaseVersions bases_;
   bool refresh_ = false;  // the next is to be full
 };
+
+BaseVersions BasesOf(const SessionImage& image) {
+  BaseVersions bases;
+  for (const LayerImage& layer : image.layers) {
+    if (layer.base_version != 0) bases[layer.layer] = layer.base_version;
+  }
+  return bases;
+}
+
+FilePieces::TailFn WatchTail(int64_t sequence, bool delta) {
+  return [sequence, delta](const PieceTail& tail) {
+    v1::WatchStateResponse rest;
+    rest.set_offset(tail.offset);
+    rest.set_total_bytes(tail.total_bytes);
+    rest.set_checksum(tail.checksum);
+    rest.set_sequence(sequence);
+    rest.set_delta(delta);
+    return rest.SerializeAsString();
+  };
+}
+
+// Waits until the session has moved so far from what was captured that the plan wants another file.
+Task<absl::Status> WaitUntilMoved(const Watched& watched, WatchPlan plan, Progress captured, SteadyTime captured_at) {
+  Progress seen = captured;
+  absl::Duration pause = kShortestLook;
+  for (;;) {
+    GDN_CO_RETURN_IF_ERROR(co_await SleepUntil(watched.context.calls.Now() + pause, watched.caller.deadline));
+    GDN_CO_RETURN_IF_ERROR(watched.CheckWanted());
+    Progress now = Progress::Of(watched.session->epoch(), watched.session->Layers());
+    const bool by_tokens =
+        plan.every_tokens > 0 && (now.epoch != captured.epoch || now.TokensFrom(captured) >= plan.every_tokens);
+    const bool by_time = now.MovedFrom(captured) && SteadyNow() - captured_at >= plan.every;
+    if (by_tokens || by_time) co_return absl::OkStatus();
+    pause = now.MovedFrom(seen) ? kShortestLook : std::min(2 * pause, kLongestLook);
+    seen = std::move(now);
+  }
+}
+
+Task<absl::Status> WatchState(const ServiceContext& context, grpc::CallbackServerContext& call,
+                              const grpc::ByteBuffer& message, FileWriter& out) {
+  Caller caller = CallerOf(call, context, out.gone());
+  GDN_CO_RETURN_IF_ERROR(caller.allowed);
+  GDN_CO_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::WatchStateRequest>(message));
+  GDN_CO_ASSIGN_OR_RETURN(const WatchPlan plan, PlanOf(request));
+  const std::optional<int64_t> epoch = EpochOf(request);
+  std::vector<WantedSession> wanted = WantedIn(context, caller, request);
+  co_await BringHere(context, caller, std::move(wanted));
+  GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, FindSession(context, caller, request.name()));
+  GDN_CO_RETURN_IF_ERROR(CheckEpoch(*session, epoch));
+  Audit(context, caller, "state_watched", request.name());
+  const Watched watched{.context = context, .call = call, .caller = caller, .session = session, .epoch = epoch};
+  const int64_t file_bytes = FileBytes(context, *session, StateFileOptions());
+  LastFullFile full;
+  const Checkpointer::KnownBases known = [&full] { return full.KnownBases(); };
+  for (int64_t sequence = 0;; ++sequence) {
+    GDN_CO_ASSIGN_OR_RETURN(ByteCharge charge, co_await context.ledger.WaitForCharge(BytePool::kCopies, caller.account,
+                                                                                     file_bytes, caller.deadline));
+    GDN_CO_ASSIGN_OR_RETURN(CapturedState captured,
+                            co_await context.checkpointer.Capture(session, known, caller.deadline, epoch));
+    captured.held.Release();  // what is sent is a copy
+    GDN_CO_RETURN_IF_ERROR(watched.CheckWanted());
+    Progress progress = Progress::Of(captured.image->header.epoch, captured.layers);
+    BaseVersions bases = BasesOf(*captured.image);
+    const bool delta = full.IsBaseOf(*captured.image);
+    StateFileOptions options;
+    if (delta) options = full.OptionsOfDelta();
+    GDN_CO_ASSIGN_OR_RETURN(EncodedStateFile file,
+                            co_await Encode(context, caller, std::move(captured.image), std::move(options)));
+    delta ? full.NoteDelta(file) : full.NoteFull(file, std::move(bases));
+    GDN_CO_RETURN_IF_ERROR(co_await SendFile(out, FilePieces(std::move(file), WatchTail(sequence, delta))));
+    charge.Release();
+    GDN_CO_RETURN_IF_ERROR(co_await WaitUntilMoved(watched, plan, std::move(progress), captured.when.at));
+  }
+}
 
 }  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const ServiceContext& context,
                                                              grpc::CallbackServerContext* call,
                                                              const grpc::ByteBuffer* request) {
-  return new ExportReactor(context, call, request);
+  auto* const out = new FileWriter(context, RpcMethod::kExportState, context.transfers.Begin());
+  out->Start(ExportState(context, *call, *request, *out));
+  return out;
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const ServiceContext& context,
                                                             grpc::CallbackServerContext* call,
                                                             const grpc::ByteBuffer* request) {
-  return new WatchReactor(context, call, request);
+  auto* const out = new FileWriter(context, RpcMethod::kWatchState);
+  out->Start(WatchState(context, *call, *request, *out));
+  return out;
 }
 
 }  // namespace gdn

@@ -11,7 +11,7 @@
 
 namespace gdn {
 Task<absl::Status> RunStep(const ServiceContext& context, Caller caller, const StepMessage& message, StepData data,
-                           Deadline gone, CallTrace* trace) {
+                           CallTrace* trace) {
   StepRows rows(context, message, data, trace);
   GDN_CO_RETURN_IF_ERROR(message.CheckForm(data.in, context.limits));
   std::vector<WantedSession> wanted = message.Wanted(context, caller);
@@ -22,14 +22,15 @@ Task<absl::Status> RunStep(const ServiceContext& context, Caller caller, const S
     GDN_CO_RETURN_IF_ERROR(rows.TakeTokens(caller));
     GDN_CO_RETURN_IF_ERROR(rows.TakeOutput());
     const std::vector<SessionAhead> sessions = rows.Sessions();
-    co_await WaitForCheckpoints(context.checkpointer, sessions, rows.input().layer);
-    Residency::PinResults pins = co_await Pin(context.residency, sessions, caller.limit);
+    GDN_CO_RETURN_IF_ERROR(
+        co_await WaitForCheckpoints(context.checkpointer, sessions, rows.input().layer, caller.deadline));
+    Residency::PinResults pins = co_await PinSessions(context.residency, sessions, caller.deadline);
     GDN_CO_RETURN_IF_ERROR(rows.TakePins(std::move(pins)));
     // Rows that have joined other calls are waited for even if this call is refused: those calls write to them.
     absl::Status begun = rows.Admit();
     if (begun.ok()) begun = rows.Submit();
     if (!begun.ok()) rows.DropJobs();
-    const absl::Status here = co_await rows.open.All(gone);
+    const absl::Status here = co_await rows.open.All(caller.deadline.WithoutTime());
     if (!here.ok()) {
       rows.CancelJobs();
       co_await rows.open.All();
@@ -107,7 +108,7 @@ void DecodeMessage::Answer(StepRows& rows) const {
   for (const CallRow& row : rows.all()) {
     response_.add_token_counts(rows.TokenCount(row));
     response_.add_durable_token_counts(rows.DurableTokenCount(row));
-    if (!request_.partial_ok()) continue;
+    if (!rows.partial_ok()) continue;
     *response_.add_row_statuses() = ToRpcStatus(row.status);
     if (!row.status.ok()) rows.context().stats.CountError(row.status);
   }

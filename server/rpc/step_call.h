@@ -9,18 +9,18 @@
 // and the trace are the caller's, and must live until the task has ended.
 //
 //   DecodeMessage message(request, response);
-//   const absl::Status status = co_await RunStep(context, caller, message, data, gone.Never(), nullptr);
+//   const absl::Status status = co_await RunStep(context, caller, message, data, nullptr);
 #pragma once
 
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/task/deadline.h"
 #include "base/task/task.h"
 #include "gdn/v1/step.pb.h"
 #include "server/admission/byte_ledger.h"
 #include "server/rpc/bring_sessions.h"
+#include "server/rpc/call_rows.h"
 #include "server/rpc/caller.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/step_wire.h"
@@ -35,8 +35,6 @@ struct StepData {
   ByteCharge& charge;  // of the request; grows by what else the call takes
 };
 
-// One session of a step call.
-struct CallRow;
 // A step call's rows, its checked input, and where its output goes.
 class StepRows;
 
@@ -103,8 +101,8 @@ class DecodeMessage final : public StepMessage {
   v1::DecodeResponse& response_;
 };
 
-// Runs one step. `gone`: cancelled once the client has gone; a step that has not begun is dropped then.
+// Runs one step. One that has not begun when the client goes is dropped.
 Task<absl::Status> RunStep(const ServiceContext& context, Caller caller, const StepMessage& message, StepData data,
-                           Deadline gone, CallTrace* trace);
+                           CallTrace* trace);
 
 }  // namespace gdn

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/task/owned_flow.h"
 #include "base/this_thread.h"
@@ -49,28 +50,16 @@ class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlo
                    grpc::ByteBuffer& request, grpc::ByteBuffer* response)
       : OwnedFlow(context.calls),
         context_(context),
+        caller_(CallerOf(call, context, gone_)),
         meter_(context.stats, method),
         trace_(context.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method)])),
         reply_wire_(response) {
-    Caller caller = CallerOf(call, context);
-    auto charge = ChargeCall(context, caller, request.Length());
-    if (!charge.ok()) {
-      request.Clear();
-      Ended(charge.status());
-      return;
+    absl::Status read = Read(request);
+    if (!read.ok()) {
+      Ended(std::move(read));
+    } else {
+      Start(RunStep(context_, std::move(caller_), message_, data(), trace_.get()));
     }
-    charge_ = *std::move(charge);
-    auto received = ReadStepRequest(
-        request, context.limits.max_message_bytes, context.call_memory,
-        [this](int64_t bytes) { return charge_.TryGrow(bytes); }, request_);
-    if (!received.ok()) {
-      Ended(received.status());
-      return;
-    }
-    received_ = *std::move(received);
-    NoteRequest(trace_.get(), caller, request_, received_);
-    Start(RunStep(context, std::move(caller), message_, {.in = received_, .out = output_, .charge = charge_},
-                  gone_.Never(), trace_.get()));
   }
 
   void OnCancel() override { gone_.Cancel(); }
@@ -82,13 +71,24 @@ class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlo
   bool InternalInlineable() override { return true; }
 
  private:
-  void Ended(absl::Status status) override {
-    if (!RefusalPauses::Pauses(status)) return Send(status);
-    received_ = {};
-    charge_.Release();
-    context_.refusals.After(refused_, [this, status] { Send(status); });
+  absl::Status Read(grpc::ByteBuffer& request) {
+    auto charge = ChargeCall(context_, caller_, request.Length());
+    if (!charge.ok()) request.Clear();
+    GDN_RETURN_IF_ERROR(charge.status());
+    charge_ = *std::move(charge);
+    GDN_ASSIGN_OR_RETURN(received_, ReadStepRequest(
+                                        request, context_.limits.max_message_bytes, context_.call_memory,
+                                        [this](int64_t bytes) { return charge_.TryGrow(bytes); }, request_));
+    NoteRequest(trace_.get(), caller_, request_, received_);
+    return absl::OkStatus();
   }
-  void Send(const absl::Status& status) {
+  StepData data() { return {.in = received_, .out = output_, .charge = charge_}; }
+  void Ended(absl::Status status) override {
+    if (RefusalPauses::Pauses(status) && !std::exchange(paused_, true)) {
+      received_ = {};
+      charge_.Release();
+      return Start(context_.refusals.Answer(std::move(status), gone_.Never()));
+    }
     if (status.ok()) *reply_wire_ = WriteStepReply(response_, std::move(output_));
     NoteReply(trace_.get(), status, reply_wire_->Length());
     meter_.End(status);
@@ -96,6 +96,8 @@ class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlo
   }
 
   const ServiceContext& context_;
+  CancelSource gone_;  // the client
+  Caller caller_;      // until the step has begun
   const RpcMeter meter_;
   std::unique_ptr<CallTrace> trace_;
   grpc::ByteBuffer* const reply_wire_;
@@ -105,8 +107,7 @@ class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlo
   Response response_;
   ReplyOutput output_;
   const Message message_{request_, response_};
-  RefusalPauses::Answer refused_;
-  CancelSource gone_;  // the client
+  bool paused_ = false;
 };
 
 // Reads a message, runs its step, writes the reply, and so on until the client is done.
@@ -118,7 +119,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
       : OwnedFlow(context.calls),
         context_(context),
         call_(*call),
-        caller_(CallerOf(*call, context)),
+        caller_(CallerOf(*call, context, gone_)),
         method_(method),
         meter_(context.stats, method) {}
 
@@ -167,6 +168,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
 
   const ServiceContext& context_;
   grpc::CallbackServerContext& call_;
+  CancelSource gone_;  // the client
   const Caller caller_;
   Request request_;
   ReceivedTensors received_;
@@ -175,7 +177,6 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   ByteCharge charge_;                 // of the message and its reply
   std::unique_ptr<CallTrace> trace_;  // of the message
   absl::Status end_;                  // an error ends the stream, behind the reply that is on its way
-  CancelSource gone_;                 // the client
 
  private:
   void Refuse(const absl::Status& status) {
@@ -183,14 +184,14 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     Finish(ToGrpcStatus(status));
   }
   void Ended(absl::Status status) override {
+    if (RefusalPauses::Pauses(status) && !std::exchange(paused_, true)) {
+      received_ = {};
+      charge_.Release();
+      wire_.Clear();
+      return Start(context_.refusals.Answer(std::move(status), gone_.Never()));
+    }
+    paused_ = false;
     NoteEnd(status);
-    if (!RefusalPauses::Pauses(status)) return Send(status);
-    received_ = {};
-    charge_.Release();
-    wire_.Clear();
-    context_.refusals.After(refused_, [this, status] { Send(status); });
-  }
-  void Send(const absl::Status& status) {
     if (!status.ok()) {
       response_.clear_result();
       *response_.mutable_status() = ToRpcStatus(status);
@@ -206,7 +207,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   RpcMeter meter_;         // of the message
   grpc::ByteBuffer wire_;  // what is read, then what is written
   bool is_large_ = false;  // the last message, beside its tensors' data
-  RefusalPauses::Answer refused_;
+  bool paused_ = false;    // before its refusal
 };
 
 class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse> {
@@ -222,7 +223,7 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
     NoteRequest(trace_.get(), caller_, segment, received_);
     if (failed_.count(Key()) != 0 && !segment.has_expected_token_count()) co_return PreviousSegmentFailed(segment);
     const PrefillMessage message(segment, *response_.mutable_result());
-    Task<absl::Status> step = RunStep(context_, caller_, message, data(), gone_.Never(), trace_.get());
+    Task<absl::Status> step = RunStep(context_, caller_, message, data(), trace_.get());
     co_return co_await std::move(step);
   }
   void NoteEnd(const absl::Status& status) override {
@@ -274,7 +275,7 @@ class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeReque
   Task<absl::Status> Step() override {
     NoteRequest(trace_.get(), caller_, request_.step(), received_);
     const DecodeMessage message(request_.step(), *response_.mutable_result());
-    Task<absl::Status> step = RunStep(context_, caller_, message, data(), gone_.Never(), trace_.get());
+    Task<absl::Status> step = RunStep(context_, caller_, message, data(), trace_.get());
     co_return co_await std::move(step);
   }
 };

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -18,43 +17,26 @@
 namespace gdn {
 
 StepRows::StepRows(const ServiceContext& context, const StepMessage& message, StepData data, CallTrace* trace)
-    : context_(context), message_(message), data_(data), trace_(trace) {}
+    : CallRows(context, message.partial_ok(), /*numbered=*/!message.is_prefill()),
+      message_(message),
+      data_(data),
+      trace_(trace) {}
 
 StepRows::~StepRows() {
   if (metered_ != nullptr) context_.ledger.GiveTokensBack(std::move(metered_), taken_tokens_);
 }
 
-absl::Status StepRows::RowError(size_t index, const absl::Status& status) const {
-  const std::string_view name = rows_[index].name;
-  if (status.ok()) return status;
-  return WithMetadata(message_.is_prefill() ? status : WithPrefix(status, StrCat("row ", index, " (", name, ")")),
-                      "session", name);
-}
-
 // ---- Sessions and inputs
 
 absl::Status StepRows::Find(const Caller& caller) {
-  rows_ = message_.Rows();
-  deadline_ = caller.limit.deadline;
+  std::vector<CallRow> rows = message_.Rows();
+  deadline_ = caller.deadline.time();
   if (trace_ != nullptr) {
-    trace_->session = std::string(rows_.front().name);
-    trace_->rows = static_cast<int32_t>(rows_.size());
+    trace_->session = std::string(rows.front().name);
+    trace_->rows = static_cast<int32_t>(rows.size());
   }
-  absl::flat_hash_set<absl::string_view> names;
-  names.reserve(rows_.size());
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    CallRow& row = rows_[i];
-    if (!names.insert({row.name.data(), row.name.size()}).second) {
-      return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
-                       StrCat("row ", i, " names ", row.name, " a second time; steps of one session are serial"),
-                       {{"session", std::string(row.name)}});
-    }
-    auto session = FindSession(context_, caller, row.name);
-    row.status = session.status();
-    if (session.ok()) row.session = *std::move(session);
-    if (!row.status.ok() && !message_.partial_ok()) return RowError(i, row.status);
-    if (spec_ == nullptr && row.session != nullptr) spec_ = &row.session->spec();
-  }
+  GDN_RETURN_IF_ERROR(CallRows::Find(caller, std::move(rows)));
+  if (!good_.empty()) spec_ = &rows_[good_.front()].session->spec();
   return absl::OkStatus();
 }
 
@@ -80,12 +62,12 @@ absl::Status StepRows::CheckInput(const Caller& caller) {
     GDN_RETURN_IF_ERROR(shared_.Load(context_.shared_regions, caller.principal, data_.in.message_bytes, context_.limits,
                                      context_.call_memory, data_.charge, input_));
   }
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    if (!rows_[i].status.ok()) continue;
-    rows_[i].status = CheckRowValues(input_, static_cast<int64_t>(i));
-    if (!rows_[i].status.ok() && !message_.partial_ok()) return RowError(i, rows_[i].status);
-    if (rows_[i].status.ok()) good_.push_back(i);
+  for (const size_t i : good_) {
+    absl::Status values = CheckRowValues(input_, static_cast<int64_t>(i));
+    if (!values.ok()) GDN_RETURN_IF_ERROR(Refuse(i, std::move(values)));
+    if (!input_.draft) rows_[i].ahead = input_.lengths[i];  // a draft counts when it is accepted
   }
+  NoteGood();
   if (trace_ != nullptr) trace_->tokens = std::accumulate(input_.lengths.begin(), input_.lengths.end(), int64_t{0});
   return absl::OkStatus();
 }
@@ -120,31 +102,6 @@ absl::Status StepRows::TakeOutput() {
     std::memset(output_ + i * row_stride_ + written, 0, row_stride_ - written);
   }
   return absl::OkStatus();
-}
-
-std::vector<SessionAhead> StepRows::Sessions() const {
-  std::vector<SessionAhead> sessions;
-  sessions.reserve(good_.size());
-  for (const size_t i : good_) {
-    // A draft counts when it is accepted.
-    sessions.push_back({.session = rows_[i].session, .tokens = input_.draft ? 0 : input_.lengths[i]});
-  }
-  return sessions;
-}
-
-absl::Status StepRows::TakePins(Residency::PinResults pins) {
-  absl::Status first;
-  for (size_t i = 0; i < pins.size(); ++i) {
-    CallRow& row = rows_[good_[i]];
-    row.status = pins[i].status();
-    // Another server has taken it over while it was on its way here: the same call finds it there.
-    if (context_.fleet != nullptr && ErrorReason(row.status) == reason::kStatesTakenOver) {
-      row.status = SessionMoved(row.session->id());
-    }
-    if (pins[i].ok()) row.pin = *std::move(pins[i]);
-    if (!row.status.ok() && !message_.partial_ok() && first.ok()) first = RowError(good_[i], row.status);
-  }
-  return first;
 }
 
 // ---- From pinned rows to the engines and back
@@ -204,20 +161,20 @@ absl::Status StepRows::AdmitRow(size_t index) {
                       .epoch = row.epoch,
                       .expected_token_count = row.expected_token_count};
   if (!request.request_id.empty()) request.payload = HashRow(input_, row_number);
-  open.Begin();  // for on_joined, which may come before Admit returns
-  StepReplyCallback on_joined;
+  JoinedCall* joined = nullptr;
   if (!request.request_id.empty()) {
-    on_joined = [this, index](absl::StatusOr<StepReplyPtr> reply) {
-      rows_[index].status = reply.ok() ? CopyReply(index, **reply) : reply.status();
-      open.End();
-    };
+    joined_.resize(rows_.size());  // at the first row
+    joined = &joined_[index];
+    joined->ended = &open;
   }
-  absl::StatusOr<Admission> admission = row.session->Admit(std::move(row.pin), request, std::move(on_joined));
+  open.Begin();  // for a call that is joined, which may end before Admit returns
+  absl::StatusOr<Admission> admission = row.session->Admit(std::move(row.pin), request, joined);
   if (admission.ok() && admission->joined) {
     if (trace_ != nullptr) trace_->waits_for_another = true;
     return absl::OkStatus();
   }
   open.Withdraw(1);
+  if (joined != nullptr) joined->ended = nullptr;
   GDN_RETURN_IF_ERROR(admission.status());
   if (admission->stored != nullptr) return CopyReply(index, *admission->stored);
   DeviceRows& on_device = RowsOn(admission->lease.pool()->device());
@@ -236,10 +193,8 @@ absl::Status StepRows::AdmitRow(size_t index) {
 absl::Status StepRows::Admit() {
   for (const size_t i : good_) {
     if (!rows_[i].status.ok()) continue;
-    const absl::Status admitted = AdmitRow(i);
-    if (admitted.ok()) continue;  // from here on another call may write the status of a joined row
-    if (!message_.partial_ok()) return RowError(i, admitted);
-    rows_[i].status = admitted;
+    absl::Status admitted = AdmitRow(i);
+    if (!admitted.ok()) GDN_RETURN_IF_ERROR(Refuse(i, std::move(admitted)));
   }
   if (trace_ != nullptr) trace_->admitted = TraceNow();
   return RefuseFailedDevices();
@@ -250,10 +205,7 @@ absl::Status StepRows::RefuseFailedDevices() {
   for (const DeviceRows& on_device : devices_) {
     const absl::Status device = context_.engines.at(on_device.device).device_status();
     if (device.ok()) continue;
-    for (const size_t row : on_device.rows) {
-      if (!message_.partial_ok()) return RowError(row, device);
-      rows_[row].status = device;
-    }
+    for (const size_t row : on_device.rows) GDN_RETURN_IF_ERROR(Refuse(row, device));
   }
   std::erase_if(devices_, [this](const DeviceRows& on_device) {
     return !context_.engines.at(on_device.device).device_status().ok();
@@ -266,7 +218,7 @@ absl::Status StepRows::Submit() {
   devices_.front().job->trace = trace_;  // one at a time writes to it
   std::vector<Engines::Part> jobs;
   for (const DeviceRows& on_device : devices_) {
-    on_device.job->done = [this] { open.End(); };
+    on_device.job->done = &open;
     jobs.push_back({.device = on_device.device, .job = on_device.job});
   }
   const auto count = static_cast<int>(devices_.size());
@@ -289,17 +241,12 @@ void StepRows::NoteComputeTime(int64_t us) {
   }
 }
 
-void StepRows::CheckStillOurs() {
-  if (!context_.environment.shares_sessions()) return;
-  // In this order: sessions that were lost are marked before any is relied on again.
-  const absl::Status ours = context_.environment.CheckOurs();
-  for (CallRow& row : rows_) {
-    if (!row.status.ok() || row.session == nullptr) continue;
-    row.status = ours.ok() ? row.session->CheckNotLost() : ours;
-  }
-}
-
 absl::Status StepRows::Finish() {
+  for (size_t i = 0; i < joined_.size(); ++i) {
+    if (joined_[i].ended == nullptr) continue;
+    const absl::StatusOr<StepReplyPtr>& reply = joined_[i].reply;
+    rows_[i].status = reply.ok() ? CopyReply(i, **reply) : reply.status();
+  }
   for (const DeviceRows& on_device : devices_) {
     for (size_t i = 0; i < on_device.rows.size(); ++i) {
       CallRow& row = rows_[on_device.rows[i]];
@@ -309,17 +256,10 @@ absl::Status StepRows::Finish() {
     NoteComputeTime(on_device.job->compute_time_us);
   }
   CheckStillOurs();
-  const auto bad = std::ranges::find_if(rows_, [](const CallRow& row) { return !row.status.ok(); });
   for (size_t i = 0; metered_ != nullptr && i < rows_.size(); ++i) {
     if (rows_[i].status.ok()) taken_tokens_ -= input_.lengths[i];
   }
-  if (bad == rows_.end() || message_.partial_ok()) return absl::OkStatus();
-  // All were admitted, so those without an error have happened.
-  std::vector<size_t> applied;
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    if (rows_[i].status.ok()) applied.push_back(i);
-  }
-  return WithAppliedRows(RowError(static_cast<size_t>(bad - rows_.begin()), bad->status), applied);
+  return Outcome();
 }
 
 // ---- The reply

@@ -19,31 +19,18 @@
 #include "absl/status/status.h"
 #include "base/task/arrivals.h"
 #include "server/batcher/step_job.h"
-#include "server/rpc/pin_sessions.h"
+#include "server/rpc/call_rows.h"
 #include "server/rpc/shared_tensors.h"
 #include "server/rpc/step_call.h"
 
 namespace gdn {
 
-struct CallRow {
-  std::string_view name;  // "sessions/ID", the request's
-  std::optional<int64_t> expected_token_count;
-  std::optional<int64_t> epoch;
-  std::shared_ptr<Session> session;  // null if it was not found
-  SessionPin pin;
-  absl::Status status;
-  int64_t token_count = 0;  // after the step
-};
-
-class StepRows {
+class StepRows final : public CallRows {
  public:
   StepRows(const ServiceContext& context, const StepMessage& message, StepData data, CallTrace* trace);
   ~StepRows();
-  StepRows(const StepRows&) = delete;
-  StepRows& operator=(const StepRows&) = delete;
 
-  // --- The stages of RunStep, in their order. Each error is the call's; rows that have errors of their own stay in
-  // `rows`. Looks up the rows' sessions.
+  // --- The stages of RunStep, in their order, as CallRows has them. Looks up the rows' sessions.
   absl::Status Find(const Caller& caller);
   // True if no row has a session: each has its own error, and nothing is left to do.
   bool none_found() const { return spec_ == nullptr; }
@@ -53,10 +40,6 @@ class StepRows {
   absl::Status TakeTokens(const Caller& caller);
   // Memory for the reply's tensor.
   absl::Status TakeOutput();
-  // The sessions of good rows, in their order.
-  std::vector<SessionAhead> Sessions() const;
-  // The pins of Sessions().
-  absl::Status TakePins(Residency::PinResults pins);
   // Each pinned row gets a stored reply, joins a call in flight, gets an error, or goes into the job of its device.
   absl::Status Admit();
   // All jobs, or none. `open` has them until they end.
@@ -69,15 +52,12 @@ class StepRows {
   absl::Status Finish();
 
   // --- For StepMessage::Answer.
-  const std::vector<CallRow>& all() const { return rows_; }
   // After the step; if the row failed, what its layer has seen all the same, or 0 if it has no session.
   int64_t TokenCount(const CallRow& row) const;
   int64_t DurableTokenCount(const CallRow& row) const;
   int64_t compute_time_us() const { return compute_time_us_.load(); }
   // Writes zeros for failed rows, and hands the output to shared memory if the request asked for that.
   void FinishOutput(v1::Tensor& output);
-  const ServiceContext& context() const { return context_; }
-
   const CheckedInput& input() const { return input_; }
   // Jobs, and rows that wait for other calls' steps.
   Arrivals open;
@@ -91,8 +71,6 @@ class StepRows {
   };
 
   absl::Status CheckSameSpec() const;
-  // `status` with the row's session named.
-  absl::Status RowError(size_t index, const absl::Status& status) const;
   absl::Status AdmitRow(size_t index);
   DeviceRows& RowsOn(int32_t device);
   StepJobPtr MakeJob(int32_t device) const;
@@ -102,22 +80,19 @@ class StepRows {
   // Rows on a failed device beside others that work get its error: each its own if it may have one, else the call.
   absl::Status RefuseFailedDevices();
   void NoteComputeTime(int64_t us);
-  // Rows whose session may be another server's by now count as not done, whatever their step did here.
-  void CheckStillOurs();
 
-  const ServiceContext& context_;
   const StepMessage& message_;
   const StepData data_;
   CallTrace* const trace_;  // null if the call is not traced
   const std::thread::id starter_ = std::this_thread::get_id();
 
-  std::vector<CallRow> rows_;
   const SessionSpec* spec_ = nullptr;  // of the first row that was found
   CheckedInput input_;
   SharedTensors shared_;
   SteadyTime deadline_;
-  std::vector<size_t> good_;  // rows_ index of each of Sessions()
   std::vector<DeviceRows> devices_;
+  std::vector<JoinedCall>
+      joined_;                // parallel to rows_; `ended` is null for rows that have joined no call; may be empty
   ByteAccountPtr metered_;    // whose tokens were taken; null: nobody's
   int64_t taken_tokens_ = 0;  // of it, less those that the step has used
   char* output_ = nullptr;

@@ -5,10 +5,14 @@
 
 #include <spdlog/spdlog.h>
 
+#include "base/count_limits.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/steady_wait.h"
 #include "base/string_cat.h"
+#include "base/task/resume_on.h"
+#include "base/task/status_macros.h"
+#include "base/task/task_queue_executor.h"
 #include "server/session/session_errors.h"
 #include "server/session/session_holders.h"
 
@@ -19,154 +23,131 @@ constexpr int kMostCopies = 4;
 constexpr int kThreads = 2;
 constexpr absl::Duration kRetryAfter = absl::Seconds(5);  // a full disk does not empty itself at once
 
-// Whether a call that now has the session locked still wants this state.
-absl::Status CheckWanted(const SessionLease& lease, const WaitLimit& limit, const std::optional<int64_t>& epoch) {
-  GDN_RETURN_IF_ERROR(limit.Check());
-  GDN_RETURN_IF_ERROR(lease.session()->CheckAlive());
-  return CheckEpoch(*lease.session(), epoch);
-}
-
 }  // namespace
 
 Checkpointer::Checkpointer(const CheckpointerParts& parts, const CheckpointPolicy& policy)
     : parts_(parts),
       policy_(policy),
       copies_({.name = "gdn-ckpt-copy", .threads = kThreads, .niceness = 5}),
-      writes_({.name = "gdn-ckpt-write", .threads = kThreads, .niceness = 10}) {}
+      writes_({.name = "gdn-ckpt-write", .threads = kThreads, .niceness = 10}),
+      group_(parts.executor) {}
 
 Checkpointer::~Checkpointer() {
-  {
-    absl::MutexLock lock(&mu_);
-    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return open_ == 0 && active_ == 0 && locking_ == 0 && waiting_.empty();
-    };
-    mu_.Await(absl::Condition(&idle));
-  }
+  open_.WaitForNone();
+  group_.Wait();
   copies_.Drain();
   writes_.Drain();
 }
 
-std::shared_ptr<void> Checkpointer::Open() {
-  absl::MutexLock lock(&mu_);
-  ++open_;
-  return {nullptr, [this](void*) {
-            absl::MutexLock closing(&mu_);
-            --open_;
-          }};
+// ---- Copies
+
+Task<absl::StatusOr<SessionLease>> Checkpointer::LockWanted(std::shared_ptr<Session> session, Deadline deadline,
+                                                            std::optional<int64_t> epoch) {
+  GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await session->Lock(deadline));
+  GDN_CO_RETURN_IF_ERROR(deadline.Check(SteadyNow()));
+  GDN_CO_RETURN_IF_ERROR(session->CheckAlive());
+  GDN_CO_RETURN_IF_ERROR(CheckEpoch(*session, epoch));
+  co_return lease;
 }
 
-void Checkpointer::Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known,
-                           CapturedDone done, const WaitLimit& limit, const std::optional<int64_t>& epoch) {
-  session->Lock([this, open = Open(), known = std::move(known), done = std::move(done), limit,
-                 epoch](SessionLease lease) mutable {
-    if (absl::Status no = CheckWanted(lease, limit, epoch); !no.ok()) return Refuse(std::move(lease), no, done);
-    CaptureLocked(parts_.transfers, StateCopier::Threads::kAll, std::move(lease), std::move(known), std::move(done));
-  });
+Task<absl::StatusOr<CapturedState>> Checkpointer::Capture(std::shared_ptr<Session> session, KnownBases known,
+                                                          Deadline deadline, std::optional<int64_t> epoch) {
+  const OpenCount::Hold open = open_.Begin();
+  TaskQueueExecutor transfers(parts_.transfers, session->account()->turn(), parts_.executor);
+  Executor& here = co_await ThisExecutor();
+  GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await LockWanted(session, deadline, epoch));
+  co_await ResumeOn(transfers);
+  absl::StatusOr<CapturedState> captured = CopyOut(std::move(lease), known, StateCopier::Threads::kAll);
+  co_await ReturnTo(here);
+  co_return captured;
 }
 
-template <typename Done>
-void Checkpointer::Refuse(SessionLease lease, const absl::Status& status, const Done& done) {
-  lease.Release();
-  done(status);
-}
-
-void Checkpointer::CaptureLocked(TaskQueue& queue, StateCopier::Threads threads, SessionLease lease,
-                                 std::function<BaseVersions()> known, CapturedDone done) {
-  if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
-  auto shared = std::make_shared<SessionLease>(std::move(lease));
-  const Turn turn = shared->session()->account()->turn();
-  const auto capture = [this, threads, open = Open(), known = std::move(known), done = std::move(done), shared] {
-    const std::shared_ptr<Session> locked = shared->session();
-    // What is parked is as it was before a device failed; what is on the device nobody vouches for.
-    absl::StatusOr<SessionImagePtr> image;
-    if (shared->resident()) {
-      image = parts_.copier.CopyOut(*shared, known ? known() : BaseVersions(), threads);
-    } else {
-      image = parts_.tiers.Fetch(locked->key());
-      // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else has
-      // it.
-      if (image.ok() && (*image)->header.epoch != locked->epoch()) {
-        SessionHeader& header = std::const_pointer_cast<SessionImage>(*image)->header;
-        header.epoch = locked->epoch();
-        header.changes = static_cast<int64_t>(shared->changes());
-      }
+absl::StatusOr<CapturedState> Checkpointer::CopyOut(SessionLease lease, const KnownBases& known,
+                                                    StateCopier::Threads threads) {
+  const std::shared_ptr<Session> session = lease.session();
+  GDN_RETURN_IF_ERROR(session->CheckAlive());
+  CapturedState captured;
+  // What is parked is as it was before a device failed; what is on the device nobody vouches for.
+  if (lease.resident()) {
+    GDN_ASSIGN_OR_RETURN(captured.image, parts_.copier.CopyOut(lease, known ? known() : BaseVersions(), threads));
+  } else {
+    GDN_ASSIGN_OR_RETURN(captured.image, parts_.tiers.Fetch(session->key()));
+    // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else has it.
+    if (captured.image->header.epoch != session->epoch()) {
+      SessionHeader& header = std::const_pointer_cast<SessionImage>(captured.image)->header;
+      header.epoch = session->epoch();
+      header.changes = static_cast<int64_t>(lease.changes());
     }
-    if (!image.ok()) return done(image.status());
-    CapturedState captured;
-    captured.image = *std::move(image);
-    captured.changes = shared->changes();
-    captured.layers = locked->Layers();
-    captured.when = locked->Now();
-    shared->Hold();
-    captured.held = std::move(*shared);
-    done(std::move(captured));
-  };
-  queue.Post(capture, turn);
+  }
+  captured.changes = lease.changes();
+  captured.layers = session->Layers();
+  captured.when = session->Now();
+  lease.Hold();
+  captured.held = std::move(lease);
+  return captured;
 }
 
-void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done) {
-  const std::shared_ptr<Session> session = captured.held.session();
+// ---- Checkpoints
+
+Task<absl::StatusOr<CheckpointResult>> Checkpointer::Checkpoint(std::shared_ptr<Session> session,
+                                                                std::string checkpoint_id, Deadline deadline,
+                                                                std::optional<int64_t> epoch) {
+  if (parts_.tiers.durable() == nullptr) co_return NoDurableTier();
+  const OpenCount::Hold open = open_.Begin();
+  const int64_t bytes = parts_.room.BytesOf(*session);
+  GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await LockWanted(session, deadline, epoch));
+  absl::StatusOr<ByteCharge> charge = parts_.ledger.TryCharge(BytePool::kCopies, session->account(), bytes);
+  if (!charge.ok()) {
+    lease.Release();  // its steps go on until there is memory for a copy; and what waits for its steps holds none
+    charge = co_await parts_.ledger.WaitForCharge(BytePool::kCopies, session->account(), bytes, deadline);
+    GDN_CO_RETURN_IF_ERROR(charge.status());
+    GDN_CO_ASSIGN_OR_RETURN(lease, co_await LockWanted(session, deadline, epoch));
+  }
+  Task<absl::StatusOr<CheckpointResult>> made =
+      CheckpointLocked(std::move(lease), *std::move(charge), std::move(checkpoint_id));
+  co_return co_await std::move(made);
+}
+
+Task<absl::StatusOr<CheckpointResult>> Checkpointer::CheckpointLocked(SessionLease lease, ByteCharge charge,
+                                                                      std::string checkpoint_id) {
+  const std::shared_ptr<Session> session = lease.session();
   StateKey key = session->key();
   key.checkpoint = checkpoint_id;
-  absl::StatusOr<StoreResult> stored = parts_.tiers.Checkpoint(
-      key, captured.image, {.first = captured.room.tier, .within_quota = !last_ones_.load(std::memory_order_relaxed)});
-  captured.room = {};
-  if (!stored.ok() && !captured.image->has_all_bases()) {
+  TaskQueueExecutor copies(copies_, session->account()->turn(), parts_.executor);
+  TaskQueueExecutor writes(writes_, session->account()->turn(), parts_.executor);
+  Executor& here = co_await ThisExecutor();
+  absl::StatusOr<CapturedState> captured;
+  absl::StatusOr<StoreResult> stored;
+  for (bool whole = !checkpoint_id.empty();; whole = true) {  // a named one stands for itself, so it holds everything
+    GDN_CO_ASSIGN_OR_RETURN(CheckpointRoom room, TakeRoom(*session, key));
+    KnownBases known;
+    if (!whole && room.tier == parts_.tiers.durable()) known = [this, &key] { return parts_.tiers.KnownBases(key); };
+    co_await ResumeOn(copies);
+    captured = CopyOut(std::move(lease), known, StateCopier::Threads::kCallerOnly);
+    if (captured.ok()) {
+      co_await ResumeOn(writes);
+      stored = parts_.tiers.Checkpoint(key, captured->image, {.first = room.tier, .within_quota = !last_ones_});
+    }
+    co_await ReturnTo(here);
+    GDN_CO_RETURN_IF_ERROR(captured.status());
+    if (stored.ok() || captured->image->has_all_bases()) break;
     // No other tier takes a copy without its bases, nor does the disk if it has lost the file that had them.
-    captured.image = nullptr;
-    captured.held.Release();
-    session->Lock([this, open = Open(), checkpoint_id, done,
-                   charge = std::make_shared<ByteCharge>(std::move(captured.charge))](SessionLease lease) {
-      CheckpointLocked(std::move(lease), std::move(*charge), checkpoint_id, done, /*whole=*/true);
-    });
-    return;
+    captured = CapturedState();
+    GDN_CO_ASSIGN_OR_RETURN(lease, co_await session->Lock());
   }
   (stored.ok() ? made_ : failed_).fetch_add(1, std::memory_order_relaxed);
-  if (!stored.ok()) {
-    captured.held.Release();
-    return done(stored.status());
-  }
+  GDN_CO_RETURN_IF_ERROR(stored.status());
   if (checkpoint_id.empty()) {
     std::vector<int64_t> counts;
-    for (const LayerInfo& layer : captured.layers) counts.push_back(layer.progress.token_count);
-    session->NoteDurable(captured.changes, counts, captured.when);
+    for (const LayerInfo& layer : captured->layers) counts.push_back(layer.progress.token_count);
+    session->NoteDurable(captured->changes, counts, captured->when);
   }
   CheckpointResult result{.stored = *stored,
-                          .epoch = captured.image->header.epoch,
-                          .layers = std::move(captured.layers),
-                          .when = captured.when.shown};
+                          .epoch = captured->image->header.epoch,
+                          .layers = std::move(captured->layers),
+                          .when = captured->when.shown};
   for (LayerInfo& layer : result.layers) layer.durable_token_count = layer.progress.token_count;
-  captured.image = nullptr;
-  captured.held.Release();
-  captured.charge.Release();
-  done(std::move(result));
-}
-
-void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
-                              CheckpointDone done, const WaitLimit& limit, const std::optional<int64_t>& epoch) {
-  if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
-  session->Lock([this, open = Open(), checkpoint_id, done = std::move(done), limit, epoch](SessionLease lease) mutable {
-    if (absl::Status no = CheckWanted(lease, limit, epoch); !no.ok()) return Refuse(std::move(lease), no, done);
-    const std::shared_ptr<Session> locked = lease.session();
-    const int64_t bytes = parts_.room.BytesOf(*locked);
-    auto charge = parts_.ledger.TryCharge(BytePool::kCopies, locked->account(), bytes);
-    if (charge.ok()) {
-      return CheckpointLocked(std::move(lease), *std::move(charge), checkpoint_id, std::move(done));
-    }
-    lease.Release();  // its steps go on until there is memory for a copy; and what waits for its steps holds none
-    parts_.ledger.WhenCharged(
-        BytePool::kCopies, locked->account(), bytes,
-        [this, open, locked, checkpoint_id, done = std::move(done), limit, epoch](ByteCharge granted) mutable {
-          auto shared = std::make_shared<ByteCharge>(std::move(granted));
-          locked->Lock(
-              [this, open, checkpoint_id, done = std::move(done), limit, epoch, shared](SessionLease again) mutable {
-                if (absl::Status no = CheckWanted(again, limit, epoch); !no.ok()) {
-                  return Refuse(std::move(again), no, done);
-                }
-                CheckpointLocked(std::move(again), std::move(*shared), checkpoint_id, std::move(done));
-              });
-        });
-  });
+  co_return result;
 }
 
 absl::StatusOr<CheckpointRoom> Checkpointer::TakeRoom(const Session& session, const StateKey& key) {
@@ -193,48 +174,104 @@ absl::StatusOr<CheckpointRoom> Checkpointer::TakeRoomIn(const StateTier& tier, c
   return room;
 }
 
-void Checkpointer::CheckpointLocked(SessionLease lease, ByteCharge charge, const std::string& checkpoint_id,
-                                    CheckpointDone done, bool whole) {
-  StateKey key = lease.session()->key();
-  key.checkpoint = checkpoint_id;
-  absl::StatusOr<CheckpointRoom> room = TakeRoom(*lease.session(), key);
-  if (!room.ok()) return Refuse(std::move(lease), room.status(), done);
-  // A named checkpoint stands for itself, so it holds everything.
-  std::function<BaseVersions()> known;
-  if (checkpoint_id.empty() && !whole && room->tier == parts_.tiers.durable()) {
-    known = [&tiers = parts_.tiers, key] { return tiers.KnownBases(key); };
+// ---- What there is
+
+Task<absl::StatusOr<std::vector<StoredSession>>> Checkpointer::List(std::shared_ptr<Session> session) {
+  if (parts_.tiers.durable() == nullptr) co_return NoDurableTier();
+  const OpenCount::Hold open = open_.Begin();
+  TaskQueueExecutor transfers(parts_.transfers, session->account()->turn(), parts_.executor);
+  Executor& here = co_await ThisExecutor();
+  co_await ResumeOn(transfers);
+  absl::StatusOr<std::vector<StoredSession>> found;
+  const absl::Status alive = session->CheckRestorable();
+  if (alive.ok()) {
+    found = parts_.tiers.ListCheckpoints(session->key());
+  } else {
+    found = alive;
   }
-  CaptureLocked(copies_, StateCopier::Threads::kCallerOnly, std::move(lease), std::move(known),
-                [this, checkpoint_id, done = std::move(done), room = std::make_shared<CheckpointRoom>(*std::move(room)),
-                 charged = std::make_shared<ByteCharge>(std::move(charge))](absl::StatusOr<CapturedState> captured) {
-                  if (!captured.ok()) return done(captured.status());
-                  captured->charge = std::move(*charged);
-                  captured->room = std::move(*room);
-                  const Turn turn = captured->held.session()->account()->turn();
-                  auto shared = std::make_shared<CapturedState>(*std::move(captured));
-                  const auto write = [this, open = Open(), checkpoint_id, done, shared] {
-                    Write(std::move(*shared), checkpoint_id, done);
-                  };
-                  writes_.Post(write, turn);
-                });
+  co_await ReturnTo(here);
+  co_return found;
 }
+
+Task<absl::Status> Checkpointer::Delete(std::shared_ptr<Session> session, std::string checkpoint_id) {
+  if (parts_.tiers.durable() == nullptr) co_return NoDurableTier();
+  const OpenCount::Hold open = open_.Begin();
+  TaskQueueExecutor transfers(parts_.transfers, session->account()->turn(), parts_.executor);
+  StateKey key = session->key();
+  key.checkpoint = std::move(checkpoint_id);
+  Executor& here = co_await ThisExecutor();
+  co_await ResumeOn(transfers);
+  absl::Status erased = session->CheckAlive();
+  if (erased.ok()) erased = parts_.tiers.EraseCheckpoint(key);
+  co_await ReturnTo(here);
+  co_return erased;
+}
+
+Task<absl::Status> Checkpointer::Restore(std::shared_ptr<Session> session, std::string checkpoint_id, Deadline deadline,
+                                         std::optional<int64_t> epoch) {
+  if (parts_.tiers.durable() == nullptr) {
+    GDN_CO_RETURN_IF_ERROR(session->CheckNotLost());
+    co_return NoDurableTier();
+  }
+  const OpenCount::Hold open = open_.Begin();
+  TaskQueueExecutor transfers(parts_.transfers, session->account()->turn(), parts_.executor);
+  Executor& here = co_await ThisExecutor();
+  GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await session->Lock(deadline));
+  GDN_CO_RETURN_IF_ERROR(session->CheckRestorable());
+  GDN_CO_RETURN_IF_ERROR(CheckEpoch(*session, epoch));
+  co_await ResumeOn(transfers);
+  absl::Status restored = deadline.Check(SteadyNow());
+  if (restored.ok()) restored = RestoreLocked(lease, checkpoint_id);
+  co_await ReturnTo(here);
+  co_return restored;
+}
+
+absl::Status Checkpointer::RestoreLocked(SessionLease& lease, const std::string& checkpoint_id) {
+  const std::shared_ptr<Session> session = lease.session();
+  TierStack& tiers = parts_.tiers;
+  StateKey key = session->key();
+  if (session->epoch() >= kMaxEpoch) return EpochLimit(session->id(), session->epoch());
+  key.checkpoint = checkpoint_id;
+  const ByteCharge copy = parts_.room.ChargeCopy(*session);
+  absl::StatusOr<SessionImagePtr> image = tiers.FetchCheckpoint(key);
+  key.checkpoint.clear();
+  if (absl::IsNotFound(image.status())) return CheckpointNotFound(session->id(), checkpoint_id);
+  GDN_RETURN_IF_ERROR(image.status());
+  std::vector<int32_t> layers;
+  for (const LayerImage& layer : (*image)->layers) layers.push_back(layer.layer);
+  GDN_RETURN_IF_ERROR(CheckStateFits((*image)->header, layers, session->spec()));
+  // Just loaded, so nobody else has it yet.
+  SessionHeader& header = std::const_pointer_cast<SessionImage>(*image)->header;
+  header.epoch = session->epoch() + 1;
+  header.changes = static_cast<int64_t>(lease.changes());
+  header.create_time = session->create_time();
+  // Durable as restored before it is restored: a crash must not bring back what was rolled back.
+  GDN_RETURN_IF_ERROR(tiers.Checkpoint(key, *image).status());
+  if (lease.resident()) {
+    lease.Unload();
+    parts_.room.Forget(*session);
+  }
+  tiers.Release(key);
+  tiers.RestAtCheckpoint(key, (*image)->bytes());
+  lease.InstallParked(**image);
+  lease.Restored((*image)->header.epoch);
+  session->NoteDurable(lease.changes(), lease.counts(), session->Now());
+  return absl::OkStatus();
+}
+
+// ---- By the policy
 
 bool Checkpointer::Schedule(const std::shared_ptr<Session>& session) {
   if (parts_.tiers.durable() == nullptr) return false;
   {
     absl::MutexLock lock(&mu_);
-    const auto it = scheduled_.find(session.get());
-    if (it != scheduled_.end() && it->second > parts_.clock.Now()) return false;
-    scheduled_[session.get()] = SteadyTime::InfiniteFuture();
+    const auto [it, first] = scheduled_.try_emplace(session.get());
+    if (!first && it->second.again > parts_.clock.Now()) return false;
+    it->second = {.again = SteadyTime::InfiniteFuture(), .ended = std::make_shared<Signal>()};
     waiting_.Push(session->account()->turn(), session);
   }
-  PumpLater();
+  Pump();
   return true;
-}
-
-// Not at once: one may end before its beginning has returned, and so on for thousands.
-void Checkpointer::PumpLater() {
-  parts_.io.Post([this, open = Open()] { Pump(); });
 }
 
 void Checkpointer::Pump() {
@@ -244,45 +281,43 @@ void Checkpointer::Pump() {
       absl::MutexLock lock(&mu_);
       if (waiting_.empty() || active_ == kMostCopies) return;
       session = waiting_.Pop()->item;
-      ++locking_;
     }
-    session->Lock([this, open = Open()](SessionLease lease) { ScheduledLocked(std::move(lease)); });
+    group_.Spawn(RunScheduled(std::move(session)));
   }
 }
 
-void Checkpointer::ScheduledLocked(SessionLease lease) {
-  const std::shared_ptr<Session> session = lease.session();
+Task<void> Checkpointer::RunScheduled(std::shared_ptr<Session> session) {
+  absl::StatusOr<SessionLease> lease = co_await session->Lock();  // without a deadline, so it comes
+  const Turn turn = session->account()->turn();
   const int64_t bytes = parts_.room.BytesOf(*session);
+  bool begins = true;
   {
     absl::MutexLock lock(&mu_);
-    const Turn turn = session->account()->turn();
-    --locking_;
-    if (active_ == kMostCopies) {  // others were faster: its steps go on until a copy has ended
+    begins = active_ < kMostCopies;
+    if (begins) {
+      waiting_.Charge(turn, static_cast<double>(bytes));
+      ++active_;
+    } else {  // others were faster: its steps go on until a copy has ended
       waiting_.PutBack({.turn = turn, .item = session});
-      return;
     }
-    waiting_.Charge(turn, static_cast<double>(bytes));
-    ++active_;
   }
+  if (!begins) co_return;
   ByteCharge charge = parts_.ledger.Charge(BytePool::kCopies, session->account(), bytes);
-  CheckpointLocked(
-      std::move(lease), std::move(charge), /*checkpoint_id=*/"",
-      [this, session](const absl::StatusOr<CheckpointResult>& result) { ScheduledDone(session, result.status()); });
+  Task<absl::StatusOr<CheckpointResult>> made = CheckpointLocked(*std::move(lease), std::move(charge), std::string());
+  const absl::StatusOr<CheckpointResult> result = co_await std::move(made);
+  EndScheduled(session, result.status());
 }
 
-void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const absl::Status& status) {
+void Checkpointer::EndScheduled(const std::shared_ptr<Session>& session, const absl::Status& status) {
   const bool failed = !status.ok() && session->CheckAlive().ok();  // one that has ended, or is lost, has none
-  const std::shared_ptr<void> open = Open();
-  std::vector<std::function<void()>> ready;
+  std::shared_ptr<Signal> ended;
   {
     absl::MutexLock lock(&mu_);
     --active_;
-    if (const auto it = wait_for_room_.find(session.get()); it != wait_for_room_.end()) {
-      ready = std::move(it->second);
-      wait_for_room_.erase(it);
-    }
+    Scheduled& scheduled = scheduled_.at(session.get());
+    ended = std::move(scheduled.ended);
     if (failed) {
-      scheduled_[session.get()] = parts_.clock.Now() + kRetryAfter;
+      scheduled.again = parts_.clock.Now() + kRetryAfter;
     } else {
       scheduled_.erase(session.get());
     }
@@ -292,8 +327,8 @@ void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const 
                  std::string(status.message()));
   }
   if (status.ok()) NoteProgress(session);  // one that has ended has nothing left to make durable
-  for (std::function<void()>& callback : ready) parts_.io.Post(std::move(callback), session->account()->turn());
-  PumpLater();
+  ended->Raise();
+  Pump();
 }
 
 bool Checkpointer::HasRoom(const Session& session, std::optional<int32_t> layer, int64_t tokens) const {
@@ -311,21 +346,21 @@ bool Checkpointer::HasRoom(const Session& session, std::optional<int32_t> layer,
                      [&](const LayerInfo& info) { return info.progress.draft_length == 0 || fits(info); });
 }
 
-bool Checkpointer::WaitForRoom(const std::shared_ptr<Session>& session, std::optional<int32_t> layer, int64_t tokens,
-                               std::function<void()> ready) {
-  if (!bounds_steps()) return true;
+Task<absl::Status> Checkpointer::WaitForRoom(std::shared_ptr<Session> session, std::optional<int32_t> layer,
+                                             int64_t tokens, Deadline deadline) {
   // The step of a session that has ended, or is lost, is refused, and no checkpoint would come of it.
-  if (HasRoom(*session, layer, tokens) || !session->CheckAlive().ok()) return true;
-  Schedule(session);
-  absl::MutexLock lock(&mu_);
-  const auto it = scheduled_.find(session.get());
-  if (it == scheduled_.end()) {  // it has ended meanwhile
-    parts_.io.Post(std::move(ready), session->account()->turn());
-    return false;
+  while (bounds_steps() && !HasRoom(*session, layer, tokens) && session->CheckAlive().ok()) {
+    Schedule(session);
+    std::shared_ptr<Signal> ended;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto it = scheduled_.find(session.get());
+      if (it != scheduled_.end() && it->second.ended == nullptr) break;  // it failed a moment ago
+      if (it != scheduled_.end()) ended = it->second.ended;
+    }
+    if (ended != nullptr) GDN_CO_RETURN_IF_ERROR(co_await ended->Wait(deadline));
   }
-  if (it->second != SteadyTime::InfiniteFuture()) return true;  // it failed a moment ago
-  wait_for_room_[session.get()].push_back(std::move(ready));
-  return false;
+  co_return absl::OkStatus();
 }
 
 void Checkpointer::NoteProgress(const std::shared_ptr<Session>& session) {
@@ -337,7 +372,7 @@ void Checkpointer::NoteProgress(const std::shared_ptr<Session>& session) {
 void Checkpointer::Sweep(const std::vector<std::shared_ptr<Session>>& sessions, SteadyTime now) {
   {
     absl::MutexLock lock(&mu_);
-    std::erase_if(scheduled_, [now](const auto& entry) { return entry.second <= now; });
+    std::erase_if(scheduled_, [now](const auto& entry) { return entry.second.again <= now; });
   }
   if (policy_.every == absl::InfiniteDuration()) return;
   for (const std::shared_ptr<Session>& session : sessions) {
@@ -347,18 +382,21 @@ void Checkpointer::Sweep(const std::vector<std::shared_ptr<Session>>& sessions, 
   }
 }
 
+// ---- A drain
+
+struct Checkpointer::Final {
+  absl::Mutex mu;
+  int64_t all = 0;
+  int64_t left = 0;
+  int64_t failures = 0;
+  CheckpointProgress progress;
+  void Tell() const {
+    if (progress) progress(all, all - left - failures, failures);
+  }
+};
+
 int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions, absl::Duration timeout,
                                     CheckpointProgress progress) {
-  struct Final {
-    absl::Mutex mu;
-    size_t all = 0;
-    size_t left = 0;
-    int64_t failures = 0;
-    CheckpointProgress progress;
-    void Tell() const {
-      if (progress) progress(static_cast<int64_t>(all), static_cast<int64_t>(all - left) - failures, failures);
-    }
-  };
   last_ones_ = true;
   std::vector<std::shared_ptr<Session>> moved;
   for (const auto& session : sessions) {
@@ -366,35 +404,37 @@ int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>&
     // take the copy for what it knows.
     if (session->state_is_lost() || (session->undurable().any && session->CheckAlive().ok())) moved.push_back(session);
   }
-  const auto final = std::make_shared<Final>();  // answers may come when nobody waits any more
-  final->all = final->left = moved.size();
+  const auto final = std::make_shared<Final>();  // sessions may become durable when nobody waits any more
+  final->all = final->left = static_cast<int64_t>(moved.size());
   final->progress = std::move(progress);
   final->Tell();
   // Those that calls still use come last: what waits for them has no part in the memory for copies.
   std::stable_partition(moved.begin(), moved.end(), [](const auto& session) { return session->gate().pins() == 0; });
-  for (const auto& session : moved) {
-    const auto done = [final, session](const absl::Status& status) {
-      const bool failed = !status.ok() && !absl::IsNotFound(status);
-      if (failed) {
-        spdlog::warn("session id={} could not be made durable: {}", session->id(), std::string(status.message()));
-      }
-      absl::MutexLock lock(&final->mu);
-      final->failures += failed;
-      --final->left;
-      final->Tell();
-    };
-    if (session->state_is_lost()) {
-      Restore(session, "", done);
-    } else {
-      Checkpoint(session, "", [done](const absl::StatusOr<CheckpointResult>& result) { done(result.status()); });
-    }
-  }
+  for (const auto& session : moved) group_.Spawn(MakeDurable(session, final));
   const auto all = [final] { return final->left == 0; };
   absl::MutexLock lock(&final->mu);
   if (!AwaitSteadily(final->mu, absl::Condition(&all), timeout)) {
     spdlog::error("{} of {} sessions were not durable when the time for it was over", final->left, moved.size());
   }
-  return final->failures + static_cast<int64_t>(final->left);
+  return final->failures + final->left;
+}
+
+Task<void> Checkpointer::MakeDurable(std::shared_ptr<Session> session, std::shared_ptr<Final> final) {
+  absl::Status status;
+  if (session->state_is_lost()) {
+    status = co_await Restore(session, std::string());
+  } else {
+    const absl::StatusOr<CheckpointResult> made = co_await Checkpoint(session, std::string());
+    status = made.status();
+  }
+  const bool failed = !status.ok() && !absl::IsNotFound(status);
+  if (failed) {
+    spdlog::warn("session id={} could not be made durable: {}", session->id(), std::string(status.message()));
+  }
+  absl::MutexLock lock(&final->mu);
+  final->failures += failed ? 1 : 0;
+  --final->left;
+  final->Tell();
 }
 
 }  // namespace gdn

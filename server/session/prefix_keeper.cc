@@ -5,6 +5,9 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/task/resume_on.h"
+#include "base/task/status_macros.h"
+#include "base/task/task_queue_executor.h"
 #include "server/session/session_errors.h"
 
 namespace gdn {
@@ -55,41 +58,29 @@ void ForgetSession(SessionImage& image) {
 
 }  // namespace
 
-void PrefixKeeper::Keep(const std::shared_ptr<Session>& session, const PrefixClaim& claim, const WaitLimit& limit,
-                        std::function<void(absl::StatusOr<bool>)> done) {
-  if (absl::Status alive = session->CheckAlive(); !alive.ok()) return done(std::move(alive));
-  if (absl::Status fits = CheckClaim(*session, claim); !fits.ok()) return done(std::move(fits));
+Task<absl::StatusOr<bool>> PrefixKeeper::Keep(std::shared_ptr<Session> session, PrefixClaim claim, Deadline deadline) {
+  GDN_CO_RETURN_IF_ERROR(session->CheckAlive());
+  GDN_CO_RETURN_IF_ERROR(CheckClaim(*session, claim));
+  TaskQueueExecutor transfers(parts_.transfers, session->account()->turn(), parts_.executor);
+  Executor& here = co_await ThisExecutor();
   PrefixIndex::Beginning beginning =
       parts_.index.Begin(claim.key, session->principal(), session->account(), parts_.room.BytesOf(*session));
-  if (!beginning.place.begun()) return done(beginning.there);
-  struct Work {
-    PrefixClaim claim;
-    PrefixIndex::Place place;
-    SessionLease lease;
-    std::function<void(absl::StatusOr<bool>)> done;
+  if (!beginning.place.begun()) co_return beginning.there;
+  GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await parts_.residency.LockResident(session, deadline));
+  co_await ResumeOn(transfers);
+  const absl::Status kept = KeepLocked(lease, claim, beginning.place);
+  lease.Release();
+  co_await ReturnTo(here);
+  GDN_CO_RETURN_IF_ERROR(kept);
+  co_return true;
+}
 
-    // Nothing is left of the call when its client hears of it.
-    void Finish(absl::StatusOr<bool> kept) {
-      place.GiveUp();
-      lease.Release();
-      done(std::move(kept));
-    }
-  };
-  auto work = std::make_shared<Work>(Work{claim, std::move(beginning.place), {}, std::move(done)});
-  const auto copy = [this, work] {
-    // It may have moved before it was locked.
-    if (absl::Status fits = CheckClaim(*work->lease.session(), work->claim); !fits.ok()) return work->Finish(fits);
-    absl::StatusOr<SessionImagePtr> image = parts_.copier.CopyOut(work->lease, /*known=*/{});
-    if (!image.ok()) return work->Finish(image.status());
-    ForgetSession(*std::const_pointer_cast<SessionImage>(*image));  // nobody else has it yet
-    work->place.Keep(work->claim.tokens, *std::move(image));
-    work->Finish(true);
-  };
-  parts_.residency.LockResident(session, limit, [this, work, copy](absl::StatusOr<SessionLease> lease) {
-    if (!lease.ok()) return work->Finish(lease.status());
-    work->lease = *std::move(lease);
-    parts_.transfers.Post(copy, work->lease.session()->account()->turn());
-  });
+absl::Status PrefixKeeper::KeepLocked(SessionLease& lease, const PrefixClaim& claim, PrefixIndex::Place& place) {
+  GDN_RETURN_IF_ERROR(CheckClaim(*lease.session(), claim));  // it may have moved before it was locked
+  GDN_ASSIGN_OR_RETURN(SessionImagePtr image, parts_.copier.CopyOut(lease, /*known=*/{}));
+  ForgetSession(*std::const_pointer_cast<SessionImage>(image));  // nobody else has it yet
+  place.Keep(claim.tokens, std::move(image));
+  return absl::OkStatus();
 }
 
 }  // namespace gdn

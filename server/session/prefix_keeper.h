@@ -2,23 +2,24 @@
 // the index.
 //
 // The session is locked while its states are copied: steps wait for that, as they do for a checkpoint's copy.
-// Thread safety: any thread; `done` comes from any thread, maybe before the method returns. Ownership: what it is made
-// with must outlive it; on destruction what was begun must have ended (TaskQueue::Drain).
+// Thread safety: any thread. Ownership: what it is made with must outlive it, and it must outlive its tasks.
 //
-//   keeper.Keep(session, {.key = key, .tokens = tokens, .calls = CallsOf(segments), .kind = kind}, limit, done);
+//   PrefixClaim claim{.key = key, .tokens = tokens, .calls = CallsOf(segments), .kind = kind};
+//   GDN_CO_ASSIGN_OR_RETURN(const bool kept, co_await keeper.Keep(session, claim, deadline));
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "base/task/deadline.h"
+#include "base/task/executor.h"
+#include "base/task/task.h"
 #include "base/task_queue.h"
 #include "server/session/prefix_index.h"
 #include "server/session/residency.h"
 #include "server/session/state_copier.h"
-#include "server/session/wait_limit.h"
 
 namespace gdn {
 
@@ -37,6 +38,7 @@ struct PrefixKeeperParts {
   StateCopier& copier;
   DeviceRoom& room;
   TaskQueue& transfers;
+  Executor& executor;  // has the timers
 };
 
 class PrefixKeeper {
@@ -48,10 +50,11 @@ class PrefixKeeper {
   // True where the prefix is kept now, or another call is at it; false where there is no room. FAILED_PRECONDITION
   // (PREFIX_MISMATCH: layer, field, found, expected; INPUT_KIND_MISMATCH), ABORTED (EPOCH_MISMATCH), errors of
   // Residency::LockResident and StateCopier::CopyOut.
-  void Keep(const std::shared_ptr<Session>& session, const PrefixClaim& claim, const WaitLimit& limit,
-            std::function<void(absl::StatusOr<bool>)> done);
+  Task<absl::StatusOr<bool>> Keep(std::shared_ptr<Session> session, PrefixClaim claim, Deadline deadline);
 
  private:
+  absl::Status KeepLocked(SessionLease& lease, const PrefixClaim& claim, PrefixIndex::Place& place);
+
   const PrefixKeeperParts parts_;
 };
 

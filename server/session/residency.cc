@@ -2,10 +2,15 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/task/resume_on.h"
+#include "base/task/sleep.h"
+#include "base/task/status_macros.h"
+#include "base/task/task_queue_executor.h"
+#include "base/task/when_all.h"
+#include "server/session/foreign_state.h"
 
 namespace gdn {
 namespace {
@@ -15,11 +20,11 @@ constexpr absl::Duration kPatience = absl::Seconds(1);
 // How much longer while states come back for other calls, which hold room until they are there or are refused: more
 // than a tier that hangs takes to be found out (StateService).
 constexpr absl::Duration kPatienceWithOthers = absl::Seconds(19);
-// How soon calls that end are noticed where all sessions are in use.
+// How soon calls that end are noticed if all sessions are in use.
 constexpr absl::Duration kPoll = absl::Milliseconds(2);
 // What the residency thread does for one call at a time; moving one session is the least.
 constexpr absl::Duration kSlice = absl::Milliseconds(5);
-// How soon it looks again for sessions to move ahead of need, where there was none.
+// How soon it looks again for sessions to move ahead of need, if there was none.
 constexpr absl::Duration kAheadPause = absl::Milliseconds(200);
 
 absl::Status NeverFits(int64_t needed, int64_t budget) {
@@ -41,36 +46,61 @@ RoomRequest RoomFor(const DeviceRoom& room, const Session& session) {
 
 }  // namespace
 
-Residency::Residency(const ResidencyOptions& options) : options_(options), thread_({.name = "gdn-residency"}) {}
+struct Residency::Need {
+  RoomRequest room;
+  RoomClaims claims;
+  absl::Status status;
+  // Of a session:
+  size_t index = 0;  // of the request's sessions
+  SessionLease lease;
+  SessionImagePtr image;  // nullptr: to be fetched
+
+  bool wants_claims() const { return status.ok() && claims.empty() && room.count > 0; }
+  // Before the call is answered: what its client does next may need the room.
+  void Refuse(absl::Status why) {
+    status = std::move(why);
+    claims.clear();
+    lease.Release();
+  }
+};
+
+struct Residency::Request {
+  Request(Residency& of, ByteAccountPtr by, Deadline until)
+      : open(of.open_.Begin()),
+        account(std::move(by)),
+        deadline(std::move(until)),
+        number(of.next_number_.fetch_add(1)),
+        thread(of.thread_, account->turn(), of.options_.executor),
+        io(of.options_.io, account->turn(), of.options_.executor),
+        memory_io(of.options_.memory_io, account->turn(), of.options_.executor) {}
+
+  const OpenCount::Hold open;  // goes last: what the rest lets go of tells others, who may look for this one
+  const ByteAccountPtr account;
+  const Deadline deadline;
+  const uint64_t number;  // the older, the less
+  TaskQueueExecutor thread, io, memory_io;
+  std::vector<std::shared_ptr<Session>> sessions;  // to be pinned; may be none
+  PinResults pins;                                 // parallel to them
+  std::vector<Need> needs;
+  RoomEffort effort;
+  SteadyTime patience = SteadyTime::InfiniteFuture();  // with others that do not let go
+
+  absl::Status CheckDeadline() const { return deadline.Check(SteadyNow()); }
+  void LetGo() {
+    pins.clear();
+    needs.clear();
+  }
+};
+
+Residency::Residency(const ResidencyOptions& options)
+    : options_(options), thread_({.name = "gdn-residency"}), group_(options.executor) {}
 
 Residency::~Residency() {
-  {
-    absl::MutexLock lock(&mu_);
-    const auto answered = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return open_requests_ == 0; };
-    mu_.Await(absl::Condition(&answered));
-  }
+  open_.WaitForNone();
+  group_.Wait();
   thread_.Drain();
   options_.io.Drain();
   options_.memory_io.Drain();
-}
-
-Residency::Request::Request(Residency& to, ByteAccountPtr of, WaitLimit until)
-    : residency(to), account(std::move(of)), limit(std::move(until)), number(to.next_number_.fetch_add(1)) {
-  absl::MutexLock lock(&residency.mu_);
-  ++residency.open_requests_;
-}
-
-Residency::Request::~Request() {
-  // They tell others, who may look for this one.
-  pins.clear();
-  needs.clear();
-  absl::MutexLock lock(&residency.mu_);
-  --residency.open_requests_;
-}
-
-void Residency::Need::GiveUp() {
-  claims.clear();
-  lease.Release();
 }
 
 ResidencyCounters Residency::counters() const {
@@ -81,162 +111,171 @@ ResidencyCounters Residency::counters() const {
           .failures = fetch_failures_ + options_.copier.failures()};
 }
 
-void Residency::Post(const RequestPtr& request, void (Residency::*step)(const RequestPtr&)) {
-  thread_.Post([this, request, step] { (this->*step)(request); }, request->account->turn());
-}
+// ---- What calls ask for
 
-void Residency::Fail(const RequestPtr& request, const absl::Status& status) {
-  request->pins.clear();
-  request->needs.clear();
-  if (request->lease_done) return request->lease_done(status);
-  if (request->claims_done) return request->claims_done(status);
-  PinResults pins(request->sessions.size());
-  for (absl::StatusOr<SessionPin>& pin : pins) pin = status;
-  request->pins_done(std::move(pins));
-}
-
-void Residency::Pin(std::vector<std::shared_ptr<Session>> sessions, WaitLimit limit, PinsDone done) {
-  // Mostly they are all here, and nobody is in the way.
+Residency::PinResults Residency::TryPin(const std::vector<std::shared_ptr<Session>>& sessions) {
   PinResults pins;
   pins.reserve(sessions.size());
   for (const std::shared_ptr<Session>& session : sessions) {
     SessionPin pin;
-    if (session->TryPin(&pin) != Session::PinOutcome::kPinned) break;
+    if (session->TryPin(&pin) != Session::PinOutcome::kPinned) return {};
     pins.emplace_back(std::move(pin));
   }
-  if (pins.size() == sessions.size()) return done(std::move(pins));
-  pins.clear();
-  auto request = std::make_shared<Request>(*this, sessions.front()->account(), std::move(limit));
-  request->sessions = std::move(sessions);
-  request->pins_done = std::move(done);
-  TryPins(request);
+  return pins;
 }
 
-void Residency::TryPins(const RequestPtr& request) {
-  PinResults pins;
-  for (const std::shared_ptr<Session>& session : request->sessions) {
-    SessionPin pin;
-    switch (session->TryPin(&pin)) {
-      case Session::PinOutcome::kPinned:
-        pins.emplace_back(std::move(pin));
-        continue;
-      case Session::PinOutcome::kWait:
-        pins.clear();
-        return Again(request, session);
-      case Session::PinOutcome::kNotResident:
-        pins.clear();
-        return Post(request, &Residency::Begin);
+Task<Residency::PinResults> Residency::Pin(std::vector<std::shared_ptr<Session>> sessions, Deadline deadline) {
+  PinResults pins = TryPin(sessions);  // mostly
+  if (!pins.empty()) co_return pins;
+  Request request(*this, sessions.front()->account(), std::move(deadline));
+  request.sessions = std::move(sessions);
+  Executor& here = co_await ThisExecutor();
+  const absl::Status brought = co_await BringAll(request);
+  co_await ReturnTo(here);
+  if (!brought.ok()) {
+    request.LetGo();
+    pins.resize(request.sessions.size());
+    for (absl::StatusOr<SessionPin>& pin : pins) pin = brought;
+    co_return pins;
+  }
+  for (Need& need : request.needs) {
+    if (need.status.ok()) {
+      request.pins[need.index] = std::move(need.lease).IntoPin();
+    } else {
+      request.pins[need.index] = need.status;
     }
   }
-  request->pins_done(std::move(pins));
+  co_return std::move(request.pins);
 }
 
-void Residency::Again(const RequestPtr& request, const std::shared_ptr<Session>& blocked) {
-  request->pins.clear();  // lets others at them meanwhile
-  request->needs.clear();
-  request->patience = SteadyTime::InfiniteFuture();
-  if (absl::Status limit = request->limit.Check(); !limit.ok()) return Fail(request, limit);
-  const auto retry = [this, request] { Post(request, &Residency::TryPins); };
-  // Steps may go on while a copy is written, but states that are away are not brought back until then.
-  if (blocked->gate().held() && !blocked->resident()) return blocked->Lock([retry](const SessionLease&) { retry(); });
-  blocked->gate().WhenPinnable(retry);
+Task<absl::StatusOr<SessionLease>> Residency::LockResident(std::shared_ptr<Session> session, Deadline deadline) {
+  Request request(*this, session->account(), deadline);
+  GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await session->Lock(deadline));
+  GDN_CO_RETURN_IF_ERROR(session->CheckAlive());
+  if (lease.resident()) co_return lease;
+  Need& need = request.needs.emplace_back();
+  need.room = RoomFor(options_.room, *session);
+  need.lease = std::move(lease);
+  Executor& here = co_await ThisExecutor();
+  absl::Status brought = co_await BringAll(request);
+  co_await ReturnTo(here);
+  if (brought.ok()) brought = need.status;
+  GDN_CO_RETURN_IF_ERROR(brought);
+  co_return std::move(need.lease);
 }
 
-void Residency::LockResident(const std::shared_ptr<Session>& session, WaitLimit limit, LeaseDone done) {
-  auto request = std::make_shared<Request>(*this, session->account(), std::move(limit));
-  request->lease_done = std::move(done);
-  session->Lock([this, request](SessionLease lease) {
-    if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return request->lease_done(std::move(alive));
-    if (lease.resident()) return request->lease_done(std::move(lease));
-    Need& need = request->needs.emplace_back();
-    need.room = RoomFor(options_.room, *lease.session());
-    need.lease = std::move(lease);
-    Post(request, &Residency::Claim);
-  });
-}
-
-void Residency::Place(SessionLease lease, SessionImagePtr image, WaitLimit limit, LeaseDone done) {
-  auto request = std::make_shared<Request>(*this, lease.session()->account(), std::move(limit));
-  request->lease_done = std::move(done);
-  Need& need = request->needs.emplace_back();
+Task<absl::StatusOr<SessionLease>> Residency::Place(SessionLease lease, SessionImagePtr image, Deadline deadline) {
+  Request request(*this, lease.session()->account(), std::move(deadline));
+  Need& need = request.needs.emplace_back();
   need.room = RoomFor(options_.room, *lease.session());
   need.lease = std::move(lease);
   need.image = std::move(image);
+  Executor& here = co_await ThisExecutor();
+  absl::Status brought;
   if (need.image->layers.empty()) {  // nothing to copy: most new sessions
     auto claims = options_.room.TryClaim(need.room);
-    if (!claims.ok() && !options_.room.CanMakeRoom(claims.status())) {
-      options_.room.CountRefusal(claims.status());
-      return Fail(request, claims.status());
-    }
     if (claims.ok()) {
       need.claims = *std::move(claims);
-      return Bring(request);
+    } else if (!options_.room.CanMakeRoom(claims.status())) {
+      options_.room.CountRefusal(claims.status());
+      need.Refuse(claims.status());
     }
   }
-  Post(request, &Residency::Claim);
+  if (need.status.ok()) brought = co_await BringAll(request);
+  co_await ReturnTo(here);
+  if (brought.ok()) brought = need.status;
+  GDN_CO_RETURN_IF_ERROR(brought);
+  co_return std::move(need.lease);
 }
 
-void Residency::Reserve(RoomRequest room, const ByteAccountPtr& account, WaitLimit limit, ClaimsDone done) {
+Task<absl::StatusOr<RoomClaims>> Residency::Reserve(RoomRequest room, ByteAccountPtr account, Deadline deadline) {
   auto claims = options_.room.TryClaim(room);
   if (claims.ok() || !options_.room.CanMakeRoom(claims.status())) {
     options_.room.CountRefusal(claims.status());
-    return done(std::move(claims));
+    co_return claims;
   }
-  auto request = std::make_shared<Request>(*this, account, std::move(limit));
-  request->claims_done = std::move(done);
-  request->needs.emplace_back().room = std::move(room);
-  Post(request, &Residency::Claim);
+  Request request(*this, std::move(account), std::move(deadline));
+  Need& need = request.needs.emplace_back();
+  need.room = std::move(room);
+  Executor& here = co_await ThisExecutor();
+  absl::Status brought = co_await BringAll(request);
+  co_await ReturnTo(here);
+  if (brought.ok()) brought = need.status;
+  GDN_CO_RETURN_IF_ERROR(brought);
+  co_return std::move(need.claims);
 }
 
 bool Residency::Prefetch(const std::shared_ptr<Session>& session) {
   if (session->resident()) return false;
-  Pin({session}, SteadyNow() + kPatience, [](const PinResults&) {});
+  std::vector<std::shared_ptr<Session>> one(1, session);
+  group_.Spawn(Pin(std::move(one), SteadyNow() + kPatience));
   return true;
 }
 
-void Residency::Begin(const RequestPtr& request) {
-  if (absl::Status limit = request->limit.Check(); !limit.ok()) return Fail(request, limit);
-  request->pins.clear();
-  request->needs.clear();
-  request->pins.resize(request->sessions.size());
-  for (size_t i = 0; i < request->sessions.size(); ++i) {
-    const std::shared_ptr<Session>& session = request->sessions[i];
-    SessionPin pin;
-    switch (session->TryPin(&pin)) {
-      case Session::PinOutcome::kPinned:
-        request->pins[i] = std::move(pin);
-        break;
-      case Session::PinOutcome::kWait:
-        return Again(request, session);
-      case Session::PinOutcome::kNotResident:
-        if (!LockParked(request, i)) return Again(request, session);
+// ---- The way back
+
+Task<absl::Status> Residency::BringAll(Request& request) {
+  bool has_room = false;
+  while (!has_room) {
+    if (!request.sessions.empty()) GDN_CO_RETURN_IF_ERROR(co_await LockAll(request));
+    has_room = co_await ClaimRoom(request);
+  }
+  co_await FetchAll(request);
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> Residency::LockAll(Request& request) {
+  for (;;) {
+    GDN_CO_RETURN_IF_ERROR(request.CheckDeadline());
+    co_await ResumeOn(request.thread);
+    const std::shared_ptr<Session> blocked = TryLockAll(request);
+    if (blocked == nullptr) break;
+    request.LetGo();  // lets others at them meanwhile
+    request.patience = SteadyTime::InfiniteFuture();
+    // Steps may go on while a copy is written, but states that are away are not brought back until then.
+    if (blocked->gate().held() && !blocked->resident()) {
+      GDN_CO_ASSIGN_OR_RETURN(SessionLease free, co_await blocked->Lock(request.deadline));
+      free.Release();
+    } else {
+      GDN_CO_RETURN_IF_ERROR(co_await blocked->gate().Pinnable(request.deadline));
     }
   }
-  RefuseWhatNeverFits(*request);
-  Claim(request);
+  RefuseWhatNeverFits(request);
+  co_return absl::OkStatus();
 }
 
-bool Residency::LockParked(const RequestPtr& request, size_t index) {
-  const std::shared_ptr<Session>& session = request->sessions[index];
-  if (absl::Status alive = session->CheckAlive(); !alive.ok()) {
-    request->pins[index] = std::move(alive);
-    return true;
+std::shared_ptr<Session> Residency::TryLockAll(Request& request) {
+  request.LetGo();
+  request.pins.resize(request.sessions.size());
+  for (size_t i = 0; i < request.sessions.size(); ++i) {
+    const std::shared_ptr<Session>& session = request.sessions[i];
+    SessionPin pin;
+    const Session::PinOutcome outcome = session->TryPin(&pin);
+    if (outcome == Session::PinOutcome::kWait) return session;
+    if (outcome == Session::PinOutcome::kPinned) {
+      request.pins[i] = std::move(pin);
+      continue;
+    }
+    if (absl::Status alive = session->CheckAlive(); !alive.ok()) {
+      request.pins[i] = std::move(alive);
+      continue;
+    }
+    SessionLease lease = session->TryLock();
+    if (!lease.valid()) return session;
+    if (lease.resident()) {  // somebody else brought it
+      request.pins[i] = std::move(lease).IntoPin();
+      continue;
+    }
+    Need& need = request.needs.emplace_back();
+    need.room = RoomFor(options_.room, *session);
+    need.index = i;
+    need.lease = std::move(lease);
   }
-  SessionLease lease = session->TryLock();
-  if (!lease.valid()) return false;
-  if (lease.resident()) {  // somebody else brought it
-    request->pins[index] = std::move(lease).IntoPin();
-    return true;
-  }
-  Need& need = request->needs.emplace_back();
-  need.room = RoomFor(options_.room, *session);
-  need.index = index;
-  need.lease = std::move(lease);
-  return true;
+  return nullptr;
 }
 
 void Residency::RefuseWhatNeverFits(Request& request) const {
-  if (!options_.copier.CheckAnyDevice().ok()) return;  // Claim says that
+  if (!options_.copier.CheckAnyDevice().ok()) return;  // ClaimRoom says that
   const int64_t budget = options_.room.working_budget_bytes();
   const int64_t quota = DeviceRoom::QuotaOf(*request.account);
   int64_t together = 0;
@@ -246,85 +285,150 @@ void Residency::RefuseWhatNeverFits(Request& request) const {
   for (Need& need : request.needs) {
     const int64_t bytes = options_.room.BytesOf(*request.sessions[need.index]);
     if (together + bytes > budget) {
-      need.status = NeverFits(together + bytes, budget);
-      need.GiveUp();
+      need.Refuse(NeverFits(together + bytes, budget));
     } else if (together + bytes > quota) {
-      need.status =
-          QuotaExceeded({.quota = Quota::kDeviceBytes, .needed = together + bytes, .used = together, .limit = quota});
+      need.Refuse(
+          QuotaExceeded({.quota = Quota::kDeviceBytes, .needed = together + bytes, .used = together, .limit = quota}));
       options_.room.CountRefusal(need.status);
-      need.GiveUp();
     } else {
       together += bytes;
     }
   }
 }
 
-void Residency::Claim(const RequestPtr& request) {
-  const SteadyTime begun = SteadyNow();
-  if (request->patience == SteadyTime::InfiniteFuture()) request->patience = begun + kPatience;
-  holders_.erase(request->number);
-  for (Need& need : request->needs) {
-    if (!need.status.ok()) continue;  // refused already
-    // No room is made for a state that cannot come.
-    if (need.lease.valid() && need.image == nullptr && need.wants_claims()) {
-      need.status = options_.tiers.CanFetch(need.lease.session()->key());
-    }
+Task<bool> Residency::ClaimRoom(Request& request) {
+  bool asked = false;
+  SteadyTime begun;
+  for (Need& need : request.needs) {
     while (need.wants_claims()) {
-      need.status = request->limit.Check();
-      if (need.status.ok()) need.status = options_.copier.CheckAnyDevice();
-      if (!need.status.ok()) break;
-      const auto progress = options_.room.Advance(need.room, request->effort, &need.claims);
-      need.status = progress.status();
-      if (!progress.ok() || *progress == RoomProgress::kMade) break;
-      if (*progress == RoomProgress::kNothingMoves) {
+      if (!std::exchange(asked, true)) {
+        co_await ResumeOn(request.thread);
+        begun = SteadyNow();
+        if (request.patience == SteadyTime::InfiniteFuture()) request.patience = begun + kPatience;
+      }
+      absl::Status refused = request.CheckDeadline();
+      // No room is made for a state that cannot come.
+      if (refused.ok() && need.lease.valid() && need.image == nullptr) {
+        refused = options_.tiers.CanFetch(need.lease.session()->key());
+      }
+      if (refused.ok()) refused = options_.copier.CheckAnyDevice();
+      RoomProgress progress = RoomProgress::kMade;
+      if (refused.ok()) {
+        const absl::StatusOr<RoomProgress> made = options_.room.Advance(need.room, request.effort, &need.claims);
+        refused = made.status();
+        if (made.ok()) progress = *made;
+      }
+      if (refused.ok() && progress == RoomProgress::kMade) break;
+      if (refused.ok() && progress == RoomProgress::kNothingMoves) {
         const absl::Duration more = bringing_ > 0 ? kPatienceWithOthers : absl::ZeroDuration();
-        if (SteadyNow() < request->patience + more) return Stuck(request);
-        need.status = request->effort.error();
-      } else if (SteadyNow() - begun >= kSlice) {
-        holders_.insert(request->number);
-        return Post(request, &Residency::Claim);
+        if (SteadyNow() >= request.patience + more) {
+          refused = request.effort.error();
+        } else if (KeepsRoom(request)) {
+          (co_await SleepUntil(SteadyNow() + kPoll)).IgnoreError();
+          begun = SteadyNow();
+        } else {
+          // What an older one waits for may be here.
+          for (Need& other : request.needs) other.claims.clear();
+          if (!request.sessions.empty()) request.LetGo();
+          (co_await SleepUntil(SteadyNow() + kPoll)).IgnoreError();
+          co_return false;
+        }
+      } else if (refused.ok() && SteadyNow() - begun >= kSlice) {
+        holders_.insert(request.number);
+        co_await ResumeOn(request.thread);
+        begun = SteadyNow();
+      }
+      holders_.erase(request.number);
+      if (!refused.ok()) {
+        options_.room.CountRefusal(refused);
+        need.Refuse(std::move(refused));
       }
     }
-    if (!need.status.ok()) {
-      options_.room.CountRefusal(need.status);
-      need.GiveUp();
-    }
   }
-  Bring(request);
+  co_return true;
 }
 
-void Residency::Stuck(const RequestPtr& request) {
-  const bool oldest = holders_.empty() || request->number < *holders_.begin();
-  if (oldest) {
-    holders_.insert(request->number);
+bool Residency::KeepsRoom(const Request& request) {
+  if (!holders_.empty() && *holders_.begin() < request.number) return false;
+  holders_.insert(request.number);
+  return true;
+}
+
+Task<void> Residency::FetchAll(Request& request) {
+  std::vector<Task<void>> fetches;
+  for (Need& need : request.needs) {
+    if (need.status.ok() && need.lease.valid()) fetches.push_back(FetchOne(request, need));
+  }
+  if (fetches.empty()) co_return;
+  ++bringing_;
+  if (fetches.size() == 1) {
+    co_await std::move(fetches.front());
   } else {
-    // What an older one waits for may be here.
-    for (Need& need : request->needs) need.claims.clear();
-    if (request->pins_done) request->needs.clear();
-    request->pins.clear();
+    co_await WhenAll(std::move(fetches));
   }
-  if (stuck_.empty()) thread_.Post([this] { RetryStuck(); }, {.of = this});
-  stuck_.push_back(request);
+  --bringing_;
+  MoveIdleAhead();
 }
 
-void Residency::RetryStuck() {
-  absl::SleepFor(kPoll);
-  for (const RequestPtr& request : std::exchange(stuck_, {})) {
-    const bool let_go = request->pins_done && request->pins.empty();
-    Post(request, let_go ? &Residency::Begin : &Residency::Claim);
+Task<void> Residency::FetchOne(Request& request, Need& need) {
+  if (need.image == nullptr || !need.image->layers.empty()) {
+    // A state in host memory waits for no other that comes from a disk or a network, and may hang.
+    const bool in_memory = need.image != nullptr || options_.tiers.RestsInMemory(need.lease.session()->key());
+    TaskQueueExecutor& threads = in_memory ? request.memory_io : request.io;
+    co_await ResumeOn(threads);
   }
+  absl::Status arrived = Arrive(request, need);
+  if (!arrived.ok()) need.Refuse(std::move(arrived));
 }
+
+absl::Status Residency::Arrive(const Request& request, Need& need) {
+  const std::shared_ptr<Session> session = need.lease.session();
+  GDN_RETURN_IF_ERROR(request.CheckDeadline());
+  // A session without layers has nothing anywhere, and is counted with the first device.
+  const int32_t device = need.claims.slots.empty() ? 0 : need.claims.slots.front().pool()->device();
+  GDN_RETURN_IF_ERROR(options_.copier.CheckDevice(device));
+  ByteCharge copy;
+  if (need.image == nullptr) {
+    copy = options_.room.ChargeCopy(*session);
+    absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(session->key());
+    if (!image.ok()) {
+      fetch_failures_.fetch_add(1, std::memory_order_relaxed);
+      return session->CheckAlive().ok() ? image.status() : session->CheckAlive();
+    }
+    GDN_RETURN_IF_ERROR(CheckIsStateOf(*session, **image));
+    need.image = *std::move(image);
+  }
+  GDN_RETURN_IF_ERROR(options_.copier.CopyIn(*need.image, std::move(need.claims.slots), need.lease));
+  if (!need.image->layers.empty()) {
+    returns_.fetch_add(1, std::memory_order_relaxed);
+    returned_bytes_.fetch_add(need.image->bytes(), std::memory_order_relaxed);
+  }
+  need.image = nullptr;
+  options_.tiers.Release(session->key());
+  options_.room.Track(session, device, std::move(need.claims.charge));
+  return absl::OkStatus();
+}
+
+// ---- Ahead of need
 
 void Residency::MoveIdleAhead() {
-  if (!options_.room.WantsAhead() || moving_ahead_.exchange(true)) return;
-  thread_.Post([this] { MoveOneAhead(); }, {.of = &moving_ahead_});
+  if (options_.room.WantsAhead() && !moving_ahead_.exchange(true)) group_.Spawn(MoveAhead());
 }
 
-void Residency::MoveOneAhead() {
+Task<void> Residency::MoveAhead() {
+  TaskQueueExecutor thread(thread_, {.of = &moving_ahead_}, options_.executor);
+  bool more = true;
+  while (more) {
+    co_await ResumeOn(thread);
+    // Somebody may have asked meanwhile.
+    more = options_.room.WantsAhead() && SteadyNow() >= ahead_again_;
+    if (more && !options_.room.EvictAhead()) {
+      ahead_again_ = SteadyNow() + kAheadPause;
+      more = false;
+    }
+  }
+  co_await ResumeOn(options_.executor);
   moving_ahead_ = false;
-  if (!options_.room.WantsAhead() || SteadyNow() < ahead_again_) return;  // somebody may have asked meanwhile
-  if (options_.room.EvictAhead()) return MoveIdleAhead();
-  ahead_again_ = SteadyNow() + kAheadPause;
 }
 
 }  // namespace gdn

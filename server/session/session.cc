@@ -1,11 +1,8 @@
 #include "server/session/session.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
-#include "base/count_limits.h"
-#include "base/draft_tree.h"
 #include "base/status_macros.h"
 #include "server/session/session_errors.h"
 #include "server/session/session_lease.h"
@@ -17,20 +14,6 @@ namespace {
 SessionInit WithAccount(SessionInit init, SessionEnvironment& environment) {
   if (init.account == nullptr) init.account = environment.ledger().AccountOf(init.principal, /*peer=*/"");
   return init;
-}
-
-// Whether the tokens follow one another in the layer's draft. A chain's first ones do.
-absl::Status CheckAccepted(const std::string& id, int32_t layer, const LayerProgress& progress,
-                           const Session::AcceptRequest& request) {
-  std::vector<int32_t> first;
-  if (request.path.empty()) {
-    if (progress.draft_parents.empty()) return absl::OkStatus();
-    first.resize(static_cast<size_t>(request.accepted_tokens));
-    std::iota(first.begin(), first.end(), 0);
-  }
-  const absl::Status status =
-      CheckDraftPath(progress.draft_parents, progress.draft_length, request.path.empty() ? first : request.path);
-  return status.ok() ? status : OfDraft(id, layer, status);
 }
 
 }  // namespace
@@ -79,18 +62,19 @@ Session::Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnviron
 }
 
 Session::PinOutcome Session::TryPin(SessionPin* pin) {
-  if (!gate_.TryPin()) return PinOutcome::kWait;
-  SessionPin taken(shared_from_this());
-  if (!resident()) return PinOutcome::kNotResident;
-  *pin = std::move(taken);
+  {
+    absl::MutexLock lock(&mu_);
+    if (!gate_.PinnableLocked()) return PinOutcome::kWait;
+    if (!resident_) return PinOutcome::kNotResident;
+    gate_.TryPinLocked();
+  }
+  *pin = SessionPin(shared_from_this());
   return PinOutcome::kPinned;
 }
 
 SessionLease Session::TryLock() { return gate_.TryLock() ? SessionLease(shared_from_this()) : SessionLease(); }
 
-void Session::Lock(std::function<void(SessionLease)> granted) {
-  gate_.Lock([self = shared_from_this(), granted = std::move(granted)] { granted(SessionLease(self)); });
-}
+Session::LockAwaiter Session::Lock(Deadline deadline) { return LockAwaiter(*this, std::move(deadline)); }
 
 void Session::SetReply(Layer& layer, StepReplyPtr reply) {
   layer.kept = {};
@@ -236,112 +220,79 @@ absl::StatusOr<size_t> Session::LayerIndex(int32_t layer) const {
   return static_cast<size_t>(it - layers.begin());
 }
 
-absl::Status Session::CheckKind(const StepRequest& request, const Layer& layer) const {
-  if (spec().model.empty() && request.kind != InputKind::kDeltaRule) {
-    return InputNeedsModel(id(), request.kind);
-  }
-  if (layer.kind != InputKind::kNone && layer.kind != request.kind) {
-    return InputKindMismatch(id(), request.layer, request.kind, layer.kind);
-  }
-  return absl::OkStatus();
+SessionFacts Session::FactsLocked() const {
+  return {.id = id(),
+          .epoch = epoch_,
+          .has_model = !spec().model.empty(),
+          .accept_request_id = accept_request_id_,
+          .accepted_tokens = accepted_tokens_,
+          .accepted_path = accepted_path_};
 }
 
-absl::Status Session::CheckEpoch(const std::optional<int64_t>& epoch, int64_t token_count) const {
-  if (!epoch.has_value() || *epoch == epoch_) return absl::OkStatus();
-  return EpochMismatch(id(), epoch_, *epoch, token_count);
+LayerFacts Session::FactsLocked(size_t index) const {
+  const Layer& layer = layers_[index];
+  LayerFacts facts{.layer = spec().layers[index],
+                   .token_count = layer.progress.token_count,
+                   .draft_length = layer.progress.draft_length,
+                   .draft_parents = layer.progress.draft_parents,
+                   .kind = layer.kind,
+                   .busy = layer.busy,
+                   .in_flight = {.request_id = layer.flight_id, .payload = layer.flight_payload}};
+  if (layer.reply == nullptr) return facts;
+  facts.stored = {.request_id = layer.reply->request_id, .payload = layer.reply->payload};
+  facts.output_dropped = layer.reply->output_dropped;
+  return facts;
 }
 
-absl::StatusOr<bool> Session::FindReply(const StepRequest& request, StepReplyCallback& on_joined, Layer& layer,
-                                        Admission& admission) {
-  if (request.request_id.empty()) return false;
-  const bool in_flight = layer.busy && layer.flight_id == request.request_id;
-  const bool stored = layer.reply != nullptr && layer.reply->request_id == request.request_id;
-  if (!in_flight && !stored) return false;
-  if ((in_flight ? layer.flight_payload : layer.reply->payload) != request.payload) {
-    return StepIdReused(id(), request.layer, request.request_id);
-  }
-  if (!in_flight && layer.reply->output_dropped) {
-    return ReplyDropped(id(), request.layer, request.request_id, layer.progress.token_count);
-  }
-  if (in_flight) {
-    layer.joined.push_back(std::move(on_joined));
-    admission.joined = true;
-  } else {
-    admission.stored = layer.reply;
-  }
-  return true;
-}
-
-absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& request, StepReplyCallback on_joined) {
+absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& request, JoinedCall* joined) {
   GDN_ASSIGN_OR_RETURN(const size_t index, LayerIndex(request.layer));
   absl::MutexLock lock(&mu_);
   GDN_RETURN_IF_ERROR(AliveLocked());
+  GDN_ASSIGN_OR_RETURN(const StepAnswer answer, AnswerStep(FactsLocked(), FactsLocked(index), request));
   Layer& layer = layers_[index];
   Admission admission;
-  GDN_ASSIGN_OR_RETURN(const bool seen, FindReply(request, on_joined, layer, admission));
-  if (seen) return admission;
-  const int64_t token_count = layer.progress.token_count;
-  GDN_RETURN_IF_ERROR(CheckEpoch(request.epoch, token_count));
-  if (request.expected_token_count.has_value() && *request.expected_token_count != token_count) {
-    return TokenCountMismatch(id(), request.layer, token_count, *request.expected_token_count);
+  if (answer == StepAnswer::kStored) {
+    admission.stored = layer.reply;
+  } else if (answer == StepAnswer::kJoin) {
+    layer.joined.push_back(joined);
+    admission.joined = true;
+  } else {
+    layer.busy = true;
+    layer.flight_id = request.request_id;
+    layer.flight_payload = request.payload;
+    admission.lease.pin_ = std::move(pin);
+    admission.lease.index_ = index;
+    admission.lease.layer_ = &layer;
+    admission.lease.before_ = layer.progress;
+    admission.lease.kind_ = request.kind;
   }
-  if (layer.busy) return LayerBusy(id(), request.layer);
-  if (layer.progress.draft_length > 0) {
-    return DraftPending(id(), request.layer, layer.progress.draft_length);
-  }
-  GDN_RETURN_IF_ERROR(CheckKind(request, layer));
-  if (request.tokens > kMaxTokenCount - token_count) {
-    return TokenCountLimit(id(), request.layer, token_count, request.tokens);
-  }
-  layer.busy = true;
-  layer.flight_id = request.request_id;
-  layer.flight_payload = request.payload;
-  admission.lease.pin_ = std::move(pin);
-  admission.lease.index_ = index;
-  admission.lease.layer_ = &layer;
-  admission.lease.before_ = layer.progress;
-  admission.lease.kind_ = request.kind;
   return admission;
 }
 
-absl::StatusOr<std::vector<StepLease>> Session::AdmitAccept(const SessionPin& pin, const AcceptRequest& request) {
+absl::StatusOr<std::vector<StepLease>> Session::AdmitAccept(const SessionPin& pin, const Acceptance& request) {
   absl::MutexLock lock(&mu_);
   GDN_RETURN_IF_ERROR(AliveLocked());
-  if (!request.request_id.empty() && request.request_id == accept_request_id_) {
-    if (request.accepted_tokens == accepted_tokens_ && request.path == accepted_path_) return std::vector<StepLease>();
-    return AcceptIdReused(id(), request.request_id, accepted_tokens_, request.accepted_tokens);
-  }
-  int64_t token_count = layers_.empty() ? 0 : layers_.front().progress.token_count;
-  for (const Layer& layer : layers_) token_count = std::min(token_count, layer.progress.token_count);
-  GDN_RETURN_IF_ERROR(CheckEpoch(request.epoch, token_count));
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& layer = layers_[i];
-    if (layer.busy) return LayerBusy(id(), spec().layers[i]);
-    const int32_t draft = layer.progress.draft_length;
-    if (draft > 0 && request.accepted_tokens > draft) {
-      return DraftTooShort(id(), spec().layers[i], draft, request.accepted_tokens);
-    }
-    if (draft > 0) GDN_RETURN_IF_ERROR(CheckAccepted(id(), spec().layers[i], layer.progress, request));
-  }
+  std::vector<LayerFacts> facts;
+  facts.reserve(layers_.size());
+  for (size_t i = 0; i < layers_.size(); ++i) facts.push_back(FactsLocked(i));
+  GDN_ASSIGN_OR_RETURN(const bool done, WasAccepted(FactsLocked(), facts, request));
   std::vector<StepLease> leases;
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  for (size_t i = 0; i < layers_.size() && !done; ++i) {
     Layer& layer = layers_[i];
     if (layer.progress.draft_length == 0) continue;
     layer.busy = true;
     layer.flight_id.clear();
     StepLease& lease = leases.emplace_back();
-    lease.pin_ = pin.Another();
+    gate_.PinAgainLocked();  // the caller has one
+    lease.pin_ = SessionPin(shared_from_this());
     lease.index_ = i;
     lease.layer_ = &layer;
     lease.before_ = layer.progress;
   }
-  if (leases.empty() && request.accepted_tokens > 0) {
-    return NoDraft(id(), request.accepted_tokens);
-  }
   return leases;
 }
 
-void Session::NoteAccepted(const AcceptRequest& request) {
+void Session::NoteAccepted(const Acceptance& request) {
   if (request.request_id.empty()) return;
   absl::MutexLock lock(&mu_);
   accept_request_id_ = request.request_id;

@@ -1,20 +1,19 @@
 // A session: one recurrent state, token count and input kind for each Gated DeltaNet layer, and the rules of its steps.
 //
 // A step is admitted, computed by whoever holds its StepLease, and committed; a lease that dies uncommitted leaves the
-// state as it was. Admission looks at the request id first (a stored reply is returned, a call in flight is joined),
-// then at the epoch, the expected token count, at whether another step of the layer is running, and at a pending draft.
+// state as it was. What a step or an acceptance is answered with, and in which order it is checked, says
+// session_rules/session_rules.h.
 // States are on the device (resident) or parked in a lower tier. Steps need a SessionPin, which keeps them on the
 // device; copies, moves and forks need a SessionLease, which keeps steps out (session_lease.h).
 // Thread safety: safe from any thread; the slots' contents belong to the holder of the StepLease or SessionLease.
 // Ownership: sessions are shared; leases and pins keep their session alive.
 //
-//   GDN_ASSIGN_OR_RETURN(Admission admission, session->Admit(pin.Another(), request, on_joined));
+//   GDN_ASSIGN_OR_RETURN(Admission admission, session->Admit(pin.Another(), request, &joined));
 //   if (admission.lease.valid()) { ...compute...; admission.lease.Commit(outcome, reply); }
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,9 +29,12 @@
 #include "base/head_slice.h"
 #include "base/layer_dims.h"
 #include "base/steady_clock.h"
+#include "base/task/arrivals.h"
+#include "base/task/deadline.h"
 #include "server/scheduler/session_turn.h"
 #include "server/session/session_environment.h"
 #include "server/session/session_gate.h"
+#include "session_rules/session_rules.h"
 #include "state_store/session_image.h"
 #include "state_store/state_store.h"
 #include "state_store/tiers/state_tier.h"
@@ -72,16 +74,16 @@ struct SessionInit {
 };
 
 using StepReplyPtr = StoredReplyPtr;
-using StepReplyCallback = std::function<void(absl::StatusOr<StepReplyPtr>)>;
 
-struct StepRequest {
-  int32_t layer = 0;
-  InputKind kind = InputKind::kHiddenStates;
-  std::string_view request_id = {};  // "": none; the caller's, until it is admitted
-  Hash128 payload = {};              // looked at only with a request id
-  int64_t tokens = 1;                // that it brings
-  std::optional<int64_t> epoch = std::nullopt;
-  std::optional<int64_t> expected_token_count = std::nullopt;
+// A call that has joined another's step, and gets its reply. Lies with the call, until `ended` has ended.
+struct JoinedCall {
+  Arrivals* ended = nullptr;
+  absl::StatusOr<StepReplyPtr> reply;
+
+  void End(absl::StatusOr<StepReplyPtr> with) {
+    reply = std::move(with);
+    ended->End();
+  }
 };
 
 using LayerProgress = SlotExtent;
@@ -144,32 +146,28 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionGate& gate() { return gate_; }
 
   enum class PinOutcome { kPinned, kNotResident, kWait };
-  // kWait: the gate is closed for now (SessionGate::WhenPinnable tells when to try again).
+  // kWait: the gate is closed for now (SessionGate::Pinnable waits until then).
   PinOutcome TryPin(SessionPin* pin);
   // Invalid where somebody is in the way.
   SessionLease TryLock();
-  // Calls `granted` as SessionGate::Lock does.
-  void Lock(std::function<void(SessionLease)> granted);
+  class LockAwaiter;
+  // Waits for the lease, in the order of the calls. DEADLINE_EXCEEDED, CANCELLED. In session_lease.h.
+  //
+  //   GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await session->Lock(deadline));
+  LockAwaiter Lock(Deadline deadline = {});
 
   // `pin` is of this session; the lease takes it along. INVALID_ARGUMENT (LAYER_NOT_GDN, REQUEST_ID_REUSED),
   // FAILED_PRECONDITION (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED (EPOCH_MISMATCH,
   // TOKEN_COUNT_MISMATCH, SESSION_BUSY, REPLY_DROPPED), OUT_OF_RANGE (COUNT_LIMIT), NOT_FOUND (SESSION_NOT_FOUND) once
-  // deleted. `on_joined` is called only where the admission says joined, which needs a request id; from the thread that
-  // ends the other call.
-  absl::StatusOr<Admission> Admit(SessionPin pin, const StepRequest& request, StepReplyCallback on_joined);
+  // deleted. `joined` ends only if the admission says joined, which needs a request id; null for calls without one.
+  absl::StatusOr<Admission> Admit(SessionPin pin, const StepRequest& request, JoinedCall* joined);
 
-  struct AcceptRequest {
-    int32_t accepted_tokens = 0;     // the path's, where there is one
-    std::vector<int32_t> path = {};  // of the draft's tokens; empty: its first ones
-    std::string request_id = {};     // "": none
-    std::optional<int64_t> epoch = std::nullopt;
-  };
   // Leases on the layers with a pending draft; none where the call was done before (same request id). INVALID_ARGUMENT
   // (TOO_MANY_TOKENS, VALUE_OUT_OF_RANGE, REQUEST_ID_REUSED), ABORTED (EPOCH_MISMATCH, SESSION_BUSY), NOT_FOUND
   // (SESSION_NOT_FOUND).
-  absl::StatusOr<std::vector<StepLease>> AdmitAccept(const SessionPin& pin, const AcceptRequest& request);
+  absl::StatusOr<std::vector<StepLease>> AdmitAccept(const SessionPin& pin, const Acceptance& request);
   // All of those leases are committed.
-  void NoteAccepted(const AcceptRequest& request);
+  void NoteAccepted(const Acceptance& request);
 
   std::vector<LayerInfo> Layers() const;
   // INVALID_ARGUMENT (LAYER_NOT_GDN).
@@ -246,7 +244,7 @@ class Session : public std::enable_shared_from_this<Session> {
     // The step in flight, while busy.
     std::string flight_id;
     Hash128 flight_payload;
-    std::vector<StepReplyCallback> joined;
+    std::vector<JoinedCall*> joined;
     // The last step that had a request id.
     StepReplyPtr reply;
     StoredReplies::Kept kept;  // its output
@@ -254,12 +252,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
   absl::Status AliveLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ended_.ok() ? lost_ : ended_; }
   LayerInfo InfoLocked(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status CheckEpoch(const std::optional<int64_t>& epoch, int64_t token_count) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status CheckKind(const StepRequest& request, const Layer& layer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether the request was seen before: its stored reply, or joined.
-  absl::StatusOr<bool> FindReply(const StepRequest& request, StepReplyCallback& on_joined, Layer& layer,
-                                 Admission& admission) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What the rules look at (session_rules/session_rules.h).
+  SessionFacts FactsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  LayerFacts FactsLocked(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // StoredReplies::Trim is the caller's, once the mutex is free.
   void SetReply(Layer& layer, StepReplyPtr reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts, kinds and replies become the image's.
@@ -268,13 +263,13 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const SessionInit init_;
   SessionEnvironment* const environment_;
-  SessionGate gate_;
   const SteadyTime born_;              // `init_.age` before it was made
   std::atomic<int64_t> last_used_{0};  // a SteadyTime's
 
   mutable SessionTurn turn_;
 
-  mutable absl::Mutex mu_;
+  mutable absl::Mutex mu_;  // the session's only one
+  SessionGate gate_{mu_};
   std::vector<Layer> layers_ ABSL_GUARDED_BY(mu_);  // parallel to spec.layers; the vector's size is constant
   bool resident_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status ended_ ABSL_GUARDED_BY(mu_);  // for good, and why

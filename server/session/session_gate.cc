@@ -1,27 +1,53 @@
 #include "server/session/session_gate.h"
 
-#include <utility>
-
 namespace gdn {
+
 bool SessionGate::PinnableLocked() const {
   if (locked_) return false;
   return held_ || lock_waiters_.empty();  // a lock that waits for a hold to end would only make steps wait with it
 }
 
-std::vector<SessionGate::Callback> SessionGate::TakeRunnableLocked() {
-  std::vector<Callback> runnable;
-  if (!locked_ && !held_ && pins_ == 0 && !lock_waiters_.empty()) {
-    locked_ = true;
-    runnable.push_back(std::move(lock_waiters_.front()));
-    lock_waiters_.pop_front();
-  } else if (PinnableLocked()) {
-    runnable.swap(pin_waiters_);
+void SessionGate::ServeLocked(FlowQueue& resumed) {
+  while (LockableLocked() && !lock_waiters_.empty()) {
+    WaitNode* const first = lock_waiters_.front();
+    first->Unlink();
+    const Waiter::Ending ending = first->waiter->End(WaitEnd::kDone);
+    if (ending.won) locked_ = true;
+    resumed.Push(ending.resume);
   }
-  return runnable;
+  if (!PinnableLocked()) return;
+  while (WaitNode* const node = pin_waiters_.front()) {
+    node->Unlink();
+    resumed.Push(node->waiter->End(WaitEnd::kDone).resume);
+  }
+}
+
+bool SessionGate::Awaiter::Enlist() {
+  absl::MutexLock lock(&gate_.mu_);
+  if (what_ == For::kPin) {
+    if (gate_.PinnableLocked()) return false;
+    gate_.pin_waiters_.PushBack(node_);
+    return true;
+  }
+  if (gate_.LockableLocked() && gate_.lock_waiters_.empty()) {
+    gate_.locked_ = true;
+    return false;
+  }
+  gate_.lock_waiters_.PushBack(node_);
+  return true;
+}
+
+void SessionGate::Awaiter::Delist() {
+  // A lock that nobody waits for any more keeps no pins out.
+  gate_.Change([this] { node_.Unlink(); });
 }
 
 bool SessionGate::TryPin() {
   absl::MutexLock lock(&mu_);
+  return TryPinLocked();
+}
+
+bool SessionGate::TryPinLocked() {
   if (!PinnableLocked()) return false;
   ++pins_;
   return true;
@@ -29,43 +55,28 @@ bool SessionGate::TryPin() {
 
 void SessionGate::PinAgain() {
   absl::MutexLock lock(&mu_);
-  ++pins_;
+  PinAgainLocked();
 }
 
 void SessionGate::Change(absl::FunctionRef<void()> change) {
-  std::vector<Callback> runnable;
+  FlowQueue resumed;
   {
     absl::MutexLock lock(&mu_);
     change();
-    runnable = TakeRunnableLocked();
+    ServeLocked(resumed);
   }
-  for (const Callback& callback : runnable) callback();
+  resumed.PostAll();
 }
 
 void SessionGate::Unpin() {
   Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { --pins_; });
 }
 
-void SessionGate::WhenPinnable(Callback retry) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (!PinnableLocked()) {
-      pin_waiters_.push_back(std::move(retry));
-      return;
-    }
-  }
-  retry();
-}
-
 bool SessionGate::TryLock() {
   absl::MutexLock lock(&mu_);
-  if (locked_ || held_ || pins_ > 0 || !lock_waiters_.empty()) return false;
+  if (!LockableLocked() || !lock_waiters_.empty()) return false;
   locked_ = true;
   return true;
-}
-
-void SessionGate::Lock(Callback granted) {
-  Change([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { lock_waiters_.push_back(std::move(granted)); });
 }
 
 void SessionGate::Unlock() {

@@ -3,40 +3,75 @@
 //   pinned  by any number of calls: the states stay where steps can reach them
 //   locked  by one holder: nobody steps; waits for the pins to go, and later pins wait for it
 //   held    by one holder, after a lock: steps go on, no lock is granted (a copy of the states is being written)
-// Thread safety: safe from any thread; callbacks come from the thread that made them possible, outside any lock of the
-// gate. Ownership: the gate must outlive its users.
+// Thread safety: safe from any thread. The mutex is the session's, so that what a session is and who may use it are
+// looked at together; methods with Locked in their names are for whoever holds it. Those that wait go on at their own
+// executors, outside the mutex.
+// Ownership: the mutex must outlive the gate, and the gate its users and their waits.
 //
+//   SessionGate gate(mu);
 //   if (gate.TryPin()) { ...step...; gate.Unpin(); }
-//   gate.Lock([&] { ...; gate.Unlock(); });
+//   GDN_CO_RETURN_IF_ERROR(co_await gate.Lock(deadline));
+//   ...
+//   gate.Unlock();
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <functional>
-#include <vector>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "base/task/deadline.h"
+#include "base/task/executor.h"
+#include "base/task/wait_list.h"
+#include "base/task/waiter.h"
 
 namespace gdn {
 
 class SessionGate {
  public:
-  using Callback = std::function<void()>;
+  class Awaiter : public Waiter {
+   public:
+    absl::Status await_resume() { return StatusOf(Finish()); }
 
-  // False where it is locked, or a lock waits for the pins to go.
+   protected:
+    enum class For : uint8_t { kPin, kLock };
+    Awaiter(SessionGate& gate, For what, Deadline deadline) : Waiter(std::move(deadline)), gate_(gate), what_(what) {}
+    ~Awaiter() = default;
+
+   private:
+    bool Enlist() override;
+    void Delist() override;
+    SessionGate& gate_;
+    const For what_;
+  };
+  class PinAwaiter final : public Awaiter {
+   public:
+    PinAwaiter(SessionGate& gate, Deadline deadline) : Awaiter(gate, For::kPin, std::move(deadline)) {}
+  };
+  class LockAwaiter final : public Awaiter {
+   public:
+    LockAwaiter(SessionGate& gate, Deadline deadline) : Awaiter(gate, For::kLock, std::move(deadline)) {}
+  };
+
+  explicit SessionGate(absl::Mutex& mu) : mu_(mu) {}
+
+  // False if it is locked, or a lock waits for the pins to go.
   bool TryPin();
+  bool TryPinLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // For a caller that has a pin already; never waits for anybody.
   void PinAgain();
+  void PinAgainLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++pins_; }
   void Unpin();
-  // Calls `retry` once, when a pin may be had; at once where it may be had now.
-  void WhenPinnable(Callback retry);
+  // Waits until a pin may be had; somebody else may have locked it again by the time the caller tries.
+  // DEADLINE_EXCEEDED, CANCELLED.
+  PinAwaiter Pinnable(Deadline deadline = {}) { return PinAwaiter(*this, std::move(deadline)); }
 
-  // False where it is pinned, locked, held, or somebody waits for a lock.
+  // False if it is pinned, locked, held, or somebody waits for a lock.
   bool TryLock();
-  // Calls `granted`, in the order of the calls; at once where nothing is in the way.
-  void Lock(Callback granted);
+  // Waits for the lock, in the order of the calls; if OK it is the caller's. DEADLINE_EXCEEDED, CANCELLED.
+  LockAwaiter Lock(Deadline deadline = {}) { return LockAwaiter(*this, std::move(deadline)); }
   void Unlock();
   // From locked to pinned, once.
   void LockToPin();
@@ -44,22 +79,22 @@ class SessionGate {
   void Hold();
   void ReleaseHold();
 
+  bool PinnableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int32_t pins() const;
   bool held() const;
 
  private:
-  // Makes the change, and calls what became possible by it, without the mutex.
+  // Makes the change, and lets go on whom it lets in.
   void Change(absl::FunctionRef<void()> change);
-  // While pins are to be had, nobody waits for one.
-  std::vector<Callback> TakeRunnableLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool PinnableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ServeLocked(FlowQueue& resumed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool LockableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !locked_ && !held_ && pins_ == 0; }
 
-  mutable absl::Mutex mu_;
+  absl::Mutex& mu_;
   int32_t pins_ ABSL_GUARDED_BY(mu_) = 0;
   bool locked_ ABSL_GUARDED_BY(mu_) = false;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<Callback> lock_waiters_ ABSL_GUARDED_BY(mu_);
-  std::vector<Callback> pin_waiters_ ABSL_GUARDED_BY(mu_);
+  WaitList lock_waiters_ ABSL_GUARDED_BY(mu_);
+  WaitList pin_waiters_ ABSL_GUARDED_BY(mu_);  // none while pins are to be had
 };
 
 }  // namespace gdn

@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "server/session/session.h"
+#include "server/session/session_gate.h"
 
 namespace gdn {
 
@@ -68,10 +70,27 @@ class SessionLease {
 
  private:
   friend class Session;
+  friend class Session::LockAwaiter;
   explicit SessionLease(std::shared_ptr<Session> session) : session_(std::move(session)) {}
 
   std::shared_ptr<Session> session_;
   bool held_ = false;
+};
+
+// Of Session::Lock. Keeps the session alive while it waits.
+class Session::LockAwaiter final : public SessionGate::Awaiter {
+ public:
+  absl::StatusOr<SessionLease> await_resume() {
+    absl::Status locked = SessionGate::Awaiter::await_resume();
+    if (!locked.ok()) return locked;
+    return SessionLease(std::move(session_));
+  }
+
+ private:
+  friend class Session;
+  LockAwaiter(Session& session, Deadline deadline)
+      : SessionGate::Awaiter(session.gate_, For::kLock, std::move(deadline)), session_(session.shared_from_this()) {}
+  std::shared_ptr<Session> session_;
 };
 
 }  // namespace gdn

@@ -6,6 +6,9 @@
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/task/resume_on.h"
+#include "base/task/status_macros.h"
+#include "base/task/task_queue_executor.h"
 #include "server/session/session_errors.h"
 
 namespace gdn {
@@ -54,12 +57,7 @@ absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init)
       case Phase::kPublished:
         break;
     }
-    if (it->second.session->request() != init.request) {
-      return MakeError(
-          absl::StatusCode::kAlreadyExists, reason::kSessionExists,
-          StrCat("sessions/", init.id, " exists and was made by a different request; choose another id or delete it"),
-          {{"session", StrCat("sessions/", init.id)}});
-    }
+    if (it->second.session->request() != init.request) return SessionExists(init.id);
     return SessionCreation(nullptr, key, it->second.session, SessionLease());
   }
   GDN_RETURN_IF_ERROR(CheckNotAway(key.first, key.second));
@@ -206,82 +204,82 @@ bool SessionManager::Ends(const Key& key) const {
   return it != sessions_.end() && it->second.phase == Phase::kEnding;
 }
 
-void SessionManager::End(const std::shared_ptr<Session>& session, bool even_unnoted,
-                         std::function<void(absl::Status)> done) {
-  session->Lock([this, even_unnoted, done = std::move(done)](SessionLease lease) {
-    auto shared = std::make_shared<SessionLease>(std::move(lease));
-    auto finish = [this, even_unnoted, done, shared] {
-      const std::shared_ptr<Session> ended = shared->session();
-      const Key key(ended->principal(), ended->id());
-      if (!places_.tiers.empty()) {
-        absl::Status refused;
-        // Of a fleet, another server's now: it ends there, where the call goes next.
-        if (environment_.shares_sessions()) refused = ended->CheckRestorable();
-        if (refused.ok()) refused = places_.tiers.Erase(ended->key(), even_unnoted);
-        if (!refused.ok()) {
-          // A durable copy may be gone, though its tier's answer was lost.
-          ended->NoteDurable(/*changes=*/0, std::vector<int64_t>(ended->spec().layers.size()), {});
-          {
-            absl::MutexLock lock(&mu_);
-            sessions_.at(key).phase = Phase::kPublished;
-          }
-          shared->Release();
-          return done(std::move(refused));
-        }
-      }
-      shared->MarkDeleted();
-      places_.room.Forget(*ended);
-      Remove(key);
-      shared->Release();
-      done(absl::OkStatus());
-    };
-    places_.tiers.empty() ? finish() : places_.io.Post(finish, shared->session()->account()->turn());
-  });
+Task<absl::Status> SessionManager::End(std::shared_ptr<Session> session, bool even_unnoted) {
+  absl::StatusOr<SessionLease> lease = co_await session->Lock();  // without a deadline, so it comes
+  if (places_.tiers.empty()) co_return EraseLocked(*lease, even_unnoted);
+  TaskQueueExecutor io(places_.io, session->account()->turn(), places_.executor);
+  Executor& here = co_await ThisExecutor();
+  co_await ResumeOn(io);
+  absl::Status erased = EraseLocked(*lease, even_unnoted);
+  lease->Release();
+  co_await ReturnTo(here);
+  co_return erased;
 }
 
-void SessionManager::Delete(const std::string& principal, const std::string& id,
-                            std::function<void(absl::Status)> done) {
-  auto session = Find(principal, id);
-  // A client whose first try is still under way must not take it for done: a crash would bring the durable copy back.
-  if (!session.ok()) return done(Ends(Key(principal, id)) ? Busy(id, "is being deleted") : session.status());
-  if ((*session)->gate().pins() > 0) return done(Busy(id, "has a step in flight, which ends first"));
-  if (!BeginEnd(Key(principal, id), *session)) {
-    if (Peek((*session)->key()) == *session) return done(Busy(id, "leaves for another server"));
-    return done(Ends(Key(principal, id)) ? Busy(id, "is being deleted") : SessionNotFound(id));
-  }
-  End(*session, /*even_unnoted=*/false, std::move(done));
-}
-
-void SessionManager::Leave(const std::shared_ptr<Session>& session, std::function<absl::Status(SessionLease&)> move,
-                           std::function<void(absl::Status)> done) {
+absl::Status SessionManager::EraseLocked(SessionLease& lease, bool even_unnoted) {
+  const std::shared_ptr<Session> session = lease.session();
   const Key key(session->principal(), session->id());
-  {
+  absl::Status refused;
+  // Of a fleet, another server's now: it ends there, where the call goes next.
+  if (!places_.tiers.empty() && environment_.shares_sessions()) refused = session->CheckRestorable();
+  if (!places_.tiers.empty() && refused.ok()) refused = places_.tiers.Erase(session->key(), even_unnoted);
+  if (!refused.ok()) {
+    // A durable copy may be gone, though its tier's answer was lost.
+    session->NoteDurable(/*changes=*/0, std::vector<int64_t>(session->spec().layers.size()), {});
     absl::MutexLock lock(&mu_);
-    const auto it = sessions_.find(key);
-    if (it == sessions_.end() || it->second.session != session || it->second.phase != Phase::kPublished ||
-        std::exchange(it->second.leaves, true)) {
-      done(Busy(session->id(), "ends, or leaves for another server"));
-      return;
-    }
+    sessions_.at(key).phase = Phase::kPublished;
+    return refused;
   }
-  session->Lock([this, key, move = std::move(move), done = std::move(done)](SessionLease lease) {
-    auto shared = std::make_shared<SessionLease>(std::move(lease));
-    places_.io.Post(
-        [this, key, move, done, shared] {
-          const std::shared_ptr<Session> leaving = shared->session();
-          absl::Status moved = move(*shared);
-          while (!moved.ok() && !Stays(key, *leaving)) moved = move(*shared);
-          if (moved.ok()) {
-            places_.tiers.Forget(leaving->key());
-            shared->MarkEnded(SessionMoved(leaving->id()));
-            places_.room.Forget(*leaving);
-            Remove(key);
-          }
-          shared->Release();
-          done(std::move(moved));
-        },
-        shared->session()->account()->turn());
-  });
+  lease.MarkDeleted();
+  places_.room.Forget(*session);
+  Remove(key);
+  return absl::OkStatus();
+}
+
+Task<absl::Status> SessionManager::Delete(std::string principal, std::string id) {
+  const Key key(principal, id);
+  absl::StatusOr<std::shared_ptr<Session>> session = Find(principal, id);
+  // A client whose first try is still under way must not take it for done: a crash would bring the durable copy back.
+  if (!session.ok() && Ends(key)) co_return Busy(id, "is being deleted");
+  GDN_CO_RETURN_IF_ERROR(session.status());
+  if ((*session)->gate().pins() > 0) co_return Busy(id, "has a step in flight, which ends first");
+  if (!BeginEnd(key, *session)) {
+    if (Peek((*session)->key()) == *session) co_return Busy(id, "leaves for another server");
+    if (Ends(key)) co_return Busy(id, "is being deleted");
+    co_return SessionNotFound(id);
+  }
+  co_return co_await End(*std::move(session), /*even_unnoted=*/false);
+}
+
+void SessionManager::DeleteSoon(std::string principal, std::string id) {
+  group_.Spawn(Delete(std::move(principal), std::move(id)));
+}
+
+Task<absl::Status> SessionManager::Leave(std::shared_ptr<Session> session, MoveFn move) {
+  const Key key(session->principal(), session->id());
+  if (!BeginLeave(key, *session)) co_return Busy(session->id(), "ends, or leaves for another server");
+  absl::StatusOr<SessionLease> lease = co_await session->Lock();  // without a deadline, so it comes
+  TaskQueueExecutor io(places_.io, session->account()->turn(), places_.executor);
+  Executor& here = co_await ThisExecutor();
+  co_await ResumeOn(io);
+  absl::Status moved = move(*lease);
+  while (!moved.ok() && !Stays(key, *session)) moved = move(*lease);
+  if (moved.ok()) {
+    places_.tiers.Forget(session->key());
+    lease->MarkEnded(SessionMoved(session->id()));
+    places_.room.Forget(*session);
+    Remove(key);
+  }
+  lease->Release();
+  co_await ReturnTo(here);
+  co_return moved;
+}
+
+bool SessionManager::BeginLeave(const Key& key, const Session& session) {
+  absl::MutexLock lock(&mu_);
+  const auto it = sessions_.find(key);
+  if (it == sessions_.end() || it->second.session.get() != &session) return false;
+  return it->second.phase == Phase::kPublished && !std::exchange(it->second.leaves, true);
 }
 
 bool SessionManager::Stays(const Key& key, const Session& session) {
@@ -299,7 +297,7 @@ void SessionManager::DeleteExpired(SteadyTime now) {
     if (!BeginEnd(Key(session->principal(), session->id()), session)) continue;
     expired_.fetch_add(1, std::memory_order_relaxed);
     // One that comes back after a crash has its age, and ends again.
-    End(session, /*even_unnoted=*/true, [](const absl::Status&) {});
+    group_.Spawn(End(session, /*even_unnoted=*/true));
   }
 }
 

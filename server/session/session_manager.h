@@ -20,6 +20,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/task/task.h"
+#include "base/task/task_group.h"
 #include "base/task_queue.h"
 #include "server/admission/byte_ledger.h"
 #include "server/session/device_room.h"
@@ -66,13 +68,14 @@ class SessionCreation {
 struct SessionPlaces {
   DeviceRoom& room;
   TierStack& tiers;
-  TaskQueue& io;  // erases from the tiers
+  TaskQueue& io;       // erases from the tiers
+  Executor& executor;  // of ends that no call waits for
 };
 
 class SessionManager {
  public:
   SessionManager(const SessionPlaces& places, SessionEnvironment& environment)
-      : places_(places), environment_(environment) {}
+      : places_(places), environment_(environment), group_(places.executor) {}
   SessionManager(const SessionManager&) = delete;
   SessionManager& operator=(const SessionManager&) = delete;
 
@@ -110,16 +113,18 @@ class SessionManager {
   // Of all principals, but perhaps for some that are made or end meanwhile: calls are let in between.
   std::vector<std::shared_ptr<Session>> All() const;
 
-  // Ends the session and erases its states from every tier; `done` comes when they are gone, or are noted to go, for
-  // good. NOT_FOUND (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY) while a step of it runs or another call ends it,
-  // UNAVAILABLE (TIER_UNAVAILABLE) as of TierStack::Erase: it goes on then.
-  void Delete(const std::string& principal, const std::string& id, std::function<void(absl::Status)> done);
-  // The session goes on at another server. `move` is called with it locked, on a thread that may block; once that is OK
-  // nothing is left of it here, and calls that waited for it are refused with SESSION_MOVED. Else it stays; but where
-  // it was lost meanwhile (Session::StopServing), `move` is called again. `done` hears of it; ABORTED (SESSION_BUSY)
-  // where it ends or leaves already.
-  void Leave(const std::shared_ptr<Session>& session, std::function<absl::Status(SessionLease&)> move,
-             std::function<void(absl::Status)> done);
+  // Ends the session and erases its states from every tier; done when they are gone, or are noted to go, for good.
+  // NOT_FOUND (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY) while a step of it runs or another call ends it, UNAVAILABLE
+  // (TIER_UNAVAILABLE) as of TierStack::Erase: it goes on then.
+  Task<absl::Status> Delete(std::string principal, std::string id);
+  // The same, without anybody who waits for it.
+  void DeleteSoon(std::string principal, std::string id);
+  // What takes a locked session's states to another server; on a thread that may block.
+  using MoveFn = std::function<absl::Status(SessionLease& lease)>;
+  // The session goes on at another server. Once `move` is OK nothing is left of it here, and calls that waited for it
+  // are refused with SESSION_MOVED. Else it stays; but if it was lost meanwhile (Session::StopServing), `move` is
+  // called again. ABORTED (SESSION_BUSY) if it ends or leaves already.
+  Task<absl::Status> Leave(std::shared_ptr<Session> session, MoveFn move);
   // Ends the sessions whose time is over, once each, as soon as no step of theirs runs.
   void DeleteExpired(SteadyTime now);
 
@@ -154,10 +159,14 @@ class SessionManager {
   void Remove(const Key& key);
   // One that could not leave is there for others again; false where it was lost meanwhile.
   bool Stays(const Key& key, const Session& session);
+  // False if it ends or leaves already.
+  bool BeginLeave(const Key& key, const Session& session);
   // False where somebody else ends it already, or it leaves.
   bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
   bool Ends(const Key& key) const;
-  void End(const std::shared_ptr<Session>& session, bool even_unnoted, std::function<void(absl::Status)> done);
+  // One that BeginEnd has taken.
+  Task<absl::Status> End(std::shared_ptr<Session> session, bool even_unnoted);
+  absl::Status EraseLocked(SessionLease& lease, bool even_unnoted);
 
   const SessionPlaces places_;
   SessionEnvironment& environment_;
@@ -168,6 +177,8 @@ class SessionManager {
   std::string unknown_in_ ABSL_GUARDED_BY(mu_);
   std::map<Key, std::string, KeyLess> away_ ABSL_GUARDED_BY(mu_);
   std::map<Key, Entry, KeyLess> sessions_ ABSL_GUARDED_BY(mu_);
+
+  TaskGroup group_;  // last: its tasks use all of the above
 };
 
 }  // namespace gdn

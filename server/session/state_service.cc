@@ -57,6 +57,7 @@ StateService::StateService(std::vector<StateDevice> devices, ByteLedger& ledger,
 }
 
 absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<StateDevice> devices, ByteLedger& ledger,
+                                                                 Executor& executor,
                                                                  const StateServiceOptions& options) {
   std::unique_ptr<StateService> service(new StateService(std::move(devices), ledger, options));
   GDN_RETURN_IF_ERROR(service->OpenTiers(options));
@@ -68,14 +69,18 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
   self.room_ = std::make_unique<DeviceRoom>(
       DeviceRoomOptions{.stores = std::move(stores), .tiers = tiers, .copier = self.copier_, .ledger = ledger});
   DeviceRoom& room = *self.room_;
-  self.residency_ = std::make_unique<Residency>(ResidencyOptions{
-      .tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_, .memory_io = self.memory_io_});
+  self.residency_ = std::make_unique<Residency>(ResidencyOptions{.tiers = tiers,
+                                                                 .copier = self.copier_,
+                                                                 .room = room,
+                                                                 .io = self.io_,
+                                                                 .memory_io = self.memory_io_,
+                                                                 .executor = executor});
   self.checkpointer_ = std::make_unique<Checkpointer>(CheckpointerParts{.tiers = tiers,
                                                                         .copier = self.copier_,
                                                                         .room = room,
-                                                                        .io = self.memory_io_,
                                                                         .transfers = self.transfer_threads_,
-                                                                        .ledger = ledger},
+                                                                        .ledger = ledger,
+                                                                        .executor = executor},
                                                       options.policy);
   self.environment_.on_progress = [&self](const std::shared_ptr<Session>& session) {
     self.checkpointer_->NoteProgress(session);
@@ -84,9 +89,11 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
                                                                          .residency = *self.residency_,
                                                                          .copier = self.copier_,
                                                                          .room = room,
-                                                                         .transfers = self.transfer_threads_});
+                                                                         .transfers = self.transfer_threads_,
+                                                                         .executor = executor});
   self.sessions_ = std::make_unique<SessionManager>(
-      SessionPlaces{.room = room, .tiers = tiers, .io = self.transfer_threads_}, self.environment_);
+      SessionPlaces{.room = room, .tiers = tiers, .io = self.transfer_threads_, .executor = executor},
+      self.environment_);
   self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, tiers,
                                                     options.housekeeping, [&self] {
                                                       self.LookAtDisk();

@@ -2,10 +2,10 @@
 // checkpoints, housekeeping.
 //
 // Thread safety: the parts are safe from any thread; Make, Recover and Drain are for the thread that owns it.
-// Ownership: owns the parts; the devices and the ledger must outlive it. Nothing may use a session when it
-// is destroyed.
+// Ownership: owns the parts; the devices, the ledger and the executor must outlive it. Nothing may use a session when
+// it is destroyed.
 //
-//   GDN_ASSIGN_OR_RETURN(auto states, StateService::Make({{backend, health}}, ledger,
+//   GDN_ASSIGN_OR_RETURN(auto states, StateService::Make({{backend, health}}, ledger, executor,
 //                                                        {.device_bytes = bytes, .disk = {.directory = "/d"}}));
 //   GDN_ASSIGN_OR_RETURN(Recovered recovered, states->Recover(spec_of));
 #pragma once
@@ -57,8 +57,9 @@ struct StateServiceOptions {
 class StateService {
  public:
   // Errors of opening the tiers, which name the flag.
+  // `executor` has the timers, and runs what no call waits for.
   static absl::StatusOr<std::unique_ptr<StateService>> Make(std::vector<StateDevice> devices, ByteLedger& ledger,
-                                                            const StateServiceOptions& options);
+                                                            Executor& executor, const StateServiceOptions& options);
   ~StateService();
 
   // Sessions that an earlier process left behind, unless they are shared: these come when they are called for. Where

@@ -73,7 +73,7 @@ void StepLease::ReturnTakenSlot() {
 
 void StepLease::Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> reply) {
   const std::shared_ptr<Session> session = pin_.session().shared_from_this();
-  std::vector<StepReplyCallback> joined;
+  std::vector<JoinedCall*> joined;
   StepReplyPtr kept;
   // Freed without the lock: returning slots takes other locks.
   SlotRef old_slot, old_base;
@@ -110,7 +110,7 @@ void StepLease::Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> 
   if (kept != nullptr) session->environment_->replies().Trim();
   layer_ = nullptr;
   pin_.Release();
-  for (auto& callback : joined) callback(kept);
+  for (JoinedCall* const call : joined) call->End(kept);
   if (session->environment_->on_progress) session->environment_->on_progress(session);
 }
 
@@ -133,7 +133,7 @@ bool StepLease::joined() const {
 }
 
 bool StepLease::GiveBack(bool though_joined, const absl::Status& to_joined) {
-  std::vector<StepReplyCallback> joined;
+  std::vector<JoinedCall*> joined;
   Session& session = pin_.session();
   {
     absl::MutexLock lock(&session.mu_);
@@ -145,7 +145,7 @@ bool StepLease::GiveBack(bool though_joined, const absl::Status& to_joined) {
   }
   layer_ = nullptr;
   pin_.Release();
-  for (auto& callback : joined) callback(to_joined);
+  for (JoinedCall* const call : joined) call->End(to_joined);
   return true;
 }
 

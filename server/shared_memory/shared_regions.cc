@@ -103,7 +103,7 @@ void SharedRegions::Credit(const std::string& account, int64_t bytes) {
 }
 
 absl::StatusOr<SharedRegionPtr> SharedRegions::Open(const std::string& principal, const std::string& account,
-                                                    int64_t bytes, OnDrain on_drain) {
+                                                    int64_t bytes) {
   if (!offered()) {
     return MakeError(absl::StatusCode::kUnimplemented, reason::kSharedMemoryNotOffered,
                      StrCat("this server shares no memory: ", unavailable_, "; send tensors in the messages"));
@@ -125,7 +125,7 @@ absl::StatusOr<SharedRegionPtr> SharedRegions::Open(const std::string& principal
   {
     absl::MutexLock lock(&mu_);
     if (!draining_) {
-      entries_[region->name()] = {.region = region, .principal = principal, .on_drain = std::move(on_drain)};
+      entries_[region->name()] = {.region = region, .principal = principal};
       return SharedRegionPtr(region);
     }
   }
@@ -162,10 +162,8 @@ void SharedRegions::Drain() {
     draining_ = true;
     ended.swap(entries_);
   }
-  for (auto& [name, entry] : ended) {
-    entry.region->Unlink();
-    entry.on_drain();
-  }
+  for (auto& [name, entry] : ended) entry.region->Unlink();
+  drained_.Raise();
 }
 
 }  // namespace gdn

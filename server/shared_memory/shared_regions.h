@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/task/signal.h"
 #include "server/shared_memory/shared_region.h"
 
 namespace gdn {
@@ -39,9 +39,6 @@ struct SharedMemoryOptions {
 
 class SharedRegions {
  public:
-  // Called once for a region that Drain ends. End of that region then returns false.
-  using OnDrain = std::function<void()>;
-
   // If the server cannot write to `directory`, it offers no memory, and unavailable() says why.
   explicit SharedRegions(SharedMemoryOptions options);
   // Ends the regions that are left. No SharedRegionPtr may outlive this object.
@@ -55,20 +52,20 @@ class SharedRegions {
   // Makes a region. Errors: UNIMPLEMENTED (SHARED_MEMORY_NOT_OFFERED), INVALID_ARGUMENT (INVALID_SPEC) for bytes below
   // 1, RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED: needed, available) over a limit, UNAVAILABLE (SERVER_DRAINING), and
   // those of SharedRegion::Make.
-  absl::StatusOr<SharedRegionPtr> Open(const std::string& principal, const std::string& account, int64_t bytes,
-                                       OnDrain on_drain);
+  absl::StatusOr<SharedRegionPtr> Open(const std::string& principal, const std::string& account, int64_t bytes);
   // NOT_FOUND (SHARED_REGION_NOT_FOUND: region), the same for unknown, ended and other principals' regions.
   absl::StatusOr<SharedRegionPtr> Find(const std::string& principal, const std::string& name) const;
   // Ends a region: nobody finds it any more, and its file is unlinked. Returns true to the caller that ends it first.
   bool End(const std::string& name);
-  // Ends all regions, and refuses new ones from then on.
+  // Ends all regions, and refuses new ones from then on. End of such a region returns false.
   void Drain();
+  // Raised by Drain.
+  Signal& drained() { return drained_; }
 
  private:
   struct Entry {
     std::shared_ptr<SharedRegion> region;
     std::string principal;
-    OnDrain on_drain;
   };
   struct Use {
     int64_t bytes = 0;
@@ -85,6 +82,7 @@ class SharedRegions {
   absl::flat_hash_map<std::string, Use> used_ ABSL_GUARDED_BY(mu_);       // by account
   Use total_ ABSL_GUARDED_BY(mu_);
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  Signal drained_;
 };
 
 }  // namespace gdn

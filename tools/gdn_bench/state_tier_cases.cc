@@ -10,9 +10,10 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "base/child_process.h"
 #include "base/status_macros.h"
+#include "base/task/task_group.h"
+#include "base/task/thread_executor.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "server/session/state_service.h"
 #include "state_store/host_block_pool.h"
@@ -27,19 +28,6 @@ constexpr int32_t kMaxDraft = 8;
 constexpr int64_t kMebibyte = int64_t{1} << 20;
 constexpr int64_t kKeepBytes = int64_t{1} << 30;
 
-// Waits for the answer of a call that gives it to a callback.
-template <typename Result, typename Begin>
-Result Await(const Begin& begin) {
-  absl::Notification answered;
-  std::unique_ptr<Result> result;
-  begin([&](Result answer) {
-    result = std::make_unique<Result>(std::move(answer));
-    answered.Notify();
-  });
-  answered.WaitForNotification();
-  return std::move(*result);
-}
-
 // A state service of a CPU backend with a session's states to make sessions of.
 struct Bed {
   std::unique_ptr<Backend> backend;
@@ -48,6 +36,7 @@ struct Bed {
   SessionImagePtr image;
   DeviceHealth health;
   ByteLedger ledger{{}};
+  ThreadExecutor flows{{.name = "gdn-flows", .threads = 1}};
   std::unique_ptr<StateService> states;  // last: uses the above
 
   int32_t layers() const { return static_cast<int32_t>(spec.layers.size()); }
@@ -66,7 +55,8 @@ struct Bed {
     options.max_draft = kMaxDraft;
     options.host_bytes = host_bytes;
     options.disk.directory = disk_dir;
-    GDN_ASSIGN_OR_RETURN(bed->states, StateService::Make({{*bed->backend, bed->health}}, bed->ledger, options));
+    GDN_ASSIGN_OR_RETURN(bed->states,
+                         StateService::Make({{*bed->backend, bed->health}}, bed->ledger, bed->flows, options));
     return bed;
   }
 
@@ -96,31 +86,24 @@ struct Bed {
   absl::StatusOr<std::shared_ptr<Session>> MakeSession(const std::string& id) {
     GDN_ASSIGN_OR_RETURN(SessionCreation creation,
                          states->sessions().Begin({.id = id, .spec = spec, .affinity = {}, .request = {}}));
-    auto lease = Await<absl::StatusOr<SessionLease>>([&](auto done) {
-      states->residency().Place(std::move(creation.lease()), image, SteadyTime::InfiniteFuture(), std::move(done));
-    });
+    auto lease = BlockOn(flows, states->residency().Place(std::move(creation.lease()), image, {}));
     GDN_RETURN_IF_ERROR(lease.status());
     creation.Publish();
     return lease->session();
   }
-  absl::Status Delete(const std::string& id) {
-    return Await<absl::Status>([&](auto done) { states->sessions().Delete(/*principal=*/"", id, std::move(done)); });
-  }
+  absl::Status Delete(const std::string& id) { return BlockOn(flows, states->sessions().Delete(/*principal=*/"", id)); }
   // Takes the room of a whole session, so that the one that is there goes.
   absl::StatusOr<double> Spill() {
     const double start = NowSeconds();
-    const auto claims = Await<absl::StatusOr<RoomClaims>>([&](auto done) {
-      states->residency().Reserve({.dims = spec.dims, .count = layers()}, ledger.AccountOf("", ""),
-                                  SteadyTime::InfiniteFuture(), std::move(done));
-    });
+    const auto claims = BlockOn(
+        flows, states->residency().Reserve({.dims = spec.dims, .count = layers()}, ledger.AccountOf("", ""), {}));
     const double seconds = NowSeconds() - start;
     GDN_RETURN_IF_ERROR(claims.status());
     return seconds;
   }
   absl::StatusOr<double> Return(const std::shared_ptr<Session>& session) {
     const double start = NowSeconds();
-    const auto pins = Await<Residency::PinResults>(
-        [&](auto done) { states->residency().Pin({session}, SteadyTime::InfiniteFuture(), std::move(done)); });
+    const auto pins = BlockOn(flows, states->residency().Pin({session}, {}));
     const double seconds = NowSeconds() - start;
     GDN_RETURN_IF_ERROR(pins.front().status());
     return seconds;
@@ -215,14 +198,12 @@ absl::StatusOr<double> TimeFork(Bed& bed, const std::shared_ptr<Session>& parent
   const double start = NowSeconds();
   SessionInit init{.id = "fork", .spec = parent->spec(), .affinity = {}, .request = {}};
   GDN_ASSIGN_OR_RETURN(SessionCreation creation, bed.states->sessions().Begin(init));
-  auto lease = Await<absl::StatusOr<SessionLease>>(
-      [&](auto done) { residency.LockResident(parent, SteadyTime::InfiniteFuture(), std::move(done)); });
+  auto lease = BlockOn(bed.flows, residency.LockResident(parent, {}));
   GDN_RETURN_IF_ERROR(lease.status());
   const int32_t own = lease->claims_to_share();
-  auto claims = Await<absl::StatusOr<RoomClaims>>([&](auto done) {
-    residency.Reserve({.dims = parent->spec().dims, .pool = lease->pool(), .count = bed.layers() + own},
-                      parent->account(), SteadyTime::InfiniteFuture(), std::move(done));
-  });
+  auto claims = BlockOn(
+      bed.flows, residency.Reserve({.dims = parent->spec().dims, .pool = lease->pool(), .count = bed.layers() + own},
+                                   parent->account(), {}));
   GDN_RETURN_IF_ERROR(claims.status());
   std::vector<SlotClaim>& slots = claims->slots;
   std::vector<SlotClaim> of_child(std::make_move_iterator(slots.begin() + own), std::make_move_iterator(slots.end()));

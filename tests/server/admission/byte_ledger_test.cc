@@ -2,11 +2,24 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <optional>
 #include <random>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/error.h"
 #include "base/string_cat.h"
+#include "base/task/deadline.h"
+#include "base/task/inline_executor.h"
+#include "base/task/task.h"
+#include "base/task/task_group.h"
+#include "base/task/thread_executor.h"
+#include "tests/server/admission/inline_flows.h"
 
 namespace gdn::byte_ledger_test {
 namespace {
@@ -123,30 +136,95 @@ TEST(ByteLedger, WhatIsLargerThanThePoolGoesAlone) {
   EXPECT_FALSE(ledger.TryCharge(kPool, account, 5000).ok());
 }
 
+// Notes how waits end, in their order, and keeps the charges that were granted.
+struct Grants {
+  std::vector<std::string> order;
+  std::vector<ByteCharge> charges;
+};
+
+Task<void> WaitAndNote(ByteLedger& ledger, ByteAccountPtr account, int64_t bytes, std::string name, Deadline deadline,
+                       Grants& grants) {
+  absl::StatusOr<ByteCharge> charge = co_await ledger.WaitForCharge(kPool, account, bytes, deadline);
+  if (charge.ok()) {
+    grants.order.push_back(name);
+    grants.charges.push_back(*std::move(charge));
+  } else {
+    grants.order.push_back(StrCat(name, " ", absl::StatusCodeToString(charge.status().code())));
+  }
+}
+
+// Gives it back at once.
+Task<void> WaitAndCount(ByteLedger& ledger, ByteAccountPtr account, int64_t bytes, Deadline deadline,
+                        std::atomic<int>& granted) {
+  const absl::StatusOr<ByteCharge> charge = co_await ledger.WaitForCharge(kPool, account, bytes, deadline);
+  if (charge.ok()) granted.fetch_add(1);
+}
+
 TEST(ByteLedger, ThoseThatWaitAreGrantedByShareThenByAge) {
   ByteLedger ledger(Limited(1000));
   const ByteAccountPtr one = ledger.AccountOf("", PeerOf(1));
   const ByteAccountPtr two = ledger.AccountOf("", PeerOf(2));
   auto held = ledger.TryCharge(kPool, one, 800);
-  std::vector<std::string> order;
-  std::vector<ByteCharge> charges;
+  Grants grants;
+  InlineFlows flows;
   const auto wait = [&](const ByteAccountPtr& account, const std::string& name) {
-    ledger.WhenCharged(kPool, account, 400, [&, name](ByteCharge charge) {
-      order.push_back(name);
-      charges.push_back(std::move(charge));
-    });
+    flows.group.Spawn(WaitAndNote(ledger, account, 400, name, flows.end.Never(), grants));
   };
   wait(one, "one, first");
   wait(one, "one, second");
   wait(two, "two");
-  EXPECT_TRUE(order.empty());
+  EXPECT_TRUE(grants.order.empty());
   held->Release();
   // Two is as far from its share as one, and came later; then it holds less.
-  EXPECT_EQ(order, (std::vector<std::string>{"one, first", "two"}));
-  charges.front().Release();
-  EXPECT_EQ(order.back(), "one, second");
-  charges.clear();
+  EXPECT_EQ(grants.order, (std::vector<std::string>{"one, first", "two"}));
+  grants.charges.front().Release();
+  EXPECT_EQ(grants.order.back(), "one, second");
+  grants.charges.clear();
   EXPECT_EQ(ledger.held(kPool), 0);
+}
+
+TEST(ByteLedger, AWaitWhoseDeadlinePassesLetsSmallerOnesBehindItGo) {
+  ByteLedger ledger(Limited(1000));
+  const ByteAccountPtr account = ledger.AccountOf("", PeerOf(1));
+  const auto held = ledger.TryCharge(kPool, account, 700);
+  Grants grants;
+  InlineFlows flows;
+  CancelSource client_gone;
+  flows.group.Spawn(
+      WaitAndNote(ledger, account, 400, "large", flows.end.Until(flows.time.Now() + absl::Seconds(5)), grants));
+  flows.group.Spawn(WaitAndNote(ledger, account, 50, "small", flows.end.Never(), grants));
+  flows.group.Spawn(WaitAndNote(ledger, account, 300, "as large", client_gone.Never(), grants));
+  flows.group.Spawn(WaitAndNote(ledger, account, 60, "as small", flows.end.Never(), grants));
+  flows.time.RunFor(absl::Seconds(4));
+  EXPECT_TRUE(grants.order.empty());
+  flows.time.RunFor(absl::Seconds(1));
+  EXPECT_EQ(grants.order, (std::vector<std::string>{"large DEADLINE_EXCEEDED", "small"}));
+  client_gone.Cancel();
+  EXPECT_EQ(grants.order,
+            (std::vector<std::string>{"large DEADLINE_EXCEEDED", "small", "as large CANCELLED", "as small"}));
+  EXPECT_EQ(ledger.held(kPool), 700 + 50 + 60);
+}
+
+// The threads' timing decides which it is; either way the bytes are right.
+TEST(ByteLedger, AChargeThatIsGrantedAsItsDeadlinePassesIsItsWaitersOrIsPassedOn) {
+  constexpr int kRounds = 3000;
+  ThreadExecutor timers({});
+  InlineExecutor executor(timers);  // a wait has begun when Spawn returns, and goes on on the thread that ends it
+  ByteLedger ledger(Limited(1000));
+  const ByteAccountPtr account = ledger.AccountOf("", PeerOf(1));
+  std::atomic<int> granted{0}, granted_behind{0};
+  for (int round = 0; round < kRounds; ++round) {
+    ByteCharge held = ledger.Charge(kPool, account, 1000);
+    const SteadyTime due = timers.Now() + absl::Microseconds(round % 100);
+    TaskGroup group(executor);
+    group.Spawn(WaitAndCount(ledger, account, 900, due, granted));
+    group.Spawn(WaitAndCount(ledger, account, 800, Deadline(), granted_behind));
+    while (timers.Now() < due) std::this_thread::yield();
+    held.Release();
+    group.Wait();
+    ASSERT_EQ(ledger.held(kPool), 0) << "round " << round;
+  }
+  EXPECT_EQ(granted_behind, kRounds);
 }
 
 TEST(ByteLedger, AGrantThatIsGivenBackAtOnceLetsTheNextInWithoutDeepStacks) {
@@ -154,9 +232,10 @@ TEST(ByteLedger, AGrantThatIsGivenBackAtOnceLetsTheNextInWithoutDeepStacks) {
   const ByteAccountPtr account = ledger.AccountOf("", PeerOf(1));
   auto held = ledger.TryCharge(kPool, account, 1000);
   constexpr int kWaiters = 100'000;
-  int granted = 0;
+  std::atomic<int> granted{0};
+  InlineFlows flows;
   for (int i = 0; i < kWaiters; ++i) {
-    ledger.WhenCharged(kPool, account, 900, [&granted](const ByteCharge&) { ++granted; });
+    flows.group.Spawn(WaitAndCount(ledger, account, 900, flows.end.Never(), granted));
     if (i == 500) held->Release();
   }
   EXPECT_EQ(granted, kWaiters);
@@ -248,6 +327,7 @@ TEST(ByteLedger, TellsWhatEachAccountHolds) {
 TEST(ByteLedger, ManyThreadsLeaveNothingBehind) {
   ByteLedger ledger(Limited(10'000));
   std::atomic<int> granted{0};
+  InlineFlows flows;
   constexpr int kThreads = 4, kRounds = 2000;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -255,11 +335,12 @@ TEST(ByteLedger, ManyThreadsLeaveNothingBehind) {
       for (int i = 0; i < kRounds; ++i) {
         const ByteAccountPtr account = ledger.AccountOf("", PeerOf(t));
         auto charge = ledger.TryCharge(kPool, account, 100 + i % 3000);
-        ledger.WhenCharged(kPool, account, 50 + i % 5000, [&granted](const ByteCharge&) { granted.fetch_add(1); });
+        flows.group.Spawn(WaitAndCount(ledger, account, 50 + i % 5000, Deadline(), granted));
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
+  flows.group.Wait();
   EXPECT_EQ(granted, kThreads * kRounds);
   EXPECT_EQ(ledger.held(kPool), 0);
   EXPECT_EQ(ledger.accounts(), 0u);

@@ -8,7 +8,10 @@
 
 #include "base/error.h"
 #include "base/string_cat.h"
+#include "base/task/deadline.h"
+#include "base/task/task.h"
 #include "server/admission/byte_ledger.h"
+#include "tests/server/admission/inline_flows.h"
 
 namespace gdn::ledger_quotas_test {
 namespace {
@@ -27,6 +30,12 @@ QuotaSettings Each(Quota quota, int64_t limit) {
   QuotaSettings settings;
   settings.each[quota] = limit;
   return settings;
+}
+
+Task<void> WaitForCopy(ByteLedger& ledger, ByteAccountPtr account, int64_t bytes, Deadline deadline,
+                       std::optional<ByteCharge>& granted) {
+  absl::StatusOr<ByteCharge> charge = co_await ledger.WaitForCharge(BytePool::kCopies, account, bytes, deadline);
+  if (charge.ok()) granted = *std::move(charge);
 }
 
 TEST(LedgerQuotas, AnAccountHasAtMostItsQuotaAndARefusalChangesNothing) {
@@ -125,9 +134,10 @@ TEST(LedgerQuotas, WhoWaitsForItsOwnQuotaKeepsNobodyWaiting) {
   const ByteAccountPtr a = ledger.AccountOf("", PeerOf(1)), b = ledger.AccountOf("", PeerOf(2));
   auto held = ledger.TryCharge(BytePool::kCopies, a, 40);
   std::optional<ByteCharge> of_a, of_b;
-  ledger.WhenCharged(BytePool::kCopies, a, 20, [&](ByteCharge charge) { of_a = std::move(charge); });
+  InlineFlows flows;
+  flows.group.Spawn(WaitForCopy(ledger, a, 20, flows.end.Never(), of_a));
   EXPECT_FALSE(of_a.has_value());
-  ledger.WhenCharged(BytePool::kCopies, b, 30, [&](ByteCharge charge) { of_b = std::move(charge); });
+  flows.group.Spawn(WaitForCopy(ledger, b, 30, flows.end.Never(), of_b));
   EXPECT_TRUE(of_b.has_value());
   EXPECT_FALSE(of_a.has_value());
   held->Release();
@@ -140,7 +150,8 @@ TEST(LedgerQuotas, WhatIsLargerThanTheQuotaWaitsAndGoesAlone) {
   const ByteAccountPtr a = ledger.AccountOf("", PeerOf(1));
   auto held = ledger.TryCharge(BytePool::kCopies, a, 1);
   std::optional<ByteCharge> large;
-  ledger.WhenCharged(BytePool::kCopies, a, 60, [&](ByteCharge charge) { large = std::move(charge); });
+  InlineFlows flows;
+  flows.group.Spawn(WaitForCopy(ledger, a, 60, flows.end.Never(), large));
   EXPECT_FALSE(large.has_value());
   held->Release();
   EXPECT_TRUE(large.has_value());

@@ -4,14 +4,21 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <latch>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "base/error.h"
+#include "base/task/arrivals.h"
+#include "base/task/task.h"
+#include "base/task/task_group.h"
+#include "base/task/thread_executor.h"
+#include "tests/server/batcher/engine_flows.h"
 #include "tests/server/batcher/engine_gate.h"
 #include "tests/server/batcher/recording_backend.h"
 #include "tests/server/session/session_test_support.h"
@@ -24,13 +31,41 @@ using ::testing::ElementsAre;
 
 // A job with what a call owns beside it: zeros to read and room to write.
 struct TestJob {
+  TestJob() = default;
+  TestJob(const TestJob&) = delete;
+  TestJob& operator=(const TestJob&) = delete;
+  ~TestJob() {
+    if (!done.try_wait()) open.End();  // it was refused: whoever waits for it ends here
+  }
+
   StepJobPtr job = std::make_shared<StepJob>();
   std::vector<float> input;
   std::vector<float> output;
-  std::latch done{1};
+  Arrivals open;
+  std::latch done{1};  // the flow that waits for `open` has ended
 
   const absl::Status& status(size_t row = 0) const { return job->rows[row].status; }
 };
+
+Task<void> NoteEnd(TestJob& test, RecordingBackend& backend) {
+  static_cast<void>(co_await test.open.All());
+  backend.Record(test.job->prefill ? "prefill done" : "decode done");
+  test.done.count_down();
+}
+
+// Notes that it runs, and then how it ended.
+Task<void> RunAndNote(Batcher& batcher, std::string name, absl::Status result, std::vector<std::string>& notes) {
+  const auto work = [&](Backend&) {
+    notes.push_back(name);
+    return result;
+  };
+  const absl::Status status = co_await batcher.Run(work);
+  notes.emplace_back(status.ok() ? "ok" : "failed");
+}
+
+Task<absl::Status> RunWork(Batcher& batcher, std::function<absl::Status(Backend&)> work) {
+  co_return co_await batcher.Run(work);
+}
 
 class BatcherTest : public ::testing::Test {
  protected:
@@ -65,10 +100,9 @@ class BatcherTest : public ::testing::Test {
       row.output =
           reinterpret_cast<char*>(test->output.data() + i * static_cast<size_t>(tokens * dims.value_features()));
     }
-    job.done = [this, raw = test.get(), prefill] {
-      backend_.Record(prefill ? "prefill done" : "decode done");
-      raw->done.count_down();
-    };
+    job.done = &test->open;
+    test->open.Begin();
+    flows_.group.Spawn(NoteEnd(*test, backend_));
     return test;
   }
   std::unique_ptr<TestJob> Decode(const std::vector<std::shared_ptr<Session>>& sessions, int32_t tokens = 1) {
@@ -83,6 +117,7 @@ class BatcherTest : public ::testing::Test {
   RecordingBackend backend_{*world_.backend};
   DeviceHealth health_;
   std::vector<std::shared_ptr<Session>> sessions_;
+  EngineFlows flows_;
 };
 
 TEST_F(BatcherTest, AStepMovesItsSessionAndKeepsTheReplyWhereWanted) {
@@ -309,19 +344,12 @@ TEST_F(BatcherTest, ALostDeviceIsReportedOnceAndNothingIsComputedOnItsStatesAgai
 
   auto late = Decode({other});
   EXPECT_EQ(ErrorReason(batcher.Submit(late->job)), reason::kDeviceFailed);
-  late->job->done = nullptr;
-  std::latch ended{1};
   bool ran = false;
-  batcher.Post(
-      [&ran](Backend&) {
-        ran = true;
-        return absl::OkStatus();
-      },
-      [&ended](const absl::Status& status) {
-        EXPECT_EQ(ErrorReason(status), reason::kDeviceFailed) << "a state that may be torn is not exported";
-        ended.count_down();
-      });
-  ended.wait();
+  const absl::Status status = BlockOn(flows_.executor, RunWork(batcher, [&ran](Backend&) {
+                                        ran = true;
+                                        return absl::OkStatus();
+                                      }));
+  EXPECT_EQ(ErrorReason(status), reason::kDeviceFailed) << "a state that may be torn is not exported";
   EXPECT_FALSE(ran);
   EXPECT_EQ(reports, 1);
 }
@@ -339,19 +367,31 @@ TEST_F(BatcherTest, AStepOfNoTokensEndsWellWithoutTheDevice) {
   EXPECT_THAT(backend_.events(), ElementsAre("decode done", "prefill done"));
 }
 
-TEST_F(BatcherTest, TasksRunInOrderAndTellHowTheyEnded) {
+TEST_F(BatcherTest, WorkRunsInOrderAndTellsHowItEnded) {
   Batcher batcher(backend_, health_, {});
-  std::vector<std::string> order;
-  std::latch last{1};
-  batcher.Post([&](Backend&) { return order.emplace_back("one"), absl::OkStatus(); },
-               [&](const absl::Status& status) { order.emplace_back(status.ok() ? "ok" : "failed"); });
-  batcher.Post([&](Backend&) { return order.emplace_back("two"), absl::InternalError("x"); },
-               [&](const absl::Status& status) {
-                 order.emplace_back(status.ok() ? "ok" : "failed");
-                 last.count_down();
-               });
-  last.wait();
-  EXPECT_THAT(order, ElementsAre("one", "ok", "two", "failed"));
+  std::vector<std::string> notes;
+  flows_.group.Spawn(RunAndNote(batcher, "one", absl::OkStatus(), notes));
+  flows_.group.Spawn(RunAndNote(batcher, "two", absl::InternalError("x"), notes));
+  flows_.group.Wait();
+  EXPECT_THAT(notes, ElementsAre("one", "ok", "two", "failed"));
+}
+
+Task<std::thread::id> ThreadAfterWork(Batcher& batcher, std::thread::id& of_work) {
+  const auto work = [&of_work](Backend&) {
+    of_work = std::this_thread::get_id();
+    return absl::OkStatus();
+  };
+  static_cast<void>(co_await batcher.Run(work));
+  co_return std::this_thread::get_id();
+}
+
+TEST_F(BatcherTest, AFlowGoesOnAtItsOwnExecutorAfterItsWork) {
+  Batcher batcher(backend_, health_, {});
+  std::thread::id of_work, inline_work;
+  ThreadExecutor executor({.threads = 1});
+  EXPECT_NE(BlockOn(executor, ThreadAfterWork(batcher, of_work)), of_work);
+  EXPECT_EQ(BlockOn(flows_.executor, ThreadAfterWork(batcher, inline_work)), of_work);
+  EXPECT_EQ(inline_work, of_work) << "the engine's thread";
 }
 
 TEST_F(BatcherTest, DrainingRefusesNewStepsAndWaitsForOldOnes) {
@@ -371,21 +411,21 @@ TEST_F(BatcherTest, DrainingRefusesNewStepsAndWaitsForOldOnes) {
 
 TEST_F(BatcherTest, DestructionDrainsWhatWasSubmitted) {
   std::vector<std::unique_ptr<TestJob>> jobs;
-  std::atomic<bool> task_done{false};
+  std::vector<std::string> notes;
   {
     Batcher batcher(backend_, health_, {});
     EngineBlocker gate(batcher);
     for (int i = 0; i < 3; ++i) jobs.push_back(Decode({MakeSession()}));
     jobs.push_back(Prefill(MakeSession(), 3 * kPrefillSegmentTokens));
     for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
-    batcher.Post([](Backend&) { return absl::OkStatus(); }, [&](const absl::Status&) { task_done = true; });
+    flows_.group.Spawn(RunAndNote(batcher, "work", absl::OkStatus(), notes));
     gate.Release();
   }
   for (const auto& job : jobs) {
     EXPECT_TRUE(job->done.try_wait());
     EXPECT_TRUE(job->status().ok()) << job->status();
   }
-  EXPECT_TRUE(task_done);
+  EXPECT_THAT(notes, ElementsAre("work", "ok"));
 }
 
 }  // namespace

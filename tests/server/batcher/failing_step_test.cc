@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <functional>
-#include <latch>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,10 +11,14 @@
 
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "base/task/arrivals.h"
+#include "base/task/task.h"
+#include "base/task/task_group.h"
+#include "kernels/gpu/acquisitions/acquisitions.h"
 #include "server/batcher/accept_execution.h"
 #include "server/batcher/batcher.h"
 #include "server/session/session_lease.h"
-#include "kernels/gpu/acquisitions/acquisitions.h"
+#include "tests/server/batcher/engine_flows.h"
 #include "tests/server/session/session_test_support.h"
 #include "tests/support/delta_rule_problem.h"
 #include "tests/support/failing_backend.h"
@@ -26,6 +29,8 @@ namespace {
 
 constexpr int64_t kTokens = 64;
 constexpr int64_t kLater = 20;
+
+Task<absl::Status> AllOf(Arrivals& open) { co_return co_await open.All(); }
 
 // An engine with sessions of one operator, all fed from one sequence of tokens.
 struct Engine {
@@ -84,10 +89,11 @@ struct Engine {
       outputs.emplace_back(static_cast<size_t>(row.count * dims.value_features()));
     }
     for (size_t i = 0; i < rows.size(); ++i) job->rows[i].output = reinterpret_cast<char*>(outputs[i].data());
-    std::latch done{1};
-    job->done = [&done] { done.count_down(); };
+    Arrivals open;
+    job->done = &open;
+    open.Begin();
     GDN_RETURN_IF_ERROR(batcher.Submit(job));
-    done.wait();
+    GDN_RETURN_IF_ERROR(BlockOn(flows.executor, AllOf(open)));
     absl::Status status;
     for (size_t i = 0; i < rows.size(); ++i) {
       status.Update(job->rows[i].status);
@@ -105,16 +111,7 @@ struct Engine {
         rows.push_back({.lease = std::move(lease), .accepted_tokens = count, .path = path});
       }
     }
-    std::latch done{1};
-    absl::Status ended;
-    AcceptDrafts(
-        batcher, std::move(rows), [] {},
-        [&](absl::Status status) {
-          ended = std::move(status);
-          done.count_down();
-        });
-    done.wait();
-    return ended;
+    return BlockOn(flows.executor, AcceptDrafts(batcher, std::move(rows), [] {}));
   }
 
   Random random{7};
@@ -124,6 +121,7 @@ struct Engine {
   StateStore store;
   ByteLedger ledger;
   SessionEnvironment environment{ledger};
+  EngineFlows flows;
   Batcher batcher{backend, health, {}};
   std::vector<float> out;
 };

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 

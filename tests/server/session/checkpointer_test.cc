@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "base/count_limits.h"
 #include "base/string_cat.h"
 #include "tests/server/session/tiered_world.h"
@@ -21,6 +22,9 @@ class CheckpointerTest : public ::testing::Test {
     std::vector<int64_t> counts;
     for (const LayerInfo& layer : session.Layers()) counts.push_back(layer.progress.token_count);
     return counts;
+  }
+  absl::StatusOr<std::vector<StoredSession>> List(const std::shared_ptr<Session>& session) {
+    return BlockOn(world_.executor, world_.checkpointer.List(session));
   }
 
   TieredWorld world_{{.device_sessions = 2, .disk = true}};
@@ -57,7 +61,7 @@ TEST_F(CheckpointerTest, StepsGoOnWhileTheCopyIsWrittenAndAreNotInIt) {
   const auto a = world_.Make("a", 1);
   HeldStore store(world_.disk);
   Answer<absl::StatusOr<CheckpointResult>> made;
-  world_.checkpointer.Checkpoint(a, "", made.callback());
+  made.Start(world_.flows, world_.checkpointer.Checkpoint(a, ""));
   store.Await();
   ASSERT_TRUE(world_.Write(a, 2).ok());
   EXPECT_EQ(a->undurable().tokens, 2);
@@ -118,10 +122,10 @@ TEST_F(CheckpointerTest, CallsThatWaitBehindARestoreAreRefusedIfTheyNameTheEpoch
   Answer<absl::Status> first, second;
   Answer<absl::StatusOr<CheckpointResult>> made;
   Answer<absl::StatusOr<CapturedState>> captured;
-  world_.checkpointer.Restore(a, "", first.callback(), WaitLimit(), /*epoch=*/1);
-  world_.checkpointer.Checkpoint(a, "named", made.callback(), WaitLimit(), /*epoch=*/1);
-  world_.checkpointer.Capture(a, nullptr, captured.callback(), WaitLimit(), /*epoch=*/1);
-  world_.checkpointer.Restore(a, "", second.callback(), WaitLimit(), /*epoch=*/1);
+  first.Start(world_.flows, world_.checkpointer.Restore(a, "", Deadline(), /*epoch=*/1));
+  made.Start(world_.flows, world_.checkpointer.Checkpoint(a, "named", Deadline(), /*epoch=*/1));
+  captured.Start(world_.flows, world_.checkpointer.Capture(a, nullptr, Deadline(), /*epoch=*/1));
+  second.Start(world_.flows, world_.checkpointer.Restore(a, "", Deadline(), /*epoch=*/1));
   lease.Release();
   ASSERT_TRUE(first.Wait().ok());
   ExpectError(made.Wait().status(), absl::StatusCode::kAborted, reason::kEpochMismatch);
@@ -173,26 +177,19 @@ TEST_F(CheckpointerTest, OneNamedCheckpointTooManyIsRefusedBeforeAnythingIsCopie
   EXPECT_TRUE(world_.Checkpoint(a, "7").ok()) << "an id that is used again";
   EXPECT_TRUE(world_.Checkpoint(a).ok()) << "the newest";
   ASSERT_TRUE(world_.Write(a, 2).ok()) << "the session is not locked any more";
-  Answer<absl::Status> deleted;
-  world_.checkpointer.Delete(a, "7", deleted.callback());
-  ASSERT_TRUE(deleted.Wait().ok()) << deleted.Wait();
+  const absl::Status deleted = world_.DeleteCheckpoint(a, "7");
+  ASSERT_TRUE(deleted.ok()) << deleted;
   ASSERT_TRUE(world_.Checkpoint(a, "more").ok());
-  Answer<absl::StatusOr<std::vector<StoredSession>>> listed;
-  world_.checkpointer.List(a, listed.callback());
-  ASSERT_TRUE(listed.Wait().ok()) << listed.Wait().status();
-  EXPECT_EQ(listed.Wait()->size(), kMostNamedCheckpoints);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto listed, List(a));
+  EXPECT_EQ(listed.size(), kMostNamedCheckpoints);
 }
 
 TEST_F(CheckpointerTest, OfASessionThatHasEndedNothingIsListedOrDeleted) {
   const auto a = world_.Make("a", 1);
   ASSERT_TRUE(world_.Checkpoint(a, "one").ok());
   ASSERT_TRUE(world_.Delete("a").ok());
-  Answer<absl::Status> deleted;
-  world_.checkpointer.Delete(a, "one", deleted.callback());
-  EXPECT_EQ(ErrorReason(deleted.Wait()), reason::kSessionNotFound);
-  Answer<absl::StatusOr<std::vector<StoredSession>>> listed;
-  world_.checkpointer.List(a, listed.callback());
-  EXPECT_EQ(ErrorReason(listed.Wait().status()), reason::kSessionNotFound);
+  EXPECT_EQ(ErrorReason(world_.DeleteCheckpoint(a, "one")), reason::kSessionNotFound);
+  EXPECT_EQ(ErrorReason(List(a).status()), reason::kSessionNotFound);
 }
 
 TEST_F(CheckpointerTest, ACheckpointThatIsNotThereChangesNothing) {
@@ -240,7 +237,7 @@ TEST_F(CheckpointerTest, NoSessionIsFurtherFromItsLastCopyThanThePolicySays) {
   const auto b = world.Make("b");
   for (int i = 1; i <= 150; ++i) {
     const auto& session = i % 3 == 0 ? b : a;
-    world.WaitForRoom(session, session->spec().layers[0]);
+    ASSERT_TRUE(world.WaitForRoom(session, session->spec().layers[0]).ok());
     GDN_ASSERT_OK_AND_ASSIGN(const auto pin, world.PinOne(session));
     ASSERT_LT(session->undurable().tokens, kEvery) << "a step was let in that it should have kept waiting";
     ASSERT_TRUE(Decode(std::move(session->Admit(pin.Another(), PlainStep(), nullptr)->lease), {.tail = 1}).ok());
@@ -256,15 +253,68 @@ TEST_F(CheckpointerTest, StepsWaitForASlowCheckpointAndThenGoOn) {
   const auto neighbour = world.Make("b");
   world.disk.OnStore([&](const StateKey&) { go_on.WaitForNotification(); });
   for (int i = 1; i <= 4; ++i) ASSERT_TRUE(world.Write(a, static_cast<float>(i)).ok());
-  absl::Notification ended;
-  EXPECT_FALSE(world.checkpointer.WaitForRoom(a, a->spec().layers[0], 1, [&ended] { ended.Notify(); }));
+  Answer<absl::Status> room, again;
+  room.Start(world.flows, world.checkpointer.WaitForRoom(a, a->spec().layers[0], 1));
   EXPECT_TRUE(world.Write(neighbour, 1).ok()) << "its neighbour has moved one token";
-  EXPECT_FALSE(ended.HasBeenNotified());
+  EXPECT_FALSE(room.given());
   go_on.Notify();
-  ended.WaitForNotification();
-  EXPECT_TRUE(world.checkpointer.WaitForRoom(a, a->spec().layers[0], 1, [] {}));
+  EXPECT_TRUE(room.Wait().ok()) << room.Wait();
+  again.Start(world.flows, world.checkpointer.WaitForRoom(a, a->spec().layers[0], 1));
+  EXPECT_TRUE(again.given()) << "there is nothing to wait for";
   EXPECT_LT(a->undurable().tokens, 4);
   EXPECT_EQ(*world.Read(a), 4);
+}
+
+TEST_F(CheckpointerTest, AStepThatWaitsForASlowCheckpointEndsWithItsDeadlineOrItsClient) {
+  absl::Notification go_on;
+  TieredWorld world({.device_sessions = 2, .disk = true, .policy = {.every_tokens = 4}});
+  const auto a = world.Make("a");
+  world.disk.OnStore([&](const StateKey&) { go_on.WaitForNotification(); });
+  for (int i = 1; i <= 4; ++i) ASSERT_TRUE(world.Write(a, static_cast<float>(i)).ok());
+  const int32_t layer = a->spec().layers[0];
+  ExpectError(world.WaitForRoom(a, layer, SteadyNow() + absl::Milliseconds(20)), absl::StatusCode::kDeadlineExceeded,
+              reason::kDeadlineExceeded);
+  CancelSource client_gone;
+  Answer<absl::Status> gone, stays;
+  gone.Start(world.flows, world.checkpointer.WaitForRoom(a, layer, 1, client_gone.Never()));
+  stays.Start(world.flows, world.checkpointer.WaitForRoom(a, layer, 1));
+  EXPECT_FALSE(gone.given());
+  client_gone.Cancel();
+  ExpectError(gone.Wait(), absl::StatusCode::kCancelled, reason::kCallCancelled);
+  EXPECT_FALSE(stays.given()) << "the checkpoint is not made yet";
+  go_on.Notify();
+  EXPECT_TRUE(stays.Wait().ok()) << stays.Wait();
+  EXPECT_EQ(*world.Read(a), 4);
+}
+
+TEST_F(CheckpointerTest, CallsThatWaitForALockEndWithTheirDeadlines) {
+  const auto a = world_.Make("a", 1);
+  ASSERT_TRUE(world_.Checkpoint(a).ok());
+  SessionLease lease = a->TryLock();
+  ASSERT_TRUE(lease.valid());
+  const auto soon = [] { return SteadyNow() + absl::Milliseconds(20); };
+  EXPECT_TRUE(absl::IsDeadlineExceeded(world_.Checkpoint(a, "", soon()).status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(world_.Restore(a, "", soon())));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(world_.Capture(a, soon()).status()));
+  lease.Release();
+  EXPECT_EQ(a->epoch(), 1) << "nothing was restored";
+  EXPECT_TRUE(world_.Checkpoint(a).ok()) << "and nobody has the lock";
+}
+
+TEST(CheckpointMemory, AWaitForMemoryEndsWithTheDeadlineAndStepsGoOn) {
+  TieredWorld world({.device_sessions = 2, .disk = true, .copy_sessions = 1});
+  const auto a = world.Make("a", 1);
+  const ByteCharge all = world.ledger.Charge(BytePool::kCopies, a->account(), world.SessionBytes());
+  CancelSource client_gone;
+  Answer<absl::StatusOr<CheckpointResult>> made;
+  made.Start(world.flows, world.checkpointer.Checkpoint(a, "", client_gone.Never()));
+  EXPECT_TRUE(world.Write(a, 2).ok()) << "the session is not locked meanwhile";
+  EXPECT_FALSE(made.given());
+  client_gone.Cancel();
+  EXPECT_TRUE(absl::IsCancelled(made.Wait().status())) << made.Wait().status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(world.Checkpoint(a, "", SteadyNow() + absl::Milliseconds(20)).status()));
+  EXPECT_EQ(world.ledger.held(BytePool::kCopies), world.SessionBytes());
+  EXPECT_EQ(world.disk.store_calls(), 0);
 }
 
 TEST_F(CheckpointerTest, ATierThatFailsHoldsNobodyBack) {
@@ -341,11 +391,9 @@ TEST_F(CheckpointerTest, AnImportedStateIsNotDurableBeforeItIsWritten) {
   const auto a = world_.Make("a", 4);
   GDN_ASSERT_OK_AND_ASSIGN(auto image, world_.copier.CopyOut(a->TryLock(), {}));
   auto creation = world_.manager.Begin(world_.Init("b"));
-  Answer<absl::StatusOr<SessionLease>> placed;
-  world_.residency.Place(std::move(creation->lease()), image, SteadyTime::InfiniteFuture(), placed.callback());
-  ASSERT_TRUE(placed.Wait().ok()) << placed.Wait().status();
+  GDN_ASSERT_OK_AND_ASSIGN(SessionLease placed, world_.Place(std::move(creation->lease()), image));
   creation->Publish();
-  placed.Wait()->Release();
+  placed.Release();
   const auto b = creation->session();
   EXPECT_EQ(*world_.Read(b), 4);
   EXPECT_TRUE(b->undurable().any);
@@ -384,15 +432,26 @@ TEST_F(CheckpointerTest, ADamagedOrForeignCheckpointIsRefused) {
 }
 
 TEST(CheckpointerEnd, WhatWasBegunIsAnsweredBeforeItIsGone) {
+  TieredWorld world({.device_sessions = 4, .disk = true});
   std::atomic<int> answered{0};
+  std::vector<std::shared_ptr<Session>> sessions;
   {
-    TieredWorld world({.device_sessions = 4, .disk = true, .policy = {.every_tokens = 2}});
+    Checkpointer checkpointer({.tiers = world.tiers,
+                               .copier = world.copier,
+                               .room = world.room,
+                               .transfers = world.transfers,
+                               .ledger = world.ledger,
+                               .executor = world.executor},
+                              {.every_tokens = 2});
     for (int i = 0; i < 20; ++i) {
-      const auto session = world.Make(std::to_string(i), 1);
-      world.checkpointer.Checkpoint(
-          session, "", [&](const absl::StatusOr<CheckpointResult>& made) { answered += made.ok() ? 1 : 100; });
+      const auto session = sessions.emplace_back(world.Make(std::to_string(i), 1));
+      checkpointer.NoteProgress(session);  // one that nobody waits for
+      world.flows.Spawn(checkpointer.Checkpoint(session, ""),
+                        [&](const absl::StatusOr<CheckpointResult>& made) { answered += made.ok() ? 1 : 100; });
     }
   }
+  for (const auto& session : sessions) EXPECT_FALSE(session->undurable().any);
+  world.flows.Wait();
   EXPECT_EQ(answered, 20);
 }
 

@@ -39,18 +39,15 @@ class PrefixKeeperTest : public ::testing::Test {
     }
   }
   absl::StatusOr<bool> Keep(const std::shared_ptr<Session>& session, const PrefixClaim& claim) {
-    Answer<absl::StatusOr<bool>> kept;
-    keeper_.Keep(session, claim, SteadyTime::InfiniteFuture(), kept.callback());
-    return kept.Wait();
+    return BlockOn(world_.executor, keeper_.Keep(session, claim, Deadline()));
   }
   std::shared_ptr<Session> Begin(const std::string& id, const SessionImagePtr& image) {
     auto creation = world_.manager.Begin(world_.Init(id));
     EXPECT_TRUE(creation.ok()) << creation.status();
-    Answer<absl::StatusOr<SessionLease>> placed;
-    world_.residency.Place(std::move(creation->lease()), image, SteadyTime::InfiniteFuture(), placed.callback());
-    EXPECT_TRUE(placed.Wait().ok()) << placed.Wait().status();
+    absl::StatusOr<SessionLease> placed = world_.Place(std::move(creation->lease()), image);
+    EXPECT_TRUE(placed.ok()) << placed.status();
     creation->Publish();
-    placed.Wait()->Release();
+    placed->Release();
     return creation->session();
   }
   std::string FieldOf(const absl::Status& status) {
@@ -64,7 +61,8 @@ class PrefixKeeperTest : public ::testing::Test {
                         .residency = world_.residency,
                         .copier = world_.copier,
                         .room = world_.room,
-                        .transfers = world_.transfers}};
+                        .transfers = world_.transfers,
+                        .executor = world_.executor}};
 };
 
 TEST_F(PrefixKeeperTest, ASessionBeginsWithTheStatesThatWereKeptAndGoesItsOwnWay) {

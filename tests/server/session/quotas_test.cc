@@ -120,8 +120,8 @@ TEST_F(SessionQuotas, OneWhoseSessionsAreInUseWaitsAndHindersNobody) {
   init.account = a;
   GDN_ASSERT_OK_AND_ASSIGN(SessionCreation creation, world.manager.Begin(std::move(init)));
   Answer<absl::StatusOr<SessionLease>> placed;
-  world.residency.Place(std::move(creation.lease()), std::make_shared<SessionImage>(), SteadyTime::InfiniteFuture(),
-                        placed.callback());
+  placed.Start(world.flows,
+               world.residency.Place(std::move(creation.lease()), std::make_shared<SessionImage>(), Deadline()));
   const Sessions others = MakeMany(world, "b", 4, b);
   EXPECT_EQ(PlacesOf(world, others), "hhdd");
   ExpectRefused(placed.Wait().status(), "device-bytes");

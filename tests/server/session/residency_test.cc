@@ -10,7 +10,7 @@
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
-
+#include "base/task/deadline.h"
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
@@ -172,9 +172,9 @@ TEST(Residency, RoomForAStateThatCannotBeReadIsThereAgainWhenItsCallIsAnswered) 
   const std::vector<std::shared_ptr<Session>> sessions = MakeMarked(world, 2);
   world.disk.Damage(sessions[0]->key());
   Answer<absl::Status> room;
-  world.residency.Pin({sessions[0]}, SteadyTime::InfiniteFuture(), [&](const Residency::PinResults& pins) {
+  world.flows.Spawn(world.residency.Pin({sessions[0]}, Deadline()), [&](const Residency::PinResults& pins) {
     EXPECT_EQ(pins[0].status().code(), absl::StatusCode::kDataLoss);
-    room.callback()(world.room.TryClaim({.dims = world.spec.dims, .count = 2}).status());
+    room.Give(world.room.TryClaim({.dims = world.spec.dims, .count = 2}).status());
   });
   EXPECT_TRUE(room.Wait().ok()) << room.Wait();
 }
@@ -189,11 +189,11 @@ TEST(Residency, RoomThatIsTakenByStatesOnTheirWayIsWaitedFor) {
     go.WaitForNotification();
   });
   Answer<Residency::PinResults> pins;
-  world.residency.Pin({sessions[0]}, SteadyTime::InfiniteFuture(), pins.callback());
+  pins.Start(world.flows, world.residency.Pin({sessions[0]}, Deadline()));
   loading.WaitForNotification();
   Answer<absl::StatusOr<RoomClaims>> claims;
-  world.residency.Reserve({.dims = world.spec.dims, .count = 2}, sessions[1]->account(), SteadyTime::InfiniteFuture(),
-                          claims.callback());
+  claims.Start(world.flows,
+               world.residency.Reserve({.dims = world.spec.dims, .count = 2}, sessions[1]->account(), Deadline()));
   absl::SleepFor(absl::Milliseconds(20));  // long enough for a refusal
   EXPECT_FALSE(claims.given());
   go.Notify();
@@ -231,9 +231,7 @@ TEST(Residency, NothingIsFetchedForACallWhoseDeadlineHasPassed) {
   std::atomic<int> loads = 0;
   world.disk.OnLoad([&](const StateKey&) { ++loads; });
   EXPECT_TRUE(absl::IsDeadlineExceeded(world.Pin({a}, SteadyNow() - absl::Seconds(1))[0].status()));
-  Answer<absl::StatusOr<SessionLease>> locked;
-  world.residency.LockResident(a, SteadyNow() - absl::Seconds(1), locked.callback());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(locked.Wait().status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(world.LockResident(a, SteadyNow() - absl::Seconds(1)).status()));
   EXPECT_EQ(loads, 0);
 }
 
@@ -248,9 +246,8 @@ TEST(Residency, OnceItsDeadlineHasPassedACallMovesNobodyAway) {
     ++stores;
     absl::SleepFor(deadline - SteadyNow());  // a slow tier
   });
-  Answer<absl::StatusOr<RoomClaims>> claims;
-  world.residency.Reserve({.dims = world.spec.dims, .count = 6}, a->account(), deadline, claims.callback());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(claims.Wait().status())) << claims.Wait().status();
+  const auto claims = world.Reserve({.dims = world.spec.dims, .count = 6}, a->account(), deadline);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(claims.status())) << claims.status();
   EXPECT_LE(stores, 1);
   EXPECT_EQ(world.PlaceOf(c), "device");
 }
@@ -269,11 +266,11 @@ TEST(Residency, CopiesForOtherCallsDoNotKeepStepsFromTheirStates) {
     go_on.WaitForNotification();
   });
   Answer<absl::StatusOr<CapturedState>> captured[2];
-  world.checkpointer.Capture(x, nullptr, captured[0].callback());
-  world.checkpointer.Capture(y, nullptr, captured[1].callback());
+  captured[0].Start(world.flows, world.checkpointer.Capture(x, nullptr));
+  captured[1].Start(world.flows, world.checkpointer.Capture(y, nullptr));
   begun.Wait();  // two exports hold a thread each
   Answer<Residency::PinResults> pins;
-  world.residency.Pin({z}, SteadyNow() + absl::Seconds(60), pins.callback());
+  pins.Start(world.flows, world.residency.Pin({z}, SteadyNow() + absl::Seconds(60)));
   const SteadyTime end = SteadyNow() + absl::Seconds(60);
   while (!pins.given() && SteadyNow() < end) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_TRUE(pins.given()) << "the step waits for the exports";
@@ -293,6 +290,51 @@ TEST(Residency, AWaitForRoomEndsWithTheDeadline) {
   EXPECT_TRUE(TieredWorld::Read(*pin).ok());
 }
 
+TEST(Residency, AWaitForALockEndsWithTheDeadlineThoughNobodyLetsGo) {
+  TieredWorld world({.device_sessions = 2});
+  const auto a = world.Make("a", 1);
+  const auto b = world.Make("b", 2);
+  SessionLease lease = a->TryLock();
+  ASSERT_TRUE(lease.valid());
+  const auto soon = [] { return SteadyNow() + absl::Milliseconds(20); };
+  for (const auto& pin : world.Pin({b, a}, soon())) {
+    ExpectError(pin.status(), absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded);
+  }
+  EXPECT_EQ(b->gate().pins(), 0);
+  ExpectError(world.LockResident(a, soon()).status(), absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded);
+  lease.Release();
+  EXPECT_EQ(*world.Read(a), 1) << "the lock that was given up keeps nobody out";
+}
+
+TEST(Residency, AWaitForACopyOfAParkedSessionEndsWithTheDeadlineThoughItIsNotWritten) {
+  TieredWorld world({.device_sessions = 1});
+  const auto a = world.Make("a", 1);
+  const auto b = world.Make("b", 2);
+  GDN_ASSERT_OK_AND_ASSIGN(CapturedState captured, world.Capture(a));
+  const auto late = world.Pin({a}, SteadyNow() + absl::Milliseconds(20));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late[0].status())) << late[0].status();
+  EXPECT_EQ(world.PlaceOf(b), "device");
+  captured.held.Release();
+  EXPECT_EQ(*world.Read(a), 1);
+}
+
+TEST(Residency, AWaitForALockEndsWhenTheClientGoes) {
+  TieredWorld world({.device_sessions = 2});
+  const auto a = world.Make("a", 1);
+  SessionLease lease = a->TryLock();
+  ASSERT_TRUE(lease.valid());
+  CancelSource client_gone;
+  Answer<Residency::PinResults> pins;
+  Answer<absl::StatusOr<SessionLease>> locked;
+  pins.Start(world.flows, world.residency.Pin({a}, client_gone.Never()));
+  locked.Start(world.flows, world.residency.LockResident(a, client_gone.Never()));
+  client_gone.Cancel();
+  ExpectError(pins.Wait()[0].status(), absl::StatusCode::kCancelled, reason::kCallCancelled);
+  ExpectError(locked.Wait().status(), absl::StatusCode::kCancelled, reason::kCallCancelled);
+  lease.Release();
+  EXPECT_EQ(*world.Read(a), 1);
+}
+
 TEST(Residency, APrefetchBringsASessionBackAndPinsNothing) {
   TieredWorld world({.device_sessions = 1});
   const auto a = world.Make("a", 3);
@@ -309,14 +351,11 @@ TEST(Residency, ALockBringsTheSessionBackAndKeepsCallsWaiting) {
   TieredWorld world({.device_sessions = 1});
   const auto a = world.Make("a", 3);
   const auto b = world.Make("b");
-  Answer<absl::StatusOr<SessionLease>> locked;
-  world.residency.LockResident(a, SteadyTime::InfiniteFuture(), locked.callback());
-  ASSERT_TRUE(locked.Wait().ok());
-  SessionLease lease = *std::move(locked.Wait());
+  GDN_ASSERT_OK_AND_ASSIGN(SessionLease lease, world.LockResident(a));
   EXPECT_TRUE(lease.resident());
   EXPECT_EQ(ReadContents(lease, 1), TieredWorld::MarkOf(3, 1));
   Answer<Residency::PinResults> pins;
-  world.residency.Pin({a}, SteadyTime::InfiniteFuture(), pins.callback());
+  pins.Start(world.flows, world.residency.Pin({a}, Deadline()));
   EXPECT_FALSE(pins.given());
   lease.Release();
   EXPECT_EQ(*TieredWorld::Read(*pins.Wait()[0]), 3);
@@ -326,16 +365,14 @@ TEST(Residency, AParkedSessionThatIsBeingCopiedComesBackOnceItIs) {
   TieredWorld world({.device_sessions = 1});
   const auto a = world.Make("a", 3);
   const auto b = world.Make("b");
-  Answer<absl::StatusOr<CapturedState>> captured;
-  world.checkpointer.Capture(a, nullptr, captured.callback());
-  ASSERT_TRUE(captured.Wait().ok());
-  EXPECT_EQ((*captured.Wait()).image->layers.size(), 2u);
+  GDN_ASSERT_OK_AND_ASSIGN(CapturedState captured, world.Capture(a));
+  EXPECT_EQ(captured.image->layers.size(), 2u);
   Answer<Residency::PinResults> pins;
-  world.residency.Pin({a}, SteadyTime::InfiniteFuture(), pins.callback());
+  pins.Start(world.flows, world.residency.Pin({a}, Deadline()));
   world.io.Drain();
   world.transfers.Drain();
   EXPECT_FALSE(pins.given()) << "and waits without keeping the IO threads busy";
-  (*captured.Wait()).held.Release();
+  captured.held.Release();
   EXPECT_EQ(*TieredWorld::Read(*pins.Wait()[0]), 3);
 }
 
@@ -345,19 +382,16 @@ TEST(Residency, ClaimsAreMadeRoomFor) {
   const auto b = world.Make("b");
   const auto pin = world.PinOne(b);
   {
-    Answer<absl::StatusOr<RoomClaims>> claims;
-    world.residency.Reserve({.dims = world.spec.dims, .count = 2}, a->account(), SteadyTime::InfiniteFuture(),
-                            claims.callback());
-    ASSERT_TRUE(claims.Wait().ok()) << claims.Wait().status();
-    EXPECT_EQ(claims.Wait()->slots.size(), 2u);
+    GDN_ASSERT_OK_AND_ASSIGN(const RoomClaims claims,
+                             world.Reserve({.dims = world.spec.dims, .count = 2}, a->account()));
+    EXPECT_EQ(claims.slots.size(), 2u);
     EXPECT_EQ(world.PlaceOf(a), "host");
     EXPECT_EQ(world.PlaceOf(b), "device");
   }
-  Answer<absl::StatusOr<RoomClaims>> beside;
-  world.residency.Reserve({.dims = world.spec.dims, .pool = AdmitStep(b).pool(), .count = 2}, b->account(),
-                          SteadyTime::InfiniteFuture(), beside.callback());
-  ASSERT_TRUE(beside.Wait().ok()) << beside.Wait().status();
-  EXPECT_EQ(beside.Wait()->slots[0].pool(), AdmitStep(b).pool());
+  GDN_ASSERT_OK_AND_ASSIGN(
+      const RoomClaims beside,
+      world.Reserve({.dims = world.spec.dims, .pool = AdmitStep(b).pool(), .count = 2}, b->account()));
+  EXPECT_EQ(beside.slots[0].pool(), AdmitStep(b).pool());
 }
 
 TEST(Residency, ForksThatGaveWayComeBackEachWithItsOwn) {

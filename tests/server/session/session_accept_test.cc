@@ -15,7 +15,7 @@ namespace {
 
 class SessionAcceptTest : public SessionTest {
  protected:
-  using AcceptRequest = Session::AcceptRequest;
+  using AcceptRequest = Acceptance;
 
   absl::StatusOr<std::vector<StepLease>> Accept(const AcceptRequest& request) {
     return session_->AdmitAccept(PinOf(session_), request);

@@ -38,12 +38,17 @@ class SessionTest : public ::testing::Test {
     reply->output = output;
     return reply;
   }
-  static void NotJoined(const absl::StatusOr<StepReplyPtr>&) { ADD_FAILURE() << "this call joined nothing"; }
 
-  absl::StatusOr<Admission> TryAdmit(const StepRequest& request, StepReplyCallback on_joined = NotJoined) {
+  // A call that joins, and its wait.
+  struct Joiner {
+    Joiner() { ended.Begin(); }
+    Arrivals ended;
+    JoinedCall call{.ended = &ended, .reply = absl::UnavailableError("not ended yet")};
+  };
+  absl::StatusOr<Admission> TryAdmit(const StepRequest& request, Joiner* joiner = nullptr) {
     const SessionPin pin = PinOf(session_);
     EXPECT_TRUE(pin.valid());
-    return session_->Admit(pin.Another(), request, std::move(on_joined));
+    return session_->Admit(pin.Another(), request, joiner == nullptr ? nullptr : &joiner->call);
   }
   StepLease Admit(const StepRequest& request) {
     auto admission = TryAdmit(request);

@@ -38,9 +38,7 @@ class SessionManagerTest : public ::testing::Test {
     GDN_ASSERT_OK_AND_ASSIGN(const auto session, world_.TryMake(Init(id, principal)));
   }
   absl::Status Delete(const std::string& id, const std::string& principal = "") {
-    Answer<absl::Status> deleted;
-    manager_.Delete(principal, id, deleted.callback());
-    return deleted.Wait();
+    return BlockOn(world_.executor, manager_.Delete(principal, id));
   }
   std::vector<std::string> List(const std::string& principal, const std::string& after, size_t limit) {
     std::vector<std::string> ids;
@@ -74,10 +72,8 @@ TEST_F(SessionManagerTest, ASessionInTheMakingIsNotToBeFound) {
 TEST_F(SessionManagerTest, AnAbandonedCreationLeavesNothing) {
   {
     GDN_ASSERT_OK_AND_ASSIGN(auto creation, Begin("a"));
-    Answer<absl::StatusOr<SessionLease>> placed;
-    world_.residency.Place(std::move(creation.lease()), std::make_shared<SessionImage>(), SteadyTime::InfiniteFuture(),
-                           placed.callback());
-    ASSERT_TRUE(placed.Wait().ok());
+    GDN_ASSERT_OK_AND_ASSIGN(const SessionLease placed,
+                             world_.Place(std::move(creation.lease()), std::make_shared<SessionImage>()));
     const SessionCreation moved = std::move(creation);
     EXPECT_GT(world_.store.used_bytes(), 0);
     EXPECT_EQ(manager_.size(), 1u);
@@ -200,7 +196,7 @@ TEST_F(SessionEndTest, ALockedSessionEndsWhenItIsLetGo) {
   const auto a = world_.Make("a", 1);
   SessionLease lease = a->TryLock();
   Answer<absl::Status> deleted;
-  world_.manager.Delete("", "a", deleted.callback());
+  deleted.Start(world_.flows, world_.manager.Delete("", "a"));
   EXPECT_FALSE(deleted.given());
   EXPECT_EQ(ErrorReason(world_.manager.Find("", "a").status()), reason::kSessionNotFound);
   EXPECT_EQ(ErrorReason(world_.manager.Begin(world_.Init("a")).status()), reason::kSessionBusy);
@@ -215,10 +211,10 @@ TEST_F(SessionEndTest, ASessionThatIsBeingCheckpointedEndsAfterwards) {
   const auto a = world_.Make("a", 1);
   HeldStore store(world_.disk);
   Answer<absl::StatusOr<CheckpointResult>> made;
-  world_.checkpointer.Checkpoint(a, "", made.callback());
+  made.Start(world_.flows, world_.checkpointer.Checkpoint(a, ""));
   store.Await();
   Answer<absl::Status> deleted;
-  world_.manager.Delete("", "a", deleted.callback());
+  deleted.Start(world_.flows, world_.manager.Delete("", "a"));
   EXPECT_FALSE(deleted.given());
   store.Release();
   EXPECT_TRUE(deleted.Wait().ok());
@@ -230,11 +226,11 @@ TEST_F(SessionEndTest, CallsThatWaitForAnEndedSessionAreTold) {
   const auto a = world_.Make("a");
   SessionLease lease = a->TryLock();
   Answer<Residency::PinResults> pins;
-  world_.residency.Pin({a}, SteadyTime::InfiniteFuture(), pins.callback());
+  pins.Start(world_.flows, world_.residency.Pin({a}, Deadline()));
   Answer<absl::StatusOr<SessionLease>> locked;
   Answer<absl::Status> deleted;
-  world_.manager.Delete("", "a", deleted.callback());
-  world_.residency.LockResident(a, SteadyTime::InfiniteFuture(), locked.callback());
+  deleted.Start(world_.flows, world_.manager.Delete("", "a"));
+  locked.Start(world_.flows, world_.residency.LockResident(a, Deadline()));
   lease.Release();
   EXPECT_TRUE(deleted.Wait().ok());
   EXPECT_EQ(ErrorReason(pins.Wait()[0].status()), reason::kSessionNotFound);
@@ -262,8 +258,8 @@ TEST_F(SessionEndTest, SessionsWhoseTimeIsOverEndOnce) {
     threads.emplace_back([&] { world_.manager.DeleteExpired(SteadyNow() + absl::Hours(3)); });
   }
   for (std::thread& thread : threads) thread.join();
-  world_.io.Drain();
   EXPECT_EQ(world_.manager.expired(), 2);
+  while (world_.manager.size() > 1) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(world_.manager.size(), 1u);
   ExpectGone("idle");
   ExpectGone("old");
@@ -281,10 +277,7 @@ TEST_F(SessionEndTest, UseKeepsASessionAlive) {
 TEST_F(SessionEndTest, OneThatCannotLeaveStaysAndMayLeaveLater) {
   const auto a = world_.Make("a", 1);
   const auto leave = [&](const absl::Status& moved) {
-    Answer<absl::Status> left;
-    world_.manager.Leave(
-        a, [&](SessionLease&) { return moved; }, left.callback());
-    return left.Wait();
+    return BlockOn(world_.executor, world_.manager.Leave(a, [&](SessionLease&) { return moved; }));
   };
   EXPECT_EQ(ErrorReason(leave(Unavailable("redis"))), reason::kTierUnavailable);
   EXPECT_EQ(*world_.Read(a), 1);
@@ -296,18 +289,15 @@ TEST_F(SessionEndTest, OneThatCannotLeaveStaysAndMayLeaveLater) {
 TEST_F(SessionEndTest, OneThatIsLostWhileItCannotLeaveDoesNotStay) {
   const auto a = world_.Make("a", 1);
   int moves = 0;
-  Answer<absl::Status> left;
   const auto move = [&](SessionLease&) -> absl::Status {
     if (++moves > 1) return absl::OkStatus();
     a->StopServing(SessionMoved("a"));
     Answer<absl::Status> other;
-    world_.manager.Leave(
-        a, [](SessionLease&) { return absl::OkStatus(); }, other.callback());
+    other.Start(world_.flows, world_.manager.Leave(a, [](SessionLease&) { return absl::OkStatus(); }));
     EXPECT_EQ(ErrorReason(other.Wait()), reason::kSessionBusy);
     return Unavailable("redis");
   };
-  world_.manager.Leave(a, move, left.callback());
-  EXPECT_TRUE(left.Wait().ok());
+  EXPECT_TRUE(BlockOn(world_.executor, world_.manager.Leave(a, move)).ok());
   EXPECT_EQ(moves, 2);
   EXPECT_EQ(world_.manager.size(), 0u);
 }
@@ -351,14 +341,14 @@ TEST_F(SessionEndTest, ASessionThatEndedDoesNotRiseWithTheNextServer) {
 
   TieredWorld next({.device_sessions = 2});
   TierStack tiers({&world.disk}, {.retry_after = absl::ZeroDuration()});
-  SessionManager manager({.room = next.room, .tiers = tiers, .io = next.io}, next.environment);
+  SessionManager manager({.room = next.room, .tiers = tiers, .io = next.io, .executor = next.executor},
+                         next.environment);
   const SpecOfModelFn no_models = [](const std::string&) { return std::optional<SessionSpec>(); };
   HeldBack held_back;
   ASSERT_TRUE(tiers.LoadErasureNotes().ok());
-  GDN_ASSERT_OK_AND_ASSIGN(
-      const Recovered recovered,
-      RecoverSessions({.tiers = tiers, .sessions = manager, .spec_of = no_models}, {&world.disk},
-                      {.first_epoch = 1000}, held_back));
+  GDN_ASSERT_OK_AND_ASSIGN(const Recovered recovered,
+                           RecoverSessions({.tiers = tiers, .sessions = manager, .spec_of = no_models}, {&world.disk},
+                                           {.first_epoch = 1000}, held_back));
   EXPECT_EQ(recovered.sessions, 1);
   EXPECT_TRUE(manager.Find("", "b").ok());
   EXPECT_EQ(ErrorReason(manager.Find("", "a").status()), reason::kSessionNotFound);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/random.h"
 
@@ -227,9 +228,15 @@ class Racer {
     if (!pin.valid()) return;
     StepRequest request = PlainStep(random_.NextInt(0, kLayers - 1));
     request.request_id = "r";
-    auto admission = session->Admit(pin.Another(), request, [](const absl::StatusOr<StepReplyPtr>& reply) {
-      EXPECT_TRUE(absl::IsAborted(reply.status())) << reply.status();
-    });
+    Arrivals ended;
+    JoinedCall joined;
+    joined.ended = &ended;
+    ended.Begin();
+    auto admission = session->Admit(pin.Another(), request, &joined);
+    if (admission.ok() && admission->joined) {
+      EXPECT_TRUE(BlockOn(world_.executor, EndOf(ended)).ok());
+      EXPECT_TRUE(absl::IsAborted(joined.reply.status())) << joined.reply.status();
+    }
     if (!admission.ok() || !admission->lease.valid()) return;
     const int how = random_.NextInt(0, 2);
     if (how == 1) (void)admission->lease.PrepareDecode();
@@ -259,7 +266,7 @@ class Racer {
       draft->lease.Commit({.after = {before.token_count, before.log_length, 2}, .base_written = slots->zero}, nullptr);
     }
     if (random_.NextInt(0, 3) == 0) return;  // left for whoever comes next
-    const Session::AcceptRequest request{.accepted_tokens = random_.NextInt(0, 2)};
+    const Acceptance request{.accepted_tokens = random_.NextInt(0, 2)};
     auto leases = session->AdmitAccept(pin, request);
     if (!leases.ok()) {
       EXPECT_TRUE(absl::IsAborted(leases.status()) || ErrorReason(leases.status()) == reason::kTooManyTokens)
@@ -281,15 +288,13 @@ class Racer {
     }
     if (!creation->pending()) return;
     expectations_.Set(*creation->session(), {});
-    Answer<absl::StatusOr<SessionLease>> placed;
-    world_.residency.Place(std::move(creation->lease()), std::make_shared<SessionImage>(), SteadyTime::InfiniteFuture(),
-                           placed.callback());
-    if (!placed.Wait().ok()) {
-      EXPECT_TRUE(absl::IsResourceExhausted(placed.Wait().status())) << placed.Wait().status();
+    auto placed = world_.Place(std::move(creation->lease()), std::make_shared<SessionImage>());
+    if (!placed.ok()) {
+      EXPECT_TRUE(absl::IsResourceExhausted(placed.status())) << placed.status();
     } else if (random_.NextInt(0, 7) > 0) {
       creation->Publish();
     } else {
-      placed.Wait()->MarkDeleted();  // given up
+      placed->MarkDeleted();  // given up
     }
   }
 
@@ -297,10 +302,9 @@ class Racer {
 
   // Others have to make room for claims that are given up again.
   void PushOut() {
-    Answer<absl::StatusOr<RoomClaims>> claims;
-    world_.residency.Reserve({.dims = world_.spec.dims, .count = static_cast<int32_t>(kLayers * random_.NextInt(1, 3))},
-                             world_.ledger.AccountOf("", ""), SteadyTime::InfiniteFuture(), claims.callback());
-    const absl::Status& status = claims.Wait().status();
+    const auto count = static_cast<int32_t>(kLayers * random_.NextInt(1, 3));
+    const auto claims = world_.Reserve({.dims = world_.spec.dims, .count = count}, world_.ledger.AccountOf("", ""));
+    const absl::Status& status = claims.status();
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
   }
 
@@ -309,21 +313,19 @@ class Racer {
     if (parent == nullptr) return;
     auto creation = world_.manager.Begin(Init(std::to_string(random_.NextInt(0, kIds - 1))));
     if (!creation.ok() || !creation->pending()) return;
-    Answer<absl::StatusOr<SessionLease>> locked;
-    world_.residency.LockResident(parent, SteadyTime::InfiniteFuture(), locked.callback());
-    if (!locked.Wait().ok()) {
-      const absl::Status& status = locked.Wait().status();
+    auto locked = world_.LockResident(parent);
+    if (!locked.ok()) {
+      const absl::Status& status = locked.status();
       EXPECT_TRUE(absl::IsNotFound(status) || absl::IsResourceExhausted(status)) << status;
       EXPECT_FALSE(absl::IsNotFound(status) && parent->CheckAlive().ok()) << "lost: " << status;
       return;
     }
-    SessionLease lease = *std::move(locked.Wait());
+    SessionLease lease = *std::move(locked);
     const int32_t own = lease.claims_to_share();
-    Answer<absl::StatusOr<RoomClaims>> reserved;
-    world_.residency.Reserve({.dims = world_.spec.dims, .pool = lease.pool(), .count = own + kLayers},
-                             parent->account(), SteadyTime::InfiniteFuture(), reserved.callback());
-    if (!reserved.Wait().ok()) return;
-    std::vector<SlotClaim> claims = std::move(reserved.Wait()->slots);
+    auto reserved =
+        world_.Reserve({.dims = world_.spec.dims, .pool = lease.pool(), .count = own + kLayers}, parent->account());
+    if (!reserved.ok()) return;
+    std::vector<SlotClaim> claims = std::move(reserved->slots);
     std::vector<SlotClaim> for_parent;
     for (int32_t i = 0; i < own; ++i) {
       for_parent.push_back(std::move(claims.back()));
@@ -345,8 +347,8 @@ class Racer {
       EXPECT_FALSE(absl::IsNotFound(status) && session->CheckAlive().ok()) << "lost: " << status;
       return ExpectCommon(status);
     }
-    world_.checkpointer.Checkpoint(session, random_.NextInt(0, 1) == 0 ? "" : "named",
-                                   [](const absl::StatusOr<CheckpointResult>& made) { ExpectCommon(made.status()); });
+    world_.flows.Spawn(world_.checkpointer.Checkpoint(session, random_.NextInt(0, 1) == 0 ? "" : "named"),
+                       [](const absl::StatusOr<CheckpointResult>& made) { ExpectCommon(made.status()); });
   }
 
   TieredWorld& world_;
@@ -385,6 +387,7 @@ TEST(SessionRace, NoStateIsLostLeakedOrSharedByMistake) {
   }
   while (world.manager.size() > 0) absl::SleepFor(absl::Milliseconds(1));  // those that others were ending
   world.io.Drain();
+  world.flows.Wait();
   EXPECT_EQ(world.store.used_bytes(), 0);
   EXPECT_EQ(world.environment.replies().bytes(), 0);
   EXPECT_EQ(world.host.usage().sessions, 0);

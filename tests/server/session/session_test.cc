@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "base/count_limits.h"
 #include "base/error.h"
+#include "tests/server/admission/inline_flows.h"
 #include "tests/server/session/session_fixture.h"
 #include "tests/support/assert_ok.h"
 
@@ -156,28 +158,26 @@ TEST_F(SessionTest, LooksAtIdThenEpochThenCountThenBusyThenDraftThenKind) {
 
 TEST_F(SessionTest, JoinedCallsGetTheReplyOfTheStepInFlight) {
   StepLease lease = Admit(Request("r"));
-  std::vector<std::string> outputs;
-  for (int i = 0; i < 3; ++i) {
-    const auto admission =
-        TryAdmit(Request("r"), [&](const absl::StatusOr<StepReplyPtr>& reply) { outputs.push_back((*reply)->output); });
+  std::array<Joiner, 3> joiners;
+  for (Joiner& joiner : joiners) {
+    const auto admission = TryAdmit(Request("r"), &joiner);
     ASSERT_TRUE(admission.ok() && admission->joined);
     EXPECT_FALSE(admission->lease.valid());
   }
   EXPECT_EQ(session_->Layers()[0].waiting_calls, 4);
-  EXPECT_TRUE(outputs.empty());
+  for (const Joiner& joiner : joiners) EXPECT_TRUE(absl::IsUnavailable(joiner.call.reply.status()));
   Finish(std::move(lease), {.token_count = 1, .log_length = 1}, Reply("one"));
-  EXPECT_EQ(outputs, std::vector<std::string>(3, "one"));
+  for (const Joiner& joiner : joiners) EXPECT_EQ(joiner.call.reply.value()->output, "one");
   EXPECT_EQ(session_->Layers()[0].waiting_calls, 0);
 }
 
 TEST_F(SessionTest, JoinedCallsOfAFailedStepAreToldToTryAgain) {
-  absl::Status told;
+  Joiner joiner;
   {
     const StepLease lease = Admit(Request("r"));
-    ASSERT_TRUE(
-        TryAdmit(Request("r"), [&](const absl::StatusOr<StepReplyPtr>& reply) { told = reply.status(); })->joined);
+    ASSERT_TRUE(TryAdmit(Request("r"), &joiner)->joined);
   }
-  EXPECT_EQ(ErrorReason(told), reason::kSessionBusy);
+  EXPECT_EQ(ErrorReason(joiner.call.reply.status()), reason::kSessionBusy);
   EXPECT_TRUE(Admit(Request("r")).valid());
 }
 
@@ -189,23 +189,24 @@ TEST_F(SessionTest, AJoinedStepIsNotCancelled) {
   EXPECT_TRUE(Admit(Request()).fresh());
 
   StepLease wanted = Admit(Request("r"));
-  std::string output;
-  ASSERT_TRUE(
-      TryAdmit(Request("r"), [&](const absl::StatusOr<StepReplyPtr>& reply) { output = (*reply)->output; })->joined);
+  Joiner joiner;
+  ASSERT_TRUE(TryAdmit(Request("r"), &joiner)->joined);
   EXPECT_FALSE(wanted.TryCancel());
   ASSERT_TRUE(wanted.valid());
   Finish(std::move(wanted), {.token_count = 1, .log_length = 1}, Reply("one"));
-  EXPECT_EQ(output, "one");
+  EXPECT_EQ(joiner.call.reply.value()->output, "one");
 }
 
-TEST_F(SessionTest, ACallbackMayCallTheSessionAgain) {
+TEST_F(SessionTest, ACallThatHasJoinedMayCallTheSessionAtOnce) {
   StepLease lease = Admit(Request("r"));
+  Joiner joiner;
   bool admitted = false;
-  ASSERT_TRUE(TryAdmit(Request("r"), [&](const absl::StatusOr<StepReplyPtr>&) {
-                admitted = TryAdmit(Request()).ok();
-              })->joined);
+  const auto again = [&](const absl::Status& /*ended*/) { admitted = TryAdmit(Request()).ok(); };
+  ASSERT_TRUE(TryAdmit(Request("r"), &joiner)->joined);
+  InlineFlows flows;
+  flows.group.Spawn(EndOf(joiner.ended), again);
   Finish(std::move(lease), {.token_count = 1, .log_length = 1}, Reply("one"));
-  EXPECT_TRUE(admitted) << "no lock is held while callbacks run";
+  EXPECT_TRUE(admitted) << "no lock is held while calls that have joined go on";
 }
 
 TEST_F(SessionTest, ProgressIsHeardOfAfterEveryCommit) {
@@ -244,7 +245,7 @@ TEST_F(SessionTest, OverTheBudgetTheOldestOutputsGoAndTheirStepsStayDone) {
   another.payload = Hash128{.high = 1, .low = 2};
   EXPECT_EQ(Reason(another), reason::kRequestIdReused) << "the payload's hash is still known";
   EXPECT_EQ(session_->Layers()[0].progress.token_count, 7);
-  const auto kept = other->Admit(PinOf(other), Request("s"), NotJoined);
+  const auto kept = other->Admit(PinOf(other), Request("s"), nullptr);
   ASSERT_TRUE(kept.ok() && kept->stored != nullptr);
   EXPECT_EQ(kept->stored->output, std::string(60, 'y'));
   EXPECT_TRUE(Admit(Request("t")).valid()) << "the next step goes on";
@@ -260,7 +261,7 @@ TEST_F(SessionTest, ThePrincipalThatKeepsMostGivesUpItsOutputsFirst) {
         &world_.environment);
   };
   const auto kept = [&](const std::shared_ptr<Session>& session) {
-    const auto admission = session->Admit(PinOf(session), Request("r"), NotJoined);
+    const auto admission = session->Admit(PinOf(session), Request("r"), nullptr);
     return admission.ok() && admission->stored != nullptr;
   };
   const auto first = make("first", modest);
@@ -283,7 +284,7 @@ TEST_F(SessionTest, ADeletedOneTakesNoStepsAndGivesUpWhatItHas) {
   EXPECT_EQ(session_->TryPin(&pin), Session::PinOutcome::kNotResident);
   EXPECT_FALSE(pin.valid());
   EXPECT_EQ(ErrorReason(session_->CheckAlive()), reason::kSessionNotFound);
-  EXPECT_EQ(ErrorReason(session_->Admit(SessionPin(), Request("r"), NotJoined).status()), reason::kSessionNotFound);
+  EXPECT_EQ(ErrorReason(session_->Admit(SessionPin(), Request("r"), nullptr).status()), reason::kSessionNotFound);
   EXPECT_EQ(ErrorReason(session_->AdmitAccept(pin, {}).status()), reason::kSessionNotFound);
   EXPECT_EQ(world_.store.used_bytes(), 0);
   EXPECT_EQ(world_.environment.replies().bytes(), 0);

@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "base/task/arrivals.h"
+#include "base/task/task.h"
 #include "kernels/null/null_backend.h"
 #include "server/session/session.h"
 #include "server/session/session_lease.h"
@@ -173,5 +175,8 @@ struct SessionWorld {
   ByteLedger ledger;
   SessionEnvironment environment{ledger};
 };
+
+// Waits until the operations have ended.
+inline Task<absl::Status> EndOf(Arrivals& ended) { co_return co_await ended.All(); }
 
 }  // namespace gdn

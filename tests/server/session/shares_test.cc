@@ -39,12 +39,6 @@ class Shares : public ::testing::Test {
     for (int i = 0; i < count; ++i) made.push_back(MakeOf(world, StrCat("many", i), account));
     return made;
   }
-  static absl::Status DeleteCheckpoint(TieredWorld& world, const std::shared_ptr<Session>& session,
-                                       const std::string& id) {
-    Answer<absl::Status> answer;
-    world.checkpointer.Delete(session, id, answer.callback());
-    return answer.Wait();
-  }
   static void ExpectRefused(const absl::Status& status, const std::string& pool, const std::string& flag) {
     ExpectError(status, absl::StatusCode::kResourceExhausted, reason::kBytesExhausted);
     EXPECT_EQ(ErrorMetadata(status)["pool"], pool) << status;
@@ -111,7 +105,7 @@ TEST_F(Shares, NamedCheckpointsCountAsSessionsDo) {
   EXPECT_TRUE(world.Checkpoint(session).ok()) << "the newest is the session's own";
   EXPECT_EQ(Held(world), (Sessions{{"session", 14}, {"device", 1}, {"disk", 14}}));
   EXPECT_TRUE(world.Checkpoint(MakeOf(world, "b", late), "c").ok());
-  for (const char* id : {"c0", "c1", "c2"}) ASSERT_TRUE(DeleteCheckpoint(world, session, id).ok());
+  for (const char* id : {"c0", "c1", "c2"}) ASSERT_TRUE(world.DeleteCheckpoint(session, id).ok());
   EXPECT_TRUE(world.Checkpoint(session, "c13").ok());
   ASSERT_TRUE(world.Delete("a").ok() && world.Delete("b").ok());
   EXPECT_EQ(Held(world), Sessions());
@@ -134,10 +128,7 @@ TEST_F(Shares, CheckpointsOfWhoIsOverItsShareLeaveRoomOnTheDisk) {
   // The others find the room that was left; what has to leave the device does; and an end is no time to leave room.
   EXPECT_TRUE(world.Checkpoint(MakeOf(world, "a", late)).ok());
   EXPECT_EQ(world.checkpointer.CheckpointAll({many[14]}), 0);
-  Answer<absl::StatusOr<RoomClaims>> all;
-  world.residency.Reserve({.dims = world.spec.dims, .count = 2 * 24}, greedy, SteadyTime::InfiniteFuture(),
-                          all.callback());
-  ASSERT_TRUE(all.Wait().ok()) << all.Wait().status();
+  GDN_ASSERT_OK_AND_ASSIGN(const RoomClaims all, world.Reserve({.dims = world.spec.dims, .count = 2 * 24}, greedy));
   EXPECT_EQ(world.PlaceOf(many[16]), "disk");
 }
 
@@ -214,7 +205,7 @@ TEST_F(Shares, NothingIsHeldAfterALongMix) {
         note(world.Restore(session, checkpoint));
         break;
       case 4:
-        if (!checkpoint.empty()) note(DeleteCheckpoint(world, session, checkpoint));
+        if (!checkpoint.empty()) note(world.DeleteCheckpoint(session, checkpoint));
         break;
       default:
         note(world.Write(session, static_cast<float>(i + 1)));

@@ -1,7 +1,7 @@
 // Sessions with tiers below the device: the server's own parts, with a host tier, and a disk that a test can make fail.
 //
-// Thread safety: the helpers may be called from many threads; they wait for the answer. Ownership: owns all parts;
-// sessions and pins must be destroyed first.
+// Thread safety: the helpers may be called from many threads, but not from flows; they wait for the answer. Ownership:
+// owns all parts; sessions and pins must be destroyed first.
 //
 //   TieredWorld world({.device_sessions = 2});
 //   auto session = world.Make("a");
@@ -18,9 +18,13 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "base/task/deadline.h"
+#include "base/task/inline_executor.h"
+#include "base/task/task.h"
+#include "base/task/task_group.h"
+#include "base/task/thread_executor.h"
 #include "server/health/device_health.h"
 #include "server/session/checkpointer.h"
 #include "server/session/device_room.h"
@@ -50,15 +54,16 @@ struct TieredWorldOptions {
   static constexpr int64_t kManySessions = 1'000'000;
 };
 
-// Waits for the answer of an asynchronous call. The callback may be called once.
+// Keeps the result of one task while the test goes on. It must outlive the task.
 template <typename T>
 class Answer {
  public:
-  auto callback() {
-    return [this](T value) {
-      absl::MutexLock lock(&mu_);
-      value_ = std::make_unique<T>(std::move(value));
-    };
+  void Start(TaskGroup& flows, Task<T> task) {
+    flows.Spawn(std::move(task), [this](T value) { Give(std::move(value)); });
+  }
+  void Give(T value) {
+    absl::MutexLock lock(&mu_);
+    value_ = std::make_unique<T>(std::move(value));
   }
   bool given() const {
     absl::MutexLock lock(&mu_);
@@ -88,11 +93,15 @@ struct TieredWorld : SessionWorld {
         host(options.host_bytes),
         disk("disk", /*durable=*/true, options.disk_bytes),
         tiers(Tiers(options), {.retry_after = absl::ZeroDuration(), .holders = &environment.holders()}),
-        residency({.tiers = tiers, .copier = copier, .room = room, .io = io, .memory_io = io}),
-        checkpointer(
-            {.tiers = tiers, .copier = copier, .room = room, .io = io, .transfers = transfers, .ledger = ledger},
-            options.policy),
-        manager({.room = room, .tiers = tiers, .io = io}, environment) {
+        residency({.tiers = tiers, .copier = copier, .room = room, .io = io, .memory_io = io, .executor = executor}),
+        checkpointer({.tiers = tiers,
+                      .copier = copier,
+                      .room = room,
+                      .transfers = transfers,
+                      .ledger = ledger,
+                      .executor = executor},
+                     options.policy),
+        manager({.room = room, .tiers = tiers, .io = io, .executor = executor}, environment) {
     environment.on_progress = [this](const std::shared_ptr<Session>& session) { checkpointer.NoteProgress(session); };
   }
 
@@ -113,12 +122,13 @@ struct TieredWorld : SessionWorld {
     return {.id = id, .spec = spec, .affinity = id, .request = HashBytes("r")};
   }
 
-  absl::StatusOr<std::shared_ptr<Session>> TryMake(SessionInit init,
-                                                   SteadyTime deadline = SteadyTime::InfiniteFuture()) {
+  absl::StatusOr<SessionLease> Place(SessionLease lease, SessionImagePtr image) {
+    return BlockOn(executor, residency.Place(std::move(lease), std::move(image), Deadline()));
+  }
+  absl::StatusOr<std::shared_ptr<Session>> TryMake(SessionInit init) {
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, manager.Begin(std::move(init)));
-    Answer<absl::StatusOr<SessionLease>> placed;
-    residency.Place(std::move(creation.lease()), std::make_shared<SessionImage>(), deadline, placed.callback());
-    GDN_RETURN_IF_ERROR(placed.Wait().status());
+    GDN_ASSIGN_OR_RETURN(const SessionLease placed,
+                         Place(std::move(creation.lease()), std::make_shared<SessionImage>()));
     creation.Publish();
     return creation.session();
   }
@@ -130,21 +140,21 @@ struct TieredWorld : SessionWorld {
     return session;
   }
 
-  Residency::PinResults Pin(std::vector<std::shared_ptr<Session>> sessions,
-                            SteadyTime deadline = SteadyTime::InfiniteFuture()) {
-    Answer<Residency::PinResults> pins;
-    residency.Pin(std::move(sessions), deadline, pins.callback());
-    return std::move(pins.Wait());
+  Residency::PinResults Pin(std::vector<std::shared_ptr<Session>> sessions, Deadline deadline = {}) {
+    return BlockOn(executor, residency.Pin(std::move(sessions), std::move(deadline)));
   }
   absl::StatusOr<SessionPin> PinOne(const std::shared_ptr<Session>& session) { return std::move(Pin({session})[0]); }
 
+  absl::StatusOr<SessionLease> LockResident(const std::shared_ptr<Session>& session, Deadline deadline = {}) {
+    return BlockOn(executor, residency.LockResident(session, std::move(deadline)));
+  }
+  absl::StatusOr<RoomClaims> Reserve(RoomRequest request, const ByteAccountPtr& account, Deadline deadline = {}) {
+    return BlockOn(executor, residency.Reserve(std::move(request), account, std::move(deadline)));
+  }
+
   // Waits for room for a checkpoint, as a call of one token for `layer` does before it pins.
-  void WaitForRoom(const std::shared_ptr<Session>& session, int32_t layer) {
-    for (;;) {
-      const auto ended = std::make_shared<absl::Notification>();
-      if (checkpointer.WaitForRoom(session, layer, 1, [ended] { ended->Notify(); })) return;
-      ended->WaitForNotification();
-    }
+  absl::Status WaitForRoom(const std::shared_ptr<Session>& session, int32_t layer, Deadline deadline = {}) {
+    return BlockOn(executor, checkpointer.WaitForRoom(session, layer, 1, std::move(deadline)));
   }
 
   // Steps every layer by one token, and sets the whole state to numbers made from `mark` and the layer (MarkOf).
@@ -157,7 +167,7 @@ struct TieredWorld : SessionWorld {
     return absl::OkStatus();
   }
   absl::Status Write(const std::shared_ptr<Session>& session, float mark) {
-    for (const int32_t layer : session->spec().layers) WaitForRoom(session, layer);
+    for (const int32_t layer : session->spec().layers) GDN_RETURN_IF_ERROR(WaitForRoom(session, layer));
     GDN_ASSIGN_OR_RETURN(const SessionPin pin, PinOne(session));
     return Write(pin, mark);
   }
@@ -183,23 +193,23 @@ struct TieredWorld : SessionWorld {
     return Read(pin);
   }
 
-  absl::Status Delete(const std::string& id) {
-    Answer<absl::Status> deleted;
-    manager.Delete("", id, deleted.callback());
-    return deleted.Wait();
+  absl::Status Delete(const std::string& id) { return BlockOn(executor, manager.Delete("", id)); }
+  absl::StatusOr<CheckpointResult> Checkpoint(const std::shared_ptr<Session>& session, const std::string& id = "",
+                                              Deadline deadline = {}) {
+    return BlockOn(executor, checkpointer.Checkpoint(session, id, std::move(deadline)));
   }
-  absl::StatusOr<CheckpointResult> Checkpoint(const std::shared_ptr<Session>& session, const std::string& id = "") {
-    Answer<absl::StatusOr<CheckpointResult>> result;
-    checkpointer.Checkpoint(session, id, result.callback());
-    return std::move(result.Wait());
+  absl::Status Restore(const std::shared_ptr<Session>& session, const std::string& id = "", Deadline deadline = {}) {
+    return BlockOn(executor, checkpointer.Restore(session, id, std::move(deadline)));
   }
-  absl::Status Restore(const std::shared_ptr<Session>& session, const std::string& id = "") {
-    Answer<absl::Status> result;
-    checkpointer.Restore(session, id, result.callback());
-    return result.Wait();
+  absl::StatusOr<CapturedState> Capture(const std::shared_ptr<Session>& session, Deadline deadline = {}) {
+    return BlockOn(executor, checkpointer.Capture(session, nullptr, std::move(deadline)));
+  }
+  absl::Status DeleteCheckpoint(const std::shared_ptr<Session>& session, const std::string& id) {
+    return BlockOn(executor, checkpointer.Delete(session, id));
   }
 
   const SessionSpec spec;
+  ThreadExecutor executor{{}};
   AdvancedClock clock;
   DeviceHealth health;
   HostBlockPool memory{*backend, /*keep_bytes=*/0};
@@ -213,6 +223,10 @@ struct TieredWorld : SessionWorld {
   Residency residency;
   Checkpointer checkpointer;
   SessionManager manager;
+  // For calls that are under way while the test goes on. A task runs inside Spawn until it waits, so calls come in the
+  // test's order.
+  InlineExecutor at_once{executor};
+  TaskGroup flows{at_once};  // last: its tasks use all of the above
 };
 
 }  // namespace gdn

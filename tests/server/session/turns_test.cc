@@ -64,12 +64,7 @@ TEST_F(Turns, ManyCallsOfOneCallerDoNotKeepAnothersStatesAway) {
   const auto sessions = MakeManyOf(world, kMany, many);
   const auto other = MakeOf(world, "other", few);
   // All of them leave the device.
-  {
-    Answer<absl::StatusOr<RoomClaims>> all;
-    world.residency.Reserve({.dims = world.spec.dims, .count = 2 * (kMany + 3)}, many, SteadyTime::InfiniteFuture(),
-                            all.callback());
-    ASSERT_TRUE(all.Wait().ok()) << all.Wait().status();
-  }
+  ASSERT_TRUE(world.Reserve({.dims = world.spec.dims, .count = 2 * (kMany + 3)}, many).ok());
   world.disk.OnLoad([&](const StateKey& key) { order_.Note(key.id); });
   // One IO thread alone, so that what it begins is what it notes.
   absl::BlockingCounter busy(2);
@@ -81,10 +76,8 @@ TEST_F(Turns, ManyCallsOfOneCallerDoNotKeepAnothersStatesAway) {
   }
   busy.Wait();
   std::vector<Answer<Residency::PinResults>> pins(kMany + 1);
-  for (size_t i = 0; i < kMany; ++i) {
-    world.residency.Pin({sessions[i]}, SteadyTime::InfiniteFuture(), pins[i].callback());
-  }
-  world.residency.Pin({other}, SteadyTime::InfiniteFuture(), pins[kMany].callback());
+  for (size_t i = 0; i < kMany; ++i) pins[i].Start(world.flows, world.residency.Pin({sessions[i]}, Deadline()));
+  pins[kMany].Start(world.flows, world.residency.Pin({other}, Deadline()));
   while (world.io.waiting() < kMany + 1) absl::SleepFor(absl::Milliseconds(1));
   go.Notify();
   for (auto& pin : pins) EXPECT_TRUE(pin.Wait()[0].ok()) << pin.Wait()[0].status();
@@ -102,16 +95,16 @@ TEST_F(Turns, ALargeCallDoesNotKeepTheThreadThatMakesRoom) {
     absl::SleepFor(absl::Milliseconds(10));  // a disk that takes its time, longer than a turn
   });
   Answer<absl::StatusOr<RoomClaims>> of_large, of_small;
-  const auto noting = [this](std::string who, auto callback) {
-    return [this, who, callback](absl::StatusOr<RoomClaims> claims) {
-      order_.Note(who);
-      callback(std::move(claims));
-    };
+  const auto reserve = [&](const std::string& who, int32_t count, const ByteAccountPtr& account,
+                           Answer<absl::StatusOr<RoomClaims>>& answer) {
+    world.flows.Spawn(world.residency.Reserve({.dims = world.spec.dims, .count = count}, account, Deadline()),
+                      [this, who, &answer](absl::StatusOr<RoomClaims> claims) {
+                        order_.Note(who);
+                        answer.Give(std::move(claims));
+                      });
   };
-  world.residency.Reserve({.dims = world.spec.dims, .count = 2 * 18}, large, SteadyTime::InfiniteFuture(),
-                          noting("large", of_large.callback()));
-  world.residency.Reserve({.dims = world.spec.dims, .count = 2}, small, SteadyTime::InfiniteFuture(),
-                          noting("small", of_small.callback()));
+  reserve("large", 2 * 18, large, of_large);
+  reserve("small", 2, small, of_small);
   both_asked.Notify();
   EXPECT_TRUE(of_small.Wait().ok()) << of_small.Wait().status();
   EXPECT_TRUE(of_large.Wait().ok()) << of_large.Wait().status();
@@ -140,25 +133,15 @@ TEST_F(Turns, ACallWhoseClientHasGoneMovesNobodyAndFetchesNothing) {
   const auto a = world.Make("a");
   const auto b = world.Make("b");
   const int64_t loads = world.disk.usage().loads;
-  const WaitLimit gone(SteadyTime::InfiniteFuture(), [] { return true; });
-  Answer<Residency::PinResults> pins;
-  world.residency.Pin({a}, gone, pins.callback());
-  ExpectError(pins.Wait()[0].status(), absl::StatusCode::kCancelled, reason::kCallCancelled);
-  Answer<absl::StatusOr<SessionLease>> locked;
-  world.residency.LockResident(a, gone, locked.callback());
-  ExpectError(locked.Wait().status(), absl::StatusCode::kCancelled, reason::kCallCancelled);
-  Answer<absl::StatusOr<RoomClaims>> claims;
-  world.residency.Reserve({.dims = world.spec.dims, .count = 2}, a->account(), gone, claims.callback());
-  ExpectError(claims.Wait().status(), absl::StatusCode::kCancelled, reason::kCallCancelled);
-  Answer<absl::StatusOr<CapturedState>> captured;
-  world.checkpointer.Capture(a, nullptr, captured.callback(), gone);
-  ExpectError(captured.Wait().status(), absl::StatusCode::kCancelled, reason::kCallCancelled);
-  Answer<absl::StatusOr<CheckpointResult>> made;
-  world.checkpointer.Checkpoint(a, "", made.callback(), gone);
-  ExpectError(made.Wait().status(), absl::StatusCode::kCancelled, reason::kCallCancelled);
-  Answer<absl::Status> restored;
-  world.checkpointer.Restore(a, "", restored.callback(), gone);
-  ExpectError(restored.Wait(), absl::StatusCode::kCancelled, reason::kCallCancelled);
+  CancelSource client_gone;
+  client_gone.Cancel();
+  const Deadline gone = client_gone.Never();
+  const RoomRequest room{.dims = world.spec.dims, .count = 2};
+  for (const absl::Status& status : {world.Pin({a}, gone)[0].status(), world.LockResident(a, gone).status(),
+                                     world.Reserve(room, a->account(), gone).status(), world.Capture(a, gone).status(),
+                                     world.Checkpoint(a, "", gone).status(), world.Restore(a, "", gone)}) {
+    ExpectError(status, absl::StatusCode::kCancelled, reason::kCallCancelled);
+  }
   EXPECT_EQ(world.PlaceOf(b), "device");
   EXPECT_EQ(world.disk.usage().loads, loads);
 }
@@ -213,8 +196,8 @@ TEST_F(Turns, CheckpointsThatWereAskedForTakeTurns) {
     absl::SleepFor(absl::Milliseconds(3));
   });
   std::vector<Answer<absl::StatusOr<CheckpointResult>>> made(kMany + 1);
-  for (size_t i = 0; i < kMany; ++i) world.checkpointer.Checkpoint(sessions[i], "", made[i].callback());
-  world.checkpointer.Checkpoint(other, "", made[kMany].callback());
+  for (size_t i = 0; i < kMany; ++i) made[i].Start(world.flows, world.checkpointer.Checkpoint(sessions[i], ""));
+  made[kMany].Start(world.flows, world.checkpointer.Checkpoint(other, ""));
   while (!other->gate().held()) absl::SleepFor(absl::Milliseconds(1));  // its copy is made
   go.Notify();
   for (auto& answer : made) EXPECT_TRUE(answer.Wait().ok());

@@ -12,9 +12,9 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "base/open_count.h"
 #include "base/stop_signal.h"
 #include "server/batcher/batcher.h"
-#include "server/rpc/open_transfers.h"
 #include "server/session/housekeeper.h"
 #include "tests/server/batcher/engine_gate.h"
 #include "tests/server/session/tiered_world.h"
@@ -110,11 +110,11 @@ TEST_F(WallClock, AJumpBackDelaysNoEndOfFinalCheckpoints) {
 }
 
 TEST_F(WallClock, AJumpBackDelaysNoEndOfTheWaitForTransfers) {
-  OpenTransfers transfers;
-  std::shared_ptr<void> open = transfers.Begin();
+  OpenCount transfers;
+  OpenCount::Hold open = transfers.Begin();
   ASSERT_NO_FATAL_FAILURE(Jump(kJump));
   EXPECT_FALSE(transfers.WaitForNone(kSoon));
-  open = nullptr;
+  open = OpenCount::Hold();
   EXPECT_TRUE(transfers.WaitForNone(absl::InfiniteDuration()));
 }
 

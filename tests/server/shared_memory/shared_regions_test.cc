@@ -15,8 +15,6 @@ namespace {
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 constexpr auto kNotFound = absl::StatusCode::kNotFound;
 
-void Ignored() {}
-
 class SharedRegionsTest : public testing::Test {
  protected:
   SharedMemoryOptions Options() const {
@@ -27,10 +25,10 @@ class SharedRegionsTest : public testing::Test {
             .regions = 4};
   }
   std::string NameOf(const std::string& principal, int64_t bytes) {
-    return regions_.Open(principal, principal, bytes, Ignored).value()->name();
+    return regions_.Open(principal, principal, bytes).value()->name();
   }
   absl::Status Refusal(const std::string& principal, int64_t bytes) {
-    return regions_.Open(principal, principal, bytes, Ignored).status();
+    return regions_.Open(principal, principal, bytes).status();
   }
 
   const TempFolder folder_;
@@ -38,7 +36,7 @@ class SharedRegionsTest : public testing::Test {
 };
 
 TEST_F(SharedRegionsTest, AreFoundByTheirPrincipalUntilTheyEnd) {
-  GDN_ASSERT_OK_AND_ASSIGN(const SharedRegionPtr region, regions_.Open("a", "a", 100, Ignored));
+  GDN_ASSERT_OK_AND_ASSIGN(const SharedRegionPtr region, regions_.Open("a", "a", 100));
   GDN_ASSERT_OK_AND_ASSIGN(const SharedRegionPtr found, regions_.Find("a", region->name()));
   EXPECT_EQ(found, region);
 
@@ -78,9 +76,9 @@ TEST_F(SharedRegionsTest, HaveALimitOfTheirNumber) {
 TEST_F(SharedRegionsTest, InventedPrincipalsShareTheRoomOfTheirAccount) {
   std::vector<SharedRegionPtr> held;
   for (const char* principal : {"one", "two"}) {
-    held.push_back(regions_.Open(principal, "peer 10.0.0.7", 300, Ignored).value());
+    held.push_back(regions_.Open(principal, "peer 10.0.0.7", 300).value());
   }
-  const auto refused = regions_.Open("three", "peer 10.0.0.7", 1, Ignored);
+  const auto refused = regions_.Open("three", "peer 10.0.0.7", 1);
   ExpectError(refused.status(), kExhausted, reason::kSharedMemoryExhausted, "a caller");
   EXPECT_TRUE(regions_.Find("one", held[0]->name()).ok());
   EXPECT_FALSE(regions_.Find("two", held[0]->name()).ok());
@@ -101,12 +99,12 @@ TEST_F(SharedRegionsTest, ARefusedFileIsNotCounted) {
 }
 
 TEST_F(SharedRegionsTest, DrainEndsAllAndRefusesMore) {
-  int told = 0;
-  const SharedRegionPtr region = regions_.Open("a", "a", 1, [&] { ++told; }).value();
-  const std::string ended = regions_.Open("b", "b", 1, [&] { told += 100; }).value()->name();
+  const SharedRegionPtr region = regions_.Open("a", "a", 1).value();
+  const std::string ended = NameOf("b", 1);
   EXPECT_TRUE(regions_.End(ended));
+  EXPECT_EQ(regions_.drained().count(), 0u);
   regions_.Drain();
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(regions_.drained().count(), 1u);
   EXPECT_FALSE(regions_.End(region->name()));
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
   ExpectError(Refusal("a", 1), absl::StatusCode::kUnavailable, reason::kServerDraining);
@@ -117,7 +115,7 @@ TEST_F(SharedRegionsTest, AServerTakesAwayWhatAKilledOneLeft) {
   const std::string other = folder_.path() + "/other";
   WriteFile(left, "x");
   WriteFile(other, "x");
-  const SharedRegionPtr alive = regions_.Open("a", "a", 1, Ignored).value();
+  const SharedRegionPtr alive = regions_.Open("a", "a", 1).value();
   const SharedRegions next(Options());
   EXPECT_FALSE(std::filesystem::exists(left));
   EXPECT_TRUE(std::filesystem::exists(other));
@@ -129,8 +127,7 @@ TEST_F(SharedRegionsTest, AreNotOfferedWithoutAFolder) {
   for (const std::string& directory : {std::string(), folder_.path() + "/none"}) {
     SharedRegions none({.directory = directory});
     EXPECT_FALSE(none.offered());
-    ExpectError(none.Open("a", "a", 1, Ignored).status(), absl::StatusCode::kUnimplemented,
-                reason::kSharedMemoryNotOffered);
+    ExpectError(none.Open("a", "a", 1).status(), absl::StatusCode::kUnimplemented, reason::kSharedMemoryNotOffered);
   }
 }
 

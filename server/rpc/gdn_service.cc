@@ -1,0 +1,283 @@
+// The service: which function answers which method, and what all unary ones have in common.
+#include "server/rpc/gdn_service.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/open_count.h"
+#include "base/status_macros.h"
+#include "base/task/owned_flow.h"
+#include "base/task/status_macros.h"
+#include "gdn/v1/service.grpc.pb.h"
+#include "server/rpc/bring_sessions.h"
+#include "server/rpc/call_charge.h"
+#include "server/rpc/calls.h"
+#include "server/rpc/parsed_bytes.h"
+#include "server/rpc/raw_message.h"
+#include "server/rpc/reactors.h"
+#include "server/rpc/rpc_stats.h"
+#include "server/rpc/rpc_status.h"
+#include "server/validation/names.h"
+
+namespace gdn {
+namespace {
+
+using Call = grpc::CallbackServerContext;
+using Unary = grpc::ServerUnaryReactor;
+
+// Base with a class for each method, as generated code has them.
+template <typename Base, template <typename> typename... Methods>
+struct WithMethods {
+  using Type = Base;
+};
+template <typename Base, template <typename> typename First, template <typename> typename... Rest>
+struct WithMethods<Base, First, Rest...> {
+  using Type = First<typename WithMethods<Base, Rest...>::Type>;
+};
+
+// The callback API, with messages as raw bytes, so that nothing is parsed before it counts. Not one method is left to
+// the synchronous API, which would bring threads of its own along.
+using Gdn = v1::GdnService;
+#define GDN_RAW_METHOD(Name) , Gdn::WithRawCallbackMethod_##Name
+using GdnServiceMethods = WithMethods<Gdn::Service, Gdn::WithCallbackMethod_ShareMemory GDN_ANSWERED_METHODS(
+                                                        GDN_RAW_METHOD) GDN_REACTOR_METHODS(GDN_RAW_METHOD)>::Type;
+#undef GDN_RAW_METHOD
+
+// The sessions that a call has made.
+std::vector<std::string> MadeSessions(const v1::CreateSessionResponse& response) { return {response.session().name()}; }
+std::vector<std::string> MadeSessions(const v1::ForkSessionResponse& response) {
+  std::vector<std::string> names;
+  for (const v1::Session& session : response.sessions()) names.push_back(session.name());
+  return names;
+}
+
+// Of those, the ones under ids that the reply alone tells.
+std::vector<std::string> UnknownSessions(const v1::CreateSessionRequest& request,
+                                         const v1::CreateSessionResponse& response) {
+  std::vector<std::string> names;
+  if (request.session_id().empty()) names.push_back(response.session().name());
+  return names;
+}
+std::vector<std::string> UnknownSessions(const v1::ForkSessionRequest& request,
+                                         const v1::ForkSessionResponse& response) {
+  std::vector<std::string> names;
+  for (int i = 0; i < std::min(request.session_ids_size(), response.sessions_size()); ++i) {
+    if (request.session_ids(i).empty()) names.push_back(response.sessions(i).name());
+  }
+  return names;
+}
+
+// What the audit log calls it where such a request is done; "": it is not told of.
+template <typename Request>
+constexpr std::string_view AuditedAs(const Request& /*request*/) {
+  return "";
+}
+constexpr std::string_view AuditedAs(const v1::CreateSessionRequest& /*request*/) { return "session_created"; }
+constexpr std::string_view AuditedAs(const v1::ForkSessionRequest& /*request*/) { return "session_forked"; }
+constexpr std::string_view AuditedAs(const v1::DeleteSessionRequest& /*request*/) { return "session_ended"; }
+constexpr std::string_view AuditedAs(const v1::RestoreCheckpointRequest& /*request*/) { return "session_restored"; }
+constexpr std::string_view AuditedAs(const v1::CheckpointSessionRequest& /*request*/) { return "checkpoint_made"; }
+constexpr std::string_view AuditedAs(const v1::DeleteCheckpointRequest& /*request*/) { return "checkpoint_ended"; }
+constexpr std::string_view AuditedAs(const v1::EvictSessionRequest& /*request*/) { return "session_evicted"; }
+constexpr std::string_view AuditedAs(const v1::DropPrefixesRequest& /*request*/) { return "prefixes_dropped"; }
+constexpr std::string_view AuditedAs(const v1::GetMetricsRequest& /*request*/) { return "metrics_read"; }
+std::string_view AuditedAs(const v1::ListSessionsRequest& request) { return request.all() ? "sessions_listed" : ""; }
+std::string_view AuditedAs(const v1::TraceCallsRequest& request) { return request.has_keep() ? "tracing_set" : ""; }
+
+template <typename Request>
+std::string NamedIn(const Request& request) {
+  if constexpr (requires { request.name(); }) return request.name();
+  return "";
+}
+
+// The owner that an admin names; "": the caller's own.
+template <typename Request>
+std::string OwnerIn(const Request& request) {
+  if constexpr (requires { request.subject(); }) return request.subject();
+  return "";
+}
+
+// How a method is answered: at once, or by a task.
+template <typename Request, typename Response>
+using AnswerFn = absl::Status (*)(const ServiceContext&, const Caller&, const Request&, Response*);
+template <typename Request, typename Response>
+using TaskFn = Task<absl::Status> (*)(const ServiceContext&, const Caller&, const Request&, Response*);
+
+// One unary call, from its message to its reply.
+//
+// Messages come and go as bytes: what a request is parsed to counts as the caller's before it is parsed, and a large
+// reply until it is sent.
+// Thread safety: one flow; OnCancel from any thread. Ownership: deletes itself once gRPC is done with the call; the
+// messages live until then.
+template <typename Request, typename Response, typename Method>
+class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
+ public:
+  UnaryReactor(const ServiceContext& context, RpcMethod rpc, Call& call, const grpc::ByteBuffer& in,
+               grpc::ByteBuffer& out, Method method, OpenCount::Hold open)
+      : OwnedFlow(context.calls),
+        context_(context),
+        call_(call),
+        meter_(context.stats, rpc),
+        caller_(CallerOf(call, context, gone_)),
+        out_(out),
+        open_(std::move(open)) {
+    absl::Status read = Read(in);
+    if (!read.ok()) {
+      Ended(std::move(read));
+    } else {
+      Start(Run(method));
+    }
+  }
+
+  void OnCancel() override { gone_.Cancel(); }
+  void OnDone() override {
+    if constexpr (kMakesSessions) {
+      // Nobody could end sessions that nobody knows of.
+      for (const std::string& name : call_.IsCancelled() ? unknown_ : std::vector<std::string>()) {
+        const absl::StatusOr<std::string_view> id = ParseSessionName(name);
+        if (id.ok()) context_.sessions.DeleteSoon(caller_.principal, std::string(*id));
+      }
+    }
+    delete this;
+  }
+
+ private:
+  static constexpr bool kAnswersAtOnce = std::is_same_v<Method, AnswerFn<Request, Response>>;
+  static constexpr bool kMakesSessions = requires(const Response& response) { MadeSessions(response); };
+
+  absl::Status Read(const grpc::ByteBuffer& in) {
+    const auto bytes = static_cast<size_t>(ParsedBytes(*Request::descriptor(), in));
+    GDN_ASSIGN_OR_RETURN(charge_, ChargeCall(context_, caller_, bytes));
+    GDN_ASSIGN_OR_RETURN(request_, ParseMessage<Request>(in));
+    return absl::OkStatus();
+  }
+
+  Task<absl::Status> Run(Method method) {
+    if (context_.fleet != nullptr && !kMakesSessions) {  // a call that makes sessions brings them itself
+      std::vector<WantedSession> wanted = WantedIn(context_, caller_, request_);
+      co_await BringHere(context_, caller_, std::move(wanted));
+    }
+    absl::Status status;
+    if constexpr (kAnswersAtOnce) {
+      status = method(context_, caller_, request_, &response_);
+      // It has changed nothing, and so may be refused.
+      if (const int64_t bytes = LargeReply(); status.ok() && bytes > 0) {
+        GDN_CO_ASSIGN_OR_RETURN(reply_, context_.ledger.TryCharge(BytePool::kCalls, caller_.account, bytes));
+      }
+    } else {
+      Task<absl::Status> answer = method(context_, caller_, request_, &response_);
+      status = co_await std::move(answer);
+    }
+    if (status.ok()) Note();
+    co_return status;
+  }
+
+  // What is done is told to the audit log.
+  void Note() {
+    const std::string_view event = AuditedAs(request_);
+    if (event.empty()) return;
+    if constexpr (kMakesSessions) {
+      unknown_ = UnknownSessions(request_, response_);
+      for (const std::string& name : MadeSessions(response_)) Audit(context_, caller_, event, name);
+    } else {
+      Audit(context_, caller_, event, NamedIn(request_), OwnerIn(request_));
+    }
+  }
+
+  void Ended(absl::Status status) override {
+    Request().Swap(&request_);  // what is not charged any more is not there any more
+    charge_.Release();          // before the client hears of the call's end
+    if (status.ok()) {
+      if (const int64_t bytes = LargeReply(); bytes > 0 && !reply_.valid()) {
+        reply_ = context_.ledger.Charge(BytePool::kCalls, caller_.account, bytes);
+      }
+      out_ = SerializeMessage(response_);
+    }
+    meter_.End(status);
+    Finish(ToGrpcStatus(status));
+  }
+
+  // The message's bytes and those it is sent as.
+  int64_t LargeReply() const {
+    const auto bytes = static_cast<int64_t>(response_.SpaceUsedLong() + response_.ByteSizeLong());
+    return bytes > kCallBytes ? bytes : 0;
+  }
+
+  const ServiceContext& context_;
+  Call& call_;
+  const RpcMeter meter_;
+  CancelSource gone_;  // the client
+  Caller caller_;
+  grpc::ByteBuffer& out_;
+  const OpenCount::Hold open_;
+  Request request_;
+  Response response_;
+  ByteCharge charge_;
+  ByteCharge reply_;
+  std::vector<std::string> unknown_;
+};
+
+class GdnService final : public GdnServiceMethods {
+ public:
+  explicit GdnService(const ServiceContext& context) : context_(context) {}
+
+#define GDN_ANSWERED_METHOD(Name)                                                       \
+  Unary* Name(Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out) override { \
+    return Answer(RpcMethod::k##Name, *call, *in, *out, gdn::Name);                     \
+  }
+  GDN_ANSWERED_METHODS(GDN_ANSWERED_METHOD)
+#undef GDN_ANSWERED_METHOD
+  // A request is its call's alone, whatever gRPC's signature says, and is given back as soon as it is read.
+  Unary* Prefill(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
+    return NewPrefillReactor(context_, call, const_cast<grpc::ByteBuffer&>(*request), response);
+  }
+  Unary* Decode(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
+    return NewDecodeReactor(context_, call, const_cast<grpc::ByteBuffer&>(*request), response);
+  }
+  ByteStreamReactor* StreamPrefill(Call* call) override { return NewStreamPrefillReactor(context_, call); }
+  ByteStreamReactor* StreamDecode(Call* call) override { return NewStreamDecodeReactor(context_, call); }
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportState(Call* call, const grpc::ByteBuffer* request) override {
+    return NewExportReactor(context_, call, request);
+  }
+  grpc::ServerReadReactor<grpc::ByteBuffer>* ImportState(Call* call, grpc::ByteBuffer* response) override {
+    return NewImportReactor(context_, call, response);
+  }
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchState(Call* call, const grpc::ByteBuffer* request) override {
+    return NewWatchReactor(context_, call, request);
+  }
+  grpc::ServerWriteReactor<v1::ShareMemoryResponse>* ShareMemory(Call* call,
+                                                                 const v1::ShareMemoryRequest* request) override {
+    return NewShareMemoryReactor(context_, call, request);
+  }
+
+ private:
+  template <typename Request, typename Response>
+  Unary* Answer(RpcMethod rpc, Call& call, const grpc::ByteBuffer& in, grpc::ByteBuffer& out,
+                absl::Status (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
+    return new UnaryReactor<Request, Response, AnswerFn<Request, Response>>(context_, rpc, call, in, out, method,
+                                                                            /*open=*/{});
+  }
+  template <typename Request, typename Response>
+  Unary* Answer(RpcMethod rpc, Call& call, const grpc::ByteBuffer& in, grpc::ByteBuffer& out,
+                Task<absl::Status> (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
+    // The end of the server waits for tasks, but for Drain, which waits for it.
+    OpenCount::Hold open;
+    if (rpc != RpcMethod::kDrain) open = context_.transfers.Begin();
+    return new UnaryReactor<Request, Response, TaskFn<Request, Response>>(context_, rpc, call, in, out, method,
+                                                                          std::move(open));
+  }
+
+  const ServiceContext& context_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> NewGdnService(const ServiceContext& context) {
+  return std::make_unique<GdnService>(context);
+}
+
+}  // namespace gdn

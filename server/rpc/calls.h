@@ -24,6 +24,7 @@
 #include "gdn/v1/state.pb.h"
 #include "gdn/v1/trace.pb.h"
 #include "server/rpc/caller.h"
+#include "server/rpc/rpc_methods.h"
 #include "server/rpc/service_context.h"
 #include "server/validation/session_spec.h"
 
@@ -35,66 +36,20 @@ std::optional<int64_t> EpochOf(const Request& request) {
   return request.has_session_epoch() ? std::optional(request.session_epoch()) : std::nullopt;
 }
 
-// info_calls.cc
-absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller, const v1::GetServerInfoRequest& request,
-                           v1::GetServerInfoResponse* response);
-absl::Status ListModels(const ServiceContext& context, const Caller& caller, const v1::ListModelsRequest& request,
-                        v1::ListModelsResponse* response);
-absl::Status GetModel(const ServiceContext& context, const Caller& caller, const v1::GetModelRequest& request,
-                      v1::GetModelResponse* response);
+// The functions that answer the methods, in the files of their subjects.
+#define GDN_DECLARE_IMMEDIATE(Name)                                                                        \
+  absl::Status Name(const ServiceContext& context, const Caller& caller, const v1::Name##Request& request, \
+                    v1::Name##Response* response);
+#define GDN_DECLARE_TASK(Name)                                                                                   \
+  Task<absl::Status> Name(const ServiceContext& context, const Caller& caller, const v1::Name##Request& request, \
+                          v1::Name##Response* response);
+GDN_IMMEDIATE_METHODS(GDN_DECLARE_IMMEDIATE)
+GDN_TASK_METHODS(GDN_DECLARE_TASK)
+#undef GDN_DECLARE_IMMEDIATE
+#undef GDN_DECLARE_TASK
 
-// session_calls.cc
-Task<absl::Status> CreateSession(const ServiceContext& context, const Caller& caller,
-                                 const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response);
-absl::Status GetSession(const ServiceContext& context, const Caller& caller, const v1::GetSessionRequest& request,
-                        v1::GetSessionResponse* response);
-absl::Status ListSessions(const ServiceContext& context, const Caller& caller, const v1::ListSessionsRequest& request,
-                          v1::ListSessionsResponse* response);
-Task<absl::Status> DeleteSession(const ServiceContext& context, const Caller& caller,
-                                 const v1::DeleteSessionRequest& request, v1::DeleteSessionResponse* response);
-
-// state_calls.cc
-Task<absl::Status> CheckpointSession(const ServiceContext& context, const Caller& caller,
-                                     const v1::CheckpointSessionRequest& request,
-                                     v1::CheckpointSessionResponse* response);
-Task<absl::Status> ListCheckpoints(const ServiceContext& context, const Caller& caller,
-                                   const v1::ListCheckpointsRequest& request, v1::ListCheckpointsResponse* response);
-Task<absl::Status> DeleteCheckpoint(const ServiceContext& context, const Caller& caller,
-                                    const v1::DeleteCheckpointRequest& request, v1::DeleteCheckpointResponse* response);
-Task<absl::Status> RestoreCheckpoint(const ServiceContext& context, const Caller& caller,
-                                     const v1::RestoreCheckpointRequest& request,
-                                     v1::RestoreCheckpointResponse* response);
-absl::Status PrefetchSessions(const ServiceContext& context, const Caller& caller,
-                              const v1::PrefetchSessionsRequest& request, v1::PrefetchSessionsResponse* response);
-
-// fork_call.cc
-Task<absl::Status> ForkSession(const ServiceContext& context, const Caller& caller,
-                               const v1::ForkSessionRequest& request, v1::ForkSessionResponse* response);
-
-// prefix_calls.cc
-Task<absl::Status> KeepPrefix(const ServiceContext& context, const Caller& caller, const v1::KeepPrefixRequest& request,
-                              v1::KeepPrefixResponse* response);
-absl::Status DropPrefixes(const ServiceContext& context, const Caller& caller, const v1::DropPrefixesRequest& request,
-                          v1::DropPrefixesResponse* response);
-
-// accept_call.cc
-Task<absl::Status> AcceptTokens(const ServiceContext& context, const Caller& caller,
-                                const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response);
-
-// admin_calls.cc: what an admin may, beside what owners may.
-Task<absl::Status> EvictSession(const ServiceContext& context, const Caller& caller,
-                                const v1::EvictSessionRequest& request, v1::EvictSessionResponse* response);
-absl::Status GetMetrics(const ServiceContext& context, const Caller& caller, const v1::GetMetricsRequest& request,
-                        v1::GetMetricsResponse* response);
-// Not counted among ServiceContext::transfers: the drain waits for those.
-Task<absl::Status> Drain(const ServiceContext& context, const Caller& caller, const v1::DrainRequest& request,
-                         v1::DrainResponse* response);
 // How far the drain is, of a server that drains.
 void FillDrain(const ServiceContext& context, v1::DrainProgress* out);
-
-// trace_calls.cc
-absl::Status TraceCalls(const ServiceContext& context, const Caller& caller, const v1::TraceCallsRequest& request,
-                        v1::TraceCallsResponse* response);
 
 // The model of a "models/NAME". NOT_FOUND (MODEL_NOT_FOUND), INVALID_ARGUMENT (INVALID_NAME).
 absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, const std::string& name);

@@ -43,8 +43,9 @@ struct WithMethods<Base, First, Rest...> {
 // the synchronous API, which would bring threads of its own along.
 using Gdn = v1::GdnService;
 #define GDN_RAW_METHOD(Name) , Gdn::WithRawCallbackMethod_##Name
-using GdnServiceMethods = WithMethods<Gdn::Service, Gdn::WithCallbackMethod_ShareMemory GDN_ANSWERED_METHODS(
-                                                        GDN_RAW_METHOD) GDN_REACTOR_METHODS(GDN_RAW_METHOD)>::Type;
+using GdnServiceMethods =
+    WithMethods<Gdn::Service, Gdn::WithCallbackMethod_ShareMemory GDN_IMMEDIATE_METHODS(GDN_RAW_METHOD)
+                                  GDN_TASK_METHODS(GDN_RAW_METHOD) GDN_REACTOR_METHODS(GDN_RAW_METHOD)>::Type;
 #undef GDN_RAW_METHOD
 
 // The sessions that a call has made.
@@ -229,7 +230,8 @@ class GdnService final : public GdnServiceMethods {
   Unary* Name(Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out) override { \
     return Answer(RpcMethod::k##Name, *call, *in, *out, gdn::Name);                     \
   }
-  GDN_ANSWERED_METHODS(GDN_ANSWERED_METHOD)
+  GDN_IMMEDIATE_METHODS(GDN_ANSWERED_METHOD)
+  GDN_TASK_METHODS(GDN_ANSWERED_METHOD)
 #undef GDN_ANSWERED_METHOD
   // A request is its call's alone, whatever gRPC's signature says, and is given back as soon as it is read.
   Unary* Prefill(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {

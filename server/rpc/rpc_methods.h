@@ -10,32 +10,33 @@
 
 namespace gdn {
 
-// Unary methods that the function of the same name answers (server/rpc/calls.h).
-#define GDN_ANSWERED_METHODS(X) \
-  X(GetServerInfo)              \
-  X(ListModels)                 \
-  X(GetModel)                   \
-  X(CreateSession)              \
-  X(GetSession)                 \
-  X(ListSessions)               \
-  X(DeleteSession)              \
-  X(ForkSession)                \
-  X(CheckpointSession)          \
-  X(RestoreCheckpoint)          \
-  X(ListCheckpoints)            \
-  X(DeleteCheckpoint)           \
-  X(AcceptTokens)               \
-  X(PrefetchSessions)           \
-  X(KeepPrefix)                 \
-  X(DropPrefixes)               \
-  X(EvictSession)               \
-  X(TraceCalls)                 \
-  X(GetMetrics)                 \
+// Unary methods that the function of the same name answers (server/rpc/calls.h): at once, or by a task.
+#define GDN_IMMEDIATE_METHODS(X) \
+  X(GetServerInfo)               \
+  X(ListModels)                  \
+  X(GetModel)                    \
+  X(GetSession)                  \
+  X(ListSessions)                \
+  X(PrefetchSessions)            \
+  X(DropPrefixes)                \
+  X(TraceCalls)                  \
+  X(GetMetrics)
+#define GDN_TASK_METHODS(X) \
+  X(CreateSession)          \
+  X(DeleteSession)          \
+  X(ForkSession)            \
+  X(CheckpointSession)      \
+  X(RestoreCheckpoint)      \
+  X(ListCheckpoints)        \
+  X(DeleteCheckpoint)       \
+  X(AcceptTokens)           \
+  X(KeepPrefix)             \
+  X(EvictSession)           \
   X(Drain)
 // Methods with a reactor of their own (server/rpc/reactors.h).
 #define GDN_REACTOR_METHODS(X) \
   X(Prefill) X(Decode) X(StreamPrefill) X(StreamDecode) X(ExportState) X(ImportState) X(WatchState)
-#define GDN_RPC_METHODS(X) GDN_ANSWERED_METHODS(X) GDN_REACTOR_METHODS(X) X(ShareMemory)
+#define GDN_RPC_METHODS(X) GDN_IMMEDIATE_METHODS(X) GDN_TASK_METHODS(X) GDN_REACTOR_METHODS(X) X(ShareMemory)
 
 enum class RpcMethod {
 #define GDN_ENUMERATOR(Name) k##Name,

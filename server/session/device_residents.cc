@@ -106,12 +106,17 @@ bool DeviceResidents::Find(Cursor& cursor, const Leaving& leaving, std::vector<R
 std::vector<DeviceResidents::Candidate> DeviceResidents::FirstToLeave(const Leaving& leaving, size_t most) {
   std::vector<Candidate> first;
   std::vector<Residents::node_type> gone;  // destroyed after the lock is released
+  const auto is_over = [this](const ByteAccount& account) {
+    return ledger_.SharesHeld(BytePool::kDevice, account) > 1;
+  };
+  const bool by_one_over = leaving.wanted_by != nullptr && is_over(*leaving.wanted_by);
   absl::MutexLock lock(&mu_);
   for (const bool stuck : {false, true}) {
     if (first.size() == most) break;
     std::vector<const ByteAccount*> accounts;
     for (const auto& [account, line] : lines_) {
-      if (leaving.account == nullptr || leaving.account == account) accounts.push_back(account);
+      if (leaving.account != nullptr && leaving.account != account) continue;
+      if (!by_one_over || account == leaving.wanted_by || is_over(*account)) accounts.push_back(account);
     }
     std::vector<Cursor> cursors;
     for (const ByteAccount* account : accounts) {

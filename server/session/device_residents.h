@@ -42,6 +42,7 @@ class DeviceResidents {
   struct Leaving {
     std::vector<bool> devices = {};                       // by device: true if its sessions may leave
     const ByteAccount* account = nullptr;                 // only sessions of this account; nullptr: of any
+    const ByteAccount* wanted_by = nullptr;               // gets the room; nullptr: nobody in particular
     SteadyTime unused_since;                              // only sessions that nobody has used since then
     const std::unordered_set<const Session*>& not_these;  // sessions that were tried
     SteadyTime now;
@@ -58,7 +59,8 @@ class DeviceResidents {
   // Adds a session. If it is here already, it is removed first. `affinity`: DeviceRoom::AffinityOf.
   void Add(const std::shared_ptr<Session>& session, int32_t device, std::string affinity, ByteCharge charge);
   void Remove(const Session& session);
-  // Returns at most `most` sessions, the first to leave first.
+  // Returns at most `most` sessions, the first to leave first. An account within its share of the device makes no room
+  // for another one that is over its own.
   std::vector<Candidate> FirstToLeave(const Leaving& leaving, size_t most);
   // Notes that the session could not leave. It then goes last for a while: 5 s, and twice as long each further time, up
   // to 5 minutes. Returns false if it goes last already, or is not here.

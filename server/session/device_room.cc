@@ -15,12 +15,12 @@
 namespace gdn {
 namespace {
 
-// All being pinned, how soon a step that ends is noticed.
+// If all sessions are pinned, how soon this looks again for one that is not.
 constexpr absl::Duration kRoomPoll = absl::Milliseconds(2);
-// So much of the budget is kept free of sessions that nobody has used for so long.
+// One part in so many of the budget is kept free, by moving down sessions that were idle for kIdle.
 constexpr int64_t kAheadPart = 16;
 constexpr absl::Duration kIdle = absl::Seconds(5);
-// Sessions that are looked at together for one that can leave.
+// Candidates that are fetched at a time to find a session that can leave.
 constexpr size_t kFewCandidates = 16;
 
 std::string TierOf(const absl::Status& status) {
@@ -29,7 +29,7 @@ std::string TierOf(const absl::Status& status) {
   return it == metadata.end() ? std::string() : it->second;
 }
 
-// For a call that needs room: whose sessions are in the way is not its business.
+// The error for a call that needs room. It does not name the sessions in the way, which may be another caller's.
 absl::Status NothingBelowTakesStates(const std::string& tier) {
   return MakeError(
       absl::StatusCode::kUnavailable, reason::kTierUnavailable,
@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::ClaimSlots(const RoomRequest&
                                           : store.Reserve(request.dims, request.count);
     options_.copier.NoteDevice(device, claims.status());  // a new pool is zeroed by the device
     if (claims.ok()) return claims;
-    // A device that is full can be helped.
+    // Prefer the error of a full device, because room can be made there.
     const bool says_more = !absl::IsResourceExhausted(refused) && absl::IsResourceExhausted(claims.status());
     if (refused.ok() || says_more) refused = claims.status();
   }
@@ -154,10 +154,11 @@ DeviceResidents::Held DeviceRoom::HeldFor(const RoomEffort& effort) const {
 }
 
 absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, RoomEffort& effort, RoomClaims* claims) {
+  effort.wanted_by = request.account.get();
   auto claimed = TryClaim(request);
   if (claimed.ok()) {
     *claims = *std::move(claimed);
-    effort.device = RoomEffort::kAnyDevice;  // what else the call needs may go elsewhere
+    effort.device = RoomEffort::kAnyDevice;  // the call's other sessions may go to other devices
     return RoomProgress::kMade;
   }
   if (!CanMakeRoom(claimed.status())) return claimed.status();
@@ -174,7 +175,8 @@ absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, Roo
   if (const absl::Status takes = options_.tiers.TakesStates(); !takes.ok()) {
     return absl::IsUnavailable(takes) ? NothingBelowTakesStates(TierOf(takes)) : effort.no_room;
   }
-  // What could not be moved a moment ago stays; where there is nothing, what takes the room is on its way here.
+  // If all sessions there were found stuck, give up. If there are none, other arriving sessions have the room; wait for
+  // them.
   const int64_t there = HeldFor(effort).sessions;
   if (there > 0 && there <= static_cast<int64_t>(effort.stuck.size())) return effort.error();
   if (effort.stuck.empty()) nothing_moves_until_ = SteadyNow() + kRoomPoll;
@@ -194,7 +196,7 @@ absl::StatusOr<RoomProgress> DeviceRoom::MakeOwnRoom(const absl::Status& refused
   if (evicted.ok()) return RoomProgress::kMoved;
   if (!absl::IsNotFound(evicted)) return evicted;
   if (!options_.tiers.TakesStates().ok()) return refused;
-  return RoomProgress::kNothingMoves;  // its own are in use, or nothing takes them
+  return RoomProgress::kNothingMoves;  // its own sessions are in use, or no tier takes them
 }
 
 bool DeviceRoom::WantsAhead() const {
@@ -210,10 +212,11 @@ bool DeviceRoom::EvictAhead() {
 absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
   std::unordered_set<const Session*> tried = effort.stuck;
   std::vector<DeviceResidents::Candidate> candidates;
-  // Mostly the first one goes. If many are in use, each further look takes more of them.
+  // Usually the first candidate can leave. If many are in use, each further round fetches more.
   for (size_t most = kFewCandidates; options_.tiers.TakesStates().ok(); most *= 4) {
     candidates = residents_.FirstToLeave({.devices = DevicesFor(effort),
                                           .account = effort.account,
+                                          .wanted_by = effort.wanted_by,
                                           .unused_since = unused_since,
                                           .not_these = tried,
                                           .now = options_.clock.Now()},
@@ -230,7 +233,7 @@ absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
       if (!lease.valid() || !lease.resident()) continue;
       const absl::Status evicted = Evict(lease);
       if (evicted.ok()) {
-        effort.device = device;  // a little more here, and not a little on each
+        effort.device = device;  // go on making room on this device, not a little on each
         return evicted;
       }
       if (!Works(device)) {
@@ -246,10 +249,10 @@ absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
 
 void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, RoomEffort& effort) {
   effort.stuck.insert(&session);
-  const bool of_quota = ErrorReason(why) == reason::kQuotaExceeded;  // of its account alone
+  const bool of_quota = ErrorReason(why) == reason::kQuotaExceeded;  // concerns only the session's account
   if (absl::IsResourceExhausted(why) && !of_quota) effort.too_large = std::min(effort.too_large, BytesOf(session));
   if (absl::IsUnavailable(why)) effort.refused = NothingBelowTakesStates(TierOf(why));
-  if (ErrorReason(why) == reason::kStatesTakenOver) effort.refused = why;  // of the store, and not of a session
+  if (ErrorReason(why) == reason::kStatesTakenOver) effort.refused = why;  // concerns the store, not one session
   if (!residents_.NoteStuck(session, options_.clock.Now())) return;
   spdlog::warn("session id={} could not leave the device and stays there: {}", session.id(),
                std::string(why.message()));
@@ -257,7 +260,7 @@ void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, Room
 
 absl::Status DeviceRoom::Evict(SessionLease& lease, size_t fastest) {
   const std::shared_ptr<Session> session = lease.session();
-  if (!session->CheckNotLost().ok()) {  // nobody wants what is on the device, and a tier may have better
+  if (!session->CheckNotLost().ok()) {  // the states on the device are not wanted any more
     lease.Unload();
     Forget(*session);
     return absl::OkStatus();
@@ -277,7 +280,7 @@ absl::Status DeviceRoom::Evict(SessionLease& lease, size_t fastest) {
 absl::Status DeviceRoom::SendDown(SessionLease& lease, size_t fastest) {
   if (lease.resident()) return Evict(lease, fastest);
   const std::shared_ptr<Session> session = lease.session();
-  // What a durable tier has may be of an older epoch than the session; what host memory has is all of it.
+  // The copy in host memory is the session's newest state. A copy in a durable tier may be of an older epoch.
   const bool was_in_host = options_.tiers.PlaceOf(session->key()) == "host";
   const ByteCharge copy = ChargeCopy(*session);
   GDN_RETURN_IF_ERROR(options_.tiers.Lower(fastest, session->key()));

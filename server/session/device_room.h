@@ -1,14 +1,15 @@
-// Room on the devices: which sessions have their states where, and which of them move down for others.
+// Manages room on the devices: which device has a session's states, and which sessions move down to make room.
 //
-// A session's states are on one device, with those of its affinity where that one has room for them, else where there
-// is most. One that has left goes wherever there is room when it comes back. What is on a device that has failed stays
-// there, and takes no part.
-// An account that is at its quota (kDeviceBytes) makes room of its own: its own least recently used session goes.
-// Of the account that holds most for its share of the device, where one holds more than that, the least recently used
-// session goes first; one that is pinned or locked is never moved. One that no lower tier takes (it is too large, its
-// folder cannot be written) lets the next one go, and for a while others are tried before it.
-// Thread safety: all methods from any thread, but those that make room (Advance, EvictAhead), which block on tiers and
-// are for one thread at a time (Residency's). Ownership: what the options name must outlive it.
+// All states of a session are on one device: that of other sessions with its affinity if there is room, else the device
+// with the most room. A session that has left may come back to another device. Sessions on a failed device stay there,
+// and that device is not used for room. The victim is the least recently used session of the account that is furthest
+// over its share of the device; if no account is over its share, the least recently used session of all. For an account
+// over its share, sessions of accounts within their share are not moved. If an account is at its quota (kDeviceBytes),
+// the victim is its own least recently used session. A pinned or locked session is never moved. If no lower tier takes
+// a session (it is too large, or its folder cannot be written), the next one is tried, and for a while others are tried
+// before it.
+// Thread safety: all methods from any thread, except Advance and EvictAhead, which block on tiers and are called by one
+// thread at a time (Residency's). Ownership: the objects in the options must outlive it.
 //
 //   room.Track(session);
 //   RoomEffort effort;
@@ -42,20 +43,20 @@ struct DeviceRoomOptions {
   const SteadyClock& clock = SteadyClock::Real();
 };
 
-// Slots that a session needs.
+// Room that is needed on a device.
 struct RoomRequest {
   LayerDims dims;
-  std::shared_ptr<StatePool> pool = nullptr;  // where they have to be; nullptr: in any
+  std::shared_ptr<StatePool> pool = nullptr;  // pool that the slots must be in; nullptr: any
   int32_t count = 0;
-  std::string affinity = {};  // of DeviceRoom::AffinityOf
-  // What the sessions that get them are charged for there, and whose they are; nullptr: nobody's.
+  std::string affinity = {};  // from DeviceRoom::AffinityOf
+  // Account to charge for the room, and its bytes; nullptr: no charge.
   ByteAccountPtr account = nullptr;
   int64_t bytes = 0;
 };
 
 struct RoomClaims {
   std::vector<SlotClaim> slots;
-  ByteCharge charge;  // of the pool kDevice, for Track
+  ByteCharge charge;  // in the pool kDevice, for Track
 
   bool empty() const { return slots.empty(); }
   void clear() {
@@ -64,25 +65,29 @@ struct RoomClaims {
   }
 };
 
-// What the steps of one call towards its room have found out.
+// Findings of one call's repeated Advance.
 struct RoomEffort {
-  std::unordered_set<const Session*> stuck;                 // could not be moved
-  int64_t too_large = std::numeric_limits<int64_t>::max();  // nothing below has room for so many bytes
-  absl::Status refused;                                     // why something was not moved, for the caller
-  absl::Status no_room;                                     // of the last TryClaim
-  int32_t device = kAnyDevice;                              // where room is being made
-  const ByteAccount* account = nullptr;                     // whose sessions may be moved; nullptr: anybody's
+  std::unordered_set<const Session*> stuck;  // sessions that could not be moved
+  // The lower tiers have no room for a session of so many bytes.
+  int64_t too_large = std::numeric_limits<int64_t>::max();
+  absl::Status refused;         // why a session was not moved, as the caller is told
+  absl::Status no_room;         // error of the last TryClaim
+  int32_t device = kAnyDevice;  // device on which room is being made
+  // Only this account's sessions may be moved; nullptr: any account's.
+  const ByteAccount* account = nullptr;
+  // The account that gets the room; nullptr: none in particular.
+  const ByteAccount* wanted_by = nullptr;
 
   static constexpr int32_t kAnyDevice = -1;
 
-  // Why the call gives up.
+  // The error if the call gives up.
   const absl::Status& error() const { return refused.ok() ? no_room : refused; }
 };
 
 enum class RoomProgress {
-  kMade,          // there was room
-  kMoved,         // one session has left the device: go on
-  kNothingMoves,  // none can be moved now; calls that run end soon
+  kMade,          // the room was claimed
+  kMoved,         // one session has left the device: call again
+  kNothingMoves,  // no session can be moved now; try again soon, when running calls have ended
 };
 
 class DeviceRoom {
@@ -92,42 +97,42 @@ class DeviceRoom {
   DeviceRoom(const DeviceRoom&) = delete;
   DeviceRoom& operator=(const DeviceRoom&) = delete;
 
-  // The session is on the device and may be moved from now on; nothing is to be known of it any more. `charge`: what
-  // its claims came with; without one it is charged now, whatever its quota.
+  // Track records that the session's states are on the device, so that they may be moved. `charge`: the charge that
+  // came with its claims; if invalid, the account is charged now, whatever its quota. Forget removes the session.
   void Track(const std::shared_ptr<Session>& session, int32_t device = 0, ByteCharge charge = {});
   void Forget(const Session& session) { residents_.Remove(session); }
 
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is no room now, (QUOTA_EXCEEDED) where the account has its
-  // part; DEVICE_FAILED where no device is left.
+  // Claims room without moving sessions. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no room now,
+  // (QUOTA_EXCEEDED) if the account is at its quota; DEVICE_FAILED if no device works.
   absl::StatusOr<RoomClaims> TryClaim(const RoomRequest& request);
-  // A call ends with this error of TryClaim or Advance.
+  // Counts a call that ends with this error of TryClaim or Advance.
   void CountRefusal(const absl::Status& error) const;
-  // Whether an error of TryClaim may be mended by moving sessions.
+  // True if moving sessions may help against this error of TryClaim.
   bool CanMakeRoom(const absl::Status& error) const {
     return absl::IsResourceExhausted(error) && !options_.tiers.empty();
   }
-  // One step towards room: claims it where there is some, or else moves one session down. Errors of TryClaim;
-  // UNAVAILABLE (TIER_UNAVAILABLE: tier) where a tier that is needed cannot be written, DEVICE_FAILED. None says whose
-  // session could not be moved.
+  // Takes one step towards room: claims it if there is enough, else moves one session down. Errors of TryClaim;
+  // UNAVAILABLE (TIER_UNAVAILABLE: tier) if a tier that is needed cannot be written; DEVICE_FAILED. The errors do not
+  // name the sessions that could not be moved.
   absl::StatusOr<RoomProgress> Advance(const RoomRequest& request, RoomEffort& effort, RoomClaims* claims);
-  // Sends the session of the lease down to the tier `fastest` of the stack or a slower one, from the device or from a
-  // faster tier; one that is there stays. Errors of TierStack::Park and TierStack::Fetch, DEVICE_FAILED; the session is
-  // where it was then. Any thread.
+  // Moves the session of the lease down to the tier with the number `fastest` or a slower one, from the device or a
+  // faster tier. A session that is there already stays. Errors of TierStack::ParkFrom and TierStack::Lower,
+  // DEVICE_FAILED; the session then stays where it was. Any thread.
   absl::Status SendDown(SessionLease& lease, size_t fastest);
-  // Whether so little is left on all devices that sessions which nobody uses had better go before somebody needs it.
+  // True if so little room is left on the devices that idle sessions should leave before room is needed.
   bool WantsAhead() const;
-  // Moves one that was not used for a while. False where there is none.
+  // Moves one session down that was not used for a while. False if there is none that can be moved.
   bool EvictAhead();
 
   int32_t devices() const { return static_cast<int32_t>(options_.stores.size()); }
   const StateStore& store(int32_t device) const { return *options_.stores[static_cast<size_t>(device)]; }
-  int64_t budget_bytes() const;  // of all devices
+  int64_t budget_bytes() const;  // sum over all devices
   int64_t used_bytes() const;
-  int64_t working_budget_bytes() const;  // of those that work
-  // Of a session that shares nothing, which is the least that any takes.
+  int64_t working_budget_bytes() const;  // sum over the working devices
+  // Bytes of a session's states, one slot for each layer.
   int64_t BytesOf(const SessionSpec& spec) const;
   int64_t BytesOf(const Session& session) const { return BytesOf(session.spec()); }
-  // For a copy of the session's states on its way to the device or from it, which nobody waits to make.
+  // Charges a copy of the session's states on its way to or from the device. Never waits or fails.
   ByteCharge ChargeCopy(const Session& session) const {
     return options_.ledger.Charge(BytePool::kCopies, session.account(), BytesOf(session));
   }
@@ -135,9 +140,9 @@ class DeviceRoom {
   int64_t sessions() const { return residents_.sessions(); }  // on the devices
   int64_t sessions(int32_t device) const { return residents_.held(device).sessions; }
   int64_t looks() const { return residents_.looks(); }  // DeviceResidents::looks
-  // What RoomRequest wants of a session; "" where it goes by itself.
+  // RoomRequest::affinity for a session; "" if the session has no affinity of its own choice.
   static std::string AffinityOf(const Session& session);
-  // What the account may have on the devices; kNoQuota.
+  // The account's quota of bytes on the devices, or kNoQuota.
   static int64_t QuotaOf(const ByteAccount& account) { return account.quota(Quota::kDeviceBytes); }
   int64_t evictions() const { return evictions_; }
   int64_t evicted_bytes() const { return evicted_bytes_; }
@@ -146,23 +151,23 @@ class DeviceRoom {
   bool Works(int32_t device) const { return options_.copier.CheckDevice(device).ok(); }
   absl::StatusOr<std::vector<SlotClaim>> ClaimSlots(const RoomRequest& request);
   absl::StatusOr<RoomProgress> MakeOwnRoom(const absl::Status& refused, const RoomRequest& request, RoomEffort& effort);
-  // Those that work and may be taken for the request, the best first.
+  // The working devices that the request may use, the best one first.
   std::vector<int32_t> PlacesFor(const RoomRequest& request) const;
-  // The most that a working one of these has for all its sessions.
+  // The largest budget of these devices.
   int64_t LargestBudget(const std::vector<int32_t>& devices) const;
-  // Of what is on the devices that room may be made on.
+  // Sum over the devices on which room may be made.
   DeviceResidents::Held HeldFor(const RoomEffort& effort) const;
-  // By device: whether room may be made on it.
+  // For each device: true if room may be made on it.
   std::vector<bool> DevicesFor(const RoomEffort& effort) const;
-  // Moves the first that can be moved, of those not used since. NOT_FOUND where none can be now, and the device's
-  // error.
+  // Moves the first session that can be moved, of those not used since `unused_since`. NOT_FOUND if none can be moved
+  // now; the error of a failed device.
   absl::Status EvictOne(RoomEffort& effort, SteadyTime unused_since = SteadyTime::InfiniteFuture());
   absl::Status Evict(SessionLease& lease, size_t fastest = 0);
   void NoteStuck(const Session& session, const absl::Status& why, RoomEffort& effort);
 
   const DeviceRoomOptions options_;
   std::atomic<int64_t> evictions_{0}, evicted_bytes_{0};
-  SteadyTime nothing_moves_until_;  // of the moving thread: all are pinned
+  SteadyTime nothing_moves_until_;  // used by the moving thread: until this time all sessions count as pinned
   DeviceResidents residents_;
 };
 

@@ -15,16 +15,16 @@
 namespace gdn {
 namespace {
 
-// How long a call waits for others to let go of the states that are in the way of its own.
+// How long a call waits for others to release states that are in the way of its own.
 constexpr absl::Duration kPatience = absl::Seconds(1);
-// How much longer while states come back for other calls, which hold room until they are there or are refused: more
-// than a tier that hangs takes to be found out (StateService).
+// How much longer a call waits while states come back for other calls, which hold room until then. This is longer than
+// it takes to detect that a tier hangs (StateService).
 constexpr absl::Duration kPatienceWithOthers = absl::Seconds(19);
-// How soon calls that end are noticed if all sessions are in use.
+// How often this checks for calls that have ended if all sessions are in use.
 constexpr absl::Duration kPoll = absl::Milliseconds(2);
-// What the residency thread does for one call at a time; moving one session is the least.
+// Longest time that the residency thread works for one call before the next one's turn; it moves at least one session.
 constexpr absl::Duration kSlice = absl::Milliseconds(5);
-// How soon it looks again for sessions to move ahead of need, if there was none.
+// Pause before it looks again for idle sessions to move ahead of need, if there was none.
 constexpr absl::Duration kAheadPause = absl::Milliseconds(200);
 
 absl::Status NeverFits(int64_t needed, int64_t budget) {
@@ -50,13 +50,13 @@ struct Residency::Need {
   RoomRequest room;
   RoomClaims claims;
   absl::Status status;
-  // Of a session:
-  size_t index = 0;  // of the request's sessions
+  // For a session's states:
+  size_t index = 0;  // index in the request's sessions
   SessionLease lease;
-  SessionImagePtr image;  // nullptr: to be fetched
+  SessionImagePtr image;  // nullptr: fetch it from the tiers
 
   bool wants_claims() const { return status.ok() && claims.empty() && room.count > 0; }
-  // Before the call is answered: what its client does next may need the room.
+  // Refuses the need, and frees its room before the call is answered, because the client's next call may need the room.
   void Refuse(absl::Status why) {
     status = std::move(why);
     claims.clear();
@@ -65,8 +65,9 @@ struct Residency::Need {
 };
 
 struct Residency::Request {
-  Request(Residency& of, ByteAccountPtr by, Deadline until)
+  Request(Residency& of, ByteAccountPtr by, Deadline until, Executor& from)
       : open(of.open_.Begin()),
+        here(from),
         account(std::move(by)),
         deadline(std::move(until)),
         number(of.next_number_.fetch_add(1)),
@@ -74,16 +75,18 @@ struct Residency::Request {
         io(of.options_.io, account->turn(), of.options_.executor),
         memory_io(of.options_.memory_io, account->turn(), of.options_.executor) {}
 
-  const OpenCount::Hold open;  // goes last: what the rest lets go of tells others, who may look for this one
+  // First member, so destroyed last: releasing the others resumes flows that may wait until this count is 0.
+  const OpenCount::Hold open;
+  Executor& here;  // the executor that the call continues on
   const ByteAccountPtr account;
   const Deadline deadline;
-  const uint64_t number;  // the older, the less
+  const uint64_t number;  // older requests have smaller numbers
   TaskQueueExecutor thread, io, memory_io;
-  std::vector<std::shared_ptr<Session>> sessions;  // to be pinned; may be none
-  PinResults pins;                                 // parallel to them
+  std::vector<std::shared_ptr<Session>> sessions;  // sessions to pin; may be empty
+  PinResults pins;                                 // parallel to `sessions`
   std::vector<Need> needs;
   RoomEffort effort;
-  SteadyTime patience = SteadyTime::InfiniteFuture();  // with others that do not let go
+  SteadyTime patience = SteadyTime::InfiniteFuture();  // until when the request waits for others to release states
 
   absl::Status CheckDeadline() const { return deadline.Check(SteadyNow()); }
   void LetGo() {
@@ -125,11 +128,11 @@ Residency::PinResults Residency::TryPin(const std::vector<std::shared_ptr<Sessio
 }
 
 Task<Residency::PinResults> Residency::Pin(std::vector<std::shared_ptr<Session>> sessions, Deadline deadline) {
-  PinResults pins = TryPin(sessions);  // mostly
+  PinResults pins = TryPin(sessions);  // usually succeeds
   if (!pins.empty()) co_return pins;
-  Request request(*this, sessions.front()->account(), std::move(deadline));
-  request.sessions = std::move(sessions);
   Executor& here = co_await ThisExecutor();
+  Request request(*this, sessions.front()->account(), std::move(deadline), here);
+  request.sessions = std::move(sessions);
   const absl::Status brought = co_await BringAll(request);
   co_await ReturnTo(here);
   if (!brought.ok()) {
@@ -149,14 +152,14 @@ Task<Residency::PinResults> Residency::Pin(std::vector<std::shared_ptr<Session>>
 }
 
 Task<absl::StatusOr<SessionLease>> Residency::LockResident(std::shared_ptr<Session> session, Deadline deadline) {
-  Request request(*this, session->account(), deadline);
+  Executor& here = co_await ThisExecutor();
+  Request request(*this, session->account(), deadline, here);
   GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await session->Lock(deadline));
   GDN_CO_RETURN_IF_ERROR(session->CheckAlive());
   if (lease.resident()) co_return lease;
   Need& need = request.needs.emplace_back();
   need.room = RoomFor(options_.room, *session);
   need.lease = std::move(lease);
-  Executor& here = co_await ThisExecutor();
   absl::Status brought = co_await BringAll(request);
   co_await ReturnTo(here);
   if (brought.ok()) brought = need.status;
@@ -165,12 +168,12 @@ Task<absl::StatusOr<SessionLease>> Residency::LockResident(std::shared_ptr<Sessi
 }
 
 Task<absl::StatusOr<SessionLease>> Residency::Place(SessionLease lease, SessionImagePtr image, Deadline deadline) {
-  Request request(*this, lease.session()->account(), std::move(deadline));
+  Executor& here = co_await ThisExecutor();
+  Request request(*this, lease.session()->account(), std::move(deadline), here);
   Need& need = request.needs.emplace_back();
   need.room = RoomFor(options_.room, *lease.session());
   need.lease = std::move(lease);
   need.image = std::move(image);
-  Executor& here = co_await ThisExecutor();
   absl::Status brought;
   if (need.image->layers.empty()) {  // nothing to copy: most new sessions
     auto claims = options_.room.TryClaim(need.room);
@@ -194,10 +197,10 @@ Task<absl::StatusOr<RoomClaims>> Residency::Reserve(RoomRequest room, ByteAccoun
     options_.room.CountRefusal(claims.status());
     co_return claims;
   }
-  Request request(*this, std::move(account), std::move(deadline));
+  Executor& here = co_await ThisExecutor();
+  Request request(*this, std::move(account), std::move(deadline), here);
   Need& need = request.needs.emplace_back();
   need.room = std::move(room);
-  Executor& here = co_await ThisExecutor();
   absl::Status brought = co_await BringAll(request);
   co_await ReturnTo(here);
   if (brought.ok()) brought = need.status;
@@ -230,9 +233,10 @@ Task<absl::Status> Residency::LockAll(Request& request) {
     co_await ResumeOn(request.thread);
     const std::shared_ptr<Session> blocked = TryLockAll(request);
     if (blocked == nullptr) break;
-    request.LetGo();  // lets others at them meanwhile
+    request.LetGo();  // lets others use the sessions meanwhile
     request.patience = SteadyTime::InfiniteFuture();
-    // Steps may go on while a copy is written, but states that are away are not brought back until then.
+    // While a copy of a session is written, steps may run if its states are here. If they are not, wait until the copy
+    // is written.
     if (blocked->gate().held() && !blocked->resident()) {
       GDN_CO_ASSIGN_OR_RETURN(SessionLease free, co_await blocked->Lock(request.deadline));
       free.Release();
@@ -262,7 +266,7 @@ std::shared_ptr<Session> Residency::TryLockAll(Request& request) {
     }
     SessionLease lease = session->TryLock();
     if (!lease.valid()) return session;
-    if (lease.resident()) {  // somebody else brought it
+    if (lease.resident()) {  // another call has brought it
       request.pins[i] = std::move(lease).IntoPin();
       continue;
     }
@@ -275,7 +279,7 @@ std::shared_ptr<Session> Residency::TryLockAll(Request& request) {
 }
 
 void Residency::RefuseWhatNeverFits(Request& request) const {
-  if (!options_.copier.CheckAnyDevice().ok()) return;  // ClaimRoom says that
+  if (!options_.copier.CheckAnyDevice().ok()) return;  // ClaimRoom returns that error
   const int64_t budget = options_.room.working_budget_bytes();
   const int64_t quota = DeviceRoom::QuotaOf(*request.account);
   int64_t together = 0;
@@ -307,7 +311,7 @@ Task<bool> Residency::ClaimRoom(Request& request) {
         if (request.patience == SteadyTime::InfiniteFuture()) request.patience = begun + kPatience;
       }
       absl::Status refused = request.CheckDeadline();
-      // No room is made for a state that cannot come.
+      // Make no room for a state that cannot be fetched.
       if (refused.ok() && need.lease.valid() && need.image == nullptr) {
         refused = options_.tiers.CanFetch(need.lease.session()->key());
       }
@@ -327,7 +331,7 @@ Task<bool> Residency::ClaimRoom(Request& request) {
           (co_await SleepUntil(SteadyNow() + kPoll)).IgnoreError();
           begun = SteadyNow();
         } else {
-          // What an older one waits for may be here.
+          // An older request may wait for this room.
           for (Need& other : request.needs) other.claims.clear();
           if (!request.sessions.empty()) request.LetGo();
           (co_await SleepUntil(SteadyNow() + kPoll)).IgnoreError();
@@ -364,6 +368,8 @@ Task<void> Residency::FetchAll(Request& request) {
   if (fetches.size() == 1) {
     co_await std::move(fetches.front());
   } else {
+    // So that the last fetch resumes the call there, not behind others on the residency thread.
+    co_await ReturnTo(request.here);
     co_await WhenAll(std::move(fetches));
   }
   --bringing_;
@@ -372,7 +378,7 @@ Task<void> Residency::FetchAll(Request& request) {
 
 Task<void> Residency::FetchOne(Request& request, Need& need) {
   if (need.image == nullptr || !need.image->layers.empty()) {
-    // A state in host memory waits for no other that comes from a disk or a network, and may hang.
+    // States in host memory use other threads than those from disk and Redis, which may hang.
     const bool in_memory = need.image != nullptr || options_.tiers.RestsInMemory(need.lease.session()->key());
     TaskQueueExecutor& threads = in_memory ? request.memory_io : request.io;
     co_await ResumeOn(threads);
@@ -384,7 +390,7 @@ Task<void> Residency::FetchOne(Request& request, Need& need) {
 absl::Status Residency::Arrive(const Request& request, Need& need) {
   const std::shared_ptr<Session> session = need.lease.session();
   GDN_RETURN_IF_ERROR(request.CheckDeadline());
-  // A session without layers has nothing anywhere, and is counted with the first device.
+  // A session without layers has no slots, and is counted on the first device.
   const int32_t device = need.claims.slots.empty() ? 0 : need.claims.slots.front().pool()->device();
   GDN_RETURN_IF_ERROR(options_.copier.CheckDevice(device));
   ByteCharge copy;
@@ -420,7 +426,7 @@ Task<void> Residency::MoveAhead() {
   bool more = true;
   while (more) {
     co_await ResumeOn(thread);
-    // Somebody may have asked meanwhile.
+    // Another call may have changed this meanwhile.
     more = options_.room.WantsAhead() && SteadyNow() >= ahead_again_;
     if (more && !options_.room.EvictAhead()) {
       ahead_again_ = SteadyNow() + kAheadPause;

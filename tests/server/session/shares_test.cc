@@ -70,6 +70,32 @@ TEST_F(Shares, WhoIsWithinItsShareStaysInHostMemoryWhileOthersGoToDisk) {
   EXPECT_EQ(Held(world), (Sessions{{"session", 30}, {"device", 2}, {"host", 8}, {"disk", 20}}));
 }
 
+// All that a greedy caller has on the device is in use: it waits for itself, and does not move others' sessions out.
+TEST_F(Shares, WhoIsOverItsShareGetsNoRoomFromThoseWithinTheirs) {
+  TieredWorld world({.device_sessions = 8});
+  const ByteAccountPtr greedy = Account(world, "10.0.0.1"), modest = Account(world, "10.0.0.2");
+  const auto many = MakeManyOf(world, 8, greedy);
+  const auto a = MakeOf(world, "a", modest);
+  ASSERT_EQ(world.PlaceOf(a), "device");
+  std::vector<SessionPin> in_use;
+  std::shared_ptr<Session> parked;
+  for (const auto& session : many) {
+    if (!session->resident()) {
+      parked = session;
+      continue;
+    }
+    GDN_ASSERT_OK_AND_ASSIGN(SessionPin pin, world.PinOne(session));
+    in_use.push_back(std::move(pin));
+  }
+  ASSERT_EQ(in_use.size(), 7u);
+  const Residency::PinResults refused = world.Pin({parked}, SteadyNow() + absl::Milliseconds(300));
+  EXPECT_FALSE(refused[0].ok());
+  EXPECT_EQ(world.PlaceOf(a), "device");
+  in_use.pop_back();
+  EXPECT_TRUE(world.PinOne(parked).ok());
+  EXPECT_EQ(world.PlaceOf(a), "device");
+}
+
 TEST_F(Shares, WhoIsOverItsShareMakesNoFurtherSessionAndALateComerDoes) {
   TieredWorld world({.device_sessions = 4, .most_sessions = 16});
   const ByteAccountPtr greedy = Account(world, "10.0.0.1"), late = Account(world, "10.0.0.2");

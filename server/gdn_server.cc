@@ -20,7 +20,7 @@
 namespace gdn {
 namespace {
 
-// Memory of calls that have ended, for those to come; more than this is given back.
+// Bytes of free call memory that are kept for later calls; more is freed.
 constexpr int64_t kKeptCallBytes = int64_t{512} << 20;
 
 std::string DefaultNodeName() {
@@ -92,13 +92,13 @@ absl::Status GdnServer::device_status() const {
 
 GdnServer::~GdnServer() {
   TellOfFailure(nullptr);
-  std::unique_ptr<HttpEndpoint> http;  // ends without the lock, which its own threads have no need of
+  std::unique_ptr<HttpEndpoint> http;  // destroyed after the lock is released
   {
     absl::MutexLock lock(&http_mu_);
     http = std::move(http_);
   }
   http = nullptr;
-  rpc_ = nullptr;  // no call from here on
+  rpc_ = nullptr;  // no call uses it from here on
   if (context_ != nullptr) context_->fleet = nullptr;
   fleet_ = nullptr;
   if (states_ != nullptr) states_->StopWatching();
@@ -139,7 +139,7 @@ absl::Status GdnServer::LoadModels() {
   }
   state_options_ = options_.states;
   state_options_.max_draft = options_.limits.max_draft;
-  state_options_.device_bytes = std::numeric_limits<int64_t>::max();  // what the smallest has
+  state_options_.device_bytes = std::numeric_limits<int64_t>::max();  // set below to the smallest device's
   for (const Device& device : devices_) {
     state_options_.device_bytes =
         std::min(state_options_.device_bytes, DeviceBudgetBytes(options_.memory, *device.backend, slot_bytes));
@@ -212,7 +212,7 @@ absl::Status GdnServer::Start() {
   if (serves.ok()) return serves;
   if (rpc_ == nullptr) {
     states_->GiveUpStart();
-  } else {  // calls may have come already
+  } else {  // calls may already run
     Drain(absl::ZeroDuration(), absl::Minutes(1));
   }
   return serves;
@@ -324,7 +324,8 @@ bool GdnServer::Drain(absl::Duration timeout, absl::Duration checkpoint_timeout)
   TellOfFailure(nullptr);
   if (http_ != nullptr) http_->SetDraining();
   LeaveFleet(checkpoint_timeout);
-  // Most of it while admins can see how far it is; what moves in the very last moment after the connections have ended.
+  // Make most sessions durable while admins can still see the progress. Those that change later are made durable after
+  // the connections have ended.
   absl::Duration checkpoint_time_left = checkpoint_timeout;
   const bool ended = rpc_->Stop(timeout, [&] {
     const SteadyTime begun = SteadyNow();

@@ -1,9 +1,9 @@
-// A whole server: devices with models, sessions and their tiers, an engine for each device, and gRPC in front of them.
+// A whole server: devices with their models, sessions and their tiers, an engine for each device, and the gRPC service.
 //
-// What is given to it is a backend for each device and plain options; signals, flags and log settings are the caller's.
-// It is made in two steps, so that a caller can tell what it will serve before it does.
-// Thread safety: Make, Start and Drain on one thread; the parts are safe from any. Ownership: owns everything.
-// Destruction ends calls at once and makes nothing durable: that is Drain's.
+// It is made from a backend for each device and plain options. The caller handles signals, flags and log settings. Make
+// and Start are two steps, so that the caller can log what the server will serve before it serves.
+// Thread safety: Make, Start and Drain on one thread; the parts are safe from any thread. Ownership: owns all parts.
+// The destructor ends calls at once and makes nothing durable; call Drain for that.
 //
 //   GDN_ASSIGN_OR_RETURN(auto server, GdnServer::Make(std::move(backend), {.models = {{"qwen", "/models/qwen"}}}));
 //   GDN_RETURN_IF_ERROR(server->Start());
@@ -51,28 +51,30 @@ namespace gdn {
 
 class GdnServer {
  public:
-  // Loads the models on every device, and decides how much memory states get. Errors of LoadModel; INVALID_ARGUMENT
-  // where the backends, at least one, differ in their numerics.
+  // Loads the models on every device, and decides how much memory states get. At least one backend. Errors of
+  // LoadModel; INVALID_ARGUMENT if the backends differ in their numerics.
   static absl::StatusOr<std::unique_ptr<GdnServer>> Make(std::vector<std::unique_ptr<Backend>> backends,
                                                          GdnServerOptions options);
   static absl::StatusOr<std::unique_ptr<GdnServer>> Make(std::unique_ptr<Backend> backend, GdnServerOptions options);
   ~GdnServer();
 
-  // Opens the tiers, finds the sessions that an earlier process left there, and takes calls. Errors of
+  // Opens the tiers, recovers the sessions that an earlier process left there, and begins to serve. Errors of
   // StateService::Make, StateService::Recover and RpcServer::Start.
   absl::Status Start();
 
-  // After Start, one thread at a time: what callers may use from now on. What is over it stays, and no more is let in.
+  // Sets the quotas of callers. Call after Start, from one thread at a time. An account that is over a new quota keeps
+  // what it has and gets no more.
   void SetQuotas(const QuotaSettings& quotas);
 
-  // Health turns NOT_SERVING and new steps are refused; accepted ones, exports and imports may take until `timeout`.
-  // Then sessions are made durable, where there is a place for it, until `checkpoint_timeout`, for the most part while
-  // GetServerInfo tells how far that is. False, and a line in the log, where a call had not ended or a session was not
-  // durable.
+  // Ends the service in order. In a fleet, sessions are first handed over to other servers while calls are still
+  // served. Then health turns NOT_SERVING and new steps are refused; accepted steps and other open calls may take until
+  // `timeout`. Then sessions are made durable, if there is a durable tier, within `checkpoint_timeout`; most of this
+  // happens while GetServerInfo still tells the progress. Returns false, and logs it, if a call had not ended or a
+  // session was not made durable.
   bool Drain(absl::Duration timeout, absl::Duration checkpoint_timeout = absl::InfiniteDuration());
-  // OK while a device works; else what the first failed with, for good.
+  // OK while at least one device works; else the error of the first device. A failure is permanent.
   absl::Status device_status() const;
-  // After Drain: whether calls hang, so that this must not be destroyed.
+  // After Drain: true if calls hang, so that the server must not be destroyed.
   bool has_stuck_calls() const { return rpc_->has_stuck_calls(); }
 
   Backend& backend() { return *devices_.front().backend; }
@@ -81,8 +83,8 @@ class GdnServer {
   // After Start.
   int port() const { return rpc_->port(); }
   const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
-  HttpEndpoint* http() { return http_.get(); }  // null where there is none
-  Fleet* fleet() { return fleet_.get(); }       // null where sessions are not shared
+  HttpEndpoint* http() { return http_.get(); }  // null without an HTTP port
+  Fleet* fleet() { return fleet_.get(); }       // null if sessions are not shared
   RpcServer& rpc() { return *rpc_; }
   Security& security() { return *security_; }
   StateService& states() { return *states_; }
@@ -104,38 +106,39 @@ class GdnServer {
   std::vector<StateDevice> StateDevices();
   absl::Status ListPrincipals(std::string key);
   std::optional<SessionSpec> SpecOfServed(const std::string& model) const;
-  // Opens the ports, and serves what is there.
+  // Opens the ports and begins to serve.
   absl::Status Serve();
   absl::Status RecoverSessions();
   absl::Status JoinFleet();
-  // Of Drain: sessions go to other servers while calls come.
+  // Part of Drain: hands sessions over to other servers while calls are still served.
   void LeaveFleet(absl::Duration timeout);
   ScrubActivity Activity() const;
   absl::Status StartHttp();
-  // What /metrics answers.
+  // Returns the text of /metrics.
   std::string MetricsText();
   MetricSources Sources() const;
-  // Admins, where there are logins.
+  // HttpEndpointOptions::may_see_status: the option of this server if it is set, else admins if there are logins, else
+  // nullptr.
   std::function<bool(std::string_view authorization)> MaySeeStatus() const;
   void OnDeviceFailure(int32_t device, const absl::Status& failure);
-  // Who is told that a device failed, at whatever time that is.
+  // Sets the gRPC server to tell of device failures, at once if there was one before; null: none.
   void TellOfFailure(RpcServer* rpc);
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const GdnServerOptions options_;
   const absl::Time start_time_ = absl::Now();
 
-  // Each uses those before it.
+  // Each member uses those before it.
   absl::Mutex mu_;
   RpcServer* told_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool none_works_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<Device> devices_;  // StatePool::device counts them
+  std::deque<Device> devices_;  // by StatePool::device
   ModelCatalog catalog_;
   StateServiceOptions state_options_;
   CallTracer tracer_;
-  OpenCount transfers_;  // what a call leaves behind on the states' threads lets go of it
+  OpenCount transfers_;  // before states_: work of calls on its threads may still hold the count
   RefusalPauses refusals_;
-  DrainState drain_;  // a checkpoint that comes late tells it
+  DrainState drain_;  // before states_: a checkpoint that ends late reports to it
   ThreadExecutor flows_{{.name = "gdn-flows", .threads = 1}};
   InlineExecutor calls_{flows_};
   std::unique_ptr<ByteLedger> ledger_;
@@ -146,14 +149,15 @@ class GdnServer {
   std::unique_ptr<Principals> principals_;
   std::unique_ptr<SessionOwners> owners_;
   std::unique_ptr<Security> security_;
-  std::unique_ptr<AuditLog> audit_;                     // where there are logins
-  std::map<std::string, double> listed_weights_;        // as the list of principals has them
-  std::map<std::string, std::string> principal_names_;  // of the listed ones' accounts, and of those with quotas
+  std::unique_ptr<AuditLog> audit_;               // null without logins: nothing is audited
+  std::map<std::string, double> listed_weights_;  // by name in the list of principals
+  // For people: names of listed principals and of those with quotas, by account name.
+  std::map<std::string, std::string> principal_names_;
   RpcStats stats_;
   std::unique_ptr<ServiceContext> context_;
-  std::unique_ptr<Fleet> fleet_;  // where sessions are shared
+  std::unique_ptr<Fleet> fleet_;  // null if sessions are not shared
   std::unique_ptr<RpcServer> rpc_;
-  absl::Mutex http_mu_;  // of calls that look at http_
+  absl::Mutex http_mu_;  // held by calls that use http_
   std::unique_ptr<HttpEndpoint> http_;
 };
 

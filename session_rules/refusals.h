@@ -1,4 +1,4 @@
-// Why a session does not take a call: the errors of the rules (session_rules.h), with what a client needs to go on.
+// The errors with which a session refuses calls (session_rules.h), with the metadata that a client needs to continue.
 //
 // Thread safety: free functions. Ownership: none.
 //
@@ -16,11 +16,12 @@
 
 namespace gdn {
 
-// `id`: the session's, without "sessions/".
+// `id`, here and below: the session's, without "sessions/".
 absl::Status SessionNotFound(const std::string& id);
-// The session was made by another request.
+// A session with this id exists and was created by another request.
 absl::Status SessionExists(const std::string& id);
-// A step of the layer failed (`why`) when it may have changed the state for good.
+// A step of the layer failed with `why` and may have changed the state for good. `durable`: the session has a durable
+// copy.
 absl::Status StateLost(const std::string& id, int32_t layer, bool durable, const absl::Status& why);
 absl::Status LayerNotGdn(const std::string& id, int32_t layer, const std::vector<int32_t>& layers);
 absl::Status LayerBusy(const std::string& id, int32_t layer);
@@ -36,7 +37,7 @@ absl::Status ReplyDropped(const std::string& id, int32_t layer, std::string_view
 absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now);
 absl::Status DraftPending(const std::string& id, int32_t layer, int32_t draft_length);
 absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_length, int32_t accepted_tokens);
-// What is wrong with a path, of whose draft.
+// Adds the session and the layer of the draft to the error of a path.
 absl::Status OfDraft(const std::string& id, int32_t layer, const absl::Status& status);
 absl::Status NoDraft(const std::string& id, int32_t accepted_tokens);
 
@@ -45,7 +46,7 @@ absl::Status NoDurableTier();
 // `checkpoint`: "" is the newest.
 absl::Status CheckpointNotFound(const std::string& id, const std::string& checkpoint);
 
-// The error of one row of a call, as the call's error or the row's. OK stays OK. `session`: its name.
+// Adds the row's number and the session's name (`session`) to the error of one row of a call. OK stays OK.
 absl::Status OfRow(const absl::Status& status, size_t row, std::string_view session);
 
 }  // namespace gdn

@@ -17,7 +17,7 @@ bool IsRetryOf(const StepRequest& request, const KnownStep& step) {
   return !request.request_id.empty() && request.request_id == step.request_id;
 }
 
-// Whether the tokens follow one another in the layer's draft. A chain's first ones do.
+// OK if each token of the path follows the one before it in the layer's draft. The first tokens of a chain do.
 absl::Status CheckPath(const SessionFacts& session, const LayerFacts& layer, const Acceptance& request) {
   if (request.path.empty() && layer.draft_parents.empty()) return absl::OkStatus();
   const absl::Status status = CheckDraftPath(layer.draft_parents, layer.draft_length, request.tokens());

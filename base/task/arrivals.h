@@ -1,9 +1,9 @@
 // Counts operations under way, and lets one flow wait until all of them have ended.
 //
-// An operation ends by a call of End, on any thread, which may be before Begin has returned to whoever started it. The
-// results are the operations' own: they write them before they call End.
-// Thread safety: End from any thread; everything else from the flow that owns it. Ownership: lies in the frame of that
-// flow, which must wait until `open` operations are none before the frame goes.
+// An operation ends by a call of End, on any thread, which may be before Begin has returned to whoever started it.
+// Operations write their results before they call End.
+// Thread safety: End from any thread; everything else from the flow that owns it. Ownership: lives in the frame of that
+// flow, which must wait until no operation is open before the frame is destroyed.
 //
 //   Arrivals fetches;
 //   for (Need& need : needs) {
@@ -32,12 +32,12 @@ class Arrivals {
     const std::lock_guard lock(mu_);
     open_ += count;
   }
-  // Operations that were begun, and will never call End.
+  // Uncounts operations that were begun and will never call End.
   void Withdraw(int count) {
     const std::lock_guard lock(mu_);
     open_ -= count;
   }
-  // The flow, and with it this object, may be gone when End returns.
+  // Ends one operation. The flow, and with it this object, may be gone when End returns.
   void End() {
     Flow* resume = nullptr;
     {

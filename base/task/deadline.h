@@ -1,4 +1,4 @@
-// Until when somebody waits: a time, and a cancellation that may come before it.
+// The end of a wait: a time, and a cancellation that may come before it.
 //
 // A Deadline is handed down with a call. Whoever waits passes it to the wait, which ends with DEADLINE_EXCEEDED or
 // CANCELLED; nobody else needs to look at it.
@@ -22,12 +22,13 @@
 
 namespace gdn {
 
-// The part that a source and its deadlines share.
+// State shared by a source and its deadlines.
 class Cancellation {
  public:
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
   void Cancel();
-  // For Waiter: false if it is cancelled already. Once Remove has returned, nothing here touches the node.
+  // For Waiter. Add returns false if the cancellation has happened already. After Remove has returned, nothing here
+  // touches the node.
   bool Add(WaitNode& node);
   void Remove(WaitNode& node);
 
@@ -77,7 +78,7 @@ class CancelSource {
   std::shared_ptr<Cancellation> cancellation_;
 };
 
-// The errors of waits, for those that look at the clock themselves.
+// The errors of waits, for code that checks the clock itself.
 absl::Status DeadlinePassed();
 absl::Status WaitCancelled();
 

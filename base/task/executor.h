@@ -4,7 +4,7 @@
 // The loop of Flow::Run resumes one coroutine after another. A task that begins or ends only tells the loop which
 // coroutine is next, so the stack stays flat however many tasks follow each other, also without optimisation.
 // Thread safety: all methods of an executor from any thread unless its header says otherwise. Ownership: an executor
-// must outlive the task groups on it; flows and timers belong to whoever waits, and are linked, not copied.
+// must outlive the task groups on it; flows and timers belong to the code that waits, and are linked, not copied.
 //
 //   ThreadExecutor executor({.name = "gdn-flows", .threads = 2});
 //   TaskGroup group(executor);
@@ -35,9 +35,9 @@ class Flow {
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
 
-  // Goes on until the flow waits or has ended. Only executors call it, once for each Post.
+  // Runs the flow until it waits or has ended. Only executors call it, once for each Post.
   void Run();
-  // The executor that the flow's next wait goes on at. Only the flow itself may ask or change it.
+  // The executor on which the flow continues after its next wait. Only the flow itself may read or change it.
   Executor& executor() const { return *executor_; }
   void MoveTo(Executor& executor) { executor_ = &executor; }
 
@@ -54,7 +54,7 @@ class Flow {
     bool ended = false;
   };
 
-  // All of the flow has ended. May destroy it.
+  // Called when the whole flow has ended. May destroy the flow.
   virtual void End() = 0;
 
   Executor* executor_;
@@ -67,9 +67,9 @@ class Flow {
 class FlowQueue {
  public:
   bool empty() const { return first_ == nullptr; }
-  void Push(Flow* flow);  // null is passed over
+  void Push(Flow* flow);  // null is ignored
   Flow* Pop();            // null if there is none
-  // Posts each to its own executor. Touches a flow no more once it is posted.
+  // Posts each flow to its own executor. Does not touch a flow after it was posted.
   void PostAll();
 
  private:
@@ -90,12 +90,12 @@ struct Timer {
 
 class Executor : public SteadyClock {
  public:
-  // Runs the flow soon. Allocates nothing in ThreadExecutor and SimulatedExecutor. Touches neither the flow nor the
+  // Runs the flow soon. ThreadExecutor and InlineExecutor allocate nothing here. Touches neither the flow nor the
   // executor after the flow could run, so both may be gone when Post returns.
   virtual void Post(Flow& flow) = 0;
   // Ends the timer's wait at timer.due or soon after, unless it is cleared first.
   virtual void SetTimer(Timer& timer) = 0;
-  // Nothing touches the timer once this has returned, whether it was due or not.
+  // Removes the timer. Nothing touches it once this has returned, whether it was due or not.
   virtual void ClearTimer(Timer& timer) = 0;
   // Blocks the calling thread, which runs none of this executor's flows, by calling `block`. An executor without
   // threads runs flows here instead until `over` is true.

@@ -20,7 +20,7 @@ void* AllocateFrame(size_t bytes);
 // `bytes` is the number that AllocateFrame was called with.
 void FreeFrame(void* block, size_t bytes) noexcept;
 
-// The same, always from the pool, for tests of the pool in any build.
+// Like AllocateFrame and FreeFrame, but always from the pool, so that tests can test it in any build.
 void* AllocateFromPool(size_t bytes);
 void FreeToPool(void* block, size_t bytes) noexcept;
 

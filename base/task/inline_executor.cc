@@ -5,7 +5,7 @@
 namespace gdn {
 
 void InlineExecutor::Post(Flow& flow) {
-  // Flows of other inline executors are in it as well: the thread is what they share.
+  // All inline executors that run flows on this thread share it.
   thread_local FlowQueue* running = nullptr;
   if (running != nullptr) return running->Push(&flow);
   FlowQueue ready;

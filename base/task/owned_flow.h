@@ -1,5 +1,5 @@
-// A flow whose owner holds its task, and which runs one task after another: for calls of gRPC, which have an object of
-// their own.
+// A flow that is a base of its owner and runs one task after another. For calls of gRPC, each of which has an object
+// already.
 //
 // Thread safety: Start when no task runs. Ownership: the owner must not destroy it, or the task's parameters, before
 // Ended was called; from then on it may, also within Ended.
@@ -33,7 +33,7 @@ class OwnedFlow {
     root_.SuspendAt(task_->Attach(root_));
     root_.executor().Post(root_);
   }
-  // The task's result; its frame is gone. Called once for each Start.
+  // Called once for each Start, with the task's result, after the task's frame was destroyed.
   virtual void Ended(T result) = 0;
 
  private:

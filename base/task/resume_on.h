@@ -15,8 +15,8 @@
 
 namespace gdn {
 
-// The flow goes on at the executor, behind what is queued there, and stays until it moves again. For the executor that
-// it is on: lets others run first.
+// The flow continues on the executor, behind the flows that are queued there, and stays there until it moves again. If
+// it is there already, this lets the others run first.
 class [[nodiscard]] ResumeOn {
  public:
   explicit ResumeOn(Executor& executor) : executor_(executor) {}
@@ -35,7 +35,7 @@ class [[nodiscard]] ResumeOn {
   Executor& executor_;
 };
 
-// The same, but a flow that is at the executor already goes on at once.
+// Moves the flow as ResumeOn does, but a flow that is on the executor already continues at once.
 class [[nodiscard]] ReturnTo {
  public:
   explicit ReturnTo(Executor& executor) : executor_(executor) {}
@@ -56,7 +56,7 @@ class [[nodiscard]] ReturnTo {
   Executor& executor_;
 };
 
-// Executor& here = co_await ThisExecutor();
+// Returns the flow's executor: Executor& here = co_await ThisExecutor();
 class [[nodiscard]] ThisExecutor {
  public:
   ThisExecutor() {}  // NOLINT(modernize-use-equals-default): GCC 12 destroys an aggregate awaiter twice
@@ -72,7 +72,7 @@ class [[nodiscard]] ThisExecutor {
   Executor* executor_ = nullptr;
 };
 
-// Runs the task on `there`, and comes back to the executor that the flow was on.
+// Runs the task on `there`, and returns to the executor that the flow was on.
 template <typename T>
 Task<T> RunOn(Executor& there, Task<T> task) {
   Executor& here = co_await ThisExecutor();

@@ -1,10 +1,9 @@
-// Something that happened, for any number of waiting flows: once (a drain has ended), or again and again (room was
-// made).
+// An event that any number of flows wait for: it happens once (a drain has ended), or again and again (room was made).
 //
 // A signal counts how often it was raised. A flow that reads the count, looks whether it can go on, and then waits for
 // a count other than the one that it read cannot miss a raise in between.
-// Thread safety: from any thread. Ownership: must outlive its waiters' waits and each call of Raise. For an event that
-// lies in the frame of the flow that waits for it, use Arrivals.
+// Thread safety: from any thread. Ownership: must outlive its waiters' waits and each call of Raise. For an event in
+// the frame of the flow that waits for it, use Arrivals.
 //
 //   for (uint64_t seen = freed.count(); !TakeRoom(); seen = freed.count()) {
 //     GDN_CO_RETURN_IF_ERROR(co_await freed.WaitBeyond(seen, deadline));
@@ -41,18 +40,18 @@ class Signal {
   Signal(const Signal&) = delete;
   Signal& operator=(const Signal&) = delete;
 
-  // Every flow that waits goes on, at its own executor, in the order in which they came.
+  // Resumes all waiting flows, each on its own executor, in the order in which they began to wait.
   void Raise();
   // How often it was raised.
   uint64_t count() const { return count_.load(std::memory_order_acquire); }
 
-  // Until the count is not `seen`; at once if it is not now. DEADLINE_EXCEEDED, CANCELLED.
+  // Waits until the count differs from `seen`; does not wait if it does already. DEADLINE_EXCEEDED, CANCELLED.
   Awaiter WaitBeyond(uint64_t seen, Deadline deadline = {}) { return Awaiter(*this, seen, std::move(deadline)); }
-  // Until it has been raised at all.
+  // Waits until the signal has been raised at least once.
   Awaiter Wait(Deadline deadline = {}) { return WaitBeyond(0, std::move(deadline)); }
 
  private:
-  std::atomic<uint64_t> count_{0};  // raised with mu_
+  std::atomic<uint64_t> count_{0};  // incremented under mu_
   std::mutex mu_;
   WaitList waiters_;  // guarded by mu_
 };

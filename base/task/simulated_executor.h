@@ -3,8 +3,8 @@
 // The same seed and the same program give the same order of events and the same times, so a test that fails for a seed
 // fails again for it. A sleep of an hour takes no time. If flows wait and nothing can ever run, a blocking wait
 // (TaskGroup::Wait, BlockOn) ends the process with a message.
-// Thread safety: none; everything must come from the thread that made it. Otherwise the
-// process ends with a message. Ownership: the task groups on it must have ended before it.
+// Thread safety: none; use it only from the thread that made it, or the process ends with a message. Ownership: the
+// task groups on it must have ended before it.
 //
 //   for (uint64_t seed = 0; seed < 1000; ++seed) {
 //     SimulatedExecutor executor(seed);

@@ -1,4 +1,4 @@
-// A wait for a time alone.
+// Waits for a time.
 //
 // Thread safety: belongs to one flow.
 //
@@ -13,7 +13,8 @@
 
 namespace gdn {
 
-// OK at `time`; DEADLINE_EXCEEDED if the deadline is earlier, CANCELLED. At once if `time` has passed.
+// Waits until `time`, and returns OK; returns at once if `time` has passed. DEADLINE_EXCEEDED if the deadline is
+// earlier; CANCELLED.
 class [[nodiscard]] SleepUntil final : public Waiter {
  public:
   explicit SleepUntil(SteadyTime time, const Deadline& deadline = {})

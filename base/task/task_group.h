@@ -1,9 +1,9 @@
 // Starts root tasks, each on a flow of its own, and outlives them all.
 //
 // A group is the last member of its owner, so that its destructor, which waits, comes first. The tasks of a group may
-// use whatever outlives it. To end a group soon, cancel the deadlines that its tasks wait under (CancelSource) first: a
-// task that waits without a deadline for what never comes keeps the destructor waiting. On a SimulatedExecutor that
-// ends the process with a message.
+// use all objects that outlive it. To end a group soon, first cancel the deadlines that its tasks wait under
+// (CancelSource). The destructor waits for ever for a task that waits without a deadline for an event that never comes;
+// on a SimulatedExecutor that ends the process with a message.
 // Thread safety: Spawn and open from any thread, also from tasks of the group; Wait from threads that run no flow of
 // the executor. Ownership: the executor must outlive the group.
 //
@@ -33,18 +33,18 @@ class TaskGroup {
 
   // The task begins soon, on the executor; never before Spawn returns control to it.
   void Spawn(Task<void> task);
-  // The same for a task whose result nobody wants.
+  // Starts a task and ignores its result.
   template <typename T>
   void Spawn(Task<T> task) {
     Spawn(Then(std::move(task), [](const T&) {}));
   }
-  // The same, and calls done(result) on the flow when the task has ended.
+  // Starts a task, and calls done(result) on the task's flow when it has ended.
   template <typename T, typename Done>
   void Spawn(Task<T> task, Done done) {
     Spawn(Then(std::move(task), std::move(done)));
   }
 
-  // Blocks until every task has ended and its frame is gone, those among them that are spawned meanwhile.
+  // Blocks until every task has ended and its frame is destroyed, also tasks that are spawned meanwhile.
   void Wait();
   // Tasks that have not ended.
   int64_t open() const;

@@ -1,7 +1,7 @@
 // Lets flows run on the threads of a TaskQueue, in the turn of an account: for work that blocks on a disk or a network.
 //
-// Time and timers are those of the executor that it is made with.
-// Thread safety: from any thread. Ownership: borrows the queue and the executor. May lie in the frame of the task that
+// Time and timers come from the executor that is passed to the constructor.
+// Thread safety: from any thread. Ownership: borrows the queue and the executor. May live in the frame of the task that
 // uses it with RunOn.
 //
 //   TaskQueueExecutor io(parts.io_threads, account->turn(), executor);
@@ -21,7 +21,7 @@ class TaskQueueExecutor final : public Executor {
       : queue_(queue), turn_(turn), timers_(timers) {}
 
   SteadyTime Now() const override { return timers_.Now(); }
-  // Unlike other executors' allocates: the queue's tasks are std::functions.
+  // Allocates memory, unlike ThreadExecutor's, because the queue's tasks are std::functions.
   void Post(Flow& flow) override {
     queue_.Post([&flow] { flow.Run(); }, turn_);
   }

@@ -68,7 +68,7 @@ void ThreadExecutor::SetTimer(Timer& timer) {
 }
 
 void ThreadExecutor::ClearTimer(Timer& timer) {
-  // The thread is not told. It wakes at the old time, so that waits that end early cost no wake-ups.
+  // The timers' thread is not woken. It wakes at the old time, so that waits that end early cost no wake-ups.
   const std::lock_guard lock(timers_mu_);
   timers_.Remove(timer);
 }

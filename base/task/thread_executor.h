@@ -1,7 +1,7 @@
 // An executor with threads of its own, and one more thread for its timers. The executor of production.
 //
-// Flows run in the order in which they are posted, on whichever thread is free. A flow that blocks its thread keeps it
-// from others: blocking work belongs on a TaskQueueExecutor (base/task/task_queue_executor.h).
+// Flows run in the order in which they are posted, on whichever thread is free. A flow that blocks its thread keeps
+// others from running, so blocking work belongs on a TaskQueueExecutor (base/task/task_queue_executor.h).
 // Thread safety: from any thread. Ownership: joins its threads on destruction. The task groups on it must have ended
 // then; otherwise the process ends with a message, because their flows could never go on.
 //
@@ -21,7 +21,8 @@
 namespace gdn {
 
 struct ThreadExecutorOptions {
-  std::string name = "gdn-flows";  // of its threads; 15 letters. The timers' thread is called "gdn-timers".
+  // Name of its threads, at most 15 characters; the timers' thread is called "gdn-timers".
+  std::string name = "gdn-flows";
   int threads = 2;
 };
 

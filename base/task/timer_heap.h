@@ -18,7 +18,7 @@ namespace gdn {
 class TimerHeap {
  public:
   bool empty() const { return timers_.empty(); }
-  // InfiniteFuture if there is none.
+  // Due time of the first timer; InfiniteFuture if there is none.
   SteadyTime first_due() const;
   void Push(Timer& timer);
   // Does nothing if the timer is not here.

@@ -6,7 +6,7 @@ Waiter::Ending Waiter::End(WaitEnd how) {
   State state = state_.load(std::memory_order_acquire);
   while (state == State::kArming || state == State::kWaiting) {
     if (state_.compare_exchange_weak(state, static_cast<State>(how), std::memory_order_acq_rel)) {
-      // While it is being armed its own thread goes on with it, and it may be gone from here on.
+      // If the waiter is still arming, its own thread continues and may destroy it from here on.
       return {.won = true, .resume = state == State::kWaiting ? flow_ : nullptr};
     }
   }

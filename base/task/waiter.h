@@ -1,10 +1,11 @@
-// One wait of a flow: for a source (a signal, a lock, operations under way), until a deadline. Base of the awaiters.
+// One wait of a flow: for a source (a signal, a lock, operations under way), until a deadline. Base class of the
+// awaiters.
 //
 // Up to three may end a wait at the same time: the source, the timer and the cancellation. The first one wins.
 //   - Each of them finds the waiter in a list of its own, unlinks it, and calls End under that list's lock.
 //   - The winner posts the flow after it has given up the lock. Nobody else touches the waiter after that lock.
 //   - The flow, when it goes on, takes the waiter out of the other lists, under their locks, before it destroys it.
-// Thread safety: End from any thread, as above. Ownership: lies in the frame of the coroutine that waits.
+// Thread safety: End from any thread, as above. Ownership: lives in the frame of the coroutine that waits.
 //
 //   class Awaiter final : public Waiter { bool Enlist() override; void Delist() override; ... };
 #pragma once
@@ -22,7 +23,7 @@
 namespace gdn {
 
 enum class WaitEnd : uint8_t {
-  kDone,       // the source has given what was waited for
+  kDone,       // the source has ended the wait
   kLate,       // the deadline has passed
   kCancelled,  // by the deadline's source
 };
@@ -30,12 +31,13 @@ enum class WaitEnd : uint8_t {
 class Waiter {
  public:
   struct Ending {
-    bool won = false;        // this call has ended the wait
-    Flow* resume = nullptr;  // to be posted without locks; null if the flow has not suspended yet, and will not
+    bool won = false;  // this call has ended the wait
+    // Flow to post after all locks are released; null if it has not suspended, because it continues by itself.
+    Flow* resume = nullptr;
   };
   Ending End(WaitEnd how);
 
-  // True if the source had it at once: nothing waits.
+  // True if there is nothing to wait for.
   virtual bool await_ready() { return false; }
   template <typename Promise>
   bool await_suspend(std::coroutine_handle<Promise> waiting) {
@@ -48,7 +50,7 @@ class Waiter {
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
 
-  // Begins await_resume: how the wait has ended. From here on nobody else knows the waiter.
+  // Call first in await_resume. Takes the waiter out of all lists and returns how the wait has ended.
   WaitEnd Finish();
   // OK, or the deadline's error.
   static absl::Status StatusOf(WaitEnd end);
@@ -59,9 +61,9 @@ class Waiter {
  private:
   enum class State : uint8_t { kDone, kLate, kCancelled, kArming, kWaiting };
 
-  // Puts the waiter where the source finds it, or returns false because the source has what is waited for.
+  // Puts the waiter into the source's list, or returns false if there is nothing to wait for.
   virtual bool Enlist() = 0;
-  // Takes it away from there, under the source's lock, if it still is there.
+  // Takes the waiter out of the source's list, under the source's lock, if it is still there.
   virtual void Delist() = 0;
   // False: the wait has ended, and the coroutine goes on at once.
   bool Suspend(Flow& flow, std::coroutine_handle<> waiting);
@@ -71,7 +73,7 @@ class Waiter {
   bool ended_while_arming_ = false;
   bool timed_ = false;
   Flow* flow_ = nullptr;
-  Executor* executor_ = nullptr;  // that has the timer
+  Executor* executor_ = nullptr;  // executor that has the timer
   Timer timer_{*this};
   WaitNode cancel_node_{this};
 };

@@ -1,4 +1,4 @@
-// Several tasks at the same time, and a wait for all of them.
+// Runs several tasks at the same time and waits for all of them.
 //
 // Thread safety: belongs to one flow; the tasks run beside each other, each on a flow of its own. Ownership: owns them.
 //
@@ -20,7 +20,7 @@
 
 namespace gdn {
 
-// Starts the tasks on the executor of the flow that waits, in their order.
+// Awaiter of WhenAll: starts the tasks in their order, on the executor of the flow that waits.
 template <typename T>
 class Branches {
  public:
@@ -55,8 +55,8 @@ class Branches {
   Flow* flow_ = nullptr;
 };
 
-// Ends when every task has ended, whatever their results are, which come in the tasks' order. One that fails does not
-// end the others: give them a deadline that you can cancel.
+// Ends when every task has ended, and returns the results in the tasks' order. A failed task does not end the others;
+// to end them early, give them a deadline that you can cancel.
 template <typename T>
 auto WhenAll(std::vector<Task<T>> tasks) -> Task<std::conditional_t<std::is_void_v<T>, void, std::vector<T>>> {
   co_await Branches<T>(tasks);

@@ -10,7 +10,7 @@
 namespace gdn {
 namespace {
 
-// As errors name them.
+// Names of the pools in errors.
 constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call", "copy", "reply", "session",  "device",
                                                                  "host", "disk", "redis", "sessions", "checkpoints"};
 std::string Place(BytePool pool) {
@@ -19,13 +19,14 @@ std::string Place(BytePool pool) {
   return StrCat(kPoolNames[static_cast<size_t>(pool)], " memory");
 }
 
-// What a caller may do about a refusal.
+// Advice in the error for a refused caller.
 std::string_view Remedy(BytePool pool) {
   return pool < BytePool::kStates ? "Try again once earlier calls have ended, or send less at a time"
                                   : "Delete sessions or named checkpoints that are of no use, or try again later";
 }
 
-// One address alone still leaves the allowance of those that are not listed in two, so that a second finds its part.
+// The share of callers that are not listed is split into at least so many parts, so that a second address finds room
+// beside the first.
 constexpr int64_t kFewestPeers = 2;
 
 }  // namespace
@@ -62,7 +63,7 @@ ByteCharge ByteCharge::Split(int64_t bytes) {
 
 void ByteCharge::Release() {
   if (account_ == nullptr) return;
-  const ByteAccountPtr account = std::move(account_);  // lives until its bytes are given back
+  const ByteAccountPtr account = std::move(account_);  // keeps the account alive until its bytes are given back
   ledger_->GiveBack(pool_, *account, std::exchange(bytes_, 0));
 }
 
@@ -110,7 +111,7 @@ void ByteLedger::Forget(ByteAccount* account) {
 }
 
 std::vector<ByteLedger::Usage> ByteLedger::usage() const {
-  std::vector<ByteAccountPtr> accounts;  // goes after the lock: the last owner of one takes it
+  std::vector<ByteAccountPtr> accounts;  // destroyed after the lock, because the last owner of an account takes it
   std::vector<Usage> usage;
   absl::MutexLock lock(&mu_);
   for (const auto& [name, account] : listed_) accounts.push_back(account);
@@ -201,7 +202,7 @@ bool ByteLedger::ChargeAwaiter::Enlist() {
   {
     absl::MutexLock lock(&ledger_.mu_);
     ledger_.pools_[Index(pool_)].waiters.PushBack(node_);
-    ledger_.GrantLocked(Index(pool_), resumed);  // maybe to itself, which its own thread sees
+    ledger_.GrantLocked(Index(pool_), resumed);  // maybe to this waiter, which its own thread then sees
   }
   resumed.PostAll();
   return true;
@@ -212,7 +213,7 @@ void ByteLedger::ChargeAwaiter::Delist() {
   {
     absl::MutexLock lock(&ledger_.mu_);
     node_.Unlink();
-    ledger_.GrantLocked(Index(pool_), resumed);  // it may have been in the way of smaller ones
+    ledger_.GrantLocked(Index(pool_), resumed);  // this waiter may have held up smaller ones
   }
   resumed.PostAll();
 }
@@ -234,8 +235,8 @@ void ByteLedger::GiveBack(BytePool pool, ByteAccount& account, int64_t bytes) {
 }
 
 ByteLedger::ChargeAwaiter* ByteLedger::NextWaiterLocked(size_t pool) {
-  // One that cannot be granted yet keeps later ones waiting, or what is large would never be; but for one that only its
-  // own account's holdings are in the way of.
+  // The next waiter holds up the others even if its charge is not allowed yet, because otherwise large charges would
+  // starve. A waiter that only its own account's quota blocks is skipped.
   ChargeAwaiter* next = nullptr;
   WaitList& waiters = pools_[pool].waiters;
   for (WaitNode* node = waiters.front(); node != nullptr; node = waiters.After(*node)) {
@@ -255,7 +256,7 @@ void ByteLedger::GrantLocked(size_t pool, FlowQueue& resumed) {
     AddLocked(pool, account, bytes);
     waiter->node_.Unlink();
     const Waiter::Ending ending = waiter->End(WaitEnd::kDone);
-    if (!ending.won) AddLocked(pool, account, -bytes);  // its deadline was faster
+    if (!ending.won) AddLocked(pool, account, -bytes);  // its deadline or cancellation was faster
     resumed.Push(ending.resume);
   }
 }

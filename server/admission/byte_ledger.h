@@ -1,16 +1,16 @@
-// Who holds how many of the server's bytes, and whether they may hold more.
+// Counts how many of the server's bytes each caller holds, and decides who may hold more.
 //
-// What calls, copies of states and stored replies take of memory, and sessions of the device and of each tier, is
-// charged here, to the *account* of their caller, in the *pool* that it comes from. A pool may have a limit, which
-// its accounts share by weight. The rule: what keeps an account within its share may fill it, what does not must leave
-// `headroom` of it free. So an idle server gives one caller nearly all, a caller that comes later finds room at once,
-// and where callers compete, those over their share wait until they are not.
-// Listed principals have an account each. All others share one allowance, of weight 1, which is split evenly between
-// the addresses that they call from: inventing principals gains nothing.
-// An account may have quotas (quota_limits.h), which it never goes over, whatever is free; all together may too.
-// Sessions and named checkpoints are counted as bytes are. Tokens of steps are taken by rate.
-// Thread safety: safe from any thread; callbacks come from the thread that gave bytes back, outside any lock.
-// Ownership: accounts and charges may outlive calls and sessions, not the ledger.
+// Memory of calls, of copies of states and of stored replies, and the sessions on the device and in each tier, are
+// charged to the *account* of their caller, in the *pool* that they come from. A pool may have a limit, which its
+// accounts share by weight. An account within its share may use everything that is free. An account over its share must
+// leave `headroom` of the limit free. So one caller may use nearly all of an idle server, a caller that comes later
+// finds room at once, and under contention the accounts over their share wait. Each listed principal has an account.
+// All other callers together have weight 1, which is split evenly between the addresses that they call from, so
+// inventing principals gains nothing. An account may have quotas (quota_limits.h), which it cannot exceed even if more
+// is free. There may also be quotas for all accounts together. Sessions and named checkpoints are counted in pools too.
+// Tokens of steps are limited by rate.
+// Thread safety: safe from any thread. A waiting flow that gets its charge is posted to its executor outside the lock.
+// Ownership: accounts and charges may outlive calls and sessions, but not the ledger.
 //
 //   ByteLedger ledger({.pools = {{BytePool::kCalls, {.limit_bytes = int64_t{1} << 30}}}});
 //   const ByteAccountPtr account = ledger.AccountOf(principal, "ipv4:10.0.0.7:41236");
@@ -43,18 +43,18 @@
 
 namespace gdn {
 
-// What bytes are of.
+// Kinds of use, one pool each.
 enum class BytePool : uint8_t {
   kCalls,    // messages of calls that wait or run, and their replies
-  kCopies,   // copies of states that are on their way: exports, imports, checkpoints, to the device and from it
+  kCopies,   // temporary copies of states: exports, imports, checkpoints, moves to and from the device
   kReplies,  // outputs of stored replies
-  kStates,   // sessions, each with the size of its states wherever they are, and named checkpoints
-  // Where states are, named checkpoints too; whoever holds most for its share there gives way first.
+  kStates,   // sessions and named checkpoints, by the size of their states, wherever these are
+  // Bytes of states (and named checkpoints) in each place. The account furthest over its share is evicted first.
   kDevice,
   kHost,
   kDisk,
   kRedis,
-  // Not bytes, but how many.
+  // Counts instead of bytes:
   kSessions,
   kCheckpoints,  // named ones
 };
@@ -64,12 +64,12 @@ inline constexpr int64_t kNoByteLimit = std::numeric_limits<int64_t>::max();
 
 struct BytePoolOptions {
   int64_t limit_bytes = kNoByteLimit;
-  double headroom = 0.125;  // of the limit, 0 .. 0.5
-  std::string flag = {};    // that sets the limit, for errors: "--call-bytes"
+  double headroom = 0.125;  // fraction of the limit, 0 .. 0.5
+  std::string flag = {};    // the flag that sets the limit, for error messages: "--call-bytes"
 };
 
 struct ByteLedgerOptions {
-  std::map<BytePool, BytePoolOptions> pools = {};  // those that are missing have no limit
+  std::map<BytePool, BytePoolOptions> pools = {};  // missing pools have no limit
 };
 
 class ByteLedger;
@@ -77,29 +77,29 @@ class ByteLedger;
 // One line of the ledger. Its identity is the pointer.
 class ByteAccount {
  public:
-  // Who it is to others that share by account: a listed principal, or "peer ADDRESS".
+  // Name of the account in other parts that share by account: a listed principal, or "peer ADDRESS".
   const std::string& name() const { return name_; }
   bool listed() const { return listed_; }
-  // In queues whose owners take turns: those that are not listed are one group.
+  // The account's turn in a queue that takes turns by account. Accounts that are not listed form one group.
   Turn turn() const {
     return {.group = listed_ ? this : nullptr, .of = this, .weight = weight_.load(std::memory_order_relaxed)};
   }
-  // What it may have of a quota at the most; kNoQuota where there is no limit.
+  // The account's limit for a quota; kNoQuota: no limit.
   int64_t quota(Quota quota) const { return quotas_.limit(quota); }
 
  private:
   friend class ByteLedger;
   std::string name_;
-  std::string peer_;      // of those that are not listed
-  bool metered_ = false;  // in metered_ of the ledger; guarded by its mutex
+  std::string peer_;      // address of an account that is not listed
+  bool metered_ = false;  // the ledger's metered_ has the account; guarded by the ledger's mutex
   bool listed_ = false;
-  std::atomic<double> weight_{1};  // of a listed principal; changed with the ledger's mutex
+  std::atomic<double> weight_{1};  // for a listed principal; changed under the ledger's mutex
   QuotaLine quotas_;
   std::array<int64_t, kBytePools> used_ = {};  // guarded by the ledger's mutex
 };
 using ByteAccountPtr = std::shared_ptr<ByteAccount>;
 
-// Bytes of an account in a pool; given back on destruction.
+// Bytes charged to an account in a pool. The destructor gives them back.
 class ByteCharge {
  public:
   ByteCharge() = default;
@@ -110,11 +110,11 @@ class ByteCharge {
   int64_t bytes() const { return bytes_; }
   bool valid() const { return account_ != nullptr; }
   const ByteAccountPtr& account() const { return account_; }
-  // RESOURCE_EXHAUSTED as of TryCharge; nothing has changed then.
+  // Adds to the charge. RESOURCE_EXHAUSTED as TryCharge; the charge is then unchanged.
   absl::Status TryGrow(int64_t bytes);
-  // To `bytes`, at most what it has.
+  // Reduces the charge to `bytes`. Does nothing if it has no more than that.
   void ShrinkTo(int64_t bytes);
-  // A part of it, at most what it has, as a charge of its own.
+  // Splits off `bytes`, at most all of them, as a charge of its own.
   ByteCharge Split(int64_t bytes);
   void Release();
 
@@ -135,44 +135,47 @@ class ByteLedger {
   ByteLedger(const ByteLedger&) = delete;
   ByteLedger& operator=(const ByteLedger&) = delete;
 
-  // The principal has an account of its own from now on, of a weight above 0, or its account another weight. What it
-  // has before stays with the account that it is of.
+  // Gives the principal an account of its own, or its account another weight (above 0). Earlier charges stay with the
+  // account that they were made to.
   void List(const std::string& principal, double weight);
-  // From now on; what is over a quota stays, and no more is let in. `principals` by the names that List knows.
+  // Sets the quotas. An account that is over a new quota keeps what it has and gets no more. The keys of `principals`
+  // are the names given to List.
   void SetQuotas(const QuotaSettings& quotas, int64_t now_ns);
 
-  // The account of a caller. `peer`: where it calls from, as gRPC says it: ports do not matter, nor the lower half of
-  // an IPv6 address, which a host may choose; "" where it is not known.
+  // The account of a caller. `peer`: its address as gRPC gives it; "" if unknown. The port does not count, nor the
+  // lower half of an IPv6 address, because a host may choose them.
   ByteAccountPtr AccountOf(std::string_view principal, std::string_view peer);
 
-  // RESOURCE_EXHAUSTED (BYTES_EXHAUSTED: pool, needed, held, limit) where the rule above does not allow it. Where
-  // nothing at all is charged it is allowed whatever its size. (QUOTA_EXCEEDED) where a quota does not.
+  // Charges the bytes if the rule above allows it; a charge to an empty pool is allowed whatever its size.
+  // RESOURCE_EXHAUSTED (BYTES_EXHAUSTED: pool, needed, held, limit), or (QUOTA_EXCEEDED) if a quota forbids it.
   absl::StatusOr<ByteCharge> TryCharge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
-  // What only a quota refuses (QUOTA_EXCEEDED), and whoever asks has other ways: it counts as no refusal.
+  // Charges the bytes whatever the pool's limit, unless a quota forbids it: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). That
+  // is not counted in refusals(), because the caller may still make room; see CountRefusal.
   absl::StatusOr<ByteCharge> ChargeWithinQuota(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
-  // Whatever the limit: what is there already, or must not be refused.
+  // Charges the bytes whatever limits and quotas say: for memory that exists already or must not be refused.
   ByteCharge Charge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
   class ChargeAwaiter;
-  // Waits until TryCharge would give the charge. Of those that wait, the account that holds least for its share is
-  // next, and its oldest first. Those whose own quota is in the way keep nobody else waiting; a charge that is larger
-  // than the quota goes alone. DEADLINE_EXCEEDED, CANCELLED.
+  // Waits until the charge is allowed. The oldest waiter of the account that holds least for its share is next. A
+  // waiter that only its own account's quota blocks does not hold up others. A charge larger than the quota is granted
+  // when its account holds nothing. DEADLINE_EXCEEDED, CANCELLED.
   //
   //   GDN_CO_ASSIGN_OR_RETURN(ByteCharge charge, co_await ledger.WaitForCharge(pool, account, bytes, deadline));
   ChargeAwaiter WaitForCharge(BytePool pool, ByteAccountPtr account, int64_t bytes, Deadline deadline = {});
 
-  // OK, or RESOURCE_EXHAUSTED (QUOTA_EXCEEDED) where the account, or all together, may not take so many tokens of steps
-  // now: none is taken then. The time is of any clock that goes on.
+  // Takes tokens of steps from the account's rate and from the rate of all together. If either has too few now, takes
+  // none and returns RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). `now_ns`: any steady clock.
   absl::Status TakeTokens(const ByteAccountPtr& account, int64_t tokens, int64_t now_ns);
   bool MetersTokens(ByteAccount& account) { return account.quotas_.tokens().limited() || all_.tokens().limited(); }
-  // Of steps that did not happen.
+  // Gives back the tokens of steps that did not happen.
   void GiveTokensBack(const ByteAccountPtr& account, int64_t tokens);
-  // The error of a quota that the ledger does not count, which is counted among the refusals.
+  // Returns the error for a quota and counts it in refusals(). Callers use it for quotas that the ledger does not
+  // track.
   absl::Status RefuseQuota(const QuotaRefusal& refusal);
-  // A call ends with the refusal of ChargeWithinQuota for it.
+  // Counts a call that ended with the refusal of ChargeWithinQuota for this quota.
   void CountRefusal(Quota quota) { refusals_[static_cast<size_t>(quota)].fetch_add(1, std::memory_order_relaxed); }
-  // Calls that were refused for it.
+  // Calls that were refused because of the quota.
   int64_t refusals(Quota quota) const { return refusals_[static_cast<size_t>(quota)].load(std::memory_order_relaxed); }
-  // The account's quotas that have a limit, and what it has of each.
+  // One quota of an account that has a limit, and how much the account uses of it.
   struct QuotaUse {
     Quota quota = Quota::kSessions;
     int64_t limit = 0;
@@ -180,16 +183,16 @@ class ByteLedger {
   };
   std::vector<QuotaUse> QuotasOf(const ByteAccountPtr& account, int64_t now_ns) const;
 
-  // How many shares the account holds in the pool: over 1 it holds more than its own. Its holdings are compared with
-  // the limit, or where there is none with all that is held.
+  // The account's bytes divided by its share of the pool; above 1, it is over its share. The share is a part of the
+  // limit, or without a limit of all bytes that are held.
   double SharesHeld(BytePool pool, const ByteAccount& account) const;
 
   int64_t held(BytePool pool) const;
   int64_t held(BytePool pool, const ByteAccount& account) const;
   int64_t limit(BytePool pool) const { return options_[Index(pool)].limit_bytes; }
-  // Accounts that somebody has, the listed ones included.
+  // Number of accounts: the listed ones, and the others that are in use.
   size_t accounts() const;
-  // What each of them holds, in no order.
+  // Usage of one account; usage() returns one for each account, in no particular order.
   struct Usage {
     std::string name;
     bool listed = false;
@@ -204,16 +207,16 @@ class ByteLedger {
   using Bytes = std::array<int64_t, kBytePools>;
   struct Pool {
     int64_t used = 0;
-    int64_t peers = 0;  // accounts that are not listed and hold something
-    WaitList waiters;   // ChargeAwaiters'
+    int64_t peers = 0;  // number of accounts that are not listed and hold something
+    WaitList waiters;   // ChargeAwaiters
   };
   static size_t Index(BytePool pool) { return static_cast<size_t>(pool); }
 
-  // The part of the pool that is the account's, once it holds something there.
+  // The account's share of the pool (0 .. 1), counted as if it held something there.
   double PartLocked(size_t pool, const ByteAccount& account) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   double SharesHeldLocked(size_t pool, const ByteAccount& account) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AllowsLocked(size_t pool, const ByteAccount& account, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The quota that does not allow it; nullopt.
+  // The quota that forbids the charge, or nullopt.
   std::optional<QuotaRefusal> OverQuotaLocked(size_t pool, const ByteAccount& account, int64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayWaitOnLocked(size_t pool, const ChargeAwaiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -222,29 +225,31 @@ class ByteLedger {
   void AddLocked(size_t pool, ByteAccount& account, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status TryAdd(BytePool pool, ByteAccount& account, int64_t bytes);
   void GiveBack(BytePool pool, ByteAccount& account, int64_t bytes);
-  // The waiter whose charge is next, if it may have it now; else null.
+  // The next waiter, if its charge is allowed now; else null.
   ChargeAwaiter* NextWaiterLocked(size_t pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Charges all waiters that may have it; those in `resumed` go on.
+  // Grants the charges of all waiters that are allowed now. Their flows are put into `resumed`, for the caller to post
+  // after it has released the mutex.
   void GrantLocked(size_t pool, FlowQueue& resumed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(ByteAccount* account);
 
   mutable absl::Mutex mu_;
   std::array<BytePoolOptions, kBytePools> options_;  // constant
   std::map<std::string, ByteAccountPtr, std::less<>> listed_ ABSL_GUARDED_BY(mu_);
-  double weights_ ABSL_GUARDED_BY(mu_) = 1;  // of the listed principals and of the others
+  double weights_ ABSL_GUARDED_BY(mu_) = 1;  // sum of the listed principals' weights and 1 for all others
   std::array<Pool, kBytePools> pools_ ABSL_GUARDED_BY(mu_);
-  Bytes others_ ABSL_GUARDED_BY(mu_) = {};  // held by all that are not listed
+  Bytes others_ ABSL_GUARDED_BY(mu_) = {};  // held by all accounts that are not listed
   std::map<std::string, std::weak_ptr<ByteAccount>, std::less<>> peers_ ABSL_GUARDED_BY(mu_);
-  // Not listed, and with tokens taken: an account that came and went would have a full bucket each time.
+  // Accounts that are not listed and have taken tokens. They are kept alive, because an account that was dropped and
+  // made again would have a full bucket.
   std::vector<ByteAccountPtr> metered_ ABSL_GUARDED_BY(mu_);
-  size_t metered_kept_ ABSL_GUARDED_BY(mu_) = 0;  // when it was last looked through
+  size_t metered_kept_ ABSL_GUARDED_BY(mu_) = 0;  // size of metered_ after it was last cleaned
   QuotaSettings quotas_ ABSL_GUARDED_BY(mu_);
   int64_t quotas_set_ns_ ABSL_GUARDED_BY(mu_) = 0;
-  QuotaLine all_;  // of all together
+  QuotaLine all_;  // quotas of all accounts together
   std::array<std::atomic<int64_t>, kQuotas> refusals_ = {};
 };
 
-// Of ByteLedger::WaitForCharge.
+// The awaiter of ByteLedger::WaitForCharge.
 class ByteLedger::ChargeAwaiter final : public Waiter {
  public:
   absl::StatusOr<ByteCharge> await_resume();

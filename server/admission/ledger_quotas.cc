@@ -1,4 +1,4 @@
-// The ledger's quotas: what an account, and all together, may have at the most.
+// The ledger's quotas: limits of accounts, and of all accounts together.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -8,25 +8,25 @@
 namespace gdn {
 namespace {
 
-// By pool; stored replies have none: the oldest give way.
+// The quota of each pool. Stored replies have none, because the oldest are dropped.
 constexpr std::array<std::optional<Quota>, kBytePools> kPoolQuotas = {
     Quota::kCallBytes, Quota::kCopyBytes, std::nullopt,       Quota::kStateBytes, Quota::kDeviceBytes,
     Quota::kHostBytes, Quota::kDiskBytes, Quota::kRedisBytes, Quota::kSessions,   Quota::kCheckpoints};
 
-// What is given back without anybody's doing, when calls end; a batch or two.
+// Retry delay for quotas that get free by themselves when calls end: about two batches.
 constexpr int64_t kCallsEndNanos = 100'000'000;
 std::optional<int64_t> RetryAfter(Quota quota) {
   if (quota != Quota::kCallBytes && quota != Quota::kCopyBytes && quota != Quota::kDeviceBytes) return std::nullopt;
   return kCallsEndNanos;
 }
 
-// So many accounts are kept before it is looked which of them are of use.
+// Fewest kept accounts before metered_ is cleaned.
 constexpr size_t kFewMetered = 64;
 
 }  // namespace
 
 void ByteLedger::SetQuotas(const QuotaSettings& quotas, int64_t now_ns) {
-  std::vector<ByteAccountPtr> accounts;  // goes after the lock: the last owner of one takes it
+  std::vector<ByteAccountPtr> accounts;  // destroyed after the lock, because the last owner of an account takes it
   absl::MutexLock lock(&mu_);
   quotas_ = quotas;
   quotas_set_ns_ = now_ns;
@@ -106,12 +106,12 @@ void ByteLedger::GiveTokensBack(const ByteAccountPtr& account, int64_t tokens) {
 }
 
 void ByteLedger::KeepMetered(const ByteAccountPtr& account, int64_t now_ns) {
-  std::vector<ByteAccountPtr> dropped;  // goes after the lock
+  std::vector<ByteAccountPtr> dropped;  // destroyed after the lock
   absl::MutexLock lock(&mu_);
   if (std::exchange(account->metered_, true)) return;
   metered_.push_back(account);
   if (metered_.size() < 2 * std::max(metered_kept_, kFewMetered)) return;
-  // Nobody else has one whose only owner is here, so nothing is taken from it meanwhile.
+  // An account with no other owner can take no tokens meanwhile, so it may go if its bucket is full.
   const auto of_no_use = std::ranges::partition(metered_, [now_ns](const ByteAccountPtr& kept) {
     return kept.use_count() > 1 || kept->quotas_.tokens().Left(now_ns) < kept->quotas_.burst();
   });

@@ -5,7 +5,7 @@
 namespace gdn {
 namespace {
 
-// "a" of "a:port".
+// Returns "a" for "a:port".
 std::string_view WithoutPort(std::string_view text) { return text.substr(0, text.rfind(':')); }
 
 // gRPC writes the brackets of an IPv6 address as they are in a URI, or escaped; a zone may follow the address.

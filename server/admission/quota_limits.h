@@ -1,6 +1,7 @@
-// What each caller, and all of them together, may use: the quotas of the configuration, as values.
+// The quotas of the configuration: limits for each caller, and for all callers together.
 //
-// A caller is an account of the ledger (byte_ledger.h): a listed principal, or one address of those that are not.
+// A caller is an account of the ledger (byte_ledger.h): a listed principal, or one address of the callers that are not
+// listed.
 // Thread safety: values. Ownership: none.
 //
 //   QuotaSettings settings;
@@ -20,19 +21,19 @@
 namespace gdn {
 
 enum class Quota : uint8_t {
-  kSessions,     // that are there, wherever their states are
+  kSessions,     // existing sessions, wherever their states are
   kCheckpoints,  // named ones
   // Bytes:
-  kStateBytes,  // of all sessions and named checkpoints, wherever they are
+  kStateBytes,  // states of all sessions and named checkpoints, wherever they are
   kDeviceBytes,
   kHostBytes,
   kDiskBytes,
   kRedisBytes,
   kCallBytes,  // messages of calls that wait or run, and their replies
-  kCopyBytes,  // copies of states on their way
-  // Tokens of steps, each counted once for each layer that it goes through:
+  kCopyBytes,  // temporary copies of states (exports, checkpoints, moves)
+  // Tokens of steps; a token counts once for each layer that it goes through:
   kTokensPerSecond,
-  kTokenBurst,  // what may come at once; where there is none, as much as in a second
+  kTokenBurst,  // tokens that may come at once; if not set, those of one second
   // Nanoseconds:
   kIdleTtl,
   kMaxLifetime,
@@ -59,14 +60,14 @@ class QuotaLimits {
 
 struct PrincipalQuotas {
   QuotaLimits limits;
-  std::optional<double> weight;  // its share beside others'; nothing: what the list of principals says, or 1
+  std::optional<double> weight;  // its share; nullopt: the weight in the list of principals, or 1
   bool operator==(const PrincipalQuotas&) const = default;
 };
 
 struct QuotaSettings {
-  QuotaLimits all;                                                 // of all callers together
-  QuotaLimits each;                                                // of each that is not in `principals`
-  std::map<std::string, PrincipalQuotas, std::less<>> principals;  // by name; whole, nothing is taken from `each`
+  QuotaLimits all;                                                 // limits of all callers together
+  QuotaLimits each;                                                // limits of each account that is not in `principals`
+  std::map<std::string, PrincipalQuotas, std::less<>> principals;  // by name; these limits replace all of `each`
   bool operator==(const QuotaSettings&) const = default;
 };
 

@@ -1,7 +1,7 @@
-// The quotas of one account, or of all together, as calls meet them.
+// The quotas of one account, or of all accounts together, as the running server applies them.
 //
-// Limits change while the server runs: what is over a lowered one stays, and nothing is added to it.
-// Thread safety: safe from any thread; Set one at a time. Ownership: values that neither move nor copy.
+// Limits may change while the server runs. Usage above a lowered limit stays, and may not grow.
+// Thread safety: safe from any thread; calls of Set one at a time. Ownership: none; neither copied nor moved.
 //
 //   QuotaLine line;
 //   line.Set(limits, now_ns);
@@ -28,7 +28,7 @@ class QuotaLine {
   void Set(const QuotaLimits& limits, int64_t now_ns);
 
   int64_t limit(Quota quota) const { return limits_[static_cast<size_t>(quota)].load(std::memory_order_relaxed); }
-  // Tokens that may come at once, where there is a rate.
+  // Tokens that may come at once, if there is a rate.
   int64_t burst() const {
     const int64_t own = limit(Quota::kTokenBurst);
     return own == kNoQuota ? limit(Quota::kTokensPerSecond) : own;
@@ -42,14 +42,14 @@ class QuotaLine {
 
 struct QuotaRefusal {
   Quota quota = Quota::kSessions;
-  bool of_all = false;  // the quota of all callers together
+  bool of_all = false;  // true: the quota of all callers together
   int64_t needed = 0;
   int64_t used = 0;
   int64_t limit = 0;
-  std::optional<int64_t> retry_after_ns = std::nullopt;  // nothing: waiting alone does not help
+  std::optional<int64_t> retry_after_ns = std::nullopt;  // nullopt: waiting alone does not help
 };
 
-// RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota, of, needed, used, limit, and where waiting helps retry_after_ms).
+// RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota, of, needed, used, limit, and retry_after_ms if waiting helps).
 absl::Status QuotaExceeded(const QuotaRefusal& refusal);
 
 }  // namespace gdn

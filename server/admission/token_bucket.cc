@@ -5,7 +5,7 @@
 namespace gdn {
 namespace {
 
-constexpr int64_t kParts = 1'000'000'000;  // of a token
+constexpr int64_t kParts = 1'000'000'000;  // parts of a token; level_ counts them
 static_assert(kMostTokens <= std::numeric_limits<int64_t>::max() / kParts);
 
 }  // namespace
@@ -44,7 +44,7 @@ TokenBucket::Taking TokenBucket::Take(int64_t tokens, int64_t now_ns) {
   if (tokens > burst_) return {.taken = false, .wait_ns = kNever, .left = level_ / kParts};
   const int64_t missing = tokens * kParts - level_;
   if (missing > 0) {
-    // Rounded up: whoever waits so long finds them.
+    // Rounded up, so that the tokens are there after the wait.
     return {.taken = false, .wait_ns = (missing - 1) / per_second_ + 1, .left = level_ / kParts};
   }
   level_ -= tokens * kParts;

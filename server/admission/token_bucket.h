@@ -1,7 +1,7 @@
-// A token bucket: so many tokens a second, and so many at once.
+// A token bucket: a rate of tokens per second, and a burst.
 //
-// It is full at first. What is taken in any stretch of time is at most burst + rate * time, to the token: it counts in
-// integers, a billionth of a token each, which is what a rate of 1 brings in a nanosecond.
+// The bucket is full at first. In any period at most burst + rate * period tokens can be taken, exactly: the bucket
+// counts integers of a billionth of a token, which is what a rate of 1 token per second adds in a nanosecond.
 // Thread safety: safe from any thread; a bucket without a limit takes no lock. Ownership: none.
 //
 //   TokenBucket bucket;
@@ -19,7 +19,7 @@
 
 namespace gdn {
 
-inline constexpr int64_t kMostTokens = 1'000'000'000;  // a second, and at once
+inline constexpr int64_t kMostTokens = 1'000'000'000;  // highest rate (tokens per second) and highest burst
 
 class TokenBucket {
  public:
@@ -27,22 +27,22 @@ class TokenBucket {
 
   struct Taking {
     bool taken = true;
-    int64_t wait_ns = 0;    // until it would have so many, if nobody else takes; kNever: they are more than the burst
-    int64_t left = kNever;  // whole tokens
+    // Time until the bucket would have enough, if nobody else takes; kNever: more than the burst was asked.
+    int64_t wait_ns = 0;
+    int64_t left = kNever;  // whole tokens left; kNever: no limit
   };
 
-  // From now on. `per_second` and `burst`: 1 .. kMostTokens. What is in it stays, but for what no longer finds room; a
-  // bucket that had no limit is full. Times are of one clock that does not stand still; one that goes back brings
-  // nothing.
+  // Sets rate and burst, each 1 .. kMostTokens. Tokens in the bucket stay, up to the new burst; a bucket that had no
+  // limit becomes full. `now_ns`, here and below: one steady clock. A time before the last one adds nothing.
   void Limit(int64_t per_second, int64_t burst, int64_t now_ns);
   void Unlimit();
   bool limited() const { return limited_.load(std::memory_order_relaxed); }
 
-  // All of `tokens` (0 or more), or none.
+  // Takes all of `tokens` (0 or more), or none.
   Taking Take(int64_t tokens, int64_t now_ns);
-  // What was taken and not used.
+  // Gives back tokens that were taken and not used.
   void GiveBack(int64_t tokens);
-  // Whole tokens that are in it; kNever without a limit.
+  // Whole tokens in the bucket; kNever without a limit.
   int64_t Left(int64_t now_ns);
 
  private:
@@ -53,7 +53,7 @@ class TokenBucket {
   int64_t per_second_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t burst_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t level_ ABSL_GUARDED_BY(mu_) = 0;  // billionths of a token
-  int64_t at_ns_ ABSL_GUARDED_BY(mu_) = 0;  // of the level
+  int64_t at_ns_ ABSL_GUARDED_BY(mu_) = 0;  // time of level_
 };
 
 }  // namespace gdn

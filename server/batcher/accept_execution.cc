@@ -16,7 +16,7 @@ LayerProgress After(const AcceptRow& row, int32_t log_length) {
 
 int32_t AcceptedLog(const AcceptRow& row) { return row.lease.before().log_length + row.accepted_tokens; }
 
-// Whether the path's tokens are where they would be as the draft's first.
+// True if the path is the draft's first tokens, so that nothing has to be moved.
 bool IsInPlace(const std::vector<int32_t>& path) {
   for (size_t i = 0; i < path.size(); ++i) {
     if (path[i] != static_cast<int32_t>(i)) return false;
@@ -26,17 +26,17 @@ bool IsInPlace(const std::vector<int32_t>& path) {
 
 bool OnlyCounts(const AcceptRow& row) { return AcceptedLog(row) < kLogCapacity && IsInPlace(row.path); }
 
-// The rows whose states are in one pool, and where they work.
+// The rows whose states are in one pool, and their slots.
 struct PoolRows {
   std::shared_ptr<StatePool> pool;
-  std::vector<size_t> members;  // of Work::moved; the others are parallel to it
+  std::vector<size_t> members;  // indices in Work::moved; the vectors below are parallel to it
   std::vector<int32_t> slots, base_slots, log_lengths;
   std::vector<DraftPath> paths;
   std::vector<uint8_t> folded;
-  std::vector<bool> unrepeatable;  // once the row has begun, a retry does not find what it needs
+  std::vector<bool> unrepeatable;  // true: the work on the row cannot be repeated once it has begun
   bool begun = false;
 
-  // Moves what paths take and folds what is full.
+  // Moves the entries of paths to the front, and folds full logs.
   absl::Status Run(Backend& backend) {
     folded.assign(members.size(), 0);
     GDN_RETURN_IF_ERROR(MoveDraftPaths(backend, pool->view(), paths));
@@ -51,7 +51,7 @@ struct PoolRows {
 
 struct Work {
   std::vector<AcceptRow> counted, moved;
-  std::vector<PoolRows> pools;  // of moved
+  std::vector<PoolRows> pools;  // for the rows in `moved`
 };
 
 absl::Status AddRow(Backend& backend, AcceptRow& row, PoolRows& rows) {
@@ -101,7 +101,7 @@ void CommitMoved(Work& work) {
   }
 }
 
-// All leases end. Rows that had begun what cannot be repeated are lost with them.
+// Ends all leases. Sessions whose rows had begun unrepeatable work are lost.
 void GiveUp(Work& work, const absl::Status& why) {
   for (const PoolRows& rows : work.pools) {
     for (size_t m = 0; rows.begun && m < rows.members.size(); ++m) {

@@ -1,7 +1,8 @@
-// Accepting drafts: the first tokens of a pending draft become the session's, the others are forgotten.
+// Accepts drafts: the accepted tokens of a pending draft become the session's, the others are dropped.
 //
-// Most acceptances only move counts. A tree's path whose tokens are not the draft's first moves their entries, and
-// where the log is full with what was accepted its first L entries are folded: both on the engine's thread.
+// Most acceptances only change counts. Two kinds of work run on the engine's thread. If a tree's path is not the
+// draft's first tokens, the entries of its tokens are moved to the front. If the log is full with the accepted tokens,
+// its first L entries are folded.
 // Thread safety: safe from any thread. Ownership: takes the leases. The batcher must outlive the task.
 //
 //   Task<absl::Status> accept = AcceptDrafts(batcher, std::move(rows), [] { ... });
@@ -20,15 +21,16 @@
 namespace gdn {
 
 struct AcceptRow {
-  StepLease lease;  // on a layer with a draft
+  StepLease lease;  // for a layer with a pending draft
   int32_t accepted_tokens = 0;
-  std::vector<int32_t> path = {};  // of the draft's tokens, as many; empty: its first ones
+  // Indices of the accepted tokens in the draft, accepted_tokens of them; empty: the first ones.
+  std::vector<int32_t> path = {};
 };
 
-// All rows or none; when it ends their leases are committed or given back. `committing` is called once nothing can fail
-// any more, before the first lease is committed. All that can be wanting is acquired first. If the work fails all the
-// same, sessions whose drafts or bases it may have changed for good are lost (StepLease::Lose), and the others are as
-// they were.
+// Accepts all rows or none. When the task ends, the leases are committed or given back. `committing` is called once
+// nothing can fail any more, before the first lease is committed. All resources that could be missing are acquired
+// first. If the work fails all the same, sessions whose drafts or bases it may have changed for good are lost
+// (StepLease::Lose), and the others are unchanged.
 Task<absl::Status> AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing);
 
 }  // namespace gdn

@@ -10,7 +10,7 @@
 namespace gdn {
 namespace {
 
-// Why a job should not begin, or OK.
+// OK, or the reason why the job must not go on: cancelled, or past its deadline.
 absl::Status Stopped(const StepJob& job) {
   if (job.cancelled.load(std::memory_order_relaxed)) {
     return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled,
@@ -34,7 +34,7 @@ LayerStep MakeStep(const StepJob& job, const StatePoolView& pool) {
   return step;
 }
 
-// Takes what has been computed of a reply that is to be kept; of a long prefill while the next segment runs.
+// Appends the span's output to the reply to keep. For a long prefill this happens while the next segment runs.
 void KeepOutput(const RowSpan& span) {
   StepRow& row = *span.row;
   if (!row.keep_reply) return;
@@ -49,7 +49,7 @@ void KeepOutput(const RowSpan& span) {
 void CommitRow(StepRow& row, const StepOutcome& outcome, int64_t compute_time_us) {
   std::shared_ptr<StoredReply> reply = std::move(row.reply);
   if (row.keep_reply) {
-    if (reply == nullptr) reply = std::make_shared<StoredReply>();  // a step without tokens
+    if (reply == nullptr) reply = std::make_shared<StoredReply>();  // the step has no tokens
     reply->token_count = outcome.after.token_count;
     reply->compute_time_us = compute_time_us;
   }
@@ -78,7 +78,7 @@ void StampCopiedIn(LaunchStamps& stamps) {
   if (stamps.traced() && stamps.copied_in == 0) stamps.copied_in = TraceNow();
 }
 
-// Tells the launch's calls that are traced when it got where.
+// Gives the launch's timestamps to its traced calls.
 void TellTraces(IssuedLaunch& issued) {
   LaunchStamps& stamps = issued.stamps;
   if (stamps.launched != 0) stamps.begun = std::max(stamps.launched, stamps.computed - issued.compute_time_us * 1000);
@@ -92,7 +92,7 @@ void TellTraces(IssuedLaunch& issued) {
   }
 }
 
-// The group that a row of the launch belongs to.
+// Returns the group for a row of the launch; adds one if necessary.
 IssuedLaunch::RowGroup& GroupOf(IssuedLaunch& issued, const StepRow& row) {
   const StatePoolView& pool = row.lease.pool()->view();
   for (IssuedLaunch::RowGroup& group : issued.groups) {
@@ -103,7 +103,7 @@ IssuedLaunch::RowGroup& GroupOf(IssuedLaunch& issued, const StepRow& row) {
   return group;
 }
 
-// Folds the states of those that begin into their slots aside.
+// The fold at the start of prefills: copies each beginning row's state, folded, to its slot aside.
 struct PrefillStarts {
   explicit PrefillStarts(const IssuedLaunch::RowGroup& part) {
     for (const RowSpan& span : part.rows) {
@@ -125,7 +125,7 @@ struct PrefillStarts {
   PrefillStarts(const PrefillStarts&) = delete;
 
   std::vector<int32_t> sources, source_bases, asides, log_lengths;
-  MaterializeStateParams fold;  // borrows from the others
+  MaterializeStateParams fold;  // points into the vectors
 };
 
 }  // namespace
@@ -150,7 +150,7 @@ absl::Status IssuedLaunch::StatusOf(size_t part) const {
       if (row.job == jobs[part].get()) return group.status;
     }
   }
-  return absl::OkStatus();  // without tokens
+  return absl::OkStatus();  // a segment without tokens
 }
 
 std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& lane) {
@@ -182,20 +182,20 @@ std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& la
     if (group.status.ok()) group.status = lane.StageOut(group);
   }
   if (LaunchStamps& stamps = issued->stamps; stamps.copied_in != 0) {
-    // Where operators compute as they are issued, the device's time begins with the first.
+    // If operators compute when they are issued, the device's time begins with the first of them.
     stamps.launched = backend_.info().unified_memory ? stamps.copied_in : TraceNow();
   }
   if (!status.ok()) return issued;
   issued->launched = SteadyNow();
   CountIssued(*issued);
-  // Also behind what failed half-way: nobody's slot is let go while operators may still write it.
+  // Make the fence even if a group failed half-way, because its operators may still write to the rows' slots.
   absl::StatusOr<Fence> fence = backend_.MakeFence();
   if (fence.ok()) {
     issued->fence = *fence;
     return issued;
   }
   for (IssuedLaunch::RowGroup& group : issued->groups) group.status.Update(fence.status());
-  static_cast<void>(backend_.Synchronize());  // its failure is the same
+  static_cast<void>(backend_.Synchronize());  // its error would be the same
   return issued;
 }
 
@@ -203,7 +203,7 @@ void BatchExecutor::CollectDecodes(IssuedLaunch& issued) {
   for (const StepJobPtr& job : issued.jobs) {
     const absl::Status stopped = Stopped(*job);
     for (StepRow& row : job->rows) {
-      // A row that another call has joined is computed all the same: that call wants it.
+      // A row that another call has joined is computed all the same, because that call wants the result.
       if (!stopped.ok() && row.lease.TryCancel()) {
         row.status = stopped;
       } else if (row.tokens == 0) {
@@ -223,7 +223,7 @@ void BatchExecutor::CollectPrefills(IssuedLaunch& issued) {
     const Launch::Part& part = issued.launch.parts[i];
     absl::Status& why = issued.stopped[i];
     why = Stopped(job);
-    // The lease stays until the segments before this one have run; until then it can still be joined.
+    // The lease is kept until the earlier segments have run; until then another call may still join the step.
     if (!why.ok() && !row.lease.joined()) continue;
     why = absl::OkStatus();
     if (part.tokens == 0) continue;
@@ -246,7 +246,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   std::vector<int32_t> cu_seqlens = {0};
   std::vector<int32_t> slots, base_slots, log_lengths;
   std::vector<int64_t> token_counts;
-  std::vector<int32_t> parents;  // where a row is a tree
+  std::vector<int32_t> parents;  // filled if some row is a tree
   for (RowSpan& span : part.rows) {
     StepLease& lease = span.row->lease;
     GDN_ASSIGN_OR_RETURN(const StepSlots where, PrepareDecodeSlot(backend_, lease));
@@ -256,7 +256,8 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
     token_counts.push_back(lease.before().token_count);
     log_lengths.push_back(lease.before().log_length);
     if (shape.tree) span.row->AddParents(parents);
-    // A new state's base is its own from the start; another's once the log is full, which a draft's never is.
+    // A new state has its own base from the start. Another state gets its own base when its log is full and folded,
+    // which a draft does not do.
     const int32_t entries = shape.draft ? 0 : log_lengths.back() + span.tokens;
     part.outcomes.push_back({.after = lease.before(), .base_written = where.zero || entries >= kLogCapacity});
     part.unrepeatable.push_back(where.CannotBeRepeated(entries));
@@ -315,7 +316,8 @@ void BatchExecutor::Wait(IssuedLaunch& issued) {
   const absl::Status waited = backend_.WaitFence(issued.fence);
   const SteadyTime end = issued.end = SteadyNow();
   if (issued.stamps.traced()) issued.stamps.computed = TraceNow();
-  // What the device spent, not what it waited for: the next launch is issued by estimates that are learned from this.
+  // Count the time that the device spent, without waiting, because the estimates for the next launches are learned from
+  // it.
   SteadyTime begin = issued.groups.empty() ? issued.begin : end;
   for (const IssuedLaunch::RowGroup& group : issued.groups) begin = std::min(begin, group.gathered);
   {
@@ -326,7 +328,7 @@ void BatchExecutor::Wait(IssuedLaunch& issued) {
   for (IssuedLaunch::RowGroup& group : issued.groups) {
     group.status.Update(waited);
     group.status = health_.Report(std::move(group.status));
-    // Once a failure is known nothing later is believed, whatever the device says of it.
+    // After a known failure of the device no later result is trusted.
     if (group.status.ok()) group.status = health_.status();
     if (!group.status.ok()) continue;
     issued.lane->Scatter(group);
@@ -347,7 +349,7 @@ void BatchExecutor::CountIssued(const IssuedLaunch& issued) {
     gathered = std::min(gathered, group.gathered);
   }
   stats.rows.Observe(static_cast<int64_t>(rows));
-  if (gathered == SteadyTime::InfiniteFuture()) return;  // it failed before
+  if (gathered == SteadyTime::InfiniteFuture()) return;  // all groups failed before their inputs were sent
   stats.copy_in.Observe(NanosBetween(issued.begin, gathered));
   if (!backend_.info().unified_memory) stats.issue.Observe(NanosBetween(gathered, issued.launched));
 }

@@ -1,12 +1,13 @@
-// From launches to kernels and back: issues a launch's rows to the backend, and ends their steps once it has run.
+// Executes launches: issues a launch's rows to the backend, and ends their steps once the launch has run.
 //
 // The two halves may be on different threads, so that the device works on one launch while the next is issued and the
-// last is answered. Between them nothing of a launch's rows changes: leases, slots and spares are committed or given
-// back by the second half, when the launch's fence has passed.
-// Thread safety: Issue by one thread at a time; End of different launches by any, of one job's in the order of Issue.
-// Ownership: an issued launch keeps its jobs.
+// last is answered. Between the two halves a launch's leases, slots and spares do not change; the second half commits
+// them or gives them back, after the launch's fence has passed.
+// Thread safety: one thread at a time calls Issue. Wait, EndDecodes and EndPrefill may be called from any thread, but
+// for launches of the same job in the order of Issue.
+// Ownership: an issued launch keeps its jobs alive.
 //
-//   std::unique_ptr<IssuedLaunch> issued = executor.Issue(launch);
+//   std::unique_ptr<IssuedLaunch> issued = executor.Issue(std::move(launch), lane);
 //   executor.Wait(*issued);
 //   executor.EndDecodes(*issued);
 #pragma once
@@ -28,20 +29,21 @@
 
 namespace gdn {
 
-// Where the lease's step works, with what has to be there before it: a new state zeroed, or the log and the convolution
-// columns of a shared one.
+// Returns the slots that the lease's step reads and writes, and prepares them: a new state is zeroed, and a slot that
+// replaces a shared one gets a copy of its log and convolution columns.
 absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease);
 
-// A launch on its way.
+// A launch that was issued and whose steps have not all ended.
 struct IssuedLaunch {
-  // Rows whose states one run of operators can reach: all of them, but for pools that lie too far apart.
+  // Rows whose states one run of operators can reach. A launch has more than one group only if its pools are too far
+  // apart in memory.
   struct RowGroup : LanePart {
-    StatePoolView pool;                 // of all pools that they are in
-    std::vector<StepOutcome> outcomes;  // of decodes, parallel to rows
-    std::vector<bool> unrepeatable;     // of decodes, parallel to rows: StepSlots::CannotBeRepeated
-    bool may_have_folded = false;       // what folds was issued
+    StatePoolView pool;                 // covers the pools of all rows
+    std::vector<StepOutcome> outcomes;  // for decodes, parallel to rows
+    std::vector<bool> unrepeatable;     // for decodes, parallel to rows: StepSlots::CannotBeRepeated
+    bool may_have_folded = false;       // an operator that folds was issued
     absl::Status status;
-    SteadyTime gathered = SteadyTime::InfiniteFuture();  // from here on the device can work on it
+    SteadyTime gathered = SteadyTime::InfiniteFuture();  // when its inputs were sent, so that the device could begin
   };
   Launch launch;
   std::vector<StepJobPtr> jobs;       // parallel to launch.parts
@@ -49,30 +51,31 @@ struct IssuedLaunch {
   std::vector<RowGroup> groups;
   LaunchLane* lane = nullptr;
   Fence fence;
-  SteadyTime begin;             // of issuing it
-  SteadyTime launched;          // its operators are issued
-  LaunchStamps stamps;          // of launches with a traced call
-  SteadyTime end;               // Wait's: when it had run
-  int64_t compute_time_us = 0;  // Wait's: the time that the device had for it alone
+  SteadyTime begin;             // when issuing began
+  SteadyTime launched;          // when its operators were issued
+  LaunchStamps stamps;          // used if a call of the launch is traced
+  SteadyTime end;               // set by Wait: when the launch had run
+  int64_t compute_time_us = 0;  // set by Wait: time that the device spent on this launch
 
-  // Of the part's segment, once it has run.
+  // Status of part `part` once the launch has run: why it was not issued, or its group's status.
   absl::Status StatusOf(size_t part) const;
 };
 
 class BatchExecutor {
  public:
-  // Nothing is computed on a device that has failed; `health` hears of every step that fails, before its call does.
+  // Nothing is computed on a failed device. Every failed launch is reported to `health` before its calls are answered.
   BatchExecutor(Backend& backend, DeviceHealth& health) : backend_(backend), health_(health), runner_(backend) {}
 
-  // Never fails as a whole: what failed is in the parts. `lane` is not used by another launch until this one has ended.
+  // Issues a launch. Failures are recorded in its groups and in `stopped`. `lane` must not be used by another launch
+  // until this one has ended.
   std::unique_ptr<IssuedLaunch> Issue(Launch launch, LaunchLane& lane);
 
   // Waits until a launch has run and copies the results to their calls.
   void Wait(IssuedLaunch& issued);
 
-  // Commits the rows of decodes, or fails them. A failed row whose state the step may have changed for good is lost.
+  // Commits or fails the rows of decodes. If a failed step may have changed its state for good, the session is lost.
   void EndDecodes(IssuedLaunch& issued);
-  // Commits or fails a prefill none of whose segments is on its way; OK: its last one has run.
+  // Commits or fails a prefill. None of its segments may be on its way. `status` OK: its last segment has run.
   void EndPrefill(StepJob& job, const absl::Status& status);
 
   const BatchStats& stats() const { return stats_; }
@@ -87,7 +90,7 @@ class BatchExecutor {
 
   Backend& backend_;
   DeviceHealth& health_;
-  GdnLayerRunner runner_;  // of whoever issues
+  GdnLayerRunner runner_;  // used by Issue
   BatchStats stats_;
 
   absl::Mutex mu_;

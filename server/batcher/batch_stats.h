@@ -1,6 +1,6 @@
-// What the engine has done since it was made: launches, their rows and times, steps and tokens.
+// Counters of an engine since it was created: launches, their rows and times, steps and tokens.
 //
-// Thread safety: counted by the threads that run launches, read by any. Ownership: plain; the Batcher owns one.
+// Thread safety: written by the threads that run launches, read by any thread. Ownership: plain; the Batcher owns one.
 //
 //   const BatchStats& stats = batcher.stats();
 //   stats.of(BatchKind::kDecode).tokens.load();
@@ -19,15 +19,16 @@ enum class BatchKind { kDecode, kDraft, kPrefill };
 inline constexpr std::array<const char*, 3> kBatchKindNames = {"decode", "draft", "prefill"};
 
 struct BatchStats {
-  // Of the steps of one kind.
+  // Counters of one kind of step.
   struct OfKind {
-    LatencyHistogram queue;  // from a call's admission to the launch that takes its step, or its first segment
-    RowHistogram rows;       // of each launch
-    // Of each launch, in this order: its inputs gathered and sent; its operators issued, not where that computes them;
-    // the device's time for it; its outputs copied to the calls.
+    LatencyHistogram queue;  // from submission to the launch that runs the step or its first segment
+    RowHistogram rows;       // rows of each launch
+    // Times of each launch, in this order. copy_in: gathering and sending its inputs. issue: issuing its operators; not
+    // counted if operators compute when they are issued. compute: device time. copy_out: copying its outputs to the
+    // calls.
     LatencyHistogram copy_in, issue, compute, copy_out;
-    std::atomic<int64_t> steps{0};   // rows that were committed
-    std::atomic<int64_t> tokens{0};  // of those
+    std::atomic<int64_t> steps{0};   // committed rows
+    std::atomic<int64_t> tokens{0};  // tokens of the committed rows
   };
 
   OfKind& of(BatchKind kind) { return kinds[static_cast<size_t>(kind)]; }

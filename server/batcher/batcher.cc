@@ -15,15 +15,16 @@
 namespace gdn {
 namespace {
 
-// Groups that are remembered; their numbers are never used again.
+// Most groups that are remembered. Group numbers are never reused.
 constexpr size_t kMaxGroups = 1024;
 
 constexpr int kMostRepliers = 8;
 constexpr absl::Duration kPollForIssue = absl::Microseconds(500);
-// The next launch is begun this long before it must have been issued: for the thread to wake up, and estimates to err.
+// Margin before the expected end of the running launch, beside the time to issue: for the thread's wake-up and errors
+// of estimates.
 constexpr absl::Duration kLastMoment = absl::Microseconds(60);
 
-// Of a prefill on a CPU, until it is measured: its first segments beside decodes are short.
+// Cost of a prefill on a CPU until it is measured. It is high, so that the first segments beside decodes are short.
 const LaunchCost kFirstCpuPrefillCost(/*fixed_us=*/100, /*token_us=*/20);
 
 SchedulerOptions MakeSchedulerOptions(const BatcherOptions& options, const BackendInfo& backend) {
@@ -35,7 +36,8 @@ SchedulerOptions MakeSchedulerOptions(const BatcherOptions& options, const Backe
   }
   made.max_segment_tokens = kPrefillSegmentTokens;
   made.segment_us = std::numeric_limits<double>::infinity();  // nothing waits
-  made.least_merged_tokens = kPrefillSegmentTokens;  // parts of a launch run one after the other, so one is enough
+  // Sequences of a launch run one after the other, so merging gains nothing.
+  made.least_merged_tokens = kPrefillSegmentTokens;
   made.prefill_cost = kFirstCpuPrefillCost;
   return made;
 }
@@ -173,7 +175,7 @@ absl::Status Batcher::Enqueue(StepJobPtr job, Where where, bool has_place) {
     Schedule(*job);
     job->self = job;
     ends_here = idle && scheduler_.IsShort(*job, absl::ToDoubleMicroseconds(options_.short_step));
-    // A device that works behind the host keeps this thread only until the launch is issued.
+    // If the device works behind the host, this thread is busy only until the launch is issued.
     if (!ends_here && !(idle && runs_behind_)) return absl::OkStatus();
     chosen = Choose(/*prefills=*/false);
     engine_taken_ = true;
@@ -261,7 +263,7 @@ std::vector<StepJobPtr> Batcher::EndSegments(const IssuedLaunch& issued) {
     job.compute_time_us += issued.compute_time_us;
     job.failure.Update(issued.StatusOf(i));
     const bool over = issued.launch.parts[i].last || !job.failure.ok();
-    if (!job.failure.ok()) scheduler_.Remove(job);  // it may have segments left
+    if (!job.failure.ok()) scheduler_.Remove(job);  // the job may have segments left
     if (over && job.on_their_way == 0) ended.push_back(issued.jobs[i]);
   }
   return ended;
@@ -275,7 +277,7 @@ void Batcher::End(std::unique_ptr<IssuedLaunch> issued) {
   {
     absl::MutexLock lock(&mu_);
     scheduler_.Observe(issued->launch, static_cast<double>(issued->compute_time_us));
-    // Estimates err, but not twice: what is left began then.
+    // Correct the estimate with the actual end: the remaining launches began then.
     expected_time_ -= absl::Microseconds(issued->launch.estimated_us);
     expected_end_ = issued->end + expected_time_;
     ended = prefill ? EndSegments(*issued) : std::move(issued->jobs);
@@ -291,7 +293,7 @@ void Batcher::End(std::unique_ptr<IssuedLaunch> issued) {
   bool answer_here = !runs_behind_;
   if (runs_behind_) {
     absl::MutexLock lock(&mu_);
-    // With nothing else on its way, handing over would only take time.
+    // If no other launch is on its way, answer here, because handing over only takes time.
     answer_here = on_their_way_ == 1 && ended.size() == 1;
     if (!answer_here) unanswered_ += static_cast<int32_t>(ended.size());
   }
@@ -307,7 +309,7 @@ void Batcher::End(std::unique_ptr<IssuedLaunch> issued) {
 }
 
 void Batcher::Answer(StepJobPtr job) {
-  // Nothing of the job is touched once the flow that waits for it may go on.
+  // Release the job first: it must not be touched once the waiting flow may continue.
   job->self = nullptr;
   Arrivals* const done = job->done;
   job = nullptr;
@@ -355,7 +357,7 @@ void Batcher::EngineLoop() {
     }
     if (!works.empty()) {
       for (Work* const work : works) Execute(*work);
-      absl::MutexLock lock(&mu_);  // work comes first, but not twice in a row
+      absl::MutexLock lock(&mu_);  // work comes before launches, but a launch follows each round of work
       if (MayIssue()) chosen = Choose(/*prefills=*/true);
       if (runs_behind_ && !chosen.launch.empty()) ++to_be_ended_;
     }
@@ -384,7 +386,7 @@ void Batcher::EndLoop() {
       mu_.Await(absl::Condition(&any));
       if (to_be_ended_ == 0) return;
     }
-    // Awake while the launch is still being issued: it takes about as long as waking up.
+    // Poll while the launch is being issued, because waking up takes about as long.
     for (const SteadyTime end = SteadyNow() + kPollForIssue;
          !any_issued_.load(std::memory_order_acquire) && SteadyNow() < end;) {
     }

@@ -1,15 +1,14 @@
-// The engine: whoever runs the backend's operators, one at a time, launch after launch as the Scheduler decides.
+// The engine: issues the backend's operators, launch after launch, as the Scheduler decides.
 //
 // Steps of one (model layer or operator layout, input kind) that wait at the same time can share a launch, up to
-// max_batch_rows rows; a long prefill goes in segments, with decodes between them. What a session gets never depends on
-// what it was batched with.
-// Work is issued by the engine's thread. Where the device works behind the host, two launches are on their way at a
-// time: while one runs, the next is copied in and the last is answered, by a thread of its own. The second is issued
-// only shortly before the first is expected to end, so that what arrives meanwhile can still be part of it.
-// A short decode that finds nothing else to do runs on the thread that submits it, where that allows it: handing it
-// over would take as long as the step.
-// Thread safety: safe from any thread. Ownership: the backend and its health must outlive the batcher. Destruction
-// drains what was submitted.
+// max_batch_rows rows; a long prefill runs in segments, with decodes between them. A session's results never depend on
+// the steps that it was batched with. The engine's thread issues the work. If the device works behind the host, two
+// launches are on their way at a time: while one runs, the next is copied in and the last is answered, by a thread of
+// its own. The second is issued only shortly before the first is expected to end, so that steps that arrive meanwhile
+// can still join it. If the engine is idle and the submitter allows it, a short decode runs on the thread that submits
+// it, because handing it over would take as long as the step.
+// Thread safety: safe from any thread. Ownership: the backend and its health must outlive the batcher. The destructor
+// first runs all submitted jobs.
 //
 //   Batcher batcher(backend, health, {.max_queued_steps = 4096});
 //   GDN_RETURN_IF_ERROR(batcher.Submit(job));
@@ -48,30 +47,29 @@ namespace gdn {
 
 struct BatcherOptions {
   int32_t max_queued_steps = 4096;  // jobs that may wait
-  int32_t max_batch_rows = 512;     // rows merged into one decode launch (a single job may be larger)
-  absl::Duration short_step = absl::Microseconds(200);  // what a step may take on the thread that submits it
+  int32_t max_batch_rows = 512;     // most rows merged into one decode launch (a single job may have more)
+  absl::Duration short_step = absl::Microseconds(200);  // longest estimated step that runs on the submitting thread
 };
 
 class Batcher {
  public:
-  // What runs on a device that has failed is refused with what it failed with; who runs into that reports it to
-  // `health`.
+  // Work for a failed device is refused with the error of the failure. The engine reports failures to `health`.
   Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& options);
   ~Batcher();
   Batcher(const Batcher&) = delete;
   Batcher& operator=(const Batcher&) = delete;
 
-  // Of the account of this name (ByteAccount) in the device's time, above 0.
+  // Sets the weight of this account (ByteAccount::name) in sharing the device's time. `weight` is above 0.
   void SetWeight(const std::string& account, double weight);
 
-  // Where a submitted step may run.
+  // Threads that a submitted step may run on.
   enum class Where { kEngineThread, kHereIfShort };
 
-  // If this is OK the job ends in job->done exactly once, with kHereIfShort maybe before this returns.
+  // If this returns OK, the job ends in job->done exactly once. With kHereIfShort that may be before this returns.
   // RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING, DEVICE_FAILED).
   absl::Status Submit(StepJobPtr job, Where where = Where::kEngineThread);
 
-  // The right to submit one job, which is not refused then; given up on destruction.
+  // The right to submit one job, which cannot be refused any more. The destructor gives it up.
   class Place {
    public:
     Place() = default;
@@ -91,7 +89,7 @@ class Batcher {
   // Errors of Submit.
   absl::StatusOr<Place> TakePlace();
 
-  // Work that waits for the engine's thread; lies in the frame of the flow that waits for it.
+  // Awaiter of Run: work that waits for the engine's thread. It lives in the frame of the flow that waits.
   class [[nodiscard]] Work {
    public:
     Work(Batcher& batcher, absl::FunctionRef<absl::Status(Backend&)> run) : batcher_(batcher), run_(run) {}
@@ -100,7 +98,7 @@ class Batcher {
     void await_suspend(std::coroutine_handle<Promise> waiting) {
       flow_ = &waiting.promise().flow();
       flow_->SuspendAt(waiting);
-      batcher_.Enqueue(*this);  // the flow may go on elsewhere from here on, and this be gone
+      batcher_.Enqueue(*this);  // from here on the flow may run on another thread and destroy this
     }
     absl::Status await_resume() { return std::move(status_); }
 
@@ -111,35 +109,35 @@ class Batcher {
     absl::Status status_;
     Flow* flow_ = nullptr;
   };
-  // Runs `work` on the engine's thread between batches, in the order of these calls. The flow then goes on at its own
-  // executor; `work` must live until then. Its status, or UNAVAILABLE (DEVICE_FAILED).
+  // Runs `work` on the engine's thread between batches, in the order of these calls. The flow then continues on its own
+  // executor; `work` must live until then. Returns the status of `work`, or UNAVAILABLE (DEVICE_FAILED).
   Work Run(absl::FunctionRef<absl::Status(Backend&)> work) { return Work(*this, work); }
 
   // Refuses new steps from now on.
   void RefuseSteps();
-  // The same, and waits until the submitted ones are done, at most `timeout`. True where all are.
+  // Refuses new steps and waits, at most `timeout`, until all submitted ones are done. Returns true if they are.
   bool Drain(absl::Duration timeout);
   bool draining() const;
 
-  // OK, or what the device failed with, for good.
+  // OK, or the error that the device failed with. A failure is permanent.
   absl::Status device_status() const { return health_.status(); }
   const BatchStats& stats() const { return executor_.stats(); }
-  size_t queued_steps() const;  // jobs that wait, prefills with segments left among them
+  size_t queued_steps() const;  // waiting jobs, including prefills with segments left
 
  private:
-  // What jobs must have in common to share a launch.
+  // Properties that must be equal for jobs to share a launch.
   struct GroupKey {
     const LayerWeights* weights = nullptr;
     StateLayout layout;
     InputKind kind = InputKind::kNone;
     std::array<DType, kMaxStepFields> dtypes{};
     DType output_dtype = DType::kF32;
-    PrefillPath path = PrefillPath::kScan;  // of prefills
+    PrefillPath path = PrefillPath::kScan;  // for prefills
     float scale = 0;
     bool use_qk_l2norm = false;
     float max_beta = 0;
     bool draft = false;
-    bool tree = false;  // some of a draft's rows: beside them chains would run as paths
+    bool tree = false;  // some rows of the draft are trees; chains in the same launch would run as trees
 
     friend bool operator==(const GroupKey&, const GroupKey&) = default;
     template <typename H>
@@ -149,7 +147,7 @@ class Batcher {
     }
   };
 
-  // A launch that was chosen, and where its bytes go.
+  // A chosen launch, and the lane for its inputs and outputs.
   struct Chosen {
     Launch launch;
     LaunchLane* lane = nullptr;
@@ -162,22 +160,22 @@ class Batcher {
   void EndLoop();
   void Schedule(StepJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return scheduler_.waiting() > 0 || !works_.empty(); }
-  // Whether the engine's thread has something to do now.
+  // True if a launch can be issued now.
   bool MayIssue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !free_lanes_.empty() && scheduler_.waiting() > 0 && !nothing_may_run_;
   }
-  // Waits until the launch that runs is expected to end soon.
+  // Waits until the running launch is expected to end soon, or work arrives.
   void AwaitLastMoment() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Chosen Choose(bool prefills) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Execute(Work& work);
   // Waits for a launch, ends its steps and answers their calls.
   void End(std::unique_ptr<IssuedLaunch> issued);
-  // Gives a launch that was issued to the ending thread.
+  // Hands an issued launch to the ending thread.
   void PassOn(std::unique_ptr<IssuedLaunch> issued);
   static void Answer(StepJobPtr job);
-  // The same on a replier.
+  // Does the same on a replier.
   Task<void> AnswerAside(StepJobPtr job);
-  // Counts a launch's segments as run; the prefills that have ended with it.
+  // Counts a launch's segments as run. Returns the prefills that have ended with it.
   std::vector<StepJobPtr> EndSegments(const IssuedLaunch& issued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Backend& backend_;
@@ -191,25 +189,28 @@ class Batcher {
   Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<GroupKey, uint64_t> groups_ ABSL_GUARDED_BY(mu_);
   uint64_t groups_made_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<Work*> works_ ABSL_GUARDED_BY(mu_);   // in the order in which they came
+  std::vector<Work*> works_ ABSL_GUARDED_BY(mu_);   // in order of arrival
   bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread issues a launch or runs work
   std::vector<LaunchLane*> free_lanes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::unique_ptr<IssuedLaunch>> issued_ ABSL_GUARDED_BY(mu_);  // for the ending thread
-  int32_t to_be_ended_ ABSL_GUARDED_BY(mu_) = 0;                           // launches that it has, or will get
-  std::atomic<bool> any_issued_{false};                                    // there are some in issued_
-  int32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;                            // jobs that have ended, with the repliers
-  int32_t places_ ABSL_GUARDED_BY(mu_) = 0;                                // that were taken and not used yet
-  int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;                          // launches whose steps have not all ended
-  absl::Duration expected_time_ ABSL_GUARDED_BY(mu_);  // of the launches that were chosen and have not run
-  SteadyTime expected_end_ ABSL_GUARDED_BY(mu_);       // of the last one that was chosen
-  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);     // of the longest launches of late
-  bool nothing_may_run_ ABSL_GUARDED_BY(mu_) = false;  // of what waits, until something changes
+  // Launches that the ending thread has, or will get.
+  int32_t to_be_ended_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<bool> any_issued_{false};  // issued_ is not empty
+  // Jobs that have ended and that repliers still answer.
+  int32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
+  int32_t places_ ABSL_GUARDED_BY(mu_) = 0;            // places taken and not used yet
+  int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;      // launches whose steps have not all ended
+  absl::Duration expected_time_ ABSL_GUARDED_BY(mu_);  // estimate for all chosen launches that have not run
+  SteadyTime expected_end_ ABSL_GUARDED_BY(mu_);       // estimate for the last chosen launch
+  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);     // time to issue a launch: the longest of late, decaying
+  // The scheduler has no step that may run now, until something changes.
+  bool nothing_may_run_ ABSL_GUARDED_BY(mu_) = false;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
-  // Last: they use all of the above. Only the engine is there where the device does not work behind the host.
-  // Repliers answer calls whose steps have ended: making a large reply into messages takes as long as a step, and
-  // whoever ends launches must go on to the next.
+  // Last: they use all of the above. Only engine_ exists if the device does not work behind the host. Repliers answer
+  // calls whose steps have ended, because serializing a large reply takes as long as a step and the ending thread must
+  // go on to the next launch.
   std::optional<ThreadExecutor> repliers_;
   std::optional<TaskGroup> answers_;  // on the repliers
   std::thread ender_;

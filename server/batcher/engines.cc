@@ -19,7 +19,7 @@ absl::Status Engines::Submit(std::vector<Part> parts, Batcher::Where where) {
   for (const Part& part : parts) {
     GDN_ASSIGN_OR_RETURN(places.emplace_back(), at(part.device).TakePlace());
   }
-  // The last may keep this thread, when the others are on their way.
+  // Only the last job may run on this thread, after the others were handed to their engines.
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
     std::move(places[i]).Submit(std::move(parts[i].job), Batcher::Where::kEngineThread);
   }

@@ -1,7 +1,7 @@
-// An engine for each device, and steps that go to several of them at once.
+// The engines of all devices, and the submission of steps to several of them at once.
 //
-// Thread safety: safe from any thread. Ownership: owns the engines; what they were made with must outlive it.
-// Destruction drains what was submitted.
+// Thread safety: safe from any thread. Ownership: owns the engines; their backends must outlive it. The destructor
+// first runs all submitted jobs.
 //
 //   Engines engines(std::move(batchers));  // by StatePool::device
 //   GDN_RETURN_IF_ERROR(engines.Submit({{.device = 0, .job = a}, {.device = 1, .job = b}}));
@@ -28,7 +28,7 @@ class Engines {
   Batcher& at(int32_t device) { return *batchers_[static_cast<size_t>(device)]; }
   const Batcher& at(int32_t device) const { return *batchers_[static_cast<size_t>(device)]; }
 
-  // Of the account of this name in each device's time, above 0.
+  // Sets the weight of this account in sharing each device's time. `weight` is above 0.
   void SetWeight(const std::string& account, double weight);
 
   // A call's rows whose states are on one device.
@@ -36,10 +36,10 @@ class Engines {
     int32_t device = 0;
     StepJobPtr job;
   };
-  // All parts, at least one, or none: errors as of Batcher::Submit.
+  // Submits all parts (at least one), or none. Errors of Batcher::Submit.
   absl::Status Submit(std::vector<Part> parts, Batcher::Where where = Batcher::Where::kEngineThread);
 
-  // As Batcher::Drain, of all at the same time.
+  // Drains all engines at the same time, as Batcher::Drain.
   bool Drain(absl::Duration timeout);
   bool draining() const { return batchers_.front()->draining(); }
   size_t queued_steps() const;

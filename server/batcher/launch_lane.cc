@@ -13,12 +13,12 @@ constexpr size_t kAlignment = 64;
 
 size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// A stretch of rows whose bytes in every input and in the output begin where those of the row before end must have this
-// many on the average to be copied for itself.
+// A stretch is a run of rows that are adjacent in memory, in every input and in the output. Stretches are copied
+// directly if their inputs have this many bytes on average.
 constexpr size_t kDirectBytes = size_t{64} << 10;
 
-// Whether a row's bytes begin where the last one's end, in every input and in the output. Those of two calls may do so
-// by chance, and are two allocations: no device copies from one into the next.
+// True if a row's bytes begin where the last row's end, in every input and in the output. Rows of two calls may be
+// adjacent by chance, but they are in two allocations, and a device copy must not cross from one into the other.
 bool GoesOn(const RowSpan& last, const RowSpan& row) {
   if (row.job != last.job) return false;
   if (row.output() != last.output() + last.output_bytes()) return false;
@@ -28,7 +28,7 @@ bool GoesOn(const RowSpan& last, const RowSpan& row) {
   return true;
 }
 
-// Calls `of(rows)` with one stretch of rows that lie side by side after the other, while it is OK.
+// Calls `of(rows)` for each stretch of adjacent rows, until it returns an error.
 template <typename Fn>
 absl::Status ForEachStretch(const LanePart& part, const Fn& of) {
   const absl::Span<const RowSpan> rows = part.rows;
@@ -111,14 +111,15 @@ absl::Status LaunchLane::Reserve(absl::Span<LanePart* const> parts) {
 absl::Status LaunchLane::Grow(size_t in_bytes, size_t out_bytes) {
   const auto grow = [this](size_t bytes, DeviceBuffer& device, HostBuffer& host) -> absl::Status {
     if (bytes <= device.bytes()) return absl::OkStatus();
-    device = DeviceBuffer();  // freed first: the two need not fit side by side
+    device = DeviceBuffer();  // freed first, because the old and the new buffer may not both fit
     host = HostBuffer();
     GDN_ASSIGN_OR_RETURN(DeviceBuffer made, DeviceBuffer::Make(backend_, bytes));
     if (!backend_.info().unified_memory) {
       GDN_ASSIGN_OR_RETURN(host, HostBuffer::Make(backend_, bytes));
     }
     device = std::move(made);
-    return backend_.Synchronize();  // the memory is cleared before copies that do not wait for operators
+    // The new memory is cleared on the operators' stream, and copies do not wait for that.
+    return backend_.Synchronize();
   };
   GDN_RETURN_IF_ERROR(grow(in_bytes, in_, host_in_));
   return grow(out_bytes, out_, host_out_);

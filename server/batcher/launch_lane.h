@@ -1,10 +1,10 @@
-// A launch's rows on their way into backend memory and back.
+// Moves the inputs of a launch's rows into backend memory, and the outputs back.
 //
-// Rows are gathered as the bytes they came as, end to end, and results scattered to their calls. Where the host reaches
-// backend memory and the rows lie side by side already, operators read and write the calls' own memory; where a device
-// copies, it does so from and to the calls' own memory if that is page-locked and what lies side by side is long.
-// Thread safety: for one thread at a time. Ownership: owns its buffers, which grow to the largest launch seen; rows are
-// the caller's, and must stay until Scatter.
+// Rows are gathered end to end in their wire dtype, and results are scattered to their calls. If the host can reach
+// backend memory and the rows are adjacent already, operators use the calls' own memory. If a device copies, it copies
+// directly from and to the calls' own memory, provided that this is page-locked and adjacent rows are large.
+// Thread safety: for one thread at a time. Ownership: owns its buffers, which grow to the largest launch seen; the
+// caller owns the rows, which must stay until Scatter.
 //
 //   GDN_RETURN_IF_ERROR(lane.Reserve({&part}));
 //   GDN_RETURN_IF_ERROR(lane.Gather(part, log_lengths, /*fold=*/nullptr, &step));
@@ -37,16 +37,17 @@ struct RowSpan {
   size_t output_bytes() const;
 };
 
-// Rows of a launch whose states are in one pool, and where their tensors are while it runs. One dtype a field.
+// Rows of a launch that one run of operators handles, and the offsets of their tensors in the lane's buffers. A field
+// has one dtype in all rows.
 struct LanePart {
   std::vector<RowSpan> rows;
 
-  // Reserve's.
+  // Set by Reserve; offsets in bytes:
   bool in_place = false;  // operators use the calls' own memory
-  bool direct = false;    // the device copies from and to it
+  bool direct = false;    // the device copies from and to the calls' own memory
   std::array<size_t, kMaxStepFields> field_at{};
-  size_t arrays_at = 0;  // behind the fields
-  size_t begin = 0;      // of the inputs
+  size_t arrays_at = 0;  // index arrays, behind the fields
+  size_t begin = 0;      // first input
   size_t output_at = 0;
 
   const StepJob& shape() const { return *rows.front().job; }
@@ -57,10 +58,10 @@ class LaunchLane {
  public:
   explicit LaunchLane(Backend& backend) : backend_(backend) {}
 
-  // Room for all parts of a launch. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED).
+  // Makes room for all parts of a launch. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED).
   absl::Status Reserve(absl::Span<LanePart* const> parts);
-  // Sends a part's inputs, with the batch and the arrays that `step`, `log_lengths` (null in a prefill) and `fold`
-  // (null in a decode) name, and points step's tensors at them and at room for the output.
+  // Sends a part's inputs and index arrays: the batch, and the arrays in `step`, `log_lengths` (null in a prefill) and
+  // `fold` (null in a decode). Points step's tensors at the inputs and at room for the output.
   absl::Status Gather(const LanePart& part, const int32_t* log_lengths, const MaterializeStateParams* fold,
                       LayerStep* step);
   absl::Status StageOut(const LanePart& part);
@@ -72,7 +73,7 @@ class LaunchLane {
 
   Backend& backend_;
   DeviceBuffer in_, out_;
-  HostBuffer host_in_, host_out_;  // where the host cannot reach backend memory
+  HostBuffer host_in_, host_out_;  // used if the host cannot reach backend memory
 };
 
 }  // namespace gdn

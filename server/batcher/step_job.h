@@ -1,7 +1,8 @@
-// Steps on their way to the engine: a job is one call's rows, with leases on their states and views of their inputs.
+// A job for the engine: the rows of one call that run on one device, with leases on their states and views of their
+// inputs.
 //
-// Thread safety: filled by one thread, then handed to the Batcher; only Cancel() may be called while it is there.
-// Ownership: inputs and outputs are the caller's and must live until the job has ended in `done`.
+// Thread safety: one thread fills the job and hands it to the Batcher. Until it has ended, only Cancel() may be called.
+// Ownership: the caller owns inputs and outputs, which must live until the job has ended in `done`.
 //
 //   auto job = std::make_shared<StepJob>();
 //   job->rows.push_back(std::move(row));
@@ -41,55 +42,57 @@ inline constexpr int kMaxStepFields = kMaxLayerFields;
 struct StepRow {
   StepLease lease;
   int32_t tokens = 0;
-  std::array<const char*, kMaxStepFields> inputs{};  // the row's first token of each field, tokens dense
-  absl::Span<const int32_t> parents = {};            // [tokens] of a draft that is a tree; empty: a chain
-  char* output = nullptr;                            // tokens * output_features elements of output_dtype
-  bool keep_reply = false;                           // the step has a request id
-  std::shared_ptr<StoredReply> reply;                // the engine's: what is kept, of the segments that have run
+  std::array<const char*, kMaxStepFields> inputs{};  // for each field the row's first token; tokens are dense
+  // [tokens], parent of each token of a tree-shaped draft; empty: a chain.
+  absl::Span<const int32_t> parents = {};
+  char* output = nullptr;   // tokens * output_features elements of output_dtype
+  bool keep_reply = false;  // the step has a request id
+  // Used by the engine: the reply to keep, with the output of the segments that have run.
+  std::shared_ptr<StoredReply> reply;
 
-  // Adds of each token the one that it follows, of chains too.
+  // Appends the parent of each token, also for a chain.
   void AddParents(std::vector<int32_t>& to) const {
     if (!parents.empty()) to.insert(to.end(), parents.begin(), parents.end());
     for (int32_t token = 0; parents.empty() && token < tokens; ++token) to.push_back(token - 1);
   }
 
-  // Results, for a row that was computed (status OK).
+  // Results. token_count is set if status is OK.
   absl::Status status;
   int64_t token_count = 0;
 };
 
-// A prefill has one row of any number of tokens, a decode up to max_draft tokens a row. Of what ScheduledStep has, the
-// maker sets `prefill` alone; the rest is the batcher's.
+// A prefill has one row of any number of tokens; a decode has up to max_draft tokens in each row. Of the members of
+// ScheduledStep the maker sets only `prefill`; the batcher sets the others.
 struct StepJob : ScheduledStep {
-  bool draft = false;                     // decode only: the tokens wait to be accepted
-  bool tree = false;                      // of a draft: a row has parents
+  bool draft = false;                     // decode only: the tokens become a draft, to be accepted later
+  bool tree = false;                      // draft only: some row has parents
   const LayerWeights* weights = nullptr;  // nullptr for an operator session
   InputKind kind = InputKind::kHiddenStates;
   std::array<StepField, kMaxStepFields> fields{};
   int field_count = 0;
   float scale = 0.0f;  // delta_rule only
   bool use_qk_l2norm = false;
-  float max_beta = 2.0f;  // of delta_rule, as LayerStep has it
+  float max_beta = 2.0f;  // delta_rule only: LayerStep::max_beta
   DType output_dtype = DType::kF32;
   int64_t output_features = 0;
   std::vector<StepRow> rows;
-  bool page_locked = false;  // inputs and outputs are in memory of Backend::AllocateHost
+  bool page_locked = false;  // inputs and outputs are in memory from Backend::AllocateHost
   SteadyTime deadline = SteadyTime::InfiniteFuture();
-  Arrivals* done = nullptr;    // where the job ends, as one operation; null: nobody waits. Rows carry the results
-  CallTrace* trace = nullptr;  // the call's, where it is traced; filled until the job ends in `done`
+  Arrivals* done = nullptr;    // the job ends here as one operation; null: nobody waits. Results are in the rows
+  CallTrace* trace = nullptr;  // null if the call is not traced; filled until the job ends in `done`
 
-  int64_t compute_time_us = 0;  // out: engine time of the batches that held the job
+  int64_t compute_time_us = 0;  // result: device time of the launches that ran the job
 
-  // The step is dropped where it has not begun (a prefill: not ended).
+  // Drops the step if it has not begun; drops a prefill if its last segment has not begun.
   void Cancel() { cancelled.store(true, std::memory_order_relaxed); }
   std::atomic<bool> cancelled{false};
 
-  // The engine's.
+  // Used by the engine:
   SteadyTime submitted;           // when
-  std::shared_ptr<StepJob> self;  // while it waits or runs
-  int32_t aside = -1;             // the slot that a prefill which has begun writes to
-  int32_t on_their_way = 0;       // segments that were issued and have not ended
-  absl::Status failure;           // of a segment that has
+  std::shared_ptr<StepJob> self;  // keeps the job alive while it waits or runs
+  int32_t aside = -1;             // slot that a begun prefill writes to
+  int32_t on_their_way = 0;       // issued segments that have not ended
+  absl::Status failure;           // first error of a segment that has ended
 };
 using StepJobPtr = std::shared_ptr<StepJob>;
 

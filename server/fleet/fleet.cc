@@ -10,7 +10,7 @@
 namespace gdn {
 namespace {
 
-constexpr absl::Duration kMailboxWait = absl::Seconds(1);  // the least that Redis takes
+constexpr absl::Duration kMailboxWait = absl::Seconds(1);  // the shortest timeout that Redis accepts
 
 }  // namespace
 
@@ -59,7 +59,7 @@ void Fleet::ReadMailbox() {
   while (!stop_.GivenWithin(absl::ZeroDuration())) {
     const absl::StatusOr<std::optional<StateKey>> asked = share_.NextAsked(kMailboxWait);
     if (!asked.ok()) {
-      stop_.GivenWithin(kMailboxWait);  // Redis is away; the lease says so
+      stop_.GivenWithin(kMailboxWait);  // Redis does not answer, which NodeLease logs; wait before the next try
     } else if (asked->has_value() && !departures_.HandOver(**asked)) {
       arrivals_.GiveBack(**asked);
     }

@@ -1,8 +1,8 @@
-// This server as one of several that share sessions through one Redis prefix (--share-sessions): a session is one
-// server's at a time, goes where it is called for, and is never two servers' at once.
+// Makes this server a member of a fleet: servers that share sessions through one Redis prefix (--share-sessions). One
+// server at a time serves a session, and a session moves to the server that is called for it.
 //
-// Thread safety: safe from any thread, but for Begin, Leave and End, which are the owner's. Ownership: what it is made
-// with must outlive it.
+// Thread safety: safe from any thread, except Begin, Leave, LeaveRest and End, which are for the owner. Ownership: the
+// parts must outlive the fleet.
 //
 //   Fleet fleet(parts, {.lease = absl::Seconds(15)});
 //   GDN_RETURN_IF_ERROR(fleet.Begin());
@@ -30,19 +30,21 @@
 namespace gdn {
 
 struct FleetParts {
-  RedisTier& redis;  // that shares
+  RedisTier& redis;  // opened with sharing
   TierStack& tiers;
   DeviceRoom& room;
   SessionManager& sessions;
   SessionEnvironment& environment;
-  Executor& executor;  // of what comes and goes; outlives the fleet as the others do
+  Executor& executor;  // runs arrivals and departures of sessions
   SpecOfModelFn spec_of;
 };
 
 struct FleetOptions {
   absl::Duration lease = absl::Seconds(15);
-  absl::Duration notice = absl::Seconds(3);         // how long a server serves on when it drains
-  absl::Duration longest_wait = absl::Seconds(30);  // for a server that does not hand a session over
+  // How long a draining server goes on serving before it hands its sessions over.
+  absl::Duration notice = absl::Seconds(3);
+  // How long a call waits for a session that another server does not hand over.
+  absl::Duration longest_wait = absl::Seconds(30);
 };
 
 class Fleet {
@@ -52,19 +54,20 @@ class Fleet {
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
 
-  // From here on this server is one of the fleet. Errors of the first lease.
+  // Joins the fleet. Returns the error if the first lease cannot be obtained.
   absl::Status Begin();
   SessionArrivals& arrivals() { return arrivals_; }
-  // The right to a name that no session was made of goes back, some time later.
+  // Gives back the right to a name for which no session was created. Returns at once; the work is done later.
   void GiveBackName(const StateKey& key) { arrivals_.GiveBack(key); }
 
-  // The server drains: for `notice` sessions go as others ask for them, while routers learn that this one is not ready;
-  // then no session is taken in any more, and all that are left go. True if they have, within `timeout`.
+  // Call when the server drains. For `notice` it hands sessions over when other servers ask for them, while load
+  // balancers learn that this server is not ready. Then it takes no session in any more, and hands over all that are
+  // left. Returns true if all have left within `timeout`.
   bool Leave(absl::Duration notice, absl::Duration timeout, const SessionDepartures::Progress& progress);
-  // After the last call: what has come since goes, too.
+  // Call after the last call of the server has ended. Hands over sessions that have come since Leave.
   void LeaveRest(absl::Duration timeout);
-  // No session is served any more, so that others may have what is left. Without it, as if the process is killed, they
-  // wait for the end of the lease.
+  // Gives the lease back. Call when no session is served any more, so that other servers may take the rest at once.
+  // Otherwise they must wait until the lease runs out, as after a crash.
   void End();
 
   const std::string& name() const { return share_.node().name(); }
@@ -78,7 +81,7 @@ class Fleet {
   void Stop();
 
   RedisShare& share_;
-  SessionDepartures departures_;  // outlives the lease, which tells it what is lost
+  SessionDepartures departures_;  // before lease_, which reports lost sessions to it
   NodeLease lease_;
   SessionArrivals arrivals_;
   StopSignal stop_;

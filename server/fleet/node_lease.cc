@@ -12,12 +12,12 @@ namespace gdn {
 namespace {
 
 constexpr int kRenewalsPerLease = 5;
-constexpr int kTriesPerLease = 50;  // where the last one failed
+constexpr int kTriesPerLease = 50;  // tries per lease after a failure
 
 }  // namespace
 
 NodeLease::NodeLease(const NodeLeaseParts& parts, absl::Duration lease) : parts_(parts), lease_(lease) {
-  parts_.environment.SetOursUntil(SteadyTime::FromNanos(0));  // until Begin
+  parts_.environment.SetOursUntil(SteadyTime::FromNanos(0));  // no session may be relied on before Begin
 }
 
 NodeLease::~NodeLease() { Stop(); }
@@ -60,8 +60,9 @@ void NodeLease::Loop() {
 absl::Status NodeLease::Renew() {
   const SteadyTime asked = parts_.environment.clock().Now();
   GDN_RETURN_IF_ERROR(parts_.share.RenewLease(lease_).status());
-  // By this server's clock: a store that was set back has forgotten a lease that had not run out, and one whose answer
-  // was lost knows a lease that had.
+  // Decide by this server's clock whether the lease had run out, not by the store's answer. A store that was set back
+  // may have forgotten a valid lease. If the answer to an earlier renewal was lost, the store has a lease that this
+  // server did not know of.
   if (confirmed_ < asked && parts_.environment.clock().Now() - confirmed_ >= lease_ &&
       !std::exchange(look_through_, true)) {
     ++lapses_;

@@ -1,11 +1,11 @@
-// Keeps this server's lease among those that share sessions, and says what it has lost if the lease ran out.
+// Renews this server's lease in the fleet, and finds sessions that other servers have taken.
 //
-// Every fifth of the lease it is renewed, and the store is asked which sessions are still this server's; these it then
-// relies on for four fifths of a lease, counted from before the renewal was sent. So a server that is cut off from
-// Redis refuses its sessions a fifth of a lease before another may take them. One whose lease had run out looks through
-// all its sessions before it relies on any.
-// Thread safety: safe from any thread; Begin, Stop, End and the destructor for its owner. Ownership: what it is made
-// with must outlive it.
+// A thread renews the lease every fifth of its length, and asks the store which sessions are still this server's. The
+// server may then rely on them for four fifths of a lease, counted from before the renewal was sent. So a server that
+// is cut off from Redis refuses its sessions a fifth of a lease before another may take them. If the lease had run out,
+// all sessions are checked before any is relied on again.
+// Thread safety: safe from any thread; Begin, Stop, End and the destructor are for the owner. Ownership: the parts must
+// outlive the lease.
 //
 //   NodeLease lease({.share = share, .environment = environment, .on_lost = drop}, absl::Seconds(15));
 //   GDN_RETURN_IF_ERROR(lease.Begin());
@@ -27,7 +27,8 @@ namespace gdn {
 struct NodeLeaseParts {
   RedisShare& share;
   SessionEnvironment& environment;
-  // These sessions, maybe none, are another's now. Called with each renewal, before anybody may rely on them again.
+  // Called at each renewal with the sessions, maybe none, that other servers have taken, before any session may be
+  // relied on again.
   std::function<void(const std::vector<StateKey>&)> on_lost;
 };
 
@@ -38,16 +39,17 @@ class NodeLease {
   NodeLease(const NodeLease&) = delete;
   NodeLease& operator=(const NodeLease&) = delete;
 
-  // The first one; then a thread keeps it. Errors of RedisShare::RenewLease.
+  // Gets the first lease, then starts the thread that renews it. Errors of RedisShare::RenewLease.
   absl::Status Begin();
-  // It is kept no more, and runs out.
+  // Stops renewing. The lease then runs out by itself.
   void Stop();
-  // It is given back, so that others need not wait for its end. Call when no session is served any more.
+  // Stops renewing and gives the lease back, so that others need not wait until it runs out. Call when no session is
+  // served any more.
   void End();
 
   bool valid() const { return parts_.environment.CheckOurs().ok(); }
   absl::Duration lease() const { return lease_; }
-  int64_t lapses() const { return lapses_; }  // how often it has run out
+  int64_t lapses() const { return lapses_; }  // how often the lease has run out
 
  private:
   void Loop();
@@ -56,8 +58,10 @@ class NodeLease {
   const NodeLeaseParts parts_;
   const absl::Duration lease_;
   std::atomic<int64_t> lapses_{0};
-  bool look_through_ = false;  // its thread's: it had run out, and not all sessions have been looked at since
-  SteadyTime confirmed_ = SteadyTime::InfiniteFuture();  // when the last one that was confirmed was asked for
+  // Used by the thread: the lease had run out, and not all sessions have been checked since.
+  bool look_through_ = false;
+  // When the last confirmed renewal was sent; InfiniteFuture: none yet.
+  SteadyTime confirmed_ = SteadyTime::InfiniteFuture();
   StopSignal stop_;
   std::thread thread_;  // last: it uses all of the above
 };

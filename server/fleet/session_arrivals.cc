@@ -20,11 +20,11 @@
 namespace gdn {
 namespace {
 
-constexpr int kThreads = 4;  // each waits for an answer of Redis at a time
-// How long after one look at a session that another server has until the next.
+constexpr int kThreads = 4;  // each waits for one answer of Redis at a time
+// Pause between two checks of a session that another server has; it doubles each time.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
-// A request that was lost, with the Redis that had it, is made again.
+// The request to another server is repeated at this interval, because Redis may have lost it.
 constexpr absl::Duration kAskAgain = absl::Seconds(1);
 
 absl::Status Draining(const StateKey& key) {
@@ -41,8 +41,8 @@ absl::Status ServerEnds() {
 }  // namespace
 
 struct SessionArrivals::Arrival {
-  std::vector<const BringRequest*> calls;  // that wait for it; guarded by SessionArrivals::mu_
-  absl::Status result;                     // before it is over
+  std::vector<const BringRequest*> calls;  // calls that wait; guarded by SessionArrivals::mu_
+  absl::Status result;                     // set before `over` is raised
   Signal over;
 };
 
@@ -69,7 +69,7 @@ Task<absl::Status> SessionArrivals::Bring(StateKey key, BringRequest request) {
   if (parts_.sessions.Knows(key.principal, key.id)) co_return absl::OkStatus();
   GDN_CO_RETURN_IF_ERROR(parts_.environment.CheckOurs());
   if (closed_) co_return Draining(key);
-  // Nothing is taken for a call that does not wait for it.
+  // Do not begin for a call that has ended.
   GDN_CO_RETURN_IF_ERROR(request.deadline.Check(parts_.executor.Now()));
   const OpenCount::Hold open = calls_.Begin();
   const std::shared_ptr<Arrival> arrival = Join(key, &request);
@@ -115,7 +115,7 @@ bool SessionArrivals::IsWanted(const StateKey& key, const Arrival& arrival) {
 bool SessionArrivals::Finish(const StateKey& key, Arrival& arrival, absl::Status status, bool made) {
   {
     absl::MutexLock lock(&mu_);
-    // Somebody who wants to make it has come meanwhile: there is none, and its name is not taken yet.
+    // A call that would create the session has joined meanwhile, and the last try has not reserved the name.
     if (absl::IsNotFound(status) && !made && std::ranges::any_of(arrival.calls, &BringRequest::make)) return false;
     arrivals_.erase(key);
     arrival.result = std::move(status);
@@ -133,7 +133,7 @@ Task<void> SessionArrivals::Arrive(StateKey key, std::shared_ptr<Arrival> arriva
     TaskQueueExecutor io(threads_, Turn(), here);
     co_await ResumeOn(io);
     const auto is_here = [&] { return parts_.sessions.Knows(key.principal, key.id); };
-    parts_.share.GiveBack(key, is_here).IgnoreError();  // it goes with the lease at the latest
+    parts_.share.GiveBack(key, is_here).IgnoreError();  // after an error the right ends with the lease
     co_await ReturnTo(here);
   }
   SteadyTime ask_again;
@@ -154,7 +154,7 @@ Task<void> SessionArrivals::Arrive(StateKey key, std::shared_ptr<Arrival> arriva
       outcome = parts_.share.Ask((*held)->holder, key);
     }
     co_await ReturnTo(here);
-    if (outcome.ok() && elsewhere) {  // until its server has given it up
+    if (outcome.ok() && elsewhere) {  // repeat until its server has given it up
       if (here.Now() < latest && !closed_) {
         pause = std::clamp(pause * 2, kFirstPause, kLongestPause);
         const absl::Status paused = co_await SleepUntil(here.Now() + pause, end_.Never());
@@ -169,7 +169,7 @@ Task<void> SessionArrivals::Arrive(StateKey key, std::shared_ptr<Arrival> arriva
 }
 
 absl::StatusOr<std::optional<TakenSession>> SessionArrivals::Take(const StateKey& key, bool make) {
-  // Made here, or come, since the call looked.
+  // The session was created here or has come since the call looked.
   if (parts_.sessions.Knows(key.principal, key.id)) return std::nullopt;
   if (closed_) return Draining(key);
   GDN_ASSIGN_OR_RETURN(TakenSession taken, parts_.share.Take(key, make));
@@ -177,7 +177,7 @@ absl::StatusOr<std::optional<TakenSession>> SessionArrivals::Take(const StateKey
     case TakenSession::kNone:
       return SessionNotFound(key.id);
     case TakenSession::kMade:
-      parts_.tiers.Forget(key);  // of one of its name that this server had before
+      parts_.tiers.Forget(key);  // a former session with this name
       return std::nullopt;
     case TakenSession::kHeld:
       return taken;
@@ -208,9 +208,9 @@ absl::Status SessionArrivals::Adopt(const StateKey& key, const TakenSession& tak
     spdlog::info("session taken over id={} {}", key.id, taken.orderly ? "as it was" : "at its last checkpoint");
     return adopted;
   }
-  // Only named checkpoints are left of one that was never made durable itself.
+  // The session itself was never durable; the store has only named checkpoints of it. It can be created.
   if (absl::IsNotFound(adopted) && make) return absl::OkStatus();
-  // As it was before; where Redis is gone it stays this server's, and is taken again at the next call.
+  // Give the session up as it was. If Redis does not answer, it stays this server's, and the next call takes it again.
   parts_.share.GiveUp(key, taken.orderly).IgnoreError();
   return absl::IsNotFound(adopted) ? SessionNotFound(key.id) : adopted;
 }

@@ -1,13 +1,13 @@
-// Sessions that calls name and this server does not have: whether they are in the store, and whose they are.
+// Brings sessions here that calls name and this server does not have. The store says who owns such a session:
 //
 //   nobody's     it is taken, with its state as stored: in the same epoch if it was given up in order, else in a new
 //                one, so that clients send again what is missing
 //   a server's   that one is asked for it, and it is taken once it has been given up
 //   unknown      there is none; or, for one that is to be made, its name is taken
-// What is taken is given back by the same way, one thing at a time for a session. Calls of one session share one
-// attempt, which ends when nobody waits for it any more. Nobody's thread waits meanwhile.
-// Thread safety: safe from any thread; Bring goes on at the executor that it began on. Ownership: what it is made with
-// must outlive it; on destruction every call is answered first.
+// Rights to names are given back on the same path. For one session only one operation runs at a time. Calls for the
+// same session share one attempt, which ends when no call waits for it any more. A waiting call blocks no thread.
+// Thread safety: safe from any thread; Bring continues on the executor that it began on. Ownership: the parts must
+// outlive it. The destructor first answers every call.
 //
 //   BringRequest request = {.account = account, .deadline = deadline};
 //   const absl::Status here = co_await arrivals.Bring(key, std::move(request));
@@ -43,54 +43,58 @@ struct SessionArrivalsParts {
   TierStack& tiers;
   SessionManager& sessions;
   SessionEnvironment& environment;
-  Executor& executor;  // of the attempts, between two looks at Redis
+  Executor& executor;  // runs the attempts between their requests to Redis
   SpecOfModelFn spec_of;
 };
 
 struct BringRequest {
-  bool make = false;  // the call makes the session if there is none
+  bool make = false;  // the call creates the session if there is none
   ByteAccountPtr account;
   Deadline deadline;
 };
 
 class SessionArrivals {
  public:
-  // A call waits `longest_wait` at most for a server that does not hand over.
+  // `longest_wait`: how long a call waits at most for a server that does not hand a session over.
   SessionArrivals(SessionArrivalsParts parts, absl::Duration longest_wait);
   ~SessionArrivals();
   SessionArrivals(const SessionArrivals&) = delete;
   SessionArrivals& operator=(const SessionArrivals&) = delete;
 
-  // OK if the session is here, or its name is taken for it to be made; NOT_FOUND (SESSION_NOT_FOUND) if there is none.
-  // UNAVAILABLE (SESSION_ELSEWHERE: node; SERVER_DRAINING; NODE_LEASE_LAPSED; TIER_UNAVAILABLE), DATA_LOSS
-  // (INVALID_STATE_FILE), errors of AdoptSession and of the deadline.
+  // OK if the session is here, or, with `make`, if its name is reserved for this server. NOT_FOUND (SESSION_NOT_FOUND)
+  // if there is no such session. UNAVAILABLE (SESSION_ELSEWHERE: node; SERVER_DRAINING; NODE_LEASE_LAPSED;
+  // TIER_UNAVAILABLE), DATA_LOSS (INVALID_STATE_FILE), errors of AdoptSession and of the deadline.
   Task<absl::Status> Bring(StateKey key, BringRequest request);
-  // Others may have a session that is not here, whatever right to it this server has; some time later.
+  // If the session is not here, gives back any right to it that this server has. Returns at once; the work is done
+  // later.
   void GiveBack(const StateKey& key) { Join(key, nullptr); }
-  // No session is taken any more.
+  // From now on takes no session in.
   void Close() { closed_ = true; }
 
   int64_t taken_over() const { return taken_over_; }
-  int64_t replayed() const { return replayed_; }  // of those, in a new epoch
-  // How many are asked for and have not come yet.
+  int64_t replayed() const { return replayed_; }  // sessions taken over in a new epoch
+  // Attempts that have not ended, those that only give a right back included.
   int64_t waiting() const;
 
  private:
-  // What an attempt and the calls that wait for it share.
+  // State shared by an attempt and the calls that wait for it.
   struct Arrival;
 
-  // The attempt for the session, which is begun if there is none. One that no call begins gives the session back first.
+  // Returns the session's attempt, and begins one if there is none. `call` null: a new attempt first gives the
+  // session's right back.
   std::shared_ptr<Arrival> Join(const StateKey& key, const BringRequest* call);
-  // The attempt. Everything that is done with Redis for the session is done here, one thing after another.
+  // Runs an attempt. All requests to Redis for a session that is to come are made here, one after another.
   Task<void> Arrive(StateKey key, std::shared_ptr<Arrival> arrival, bool give_back);
   Turn TurnOf(const Arrival& arrival) const;
   bool Makes(const Arrival& arrival) const;
-  // False if nobody waits any more. The session has no attempt then, and the caller ends.
+  // False if no call waits any more. Then the session has no attempt, and Arrive must end.
   bool IsWanted(const StateKey& key, const Arrival& arrival);
-  // Tells the calls. False if it is to be tried again for them. `made`: the name was taken, if there was none.
+  // Ends the attempt and tells its calls. Returns false if the attempt must be repeated, because a call that would
+  // create the session has joined and its name is not reserved. `made`: the last try would have reserved it.
   bool Finish(const StateKey& key, Arrival& arrival, absl::Status status, bool made);
 
-  // On threads that may block. Nothing: the session is here, or its name is taken. Else the server that has it.
+  // Tries to take the session. Call on a thread that may block. Returns nullopt if the session is here or its name is
+  // reserved, else the server that has it.
   absl::StatusOr<std::optional<TakenSession>> Take(const StateKey& key, bool make);
   absl::Status Adopt(const StateKey& key, const TakenSession& taken, bool make);
   void AdoptCheckpoints(const StateKey& key);
@@ -101,8 +105,8 @@ class SessionArrivals {
   std::atomic<int64_t> taken_over_{0}, replayed_{0};
   mutable absl::Mutex mu_;
   std::map<StateKey, std::shared_ptr<Arrival>> arrivals_ ABSL_GUARDED_BY(mu_);
-  CancelSource end_;  // of the attempts' pauses
-  OpenCount calls_;   // that wait
+  CancelSource end_;  // cancels the pauses of attempts
+  OpenCount calls_;   // calls of Bring that wait
   TaskQueue threads_;
   TaskGroup group_;  // last: its tasks use all of the above
 };

@@ -36,16 +36,18 @@ absl::Status SessionDepartures::Store(SessionLease& lease) {
   if (session->CheckNotLost().ok()) {
     const std::optional<size_t> store = parts_.tiers.NumberFrom(parts_.redis.name());
     GDN_RETURN_IF_ERROR(parts_.room.SendDown(lease, store.value_or(0)));
-    // A session that came in a new epoch and was not stored since is in the store as it was in the old one.
+    // If the session came in a new epoch and was not stored since, the store still has it in the old epoch, so it is
+    // not given up as orderly.
     const absl::Status given_up = parts_.share.GiveUp(key, /*orderly=*/!session->undurable().any);
-    // Whatever the store says: it is not served here under a right that may be given up at any moment.
+    // The session leaves even if this failed: the right may have been given up, so this server must not go on serving
+    // it.
     if (!given_up.ok()) {
       spdlog::warn("session id={} leaves, and whether the store knows is not known: {}", key.id,
                    std::string(given_up.message()));
     }
     ++handed_over_;
   } else if (session->state_is_lost()) {
-    // Its state is lost: whoever takes it goes on from the store's copy, in a new epoch, as after a crash.
+    // The state is lost. The next server continues from the store's copy in a new epoch, as after a crash.
     static_cast<void>(parts_.share.GiveUp(key, /*orderly=*/false));
   }
   parts_.redis.Forget(key);
@@ -55,7 +57,7 @@ absl::Status SessionDepartures::Store(SessionLease& lease) {
 bool SessionDepartures::HandOver(const StateKey& key) {
   const std::shared_ptr<Session> session = parts_.sessions.Peek(key);
   if (session == nullptr) return parts_.sessions.Knows(key.principal, key.id);
-  // One whose state is lost is not handed to another server: its client restores it here, or ends it.
+  // A session with a lost state stays here: its client restores it here or deletes it.
   if (session->state_is_lost()) return true;
   group_.Spawn(LeaveAsAsked(session));
   return true;
@@ -81,7 +83,7 @@ bool SessionDepartures::HandOverAll(absl::Duration timeout, Progress progress) {
 
 Task<void> SessionDepartures::LeaveWithAll(std::shared_ptr<Session> session, std::shared_ptr<Work> work) {
   const absl::Status left = co_await Leave(session);
-  // One that ends, or was asked for, goes without this.
+  // A session that is being deleted, or was asked for, goes by another task.
   const bool gone = left.ok() || ErrorReason(left) == reason::kSessionBusy;
   if (!gone) spdlog::warn("session id={} cannot leave: {}", session->id(), std::string(left.message()));
   absl::MutexLock lock(&work->mu);
@@ -101,11 +103,11 @@ void SessionDepartures::Drop(const std::vector<StateKey>& keys) {
   for (const StateKey& key : keys) {
     const std::shared_ptr<Session> session = parts_.sessions.Peek(key);
     if (session == nullptr) {
-      parts_.tiers.Forget(key);  // what was to be erased of it is another's now
+      parts_.tiers.Forget(key);  // copies of it that were to be erased now belong to another server
       continue;
     }
     if (session->CheckNotLost().ok()) ++lost_;
-    session->StopServing(SessionMoved(key.id));  // at once: a step that runs ends without an answer
+    session->StopServing(SessionMoved(key.id));  // at once, so that a running step's result is discarded
     group_.Spawn(Leave(session));
   }
 }

@@ -1,10 +1,11 @@
-// Sessions that leave this server for others of the fleet: those that it is asked for, all of them when it drains, and
-// those that it has lost.
+// Moves sessions from this server to others of the fleet: sessions that another server asks for, all sessions when this
+// server drains, and sessions that it has lost.
 //
-// A session leaves between two steps: its states go to the store, then its right is given up in order, so that it goes
-// on at another server in the same epoch, with its stored replies. Calls that wait for it are told to come again.
-// Thread safety: safe from any thread. Ownership: what it is made with must outlive it; on destruction what it has
-// begun ends first.
+// A session leaves between two steps. Its states are stored in Redis, then the right to it is given up in order, so
+// that it continues on another server in the same epoch and with its stored replies. Calls that wait for it are refused
+// with SESSION_MOVED, so that clients retry.
+// Thread safety: safe from any thread. Ownership: the parts must outlive it. The destructor waits for departures that
+// have begun.
 //
 //   departures.HandOver(key);                            // somebody has asked for it
 //   departures.HandOverAll(absl::Seconds(30), progress); // the server drains
@@ -39,29 +40,30 @@ class SessionDepartures {
  public:
   explicit SessionDepartures(const SessionDeparturesParts& parts) : parts_(parts), group_(parts.executor) {}
 
-  // Begins; what cannot leave now stays, and can be asked for again. False if there is no such session here.
+  // Begins to hand the session over. A session that cannot leave now stays, and may be asked for again. False if there
+  // is no such session here.
   bool HandOver(const StateKey& key);
-  // Of how many, so far: gone, and could not go.
+  // Receives the progress: sessions in all, those that have left, and those that could not leave.
   using Progress = std::function<void(int64_t all, int64_t gone, int64_t failed)>;
-  // All that are here. Blocks for `timeout` at most; true if all have gone. Those that have not may go later, and
-  // `progress` is told of them.
+  // Hands over all sessions that are here. Blocks for `timeout` at most. Returns true if all have left. The others may
+  // still leave later, and `progress` is then called.
   bool HandOverAll(absl::Duration timeout, Progress progress);
-  // They are others' now, and what is here of them is worth nothing.
+  // Stops serving these sessions and deletes their states here, because other servers own them now.
   void Drop(const std::vector<StateKey>& keys);
-  // So are those that this server has no right to, as far as it knows itself.
+  // Drops all sessions for which this server, as far as it knows, has no right.
   void DropUnowned();
 
   int64_t handed_over() const { return handed_over_; }
   int64_t lost() const { return lost_; }
 
  private:
-  // How far HandOverAll is.
+  // Progress of one HandOverAll.
   struct Work;
 
   Task<absl::Status> Leave(std::shared_ptr<Session> session);
   Task<void> LeaveAsAsked(std::shared_ptr<Session> session);
   Task<void> LeaveWithAll(std::shared_ptr<Session> session, std::shared_ptr<Work> work);
-  // On a thread that may block.
+  // Stores the session and gives the right to it up. Call on a thread that may block.
   absl::Status Store(SessionLease& lease);
 
   const SessionDeparturesParts parts_;

@@ -1,4 +1,4 @@
-// AcceptTokens: what becomes of drafts.
+// AcceptTokens: accepts or drops drafts.
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,7 +21,7 @@
 namespace gdn {
 namespace {
 
-// The rows of one call, on their way from sessions to the engines and back.
+// The rows of one AcceptTokens call.
 class AcceptRows final : public CallRows {
  public:
   AcceptRows(const ServiceContext& context, const v1::AcceptTokensRequest& request)
@@ -53,7 +53,7 @@ class AcceptRows final : public CallRows {
     return absl::OkStatus();
   }
 
-  // Takes the leases of all layers with a draft, by the device that has the session's states.
+  // Takes the leases of all layers with a draft, grouped by the device that has the session's states.
   absl::Status Admit() {
     for (const size_t i : good_) {
       CallRow& row = rows_[i];
@@ -72,8 +72,8 @@ class AcceptRows final : public CallRows {
     return absl::OkStatus();
   }
 
-  // On each device all of its rows or none, beside the other devices. Rows on a device that fails now are refused
-  // beside the others, which are accepted.
+  // Accepts the rows of all devices at the same time; on each device all of its rows or none. If one device fails now,
+  // its rows fail and those of the others are accepted.
   Task<void> Submit() {
     std::vector<Task<void>> devices;
     for (auto& [device, on_device] : devices_) devices.push_back(Accept(context_.engines.at(device), on_device));
@@ -102,7 +102,8 @@ class AcceptRows final : public CallRows {
   };
 
   Task<void> Accept(Batcher& engine, DeviceRows& on_device) {
-    const auto committing = [this, &on_device] {  // first: a retry must find either the draft or the record
+    // Before the leases are committed: a retry must find either the draft or the record.
+    const auto committing = [this, &on_device] {
       for (const size_t i : on_device.rows) rows_[i].session->NoteAccepted(requests_[i]);
     };
     Task<absl::Status> accept = AcceptDrafts(engine, std::move(on_device.work), committing);

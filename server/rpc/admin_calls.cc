@@ -58,7 +58,7 @@ Task<absl::Status> EvictSession(const ServiceContext& context, const Caller& cal
   GDN_CO_ASSIGN_OR_RETURN(const size_t fastest, FastestTier(context, request.tier()));
   TaskQueueExecutor io(context.io, session->account()->turn(), context.flows);
   Executor& here = co_await ThisExecutor();
-  // If steps run, those end first.
+  // The lock waits for running steps.
   GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await session->Lock(caller.deadline));
   co_await ResumeOn(io);
   absl::Status evicted = session->CheckAlive();

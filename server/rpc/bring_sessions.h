@@ -1,5 +1,5 @@
-// Sessions that another server of the fleet may have are brought here before a call looks for them. Without a fleet
-// nothing is to be done.
+// Brings the sessions that a call names to this server, if another server of the fleet may have them. Without a fleet
+// it does nothing.
 //
 // Thread safety: free functions; a task belongs to its call's flow. Ownership: context and caller must outlive the
 // task.
@@ -23,18 +23,22 @@ namespace gdn {
 
 struct WantedSession {
   std::string principal;
-  std::string id;     // one that cannot be is passed over: the call says so
-  bool make = false;  // the call makes it
+  std::string id;     // an id that is not valid is skipped here; the call then refuses it
+  bool make = false;  // the call creates the session if it does not exist
 };
 
-// Sessions that could not be brought are in caller.not_here then, and FindSession tells why.
+// Waits until every session is here or has failed to come. Failures are stored in caller.not_here, and FindSession
+// returns them.
 Task<void> BringHere(const ServiceContext& context, Caller& caller, std::vector<WantedSession> wanted);
-// A name that was taken for a session that was not made then is given back, some time later.
+// Gives back the right to a name that the call took for a session and then did not create. Returns at once; the work is
+// done later.
 void GiveBackName(const ServiceContext& context, const std::string& principal, const std::string& id);
-// The id of a session to be made, which a fleet has to know before there is one: the request's, or a new one.
+// Returns the id of the session to create: `asked`, or a new random one if that is empty and there is a fleet, which
+// must know the id first.
 std::string IdToMake(const ServiceContext& context, const std::string& asked);
 
-// The sessions that a request names, of its caller or of the principal that an admin names; none where it makes some.
+// The sessions that a request names. They belong to the caller, or to the principal that an admin names in `subject`.
+// Empty for requests that create sessions.
 std::vector<WantedSession> WantedByName(const ServiceContext& context, const Caller& caller, std::string_view name,
                                         std::string_view subject = "");
 template <typename Request>
@@ -60,7 +64,7 @@ std::vector<WantedSession> WantedIn(const ServiceContext& context, const Caller&
   } else if constexpr (requires { request.name(); }) {
     add(request.name());
   }
-  // More than a call may have: it is refused, and moves nothing.
+  // The call is refused because it names too many sessions, so none is moved.
   if (wanted.size() > static_cast<size_t>(context.limits.max_batch)) wanted.clear();
   return wanted;
 }

@@ -1,4 +1,4 @@
-// What a call is charged for while it waits or runs: its messages, and what it takes beside them.
+// Charges a call for the memory that it uses while it waits or runs: its messages, and a fixed part beside them.
 //
 // Thread safety: free functions.
 //
@@ -15,10 +15,11 @@
 
 namespace gdn {
 
-// What any call takes, whatever it says: gRPC's part, the reactor, parsed messages, a thread's scratch.
+// Bytes charged for every call beside its message: gRPC's objects, the reactor, small parsed messages, a thread's
+// scratch.
 inline constexpr int64_t kCallBytes = int64_t{16} << 10;
 
-// RESOURCE_EXHAUSTED (BYTES_EXHAUSTED); the error of a caller that is not allowed to call.
+// RESOURCE_EXHAUSTED (BYTES_EXHAUSTED, QUOTA_EXCEEDED), or the error in caller.allowed.
 inline absl::StatusOr<ByteCharge> ChargeCall(const ServiceContext& context, const Caller& caller,
                                              size_t message_bytes) {
   GDN_RETURN_IF_ERROR(caller.allowed);

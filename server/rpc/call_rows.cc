@@ -56,7 +56,7 @@ absl::Status CallRows::TakePins(Residency::PinResults pins) {
       row.pin = *std::move(pins[i]);
       continue;
     }
-    // Another server has taken it over while it was on its way here: the same call finds it there.
+    // Another server has taken the session over meanwhile. A retry of the call goes there.
     const bool moved = context_.fleet != nullptr && ErrorReason(pins[i].status()) == reason::kStatesTakenOver;
     refusal.Update(Refuse(good_[i], moved ? SessionMoved(row.session->id()) : pins[i].status()));
   }
@@ -76,7 +76,7 @@ absl::Status CallRows::Refuse(size_t index, absl::Status why) {
 
 void CallRows::CheckStillOurs() {
   if (!context_.environment.shares_sessions()) return;
-  // In this order: sessions that were lost are marked before any is relied on again.
+  // Check the lease first: after a lapse, lost sessions are marked before the lease is valid again.
   const absl::Status ours = context_.environment.CheckOurs();
   for (CallRow& row : rows_) {
     if (!row.status.ok() || row.session == nullptr) continue;

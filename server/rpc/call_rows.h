@@ -1,5 +1,5 @@
-// What the calls over rows of sessions have in common (Prefill, Decode, AcceptTokens): each row finds its session, has
-// it pinned, and ends with a status of its own. Without partial_ok the first bad row refuses the call.
+// Common part of the calls that have a row for each session (Prefill, Decode, AcceptTokens): each row finds its
+// session, pins it and ends with its own status. Without partial_ok the first bad row refuses the call.
 //
 // Thread safety: belongs to the call's flow. Ownership: names are the request's; sessions and pins are held.
 //
@@ -21,47 +21,48 @@
 namespace gdn {
 
 struct CallRow {
-  std::string_view name;  // "sessions/ID", the request's
+  std::string_view name;  // "sessions/ID"; borrowed from the request
   std::optional<int64_t> expected_token_count;
   std::optional<int64_t> epoch;
   std::shared_ptr<Session> session;  // null if it was not found
   SessionPin pin;
   absl::Status status;
-  int64_t ahead = 0;        // tokens by which the call moves the session away from its last checkpoint
+  int64_t ahead = 0;        // tokens that the call adds to those since the session's last checkpoint
   int64_t token_count = 0;  // after the step
 };
 
 class CallRows {
  public:
-  // `numbered`: errors tell the row's number.
+  // `numbered`: errors contain the row's number.
   CallRows(const ServiceContext& context, bool partial_ok, bool numbered)
       : context_(context), partial_ok_(partial_ok), numbered_(numbered) {}
   CallRows(const CallRows&) = delete;
   CallRows& operator=(const CallRows&) = delete;
 
-  // --- The stages, in their order. Each error is the call's; rows that have errors of their own keep them.
+  // --- The stages, in their order. A returned error ends the call; a row's own error is kept in the row.
   // Looks up the rows' sessions. INVALID_ARGUMENT (DUPLICATE_SESSION), errors of FindSession.
   absl::Status Find(const Caller& caller, std::vector<CallRow> rows);
-  // The sessions of good rows, in their order.
+  // The sessions of the rows without an error, in row order.
   std::vector<SessionAhead> Sessions() const;
-  // The pins of Sessions().
+  // Takes the pins of Sessions(), or the errors that came in their place.
   absl::Status TakePins(Residency::PinResults pins);
 
   const std::vector<CallRow>& all() const { return rows_; }
   const ServiceContext& context() const { return context_; }
   bool partial_ok() const { return partial_ok_; }
-  // The row's error as the call tells it.
+  // The row's error with the metadata that the client gets: the session's name, and the row's number if `numbered`.
   absl::Status RowError(size_t index) const;
 
  protected:
   ~CallRows() = default;
-  // Keeps an error as the row's own. If it refuses the call, returns it as the call's; else OK.
+  // Stores `why` as the row's error. Returns it as the call's error without partial_ok, else OK.
   absl::Status Refuse(size_t index, absl::Status why);
-  // The rows that have no error so far.
+  // Sets good_ to the rows that have no error so far.
   void NoteGood();
-  // Rows whose session may be another server's by now count as not done, whatever the call did here.
+  // Fails the rows of sessions that another server may own by now, even if their step ran here.
   void CheckStillOurs();
-  // The call's error: the first bad row's, which tells which rows have happened all the same.
+  // The call's error: that of the first bad row, with the rows that were applied all the same as metadata. OK with
+  // partial_ok.
   absl::Status Outcome() const;
 
   const ServiceContext& context_;

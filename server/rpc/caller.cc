@@ -21,7 +21,7 @@ namespace {
 
 TraceContextPtr TraceOf(grpc::CallbackServerContext& call) {
   const auto& metadata = call.client_metadata();
-  if (metadata.count("traceparent") != 1) return nullptr;  // of several nobody knows which holds
+  if (metadata.count("traceparent") != 1) return nullptr;  // if there are several, none can be trusted
   const grpc::string_ref text = metadata.find("traceparent")->second;
   auto context = ParseTraceparent({text.data(), text.size()});
   if (!context.has_value()) return nullptr;
@@ -55,7 +55,7 @@ absl::StatusOr<Identity> LogIn(const grpc::CallbackServerContext& call, const Au
                               .certificate = certificate});
 }
 
-// What a caller is known by where nobody has to log in.
+// The principal of a caller if callers need not log in.
 std::string NameOfAnybody(const grpc::CallbackServerContext& call, const ServiceContext& service) {
   const auto auth = call.auth_context();
   std::vector<grpc::string_ref> identity;
@@ -109,7 +109,7 @@ Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service
     caller.principal = NameOfAnybody(call, service);
   } else {
     const int64_t version =
-        service.authenticator->version();  // of before: a list that changes meanwhile is looked at again
+        service.authenticator->version();  // read before the login: if the list changes meanwhile, it is checked again
     const absl::StatusOr<Identity> identity = LogIn(call, *service.authenticator);
     caller.allowed = identity.status();
     if (identity.ok()) {
@@ -121,7 +121,7 @@ Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service
   }
   caller.account = service.ledger.AccountOf(caller.principal, call.peer());
   if (!caller.subject.empty() && !caller.account->listed()) {
-    service.ledger.List(caller.principal, /*weight=*/1);  // a subject shares as one, wherever it calls from
+    service.ledger.List(caller.principal, /*weight=*/1);  // a subject has one account, whatever address it calls from
     service.owners.Learn(caller.principal, caller.subject);
     caller.account = service.ledger.AccountOf(caller.principal, call.peer());
   }

@@ -1,8 +1,9 @@
-// Who is calling, and until when.
+// The caller of a call, and the call's deadline.
 //
-// Where callers have to log in (server/security/authenticator.h), the principal is the subject that was verified: a
-// token that is replaced keeps its sessions. Elsewhere it is an identity and no permission: sessions made under one
-// `authorization` metadata value (or one TLS client identity) are not to be seen under another.
+// If callers have to log in (server/security/authenticator.h), the principal is the verified subject, so a caller keeps
+// its sessions when its token is replaced. Without logins the principal only tells callers apart and permits nothing:
+// sessions made with one `authorization` metadata value (or one TLS client identity) are not visible to callers with
+// another.
 // Thread safety: a free function on the call's context.
 //
 //   const Caller caller = CallerOf(*call, context, gone);
@@ -25,37 +26,41 @@
 
 namespace gdn {
 
-// The metadata by which a proxy of --trusted-proxies says whose certificate it has verified.
+// Metadata key in which a proxy of --trusted-proxies sends the subject of the client certificate that it has verified.
 inline constexpr const char* kVerifiedSubjectKey = "x-gdn-verified-subject";
 
 struct Caller {
-  absl::Status allowed = {};    // why nothing of the call may be done: UNAUTHENTICATED, PERMISSION_DENIED
-  std::string principal = {};   // "" for an anonymous one; never the token itself: Principals' name for it
-  Deadline deadline = {};       // the call's; cancelled once the client has gone
-  ByteAccountPtr account = {};  // what its calls pin is charged to
-  TraceContextPtr trace = {};   // of the client's "traceparent"; null without one
-  // Sessions, by id, that another server of the fleet has and that have not come (bring_sessions.h); null: none.
+  absl::Status allowed = {};    // OK, or why the call is refused: UNAUTHENTICATED, PERMISSION_DENIED
+  std::string principal = {};   // its name by Principals, never the token itself; "" for an anonymous caller
+  Deadline deadline = {};       // the call's; cancelled when the client disconnects
+  ByteAccountPtr account = {};  // charged for the memory that its calls use
+  TraceContextPtr trace = {};   // from the client's "traceparent"; null without one
+  // Sessions, by id, that could not be brought from another server of the fleet, and why (bring_sessions.h); null:
+  // none.
   std::shared_ptr<const std::map<std::string, absl::Status>> not_here = nullptr;
-  std::string subject = {};  // verified; "" where nobody has to log in
-  std::string peer = {};     // as gRPC says it; "" then too
+  std::string subject = {};  // verified; "" without logins
+  std::string peer = {};     // the peer's address as gRPC gives it; "" without logins
   bool admin = false;
-  // Until when the login holds, and for which list.
+  // When the login expires, and the version of the token list that it was checked against.
   absl::Time expires = absl::InfiniteFuture();
   int64_t login_version = 0;
 };
 
-// PERMISSION_DENIED where the caller is no admin, as nobody is where nobody has to log in; `what` is for admins.
+// PERMISSION_DENIED if the caller is not an admin. Without logins nobody is. `what`: the action that needs an admin,
+// for the message.
 absl::Status CheckAdmin(const Caller& caller, std::string_view what);
 
-// Answers a "traceparent" with the call's own, in the trailing metadata. `gone`: cancelled by the reactor's OnCancel.
+// Reads the caller from the call's metadata. If the client sent a "traceparent", the trailing metadata gets the call's
+// own. `gone`: cancelled by the reactor's OnCancel.
 Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service, const CancelSource& gone);
 
-// Who did what with which session, and whose it is where it is not the caller's: a line in the audit log, where callers
-// have to log in. "": it was about none.
+// Writes a line to the audit log if callers have to log in: caller, event, session ("": none), and the session's owner
+// if it is not the caller.
 void Audit(const ServiceContext& service, const Caller& caller, std::string_view event, std::string_view session,
            std::string_view owner = "");
 
-// Whether a stream may go on: its token has not expired, and is still listed. The errors of Caller::allowed.
+// OK if a stream may continue: its token has not expired and is still listed for the same subject. Else an error as in
+// Caller::allowed.
 absl::Status StillAllowed(grpc::CallbackServerContext& call, const ServiceContext& service, const Caller& caller);
 
 }  // namespace gdn

@@ -1,5 +1,5 @@
-// The unary methods but for steps: a file of them each for models, sessions, their states, forks, drafts, traces and
-// admins; and what requests that make sessions share.
+// The functions that answer the unary methods other than Prefill and Decode, one file for each subject (models,
+// sessions, states, forks, drafts, prefixes, traces, admins), and helpers that they share.
 //
 // Thread safety: free functions; a task belongs to its call's flow. Ownership: context, caller, request and response
 // must outlive the task.
@@ -30,13 +30,13 @@
 
 namespace gdn {
 
-// The epoch that a request names; nullopt where it names none.
+// The epoch in a request, or nullopt.
 template <typename Request>
 std::optional<int64_t> EpochOf(const Request& request) {
   return request.has_session_epoch() ? std::optional(request.session_epoch()) : std::nullopt;
 }
 
-// The functions that answer the methods, in the files of their subjects.
+// Declares one function for each method.
 #define GDN_DECLARE_IMMEDIATE(Name)                                                                        \
   absl::Status Name(const ServiceContext& context, const Caller& caller, const v1::Name##Request& request, \
                     v1::Name##Response* response);
@@ -48,22 +48,23 @@ GDN_TASK_METHODS(GDN_DECLARE_TASK)
 #undef GDN_DECLARE_IMMEDIATE
 #undef GDN_DECLARE_TASK
 
-// How far the drain is, of a server that drains.
+// Fills in the progress of the drain, if the server is draining.
 void FillDrain(const ServiceContext& context, v1::DrainProgress* out);
 
-// The model of a "models/NAME". NOT_FOUND (MODEL_NOT_FOUND), INVALID_ARGUMENT (INVALID_NAME).
+// Finds the model named "models/NAME". NOT_FOUND (MODEL_NOT_FOUND), INVALID_ARGUMENT (INVALID_NAME).
 absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, const std::string& name);
-// The session named "sessions/ID". INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND (SESSION_NOT_FOUND).
+// Finds the caller's session named "sessions/ID". INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND (SESSION_NOT_FOUND).
 absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const Caller& caller,
                                                      std::string_view name);
 
-// Of a request that may name another's session (`subject`), which is for admins: PERMISSION_DENIED.
+// The principal of the session that a request names: the caller's, or that of `subject` if it is not empty.
+// PERMISSION_DENIED if a caller that is not an admin names a subject.
 absl::StatusOr<std::string> PrincipalFor(const ServiceContext& context, const Caller& caller, std::string_view subject);
 void FillSession(const ServiceContext& context, const Session& session, v1::Session* out);
 void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out);
 
-// What a request's `spec` says; errors of FindModel and CheckOperatorSpec, INVALID_ARGUMENT (INVALID_SPEC) where none
-// is set.
+// SpecOf reads the `spec` of a request: a model or an operator. Errors of FindModel and CheckOperatorSpec;
+// INVALID_ARGUMENT (INVALID_SPEC) if neither is set.
 absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std::string& name);
 absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec);
 absl::Status SpecMissing();
@@ -74,13 +75,13 @@ absl::StatusOr<SessionSpec> SpecOf(const ServiceContext& context, const Request&
   return SpecMissing();
 }
 
-// What a request asks for is at most what the quotas of init.account allow: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota
-// idle-ttl, max-lifetime). What it does not ask for is cut to that.
+// Limits the times to live to the quotas of init.account. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota idle-ttl,
+// max-lifetime) if the request asked for more; a default that is longer is shortened.
 absl::Status KeepLifetimesToQuotas(const ServiceContext& context, bool asked_idle, bool asked_lifetime,
                                    SessionInit& init);
 
-// The request's times to live, or the server's; of the caller in init.account. INVALID_ARGUMENT (INVALID_SPEC: field);
-// errors of KeepLifetimesToQuotas.
+// Sets init's times to live from the request, or to the server's default. init.account must be the caller's.
+// INVALID_ARGUMENT (INVALID_SPEC: field); errors of KeepLifetimesToQuotas.
 template <typename Request>
 absl::Status SetLifetimes(const ServiceContext& context, const Request& request, SessionInit& init) {
   GDN_ASSIGN_OR_RETURN(init.idle_ttl, CheckTimeToLive("idle_ttl", request.has_idle_ttl(), request.idle_ttl()));

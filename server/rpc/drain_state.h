@@ -1,4 +1,4 @@
-// How far a server is on its way to its end, and who waits for it.
+// Progress of a server's drain, and a signal for calls that wait for its end.
 //
 // Thread safety: safe from any thread. Ownership: must outlive the waits for `ended`.
 //
@@ -21,19 +21,19 @@ namespace gdn {
 
 class DrainState {
  public:
-  struct Sessions {  // to be made durable
+  struct Sessions {  // sessions that the drain makes durable
     int64_t all = 0;
     int64_t durable = 0;
     int64_t failed = 0;
   };
   struct Progress {
-    absl::Time begin_time = absl::InfiniteFuture();  // until it has begun
+    absl::Time begin_time = absl::InfiniteFuture();  // InfiniteFuture: the drain has not begun
     Sessions sessions;
     bool ended = false;
     bool begun() const { return begin_time != absl::InfiniteFuture(); }
   };
 
-  // False if it had begun.
+  // Returns false if the drain had begun before.
   bool Begin() {
     absl::MutexLock lock(&mu_);
     if (progress_.begun()) return false;
@@ -44,7 +44,7 @@ class DrainState {
     absl::MutexLock lock(&mu_);
     progress_.sessions = sessions;
   }
-  // All is done that the server does while it answers calls, whether it had begun or not.
+  // Ends the drain as callers see it: the server has done everything that it does while it still answers calls.
   void End() {
     {
       absl::MutexLock lock(&mu_);

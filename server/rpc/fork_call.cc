@@ -1,4 +1,4 @@
-// ForkSession: children that go on from where a session is.
+// ForkSession: makes child sessions that continue from a session's state.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -26,11 +26,11 @@ struct Children {
   std::vector<SessionInit> inits;
   std::vector<SessionCreation> creations;  // parallel to inits
 
-  // The children that are not there yet.
+  // Number of children that do not exist yet.
   int32_t pending() const { return static_cast<int32_t>(std::ranges::count_if(creations, &SessionCreation::pending)); }
 };
 
-// The parent is locked and on the device, and `claims` are enough for everybody.
+// Forks a parent that is locked and on the device. `claims` are enough for the parent and all children.
 void Fork(const ServiceContext& context, SessionLease lease, RoomClaims claims, Children& children) {
   const auto take = [&slots = claims.slots](size_t count) {
     std::vector<SlotClaim> taken(std::make_move_iterator(slots.end() - static_cast<std::ptrdiff_t>(count)),

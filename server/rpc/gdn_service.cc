@@ -1,4 +1,4 @@
-// The service: which function answers which method, and what all unary ones have in common.
+// The gRPC service: connects methods with functions, and has the common part of unary calls.
 #include "server/rpc/gdn_service.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace {
 using Call = grpc::CallbackServerContext;
 using Unary = grpc::ServerUnaryReactor;
 
-// Base with a class for each method, as generated code has them.
+// Wraps Base in a class for each method, as generated code does.
 template <typename Base, template <typename> typename... Methods>
 struct WithMethods {
   using Type = Base;
@@ -39,8 +39,8 @@ struct WithMethods<Base, First, Rest...> {
   using Type = First<typename WithMethods<Base, Rest...>::Type>;
 };
 
-// The callback API, with messages as raw bytes, so that nothing is parsed before it counts. Not one method is left to
-// the synchronous API, which would bring threads of its own along.
+// The callback API with raw bytes as messages, so that nothing is parsed before it is charged. No method uses the
+// synchronous API, because that would create threads of its own.
 using Gdn = v1::GdnService;
 #define GDN_RAW_METHOD(Name) , Gdn::WithRawCallbackMethod_##Name
 using GdnServiceMethods =
@@ -56,7 +56,7 @@ std::vector<std::string> MadeSessions(const v1::ForkSessionResponse& response) {
   return names;
 }
 
-// Of those, the ones under ids that the reply alone tells.
+// The created sessions whose ids are only in the reply, because the request named none.
 std::vector<std::string> UnknownSessions(const v1::CreateSessionRequest& request,
                                          const v1::CreateSessionResponse& response) {
   std::vector<std::string> names;
@@ -72,7 +72,7 @@ std::vector<std::string> UnknownSessions(const v1::ForkSessionRequest& request,
   return names;
 }
 
-// What the audit log calls it where such a request is done; "": it is not told of.
+// The event in the audit log for such a request; "": not audited.
 template <typename Request>
 constexpr std::string_view AuditedAs(const Request& /*request*/) {
   return "";
@@ -95,7 +95,7 @@ std::string NamedIn(const Request& request) {
   return "";
 }
 
-// The owner that an admin names; "": the caller's own.
+// The session's owner that an admin names; "": the caller.
 template <typename Request>
 std::string OwnerIn(const Request& request) {
   if constexpr (requires { request.subject(); }) return request.subject();
@@ -110,7 +110,7 @@ using TaskFn = Task<absl::Status> (*)(const ServiceContext&, const Caller&, cons
 
 // One unary call, from its message to its reply.
 //
-// Messages come and go as bytes: what a request is parsed to counts as the caller's before it is parsed, and a large
+// Messages are raw bytes. The memory of the parsed request is charged to the caller before it is parsed, and a large
 // reply until it is sent.
 // Thread safety: one flow; OnCancel from any thread. Ownership: deletes itself once gRPC is done with the call; the
 // messages live until then.
@@ -137,7 +137,7 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
   void OnCancel() override { gone_.Cancel(); }
   void OnDone() override {
     if constexpr (kMakesSessions) {
-      // Nobody could end sessions that nobody knows of.
+      // The client does not know the ids of these sessions, so nobody could delete them.
       for (const std::string& name : call_.IsCancelled() ? unknown_ : std::vector<std::string>()) {
         const absl::StatusOr<std::string_view> id = ParseSessionName(name);
         if (id.ok()) context_.sessions.DeleteSoon(caller_.principal, std::string(*id));
@@ -165,7 +165,7 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
     absl::Status status;
     if constexpr (kAnswersAtOnce) {
       status = method(context_, caller_, request_, &response_);
-      // It has changed nothing, and so may be refused.
+      // The method has changed nothing, so its reply may still be refused.
       if (const int64_t bytes = LargeReply(); status.ok() && bytes > 0) {
         GDN_CO_ASSIGN_OR_RETURN(reply_, context_.ledger.TryCharge(BytePool::kCalls, caller_.account, bytes));
       }
@@ -177,7 +177,7 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
     co_return status;
   }
 
-  // What is done is told to the audit log.
+  // Writes a successful call to the audit log.
   void Note() {
     const std::string_view event = AuditedAs(request_);
     if (event.empty()) return;
@@ -190,8 +190,8 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
   }
 
   void Ended(absl::Status status) override {
-    Request().Swap(&request_);  // what is not charged any more is not there any more
-    charge_.Release();          // before the client hears of the call's end
+    Request().Swap(&request_);  // free the memory before its charge
+    charge_.Release();          // before the client gets the reply
     if (status.ok()) {
       if (const int64_t bytes = LargeReply(); bytes > 0 && !reply_.valid()) {
         reply_ = context_.ledger.Charge(BytePool::kCalls, caller_.account, bytes);
@@ -202,7 +202,7 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
     Finish(ToGrpcStatus(status));
   }
 
-  // The message's bytes and those it is sent as.
+  // Memory of the reply and of its serialized form, in bytes; 0 if it is small.
   int64_t LargeReply() const {
     const auto bytes = static_cast<int64_t>(response_.SpaceUsedLong() + response_.ByteSizeLong());
     return bytes > kCallBytes ? bytes : 0;
@@ -233,7 +233,7 @@ class GdnService final : public GdnServiceMethods {
   GDN_IMMEDIATE_METHODS(GDN_ANSWERED_METHOD)
   GDN_TASK_METHODS(GDN_ANSWERED_METHOD)
 #undef GDN_ANSWERED_METHOD
-  // A request is its call's alone, whatever gRPC's signature says, and is given back as soon as it is read.
+  // The request belongs to this call although gRPC's signature says const. It is cleared as soon as it is read.
   Unary* Prefill(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
     return NewPrefillReactor(context_, call, const_cast<grpc::ByteBuffer&>(*request), response);
   }
@@ -266,7 +266,7 @@ class GdnService final : public GdnServiceMethods {
   template <typename Request, typename Response>
   Unary* Answer(RpcMethod rpc, Call& call, const grpc::ByteBuffer& in, grpc::ByteBuffer& out,
                 Task<absl::Status> (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
-    // The end of the server waits for tasks, but for Drain, which waits for it.
+    // Shutdown waits for tasks, except Drain, which waits for shutdown.
     OpenCount::Hold open;
     if (rpc != RpcMethod::kDrain) open = context_.transfers.Begin();
     return new UnaryReactor<Request, Response, TaskFn<Request, Response>>(context_, rpc, call, in, out, method,

@@ -1,6 +1,7 @@
-// The gRPC service: what answers each method.
+// The gRPC service gdn.v1.GdnService: a function or a reactor for each method.
 //
-// Thread safety: methods from any thread. Ownership: the caller's; the context must outlive it, and it its calls.
+// Thread safety: methods from any thread. Ownership: the caller owns the service. The context must outlive the service,
+// and the service its calls.
 //
 //   const std::unique_ptr<grpc::Service> service = NewGdnService(context);
 #pragma once

@@ -1,4 +1,4 @@
-// ImportState: a session made from a safetensors file that arrives in pieces.
+// ImportState: creates a session from a safetensors file that arrives in pieces.
 #include <deque>
 #include <memory>
 #include <optional>
@@ -37,12 +37,12 @@
 namespace gdn {
 namespace {
 
-constexpr size_t kMessagesAhead = 2;  // that wait while one is worked on
-// Bytes of a file's header, and of its part for each layer. ExportState's has less than 3 KiB a layer.
+constexpr size_t kMessagesAhead = 2;  // messages read ahead while one is processed
+// Most bytes of a file's header, and of its part for each layer. ExportState writes less than 3 KiB for each layer.
 constexpr int64_t kMostHeaderBytes = int64_t{256} << 10;
 constexpr int64_t kMostHeaderLayerBytes = int64_t{16} << 10;
-// Memory that a parsed header takes for each of its bytes: a JSON number of two bytes becomes a node of 16, and texts
-// are there once as the header, once taken apart.
+// Bytes of memory for each byte of a header that is parsed: a JSON number of two bytes becomes a node of 16 bytes, and
+// strings exist twice, in the header and parsed.
 constexpr int64_t kParsedBytes = 16;
 
 absl::Status BadMessage(std::string_view field, std::string_view message) {
@@ -74,7 +74,7 @@ absl::Status HeaderTooLarge(int64_t found, int64_t expected) {
       {{"found", StrCat(found)}, {"expected", StrCat(expected)}});
 }
 
-// The file, or its part if it has more heads of the model than are served here.
+// Returns the file, or the part of it with the heads that are served here.
 absl::StatusOr<StateFile> OwnHeads(const StateFile& file, const SessionSpec& spec) {
   return HasHeads(file, spec.slice) ? TakeHeads(file, spec.slice.heads) : file;
 }
@@ -87,7 +87,7 @@ absl::Status CheckFits(const StateFile& whole, const SessionSpec& spec, const St
   return convert ? absl::OkStatus() : CheckStateDtype(file, layout);
 }
 
-// The call's messages. gRPC's threads read some ahead, and charge each when it comes.
+// Reads the call's messages. gRPC's threads read some ahead, and charge each when it arrives.
 class ImportReader final : public StreamFlow<grpc::ServerReadReactor<grpc::ByteBuffer>> {
  public:
   struct Arrived {
@@ -101,7 +101,7 @@ class ImportReader final : public StreamFlow<grpc::ServerReadReactor<grpc::ByteB
         caller_(CallerOf(call, context, gone())) {}
 
   const Caller& caller() const { return caller_; }
-  // Messages are read from here on.
+  // Begins to read messages.
   void ReadAhead() {
     absl::MutexLock lock(&mu_);
     ReadOn();
@@ -157,8 +157,8 @@ class ImportReader final : public StreamFlow<grpc::ServerReadReactor<grpc::ByteB
 
   const ServiceContext& context_;
   const Caller caller_;
-  grpc::ByteBuffer reading_;  // the read's that is under way
-  Signal came_;               // a message, or the end
+  grpc::ByteBuffer reading_;  // target of the present read
+  Signal came_;               // raised for each message and for the end
   absl::Mutex mu_;
   std::deque<Arrived> arrived_ ABSL_GUARDED_BY(mu_);
   bool read_under_way_ ABSL_GUARDED_BY(mu_) = false;
@@ -166,10 +166,10 @@ class ImportReader final : public StreamFlow<grpc::ServerReadReactor<grpc::ByteB
   bool answered_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// A session whose file arrives. Gives its name back unless it is told to keep it.
+// A session whose file is arriving. Gives the right to its name back unless it is told to keep it.
 class ArrivingSession {
  public:
-  // A session that is to get the image's states.
+  // A session that was begun, and the image of its states.
   struct Beginning {
     SessionCreation creation;
     SessionImagePtr image;
@@ -203,31 +203,31 @@ class ArrivingSession {
     file_->Add(message.data.size());
     if (!state_.has_value()) {
       const absl::StatusOr<uint64_t> header_end = SafetensorsHeaderEnd(file_->bytes());
-      if (!header_end.ok()) return absl::OkStatus();  // it has not come yet
+      if (!header_end.ok()) return absl::OkStatus();  // the header is not complete yet
       GDN_RETURN_IF_ERROR(TakeHeader(*header_end));
     }
     return state_->Check(file_->bytes());
   }
 
-  // The last message has come.
+  // Checks that the file is complete. Call after the last message.
   absl::Status CheckWhole() const {
     if (!file_.has_value()) return BadMessage("target", "the stream was empty; send target, then the file's bytes");
     const std::string_view bytes = file_->bytes();
     if (file_->total_bytes() > 0 && bytes.size() != static_cast<size_t>(file_->total_bytes())) {
       return DamagedFile(StrCat("the state file ended after ", bytes.size(), " of ", file_->total_bytes(), " bytes"));
     }
-    if (!state_.has_value()) return ParseStateFile(bytes).status();  // which says what is wrong with its header
+    if (!state_.has_value()) return ParseStateFile(bytes).status();  // returns what is wrong with its header
     return absl::OkStatus();
   }
 
-  // The name of a whole one, for BringHere.
+  // Returns the session's name, if it has one, for BringHere; call once the file is complete.
   std::vector<WantedSession> TakeName() {
     init_.id = IdToMake(context_, init_.id);
     return {{.principal = init_.principal, .id = init_.id, .make = true}};
   }
   void KeepName() { keeps_name_ = true; }
 
-  // Begins the session, once the file is whole and the name is here.
+  // Begins the session. Call once the file is complete and the name was brought here.
   absl::StatusOr<Beginning> Begin() {
     GDN_ASSIGN_OR_RETURN(const StateFile whole, state_->Finish(file_->bytes()));
     GDN_ASSIGN_OR_RETURN(const StateFile file, OwnHeads(whole, init_.spec));
@@ -261,8 +261,7 @@ class ArrivingSession {
     GDN_ASSIGN_OR_RETURN(layout_, context_.store.LayoutOf(init_.spec.dims));
     GDN_ASSIGN_OR_RETURN(const StateLayout widest, StateLayout::Make(WholeDims(init_.spec.dims, init_.spec.slice.heads),
                                                                      context_.limits.max_draft));
-    // A file holds at most the slots, of all heads, the folded states beside them, a stored reply of each, and a
-    // header.
+    // A file has at most, for each layer, the slots of all heads, the folded states and a stored reply, and a header.
     const int64_t layer_bytes = 2 * widest.slot_bytes() + context_.limits.max_stored_reply_bytes;
     const auto layers = static_cast<int64_t>(init_.spec.layers.size());
     GDN_ASSIGN_OR_RETURN(ByteCharge charge, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, 0));
@@ -271,7 +270,7 @@ class ArrivingSession {
     return file_->CheckTotal();
   }
 
-  // For a header that has come: what it is parsed to counts as the caller's before it is made.
+  // Parses a complete header. Its parsed size is charged to the caller first.
   absl::Status TakeHeader(uint64_t header_end) {
     const auto bytes = static_cast<int64_t>(header_end);
     if (bytes > MostHeaderBytes(init_.spec)) return HeaderTooLarge(bytes, MostHeaderBytes(init_.spec));
@@ -289,8 +288,8 @@ class ArrivingSession {
   SessionInit init_;
   StateLayout layout_;
   std::optional<IncomingFile> file_;
-  ByteCharge parsed_;                       // of the header, and of what it is parsed to
-  std::optional<ArrivingStateFile> state_;  // once its header has come
+  ByteCharge parsed_;                       // for the header and its parsed form
+  std::optional<ArrivingStateFile> state_;  // set once the header is complete
   bool keeps_name_ = false;
 };
 

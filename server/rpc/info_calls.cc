@@ -150,7 +150,7 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller,
   if (context.drain.progress().begun()) FillDrain(context, response->mutable_drain());
   if (context.prefixes.on()) FillPrefixes(context.prefixes, response->mutable_prefixes());
   if (context.fleet != nullptr) FillFleet(*context.fleet, response->mutable_fleet());
-  // One flag says it of all models.
+  // One flag sets it for all models, so the first one tells.
   if (const auto model = context.models.begin();
       model != context.models.end() && !model->second.slice.heads.is_whole()) {
     FillHeads(model->second.slice.heads, response->mutable_heads());

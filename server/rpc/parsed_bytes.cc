@@ -15,16 +15,17 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-constexpr int64_t kObjectBytes = 160;  // of a message with its place in a list; those of the API have less
-constexpr int64_t kTextBytes = 96;     // of a string with its place in a list, or of an unknown field, beside its bytes
-constexpr int64_t kScalarBytes = 16;   // of a number; vectors have up to twice the room that they need
-constexpr int64_t kUnknownBytes = 96;  // of an unknown number, with the set that it is in
-// The most that a byte can become where nothing is looked into: in unknown groups, and in all of a malformed message.
-// Two bytes become a group of its own.
+constexpr int64_t kObjectBytes = 160;  // bytes for a message and its place in a list; the API's messages are smaller
+// Bytes for a string and its place in a list, or an unknown field, without its content.
+constexpr int64_t kTextBytes = 96;
+constexpr int64_t kScalarBytes = 16;   // bytes for a number; vectors have up to twice the capacity that they need
+constexpr int64_t kUnknownBytes = 96;  // bytes for an unknown number, with the set that contains it
+// Most bytes of memory that one wire byte can become, for parts that are not inspected: unknown groups, and malformed
+// messages as a whole. Two wire bytes become a group.
 constexpr int64_t kMostOfAByte = 96;
 constexpr int kMostNested = 100;  // protobuf parses no deeper
 
-// Adds what the fields until the stream's limit take. False where they are malformed.
+// Adds the memory of the fields up to the stream's limit. False if they are malformed.
 bool AddFields(const Descriptor& type, CodedInputStream& in, int depth, int64_t& bytes);
 
 bool AddLengthDelimited(const FieldDescriptor* field, CodedInputStream& in, int depth, int64_t& bytes) {
@@ -68,7 +69,7 @@ int64_t BytesOf(const Descriptor& type, CodedInputStream& in, size_t length) {
 }  // namespace
 
 int64_t ParsedBytes(const Descriptor& type, const grpc::ByteBuffer& wire) {
-  grpc::ByteBuffer copy(wire);  // shares them
+  grpc::ByteBuffer copy(wire);  // shares the bytes
   if (!copy.Valid() || wire.Length() == 0) return kObjectBytes;
   grpc::ProtoBufferReader reader(&copy);
   CodedInputStream in(&reader);

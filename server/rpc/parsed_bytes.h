@@ -1,5 +1,5 @@
-// The memory that a parsed message takes, told from its wire form before anything is parsed: two bytes of an empty
-// entry become an object of a hundred.
+// Estimates how much memory a message will take when it is parsed, from its wire bytes. A parsed message can be far
+// larger than its bytes: an empty entry has two bytes on the wire and becomes an object of about a hundred.
 //
 // Thread safety: free functions.
 //
@@ -15,8 +15,8 @@
 
 namespace gdn {
 
-// At least what the wire bytes and the message take; for a malformed message the most that such bytes could. Takes time
-// in proportion to the bytes.
+// Upper bound of the bytes for the parsed message and its wire bytes. For a malformed message, the most that so many
+// bytes could become. Takes time in proportion to the bytes.
 int64_t ParsedBytes(const google::protobuf::Descriptor& type, const grpc::ByteBuffer& wire);
 int64_t ParsedBytes(const google::protobuf::Descriptor& type, std::string_view wire);
 

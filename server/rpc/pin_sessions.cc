@@ -22,7 +22,7 @@ Task<Residency::PinResults> PinSessions(Residency& residency, const std::vector<
   std::vector<std::shared_ptr<Session>> all;
   all.reserve(sessions.size());
   for (const SessionAhead& ahead : sessions) all.push_back(ahead.session);
-  pins = Residency::TryPin(all);  // mostly
+  pins = Residency::TryPin(all);  // usually succeeds
   if (pins.empty()) pins = co_await residency.Pin(std::move(all), deadline);
   co_return pins;
 }

@@ -1,4 +1,4 @@
-// Sessions on their way to a step: not too far from their last checkpoints, and with their states on the device.
+// Prepares sessions for a step: waits until the checkpoint policy allows it, and brings their states to the device.
 //
 // Thread safety: tasks belong to one flow. Ownership: what the parameters name must outlive the task.
 //
@@ -21,7 +21,7 @@ namespace gdn {
 
 struct SessionAhead {
   std::shared_ptr<Session> session;
-  int64_t tokens = 0;  // by which the step moves it away from its last checkpoint
+  int64_t tokens = 0;  // tokens that the step adds to those since the last checkpoint
 };
 
 // Waits until no session would move further from its last checkpoint than the policy allows, on `layer`, or on any
@@ -30,7 +30,7 @@ Task<absl::Status> WaitForCheckpoints(Checkpointer& checkpointer, const std::vec
                                       std::optional<int32_t> layer, const Deadline& deadline);
 
 // Brings the sessions' states to their devices, and keeps them there while the pins live. Results as Residency::Pin;
-// none for no sessions.
+// empty if `sessions` is empty.
 Task<Residency::PinResults> PinSessions(Residency& residency, const std::vector<SessionAhead>& sessions,
                                         const Deadline& deadline);
 

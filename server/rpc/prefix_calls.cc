@@ -1,4 +1,4 @@
-// KeepPrefix, DropPrefixes, and what CreateSession asks of the index.
+// KeepPrefix, DropPrefixes, and the prefix lookup of CreateSession.
 #include <algorithm>
 #include <utility>
 

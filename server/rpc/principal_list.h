@@ -1,11 +1,12 @@
-// Callers that the server knows by name: each with shares of its own in memory and time on the device, where all others
-// have one allowance together.
+// The list of principals: callers that the server knows by name. Each has its own share of memory and device time; all
+// callers that are not listed have one share together.
 //
-// A file lists them, without their secrets:
+// The list is a file that contains hashes, not secrets:
 //   {"principals": [{"name": "search", "sha256": ["9f86d0..", ".."], "weight": 2}]}
-// `sha256`: of what such a caller is known by, 64 hexadecimal digits each: the whole value of its `authorization`
-// metadata ("Bearer TOKEN"), or its TLS identity. Several are one principal, so that a token can be changed; a session
-// belongs to the name. `weight`: 1 where it is left out; all callers that are not listed have 1 together.
+// `sha256`: SHA-256 of each credential of the principal, as 64 hexadecimal digits. A credential is the whole value of
+// the `authorization` metadata ("Bearer TOKEN") or a TLS identity. A principal may have several, so that a token can be
+// replaced; sessions belong to the name. `weight`: its share, 1 by default. All callers that are not listed have weight
+// 1 together.
 // Thread safety: a value. Ownership: none.
 //
 //   GDN_ASSIGN_OR_RETURN(const PrincipalList list, ReadPrincipalList("principals.json"));
@@ -22,19 +23,20 @@
 namespace gdn {
 
 struct PrincipalOptions {
-  std::string file = {};      // of a PrincipalList; "": nobody is listed
-  std::string key_file = {};  // of the names' key (principals.h); "": a key that is kept with the states
+  std::string file = {};  // path of the list; "": nobody is listed
+  // Path of the key for names (principals.h); "": the server makes a key and keeps it with the states.
+  std::string key_file = {};
 };
 
 struct PrincipalList {
   std::map<std::string, double> weights;               // by name
   std::map<std::string, std::string> names_by_digest;  // 64 lower case digits
 
-  // The first that one of the fields is known by, or nullptr.
+  // The listed name of the first field that is a listed credential, or nullptr.
   const std::string* Find(const std::vector<std::string_view>& fields) const;
 };
 
-// INVALID_ARGUMENT (INVALID_SPEC: field) where the file cannot be read, or is not as above.
+// INVALID_ARGUMENT (INVALID_SPEC: field) if the file cannot be read or does not have the form above.
 absl::StatusOr<PrincipalList> ReadPrincipalList(const std::string& path);
 absl::StatusOr<PrincipalList> ParsePrincipalList(std::string_view text, std::string_view path);
 

@@ -26,7 +26,7 @@ std::string Principals::Digest(std::string_view text) const {
   return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), size});
 }
 
-// What a caller brings begins with a digit below, so none can pass for a listed one.
+// The text below for a caller's fields begins with a digit, so it can never equal a listed name's.
 std::string Principals::NameOfListed(const std::string& listed) const { return Digest(StrCat("listed:", listed)); }
 
 std::string Principals::NameOf(const std::vector<std::string_view>& fields) const {

@@ -1,6 +1,6 @@
-// What callers are called inside the server: a keyed digest (HMAC-SHA-256) of what they are known by, so that nobody
-// who sees a name, in a folder or in a store, can find out whose it is by trying tokens. Of a principal that the server
-// lists the digest is of its listed name, whatever token it brings.
+// Names of principals inside the server: a keyed digest (HMAC-SHA-256) of the caller's credential. Nobody who sees a
+// name, in a folder or in a store, can find the caller by trying tokens. For a listed principal it is the digest of the
+// listed name, so the name stays when its token changes.
 //
 // Thread safety: constant after construction; safe from any thread. Ownership: owns the key and the list.
 //
@@ -22,9 +22,10 @@ class Principals {
  public:
   Principals(std::string key, PrincipalList list) : key_(std::move(key)), list_(std::move(list)) {}
 
-  // Of the fields in their order; equal names mean equal fields. "" where there are none.
+  // The name for a caller's credentials, in their order. Different credentials have different names. "" if `fields` is
+  // empty.
   std::string NameOf(const std::vector<std::string_view>& fields) const;
-  // Of a listed principal.
+  // The name of the principal that is listed as `listed`.
   std::string NameOfListed(const std::string& listed) const;
 
  private:
@@ -34,8 +35,8 @@ class Principals {
   const PrincipalList list_;
 };
 
-// A key as a file has it, whatever is in it, but for white space at its end. INVALID_ARGUMENT (INVALID_SPEC: field)
-// where that is shorter than 16 bytes or cannot be read.
+// Reads a key file. The key is its whole content without white space at the end. INVALID_ARGUMENT (INVALID_SPEC: field)
+// if the file cannot be read or the key is shorter than 16 bytes.
 absl::StatusOr<std::string> ReadPrincipalKey(const std::string& path);
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// A request's prompt, as the index of prefixes knows it.
+// Reads the prompt of a request and computes its keys for the index of prefixes.
 //
 // Thread safety: a free function. Ownership: the result is a copy.
 //
@@ -19,7 +19,7 @@ namespace gdn {
 struct Prompt {
   std::vector<PromptSegment> segments;
   InputKind kind = InputKind::kNone;
-  std::vector<PrefixKey> keys;  // of the segments' ends
+  std::vector<PrefixKey> keys;  // one for each segment: the prompt up to its end
 };
 
 // Errors of CheckPromptPrefix.

@@ -1,4 +1,4 @@
-// Messages of methods that are served as raw bytes, where a message is small enough to be parsed whole.
+// Parses and serializes whole messages of methods that are served as raw bytes. For small messages.
 //
 // Thread safety: free functions.
 //
@@ -16,10 +16,10 @@
 
 namespace gdn {
 
-// INVALID_ARGUMENT (INVALID_SPEC) where the bytes are no such message.
+// INVALID_ARGUMENT (INVALID_SPEC) if the bytes are not a valid `Message`.
 template <typename Message>
 absl::StatusOr<Message> ParseMessage(const grpc::ByteBuffer& bytes) {
-  grpc::ByteBuffer copy(bytes);  // shares them
+  grpc::ByteBuffer copy(bytes);  // shares the bytes
   grpc::ProtoBufferReader reader(&copy);
   Message message;
   if (copy.Valid() && message.ParseFromZeroCopyStream(&reader)) return message;

@@ -1,7 +1,7 @@
 // The reactors of steps and of streams.
 //
-// Steps, and what moves a session's states as safetensors files, piece by piece, are served as raw bytes, for those of
-// tensors and files should not pass through protobuf's strings; on the wire they are the messages of proto/gdn/v1.
+// Steps, ExportState, WatchState and ImportState exchange raw bytes with gRPC, because tensors and files should not be
+// copied through protobuf's strings. On the wire they are the messages of proto/gdn/v1.
 // Thread safety: gRPC's callback API serialises what needs it. Ownership: a reactor deletes itself when the call is
 // over; the context must outlive it.
 //
@@ -16,17 +16,19 @@
 
 namespace gdn {
 
-// step_reactors.cc. `request` is given back once it is read.
+// In step_reactors.cc. `request` is cleared once it is read.
 grpc::ServerUnaryReactor* NewPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
                                             grpc::ByteBuffer& request, grpc::ByteBuffer* response);
 grpc::ServerUnaryReactor* NewDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
                                            grpc::ByteBuffer& request, grpc::ByteBuffer* response);
-// One message at a time: the next is read when the reply to the last is written, so steps of a stream are in order.
+// A stream handles one message at a time. It reads the next message after it has written the reply to the last, so
+// steps run in order.
 using ByteStreamReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 ByteStreamReactor* NewStreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call);
 ByteStreamReactor* NewStreamDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call);
 
-// state_stream_reactors.cc: a session's states as one file, and the same now and again as the session advances.
+// In state_stream_reactors.cc. Export sends a session's states as one file; Watch sends them again and again as the
+// session advances.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const ServiceContext& context,
                                                              grpc::CallbackServerContext* call,
                                                              const grpc::ByteBuffer* request);
@@ -34,12 +36,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const ServiceContext
                                                             grpc::CallbackServerContext* call,
                                                             const grpc::ByteBuffer* request);
 
-// import_reactor.cc: a session made from a file.
+// In import_reactor.cc. Creates a session from a file.
 grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const ServiceContext& context,
                                                             grpc::CallbackServerContext* call,
                                                             grpc::ByteBuffer* response);
 
-// share_memory_reactor.cc
+// In share_memory_reactor.cc. Creates a region of shared memory that lasts as long as the stream.
 grpc::ServerWriteReactor<v1::ShareMemoryResponse>* NewShareMemoryReactor(const ServiceContext& context,
                                                                          grpc::CallbackServerContext* call,
                                                                          const v1::ShareMemoryRequest* request);

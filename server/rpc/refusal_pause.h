@@ -1,8 +1,9 @@
-// A pause before a call hears that there was no memory for it, or that its quota is used up.
+// Delays the refusal of a step that found no memory, or whose caller has used up its quota.
 //
-// gRPC hands a message over whole, so a refusal costs the server the message's way through the transport. A client that
-// sends again at once would keep it busy with what it refuses, and others wait for the processors; one that keeps to
-// RetryInfo loses nothing. What waits holds its reactor and no message, and only so many do: more are answered at once.
+// gRPC delivers whole messages, so a refused call still costs the server the transport of its message. Without the
+// delay, a client that retries at once could keep the server's processors busy with refused messages. A client that
+// waits as RetryInfo says loses nothing. A delayed call keeps its reactor but not its tensors, and at most kMostWaiting
+// calls are delayed; others are answered at once.
 // Thread safety: safe from any thread. Ownership: must outlive the pauses.
 //
 //   if (RefusalPauses::Pauses(status)) Start(pauses.Answer(status, gone));  // ends with the status, a little later
@@ -23,7 +24,7 @@ namespace gdn {
 
 class RefusalPauses {
  public:
-  // Half of what RetryInfo says.
+  // Half of the delay in RetryInfo (100 ms).
   static constexpr absl::Duration kPause = absl::Milliseconds(50);
   static constexpr int kMostWaiting = 1024;
 
@@ -33,7 +34,7 @@ class RefusalPauses {
     return reason == reason::kBytesExhausted || reason == reason::kQuotaExceeded;
   }
 
-  // `refusal`, after the pause; at once if many wait, or the client has gone.
+  // Returns `refusal` after the pause; at once if too many calls are delayed or the client has gone.
   Task<absl::Status> Answer(absl::Status refusal, Deadline gone) {
     if (waiting_.fetch_add(1) < kMostWaiting) (co_await SleepUntil(SteadyNow() + kPause, gone)).IgnoreError();
     waiting_.fetch_sub(1);

@@ -1,4 +1,4 @@
-// The service's methods. Counters and the service itself follow from these lists.
+// Lists of the service's methods. Counters and the service itself are generated from them.
 //
 // Thread safety: constants.
 //
@@ -10,7 +10,8 @@
 
 namespace gdn {
 
-// Unary methods that the function of the same name answers (server/rpc/calls.h): at once, or by a task.
+// Unary methods that the function of the same name answers (server/rpc/calls.h). Those of the first list are plain
+// functions, those of the second are tasks.
 #define GDN_IMMEDIATE_METHODS(X) \
   X(GetServerInfo)               \
   X(ListModels)                  \

@@ -1,7 +1,7 @@
-// How the service's calls ended: how long they took by method and code, and errors by reason.
+// Counters of the service's calls: latency by method and status code, and errors by reason.
 //
-// A step of a stream counts as a call; of other streams, the whole call does. A call's time is from when the server
-// hears of it to when its end, or its reply, is handed to the transport.
+// Each step of a step stream counts as a call. Other streams count as one call. A call's time runs from its arrival at
+// the server until its reply or end is handed to the transport.
 // Thread safety: safe from any thread. Ownership: must outlive the meters, which are plain values.
 //
 //   RpcMeter meter(stats, RpcMethod::kDecode);
@@ -26,13 +26,14 @@ inline constexpr size_t kStatusCodes = 17;  // OK and gRPC's sixteen
 class RpcStats {
  public:
   void Count(RpcMethod method, const absl::Status& status, int64_t nanos);
-  // Of a call, or of a row whose call has ended well.
+  // Counts the error of a call, or of a row in a call that ended with OK.
   void CountError(const absl::Status& status);
 
   const LatencyHistogram& latency(RpcMethod method, size_t code) const {
     return latency_[static_cast<size_t>(method)][code];
   }
-  // By the number of v1::ErrorReason; those without a reason are INTERNAL, as they are for the caller.
+  // Errors with this number of v1::ErrorReason. Errors without a reason count as INTERNAL, which is what the caller
+  // gets.
   int64_t errors(int reason) const { return errors_[static_cast<size_t>(reason)].load(std::memory_order_relaxed); }
 
  private:

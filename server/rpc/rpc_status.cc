@@ -16,14 +16,15 @@ namespace gdn {
 namespace {
 
 constexpr char kDomain[] = "gdn.v1";
-constexpr int64_t kRetryDelayNanos = 100'000'000;  // a batch or two; long enough not to spin, not to be felt
-// Beyond 8 KiB of trailers a client gets RESOURCE_EXHAUSTED in the error's place (gRPC's limit, HAProxy's is near it).
-// The message is in them twice, as text of which each byte may take three, and in the details, in base64 as all of
-// them.
+// About two batches: no busy retries, and too short for users to notice.
+constexpr int64_t kRetryDelayNanos = 100'000'000;
+// Limits in bytes. If the trailers exceed 8 KiB, the client gets RESOURCE_EXHAUSTED instead of the error (gRPC's limit;
+// HAProxy's is similar). The message is in the trailers twice: as text, where each byte may take three, and in the
+// details, which are base64.
 constexpr size_t kMostMessageBytes = 1024, kMostValueBytes = 1024, kMostMetadataBytes = 1536, kLeastValueBytes = 48;
 constexpr int64_t kNanosPerMilli = 1'000'000, kNanosPerSecond = 1'000'000'000;
 
-// After how long the same call may find what it was refused; nothing where waiting alone does not help.
+// Time after which a retry of the call may succeed; nullopt if waiting alone does not help.
 std::optional<int64_t> RetryDelayNanos(const std::string& name, const absl::Status& status) {
   if (name == reason::kQuotaExceeded) {
     const ErrorMetadataMap metadata = ErrorMetadata(status);
@@ -76,7 +77,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 }
 
 absl::Status WithAppliedRows(absl::Status error, absl::Span<const size_t> rows) {
-  constexpr size_t kMostRowBytes = 900;  // no value of metadata is cut again
+  constexpr size_t kMostRowBytes = 900;  // below kMostValueBytes, so the value is not cut again
   if (error.ok() || rows.empty()) return error;
   return WithMetadata(std::move(error), "applied_rows", NumberRanges(rows, kMostRowBytes));
 }

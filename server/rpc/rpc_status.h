@@ -1,7 +1,7 @@
-// absl::Status to what travels: the only place where the two meet.
+// Converts absl::Status to the statuses that clients get. No other file does.
 //
 // Thread safety: free functions. Every error carries google.rpc.ErrorInfo (reason, domain "gdn.v1", metadata), and
-// RetryInfo where waiting helps.
+// RetryInfo if waiting helps.
 //
 //   reactor->Finish(ToGrpcStatus(status));
 //   *response.mutable_status() = ToRpcStatus(status);
@@ -15,15 +15,15 @@
 
 namespace gdn {
 
-// A long message or value is cut in the middle, and metadata that has no room is left out: all of it is less than 8 KiB
-// of trailers.
+// Long messages and values are cut in the middle, and metadata that does not fit is left out, so that the trailers are
+// smaller than 8 KiB.
 google::rpc::Status ToRpcStatus(const absl::Status& status);
 
-// Details are in `grpc-status-details-bin`.
+// The details are sent in `grpc-status-details-bin`.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// `error`, of a call without partial_ok, with the rows whose steps have happened all the same (ascending) as metadata
-// "applied_rows": "0-3,7". Nothing is added where there are none; a long list is cut, and ends with "..".
+// For calls without partial_ok: returns `error` with the rows that were applied all the same (`rows`, ascending) as
+// metadata "applied_rows": "0-3,7". No metadata is added if `rows` is empty. A long list is cut and ends with "..".
 absl::Status WithAppliedRows(absl::Status error, absl::Span<const size_t> rows);
 
 }  // namespace gdn

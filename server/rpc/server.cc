@@ -21,7 +21,8 @@
 namespace gdn {
 namespace {
 
-// Every builder of a process has what InitProtoReflectionServerBuilderPlugin gave it.
+// Removes the reflection plugin from one builder, because InitProtoReflectionServerBuilderPlugin adds it to every
+// builder of the process.
 class WithoutReflection final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
@@ -30,8 +31,10 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
   }
 };
 
-constexpr absl::Duration kStreamGrace = absl::Seconds(1);  // for replies on their way when the last step has ended
-constexpr absl::Duration kStuckAfter = absl::Seconds(10);  // calls that were cancelled end at once
+// Time for replies that are being sent when the last step has ended.
+constexpr absl::Duration kStreamGrace = absl::Seconds(1);
+// Cancelled calls end at once, so after this time they are stuck.
+constexpr absl::Duration kStuckAfter = absl::Seconds(10);
 
 }  // namespace
 
@@ -45,12 +48,12 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   if (!options.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
-  // The service itself refuses what is over the limit, with a reason; the transport only stops what is absurd.
+  // The service itself refuses messages over the limit, with a reason. The transport's limit is far higher.
   builder.SetMaxReceiveMessageSize(static_cast<int>(
       std::min<int64_t>(2 * context.limits.max_message_bytes + (1 << 20), std::numeric_limits<int>::max())));
   builder.SetMaxSendMessageSize(-1);
   Apply(options.limits, builder);
-  // Bound before gRPC starts, so that a start that fails has answered nobody.
+  // Bind before gRPC starts, so that a failed start has not answered any call.
   GDN_ASSIGN_OR_RETURN(std::vector<ListeningSocket> sockets, result->Bind(addresses));
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
   const auto acceptor = [&builder](const std::shared_ptr<grpc::ServerCredentials>& credentials) {
@@ -118,13 +121,15 @@ bool RpcServer::Stop(absl::Duration timeout, const std::function<void()>& before
   const bool moved = context_.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));
   if (before_closing) {
     before_closing();
-    context_.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));  // that have begun meanwhile
+    // Transfers that have begun meanwhile.
+    context_.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));
   }
   context_.drain.End();
   if (listener_ != nullptr) listener_->Stop();
   server_->Shutdown(
       absl::ToChronoTime(absl::Now() + std::clamp(end - SteadyNow(), absl::ZeroDuration(), kStreamGrace)));
-  // Calls whose step a driver does not give back end never; what is not theirs is to be made durable all the same.
+  // A call never ends if the driver never ends its step. Do not wait for it for ever, so that the other sessions can be
+  // made durable.
   auto ended = std::make_shared<StopSignal>();
   std::thread waiter([server = server_.get(), ended] {
     server->Wait();
@@ -138,7 +143,7 @@ bool RpcServer::Stop(absl::Duration timeout, const std::function<void()>& before
   }
   stuck_ = true;
   waiter.detach();
-  static_cast<void>(server_.release());  // the calls use both
+  static_cast<void>(server_.release());  // the stuck calls still use both
   static_cast<void>(service_.release());
   return false;
 }

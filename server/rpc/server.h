@@ -1,4 +1,5 @@
-// A running gRPC server: gdn.v1.GdnService on the callback API, health, reflection, and an orderly end.
+// A running gRPC server: gdn.v1.GdnService on the callback API, the health service, reflection, and an orderly
+// shutdown.
 //
 // Thread safety: Start and Stop from one thread. Ownership: the context must outlive it; Stop is called on destruction.
 //
@@ -27,41 +28,41 @@ namespace gdn {
 
 struct RpcServerOptions {
   TransportLimits limits = {};
-  std::shared_ptr<grpc::ServerCredentials> tls = nullptr;  // of every HOST:PORT; nullptr: none
-  bool reflection = true;                                  // tells whoever asks what the API is
+  std::shared_ptr<grpc::ServerCredentials> tls = nullptr;  // for every HOST:PORT address; nullptr: no TLS
+  bool reflection = true;                                  // serves gRPC reflection
 };
 
 class RpcServer {
  public:
-  // Each address is HOST:PORT, where port 0 is a free one, or unix:/PATH (server/rpc/unix_socket.h). UNAVAILABLE where
-  // one cannot be bound; errors of CheckHostPort (base/host_port.h) and UnixSocket.
+  // Each address is HOST:PORT (port 0: any free port) or unix:/PATH (server/rpc/unix_socket.h). UNAVAILABLE if an
+  // address cannot be bound; errors of CheckHostPort (base/host_port.h) and UnixSocket.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServiceContext& context,
                                                           const std::vector<std::string>& addresses,
                                                           const RpcServerOptions& options = {});
   ~RpcServer();
 
-  // Of the first HOST:PORT; 0 where there is none.
+  // The port of the first HOST:PORT address; 0 if there is none.
   int port() const { return port_; }
-  // As given to Start, with the ports that were found.
+  // The addresses given to Start, with the actual ports.
   const std::vector<std::string>& addresses() const { return addresses_; }
-  // Health turns NOT_SERVING; calls are still answered. Safe from any thread until Stop.
+  // Sets the health of the server to NOT_SERVING; calls are still answered. Safe from any thread until Stop.
   void ReportNotServing();
-  // Health of the service `kDevicesHealth` alone does: a device has failed, and others go on.
+  // Sets only the health of the service `kDevicesHealth` to NOT_SERVING: one device has failed and others still work.
   void ReportDegraded();
   static constexpr const char* kDevicesHealth = "devices";
-  // Health turns NOT_SERVING and new steps are refused; accepted ones, exports and imports under way and the like may
-  // take until `timeout`. Then `before_closing` is called, while calls that do not step are still answered, and the
-  // connections end. True where all that was under way ended.
+  // Shuts the server down. Health turns NOT_SERVING and new steps are refused. Accepted steps, exports, imports and
+  // other open calls may take until `timeout`. Then `before_closing` is called, while calls that do not step are still
+  // answered, and the connections are closed. Returns true if everything that was open ended in time.
   bool Stop(absl::Duration timeout, const std::function<void()>& before_closing = nullptr);
-  // Who accepts its connections.
+  // The listener that accepts the connections.
   const SocketListener& listener() const { return *listener_; }
-  // After Stop: whether calls do not even end when they are cancelled, as on a device that hangs. They go on using the
-  // context.
+  // After Stop: true if calls did not end even when they were cancelled, for example because a device hangs. They still
+  // use the context.
   bool has_stuck_calls() const { return stuck_; }
 
  private:
   explicit RpcServer(const ServiceContext& context);
-  // Listens on them; connections wait until somebody accepts.
+  // Listens on the addresses. Connections wait until the listener accepts them.
   absl::StatusOr<std::vector<ListeningSocket>> Bind(const std::vector<std::string>& addresses);
 
   const ServiceContext& context_;

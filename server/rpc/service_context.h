@@ -1,4 +1,4 @@
-// What every call of the service works with.
+// The parts of the server that calls use.
 //
 // Thread safety: constant after the server starts; what it points to is safe from any thread. Ownership: GdnServer owns
 // everything.
@@ -52,33 +52,34 @@ struct ServiceContext {
   Residency& residency;
   Checkpointer& checkpointer;
   SessionEnvironment& environment;
-  Fleet* fleet = nullptr;  // where sessions are shared with other servers
+  Fleet* fleet = nullptr;  // null: sessions are not shared with other servers
   Engines& engines;
   SharedRegions& shared_regions;
   const Principals& principals;
   const Authenticator* authenticator = nullptr;  // nullptr: everybody is served
-  AuditLog* audit = nullptr;                     // where there are logins
+  AuditLog* audit = nullptr;                     // null without logins
   SessionOwners& owners;
   DrainState& drain;
-  std::function<void()> begin_drain = nullptr;          // as a SIGTERM does, soon; nullptr: nobody would
-  std::function<std::string()> metrics_text = nullptr;  // what /metrics answers
-  OpenCount& transfers;  // calls that move states, which the end of the server waits for; streams that rest are none
+  // Starts a drain soon, like SIGTERM; nullptr: Drain is not possible.
+  std::function<void()> begin_drain = nullptr;
+  std::function<std::string()> metrics_text = nullptr;  // returns the text of /metrics
+  OpenCount& transfers;  // open calls that shutdown waits for: tasks of unary methods except Drain, exports, imports
   RefusalPauses& refusals;
   CallTracer& tracer;
   RpcStats& stats;
-  HostBlockPool& call_memory;  // for tensors of calls, page-locked where a device copies from it
+  HostBlockPool& call_memory;  // for tensors of calls; page-locked if a device copies from it
   // For state files: threads that may block, memory to read into, and threads to spread the encoding over.
   TaskQueue& io;
   HostBlockPool& memory;
   SharedThreadPool& copiers;
-  std::vector<StateDevice> devices;  // StatePool::device counts them
-  const BackendInfo& backend;        // of the first; all have its numerics
+  std::vector<StateDevice> devices;  // by StatePool::device
+  const BackendInfo& backend;        // the first device's; all have the same numerics
   std::string version;
   StepLimits limits;
   int32_t max_queued_steps = 0;
-  absl::Duration session_idle_ttl = absl::InfiniteDuration();  // of sessions that do not say
+  absl::Duration session_idle_ttl = absl::InfiniteDuration();  // for sessions created without idle_ttl
   int64_t recovered_sessions = 0;
-  const SteadyClock& rate_clock = SteadyClock::Real();  // of quotas of tokens a second
+  const SteadyClock& rate_clock = SteadyClock::Real();  // for quotas of tokens per second
 };
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// CreateSession, GetSession, ListSessions, DeleteSession, and what import shares with creation.
+// CreateSession, GetSession, ListSessions, DeleteSession, and code that creation shares with import.
 #include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
@@ -26,9 +26,9 @@ using google::protobuf::util::TimeUtil;
 
 constexpr int32_t kDefaultPageSize = 50;
 constexpr int32_t kMaxPageSize = 1000;
-constexpr size_t kMaxPageLayers = 4096;  // less than 1 MiB of a reply, whatever sessions there are
+constexpr size_t kMaxPageLayers = 4096;  // keeps a reply below 1 MiB
 constexpr std::string_view kPageTokenPrefix = "after:";
-constexpr std::string_view kPageTokenPrefixOfAll = "all-after:";  // then the principal, '/' and the id
+constexpr std::string_view kPageTokenPrefixOfAll = "all-after:";  // followed by principal, '/' and id
 
 v1::InputKind ToProto(InputKind kind) {
   switch (kind) {
@@ -43,15 +43,15 @@ v1::InputKind ToProto(InputKind kind) {
   }
 }
 
-// The tensor as float32, in `floats`; an absent one is left out.
+// Converts the tensor to float32 in `floats`. Does nothing for an absent tensor.
 void Widen(const TensorView& view, std::vector<float>& floats) {
   if (view.data.empty()) return;
   floats.resize(static_cast<size_t>(view.ElementCount()));
   ConvertToFloat(view.dtype, view.data.data(), floats.size(), floats.data());
 }
 
-// Initial states as the image that they amount to: what is not given is zero. A recurrent state that is zero takes no
-// memory here; the others count as the caller's copies until they are on the device.
+// Makes an image from initial states; states that are not given are zero. A zero recurrent state takes no memory here.
+// The others are charged to the caller as copies until they are on the device.
 absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, const ByteAccountPtr& account,
                                         const std::vector<CheckedInitialState>& states, const SessionSpec& spec) {
   struct Floats {
@@ -60,7 +60,7 @@ absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, const Byt
   };
   struct Owner {
     ByteCharge charge;
-    std::vector<float> zero_conv;  // of all layers that have none
+    std::vector<float> zero_conv;  // shared by all layers without one
     std::vector<Floats> layers;
   };
   auto image = std::make_shared<SessionImage>();
@@ -100,12 +100,12 @@ v1::StateTier TierOf(const ServiceContext& context, const Session& session) {
   if (place == "host") return v1::STATE_TIER_HOST;
   if (place == "disk") return v1::STATE_TIER_DISK;
   if (place == "redis") return v1::STATE_TIER_REDIS;
-  return v1::STATE_TIER_UNSPECIFIED;  // on its way
+  return v1::STATE_TIER_UNSPECIFIED;  // moving between tiers
 }
 
 // The last session of a page.
 struct SessionPlace {
-  std::string principal = {};  // of a page of all
+  std::string principal = {};  // set for pages over all principals
   std::string id = {};
 };
 
@@ -229,14 +229,14 @@ absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& conte
     if (it != caller.not_here->end()) return it->second;
   }
   auto session = context.sessions.Find(caller.principal, id);
-  // It was here, or has come, when the call began (bring_sessions.h).
+  // The session was here when the call began (bring_sessions.h), so it has left since.
   if (context.fleet != nullptr && absl::IsNotFound(session.status())) return SessionMoved(std::string(id));
   return session;
 }
 
 namespace {
 
-// Where the longest known prefix of the request's prompt ends; nowhere where it has none.
+// Finds the longest kept prefix of the request's prompt; empty if there is none.
 absl::StatusOr<PrefixStart> FindStart(const ServiceContext& context, const Caller& caller, const SessionSpec& spec,
                                       const v1::CreateSessionRequest& request) {
   if (!request.has_prefix()) return PrefixStart();
@@ -249,7 +249,7 @@ absl::StatusOr<PrefixStart> FindStart(const ServiceContext& context, const Calle
   return context.prefixes.Find(prompt.keys);
 }
 
-// A session that is to get the image's states.
+// A session that was begun, and the image of its states.
 struct Beginning {
   SessionCreation creation;
   SessionImagePtr image;
@@ -281,7 +281,7 @@ absl::StatusOr<Beginning> BeginSession(const ServiceContext& context, const Call
   return beginning;
 }
 
-// `id`: the request's, or one that was drawn for it.
+// `id`: the request's, or a random one.
 Task<absl::Status> CreateNamed(const ServiceContext& context, const Caller& caller, const std::string& id,
                                const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response) {
   GDN_CO_ASSIGN_OR_RETURN(Beginning beginning, BeginSession(context, caller, id, request));
@@ -293,7 +293,7 @@ Task<absl::Status> CreateNamed(const ServiceContext& context, const Caller& call
     creation.Publish();
     lease.Release();
     const Session& session = *creation.session();
-    // It may come with states that are worth a checkpoint at once.
+    // A session that begins with states may need a checkpoint at once.
     if (context.environment.on_progress) context.environment.on_progress(creation.session());
     const auto layout = context.store.LayoutOf(session.spec().dims);
     const auto layers = static_cast<int64_t>(session.spec().layers.size());
@@ -351,7 +351,7 @@ absl::Status ListSessions(const ServiceContext& context, const Caller& caller, c
   }
   GDN_ASSIGN_OR_RETURN(const SessionPlace after, ReadPageToken(request));
   const int32_t wanted = request.page_size() == 0 ? kDefaultPageSize : std::min(request.page_size(), kMaxPageSize);
-  // One more than the page tells whether there is another.
+  // One more than the page needs, to know whether there is another page.
   const size_t limit = static_cast<size_t>(wanted) + 1;
   const auto sessions = request.all() ? context.sessions.ListAll({after.principal, after.id}, limit)
                                       : context.sessions.List(caller.principal, after.id, limit);

@@ -15,7 +15,8 @@ void SessionOwners::Learn(const std::string& principal, const std::string& subje
 }
 
 void SessionOwners::LearnListed(const Authenticator& authenticator) {
-  const int64_t version = authenticator.version();  // of before: a list that changes meanwhile is looked at again
+  // Read before the list: if the list changes meanwhile, it is read again.
+  const int64_t version = authenticator.version();
   {
     absl::MutexLock lock(&mu_);
     if (listed_version_ == version) return;

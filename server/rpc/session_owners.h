@@ -1,11 +1,12 @@
-// Whose sessions they are, as admins are told: subjects, by the names that principals have inside the server.
+// Subjects of principals, so that admins see the owner of a session by its subject and not by the principal's internal
+// name.
 //
 // Thread safety: safe from any thread. Ownership: `principals` must outlive it.
 //
 //   SessionOwners owners(principals);
 //   owners.Learn(principals.NameOfListed("alice"), "alice");
-//   owners.OwnerOf(session.principal());  // "alice"; of a name that nobody has told of "~" and the name
-//   owners.PrincipalOf("alice");          // the name; of "~" and a name that name
+//   owners.OwnerOf(session.principal());  // "alice"; for an unknown principal "~" and its internal name
+//   owners.PrincipalOf("alice");          // the internal name; also accepts "~" and an internal name
 #pragma once
 
 #include <cstdint>
@@ -27,11 +28,11 @@ class SessionOwners {
   SessionOwners& operator=(const SessionOwners&) = delete;
 
   void Learn(const std::string& principal, const std::string& subject);
-  // Those that the authenticator lists, where it has changed its list since it was last asked.
+  // Learns the subjects that the authenticator lists, if the list has changed since the last call.
   void LearnListed(const Authenticator& authenticator);
 
   std::string OwnerOf(const std::string& principal) const;
-  // What OwnerOf would tell as `owner`; a subject begins with no "~".
+  // Inverse of OwnerOf. No subject begins with "~".
   std::string PrincipalOf(std::string_view owner) const;
 
  private:

@@ -1,4 +1,4 @@
-// ShareMemory: a region of shared memory, for as long as the stream lasts.
+// ShareMemory: creates a region of shared memory that lasts as long as the stream.
 #include <utility>
 
 #include "base/error.h"
@@ -31,12 +31,14 @@ Task<absl::Status> ShareMemory(const ServiceContext& context, grpc::CallbackServ
   const Caller caller = CallerOf(call, context, out.gone());
   GDN_CO_RETURN_IF_ERROR(caller.allowed);
   v1::ShareMemoryResponse response;
-  TaskQueueExecutor io(context.io, caller.account->turn(), context.flows);  // the system takes its time to find room
+  // Allocating the region's file may take long.
+  TaskQueueExecutor io(context.io, caller.account->turn(), context.flows);
   Task<absl::Status> opened = OpenRegion(context, caller, request.bytes(), *response.mutable_region());
   GDN_CO_RETURN_IF_ERROR(co_await RunOn(io, std::move(opened)));
   out.Write(response);
   (co_await context.shared_regions.drained().Wait(caller.deadline)).IgnoreError();
-  const bool ended_by_client = context.shared_regions.End(response.region().name());  // or a drain was first
+  // False if a drain has ended it before.
+  const bool ended_by_client = context.shared_regions.End(response.region().name());
   co_await out.Written();
   if (ended_by_client) {
     co_return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has ended the region");

@@ -12,11 +12,11 @@
 namespace gdn {
 namespace {
 
-constexpr int64_t kAlignment = 64;  // of each copy: a cache line
+constexpr int64_t kAlignment = 64;  // bytes: a cache line, for each copy
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// The region of a range that it holds, file and all.
+// Finds the region of a range, and checks that the region contains the range.
 absl::StatusOr<SharedRegionPtr> RegionOf(const SharedRegions& regions, const std::string& principal,
                                          const v1::SharedRange& range) {
   GDN_ASSIGN_OR_RETURN(SharedRegionPtr region, regions.Find(principal, range.region()));

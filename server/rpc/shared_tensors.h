@@ -1,4 +1,4 @@
-// The tensors of one step that lie in shared memory: inputs are copied from there once, the output is copied there.
+// The tensors of one step that are in shared memory. Inputs are copied out of it once; the output is copied into it.
 //
 // Thread safety: for one thread at a time. Ownership: owns the copies, which the input's views then point to, and keeps
 // the output's region; the request and the HostBlockPool must outlive it.
@@ -23,19 +23,19 @@ namespace gdn {
 
 class SharedTensors {
  public:
-  // Whether an input or the output is in shared memory.
+  // True if an input or the output is in shared memory.
   static bool UsedBy(const CheckedInput& input);
 
-  // Finds the regions and checks all ranges; then copies what the fields name. `message_bytes` are those of the request
-  // itself; `charge` grows by the copies. Errors of SharedRegions::Find and SharedRegion, with `field`, of
-  // CheckMessageSize, ByteCharge::TryGrow, and HostBlockPool::TakeForCall.
+  // Finds the regions, checks all ranges, and copies the inputs. `message_bytes`: size of the request itself. `charge`
+  // grows by the size of the copies. Errors of SharedRegions::Find and SharedRegion, with `field`, of CheckMessageSize,
+  // ByteCharge::TryGrow, and HostBlockPool::TakeForCall.
   absl::Status Load(const SharedRegions& regions, const std::string& principal, int64_t message_bytes,
                     const StepLimits& limits, HostBlockPool& memory, ByteCharge& charge, CheckedInput& input);
   bool takes_output() const { return output_region_ != nullptr; }
-  // Takes the output's data to where the request wants it, and says so in `output`. False where the system refuses: the
-  // reply is to have them.
+  // Copies the output's data to the region that the request names, and records that in `output`. Returns false if
+  // writing to the region fails (for example, the file system is full); the reply must then carry the data.
   bool PutOutput(std::string_view data, v1::Tensor& output) const;
-  // Gives the copies back, and the region.
+  // Frees the copies and releases the output's region.
   void Clear();
 
  private:

@@ -81,7 +81,7 @@ absl::StatusOr<ImportMessage> ReadImportMessage(grpc::ByteBuffer& message,
     const bool bytes = WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
     if (bytes && field == v1::ImportStateRequest::kDataFieldNumber) {
       uint32_t size = 0;
-      // Against what is there, before room is made for it.
+      // Check the size against the message before memory is allocated for it.
       if (!in.ReadVarint32(&size) || size > message.Length()) return NoMessage();
       GDN_ASSIGN_OR_RETURN(char* const to, place(size));
       if (!in.ReadRaw(to, static_cast<int>(size))) return NoMessage();
@@ -138,7 +138,7 @@ absl::Status IncomingFile::Expect(int64_t file_bytes) {
 
 absl::Status IncomingFile::Grow(size_t bytes) {
   const int64_t before = charge_.bytes();
-  GDN_RETURN_IF_ERROR(charge_.TryGrow(static_cast<int64_t>(bytes)));  // both are there while one is copied
+  GDN_RETURN_IF_ERROR(charge_.TryGrow(static_cast<int64_t>(bytes)));  // old and new block exist during the copy
   GDN_ASSIGN_OR_RETURN(HostBlock block, memory_.TakeForFile(bytes));
   if (size_ > 0) std::memcpy(block.chars(), data(), size_);
   block_ = std::move(block);

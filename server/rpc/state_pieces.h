@@ -1,6 +1,6 @@
-// State files as messages: cut into pieces on their way out, put together on their way in. Neither copies a file's
-// bytes into or out of protobuf strings: a piece that leaves borrows them from the file, one that arrives is copied
-// once, to its place.
+// Splits state files into messages for export, and assembles them for import. Neither copies a file's bytes through
+// protobuf strings: an outgoing piece borrows them from the file, and an incoming piece is copied once, to its final
+// place.
 //
 // Thread safety: for one thread at a time. Ownership: messages keep the EncodedStateFile that they borrow from alive;
 // an IncomingFile's HostBlockPool must outlive it.
@@ -36,7 +36,7 @@ struct PieceTail {
   uint64_t checksum = 0;
 };
 
-// The messages of one file; `data` is field 1 of each, `tail` makes the rest.
+// The messages of one file. `data` is field 1 of each message; `tail` serializes the other fields.
 class FilePieces {
  public:
   using TailFn = std::function<std::string(const PieceTail&)>;
@@ -50,9 +50,9 @@ class FilePieces {
  private:
   std::shared_ptr<const EncodedStateFile> file_;
   TailFn tail_;
-  size_t part_ = 0;     // of file_->pieces(): where the next message begins
-  size_t in_part_ = 0;  // bytes into it
-  int64_t offset_ = 0;  // in the file
+  size_t part_ = 0;     // index in file_->pieces() at which the next message begins
+  size_t in_part_ = 0;  // bytes of that part that were sent
+  int64_t offset_ = 0;  // bytes of the file that were sent
 };
 
 struct ImportMessage {
@@ -63,30 +63,32 @@ struct ImportMessage {
   std::optional<uint64_t> checksum;
 };
 
-// An ImportStateRequest whose data goes to where `place` says, which is asked with its size before a byte is copied;
-// its errors are returned. INVALID_ARGUMENT (INVALID_SPEC) where the bytes are no such message.
+// Parses an ImportStateRequest and copies its data to the address that `place` returns for the data's size. Returns the
+// error of `place`, or INVALID_ARGUMENT (INVALID_SPEC) if the bytes are not such a message.
 absl::StatusOr<ImportMessage> ReadImportMessage(grpc::ByteBuffer& message,
                                                 absl::FunctionRef<absl::StatusOr<char*>(size_t)> place);
 
-// A file as it arrives, in one piece of memory, which grows with what has come and not with what is said to come.
+// Collects an incoming file in one block of memory. The block grows with the bytes that have arrived, not with the size
+// that the client announces.
 class IncomingFile {
  public:
-  // total_bytes 0: not known. `charge` grows with the memory.
+  // `total_bytes` 0: not known. `charge` grows with the memory.
   IncomingFile(HostBlockPool& memory, int64_t max_bytes, int64_t total_bytes, ByteCharge charge)
       : memory_(memory), max_bytes_(max_bytes), total_bytes_(total_bytes), charge_(std::move(charge)) {}
 
-  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) where total_bytes is more than the target's states can fill.
+  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) if total_bytes is more than max_bytes, the most that the target's states can
+  // take.
   absl::Status CheckTotal() const;
 
-  // Room for the next `bytes`, which count once they are added. RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE), DATA_LOSS
-  // (INVALID_STATE_FILE) beyond total_bytes, errors of ByteCharge::TryGrow and HostBlockPool::Take. What is there
-  // already may move.
+  // Returns space for the next `bytes` bytes; call Add once they are written. The bytes that are already here may move.
+  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE), DATA_LOSS (INVALID_STATE_FILE) beyond total_bytes, errors of
+  // ByteCharge::TryGrow and HostBlockPool::Take.
   absl::StatusOr<char*> Room(size_t bytes);
   void Add(size_t bytes) { size_ += bytes; }
 
   std::string_view bytes() const { return {data(), size_}; }
   int64_t total_bytes() const { return total_bytes_; }
-  // What the file's header says of its size, as total_bytes. Errors as CheckTotal.
+  // Sets total_bytes to the size that the file's header states. Errors of CheckTotal.
   absl::Status Expect(int64_t file_bytes);
 
  private:
@@ -97,7 +99,7 @@ class IncomingFile {
   HostBlockPool& memory_;
   const int64_t max_bytes_;
   int64_t total_bytes_;
-  ByteCharge charge_;  // of block_
+  ByteCharge charge_;  // for block_
   HostBlock block_;
   size_t size_ = 0;
 };

@@ -1,4 +1,5 @@
-// ExportState, a session's states as one safetensors file, and WatchState, the same again as the session advances.
+// ExportState sends a session's states as one safetensors file; WatchState sends them again and again as the session
+// advances.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -50,7 +51,7 @@ absl::StatusOr<StateFileOptions> OptionsOf(const v1::ExportStateRequest& request
   }
 }
 
-// The most that a file takes: the states as they are on the device, and what is written another way beside them.
+// Most bytes of a file: the states as on the device, and those that are also written in another form.
 int64_t FileBytes(const ServiceContext& context, const Session& session, const StateFileOptions& options) {
   return (options.include_recurrent_state ? 3 : 2) * context.room.BytesOf(session);
 }
@@ -73,7 +74,7 @@ Task<absl::StatusOr<EncodedStateFile>> Encode(const ServiceContext& context, con
   co_return file;
 }
 
-// Sends a file piece by piece. The next piece is made while the one before is on its way.
+// Sends a file piece by piece. The next piece is made while the last one is being sent.
 Task<absl::Status> SendFile(FileWriter& out, FilePieces pieces) {
   grpc::ByteBuffer piece = pieces.Next();
   for (bool last = false; !last;) {
@@ -102,7 +103,7 @@ Task<absl::Status> ExportState(const ServiceContext& context, grpc::CallbackServ
                                                                             FileBytes(context, *session, options)));
   GDN_CO_ASSIGN_OR_RETURN(CapturedState captured, co_await context.checkpointer.Capture(
                                                       std::move(session), /*known=*/nullptr, caller.deadline, epoch));
-  captured.held.Release();  // what is sent is a copy
+  captured.held.Release();  // the file is made from the copy
   if (call.IsCancelled()) co_return ClientGone();
   GDN_CO_ASSIGN_OR_RETURN(EncodedStateFile file, co_await Encode(context, caller, std::move(captured.image), options));
   GDN_CO_RETURN_IF_ERROR(co_await SendFile(out, FilePieces(std::move(file), ExportTail)));
@@ -110,7 +111,7 @@ Task<absl::Status> ExportState(const ServiceContext& context, grpc::CallbackServ
   co_return absl::OkStatus();
 }
 
-// How often a session is looked at: soon after it has moved, less often while it rests.
+// How often a watched session is checked: often after it has advanced, less often while it rests.
 constexpr absl::Duration kShortestLook = absl::Milliseconds(2);
 constexpr absl::Duration kLongestLook = absl::Milliseconds(20);
 
@@ -140,7 +141,7 @@ absl::StatusOr<WatchPlan> PlanOf(const v1::WatchStateRequest& request) {
   return plan;
 }
 
-// How far a session has come, to compare with what the last snapshot holds.
+// A session's progress, to compare with the last snapshot.
 struct Progress {
   int64_t epoch = 0;
   std::vector<LayerProgress> layers;
@@ -162,7 +163,7 @@ struct Progress {
 
 // A session that a client watches.
 struct Watched {
-  // OK if the stream goes on.
+  // OK if the stream may continue.
   absl::Status CheckWanted() const {
     if (call.IsCancelled()) return ClientGone();
     GDN_RETURN_IF_ERROR(StillAllowed(call, context, caller));
@@ -178,15 +179,15 @@ struct Watched {
   grpc::CallbackServerContext& call;
   const Caller& caller;
   const std::shared_ptr<Session> session;
-  const std::optional<int64_t> epoch;  // that the caller knows
+  const std::optional<int64_t> epoch;  // the epoch that the caller knows
 };
 
-// The last full file that the client of a watch has got: later ones may be deltas to it.
+// The last full file that a watching client has received. Later files may be deltas to it.
 class LastFullFile {
  public:
-  // Bases that the next file does without; none if it is to be full.
+  // Bases that the next file may leave out; none if it must be a full file.
   BaseVersions KnownBases() const { return refresh_ ? BaseVersions() : bases_; }
-  // Whether a file of the image is to be a delta.
+  // True if the file of the image should be a delta.
   bool IsBaseOf(const SessionImage& image) const {
     const auto is_known = [this](const LayerImage& layer) {
       const auto known = bases_.find(layer.layer);
@@ -200,21 +201,22 @@ class LastFullFile {
     options.known_bases = bases_;
     return options;
   }
-  // `bases` are those of the image that the file was made from.
+  // `bases`: of the image that the file was made from.
   void NoteFull(const EncodedStateFile& file, BaseVersions bases) {
     refresh_ = false;
     id_ = file.snapshot_id();
     bytes_ = file.bytes();
     bases_ = std::move(bases);
   }
-  // Once most bases are others, a full file now makes the deltas after it small again.
+  // If a delta is larger than half the full file, most bases have changed. The next file is then full, so that later
+  // deltas are small again.
   void NoteDelta(const EncodedStateFile& file) { refresh_ = 2 * file.bytes() > bytes_; }
 
  private:
   std::string id_;
   int64_t bytes_ = 0;
   BaseVersions bases_;
-  bool refresh_ = false;  // the next is to be full
+  bool refresh_ = false;  // the next file must be full
 };
 
 BaseVersions BasesOf(const SessionImage& image) {
@@ -237,7 +239,7 @@ FilePieces::TailFn WatchTail(int64_t sequence, bool delta) {
   };
 }
 
-// Waits until the session has moved so far from what was captured that the plan wants another file.
+// Waits until the session has advanced so far beyond the captured state that the plan requires another file.
 Task<absl::Status> WaitUntilMoved(const Watched& watched, WatchPlan plan, Progress captured, SteadyTime captured_at) {
   Progress seen = captured;
   absl::Duration pause = kShortestLook;
@@ -275,7 +277,7 @@ Task<absl::Status> WatchState(const ServiceContext& context, grpc::CallbackServe
                                                                                      file_bytes, caller.deadline));
     GDN_CO_ASSIGN_OR_RETURN(CapturedState captured,
                             co_await context.checkpointer.Capture(session, known, caller.deadline, epoch));
-    captured.held.Release();  // what is sent is a copy
+    captured.held.Release();  // the file is made from the copy
     GDN_CO_RETURN_IF_ERROR(watched.CheckWanted());
     Progress progress = Progress::Of(captured.image->header.epoch, captured.layers);
     BaseVersions bases = BasesOf(*captured.image);

@@ -26,7 +26,8 @@ Task<absl::Status> RunStep(const ServiceContext& context, Caller caller, const S
         co_await WaitForCheckpoints(context.checkpointer, sessions, rows.input().layer, caller.deadline));
     Residency::PinResults pins = co_await PinSessions(context.residency, sessions, caller.deadline);
     GDN_CO_RETURN_IF_ERROR(rows.TakePins(std::move(pins)));
-    // Rows that have joined other calls are waited for even if this call is refused: those calls write to them.
+    // Even if this call is refused, it must wait for the calls that its rows have joined, because those write to the
+    // rows.
     absl::Status begun = rows.Admit();
     if (begun.ok()) begun = rows.Submit();
     if (!begun.ok()) rows.DropJobs();

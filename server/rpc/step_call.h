@@ -1,12 +1,12 @@
 // Prefill and Decode: one call, from its message to its reply.
 //
-// RunStep names every stage in the order in which they happen. Everything about the request's form is checked first,
-// then the rows' values; then the sessions are pinned, which brings back those whose states are in a lower tier; then
-// every row is admitted, and only then does anything go to the engines. Without partial_ok one bad row refuses all of
-// them. Rows whose states are on several devices go to several engines, all of them or none; after that each device's
-// rows end by themselves.
-// Thread safety: a step is one flow (base/task/executor.h). Ownership: the message, the data
-// and the trace are the caller's, and must live until the task has ended.
+// RunStep names every stage in order. It checks the form of the request, brings sessions from other servers of the
+// fleet, finds the sessions, and checks the values. Then it pins the sessions, which brings back states from lower
+// tiers, admits every row, and only then gives jobs to the engines. Without partial_ok one bad row refuses the whole
+// call. Rows whose states are on several devices become one job for each device. Either all jobs are accepted or none
+// is; after that the jobs of different devices end independently.
+// Thread safety: a step is one flow (base/task/executor.h). Ownership: the caller owns the message, the data and the
+// trace, which must live until the task has ended.
 //
 //   DecodeMessage message(request, response);
 //   const absl::Status status = co_await RunStep(context, caller, message, data, nullptr);
@@ -28,39 +28,39 @@
 
 namespace gdn {
 
-// The tensors' data of a call: the request's, and the reply's, which its message lacks.
+// Tensor data of a call, which its messages do not contain: the request's inputs and the reply's output.
 struct StepData {
   const ReceivedTensors& in;
   ReplyOutput& out;
-  ByteCharge& charge;  // of the request; grows by what else the call takes
+  ByteCharge& charge;  // for the request; grows by the other memory that the call needs
 };
 
-// A step call's rows, its checked input, and where its output goes.
+// The rows of a step call, its checked input and its output (step_rows.h).
 class StepRows;
 
-// A request and its reply.
+// A Prefill or Decode request and its reply.
 class StepMessage {
  public:
   virtual ~StepMessage() = default;
 
-  // Everything that needs no session.
+  // Checks that need no session.
   virtual absl::Status CheckForm(const ReceivedTensors& in, const StepLimits& limits) const = 0;
   virtual std::vector<WantedSession> Wanted(const ServiceContext& context, const Caller& caller) const = 0;
-  // The rows with what the request says of each.
+  // One row for each session in the request, with the fields that the request gives for it.
   virtual std::vector<CallRow> Rows() const = 0;
-  // The tensors, for sessions of `spec`.
+  // Checks the tensors for sessions of `spec`.
   virtual absl::StatusOr<CheckedInput> CheckInput(const ReceivedTensors& in, const SessionSpec& spec,
                                                   const StepLimits& limits) const = 0;
   // The reply's tensor.
   virtual v1::Tensor& output() const = 0;
-  // Fills the rest of the reply, of rows that have ended.
+  // Fills in the rest of the reply once the rows have ended.
   virtual void Answer(StepRows& rows) const = 0;
 
   virtual bool is_prefill() const = 0;
   virtual bool partial_ok() const = 0;
 };
 
-// Request and response must outlive it.
+// The request and the response must outlive the message.
 class PrefillMessage final : public StepMessage {
  public:
   PrefillMessage(const v1::PrefillRequest& request, v1::PrefillResponse& response)
@@ -101,7 +101,7 @@ class DecodeMessage final : public StepMessage {
   v1::DecodeResponse& response_;
 };
 
-// Runs one step. One that has not begun when the client goes is dropped.
+// Runs one step. The step is dropped if the client goes before it has begun.
 Task<absl::Status> RunStep(const ServiceContext& context, Caller caller, const StepMessage& message, StepData data,
                            CallTrace* trace);
 

@@ -22,7 +22,7 @@
 namespace gdn {
 namespace {
 
-// What the request itself says of its call; nothing without a trace.
+// Stores the request's fields in the call's trace, if there is one.
 template <typename Request>
 void NoteRequest(CallTrace* trace, const Caller& caller, const Request& request, const ReceivedTensors& received) {
   if (trace == nullptr) return;
@@ -41,8 +41,8 @@ void NoteReply(CallTrace* trace, const absl::Status& status, size_t bytes) {
   if (status.ok()) trace->response_bytes = static_cast<int64_t>(bytes);
 }
 
-// Reads the request, runs its step and finishes with the reply. gRPC keeps a Finish that comes before the reactor is
-// returned to it, and calls OnDone after every other reaction has returned.
+// Reads the request, runs its step and finishes with the reply. gRPC queues a Finish that comes before the reactor is
+// returned to it, and calls OnDone after all other reactions have returned.
 template <typename Request, typename Response, typename Message>
 class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlow<absl::Status> {
  public:
@@ -67,7 +67,8 @@ class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlo
     context_.tracer.End(std::move(trace_));
     delete this;
   }
-  // Both take no time and no lock of gRPC's: no need to hand each call's end to another thread.
+  // OnCancel and OnDone are short and take no lock of gRPC's, so gRPC may call them inline instead of on another
+  // thread.
   bool InternalInlineable() override { return true; }
 
  private:
@@ -97,11 +98,11 @@ class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlo
 
   const ServiceContext& context_;
   CancelSource gone_;  // the client
-  Caller caller_;      // until the step has begun
+  Caller caller_;      // moved into the step when it begins
   const RpcMeter meter_;
   std::unique_ptr<CallTrace> trace_;
   grpc::ByteBuffer* const reply_wire_;
-  ByteCharge charge_;  // until the reply is with the transport
+  ByteCharge charge_;  // held until the reply is handed to the transport
   Request request_;
   ReceivedTensors received_;
   Response response_;
@@ -129,7 +130,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     if (const absl::Status allowed = StillAllowed(call_, context_, caller_); !allowed.ok()) return Refuse(allowed);
     trace_ = context_.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method_)]);
     auto charge = ChargeCall(context_, caller_, wire_.Length());
-    if (std::exchange(is_large_, false)) request_ = Request();  // or it would keep its memory
+    if (std::exchange(is_large_, false)) request_ = Request();  // a reused message would keep its memory
     auto received = ReadStepRequest(
         wire_, context_.limits.max_message_bytes, context_.call_memory,
         [&](int64_t bytes) {
@@ -137,7 +138,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
           return charge.ok() ? charge->TryGrow(bytes) : charge.status();
         },
         request_);
-    if (!received.ok()) {  // nobody knows which session it was for
+    if (!received.ok()) {  // the session is unknown, so the stream ends
       meter_.End(received.status());
       return Finish(ToGrpcStatus(received.status()));
     }
@@ -158,7 +159,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void OnDone() override { delete this; }
 
  protected:
-  // The step of request_, which fills response_ and output_.
+  // Runs the step of request_, which fills response_ and output_.
   virtual Task<absl::Status> Step() = 0;
   // Called before the reply is written.
   virtual void NoteEnd(const absl::Status& /*status*/) {}
@@ -174,9 +175,9 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   ReceivedTensors received_;
   Response response_;
   ReplyOutput output_;
-  ByteCharge charge_;                 // of the message and its reply
-  std::unique_ptr<CallTrace> trace_;  // of the message
-  absl::Status end_;                  // an error ends the stream, behind the reply that is on its way
+  ByteCharge charge_;                 // for the message and its reply
+  std::unique_ptr<CallTrace> trace_;  // for the message
+  absl::Status end_;                  // an error that ends the stream after the present reply
 
  private:
   void Refuse(const absl::Status& status) {
@@ -204,10 +205,10 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   }
 
   const RpcMethod method_;
-  RpcMeter meter_;         // of the message
-  grpc::ByteBuffer wire_;  // what is read, then what is written
-  bool is_large_ = false;  // the last message, beside its tensors' data
-  bool paused_ = false;    // before its refusal
+  RpcMeter meter_;         // for the message
+  grpc::ByteBuffer wire_;  // the message read, then the reply written
+  bool is_large_ = false;  // the last message was large without its tensors' data
+  bool paused_ = false;    // the present refusal was delayed already
 };
 
 class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse> {
@@ -229,7 +230,8 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
   void NoteEnd(const absl::Status& status) override {
     if (status.ok()) {
       failed_.erase(Key());
-    } else if (ParseSessionName(request_.segment().session()).ok()) {  // else no session can have a gap
+    } else if (ParseSessionName(request_.segment().session()).ok()) {
+      // Not for an invalid name, because it has no session that could have a gap.
       failed_.insert(Key());
       if (failed_.size() > kMostFailed) end_ = TooManyFailed();
     }

@@ -65,7 +65,7 @@ absl::Status StepRows::CheckInput(const Caller& caller) {
   for (const size_t i : good_) {
     absl::Status values = CheckRowValues(input_, static_cast<int64_t>(i));
     if (!values.ok()) GDN_RETURN_IF_ERROR(Refuse(i, std::move(values)));
-    if (!input_.draft) rows_[i].ahead = input_.lengths[i];  // a draft counts when it is accepted
+    if (!input_.draft) rows_[i].ahead = input_.lengths[i];  // a draft's tokens count when they are accepted
   }
   NoteGood();
   if (trace_ != nullptr) trace_->tokens = std::accumulate(input_.lengths.begin(), input_.lengths.end(), int64_t{0});
@@ -92,7 +92,7 @@ absl::Status StepRows::TakeOutput() {
   row_stride_ = static_cast<size_t>(input_.tokens) * token_bytes;
   data_.out.bytes = row_stride_ * rows_.size();
   if (data_.out.bytes == 0) return absl::OkStatus();
-  // A reply that is kept has a copy of the rows, which counts as kept once the step has happened.
+  // A stored reply needs a second copy of the rows. After the step that copy is charged to the pool of stored replies.
   const int64_t copies = input_.request_id.empty() ? 1 : 2;
   GDN_RETURN_IF_ERROR(data_.charge.TryGrow(copies * static_cast<int64_t>(data_.out.bytes)));
   GDN_ASSIGN_OR_RETURN(data_.out.block, context_.call_memory.TakeForCall(data_.out.bytes));
@@ -112,7 +112,7 @@ absl::Status StepRows::CopyReply(size_t index, const StoredReply& reply) {
   if (reply.output.size() != bytes) {
     return ReplyDoesNotFit(rows_[index].session->id(), input_.layer, reply, static_cast<int64_t>(bytes));
   }
-  // TakeOutput has written zeros behind it.
+  // TakeOutput has zeroed the padding behind it.
   if (bytes > 0) std::memcpy(output_ + index * row_stride_, reply.output.data(), bytes);
   rows_[index].token_count = reply.token_count;
   NoteComputeTime(reply.compute_time_us);
@@ -137,7 +137,7 @@ StepJobPtr StepRows::MakeJob(int32_t device) const {
   job->page_locked = data_.in.bytes() != nullptr;
   if (!spec_->model.empty()) {
     const auto& layers = context_.models.at(spec_->model).LayersOn(device);
-    // Admission has the better error for a layer that is not there.
+    // If the layer does not exist, Admit returns the better error.
     if (const auto it = layers.find(input_.layer); it != layers.end()) job->weights = &it->second;
   }
   job->rows.reserve(good_.size());
@@ -163,11 +163,11 @@ absl::Status StepRows::AdmitRow(size_t index) {
   if (!request.request_id.empty()) request.payload = HashRow(input_, row_number);
   JoinedCall* joined = nullptr;
   if (!request.request_id.empty()) {
-    joined_.resize(rows_.size());  // at the first row
+    joined_.resize(rows_.size());  // allocated at the first row
     joined = &joined_[index];
     joined->ended = &open;
   }
-  open.Begin();  // for a call that is joined, which may end before Admit returns
+  open.Begin();  // in case the row joins a step, which may end before Admit returns
   absl::StatusOr<Admission> admission = row.session->Admit(std::move(row.pin), request, joined);
   if (admission.ok() && admission->joined) {
     if (trace_ != nullptr) trace_->waits_for_another = true;
@@ -201,7 +201,7 @@ absl::Status StepRows::Admit() {
 }
 
 absl::Status StepRows::RefuseFailedDevices() {
-  if (context_.engines.size() == 1) return absl::OkStatus();  // the engine says it, of the call
+  if (context_.engines.size() == 1) return absl::OkStatus();  // the engine refuses the call
   for (const DeviceRows& on_device : devices_) {
     const absl::Status device = context_.engines.at(on_device.device).device_status();
     if (device.ok()) continue;
@@ -215,7 +215,7 @@ absl::Status StepRows::RefuseFailedDevices() {
 
 absl::Status StepRows::Submit() {
   if (devices_.empty()) return absl::OkStatus();
-  devices_.front().job->trace = trace_;  // one at a time writes to it
+  devices_.front().job->trace = trace_;  // only one job may write to the trace
   std::vector<Engines::Part> jobs;
   for (const DeviceRows& on_device : devices_) {
     on_device.job->done = &open;
@@ -223,7 +223,8 @@ absl::Status StepRows::Submit() {
   }
   const auto count = static_cast<int>(devices_.size());
   open.Begin(count);
-  // Only a thread of gRPC's computes at once: others wait for the threads on which sessions come.
+  // A step may run here only on the thread that began the call, which is gRPC's. Other threads, which bring sessions,
+  // must not be kept from their work.
   const auto where =
       std::this_thread::get_id() == starter_ ? Batcher::Where::kHereIfShort : Batcher::Where::kEngineThread;
   absl::Status status = context_.engines.Submit(std::move(jobs), where);

@@ -1,8 +1,8 @@
-// The rows of one Prefill or Decode call, on their way from sessions to the engines and back.
+// The rows of one Prefill or Decode call, from finding their sessions to their results.
 //
-// Thread safety: belongs to the call's flow; engines and joined calls write their own rows until `open` has none of
-// them. Ownership: lies in the frame of RunStep, which waits for `open` before it ends. Tokens that were taken from a
-// quota and not used are given back on destruction.
+// Thread safety: belongs to the call's flow. Engines, and the calls that this call's rows have joined, write results
+// until no operation of `open` is left. Ownership: lives in the frame of RunStep, which waits for `open` before it
+// ends. The destructor gives back tokens that were taken from a quota and not used.
 //
 //   StepRows rows(context, message, data, trace);
 //   GDN_CO_RETURN_IF_ERROR(rows.Find(caller));
@@ -30,36 +30,39 @@ class StepRows final : public CallRows {
   StepRows(const ServiceContext& context, const StepMessage& message, StepData data, CallTrace* trace);
   ~StepRows();
 
-  // --- The stages of RunStep, in their order, as CallRows has them. Looks up the rows' sessions.
+  // --- The stages of RunStep, in their order; errors as in CallRows.
+  // Looks up the rows' sessions.
   absl::Status Find(const Caller& caller);
-  // True if no row has a session: each has its own error, and nothing is left to do.
+  // True if no row has a session. Each row then has its own error, and there is nothing to run.
   bool none_found() const { return spec_ == nullptr; }
-  // Shapes and values of the inputs, of which those in shared memory are copied first.
+  // Checks shapes and values of the inputs. Inputs in shared memory are copied first.
   absl::Status CheckInput(const Caller& caller);
-  // From the caller's quota, for the rows that are good.
+  // Takes the tokens of the good rows from the caller's quota.
   absl::Status TakeTokens(const Caller& caller);
-  // Memory for the reply's tensor.
+  // Allocates memory for the reply's tensor.
   absl::Status TakeOutput();
-  // Each pinned row gets a stored reply, joins a call in flight, gets an error, or goes into the job of its device.
+  // Admits each pinned row: it gets a stored reply, joins a call in flight, gets an error, or is added to its device's
+  // job.
   absl::Status Admit();
-  // All jobs, or none. `open` has them until they end.
+  // Submits all jobs, or none. Each counts in `open` until it ends.
   absl::Status Submit();
   // After an error of Admit or Submit: gives back the leases of rows that will not step.
   void DropJobs() { devices_.clear(); }
-  // Drops what has not begun. `open` still ends.
+  // Cancels jobs that have not begun. They still end in `open`.
   void CancelJobs();
-  // Takes the results. The call's error, if it has one.
+  // Takes the results of the rows. Returns the call's error, or OK.
   absl::Status Finish();
 
   // --- For StepMessage::Answer.
-  // After the step; if the row failed, what its layer has seen all the same, or 0 if it has no session.
+  // Token count of the row's layer after the step. If the row failed: the layer's present count, or 0 if the row has no
+  // session.
   int64_t TokenCount(const CallRow& row) const;
   int64_t DurableTokenCount(const CallRow& row) const;
   int64_t compute_time_us() const { return compute_time_us_.load(); }
   // Writes zeros for failed rows, and hands the output to shared memory if the request asked for that.
   void FinishOutput(v1::Tensor& output);
   const CheckedInput& input() const { return input_; }
-  // Jobs, and rows that wait for other calls' steps.
+  // Operations under way: submitted jobs, and rows that wait for the step of another call.
   Arrivals open;
 
  private:
@@ -67,17 +70,18 @@ class StepRows final : public CallRows {
   struct DeviceRows {
     int32_t device = 0;
     StepJobPtr job;
-    std::vector<size_t> rows;  // rows_ index of each of the job's rows
+    std::vector<size_t> rows;  // indices in rows_, parallel to the job's rows
   };
 
   absl::Status CheckSameSpec() const;
   absl::Status AdmitRow(size_t index);
   DeviceRows& RowsOn(int32_t device);
   StepJobPtr MakeJob(int32_t device) const;
-  // Copies a stored reply into the row's part of the output. ABORTED (REPLY_DROPPED) if it is not as long as the row's
-  // own: then it came with an imported state or from a tier, and is not this call's.
+  // Copies a stored reply into the row's part of the output. ABORTED (REPLY_DROPPED) if its size is not that of the
+  // row's output. Such a reply came with an imported or parked state and belongs to another call.
   absl::Status CopyReply(size_t index, const StoredReply& reply);
-  // Rows on a failed device beside others that work get its error: each its own if it may have one, else the call.
+  // With several devices: refuses the rows on failed devices with the device's error. With partial_ok that is the row's
+  // own error, else the call's.
   absl::Status RefuseFailedDevices();
   void NoteComputeTime(int64_t us);
 
@@ -86,15 +90,15 @@ class StepRows final : public CallRows {
   CallTrace* const trace_;  // null if the call is not traced
   const std::thread::id starter_ = std::this_thread::get_id();
 
-  const SessionSpec* spec_ = nullptr;  // of the first row that was found
+  const SessionSpec* spec_ = nullptr;  // spec of the first row with a session
   CheckedInput input_;
   SharedTensors shared_;
   SteadyTime deadline_;
   std::vector<DeviceRows> devices_;
   std::vector<JoinedCall>
       joined_;                // parallel to rows_; `ended` is null for rows that have joined no call; may be empty
-  ByteAccountPtr metered_;    // whose tokens were taken; null: nobody's
-  int64_t taken_tokens_ = 0;  // of it, less those that the step has used
+  ByteAccountPtr metered_;    // account that the tokens were taken from; null: none were taken
+  int64_t taken_tokens_ = 0;  // tokens taken from metered_, without those that the step has used
   char* output_ = nullptr;
   size_t row_stride_ = 0;  // bytes of a row in the reply, padding included
   std::atomic<int64_t> compute_time_us_{0};

@@ -26,11 +26,13 @@ using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 using google::protobuf::io::StringOutputStream;
 
-constexpr size_t kAlignment = 64;  // of each tensor's data: a cache line
+constexpr size_t kAlignment = 64;  // bytes: a cache line, for each tensor's data
 constexpr int kMostVarintBytes = 10;
-// A request of no more than this beside its tensors' data is parsed without asking: what it is parsed to is small.
+// A request with no more bytes than this beside its tensors' data is parsed without calling may_parse, because its
+// parsed form is small.
 constexpr size_t kPlainBytes = size_t{4} << 10;
-// A reply with no more data than this goes in one piece: lending and sending pieces takes longer than the copy.
+// A reply with no more data than this is copied into one piece, because lending and sending several pieces takes
+// longer.
 constexpr size_t kSmallData = size_t{16} << 10;
 
 constexpr int kData = v1::Tensor::kDataFieldNumber;
@@ -46,7 +48,7 @@ static_assert(v1::PrefillResponse::kOutputFieldNumber == kOutput);
 static_assert(v1::StreamPrefillRequest::kSegmentFieldNumber == kStepField);
 static_assert(v1::StreamPrefillResponse::kResultFieldNumber == kResult);
 
-// Where in a message tensors' data are.
+// Nesting levels of a message on the way to the tensors' data.
 enum class Level { kStream, kStep, kInput, kTensor };
 
 bool Opens(Level level, int field) {
@@ -69,13 +71,13 @@ void AppendVarint(uint64_t value, std::string& to) {
   to.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(end - bytes));
 }
 
-// Parts a message into its tensors' data and a message without them.
+// Splits a message into its tensors' data and a message without them.
 class Splitter {
  public:
-  // `to` has room for the data, kAlignment bytes a tensor more; null: they are passed over.
+  // `to` has room for the data and kAlignment more bytes for each tensor; null: the data are skipped.
   Splitter(CodedInputStream& in, char* to, TensorBytes& data) : in_(in), to_(to), data_(data) {}
 
-  // Up to the limit that is in force. False: no plain case; what was written is of no use then.
+  // Splits up to the stream's present limit. False if the message is unusual; then the results must not be used.
   bool Split(Level level, std::string& rest) {
     uint32_t seen = 0;
     for (;;) {
@@ -89,13 +91,13 @@ class Splitter {
         continue;
       }
       uint64_t size = 0;
-      // A limit beyond the one that is in force would be cut to it in silence.
+      // A limit beyond the present one would be cut to it silently, so check first.
       if (!ReadVarint(size) || size > static_cast<uint64_t>(in_.BytesUntilLimit())) return false;
       if (!Opens(level, field)) {
         if (!CopyBytes(tag, size, rest)) return false;
         continue;
       }
-      // One input a step; what comes twice is merged, or takes the first one's place: protobuf knows.
+      // A field that occurs twice is merged or replaces the first one. Leave that to protobuf.
       const uint32_t bit = level == Level::kStep ? 1u : 1u << field;
       if ((seen & bit) != 0) return false;
       seen |= bit;
@@ -108,7 +110,7 @@ class Splitter {
   }
 
  private:
-  // False also of one in more bytes than it needs: whether it may be is protobuf's to say.
+  // Also false for a varint that is longer than necessary. Leave that to protobuf.
   bool ReadVarint(uint64_t& value) {
     const int begin = in_.CurrentPosition();
     return in_.ReadVarint64(&value) &&
@@ -128,7 +130,7 @@ class Splitter {
       case WireFormatLite::WIRETYPE_FIXED32:
         return AppendRaw(sizeof(uint32_t), rest);
       default:
-        return false;  // groups: nobody sends them
+        return false;  // groups are unusual
     }
   }
 
@@ -167,10 +169,10 @@ class Splitter {
   CodedInputStream& in_;
   char* to_;
   TensorBytes& data_;
-  size_t tensor_ = 0;  // whose fields are being read
+  size_t tensor_ = 0;  // index of the tensor being read
 };
 
-// The message without its tensors' data; false: no plain case.
+// Splits a whole message. False if it is unusual.
 bool SplitWire(grpc::ByteBuffer& wire, Level level, char* to, TensorBytes& data, std::string& rest) {
   grpc::ProtoBufferReader reader(&wire);
   CodedInputStream in(&reader);
@@ -191,7 +193,7 @@ absl::Status ReadWhole(grpc::ByteBuffer& wire, MayParse may_parse, Message& requ
 
 absl::StatusOr<ReceivedTensors> Read(grpc::ByteBuffer& wire, Level level, int64_t max_bytes, HostBlockPool& memory,
                                      MayParse may_parse, Message& request) {
-  const absl::Cleanup give_back = [&wire] { wire.Clear(); };  // also if it is refused: the reply may wait a while
+  const absl::Cleanup give_back = [&wire] { wire.Clear(); };  // also if it is refused, because the reply may be delayed
   ReceivedTensors received;
   received.message_bytes = static_cast<int64_t>(wire.Length());
   const bool too_large = received.message_bytes > max_bytes;
@@ -199,7 +201,8 @@ absl::StatusOr<ReceivedTensors> Read(grpc::ByteBuffer& wire, Level level, int64_
     auto block = memory.TakeForCall(wire.Length() + kMaxInputTensors * kAlignment);
     if (block.ok()) received.block = *std::move(block);
   }
-  // Without room, as on a device that is lost, protobuf makes its own: what is wrong with the request comes first.
+  // If no block is available, for example because the device is lost, protobuf parses the data into its own memory, so
+  // that errors of the request are still reported first.
   std::string rest;
   const bool apart = (too_large || received.block.valid()) &&
                      SplitWire(wire, level, too_large ? nullptr : received.block.chars(), received.data, rest);
@@ -213,7 +216,7 @@ absl::StatusOr<ReceivedTensors> Read(grpc::ByteBuffer& wire, Level level, int64_
   return received;
 }
 
-// A message's field, up to what its length says.
+// Writes the tag and the length of a message field.
 void WriteHead(int field, size_t bytes, CodedOutputStream& out) {
   out.WriteTag(WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
   out.WriteVarint64(bytes);
@@ -243,7 +246,7 @@ grpc::ByteBuffer Pieces(const std::string& head, ReplyOutput output, const std::
   return {slices, std::size(slices)};
 }
 
-// The reply, or the message of a stream whose result it is. The output is its first field, as its number says.
+// Serializes a reply, or the stream message that contains it. The output has field number 1, so it comes first.
 template <typename Reply>
 grpc::ByteBuffer Write(Reply& reply, ReplyOutput output, bool in_stream) {
   const bool has_output = reply.has_output();

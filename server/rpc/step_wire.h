@@ -1,11 +1,11 @@
-// Steps as they travel: protobuf's messages, but for the tensors' bytes, which it never sees. Those of a request are
-// copied once, from where gRPC received them to memory that a device can be sent them from; those of a reply are lent
-// to gRPC from where the step wrote them.
+// Reads step requests and writes step replies. They are protobuf messages on the wire, but protobuf never sees the
+// tensors' bytes. Those of a request are copied once, from gRPC's buffers to memory that a device can copy from. Those
+// of a reply are lent to gRPC from the memory that the step wrote them to.
 //
-// What is no plain case (a field twice, bytes that are no message) is left to protobuf as a whole, so that a request
-// means what protobuf says it means.
-// Thread safety: free functions. Ownership: a reply's bytes keep its block until gRPC has sent them; the HostBlockPool
-// must outlive them.
+// Protobuf parses unusual requests as a whole (a field that occurs twice, malformed bytes), so that every request means
+// what protobuf says.
+// Thread safety: free functions. Ownership: a reply's bytes keep its block alive until gRPC has sent them; the
+// HostBlockPool must outlive them.
 //
 //   v1::DecodeRequest request;
 //   GDN_ASSIGN_OR_RETURN(ReceivedTensors tensors, ReadStepRequest(wire, max_bytes, memory, may_parse, request));
@@ -28,24 +28,26 @@
 namespace gdn {
 
 struct ReceivedTensors {
-  int64_t message_bytes = 0;  // of the whole request
-  TensorBytes data;           // in `block`; where that is not valid, the data are in the message
+  int64_t message_bytes = 0;  // size of the whole request
+  TensorBytes data;           // pointers into `block`; if that is not valid, the data are in the message
   HostBlock block;
 
   const TensorBytes* bytes() const { return block.valid() ? &data : nullptr; }
 };
 
-// The data of a reply's output, which its message lacks.
+// The data of a reply's output, which its message does not contain.
 struct ReplyOutput {
   HostBlock block;
   size_t bytes = 0;
 };
 
-// Asked before a request is parsed that has much beside its tensors' data: whether the message may take so many bytes.
+// Called before a request with more than a few KiB beside its tensors' data is parsed. Returns OK if the parsed message
+// may take `bytes` bytes.
 using MayParse = absl::FunctionRef<absl::Status(int64_t bytes)>;
 
-// Reads `wire`, and gives its memory back. A request of more than `max_bytes` is read without its tensors' data, so
-// that it can be refused by name. INVALID_ARGUMENT (MALFORMED_MESSAGE); what `may_parse` says.
+// Parses `wire` into `request` and the tensors' data, and clears `wire`. A request of more than `max_bytes` is read
+// without its tensors' data, so that the caller can refuse it and name the session. INVALID_ARGUMENT
+// (MALFORMED_MESSAGE), errors of `may_parse`.
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
                                                 MayParse may_parse, v1::PrefillRequest& request);
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
@@ -55,7 +57,7 @@ absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t 
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
                                                 MayParse may_parse, v1::StreamDecodeRequest& request);
 
-// `reply` with the output's data in it.
+// Serializes `reply` with the output's data.
 grpc::ByteBuffer WriteStepReply(v1::PrefillResponse& reply, ReplyOutput output);
 grpc::ByteBuffer WriteStepReply(v1::DecodeResponse& reply, ReplyOutput output);
 grpc::ByteBuffer WriteStepReply(v1::StreamPrefillResponse& reply, ReplyOutput output);

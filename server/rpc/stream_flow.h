@@ -1,13 +1,14 @@
-// Streaming calls of gRPC as flows: one task is the call, from its first stage to its status, and awaits its writes.
+// Runs a streaming call of gRPC as a flow: one task does the whole call, awaits its reads and writes, and returns its
+// status.
 //
-// The reactor below is thin. It keeps what gRPC needs until the call is over, tells the task when gRPC has done
-// something, and answers the call with the task's result.
+// The reactor below is thin. It keeps the objects that gRPC needs until the call is over, tells the task when an
+// operation of gRPC has ended, and finishes the call with the task's result.
 // Thread safety: all methods are for the task; gRPC's reactions come from any thread. Ownership: a reactor owns its
 // task and deletes itself when gRPC is done with the call, which is after the task has ended. The context must outlive
 // it.
 //
 //   Task<absl::Status> SendTwo(StreamWriter<grpc::ByteBuffer>& out, grpc::ByteBuffer one, grpc::ByteBuffer two) {
-//     out.Write(one);  // the task may work while it is written
+//     out.Write(one);  // the task may work during the write
 //     GDN_CO_RETURN_IF_ERROR(co_await out.Written());
 //     out.Write(two);
 //     co_return co_await out.Written();
@@ -37,22 +38,22 @@ inline absl::Status ClientGone() {
   return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has gone");
 }
 
-// `Reactor`: gRPC's base.
+// `Reactor`: gRPC's base class.
 template <typename Reactor>
 class StreamFlow : public Reactor, protected OwnedFlow<absl::Status> {
  public:
-  // `open` counts until gRPC is done with the call.
+  // `open` is held until gRPC is done with the call.
   StreamFlow(const ServiceContext& context, RpcMethod method, OpenCount::Hold open = OpenCount::Hold())
       : OwnedFlow(context.calls), meter_(context.stats, method), open_(std::move(open)) {}
 
-  // Once, after the reactor is made. gRPC keeps what is begun before it knows the reactor.
+  // Start(task): call once, after the constructor. gRPC queues operations that begin before it knows the reactor.
   using OwnedFlow<absl::Status>::Start;
   const CancelSource& gone() const { return gone_; }  // for CallerOf
 
  protected:
   void Ended(absl::Status status) override {
     meter_.End(status);
-    this->Finish(ToGrpcStatus(status));  // last: the reactor may be gone then
+    this->Finish(ToGrpcStatus(status));  // last: after this the reactor may be deleted
   }
 
  private:
@@ -69,12 +70,12 @@ class StreamWriter final : public StreamFlow<grpc::ServerWriteReactor<Message>> 
  public:
   using StreamFlow<grpc::ServerWriteReactor<Message>>::StreamFlow;
 
-  // One at a time: Written comes before the next write and before the task's end. The message must live until then.
+  // Begins a write. Await Written before the next write and before the task ends; the message must live until then.
   void Write(const Message& message) {
     writes_.Begin();
     this->StartWrite(&message);
   }
-  // CANCELLED (CALL_CANCELLED) if the client reads no more.
+  // Waits for the write. CANCELLED (CALL_CANCELLED) if it failed because the client has gone.
   Task<absl::Status> Written() {
     co_await writes_.All();
     if (broken_) co_return ClientGone();
@@ -88,7 +89,7 @@ class StreamWriter final : public StreamFlow<grpc::ServerWriteReactor<Message>> 
   }
 
   Arrivals writes_;
-  bool broken_ = false;  // written before writes_ has ended, and read after
+  bool broken_ = false;  // written before writes_ ends, read after
 };
 
 }  // namespace gdn

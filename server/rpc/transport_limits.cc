@@ -12,7 +12,7 @@ int Milliseconds(absl::Duration duration) {
   return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 0, std::numeric_limits<int>::max()));
 }
 
-// gRPC's own word for never is its largest number.
+// gRPC uses INT_MAX for never.
 int ZeroIsNever(absl::Duration duration) {
   return duration == absl::ZeroDuration() ? std::numeric_limits<int>::max() : std::max(1, Milliseconds(duration));
 }
@@ -28,8 +28,8 @@ void Apply(const TransportLimits& limits, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.streams_per_connection);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, ZeroIsNever(limits.keepalive_time));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(limits.keepalive_timeout));
-  // Without these two, a server sends two pings to a silent client and no more, and none while there is no call; and
-  // takes a client's pings while there is none for abuse.
+  // Without these two options a server sends at most two pings to a silent client, and none without a call, and it
+  // treats a client's pings without a call as abuse.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

@@ -25,7 +25,7 @@ absl::Status CannotListen(const std::string& path, absl::string_view why) {
   return absl::UnavailableError(StrCat("cannot listen on 'unix:", path, "': ", why));
 }
 
-// Whether a process listens on the socket at `path`. errno says why not.
+// True if a process listens on the socket at `path`; if not, errno says why.
 bool IsServed(const std::string& path) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
@@ -39,7 +39,7 @@ bool IsServed(const std::string& path) {
   return connected == 0 || error == EAGAIN;  // EAGAIN: its queue is full
 }
 
-// OK where nothing is at `path`, or a socket that nobody listens on any more.
+// OK if nothing exists at `path`, or a socket that no process listens on.
 absl::Status CheckFree(const std::string& path) {
   struct stat found {};
   if (lstat(path.c_str(), &found) != 0) {

@@ -1,9 +1,10 @@
-// A Unix socket that a server is to listen on, at a path that its owner alone may use.
+// A Unix socket for a server to listen on. Only the user that runs the server can connect.
 //
-// It is bound in a folder that nobody else can enter, and Publish moves it to its path: with mode 0600 from the first
-// moment, whatever the umask, in one step over what a killed server left there, and never over one that is served.
-// Thread safety: for one thread at a time. Ownership: owns the socket's name; the destructor removes it, unless
-// somebody has put another socket there since.
+// The socket is bound in a folder that no other user can enter, and Publish moves it to its path. So it has mode 0600
+// from the first moment, whatever the umask. Publish replaces the socket of a server that was killed in one step, but
+// never one that a process listens on.
+// Thread safety: for one thread at a time. Ownership: owns the file at the path; the destructor removes it, unless it
+// was replaced meanwhile.
 //
 //   GDN_ASSIGN_OR_RETURN(UnixSocket socket, UnixSocket::Prepare("/run/gdn/gdn.sock"));
 //   GDN_ASSIGN_OR_RETURN(ListeningSocket listening, ListenOnUnix(socket.bind_path()));
@@ -22,13 +23,13 @@
 
 namespace gdn {
 
-// The path of "unix:/PATH" or "unix:///PATH"; nothing where `address` does not begin with "unix:".
+// The path of "unix:/PATH" or "unix:///PATH"; nullopt if `address` does not begin with "unix:".
 std::optional<std::string> UnixSocketPath(const std::string& address);
 
 class UnixSocket {
  public:
-  // INVALID_ARGUMENT where `path` is not absolute or too long for a socket, UNAVAILABLE where its folder cannot be
-  // written to.
+  // INVALID_ARGUMENT if `path` is not absolute or too long for a socket. UNAVAILABLE if its folder cannot be written
+  // to.
   static absl::StatusOr<UnixSocket> Prepare(const std::string& path);
   UnixSocket(UnixSocket&& other) noexcept
       : path_(std::move(other.path_)),
@@ -38,14 +39,14 @@ class UnixSocket {
   UnixSocket& operator=(UnixSocket&&) = delete;
   ~UnixSocket();
 
-  // The path to bind it at.
+  // The path to bind the socket to.
   const std::string& bind_path() const { return bound_path_; }
-  // Once somebody listens there. UNAVAILABLE where another process listens on the path; ALREADY_EXISTS where what is
-  // there is no socket.
+  // Moves the socket to its path. Call once the server listens on bind_path(). UNAVAILABLE if another process listens
+  // on the path; ALREADY_EXISTS if the path exists and is not a socket.
   absl::Status Publish();
 
  private:
-  // Which file it is, wherever it is named.
+  // Identifies the file whatever its name.
   struct Identity {
     dev_t device = 0;
     ino_t inode = 0;

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kMostCopies = 4;
 constexpr int kThreads = 2;
-constexpr absl::Duration kRetryAfter = absl::Seconds(5);  // a full disk does not empty itself at once
+constexpr absl::Duration kRetryAfter = absl::Seconds(5);  // a full disk stays full for a while
 
 }  // namespace
 
@@ -67,12 +67,14 @@ absl::StatusOr<CapturedState> Checkpointer::CopyOut(SessionLease lease, const Kn
   const std::shared_ptr<Session> session = lease.session();
   GDN_RETURN_IF_ERROR(session->CheckAlive());
   CapturedState captured;
-  // What is parked is as it was before a device failed; what is on the device nobody vouches for.
+  // Parked states are good even if a device has failed. States on a failed device are not trusted; CopyOut refuses
+  // them.
   if (lease.resident()) {
     GDN_ASSIGN_OR_RETURN(captured.image, parts_.copier.CopyOut(lease, known ? known() : BaseVersions(), threads));
   } else {
     GDN_ASSIGN_OR_RETURN(captured.image, parts_.tiers.Fetch(session->key()));
-    // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else has it.
+    // A session that was recovered at startup may be in a later epoch than its file. The image was just read, so nobody
+    // else uses it and it may be changed.
     if (captured.image->header.epoch != session->epoch()) {
       SessionHeader& header = std::const_pointer_cast<SessionImage>(captured.image)->header;
       header.epoch = session->epoch();
@@ -98,7 +100,7 @@ Task<absl::StatusOr<CheckpointResult>> Checkpointer::Checkpoint(std::shared_ptr<
   GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await LockWanted(session, deadline, epoch));
   absl::StatusOr<ByteCharge> charge = parts_.ledger.TryCharge(BytePool::kCopies, session->account(), bytes);
   if (!charge.ok()) {
-    lease.Release();  // its steps go on until there is memory for a copy; and what waits for its steps holds none
+    lease.Release();  // let steps run until there is memory, and hold no memory while waiting for the lock
     charge = co_await parts_.ledger.WaitForCharge(BytePool::kCopies, session->account(), bytes, deadline);
     GDN_CO_RETURN_IF_ERROR(charge.status());
     GDN_CO_ASSIGN_OR_RETURN(lease, co_await LockWanted(session, deadline, epoch));
@@ -118,7 +120,7 @@ Task<absl::StatusOr<CheckpointResult>> Checkpointer::CheckpointLocked(SessionLea
   Executor& here = co_await ThisExecutor();
   absl::StatusOr<CapturedState> captured;
   absl::StatusOr<StoreResult> stored;
-  for (bool whole = !checkpoint_id.empty();; whole = true) {  // a named one stands for itself, so it holds everything
+  for (bool whole = !checkpoint_id.empty();; whole = true) {  // a named checkpoint must be complete
     GDN_CO_ASSIGN_OR_RETURN(CheckpointRoom room, TakeRoom(*session, key));
     KnownBases known;
     if (!whole && room.tier == parts_.tiers.durable()) known = [this, &key] { return parts_.tiers.KnownBases(key); };
@@ -131,7 +133,8 @@ Task<absl::StatusOr<CheckpointResult>> Checkpointer::CheckpointLocked(SessionLea
     co_await ReturnTo(here);
     GDN_CO_RETURN_IF_ERROR(captured.status());
     if (stored.ok() || captured->image->has_all_bases()) break;
-    // No other tier takes a copy without its bases, nor does the disk if it has lost the file that had them.
+    // A copy without its bases was refused: another tier was asked, or the tier has lost the file with the bases. Try
+    // again with a whole copy.
     captured = CapturedState();
     GDN_CO_ASSIGN_OR_RETURN(lease, co_await session->Lock());
   }
@@ -240,12 +243,12 @@ absl::Status Checkpointer::RestoreLocked(SessionLease& lease, const std::string&
   std::vector<int32_t> layers;
   for (const LayerImage& layer : (*image)->layers) layers.push_back(layer.layer);
   GDN_RETURN_IF_ERROR(CheckStateFits((*image)->header, layers, session->spec()));
-  // Just loaded, so nobody else has it yet.
+  // The image was just loaded, so nobody else uses it and it may be changed.
   SessionHeader& header = std::const_pointer_cast<SessionImage>(*image)->header;
   header.epoch = session->epoch() + 1;
   header.changes = static_cast<int64_t>(lease.changes());
   header.create_time = session->create_time();
-  // Durable as restored before it is restored: a crash must not bring back what was rolled back.
+  // Make the restored state durable first, so that a crash cannot bring back the steps that were rolled back.
   GDN_RETURN_IF_ERROR(tiers.Checkpoint(key, *image).status());
   if (lease.resident()) {
     lease.Unload();
@@ -297,7 +300,7 @@ Task<void> Checkpointer::RunScheduled(std::shared_ptr<Session> session) {
     if (begins) {
       waiting_.Charge(turn, static_cast<double>(bytes));
       ++active_;
-    } else {  // others were faster: its steps go on until a copy has ended
+    } else {  // other checkpoints were faster: release the lock until one has ended
       waiting_.PutBack({.turn = turn, .item = session});
     }
   }
@@ -309,7 +312,7 @@ Task<void> Checkpointer::RunScheduled(std::shared_ptr<Session> session) {
 }
 
 void Checkpointer::EndScheduled(const std::shared_ptr<Session>& session, const absl::Status& status) {
-  const bool failed = !status.ok() && session->CheckAlive().ok();  // one that has ended, or is lost, has none
+  const bool failed = !status.ok() && session->CheckAlive().ok();  // no failure if the session has ended or is lost
   std::shared_ptr<Signal> ended;
   {
     absl::MutexLock lock(&mu_);
@@ -326,7 +329,7 @@ void Checkpointer::EndScheduled(const std::shared_ptr<Session>& session, const a
     spdlog::warn("checkpoint of session id={} failed, its last one is whole: {}", session->id(),
                  std::string(status.message()));
   }
-  if (status.ok()) NoteProgress(session);  // one that has ended has nothing left to make durable
+  if (status.ok()) NoteProgress(session);  // schedules the next one if steps went far meanwhile
   ended->Raise();
   Pump();
 }
@@ -334,7 +337,7 @@ void Checkpointer::EndScheduled(const std::shared_ptr<Session>& session, const a
 bool Checkpointer::HasRoom(const Session& session, std::optional<int32_t> layer, int64_t tokens) const {
   const auto fits = [&](const LayerInfo& info) {
     const int64_t undurable = info.progress.token_count - info.durable_token_count;
-    // A call that is larger than the interval has to be taken somewhere: right behind a durable copy.
+    // A call that is larger than the interval is allowed right after a durable copy.
     return undurable <= 0 || undurable + tokens <= policy_.every_tokens;
   };
   if (layer.has_value()) {
@@ -348,7 +351,7 @@ bool Checkpointer::HasRoom(const Session& session, std::optional<int32_t> layer,
 
 Task<absl::Status> Checkpointer::WaitForRoom(std::shared_ptr<Session> session, std::optional<int32_t> layer,
                                              int64_t tokens, Deadline deadline) {
-  // The step of a session that has ended, or is lost, is refused, and no checkpoint would come of it.
+  // Do not wait if the session has ended or is lost: no checkpoint would be made, and the step is refused.
   while (bounds_steps() && !HasRoom(*session, layer, tokens) && session->CheckAlive().ok()) {
     Schedule(session);
     std::shared_ptr<Signal> ended;
@@ -400,15 +403,15 @@ int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>&
   last_ones_ = true;
   std::vector<std::shared_ptr<Session>> moved;
   for (const auto& session : sessions) {
-    // A session whose state is lost goes back to its durable copy: in a new epoch, or after a start its client would
-    // take the copy for what it knows.
+    // A session with a lost state is restored from its durable copy, in a new epoch. Otherwise its client would take
+    // the copy for the lost state after a restart.
     if (session->state_is_lost() || (session->undurable().any && session->CheckAlive().ok())) moved.push_back(session);
   }
-  const auto final = std::make_shared<Final>();  // sessions may become durable when nobody waits any more
+  const auto final = std::make_shared<Final>();  // shared, because sessions may become durable after this has returned
   final->all = final->left = static_cast<int64_t>(moved.size());
   final->progress = std::move(progress);
   final->Tell();
-  // Those that calls still use come last: what waits for them has no part in the memory for copies.
+  // Sessions that calls still use come last.
   std::stable_partition(moved.begin(), moved.end(), [](const auto& session) { return session->gate().pins() == 0; });
   for (const auto& session : moved) group_.Spawn(MakeDurable(session, final));
   const auto all = [final] { return final->left == 0; };

@@ -1,12 +1,12 @@
-// Durable copies of sessions: when they are made, and how a session goes back to one.
+// Makes durable copies of sessions (checkpoints), by call and by policy, and restores sessions from them.
 //
 // A checkpoint locks the session for as long as its states are copied to host memory; the copy is written to the
 // durable tier while steps go on. With a policy by tokens, no layer is ever further from its last durable copy than
-// that many tokens (or the one call that is larger): a checkpoint begins at half of them, and a step that would go
-// beyond waits until it has ended (WaitForRoom). A checkpoint that failed holds nobody back: it is tried again later.
-// Those that wait take turns by account, and end with their calls' deadlines.
-// Thread safety: all methods from any thread; a task that has ended goes on at the executor that it began on.
-// Ownership: what it is made with must outlive it; on destruction what was begun is finished.
+// that many tokens (or one call, if that is larger). A checkpoint begins at half of them, and a step that would go
+// beyond the limit waits until the checkpoint has ended (WaitForRoom). A failed checkpoint delays no step; it is tried
+// again later. Waiting checkpoints take turns by account, and those of calls end with the call's deadline.
+// Thread safety: all methods from any thread; a task ends on the executor that it began on. Ownership: the parts must
+// outlive it. The destructor waits for everything that was begun.
 //
 //   Checkpointer checkpointer({.tiers = tiers, .copier = copier, .room = room, ...}, {.every_tokens = 256});
 //   environment.on_progress = [&](const auto& session) { checkpointer.NoteProgress(session); };
@@ -42,12 +42,12 @@ namespace gdn {
 
 struct CheckpointPolicy {
   int64_t every_tokens = 0;                         // 0: not by tokens
-  absl::Duration every = absl::InfiniteDuration();  // since the last, where the session has moved
+  absl::Duration every = absl::InfiniteDuration();  // time since the last checkpoint of a session that has changed
 };
 
-// What a checkpoint takes until its tier has it, which is charged for it then.
+// Charges of a checkpoint that is being written. When a tier has stored it, the tier's own charges replace them.
 struct CheckpointRoom {
-  const StateTier* tier = nullptr;                // the first that is asked to take it
+  const StateTier* tier = nullptr;                // the first tier that is asked to take it
   ByteCharge there = {}, state = {}, count = {};  // in that tier, in kStates, and in kCheckpoints
 };
 
@@ -70,10 +70,10 @@ struct CheckpointResult {
 struct CheckpointerParts {
   TierStack& tiers;
   StateCopier& copier;
-  DeviceRoom& room;      // forgets sessions that have gone back to a checkpoint
-  TaskQueue& transfers;  // for what calls that do not step wait for
+  DeviceRoom& room;      // knows the size of sessions; forgets restored ones
+  TaskQueue& transfers;  // threads for calls that do not step
   ByteLedger& ledger;
-  Executor& executor;  // of scheduled checkpoints
+  Executor& executor;  // runs scheduled checkpoints
   const SteadyClock& clock = SteadyClock::Real();
 };
 
@@ -84,43 +84,45 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // Bases that whoever gets the copy has already; asked once the session is locked. Empty: none.
+  // Returns the bases that the receiver of the copy has already, which are left out. Called when the session is locked.
   using KnownBases = std::function<BaseVersions()>;
-  // Copies the states from wherever they are, for a call that waits for them. `epoch`, here and below: the session's,
-  // as the caller knows it; nullopt: any. In another epoch the call is ABORTED (EPOCH_MISMATCH), and nothing is copied,
-  // written or restored. The epoch is compared under the lock that the states are taken under. DEADLINE_EXCEEDED,
-  // CANCELLED while the session is not locked yet.
+  // Copies the session's states, wherever they are, and returns a consistent copy. `epoch`, here and below: the epoch
+  // that the caller knows; nullopt: any. If the session is in another epoch, the call returns ABORTED (EPOCH_MISMATCH),
+  // and nothing is copied, written or restored. The epoch is compared under the lock under which the states are taken.
+  // DEADLINE_EXCEEDED, CANCELLED before the session is locked.
   Task<absl::StatusOr<CapturedState>> Capture(std::shared_ptr<Session> session, KnownBases known,
                                               Deadline deadline = {}, std::optional<int64_t> epoch = std::nullopt);
 
-  // Waits for memory of the pool kCopies, without the session. `checkpoint_id` "": the newest. FAILED_PRECONDITION
-  // (NO_DURABLE_TIER), RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS; BYTES_EXHAUSTED if the account may take no more room),
-  // and errors of TierStack::Checkpoint.
+  // Makes a durable copy. While it waits for memory of the pool kCopies, it does not lock the session. `checkpoint_id`
+  // "": the newest checkpoint, which is replaced; else a named one. FAILED_PRECONDITION (NO_DURABLE_TIER),
+  // RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS; BYTES_EXHAUSTED if the account may take no more room), and errors of
+  // TierStack::Checkpoint.
   Task<absl::StatusOr<CheckpointResult>> Checkpoint(std::shared_ptr<Session> session, std::string checkpoint_id,
                                                     Deadline deadline = {},
                                                     std::optional<int64_t> epoch = std::nullopt);
-  // The named ones, by id. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::ListCheckpoints.
+  // Lists the session's named checkpoints, by id. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of
+  // TierStack::ListCheckpoints.
   Task<absl::StatusOr<std::vector<StoredSession>>> List(std::shared_ptr<Session> session);
-  // A named one goes. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::EraseCheckpoint.
+  // Deletes a named checkpoint. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::EraseCheckpoint.
   Task<absl::Status> Delete(std::shared_ptr<Session> session, std::string checkpoint_id);
-  // The session goes back, under the next epoch; its states then come from the durable tier. NOT_FOUND
-  // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), OUT_OF_RANGE (COUNT_LIMIT), errors
-  // of the tier; nothing has changed then.
+  // Restores the session from a checkpoint ("": the newest), in the next epoch. Its states are then parked in the
+  // durable tier. NOT_FOUND (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), OUT_OF_RANGE
+  // (COUNT_LIMIT), errors of the tier. After an error nothing has changed.
   Task<absl::Status> Restore(std::shared_ptr<Session> session, std::string checkpoint_id, Deadline deadline = {},
                              std::optional<int64_t> epoch = std::nullopt);
 
-  // Whether a step may have to wait for room at all.
+  // True if WaitForRoom may wait: there is a policy by tokens and a durable tier.
   bool bounds_steps() const { return policy_.every_tokens != 0 && parts_.tiers.durable() != nullptr; }
-  // Waits until a step of so many tokens keeps to the policy: of `layer`, or of every layer with a draft if it is
-  // nullopt. Does not wait if nothing can be made durable now. DEADLINE_EXCEEDED, CANCELLED.
+  // Waits until a step of `tokens` tokens keeps to the policy, on `layer`, or on every layer with a draft if that is
+  // nullopt. Does not wait if the last checkpoint failed a moment ago. DEADLINE_EXCEEDED, CANCELLED.
   Task<absl::Status> WaitForRoom(std::shared_ptr<Session> session, std::optional<int32_t> layer, int64_t tokens,
                                  Deadline deadline = {});
-  // By the policy: after a step, and for all sessions now and then.
+  // Schedule checkpoints by the policy: NoteProgress after a step, Sweep for all sessions now and then.
   void NoteProgress(const std::shared_ptr<Session>& session);
   void Sweep(const std::vector<std::shared_ptr<Session>>& sessions, SteadyTime now);
-  // Makes all of them durable as they are, and blocks until they are, at most so long. How many are not. `progress` is
-  // told how many there are, and of those are durable and could not be made so: at first, and after each, one call at a
-  // time, perhaps when nobody waits any more.
+  // Makes the sessions durable in their present state. Blocks at most `timeout`, and returns how many are not durable.
+  // `progress` receives the number of sessions, of durable ones and of failed ones: at first and after each session,
+  // one call at a time, perhaps after this has returned.
   using CheckpointProgress = std::function<void(int64_t all, int64_t durable, int64_t failed)>;
   int64_t CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions,
                         absl::Duration timeout = absl::InfiniteDuration(), CheckpointProgress progress = nullptr);
@@ -132,27 +134,29 @@ class Checkpointer {
  private:
   struct Final;
 
-  // Locks the session, for a call that still wants this state then.
+  // Locks the session. Fails if the deadline has passed by then, or the session has ended, is lost or is in another
+  // epoch.
   Task<absl::StatusOr<SessionLease>> LockWanted(std::shared_ptr<Session> session, Deadline deadline,
                                                 std::optional<int64_t> epoch);
-  // Copies the states out, and holds the session.
+  // Copies the states out of a locked session, and then holds it.
   absl::StatusOr<CapturedState> CopyOut(SessionLease lease, const KnownBases& known, StateCopier::Threads threads);
-  // Copies a locked session's states, and writes them while its steps go on. `charge`: of the copy.
+  // Copies a locked session's states, and writes the copy while its steps go on. `charge`: for the copy.
   Task<absl::StatusOr<CheckpointResult>> CheckpointLocked(SessionLease lease, ByteCharge charge,
                                                           std::string checkpoint_id);
-  // Takes room in the fastest durable tier if the account may have it. If the checkpoint replaces none, an account over
-  // its share must leave the headroom of the disk free.
+  // Charges the account for a checkpoint in the fastest durable tier that allows it. A checkpoint that replaces one
+  // there needs no charge.
   absl::StatusOr<CheckpointRoom> TakeRoom(const Session& session, const StateKey& key);
   absl::StatusOr<CheckpointRoom> TakeRoomIn(const StateTier& tier, const Session& session, const StateKey& key);
   absl::Status RestoreLocked(SessionLease& lease, const std::string& checkpoint_id);
-  // Of a drain.
+  // Makes one session of CheckpointAll durable.
   Task<void> MakeDurable(std::shared_ptr<Session> session, std::shared_ptr<Final> final);
 
-  // False if one is under way, or failed a moment ago.
+  // Schedules a checkpoint. False if one is scheduled or under way, if one failed a moment ago, or without a durable
+  // tier.
   bool Schedule(const std::shared_ptr<Session>& session);
   bool HasRoom(const Session& session, std::optional<int32_t> layer, int64_t tokens) const;
-  // Begins the next scheduled ones; few at a time, for each holds a copy of its session. Only those that have their
-  // session locked count: waiting for its steps to end holds nothing.
+  // Begins scheduled checkpoints. Only kMostCopies run at a time, because each holds a copy of its session. Checkpoints
+  // that still wait for the lock do not count, because they hold no copy.
   void Pump();
   Task<void> RunScheduled(std::shared_ptr<Session> session);
   void EndScheduled(const std::shared_ptr<Session>& session, const absl::Status& status);
@@ -160,21 +164,22 @@ class Checkpointer {
   const CheckpointerParts parts_;
   const CheckpointPolicy policy_;
   std::atomic<int64_t> made_{0}, failed_{0};
-  std::atomic<bool> last_ones_{false};  // nobody comes later who could need the room
+  std::atomic<bool> last_ones_{false};  // set by a drain: no later caller needs the room, so limits are ignored
   OpenCount open_;                      // calls that have not ended
 
-  // A session's checkpoint that is to be made by the policy.
+  // A checkpoint that the policy has scheduled.
   struct Scheduled {
-    SteadyTime again;               // InfiniteFuture: it is under way; else it failed, and is not to be tried before
-    std::shared_ptr<Signal> ended;  // the one that is under way
+    // InfiniteFuture: waiting or under way; else it failed, and may be tried again at this time.
+    SteadyTime again;
+    std::shared_ptr<Signal> ended;  // raised when the present attempt ends; null after a failure
   };
   mutable absl::Mutex mu_;
   std::unordered_map<const Session*, Scheduled> scheduled_ ABSL_GUARDED_BY(mu_);
   TurnQueue<std::shared_ptr<Session>> waiting_ ABSL_GUARDED_BY(mu_);  // scheduled, not begun
-  int active_ ABSL_GUARDED_BY(mu_) = 0;                               // scheduled, with a copy
+  int active_ ABSL_GUARDED_BY(mu_) = 0;                               // scheduled checkpoints that hold a copy
 
-  // Last: their work uses all of the above. Checkpoints give way to steps; copies less so, for they keep their session
-  // locked.
+  // Last: their work uses all of the above. Both run at low priority, so that steps come first. Copies have the higher
+  // priority of the two, because they keep their session locked.
   TaskQueue copies_;
   TaskQueue writes_;
   TaskGroup group_;

@@ -47,7 +47,7 @@ absl::Status CheckClaim(const Session& session, const PrefixClaim& claim) {
   return absl::OkStatus();
 }
 
-// What a session that begins with it must not have.
+// Removes the parts that a session that begins with the prefix must not get.
 void ForgetSession(SessionImage& image) {
   image.header = {};
   for (LayerImage& layer : image.layers) {
@@ -76,9 +76,9 @@ Task<absl::StatusOr<bool>> PrefixKeeper::Keep(std::shared_ptr<Session> session, 
 }
 
 absl::Status PrefixKeeper::KeepLocked(SessionLease& lease, const PrefixClaim& claim, PrefixIndex::Place& place) {
-  GDN_RETURN_IF_ERROR(CheckClaim(*lease.session(), claim));  // it may have moved before it was locked
+  GDN_RETURN_IF_ERROR(CheckClaim(*lease.session(), claim));  // the session may have advanced before it was locked
   GDN_ASSIGN_OR_RETURN(SessionImagePtr image, parts_.copier.CopyOut(lease, /*known=*/{}));
-  ForgetSession(*std::const_pointer_cast<SessionImage>(image));  // nobody else has it yet
+  ForgetSession(*std::const_pointer_cast<SessionImage>(image));  // nobody else uses the image yet
   place.Keep(claim.tokens, std::move(image));
   return absl::OkStatus();
 }

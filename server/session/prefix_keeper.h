@@ -1,8 +1,8 @@
-// Keeps the states of sessions as prefixes: checks that they are those of the prompt, copies them, gives the copy to
-// the index.
+// Keeps states of sessions as prefixes: checks that a session's states are those of the prompt, copies them, and gives
+// the copy to the index.
 //
-// The session is locked while its states are copied: steps wait for that, as they do for a checkpoint's copy.
-// Thread safety: any thread. Ownership: what it is made with must outlive it, and it must outlive its tasks.
+// The session is locked while its states are copied, so steps wait, as for a checkpoint's copy.
+// Thread safety: any thread. Ownership: the parts must outlive it, and it must outlive its tasks.
 //
 //   PrefixClaim claim{.key = key, .tokens = tokens, .calls = CallsOf(segments), .kind = kind};
 //   GDN_CO_ASSIGN_OR_RETURN(const bool kept, co_await keeper.Keep(session, claim, deadline));
@@ -23,13 +23,13 @@
 
 namespace gdn {
 
-// What the session has to have seen.
+// The prompt that the session must have seen to be kept as a prefix.
 struct PrefixClaim {
   PrefixKey key = {};
   int64_t tokens = 0;
   PrefillCalls calls = {};
   InputKind kind = InputKind::kNone;
-  std::optional<int64_t> epoch = {};  // the session's, as the caller knows it; nullopt: any
+  std::optional<int64_t> epoch = {};  // the epoch that the caller knows; nullopt: any
 };
 
 struct PrefixKeeperParts {
@@ -47,7 +47,7 @@ class PrefixKeeper {
   PrefixKeeper(const PrefixKeeper&) = delete;
   PrefixKeeper& operator=(const PrefixKeeper&) = delete;
 
-  // True where the prefix is kept now, or another call is at it; false where there is no room. FAILED_PRECONDITION
+  // True if the prefix is kept now, or another call is about to keep it; false if there is no room. FAILED_PRECONDITION
   // (PREFIX_MISMATCH: layer, field, found, expected; INPUT_KIND_MISMATCH), ABORTED (EPOCH_MISMATCH), errors of
   // Residency::LockResident and StateCopier::CopyOut.
   Task<absl::StatusOr<bool>> Keep(std::shared_ptr<Session> session, PrefixClaim claim, Deadline deadline);

@@ -6,14 +6,13 @@
 //   Pin --all there--> done            residency thread                         IO threads
 //     \--some parked--> [ locks them, claims room, step by step ] --> [ fetch, copy in ] ... --> done
 //
-// The residency thread does little at a time for one call, then the next caller's has its turn (TaskQueue); a large
-// call keeps nobody waiting for long. Calls that each hold a part of the room cannot keep each other from the rest: if
-// nothing can be moved, only the oldest keeps what it has. An IO thread fetches one session and puts it on the device
-// before it fetches another, so there are no more copies on their way than threads, however many sessions calls have.
-// A session that is pinned or locked is never moved. If little room is left, sessions that nobody uses go down ahead of
-// need.
-// Thread safety: all methods from any thread; a task goes on at the executor that it began on once it has ended.
-// Ownership: what the options name must outlive it; on destruction everything that was asked for is answered first.
+// The residency thread works for one call for a short time, then for the next account's (TaskQueue), so a large call
+// delays nobody for long. If several calls each hold part of the room and nothing more can be moved, only the oldest
+// keeps its part, so calls cannot deadlock. An IO thread fetches one session and puts it on the device before it
+// fetches another, so there are at most as many copies in memory as threads, however many sessions a call has. A
+// session that is pinned or locked is never moved. If little room is left, idle sessions are moved down ahead of need.
+// Thread safety: all methods from any thread; a task ends on the executor that it began on. Ownership: the objects in
+// the options must outlive it. The destructor first answers every request.
 //
 //   Residency::PinResults pins = co_await residency.Pin({a, b}, deadline);
 #pragma once
@@ -43,9 +42,9 @@ struct ResidencyOptions {
   TierStack& tiers;
   StateCopier& copier;
   DeviceRoom& room;
-  TaskQueue& io;         // fetches from the disk and from Redis, and may hang with them
+  TaskQueue& io;         // fetches from disk and Redis; its threads may hang with these
   TaskQueue& memory_io;  // fetches from host memory
-  Executor& executor;    // of what no call waits for; its timers are everybody's
+  Executor& executor;    // runs work that no call waits for; its timers serve all waits
 };
 
 struct ResidencyCounters {
@@ -58,56 +57,60 @@ struct ResidencyCounters {
 
 class Residency {
  public:
-  using PinResults = std::vector<absl::StatusOr<SessionPin>>;  // parallel to the sessions asked for
+  using PinResults = std::vector<absl::StatusOr<SessionPin>>;  // parallel to the requested sessions
 
   explicit Residency(const ResidencyOptions& options);
   ~Residency();
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
 
-  // The pins if all of the sessions are on the device and nobody is in the way; else none. Does not wait.
+  // Returns the pins if all sessions are on the device and none is locked; else an empty vector. Does not wait.
   static PinResults TryPin(const std::vector<std::shared_ptr<Session>>& sessions);
-  // At least one session. Errors, each of its session: NOT_FOUND once deleted, RESOURCE_EXHAUSTED
-  // (STATE_BUDGET_EXHAUSTED) for want of room, DEADLINE_EXCEEDED, CANCELLED, those of DeviceRoom::Advance and
-  // TierStack::Fetch.
+  // Pins the sessions, at least one, and brings their states to the device if necessary. Errors, for each session:
+  // NOT_FOUND if it was deleted, RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no room, DEADLINE_EXCEEDED,
+  // CANCELLED, those of DeviceRoom::Advance and TierStack::Fetch.
   Task<PinResults> Pin(std::vector<std::shared_ptr<Session>> sessions, Deadline deadline);
-  // Locked, and on the device.
+  // Locks the session and brings its states to the device.
   Task<absl::StatusOr<SessionLease>> LockResident(std::shared_ptr<Session> session, Deadline deadline);
-  // Puts the image's states on the device, for a session that has none there; moves others down for room.
+  // Puts the image's states on the device for a locked session that has none there. Moves other sessions down if
+  // necessary.
   Task<absl::StatusOr<SessionLease>> Place(SessionLease lease, SessionImagePtr image, Deadline deadline);
-  // Claims beside a session's own slots, or for one that is to be made, of `account`. Moves others down for room.
+  // Claims room for `account`: slots beside a session's own, or for a session that is being created. Moves other
+  // sessions down if necessary.
   Task<absl::StatusOr<RoomClaims>> Reserve(RoomRequest room, ByteAccountPtr account, Deadline deadline);
-  // Brings the session back without a call that waits for it. True if it was under way or begun.
+  // Begins to bring the session's states to the device, and returns at once. False if they are there already.
   bool Prefetch(const std::shared_ptr<Session>& session);
-  // If little room is left, sessions that nobody has used for a while leave the device one after the other, between
-  // what calls need. For whoever looks now and then; does not wait.
+  // Begins to move idle sessions down if little room is left, one after the other, between the requests of calls. Call
+  // now and then; does not wait.
   void MoveIdleAhead();
 
   ResidencyCounters counters() const;
 
  private:
-  // What is to be on the device: a session's states, or claims alone.
+  // One thing that is needed on the device: a session's states, or claims alone.
   struct Need;
-  // What one call waits for.
+  // All needs of one call.
   struct Request;
 
-  // Every stage of a session's way back from a lower tier. Ends on any of the request's executors. An error is the
-  // whole call's; what is one session's alone is in its need.
+  // Runs every stage of bringing sessions back from lower tiers. Ends on any of the request's executors. A returned
+  // error is the whole call's; the error of one session is in its need.
   Task<absl::Status> BringAll(Request& request);
-  // Pins the sessions that are there, and locks the others; waits until nobody is in the way.
+  // Pins the sessions that are on the device, and locks the others. Waits until none is pinned or locked by others.
   Task<absl::Status> LockAll(Request& request);
-  // Room for every need that is not refused. False if the request has let go of everything for an older one.
+  // Claims room for every need that is not refused. Returns false if the request has given up its room for an older one
+  // and must begin again.
   Task<bool> ClaimRoom(Request& request);
-  // The states come to their claims, beside each other.
+  // Fetches the states into their claimed slots, several at the same time.
   Task<void> FetchAll(Request& request);
   Task<void> FetchOne(Request& request, Need& need);
 
-  // The first session that somebody is in the way of; null if all are pinned or locked. On the residency thread, as the
-  // three below.
+  // Pins or locks all sessions of the request. Returns the first session that others keep it from, or null. Runs on the
+  // residency thread, as RefuseWhatNeverFits and KeepsRoom do.
   std::shared_ptr<Session> TryLockAll(Request& request);
-  // Nothing is fetched that finds no room beside the others of the call.
+  // Refuses sessions that would not fit on the devices beside the others of the call, so that nothing is fetched for
+  // them.
   void RefuseWhatNeverFits(Request& request) const;
-  // Nothing can be moved for it now: whether it keeps what it has.
+  // Called if no session can be moved for the request now. Returns true if the request may keep the room that it has.
   bool KeepsRoom(const Request& request);
   Task<void> MoveAhead();
 
@@ -117,10 +120,10 @@ class Residency {
   std::atomic<int64_t> returns_{0}, returned_bytes_{0}, fetch_failures_{0};
   std::atomic<uint64_t> next_number_{0};
   std::atomic<bool> moving_ahead_{false};
-  std::atomic<int> bringing_{0};  // requests with room whose states are on their way
-  OpenCount open_;                // requests that are not answered yet, wherever they wait
+  std::atomic<int> bringing_{0};  // requests that have room and whose states are being fetched
+  OpenCount open_;                // requests that are not answered yet
 
-  // Of the residency thread:
+  // Used by the residency thread only:
   std::set<uint64_t> holders_;  // numbers of the requests that have room and wait for more
   SteadyTime ahead_again_;
 

@@ -87,7 +87,7 @@ void Session::SetReply(Layer& layer, StepReplyPtr reply) {
 }
 
 void Session::DropOutput(size_t index, const StoredReply* reply) {
-  StepReplyPtr dropped;  // freed without the mutex
+  StepReplyPtr dropped;  // freed after the mutex is released
   absl::MutexLock lock(&mu_);
   Layer& layer = layers_[index];
   if (layer.reply.get() != reply) return;
@@ -185,7 +185,7 @@ Session::Undurable Session::UndurableLocked() const {
   for (const Layer& layer : layers_) {
     undurable.tokens = std::max(undurable.tokens, layer.progress.token_count - layer.durable_token_count);
   }
-  // States that came with an import were put in by no commit.
+  // Imported states came without a commit, so compare the token counts too.
   undurable.any = changes_ != durable_changes_ || undurable.tokens > 0;
   return undurable;
 }
@@ -283,7 +283,7 @@ absl::StatusOr<std::vector<StepLease>> Session::AdmitAccept(const SessionPin& pi
     layer.busy = true;
     layer.flight_id.clear();
     StepLease& lease = leases.emplace_back();
-    gate_.PinAgainLocked();  // the caller has one
+    gate_.PinAgainLocked();  // possible because the caller has a pin
     lease.pin_ = SessionPin(shared_from_this());
     lease.index_ = i;
     lease.layer_ = &layer;

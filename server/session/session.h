@@ -1,10 +1,9 @@
-// A session: one recurrent state, token count and input kind for each Gated DeltaNet layer, and the rules of its steps.
+// A session: a recurrent state, token count and input kind for each Gated DeltaNet layer.
 //
-// A step is admitted, computed by whoever holds its StepLease, and committed; a lease that dies uncommitted leaves the
-// state as it was. What a step or an acceptance is answered with, and in which order it is checked, says
-// session_rules/session_rules.h.
-// States are on the device (resident) or parked in a lower tier. Steps need a SessionPin, which keeps them on the
-// device; copies, moves and forks need a SessionLease, which keeps steps out (session_lease.h).
+// A step is admitted, computed by the holder of its StepLease, and committed. A lease that is destroyed uncommitted
+// leaves the state unchanged. session_rules/session_rules.h decides how steps and acceptances are answered. The states
+// are on the device (the session is resident) or parked in a lower tier. Steps need a SessionPin, which keeps them on
+// the device; copies, moves and forks need a SessionLease, which keeps steps out (session_lease.h).
 // Thread safety: safe from any thread; the slots' contents belong to the holder of the StepLease or SessionLease.
 // Ownership: sessions are shared; leases and pins keep their session alive.
 //
@@ -41,41 +40,42 @@
 
 namespace gdn {
 
-// What a session computes with.
+// The model or operator that a session computes with.
 struct SessionSpec {
   std::string model;  // without "models/"; "" for an operator session
   LayerDims dims;
   std::vector<int32_t> layers;  // ascending: a model's GDN layers, or 0 .. n - 1
-  std::string fingerprint;      // of the model; "" for an operator session
-  std::string family;           // of the model; "" for an operator session
-  ModelSlice slice = {};        // of the model's heads; none: all
+  std::string fingerprint;      // the model's; "" for an operator session
+  std::string family;           // the model's; "" for an operator session
+  ModelSlice slice = {};        // the model's heads that are served here; by default all
 
-  // Whether what steps of hidden states give is one term of a sum over servers.
+  // True if the output of steps on hidden states is one term of a sum over servers.
   bool has_partial_sums() const { return !slice.heads.is_whole(); }
 
   friend bool operator==(const SessionSpec&, const SessionSpec&) = default;
 };
 
-// What a session is made with.
+// The values that a session is created with.
 struct SessionInit {
   std::string principal = {};
   std::string id;
   SessionSpec spec;
-  std::string affinity;         // "": the id
-  ByteAccountPtr account = {};  // what it takes is charged to; nullptr: the principal's, of no known address
-  Hash128 request = {};         // of the call that made it
+  std::string affinity;         // "": SessionManager::Begin sets it to the id
+  ByteAccountPtr account = {};  // charged for the session; nullptr: the principal's account, without an address
+  Hash128 request = {};         // identifies the request that created it
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
   int64_t epoch = 1;
-  int64_t changes = 1;                        // its making, and commits before this process had it
-  absl::Time create_time = absl::Now();       // shown, and never counted with
-  absl::Duration age = absl::ZeroDuration();  // that it has already
-  int64_t prefix_tokens = 0;                  // of a kept prefix, which it begins behind
+  int64_t changes = 1;                        // 1 for its creation, and its commits before this process had it
+  absl::Time create_time = absl::Now();       // only shown to users; not used for expiry
+  absl::Duration age = absl::ZeroDuration();  // age that it has already
+  int64_t prefix_tokens = 0;                  // tokens of the kept prefix that it continues from
 };
 
 using StepReplyPtr = StoredReplyPtr;
 
-// A call that has joined another's step, and gets its reply. Lies with the call, until `ended` has ended.
+// A call that has joined the step of another call and gets that step's reply. It lives in the joined call's frame until
+// that call has waited for `ended`.
 struct JoinedCall {
   Arrivals* ended = nullptr;
   absl::StatusOr<StepReplyPtr> reply;
@@ -93,15 +93,16 @@ struct LayerInfo {
   LayerProgress progress;
   InputKind kind = InputKind::kNone;
   int64_t durable_token_count = 0;
-  int32_t waiting_calls = 0;  // for the step in flight: the call that computes it and those that have joined it
-  PrefillCalls calls = {};    // that `progress` is the end of
+  // Calls that wait for the step in flight: the one that computes it and those that have joined it.
+  int32_t waiting_calls = 0;
+  PrefillCalls calls = {};  // the prefills that have led to `progress`
 };
 
 class Session;
 class StepLease;
 class SessionLease;
 
-// A call's hold on a session: its states stay on the device.
+// Keeps a session's states on the device for a call.
 class SessionPin {
  public:
   SessionPin() = default;
@@ -125,8 +126,8 @@ struct Admission;
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  // One claim a layer: on the device, with nothing seen. No claims: parked, and `progress` (parallel to spec.layers)
-  // says what the parked states are.
+  // The first constructor makes a new session on the device, with one claim for each layer. The second makes a session
+  // whose states are parked; `parked` (parallel to spec.layers) describes them.
   Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment);
   Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnvironment* environment);
 
@@ -141,32 +142,35 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Duration max_lifetime() const { return init_.max_lifetime; }
   int64_t prefix_tokens() const { return init_.prefix_tokens; }
   const Hash128& request() const { return init_.request; }
-  SessionTurn& turn() const { return turn_; }  // the scheduler's
+  SessionTurn& turn() const { return turn_; }  // used by the scheduler
   StateKey key() const { return {.principal = init_.principal, .id = init_.id, .checkpoint = {}}; }
   SessionGate& gate() { return gate_; }
 
   enum class PinOutcome { kPinned, kNotResident, kWait };
-  // kWait: the gate is closed for now (SessionGate::Pinnable waits until then).
+  // Pins the session. kNotResident: the states are parked. kWait: the session is locked or about to be; wait with
+  // SessionGate::Pinnable.
   PinOutcome TryPin(SessionPin* pin);
-  // Invalid where somebody is in the way.
+  // Locks the session. The lease is invalid if the session is pinned, locked or held, or if somebody waits for the
+  // lock.
   SessionLease TryLock();
   class LockAwaiter;
-  // Waits for the lease, in the order of the calls. DEADLINE_EXCEEDED, CANCELLED. In session_lease.h.
+  // Waits for the lock, in the order of the calls. DEADLINE_EXCEEDED, CANCELLED. Defined in session_lease.h.
   //
   //   GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await session->Lock(deadline));
   LockAwaiter Lock(Deadline deadline = {});
 
-  // `pin` is of this session; the lease takes it along. INVALID_ARGUMENT (LAYER_NOT_GDN, REQUEST_ID_REUSED),
-  // FAILED_PRECONDITION (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED (EPOCH_MISMATCH,
-  // TOKEN_COUNT_MISMATCH, SESSION_BUSY, REPLY_DROPPED), OUT_OF_RANGE (COUNT_LIMIT), NOT_FOUND (SESSION_NOT_FOUND) once
-  // deleted. `joined` ends only if the admission says joined, which needs a request id; null for calls without one.
+  // Admits a step. `pin` is of this session; the lease takes it over. INVALID_ARGUMENT (LAYER_NOT_GDN,
+  // REQUEST_ID_REUSED), FAILED_PRECONDITION (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED
+  // (EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH, SESSION_BUSY, REPLY_DROPPED), OUT_OF_RANGE (COUNT_LIMIT), NOT_FOUND
+  // (SESSION_NOT_FOUND) once deleted. If the admission says joined, `joined` gets the reply and ends; that needs a
+  // request id. `joined` may be null for calls without one.
   absl::StatusOr<Admission> Admit(SessionPin pin, const StepRequest& request, JoinedCall* joined);
 
-  // Leases on the layers with a pending draft; none where the call was done before (same request id). INVALID_ARGUMENT
-  // (TOO_MANY_TOKENS, VALUE_OUT_OF_RANGE, REQUEST_ID_REUSED), ABORTED (EPOCH_MISMATCH, SESSION_BUSY), NOT_FOUND
-  // (SESSION_NOT_FOUND).
+  // Admits an acceptance. Returns leases on the layers with a pending draft; none if the acceptance was done before
+  // (same request id). INVALID_ARGUMENT (TOO_MANY_TOKENS, VALUE_OUT_OF_RANGE, REQUEST_ID_REUSED), ABORTED
+  // (EPOCH_MISMATCH, SESSION_BUSY), NOT_FOUND (SESSION_NOT_FOUND).
   absl::StatusOr<std::vector<StepLease>> AdmitAccept(const SessionPin& pin, const Acceptance& request);
-  // All of those leases are committed.
+  // Records an acceptance by its request id, so that a retry is recognised. Call before its leases are committed.
   void NoteAccepted(const Acceptance& request);
 
   std::vector<LayerInfo> Layers() const;
@@ -175,46 +179,46 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<LayerInfo> LayerAt(int32_t layer) const;
 
   bool resident() const;
-  // OK; NOT_FOUND (SESSION_NOT_FOUND) once deleted; where the session was lost, why.
+  // OK, or why the session takes no calls: NOT_FOUND (SESSION_NOT_FOUND) if it was deleted, SESSION_MOVED if it has
+  // left, or the error with which it was lost.
   absl::Status CheckAlive() const;
-  // The session is lost: another server has it. No further call of it is taken, but for its end; each is refused with
-  // this error. The work of a step that runs counts no more.
+  // Marks the session as lost because another server has it. From then on its calls are refused with `why`. A running
+  // step's result is discarded.
   void StopServing(const absl::Status& why);
-  // The session is lost: a step of this layer failed (`why`) when it may have changed the state for good. Every call is
-  // refused but its end and RestoreCheckpoint, after which it is not lost any more; nothing stores its states
-  // meanwhile. Returns what calls are told: DATA_LOSS (STATE_ROLLED_BACK where there is a durable copy, else
-  // STATE_LOST).
+  // Marks the session as lost because a step of this layer failed with `why` and may have changed the state for good.
+  // Every call is refused except its end and RestoreCheckpoint, which makes it usable again. Until then its states are
+  // not stored. Returns the error for calls: DATA_LOSS (STATE_ROLLED_BACK if there is a durable copy, else STATE_LOST).
   absl::Status LoseState(int32_t layer, const absl::Status& why);
-  // OK, or why the session was lost; one that has ended, or left in order, was not lost.
+  // OK, or why the session was lost. A session that was deleted or has left in order was not lost.
   absl::Status CheckNotLost() const;
-  bool state_is_lost() const;  // by LoseState; the session is still this server's
+  bool state_is_lost() const;  // lost by LoseState; the session still belongs to this server
   // CheckAlive, but OK if only the state is lost.
   absl::Status CheckRestorable() const;
   int64_t epoch() const;
-  // The version that a copy of the states has if it is taken now.
+  // The version of a copy of the states that is taken now.
   StateVersion version() const;
-  absl::Time durable_time() const;  // shown; InfinitePast: never
+  absl::Time durable_time() const;  // only shown to users; InfinitePast: never durable
   SteadyTime last_used() const { return SteadyTime::FromNanos(last_used_.load(std::memory_order_relaxed)); }
   void Touch() { last_used_.store(environment_->clock().Now().ToNanos(), std::memory_order_relaxed); }
 
-  // Of the layer with this index, where `reply` is still its stored one.
+  // Drops the output of a stored reply, if `reply` is still the stored reply of the layer with this index.
   void DropOutput(size_t index, const StoredReply* reply);
 
-  // When a copy of the states was taken: by the wall's clock, to be shown, and for what is due.
+  // When a copy of the states was taken: `shown` by the wall clock, for users; `at` by the steady clock, for schedules.
   struct Moment {
     absl::Time shown = absl::InfinitePast();
     SteadyTime at = SteadyTime::InfinitePast();
   };
   Moment Now() const { return {.shown = absl::Now(), .at = environment_->clock().Now()}; }
-  // A copy that has the first `changes` commits (SessionLease::changes) is durable; `counts` is parallel to
-  // spec.layers.
+  // Records that a copy with the first `changes` changes (SessionLease::changes) is durable. `counts`: its token
+  // counts, parallel to spec.layers.
   void NoteDurable(uint64_t changes, const std::vector<int64_t>& counts, const Moment& when);
 
-  // What steps have done since the states were last made durable.
+  // Changes since the states were last made durable.
   struct Undurable {
     bool any = false;
-    int64_t tokens = 0;  // of the layer that has moved most
-    SteadyTime since;    // of the last durable copy, or of the session's making
+    int64_t tokens = 0;  // tokens of the layer that has advanced most
+    SteadyTime since;    // time of the last durable copy, or of the session's creation
   };
   Undurable undurable() const;
 
@@ -223,14 +227,14 @@ class Session : public std::enable_shared_from_this<Session> {
   friend class StepLease;
   friend class SessionLease;
 
-  // What both others begin with.
+  // Common part of both other constructors.
   Session(SessionInit init, SessionEnvironment* environment);
 
   struct Layer {
-    // Where the state is on the device. Forks share `slot` until one of them writes; it then takes a slot of its own by
-    // its `claim`, with a copy of the log and the convolution columns, and reads the base from `shared_base` until it
-    // folds. A fresh layer has no slot, and a claim. Changed by whoever holds the layer's StepLease or the
-    // SessionLease.
+    // The place of the state on the device. Forks share `slot` until one of them writes. That one takes the slot of its
+    // `claim`, copies the log and the convolution columns to it, and reads the base from `shared_base` until it folds.
+    // A fresh layer has a claim and no slot. Only the holder of the layer's StepLease or of the SessionLease changes
+    // these.
     SlotRef slot;
     SlotRef shared_base;
     SlotClaim claim;
@@ -241,7 +245,7 @@ class Session : public std::enable_shared_from_this<Session> {
     InputKind kind = InputKind::kNone;
     int64_t durable_token_count = 0;
     bool busy = false;
-    // The step in flight, while busy.
+    // The step in flight; valid while busy.
     std::string flight_id;
     Hash128 flight_payload;
     std::vector<JoinedCall*> joined;
@@ -252,19 +256,19 @@ class Session : public std::enable_shared_from_this<Session> {
 
   absl::Status AliveLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ended_.ok() ? lost_ : ended_; }
   LayerInfo InfoLocked(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What the rules look at (session_rules/session_rules.h).
+  // The facts that the rules need (session_rules/session_rules.h).
   SessionFacts FactsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LayerFacts FactsLocked(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // StoredReplies::Trim is the caller's, once the mutex is free.
+  // Stores the layer's reply. The caller must call StoredReplies::Trim after it has released the mutex.
   void SetReply(Layer& layer, StepReplyPtr reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Counts, kinds and replies become the image's.
+  // Takes counts, kinds, replies and the last acceptance from the image.
   void Apply(const SessionImage& image) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Undurable UndurableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const SessionInit init_;
   SessionEnvironment* const environment_;
-  const SteadyTime born_;              // `init_.age` before it was made
-  std::atomic<int64_t> last_used_{0};  // a SteadyTime's
+  const SteadyTime born_;              // its creation, less init_.age
+  std::atomic<int64_t> last_used_{0};  // SteadyTime in nanoseconds
 
   mutable SessionTurn turn_;
 
@@ -272,11 +276,11 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionGate gate_{mu_};
   std::vector<Layer> layers_ ABSL_GUARDED_BY(mu_);  // parallel to spec.layers; the vector's size is constant
   bool resident_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status ended_ ABSL_GUARDED_BY(mu_);  // for good, and why
-  absl::Status lost_ ABSL_GUARDED_BY(mu_);   // why; DATA_LOSS where the state is, and not the session
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);  // why it ended, for good; OK while it lives
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);   // why it was lost; DATA_LOSS if only the state was lost; OK otherwise
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 1;
-  uint64_t changes_ ABSL_GUARDED_BY(mu_);              // its making, and commits
-  uint64_t durable_changes_ ABSL_GUARDED_BY(mu_) = 0;  // those that the newest durable copy has
+  uint64_t changes_ ABSL_GUARDED_BY(mu_);              // 1 for its creation, and its commits
+  uint64_t durable_changes_ ABSL_GUARDED_BY(mu_) = 0;  // changes that the newest durable copy has
   Moment durable_ ABSL_GUARDED_BY(mu_);                // when the newest durable copy was taken
   std::string accept_request_id_ ABSL_GUARDED_BY(mu_);
   int32_t accepted_tokens_ ABSL_GUARDED_BY(mu_) = 0;

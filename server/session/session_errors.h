@@ -1,5 +1,5 @@
-// Errors of sessions that only a server has: of its tiers, its fleet and the states that it stores. Those of a
-// session's rules are in session_rules/refusals.h.
+// Errors of sessions that concern a server's tiers, its fleet and stored states. session_rules/refusals.h has the
+// errors of the rules of a session.
 //
 // Thread safety: free functions. Ownership: none.
 //
@@ -20,19 +20,19 @@ namespace gdn {
 class Session;
 struct SessionSpec;
 
-// Nobody can tell: the tier has not answered since the server started.
+// The session may exist in a tier that has not answered since the server started.
 absl::Status SessionMaybeIn(const std::string& tier, const std::string& id);
-// Its newest state is in the tier, which is not to be reached, or not used by this server.
+// The session's newest state is in a tier that cannot be reached or that this server does not use.
 absl::Status SessionAwayIn(const std::string& tier, const std::string& id);
-// OK if the session is in this epoch, or the caller names none; else EpochMismatch, with the least token count of its
-// layers. Under a SessionLease the answer stays true: nobody else can restore the session meanwhile.
+// OK if the session is in this epoch, or `epoch` is nullopt. Else EpochMismatch with the smallest token count of its
+// layers. While the caller has a SessionLease the answer stays true, because nobody else can restore the session.
 absl::Status CheckEpoch(const Session& session, const std::optional<int64_t>& epoch);
 
-// Whether a stored state is of this model, these dims and layers: FAILED_PRECONDITION (STATE_MISMATCH: field, found,
-// expected) where it is not.
+// OK if a stored state has the model, dims and layers of `spec`. Else FAILED_PRECONDITION (STATE_MISMATCH: field,
+// found, expected).
 absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32_t>& layers, const SessionSpec& spec);
 
-// Of servers that share sessions.
+// Errors of servers that share sessions.
 absl::Status NodeLeaseLapsed();
 absl::Status SessionMoved(const std::string& id);
 absl::Status SessionElsewhere(const std::string& id, const std::string& node);

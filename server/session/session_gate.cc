@@ -4,7 +4,8 @@ namespace gdn {
 
 bool SessionGate::PinnableLocked() const {
   if (locked_) return false;
-  return held_ || lock_waiters_.empty();  // a lock that waits for a hold to end would only make steps wait with it
+  // While held, a waiting lock does not keep pins out, because steps would then wait for the hold too.
+  return held_ || lock_waiters_.empty();
 }
 
 void SessionGate::ServeLocked(FlowQueue& resumed) {
@@ -38,7 +39,7 @@ bool SessionGate::Awaiter::Enlist() {
 }
 
 void SessionGate::Awaiter::Delist() {
-  // A lock that nobody waits for any more keeps no pins out.
+  // Resume the pins that this waiter kept out.
   gate_.Change([this] { node_.Unlink(); });
 }
 

@@ -1,12 +1,12 @@
-// Who may do what with a session's states: steps pin them, moves and copies lock them.
+// Coordinates the use of a session's states: steps pin them, moves and copies lock them.
 //
 //   pinned  by any number of calls: the states stay where steps can reach them
 //   locked  by one holder: nobody steps; waits for the pins to go, and later pins wait for it
 //   held    by one holder, after a lock: steps go on, no lock is granted (a copy of the states is being written)
-// Thread safety: safe from any thread. The mutex is the session's, so that what a session is and who may use it are
-// looked at together; methods with Locked in their names are for whoever holds it. Those that wait go on at their own
+// Thread safety: safe from any thread. The mutex is the session's, so that a session's fields and its pins and locks
+// can be checked together. Methods with Locked in their names need the mutex. Waiting flows continue on their own
 // executors, outside the mutex.
-// Ownership: the mutex must outlive the gate, and the gate its users and their waits.
+// Ownership: the mutex must outlive the gate, and the gate must outlive its users and their waits.
 //
 //   SessionGate gate(mu);
 //   if (gate.TryPin()) { ...step...; gate.Unpin(); }
@@ -57,25 +57,25 @@ class SessionGate {
 
   explicit SessionGate(absl::Mutex& mu) : mu_(mu) {}
 
-  // False if it is locked, or a lock waits for the pins to go.
+  // Pins. False if the gate is locked, or if a lock waits for pins to be released.
   bool TryPin();
   bool TryPinLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // For a caller that has a pin already; never waits for anybody.
+  // Adds a pin for a caller that has one already; always possible.
   void PinAgain();
   void PinAgainLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++pins_; }
   void Unpin();
-  // Waits until a pin may be had; somebody else may have locked it again by the time the caller tries.
+  // Waits until a pin is possible. The caller must then try again, because another may have locked meanwhile.
   // DEADLINE_EXCEEDED, CANCELLED.
   PinAwaiter Pinnable(Deadline deadline = {}) { return PinAwaiter(*this, std::move(deadline)); }
 
-  // False if it is pinned, locked, held, or somebody waits for a lock.
+  // Locks. False if the gate is pinned, locked or held, or if somebody waits for the lock.
   bool TryLock();
-  // Waits for the lock, in the order of the calls; if OK it is the caller's. DEADLINE_EXCEEDED, CANCELLED.
+  // Waits for the lock, in the order of the calls. After OK the caller has the lock. DEADLINE_EXCEEDED, CANCELLED.
   LockAwaiter Lock(Deadline deadline = {}) { return LockAwaiter(*this, std::move(deadline)); }
   void Unlock();
-  // From locked to pinned, once.
+  // Downgrades the lock to one pin.
   void LockToPin();
-  // From locked to held, and from held to free.
+  // Hold downgrades the lock to a hold; ReleaseHold ends the hold.
   void Hold();
   void ReleaseHold();
 
@@ -84,7 +84,7 @@ class SessionGate {
   bool held() const;
 
  private:
-  // Makes the change, and lets go on whom it lets in.
+  // Makes the change under the mutex, then resumes the waiters that it admits.
   void Change(absl::FunctionRef<void()> change);
   void ServeLocked(FlowQueue& resumed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool LockableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !locked_ && !held_ && pins_ == 0; }
@@ -94,7 +94,7 @@ class SessionGate {
   bool locked_ ABSL_GUARDED_BY(mu_) = false;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   WaitList lock_waiters_ ABSL_GUARDED_BY(mu_);
-  WaitList pin_waiters_ ABSL_GUARDED_BY(mu_);  // none while pins are to be had
+  WaitList pin_waiters_ ABSL_GUARDED_BY(mu_);  // invariant: empty while a pin is possible
 };
 
 }  // namespace gdn

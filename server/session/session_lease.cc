@@ -108,7 +108,7 @@ std::vector<int64_t> SessionLease::counts() const {
 }
 
 void SessionLease::Unload() {
-  // Freed without the session's lock: giving up slots takes the pool's.
+  // Declared before the lock, so that they are freed after it: freeing slots takes the pool's mutex.
   std::vector<SlotRef> slots;
   std::vector<SlotClaim> claims;
   absl::MutexLock lock(&session_->mu_);
@@ -124,7 +124,7 @@ void SessionLease::Unload() {
 }
 
 void SessionLease::Install(const SessionImage& image, std::vector<SlotRef> slots, std::vector<SlotClaim> claims) {
-  const absl::Cleanup trim = [this] { session_->environment_->replies().Trim(); };  // once the mutex is free
+  const absl::Cleanup trim = [this] { session_->environment_->replies().Trim(); };  // after the mutex is released
   absl::MutexLock lock(&session_->mu_);
   size_t next_claim = 0;
   size_t next = 0;

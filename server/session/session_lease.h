@@ -1,7 +1,7 @@
-// A whole session for one holder: what copies, moves, forks and ends it. No step runs while it lives.
+// Exclusive use of a whole session, to copy, move, fork or end it. No step runs while the lease lives.
 //
-// Thread safety: for one thread at a time; may be handed on. Ownership: keeps its session alive, and lets steps in
-// again when it dies.
+// Thread safety: for one thread at a time; may be passed to another thread. Ownership: keeps its session alive. The
+// destructor lets steps run again.
 //
 //   SessionLease lease = session->TryLock();
 //   if (lease.valid() && lease.resident()) { SessionImage image = lease.Describe(); ...copy the slots... }
@@ -18,10 +18,10 @@
 
 namespace gdn {
 
-// A layer's state on the device.
+// The slots of a layer's state on the device.
 struct LayerSlots {
-  int32_t slot = -1;       // log and convolution columns; -1: the layer is fresh
-  int32_t base_slot = -1;  // the base
+  int32_t slot = -1;       // slot of log and convolution columns; -1: the layer is fresh
+  int32_t base_slot = -1;  // slot of the base
   const StatePoolView* pool = nullptr;
 };
 
@@ -36,37 +36,39 @@ class SessionLease {
   const std::shared_ptr<Session>& session() const { return session_; }
   bool resident() const { return session_->resident(); }
   void Release();
-  // Steps go on, and no other lease is given, until Release. What is below must not be called any more.
+  // Lets steps run again, but keeps other leases out until Release. The methods below must not be called after this.
   void Hold();
-  // The caller's steps go on, with the session where it is now.
+  // Turns the lease into a pin: the caller may step the session, whose states stay where they are.
   SessionPin IntoPin() &&;
 
   LayerSlots slots(size_t index) const;     // index-th of spec.layers
-  std::shared_ptr<StatePool> pool() const;  // of the layers' slots and claims; nullptr where there are none
-  // Header and layers that have a state, without slots.
+  std::shared_ptr<StatePool> pool() const;  // pool of the layers' slots and claims; nullptr if there are none
+  // An image with the header and the layers that have a state, but without the states.
   SessionImage Describe(const std::string& numerics_id) const;
-  uint64_t changes() const;             // commits so far
+  uint64_t changes() const;             // changes so far: the creation and each commit
   std::vector<int64_t> counts() const;  // token counts, parallel to spec.layers
 
-  // The states leave the device: slots and claims are given up. The image of them has been put elsewhere.
+  // Gives up the slots and claims on the device. Call after the states were stored elsewhere or are not wanted any
+  // more.
   void Unload();
-  // The states are `image`'s, in `slots` (parallel to image.layers); `claims` are for the layers that it leaves out, in
-  // order. Counts, kinds and replies become the image's.
+  // Makes the session resident with the states in `slots` (parallel to image.layers). `claims` are for the layers that
+  // the image leaves out, in order. Counts, kinds and replies are taken from the image.
   void Install(const SessionImage& image, std::vector<SlotRef> slots, std::vector<SlotClaim> claims);
-  // The same for a session whose states stay where the image was put.
+  // Takes counts and kinds from the image for a session whose states stay parked.
   void InstallParked(const SessionImage& image);
-  // The states are a checkpoint's, in a new epoch: where the state was lost, it is so no more.
+  // Sets the epoch after the states were restored from a checkpoint. If the session's state was lost, it is usable
+  // again.
   void Restored(int64_t epoch);
 
-  // Claims that a fork needs for this session itself: one a layer whose slot will be shared.
+  // Number of claims that a fork needs for this session itself: one for each layer whose slot will be shared.
   int32_t claims_to_share() const;
-  // A session that goes on from here, with one claim a layer. `own` are claims_to_share() claims, for this one; empty
-  // from the second child on.
+  // Makes a child session that continues from this session's state. `claims`: one for each layer of the child. `own`:
+  // claims_to_share() claims for this session, so none from the second child on.
   std::shared_ptr<Session> Fork(SessionInit init, std::vector<SlotClaim> claims, std::vector<SlotClaim> own);
 
-  // No step is admitted any more, those that wait hear why; slots are given up.
+  // Ends the session: no step is admitted any more, waiting calls are refused with `why`, and its slots are given up.
   void MarkEnded(const absl::Status& why);
-  void MarkDeleted();  // the same, with SESSION_NOT_FOUND
+  void MarkDeleted();  // MarkEnded with SESSION_NOT_FOUND
 
  private:
   friend class Session;
@@ -77,7 +79,7 @@ class SessionLease {
   bool held_ = false;
 };
 
-// Of Session::Lock. Keeps the session alive while it waits.
+// The awaiter of Session::Lock. Keeps the session alive while it waits.
 class Session::LockAwaiter final : public SessionGate::Awaiter {
  public:
   absl::StatusOr<SessionLease> await_resume() {

@@ -14,7 +14,7 @@
 namespace gdn {
 namespace {
 
-// Sessions that All looks at before it lets calls in: every step looks its session up.
+// Sessions that All visits before it releases the mutex, which every step needs to find its session.
 constexpr int kListedAtOnce = 64;
 
 absl::Status Busy(const std::string& id, std::string_view why) {
@@ -76,7 +76,8 @@ absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init)
 
 absl::StatusOr<SessionCreation> SessionManager::Begin(SessionInit init) {
   GDN_ASSIGN_OR_RETURN(SessionCreation creation, BeginUnchecked(std::move(init)));
-  // Once the name can be seen here: a right that is given back meanwhile is looked for after that.
+  // Check the right after the session was added: whoever gives the right back looks for the session after that, so one
+  // of the two sees the other.
   if (environment_.has_right && creation.pending() && !environment_.has_right(creation.session()->key())) {
     return SessionMoved(creation.session()->id());
   }
@@ -106,7 +107,7 @@ SessionLease SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> laye
 }
 
 void SessionManager::Remove(const Key& key) {
-  decltype(sessions_)::node_type removed;  // outlives the lock
+  decltype(sessions_)::node_type removed;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   removed = sessions_.extract(key);
   environment_.holders().Forget({.principal = key.first, .id = key.second, .checkpoint = ""});
@@ -177,7 +178,7 @@ std::vector<std::shared_ptr<Session>> SessionManager::ListAll(const Key& after, 
 
 std::vector<std::shared_ptr<Session>> SessionManager::All() const {
   std::vector<std::shared_ptr<Session>> sessions;
-  Key last;  // of those seen
+  Key last;  // key of the last session seen
   while (true) {
     absl::MutexLock lock(&mu_);
     auto it = sessions_.upper_bound(last);
@@ -220,11 +221,11 @@ absl::Status SessionManager::EraseLocked(SessionLease& lease, bool even_unnoted)
   const std::shared_ptr<Session> session = lease.session();
   const Key key(session->principal(), session->id());
   absl::Status refused;
-  // Of a fleet, another server's now: it ends there, where the call goes next.
+  // In a fleet the session may belong to another server now. The client's retry deletes it there.
   if (!places_.tiers.empty() && environment_.shares_sessions()) refused = session->CheckRestorable();
   if (!places_.tiers.empty() && refused.ok()) refused = places_.tiers.Erase(session->key(), even_unnoted);
   if (!refused.ok()) {
-    // A durable copy may be gone, though its tier's answer was lost.
+    // A durable copy may be erased although the tier's answer was lost, so the session counts as not durable.
     session->NoteDurable(/*changes=*/0, std::vector<int64_t>(session->spec().layers.size()), {});
     absl::MutexLock lock(&mu_);
     sessions_.at(key).phase = Phase::kPublished;
@@ -239,7 +240,8 @@ absl::Status SessionManager::EraseLocked(SessionLease& lease, bool even_unnoted)
 Task<absl::Status> SessionManager::Delete(std::string principal, std::string id) {
   const Key key(principal, id);
   absl::StatusOr<std::shared_ptr<Session>> session = Find(principal, id);
-  // A client whose first try is still under way must not take it for done: a crash would bring the durable copy back.
+  // Not NOT_FOUND while the first try is still running: the client would think that the session is deleted, but a crash
+  // would bring the durable copy back.
   if (!session.ok() && Ends(key)) co_return Busy(id, "is being deleted");
   GDN_CO_RETURN_IF_ERROR(session.status());
   if ((*session)->gate().pins() > 0) co_return Busy(id, "has a step in flight, which ends first");
@@ -284,19 +286,19 @@ bool SessionManager::BeginLeave(const Key& key, const Session& session) {
 
 bool SessionManager::Stays(const Key& key, const Session& session) {
   absl::MutexLock lock(&mu_);
-  // Who found it lost while it left was told that it leaves, and does not come again.
+  // The task that found the session lost was refused because it leaves, and does not try again. So it must leave now.
   if (!session.CheckNotLost().ok()) return false;
   sessions_.at(key).leaves = false;
   return true;
 }
 
 void SessionManager::DeleteExpired(SteadyTime now) {
-  if (!environment_.CheckOurs().ok()) return;  // others may have them, and count for themselves
+  if (!environment_.CheckOurs().ok()) return;  // other servers may own the sessions, and expire them
   for (const std::shared_ptr<Session>& session : All()) {
     if (!IsExpired(*session, now) || session->gate().pins() > 0) continue;
     if (!BeginEnd(Key(session->principal(), session->id()), session)) continue;
     expired_.fetch_add(1, std::memory_order_relaxed);
-    // One that comes back after a crash has its age, and ends again.
+    // `even_unnoted`: a session that comes back after a crash keeps its age and expires again.
     group_.Spawn(End(session, /*even_unnoted=*/true));
   }
 }

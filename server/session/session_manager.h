@@ -1,8 +1,9 @@
 // All sessions, by principal and id.
 //
-// Ids are private to their principal: a foreign id and an unknown one answer alike, and two principals may use the same
-// id.
-// Thread safety: safe from any thread. Ownership: sessions are shared; a deleted one lives until its last lease ends.
+// Ids are private to their principal: an id of another principal gets the same answer as an unknown one, and two
+// principals may use the same id.
+// Thread safety: safe from any thread. Ownership: sessions are shared; a deleted session lives until its last user lets
+// go of it.
 //
 //   GDN_ASSIGN_OR_RETURN(auto creation, manager.Begin(init));
 //   if (creation.pending()) { ...put states in by creation.lease()...; creation.Publish(); }
@@ -33,8 +34,8 @@ namespace gdn {
 
 class SessionManager;
 
-// A session in the making: locked, without states, and not to be found by others until it is published; given up on
-// destruction.
+// A session that is being created. It is locked, has no states, and others cannot find it until it is published. The
+// destructor drops it if it was not published.
 class SessionCreation {
  public:
   SessionCreation(SessionCreation&& other) noexcept
@@ -45,10 +46,10 @@ class SessionCreation {
   SessionCreation& operator=(SessionCreation&&) = delete;
   ~SessionCreation();
 
-  bool pending() const { return manager_ != nullptr; }  // false: the session was there already, by the same request
+  bool pending() const { return manager_ != nullptr; }  // false: the same request has created the session before
   const std::shared_ptr<Session>& session() const { return session_; }
   SessionLease& lease() { return lease_; }
-  // Puts another session, of the same key, in the place of the one begun: a fork.
+  // Replaces the session by another one with the same key (a fork).
   void Replace(std::shared_ptr<Session> session) { session_ = std::move(session); }
   void Publish();
 
@@ -64,12 +65,12 @@ class SessionCreation {
   SessionLease lease_;
 };
 
-// Where an ended session's states may be.
+// The places where a session's states may be, from which an end erases them.
 struct SessionPlaces {
   DeviceRoom& room;
   TierStack& tiers;
   TaskQueue& io;       // erases from the tiers
-  Executor& executor;  // of ends that no call waits for
+  Executor& executor;  // runs ends that no call waits for
 };
 
 class SessionManager {
@@ -79,30 +80,32 @@ class SessionManager {
   SessionManager(const SessionManager&) = delete;
   SessionManager& operator=(const SessionManager&) = delete;
 
-  // An empty id becomes 128 random bits. init.request identifies the creating request: the same again finds the
-  // session, another is ALREADY_EXISTS (SESSION_EXISTS). ABORTED (SESSION_BUSY) while the same id is being made or
-  // ended. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED, QUOTA_EXCEEDED) where the account may hold no more sessions.
-  // UNAVAILABLE (SESSION_MOVED) where servers share sessions and the right to the name has gone.
+  // Begins to create a session. An empty id becomes 128 random bits. If the session exists and init.request is the
+  // request that created it, returns that session (not pending). Else ALREADY_EXISTS (SESSION_EXISTS). ABORTED
+  // (SESSION_BUSY) while the same id is being created or deleted. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED, QUOTA_EXCEEDED)
+  // if the account may hold no more sessions. UNAVAILABLE (TIER_UNAVAILABLE) for names of SetAway. UNAVAILABLE
+  // (SESSION_MOVED) if sessions are shared and this server has no right to the name any more.
   absl::StatusOr<SessionCreation> Begin(SessionInit init);
-  // A session whose states are parked already, found in a tier; locked, until the tiers know of it. Invalid where its
-  // id is taken. `epoch_is_stored`: the stored state has the epoch of `init`; else the session counts as moved until
-  // it is stored again.
+  // Adds a session that was found in a tier, where its states are parked. Returns it locked, so that the caller can
+  // tell the tiers first; the lease is invalid if the id is taken. `epoch_is_stored`: the stored state has the epoch of
+  // `init`. If not, the session counts as changed until it is stored again.
   SessionLease Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time,
                      bool epoch_is_stored = true);
 
-  // Whether there may be sessions in a tier that has not answered yet (its name): Find then has UNAVAILABLE
-  // (TIER_UNAVAILABLE) for what it does not know. "": all are known.
+  // Names a tier that has not answered yet and may have more sessions. Find then returns UNAVAILABLE (TIER_UNAVAILABLE)
+  // for unknown sessions. "": all sessions are known.
   void SetUnknownIn(std::string_view tier);
-  // Sessions whose newest state is in a tier that is not to be reached, with its name: what is done with them, or with
-  // their names, is UNAVAILABLE (TIER_UNAVAILABLE).
+  // Sets the sessions whose newest state is in a tier that cannot be reached, with the tier's name. Find and Begin
+  // return UNAVAILABLE (TIER_UNAVAILABLE) for them.
   void SetAway(const std::map<StateKey, std::string>& tiers);
 
-  // NOT_FOUND (SESSION_NOT_FOUND); UNAVAILABLE (NODE_LEASE_LAPSED).
+  // Finds a published session and counts that as a use. NOT_FOUND (SESSION_NOT_FOUND), UNAVAILABLE (NODE_LEASE_LAPSED,
+  // TIER_UNAVAILABLE).
   absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view principal, std::string_view id) const;
 
-  // Whether there is a session of the name, in whatever state; it does not count as a use.
+  // True if there is a session with this name, also while it is created or deleted. Does not count as a use.
   bool Knows(std::string_view principal, std::string_view id) const;
-  // The session of the name, for what is no call of it; nullptr.
+  // The published session with this name, or nullptr. Does not count as a use.
   std::shared_ptr<Session> Peek(const StateKey& key) const;
 
   // At most `limit` sessions of the principal with ids after `after`, ascending by id.
@@ -110,25 +113,27 @@ class SessionManager {
                                              size_t limit) const;
   // At most `limit` sessions of all principals after this one of (principal, id), ascending by principal and id.
   std::vector<std::shared_ptr<Session>> ListAll(const std::pair<std::string, std::string>& after, size_t limit) const;
-  // Of all principals, but perhaps for some that are made or end meanwhile: calls are let in between.
+  // All published sessions of all principals. The mutex is released now and then, so sessions that are created or
+  // deleted meanwhile may be missing.
   std::vector<std::shared_ptr<Session>> All() const;
 
-  // Ends the session and erases its states from every tier; done when they are gone, or are noted to go, for good.
-  // NOT_FOUND (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY) while a step of it runs or another call ends it, UNAVAILABLE
-  // (TIER_UNAVAILABLE) as of TierStack::Erase: it goes on then.
+  // Deletes the session and erases its states from every tier. Ends when they are erased, or are noted durably to be
+  // erased. NOT_FOUND (SESSION_NOT_FOUND); ABORTED (SESSION_BUSY) while a step of it runs, another call deletes it or
+  // it leaves; UNAVAILABLE (TIER_UNAVAILABLE) as TierStack::Erase. After an error the session still exists.
   Task<absl::Status> Delete(std::string principal, std::string id);
-  // The same, without anybody who waits for it.
+  // Begins Delete and returns at once; nobody hears of the result.
   void DeleteSoon(std::string principal, std::string id);
-  // What takes a locked session's states to another server; on a thread that may block.
+  // Moves a locked session's states to where another server finds them. Called on a thread that may block.
   using MoveFn = std::function<absl::Status(SessionLease& lease)>;
-  // The session goes on at another server. Once `move` is OK nothing is left of it here, and calls that waited for it
-  // are refused with SESSION_MOVED. Else it stays; but if it was lost meanwhile (Session::StopServing), `move` is
-  // called again. ABORTED (SESSION_BUSY) if it ends or leaves already.
+  // Lets the session leave for another server. If `move` returns OK, nothing of the session is left here, and calls
+  // that waited for it are refused with SESSION_MOVED. Else it stays. But if it was lost meanwhile
+  // (Session::StopServing), `move` is called again. ABORTED (SESSION_BUSY) if the session is being deleted or leaves
+  // already.
   Task<absl::Status> Leave(std::shared_ptr<Session> session, MoveFn move);
-  // Ends the sessions whose time is over, once each, as soon as no step of theirs runs.
+  // Begins to delete expired sessions that no call uses now.
   void DeleteExpired(SteadyTime now);
 
-  size_t size() const;  // of all principals
+  size_t size() const;  // sessions of all principals
   int64_t expired() const { return expired_; }
 
  private:
@@ -137,13 +142,13 @@ class SessionManager {
   enum class Phase { kMaking, kPublished, kEnding };
   struct Entry {
     std::shared_ptr<Session> session;
-    ByteCharge charge;  // of the pool kStates
-    ByteCharge count;   // of kSessions
+    ByteCharge charge;  // in the pool kStates
+    ByteCharge count;   // in the pool kSessions
     Phase phase = Phase::kMaking;
-    bool leaves = false;  // to another server; it is published until it has
+    bool leaves = false;  // it leaves for another server; published until it has left
   };
 
-  // Compares views of keys too, so that a lookup makes no strings.
+  // Also compares views of keys, so that a lookup allocates no strings.
   struct KeyLess {
     using is_transparent = void;
     using View = std::pair<std::string_view, std::string_view>;
@@ -157,14 +162,14 @@ class SessionManager {
 
   absl::StatusOr<SessionCreation> BeginUnchecked(SessionInit init);
   void Remove(const Key& key);
-  // One that could not leave is there for others again; false where it was lost meanwhile.
+  // Ends the leaving of a session that could not leave. Returns false if it was lost meanwhile; then it must leave.
   bool Stays(const Key& key, const Session& session);
-  // False if it ends or leaves already.
+  // Marks the session as leaving. False if it is being deleted or leaves already.
   bool BeginLeave(const Key& key, const Session& session);
-  // False where somebody else ends it already, or it leaves.
+  // Marks the session as ending. False if it is being deleted or leaves already.
   bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
   bool Ends(const Key& key) const;
-  // One that BeginEnd has taken.
+  // Deletes a session for which BeginEnd has returned true. `even_unnoted`: as for TierStack::Erase.
   Task<absl::Status> End(std::shared_ptr<Session> session, bool even_unnoted);
   absl::Status EraseLocked(SessionLease& lease, bool even_unnoted);
 

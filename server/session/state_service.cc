@@ -19,14 +19,14 @@
 namespace gdn {
 namespace {
 
-// Copies under way are kept for the next ones, beside what the host tier frees.
+// Bytes of free blocks that are kept for later copies, beside those that the host tier frees.
 constexpr int64_t kCopyBytes = int64_t{256} << 20;
-constexpr int kIoThreads = 2;  // of each kind
-// How long a tier may stand still before its callers go on without it. A network answers within milliseconds; a disk
-// under load may take seconds to sync a file.
+constexpr int kIoThreads = 2;  // threads of each kind
+// How long a call of a tier may hang before its callers give up. A network answers within milliseconds; a disk under
+// load may take seconds to sync a file.
 constexpr absl::Duration kRedisStalls = absl::Seconds(2);
 constexpr absl::Duration kDiskStalls = absl::Seconds(5);
-// The store is asked whose it is every so many rounds of housekeeping.
+// Every so many rounds of housekeeping the store watch checks whether the store is still this server's.
 constexpr int kRoundsPerWatch = 5;
 
 std::vector<Backend*> BackendsOf(const std::vector<StateDevice>& devices) {
@@ -35,7 +35,7 @@ std::vector<Backend*> BackendsOf(const std::vector<StateDevice>& devices) {
   return backends;
 }
 
-// One core does not fill the memory's bandwidth; more than a few leave none for the engine.
+// One core cannot use the whole memory bandwidth; more than a few leave none for the engine.
 int CopyThreads() { return std::clamp(AvailableProcessors() / 2, 2, 4); }
 
 }  // namespace
@@ -109,7 +109,7 @@ StateService::~StateService() {
   checkpointer_ = nullptr;
   residency_ = nullptr;
   transfer_threads_.Drain();
-  sessions_ = nullptr;  // the last holds on slots
+  sessions_ = nullptr;  // releases the last slots
 }
 
 absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
@@ -149,7 +149,8 @@ void StateService::LookAtDisk() {
   disk_guard_->Run(look).IgnoreError();
 }
 
-// In host memory that sessions have left free, which they take first; where there is no tier there, in their own.
+// Prefixes use the host tier's free memory, and sessions come first there. Without a host tier they have memory of
+// their own.
 void StateService::MakePrefixes(ByteLedger& ledger, const StateServiceOptions& options) {
   PrefixIndexOptions prefixes{.limit_bytes = options.prefix_bytes, .ttl = options.prefix_ttl};
   if (host_ != nullptr) prefixes.left_bytes = [host = host_.get()] { return host->left_bytes(); };
@@ -181,9 +182,11 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
   }
   if (durable.empty()) return Recovered();
   const bool shared = redis_ != nullptr && redis_->share() != nullptr;
-  if (shared) tiers_->SetUnlisted(*redis_, true);  // whose a session is stands there, states or not
-  // Without the note of an orderly end, clients may have had answers to steps that are lost. So they may if the note is
-  // not of the end that Redis tells of: one of the two was set back then, or another server had Redis meanwhile.
+  // Redis has the owner of each session, even if it has no states of it.
+  if (shared) tiers_->SetUnlisted(*redis_, true);
+  // Without the note of an orderly shutdown, steps that clients got answers to may be lost. The same holds if the notes
+  // on the disk and in Redis are of different shutdowns: one of the two was set back, or another server has used Redis
+  // meanwhile.
   if (disk_ != nullptr) {
     GDN_ASSIGN_OR_RETURN(marker_, disk_->TakeCleanMarker());
   }
@@ -278,7 +281,7 @@ bool StateService::Drain(absl::Duration timeout) {
   if (tiers_->durable() == nullptr) return true;
   if (disk_ != nullptr) disk_->watermarks().Lift();
   const int64_t failures = checkpointer_->CheckpointAll(sessions_->All(), timeout);
-  StopWatching();  // Redis is not taken in any more
+  StopWatching();  // from here on the sessions of Redis are not recovered any more
   if (disk_ != nullptr) WriteMarker(MakeMarker());
   return failures == 0;
 }
@@ -309,7 +312,7 @@ CleanMarker StateService::MakeMarker() {
   CleanMarker marker;
   for (const std::shared_ptr<Session>& session : sessions_->All()) {
     std::optional<CleanMarker::Copy> copy = tiers_->NewestCopy(session->key());
-    // A state that is stored later than this has another version, and the marker does not vouch for it.
+    // A state that is stored after this has another version, which the marker does not cover.
     if (!copy.has_value() || copy->version != session->version() || session->undurable().any) continue;
     if (session->CheckAlive().ok()) marker.sessions.emplace(session->key(), *std::move(copy));
   }
@@ -320,7 +323,7 @@ CleanMarker StateService::MakeMarker() {
     const absl::StatusOr<std::string> noted = redis_->NoteStop();
     marker.redis = noted.ok() ? *noted : kPrefixUnknown;
   } else if (marker_.has_value()) {
-    marker.redis = marker_->redis;  // nobody has used it here
+    marker.redis = marker_->redis;  // this server has not used Redis
   }
   return marker;
 }

@@ -1,7 +1,7 @@
-// Everything that keeps sessions and their states, put together: the devices' pools, the tiers below, moves,
+// Builds and owns all parts that keep sessions and their states: the devices' pools, the tiers below, moves,
 // checkpoints, housekeeping.
 //
-// Thread safety: the parts are safe from any thread; Make, Recover and Drain are for the thread that owns it.
+// Thread safety: the parts are safe from any thread; Make, Recover and Drain are for the owner's thread.
 // Ownership: owns the parts; the devices, the ledger and the executor must outlive it. Nothing may use a session when
 // it is destroyed.
 //
@@ -40,15 +40,15 @@
 namespace gdn {
 
 struct StateServiceOptions {
-  int64_t device_bytes = 0;  // of each device
+  int64_t device_bytes = 0;  // budget for states on each device
   int32_t max_draft = 8;
-  DType state_dtype = DType::kF32;  // of the states' bases
+  DType state_dtype = DType::kF32;  // dtype of the states' bases
   int64_t host_bytes = 0;           // 0: no host tier
-  int64_t prefix_bytes = 0;         // of kept prefixes; 0: none are kept
+  int64_t prefix_bytes = 0;         // memory for kept prefixes; 0: none are kept
   absl::Duration prefix_ttl = absl::InfiniteDuration();
-  // The tiers' max_draft, dtype and threads follow from the rest.
+  // Options of the tiers. Their max_draft, dtype and threads are set by Make.
   DiskTierOptions disk = {};                            // directory "": no disk tier
-  DiskScrubberOptions scrub = {.bytes_per_second = 0};  // 0: states are verified when they are loaded only
+  DiskScrubberOptions scrub = {.bytes_per_second = 0};  // 0: states are verified only when they are loaded
   RedisTierOptions redis = {};                          // endpoint "": no Redis tier
   CheckpointPolicy policy = {};
   absl::Duration housekeeping = absl::Milliseconds(200);
@@ -56,39 +56,42 @@ struct StateServiceOptions {
 
 class StateService {
  public:
-  // Errors of opening the tiers, which name the flag.
-  // `executor` has the timers, and runs what no call waits for.
+  // `executor` has the timers and runs work that no call waits for. Returns errors of opening the tiers, with the
+  // flag's name.
   static absl::StatusOr<std::unique_ptr<StateService>> Make(std::vector<StateDevice> devices, ByteLedger& ledger,
                                                             Executor& executor, const StateServiceOptions& options);
   ~StateService();
 
-  // Sessions that an earlier process left behind, unless they are shared: these come when they are called for. Where
-  // there is a disk, a Redis that does not answer is taken in once it does; `spec_of` is then called by another thread,
-  // until StopWatching.
+  // Recovers the sessions that an earlier process left behind. Shared sessions are left out; they come when they are
+  // called for. If there is a disk and Redis does not answer, its sessions are recovered later, when it does; `spec_of`
+  // is then called on another thread, until StopWatching.
   absl::StatusOr<Recovered> Recover(const SpecOfModelFn& spec_of);
-  // A random secret for principals' names (server/rpc/principals.h): kept on the disk, else in Redis, else nowhere.
+  // Returns a random secret for principals' names (server/rpc/principals.h). It is kept on the disk, else in Redis,
+  // else nowhere.
   absl::StatusOr<std::string> KeepSecret();
-  // After Recover: verifies what is on the disk while there is no work. Until StopWatching; nothing without a disk.
+  // Starts to verify states on the disk while there is no work, until StopWatching. Call after Recover. Does nothing
+  // without a disk.
   void StartScrubbing(const DiskScrubberOptions& options, std::function<ScrubActivity()> activity);
   void StopWatching() {
     store_watch_ = nullptr;
     scrub_thread_ = nullptr;
   }
-  // Makes sessions durable as they are, where there is a durable tier, while calls that do not step may come; a part of
-  // Drain's work, of which that is then spared.
+  // Makes all sessions durable in their present state, if there is a durable tier. Calls that do not step may still
+  // come. This does most of Drain's work in advance.
   void MakeDurable(absl::Duration timeout, Checkpointer::CheckpointProgress progress);
-  // Makes every session durable as it is, where there is a durable tier. With a disk it leaves a note there of those
-  // that are (clean_marker.h). No step may run any more. False where a session could not be made durable, or not before
-  // the time was over.
+  // Makes all sessions durable in their present state, if there is a durable tier. With a disk it leaves a note there
+  // of the sessions that are durable (clean_marker.h). No step may run any more. Returns false if a session could not
+  // be made durable in time.
   bool Drain(absl::Duration timeout);
-  // After a Recover, if the server cannot serve after all and no call has come: the next start finds what this one did.
+  // Undoes Recover's changes to the durable tiers, so that the next start finds what this one did. Call if the server
+  // cannot serve after all and no call has come.
   void GiveUpStart();
 
-  StateStore& store() { return stores_.front(); }  // of the first device
+  StateStore& store() { return stores_.front(); }  // the first device's
   TierStack& tiers() { return *tiers_; }
   DeviceRoom& room() { return *room_; }
-  // For work on states that a call waits for: threads that may block, memory for copies, threads to spread loops over.
-  // Not those that bring states back for steps.
+  // For work on states that a call waits for, except bringing them back for steps: threads that may block, memory for
+  // copies, and threads to spread loops over.
   TaskQueue& transfer_threads() { return transfer_threads_; }
   HostBlockPool& memory() { return memory_; }
   SharedThreadPool& copiers() { return copiers_; }
@@ -105,22 +108,23 @@ class StateService {
  private:
   StateService(std::vector<StateDevice> devices, ByteLedger& ledger, const StateServiceOptions& options);
   absl::Status OpenTiers(const StateServiceOptions& options);
-  // How full the disk is, without waiting for one that hangs.
+  // Checks how full the disk is, without waiting for a disk that hangs.
   void LookAtDisk();
   void MakePrefixes(ByteLedger& ledger, const StateServiceOptions& options);
-  // Of a Redis that did not answer when the server started, and does now.
+  // Recovers the sessions of a Redis that did not answer when the server started, and does now.
   absl::Status TakeRedisIn(const SpecOfModelFn& spec_of);
-  // RecoverSessions of these tiers, which count so many starts; what is held back is told to the sessions.
+  // Calls RecoverSessions for these tiers. `starts`: number of starts that the tiers have counted. Sessions that are
+  // held back are marked as away (SessionManager::SetAway).
   absl::StatusOr<Recovered> RecoverFrom(const std::vector<StateTier*>& durable, int64_t starts,
                                         const CleanMarker* marker, const SpecOfModelFn& spec_of);
-  // Returns the marker, which names the stored states that the next server may rely on.
+  // Makes the marker with the stored states that the next start may rely on.
   CleanMarker MakeMarker();
   void WriteMarker(const CleanMarker& marker);
-  // Its checkpoint is gone: the next is due, and has all of it.
+  // Marks a session as not durable because its checkpoint is gone. Its next checkpoint is then due and complete.
   void CountNotDurable(const StateKey& key);
 
   absl::Duration watch_interval_;
-  // Each uses those before it.
+  // Each member uses those before it.
   std::deque<StateStore> stores_;  // by device
   HostBlockPool memory_;
   SharedThreadPool copiers_;
@@ -133,15 +137,16 @@ class StateService {
   std::unique_ptr<TierStack> tiers_;                     // host_ and the guards
   std::unique_ptr<PrefixIndex> prefixes_;
   std::unique_ptr<DeviceRoom> room_;
-  TaskQueue io_;                // what steps wait for: states that come back from a disk or a network
-  TaskQueue memory_io_;         // and those from host memory, and what else must not wait for a tier
+  TaskQueue io_;  // brings states back for steps from disk and Redis
+  // Brings states back from host memory, and does other work that must not wait for a tier.
+  TaskQueue memory_io_;
   TaskQueue transfer_threads_;  // exports, imports, watches, restores, deletions
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<PrefixKeeper> prefix_keeper_;
   std::unique_ptr<SessionManager> sessions_;
-  std::optional<CleanMarker> marker_;  // of the server before
-  HeldBack held_back_;                 // until the store watch has taken Redis in
+  std::optional<CleanMarker> marker_;  // left by the previous server
+  HeldBack held_back_;                 // until the sessions of Redis are recovered
   std::unique_ptr<Housekeeper> housekeeper_;
   std::unique_ptr<StoreWatch> store_watch_;
   std::unique_ptr<DiskScrubber> scrubber_;

@@ -75,7 +75,7 @@ void StepLease::Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> 
   const std::shared_ptr<Session> session = pin_.session().shared_from_this();
   std::vector<JoinedCall*> joined;
   StepReplyPtr kept;
-  // Freed without the lock: returning slots takes other locks.
+  // Declared before the lock, so that they are freed after it: freeing slots takes other mutexes.
   SlotRef old_slot, old_base;
   SlotClaim surplus;
   if (taken_.valid()) {
@@ -84,7 +84,7 @@ void StepLease::Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> 
     if (!outcome.base_written && !layer_->shared_base.valid()) layer_->shared_base = std::move(old_slot);
   }
   if (outcome.base_written) old_base = std::exchange(layer_->shared_base, SlotRef());
-  // A claim is for leaving a shared slot, and there is none any more.
+  // The claim was for leaving a shared slot. The slot is not shared any more.
   if (layer_->claim.valid() && !fresh() && layer_->slot.exclusive()) surplus = std::move(layer_->claim);
   {
     absl::MutexLock lock(&session->mu_);

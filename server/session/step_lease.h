@@ -1,10 +1,10 @@
 // The right to advance one layer of a session by one step.
 //
-// The lease says where the step reads and writes: a slot that forks share is never written; the lease takes a slot of
-// its own first, which was claimed when the fork was made. Nothing of it is the session's until Commit.
-// Thread safety: for one thread at a time. Ownership: pins its session. A lease that dies uncommitted leaves the state
-// as it was, and joined calls are told to try again. If a step that failed may have written what a retry cannot
-// repeat, its lease ends by Lose.
+// The lease says which slots the step reads and writes. A slot that forks share is never written: the lease first takes
+// the slot that was claimed when the fork was made. The step does not change the session before Commit.
+// Thread safety: for one thread at a time. Ownership: pins its session. A lease that is destroyed uncommitted leaves
+// the state unchanged, and joined calls are told to retry. If a failed step may have made a change that a retry cannot
+// repeat, end its lease with Lose.
 //
 //   GDN_ASSIGN_OR_RETURN(StepSlots slots, lease.PrepareDecode());
 //   if (slots.copy_tail_from >= 0) ...copy log and convolution columns...
@@ -19,26 +19,26 @@
 
 namespace gdn {
 
-// Where a decode step works.
+// The slots that a decode step reads and writes.
 struct StepSlots {
-  int32_t slot = -1;            // log and convolution columns; a fold writes the base here
-  int32_t base_slot = -1;       // where the base is read
-  int32_t copy_tail_from = -1;  // >= 0: the slot is new, and its log and convolution columns are this slot's
-  bool zero = false;            // the slot is new, and the state all zero
+  int32_t slot = -1;            // slot of log and convolution columns; a fold writes the base here
+  int32_t base_slot = -1;       // slot that the base is read from
+  int32_t copy_tail_from = -1;  // >= 0: `slot` is new, and needs a copy of this slot's log and convolution columns
+  bool zero = false;            // `slot` is new and must be zeroed
 
-  // Whether a step that leaves the log with so many entries, folds not counted, writes over what a retry of it reads:
-  // in the session's own slot a fold changes the base, unless that is another slot's, and what follows a fold in the
-  // log overwrites the entries that were folded.
+  // True if the step overwrites data that a retry of it would read. `entries`: log entries after the step if nothing
+  // were folded. In the session's own slot a fold changes the base, unless the base is read from another slot, and
+  // entries that follow a fold overwrite the folded ones.
   bool CannotBeRepeated(int32_t entries) const {
-    const bool is_new = zero || copy_tail_from >= 0;  // nothing of it is the session's yet
+    const bool is_new = zero || copy_tail_from >= 0;  // the slot is not the session's before Commit
     return !is_new && (entries > kLogCapacity || (entries == kLogCapacity && base_slot == slot));
   }
 };
 
 struct StepOutcome {
   LayerProgress after;
-  bool base_written = false;  // the base is the step's slot's own now
-  bool prefill = false;       // it was one
+  bool base_written = false;  // the step's slot has its own base now
+  bool prefill = false;       // the step was a prefill
 };
 
 class StepLease {
@@ -52,30 +52,32 @@ class StepLease {
   const Session& session() const { return pin_.session(); }
   int32_t layer() const;
   const LayerProgress& before() const { return before_; }
-  bool fresh() const { return !layer_->slot.valid(); }  // no slot yet: the state is all zero
-  // All of the layer's slots, present and to come, are of this pool.
+  bool fresh() const { return !layer_->slot.valid(); }  // the layer has no slot yet: its state is zero
+  // The pool of all slots that the layer has or will get.
   const std::shared_ptr<StatePool>& pool() const {
-    if (taken_.valid()) return taken_.pool();  // a fresh layer's claim is this slot now
+    if (taken_.valid()) return taken_.pool();  // the claim of a fresh layer was turned into this slot
     return fresh() ? layer_->claim.pool() : layer_->slot.pool();
   }
 
-  // For work in place. INTERNAL where a slot is shared and none is claimed: a defect.
+  // Takes the slots for a step that works in place (a decode). INTERNAL if a slot is shared and none is claimed, which
+  // is a defect.
   absl::StatusOr<StepSlots> PrepareDecode();
-  // For work aside: a slot to write the whole state to. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where all spares
-  // are out.
+  // Takes a slot to which a step aside (a prefill) writes the whole state. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED)
+  // if no spare slot is free.
   absl::StatusOr<int32_t> PrepareAside();
-  bool needs_spare() const { return !layer_->claim.valid(); }  // for work aside
-  // What a step aside reads; -1 where the layer is fresh.
+  bool needs_spare() const { return !layer_->claim.valid(); }  // PrepareAside will take a spare slot
+  // The slots that a step aside reads; -1 if the layer is fresh.
   int32_t slot() const { return layer_->slot.index(); }
   int32_t base_slot() const { return layer_->shared_base.valid() ? layer_->shared_base.index() : slot(); }
 
-  // The step happened. With a request id the reply is kept, and joined calls get it.
+  // Applies the step to the session. With a request id the reply is stored, and joined calls get it.
   void Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> reply);
-  // The step has failed, and the state may have changed for good: the session is lost (Session::LoseState), and joined
-  // calls hear so. Returns what they are told. If the device has failed, all of its states are beyond reach, and
-  // nothing is said of this one.
+  // Ends the lease of a failed step that may have changed the state for good: the session is lost (Session::LoseState).
+  // Returns the error, which joined calls get too. If the whole device has failed, the session is not marked as lost,
+  // and the error is `why`.
   absl::Status Lose(const absl::Status& why);
-  // Gives the lease back unless another call has joined it, which then wants the result: true where it was given back.
+  // Gives the lease back, unless another call has joined the step and wants its result. Returns true if it was given
+  // back.
   bool TryCancel();
   bool joined() const;  // another call waits for the step's result
 
@@ -83,18 +85,19 @@ class StepLease {
   friend class Session;
   void Abandon();
   bool GiveBack(bool though_joined, const absl::Status& to_joined);
-  void ReturnTakenSlot();  // to where it came from
+  void ReturnTakenSlot();  // returns taken_ to the spares or to the layer's claim
 
   SessionPin pin_;
-  size_t index_ = 0;                 // of the layer in the session's spec
-  Session::Layer* layer_ = nullptr;  // ours while we hold the lease
+  size_t index_ = 0;                 // index of the layer in the session's spec
+  Session::Layer* layer_ = nullptr;  // this lease has the layer until it ends
   LayerProgress before_;
   InputKind kind_ = InputKind::kNone;
-  SlotRef taken_;       // what Commit puts in the slot's place
+  SlotRef taken_;       // slot that Commit makes the layer's
   bool spare_ = false;  // taken_ is a spare
 };
 
-// Exactly one of the three: a lease to compute with, a stored reply, or joined (the callback will be called once).
+// The answer to a step, exactly one of three: a lease to compute with, a stored reply, or joined (the JoinedCall gets
+// the reply of the step in flight and ends once).
 struct Admission {
   StepLease lease;
   StepReplyPtr stored;

@@ -1,4 +1,5 @@
-// For tests of waits. Turns a callback into a wait: the result of one operation that somebody else finishes, on any thread.
+// For tests of waits. Turns a callback into a wait: the result of one operation that somebody else finishes, on any
+// thread.
 //
 // The waiter and the operation share the result, so either may go first: after a deadline has ended the wait, the
 // result is dropped when it comes. If all setters are destroyed without a result, the wait ends with INTERNAL.

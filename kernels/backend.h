@@ -21,19 +21,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/causal_conv1d/causal_conv1d.h"
 #include "kernels/common/state_layout.h"
 #include "kernels/convert/convert.h"
 #include "kernels/copy_pieces/copy_pieces.h"
-#include "kernels/delta_rule_chunk/delta_rule_chunk.h"
-#include "kernels/delta_rule_decode/delta_rule_decode.h"
-#include "kernels/delta_rule_scan/delta_rule_scan.h"
-#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
-#include "kernels/gating/gating.h"
 #include "kernels/mixer_input/mixer_input.h"
-#include "kernels/projection/projection.h"
-#include "kernels/qk_l2norm/qk_l2norm.h"
-#include "kernels/qkvz_split/qkvz_split.h"
+#include "kernels/operators.h"
 
 namespace gdn {
 
@@ -165,16 +157,11 @@ class Backend {
   // Zeroes a slot, ordered with operators and copies.
   virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot);
 
-  virtual absl::Status Projection(const ProjectionParams& params) = 0;
-  virtual absl::Status QkvzSplit(const QkvzSplitParams& params) = 0;
-  virtual absl::Status CausalConv1d(const CausalConv1dParams& params) = 0;
-  virtual absl::Status Gating(const GatingParams& params) = 0;
-  virtual absl::Status QkL2Norm(const QkL2NormParams& params) = 0;
-  virtual absl::Status DeltaRuleChunk(const DeltaRuleParams& params) = 0;
-  virtual absl::Status DeltaRuleScan(const DeltaRuleParams& params) = 0;
-  virtual absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) = 0;
-  virtual absl::Status MaterializeState(const MaterializeStateParams& params) = 0;
-  virtual absl::Status GatedRmsNorm(const GatedRmsNormParams& params) = 0;
+  // The operators of operators.h. An override checks the params first. INVALID_ARGUMENT if they break the contract.
+#define GDN_DECLARE_OPERATOR(Name, Params, Check) virtual absl::Status Name(const Params& params) = 0;
+  GDN_OPERATORS(GDN_DECLARE_OPERATOR)
+#undef GDN_DECLARE_OPERATOR
+
   virtual absl::Status Convert(const ConvertParams& params) { return ConvertCpu(params); }
 
   // Fused operators, with the same bits as the operators they replace; the defaults call those one by one. Projections

@@ -28,6 +28,8 @@ struct CausalConv1dParams {
   const float* x = nullptr;               // [tokens, C] dense
   const float* weight = nullptr;          // [C, W]; tap W - 1 multiplies the current token
   float* y = nullptr;                     // [tokens, C] dense; may not alias x
+
+  BatchArrays arrays() const { return {.batch = batch, .token_counts = token_counts}; }
 };
 
 absl::Status ValidateCausalConv1d(const CausalConv1dParams& params);

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "base/status_macros.h"
 #include "kernels/causal_conv1d/causal_conv1d.h"
 #include "kernels/common/parallel.h"
 
@@ -124,7 +123,6 @@ std::vector<size_t> GroupRanges(const std::vector<TokenRange>& ranges) {
 HWY_EXPORT(ConvolveRange);
 
 absl::Status CausalConv1dCpu(const CausalConv1dParams& params, ThreadPool& pool) {
-  GDN_RETURN_IF_ERROR(ValidateCausalConv1d(params));
   const LayerDims& dims = params.pool.layout.dims();
   const int32_t width = dims.conv_width;
   const int64_t channels = dims.conv_channels();

@@ -4,7 +4,6 @@
 // the last three inputs stay in registers, so each input is read once a tile. Resources: registers only. Bound by
 // memory.
 
-#include "base/status_macros.h"
 #include "kernels/causal_conv1d/causal_conv1d.h"
 #include "kernels/causal_conv1d/conv_channels-inl.h"
 #include "kernels/gpu/launch.h"
@@ -40,7 +39,6 @@ __global__ __launch_bounds__(kThreads) void CausalConv1dKernel(ConvArgs p) {
 
 absl::Status CausalConv1dGpu(const CausalConv1dParams& params, const gpu::DeviceBatch& batch,
                              const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateCausalConv1d(params));
   gpu::ConvArgs args{
       .geometry = gpu::MakeConvGeometry(params.pool, batch), .x = params.x, .weight = params.weight, .y = params.y};
   const bool vector = args.geometry.width == 4 && args.geometry.channels % 4 == 0 &&

@@ -34,6 +34,8 @@ struct DeltaRuleParams {
   // Upper bound of beta, promised by the caller from the model or the request, never from values. Above 1 the chunked
   // form runs the scan instead (delta_rule_chunk.h).
   float max_beta = 2.0f;
+
+  BatchArrays arrays() const { return {.batch = batch}; }
 };
 
 // A token's inputs for one value head, and the place of its output.

@@ -86,17 +86,19 @@ inline bool ExactColumns(const StatePoolView& pool, int elements, int block_colu
   const LayerDims& dims = pool.layout.dims();
   return dims.key_dim == kColumnLanes * elements && dims.value_dim % block_columns == 0 && Aligned16(pool.data);
 }
+// True if every token's q, k and v are 16-byte aligned.
+inline bool AlignedRows(const DeltaRuleParams& params) {
+  return Aligned16(params.q, params.k, params.v) && params.q_stride % 4 == 0 && params.k_stride % 4 == 0 &&
+         params.v_stride % 4 == 0;
+}
 inline bool ExactRule(const DeltaRuleParams& params, int elements, int block_columns) {
-  return ExactColumns(params.pool, elements, block_columns) && Aligned16(params.q, params.k, params.v) &&
-         params.q_stride % 4 == 0 && params.k_stride % 4 == 0 && params.v_stride % 4 == 0;
+  return ExactColumns(params.pool, elements, block_columns) && AlignedRows(params);
 }
 
 // True if LoadVectors can be used for every row and column.
 inline bool VectorRule(const DeltaRuleParams& params) {
   const LayerDims& dims = params.pool.layout.dims();
-  return dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 &&
-         Aligned16(params.pool.data, params.q, params.k, params.v) && params.q_stride % 4 == 0 &&
-         params.k_stride % 4 == 0 && params.v_stride % 4 == 0;
+  return dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 && Aligned16(params.pool.data) && AlignedRows(params);
 }
 
 // Calls function(integral_constant<int, n>) with a lane's elements n: the smallest of 4, 8, .. kMost with 16 n >= K.

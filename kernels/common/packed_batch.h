@@ -8,6 +8,7 @@
 //   PackedBatch batch{.sequences = 3, .cu_seqlens = cu_seqlens, .slots = slots};
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -23,6 +24,19 @@ struct PackedBatch {
 
   int32_t tokens() const { return cu_seqlens[sequences]; }
   int32_t length(int32_t i) const { return cu_seqlens[i + 1] - cu_seqlens[i]; }
+  int32_t max_length() const {
+    int32_t most = 0;
+    for (int32_t i = 0; i < sequences; ++i) most = std::max(most, length(i));
+    return most;
+  }
+};
+
+// The index arrays that an operator's GPU kernels read, in host memory, [sequences] each. Null: they do not need it.
+struct BatchArrays {
+  PackedBatch batch;
+  const int64_t* token_counts = nullptr;
+  const int32_t* log_lengths = nullptr;
+  const int32_t* base_slots = nullptr;
 };
 
 // INVALID_ARGUMENT naming the entry that breaks the contract above, or a slot that is not below slot_count.

@@ -17,6 +17,7 @@
 //   float* log_g = pool + slot * layout.slot_floats() + layout.log_g_offset();
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -62,6 +63,15 @@ class StateLayout {
   int64_t log_u_offset() const { return log_u_offset_; }
   int64_t log_g_offset() const { return log_g_offset_; }
   int64_t conv_offset() const { return conv_offset_; }
+  // k, u and g of the log: where the section starts, and the floats of an entry.
+  struct LogSection {
+    int64_t offset, features;
+  };
+  std::array<LogSection, 3> log_sections() const {
+    return {{{log_k_offset_, dims_.key_features()},
+             {log_u_offset_, dims_.value_features()},
+             {log_g_offset_, dims_.decay_features()}}};
+  }
   int64_t slot_floats() const { return slot_floats_; }
   int64_t slot_bytes() const { return slot_floats_ * static_cast<int64_t>(sizeof(float)); }
 

@@ -23,9 +23,9 @@ struct ConvertParams {
 // INVALID_ARGUMENT if a pointer is missing, or unless exactly one of the two dtypes is float32.
 absl::Status ValidateConvert(const ConvertParams& params);
 
-// Converts on host memory, limited by memory bandwidth; also the reference.
+// Both check the params, because they are called without a backend too. ConvertCpu converts on host memory, limited by
+// memory bandwidth; it is also the reference.
 absl::Status ConvertCpu(const ConvertParams& params);
-
 absl::Status ConvertGpu(const ConvertParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -8,7 +8,6 @@
 #include "base/thread_pool.h"
 #include "kernels/common/contract.h"
 #include "kernels/common/reserved_memory.h"
-#include "kernels/common/scratch_needs.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/cpu/processor.h"
 #include "kernels/projection/projection_paths.h"
@@ -57,37 +56,26 @@ class CpuBackend final : public Backend {
     return preparing_ ? absl::OkStatus() : Backend::ZeroSlot(pool, slot);
   }
 
-  // Each operator validates its params before it touches anything.
-  absl::Status Projection(const ProjectionParams& params) override { return RunWithScratch(ProjectionCpu, params); }
-  absl::Status QkvzSplit(const QkvzSplitParams& params) override { return Run(QkvzSplitCpu, params); }
-  absl::Status CausalConv1d(const CausalConv1dParams& params) override { return Run(CausalConv1dCpu, params); }
-  absl::Status Gating(const GatingParams& params) override { return Run(GatingCpu, params); }
-  absl::Status QkL2Norm(const QkL2NormParams& params) override { return Run(QkL2NormCpu, params); }
-  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override { return Run(DeltaRuleChunkCpu, params); }
-  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override { return Run(DeltaRuleScanCpu, params); }
-  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
-    return RunWithScratch(DeltaRuleDecodeCpu, params);
-  }
-  absl::Status MaterializeState(const MaterializeStateParams& params) override {
-    return RunWithScratch(MaterializeStateCpu, params);
-  }
-  absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return Run(GatedRmsNormCpu, params); }
+#define GDN_RUN_OPERATOR(Name, Params, Check) \
+  absl::Status Name(const Params& params) override { return Run(params, Check, Name##Cpu); }
+  GDN_OPERATORS(GDN_RUN_OPERATOR)
+#undef GDN_RUN_OPERATOR
   absl::Status Convert(const ConvertParams& params) override {
     return preparing_ ? absl::OkStatus() : ConvertCpu(params);
   }
 
  private:
+  // An operator whose scratch is to be reserved has a function ScratchFloats(params, threads) beside its params.
   template <typename Params>
-  absl::Status Run(absl::Status (*run)(const Params&, ThreadPool&), const Params& params) {
-    return preparing_ ? absl::OkStatus() : run(params, pool_);
-  }
-  // Runs an operator that takes scratch memory of `scratch_`.
-  template <typename Params>
-  absl::Status RunWithScratch(absl::Status (*run)(const Params&, ThreadPool&), const Params& params) {
+  absl::Status Run(const Params& params, absl::Status (*check)(const Params&),
+                   absl::Status (*run)(const Params&, ThreadPool&)) {
     if (preparing_) {
-      needed_floats_ = std::max(needed_floats_, ScratchFloats(params, pool_.threads()));  // one operator runs at a time
+      if constexpr (requires { ScratchFloats(params, 1); }) {  // the largest need: one operator runs at a time
+        needed_floats_ = std::max(needed_floats_, ScratchFloats(params, pool_.threads()));
+      }
       return absl::OkStatus();
     }
+    GDN_RETURN_IF_ERROR(check(params));
     const ScratchArena::InUse in_use(scratch_);
     return run(params, pool_);
   }

@@ -10,6 +10,9 @@
 //   const float* t = p.workspace + ChunkBlock(first, sequence, chunk, value_heads, head) * ChunkWorkspace::kFloats;
 #pragma once
 
+#include <algorithm>
+
+#include "base/status_macros.h"
 #include "kernels/common/base_columns_gpu-inl.h"
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
 
@@ -51,6 +54,38 @@ struct Span {
   int32_t value_slots;  // V, rounded up to whole slices
 };
 
+// K, rounded up to 64, 128 or 256.
+inline int32_t KeySlots(int32_t key_dim) { return key_dim <= 64 ? 64 : key_dim <= 128 ? 128 : 256; }
+
+// How many chunks of how many sequences a span has.
+struct SpanSize {
+  int64_t sequences, chunks;
+};
+// The largest span of at most `floats`, if a chunk of a sequence takes `chunk_floats`; at least the chunks between two
+// roundings of the base.
+inline SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t chunks, int64_t chunk_floats,
+                           int64_t floats) {
+  const int64_t blocks = std::max<int64_t>(1, floats / chunk_floats);
+  const int64_t together = std::min(sequences, blocks);
+  const int64_t multiple = layout.base_dtype() == DType::kF32 ? 1 : kBaseRoundTokens / kGpuChunkTokens;
+  const int64_t fitting = blocks / std::max<int64_t>(1, together) / multiple * multiple;
+  return {together, std::min(chunks, std::max(multiple, fitting))};
+}
+// Calls launch(span) for each span; `span` has the fields that all share.
+template <typename Launcher>
+absl::Status ForEachSpan(const SpanSize& size, int64_t sequences, int64_t chunks, Span span, const Launcher& launch) {
+  for (int64_t sequence = 0; sequence < sequences; sequence += size.sequences) {
+    span.sequence = static_cast<int32_t>(sequence);
+    span.sequences = static_cast<int32_t>(std::min(size.sequences, sequences - sequence));
+    for (int64_t chunk = 0; chunk < chunks; chunk += size.chunks) {
+      span.chunk = static_cast<int32_t>(chunk);
+      span.chunks = static_cast<int32_t>(std::min(size.chunks, chunks - chunk));
+      GDN_RETURN_IF_ERROR(launch(span));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // The path for waves of 32 (delta_rule_split_gpu.hip), for keys up to kSplitMostKeys. `states` holds the states of as
 // many chunks as fit 64 MiB, about what an L2 cache keeps until they are read; at least those of one chunk of one
 // sequence, or of the chunks between two roundings of a bfloat16 base.
@@ -61,7 +96,7 @@ absl::Status DeltaRuleSplitGpu(const DeltaRuleParams& params, const DeviceBatch&
                                const Stream& stream);
 
 // Results of the first kernel for decays by channel: a block of floats per (sequence, chunk of the span, value head).
-// Keys have `slots` floats (K rounded up to 64, 128 or 256), zero past K and past the chunk's tokens:
+// Keys have `slots` floats (KeySlots), zero past K and past the chunk's tokens:
 //   t, p       [C][C]      as above; the decays are multiplied in
 //   decay      [slots]     e^{G_C}
 //   k_grown    [C][slots]  e^{G_i} k_i; 0 if G_i is NaN
@@ -77,14 +112,13 @@ struct ChannelWorkspace {
   static constexpr int QGrown(int slots) { return KTail(slots) + kC * slots; }
   static constexpr int Floats(int slots) { return QGrown(slots) + kC * slots; }
 };
-inline int32_t ChannelKeySlots(int32_t key_dim) { return key_dim <= 64 ? 64 : key_dim <= 128 ? 128 : 256; }
 
 // The chunked delta rule for decays by channel (delta_rule_channel_gpu.hip), K up to 256: prepares a span of chunks,
 // then walks it. Strides must be at most 2^24 floats.
 int64_t ChannelChunkWorkspaceFloats(const DeltaRuleParams& params);
 absl::Status DeltaRuleChannelChunkGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
-// Its two kernels, for one span. `key_slots` is ChannelKeySlots(K).
+// Its two kernels, for one span. `key_slots` is KeySlots(K).
 absl::Status PrepareChannelChunks(const ChunkArgs& args, const Span& span, int32_t key_slots, const Stream& stream);
 absl::Status WalkChannelChunks(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
                                const Stream& stream);

@@ -15,45 +15,35 @@
 namespace gdn::gpu {
 namespace {
 
-// Of a span, states and all. Where waves have 32 lanes (an H200) a span costs the beginnings and ends of three kernels,
-// and the state's walk has few blocks: long spans are the faster ones though they leave the L2. Elsewhere about what a
-// small device can spare.
+// Most floats of a span, states included. On waves of 32 lanes (an H200) a span costs the beginnings and ends of three
+// kernels, and the state's walk has few blocks, so long spans are faster although they leave the L2. On other waves it
+// is about as much as a small device can spare.
 constexpr int64_t SpanFloats(int wave_width) { return int64_t{wave_width == 32 ? 64 : 16} << 20; }
-
-struct SpanSize {
-  int64_t sequences, chunks;
-  int64_t prepared_floats, state_floats;  // a chunk
-};
 
 bool Splits(const LayerDims& dims, int wave_width) { return wave_width == 32 && dims.key_dim <= kSplitMostKeys; }
 
-SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t max_length, int wave_width) {
-  const LayerDims& dims = layout.dims();
-  const int64_t slots = ChannelKeySlots(dims.key_dim);
-  SpanSize size;
-  size.prepared_floats = int64_t{dims.value_heads} * ChannelWorkspace::Floats(static_cast<int>(slots));
-  size.state_floats = Splits(dims, wave_width)
-                          ? dims.value_heads * slots * CeilDivide(dims.value_dim, split::kSlice) * split::kSlice
-                          : 0;
-  const int64_t chunks = CeilDivide(max_length, kGpuChunkTokens);
-  const int64_t multiple = layout.base_dtype() == DType::kF32 ? 1 : kBaseRoundTokens / kGpuChunkTokens;
-  const int64_t blocks = std::max<int64_t>(1, SpanFloats(wave_width) / (size.prepared_floats + size.state_floats));
-  size.sequences = std::min(sequences, blocks);
-  const int64_t fitting = blocks / std::max<int64_t>(1, size.sequences) / multiple * multiple;
-  size.chunks = std::min(chunks, std::max(multiple, fitting));
-  return size;
+// Floats of a chunk of one sequence.
+int64_t PreparedFloats(const LayerDims& dims) {
+  return int64_t{dims.value_heads} * ChannelWorkspace::Floats(KeySlots(dims.key_dim));
+}
+int64_t StateFloats(const LayerDims& dims, int wave_width) {
+  return Splits(dims, wave_width) ? int64_t{dims.value_heads} * KeySlots(dims.key_dim) * split::ValueSlots(dims) : 0;
 }
 
-int64_t WorkspaceFloats(const DeltaRuleParams& params, int wave_width) {
-  int32_t longest = 0;
-  for (int32_t i = 0; i < params.batch.sequences; ++i) longest = std::max(longest, params.batch.length(i));
-  const SpanSize size = SpanSizeOf(params.pool.layout, params.batch.sequences, longest, wave_width);
-  return size.sequences * size.chunks * (size.prepared_floats + size.state_floats);
+SpanSize SizeOfSpans(const StateLayout& layout, int64_t sequences, int64_t max_length, int wave_width) {
+  const int64_t chunk_floats = PreparedFloats(layout.dims()) + StateFloats(layout.dims(), wave_width);
+  return SpanSizeOf(layout, sequences, CeilDivide(max_length, kGpuChunkTokens), chunk_floats, SpanFloats(wave_width));
+}
+
+int64_t FloatsOnWaves(const DeltaRuleParams& params, int wave_width) {
+  const StateLayout& layout = params.pool.layout;
+  const SpanSize size = SizeOfSpans(layout, params.batch.sequences, params.batch.max_length(), wave_width);
+  return size.sequences * size.chunks * (PreparedFloats(layout.dims()) + StateFloats(layout.dims(), wave_width));
 }
 
 template <int... kWidths>
 int64_t MostFloats(const DeltaRuleParams& params, std::integer_sequence<int, kWidths...>) {
-  return std::max({WorkspaceFloats(params, kWidths)...});
+  return std::max({FloatsOnWaves(params, kWidths)...});
 }
 
 template <int kKeys>
@@ -66,7 +56,7 @@ absl::Status LaunchSplit(const ChunkArgs& args, const StateLayout& layout, const
 absl::Status LaunchSpan(ChunkArgs args, const DeltaRuleParams& params, const Span& span, const Stream& stream) {
   const StateLayout& layout = params.pool.layout;
   const LayerDims& dims = layout.dims();
-  const int32_t slots = ChannelKeySlots(dims.key_dim);
+  const int32_t slots = KeySlots(dims.key_dim);
   GDN_RETURN_IF_ERROR(PrepareChannelChunks(args, span, slots, stream));
   const bool aligned = Aligned16(params.pool.data, params.v, params.output) && params.v_stride % 4 == 0;
   const bool exact = aligned && dims.key_dim == slots && dims.value_dim % split::kSlice == 0;
@@ -90,22 +80,15 @@ int64_t ChannelChunkWorkspaceFloats(const DeltaRuleParams& params) {
 absl::Status DeltaRuleChannelChunkGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream) {
   const StateLayout& layout = params.pool.layout;
-  const SpanSize size = SpanSizeOf(layout, batch.sequences, batch.max_length, stream.wave_width);
+  const LayerDims& dims = layout.dims();
+  const SpanSize size = SizeOfSpans(layout, batch.sequences, batch.max_length, stream.wave_width);
   const int64_t chunks = CeilDivide(batch.max_length, kGpuChunkTokens);
   const ChunkArgs args{MakeDeltaRuleArgs(params, batch, 1), workspace, static_cast<int32_t>(chunks)};
-  Span span;
-  span.states = workspace + size.sequences * size.chunks * size.prepared_floats;
-  span.value_slots = static_cast<int32_t>(CeilDivide(layout.dims().value_dim, split::kSlice) * split::kSlice);
-  for (int64_t sequence = 0; sequence < batch.sequences; sequence += size.sequences) {
-    span.sequence = static_cast<int32_t>(sequence);
-    span.sequences = static_cast<int32_t>(std::min(size.sequences, batch.sequences - sequence));
-    for (int64_t chunk = 0; chunk < chunks; chunk += size.chunks) {
-      span.chunk = static_cast<int32_t>(chunk);
-      span.chunks = static_cast<int32_t>(std::min(size.chunks, chunks - chunk));
-      GDN_RETURN_IF_ERROR(LaunchSpan(args, params, span, stream));
-    }
-  }
-  return absl::OkStatus();
+  Span all{};
+  all.states = workspace + size.sequences * size.chunks * PreparedFloats(dims);
+  all.value_slots = static_cast<int32_t>(split::ValueSlots(dims));
+  return ForEachSpan(size, batch.sequences, chunks, all,
+                     [&](const Span& span) { return LaunchSpan(args, params, span, stream); });
 }
 
 }  // namespace gdn::gpu

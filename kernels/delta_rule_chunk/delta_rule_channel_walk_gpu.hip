@@ -158,7 +158,7 @@ absl::Status WalkChannelChunks(const ChunkArgs& args, const StateLayout& layout,
   const LayerDims& dims = layout.dims();
   const bool wide = walk::TwoColumns(dims, span.sequences, stream);
   return WithWaveWidth(stream, "delta_rule_chunk", [&](auto wave) {
-    return WithElements<16>(ChannelKeySlots(dims.key_dim), [&](auto elements) {
+    return WithElements<16>(KeySlots(dims.key_dim), [&](auto elements) {
       if constexpr (elements() >= 8) {
         if (wide) return LaunchWalk<wave(), elements(), 2>(args, layout, span, exact, stream);
       }

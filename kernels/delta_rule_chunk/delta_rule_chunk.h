@@ -28,8 +28,8 @@ inline constexpr int32_t kGpuChunkTokens = 32;  // C on the GPU: the largest tha
 // SIMD. Its reference is DeltaRuleScanReference: the two forms are equal in exact arithmetic.
 absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool);
 
-// Floats of device memory that a call needs for `workspace`; from the host's batch, grows with tokens and sequences.
-int64_t DeltaRuleChunkGpuWorkspaceFloats(const DeltaRuleParams& params);
+// Floats of device memory that DeltaRuleChunkGpu needs for `workspace`; grows with tokens and sequences.
+int64_t GpuWorkspaceFloats(const DeltaRuleParams& params, const gpu::Stream& stream);
 
 // Bases are [HV][V][K] in device memory. `batch` is params.batch with its arrays on the device. `workspace` is 16-byte
 // aligned. Calls with max_beta above 1, keys of more than 256 elements, or strides over 2^24 floats (including the

@@ -204,7 +204,6 @@ HWY_EXPORT(ChunkTasks);
 
 absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool) {
   if (ChunkTakesScan(params)) return DeltaRuleScanCpu(params, pool);
-  GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
   if (params.batch.tokens() == 0) return absl::OkStatus();
   ZeroPaddingRows(params.batch, params.pool.layout.dims().value_features(), params.output);
   if (params.pool.layout.dims().decays_by_channel()) return ChannelChunkCpu(params, pool);

@@ -208,16 +208,14 @@ int64_t PreparedFloats(const DeltaRuleParams& params) {
 }  // namespace
 }  // namespace gpu
 
-int64_t DeltaRuleChunkGpuWorkspaceFloats(const DeltaRuleParams& params) {
+int64_t GpuWorkspaceFloats(const DeltaRuleParams& params, const gpu::Stream& /*stream*/) {
   if (params.batch.sequences == 0 || ChunkTakesScan(params)) return 0;
   const LayerDims& dims = params.pool.layout.dims();
   if (dims.decays_by_channel()) return gpu::ChannelChunkWorkspaceFloats(params);
   int64_t floats = gpu::PreparedFloats(params);
   if constexpr (gpu::HasWavesOf32(gpu::WaveWidths())) {
     if (dims.key_dim <= gpu::kSplitMostKeys) {
-      int32_t longest = 0;
-      for (int32_t i = 0; i < params.batch.sequences; ++i) longest = std::max(longest, params.batch.length(i));
-      floats += gpu::SplitWorkspaceFloats(params.pool.layout, params.batch.sequences, longest);
+      floats += gpu::SplitWorkspaceFloats(params.pool.layout, params.batch.sequences, params.batch.max_length());
     }
   }
   return floats;
@@ -229,7 +227,6 @@ absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceB
   if (ChunkTakesScan(params) || dims.key_dim > gpu::kColumnLanes * gpu::kMostElements) {
     return DeltaRuleScanGpu(params, batch, stream);
   }
-  GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
   if (batch.sequences == 0 || batch.tokens == 0) return absl::OkStatus();
   if (std::max({params.q_stride, params.k_stride, params.v_stride, dims.value_features()}) > gpu::kMostStride) {
     return DeltaRuleScanGpu(params, batch, stream);

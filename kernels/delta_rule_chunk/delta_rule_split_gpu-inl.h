@@ -173,6 +173,9 @@ __device__ __forceinline__ float* StateOf(const Span& span, const DeltaRuleArgs&
   return span.states + block * kKeys * span.value_slots;
 }
 
+// V, rounded up to whole slices.
+inline int64_t ValueSlots(const LayerDims& dims) { return CeilDivide(dims.value_dim, kSlice) * kSlice; }
+
 // Launch one span. `exact`: all vectors are whole, that is K = kKeys and V fills its slices; keys in the workspace
 // (kByChannel) are whole, so only V counts. kByChannel: the span's chunks have been prepared for decays by channel.
 template <int kKeys, bool kByChannel>

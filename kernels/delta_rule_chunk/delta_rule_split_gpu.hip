@@ -5,8 +5,6 @@
 // Both work on a span of chunks and a group of sequences that the workspace holds; S passes from span to span through
 // the base: unrounded, or cut where a base of bfloat16 is rounded anyway, so that no cut changes a bit.
 
-#include <algorithm>
-
 #include "base/status_macros.h"
 #include "kernels/delta_rule_chunk/delta_rule_split_gpu-inl.h"
 
@@ -14,49 +12,33 @@ namespace gdn::gpu {
 namespace split {
 namespace {
 
-int64_t ValueSlots(const LayerDims& dims) { return CeilDivide(dims.value_dim, kSlice) * kSlice; }
-int64_t KeySlots(const LayerDims& dims) { return dims.key_dim <= 64 ? 64 : 128; }
+int64_t StateFloats(const LayerDims& dims) {
+  return int64_t{dims.value_heads} * KeySlots(dims.key_dim) * ValueSlots(dims);
+}
 
-struct SpanSize {
-  int64_t sequences, chunks;
-};
-SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t chunks) {
-  const LayerDims& dims = layout.dims();
-  const int64_t block_floats = dims.value_heads * KeySlots(dims) * ValueSlots(dims);
-  const int64_t blocks = std::max<int64_t>(1, kSplitStateFloats / block_floats);
-  const int64_t together = std::min(sequences, blocks);
-  const int64_t multiple = layout.base_dtype() == DType::kF32 ? 1 : kBaseRoundTokens / kC;
-  const int64_t fitting = blocks / std::max<int64_t>(1, together) / multiple * multiple;
-  return {together, std::min(chunks, std::max(multiple, fitting))};
+SpanSize SizeOfSpans(const StateLayout& layout, int64_t sequences, int64_t chunks) {
+  return SpanSizeOf(layout, sequences, chunks, StateFloats(layout.dims()), kSplitStateFloats);
 }
 
 template <int kKeys>
 absl::Status LaunchSplit(const ChunkArgs& args, const StateLayout& layout, const DeviceBatch& batch, bool exact,
                          float* states, const Stream& stream) {
-  const SpanSize size = SpanSizeOf(layout, batch.sequences, args.chunks);
-  Span span;
-  span.states = states;
-  span.value_slots = static_cast<int32_t>(ValueSlots(layout.dims()));
-  for (int64_t sequence = 0; sequence < batch.sequences; sequence += size.sequences) {
-    span.sequence = static_cast<int32_t>(sequence);
-    span.sequences = static_cast<int32_t>(std::min(size.sequences, batch.sequences - sequence));
-    for (int64_t chunk = 0; chunk < args.chunks; chunk += size.chunks) {
-      span.chunk = static_cast<int32_t>(chunk);
-      span.chunks = static_cast<int32_t>(std::min(size.chunks, args.chunks - chunk));
-      GDN_RETURN_IF_ERROR((LaunchStates<kKeys, false>(args, layout, span, exact, stream)));
-      GDN_RETURN_IF_ERROR((LaunchOutputs<kKeys, false>(args, span, exact, stream)));
-    }
-  }
-  return absl::OkStatus();
+  const SpanSize size = SizeOfSpans(layout, batch.sequences, args.chunks);
+  Span all{};
+  all.states = states;
+  all.value_slots = static_cast<int32_t>(ValueSlots(layout.dims()));
+  return ForEachSpan(size, batch.sequences, args.chunks, all, [&](const Span& span) -> absl::Status {
+    GDN_RETURN_IF_ERROR((LaunchStates<kKeys, false>(args, layout, span, exact, stream)));
+    return LaunchOutputs<kKeys, false>(args, span, exact, stream);
+  });
 }
 
 }  // namespace
 }  // namespace split
 
 int64_t SplitWorkspaceFloats(const StateLayout& layout, int64_t sequences, int64_t max_length) {
-  const LayerDims& dims = layout.dims();
-  const split::SpanSize size = split::SpanSizeOf(layout, sequences, CeilDivide(max_length, kGpuChunkTokens));
-  return size.sequences * size.chunks * dims.value_heads * split::KeySlots(dims) * split::ValueSlots(dims);
+  const SpanSize size = split::SizeOfSpans(layout, sequences, CeilDivide(max_length, kGpuChunkTokens));
+  return size.sequences * size.chunks * split::StateFloats(layout.dims());
 }
 
 absl::Status DeltaRuleSplitGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* prepared, float* states,
@@ -65,12 +47,10 @@ absl::Status DeltaRuleSplitGpu(const DeltaRuleParams& params, const DeviceBatch&
   const ChunkArgs args{MakeDeltaRuleArgs(params, batch, split::kSlice), prepared,
                        static_cast<int32_t>(CeilDivide(batch.max_length, kGpuChunkTokens))};
   GDN_RETURN_IF_ERROR(PrepareChunks(args, batch, stream));
-  const bool exact = dims.key_dim == split::KeySlots(dims) && dims.value_dim % split::kSlice == 0 &&
-                     Aligned16(params.pool.data) && Aligned16(params.q, params.k, params.v) &&
-                     Aligned16(params.output) && params.q_stride % 4 == 0 && params.k_stride % 4 == 0 &&
-                     params.v_stride % 4 == 0;
-  if (split::KeySlots(dims) == 64)
-    return split::LaunchSplit<64>(args, params.pool.layout, batch, exact, states, stream);
+  const int32_t slots = KeySlots(dims.key_dim);
+  const bool exact = dims.key_dim == slots && dims.value_dim % split::kSlice == 0 &&
+                     Aligned16(params.pool.data, params.output) && AlignedRows(params);
+  if (slots == 64) return split::LaunchSplit<64>(args, params.pool.layout, batch, exact, states, stream);
   return split::LaunchSplit<128>(args, params.pool.layout, batch, exact, states, stream);
 }
 

@@ -39,11 +39,6 @@ struct DecodeRecord {
   RecordPlace place;
 };
 
-// Returns `batch` with base_slots set: they default to its slots.
-inline DeviceBatch WithBaseSlots(DeviceBatch batch) {
-  if (batch.base_slots == nullptr) batch.base_slots = batch.slots;
-  return batch;
-}
 __device__ __forceinline__ RecordPlace PlaceOf(const DeviceBatch& batch, int32_t sequence) {
   const int32_t first = batch.cu_seqlens[sequence];
   const bool any = batch.cu_seqlens[sequence + 1] > first;

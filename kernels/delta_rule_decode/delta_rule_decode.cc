@@ -64,12 +64,11 @@ absl::Status ValidateDecodeLogs(absl::string_view op, const StatePoolView& pool,
   return absl::OkStatus();
 }
 
-void AdvanceLogs(const DeltaRuleDecodeParams& params) {
-  const PackedBatch& batch = params.rule.batch;
+void AdvanceLogs(const PackedBatch& batch, bool draft, int32_t* log_lengths) {
   for (int32_t i = 0; i < batch.sequences; ++i) {
     if (batch.slots[i] < 0) continue;
-    const int32_t reached = params.log_lengths[i] + batch.length(i);
-    params.log_lengths[i] = params.draft ? reached : reached % kLogCapacity;
+    const int32_t reached = log_lengths[i] + batch.length(i);
+    log_lengths[i] = draft ? reached : reached % kLogCapacity;
   }
 }
 

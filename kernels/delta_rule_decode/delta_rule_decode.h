@@ -33,6 +33,8 @@ struct DeltaRuleDecodeParams {
   bool draft = false;
   // Written by MixerInput for the same batch, log lengths and bases, if DecodeRecordFloats is not 0; else null.
   const float* records = nullptr;
+
+  BatchArrays arrays() const { return {.batch = rule.batch, .log_lengths = log_lengths, .base_slots = base_slots}; }
 };
 
 // Folds the logs of `src` slots into the bases of `dst` slots and copies the convolution columns; dst logs are then
@@ -52,7 +54,10 @@ absl::Status ValidateDeltaRuleDecode(const DeltaRuleDecodeParams& params);
 absl::Status ValidateDecodeLogs(absl::string_view op, const StatePoolView& pool, const PackedBatch& batch,
                                 const int32_t* log_lengths, const int32_t* base_slots);
 // Sets log_lengths to their values after the call: logs grow and are emptied by folds, except that drafts do not fold.
-void AdvanceLogs(const DeltaRuleDecodeParams& params);
+void AdvanceLogs(const PackedBatch& batch, bool draft, int32_t* log_lengths);
+inline void AdvanceLogs(const DeltaRuleDecodeParams& params) {
+  AdvanceLogs(params.rule.batch, params.draft, params.log_lengths);
+}
 absl::Status ValidateMaterializeState(const MaterializeStateParams& params);
 // Checks the same for a caller with other argument names, which the error uses.
 struct FoldNames {
@@ -67,21 +72,23 @@ void MaterializeStateReference(const MaterializeStateParams& params);
 
 absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool);
 absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool);
+// Floats that a call takes from a ScratchArena.
+int64_t ScratchFloats(const DeltaRuleDecodeParams& params, int threads);
+int64_t ScratchFloats(const MaterializeStateParams& params, int threads);
 
 // Bases are [HV][V][K] in device memory. Index arrays are given twice with equal values: params' on the host, the
 // others on the device (null if params' are). The host's log_lengths are updated when the call returns; the device's do
 // not change. Launches one kernel, one more to find records that are not given, and one more for several tokens a
-// sequence unless they are a draft. `workspace` has DeltaRuleDecodeGpuWorkspaceFloats on the device. DecodeRecordsGpu
+// sequence unless they are a draft. `workspace` has GpuWorkspaceFloats(params, stream) on the device. DecodeRecordsGpu
 // computes the records (log data of a one-token step) of a batch whose DecodeRecordFloatsGpu is not 0.
 inline constexpr int64_t kDecodeRecordFloats = 80;  // per sequence and value head
 int64_t DecodeRecordFloatsGpu(const StateLayout& layout, const PackedBatch& batch, const gpu::Stream& stream);
 absl::Status DecodeRecordsGpu(const DeltaRuleParams& rule, const gpu::DeviceBatch& batch, float* records,
                               const gpu::Stream& stream);
-int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params, const gpu::Stream& stream);
+int64_t GpuWorkspaceFloats(const DeltaRuleDecodeParams& params, const gpu::Stream& stream);
 absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::DeviceBatch& batch, float* workspace,
                                 const gpu::Stream& stream);
-absl::Status MaterializeStateGpu(const MaterializeStateParams& params, const int32_t* device_src,
-                                 const int32_t* device_dst, const int32_t* device_log_lengths,
-                                 const int32_t* device_src_bases, const gpu::Stream& stream);
+absl::Status MaterializeStateGpu(const MaterializeStateParams& params, const gpu::DeviceFold& fold,
+                                 const gpu::Stream& stream);
 
 }  // namespace gdn

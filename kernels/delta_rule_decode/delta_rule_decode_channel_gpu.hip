@@ -296,7 +296,7 @@ absl::Status StreamChannels(const DeltaRuleDecodeParams& params, const DeviceBat
     if constexpr (wave() == 32) {
       return WithElements<16>(dims.key_dim, [&](auto elements) {
         return Launch("decode_records", DecodeChannelRecordKernel<wave(), elements()>, DecodeGrid(args, batch),
-                      kDeltaRuleThreads, stream, args, WithBaseSlots(batch), records);
+                      kDeltaRuleThreads, stream, args, batch, records);
       });
     }
     return absl::InternalError("decode_records: records by channel are for waves of 32");
@@ -361,10 +361,7 @@ absl::Status LaunchDecodeOf(const DeltaRuleDecodeParams& params, const DeviceBat
 int64_t ChannelDecodeWorkspaceFloats(const DeltaRuleDecodeParams& params, const Stream& stream) {
   const StateLayout& layout = params.rule.pool.layout;
   const LayerDims& dims = layout.dims();
-  if (dims.key_dim > kMostElements * kColumnLanes) {
-    const bool elsewhere = params.draft || layout.base_dtype() != DType::kF32;
-    return elsewhere ? params.rule.batch.sequences * dims.state_elements() : 0;
-  }
+  if (dims.key_dim > kMostElements * kColumnLanes) return UnwrittenFloats(params);
   if (!StreamsChannels(params, stream)) return 0;
   return int64_t{params.rule.batch.sequences} * dims.value_heads * ChannelRecord::Floats(dims.key_dim);
 }

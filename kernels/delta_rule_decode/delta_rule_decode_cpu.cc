@@ -14,7 +14,6 @@
 #include "base/status_macros.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/common/scratch_needs.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/delta_rule_decode/channel_log-inl.h"
 #include "kernels/delta_rule_decode/decode_log-inl.h"
@@ -195,7 +194,6 @@ int64_t ScratchFloats(const MaterializeStateParams& params, int threads) {
 }
 
 absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool) {
-  GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
   if (params.rule.batch.tokens() == 0) return absl::OkStatus();
   ZeroPaddingRows(params.rule.batch, params.rule.pool.layout.dims().value_features(), params.rule.output);
   GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch, WorkerScratch::Make(pool.threads(), PieceFloats(params)));
@@ -206,7 +204,6 @@ absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool&
 }
 
 absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool) {
-  GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
   const StateLayout& layout = params.pool.layout;
   const LayerDims& dims = layout.dims();
   GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch, WorkerScratch::Make(pool.threads(), PieceFloats(params)));

@@ -30,10 +30,16 @@ struct DecodeArgs {
   int32_t row_mask;            // token n goes to log row n & row_mask: L - 1, or all ones for a draft
 };
 
+// Floats of `unwritten` for columns that stay in memory.
+inline int64_t UnwrittenFloats(const DeltaRuleDecodeParams& params) {
+  const StateLayout& layout = params.rule.pool.layout;
+  const bool elsewhere = params.draft || layout.base_dtype() != DType::kF32;
+  return elsewhere ? params.rule.batch.sequences * layout.dims().state_elements() : 0;
+}
+
 inline DecodeArgs MakeDecodeArgs(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, int block_columns,
                                  float* unwritten) {
-  return {MakeDeltaRuleArgs(params.rule, batch, block_columns), batch.log_lengths,
-          batch.base_slots != nullptr ? batch.base_slots : batch.slots, unwritten,
+  return {MakeDeltaRuleArgs(params.rule, batch, block_columns), batch.log_lengths, batch.base_slots, unwritten,
           params.draft ? std::numeric_limits<int32_t>::max() : kLogCapacity - 1};
 }
 

@@ -175,32 +175,27 @@ absl::Status LaunchAnyDecode(const DeltaRuleDecodeParams& params, const DeviceBa
 }  // namespace
 }  // namespace gpu
 
-int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params, const gpu::Stream& stream) {
+int64_t GpuWorkspaceFloats(const DeltaRuleDecodeParams& params, const gpu::Stream& stream) {
   const LayerDims& dims = params.rule.pool.layout.dims();
   if (dims.decays_by_channel()) return gpu::ChannelDecodeWorkspaceFloats(params, stream);
   if (gpu::UsesRecords(params, stream)) {
     return params.records != nullptr ? 0 : DecodeRecordFloatsGpu(params.rule.pool.layout, params.rule.batch, stream);
   }
-  // Wide columns may be in memory.
-  const bool elsewhere = params.draft || params.rule.pool.layout.base_dtype() != DType::kF32;
-  if (!elsewhere || dims.key_dim <= gpu::kMostElements * gpu::kColumnLanes) return 0;
-  return params.rule.batch.sequences * dims.state_elements();
+  return dims.key_dim > gpu::kMostElements * gpu::kColumnLanes ? gpu::UnwrittenFloats(params) : 0;
 }
 
 absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::DeviceBatch& batch, float* workspace,
                                 const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
   if (batch.sequences == 0 || batch.tokens == 0) return absl::OkStatus();
   if (params.rule.pool.layout.dims().decays_by_channel()) {
     GDN_RETURN_IF_ERROR(gpu::DeltaRuleChannelDecodeGpu(params, batch, workspace, stream));
-    AdvanceLogs(params);
-    return absl::OkStatus();
-  }
-  GDN_RETURN_IF_ERROR(gpu::LaunchAnyDecode(params, batch, workspace, stream));
-  // One token never comes after a fold of its own call, and a draft's have been written.
-  if (batch.max_length > 1 && !params.draft) {
-    GDN_RETURN_IF_ERROR(gpu::Launch("delta_rule_append_folded_log", gpu::AppendFoldedLogKernel, {batch.sequences},
-                                    gpu::kDeltaRuleThreads, stream, gpu::MakeDecodeArgs(params, batch, 1, nullptr)));
+  } else {
+    GDN_RETURN_IF_ERROR(gpu::LaunchAnyDecode(params, batch, workspace, stream));
+    // One token never comes after a fold of its own call, and a draft's have been written.
+    if (batch.max_length > 1 && !params.draft) {
+      GDN_RETURN_IF_ERROR(gpu::Launch("delta_rule_append_folded_log", gpu::AppendFoldedLogKernel, {batch.sequences},
+                                      gpu::kDeltaRuleThreads, stream, gpu::MakeDecodeArgs(params, batch, 1, nullptr)));
+    }
   }
   AdvanceLogs(params);
   return absl::OkStatus();

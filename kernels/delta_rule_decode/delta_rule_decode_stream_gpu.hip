@@ -337,7 +337,7 @@ int64_t DecodeRecordFloatsGpu(const StateLayout& layout, const PackedBatch& batc
 absl::Status DecodeRecordsGpu(const DeltaRuleParams& rule, const gpu::DeviceBatch& batch, float* records,
                               const gpu::Stream& stream) {
   const LayerDims& dims = rule.pool.layout.dims();
-  const gpu::RecordArgs args{gpu::MakeDeltaRuleArgs(rule, batch, 1), gpu::WithBaseSlots(batch), records};
+  const gpu::RecordArgs args{gpu::MakeDeltaRuleArgs(rule, batch, 1), batch, records};
   return gpu::WithWaveWidth(stream, "decode_records", [&](auto wave) {
     return gpu::WithVectors<wave()>(dims.key_dim, [&](auto elements, auto whole) {
       return gpu::Launch("decode_records", gpu::DecodeRecordKernel<wave(), elements(), whole()>,

@@ -7,7 +7,6 @@
 // Resources: as the decode kernel, less than 1 KB of LDS, or 17 where decays are by channel. Bound by memory: one read
 // and one write of the base.
 
-#include "base/status_macros.h"
 #include "kernels/delta_rule_decode/channel_log_gpu-inl.h"
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
 #include "kernels/delta_rule_decode/delta_rule_log_gpu-inl.h"
@@ -172,66 +171,52 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void MaterializeChannelStateKern
   StoreState<kElements, kColumns, kExact>(reinterpret_cast<Base*>(to + p.at.base) + offset, count, lane, p.key_dim, s);
 }
 
-template <int kElements, int kColumns>
-absl::Status LaunchChannelMaterialize(const MaterializeArgs& args, const MaterializeStateParams& params,
-                                      const Stream& stream) {
-  constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
-  MaterializeArgs cut = args;
-  cut.state.column_blocks = static_cast<int32_t>(CeilDivide(cut.state.value_dim, kBlockColumns));
-  const Grid grid{int64_t{params.count} * cut.state.value_heads * cut.state.column_blocks};
-  return WithBaseElement(params.pool.layout, [&](auto element) {
-    using Base = decltype(element);
-    if constexpr (kElements <= 16) {
-      if (ExactColumns(params.pool, kElements, kBlockColumns)) {
-        return Launch("materialize_state", MaterializeChannelStateKernel<kElements, kColumns, true, Base>, grid,
-                      kDeltaRuleThreads, stream, cut);
-      }
-    }
-    return Launch("materialize_state", MaterializeChannelStateKernel<kElements, kColumns, false, Base>, grid,
-                  kDeltaRuleThreads, stream, cut);
-  });
-}
-
-template <int kElements, int kColumns>
+template <int kElements, int kColumns, bool kByChannel>
 absl::Status LaunchMaterialize(const MaterializeArgs& args, const MaterializeStateParams& params,
                                const Stream& stream) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   MaterializeArgs cut = args;
   cut.state.column_blocks = static_cast<int32_t>(CeilDivide(cut.state.value_dim, kBlockColumns));
   const Grid grid{int64_t{params.count} * cut.state.value_heads * cut.state.column_blocks};
+  const bool exact = ExactColumns(params.pool, kElements, kBlockColumns);
   return WithBaseElement(params.pool.layout, [&](auto element) {
     using Base = decltype(element);
-    const auto kernel = ExactColumns(params.pool, kElements, kBlockColumns)
-                            ? MaterializeStateKernel<kElements, kColumns, true, Base>
-                            : MaterializeStateKernel<kElements, kColumns, false, Base>;
-    return Launch("materialize_state", kernel, grid, kDeltaRuleThreads, stream, cut);
+    const auto launch = [&](auto kernel) {
+      return Launch("materialize_state", kernel, grid, kDeltaRuleThreads, stream, cut);
+    };
+    if constexpr (kByChannel) {
+      if constexpr (kElements <= 16) {
+        if (exact) return launch(MaterializeChannelStateKernel<kElements, kColumns, true, Base>);
+      }
+      return launch(MaterializeChannelStateKernel<kElements, kColumns, false, Base>);
+    } else {
+      return launch(exact ? MaterializeStateKernel<kElements, kColumns, true, Base>
+                          : MaterializeStateKernel<kElements, kColumns, false, Base>);
+    }
   });
 }
 
 }  // namespace
 }  // namespace gpu
 
-absl::Status MaterializeStateGpu(const MaterializeStateParams& params, const int32_t* device_src,
-                                 const int32_t* device_dst, const int32_t* device_log_lengths,
-                                 const int32_t* device_src_bases, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
-  if (params.count == 0) return absl::OkStatus();
+absl::Status MaterializeStateGpu(const MaterializeStateParams& params, const gpu::DeviceFold& fold,
+                                 const gpu::Stream& stream) {
   const LayerDims& dims = params.pool.layout.dims();
   DeltaRuleParams state;
   state.pool = params.pool;
-  const gpu::MaterializeArgs args{gpu::MakeDeltaRuleArgs(state, {}, gpu::kDeltaRuleGroups), device_src, device_dst,
-                                  device_log_lengths, device_src_bases != nullptr ? device_src_bases : device_src};
+  const gpu::MaterializeArgs args{gpu::MakeDeltaRuleArgs(state, {}, gpu::kDeltaRuleGroups), fold.src, fold.dst,
+                                  fold.log_lengths, fold.src_bases};
   if (dims.decays_by_channel()) {
     return gpu::WithElements<kMaxHeadDim / gpu::kColumnLanes>(dims.key_dim, [&](auto elements) {
       constexpr int kColumns = elements() <= 8 ? 4 : elements() <= 16 ? 2 : 1;
-      return gpu::LaunchChannelMaterialize<elements(), kColumns>(args, params, stream);
+      return gpu::LaunchMaterialize<elements(), kColumns, true>(args, params, stream);
     });
   }
   const int64_t heads = int64_t{params.count} * dims.value_heads;
   return gpu::WithElements<kMaxHeadDim / gpu::kColumnLanes>(dims.key_dim, [&](auto elements) {
     constexpr int kMost = gpu::kMostColumns<elements()>;
     return gpu::WithColumns<kMost>(gpu::ChooseColumns(kMost, heads, dims.value_dim, stream), [&](auto columns) {
-      return gpu::LaunchMaterialize<elements(), columns()>(args, params, stream);
+      return gpu::LaunchMaterialize<elements(), columns(), false>(args, params, stream);
     });
   });
 }

@@ -207,20 +207,10 @@ absl::Status LaunchChannelScan(const DeltaRuleParams& params, const DeviceBatch&
 }  // namespace
 
 absl::Status DeltaRuleChannelScanGpu(const DeltaRuleParams& params, const DeviceBatch& batch, const Stream& stream) {
-  if (batch.sequences == 0 || batch.tokens == 0) return absl::OkStatus();
-  const LayerDims& dims = params.pool.layout.dims();
-  const int64_t wide_blocks =
-      int64_t{batch.sequences} * dims.value_heads * CeilDivide(dims.value_dim, 4 * kDeltaRuleGroups);
-  const bool wide = wide_blocks >= int64_t{stream.processors} * 4;
-  return WithWaveWidth(stream, "delta_rule_scan", [&](auto wave) {
-    return WithElements<kMaxHeadDim / kColumnLanes>(dims.key_dim, [&](auto elements) {
-      if constexpr (elements() <= 8) {
-        if (wide) return LaunchChannelScan<wave(), elements(), 4>(params, batch, stream);
-      }
-      constexpr int kColumns = elements() <= kMostAhead ? 2 : 1;
-      return LaunchChannelScan<wave(), elements(), kColumns>(params, batch, stream);
-    });
-  });
+  return WithScanShape("delta_rule_scan", params.pool.layout.dims(), batch, stream,
+                       [&](auto wave, auto elements, auto columns) {
+                         return LaunchChannelScan<wave(), elements(), columns()>(params, batch, stream);
+                       });
 }
 
 }  // namespace gdn::gpu

@@ -171,7 +171,6 @@ namespace gdn {
 HWY_EXPORT(ScanTasks);
 
 absl::Status DeltaRuleScanCpu(const DeltaRuleParams& params, ThreadPool& pool) {
-  GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
   if (params.batch.tokens() == 0) return absl::OkStatus();
   ZeroPaddingRows(params.batch, params.pool.layout.dims().value_features(), params.output);
   constexpr int64_t kMaxSliceColumns = 2 * 16;

@@ -117,19 +117,17 @@ absl::Status LaunchScan(const char* name, const DeltaRuleParams& params, const G
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   const DeltaRuleArgs args = MakeDeltaRuleArgs(params, batch, kBlockColumns);
   const Grid grid{int64_t{batch.sequences} * args.value_heads * args.column_blocks};
-  return ExactRule(params, kElements, kBlockColumns)
-             ? Launch(name, DeltaRuleScanKernel<kWave, kElements, kColumns, true, Gates, Base>, grid, kDeltaRuleThreads,
-                      stream, args, gates)
-             : Launch(name, DeltaRuleScanKernel<kWave, kElements, kColumns, false, Gates, Base>, grid,
-                      kDeltaRuleThreads, stream, args, gates);
+  const auto kernel = ExactRule(params, kElements, kBlockColumns)
+                          ? DeltaRuleScanKernel<kWave, kElements, kColumns, true, Gates, Base>
+                          : DeltaRuleScanKernel<kWave, kElements, kColumns, false, Gates, Base>;
+  return Launch(name, kernel, grid, kDeltaRuleThreads, stream, args, gates);
 }
 
-// `params` must have been validated; its g and beta are not used. Base: the element type of the layout's bases.
-template <typename Base = float, typename Gates>
-absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, const Gates& gates,
-                           const DeviceBatch& batch, const Stream& stream) {
+// Calls launch(wave, elements, columns), std::integral_constants, unless there are no tokens.
+template <typename LaunchOf>
+absl::Status WithScanShape(const char* name, const LayerDims& dims, const DeviceBatch& batch, const Stream& stream,
+                           const LaunchOf& launch) {
   if (batch.sequences == 0 || batch.tokens == 0) return absl::OkStatus();
-  const LayerDims& dims = params.pool.layout.dims();
   // Four columns per group take the least work per column, once they fill the device.
   const int64_t wide_blocks =
       int64_t{batch.sequences} * dims.value_heads * CeilDivide(dims.value_dim, 4 * kDeltaRuleGroups);
@@ -137,11 +135,20 @@ absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, cons
   return WithWaveWidth(stream, name, [&](auto wave) {
     return WithElements<kMaxHeadDim / kColumnLanes>(dims.key_dim, [&](auto elements) {
       if constexpr (elements() <= 8) {
-        if (wide) return LaunchScan<wave(), elements(), 4, Base>(name, params, gates, batch, stream);
+        if (wide) return launch(wave, elements, std::integral_constant<int, 4>());
       }
       constexpr int kColumns = elements() <= 16 ? 2 : 1;
-      return LaunchScan<wave(), elements(), kColumns, Base>(name, params, gates, batch, stream);
+      return launch(wave, elements, std::integral_constant<int, kColumns>());
     });
+  });
+}
+
+// `params` must have been validated; its g and beta are not used. Base: the element type of the layout's bases.
+template <typename Base = float, typename Gates>
+absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, const Gates& gates,
+                           const DeviceBatch& batch, const Stream& stream) {
+  return WithScanShape(name, params.pool.layout.dims(), batch, stream, [&](auto wave, auto elements, auto columns) {
+    return LaunchScan<wave(), elements(), columns(), Base>(name, params, gates, batch, stream);
   });
 }
 

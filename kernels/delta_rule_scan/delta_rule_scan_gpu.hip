@@ -6,7 +6,6 @@
 // Decays by channel are delta_rule_scan_channel_gpu.hip's.
 // Resources: no LDS. 128 VGPRs or fewer up to K = 256. Bound by the reduction's latency for few heads, else by VALU.
 
-#include "base/status_macros.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
 #include "kernels/delta_rule_scan/delta_rule_scan_gpu-inl.h"
 
@@ -26,7 +25,6 @@ struct StoredGates {
 }  // namespace gpu
 
 absl::Status DeltaRuleScanGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
   if (params.pool.layout.dims().decays_by_channel()) return gpu::DeltaRuleChannelScanGpu(params, batch, stream);
   return WithBaseElement(params.pool.layout, [&](auto base) {
     const gpu::StoredGates gates{params.g, params.beta};

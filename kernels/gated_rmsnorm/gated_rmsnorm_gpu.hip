@@ -4,7 +4,6 @@
 // heads of more than kRegisterHeadDim elements, and those whose addresses do not allow 16-byte accesses, are read
 // twice. Bound by memory.
 
-#include "base/status_macros.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 #include "kernels/gpu/gate_math.h"
 #include "kernels/gpu/launch.h"
@@ -85,7 +84,6 @@ __global__ __launch_bounds__(kThreads) void GatedRmsNormKernel(GatedRmsNormParam
 }  // namespace gpu
 
 absl::Status GatedRmsNormGpu(const GatedRmsNormParams& params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateGatedRmsNorm(params));
   const bool in_registers = params.value_dim <= gpu::kRegisterHeadDim && params.value_dim % 4 == 0 &&
                             gpu::Aligned16(params.x, params.z, params.weight, params.y);
   const int64_t blocks = gpu::StridedBlocks(params.rows, gpu::kHeadsPerBlock, stream);

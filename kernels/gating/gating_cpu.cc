@@ -9,7 +9,6 @@
 #include <limits>
 #include <vector>
 
-#include "base/status_macros.h"
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
 #include "kernels/common/parallel.h"
@@ -103,7 +102,6 @@ HWY_EXPORT(DecayRates);
 HWY_EXPORT(GateRows);
 
 absl::Status GatingCpu(const GatingParams& params, ThreadPool& pool) {
-  GDN_RETURN_IF_ERROR(ValidateGating(params));
   if (params.rows == 0) return absl::OkStatus();
   std::vector<float> rates(params.a_log, params.a_log + params.value_heads);  // d g / d softplus of each head
   if (params.convention == ALogConvention::kRaw) HWY_DYNAMIC_DISPATCH(DecayRates)(params, rates.data());

@@ -4,7 +4,6 @@
 // head has a decay for each key channel, or the gate is bounded, one a (head, channel), striding over rows: what a head
 // or channel has of its own is read once. Bound by memory.
 
-#include "base/status_macros.h"
 #include "kernels/gating/gating.h"
 #include "kernels/gpu/gate_math.h"
 #include "kernels/gpu/launch.h"
@@ -48,7 +47,6 @@ __global__ __launch_bounds__(kThreads) void ChannelGatingKernel(GatingParams p) 
 }  // namespace gpu
 
 absl::Status GatingGpu(const GatingParams& params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateGating(params));
   if (params.decay_dim != 1 || params.gate != DecayGate::kSoftplus) {
     const int64_t across = gpu::CeilDivide(int64_t{params.value_heads} * params.decay_dim, gpu::kThreads);
     const int64_t enough = gpu::CeilDivide(int64_t{stream.processors} * 16, across);

@@ -26,7 +26,15 @@ struct DeviceBatch {
   const int32_t* slots = nullptr;         // [sequences]; negative = padding
   const int64_t* token_counts = nullptr;  // [sequences], or null if the operator does not need them
   const int32_t* log_lengths = nullptr;   // [sequences], or null if the operator does not need them
-  const int32_t* base_slots = nullptr;    // [sequences], or null if each base is in its sequence's slot
+  const int32_t* base_slots = nullptr;    // [sequences]; slots if each base is in its sequence's slot
+};
+
+// The index arrays of MaterializeStateParams in device memory, [count] each.
+struct DeviceFold {
+  const int32_t* src = nullptr;
+  const int32_t* dst = nullptr;
+  const int32_t* log_lengths = nullptr;
+  const int32_t* src_bases = nullptr;  // src if the params have none
 };
 
 }  // namespace gdn::gpu

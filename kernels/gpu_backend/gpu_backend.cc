@@ -223,60 +223,50 @@ class GpuBackend final : public Backend {
     return FillZeroGpu(pool.slot(slot), static_cast<size_t>(pool.layout.slot_bytes()), stream_);
   }
 
-  absl::Status Projection(const ProjectionParams& params) override { return Projections({&params, 1}); }
-  absl::Status QkvzSplit(const QkvzSplitParams& params) override { return QkvzSplitGpu(params, stream_); }
-  absl::Status CausalConv1d(const CausalConv1dParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateCausalConv1d(params));
-    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch,
-                         indices_.Batch(ring_, params.batch, params.token_counts, nullptr));
-    return CausalConv1dGpu(params, batch, stream_);
+#define GDN_ISSUE_OPERATOR(Name, Params, Check)      \
+  absl::Status Name(const Params& params) override { \
+    GDN_RETURN_IF_ERROR(Check(params));              \
+    return Issue(params, Name##Gpu);                 \
   }
-  absl::Status Gating(const GatingParams& params) override { return GatingGpu(params, stream_); }
-  absl::Status QkL2Norm(const QkL2NormParams& params) override { return QkL2NormGpu(params, stream_); }
-  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
-    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch, indices_.Batch(ring_, params.batch, nullptr, nullptr));
-    GDN_RETURN_IF_ERROR(ReserveWorkspace(DeltaRuleChunkGpuWorkspaceFloats(params)));
-    return DeltaRuleChunkGpu(params, batch, workspace_.floats(), stream_);
-  }
-  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
-    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch, indices_.Batch(ring_, params.batch, nullptr, nullptr));
-    return DeltaRuleScanGpu(params, batch, stream_);
-  }
-  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
-    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch,
-                         indices_.Batch(ring_, params.rule.batch, nullptr, params.log_lengths, params.base_slots));
-    GDN_RETURN_IF_ERROR(ReserveWorkspace(DeltaRuleDecodeGpuWorkspaceFloats(params, stream_)));
-    return DeltaRuleDecodeGpu(params, batch, workspace_.floats(), stream_);
-  }
-  absl::Status MaterializeState(const MaterializeStateParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
-    if (params.count == 0) return absl::OkStatus();
-    GDN_ASSIGN_OR_RETURN(const int32_t* device, indices_.Fold(ring_, params));
-    const auto at = [&](int32_t array) { return device + int64_t{array} * params.count; };
-    return MaterializeStateGpu(params, at(0), at(1), at(2), params.src_bases != nullptr ? at(3) : nullptr, stream_);
-  }
-  absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return GatedRmsNormGpu(params, stream_); }
+  GDN_OPERATORS(GDN_ISSUE_OPERATOR)
+  GDN_ISSUE_OPERATOR(MixerInput, MixerInputParams, ValidateMixerInput)
+#undef GDN_ISSUE_OPERATOR
+  // These two check their params themselves.
   absl::Status Convert(const ConvertParams& params) override { return ConvertGpu(params, stream_); }
-
   absl::Status Projections(absl::Span<const ProjectionParams> params) override {
     return ProjectionsGpu(params, stream_);
   }
   int64_t DecodeRecordFloats(const StateLayout& layout, const PackedBatch& batch) const override {
     return DecodeRecordFloatsGpu(layout, batch, stream_);
   }
-  absl::Status MixerInput(const MixerInputParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateMixerInput(params));
-    const bool records = params.records != nullptr;
-    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch,
-                         indices_.Batch(ring_, params.batch, params.token_counts,
-                                        records ? params.log_lengths : nullptr, records ? params.base_slots : nullptr));
-    return MixerInputGpu(params, batch, stream_);
-  }
 
  private:
+  // Calls an operator's launcher with what it takes: params alone; the batch on the device; a workspace too; a fold.
+  template <typename Params>
+  absl::Status Issue(const Params& params, absl::Status (*launch)(const Params&, const gpu::Stream&)) {
+    return launch(params, stream_);
+  }
+  template <typename Params>
+  absl::Status Issue(const Params& params,
+                     absl::Status (*launch)(const Params&, const gpu::DeviceBatch&, const gpu::Stream&)) {
+    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch, indices_.Batch(ring_, params.arrays()));
+    return launch(params, batch, stream_);
+  }
+  template <typename Params>
+  absl::Status Issue(const Params& params,
+                     absl::Status (*launch)(const Params&, const gpu::DeviceBatch&, float*, const gpu::Stream&)) {
+    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch, indices_.Batch(ring_, params.arrays()));
+    GDN_RETURN_IF_ERROR(ReserveWorkspace(GpuWorkspaceFloats(params, stream_)));
+    return launch(params, batch, workspace_.floats(), stream_);
+  }
+  template <typename Params>
+  absl::Status Issue(const Params& params,
+                     absl::Status (*launch)(const Params&, const gpu::DeviceFold&, const gpu::Stream&)) {
+    if (params.count == 0) return absl::OkStatus();
+    GDN_ASSIGN_OR_RETURN(const gpu::DeviceFold fold, indices_.Fold(ring_, params));
+    return launch(params, fold, stream_);
+  }
+
   absl::Status IssueBetween(const gpu::Stream& caller, absl::FunctionRef<absl::Status()> issue) {
     GDN_RETURN_IF_ERROR(UseThread());
     GDN_RETURN_IF_ERROR(RefuseCapture(caller));

@@ -33,6 +33,14 @@ std::array<absl::Span<const char>, 2> ContentOf(const PackedBatch& batch) {
   return {BytesOf(batch.cu_seqlens, sequences + 1), BytesOf(batch.slots, sequences)};
 }
 
+// Token counts, log lengths and base slots of BatchArrays, StageInParams or ReplayableStep.
+template <typename Arrays>
+std::array<absl::Span<const char>, 3> ValuesOf(const Arrays& arrays) {
+  const auto sequences = static_cast<size_t>(arrays.batch.sequences);
+  return {BytesOf(arrays.token_counts, sequences), BytesOf(arrays.log_lengths, sequences),
+          BytesOf(arrays.base_slots, sequences)};
+}
+
 constexpr size_t kMaxFoldArrays = 4;
 
 absl::InlinedVector<absl::Span<const char>, kMaxFoldArrays> ContentOf(const MaterializeStateParams& fold) {
@@ -121,17 +129,16 @@ absl::StatusOr<const char*> IndexStaging::PlaceAlone(PinnedRing& ring, Content c
   return wanted.at;
 }
 
-absl::StatusOr<DeviceBatch> IndexStaging::Batch(PinnedRing& ring, const PackedBatch& batch, const int64_t* token_counts,
-                                                const int32_t* log_lengths, const int32_t* base_slots) {
+absl::StatusOr<DeviceBatch> IndexStaging::Batch(PinnedRing& ring, const BatchArrays& arrays) {
+  const PackedBatch& batch = arrays.batch;
   const auto sequences = static_cast<size_t>(batch.sequences);
   DeviceBatch device;
   device.sequences = batch.sequences;
   device.tokens = batch.tokens();
-  for (int32_t i = 0; i < batch.sequences; ++i) device.max_length = std::max(device.max_length, batch.length(i));
+  device.max_length = batch.max_length();
 
   const std::array<absl::Span<const char>, 2> indices = ContentOf(batch);
-  const std::array<absl::Span<const char>, 3> values = {
-      BytesOf(token_counts, sequences), BytesOf(log_lengths, sequences), BytesOf(base_slots, sequences)};
+  const std::array<absl::Span<const char>, 3> values = ValuesOf(arrays);
   absl::InlinedVector<Wanted, 1 + values.size()> wanted;
   wanted.push_back({.content = indices});
   for (const absl::Span<const char>& array : values) {
@@ -140,20 +147,25 @@ absl::StatusOr<DeviceBatch> IndexStaging::Batch(PinnedRing& ring, const PackedBa
   GDN_RETURN_IF_ERROR(Place(ring, absl::MakeSpan(wanted)));
 
   device.cu_seqlens = reinterpret_cast<const int32_t*>(wanted.front().at);
-  device.slots = device.cu_seqlens + sequences + 1;
+  device.slots = device.base_slots = device.cu_seqlens + sequences + 1;
   const Wanted* next = wanted.data() + 1;
   const auto take = [&next](auto* given, auto** placed) {
     if (given != nullptr) *placed = reinterpret_cast<decltype(given)>((next++)->at);
   };
-  take(token_counts, &device.token_counts);
-  take(log_lengths, &device.log_lengths);
-  take(base_slots, &device.base_slots);
+  take(arrays.token_counts, &device.token_counts);
+  take(arrays.log_lengths, &device.log_lengths);
+  take(arrays.base_slots, &device.base_slots);
   return device;
 }
 
-absl::StatusOr<const int32_t*> IndexStaging::Fold(PinnedRing& ring, const MaterializeStateParams& fold) {
+absl::StatusOr<DeviceFold> IndexStaging::Fold(PinnedRing& ring, const MaterializeStateParams& fold) {
   GDN_ASSIGN_OR_RETURN(const char* placed, PlaceAlone(ring, ContentOf(fold)));
-  return reinterpret_cast<const int32_t*>(placed);
+  const auto* const src = reinterpret_cast<const int32_t*>(placed);
+  const int64_t count = fold.count;
+  return DeviceFold{.src = src,
+                    .dst = src + count,
+                    .log_lengths = src + 2 * count,
+                    .src_bases = fold.src_bases != nullptr ? src + 3 * count : src};
 }
 
 absl::StatusOr<const CopyPiece*> IndexStaging::Shares(PinnedRing& ring, absl::Span<const CopyPiece> shares) {
@@ -163,18 +175,17 @@ absl::StatusOr<const CopyPiece*> IndexStaging::Shares(PinnedRing& ring, absl::Sp
 }
 
 bool IndexStaging::AddPlaces(const ReplayableStep& step, std::string* key) const {
-  const auto sequences = static_cast<size_t>(step.batch.sequences);
   const auto add = [&](Content content) {
     const char* place = FindProvided(content);
     key->append(reinterpret_cast<const char*>(&place), sizeof(place));
     return place != nullptr;
   };
-  const auto add_values = [&](const auto* values) {
-    key->push_back(values != nullptr ? 1 : 0);
-    return values == nullptr || add({BytesOf(values, sequences)});
-  };
-  return add(ContentOf(step.batch)) && add_values(step.token_counts) && add_values(step.log_lengths) &&
-         add_values(step.base_slots);
+  if (!add(ContentOf(step.batch))) return false;
+  for (const absl::Span<const char>& values : ValuesOf(step)) {
+    key->push_back(values.data() != nullptr ? 1 : 0);
+    if (values.data() != nullptr && !add({&values, 1})) return false;
+  }
+  return true;
 }
 
 size_t IndexStaging::StagedBytes(int32_t sequences) {
@@ -184,7 +195,6 @@ size_t IndexStaging::StagedBytes(int32_t sequences) {
 }
 
 size_t IndexStaging::Provide(char* device, char* host, const StageInParams& params) {
-  const auto sequences = static_cast<size_t>(params.batch.sequences);
   provided_.clear();
   provided_bytes_.clear();
   const auto provide = [&](Content content) {
@@ -196,9 +206,9 @@ size_t IndexStaging::Provide(char* device, char* host, const StageInParams& para
     provided_bytes_.resize(AlignUp(provided_bytes_.size()));
   };
   provide(ContentOf(params.batch));
-  if (params.token_counts != nullptr) provide({BytesOf(params.token_counts, sequences)});
-  if (params.log_lengths != nullptr) provide({BytesOf(params.log_lengths, sequences)});
-  if (params.base_slots != nullptr) provide({BytesOf(params.base_slots, sequences)});
+  for (const absl::Span<const char>& values : ValuesOf(params)) {
+    if (values.data() != nullptr) provide({&values, 1});
+  }
   if (params.fold != nullptr && params.fold->count > 0) provide(ContentOf(*params.fold));
   std::memcpy(host, provided_bytes_.data(), provided_bytes_.size());
   return provided_bytes_.size();

@@ -4,7 +4,7 @@
 // because copies of later operators' arrays wait behind it in the stream.
 // Thread safety: for the thread that issues operators. Ownership: owns device memory; the stream must outlive it.
 //
-//   GDN_ASSIGN_OR_RETURN(gpu::DeviceBatch batch, indices.Batch(ring, params.batch, params.token_counts, nullptr));
+//   GDN_ASSIGN_OR_RETURN(gpu::DeviceBatch batch, indices.Batch(ring, params.arrays()));
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,9 @@ class IndexStaging {
   // allocate. May wait for the stream. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the device has no room.
   absl::Status Reserve(size_t bytes);
 
-  // Returns the arrays on the device. All except the batch may be null.
-  absl::StatusOr<DeviceBatch> Batch(PinnedRing& ring, const PackedBatch& batch, const int64_t* token_counts,
-                                    const int32_t* log_lengths, const int32_t* base_slots = nullptr);
-
-  // Returns src, dst, log_lengths and, if given, src_bases on the device, one after another.
-  absl::StatusOr<const int32_t*> Fold(PinnedRing& ring, const MaterializeStateParams& fold);
+  // Return the arrays on the device.
+  absl::StatusOr<DeviceBatch> Batch(PinnedRing& ring, const BatchArrays& arrays);
+  absl::StatusOr<DeviceFold> Fold(PinnedRing& ring, const MaterializeStateParams& fold);
 
   absl::StatusOr<const CopyPiece*> Shares(PinnedRing& ring, absl::Span<const CopyPiece> shares);
 

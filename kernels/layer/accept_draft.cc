@@ -20,12 +20,10 @@ absl::Status MoveToFront(Backend& backend, float* section, int32_t rows, int64_t
 }
 
 absl::Status DropFolded(Backend& backend, const StatePoolView& pool, int32_t slot, int32_t rows) {
-  const StateLayout& layout = pool.layout;
-  const LayerDims& dims = layout.dims();
-  float* data = pool.slot(slot);
-  GDN_RETURN_IF_ERROR(MoveToFront(backend, data + layout.log_k_offset(), rows, dims.key_features()));
-  GDN_RETURN_IF_ERROR(MoveToFront(backend, data + layout.log_u_offset(), rows, dims.value_features()));
-  return MoveToFront(backend, data + layout.log_g_offset(), rows, dims.decay_features());
+  for (const auto& [offset, features] : pool.layout.log_sections()) {
+    GDN_RETURN_IF_ERROR(MoveToFront(backend, pool.slot(slot) + offset, rows, features));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ValidateDraftPath(const StatePoolView& pool, const DraftPath& draft) {
@@ -45,18 +43,15 @@ absl::Status ValidateDraftPath(const StatePoolView& pool, const DraftPath& draft
 void AddMove(const StatePoolView& pool, const DraftPath& draft, int64_t from, int64_t to,
              std::vector<CopyPiece>& pieces) {
   const StateLayout& layout = pool.layout;
-  const LayerDims& dims = layout.dims();
   float* const data = pool.slot(draft.slot);
   const auto add = [&](int64_t offset, int64_t from_row, int64_t to_row, int64_t floats) {
     pieces.push_back({data + offset + to_row * floats, data + offset + from_row * floats, floats});
   };
   const int64_t first = draft.log_length;
-  add(layout.log_k_offset(), first + from, first + to, dims.key_features());
-  add(layout.log_u_offset(), first + from, first + to, dims.value_features());
-  add(layout.log_g_offset(), first + from, first + to, dims.decay_features());
+  for (const auto& [offset, features] : layout.log_sections()) add(offset, first + from, first + to, features);
   if (layout.conv_columns() == 0) return;
   add(layout.conv_offset(), layout.conv_column(draft.token_count + from), layout.conv_column(draft.token_count + to),
-      dims.conv_channels());
+      layout.dims().conv_channels());
 }
 
 }  // namespace

@@ -135,11 +135,7 @@ absl::Status GdnLayerRunner::IssueDecode(const LayerStep& step, int32_t* log_len
                                               .log_lengths = log_lengths,
                                               .base_slots = step.base_slots},
                                              issue));
-  DeltaRuleDecodeParams decode;
-  decode.rule.batch = step.batch;
-  decode.log_lengths = log_lengths;
-  decode.draft = step.draft;
-  AdvanceLogs(decode);
+  AdvanceLogs(step.batch, step.draft, log_lengths);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,5 @@
 #include "kernels/layer/step_key.h"
 
-#include <algorithm>
 #include <array>
 #include <type_traits>
 
@@ -31,12 +30,10 @@ std::string StepKey(const LayerStep& step) {
   key.reserve(512);
   const StateLayout& layout = step.pool.layout;
   const LayerDims& dims = layout.dims();
-  int32_t longest = 0;
-  for (int32_t i = 0; i < step.batch.sequences; ++i) longest = std::max(longest, step.batch.length(i));
-  Add(key, step.kind, step.draft, step.use_qk_l2norm, step.scale, step.batch.sequences, step.batch.tokens(), longest,
-      step.pool.data, step.pool.slot_count, layout.slot_floats(), layout.max_draft(), layout.base_dtype(),
-      dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width, dims.decay,
-      step.output.data, step.output.dtype);
+  Add(key, step.kind, step.draft, step.use_qk_l2norm, step.scale, step.batch.sequences, step.batch.tokens(),
+      step.batch.max_length(), step.pool.data, step.pool.slot_count, layout.slot_floats(), layout.max_draft(),
+      layout.base_dtype(), dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim,
+      dims.conv_width, dims.decay, step.output.data, step.output.dtype);
   std::array<LayerField, kMaxLayerFields> storage;
   for (const LayerField& field : LayerFields(step.kind, dims, storage)) {
     const InputTensor& tensor = step.*field.tensor;

@@ -166,16 +166,14 @@ void TreeRounds::AddColumn(const float* from, int64_t from_token, float* to, int
 // What a path needs of its session: log entries, the last columns, and the base where it is not read in its place.
 void TreeRounds::AddState(const Path& path, const float* from, float* to) {
   const StateLayout& layout = call_.pool.layout;
-  const LayerDims& dims = layout.dims();
   const int64_t entries = lengths_[path.sequence];
-  for (const auto& [offset, floats] :
-       {std::pair{layout.log_k_offset(), dims.key_features()}, std::pair{layout.log_u_offset(), dims.value_features()},
-        std::pair{layout.log_g_offset(), dims.decay_features()}}) {
+  for (const auto& [offset, floats] : layout.log_sections()) {
     if (entries > 0) pieces_.push_back({to + offset, from + offset, entries * floats});
   }
   if (call_.kind != InputKind::kDeltaRule) {
     const int64_t count = call_.token_counts[path.sequence];
-    for (int64_t token = count - (dims.conv_width - 1); token < count; ++token) AddColumn(from, token, to, token);
+    const int64_t columns = layout.dims().conv_width - 1;
+    for (int64_t token = count - columns; token < count; ++token) AddColumn(from, token, to, token);
   }
   if (!apart_) return;
   const int32_t own = call_.batch.slots[path.sequence];
@@ -185,14 +183,11 @@ void TreeRounds::AddState(const Path& path, const float* from, float* to) {
 
 void TreeRounds::AddEntries(const Path& path, const float* from, float* to) {
   const StateLayout& layout = call_.pool.layout;
-  const LayerDims& dims = layout.dims();
   const int64_t entries = lengths_[path.sequence];
   for (auto depth = static_cast<size_t>(path.fresh); depth < path.tokens.size(); ++depth) {
     const int64_t token = path.tokens[depth];
     const auto row = static_cast<int64_t>(depth);
-    for (const auto& [offset, floats] : {std::pair{layout.log_k_offset(), dims.key_features()},
-                                         std::pair{layout.log_u_offset(), dims.value_features()},
-                                         std::pair{layout.log_g_offset(), dims.decay_features()}}) {
+    for (const auto& [offset, floats] : layout.log_sections()) {
       pieces_.push_back({to + offset + (entries + token) * floats, from + offset + (entries + row) * floats, floats});
     }
     if (call_.kind == InputKind::kDeltaRule) continue;

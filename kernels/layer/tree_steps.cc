@@ -21,11 +21,7 @@ bool GdnLayerRunner::HasTree(const LayerStep& step) {
 absl::Status GdnLayerRunner::IssueTrees(const LayerStep& step, int32_t* log_lengths) {
   GDN_RETURN_IF_ERROR(trees_->Begin(step, log_lengths));
   GDN_RETURN_IF_ERROR(Run(step, log_lengths));
-  DeltaRuleDecodeParams decode;
-  decode.rule.batch = step.batch;
-  decode.log_lengths = log_lengths;
-  decode.draft = true;
-  AdvanceLogs(decode);
+  AdvanceLogs(step.batch, /*draft=*/true, log_lengths);
   return absl::OkStatus();
 }
 

@@ -56,6 +56,11 @@ struct MixerInputParams {
   float* records = nullptr;              // [DecodeRecordFloats]
   const int32_t* log_lengths = nullptr;  // [sequences] host memory, as in DeltaRuleDecodeParams
   const int32_t* base_slots = nullptr;   // [sequences] host memory, or null
+
+  BatchArrays arrays() const {
+    if (records == nullptr) return {.batch = batch, .token_counts = token_counts};
+    return {.batch = batch, .token_counts = token_counts, .log_lengths = log_lengths, .base_slots = base_slots};
+  }
 };
 
 // INVALID_ARGUMENT if a pointer is missing or the batch is invalid.

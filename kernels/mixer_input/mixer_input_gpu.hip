@@ -280,9 +280,8 @@ MixerArgs MakeArgs(const MixerInputParams& params, const DeviceBatch& batch) {
 }  // namespace gpu
 
 absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateMixerInput(params));
   const LayerDims& dims = params.pool.layout.dims();
-  gpu::MixerArgs args = gpu::MakeArgs(params, gpu::WithBaseSlots(batch));
+  gpu::MixerArgs args = gpu::MakeArgs(params, batch);
   const bool vector = dims.conv_width == 4 && dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 &&
                       gpu::Aligned16(params.pool.data, args.x, args.weight, args.convolved, args.z, args.q, args.k);
   const bool in_registers = vector && dims.key_dim <= gpu::kRegisterHeadDim;

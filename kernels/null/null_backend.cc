@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "base/dtype.h"
 #include "base/status_macros.h"
@@ -22,10 +21,7 @@ void ZeroNewLogEntries(const DeltaRuleDecodeParams& params, int32_t sequence) {
   const int64_t tokens = batch.cu_seqlens[sequence + 1] - batch.cu_seqlens[sequence];
   const int64_t count = std::min<int64_t>(tokens, layout.log_rows() - first);
   float* const slot = pool.slot(batch.slots[sequence]);
-  const LayerDims& dims = layout.dims();
-  for (const auto& [offset, features] : {std::pair{layout.log_k_offset(), dims.key_features()},
-                                         {layout.log_u_offset(), dims.value_features()},
-                                         {layout.log_g_offset(), dims.decay_features()}}) {
+  for (const auto& [offset, features] : layout.log_sections()) {
     Zero(slot + offset + first * features, count * features);
   }
 }
@@ -42,8 +38,46 @@ void CopyFoldedBase(const DeltaRuleDecodeParams& params, int32_t sequence) {
   std::memcpy(pool.slot(to), pool.slot(from), static_cast<size_t>(pool.layout.base_bytes()));
 }
 
-// Every operator checks its params as a real one does, so that the service around it takes the same way. Outputs that
-// leave the process are written all the same, with zeros: memory that is used again holds other callers' data.
+// Writes what may leave the process: memory that is used again holds other callers' data. Outputs become zeros.
+template <typename Params>
+void Answer(const Params& /*params*/) {}  // for operators whose outputs stay in the layer
+void Answer(const ProjectionParams& params) {
+  const size_t bytes = static_cast<size_t>(params.weight.rows) * DTypeSize(params.y.dtype);
+  for (int64_t row = 0; row < params.rows; ++row) std::memset(params.y.From(row * params.y_stride).data, 0, bytes);
+}
+void Answer(const GatedRmsNormParams& params) { Zero(params.y, params.rows * params.value_dim); }
+void Answer(const DeltaRuleParams& params) {
+  const int64_t tokens = params.batch.sequences == 0 ? 0 : params.batch.tokens();
+  Zero(params.output, tokens * params.pool.layout.dims().value_features());
+}
+void Answer(const DeltaRuleDecodeParams& params) {
+  for (int32_t i = 0; i < params.rule.batch.sequences; ++i) {
+    if (params.rule.batch.slots[i] < 0) continue;  // padding
+    ZeroNewLogEntries(params, i);
+    CopyFoldedBase(params, i);
+  }
+  AdvanceLogs(params);
+  Answer(params.rule);
+}
+// The state becomes what it was, without its log.
+void Answer(const MaterializeStateParams& params) {
+  const StateLayout& layout = params.pool.layout;
+  for (int32_t i = 0; i < params.count; ++i) {
+    float* const to = params.pool.slot(params.dst[i]);
+    if (params.src[i] < 0) {
+      Zero(to, layout.slot_floats());
+      continue;
+    }
+    const float* const base = params.pool.slot(params.src_bases == nullptr ? params.src[i] : params.src_bases[i]);
+    if (base != to) std::memcpy(to, base, static_cast<size_t>(layout.base_bytes()));
+    const int64_t tail = layout.log_k_offset();
+    if (params.src[i] != params.dst[i]) {
+      std::copy_n(params.pool.slot(params.src[i]) + tail, layout.slot_floats() - tail, to + tail);
+    }
+  }
+}
+
+// Every operator checks its params as a real one does, so that the service around it takes the same way.
 class NullBackend final : public Backend {
  public:
   NullBackend() {
@@ -58,65 +92,16 @@ class NullBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
 
-  absl::Status Projection(const ProjectionParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateProjection(params));
-    const size_t bytes = static_cast<size_t>(params.weight.rows) * DTypeSize(params.y.dtype);
-    for (int64_t row = 0; row < params.rows; ++row) std::memset(params.y.From(row * params.y_stride).data, 0, bytes);
-    return absl::OkStatus();
+#define GDN_CHECK_OPERATOR(Name, Params, Check)      \
+  absl::Status Name(const Params& params) override { \
+    GDN_RETURN_IF_ERROR(Check(params));              \
+    Answer(params);                                  \
+    return absl::OkStatus();                         \
   }
-  absl::Status QkvzSplit(const QkvzSplitParams& params) override { return ValidateQkvzSplit(params); }
-  absl::Status CausalConv1d(const CausalConv1dParams& params) override { return ValidateCausalConv1d(params); }
-  absl::Status Gating(const GatingParams& params) override { return ValidateGating(params); }
-  absl::Status QkL2Norm(const QkL2NormParams& params) override { return ValidateQkL2Norm(params); }
-  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override { return DeltaRule(params); }
-  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override { return DeltaRule(params); }
-  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
-    for (int32_t i = 0; i < params.rule.batch.sequences; ++i) {
-      if (params.rule.batch.slots[i] < 0) continue;  // padding
-      ZeroNewLogEntries(params, i);
-      CopyFoldedBase(params, i);
-    }
-    AdvanceLogs(params);
-    ZeroOutput(params.rule);
-    return absl::OkStatus();
-  }
-  // The state as it was, without its log.
-  absl::Status MaterializeState(const MaterializeStateParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
-    const StateLayout& layout = params.pool.layout;
-    for (int32_t i = 0; i < params.count; ++i) {
-      float* const to = params.pool.slot(params.dst[i]);
-      if (params.src[i] < 0) {
-        Zero(to, layout.slot_floats());
-        continue;
-      }
-      const float* const base = params.pool.slot(params.src_bases == nullptr ? params.src[i] : params.src_bases[i]);
-      if (base != to) std::memcpy(to, base, static_cast<size_t>(layout.base_bytes()));
-      const int64_t tail = layout.log_k_offset();
-      if (params.src[i] != params.dst[i]) {
-        std::copy_n(params.pool.slot(params.src[i]) + tail, layout.slot_floats() - tail, to + tail);
-      }
-    }
-    return absl::OkStatus();
-  }
-  absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateGatedRmsNorm(params));
-    Zero(params.y, params.rows * params.value_dim);
-    return absl::OkStatus();
-  }
+  GDN_OPERATORS(GDN_CHECK_OPERATOR)
+#undef GDN_CHECK_OPERATOR
 
  private:
-  static void ZeroOutput(const DeltaRuleParams& params) {
-    const int64_t tokens = params.batch.sequences == 0 ? 0 : params.batch.cu_seqlens[params.batch.sequences];
-    Zero(params.output, tokens * params.pool.layout.dims().value_features());
-  }
-  static absl::Status DeltaRule(const DeltaRuleParams& params) {
-    GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
-    ZeroOutput(params);
-    return absl::OkStatus();
-  }
-
   BackendInfo info_;  // constant after construction
 };
 

@@ -11,18 +11,6 @@
 namespace gdn {
 namespace {
 
-double ElementAt(const void* data, DType dtype, int64_t index) {
-  switch (dtype) {
-    case DType::kF32:
-      return static_cast<const float*>(data)[index];
-    case DType::kF16:
-      return F16ToFloat(static_cast<const uint16_t*>(data)[index]);
-    case DType::kBF16:
-      return BF16ToFloat(static_cast<const uint16_t*>(data)[index]);
-  }
-  return 0.0;
-}
-
 absl::Status Misplaced(absl::string_view field, absl::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
                    absl::StrCat("Projection: ", field, " ", message), {{"field", std::string(field)}});
@@ -73,13 +61,18 @@ void WeightRow(const WeightMatrix& weight, int64_t row, float* out) {
 
 void ProjectionReference(const ProjectionParams& params) {
   const WeightMatrix& weight = params.weight;
-  std::vector<float> w(static_cast<size_t>(weight.cols));
+  if (weight.rows == 0) return;
+  const auto cols = static_cast<size_t>(weight.cols);
+  std::vector<float> w(cols), x(cols * static_cast<size_t>(params.rows));
+  for (int64_t row = 0; row < params.rows; ++row) {
+    ConvertToFloat(params.x.dtype, params.x.From(row * params.x_stride).data, cols, x.data() + row * weight.cols);
+  }
   for (int64_t output = 0; output < weight.rows; ++output) {
     WeightRow(weight, output, w.data());
     for (int64_t row = 0; row < params.rows; ++row) {
       double sum = 0.0;
       for (int64_t i = 0; i < weight.cols; ++i) {
-        sum += ElementAt(params.x.data, params.x.dtype, row * params.x_stride + i) * double{w[static_cast<size_t>(i)]};
+        sum += double{x[static_cast<size_t>(row * weight.cols + i)]} * double{w[static_cast<size_t>(i)]};
       }
       const float rounded = static_cast<float>(sum);
       ConvertFromFloat(&rounded, 1, params.y.dtype, params.y.From(row * params.y_stride + output).data);

@@ -63,10 +63,14 @@ void ProjectionReference(const ProjectionParams& params);
 // and W's row. kSequenceGemm is the same below a number of rows that depends on the instruction set. RESOURCE_EXHAUSTED
 // if there is no memory for a copy of x.
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
+// Floats that a call takes from a ScratchArena; 0 for a GEMM, which serves only prefills and allocates its own memory.
+int64_t ScratchFloats(const ProjectionParams& params, int threads);
 
+// Every sum on a GPU has the order of projection_args.h, on both paths. INVALID_ARGUMENT for sizes and addresses that
+// only a GPU cannot take.
+absl::Status ProjectionGpu(const ProjectionParams& params, const gpu::Stream& stream);
 // Computes 1 to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch; weights of several dtypes take
-// one launch each. INVALID_ARGUMENT if x, its stride, rows, path or input features differ. Every sum has the order of
-// projection_args.h, on both paths.
+// one launch each. Checks all params: INVALID_ARGUMENT also if x, its stride, rows, path or input features differ.
 inline constexpr int kMaxProjectionsPerLaunch = 4;
 absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);
 

@@ -8,8 +8,8 @@
 //
 // Thread safety: plain values. Ownership: none. For projection_*_gpu.hip only.
 //
-//   const ProjectionArgs args = MakeProjectionArgs(params, /*outputs_per_tile=*/64);
-//   return Launch("projection_tiles", kernel, {blocks}, kThreads, stream, args);
+//   const ProjectionArgs args = MakeProjectionArgs(params, /*rows_per_tile=*/32, /*outputs_per_tile=*/64);
+//   return Launch("projection_tiles", kernel, {args.tiles()}, kThreads, stream, args);
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,8 @@ struct ProjectionArgs {
   DType x_dtype;
   WeightFormat format;
   PackedPlanes planes;  // for quantised weights
+
+  int64_t tiles() const { return int64_t{row_tiles} * output_tiles; }
 };
 
 // Number of tiles of outputs of all matrices.
@@ -59,7 +61,8 @@ inline int64_t OutputTiles(absl::Span<const ProjectionParams> params, int64_t ou
 }
 
 // `params` must be validated and have rows. Matrices without outputs are left out.
-ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t outputs_per_tile);
+ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t rows_per_tile,
+                                  int32_t outputs_per_tile);
 
 // True if the rows of all weights allow 16-byte loads, and those of x loads of four elements.
 bool AllowsVectors(absl::Span<const ProjectionParams> params);

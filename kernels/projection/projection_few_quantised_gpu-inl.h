@@ -290,9 +290,8 @@ struct QuantisedBlocks {
 
 template <typename T, int kWave, bool kWhole>
 absl::Status LaunchQuantisedTile(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  ProjectionArgs args = MakeProjectionArgs(params, T::kOutputs);
-  args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, T::kRows));
-  const Grid grid{.x = int64_t{args.row_tiles} * args.output_tiles, .early = true};
+  const ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
+  const Grid grid{.x = args.tiles(), .early = true};
   return Launch("projection_few_quantised", FewQuantisedKernel<T, kWave, kWhole>, grid, T::kThreads, stream, args);
 }
 

@@ -234,10 +234,9 @@ __global__ __launch_bounds__(kThreads, kWave == 32 ? kBlocks32<T> : 1) void FewR
 
 template <typename T, bool kVector>
 absl::Status LaunchTile(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  ProjectionArgs args = MakeProjectionArgs(params, T::kOutputs);
-  args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, T::kRows));
+  const ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
   return WithWaveWidth(stream, "projection_few_rows", [&](auto wave) {
-    const Grid grid{.x = int64_t{args.row_tiles} * args.output_tiles, .early = true};
+    const Grid grid{.x = args.tiles(), .early = true};
     return Launch("projection_few_rows", FewRowsKernel<T, wave(), kVector>, grid, kThreads, stream, args);
   });
 }

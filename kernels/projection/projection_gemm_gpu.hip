@@ -141,10 +141,9 @@ __global__ __launch_bounds__(kTeams* kTeamThreads, 2 / kTeams) void GemmKernel(P
 
 template <int kTeams>
 absl::Status LaunchTeams(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  ProjectionArgs args = MakeProjectionArgs(params, kTileOutputs);
-  args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, kTileRows));
+  const ProjectionArgs args = MakeProjectionArgs(params, kTileRows, kTileOutputs);
   const auto launch = [&](const char* name, void (*kernel)(ProjectionArgs)) {
-    return Launch(name, kernel, {int64_t{args.row_tiles} * args.output_tiles}, kTeams * kTeamThreads, stream, args);
+    return Launch(name, kernel, {args.tiles()}, kTeams * kTeamThreads, stream, args);
   };
   return WithAnyWeights(params[0].weight.format, [&](auto weights) {
     using Weights = decltype(weights);

@@ -15,13 +15,15 @@
 namespace gdn {
 namespace gpu {
 
-ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t outputs_per_tile) {
+ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t rows_per_tile,
+                                  int32_t outputs_per_tile) {
   const ProjectionParams& first = params[0];
   ProjectionArgs args{};
   args.x = first.x.data;
   args.x_dtype = first.x.dtype;
   args.x_stride = first.x_stride;
   args.rows = first.rows;
+  args.row_tiles = static_cast<int32_t>(CeilDivide(first.rows, rows_per_tile));
   args.features = static_cast<int32_t>(first.weight.cols);
   args.format = first.weight.format;
   if (!IsPlain(args.format)) args.planes = PackedPlanesOf(args.format, first.weight.cols);
@@ -78,9 +80,11 @@ absl::Status Mismatch(size_t index, absl::string_view field) {
       {{"field", std::string(field)}});
 }
 
-// What kernels of quantised weights need beyond what all do.
-absl::Status ValidatePacked(const ProjectionParams& params) {
+// Checks limits of the kernels that ValidateProjection does not know. `index`: the number of the matrix in its call.
+absl::Status ValidateOnGpu(size_t index, const ProjectionParams& params) {
+  constexpr int64_t kMaxFeatures = 0x7fffffff;
   const WeightMatrix& weight = params.weight;
+  if (weight.rows > kMaxFeatures || weight.cols > kMaxFeatures) return Mismatch(index, "weight");
   if (IsPlain(weight.format) || params.rows == 0 || weight.rows == 0) return absl::OkStatus();
   const auto invalid = [](absl::string_view field, absl::string_view message) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
@@ -103,13 +107,11 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
         absl::StrCat("Projections: ", params.size(), " matrices; expected 1 to ", kMaxProjectionsPerLaunch),
         {{"field", "params"}});
   }
-  constexpr int64_t kMaxFeatures = 0x7fffffff;
   const ProjectionParams& first = params[0];
   for (size_t i = 0; i < params.size(); ++i) {
     const ProjectionParams& p = params[i];
     GDN_RETURN_IF_ERROR(ValidateProjection(p));
-    if (p.weight.rows > kMaxFeatures || p.weight.cols > kMaxFeatures) return Mismatch(i, "weight");
-    GDN_RETURN_IF_ERROR(ValidatePacked(p));
+    GDN_RETURN_IF_ERROR(ValidateOnGpu(i, p));
     if (p.rows != first.rows) return Mismatch(i, "rows");
     if (p.x.data != first.x.data || p.x.dtype != first.x.dtype) return Mismatch(i, "x");
     if (p.x_stride != first.x_stride) return Mismatch(i, "x_stride");
@@ -119,10 +121,7 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateTogether(params));
+absl::Status LaunchByFormat(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
   if (params[0].rows == 0) return absl::OkStatus();
   // Neighbours of one format share a launch.
   while (!params.empty()) {
@@ -132,6 +131,18 @@ absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu
     params.remove_prefix(count);
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ProjectionGpu(const ProjectionParams& params, const gpu::Stream& stream) {
+  GDN_RETURN_IF_ERROR(ValidateOnGpu(0, params));
+  return LaunchByFormat({&params, 1}, stream);
+}
+
+absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
+  GDN_RETURN_IF_ERROR(ValidateTogether(params));
+  return LaunchByFormat(params, stream);
 }
 
 }  // namespace gdn

@@ -7,7 +7,6 @@
 
 #include "base/status_macros.h"
 #include "kernels/common/parallel.h"
-#include "kernels/common/scratch_needs.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/projection/projection_paths.h"
 
@@ -310,7 +309,6 @@ struct RowStablePlan {
 }  // namespace
 
 int64_t ScratchFloats(const ProjectionParams& params, int threads) {
-  // The GEMM allocates for itself: it serves prefills alone, which work aside.
   if (params.rows == 0 || params.weight.rows == 0 || TakesGemm(params)) return 0;
   const RowStablePlan plan(params, threads);
   return WorkerScratch::Floats(/*workers=*/1, plan.PackedFloats(params)) +
@@ -319,7 +317,6 @@ int64_t ScratchFloats(const ProjectionParams& params, int threads) {
 }
 
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
-  GDN_RETURN_IF_ERROR(ValidateProjection(params));
   if (params.rows == 0 || params.weight.rows == 0) return absl::OkStatus();
   if (TakesGemm(params)) return ProjectSequenceGemm(params, pool);
   const int64_t outputs = params.weight.rows;

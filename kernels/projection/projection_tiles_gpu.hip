@@ -174,11 +174,9 @@ __global__ __launch_bounds__(T::kThreads, (kResidentBlocks<From, T>)) void Tiles
 // Weights as memory has them, or QuantisedWeights.
 template <typename Weights, typename T, bool kVector>
 absl::Status LaunchTilesOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  ProjectionArgs args = MakeProjectionArgs(params, T::kOutputs);
-  args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, T::kRows));
+  const ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
   const auto launch = [&](const char* name, auto from) {
-    return Launch(name, TilesKernel<decltype(from), T>, {int64_t{args.row_tiles} * args.output_tiles}, T::kThreads,
-                  stream, args);
+    return Launch(name, TilesKernel<decltype(from), T>, {args.tiles()}, T::kThreads, stream, args);
   };
   if constexpr (std::is_same_v<Weights, QuantisedWeights>) {
     if (params[0].x.dtype == DType::kF32) {

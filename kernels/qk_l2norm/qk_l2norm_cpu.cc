@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "base/status_macros.h"
 #include "kernels/common/parallel.h"
 #include "kernels/qk_l2norm/qk_l2norm.h"
 
@@ -49,7 +48,6 @@ constexpr int64_t kRowsPerTask = 4;
 HWY_EXPORT(NormalizeQkRows);
 
 absl::Status QkL2NormCpu(const QkL2NormParams& params, ThreadPool& pool) {
-  GDN_RETURN_IF_ERROR(ValidateQkL2Norm(params));
   ParallelForRows(pool, 2 * params.rows * params.key_heads * params.key_dim, params.rows, kRowsPerTask,
                   [&](int64_t begin, int64_t end) {
                     HWY_DYNAMIC_DISPATCH(NormalizeQkRows)

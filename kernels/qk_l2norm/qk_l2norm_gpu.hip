@@ -4,7 +4,6 @@
 // passes, so outputs may be the inputs. Resources: registers only; heads of more than kRegisterHeadDim elements, and
 // those whose addresses do not allow 16-byte accesses, are read twice. Bound by memory.
 
-#include "base/status_macros.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/qk_l2norm/head_norm-inl.h"
 #include "kernels/qk_l2norm/qk_l2norm.h"
@@ -66,7 +65,6 @@ __global__ __launch_bounds__(kThreads) void QkL2NormKernel(QkL2NormParams p) {
 }  // namespace gpu
 
 absl::Status QkL2NormGpu(const QkL2NormParams& params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateQkL2Norm(params));
   const bool in_registers = params.key_dim <= gpu::kRegisterHeadDim && params.key_dim % 4 == 0 &&
                             params.in_stride % 4 == 0 && gpu::Aligned16(params.q, params.k, params.q_out, params.k_out);
   const int64_t blocks = gpu::StridedBlocks(params.rows * 2 * params.key_heads, gpu::kHeadsPerBlock, stream);

@@ -1,6 +1,5 @@
 #include <cstring>
 
-#include "base/status_macros.h"
 #include "kernels/common/parallel.h"
 #include "kernels/qkvz_split/qkvz_split.h"
 
@@ -41,7 +40,6 @@ void SplitGroups(const float* qkvz, const float* ba, int64_t groups, int64_t key
 }  // namespace
 
 absl::Status QkvzSplitCpu(const QkvzSplitParams& params, ThreadPool& pool) {
-  GDN_RETURN_IF_ERROR(ValidateQkvzSplit(params));
   const LayerDims& dims = params.dims;
   const int64_t groups = params.layout == ProjectionLayout::kInterleaved ? dims.key_heads : 1;
   const int64_t features = dims.conv_channels() + dims.value_features();

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "base/status_macros.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/qkvz_split/qkvz_index-inl.h"
 #include "kernels/qkvz_split/qkvz_split.h"
@@ -73,7 +72,6 @@ __global__ __launch_bounds__(kThreads) void QkvzSplitKernel(SplitArgs p) {
 }  // namespace gpu
 
 absl::Status QkvzSplitGpu(const QkvzSplitParams& params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateQkvzSplit(params));
   const LayerDims& dims = params.dims;
   const gpu::SplitArgs args{.at = gpu::MakeQkvzIndex(dims, params.layout),
                             .rows = params.rows,

@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "kernels/fill/fill.h"
+#include "kernels/gpu/on_host/device_memory.h"
+#include "kernels/gpu/on_host/host_streams.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu_backend/gpu_staging.h"
 #include "kernels/gpu_backend/gpu_transfers.h"
 #include "kernels/gpu_backend/index_staging.h"
 #include "kernels/gpu_backend/launch_streams.h"
 #include "kernels/gpu_backend/step_graphs.h"
-#include "kernels/gpu/on_host/device_memory.h"
-#include "kernels/gpu/on_host/host_streams.h"
 #include "tests/support/random.h"
 
 namespace gdn::laps_test {
@@ -128,9 +128,10 @@ struct RandomBatch {
   // Places the arrays that an operator takes.
   std::vector<DeviceArray> Place(gpu::PinnedRing& ring, gpu::IndexStaging& indices, bool counts = true,
                                  bool lengths = true, bool bases = true) const {
-    const gpu::DeviceBatch placed =
-        *indices.Batch(ring, packed(), counts ? token_counts.data() : nullptr, lengths ? log_lengths.data() : nullptr,
-                       bases ? base_slots.data() : nullptr);
+    const gpu::DeviceBatch placed = *indices.Batch(ring, {.batch = packed(),
+                                                          .token_counts = counts ? token_counts.data() : nullptr,
+                                                          .log_lengths = lengths ? log_lengths.data() : nullptr,
+                                                          .base_slots = bases ? base_slots.data() : nullptr});
     std::vector<DeviceArray> arrays = {ArrayOf(placed.cu_seqlens, cu_seqlens), ArrayOf(placed.slots, slots)};
     if (counts) arrays.push_back(ArrayOf(placed.token_counts, token_counts));
     if (lengths) arrays.push_back(ArrayOf(placed.log_lengths, log_lengths));
@@ -165,9 +166,9 @@ TEST_P(GpuLaps, TheIndexArrayArenaKeepsTheArraysOfAnOperatorUntilItHasRun) {
                                       .src = batch.slots.data(),
                                       .dst = batch.base_slots.data(),
                                       .log_lengths = batch.log_lengths.data()};
-    const int32_t* placed = *indices.Fold(ring, fold);
-    operators.Issue({ArrayOf(placed, batch.slots), ArrayOf(placed + fold.count, batch.base_slots),
-                     ArrayOf(placed + 2 * fold.count, batch.log_lengths)});
+    const gpu::DeviceFold placed = *indices.Fold(ring, fold);
+    operators.Issue({ArrayOf(placed.src, batch.slots), ArrayOf(placed.dst, batch.base_slots),
+                     ArrayOf(placed.log_lengths, batch.log_lengths)});
   }
   EXPECT_EQ(operators.Wrong(), 0);
 }

@@ -32,7 +32,6 @@ using google::protobuf::FileDescriptorProto;
 using google::protobuf::FileDescriptorSet;
 using google::protobuf::Message;
 using google::protobuf::ServiceDescriptor;
-using google::protobuf::UnknownFieldSet;
 using nlohmann::json;
 
 // Differences that a client of the older descriptors would notice.
@@ -196,8 +195,8 @@ std::string Unknown(const Message& message) {
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
     const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
     for (int i = 0; i < count; ++i) {
-      const std::string inner = Unknown(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
-                                                             : reflection.GetMessage(message, field));
+      std::string inner = Unknown(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                                       : reflection.GetMessage(message, field));
       if (!inner.empty()) return inner;
     }
   }

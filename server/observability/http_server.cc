@@ -65,8 +65,20 @@ class OpenConnections {
  public:
   using Place = std::list<int>::iterator;
 
+  // Call it before a connection is handed to the library, which calls Add for it later from another thread.
+  void Expect() {
+    absl::MutexLock lock(&mu_);
+    ++expected_;
+  }
+  // Call it if the library has refused an expected connection.
+  void ExpectNoMore() {
+    absl::MutexLock lock(&mu_);
+    --expected_;
+  }
   Place Add(int fd) {
     absl::MutexLock lock(&mu_);
+    --expected_;
+    if (closing_) shutdown(fd, SHUT_RDWR);
     if (fds_.size() >= HttpServer::kMostConnections) {
       shutdown(fds_.front(), SHUT_RDWR);
       fds_.splice(fds_.end(), fds_, fds_.begin());  // the next Add closes another one
@@ -78,10 +90,22 @@ class OpenConnections {
     absl::MutexLock lock(&mu_);
     fds_.erase(place);
   }
+  // Closes all connections, and waits until the library has done with them, for `limit` at most: it does not tell of
+  // expected connections that it drops.
+  void CloseAll(absl::Duration limit) {
+    absl::MutexLock lock(&mu_);
+    closing_ = true;
+    for (const int fd : fds_) shutdown(fd, SHUT_RDWR);
+    mu_.AwaitWithTimeout(absl::Condition(this, &OpenConnections::NoneLocked), limit);
+  }
 
  private:
+  bool NoneLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return fds_.empty() && expected_ <= 0; }
+
   absl::Mutex mu_;
   std::list<int> fds_ ABSL_GUARDED_BY(mu_);
+  int64_t expected_ ABSL_GUARDED_BY(mu_) = 0;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 class MicrohttpdServer final : public HttpServer {
@@ -89,7 +113,10 @@ class MicrohttpdServer final : public HttpServer {
   explicit MicrohttpdServer(HttpHandlers handlers) : handlers_(std::move(handlers)) {}
   ~MicrohttpdServer() override {
     listener_ = nullptr;  // it hands connections to the daemon
-    if (daemon_ != nullptr) MHD_stop_daemon(daemon_);
+    if (daemon_ == nullptr) return;
+    // libmicrohttpd 0.9.75 reads a null response if it refuses a request while it is being stopped.
+    open_.CloseAll(absl::Seconds(2));
+    MHD_stop_daemon(daemon_);
   }
 
   absl::Status Listen(const std::string& address, absl::Duration timeout) {
@@ -104,11 +131,13 @@ class MicrohttpdServer final : public HttpServer {
         this, MHD_OPTION_UNESCAPE_CALLBACK, &Unescape, nullptr, MHD_OPTION_EXTERNAL_LOGGER, &Ignore, nullptr,
         MHD_OPTION_END);
     if (daemon_ == nullptr) return absl::UnavailableError(StrCat("the HTTP server on '", address, "' does not start"));
-    const auto take = [daemon = daemon_](OwnedFd fd, size_t) {
+    const auto take = [this](OwnedFd fd, size_t) {
       sockaddr_storage peer = {};
       socklen_t length = sizeof(peer);
       if (getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &length) != 0) return;  // the client has gone
-      MHD_add_connection(daemon, std::move(fd).Release(), reinterpret_cast<sockaddr*>(&peer), length);
+      open_.Expect();
+      if (MHD_add_connection(daemon_, std::move(fd).Release(), reinterpret_cast<sockaddr*>(&peer), length) != MHD_YES)
+        open_.ExpectNoMore();
     };
     GDN_ASSIGN_OR_RETURN(listener_, SocketListener::Start(std::move(sockets), {}, take));
     return absl::OkStatus();

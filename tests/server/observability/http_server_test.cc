@@ -147,6 +147,20 @@ TEST(HttpServer, ClientsThatNeverEndTheirRequestsKeepNobody) {
   }
 }
 
+// libmicrohttpd 0.9.75 reads a null response if it refuses a request while it is being stopped.
+TEST(HttpServer, StopsWhileBadRequestsArrive) {
+  for (int round = 0; round < 50; ++round) {
+    auto server = HttpServer::Start("127.0.0.1:0", {});
+    ASSERT_TRUE(server.ok()) << server.status();
+    std::vector<HttpConnection> clients;
+    for (int i = 0; i < 100; ++i) {
+      clients.emplace_back((*server)->port());
+      clients.back().Send("\x01 bad\r\nContent-Length: -1\r\n\r\n");
+    }
+    *server = nullptr;
+  }
+}
+
 TEST(HttpAddress, TakesAddressesAndNothingElse) {
   for (const char* const good : {"127.0.0.1:0", "localhost:9464", "0.0.0.0:9464", "[::1]:1", "[::]:65535"}) {
     EXPECT_TRUE(CheckHttpAddress(good).ok()) << good;

@@ -16,9 +16,7 @@
 #include "kernels/common/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+namespace gdn::HWY_NAMESPACE {
 
 // y = silu(sum_w taps[w] * rows[w]) for one vector of channels. `width` is a constant where the caller inlines one.
 template <class D>
@@ -68,8 +66,7 @@ void ConvolveRange(const CausalConv1dParams& params, int32_t sequence, int64_t b
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -1,7 +1,7 @@
 // Loads and stores of base columns on the GPU: float32 or bfloat16 in memory, always float32 in registers.
+// delta_rule_gpu-inl.h defines how a column is spread over lanes.
 //
-// The overloads for bfloat16 rows (uint16_t) match the float ones of delta_rule_gpu-inl.h, which also defines how a
-// column is spread over lanes. Thread safety: pure functions. For *_gpu.hip files only.
+// Thread safety: pure functions. For *_gpu.hip files only.
 //
 //   Base* columns = HeadBase<Base>(p, slot, head) + int64_t{column} * p.key_dim;  // Base: float or uint16_t
 //   LoadState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
@@ -14,24 +14,6 @@
 
 namespace gdn::gpu {
 
-template <int kElements, bool kWhole>
-__device__ __forceinline__ void LoadVectors(const uint16_t* row, int lane, int key_dim, float (&x)[kElements]) {
-#pragma unroll
-  for (int i = 0; i < kElements; i += 4) {
-    const int at = i * kColumnLanes + lane * 4;
-    Vec4 vector{0.0f, 0.0f, 0.0f, 0.0f};
-    if (kWhole || at < key_dim) vector = LoadBf16x4(row + at);
-    Unpack4(vector, x + i);
-  }
-}
-template <int kElements, bool kWhole>
-__device__ __forceinline__ void StoreVectors(uint16_t* row, int lane, int key_dim, const float (&x)[kElements]) {
-#pragma unroll
-  for (int i = 0; i < kElements; i += 4) {
-    const int at = i * kColumnLanes + lane * 4;
-    if (kWhole || at < key_dim) StoreBf16x4(row + at, {x[i], x[i + 1], x[i + 2], x[i + 3]});
-  }
-}
 // A lane's part of a column in the base's own dtype. A prefetched bfloat16 column thus takes half the registers;
 // WidenColumn converts it when it is used.
 template <int kElements, typename Base>
@@ -65,45 +47,6 @@ template <int kElements>
 __device__ __forceinline__ void WidenColumn(const HeldColumn<kElements, uint16_t>& held, float (&x)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; i += 4) Unpack4(WidenBf16x4(held.bits[i / 4]), x + i);
-}
-
-template <int kElements, bool kExact>
-__device__ __forceinline__ void LoadFragment(const uint16_t* row, int lane, int key_dim, float (&x)[kElements]) {
-#pragma unroll
-  for (int i = 0; i < kElements; i += 4) {
-    const int at = i * kColumnLanes + lane * 4;
-    if constexpr (kExact) {
-      Unpack4(LoadBf16x4(row + at), x + i);
-    } else if (Whole<kElements>(i, key_dim)) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) x[i + c] = FromBf16(row[at + c]);
-    } else {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const float inside = FromBf16(row[min(at + c, key_dim - 1)]);
-        x[i + c] = at + c < key_dim ? inside : 0.0f;
-      }
-    }
-  }
-}
-
-template <int kElements, bool kExact>
-__device__ __forceinline__ void StoreFragment(uint16_t* row, int lane, int key_dim, const float (&x)[kElements]) {
-#pragma unroll
-  for (int i = 0; i < kElements; i += 4) {
-    const int at = i * kColumnLanes + lane * 4;
-    if constexpr (kExact) {
-      StoreBf16x4(row + at, {x[i], x[i + 1], x[i + 2], x[i + 3]});
-    } else if (Whole<kElements>(i, key_dim)) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) row[at + c] = ToBf16(x[i + c]);
-    } else {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        if (at + c < key_dim) row[at + c] = ToBf16(x[i + c]);
-      }
-    }
-  }
 }
 
 // Loads `count` columns of the base, at most kColumns, from `columns` on. The other columns of `s` become zero.

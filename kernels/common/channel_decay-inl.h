@@ -5,7 +5,7 @@
 // A Highway per-target header: include it below foreach_target.h. Thread safety: free functions.
 //
 //   std::fill_n(sums, key_dim, 0.0);
-//   ForChannels(key_dim, [&](auto d, int64_t c) HWY_ATTR { hn::StoreU(AddDecay(d, g + c, sums + c), d, decay + c); });
+//   ForVectors(key_dim, [&](auto d, int64_t c) HWY_ATTR { hn::StoreU(AddDecay(d, g + c, sums + c), d, decay + c); });
 
 // Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_COMMON_CHANNEL_DECAY_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -19,21 +19,10 @@
 
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
-#include "kernels/small_gemm/small_gemm-inl.h"
+#include "kernels/common/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
-
-// Calls body(tag, c) for whole vectors of channels, then for the remaining channels one by one.
-template <class Body>
-HWY_INLINE void ForChannels(int64_t channels, const Body& body) {
-  const FloatTag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t c = 0;
-  for (; c + lanes <= channels; c += lanes) body(d, c);
-  for (; c < channels; ++c) body(hn::CappedTag<float, 1>(), c);
-}
+namespace gdn::HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
 // Returns exp(sums) for a vector of channels.
@@ -68,8 +57,7 @@ HWY_INLINE hn::Vec<D> AddDecay(D d, const float* HWY_RESTRICT g, double* HWY_RES
   return DecayOf(d, sums);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled guard

@@ -18,11 +18,19 @@
 #include "absl/strings/string_view.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "base/string_cat.h"
 
 namespace gdn {
 
 // Above the rows of any call, yet small enough that rows * features fits an int64.
 inline constexpr int64_t kMaxOperatorRows = int64_t{1} << 31;
+
+// INVALID_ARGUMENT (VALUE_OUT_OF_RANGE) with the message "op: pieces", because of a field's value.
+template <typename... Pieces>
+absl::Status InvalidField(absl::string_view op, absl::string_view field, const Pieces&... pieces) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange, gdn::StrCat(op, ": ", pieces...),
+                   {{"field", std::string(field)}});
+}
 
 inline absl::Status RequirePointer(absl::string_view op, absl::string_view name, const void* pointer) {
   if (pointer != nullptr) return absl::OkStatus();
@@ -46,11 +54,9 @@ inline absl::Status RequirePointers(absl::string_view op, std::initializer_list<
 inline absl::Status RequireRange(absl::string_view op, absl::string_view name, int64_t value, int64_t low, int64_t high,
                                  absl::string_view hint = "") {
   if (value >= low && value <= high) return absl::OkStatus();
-  return MakeError(
-      absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-      absl::StrCat(op, ": ", name, " is ", value, "; expected ", low,
-                   high == std::numeric_limits<int64_t>::max() ? " or more" : absl::StrCat(" .. ", high), hint),
-      {{"field", std::string(name)}});
+  const bool open = high == std::numeric_limits<int64_t>::max();
+  return InvalidField(op, name, name, " is ", value, "; expected ", low, open ? " or more" : absl::StrCat(" .. ", high),
+                      hint);
 }
 
 inline absl::Status RequireAtLeast(absl::string_view op, absl::string_view name, int64_t value, int64_t low,
@@ -83,17 +89,13 @@ inline absl::Status RequireSizes(absl::string_view op, std::initializer_list<Nam
 
 inline absl::Status RequireFinite(absl::string_view op, absl::string_view name, float value) {
   if (std::isfinite(value)) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                   absl::StrCat(op, ": ", name, " is ", value, "; expected a finite number"),
-                   {{"field", std::string(name)}});
+  return InvalidField(op, name, name, " is ", value, "; expected a finite number");
 }
 
 // Checks that the value is finite and above 0.
 inline absl::Status RequirePositive(absl::string_view op, absl::string_view name, float value) {
   if (std::isfinite(value) && value > 0.0f) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                   absl::StrCat(op, ": ", name, " is ", value, "; expected a positive finite number"),
-                   {{"field", std::string(name)}});
+  return InvalidField(op, name, name, " is ", value, "; expected a positive finite number");
 }
 
 }  // namespace gdn

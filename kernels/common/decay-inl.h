@@ -21,8 +21,7 @@
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -60,8 +59,7 @@ HWY_INLINE void ExpSums(D d, const double* sums, int64_t count, float* factors) 
       d, count, [&](int64_t j) HWY_ATTR { return sums[j]; }, factors);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // GDN_KERNELS_COMMON_DECAY_INL_H_

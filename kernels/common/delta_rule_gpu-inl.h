@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "kernels/common/delta_rule.h"
+#include "kernels/gpu/bf16_elements.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/wave.h"
 
@@ -137,8 +138,9 @@ __device__ __forceinline__ bool Whole(int i, int key_dim) {
   return (kElements > 4 && i < kElements / 2) || (i + 4) * kColumnLanes <= key_dim;
 }
 
-template <int kElements, bool kExact>
-__device__ __forceinline__ void LoadFragment(const float* row, int lane, int key_dim, float (&x)[kElements]) {
+// Element: float or uint16_t, which is bfloat16.
+template <int kElements, bool kExact, typename Element>
+__device__ __forceinline__ void LoadFragment(const Element* row, int lane, int key_dim, float (&x)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; i += 4) {
     const int at = i * kColumnLanes + lane * 4;
@@ -146,19 +148,19 @@ __device__ __forceinline__ void LoadFragment(const float* row, int lane, int key
       Unpack4(Load4(row + at), x + i);
     } else if (Whole<kElements>(i, key_dim)) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) x[i + c] = row[at + c];
+      for (int c = 0; c < 4; ++c) x[i + c] = LoadOne(row + at + c);
     } else {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const float inside = row[min(at + c, key_dim - 1)];
+        const float inside = LoadOne(row + min(at + c, key_dim - 1));
         x[i + c] = at + c < key_dim ? inside : 0.0f;
       }
     }
   }
 }
 
-template <int kElements, bool kExact>
-__device__ __forceinline__ void StoreFragment(float* row, int lane, int key_dim, const float (&x)[kElements]) {
+template <int kElements, bool kExact, typename Element>
+__device__ __forceinline__ void StoreFragment(Element* row, int lane, int key_dim, const float (&x)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; i += 4) {
     const int at = i * kColumnLanes + lane * 4;
@@ -166,19 +168,19 @@ __device__ __forceinline__ void StoreFragment(float* row, int lane, int key_dim,
       Store4(row + at, {x[i], x[i + 1], x[i + 2], x[i + 3]});
     } else if (Whole<kElements>(i, key_dim)) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) row[at + c] = x[i + c];
+      for (int c = 0; c < 4; ++c) StoreOne(row + at + c, x[i + c]);
     } else {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        if (at + c < key_dim) row[at + c] = x[i + c];
+        if (at + c < key_dim) StoreOne(row + at + c, x[i + c]);
       }
     }
   }
 }
 
 // LoadFragment and StoreFragment by vectors of four: rows are aligned, K is a multiple of 4 (any K if kWhole).
-template <int kElements, bool kWhole>
-__device__ __forceinline__ void LoadVectors(const float* row, int lane, int key_dim, float (&x)[kElements]) {
+template <int kElements, bool kWhole, typename Element>
+__device__ __forceinline__ void LoadVectors(const Element* row, int lane, int key_dim, float (&x)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; i += 4) {
     const int at = i * kColumnLanes + lane * 4;
@@ -187,8 +189,8 @@ __device__ __forceinline__ void LoadVectors(const float* row, int lane, int key_
     Unpack4(vector, x + i);
   }
 }
-template <int kElements, bool kWhole>
-__device__ __forceinline__ void StoreVectors(float* row, int lane, int key_dim, const float (&x)[kElements]) {
+template <int kElements, bool kWhole, typename Element>
+__device__ __forceinline__ void StoreVectors(Element* row, int lane, int key_dim, const float (&x)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; i += 4) {
     const int at = i * kColumnLanes + lane * 4;
@@ -197,15 +199,10 @@ __device__ __forceinline__ void StoreVectors(float* row, int lane, int key_dim, 
 }
 
 // base[offset], `base` uniform across lanes. A 32-bit byte offset takes one register a lane, an address two.
-__device__ __forceinline__ const float* At(const float* base, uint32_t offset) {
-  return reinterpret_cast<const float*>(reinterpret_cast<const char*>(base) + offset * uint32_t{sizeof(float)});
-}
-__device__ __forceinline__ float* At(float* base, uint32_t offset) {
-  return reinterpret_cast<float*>(reinterpret_cast<char*>(base) + offset * uint32_t{sizeof(float)});
-}
-
-__device__ __forceinline__ uint16_t* At(uint16_t* base, uint32_t offset) {
-  return reinterpret_cast<uint16_t*>(reinterpret_cast<char*>(base) + offset * uint32_t{sizeof(uint16_t)});
+template <typename Element>
+__device__ __forceinline__ Element* At(Element* base, uint32_t offset) {
+  using Byte = std::conditional_t<std::is_const_v<Element>, const char, char>;
+  return reinterpret_cast<Element*>(reinterpret_cast<Byte*>(base) + offset * uint32_t{sizeof(Element)});
 }
 
 // Loads the next kElements of a row of which `left` elements remain; missing ones are zero.

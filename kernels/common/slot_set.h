@@ -8,6 +8,7 @@
 //   if (!distinct) return RepeatedSlot("MaterializeState", "dst", slots);
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "kernels/common/contract.h"
 
 namespace gdn {
 
@@ -53,6 +55,10 @@ class SlotSet {
 };
 
 // Returns INVALID_ARGUMENT naming the lowest slot that occurs more than once; `slots` must contain one.
-absl::Status RepeatedSlot(absl::string_view op, absl::string_view name, std::vector<int32_t> slots);
+inline absl::Status RepeatedSlot(absl::string_view op, absl::string_view name, std::vector<int32_t> slots) {
+  std::sort(slots.begin(), slots.end());
+  const int32_t twice = *std::adjacent_find(slots.begin(), slots.end());
+  return InvalidField(op, name, "slot ", twice, " is in ", name, " more than once; expected distinct slots");
+}
 
 }  // namespace gdn

@@ -16,13 +16,13 @@
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
 
 // Calls body(tag, i) for whole vectors of [0, count), then for the remaining elements one by one.
 template <class Body>
 HWY_INLINE void ForVectors(int64_t count, const Body& body) {
-  namespace hn = hwy::HWY_NAMESPACE;
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
@@ -32,9 +32,8 @@ HWY_INLINE void ForVectors(int64_t count, const Body& body) {
 
 // Sigmoid as 1 / (1 + e) or e / (1 + e) with e = exp(-|x|) in (0, 1], so no finite x overflows. NaN gives NaN; it needs
 // a select, because Max and Exp do not propagate it.
-template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Sigmoid(D d, V x) {
-  namespace hn = hwy::HWY_NAMESPACE;
   const V one = hn::Set(d, 1.0f);
   const V lowest = hn::Set(d, -105.0f);  // exp is 0 in float32 from here on; keeps Exp inside its domain
   const V e = hn::Exp(d, hn::Max(hn::Neg(hn::Abs(x)), lowest));
@@ -43,14 +42,13 @@ HWY_INLINE V Sigmoid(D d, V x) {
 }
 
 // x * sigmoid(x).
-template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Silu(D d, V x) {
-  return hwy::HWY_NAMESPACE::Mul(x, Sigmoid(d, x));
+  return hn::Mul(x, Sigmoid(d, x));
 }
 
 // Sum of squares in double; the order depends on `count` only. No float32 input overflows it.
 HWY_INLINE double SumSquares(const float* HWY_RESTRICT x, int64_t count) {
-  namespace hn = hwy::HWY_NAMESPACE;
   const hn::ScalableTag<double> d64;
   const hn::Rebind<float, decltype(d64)> d32;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d64));
@@ -68,8 +66,7 @@ HWY_INLINE double SumSquares(const float* HWY_RESTRICT x, int64_t count) {
   return sum;
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled guard

@@ -1,7 +1,5 @@
 #include "kernels/convert/convert.h"
 
-#include "absl/strings/str_cat.h"
-#include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 
@@ -11,10 +9,8 @@ absl::Status ValidateConvert(const ConvertParams& params) {
   constexpr char kOp[] = "Convert";
   GDN_RETURN_IF_ERROR(RequireAtLeast(kOp, "count", params.count, 0));
   if ((params.x.dtype == DType::kF32) == (params.y.dtype == DType::kF32)) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     absl::StrCat(kOp, ": from ", std::string(DTypeName(params.x.dtype)), " to ",
-                                  std::string(DTypeName(params.y.dtype)), "; expected F32 on one side only"),
-                     {{"field", "x"}});
+    return InvalidField(kOp, "x", "from ", DTypeName(params.x.dtype), " to ", DTypeName(params.y.dtype),
+                        "; expected F32 on one side only");
   }
   if (params.count == 0) return absl::OkStatus();
   return RequirePointers(kOp, {{"x", params.x.data}, {"y", params.y.data}});

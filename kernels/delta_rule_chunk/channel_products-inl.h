@@ -34,13 +34,12 @@
 #include "hwy/highway.h"
 #include "kernels/common/channel_decay-inl.h"
 #include "kernels/common/delta_rule.h"
-#include "kernels/delta_rule_chunk/channel_chunk_scratch.h"
+#include "kernels/delta_rule_chunk/chunk_scratch.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
 #include "kernels/small_gemm/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
 
 // Vectors that hold a block's columns: one of 16 lanes, or kTileVectors narrower ones at a time.
 inline constexpr int kBlockVectors = kManyRegisters ? 1 : kTileVectors;
@@ -222,8 +221,7 @@ HWY_NOINLINE void DecayToEnd(const ChannelChunkScratch& scratch, int64_t tokens)
   for (int64_t c = 0; c < scratch.row; c += lanes) hn::StoreU(DecayOf(d, scratch.chunk_sums + c), d, left + c);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled guard

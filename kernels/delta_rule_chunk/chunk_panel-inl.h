@@ -24,8 +24,7 @@
 #include "kernels/small_gemm/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
 
 // acc[r] = scale_r * acc[r].
 template <int kRows>
@@ -116,8 +115,7 @@ HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
   in.ahead.Fetch();
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled guard

@@ -1,4 +1,5 @@
-// Buffers of one worker of the chunked delta rule, all in one piece of memory.
+// Buffers of one worker of the chunked delta rule, all in one piece of memory: ChunkScratch for one decay a head,
+// ChannelChunkScratch for decays by key channel.
 //
 // Thread safety: plain pointers, for one thread at a time. Ownership: none; the memory must outlive it.
 //
@@ -7,14 +8,16 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
 
 namespace gdn {
 
+inline constexpr int64_t kMaxPanelColumns = 32;  // two vectors of at most 16 floats
+
 struct ChunkScratch {
   static constexpr int64_t kC = kChunkTokens;
-  static constexpr int64_t kMaxPanelColumns = 32;  // two vectors of at most 16 floats
 
   float* q;        // [C, K]
   float* k;        // [C, K]
@@ -34,15 +37,65 @@ struct ChunkScratch {
 
   // Every size is a multiple of 16 floats, so every buffer starts at a cache line.
   ChunkScratch(float* data, int64_t key_dim) {
-    const auto take = [&data](int64_t floats) {
-      float* buffer = data;
-      data += floats;
-      return buffer;
-    };
+    const auto take = [&data](int64_t floats) { return std::exchange(data, data + floats); };
     for (float** matrix : {&q, &k, &k_t}) *matrix = take(kC * key_dim);
     for (float** matrix : {&kk, &qk, &a, &p}) *matrix = take(kC * kC);
     state = take(kMaxPanelColumns * key_dim);
     for (float** panel : {&u, &decayed, &values}) *panel = take(kC * kMaxPanelColumns);
+  }
+};
+
+// Tokens of a block, within which decays are multiplied from token to token. Divides the chunk.
+inline constexpr int64_t kDecayBlockTokens = 16;
+
+struct ChannelChunkScratch {
+  static constexpr int64_t kC = kChunkTokens;
+  static constexpr int64_t kB = kDecayBlockTokens;
+
+  int64_t row;  // K, rounded up to whole vectors; keys and queries have zeros there
+
+  // For the block that is being prepared.
+  float* block_q;  // [B, row]
+  float* block_k;  // [B, row]
+  float* decay;    // [B, row], e^{g_i}
+  float* carry;    // [row]
+  double* sums;    // [row], sums of the block's log decays
+
+  // For the chunk.
+  float* q;            // [C, row], e^{G_i} q_i
+  float* k;            // [C, row], e^{G_i} k_i
+  float* k_t;          // [row, C], k_j decayed to the end of its block, finally of the chunk
+  float* block_decay;  // [C / B, row], decays of whole blocks
+  float* chunk_decay;  // [row], e^{G_C}
+  double* chunk_sums;  // [row], G_C
+  float* a;            // [C, C], -A; valid for j < i only
+  float* p;            // [C, C], P; valid for j <= i only
+  float* ones;         // [C]
+  float* beta;         // [C]
+
+  // For a panel.
+  float* state;   // [K, panel]
+  float* u;       // [C, panel]
+  float* values;  // [C, panel], v as input, o as output
+
+  static int64_t Padded(int64_t key_dim) { return (key_dim + 15) / 16 * 16; }
+  static int64_t Floats(int64_t key_dim) {
+    return (3 * kB + 3 * kC + kC / kB + 6) * Padded(key_dim) + 2 * kC * kC + 2 * kC +
+           kMaxPanelColumns * (key_dim + 2 * kC);
+  }
+
+  // Every size is a multiple of 16 floats, so every buffer starts at a cache line.
+  ChannelChunkScratch(float* data, int64_t key_dim) : row(Padded(key_dim)) {
+    const auto take = [&data](int64_t floats) { return std::exchange(data, data + floats); };
+    for (float** block : {&block_q, &block_k, &decay}) *block = take(kB * row);
+    for (float** matrix : {&q, &k, &k_t}) *matrix = take(kC * row);
+    block_decay = take(kC / kB * row);
+    for (float** channels : {&carry, &chunk_decay}) *channels = take(row);
+    for (double** channels : {&sums, &chunk_sums}) *channels = reinterpret_cast<double*>(take(2 * row));
+    for (float** square : {&a, &p}) *square = take(kC * kC);
+    for (float** tokens : {&ones, &beta}) *tokens = take(kC);
+    state = take(kMaxPanelColumns * key_dim);
+    for (float** panel : {&u, &values}) *panel = take(kC * kMaxPanelColumns);
   }
 };
 

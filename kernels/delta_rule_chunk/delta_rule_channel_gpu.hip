@@ -46,13 +46,6 @@ int64_t MostFloats(const DeltaRuleParams& params, std::integer_sequence<int, kWi
   return std::max({FloatsOnWaves(params, kWidths)...});
 }
 
-template <int kKeys>
-absl::Status LaunchSplit(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
-                         const Stream& stream) {
-  GDN_RETURN_IF_ERROR((split::LaunchStates<kKeys, true>(args, layout, span, exact, stream)));
-  return split::LaunchOutputs<kKeys, true>(args, span, exact, stream);
-}
-
 absl::Status LaunchSpan(ChunkArgs args, const DeltaRuleParams& params, const Span& span, const Stream& stream) {
   const StateLayout& layout = params.pool.layout;
   const LayerDims& dims = layout.dims();
@@ -63,8 +56,7 @@ absl::Status LaunchSpan(ChunkArgs args, const DeltaRuleParams& params, const Spa
   if constexpr (HasWavesOf32(WaveWidths())) {
     if (Splits(dims, stream.wave_width)) {
       args.rule.column_blocks = static_cast<int32_t>(CeilDivide(dims.value_dim, split::kSlice));
-      return slots == 64 ? LaunchSplit<64>(args, layout, span, exact, stream)
-                         : LaunchSplit<128>(args, layout, span, exact, stream);
+      return split::LaunchBoth(args, layout, span, /*by_channel=*/true, exact, stream);
     }
   }
   return WalkChannelChunks(args, layout, span, exact, stream);

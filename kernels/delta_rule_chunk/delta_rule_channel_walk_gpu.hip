@@ -5,7 +5,6 @@
 // three matrices of keys and queries that take turns in one buffer: e^G Q, e^G K, e^{G_C-G} K.
 // Resources: kColumns = 2, K = 128: 128 VGPRs or fewer, 30 KB of LDS: two blocks a CU. Bound by VALU.
 
-#include "base/status_macros.h"
 #include "kernels/delta_rule_chunk/delta_rule_walk_gpu-inl.h"
 
 namespace gdn::gpu {

@@ -5,6 +5,11 @@
 //                      [K, panel] and of U [C, panel] stay in the L1 cache
 // Rows are computed top down, each from rows above it alone: row i's sums run over j < i (or j <= i) in order, whatever
 // the tile, so neither the partition nor later tokens can change a bit of it. The last panel is padded with zeros.
+//
+// If decays go by key channel, a task has one value head. Once a chunk it makes the head's A and P, its keys and
+// queries decayed from the chunk's start and its keys decayed to the chunk's end (channel_products-inl.h); the new
+// state is
+//   S <- diag(e^{G_C}) S + (e^{G_C - G} k)^T U
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/delta_rule_chunk/delta_rule_chunk_cpu.cc"
 #include "hwy/foreach_target.h"
@@ -17,7 +22,7 @@
 #include "kernels/common/decay-inl.h"
 #include "kernels/common/log_decay.h"
 #include "kernels/common/worker_scratch.h"
-#include "kernels/delta_rule_chunk/channel_chunk_cpu.h"
+#include "kernels/delta_rule_chunk/channel_products-inl.h"
 #include "kernels/delta_rule_chunk/chunk_panel-inl.h"
 #include "kernels/delta_rule_chunk/chunk_partition.h"
 #include "kernels/delta_rule_chunk/chunk_scratch.h"
@@ -27,8 +32,7 @@
 #include "kernels/small_gemm/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
 namespace {
 
 constexpr int64_t kC = kChunkTokens;
@@ -40,6 +44,16 @@ struct ChunkGates {
   float beta[kC];
   float chunk_decay;  // e^{G_C}
 };
+
+// A worker's data of a chunk whose heads have one decay each; ChannelChunkScratch is that for decays by channel.
+struct HeadChunk {
+  HeadChunk(float* data, int64_t key_dim) : scratch(data, key_dim) {}
+
+  const ChunkScratch scratch;
+  ChunkGates gates;
+};
+const ChunkScratch& ScratchOf(const HeadChunk& chunk) { return chunk.scratch; }
+const ChannelChunkScratch& ScratchOf(const ChannelChunkScratch& chunk) { return chunk; }
 
 // k k^T and q k^T on and below the diagonal.
 void KeyProducts(const ChunkScratch& scratch, int64_t tokens, int64_t key_dim) {
@@ -60,8 +74,12 @@ void KeyProducts(const ChunkScratch& scratch, int64_t tokens, int64_t key_dim) {
 }
 
 // The gates of a head, and its -A and P from k k^T and q k^T.
-void HeadMatrices(const ChunkScratch& scratch, const float* g, const float* beta, int64_t stride, int64_t tokens,
-                  ChunkGates& gates) {
+void HeadMatrices(const DeltaRuleParams& params, int64_t first, int64_t tokens, int64_t hv, HeadChunk& chunk) {
+  const ChunkScratch& scratch = chunk.scratch;
+  ChunkGates& gates = chunk.gates;
+  const int64_t stride = params.pool.layout.dims().value_heads;
+  const float* g = params.g + first * stride + hv;
+  const float* beta = params.beta + first * stride + hv;
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   double sums[kC];
@@ -89,25 +107,61 @@ void HeadMatrices(const ChunkScratch& scratch, const float* g, const float* beta
   }
 }
 
-// A whole chunk of one panel: values -> outputs, state -> state.
-HWY_NOINLINE void Panel(const ChunkScratch& scratch, const ChunkGates& gates, int64_t tokens, int64_t key_dim,
-                        RowFetcher& ahead) {
-  const FloatTag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t width = kTileVectors * lanes;
+void HeadMatrices(const DeltaRuleParams& params, int64_t first, int64_t tokens, int64_t hv,
+                  const ChannelChunkScratch& scratch) {
+  for (int64_t i = 0; i < tokens; ++i) {
+    scratch.ones[i] = 1.0f;
+    scratch.beta[i] = HeadTokenAt(params, first + i, hv).beta;
+  }
+  for (int64_t begin = 0; begin < tokens; begin += kDecayBlockTokens) {
+    const int64_t rows = std::min(kDecayBlockTokens, tokens - begin);
+    LoadBlock(params, first + begin, rows, hv, scratch);
+    BlockMatrices(scratch, begin / kDecayBlockTokens, rows);
+  }
+  DecayToEnd(scratch, tokens);
+}
+
+// Values of a panel -> U and outputs.
+template <typename Scratch>
+HWY_INLINE void PanelOutputs(const Scratch& scratch, int64_t tokens, int64_t key_row, int64_t key_dim,
+                             const float* decay, const float* beta, RowFetcher& ahead) {
   const PanelOperands operands{.q = scratch.q,
                                .k = scratch.k,
-                               .key_row = key_dim,
+                               .key_row = key_row,
                                .key_dim = key_dim,
                                .a = scratch.a,
                                .p = scratch.p,
-                               .decay = gates.decay,
-                               .beta = gates.beta,
+                               .decay = decay,
+                               .beta = beta,
                                .state = scratch.state,
                                .u = scratch.u,
                                .values = scratch.values,
                                .ahead = ahead};
   ForRowTiles(tokens, [&](auto tile, int64_t row) HWY_ATTR { PanelRows<decltype(tile)::value>(operands, row); });
+}
+
+// state = diag(decay) state + k_t u; row i's decay is decay[i * decay_step].
+HWY_INLINE void AdvanceState(const float* decay, int64_t decay_step, int64_t tokens, int64_t key_dim, const float* k_t,
+                             const float* u, float* state, RowFetcher& ahead) {
+  const FloatTag d;
+  const int64_t width = kTileVectors * static_cast<int64_t>(hn::Lanes(d));
+  ForRowTiles(key_dim, [&](auto tile, int64_t row) HWY_ATTR {
+    hn::Vec<FloatTag> acc[decltype(tile)::value][kTileVectors];
+    LoadScaledTile(d, decay + row * decay_step, decay_step, state + row * width, width, acc);
+    MultiplyAccumulate(d, tokens, k_t + row * kC, kC, 1, u, width, acc);
+    StoreTile(d, acc, state + row * width, width);
+    ahead.Fetch();
+  });
+}
+
+// A whole chunk of one panel: values -> outputs, state -> state.
+HWY_NOINLINE void Panel(const HeadChunk& chunk, int64_t tokens, int64_t key_dim, RowFetcher& ahead) {
+  const ChunkScratch& scratch = chunk.scratch;
+  const ChunkGates& gates = chunk.gates;
+  PanelOutputs(scratch, tokens, key_dim, key_dim, gates.decay, gates.beta, ahead);
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t width = kTileVectors * lanes;
   // S = e^{G_C} S + K^T (e^{G_C - G} U)
   for (int64_t i = 0; i < tokens; ++i) {
     const hn::Vec<FloatTag> factor = hn::Set(d, gates.to_end[i]);
@@ -115,16 +169,18 @@ HWY_NOINLINE void Panel(const ChunkScratch& scratch, const ChunkGates& gates, in
       hn::StoreU(hn::Mul(factor, hn::LoadU(d, scratch.u + i * width + j)), d, scratch.decayed + i * width + j);
     }
   }
-  ForRowTiles(key_dim, [&](auto tile, int64_t row) HWY_ATTR {
-    hn::Vec<FloatTag> acc[decltype(tile)::value][kTileVectors];
-    LoadScaledTile(d, gates.chunk_decay, scratch.state + row * width, width, acc);
-    MultiplyAccumulate(d, tokens, scratch.k_t + row * kC, kC, 1, scratch.decayed, width, acc);
-    StoreTile(d, acc, scratch.state + row * width, width);
-    ahead.Fetch();
-  });
+  AdvanceState(&gates.chunk_decay, /*decay_step=*/0, tokens, key_dim, scratch.k_t, scratch.decayed, scratch.state,
+               ahead);
 }
 
-void LoadKeyHead(const DeltaRuleParams& params, int64_t first, int64_t tokens, int64_t h, const ChunkScratch& scratch) {
+HWY_NOINLINE void Panel(const ChannelChunkScratch& scratch, int64_t tokens, int64_t key_dim, RowFetcher& ahead) {
+  PanelOutputs(scratch, tokens, scratch.row, key_dim, scratch.ones, scratch.beta, ahead);
+  AdvanceState(scratch.chunk_decay, /*decay_step=*/1, tokens, key_dim, scratch.k_t, scratch.u, scratch.state, ahead);
+}
+
+// Loads and computes what the heads of a key head share in a chunk.
+void LoadKeyHead(const DeltaRuleParams& params, int64_t first, int64_t tokens, int64_t h, const HeadChunk& chunk) {
+  const ChunkScratch& scratch = chunk.scratch;
   const int64_t key_dim = params.pool.layout.dims().key_dim;
   const size_t row_bytes = static_cast<size_t>(key_dim) * sizeof(float);
   for (int64_t i = 0; i < tokens; ++i) {
@@ -136,28 +192,28 @@ void LoadKeyHead(const DeltaRuleParams& params, int64_t first, int64_t tokens, i
   for (int64_t c = 0; tokens < kC && c < key_dim; ++c) {
     std::fill(scratch.k_t + c * kC + tokens, scratch.k_t + (c + 1) * kC, 0.0f);
   }
+  KeyProducts(scratch, tokens, key_dim);
 }
+void LoadKeyHead(const DeltaRuleParams&, int64_t, int64_t, int64_t, const ChannelChunkScratch&) {}
 
 // The state goes through the base after every chunk, which is where a base of bfloat16 is to be rounded.
 static_assert(kC == kBaseRoundTokens);
-template <typename Base>
+template <typename Base, typename Chunk>
 void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head, const Partition& partition,
-             int64_t first_column, const ChunkScratch& scratch) {
+             int64_t first_column, Chunk& chunk) {
   const LayerDims& dims = params.pool.layout.dims();
   const int64_t key_dim = dims.key_dim;
   const int64_t value_dim = dims.value_dim;
   const int64_t panel_columns = kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag()));
   const int64_t last_column = std::min<int64_t>(value_dim, first_column + partition.panels * panel_columns);
-  ChunkGates gates;
+  const auto& scratch = ScratchOf(chunk);
   const int64_t end = params.batch.cu_seqlens[sequence + 1];
   for (int64_t token = params.batch.cu_seqlens[sequence]; token < end; token += kC) {
     const int64_t tokens = std::min(kC, end - token);
     RowFetcher ahead = NextChunk(params, token + kC, end, first_head, partition.heads, first_column, last_column);
-    LoadKeyHead(params, token, tokens, first_head / dims.group(), scratch);
-    KeyProducts(scratch, tokens, key_dim);
+    LoadKeyHead(params, token, tokens, first_head / dims.group(), chunk);
     for (int64_t hv = first_head; hv < first_head + partition.heads; ++hv) {
-      const int64_t gate = token * dims.value_heads + hv;
-      HeadMatrices(scratch, params.g + gate, params.beta + gate, dims.value_heads, tokens, gates);
+      HeadMatrices(params, token, tokens, hv, chunk);
       for (int64_t column = first_column; column < last_column; column += panel_columns) {
         const int64_t columns = std::min(panel_columns, value_dim - column);
         const int64_t value_offset = hv * value_dim + column;
@@ -166,7 +222,7 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head
         const float* v = params.v + token * params.v_stride + value_offset;
         LoadPanel(state, value_dim, key_dim, columns, scratch.state);
         LoadPanel(v, params.v_stride, tokens, columns, scratch.values);
-        Panel(scratch, gates, tokens, key_dim, ahead);
+        Panel(chunk, tokens, key_dim, ahead);
         StorePanel(scratch.values, tokens, columns, output, dims.value_features());
         StorePanel(scratch.state, key_dim, columns, state, value_dim);
       }
@@ -174,28 +230,37 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head
   }
 }
 
-void ChunkTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
+// A task has at most the value heads that share a key head of `shared`.
+template <typename Chunk>
+void ChunkTasksOf(const DeltaRuleParams& params, const LayerDims& shared, ThreadPool& pool,
+                  const WorkerScratch& scratch) {
   const LayerDims& dims = params.pool.layout.dims();
   const int64_t panel_columns = kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag()));
   const int64_t panels = (dims.value_dim + panel_columns - 1) / panel_columns;
-  const Partition partition = ChoosePartition(dims, params.batch.sequences, panels, pool.threads());
+  const Partition partition = ChoosePartition(shared, params.batch.sequences, panels, pool.threads());
   const int64_t cuts = (panels + partition.panels - 1) / partition.panels;
   const int64_t head_groups = dims.value_heads / partition.heads;  // NOLINT(clang-analyzer-core.DivideZero)
   pool.ParallelFor(params.batch.sequences * head_groups * cuts, [&](int64_t index, int worker) {
     const int32_t sequence = static_cast<int32_t>(index / (head_groups * cuts));
     if (params.batch.slots[sequence] < 0) return;
     const int64_t first_head = index / cuts % head_groups * partition.heads;
+    Chunk chunk(scratch.piece(worker), dims.key_dim);
     WithBaseElement(params.pool.layout, [&](auto element) {
       RunTask<decltype(element)>(params, sequence, first_head, partition,
-                                 index % cuts * partition.panels * panel_columns,
-                                 ChunkScratch(scratch.piece(worker), dims.key_dim));
+                                 index % cuts * partition.panels * panel_columns, chunk);
     });
   });
 }
 
+void ChunkTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
+  LayerDims dims = params.pool.layout.dims();
+  if (!dims.decays_by_channel()) return ChunkTasksOf<HeadChunk>(params, dims, pool, scratch);
+  dims.key_heads = dims.value_heads;  // value heads have nothing in common: a task has one
+  ChunkTasksOf<ChannelChunkScratch>(params, dims, pool, scratch);
+}
+
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -205,10 +270,11 @@ HWY_EXPORT(ChunkTasks);
 absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool) {
   if (ChunkTakesScan(params)) return DeltaRuleScanCpu(params, pool);
   if (params.batch.tokens() == 0) return absl::OkStatus();
-  ZeroPaddingRows(params.batch, params.pool.layout.dims().value_features(), params.output);
-  if (params.pool.layout.dims().decays_by_channel()) return ChannelChunkCpu(params, pool);
-  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
-                       WorkerScratch::Make(pool.threads(), ChunkScratch::Floats(params.pool.layout.dims().key_dim)));
+  const LayerDims& dims = params.pool.layout.dims();
+  ZeroPaddingRows(params.batch, dims.value_features(), params.output);
+  const int64_t floats = dims.decays_by_channel() ? ChannelChunkScratch::Floats(dims.key_dim)  // of a worker
+                                                  : ChunkScratch::Floats(dims.key_dim);
+  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch, WorkerScratch::Make(pool.threads(), floats));
   HWY_DYNAMIC_DISPATCH(ChunkTasks)(params, pool, scratch);
   return absl::OkStatus();
 }

@@ -126,17 +126,14 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleOutputsKernel(ChunkArgs arg
 
 }  // namespace
 
-template <int kKeys, bool kByChannel>
-absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool exact, const Stream& stream) {
-  const auto kernel =
-      exact ? DeltaRuleOutputsKernel<kKeys, true, kByChannel> : DeltaRuleOutputsKernel<kKeys, false, kByChannel>;
-  const int64_t blocks = int64_t{span.sequences} * args.rule.value_heads * span.chunks;
-  return Launch("delta_rule_outputs", kernel, {blocks * CeilDivide(args.rule.value_dim, kBlockColumns)}, kThreads,
-                stream, args, span);
+absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool by_channel, bool exact, const Stream& stream) {
+  const int64_t parts = CeilDivide(args.rule.value_dim, kBlockColumns);
+  const int64_t blocks = int64_t{span.sequences} * args.rule.value_heads * span.chunks * parts;
+  return WithSplitKernels(args.rule.key_dim, by_channel, [&](auto keys, auto channel) {
+    const auto kernel =
+        exact ? DeltaRuleOutputsKernel<keys(), true, channel()> : DeltaRuleOutputsKernel<keys(), false, channel()>;
+    return Launch("delta_rule_outputs", kernel, {blocks}, kThreads, stream, args, span);
+  });
 }
-template absl::Status LaunchOutputs<64, false>(const ChunkArgs&, const Span&, bool, const Stream&);
-template absl::Status LaunchOutputs<128, false>(const ChunkArgs&, const Span&, bool, const Stream&);
-template absl::Status LaunchOutputs<64, true>(const ChunkArgs&, const Span&, bool, const Stream&);
-template absl::Status LaunchOutputs<128, true>(const ChunkArgs&, const Span&, bool, const Stream&);
 
 }  // namespace gdn::gpu::split

@@ -8,7 +8,11 @@
 //   MultiplyTile<kC>(sh.q, 0, kKeys + 4, sh.b, place.quarter * kTile, place, sum);
 #pragma once
 
+#include <type_traits>
+
+#include "base/status_macros.h"
 #include "kernels/delta_rule_chunk/chunk_workspace_gpu-inl.h"
+#include "kernels/gpu/vec4_math.h"
 
 namespace gdn::gpu::split {
 
@@ -34,60 +38,15 @@ __device__ __forceinline__ Place ThisPlace() {
 }
 
 // Returns row[at .. at + 3], zero from `count` on.
-template <bool kExact>
-__device__ __forceinline__ Vec4 LoadGuarded(const float* row, int at, int count) {
-  if constexpr (kExact) {
-    return Load4(row + at);
-  } else {
-    Vec4 x{0.0f, 0.0f, 0.0f, 0.0f};
-    if (at < count) x.x = row[at];
-    if (at + 1 < count) x.y = row[at + 1];
-    if (at + 2 < count) x.z = row[at + 2];
-    if (at + 3 < count) x.w = row[at + 3];
-    return x;
-  }
+template <bool kExact, typename Element>
+__device__ __forceinline__ Vec4 LoadGuarded(const Element* row, int at, int count) {
+  if constexpr (kExact) return Load4(row + at);
+  return LoadSome(row + at, count - at, /*aligned=*/false);
 }
-template <bool kExact>
-__device__ __forceinline__ Vec4 LoadGuarded(const uint16_t* row, int at, int count) {
-  if constexpr (kExact) {
-    return LoadBf16x4(row + at);
-  } else {
-    Vec4 x{0.0f, 0.0f, 0.0f, 0.0f};
-    if (at < count) x.x = FromBf16(row[at]);
-    if (at + 1 < count) x.y = FromBf16(row[at + 1]);
-    if (at + 2 < count) x.z = FromBf16(row[at + 2]);
-    if (at + 3 < count) x.w = FromBf16(row[at + 3]);
-    return x;
-  }
-}
-template <bool kExact>
-__device__ __forceinline__ void StoreGuarded(uint16_t* row, int at, int count, const Vec4& x) {
-  if constexpr (kExact) {
-    StoreBf16x4(row + at, x);
-  } else {
-    if (at < count) row[at] = ToBf16(x.x);
-    if (at + 1 < count) row[at + 1] = ToBf16(x.y);
-    if (at + 2 < count) row[at + 2] = ToBf16(x.z);
-    if (at + 3 < count) row[at + 3] = ToBf16(x.w);
-  }
-}
-template <bool kExact>
-__device__ __forceinline__ void StoreGuarded(float* row, int at, int count, const Vec4& x) {
-  if constexpr (kExact) {
-    Store4(row + at, x);
-  } else {
-    if (at < count) row[at] = x.x;
-    if (at + 1 < count) row[at + 1] = x.y;
-    if (at + 2 < count) row[at + 2] = x.z;
-    if (at + 3 < count) row[at + 3] = x.w;
-  }
-}
-
-__device__ __forceinline__ void AddScaled(float scale, const Vec4& x, float (&sum)[4]) {
-  sum[0] = fmaf(scale, x.x, sum[0]);
-  sum[1] = fmaf(scale, x.y, sum[1]);
-  sum[2] = fmaf(scale, x.z, sum[2]);
-  sum[3] = fmaf(scale, x.w, sum[3]);
+template <bool kExact, typename Element>
+__device__ __forceinline__ void StoreGuarded(Element* row, int at, int count, const Vec4& x) {
+  if constexpr (kExact) return Store4(row + at, x);
+  StoreSome(row + at, count - at, /*aligned=*/false, x);
 }
 
 // sum[r] += a[row_group + 4 r][0 .. kDepth) b[0 .. kDepth)[column .. column + 3]; rows of b have kSlice floats.
@@ -102,10 +61,10 @@ __device__ __forceinline__ void MultiplyTile(A& a, int a_at, int a_stride, B& b,
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
       const Vec4 y = a.Load4(a_at + (place.row_group + kRowGroups * r) * a_stride + d);
-      AddScaled(y.x, x[0], sum[r]);
-      AddScaled(y.y, x[1], sum[r]);
-      AddScaled(y.z, x[2], sum[r]);
-      AddScaled(y.w, x[3], sum[r]);
+      MultiplyAdd(y.x, x[0], sum[r]);
+      MultiplyAdd(y.y, x[1], sum[r]);
+      MultiplyAdd(y.z, x[2], sum[r]);
+      MultiplyAdd(y.w, x[3], sum[r]);
     }
   }
 }
@@ -176,24 +135,26 @@ __device__ __forceinline__ float* StateOf(const Span& span, const DeltaRuleArgs&
 // V, rounded up to whole slices.
 inline int64_t ValueSlots(const LayerDims& dims) { return CeilDivide(dims.value_dim, kSlice) * kSlice; }
 
-// Launch one span. `exact`: all vectors are whole, that is K = kKeys and V fills its slices; keys in the workspace
-// (kByChannel) are whole, so only V counts. kByChannel: the span's chunks have been prepared for decays by channel.
-template <int kKeys, bool kByChannel>
-absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
-                          const Stream& stream);
-template <int kKeys, bool kByChannel>
-absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool exact, const Stream& stream);
-extern template absl::Status LaunchStates<64, false>(const ChunkArgs&, const StateLayout&, const Span&, bool,
-                                                     const Stream&);
-extern template absl::Status LaunchStates<128, false>(const ChunkArgs&, const StateLayout&, const Span&, bool,
-                                                      const Stream&);
-extern template absl::Status LaunchStates<64, true>(const ChunkArgs&, const StateLayout&, const Span&, bool,
-                                                    const Stream&);
-extern template absl::Status LaunchStates<128, true>(const ChunkArgs&, const StateLayout&, const Span&, bool,
-                                                     const Stream&);
-extern template absl::Status LaunchOutputs<64, false>(const ChunkArgs&, const Span&, bool, const Stream&);
-extern template absl::Status LaunchOutputs<128, false>(const ChunkArgs&, const Span&, bool, const Stream&);
-extern template absl::Status LaunchOutputs<64, true>(const ChunkArgs&, const Span&, bool, const Stream&);
-extern template absl::Status LaunchOutputs<128, true>(const ChunkArgs&, const Span&, bool, const Stream&);
+// Launch the first and the second kernel of one span. `exact`: all vectors are whole, that is K = kKeys and V fills its
+// slices; keys in the workspace (by_channel) are whole, so only V counts. by_channel: the span's chunks have been
+// prepared for decays by channel.
+absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool by_channel,
+                          bool exact, const Stream& stream);
+absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool by_channel, bool exact, const Stream& stream);
+inline absl::Status LaunchBoth(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool by_channel,
+                               bool exact, const Stream& stream) {
+  GDN_RETURN_IF_ERROR(LaunchStates(args, layout, span, by_channel, exact, stream));
+  return LaunchOutputs(args, span, by_channel, exact, stream);
+}
+
+// Calls launch(kKeys, kByChannel) with constants: the slots of a key, and whether decays go by channel.
+template <typename Launcher>
+absl::Status WithSplitKernels(int32_t key_dim, bool by_channel, const Launcher& launch) {
+  const auto with_keys = [&](auto keys) {
+    return by_channel ? launch(keys, std::true_type()) : launch(keys, std::false_type());
+  };
+  return KeySlots(key_dim) == 64 ? with_keys(std::integral_constant<int, 64>())
+                                 : with_keys(std::integral_constant<int, 128>());
+}
 
 }  // namespace gdn::gpu::split

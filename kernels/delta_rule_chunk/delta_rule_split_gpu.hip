@@ -20,19 +20,6 @@ SpanSize SizeOfSpans(const StateLayout& layout, int64_t sequences, int64_t chunk
   return SpanSizeOf(layout, sequences, chunks, StateFloats(layout.dims()), kSplitStateFloats);
 }
 
-template <int kKeys>
-absl::Status LaunchSplit(const ChunkArgs& args, const StateLayout& layout, const DeviceBatch& batch, bool exact,
-                         float* states, const Stream& stream) {
-  const SpanSize size = SizeOfSpans(layout, batch.sequences, args.chunks);
-  Span all{};
-  all.states = states;
-  all.value_slots = static_cast<int32_t>(ValueSlots(layout.dims()));
-  return ForEachSpan(size, batch.sequences, args.chunks, all, [&](const Span& span) -> absl::Status {
-    GDN_RETURN_IF_ERROR((LaunchStates<kKeys, false>(args, layout, span, exact, stream)));
-    return LaunchOutputs<kKeys, false>(args, span, exact, stream);
-  });
-}
-
 }  // namespace
 }  // namespace split
 
@@ -47,11 +34,16 @@ absl::Status DeltaRuleSplitGpu(const DeltaRuleParams& params, const DeviceBatch&
   const ChunkArgs args{MakeDeltaRuleArgs(params, batch, split::kSlice), prepared,
                        static_cast<int32_t>(CeilDivide(batch.max_length, kGpuChunkTokens))};
   GDN_RETURN_IF_ERROR(PrepareChunks(args, batch, stream));
-  const int32_t slots = KeySlots(dims.key_dim);
-  const bool exact = dims.key_dim == slots && dims.value_dim % split::kSlice == 0 &&
+  const bool exact = dims.key_dim == KeySlots(dims.key_dim) && dims.value_dim % split::kSlice == 0 &&
                      Aligned16(params.pool.data, params.output) && AlignedRows(params);
-  if (slots == 64) return split::LaunchSplit<64>(args, params.pool.layout, batch, exact, states, stream);
-  return split::LaunchSplit<128>(args, params.pool.layout, batch, exact, states, stream);
+  const StateLayout& layout = params.pool.layout;
+  Span all{};
+  all.states = states;
+  all.value_slots = static_cast<int32_t>(split::ValueSlots(dims));
+  const SpanSize size = split::SizeOfSpans(layout, batch.sequences, args.chunks);
+  return ForEachSpan(size, batch.sequences, args.chunks, all, [&](const Span& span) {
+    return split::LaunchBoth(args, layout, span, /*by_channel=*/false, exact, stream);
+  });
 }
 
 }  // namespace gdn::gpu

@@ -164,10 +164,10 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
       float sum[4] = {};
 #pragma unroll
       for (int quarter = 0; quarter < kQuarters; ++quarter) {
-        AddScaled(1.0f, sh.s.Load4(quarter * kTile + row * kSlice + place.column), sum);
+        MultiplyAdd(1.0f, sh.s.Load4(quarter * kTile + row * kSlice + place.column), sum);
       }
       float x[4] = {v[h].x, v[h].y, v[h].z, v[h].w};
-      AddScaled(kByChannel ? -1.0f : -sh.decays[row], {sum[0], sum[1], sum[2], sum[3]}, x);
+      MultiplyAdd(kByChannel ? -1.0f : -sh.decays[row], {sum[0], sum[1], sum[2], sum[3]}, x);
       sh.x.Store4(row * kSlice + place.column, {x[0], x[1], x[2], x[3]});
     }
     SyncThreads();
@@ -181,10 +181,10 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
 #pragma unroll 2
       for (int j = 0; j < depth; j += 4) {
         const Vec4 t = sh.t.Load4(row * kStride + j);
-        AddScaled(t.x, sh.x.Load4(j * kSlice + place.column), u[h]);
-        AddScaled(t.y, sh.x.Load4((j + 1) * kSlice + place.column), u[h]);
-        AddScaled(t.z, sh.x.Load4((j + 2) * kSlice + place.column), u[h]);
-        AddScaled(t.w, sh.x.Load4((j + 3) * kSlice + place.column), u[h]);
+        MultiplyAdd(t.x, sh.x.Load4(j * kSlice + place.column), u[h]);
+        MultiplyAdd(t.y, sh.x.Load4((j + 1) * kSlice + place.column), u[h]);
+        MultiplyAdd(t.z, sh.x.Load4((j + 2) * kSlice + place.column), u[h]);
+        MultiplyAdd(t.w, sh.x.Load4((j + 3) * kSlice + place.column), u[h]);
       }
       if (row < rows) {
         StoreGuarded<kExact>(u_rows + row * u_stride, column, p.value_dim, {u[h][0], u[h][1], u[h][2], u[h][3]});
@@ -215,10 +215,10 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
 #pragma unroll
       for (int n = 0; n < kVectors; ++n) {
         const Vec4 keys = sh.k.Load4(row * (kKeys + 4) + key + n * 16);
-        AddScaled(keys.x, tailed, s[n][0]);
-        AddScaled(keys.y, tailed, s[n][1]);
-        AddScaled(keys.z, tailed, s[n][2]);
-        AddScaled(keys.w, tailed, s[n][3]);
+        MultiplyAdd(keys.x, tailed, s[n][0]);
+        MultiplyAdd(keys.y, tailed, s[n][1]);
+        MultiplyAdd(keys.z, tailed, s[n][2]);
+        MultiplyAdd(keys.w, tailed, s[n][3]);
       }
     }
     if constexpr (kRounds<Base>) {
@@ -238,20 +238,17 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
 
 }  // namespace
 
-template <int kKeys, bool kByChannel>
-absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
-                          const Stream& stream) {
-  const int64_t heads = int64_t{span.sequences} * args.rule.value_heads;
-  return WithBaseElement(layout, [&](auto element) {
-    using Base = decltype(element);
-    const auto kernel = exact ? DeltaRuleStatesKernel<kKeys, true, Base, kByChannel>
-                              : DeltaRuleStatesKernel<kKeys, false, Base, kByChannel>;
-    return Launch("delta_rule_states", kernel, {heads * args.rule.column_blocks}, kThreads, stream, args, span);
+absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool by_channel,
+                          bool exact, const Stream& stream) {
+  const int64_t blocks = int64_t{span.sequences} * args.rule.value_heads * args.rule.column_blocks;
+  return WithSplitKernels(args.rule.key_dim, by_channel, [&](auto keys, auto channel) {
+    return WithBaseElement(layout, [&](auto element) {
+      using Base = decltype(element);
+      const auto kernel = exact ? DeltaRuleStatesKernel<keys(), true, Base, channel()>
+                                : DeltaRuleStatesKernel<keys(), false, Base, channel()>;
+      return Launch("delta_rule_states", kernel, {blocks}, kThreads, stream, args, span);
+    });
   });
 }
-template absl::Status LaunchStates<64, false>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
-template absl::Status LaunchStates<128, false>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
-template absl::Status LaunchStates<64, true>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
-template absl::Status LaunchStates<128, true>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
 
 }  // namespace gdn::gpu::split

@@ -31,11 +31,9 @@
 #include "kernels/common/channel_decay-inl.h"
 #include "kernels/common/state_layout.h"
 #include "kernels/delta_rule_decode/decode_block-inl.h"
-#include "kernels/delta_rule_decode/fold_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
 
 // The log of one head.
 struct ChannelLog {
@@ -125,7 +123,7 @@ HWY_NOINLINE void FoldHead(const ChannelLog& log, const LayerDims& dims, const B
   std::memcpy(keys + (log.entries - 1) * K, log.keys[log.entries - 1], static_cast<size_t>(K) * sizeof(float));
   for (int32_t e = log.entries - 1; e >= 0; --e) {
     const float* g = log.g + e * log.g_stride;
-    ForChannels(K, [&](auto d, int64_t c) HWY_ATTR {
+    ForVectors(K, [&](auto d, int64_t c) HWY_ATTR {
       const auto left = AddDecay(d, g + c, own.sums + c);
       if (e > 0) {
         hn::StoreU(hn::Mul(left, hn::LoadU(d, log.keys[e - 1] + c)), d, keys + (e - 1) * K + c);
@@ -184,7 +182,7 @@ HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int cou
       EntryProducts(log, e, at, wide_k, K, own, weight_k, block.weight_q[b][e]);
       block.SetWeightK(b, e, weight_k);
     }
-    ForChannels(K, [&](auto d, int64_t c) HWY_ATTR {
+    ForVectors(K, [&](auto d, int64_t c) HWY_ATTR {
       const auto left = AddDecay(d, log.g + c, own.sums + c);
       hn::StoreU(hn::Mul(left, hn::LoadU(d, at.k + c)), d, own.k(b) + c);
       hn::StoreU(hn::Mul(left, hn::LoadU(d, at.q + c)), d, own.q(b) + c);
@@ -196,8 +194,7 @@ HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int cou
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled guard

@@ -1,6 +1,7 @@
-// One pass over a head's base for up to four tokens of a decode: computes predictions, log entries and outputs, from
-// each token's prepared decays and dot products with the log's keys. Shared by heads with one decay and heads with
-// decays by key channel.
+// Passes over a head's base in a decode, shared by heads with one decay and heads with decays by key channel.
+// DecodeBlock computes predictions, log entries and outputs of up to four tokens, from each token's prepared decays and
+// dot products with the log's keys. FoldTiles folds the log into the base, once the keys are multiplied by their
+// decays.
 //
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none; a TokenBlock points into the call's tensors.
@@ -8,6 +9,7 @@
 //   TokenBlock block;
 //   PrepareBlock(rule, token, /*count=*/2, hv, log, log_g, scratch, block);
 //   DecodeBlock<2>(block, dims, base, log_u, u_stride);
+//   FoldTiles({.entries = 7, .keys = keys, .u = u, .decay = decays, .decay_row = 1}, dims, base, base);
 
 // Included once per target, so the guard toggles.
 #if defined(GDN_KERNELS_DELTA_RULE_DECODE_DECODE_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -20,14 +22,15 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/layer_dims.h"
 #include "hwy/highway.h"
 #include "kernels/common/delta_rule.h"
-#include "kernels/delta_rule_decode/fold_tiles-inl.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
+
+using OneLaneTag = hn::CappedTag<float, 1>;  // for columns that do not fill a vector
 
 inline constexpr int32_t kMaxLogRows = kLogCapacity + kMaxDraftLimit;
 inline constexpr int kMaxBlockTokens = 4;
@@ -190,8 +193,44 @@ HWY_NOINLINE void DecodeBlock(const TokenBlock& block, const LayerDims& dims, co
   DecodeTiles<kTokens, kMaxTileSums / kTokens>(block, dims, base, log_u, u_stride, 0);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+// Operands of a fold. `from` has K rows and V columns.
+struct FoldOperands {
+  int64_t entries = 0;
+  const float* keys = nullptr;   // [entries, K], each multiplied by its decay to the end
+  const float* u = nullptr;      // [entries, V]
+  const float* decay = nullptr;  // row i's decay is decay[i * decay_row]
+  int64_t decay_row = 0;
+};
+
+// Folds the tile of rows [row, row + kRows) and kVectors vectors of columns from `column` on.
+template <int kRows, int kVectors, class D, typename Base>
+HWY_INLINE void FoldTile(D d, const FoldOperands& fold, const LayerDims& dims, int64_t row, int64_t column,
+                         const Base* from, Base* to) {
+  const int64_t V = dims.value_dim;
+  const int64_t at = row * V + column;
+  hn::Vec<D> acc[kRows][kVectors];
+  LoadScaledTile(d, fold.decay + row * fold.decay_row, fold.decay_row, from + at, V, acc);
+  MultiplyAccumulate(d, fold.entries, fold.keys + row, /*a_row=*/1, /*a_column=*/dims.key_dim, fold.u + column, V, acc);
+  StoreTile(d, acc, to + at, V);
+}
+
+// to = decay from + keys^T u, both [K, V], may be the same. Base is float, or uint16_t for bfloat16.
+template <typename Base>
+HWY_INLINE void FoldTiles(const FoldOperands& fold, const LayerDims& dims, const Base* from, Base* to) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  ForRowTiles(dims.key_dim, [&](auto tile, int64_t row) HWY_ATTR {
+    constexpr int kRows = decltype(tile)::value;
+    int64_t column = 0;
+    for (; column + kTileVectors * lanes <= dims.value_dim; column += kTileVectors * lanes) {
+      FoldTile<kRows, kTileVectors>(d, fold, dims, row, column, from, to);
+    }
+    for (; column + lanes <= dims.value_dim; column += lanes) FoldTile<kRows, 1>(d, fold, dims, row, column, from, to);
+    for (; column < dims.value_dim; ++column) FoldTile<kRows, 1>(OneLaneTag(), fold, dims, row, column, from, to);
+  });
+}
+
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled guard

@@ -27,12 +27,10 @@
 #include "kernels/common/log_decay.h"
 #include "kernels/common/state_layout.h"
 #include "kernels/delta_rule_decode/decode_block-inl.h"
-#include "kernels/delta_rule_decode/fold_tiles-inl.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
 
 // The log of one head.
 struct HeadLog {
@@ -121,8 +119,7 @@ HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int cou
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled guard

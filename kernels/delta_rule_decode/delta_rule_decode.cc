@@ -25,11 +25,8 @@ absl::Status RequireReadable(absl::string_view op, const SourceEntry& source, in
   GDN_RETURN_IF_ERROR(RequireEntryRange(op, source.array, source.index, source.slot, 0, int64_t{pool.slot_count} - 1));
   if (source.slot == own || !written.Contains(source.slot)) return absl::OkStatus();
   const std::string name = absl::StrCat(source.array, "[", source.index, "]");
-  return MakeError(
-      absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-      absl::StrCat(op, ": ", name, " = ", source.slot, " is another ", whose,
-                   "; expected a slot that nothing else of the call writes, or one call for each of the two"),
-      {{"field", name}});
+  return InvalidField(op, name, name, " = ", source.slot, " is another ", whose,
+                      "; expected a slot that nothing else of the call writes, or one call for each of the two");
 }
 
 }  // namespace

@@ -20,8 +20,7 @@
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
 namespace {
 
 // Asked for before the head's dot products are computed, so that the base is on its way by then.
@@ -138,8 +137,7 @@ void MaterializeTasks(const MaterializeStateParams& params, ThreadPool& pool, co
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -8,7 +8,6 @@
 // Resources: no LDS up to K = 256, 24 KB beyond 512; no spills (gfx906). Bound by VALU: a lane's exponentials serve its
 // kColumns columns alone.
 
-#include "base/status_macros.h"
 #include "kernels/delta_rule_scan/delta_rule_scan_gpu-inl.h"
 
 namespace gdn::gpu {

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
-#include "base/error.h"
 #include "base/layer_dims.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
@@ -22,15 +20,11 @@ absl::Status ValidateGatedRmsNorm(const GatedRmsNormParams& params) {
       RequirePointers(kOp, {{"x", params.x}, {"z", params.z}, {"weight", params.weight}, {"y", params.y}}));
   if (!params.tiled()) return absl::OkStatus();
   if (params.rows % (int64_t{params.key_heads} * params.group) != 0) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     absl::StrCat(kOp, ": rows is ", params.rows, "; expected a multiple of the ", params.key_heads,
-                                  " x ", params.group, " heads that y is tiled by"),
-                     {{"field", "rows"}});
+    return InvalidField(kOp, "rows", "rows is ", params.rows, "; expected a multiple of the ", params.key_heads, " x ",
+                        params.group, " heads that y is tiled by");
   }
   if (params.x == params.y) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     absl::StrCat(kOp, ": y is x; expected another place, as its heads are put into another order"),
-                     {{"field", "y"}});
+    return InvalidField(kOp, "y", "y is x; expected another place, as its heads are put into another order");
   }
   return absl::OkStatus();
 }

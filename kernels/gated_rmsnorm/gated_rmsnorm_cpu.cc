@@ -10,9 +10,7 @@
 #include "kernels/common/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+namespace gdn::HWY_NAMESPACE {
 
 template <GateActivation kGate>
 void NormalizeRows(const GatedRmsNormParams& params, int64_t begin, int64_t end) {
@@ -37,8 +35,7 @@ void NormalizeGatedRows(const GatedRmsNormParams& params, int64_t begin, int64_t
                                        : NormalizeRows<GateActivation::kSigmoid>(params, begin, end);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -16,8 +16,7 @@
 #include "kernels/gating/gating.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
 namespace {
 
 // Written so that a NaN comes through.
@@ -85,8 +84,7 @@ void GateRows(const GatingParams& params, const float* rates, int64_t begin, int
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -1,10 +1,12 @@
-// Device code: loads four neighbouring bfloat16 elements as float32, and stores them rounded to nearest even.
+// Device code: loads bfloat16 elements as float32, and stores them rounded to nearest even. The same names for float
+// elements let templates take either.
 //
 // Uses integer operations only (a shift to widen, an addition to round), because gfx906 has no bfloat16 arithmetic.
 // Thread safety: pure functions.
 //
-//   const Vec4 x = LoadBf16x4(row + at);  // row + at is aligned to 8 bytes
-//   StoreBf16x4(row + at, x);
+//   const Vec4 x = Load4(row + at);  // four neighbours; row + at is aligned to 8 bytes
+//   Store4(row + at, x);
+//   StoreOne(row + at, LoadOne(row + from));
 #pragma once
 
 #include <cstdint>
@@ -24,12 +26,17 @@ __device__ __forceinline__ Vec4 WidenBf16x4(uint64_t bits) {
           BitsToFloat(high & 0xffff0000u)};
 }
 
-__device__ __forceinline__ Vec4 LoadBf16x4(const uint16_t* p) { return WidenBf16x4(LoadBf16Bits(p)); }
+__device__ __forceinline__ Vec4 Load4(const uint16_t* p) { return WidenBf16x4(LoadBf16Bits(p)); }
 
-__device__ __forceinline__ void StoreBf16x4(uint16_t* p, const Vec4& x) {
+__device__ __forceinline__ void Store4(uint16_t* p, const Vec4& x) {
   const uint32_t low = ToBf16(x.x) | static_cast<uint32_t>(ToBf16(x.y)) << 16;
   const uint32_t high = ToBf16(x.z) | static_cast<uint32_t>(ToBf16(x.w)) << 16;
   *reinterpret_cast<uint64_t*>(p) = low | static_cast<uint64_t>(high) << 32;
 }
+
+__device__ __forceinline__ float LoadOne(const float* p) { return *p; }
+__device__ __forceinline__ float LoadOne(const uint16_t* p) { return FromBf16(*p); }
+__device__ __forceinline__ void StoreOne(float* p, float x) { *p = x; }
+__device__ __forceinline__ void StoreOne(uint16_t* p, float x) { *p = ToBf16(x); }
 
 }  // namespace gdn::gpu

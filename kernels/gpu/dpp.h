@@ -33,7 +33,6 @@ constexpr int SwizzlePattern(int and_mask, int or_mask, int xor_mask) {
   return and_mask | (or_mask << 5) | (xor_mask << 10);
 }
 constexpr int SwizzleSource(int pattern, int lane) {
-  if (pattern & 0x8000) return (lane & ~3) | ((pattern >> (2 * (lane & 3))) & 3);
   const int in_group = (((lane & 31) & (pattern & 31)) | ((pattern >> 5) & 31)) ^ ((pattern >> 10) & 31);
   return (lane & ~31) + in_group;
 }

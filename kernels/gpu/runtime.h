@@ -82,6 +82,9 @@ absl::StatusOr<double> MicrosecondsBetween(Event begin, Event end);
 using Graph = void*;
 absl::Status BeginCapture(const Stream& stream);
 absl::StatusOr<Graph> EndCapture(const Stream& stream);
+// True if work given to `stream` is recorded instead of run. `stream` is any stream of the calling thread's device. The
+// default stream counts as recorded while its use would invalidate another stream's recording.
+absl::StatusOr<bool> IsCapturing(const Stream& stream);
 absl::Status LaunchGraph(Graph graph, const Stream& stream);
 void DestroyGraph(Graph graph);
 

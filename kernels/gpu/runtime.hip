@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
-#include "kernels/gpu/capture.h"
 #include "kernels/gpu/device.h"
 
 namespace gdn::gpu {

@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 #include "kernels/fill/fill.h"
-#include "kernels/gpu/capture.h"
 #include "kernels/gpu/loading.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu_backend/gpu_staging.h"
@@ -87,21 +86,16 @@ class GpuBackend final : public Backend {
     gpu::DeviceFree(data);
   }
   absl::Status CopyIn(void* device, const void* host, size_t bytes) override {
-    if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", device}, {"source", host}}));
-    return ring_.CopyIn(device, host, bytes);
+    return Move("copy", device, host, bytes, [&] { return ring_.CopyIn(device, host, bytes); });
   }
   absl::Status CopyOut(void* host, const void* device, size_t bytes) override {
-    if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", host}, {"source", device}}));
-    return ring_.CopyOut(host, device, bytes);
+    return Move("copy", host, device, bytes, [&] { return ring_.CopyOut(host, device, bytes); });
   }
   absl::Status Synchronize() override { return streams_.Synchronize(); }
   absl::Status Copy(void* to, const void* from, size_t bytes) override {
-    if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", to}, {"source", from}}));
-    if (gpu::LoadingOnly::active()) return absl::OkStatus();
-    return gpu::CopyOnDevice(to, from, bytes, stream_);
+    return Move("copy", to, from, bytes, [&] {
+      return gpu::LoadingOnly::active() ? absl::OkStatus() : gpu::CopyOnDevice(to, from, bytes, stream_);
+    });
   }
   absl::Status CopyPieces(absl::Span<const CopyPiece> pieces) override {
     GDN_RETURN_IF_ERROR(ValidateCopyPieces(pieces));
@@ -121,14 +115,10 @@ class GpuBackend final : public Backend {
   }
   void FreeHost(void* data, size_t /*bytes*/) override { gpu::PinnedFree(data); }
   absl::Status TransferOut(void* host, const void* device, size_t bytes) override {
-    if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointers("transfer", {{"destination", host}, {"source", device}}));
-    return transfers_.Out(host, device, bytes);
+    return Move("transfer", host, device, bytes, [&] { return transfers_.Out(host, device, bytes); });
   }
   absl::Status TransferIn(void* device, const void* host, size_t bytes) override {
-    if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointers("transfer", {{"destination", device}, {"source", host}}));
-    return transfers_.In(device, host, bytes);
+    return Move("transfer", device, host, bytes, [&] { return transfers_.In(device, host, bytes); });
   }
 
   absl::Status UseThread() override {
@@ -144,14 +134,10 @@ class GpuBackend final : public Backend {
     return streams_.In(device, host, params.bytes + arrays);
   }
   absl::Status StagePiece(void* device, const void* host, size_t bytes) override {
-    if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointers("StagePiece", {{"device", device}, {"host", host}}));
-    return streams_.In(device, host, bytes);
+    return Move("StagePiece", device, host, bytes, [&] { return streams_.In(device, host, bytes); });
   }
   absl::Status StageOut(void* host, const void* device, size_t bytes) override {
-    if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointers("StageOut", {{"host", host}, {"device", device}}));
-    return streams_.Out(host, device, bytes);
+    return Move("StageOut", host, device, bytes, [&] { return streams_.Out(host, device, bytes); });
   }
   absl::StatusOr<Fence> MakeFence() override {
     GDN_ASSIGN_OR_RETURN(const gpu::Event event, streams_.MakeFence());
@@ -180,7 +166,7 @@ class GpuBackend final : public Backend {
     const gpu::LoadingOnly loading;
     return issue();
   }
-  gpu::StepGraphs::Counts graph_counts() const { return graphs_.counts(); }
+  GpuGraphCounts graph_counts() const { return graphs_.counts(); }
 
   absl::Status IssueInOrderOf(void* stream, absl::FunctionRef<absl::Status()> issue) {
     GDN_ASSIGN_OR_RETURN(const int previous, gpu::DeviceInUse());
@@ -241,6 +227,14 @@ class GpuBackend final : public Backend {
   }
 
  private:
+  // Checks a copy's ends and makes it, unless it is empty.
+  template <typename Function>
+  static absl::Status Move(const char* what, const void* to, const void* from, size_t bytes, const Function& move) {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointers(what, {{"destination", to}, {"source", from}}));
+    return move();
+  }
+
   // Calls an operator's launcher with what it takes: params alone; the batch on the device; a workspace too; a fold.
   template <typename Params>
   absl::Status Issue(const Params& params, absl::Status (*launch)(const Params&, const gpu::Stream&)) {
@@ -361,9 +355,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
 
 GpuGraphCounts GpuGraphCountsOf(Backend& backend) {
   auto* gpu_backend = dynamic_cast<GpuBackend*>(&backend);
-  if (gpu_backend == nullptr) return {};
-  const gpu::StepGraphs::Counts counts = gpu_backend->graph_counts();
-  return {.plain = counts.plain, .recorded = counts.recorded, .replayed = counts.replayed, .refused = counts.refused};
+  return gpu_backend == nullptr ? GpuGraphCounts{} : gpu_backend->graph_counts();
 }
 
 absl::StatusOr<gpu::Stream> GpuStreamOf(Backend& backend) {

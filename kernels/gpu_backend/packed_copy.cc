@@ -16,11 +16,8 @@ absl::Status CopyPackedWeights(PinnedRing& ring, void* device, const WeightMatri
   if (host.rows == 0) return absl::OkStatus();
   GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"device", device}, {"host.data", host.data}}));
   if (host.cols % BlockOf(host.format).weights != 0) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-        absl::StrCat(kOp, ": rows of ", host.cols, " weights; expected a multiple of ", BlockOf(host.format).weights,
-                     ", the block of ", std::string(WeightFormatName(host.format))),
-        {{"field", "host.cols"}});
+    return InvalidField(kOp, "host.cols", "rows of ", host.cols, " weights; expected a multiple of ",
+                        BlockOf(host.format).weights, ", the block of ", WeightFormatName(host.format));
   }
   const auto bytes = static_cast<size_t>(PackedWeightBytes(host.format, host.rows, host.cols));
   if (IsPlain(host.format)) return ring.CopyIn(device, host.data, bytes);

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <list>
 #include <string>
 #include <thread>
@@ -25,15 +24,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/gpu/runtime.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 
 namespace gdn::gpu {
 
 class StepGraphs {
  public:
-  struct Counts {
-    int64_t plain = 0, recorded = 0, replayed = 0, refused = 0;  // refused: could not be recorded
-  };
-
   explicit StepGraphs(const Stream& stream) : stream_(stream) {}
   StepGraphs(const StepGraphs&) = delete;
   ~StepGraphs() { DropAll(); }
@@ -49,7 +45,7 @@ class StepGraphs {
   // For memory freed by the recording thread: returns true if it is recording, and frees `data` when it has finished.
   bool FreesLater(void* data);
 
-  Counts counts() const {
+  GpuGraphCounts counts() const {
     absl::MutexLock lock(&mu_);
     return counts_;
   }
@@ -72,7 +68,7 @@ class StepGraphs {
   mutable absl::Mutex mu_;  // held while recording: nobody may wait for the stream then
   Entries entries_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, Entries::iterator> by_key_ ABSL_GUARDED_BY(mu_);
-  Counts counts_ ABSL_GUARDED_BY(mu_);
+  GpuGraphCounts counts_ ABSL_GUARDED_BY(mu_);
 
   std::atomic<std::thread::id> recorder_{};   // the thread that is recording, or none
   std::vector<void*> freed_while_recording_;  // used by that thread only

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"

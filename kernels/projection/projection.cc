@@ -1,39 +1,34 @@
 #include "kernels/projection/projection.h"
 
-#include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 
 namespace gdn {
 namespace {
 
-absl::Status Misplaced(absl::string_view field, absl::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                   absl::StrCat("Projection: ", field, " ", message), {{"field", std::string(field)}});
-}
-
 absl::Status ValidateWeight(const WeightMatrix& weight) {
-  const absl::string_view name(WeightFormatName(weight.format).data(), WeightFormatName(weight.format).size());
+  constexpr char kOp[] = "Projection";
+  const std::string_view name = WeightFormatName(weight.format);
   const int64_t block = BlockOf(weight.format).weights;
   if (weight.cols % block != 0) {
-    return Misplaced("weight.cols",
-                     absl::StrCat("is ", weight.cols, "; expected a multiple of ", block, ", the block of ", name));
+    return InvalidField(kOp, "weight.cols", "weight.cols is ", weight.cols, "; expected a multiple of ", block,
+                        ", the block of ", name);
   }
   const auto aligned = [](const void* data, int64_t alignment) {
     return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(alignment) == 0;
   };
   const int64_t alignment = AlignmentOf(weight.format);
   if (!aligned(weight.data, alignment)) {
-    return Misplaced("weight.data", absl::StrCat("is no multiple of ", alignment, ", as ", name, " needs it"));
+    return InvalidField(kOp, "weight.data", "weight.data is no multiple of ", alignment, ", as ", name, " needs it");
   }
   if (weight.format != WeightFormat::kF8E4M3) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer("Projection", "weight.scales", weight.scales));
-  if (!aligned(weight.scales, alignof(float))) return Misplaced("weight.scales", "is no multiple of 4");
-  return absl::OkStatus();
+  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "weight.scales", weight.scales));
+  return aligned(weight.scales, alignof(float))
+             ? absl::OkStatus()
+             : InvalidField(kOp, "weight.scales", "weight.scales is no multiple of 4");
 }
 
 }  // namespace

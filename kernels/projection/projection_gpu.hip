@@ -4,9 +4,8 @@
 
 #include <cstddef>
 
-#include "absl/strings/str_cat.h"
-#include "base/error.h"
 #include "base/status_macros.h"
+#include "kernels/common/contract.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
 #include "kernels/projection/projection.h"
@@ -72,12 +71,11 @@ absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const Stre
 
 namespace {
 
+constexpr char kProjectionsOp[] = "Projections";
+
 absl::Status Mismatch(size_t index, absl::string_view field) {
-  return MakeError(
-      absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-      absl::StrCat("Projections: ", field, " of matrix ", index,
-                   " differs from the first's; matrices of one call share x, rows, x_stride, path and cols"),
-      {{"field", std::string(field)}});
+  return InvalidField(kProjectionsOp, field, field, " of matrix ", index,
+                      " differs from the first's; matrices of one call share x, rows, x_stride, path and cols");
 }
 
 // Checks limits of the kernels that ValidateProjection does not know. `index`: the number of the matrix in its call.
@@ -86,26 +84,21 @@ absl::Status ValidateOnGpu(size_t index, const ProjectionParams& params) {
   const WeightMatrix& weight = params.weight;
   if (weight.rows > kMaxFeatures || weight.cols > kMaxFeatures) return Mismatch(index, "weight");
   if (IsPlain(weight.format) || params.rows == 0 || weight.rows == 0) return absl::OkStatus();
-  const auto invalid = [](absl::string_view field, absl::string_view message) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     absl::StrCat("Projections: ", field, " ", message), {{"field", std::string(field)}});
-  };
   if (weight.cols > kMaxPackedFeatures) {
-    return invalid("weight.cols", absl::StrCat("is ", weight.cols, "; quantised weights have at most ",
-                                               kMaxPackedFeatures, " columns on a GPU"));
+    return InvalidField(kProjectionsOp, "weight.cols", "weight.cols is ", weight.cols,
+                        "; quantised weights have at most ", kMaxPackedFeatures, " columns on a GPU");
   }
   if (!gpu::Aligned16(weight.data)) {
-    return invalid("weight.data", "is no multiple of 16, as quantised weights are that CopyWeightsIn has put in place");
+    return InvalidField(
+        kProjectionsOp, "weight.data",
+        "weight.data is no multiple of 16, as quantised weights are that CopyWeightsIn has put in place");
   }
   return absl::OkStatus();
 }
 
 absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
   if (params.empty() || params.size() > size_t{kMaxProjectionsPerLaunch}) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-        absl::StrCat("Projections: ", params.size(), " matrices; expected 1 to ", kMaxProjectionsPerLaunch),
-        {{"field", "params"}});
+    return InvalidField(kProjectionsOp, "params", params.size(), " matrices; expected 1 to ", kMaxProjectionsPerLaunch);
   }
   const ProjectionParams& first = params[0];
   for (size_t i = 0; i < params.size(); ++i) {

@@ -3,8 +3,6 @@
 //
 // A sum is projection_row_stable_cpu.cc's over the float32 weights: lane l adds features l, l + N, ... in order.
 
-#include <algorithm>
-
 #include "kernels/projection/projection_paths.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,9 +12,7 @@
 #include "kernels/projection/quantized_weights-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+namespace gdn::HWY_NAMESPACE {
 
 constexpr int kTileOutputs = kFewQuantizedStreams;
 
@@ -195,8 +191,7 @@ void ProjectFewRows(const WeightMatrix& weight, int64_t rows, const float* x, in
 // With sixteen registers two rows fill them.
 int64_t FewRows() { return HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL ? 4 : 2; }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

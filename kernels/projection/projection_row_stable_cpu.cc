@@ -17,9 +17,7 @@
 #include "kernels/common/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+namespace gdn::HWY_NAMESPACE {
 
 // Storage types of the weights; the enum alone cannot tell two 16-bit types apart at compile time.
 struct StoredF32 {
@@ -226,8 +224,7 @@ void WidenElements(bool bf16, const void* src, int64_t count, float* dst) {
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -75,85 +75,56 @@ __device__ __forceinline__ void DecodeEight(const RawEight& raw, int32_t feature
   }
 }
 
+// Calls function(std::integral_constant<WeightFormat, format>()) with a quantised format.
+template <typename Function>
+__device__ __forceinline__ void WithQuantisedFormat(WeightFormat format, const Function& function) {
+  switch (format) {
+    case WeightFormat::kQ8_0:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kQ8_0>());
+    case WeightFormat::kQ4_0:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kQ4_0>());
+    case WeightFormat::kQ4_K:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kQ4_K>());
+    case WeightFormat::kQ5_K:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kQ5_K>());
+    case WeightFormat::kQ6_K:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kQ6_K>());
+    default:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kF8E4M3>());
+  }
+}
+
 // The same interface as OperandMover. kX: F32, or BF16 for either 16-bit dtype of x.
 template <bool kVector, DType kX, typename T>
 class QuantisedMover {
  public:
   __device__ __forceinline__ QuantisedMover(const ProjectionArgs& p, const ProjectionMatrix& m, int lane,
                                             int64_t first_row, int32_t first_output)
-      : weights_{static_cast<const char*>(m.weight), m.fp8_scales},
+      : x_(p, lane, first_row, kX == DType::kF32 ? DType::kF32 : p.x_dtype),
+        weights_{static_cast<const char*>(m.weight), m.fp8_scales},
         outputs_(m.outputs),
         planes_(p.planes),
         format_(p.format),
-        x_dtype_(kX == DType::kF32 ? DType::kF32 : p.x_dtype),
         features_(p.features),
-        row_(lane / T::kQuads),
-        quad_(lane % T::kQuads * 4),
         output_(lane / T::kVectors),
         vector_(lane % T::kVectors * kWeightVector),
-        first_output_(first_output) {
-    const auto* x = static_cast<const XElement*>(p.x);
-#pragma unroll
-    for (int i = 0; i < T::kXLoads; ++i) {
-      const int64_t row = first_row + row_ + i * kRowStep;
-      x_rows_[i] = x + (row < p.rows ? row : p.rows - 1) * p.x_stride + quad_;
-    }
-  }
+        first_output_(first_output) {}
 
   // Loads features [feature, feature + kDepth); zeros past the last.
   __device__ __forceinline__ void Load(int32_t feature) {
     feature_ = feature + vector_;
-#pragma unroll
-    for (int i = 0; i < T::kXLoads; ++i) {
-      x_[i] = LoadRaw4(x_rows_[i], kX, feature, features_ - feature - quad_, kVector);
-    }
-    switch (format_) {
-      case WeightFormat::kQ8_0:
-        return LoadWeights<WeightFormat::kQ8_0>();
-      case WeightFormat::kQ4_0:
-        return LoadWeights<WeightFormat::kQ4_0>();
-      case WeightFormat::kQ4_K:
-        return LoadWeights<WeightFormat::kQ4_K>();
-      case WeightFormat::kQ5_K:
-        return LoadWeights<WeightFormat::kQ5_K>();
-      case WeightFormat::kQ6_K:
-        return LoadWeights<WeightFormat::kQ6_K>();
-      default:
-        return LoadWeights<WeightFormat::kF8E4M3>();
-    }
+    x_.Load(feature);
+    WithQuantisedFormat(format_, [&](auto format) { LoadWeights<decltype(format)::value>(); });
   }
 
   template <typename Lds>
   __device__ __forceinline__ void Store(Lds& lds, int at) const {
-#pragma unroll
-    for (int i = 0; i < T::kXLoads; ++i) {
-      const int x = at + T::template XAt<kRowStep>(quad_, row_, i * kRowStep);
-      const Vec4 wide = WidenRaw4(x_[i], x_dtype_);
-      lds[x] = wide.x;
-      lds[x + T::kRows] = wide.y;
-      lds[x + 2 * T::kRows] = wide.z;
-      lds[x + 3 * T::kRows] = wide.w;
-    }
-    switch (format_) {
-      case WeightFormat::kQ8_0:
-        return StoreWeights<WeightFormat::kQ8_0>(lds, at);
-      case WeightFormat::kQ4_0:
-        return StoreWeights<WeightFormat::kQ4_0>(lds, at);
-      case WeightFormat::kQ4_K:
-        return StoreWeights<WeightFormat::kQ4_K>(lds, at);
-      case WeightFormat::kQ5_K:
-        return StoreWeights<WeightFormat::kQ5_K>(lds, at);
-      case WeightFormat::kQ6_K:
-        return StoreWeights<WeightFormat::kQ6_K>(lds, at);
-      default:
-        return StoreWeights<WeightFormat::kF8E4M3>(lds, at);
-    }
+    x_.Store(lds, at);
+    WithQuantisedFormat(format_, [&](auto format) { StoreWeights<decltype(format)::value>(lds, at); });
   }
 
  private:
-  static constexpr int kRowStep = T::kLanes / T::kQuads;
   static constexpr int kOutputStep = T::kLanes / T::kVectors;
-  using XElement = std::conditional_t<kX == DType::kF32, float, uint16_t>;
 
   template <WeightFormat kFormat>
   __device__ __forceinline__ void LoadWeights() {
@@ -177,16 +148,14 @@ class QuantisedMover {
     }
   }
 
+  XMover<kVector, kX, T> x_;
   const PackedMatrix weights_;
   const int32_t outputs_;
   const PackedPlanes planes_;  // made on the host: otherwise each format's would occupy registers of its own
   const WeightFormat format_;
-  const DType x_dtype_;
   const int32_t features_;
-  const int row_, quad_, output_, vector_;
+  const int output_, vector_;
   const int32_t first_output_;
-  const XElement* x_rows_[T::kXLoads];
-  Vec4 x_[T::kXLoads];
   RawEight w_[T::kWLoads];
   int32_t feature_ = 0;  // first feature of what w_ holds
 };

@@ -22,11 +22,46 @@
 
 #include "base/weight_format.h"
 #include "hwy/highway.h"
-#include "kernels/projection/quantized_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Loads of a block's bytes into lanes, in memory order. No load reads past the bytes that it is named for, because a
+// matrix may end where its file's mapping ends.
+using FloatTag = hn::ScalableTag<float>;
+using FloatVec = hn::Vec<FloatTag>;
+using IntTag = hn::RebindToSigned<FloatTag>;
+using IntVec = hn::Vec<IntTag>;
+using ByteTag = hn::Rebind<uint8_t, FloatTag>;
+using ByteVec = hn::Vec<ByteTag>;
+
+inline constexpr int kFloatLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
+
+HWY_INLINE float HalfAt(const uint8_t* at) {
+  const hn::CappedTag<float, 1> d;
+  const hn::Rebind<uint16_t, decltype(d)> d16;
+  const hn::Rebind<hwy::float16_t, decltype(d)> half;
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof(bits));
+  return hn::GetLane(hn::PromoteTo(d, hn::BitCast(half, hn::Set(d16, bits))));
+}
+
+HWY_INLINE ByteVec LoadNarrow(const uint8_t* at) { return hn::LoadU(ByteTag(), at); }
+HWY_INLINE IntVec LoadBytes(const uint8_t* at) { return hn::PromoteTo(IntTag(), LoadNarrow(at)); }
+template <int kShift>
+HWY_INLINE IntVec LoadShifted(const uint8_t* at) {
+  return hn::ShiftRight<kShift>(LoadBytes(at));
+}
+
+HWY_INLINE FloatVec BroadcastHalf(const uint8_t* at) { return hn::Set(FloatTag(), HalfAt(at)); }
+
+// scale times signed bytes.
+HWY_INLINE FloatVec ScaledBytes(FloatVec scale, const uint8_t* at) {
+  const hn::Rebind<int8_t, FloatTag> d8;
+  const auto bytes = hn::LoadU(d8, reinterpret_cast<const int8_t*>(at));
+  return hn::Mul(scale, hn::ConvertTo(FloatTag(), hn::PromoteTo(IntTag(), bytes)));
+}
 
 inline constexpr int kChunk = 32;  // weights decoded at a time
 static_assert(kChunk % kFloatLanes == 0);
@@ -34,7 +69,6 @@ inline constexpr int kChunkVectors = kChunk / kFloatLanes;
 
 // scale * q - minimum, with q the low four bits of each element of `bits`.
 HWY_INLINE FloatVec ScaledNibbles(FloatVec scale, FloatVec minimum, IntVec bits) {
-  namespace hn = hwy::HWY_NAMESPACE;
   const FloatTag d;
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   // All sixteen values fit into a vector, and the look-up uses the low four bits only.
@@ -55,8 +89,8 @@ struct QuantizedFormat<WeightFormat::kQ8_0> {
   static HWY_INLINE Shared Prepare(const uint8_t* /*block*/, const float* /*scale*/) { return {}; }
   template <int kPhase>
   static HWY_INLINE void Decode(const uint8_t* block, const Shared& /*shared*/, int /*group*/, FloatVec* w) {
-    const ScaledSignedBytes scaled(BroadcastHalf(block));
-    HWY_UNROLL(32) for (int v = 0; v < kChunkVectors; ++v) w[v] = scaled.Load(block + 2 + v * kFloatLanes);
+    const FloatVec scale = BroadcastHalf(block);
+    HWY_UNROLL(32) for (int v = 0; v < kChunkVectors; ++v) w[v] = ScaledBytes(scale, block + 2 + v * kFloatLanes);
   }
 };
 
@@ -68,7 +102,6 @@ struct QuantizedFormat<WeightFormat::kQ4_0> {
   static HWY_INLINE Shared Prepare(const uint8_t* /*block*/, const float* /*scale*/) { return {}; }
   template <int kPhase>
   static HWY_INLINE void Decode(const uint8_t* block, const Shared& /*shared*/, int /*group*/, FloatVec* w) {
-    namespace hn = hwy::HWY_NAMESPACE;
     const FloatTag d;
     const FloatVec scale = BroadcastHalf(block);
     const FloatVec minimum = hn::Mul(scale, hn::Set(d, 8.0f));
@@ -140,7 +173,6 @@ struct PairScales {
 
  private:
   static HWY_INLINE void Multiply(const uint8_t* factor, const uint32_t (&bytes)[2], float* out) {
-    namespace hn = hwy::HWY_NAMESPACE;
     const hn::CappedTag<float, 8> d;
     const hn::RebindToSigned<decltype(d)> di;
     const hn::Rebind<uint8_t, decltype(d)> d8;
@@ -160,7 +192,6 @@ struct QuantizedFormat<WeightFormat::kQ4_K> {
   using Shared = PairScales;
   template <int kPhase>
   static HWY_INLINE void Decode(const uint8_t* block, const Shared& shared, int group, FloatVec* w) {
-    namespace hn = hwy::HWY_NAMESPACE;
     const FloatTag d;
     const FloatVec scale = hn::Set(d, shared.scale[2 * group + kPhase]);
     const FloatVec minimum = hn::Set(d, shared.minimum[2 * group + kPhase]);
@@ -177,7 +208,6 @@ struct QuantizedFormat<WeightFormat::kQ5_K> {
   using Shared = PairScales;
   template <int kPhase>
   static HWY_INLINE void Decode(const uint8_t* block, const Shared& shared, int group, FloatVec* w) {
-    namespace hn = hwy::HWY_NAMESPACE;
     const FloatTag d;
     const IntTag di;
     const int pair = 2 * group + kPhase;
@@ -199,20 +229,15 @@ struct QuantizedFormat<WeightFormat::kQ6_K> {
     alignas(64) float scale[16];
   };
   static HWY_INLINE Shared Prepare(const uint8_t* block, const float* /*scale*/) {
-    namespace hn = hwy::HWY_NAMESPACE;
-    const FloatTag d;
     const FloatVec factor = BroadcastHalf(block + 208);
     Shared shared;
-    const hn::Rebind<int8_t, FloatTag> d8;
     for (int i = 0; i < 16; i += kFloatLanes) {
-      const auto bytes = hn::LoadU(d8, reinterpret_cast<const int8_t*>(block + 192 + i));
-      hn::StoreU(hn::Mul(factor, hn::ConvertTo(d, hn::PromoteTo(IntTag(), bytes))), d, shared.scale + i);
+      hn::StoreU(ScaledBytes(factor, block + 192 + i), FloatTag(), shared.scale + i);
     }
     return shared;
   }
   template <int kPhase>
   static HWY_INLINE void Decode(const uint8_t* block, const Shared& shared, int group, FloatVec* w) {
-    namespace hn = hwy::HWY_NAMESPACE;
     const FloatTag d;
     const IntTag di;
     HWY_UNROLL(32) for (int v = 0; v < kChunkVectors; ++v) {
@@ -239,7 +264,6 @@ struct QuantizedFormat<WeightFormat::kF8E4M3> {
   // subnormal or not.
   template <int kPhase>
   static HWY_INLINE void Decode(const uint8_t* block, const Shared& shared, int /*group*/, FloatVec* w) {
-    namespace hn = hwy::HWY_NAMESPACE;
     const FloatTag d;
     const hn::Rebind<uint16_t, FloatTag> d16;
     const hn::Rebind<hwy::float16_t, FloatTag> half;
@@ -288,8 +312,7 @@ HWY_INLINE void WithQuantizedFormat(WeightFormat format, const Function& functio
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // GDN_KERNELS_PROJECTION_QUANTIZED_WEIGHTS_INL_H_

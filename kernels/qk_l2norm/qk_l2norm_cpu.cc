@@ -10,9 +10,7 @@
 #include "kernels/common/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+namespace gdn::HWY_NAMESPACE {
 
 HWY_INLINE void NormalizeHead(const float* x, int32_t dim, bool normalize, float scale, float* y) {
   const double norm = normalize ? std::sqrt(SumSquares(x, dim) + double{kL2NormEpsilon}) : 1.0;
@@ -33,8 +31,7 @@ void NormalizeQkRows(const QkL2NormParams& params, int64_t begin, int64_t end) {
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -27,8 +27,7 @@
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -79,16 +78,16 @@ HWY_INLINE void SetTile(D d, float value, hn::Vec<D> (&acc)[kRows][kVectors]) {
   }
 }
 
-// acc = scale * C.
+// acc = diag(scale) C; row r's factor is scale[r * scale_step].
 template <int kRows, int kVectors, class D, typename Element>
-HWY_INLINE void LoadScaledTile(D d, float scale, const Element* c, int64_t c_row, hn::Vec<D> (&acc)[kRows][kVectors]) {
+HWY_INLINE void LoadScaledTile(D d, const float* scale, int64_t scale_step, const Element* c, int64_t c_row,
+                               hn::Vec<D> (&acc)[kRows][kVectors]) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   HWY_UNROLL(16)
   for (int r = 0; r < kRows; ++r) {
+    const hn::Vec<D> factor = hn::Set(d, scale[r * scale_step]);
     HWY_UNROLL(16)
-    for (int n = 0; n < kVectors; ++n) {
-      acc[r][n] = hn::Mul(hn::Set(d, scale), LoadElements(d, c + r * c_row + n * lanes));
-    }
+    for (int n = 0; n < kVectors; ++n) acc[r][n] = hn::Mul(factor, LoadElements(d, c + r * c_row + n * lanes));
   }
 }
 
@@ -167,8 +166,7 @@ HWY_INLINE void ForRowTiles(int64_t rows, const Body& body) {
   if (row < rows) body(std::integral_constant<int, 1>(), row);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // GDN_KERNELS_SMALL_GEMM_SMALL_GEMM_INL_H_

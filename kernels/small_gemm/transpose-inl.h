@@ -19,8 +19,7 @@
 #include "kernels/small_gemm/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gdn {
-namespace HWY_NAMESPACE {
+namespace gdn::HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
 // Stores each block of four floats of `v` as a column's part; consecutive blocks go `apart` floats apart.
@@ -71,8 +70,7 @@ HWY_INLINE void TransposeRows(const float* HWY_RESTRICT from, int64_t from_row, 
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gdn
+}  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // toggled guard

@@ -107,7 +107,7 @@ TEST_P(ChannelDecay, OfSlowChannelsAddsUpOverALongPrefill) {
   EXPECT_NEAR(*std::max_element(base.begin(), base.end()), 1.0 - 4096 * 2e-8, 8e-6);  // token by token it would be 1
 }
 
-// What a chunk of one decay a head would make of it: the mean of the channels in place of each.
+// Replaces the decay of each channel by their mean, as a kernel with one decay per head would see it. Outputs differ.
 TEST_P(ChannelDecay, IsNotTheMeanOfItsChannels) {
   const LayerDims dims = ChannelDims(1, 2, 32, 24);
   Random random(8);

@@ -27,7 +27,7 @@ TEST_P(CopyPieces, PutsEveryPieceInItsPlaceAndNothingElsewhere) {
   ASSERT_TRUE(backend().CopyIn(target.data(), expected.data(), kFloats * sizeof(float)).ok());
   std::vector<CopyPiece> pieces;
   int64_t at = 0;
-  // Of every alignment on both sides, shorter and longer than a share.
+  // The pieces have every alignment on both sides, and are shorter and longer than a worker's share.
   for (const int64_t floats : {1, 3, 4, 5, 16, 255, 1024, 0, 4095, 4096, 4097, 9001}) {
     for (int64_t shift = 0; shift < 2; ++shift) {
       at += 1 + random.NextInt(0, 3);

@@ -44,7 +44,7 @@ class Plain {
   static int32_t LogLength(int32_t tokens) { return tokens % kLogCapacity; }
   const DeltaRuleInputs& inputs() const { return inputs_; }
 
-  // Of tokens [first, last).
+  // Rows of the tokens [first, last).
   std::vector<float> Output(int32_t first, int32_t last) const {
     return SliceRows(output_, inputs_.dims.value_features(), first, last);
   }
@@ -130,7 +130,7 @@ TEST_P(DecodeDraft, HasTheOutputsAndEntriesOfPlainDecodesAndLeavesTheBaseAndTheL
   });
 }
 
-// Of one draft, every number of tokens is accepted, each in a slot of its own, all in one call.
+// Accepts each possible number of tokens of one draft, each number in a slot of its own, all in one call.
 void ExpectAcceptedAsIfNeverDrafted(DecodeSlots& slots, const Plain& plain, int32_t a, int32_t tokens,
                                     bool shared_base) {
   slots.Copy(kDraftSlot, a);

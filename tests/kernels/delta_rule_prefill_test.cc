@@ -1,5 +1,5 @@
-// What every form of the delta rule promises over whole sequences, on every backend: independence of batch, parallelism
-// and later tokens, and any split of a prompt. How near each comes to double is in the rows of gdn_parity.
+// Every form of the delta rule, on every backend, gives results over whole sequences that do not depend on the batch,
+// the parallelism, later tokens or the split of a prompt. The rows of gdn_parity have the errors against double.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -31,7 +31,7 @@ class DeltaRule : public BackendTest {
       OnEveryPath([&](DeltaRulePath path) { test(path, of_kind); });
     }
   }
-  // Whether bits are the same for every wave width: the chunked form takes another path for waves of 32.
+  // True if bits are the same for every wave width. The chunked form takes another path for waves of 32.
   static bool IsOfAnyWave(DeltaRulePath path) { return path != DeltaRulePath::kChunk; }
 };
 GDN_ON_EVERY_BACKEND(DeltaRule);

@@ -230,7 +230,7 @@ TEST_F(LayerTest, StepsWithoutTokensChangeNothing) {
   EXPECT_THAT(problem.pool().slot(0), testing::Each(0.0f));
 }
 
-// What each bad step is refused for; the message names the field.
+// Each bad step is refused with a message that names the field.
 TEST_F(LayerTest, BadStepsAreRefusedBeforeAnythingIsTouched) {
   LayerProblem problem({}, /*slots=*/2);
   const LayerWeights good_weights = problem.weights();
@@ -278,7 +278,7 @@ TEST_F(LayerTest, BadStepsAreRefusedBeforeAnythingIsTouched) {
   EXPECT_THAT(problem.pool().slot(1), testing::Each(0.0f));
 }
 
-// Of a layer whose decays go by channel, and whose a and z are products of two matrices each.
+// The layer has decays by channel, and its a and z are products of two matrices each.
 TEST_F(LayerTest, BadChannelWeightsAreRefusedByName) {
   LayerProblem problem(ChannelLayerOptions(), /*slots=*/1);
   using Break = void (*)(LayerWeights&);

@@ -285,7 +285,7 @@ TEST_P(LayerTree, APoolOutOfReachHasItsBasesCopied) {
   munmap(far, kBytes);
 }
 
-// What the tests above would see: a token that takes its sibling, or nobody, for its parent.
+// A token with a wrong parent (a sibling, or none) has other bits, so the tests above would notice it.
 TEST_P(LayerTree, AWrongAncestorChangesTheBits) {
   for (const InputKind kind : {InputKind::kHiddenStates, InputKind::kProjected, InputKind::kDeltaRule}) {
     TreeSessions sessions(backend(), {.kind = kind}, kSlots);

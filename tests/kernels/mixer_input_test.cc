@@ -22,7 +22,7 @@ struct Sequences {
   std::vector<int64_t> counts;
 };
 
-// What a mixer input leaves behind.
+// The outputs of a mixer input, and the slots after it.
 struct Result {
   std::vector<float> v, z, q, k, g, beta;
   std::vector<std::vector<float>> slots;
@@ -191,7 +191,7 @@ TEST_P(MixerInput, GivesTheBitsOfTheSeparateOperators) {
   }
 }
 
-// Where a block takes several sequences, its window starts anew for each.
+// A block may take several sequences; then its window starts anew for each.
 TEST_P(MixerInput, BitsDoNotDependOnParallelism) {
   const Sequences ragged{{1, 1, 35, 1, 2}, {4, 0, 3, 1, 2}, {7, 0, 5, 3, 1}};
   const Sequences many{{1, 2, 1, 0, 17, 1}, {4, 0, 3, 1, 2, 5}, {7, 0, 5, 3, 1, 6}};

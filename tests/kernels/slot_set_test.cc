@@ -10,7 +10,7 @@
 namespace gdn::slot_set_test {
 namespace {
 
-// As std::set, for fewer slots than are kept without an allocation and for more.
+// A SlotSet agrees with std::set, with as many slots as fit without an allocation and with more.
 TEST(SlotSet, KnowsWhatIsInIt) {
   Random random(7);
   for (const int32_t count : {0, 1, 2, 3, 64, 255, 256, 5000}) {
@@ -31,7 +31,7 @@ TEST(SlotSet, KnowsWhatIsInIt) {
   }
 }
 
-// What strides over a pool: slots of one block after another.
+// Slots of a pool at equal distances, such as one of each block.
 TEST(SlotSet, HoldsSlotsAtEqualDistances) {
   for (const int32_t distance : {1, 2, 64, 4096, 1 << 20}) {
     SlotSet set(2000);

@@ -13,11 +13,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/flags/command_flags.h"
 #include "base/standard_streams.h"
 #include "base/version/version.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
+#include "tools/common/tool_flags.h"
 #include "tools/gdn_parity/dump.h"
 #include "tools/gdn_parity/report.h"
 

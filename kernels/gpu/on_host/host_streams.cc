@@ -10,10 +10,10 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/gpu/acquisitions/acquisitions.h"
+#include "kernels/gpu/loading.h"
 #include "kernels/gpu/on_host/device_queue.h"
 #include "kernels/gpu/on_host/tsan_edges.h"
-#include "kernels/gpu/capture.h"
-#include "kernels/gpu/loading.h"
+#include "kernels/gpu/runtime.h"
 
 namespace gdn::gpu {
 namespace simt {

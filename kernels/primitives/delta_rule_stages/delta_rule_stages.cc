@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 #include "kernels/common/log_decay.h"
@@ -26,9 +24,7 @@ struct NamedStride {
 absl::Status ValidateBatch(const char* op, const ChunkedBatch& batch) {
   GDN_RETURN_IF_ERROR(ValidateLayerDims(batch.dims));
   if (batch.chunk_tokens != 16 && batch.chunk_tokens != 32 && batch.chunk_tokens != 64) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     absl::StrCat(op, ": chunk_tokens is ", batch.chunk_tokens, "; expected 16, 32 or 64"),
-                     {{"field", "chunk_tokens"}});
+    return InvalidField(op, "chunk_tokens", "chunk_tokens is ", batch.chunk_tokens, "; expected 16, 32 or 64");
   }
   GDN_RETURN_IF_ERROR(RequireRange(op, "sequences", batch.sequences, 0, kMaxCount));
   GDN_RETURN_IF_ERROR(RequireRange(op, "tokens", batch.tokens, 0, batch.sequences == 0 ? 0 : kMaxCount));

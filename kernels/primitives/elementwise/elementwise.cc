@@ -3,8 +3,6 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "absl/strings/str_cat.h"
-#include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 

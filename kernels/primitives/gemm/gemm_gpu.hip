@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/matrix_tiles.h"
+#include "kernels/gpu/vec4_math.h"
 #include "kernels/primitives/gemm/gemm.h"
 
 namespace gdn {
@@ -49,15 +50,8 @@ __global__ __launch_bounds__(kMatrixTileThreads) void GemmNaiveKernel(GemmParams
 // Four neighbours of a stored row, zeros where there are none.
 __device__ __forceinline__ Vec4 LoadFour(const float* matrix, int64_t stride, int64_t row, int64_t rows, int64_t col,
                                          int64_t cols, bool vector) {
-  Vec4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-  if (row >= rows) return v;
-  const float* p = matrix + row * stride + col;
-  if (vector && col + 4 <= cols) return Load4(p);
-  if (col < cols) v.x = p[0];
-  if (col + 1 < cols) v.y = p[1];
-  if (col + 2 < cols) v.z = p[2];
-  if (col + 3 < cols) v.w = p[3];
-  return v;
+  if (row >= rows) return {0.0f, 0.0f, 0.0f, 0.0f};
+  return LoadSome(matrix + row * stride + col, cols - col, vector);
 }
 
 // One operand's slice of kDepth along k and kTile across: from memory to registers, from there to LDS.
@@ -86,13 +80,6 @@ struct Slice {
     }
   }
 };
-
-__device__ __forceinline__ void MultiplyAdd(float (&row)[4], float a, const Vec4& b) {
-  row[0] = fmaf(a, b.x, row[0]);
-  row[1] = fmaf(a, b.y, row[1]);
-  row[2] = fmaf(a, b.z, row[2]);
-  row[3] = fmaf(a, b.w, row[3]);
-}
 
 template <GemmLayout kLayout>
 __global__ __launch_bounds__(kThreads) void GemmKernel(GemmParams p, bool a_vector, bool b_vector) {
@@ -125,10 +112,10 @@ __global__ __launch_bounds__(kThreads) void GemmKernel(GemmParams p, bool a_vect
     for (int l = 0; l < kDepth; ++l) {
       const Vec4 x = s.a.Load4(l * kPitch + row4);
       const Vec4 y = s.b.Load4(l * kPitch + col4);
-      MultiplyAdd(sum[0], x.x, y);
-      MultiplyAdd(sum[1], x.y, y);
-      MultiplyAdd(sum[2], x.z, y);
-      MultiplyAdd(sum[3], x.w, y);
+      MultiplyAdd(x.x, y, sum[0]);
+      MultiplyAdd(x.y, y, sum[1]);
+      MultiplyAdd(x.z, y, sum[2]);
+      MultiplyAdd(x.w, y, sum[3]);
     }
     SyncThreads();
   }

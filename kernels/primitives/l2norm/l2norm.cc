@@ -3,8 +3,6 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "absl/strings/str_cat.h"
-#include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 
@@ -17,8 +15,7 @@ absl::Status Validate(const char* op, const Params& params, std::initializer_lis
   GDN_RETURN_IF_ERROR(RequireRange(op, "rows", params.rows, 0, kMaxOperatorRows));
   GDN_RETURN_IF_ERROR(RequireRange(op, "width", params.width, 1, kMaxOperatorRows));
   if (!(params.epsilon >= 0.0f)) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     absl::StrCat(op, ": epsilon is ", params.epsilon, "; expected 0 or more"), {{"field", "epsilon"}});
+    return InvalidField(op, "epsilon", "epsilon is ", params.epsilon, "; expected 0 or more");
   }
   return params.rows == 0 ? absl::OkStatus() : RequirePointers(op, pointers);
 }

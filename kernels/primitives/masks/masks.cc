@@ -1,7 +1,5 @@
 #include "kernels/primitives/masks/masks.h"
 
-#include "absl/strings/str_cat.h"
-#include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 
@@ -34,8 +32,7 @@ absl::Status ValidateTril(const TrilParams& params) {
 absl::Status ValidateIdentity(const IdentityParams& params) {
   constexpr char kOp[] = "Identity";
   if (params.sign != 1.0f && params.sign != -1.0f) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     absl::StrCat(kOp, ": sign is ", params.sign, "; expected 1 or -1"), {{"field", "sign"}});
+    return InvalidField(kOp, "sign", "sign is ", params.sign, "; expected 1 or -1");
   }
   return ValidateMatrices(kOp, params);
 }

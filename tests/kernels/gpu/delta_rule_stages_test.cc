@@ -1,4 +1,5 @@
-// What rows of gdn_parity cannot say of the stages of the chunked delta rule: bits, sums in double, errors.
+// Stages of the chunked delta rule: properties that rows of gdn_parity cannot show, namely bits, sums in double, and
+// errors.
 
 #include <cstdint>
 #include <vector>

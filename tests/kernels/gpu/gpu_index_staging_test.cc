@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/gpu/on_host/host_streams.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/layer/gdn_layer.h"
-#include "kernels/gpu/on_host/host_streams.h"
 #include "tests/kernels/layer_problem.h"
 #include "tests/support/compare.h"
 
@@ -25,7 +25,7 @@ LayerProblemOptions SmallLayer() {
   return {.dims = {.key_heads = 1, .value_heads = 2, .key_dim = 8, .value_dim = 8, .conv_width = 4, .hidden_size = 12}};
 }
 
-// Where a launch's inputs and arrays, and its output, are.
+// Memory for a launch's inputs and arrays, and for its output.
 struct Memory {
   explicit Memory(Backend& backend)
       : in(*DeviceBuffer::Make(backend, kBytes)),
@@ -83,7 +83,7 @@ struct Launches {
   std::vector<Rows> rows[3];
 };
 
-// What the launches give on a backend where nothing is staged and each has ended before the next.
+// Returns the outputs of the launches on a backend that stages nothing and ends each launch before the next.
 std::vector<std::vector<float>> Expected() {
   HostStreams::Configure({});
   const std::unique_ptr<Backend> backend = *MakeGpuBackend({});

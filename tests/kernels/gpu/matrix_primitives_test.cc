@@ -1,5 +1,5 @@
-// What rows of gdn_parity cannot say of masks, products, the decay mask and the chunk put together from primitives:
-// values worked out by hand, and bits.
+// Masks, products, the decay mask and the chunk put together from primitives: properties that rows of gdn_parity cannot
+// show, namely values worked out by hand, and bits.
 
 #include <cmath>
 #include <cstdint>

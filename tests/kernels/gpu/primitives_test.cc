@@ -1,5 +1,5 @@
-// What rows of gdn_parity cannot say of element-wise operations, reductions, norms and running sums: bits, values that
-// are no numbers, errors.
+// Element-wise operations, reductions, norms and running sums: properties that rows of gdn_parity cannot show, namely
+// bits, values that are no numbers, and errors.
 
 #include <cmath>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What rows of gdn_parity cannot say of unit lower triangular inverses and causal solves: bits, exact parts, values
-// worked out by hand, errors.
+// Unit lower triangular inverses and causal solves: properties that rows of gdn_parity cannot show, namely bits,
+// exact parts, values worked out by hand, and errors.
 
 #include <cstdint>
 #include <limits>

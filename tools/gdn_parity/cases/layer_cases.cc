@@ -10,9 +10,9 @@
 #include "base/dtype.h"
 #include "base/status_macros.h"
 #include "kernels/layer/gdn_layer.h"
-#include "kernels/layer/gdn_layer_reference.h"
 #include "tools/gdn_parity/backend_data.h"
 #include "tools/gdn_parity/cases/operator_cases.h"
+#include "tools/gdn_parity/gdn_layer_reference.h"
 
 namespace gdn::parity {
 namespace {

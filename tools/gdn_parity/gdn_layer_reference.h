@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "kernels/layer/gdn_layer.h"
 
-namespace gdn {
+namespace gdn::parity {
 
 // Errors as of ValidateLayerStep.
 absl::Status GdnLayerReference(const LayerStep& step);
 
-}  // namespace gdn
+}  // namespace gdn::parity

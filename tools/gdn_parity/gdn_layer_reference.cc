@@ -1,4 +1,4 @@
-#include "kernels/layer/gdn_layer_reference.h"
+#include "tools/gdn_parity/gdn_layer_reference.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 
-namespace gdn {
+namespace gdn::parity {
 namespace {
 
 // What enters the convolution.
@@ -220,4 +220,4 @@ absl::Status GdnLayerReference(const LayerStep& step) {
   return absl::OkStatus();
 }
 
-}  // namespace gdn
+}  // namespace gdn::parity

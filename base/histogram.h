@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -26,11 +27,7 @@ struct HistogramCounts {
   std::vector<int64_t> buckets;     // values <= each bound and above the one before; the last: above all bounds
   int64_t sum = 0;
 
-  int64_t count() const {
-    int64_t total = 0;
-    for (const int64_t bucket : buckets) total += bucket;
-    return total;
-  }
+  int64_t count() const { return std::accumulate(buckets.begin(), buckets.end(), int64_t{0}); }
   // Returns what was counted after `before`, which has the same bounds or is empty.
   HistogramCounts Since(const HistogramCounts& before) const {
     HistogramCounts since = *this;

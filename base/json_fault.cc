@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kShownMessageBytes = 200;
+constexpr size_t kShownFaultBytes = 200;
 
 // Keeps the first error of the parser and takes nothing of what it reads.
 class FaultReader final : public nlohmann::json_sax<Json> {
@@ -82,7 +82,7 @@ std::string JsonFault(std::string_view text) {
   const bool comment = rest.starts_with("//") || rest.starts_with("/*") || rest.starts_with("#");
   return StrCat(
       "line ", line, ", column ", column, ": ",
-      comment ? "a comment, which JSON does not have; remove it" : Shown(Bare(reader.message), kShownMessageBytes));
+      comment ? "a comment, which JSON does not have; remove it" : Shown(Bare(reader.message), kShownFaultBytes));
 }
 
 std::string QuoteNonFinite(std::string_view text) {

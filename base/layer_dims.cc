@@ -1,7 +1,6 @@
 #include "base/layer_dims.h"
 
 #include "base/error.h"
-#include "base/invalid_field.h"
 #include "base/string_cat.h"
 
 namespace gdn {
@@ -9,16 +8,21 @@ namespace {
 
 absl::Status CheckRange(std::string_view field, int32_t value, int32_t low, int32_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return InvalidField(field, value, StrCat("a value in [", low, ", ", high, "]"));
+  return InvalidSpecField(field, value, StrCat("a value in [", low, ", ", high, "]"));
 }
 
 }  // namespace
+
+absl::Status InvalidSpecField(std::string_view field, const absl::AlphaNum& value, std::string_view expected) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                   StrCat(field, " is ", value, "; expected ", expected), {{"field", std::string(field)}});
+}
 
 absl::Status ValidateLayerDims(const LayerDims& dims) {
   if (auto status = CheckRange("key_heads", dims.key_heads, 1, kMaxHeads); !status.ok()) return status;
   if (auto status = CheckRange("value_heads", dims.value_heads, 1, kMaxHeads); !status.ok()) return status;
   if (dims.value_heads % dims.key_heads != 0) {
-    return InvalidField("value_heads", dims.value_heads, StrCat("a multiple of key_heads, ", dims.key_heads));
+    return InvalidSpecField("value_heads", dims.value_heads, StrCat("a multiple of key_heads, ", dims.key_heads));
   }
   if (auto status = CheckRange("key_dim", dims.key_dim, 1, kMaxHeadDim); !status.ok()) return status;
   if (auto status = CheckRange("value_dim", dims.value_dim, 1, kMaxHeadDim); !status.ok()) return status;

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 namespace gdn {
 
@@ -49,6 +50,9 @@ inline constexpr int32_t kMaxHeads = 1024;
 inline constexpr int32_t kMaxHeadDim = 1024;
 inline constexpr int32_t kMaxConvWidth = 64;
 inline constexpr int32_t kMaxHiddenSize = 1 << 20;
+
+// INVALID_ARGUMENT (INVALID_SPEC): `field` of a layer's description is `value`; the message says what is `expected`.
+absl::Status InvalidSpecField(std::string_view field, const absl::AlphaNum& value, std::string_view expected);
 
 // INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
 absl::Status ValidateLayerDims(const LayerDims& dims);

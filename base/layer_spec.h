@@ -17,9 +17,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "base/layer_dims.h"
@@ -75,12 +72,5 @@ absl::Status ValidateLayerSpec(const LayerSpec& spec);
 // Returns the same layer's spec in the layout that kernels take: q, k and v joined, value heads grouped, and n *
 // output_gate_scale stored as the norm weight.
 LayerSpec ServedForm(const LayerSpec& spec);
-
-// Describes each part of the layer for people, in the order of computation.
-struct LayerSpecLine {
-  std::string_view part;
-  std::string text;
-};
-std::vector<LayerSpecLine> DescribeLayerSpec(const LayerSpec& spec);
 
 }  // namespace gdn

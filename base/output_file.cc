@@ -176,20 +176,13 @@ absl::Status OutputFile::Commit() {
     if (close(std::exchange(fd_, -1)) != 0) return Failed(errno);
     return absl::OkStatus();
   }
-  // On the disk before it has its name: a crash would otherwise leave the name of an empty file.
-  const bool synced = (reserved_ <= written_ || ftruncate(fd_, written_) == 0) && fsync(fd_) == 0;
-  int error = errno;
-  const bool closed = close(std::exchange(fd_, -1)) == 0;
-  if (synced) error = errno;
-  if (synced && closed) {
-    if (std::rename(partial_.c_str(), target_.c_str()) == 0) {
-      partial_.clear();
-      return absl::OkStatus();
-    }
-    error = errno;
-  }
+  // The file is on the disk before it has its name: a crash would otherwise leave the name of an empty file.
+  const bool done = (reserved_ <= written_ || ftruncate(fd_, written_) == 0) && fsync(fd_) == 0 &&
+                    close(std::exchange(fd_, -1)) == 0 && std::rename(partial_.c_str(), target_.c_str()) == 0;
+  const absl::Status status = done ? absl::OkStatus() : Failed(errno);
+  if (done) partial_.clear();
   Close();
-  return Failed(error);
+  return status;
 }
 
 absl::Status WriteOutputFile(const std::string& path, std::string_view bytes) {

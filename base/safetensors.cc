@@ -1,5 +1,5 @@
-#include "base/json_fault.h"
 #include "base/safetensors.h"
+#include "base/json_fault.h"
 
 #include <algorithm>
 #include <bit>
@@ -15,8 +15,6 @@ namespace gdn {
 namespace {
 
 constexpr size_t kPrefixBytes = 8;
-// The format's own bound, so that a damaged length cannot ask for gigabytes of JSON.
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 // Bits of one element, 0 for a dtype the format does not have.
 int DTypeBits(std::string_view dtype) {
@@ -91,9 +89,9 @@ absl::StatusOr<uint64_t> SafetensorsHeaderEnd(std::string_view bytes) {
   uint64_t header_bytes;
   std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
   const uint64_t rest = bytes.size() - kPrefixBytes;
-  if (header_bytes > kMaxHeaderBytes || header_bytes > rest) {
+  if (header_bytes > kMostSafetensorsHeaderBytes || header_bytes > rest) {
     return DamagedSafetensors(StrCat("its header length is ", header_bytes, "; expected at most ",
-                                     std::min(rest, kMaxHeaderBytes), " (", rest, " bytes follow)"));
+                                     std::min(rest, kMostSafetensorsHeaderBytes), " (", rest, " bytes follow)"));
   }
   return kPrefixBytes + header_bytes;
 }

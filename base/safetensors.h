@@ -72,6 +72,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+// The format's own bound on the header's text, so that a damaged length cannot ask for gigabytes of JSON.
+inline constexpr uint64_t kMostSafetensorsHeaderBytes = 100'000'000;
+
 // Returns the offset of the first byte after the header: 8 bytes of length plus the header's text. DATA_LOSS
 // (INVALID_STATE_FILE) if `bytes` is shorter than that, or if the length exceeds the format's bound.
 absl::StatusOr<uint64_t> SafetensorsHeaderEnd(std::string_view bytes);

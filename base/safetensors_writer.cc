@@ -16,23 +16,13 @@ namespace {
 
 constexpr size_t kHeaderAlignment = 8;
 
-// `text` as a JSON string.
-absl::StatusOr<std::string> Quoted(const std::string& text) {
+// Returns the JSON of a text, or of texts by name.
+absl::StatusOr<std::string> ToJson(const nlohmann::json& texts) {
   try {
-    return nlohmann::json(text).dump();
+    return texts.dump();
   } catch (const nlohmann::json::exception&) {
     return absl::InvalidArgumentError("a tensor name or metadata entry is not UTF-8");
   }
-}
-
-absl::StatusOr<std::string> MetadataJson(const std::map<std::string, std::string>& metadata) {
-  std::string json;
-  for (const auto& [key, value] : metadata) {
-    GDN_ASSIGN_OR_RETURN(const std::string quoted_key, Quoted(key));
-    GDN_ASSIGN_OR_RETURN(const std::string quoted_value, Quoted(value));
-    StrAppend(&json, json.empty() ? "" : ",", quoted_key, ":", quoted_value);
-  }
-  return StrCat("\"__metadata__\":{", json, "}");
 }
 
 absl::Status ValidateTensor(const RawTensor& tensor) {
@@ -59,8 +49,8 @@ absl::StatusOr<std::string> SafetensorsHeader(const std::vector<RawTensor>& tens
   std::string header(sizeof(text_bytes), '\0');
   header += "{";
   if (!metadata.empty()) {
-    GDN_ASSIGN_OR_RETURN(const std::string json, MetadataJson(metadata));
-    header += json;
+    GDN_ASSIGN_OR_RETURN(const std::string json, ToJson(metadata));
+    StrAppend(&header, "\"__metadata__\":", json);
   }
   std::set<std::string_view> names;
   uint64_t offset = 0;
@@ -69,7 +59,7 @@ absl::StatusOr<std::string> SafetensorsHeader(const std::vector<RawTensor>& tens
     if (!names.insert(tensor.name).second) {
       return absl::InvalidArgumentError(StrCat("two tensors are named '", tensor.name, "'"));
     }
-    GDN_ASSIGN_OR_RETURN(const std::string name, Quoted(tensor.name));
+    GDN_ASSIGN_OR_RETURN(const std::string name, ToJson(tensor.name));
     const uint64_t end = offset + tensor.data.size();
     StrAppend(&header, header.back() == '{' ? "" : ",", name, ":{\"dtype\":\"", tensor.dtype, "\",\"shape\":[",
               absl::StrJoin(tensor.shape, ","), "],\"data_offsets\":[", offset, ",", end, "]}");

@@ -8,6 +8,7 @@
 //   if (clock.Now() >= due) ...
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 #include "absl/time/time.h"
@@ -26,11 +27,9 @@ class SteadyTime {
   friend absl::Duration operator-(SteadyTime a, SteadyTime b) { return a.since_ - b.since_; }
   friend SteadyTime operator+(SteadyTime a, absl::Duration b) { return SteadyTime(a.since_ + b); }
   friend SteadyTime operator-(SteadyTime a, absl::Duration b) { return SteadyTime(a.since_ - b); }
-  friend bool operator==(SteadyTime a, SteadyTime b) { return a.since_ == b.since_; }
-  friend bool operator<(SteadyTime a, SteadyTime b) { return a.since_ < b.since_; }
-  friend bool operator>(SteadyTime a, SteadyTime b) { return a.since_ > b.since_; }
-  friend bool operator<=(SteadyTime a, SteadyTime b) { return a.since_ <= b.since_; }
-  friend bool operator>=(SteadyTime a, SteadyTime b) { return a.since_ >= b.since_; }
+  friend bool operator==(const SteadyTime&, const SteadyTime&) = default;
+  // NOLINTNEXTLINE(modernize-use-nullptr): there is none
+  friend std::strong_ordering operator<=>(const SteadyTime&, const SteadyTime&) = default;
 
  private:
   explicit constexpr SteadyTime(absl::Duration since) : since_(since) {}

@@ -1,6 +1,8 @@
 #include "base/tensor_view.h"
 
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "absl/strings/str_join.h"
 #include "base/error.h"
@@ -9,9 +11,7 @@
 namespace gdn {
 
 int64_t TensorView::ElementCount() const {
-  int64_t count = 1;
-  for (const int64_t dim : shape) count *= dim;
-  return count;
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 absl::StatusOr<int64_t> CheckedElementCount(absl::Span<const int64_t> shape) {

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <string>
 
 #include "base/string_cat.h"
@@ -39,15 +41,31 @@ const std::string& ThisThreadLabel() {
   thread_local const std::string label = [] {
     char name[kNameLetters + 1] = {};
     pthread_getname_np(pthread_self(), name, sizeof(name));
-    return StrCat(name, ".", syscall(SYS_gettid));
+    return StrCat(name, ".", ThisThreadNumber());
   }();
   return label;
+}
+
+int ThisThreadNumber() { return static_cast<int>(syscall(SYS_gettid)); }
+
+std::optional<int64_t> SwitchesOf(int thread) {
+  std::ifstream status(StrCat("/proc/self/task/", thread, "/status"));
+  int64_t switches = -1;
+  for (std::string line; std::getline(status, line);) {
+    const std::string_view text = line;
+    if (text.starts_with("State:\tR")) return std::nullopt;
+    for (const std::string_view count : {"voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"}) {
+      if (!text.starts_with(count)) continue;
+      switches = (switches < 0 ? 0 : switches) + std::atoll(line.c_str() + count.size());
+    }
+  }
+  return switches;
 }
 
 void LowerThisThread(int niceness) {
   // Linux gives threads a priority of their own. Refused only where the process may not lower itself: not a reason to
   // fail.
-  if (niceness > 0) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), niceness);
+  if (niceness > 0) setpriority(PRIO_PROCESS, static_cast<id_t>(ThisThreadNumber()), niceness);
 }
 
 GivesWay::GivesWay() : outermost_(!t_sharing.gives_way) {

@@ -1,6 +1,7 @@
-// Names the calling thread, and sets how it shares the processors with other threads.
+// Names the calling thread, sets how it shares the processors with other threads, and distinguishes a thread that hangs
+// in the kernel from one that is slow.
 //
-// Thread safety: every function concerns the calling thread only.
+// Thread safety: every function concerns the calling thread only, except SwitchesOf.
 //
 //   NameThisThread("gdn-write");
 //   const GivesWay gives_way;       // for as long as it lives, this thread's work is less urgent than that of others
@@ -8,6 +9,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +24,15 @@ void NameThisThread(std::string_view name);
 
 // Returns the thread's name at the first call, and its number: "gdn-engine.4711".
 const std::string& ThisThreadLabel();
+
+// Returns the calling thread's kernel id (tid).
+int ThisThreadNumber();
+
+// Returns how often this process's thread has left a processor, which the kernel counts; nullopt if it runs or waits
+// for a processor; -1 if the system does not tell (no /proc, or no such thread). The count of a thread that waits for
+// one thing (a disk, a peer) does not change. A thread that works in many short waits, or that waits for a processor,
+// is not hanging, even on a busy machine.
+std::optional<int64_t> SwitchesOf(int thread);
 
 // Lowers this thread's priority. `niceness` is 0 (no change) to 19 (lowest).
 void LowerThisThread(int niceness);

@@ -19,7 +19,7 @@ namespace gdn {
 namespace {
 
 constexpr absl::Duration kWaitForWriter = absl::Seconds(10);  // a shell starts both ends of a pipe within this
-constexpr absl::Duration kPoll = absl::Milliseconds(20);
+constexpr absl::Duration kPollPipe = absl::Milliseconds(20);
 
 absl::Status CannotRead(const std::string& path, std::string_view why) {
   return absl::InvalidArgumentError(StrCat("cannot read '", path, "': ", why));
@@ -61,10 +61,10 @@ absl::StatusOr<std::string> ReadUserFile(const std::string& path, size_t most) {
                                                 absl::FormatDuration(kWaitForWriter)));
     }
     if (no_writer_yet) {
-      absl::SleepFor(kPoll);
+      absl::SleepFor(kPollPipe);
     } else {
       struct pollfd writer = {.fd = fd, .events = POLLIN, .revents = 0};
-      poll(&writer, 1, static_cast<int>(absl::ToInt64Milliseconds(kPoll)));
+      poll(&writer, 1, static_cast<int>(absl::ToInt64Milliseconds(kPollPipe)));
     }
   }
 }

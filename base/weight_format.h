@@ -59,26 +59,9 @@ struct WeightBlock {
   int64_t bytes;
 };
 constexpr WeightBlock BlockOf(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32:
-      return {1, 4};
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
-      return {1, 2};
-    case WeightFormat::kF8E4M3:
-      return {1, 1};
-    case WeightFormat::kQ8_0:
-      return {32, 34};
-    case WeightFormat::kQ4_0:
-      return {32, 18};
-    case WeightFormat::kQ4_K:
-      return {256, 144};
-    case WeightFormat::kQ5_K:
-      return {256, 176};
-    case WeightFormat::kQ6_K:
-      return {256, 210};
-  }
-  return {1, 1};
+  constexpr WeightBlock kBlocks[] = {{1, 4},   {1, 2},   {1, 2},     {1, 1},  // F32, F16, BF16, F8_E4M3
+                                     {32, 34}, {32, 18}, {256, 144}, {256, 176}, {256, 210}};  // Q8_0 .. Q6_K
+  return kBlocks[static_cast<int>(format) - 1];
 }
 // Returns the bytes of a row. `cols` is a multiple of the block's weights.
 constexpr int64_t RowBytes(WeightFormat format, int64_t cols) {

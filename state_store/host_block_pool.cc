@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "base/status_macros.h"
-#include "state_store/host_block_fill.h"
 
 namespace gdn {
 namespace {

@@ -80,4 +80,8 @@ class HostBlockPool {
   std::map<size_t, std::vector<HostBuffer>> free_ ABSL_GUARDED_BY(mu_);  // by size
 };
 
+// From now on fills every block of every pool with this byte when it is taken, so that a test sees if a caller reads
+// what another caller left there. Negative: blocks are not filled (the default). Applies to the whole process.
+void FillHostBlocksForTesting(int byte);
+
 }  // namespace gdn

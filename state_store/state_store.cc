@@ -17,6 +17,13 @@ absl::Status StateStore::NoRoom(int64_t needed, int64_t available, std::string_v
                    {{"needed", StrCat(needed)}, {"available", StrCat(available)}});
 }
 
+std::vector<SlotClaim> StateStore::ClaimsOf(const std::shared_ptr<StatePool>& pool, int32_t count) {
+  std::vector<SlotClaim> claims;
+  claims.reserve(static_cast<size_t>(count));
+  for (int32_t i = 0; i < count; ++i) claims.push_back(SlotClaim(pool));
+  return claims;
+}
+
 absl::StatusOr<std::vector<SlotClaim>> StateStore::Reserve(const LayerDims& dims, int32_t count) {
   GDN_ASSIGN_OR_RETURN(const StateLayout layout, LayoutOf(dims));
   std::shared_ptr<StatePool> pool;
@@ -41,10 +48,7 @@ absl::StatusOr<std::vector<SlotClaim>> StateStore::Reserve(const LayerDims& dims
     }
     used_bytes_ += needed;
   }
-  std::vector<SlotClaim> claims;
-  claims.reserve(static_cast<size_t>(count));
-  for (int32_t i = 0; i < count; ++i) claims.push_back(SlotClaim(pool));
-  return claims;
+  return ClaimsOf(pool, count);
 }
 
 absl::StatusOr<std::vector<SlotClaim>> StateStore::ReserveIn(const std::shared_ptr<StatePool>& pool, int32_t count) {
@@ -56,10 +60,7 @@ absl::StatusOr<std::vector<SlotClaim>> StateStore::ReserveIn(const std::shared_p
     if (!pool->TryClaim(count)) return NoRoom(needed, available, ", but not beside the states they begin from");
     used_bytes_ += needed;
   }
-  std::vector<SlotClaim> claims;
-  claims.reserve(static_cast<size_t>(count));
-  for (int32_t i = 0; i < count; ++i) claims.push_back(SlotClaim(pool));
-  return claims;
+  return ClaimsOf(pool, count);
 }
 
 absl::StatusOr<std::shared_ptr<StatePool>> StateStore::MakePool(const StateLayout& layout, int32_t count,

@@ -53,6 +53,7 @@ class StateStore {
  private:
   friend class StatePool;
   void Unreserve(int64_t bytes);
+  static std::vector<SlotClaim> ClaimsOf(const std::shared_ptr<StatePool>& pool, int32_t count);
   absl::Status NoRoom(int64_t needed, int64_t available, std::string_view why) const;
   absl::StatusOr<std::shared_ptr<StatePool>> MakePool(const StateLayout& layout, int32_t count, int64_t allocated);
 

@@ -1,18 +1,13 @@
 #include "base/flags/command_flags.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <map>
 #include <numeric>
 #include <utility>
 
-#include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/time.h"
-#include "base/status_macros.h"
 #include "base/string_cat.h"
 
 namespace gdn {
@@ -20,35 +15,12 @@ namespace {
 
 constexpr size_t kShown = 100;  // letters of a name or a value in an error
 
-// As help and errors have it.
-std::string Dashed(absl::string_view name) { return absl::StrReplaceAll(name, {{"_", "-"}}); }
-
-using FlagsByName = std::map<std::string, absl::CommandLineFlag*>;  // with -
-
-FlagsByName TakenFlags(TakesFlag takes) {
-  FlagsByName flags;
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (takes(*flag)) flags.emplace(Dashed(name), flag);
-  }
-  return flags;
-}
-
 absl::Status UnknownFlag(std::string_view name, const FlagNames& known) {
   std::vector<std::string_view> names;
   for (const auto& [flag, is_switch] : known) names.push_back(flag);
   const std::string nearest = NearestName(name, names);
   return absl::InvalidArgumentError(StrCat("unknown flag --", name.substr(0, kShown),
                                            nearest.empty() ? "" : StrCat("; did you mean --", nearest, "?")));
-}
-
-// The form of value that a flag takes; `error` is what its parser said of another.
-std::string ExpectedForm(const absl::CommandLineFlag& flag, const std::string& error) {
-  if (flag.IsOfType<bool>()) return "expected true or false";
-  if (flag.IsOfType<int32_t>()) return "expected a whole number of 32 bits";
-  if (flag.IsOfType<int64_t>()) return "expected a whole number of 64 bits";
-  if (flag.IsOfType<uint64_t>()) return "expected a whole number of 64 bits, 0 or more";
-  if (flag.IsOfType<double>() || flag.IsOfType<float>()) return "expected a number";
-  return flag.IsOfType<absl::Duration>() ? StrCat("expected ", kTimeForm, ", or 0") : error;
 }
 
 // How many letters must be put in, taken out or changed.
@@ -68,6 +40,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+std::string WithDashes(absl::string_view name) { return absl::StrReplaceAll(name, {{"_", "-"}}); }
+
 CommandFlags SplitArguments(const std::vector<std::string>& arguments, const FlagNames& names) {
   CommandFlags line;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -83,7 +57,7 @@ CommandFlags SplitArguments(const std::vector<std::string>& arguments, const Fla
     }
     const size_t equals = std::min(argument.find('='), argument.size());
     const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
-    const std::string name = Dashed(argument.substr(dashes, equals - dashes));
+    const std::string name = WithDashes(argument.substr(dashes, equals - dashes));
     const auto flag = names.find(name);
     if (flag == names.end()) {
       const bool has_value = equals < argument.size();
@@ -109,21 +83,6 @@ CommandFlags SplitArguments(const std::vector<std::string>& arguments, const Fla
   return line;
 }
 
-absl::StatusOr<CommandFlags> SetFlags(const std::vector<std::string>& arguments, TakesFlag takes) {
-  const FlagsByName flags = TakenFlags(takes);
-  FlagNames names;
-  for (const auto& [name, flag] : flags) names.emplace(name, flag->IsOfType<bool>());
-  CommandFlags line = SplitArguments(arguments, names);
-  for (const auto& [name, value] : line.values) {
-    std::string error;
-    absl::CommandLineFlag& flag = *flags.at(name);
-    if (flag.ParseFrom(value, &error)) continue;
-    return absl::InvalidArgumentError(StrCat("--", WrongValue(name, value, ExpectedForm(flag, error))));
-  }
-  GDN_RETURN_IF_ERROR(line.status);
-  return line;
-}
-
 std::string WrongValue(std::string_view name, std::string_view value, std::string_view expected) {
   double number = 0;
   const bool unit_is_missing = expected.find(kTimeForm) != std::string_view::npos && value.size() < 20 &&
@@ -135,16 +94,6 @@ std::string WrongValue(std::string_view name, std::string_view value, std::strin
 std::string FlagHelp(std::string_view name, std::string_view help, std::string_view value) {
   return absl::StrFormat("  --%-24s %s%s\n", AbslView(name), AbslView(help),
                          value.empty() || value == "false" ? "" : StrCat(" Default: ", value, "."));
-}
-
-std::string FlagHelp(const absl::CommandLineFlag& flag) {
-  return FlagHelp(Dashed(flag.Name()), flag.Help(), flag.DefaultValue());
-}
-
-std::string FlagsHelp(TakesFlag takes) {
-  std::string text;
-  for (const auto& [name, flag] : TakenFlags(takes)) text += FlagHelp(*flag);
-  return text;
 }
 
 std::string NearestName(std::string_view name, const std::vector<std::string_view>& names) {

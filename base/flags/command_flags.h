@@ -1,13 +1,10 @@
-// Abseil's flags as every program of this tree reads them from its command line.
+// The command line of every program of this tree: how it is split into flags, and its texts for help and errors.
 //
-// absl::ParseCommandLine ends the process with code 1, also for --help, and says of a value no more than that it is
-// illegal. These functions return what is wrong, so that a program can end with 2, which service managers do not
-// restart.
-// Thread safety: for the main thread, before others read flags. Ownership: plain values.
+// Thread safety: free functions. Ownership: plain values.
 //
-//   const auto ours = [](const absl::CommandLineFlag& flag) { return flag.Filename().find("gdn_bench/") != npos; };
-//   GDN_ASSIGN_OR_RETURN(CommandFlags line, SetFlags({argv + 1, argv + argc}, ours));
-//   if (line.help) std::cout << FlagsHelp(ours);
+//   const CommandFlags line = SplitArguments({argv + 1, argv + argc}, {{"port", false}, {"verbose", true}});
+//   if (!line.status.ok()) return 2;
+//   for (const auto& [name, value] : line.values) Set(name, value);
 #pragma once
 
 #include <map>
@@ -16,10 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/commandlineflag.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace gdn {
 
@@ -39,11 +34,8 @@ using FlagNames = std::map<std::string, bool, std::less<>>;
 // the nearest name that does, and for a flag without its value.
 CommandFlags SplitArguments(const std::vector<std::string>& arguments, const FlagNames& names);
 
-using TakesFlag = absl::FunctionRef<bool(const absl::CommandLineFlag& flag)>;
-
-// Splits `arguments` and sets Abseil's flags. Errors of SplitArguments, also for a flag that `takes` refuses, and
-// INVALID_ARGUMENT for a value that cannot be parsed, with the form that was expected.
-absl::StatusOr<CommandFlags> SetFlags(const std::vector<std::string>& arguments, TakesFlag takes);
+// Returns a flag's name as help and errors have it, with - in place of _.
+std::string WithDashes(absl::string_view name);
 
 inline constexpr std::string_view kTimeForm = "a time with its unit, such as 500ms, 30s or 5m";
 
@@ -53,11 +45,8 @@ std::string WrongValue(std::string_view name, std::string_view value, std::strin
 
 // "  --name   help Default: x." and a newline. `value`: the default; "" and "false" are not shown.
 std::string FlagHelp(std::string_view name, std::string_view help, std::string_view value);
-std::string FlagHelp(const absl::CommandLineFlag& flag);
-// The help of all flags that are taken, by name.
-std::string FlagsHelp(TakesFlag takes);
 
-// The one that `name` was probably meant to be; "" if none is near.
+// Returns the one that `name` was probably meant to be; "" if none is near.
 std::string NearestName(std::string_view name, const std::vector<std::string_view>& names);
 
 }  // namespace gdn

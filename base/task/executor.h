@@ -13,7 +13,6 @@
 
 #include <atomic>
 #include <coroutine>
-#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -79,13 +78,11 @@ class FlowQueue {
 
 // Ends a wait at a time. Belongs to the Waiter, see base/task/waiter.h.
 struct Timer {
-  static constexpr size_t kNotSet = static_cast<size_t>(-1);
   explicit Timer(Waiter& of) : waiter(&of) {}
 
   Waiter* waiter;
   SteadyTime due;
-  uint64_t number = 0;     // the order of timers with the same time
-  size_t place = kNotSet;  // in a TimerHeap
+  uint64_t number = 0;  // set by Timers: the order of timers with the same time
 };
 
 class Executor : public SteadyClock {

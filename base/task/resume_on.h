@@ -19,32 +19,14 @@ namespace gdn {
 // it is there already, this lets the others run first.
 class [[nodiscard]] ResumeOn {
  public:
-  explicit ResumeOn(Executor& executor) : executor_(executor) {}
-  bool await_ready() const { return false; }
-  template <typename Promise>
-  void await_suspend(std::coroutine_handle<Promise> moving) {
-    Executor& executor = executor_;
-    Flow& flow = moving.promise().flow();
-    flow.SuspendAt(moving);
-    flow.MoveTo(executor);
-    executor.Post(flow);
-  }
-  void await_resume() const {}
-
- private:
-  Executor& executor_;
-};
-
-// Moves the flow as ResumeOn does, but a flow that is on the executor already continues at once.
-class [[nodiscard]] ReturnTo {
- public:
-  explicit ReturnTo(Executor& executor) : executor_(executor) {}
+  explicit ResumeOn(Executor& executor, bool lets_others_run = true)
+      : executor_(executor), lets_others_run_(lets_others_run) {}
   bool await_ready() const { return false; }
   template <typename Promise>
   bool await_suspend(std::coroutine_handle<Promise> moving) {
     Executor& executor = executor_;
     Flow& flow = moving.promise().flow();
-    if (&flow.executor() == &executor) return false;
+    if (!lets_others_run_ && &flow.executor() == &executor) return false;
     flow.SuspendAt(moving);
     flow.MoveTo(executor);
     executor.Post(flow);
@@ -54,6 +36,13 @@ class [[nodiscard]] ReturnTo {
 
  private:
   Executor& executor_;
+  const bool lets_others_run_;
+};
+
+// Moves the flow as ResumeOn does, but a flow that is on the executor already continues at once.
+class [[nodiscard]] ReturnTo : public ResumeOn {
+ public:
+  explicit ReturnTo(Executor& executor) : ResumeOn(executor, /*lets_others_run=*/false) {}
 };
 
 // Returns the flow's executor: Executor& here = co_await ThisExecutor();

@@ -78,8 +78,7 @@ void ThreadExecutor::RunTimers() {
   while (!timers_stop_) {
     const SteadyTime now = Now();
     FlowQueue resumed;
-    while (timers_.PopDue(now, resumed)) {
-    }
+    timers_.PopDue(now, resumed);
     if (!resumed.empty()) {
       lock.unlock();
       resumed.PostAll();

@@ -16,7 +16,7 @@
 
 #include "base/steady_clock.h"
 #include "base/task/executor.h"
-#include "base/task/timer_heap.h"
+#include "base/task/timers.h"
 
 namespace gdn {
 
@@ -48,7 +48,7 @@ class ThreadExecutor final : public Executor {
 
   std::mutex timers_mu_;
   std::condition_variable sooner_;                      // a timer is due before wakes_at_, or timers_stop_
-  TimerHeap timers_;                                    // guarded by timers_mu_
+  Timers timers_;                                       // guarded by timers_mu_
   SteadyTime wakes_at_ = SteadyTime::InfiniteFuture();  // when the timers' thread looks again; guarded by timers_mu_
   bool timers_stop_ = false;                            // guarded by timers_mu_
 

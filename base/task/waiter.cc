@@ -51,15 +51,8 @@ WaitEnd Waiter::Finish() {
 }
 
 absl::Status Waiter::StatusOf(WaitEnd end) {
-  switch (end) {
-    case WaitEnd::kDone:
-      break;
-    case WaitEnd::kLate:
-      return DeadlinePassed();
-    case WaitEnd::kCancelled:
-      return WaitCancelled();
-  }
-  return absl::OkStatus();
+  if (end == WaitEnd::kDone) return absl::OkStatus();
+  return end == WaitEnd::kLate ? DeadlinePassed() : WaitCancelled();
 }
 
 }  // namespace gdn

@@ -9,7 +9,6 @@
 #include "base/string_cat.h"
 #include "kernels/backend.h"
 #include "kernels/slot_codec.h"
-#include "state_store/state_file/format_version.h"
 #include "state_store/state_file/metadata.h"
 #include "state_store/state_file/sealed_header.h"
 
@@ -91,9 +90,7 @@ class FileParts {
     if (has_log) {
       for (const auto& [part, values] : kLogParts) AddFloats(layer, part, view.*values);
     }
-    if (layer.reply != nullptr) {
-      entry.reply = *layer.reply;
-    }
+    if (layer.reply != nullptr) entry.reply = *layer.reply;
     if (layer.reply != nullptr && !layer.reply->output_dropped) {
       const std::string_view output = layer.reply->output;
       Append(layer, kReply, "U8", {static_cast<int64_t>(output.size())}, output);

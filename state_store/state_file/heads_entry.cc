@@ -1,12 +1,10 @@
 // The entry "heads" of a state file's __metadata__: the value heads of the model that the states belong to.
 #include "base/string_cat.h"
-#include "nlohmann/json.hpp"
+#include "state_store/state_file/json_fields.h"
 #include "state_store/state_file/metadata.h"
 
 namespace gdn::state_file {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::pair<const char*, int32_t HeadSlice::*> kFields[] = {
     {"first", &HeadSlice::first}, {"count", &HeadSlice::count}, {"total", &HeadSlice::total}};
@@ -21,14 +19,14 @@ std::string HeadsText(const ModelSlice& slice) {
 }
 
 absl::Status ParseHeads(const std::string& text, SessionHeader& header) {
-  const Json json = Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  const Json json = Parse(text);
   ModelSlice slice;
   for (const auto& [field, member] : kFields) {
-    const auto value = json.is_object() ? json.find(field) : json.end();
-    if (value == json.end() || !value->is_number_unsigned() || value->get<uint64_t>() > kMaxHeads) {
+    const auto value = IntField(json, field);
+    if (!value.has_value() || *value > kMaxHeads) {
       return InvalidEntry("heads", text, StrCat("a JSON object with '", field, "', an integer of at most ", kMaxHeads));
     }
-    slice.heads.*member = value->get<int32_t>();
+    slice.heads.*member = static_cast<int32_t>(*value);
   }
   const HeadSlice& heads = slice.heads;
   const LayerDims& dims = header.dims;
@@ -38,9 +36,7 @@ absl::Status ParseHeads(const std::string& text, SessionHeader& header) {
         "heads", text,
         StrCat("whole groups of ", dims.group(), " value heads, ", dims.value_heads, " in all as by dims, among more"));
   }
-  if (const auto model = json.find(kModelFingerprint); model != json.end() && model->is_string()) {
-    slice.model_fingerprint = model->get<std::string>();
-  }
+  slice.model_fingerprint = TextField(json, kModelFingerprint).value_or("");
   if (header.fingerprint != SliceFingerprint(slice.model_fingerprint, heads)) {
     return InvalidEntry("heads", text, "the model_fingerprint that the file's own follows from");
   }

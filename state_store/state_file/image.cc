@@ -122,7 +122,7 @@ absl::StatusOr<std::string> MergeDelta(std::string_view full, std::string_view d
   for (const auto& [file, sums] : {std::pair(&full_file, &full_checksums), std::pair(&delta_file, &checksums)}) {
     // A file of version 1 may have checksums for some of its tensors only.
     for (const auto& [name, entry] : file->entries()) {
-      if (sums->count(name) == 0) return Damaged(StrCat("tensor '", name, "' has no checksum"), name);
+      if (sums->count(name) == 0) return DamagedTensor(name, "has no checksum");
     }
   }
   Metadata metadata = delta_file.metadata();

@@ -92,6 +92,10 @@ absl::Status Damaged(std::string_view message, std::string_view tensor) {
                    {{"tensor", Shown(tensor, kShownBytes)}});
 }
 
+absl::Status DamagedTensor(std::string_view tensor, std::string_view message) {
+  return Damaged(StrCat("tensor '", tensor, "' ", message), tensor);
+}
+
 absl::Status Mismatch(std::string_view field, std::string_view message) {
   return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch, message,
                    {{"field", std::string(field)}});

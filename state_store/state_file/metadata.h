@@ -52,8 +52,9 @@ std::vector<int64_t> PartShape(std::string_view part, const LayerDims& dims, con
 inline constexpr std::pair<std::string_view, absl::Span<const float> SlotView::*> kLogParts[] = {
     {kLogK, &SlotView::log_k}, {kLogU, &SlotView::log_u}, {kLogG, &SlotView::log_g}};
 
-// DATA_LOSS (INVALID_STATE_FILE: tensor).
+// DATA_LOSS (INVALID_STATE_FILE: tensor). DamagedTensor's message begins with the tensor's name.
 absl::Status Damaged(std::string_view message, std::string_view tensor = kHeader);
+absl::Status DamagedTensor(std::string_view tensor, std::string_view message);
 // FAILED_PRECONDITION (STATE_MISMATCH: field).
 absl::Status Mismatch(std::string_view field, std::string_view message);
 absl::Status InvalidEntry(std::string_view key, std::string_view value, std::string_view expected);

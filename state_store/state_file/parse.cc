@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <utility>
 
 #include "base/count_limits.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/state_file/format_version.h"
 #include "state_store/state_file/metadata.h"
-#include "state_store/state_file/producible.h"
 #include "state_store/state_file/sealed_header.h"
 
 namespace gdn {
@@ -49,7 +48,7 @@ absl::StatusOr<Checksums> ReadChecksums(const SafetensorsFile& file) {
   }
   if (file.metadata().at("format_version") == kFormatVersionPlain) return checksums;
   for (const auto& [name, entry] : file.entries()) {
-    if (checksums.count(name) == 0) return Damaged(StrCat("tensor '", name, "' has no checksum"), name);
+    if (checksums.count(name) == 0) return DamagedTensor(name, "has no checksum");
   }
   return checksums;
 }
@@ -72,14 +71,63 @@ absl::StatusOr<std::map<int32_t, LayerEntry>> ParseLayers(const SafetensorsFile&
     const bool known = view.starts_with(kLayerPrefix) && dot != std::string_view::npos &&
                        std::find(kParts.begin(), kParts.end(), view.substr(dot + 1)) != kParts.end();
     const auto index = known ? ParseIndex(view.substr(kLayerPrefix.size(), dot - kLayerPrefix.size())) : std::nullopt;
-    if (!index.has_value()) return Damaged(StrCat("tensor '", name, "' is not part of a state"), name);
+    if (!index.has_value()) return DamagedTensor(name, "is not part of a state");
     if (layers.count(*index) == 0) {
-      return Damaged(StrCat("tensor '", name, "' has no __metadata__ entry '", kLayerPrefix, *index,
-                            "', which gives its token count"),
-                     name);
+      return DamagedTensor(
+          name, StrCat("has no __metadata__ entry '", kLayerPrefix, *index, "', which gives its token count"));
     }
   }
   return layers;
+}
+
+// ---- Checks that a layer's fields are ones that calls of the API could have made. Anybody may write a file with valid
+// checksums. So the fields that are used later (a reply's bytes, a log's decays) must be within the API's own limits.
+
+// Returns true if an output of `bytes` bytes can be one of at most `most` tokens of `features` elements, in some output
+// dtype.
+bool IsWholeTokens(int64_t bytes, int64_t features, int64_t most) {
+  return std::ranges::any_of(std::initializer_list<DType>{DType::kF32, DType::kF16, DType::kBF16}, [&](DType dtype) {
+    const int64_t token_bytes = features * static_cast<int64_t>(DTypeSize(dtype));
+    return bytes % token_bytes == 0 && bytes / token_bytes <= most;
+  });
+}
+
+// The kind of the last input must be one that layers of these dims take: a bare operator takes only delta_rule.
+absl::Status CheckInputKind(const LayerDims& dims, const LayerEntry& entry, int32_t layer) {
+  const bool takes_hidden = dims.has_layer();
+  const bool takes_projected = dims.conv_width > 0;
+  if (entry.kind == InputKind::kHiddenStates ? takes_hidden : entry.kind != InputKind::kProjected || takes_projected) {
+    return absl::OkStatus();
+  }
+  return Damaged(StrCat("layer ", layer, " has the input_kind ", InputKindName(entry.kind), ", which layers of ",
+                        LayerDimsToString(dims), " do not take; a bare operator's is delta_rule or none"));
+}
+
+// The tensor must be U8 of one dimension, and as long as the F32, F16 or BF16 output of a possible number of tokens.
+absl::Status CheckReplyTensor(const LayerDims& dims, const LayerEntry& entry, const std::string& name,
+                              const SafetensorsEntry& tensor) {
+  if (tensor.dtype != "U8" || tensor.shape.size() != 1) {
+    return DamagedTensor(
+        name, StrCat("is ", tensor.dtype, " ", ShapeToString(tensor.shape), "; expected U8 of one dimension"));
+  }
+  // A draft's tokens are not in the count of its reply.
+  const int64_t most = std::max<int64_t>(entry.reply->token_count, kMaxDraftLimit);
+  const int64_t bytes = tensor.shape[0];
+  const bool of_hidden = dims.has_layer() && (entry.kind == InputKind::kHiddenStates || entry.kind == InputKind::kNone);
+  const bool of_values = entry.kind != InputKind::kHiddenStates;
+  if (of_hidden && IsWholeTokens(bytes, dims.hidden_size, most)) return absl::OkStatus();
+  if (of_values && IsWholeTokens(bytes, dims.value_features(), most)) return absl::OkStatus();
+  return DamagedTensor(name,
+                       StrCat("has ", bytes, " bytes; expected those of 0 to ", most, " tokens of ",
+                              of_hidden ? dims.hidden_size : dims.value_features(), " elements in F32, F16 or BF16"));
+}
+
+// No log decay may be above 0. NaN is allowed, because a step with allow_non_finite may produce it.
+absl::Status CheckLogDecays(const std::string& name, absl::Span<const float> log_g) {
+  const auto* above = std::ranges::find_if(log_g, [](float g) { return g > 0.0f; });
+  if (above == log_g.end()) return absl::OkStatus();
+  return DamagedTensor(
+      name, StrCat("has the log decay ", *above, " at element ", above - log_g.begin(), "; expected none above 0"));
 }
 
 // Reads one layer's tensors. Checks the shape of every tensor that is there, even of those that are not read.
@@ -126,8 +174,7 @@ class LayerReader {
   absl::Status CheckParts(const StateFileLayer& layer, bool has_log) const {
     const SlotExtent& extent = layer.extent;
     const auto unexpected = [&](std::string_view part, std::string_view why) {
-      const std::string name = TensorName(layer.layer, part);
-      return Damaged(StrCat("tensor '", name, "' is there, but ", why), name);
+      return DamagedTensor(TensorName(layer.layer, part), StrCat("is there, but ", why));
     };
     if (result_.header.dims.conv_width == 0 && Has(layer.layer, kConvState)) {
       return unexpected(kConvState, "dims has no convolution");
@@ -170,9 +217,8 @@ class LayerReader {
     const auto it = file_.entries().find(name);
     if (it == file_.entries().end()) return Damaged(StrCat("the file has no tensor '", name, "'"), name);
     if (it->second.shape != shape) {
-      return Damaged(StrCat("tensor '", name, "' has shape ", ShapeToString(it->second.shape), "; expected ",
-                            ShapeToString(shape)),
-                     name);
+      return DamagedTensor(name,
+                           StrCat("has shape ", ShapeToString(it->second.shape), "; expected ", ShapeToString(shape)));
     }
     const auto dtype = ParseDType(it->second.dtype);
     if (!dtype.ok()) return Damaged(StrCat("tensor '", name, "': ", dtype.status().message()), name);
@@ -187,9 +233,8 @@ class LayerReader {
     }
     GDN_ASSIGN_OR_RETURN(const FoundTensor tensor, Find(layer, part));
     if (tensor.dtype != result_.base_dtype) {
-      return Damaged(StrCat("tensor '", tensor.name, "' is ", DTypeName(tensor.dtype), "; base_dtype says ",
-                            DTypeName(result_.base_dtype)),
-                     tensor.name);
+      return DamagedTensor(tensor.name,
+                           StrCat("is ", DTypeName(tensor.dtype), "; base_dtype says ", DTypeName(result_.base_dtype)));
     }
     if (!data_) return absl::OkStatus();
     GDN_ASSIGN_OR_RETURN(const std::string_view bytes, file_.Bytes(tensor.name));
@@ -346,7 +391,7 @@ absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPoo
 absl::Status SealedTensor::Check(const Hash128& found) const {
   const std::string hex = found.ToHex();
   if (hex == checksum) return absl::OkStatus();
-  return Damaged(StrCat("tensor '", name, "' is damaged: its checksum is ", hex, "; expected ", checksum), name);
+  return DamagedTensor(name, StrCat("is damaged: its checksum is ", hex, "; expected ", checksum));
 }
 
 absl::StatusOr<ArrivingStateFile> ArrivingStateFile::Open(std::string_view bytes, int64_t file_bytes) {

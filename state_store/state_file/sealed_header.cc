@@ -4,7 +4,6 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "nlohmann/json.hpp"
-#include "state_store/state_file/format_version.h"
 
 namespace gdn::state_file {
 namespace {
@@ -30,6 +29,13 @@ std::string HashHeader(std::string_view header, size_t digits) {
   hasher.Update(kNoChecksum);
   hasher.Update(header.substr(digits + kNoChecksum.size()));
   return hasher.Finish().ToHex();
+}
+
+// Returns the version to write into a file.
+std::string_view FormatVersionOf(const LayerDims& dims, bool has_base_dtype, bool has_tree) {
+  if (has_tree) return kFormatVersionTree;
+  if (dims.decays_by_channel()) return kFormatVersionByChannel;
+  return has_base_dtype ? kFormatVersionBf16 : kFormatVersion;
 }
 
 }  // namespace
@@ -59,6 +65,34 @@ absl::StatusOr<bool> CheckHeaderChecksum(std::string_view bytes) {
     return Damaged(StrCat("its header is damaged: header_checksum is ", found, ", and the header's is ", expected));
   }
   return true;
+}
+
+absl::StatusOr<bool> HasChecksums(const std::string& version) {
+  if (version == kFormatVersionPlain) return false;
+  for (const std::string_view known :
+       {kFormatVersion, kFormatVersionBf16, kFormatVersionByChannel, kFormatVersionTree}) {
+    if (version == known) return true;
+  }
+  return InvalidEntry("format_version", version, StrCat(kFormatVersionPlain, " to ", kFormatVersionTree));
+}
+
+absl::StatusOr<DType> BaseDTypeOf(const Metadata& metadata, const LayerDims& dims) {
+  const std::string& version = metadata.at("format_version");
+  const bool by_channel = dims.decays_by_channel();
+  const bool either = version == kFormatVersionPlain || version == kFormatVersionTree;
+  if (!either && (version == kFormatVersionByChannel) != by_channel) {
+    return InvalidEntry("format_version", version,
+                        by_channel ? StrCat(kFormatVersionByChannel, ", for dims decay by channel")
+                                   : std::string("another one, for dims do not decay by channel"));
+  }
+  const std::string dtype = OptionalText(metadata, "base_dtype");
+  const bool may_be_bf16 =
+      version == kFormatVersionBf16 || version == kFormatVersionByChannel || version == kFormatVersionTree;
+  if (may_be_bf16 && dtype == "BF16") return DType::kBF16;
+  if (version != kFormatVersionBf16 && dtype.empty()) return DType::kF32;
+  return InvalidEntry("base_dtype", dtype,
+                      StrCat("BF16 in format_version ", kFormatVersionBf16, ", BF16 or none in ",
+                             kFormatVersionByChannel, " and ", kFormatVersionTree, ", else none"));
 }
 
 }  // namespace gdn::state_file

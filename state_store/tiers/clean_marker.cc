@@ -25,22 +25,13 @@ bool IsWord(std::string_view text) {
          std::ranges::all_of(text, [](unsigned char c) { return absl::ascii_isalnum(c); });
 }
 
-// Returns the line before the first '\n' and removes it from `text`. Returns nullopt if there is no '\n'.
-std::optional<std::string_view> TakeLine(std::string_view& text) {
-  const size_t end = text.find('\n');
-  if (end == std::string_view::npos) return std::nullopt;
-  const std::string_view line = text.substr(0, end);
-  text.remove_prefix(end + 1);
-  return line;
-}
-
 std::string LineOf(const StateKey& session, const CleanMarker::Copy& copy) {
   return StrCat(session.principal, "/", session.id, " ", copy.tier, " ", copy.version.created, " ", copy.version.epoch,
                 " ", copy.version.changes, "\n");
 }
 
-std::optional<std::pair<StateKey, CleanMarker::Copy>> ParseLine(std::string_view line) {
-  const std::vector<absl::string_view> fields = absl::StrSplit(AbslView(line), ' ');
+std::optional<std::pair<StateKey, CleanMarker::Copy>> ParseLine(absl::string_view line) {
+  const std::vector<absl::string_view> fields = absl::StrSplit(line, ' ');
   if (fields.size() != 5 || fields[1].empty()) return std::nullopt;
   const size_t slash = fields[0].find('/');
   if (slash == absl::string_view::npos || slash + 1 == fields[0].size()) return std::nullopt;
@@ -81,15 +72,14 @@ std::optional<CleanMarker> CleanMarker::Parse(std::string_view text) {
   const std::string_view before_end = text.substr(0, text.size() - kEndBytes);
   if (text.substr(before_end.size()) != StrCat(kEnd, HashBytes(before_end).ToHex(), "\n")) return std::nullopt;
 
-  std::string_view rest = before_end.substr(kFirstLine.size());
+  const std::string_view rest = before_end.substr(kFirstLine.size());
+  if (!rest.starts_with(kRedis) || !rest.ends_with('\n')) return std::nullopt;
+  const std::vector<absl::string_view> lines = absl::StrSplit(AbslView(rest.substr(0, rest.size() - 1)), '\n');
   CleanMarker marker;
-  const std::optional<std::string_view> redis = TakeLine(rest);
-  if (!redis.has_value() || !redis->starts_with(kRedis)) return std::nullopt;
-  marker.redis = redis->substr(kRedis.size());
+  marker.redis = std::string(lines[0].substr(kRedis.size()));
   if (!IsWord(marker.redis)) return std::nullopt;
-  while (!rest.empty()) {
-    const std::optional<std::string_view> line = TakeLine(rest);
-    auto entry = line.has_value() ? ParseLine(*line) : std::nullopt;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    auto entry = ParseLine(lines[i]);
     if (!entry.has_value()) return std::nullopt;
     marker.sessions.insert(*std::move(entry));
   }

@@ -15,6 +15,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "base/error.h"
+#include "base/name_rules.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "spdlog/spdlog.h"
@@ -35,18 +36,13 @@ constexpr std::string_view kGonePrefix = "gone-";
 constexpr char kCleanName[] = "clean";
 constexpr char kIncarnationName[] = "incarnation";
 constexpr char kSecretName[] = "principal-key";
-constexpr size_t kMaxId = 128;
 // A bound against damaged files, because epochs are made from the number. No server starts so often.
 constexpr int64_t kMostStarts = int64_t{1} << 40;
 
-bool IsId(const std::string& id) {
-  return !id.empty() && id.size() <= kMaxId && std::ranges::all_of(id, [](unsigned char c) {
-    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '~' || c == '-';
-  });
-}
+bool IsName(std::string_view id) { return !id.empty() && IsId(id, kMaxSessionIdLength); }
 
 bool IsPrincipal(const std::string& principal) {
-  return principal.size() <= kMaxId &&
+  return principal.size() <= kMaxSessionIdLength &&
          std::ranges::all_of(principal, [](unsigned char c) { return absl::ascii_isxdigit(c); });
 }
 
@@ -67,27 +63,16 @@ absl::Status MakeFolders(const std::string& folder) {
   return SyncFolder(parent.empty() ? "." : parent);
 }
 
-absl::StatusOr<int> TakeLock(const std::string& directory) {
+absl::StatusOr<OwnedFd> TakeLock(const std::string& directory) {
   const std::string path = StrCat(directory, "/lock");
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (fd < 0) return IoError(errno, "create", path);
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
-  const int error = errno;
-  close(fd);
-  if (error != EWOULDBLOCK) return IoError(error, "lock", path);
+  OwnedFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!lock.valid()) return IoError(errno, "create", path);
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno != EWOULDBLOCK) return IoError(errno, "lock", path);
   return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable,
                    StrCat("another server keeps its states in '", directory,
                           "'; give each server a folder of its own (--disk-dir), or end the other one"),
                    {{"tier", "disk"}, {"path", directory}});
-}
-
-// Returns the entries of a folder; none if the folder does not exist.
-absl::StatusOr<std::vector<fs::directory_entry>> Entries(const fs::path& folder) {
-  std::error_code error;
-  std::vector<fs::directory_entry> entries;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) entries.push_back(*it);
-  if (error && error != std::errc::no_such_file_or_directory) return IoError(error.value(), "list", folder.string());
-  return entries;
 }
 
 // Returns true if there may be files in it. Follows links.
@@ -98,7 +83,7 @@ bool IsFolder(const fs::directory_entry& entry) {
 
 // Removes the folder and the files in it.
 absl::Status RemoveFolder(const std::string& folder) {
-  GDN_ASSIGN_OR_RETURN(const auto files, Entries(folder));
+  GDN_ASSIGN_OR_RETURN(const auto files, ListFolder(folder));
   for (const fs::directory_entry& file : files) GDN_RETURN_IF_ERROR(RemoveFile(file.path().string()));
   if (rmdir(folder.c_str()) != 0 && errno != ENOENT) return IoError(errno, "remove", folder);
   return absl::OkStatus();
@@ -121,16 +106,14 @@ absl::StatusOr<std::unique_ptr<DiskFolder>> DiskFolder::Open(const std::string& 
   }
   while (settled.size() > 1 && settled.back() == '/') settled.pop_back();
   GDN_RETURN_IF_ERROR(MakeFolders(settled));
-  GDN_ASSIGN_OR_RETURN(const int lock_fd, TakeLock(settled));
-  std::unique_ptr<DiskFolder> folder(new DiskFolder(std::move(settled), lock_fd));
+  GDN_ASSIGN_OR_RETURN(OwnedFd lock, TakeLock(settled));
+  std::unique_ptr<DiskFolder> folder(new DiskFolder(std::move(settled), std::move(lock)));
   GDN_RETURN_IF_ERROR(MakeFolders(folder->principals_.directory()));
   return folder;
 }
 
-DiskFolder::~DiskFolder() { close(lock_fd_); }
-
 absl::Status DiskFolder::ValidateKey(const StateKey& key) {
-  if (IsPrincipal(key.principal) && IsId(key.id) && (key.checkpoint.empty() || IsId(key.checkpoint))) {
+  if (IsPrincipal(key.principal) && IsName(key.id) && IsId(key.checkpoint, kMaxSessionIdLength)) {
     return absl::OkStatus();
   }
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidName,
@@ -156,7 +139,7 @@ std::string DiskFolder::AsidePath(const std::string& path) { return StrCat(path,
 
 absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remove_leftovers) const {
   std::map<StateKey, Files> found;
-  GDN_ASSIGN_OR_RETURN(const auto principals, Entries(principals_.directory()));
+  GDN_ASSIGN_OR_RETURN(const auto principals, ListFolder(principals_.directory()));
   // Entries that no server made stay where they are. The log names them once.
   const auto pass_over = [remove_leftovers](const fs::directory_entry& stray) {
     if (remove_leftovers) spdlog::warn("disk tier: '{}' is no session's and is passed over", stray.path().string());
@@ -167,7 +150,7 @@ absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remo
       pass_over(principal);
       continue;
     }
-    GDN_ASSIGN_OR_RETURN(const auto sessions, Entries(principal.path()));
+    GDN_ASSIGN_OR_RETURN(const auto sessions, ListFolder(principal.path().string()));
     for (const fs::directory_entry& session : sessions) {
       const std::string folder = session.path().filename().string();
       if (folder.starts_with(kGonePrefix)) {
@@ -175,7 +158,7 @@ absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remo
         continue;
       }
       const std::string id = folder.starts_with(kSessionPrefix) ? folder.substr(kSessionPrefix.size()) : "";
-      if (!IsFolder(session) || !IsId(id)) {
+      if (!IsFolder(session) || !IsName(id)) {
         pass_over(session);
         continue;
       }
@@ -189,7 +172,7 @@ absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remo
 absl::Status DiskFolder::ScanSession(const StateKey& key, bool remove_leftovers,
                                      std::map<StateKey, Files>& found) const {
   const std::string folder = SessionFolder(key);
-  GDN_ASSIGN_OR_RETURN(const auto files, Entries(folder));
+  GDN_ASSIGN_OR_RETURN(const auto files, ListFolder(folder));
   for (const fs::directory_entry& file : files) {
     std::string name = file.path().filename().string();
     const bool aside = name.ends_with(kAsideSuffix);

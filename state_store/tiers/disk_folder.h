@@ -32,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/owned_fd.h"
 #include "state_store/tiers/clean_marker.h"
 #include "state_store/tiers/principal_folders.h"
 #include "state_store/tiers/state_tier.h"
@@ -45,7 +46,6 @@ class DiskFolder {
   static absl::StatusOr<std::unique_ptr<DiskFolder>> Open(const std::string& directory);
   DiskFolder(const DiskFolder&) = delete;
   DiskFolder& operator=(const DiskFolder&) = delete;
-  ~DiskFolder();
 
   // INVALID_ARGUMENT (INVALID_NAME) if the key's parts cannot be names of folders and files. The methods below need
   // valid keys.
@@ -91,14 +91,14 @@ class DiskFolder {
   absl::StatusOr<std::string> KeepSecret(std::string_view proposed) const;
 
  private:
-  DiskFolder(std::string directory, int lock_fd)
-      : directory_(std::move(directory)), lock_fd_(lock_fd), principals_(directory_ + "/sessions") {}
+  DiskFolder(std::string directory, OwnedFd lock)
+      : directory_(std::move(directory)), lock_(std::move(lock)), principals_(directory_ + "/sessions") {}
 
   absl::Status ScanSession(const StateKey& key, bool remove_leftovers, std::map<StateKey, Files>& found) const;
 
   // Constant after construction.
   const std::string directory_;
-  const int lock_fd_;
+  const OwnedFd lock_;
   PrincipalFolders principals_;
 
   absl::Mutex mu_;

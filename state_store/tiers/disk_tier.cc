@@ -215,13 +215,10 @@ absl::StatusOr<SessionImagePtr> DiskTier::LoadFiles(const StateKey& key, int64_t
     for (const StateFileLayer& layer : delta->layers) {
       if (layer.has_base) bases.erase(layer.layer);
     }
-    if (const absl::Status status = CompleteDelta(*full, *delta); !status.ok()) {
-      return WithPrefix(status, folder_->DeltaPath(key));
-    }
+    GDN_RETURN_IF_ERROR(WithPrefix(CompleteDelta(*full, *delta), folder_->DeltaPath(key)));
     state = &*delta;
   }
-  if (const absl::Status status = CheckOwner(key, *state); !status.ok())
-    return WithPrefix(status, folder_->FullPath(key));
+  GDN_RETURN_IF_ERROR(WithPrefix(CheckOwner(key, *state), folder_->FullPath(key)));
   GDN_ASSIGN_OR_RETURN(const StateLayout layout,
                        StateLayout::Make(state->header.dims, options_.max_draft, options_.base_dtype));
   GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(*state, layout, files));
@@ -279,7 +276,7 @@ absl::StatusOr<StoredSession> DiskTier::ReadEntry(const StateKey& key, const Dis
                          }));
     auto file = ParseStateFileHeader(head.bytes, head.file_bytes);
     if (!file.ok()) return WithPrefix(file.status(), path);
-    if (const absl::Status owner = CheckOwner(key, *file); !owner.ok()) return WithPrefix(owner, path);
+    GDN_RETURN_IF_ERROR(WithPrefix(CheckOwner(key, *file), path));
     return file;
   };
   if (files.full_bytes == 0 && files.aside_bytes > 0) {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -34,34 +35,8 @@ auto Retry(Call call) {
   return result;
 }
 
-// A file descriptor, closed on destruction. Close returns errors that appear only then (network file systems).
-class File {
- public:
-  File(const std::string& path, int flags, mode_t mode = 0)
-      : fd_(Retry([&] { return open(path.c_str(), flags | O_CLOEXEC, mode); })) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() { Close(); }
-
-  bool ok() const { return fd_ >= 0; }
-  int fd() const { return fd_; }
-  int Close() { return fd_ < 0 ? 0 : close(std::exchange(fd_, -1)); }
-
- private:
-  int fd_;
-};
-
-// Reads [offset, offset + size) of the file, or up to its end. Returns the number of bytes, or -1.
-ssize_t ReadAt(int fd, char* to, size_t size, off_t offset) {
-  size_t done = 0;
-  while (done < size) {
-    const size_t wanted = std::min(size - done, kChunkBytes);
-    const ssize_t got = Retry([&] { return pread(fd, to + done, wanted, offset + static_cast<off_t>(done)); });
-    if (got < 0) return -1;
-    if (got == 0) break;
-    done += static_cast<size_t>(got);
-  }
-  return static_cast<ssize_t>(done);
+OwnedFd OpenFile(const std::string& path, int flags, mode_t mode = 0) {
+  return OwnedFd(Retry([&] { return open(path.c_str(), flags | O_CLOEXEC, mode); }));
 }
 
 // Writes the pieces one after another. Returns 0, or the errno of the call that failed.
@@ -113,17 +88,6 @@ void LetGoOfCache(int fd) {
   }
 }
 
-// Returns the size of a file that was opened for reading, or the error of opening it.
-absl::StatusOr<int64_t> SizeOf(const File& file, const std::string& path) {
-  if (!file.ok()) {
-    if (errno == ENOENT) return absl::NotFoundError(StrCat("there is no file '", path, "'"));
-    return IoError(errno, "open", path);
-  }
-  struct stat info;
-  if (fstat(file.fd(), &info) != 0) return IoError(errno, "stat", path);
-  return info.st_size;
-}
-
 }  // namespace
 
 absl::Status IoError(int error, std::string_view action, const std::string& path) {
@@ -137,10 +101,35 @@ absl::Status IoError(int error, std::string_view action, const std::string& path
                    {{"tier", "disk"}, {"path", path}});
 }
 
+absl::StatusOr<OwnedFd> OpenToRead(const std::string& path) {
+  OwnedFd file = OpenFile(path, O_RDONLY);
+  if (file.valid()) return file;
+  if (errno == ENOENT) return absl::NotFoundError(StrCat("there is no file '", path, "'"));
+  return IoError(errno, "open", path);
+}
+
+absl::StatusOr<int64_t> SizeOf(const OwnedFd& file, const std::string& path) {
+  struct stat info;
+  if (fstat(file.get(), &info) != 0) return IoError(errno, "stat", path);
+  return info.st_size;
+}
+
+ssize_t ReadAt(const OwnedFd& file, char* to, size_t size, uint64_t offset) {
+  size_t done = 0;
+  while (done < size) {
+    const size_t wanted = std::min(size - done, kChunkBytes);
+    const ssize_t got = Retry([&] { return pread(file.get(), to + done, wanted, static_cast<off_t>(offset + done)); });
+    if (got < 0) return -1;
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  return static_cast<ssize_t>(done);
+}
+
 absl::StatusOr<std::string_view> ReadFile(const std::string& path,
                                           absl::FunctionRef<absl::StatusOr<char*>(size_t)> room,
                                           SharedThreadPool* pool) {
-  const File file(path, O_RDONLY);
+  GDN_ASSIGN_OR_RETURN(const OwnedFd file, OpenToRead(path));
   GDN_ASSIGN_OR_RETURN(const int64_t file_bytes, SizeOf(file, path));
   const auto size = static_cast<size_t>(file_bytes);
   GDN_ASSIGN_OR_RETURN(char* const to, room(size));
@@ -151,7 +140,7 @@ absl::StatusOr<std::string_view> ReadFile(const std::string& path,
   std::vector<Part> parts((size + kChunkBytes - 1) / kChunkBytes);
   ForEachIndex(pool, static_cast<int64_t>(parts.size()), [&](int64_t i) {
     const size_t begin = static_cast<size_t>(i) * kChunkBytes;
-    const ssize_t got = ReadAt(file.fd(), to + begin, std::min(kChunkBytes, size - begin), static_cast<off_t>(begin));
+    const ssize_t got = ReadAt(file, to + begin, std::min(kChunkBytes, size - begin), begin);
     parts[static_cast<size_t>(i)] = {.got = static_cast<size_t>(std::max<ssize_t>(got, 0)),
                                      .error = got < 0 ? errno : 0};
   });
@@ -170,19 +159,19 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
 }
 
 absl::StatusOr<std::string> ReadFileStart(const std::string& path, int64_t bytes, int64_t& file_bytes) {
-  const File file(path, O_RDONLY);
+  GDN_ASSIGN_OR_RETURN(const OwnedFd file, OpenToRead(path));
   GDN_ASSIGN_OR_RETURN(file_bytes, SizeOf(file, path));
   std::string start(static_cast<size_t>(std::min(bytes, file_bytes)), '\0');
-  const ssize_t got = ReadAt(file.fd(), start.data(), start.size(), 0);
+  const ssize_t got = ReadAt(file, start.data(), start.size(), /*offset=*/0);
   if (got < 0) return IoError(errno, "read", path);
   start.resize(static_cast<size_t>(got));
   return start;
 }
 
 absl::Status SyncFolder(const std::string& folder) {
-  const File file(folder, O_RDONLY | O_DIRECTORY);
-  if (!file.ok()) return IoError(errno, "open", folder);
-  if (Retry([&] { return fsync(file.fd()); }) != 0) return IoError(errno, "sync", folder);
+  const OwnedFd file = OpenFile(folder, O_RDONLY | O_DIRECTORY);
+  if (!file.valid()) return IoError(errno, "open", folder);
+  if (Retry([&] { return fsync(file.get()); }) != 0) return IoError(errno, "sync", folder);
   return absl::OkStatus();
 }
 
@@ -190,24 +179,37 @@ ReplaceResult ReplaceFile(const std::string& folder, const std::string& name,
                           const std::vector<std::string_view>& pieces) {
   const std::string path = StrCat(folder, "/", name);
   const std::string temporary = StrCat(path, ".", RandomId(), kTemporarySuffix);
-  File file(temporary, O_WRONLY | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
-  if (!file.ok()) return {IoError(errno, "create", temporary)};
+  OwnedFd file = OpenFile(temporary, O_WRONLY | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
+  if (!file.valid()) return {IoError(errno, "create", temporary)};
   absl::Cleanup remove = [&temporary] { unlink(temporary.c_str()); };
   off_t bytes = 0;
   for (const std::string_view piece : pieces) bytes += static_cast<off_t>(piece.size());
   // Allocates the blocks together, and finds out early if the disk is full. If the file system cannot do this, writing
   // reports a full disk.
-  if (fallocate(file.fd(), 0, 0, bytes) != 0 && (errno == ENOSPC || errno == EDQUOT)) {
+  if (fallocate(file.get(), 0, 0, bytes) != 0 && (errno == ENOSPC || errno == EDQUOT)) {
     return {IoError(errno, StrCat("reserve ", bytes, " bytes for"), path)};
   }
-  if (const int error = WritePieces(file.fd(), pieces); error != 0) return {IoError(error, "write", path)};
-  if (Retry([&] { return fsync(file.fd()); }) != 0) return {IoError(errno, "sync", path)};
-  if (file.Close() != 0) return {IoError(errno, "close", path)};
-  File replaced(path, O_RDONLY);
+  if (const int error = WritePieces(file.get(), pieces); error != 0) return {IoError(error, "write", path)};
+  if (Retry([&] { return fsync(file.get()); }) != 0) return {IoError(errno, "sync", path)};
+  // Network file systems report some errors only here.
+  if (close(std::move(file).Release()) != 0) return {IoError(errno, "close", path)};
+  const OwnedFd replaced = OpenFile(path, O_RDONLY);
   if (rename(temporary.c_str(), path.c_str()) != 0) return {IoError(errno, "rename a file to", path)};
   std::move(remove).Cancel();
-  if (replaced.ok()) LetGoOfCache(replaced.fd());
+  if (replaced.valid()) LetGoOfCache(replaced.get());
   return {.status = SyncFolder(folder), .replaced = true};
+}
+
+absl::StatusOr<std::vector<std::filesystem::directory_entry>> ListFolder(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::filesystem::directory_entry> entries;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    entries.push_back(*it);
+  }
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) {
+    return IoError(error.value(), "list", folder);
+  }
+  return entries;
 }
 
 absl::Status MakeFolder(const std::string& folder) {

@@ -9,8 +9,11 @@
 //   GDN_ASSIGN_OR_RETURN(std::string again, ReadSmallFile("/state/sessions/a.safetensors"));
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +21,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/owned_fd.h"
 #include "base/thread_pool.h"
 
 namespace gdn {
@@ -25,6 +29,12 @@ namespace gdn {
 inline constexpr std::string_view kTemporarySuffix = ".tmp";
 
 absl::Status IoError(int error, std::string_view action, const std::string& path);
+
+// Opens a file to read. NOT_FOUND if there is none. SizeOf and ReadAt take what it returns.
+absl::StatusOr<OwnedFd> OpenToRead(const std::string& path);
+absl::StatusOr<int64_t> SizeOf(const OwnedFd& file, const std::string& path);
+// Reads [offset, offset + size) of the file, or up to its end. Returns the number of bytes, or -1 and sets errno.
+ssize_t ReadAt(const OwnedFd& file, char* to, size_t size, uint64_t offset);
 
 // Reads a whole file into memory that `room(bytes)` returns, in parts on `pool` unless that is nullptr. NOT_FOUND if
 // there is no such file. The file is not mapped, so a file that shrinks meanwhile gives fewer bytes and no SIGBUS.
@@ -47,6 +57,8 @@ ReplaceResult ReplaceFile(const std::string& folder, const std::string& name,
                           const std::vector<std::string_view>& pieces);
 
 absl::Status SyncFolder(const std::string& folder);
+// Returns the entries of a folder; none if there is no such folder.
+absl::StatusOr<std::vector<std::filesystem::directory_entry>> ListFolder(const std::string& folder);
 // Makes the folder unless it exists. Its parent must exist. Durable only after SyncFolder of the parent.
 absl::Status MakeFolder(const std::string& folder);
 // Removes the file. OK if there is none. Durable only after SyncFolder of its folder.

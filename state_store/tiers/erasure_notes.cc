@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <system_error>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -17,21 +15,7 @@
 namespace gdn {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::string_view kPrefix = "s-";
-
-absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
-  std::error_code error;
-  std::vector<std::string> names;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
-  }
-  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) {
-    return IoError(error.value(), "list", folder);
-  }
-  return names;
-}
 
 }  // namespace
 
@@ -46,7 +30,7 @@ absl::Status ErasureNotes::Set(const StateKey& session, const std::set<std::stri
   }
   const std::string& directory = principals_.directory();
   GDN_RETURN_IF_ERROR(MakeFolder(directory));
-  GDN_RETURN_IF_ERROR(SyncFolder(fs::path(directory).parent_path().string()));
+  GDN_RETURN_IF_ERROR(SyncFolder(std::filesystem::path(directory).parent_path().string()));
   GDN_RETURN_IF_ERROR(principal.Make());
   const std::string text = absl::StrJoin(tiers, "\n");
   return ReplaceFile(principal.path(), name, {text}).status;
@@ -54,17 +38,18 @@ absl::Status ErasureNotes::Set(const StateKey& session, const std::set<std::stri
 
 absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes::All() const {
   std::map<StateKey, std::set<std::string>> notes;
-  GDN_ASSIGN_OR_RETURN(const auto principals, NamesIn(principals_.directory()));
-  for (const std::string& principal : principals) {
-    const std::string folder = StrCat(principals_.directory(), "/", principal);
-    GDN_ASSIGN_OR_RETURN(const auto names, NamesIn(folder));
-    if (names.empty()) rmdir(folder.c_str());  // left by a server that was killed
-    for (const std::string& name : names) {
+  GDN_ASSIGN_OR_RETURN(const auto principals, ListFolder(principals_.directory()));
+  for (const auto& principal : principals) {
+    const std::string folder = principal.path().filename().string();
+    GDN_ASSIGN_OR_RETURN(const auto files, ListFolder(principal.path().string()));
+    if (files.empty()) rmdir(principal.path().c_str());  // left by a server that was killed
+    for (const auto& file : files) {
+      const std::string name = file.path().filename().string();
       if (!name.starts_with(kPrefix) || name.ends_with(kTemporarySuffix)) continue;
-      const StateKey session{.principal = std::string(PrincipalFolders::PrincipalOf(principal)),
+      const StateKey session{.principal = std::string(PrincipalFolders::PrincipalOf(folder)),
                              .id = name.substr(kPrefix.size()),
                              .checkpoint = {}};
-      GDN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(StrCat(folder, "/", name)));
+      GDN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(file.path().string()));
       notes[session] = absl::StrSplit(AbslView(text), '\n', absl::SkipEmpty());
     }
   }

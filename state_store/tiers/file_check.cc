@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,64 +16,50 @@
 #include "state_store/tiers/stored_file.h"
 
 namespace gdn {
-namespace {
-
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit that the format sets
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<FileCheck>> FileCheck::Open(const StateKey& key, const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd >= 0) return std::unique_ptr<FileCheck>(new FileCheck(key, path, fd));
-  if (errno == ENOENT) return absl::NotFoundError(StrCat("there is no file '", path, "'"));
-  return IoError(errno, "open", path);
+  GDN_ASSIGN_OR_RETURN(OwnedFd file, OpenToRead(path));
+  return std::unique_ptr<FileCheck>(new FileCheck(key, path, std::move(file)));
 }
-
-FileCheck::~FileCheck() { close(fd_); }
 
 bool FileCheck::IsThere() const {
   struct stat opened;
   struct stat named;
-  return fstat(fd_, &opened) == 0 && stat(path_.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+  return fstat(opened_.get(), &opened) == 0 && stat(path_.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
          opened.st_ino == named.st_ino;
 }
 
 absl::StatusOr<std::string> FileCheck::Read(uint64_t offset, uint64_t bytes) {
   std::string piece(bytes, '\0');
-  // Drops the cached bytes, because the cache has what was written, which may differ from what the disk has now.
-  posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
-  size_t done = 0;
-  while (done < bytes) {
-    const ssize_t got = pread(fd_, piece.data() + done, bytes - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return IoError(errno, "read", path_);
-    if (got == 0) break;
-    done += static_cast<size_t>(got);
-  }
-  posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
-  piece.resize(done);
-  read_bytes_ += static_cast<int64_t>(done);
+  const auto drop_from_cache = [&] {
+    posix_fadvise(opened_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+  };
+  drop_from_cache();  // the cache has what was written, which may differ from what the disk has now
+  const ssize_t got = ReadAt(opened_, piece.data(), bytes, offset);
+  if (got < 0) return IoError(errno, "read", path_);
+  drop_from_cache();
+  piece.resize(static_cast<size_t>(got));
+  read_bytes_ += got;
   return piece;
 }
 
 absl::Status FileCheck::ReadHeader() {
-  struct stat info;
-  if (fstat(fd_, &info) != 0) return IoError(errno, "stat", path_);
-  const auto file_bytes = static_cast<uint64_t>(info.st_size);
+  GDN_ASSIGN_OR_RETURN(const int64_t size, SizeOf(opened_, path_));
+  const auto file_bytes = static_cast<uint64_t>(size);
   uint64_t length = 0;  // length of the header's text
   GDN_ASSIGN_OR_RETURN(std::string head, Read(0, std::min<uint64_t>(sizeof(length), file_bytes)));
   if (head.size() == sizeof(length)) {
     static_assert(std::endian::native == std::endian::little);
     std::memcpy(&length, head.data(), sizeof(length));
     // An impossible header is not read; the parser reports the error.
-    if (length <= std::min(file_bytes - sizeof(length), kMaxHeaderBytes)) {
+    if (length <= std::min(file_bytes - sizeof(length), kMostSafetensorsHeaderBytes)) {
       GDN_ASSIGN_OR_RETURN(const std::string text, Read(sizeof(length), length));
       head += text;
     }
   }
-  auto file = ArrivingStateFile::Open(head, info.st_size);
+  auto file = ArrivingStateFile::Open(head, size);
   if (!file.ok()) return WithPrefix(file.status(), path_);
-  if (const absl::Status owner = CheckOwner(key_, file->header()); !owner.ok()) return WithPrefix(owner, path_);
+  GDN_RETURN_IF_ERROR(WithPrefix(CheckOwner(key_, file->header()), path_));
   file_ = *std::move(file);
   return absl::OkStatus();
 }
@@ -102,7 +87,7 @@ absl::StatusOr<bool> FileCheck::Advance(int64_t bytes) {
     within_ += wanted;
     left -= wanted;
     if (tensor.begin + within_ < tensor.end) continue;
-    if (const absl::Status sum = tensor.Check(hasher_->Finish()); !sum.ok()) return WithPrefix(sum, path_);
+    GDN_RETURN_IF_ERROR(WithPrefix(tensor.Check(hasher_->Finish()), path_));
     hasher_ = std::make_unique<Hasher>();
     within_ = 0;
     ++tensor_;

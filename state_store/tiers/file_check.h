@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/hash.h"
+#include "base/owned_fd.h"
 #include "state_store/state_file/parse.h"
 #include "state_store/tiers/state_tier.h"
 
@@ -29,7 +30,6 @@ class FileCheck {
   static absl::StatusOr<std::unique_ptr<FileCheck>> Open(const StateKey& key, const std::string& path);
   FileCheck(const FileCheck&) = delete;
   FileCheck& operator=(const FileCheck&) = delete;
-  ~FileCheck();
 
   // Reads up to `bytes` bytes more; the first call reads the whole header instead. True if the whole file is verified.
   // DATA_LOSS (INVALID_STATE_FILE: tensor) if the file is damaged, cut or another session's. UNAVAILABLE if the system
@@ -41,14 +41,15 @@ class FileCheck {
   bool IsThere() const;
 
  private:
-  FileCheck(StateKey key, std::string path, int fd) : key_(std::move(key)), path_(std::move(path)), fd_(fd) {}
+  FileCheck(StateKey key, std::string path, OwnedFd opened)
+      : key_(std::move(key)), path_(std::move(path)), opened_(std::move(opened)) {}
   absl::Status ReadHeader();
   // Reads `bytes` bytes at `offset`, or fewer at the end of the file.
   absl::StatusOr<std::string> Read(uint64_t offset, uint64_t bytes);
 
   const StateKey key_;
   const std::string path_;
-  const int fd_;
+  const OwnedFd opened_;
   int64_t read_bytes_ = 0;
   std::optional<ArrivingStateFile> file_;  // nullopt until the header has been read
   size_t tensor_ = 0;                      // index in file_->tensors() of the tensor that is being read

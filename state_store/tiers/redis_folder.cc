@@ -113,14 +113,33 @@ std::string RedisSessionName(std::string_view prefix, const StateKey& key) {
   return StrCat(prefix, "{", key.principal, "/", key.id, "}");
 }
 
-absl::StatusOr<RedisManifest> RedisFolder::ReadManifest(RedisConnection& redis, const StateKey& key) const {
+std::optional<StateKey> ParseRedisSession(std::string_view text) {
+  const size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  return StateKey{
+      .principal = std::string(text.substr(0, slash)), .id = std::string(text.substr(slash + 1)), .checkpoint = ""};
+}
+
+absl::StatusOr<RedisReply> RedisFolder::RunFenced(RedisConnection& redis, const StateKey& key, std::string_view token,
+                                                  std::string_view script,
+                                                  const std::vector<std::string_view>& arguments,
+                                                  const std::vector<std::string>& more_keys) const {
+  const std::string whole = StrCat(kFencedScript, script);
+  const std::string keys = std::to_string(more_keys.size() + 2);
+  const std::string owner = fence_.OwnerKey(key);
   const std::string session = SessionName(key);
+  std::vector<std::string_view> words = {"EVAL", whole, keys, owner, session};
+  words.insert(words.end(), more_keys.begin(), more_keys.end());
+  words.push_back(token);
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return redis.Call(words);
+}
+
+absl::StatusOr<RedisManifest> RedisFolder::ReadManifest(RedisConnection& redis, const StateKey& key) const {
   const std::string field = ManifestField(key);
   const std::string token = fence_.token(key);
-  const std::string script = StrCat(kFencedScript, kReadScript);
-  GDN_ASSIGN_OR_RETURN(const RedisReply reply,
-                       token.empty() ? redis.Call({"HGET", session, field})
-                                     : redis.Call({"EVAL", script, "2", fence_.OwnerKey(key), session, token, field}));
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply, token.empty() ? redis.Call({"HGET", SessionName(key), field})
+                                                             : RunFenced(redis, key, token, kReadScript, {field}));
   if (reply->type == REDIS_REPLY_NIL) {
     return RedisError(redis.endpoint(), absl::StatusCode::kNotFound,
                       key.checkpoint.empty() ? reason::kSessionNotFound : reason::kCheckpointNotFound,
@@ -133,29 +152,17 @@ absl::StatusOr<RedisManifest> RedisFolder::ReadManifest(RedisConnection& redis, 
 }
 
 absl::Status RedisFolder::SwitchTo(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest) const {
-  const std::string session = SessionName(key);
-  const std::vector<std::string> chunks = manifest.ChunkNames(session);
-  const std::string keys = std::to_string(chunks.size() + 2);
-  const std::string owner = fence_.OwnerKey(key);
-  const std::string token = fence_.token(key);
   const std::string field = ManifestField(key);
   const std::string json = manifest.ToJson();
-  const std::string script = StrCat(kFencedScript, kSwitchScript);
-  std::vector<std::string_view> arguments = {"EVAL", script, keys, owner, session};
-  arguments.insert(arguments.end(), chunks.begin(), chunks.end());
-  arguments.insert(arguments.end(), {token, field, json});
-  return redis.Call(arguments).status();
+  const std::vector<std::string> chunks = manifest.ChunkNames(SessionName(key));
+  return RunFenced(redis, key, fence_.token(key), kSwitchScript, {field, json}, chunks).status();
 }
 
 absl::Status RedisFolder::Erase(RedisConnection& redis, const StateKey& key, bool all) const {
-  const std::string session = SessionName(key);
-  const std::string owner = fence_.OwnerKey(key);
-  const std::string token = fence_.token(key);
   const std::string field = ManifestField(key);
-  const std::string script = StrCat(kFencedScript, kEraseScript);
-  std::vector<std::string_view> arguments = {"EVAL", script, "2", owner, session, token};
-  if (!all) arguments.emplace_back(field);
-  return redis.Call(arguments).status();
+  std::vector<std::string_view> fields;
+  if (!all) fields.emplace_back(field);
+  return RunFenced(redis, key, fence_.token(key), kEraseScript, fields).status();
 }
 
 absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& redis, std::string& cursor) const {
@@ -174,10 +181,9 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
     if (!name.starts_with(before) || !name.ends_with('}')) continue;  // not a key that was asked for
     name.remove_prefix(before.size());
     name.remove_suffix(1);
-    const size_t slash = name.find('/');
-    if (slash == std::string_view::npos) continue;  // no tier made this key
-    sessions.push_back(
-        {.principal = std::string(name.substr(0, slash)), .id = std::string(name.substr(slash + 1)), .checkpoint = ""});
+    std::optional<StateKey> session = ParseRedisSession(name);
+    if (!session.has_value()) continue;  // no tier made this key
+    sessions.push_back(*std::move(session));
     redis.Append({"HKEYS", SessionName(sessions.back())});
   }
   GDN_RETURN_IF_ERROR(redis.Flush());

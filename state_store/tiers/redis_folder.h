@@ -51,6 +51,7 @@ struct RedisManifest {
 };
 
 std::string RedisSessionName(std::string_view prefix, const StateKey& key);  // PREFIX{PRINCIPAL/ID}
+std::optional<StateKey> ParseRedisSession(std::string_view text);            // PRINCIPAL/ID; nullopt: another text
 
 class RedisFolder {
  public:
@@ -75,6 +76,11 @@ class RedisFolder {
   absl::StatusOr<std::string> KeepSecret(RedisConnection& redis, std::string_view proposed) const;
 
  private:
+  // Runs a script after kFencedScript. KEYS: the owner, the session, `more_keys`. ARGV: `token`, `arguments`.
+  absl::StatusOr<RedisReply> RunFenced(RedisConnection& redis, const StateKey& key, std::string_view token,
+                                       std::string_view script, const std::vector<std::string_view>& arguments,
+                                       const std::vector<std::string>& more_keys = {}) const;
+
   const std::string prefix_;
   const RedisFence& fence_;
 };

@@ -12,7 +12,6 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "state_store/tiers/redis_folder.h"
-#include "state_store/tiers/redis_node.h"
 
 namespace gdn {
 namespace {
@@ -21,7 +20,7 @@ namespace {
 // keys, "1" to make a session. If this server already has the right, the reply of an earlier Take was lost, and steps
 // may have happened before. If there is no count of terms yet, it starts above all terms that correspond to epochs of
 // FirstEpoch, which a single server of this prefix may have used.
-constexpr std::string_view kTakeScript = R"(
+constexpr std::string_view kTakeSessionScript = R"(
 if redis.call('EXISTS', ARGV[2] .. ARGV[1]) == 0 then return redis.error_reply('ERR this server has no lease') end
 local owner = redis.call('HGET', KEYS[1], 'server')
 local given_up = '-1'
@@ -60,7 +59,7 @@ else redis.call('HSET', KEYS[1], 'server', '! ' .. string.match(owner, '%d+$')) 
 return redis.status_reply('OK'))";
 
 // Takes a right again after the store was set back. KEYS: the session. ARGV: the token, the owner in the store.
-constexpr std::string_view kRetakeScript = R"(
+constexpr std::string_view kRetakeSessionScript = R"(
 local owner = redis.call('HGET', KEYS[1], 'server') or 'nobody'
 if owner ~= ARGV[1] and owner ~= ARGV[2] then return redis.error_reply('FENCED ' .. owner) end
 redis.call('HSET', KEYS[1], 'server', ARGV[1])
@@ -74,6 +73,8 @@ int64_t TermOf(std::string_view token) {
 
 }  // namespace
 
+std::string RedisLeaseKey(std::string_view prefix, std::string_view server) { return StrCat(prefix, "node:", server); }
+
 StateKey RedisSessionClaims::SessionOf(const StateKey& key) {
   return {.principal = key.principal, .id = key.id, .checkpoint = ""};
 }
@@ -84,8 +85,9 @@ absl::StatusOr<TakenSession> RedisSessionClaims::Take(RedisConnection& redis, co
   const std::string leases = RedisLeaseKey(prefix_, "");
   const std::string name = RedisSessionName(prefix_, session);
   const int64_t seen = highest_term();
-  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"EVAL", kTakeScript, "3", name, StrCat(prefix_, "terms"),
-                                                           incarnation_key_, server_, leases, make ? "1" : "0"}));
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply,
+                       redis.Call({"EVAL", kTakeSessionScript, "3", name, StrCat(prefix_, "terms"), incarnation_key_,
+                                   server_, leases, make ? "1" : "0"}));
   const std::string_view outcome = ReplyText(*reply, 0);
   TakenSession taken;
   if (outcome == "none") return taken;
@@ -233,7 +235,7 @@ absl::Status RedisSessionClaims::Recover(RedisConnection& redis, const StateKey&
                       StrCat("another server has ", key.ToString(), " now; it is served there, and here no more"));
   }
   const std::string name = RedisSessionName(prefix_, key);
-  const absl::StatusOr<RedisReply> retaken = redis.Call({"EVAL", kRetakeScript, "1", name, mine, owner});
+  const absl::StatusOr<RedisReply> retaken = redis.Call({"EVAL", kRetakeSessionScript, "1", name, mine, owner});
   if (IsFenced(retaken.status())) return Recover(redis, key, retaken.status());  // another call was faster
   GDN_RETURN_IF_ERROR(retaken.status());
   ++set_backs_;

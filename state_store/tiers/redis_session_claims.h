@@ -2,7 +2,7 @@
 // the whole prefix.)
 //
 // A session's hash has the field "server": its owner and a term. Each right gets a new term, counted by PREFIXterms.
-//   SERVER TERM   the session is that server's, as long as its lease lasts (redis_node.h)
+//   SERVER TERM   the session is that server's, as long as its lease lasts (redis_share.h)
 //   - TERM        no owner; the session was given up in order, so the stored state has all of its steps
 //   ! TERM        no owner; steps may have been applied that the stored state lacks
 // Terms tell later rights from earlier ones. If the store has a smaller term than this server's, or no owner, then the
@@ -33,6 +33,8 @@
 #include "state_store/tiers/redis_fence.h"
 
 namespace gdn {
+
+std::string RedisLeaseKey(std::string_view prefix, std::string_view server);  // see redis_share.h
 
 // The result of RedisSessionClaims::Take.
 struct TakenSession {

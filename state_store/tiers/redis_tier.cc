@@ -13,7 +13,6 @@
 #include "base/hash.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"
-#include "base/status_of.h"
 #include "base/string_cat.h"
 #include "state_store/state_file/encode.h"
 #include "state_store/state_file/image.h"
@@ -254,9 +253,7 @@ absl::Status RedisTier::Erase(const StateKey& key, bool all) {
   absl::MutexLock lock(&mu_);
   Count(status);
   if (!status.ok()) return status;
-  const auto [begin, end] = all ? SessionRange(bytes_, key) : bytes_.equal_range(key);
-  for (auto it = begin; it != end; ++it) usage_.used_bytes -= it->second;
-  bytes_.erase(begin, end);
+  ForgetBytes(key, all);
   return status;
 }
 
@@ -354,7 +351,11 @@ absl::StatusOr<std::vector<StateKey>> RedisTier::ListCheckpoints(const StateKey&
 
 void RedisTier::Forget(const StateKey& session) {
   absl::MutexLock lock(&mu_);
-  const auto [begin, end] = SessionRange(bytes_, session);
+  ForgetBytes(session, /*all=*/true);
+}
+
+void RedisTier::ForgetBytes(const StateKey& key, bool all) {
+  const auto [begin, end] = all ? SessionRange(bytes_, key) : bytes_.equal_range(key);
   for (auto it = begin; it != end; ++it) usage_.used_bytes -= it->second;
   bytes_.erase(begin, end);
 }

@@ -111,6 +111,7 @@ class RedisTier final : public StateTier {
 
   void Count(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetBytes(const StateKey& key, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ForgetBytes(const StateKey& key, bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const RedisTierOptions options_;
   HostBlockPool& blocks_;

@@ -95,20 +95,14 @@ class StateTier {
   virtual absl::StatusOr<std::vector<StoredSession>> List() = 0;
 
   // Reads only the header of the key's state. Errors of Load. UNIMPLEMENTED if the tier is not durable.
-  virtual absl::StatusOr<StoredSession> Describe(const StateKey& /*key*/) {
-    return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
-  }
+  virtual absl::StatusOr<StoredSession> Describe(const StateKey& /*key*/) { return NotDurable(); }
 
   // Counts the starts of servers, durably: returns a higher number than before. UNIMPLEMENTED if not durable().
-  virtual absl::StatusOr<int64_t> NextIncarnation() {
-    return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
-  }
+  virtual absl::StatusOr<int64_t> NextIncarnation() { return NotDurable(); }
 
   // Returns the secret that is stored beside the states. If there is none yet, stores `proposed` and returns it.
   // UNIMPLEMENTED if the tier is not durable.
-  virtual absl::StatusOr<std::string> KeepSecret(std::string_view /*proposed*/) {
-    return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
-  }
+  virtual absl::StatusOr<std::string> KeepSecret(std::string_view /*proposed*/) { return NotDurable(); }
 
   // Asks the store whether this server still owns it. UNAVAILABLE if it does not answer. FAILED_PRECONDITION
   // (STATES_TAKEN_OVER), permanently, once another server has taken it.
@@ -117,11 +111,9 @@ class StateTier {
   // Stores a note that these tiers may still have copies of a deleted session, so that a later server erases them. An
   // empty set removes the note. Durable on return. UNIMPLEMENTED if the tier keeps no notes. ErasureNotes returns all.
   virtual absl::Status SetErasureNote(const StateKey& /*session*/, const std::set<std::string>& /*tiers*/) {
-    return absl::UnimplementedError(StrCat("the ", name(), " tier keeps no notes"));
+    return KeepsNoNotes();
   }
-  virtual absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() {
-    return absl::UnimplementedError(StrCat("the ", name(), " tier keeps no notes"));
-  }
+  virtual absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() { return KeepsNoNotes(); }
 
   // UNAVAILABLE (TIER_UNAVAILABLE: tier) while the tier hangs and refuses all calls. Does not ask the store.
   virtual absl::Status Answers() const { return absl::OkStatus(); }
@@ -129,6 +121,12 @@ class StateTier {
   virtual absl::Status Probe() { return absl::OkStatus(); }
 
   virtual TierUsage usage() const = 0;
+
+ private:
+  absl::Status NotDurable() const {
+    return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
+  }
+  absl::Status KeepsNoNotes() const { return absl::UnimplementedError(StrCat("the ", name(), " tier keeps no notes")); }
 };
 
 }  // namespace gdn

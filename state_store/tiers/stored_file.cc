@@ -12,8 +12,6 @@ namespace {
 
 // Bytes of the first read. Most headers end within them, so one call is enough.
 constexpr int64_t kGuessedBytes = int64_t{64} << 10;
-// The limit that the format sets. A longer header is not believed.
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 }  // namespace
 
@@ -23,7 +21,7 @@ absl::StatusOr<FileStart> ReadHead(absl::FunctionRef<absl::StatusOr<FileStart>(i
   uint64_t header_bytes = 0;
   if (!start.ok() || start->bytes.size() < sizeof(header_bytes)) return start;
   std::memcpy(&header_bytes, start->bytes.data(), sizeof(header_bytes));
-  if (header_bytes > kMaxHeaderBytes) return start;
+  if (header_bytes > kMostSafetensorsHeaderBytes) return start;
   const auto needed = static_cast<int64_t>(sizeof(header_bytes) + header_bytes);
   if (needed <= kGuessedBytes || needed > start->file_bytes) return start;
   return first_bytes(needed);

@@ -5,11 +5,10 @@
 #include <spdlog/spdlog.h>
 
 #include "base/error.h"
-#include "base/status_of.h"
 #include "base/steady_clock.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
-#include "base/thread_pulse.h"
+#include "state_store/tiers/stored_file.h"
 
 namespace gdn {
 namespace {

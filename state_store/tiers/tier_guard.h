@@ -1,7 +1,7 @@
 // Wraps a durable tier so that callers get an answer even if its disk or server hangs.
 //
 // Each call runs on a thread of the guard while the caller waits. If that thread makes no progress for `stall_after`
-// (base/thread_pulse.h), the caller gets UNAVAILABLE (TIER_UNAVAILABLE: tier), and the call is abandoned: it goes on
+// (base/this_thread.h), the caller gets UNAVAILABLE (TIER_UNAVAILABLE: tier), and the call is abandoned: it goes on
 // hanging on its thread. Until it ends, the guard refuses all other calls at once, without asking the tier. So a hang
 // costs each caller `stall_after` at most once, the number of threads bounds the calls that hang, and no two calls for
 // one key run at the same time. An abandoned Store or Erase may still take effect, as after a lost reply.

@@ -14,6 +14,12 @@ constexpr absl::Duration kLongestTrimPause = absl::Minutes(1);
 
 }  // namespace
 
+std::string TierNameIn(const absl::Status& error) {
+  const ErrorMetadataMap metadata = ErrorMetadata(error);
+  const auto tier = metadata.find("tier");
+  return tier == metadata.end() ? "lower" : tier->second;
+}
+
 void TierLedger::Acquire(const StateKey& key) {
   absl::MutexLock lock(&mu_);
   while (!TryAcquire(key)) relinquished_.Wait(&mu_);
@@ -143,11 +149,15 @@ TierLedger::TierSet TierLedger::Unpark(const StateKey& key) {
   return copies;
 }
 
-void TierLedger::End(const StateKey& session, TierSet noted) {
-  absl::MutexLock lock(&mu_);
+void TierLedger::DropEntries(const StateKey& session) {
   const auto [begin, end] = SessionRange(entries_, session);
   for (auto it = begin; it != end; ++it) SetPlace(it->first, it->second, kNowhere, 0);
   entries_.erase(begin, end);
+}
+
+void TierLedger::End(const StateKey& session, TierSet noted) {
+  absl::MutexLock lock(&mu_);
+  DropEntries(session);
   for (size_t t = 0; t < levels_.size(); ++t) {
     if ((noted >> t & 1) != 0) levels_[t].noted.insert(session);
     Owe(t, session, /*all=*/true);
@@ -157,9 +167,7 @@ void TierLedger::End(const StateKey& session, TierSet noted) {
 
 void TierLedger::Forget(const StateKey& session) {
   absl::MutexLock lock(&mu_);
-  const auto [begin, end] = SessionRange(entries_, session);
-  for (auto it = begin; it != end; ++it) SetPlace(it->first, it->second, kNowhere, 0);
-  entries_.erase(begin, end);
+  DropEntries(session);
   for (Level& level : levels_) {
     const auto [first, last] = SessionRange(level.owed, session);
     level.owed.erase(first, last);
@@ -382,9 +390,7 @@ void TierLedger::NoteTrim(bool moved) {
 }
 
 void TierLedger::BackOff(size_t tier, const absl::Status& why) {
-  const ErrorMetadataMap metadata = ErrorMetadata(why);
-  const auto name = metadata.find("tier");
-  const std::string shown = name == metadata.end() ? "lower" : name->second;
+  const std::string shown = TierNameIn(why);
   absl::Status error =
       MakeError(why.code(), ErrorReason(why),
                 StrCat("the ", shown, " tier took no states a moment ago; it is tried again soon"), {{"tier", shown}});

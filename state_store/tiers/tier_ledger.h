@@ -44,6 +44,9 @@ struct TierLedgerOptions {
   TierHolders* holders = nullptr;  // nullptr: no accounting; all states count as one holder's
 };
 
+// Returns the name of the tier in a tier's error, for texts such as "the disk tier"; "lower" if the error has none.
+std::string TierNameIn(const absl::Status& error);
+
 // A tier's copy of a state.
 struct TierCopy {
   int64_t bytes = 0;                                   // bytes that the key's holder is charged for
@@ -131,13 +134,10 @@ class TierLedger {
     const void* holder = nullptr;
   };
   struct Whose {
-    const StateKey* like = nullptr;     // if set, only states of this key's holder
-    std::set<const void*> except = {};  // no states of these holders
+    const StateKey* like;          // if set, only states of this key's holder
+    std::set<const void*> except;  // no states of these holders
   };
-  Next AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait, const Whose& whose);
-  Next AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait) {
-    return AcquireNext(tier, tried, may_wait, Whose());
-  }
+  Next AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait, const Whose& whose = {});
   // Ends an eviction; call before its Owner is destroyed. If it was not `moved`, the state becomes most recently used.
   void Moved(size_t tier, const StateKey& key, bool moved);
   // Ends the erasure that Unpark or End began. `wake`: wakes waiting threads now, not only when the Owner is destroyed.
@@ -212,6 +212,7 @@ class TierLedger {
   const StateKey* FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take,
                                const std::function<bool(const void*)>& may_leave) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DropEntries(const StateKey& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetPlace(const StateKey& key, Entry& entry, size_t place, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Owe(size_t tier, const StateKey& key, bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsDurable(size_t tier) const { return (durable_tiers_ >> tier & 1) != 0; }

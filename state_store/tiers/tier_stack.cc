@@ -47,15 +47,21 @@ constexpr size_t kMostStuck = 4;
 
 // Makes the error for a caller if another session's state could not be moved. It does not say whose state that was.
 absl::Status CannotMove(const absl::Status& why) {
-  const ErrorMetadataMap metadata = ErrorMetadata(why);
-  const auto tier = metadata.find("tier");
-  const std::string name = tier == metadata.end() ? "lower" : tier->second;
+  const std::string name = TierNameIn(why);
   return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable,
                    StrCat("no room could be made in host memory or on disk, for the ", name, " tier took no states"),
                    {{"tier", name}});
 }
 
 int64_t Hundredths(int64_t limit, int64_t hundredths) { return limit / 100 * hundredths; }
+
+std::vector<size_t> TiersIn(TierLedger::TierSet set) {
+  std::vector<size_t> tiers;
+  for (size_t t = 0; set >> t != 0; ++t) {
+    if ((set >> t & 1) != 0) tiers.push_back(t);
+  }
+  return tiers;
+}
 
 TierLedger::TierSet SetOfDurable(const std::vector<StateTier*>& tiers) {
   TierLedger::TierSet durable = 0;
@@ -104,10 +110,10 @@ TierStack::TierStack(std::vector<StateTier*> tiers, const TierLedgerOptions& opt
       durable_(FirstDurable(tiers_)),
       ledger_(NamesOf(tiers_), SetOfDurable(tiers_), options) {}
 
-absl::Status TierStack::Park(const StateKey& key, const SessionImagePtr& image) {
+absl::Status TierStack::Park(const StateKey& key, const SessionImagePtr& image, size_t fastest) {
   EraseSomeOwed();
   Owner owner(ledger_, key);
-  return StoreFrom(0, key, image);
+  return StoreFrom(fastest, key, image);
 }
 
 size_t TierStack::IndexOf(const StateTier& tier) const {
@@ -139,12 +145,6 @@ void TierStack::AddOtherCopy(const StateKey& key, const StateTier& tier, int64_t
   if (t == kNowhere) return;
   Owner owner(ledger_, key);
   ledger_.AddCopy(t, key, {.bytes = bytes});
-}
-
-absl::StatusOr<SessionImagePtr> TierStack::Fetch(const StateKey& key) { return FetchFrom(key, /*parked=*/true); }
-
-absl::StatusOr<SessionImagePtr> TierStack::FetchCheckpoint(const StateKey& key) {
-  return FetchFrom(key, /*parked=*/false);
 }
 
 absl::StatusOr<SessionImagePtr> TierStack::FetchFrom(const StateKey& key, bool parked) {
@@ -281,7 +281,7 @@ absl::StatusOr<std::shared_ptr<void>> TierStack::TakeQuota(size_t tier, const St
     auto taken = ledger_.TakeQuota(tier, key, bytes);
     if (!taken.ok() && ledger_.GiveWay(tier, key)) continue;
     if (taken.ok() || tier + 1 == tiers_.size() || tried.size() == kMostStuck) return taken;
-    const TierLedger::Next next = ledger_.AcquireNext(tier, tried, /*may_wait=*/false, {.like = &key});
+    const TierLedger::Next next = ledger_.AcquireNext(tier, tried, /*may_wait=*/false, {.like = &key, .except = {}});
     if (!next.key.has_value()) return taken;
     if (!MoveDown(tier, *next.key).ok()) tried.insert(*next.key);
   }
@@ -331,7 +331,7 @@ absl::Status TierStack::MoveOut(size_t tier, int64_t bytes) {
   if (tier + 1 == tiers_.size()) return error;
   int64_t moved = 0;
   std::set<StateKey> tried;
-  TierLedger::Whose whose;
+  TierLedger::Whose whose{};
   while (moved < bytes) {
     const TierLedger::Next next = ledger_.AcquireNext(tier, tried, /*may_wait=*/moved == 0, whose);
     // Others are making space here. They wait only for tiers below this one, so this ends.
@@ -396,12 +396,6 @@ std::optional<size_t> TierStack::NumberFrom(std::string_view name) const {
     if (SpeedOf(tiers_[t]->name()) >= SpeedOf(name)) return t;
   }
   return std::nullopt;
-}
-
-absl::Status TierStack::ParkFrom(size_t fastest, const StateKey& key, const SessionImagePtr& image) {
-  EraseSomeOwed();
-  Owner owner(ledger_, key);
-  return StoreFrom(fastest, key, image);
 }
 
 absl::Status TierStack::Lower(size_t fastest, const StateKey& key) {
@@ -518,8 +512,7 @@ absl::Status TierStack::Erase(const StateKey& key, bool even_unnoted) {
   const TierLedger::TierSet held = ledger_.TiersWith(session) | unlisted_;
   const absl::Status durable = MakeEndDurable(session, held, erased, noted);
   if (!durable.ok() && !even_unnoted) {
-    for (size_t t = 0; t < tiers_.size(); ++t) {  // these tiers give up what they have in any case
-      if (((erased | noted) >> t & 1) == 0) continue;
+    for (const size_t t : TiersIn(erased | noted)) {  // these tiers give up what they have in any case
       ledger_.DropCopy(t, session);
       (noted >> t & 1) != 0 ? ledger_.OweNoted(t, session) : ledger_.Paid(t, {session, false});
     }
@@ -542,10 +535,8 @@ absl::Status TierStack::MakeEndDurable(const StateKey& session, TierLedger::Tier
   // The newest states are erased last. If the end is refused, they are still there.
   const size_t place = ledger_.PlaceOf(session);
   const size_t checkpoint = ledger_.Find(session, /*parked=*/false);
-  std::vector<size_t> order;
-  for (size_t t = 0; t < tiers_.size(); ++t) {
-    if ((held >> t & 1) != 0 && tiers_[t]->durable()) order.push_back(t);
-  }
+  std::vector<size_t> order = TiersIn(held);
+  std::erase_if(order, [this](size_t t) { return !tiers_[t]->durable(); });
   std::ranges::stable_sort(order, {}, [=](size_t t) { return t == place ? 2 : t == checkpoint ? 1 : 0; });
   for (const size_t t : order) {
     absl::Status status = Takes(t);
@@ -571,9 +562,7 @@ absl::Status TierStack::Note(const StateKey& session, TierLedger::TierSet tiers)
     absl::MutexLock lock(&notes_mu_);
     if (const auto it = notes_.find(session); it != notes_.end()) note = it->second;
   }
-  for (size_t t = 0; t < tiers_.size(); ++t) {
-    if ((tiers >> t & 1) != 0) note.tiers.insert(std::string(tiers_[t]->name()));
-  }
+  for (const size_t t : TiersIn(tiers)) note.tiers.insert(std::string(tiers_[t]->name()));
   absl::Status status = absl::UnimplementedError("no tier keeps notes");
   for (size_t t = 0; t < tiers_.size() && !status.ok(); ++t) {
     if (!tiers_[t]->durable() || (note.keeper != kNowhere && note.keeper != t)) continue;
@@ -605,8 +594,7 @@ void TierStack::Forget(const StateKey& session) {
   Owner owner(ledger_, session);
   const TierLedger::TierSet held = ledger_.TiersWith(session);
   ledger_.Forget(session);
-  for (size_t t = 0; t < tiers_.size(); ++t) {
-    if ((held >> t & 1) == 0) continue;
+  for (const size_t t : TiersIn(held)) {
     if (!tiers_[t]->durable()) tiers_[t]->Erase(session, /*all=*/true).IgnoreError();  // memory, which cannot fail
   }
 }
@@ -636,8 +624,7 @@ void TierStack::SetUnlisted(const StateTier& tier, bool unlisted) {
 }
 
 void TierStack::EraseCopies(const StateKey& key, TierLedger::TierSet tiers) {
-  for (size_t t = 0; t < tiers_.size(); ++t) {
-    if ((tiers >> t & 1) == 0) continue;
+  for (const size_t t : TiersIn(tiers)) {
     ledger_.DropCopy(t, key);
     if (absl::IsUnavailable(Takes(t))) continue;
     EraseOwed(t, key).IgnoreError();  // if this fails, it is still owed

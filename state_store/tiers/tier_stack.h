@@ -37,6 +37,12 @@ namespace gdn {
 // Most named checkpoints that a session may have, not counting its newest one, which has no name.
 inline constexpr size_t kMostNamedCheckpoints = 64;
 
+// The tiers that TierStack::Checkpoint asks.
+struct CheckpointPlaces {
+  const StateTier* first = nullptr;  // first tier to ask, for which the holder is already charged; nullptr: durable()
+  bool within_quota = true;          // whether the holder's quota limits the tiers after `first`
+};
+
 class TierStack {
  public:
   // `tiers`: fastest first. At most one may be not durable, and that must be the first.
@@ -55,9 +61,8 @@ class TierStack {
   // cannot be written. FAILED_PRECONDITION (STATES_TAKEN_OVER) if the only tier left is another server's now. After an
   // error the caller still has the state, and parked states stay parked. An image without its bases
   // (LayerImage::has_base) can be stored only in durable(), for whose KnownBases() it was made.
-  absl::Status Park(const StateKey& key, const SessionImagePtr& image);
-  // Does the same as Park, but uses only the tier `fastest` (a result of NumberFrom) and slower ones.
-  absl::Status ParkFrom(size_t fastest, const StateKey& key, const SessionImagePtr& image);
+  // Uses only the tier `fastest` (a result of NumberFrom) and slower ones.
+  absl::Status Park(const StateKey& key, const SessionImagePtr& image, size_t fastest = 0);
   // Moves a parked state down to the tier `fastest` or a slower one, unless it is there. Errors of Fetch and Park; the
   // state then stays in its tier.
   absl::Status Lower(size_t fastest, const StateKey& key);
@@ -76,14 +81,14 @@ class TierStack {
   // Returns the state, which stays in its tier. For a session that is not parked, and for a named checkpoint, returns
   // the copy in a durable tier. Errors of StateTier::Load. DATA_LOSS (STATE_ROLLED_BACK) if a durable tier has an older
   // state than before, or none. FAILED_PRECONDITION (STATES_TAKEN_OVER) if another server has written a later one.
-  absl::StatusOr<SessionImagePtr> Fetch(const StateKey& key);
+  absl::StatusOr<SessionImagePtr> Fetch(const StateKey& key) { return FetchFrom(key, /*parked=*/true); }
   // UNAVAILABLE (TIER_UNAVAILABLE: tier) if the tier that the state rests in hangs: Fetch is refused until it answers.
   absl::Status CanFetch(const StateKey& key) const;
   // True if the state rests in memory, so that Fetch waits for no disk and no network.
   bool RestsInMemory(const StateKey& key) const;
   // Returns the newest copy in a durable tier, even if host memory has a newer state. Does not check the copy's age, so
   // the session must continue from it under a new epoch. Errors of StateTier::Load.
-  absl::StatusOr<SessionImagePtr> FetchCheckpoint(const StateKey& key);
+  absl::StatusOr<SessionImagePtr> FetchCheckpoint(const StateKey& key) { return FetchFrom(key, /*parked=*/false); }
   // Records that the session is on the device again. Erases its copy in a tier that is not durable; a durable copy
   // stays as its newest checkpoint.
   void Release(const StateKey& key);
@@ -91,15 +96,8 @@ class TierStack {
   // erases the copies in other durable tiers. An image without its bases can be stored only in durable(). If no tier
   // accepts it, returns the error of a tier that cannot be reached, else of the first tier. FAILED_PRECONDITION
   // (NO_DURABLE_TIER).
-  struct CheckpointPlaces {
-    const StateTier* first = nullptr;  // first tier to ask, for which the holder is already charged; nullptr: durable()
-    bool within_quota = true;          // whether the holder's quota limits the tiers after `first`
-  };
   absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image,
-                                         const CheckpointPlaces& places);
-  absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image) {
-    return Checkpoint(key, image, CheckpointPlaces());
-  }
+                                         const CheckpointPlaces& places = {});
   // Returns the bases that the image of a checkpoint in durable() may leave out now.
   BaseVersions KnownBases(const StateKey& key) const;
   // Parks the session at its newest checkpoint, which has `bytes`, without storing anything.

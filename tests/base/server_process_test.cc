@@ -17,7 +17,7 @@
 namespace gdn::server_process_test {
 namespace {
 
-// Of the allocator; a sanitizer's has none but the program's first.
+// Number of the allocator's heaps. A sanitizer's allocator has only one, the program's first.
 int Heaps() {
   char* text = nullptr;
   size_t size = 0;

@@ -52,7 +52,7 @@ class SocketListenerTest : public ::testing::Test {
     EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     return fd;
   }
-  // Whether the server keeps the connection, which it has heard of after the others.
+  // Number of connections that the listener has passed on.
   size_t Taken() {
     absl::MutexLock lock(&mu_);
     return taken_.size();

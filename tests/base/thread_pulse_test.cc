@@ -1,4 +1,5 @@
-#include "base/thread_pulse.h"
+// SwitchesOf of base/this_thread.h: which threads hang.
+#include "base/this_thread.h"
 
 #include <gtest/gtest.h>
 

@@ -16,7 +16,7 @@ Turn Of(size_t owner, double weight = 1, const void* group = nullptr) {
   return {.group = group, .of = &kOwners[owner], .weight = weight};
 }
 
-// As they come, each charged with `cost` of its item.
+// Takes `items` items in the order of the queue, charges each with `cost(item)`, and returns them.
 template <typename Cost>
 std::string Serve(TurnQueue<char>& queue, size_t items, const Cost& cost) {
   std::string ran;

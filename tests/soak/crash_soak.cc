@@ -25,7 +25,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "base/restartable_server.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/durable_batch.h"
@@ -35,6 +34,7 @@
 #include "tests/soak/run_in_folder.h"
 #include "tests/soak/soak_state.h"
 #include "tests/support/random.h"
+#include "tools/common/restartable_server.h"
 
 ABSL_FLAG(std::string, server, "", "The gdn_server program.");
 ABSL_FLAG(std::string, model, "", "A checkpoint's folder; empty: operator sessions only.");
@@ -53,7 +53,7 @@ constexpr int32_t kKeyHeads = 2, kValueHeads = 4, kKeyDim = 16, kValueDim = 24, 
 constexpr int kMaxPrefill = 12;  // with the interval, what a kill may cost: a prefill is not cut by a checkpoint
 constexpr int kMaxDraft = 4;
 
-// What sessions that are stepped together are made of, and the inputs that fit them.
+// The sessions that are stepped together, and the layers and hidden size of their inputs.
 struct Plan {
   std::vector<v1::CreateSessionRequest> create;  // one: stepped alone
   std::vector<int32_t> layers;
@@ -93,7 +93,7 @@ void SetInput(const Plan& plan, const std::vector<int64_t>& leading, Random& ran
   input->set_use_qk_l2norm(true);
 }
 
-// What all sessions share.
+// Data that all sessions share.
 struct Soak : SoakState {
   std::atomic<int64_t> steps = 0;
   std::atomic<int64_t> mismatches = 0;

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What a layer has taken, and thus what its next outputs are: a digest of its calls, whatever the session's name.
+// A layer's history: a digest of its calls, without the session's name. Equal digests mean equal next outputs.
 struct LayerHistory {
   int64_t count = 0;
   uint64_t taken = 0;

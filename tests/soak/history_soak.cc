@@ -24,7 +24,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/error.h"
-#include "base/restartable_server.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "tests/soak/history.h"
@@ -32,6 +31,7 @@
 #include "tests/soak/run_in_folder.h"
 #include "tests/soak/soak_state.h"
 #include "tests/support/tcp_proxy.h"
+#include "tools/common/restartable_server.h"
 
 ABSL_FLAG(std::string, server, "", "The gdn_server program.");
 ABSL_FLAG(int32_t, rounds, 1, "How often each form of client makes each kind of call first.");

@@ -30,8 +30,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "base/child_process.h"
-#include "base/restartable_server.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
@@ -40,6 +38,8 @@
 #include "tests/soak/run_in_folder.h"
 #include "tests/soak/well_behaved.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
+#include "tools/common/child_process.h"
+#include "tools/common/restartable_server.h"
 
 ABSL_FLAG(std::string, server, "", "The gdn_server program.");
 ABSL_FLAG(double, seconds, 60, "Alone, and again beside the hostile one.");
@@ -62,7 +62,7 @@ constexpr double kMostP99Ratio = 2;
 constexpr double kLeastAnswered = 0.9;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// What the server may pin, by its flags; and what it keeps of the memory of calls that have ended.
+// Bytes that the server's flags allow it to hold. `kept`: memory of ended calls that the process may keep.
 struct Limits {
   int64_t device = 96 * kMiB;
   int64_t host = 16 * kMiB;
@@ -150,7 +150,7 @@ class SleepingRedis {
   std::thread thread_;
 };
 
-// Who may run where; with few processors the lists are the same.
+// The processors of each process. With few processors the lists are the same.
 struct Shares {
   std::vector<int> server;
   std::vector<int> hostile;
@@ -197,7 +197,7 @@ class TraceCollector {
   std::thread thread_;
 };
 
-// Where the time of the slowest fiftieth of the client's calls went, of those whose traces were seen.
+// Prints the mean time in each stage, over the slowest 2% of the client's calls, as far as their traces were seen.
 void PrintSlowest(const LoadFigures& load, const std::map<int64_t, v1::CallTrace>& traces) {
   std::map<std::string, double> parts_ms;
   int seen = 0;

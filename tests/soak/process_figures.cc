@@ -16,7 +16,7 @@
 namespace gdn {
 namespace {
 
-// What stands behind `name` and a colon in a file of /proc; "" where nothing does.
+// Returns the text behind `name` and a colon in a file of /proc; "" if there is none.
 std::string FieldOf(const std::string& file, std::string_view name) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {

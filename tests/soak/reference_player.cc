@@ -90,7 +90,8 @@ class ReferencePlayer final : public Player {
     return made;
   }
 
-  // Where the checkpoint has gone with a session that was made again, its calls are repeated.
+  // Goes back to the checkpoint. If it ended with the session, makes the session again and repeats its calls up to the
+  // checkpoint.
   absl::StatusOr<v1::Session> Restore(const std::string& checkpoint_id) override {
     v1::RestoreCheckpointRequest request;
     request.set_name(name());
@@ -226,7 +227,7 @@ class ReferencePlayer final : public Player {
     return absl::OkStatus();
   }
 
-  // What the callback of an AsyncClient's call was given.
+  // Starts a call of an AsyncClient and returns the reply that its callback gets.
   template <typename Response, typename Start>
   static absl::StatusOr<Response> Await(const Start& start) {
     std::promise<absl::StatusOr<Response>> answered;
@@ -257,7 +258,7 @@ class ReferencePlayer final : public Player {
     return absl::OkStatus();
   }
 
-  // Of a stream only the one message: it may break at each.
+  // Sends a step in the given form. A stream gets one message at a time, because it may break at each.
   absl::StatusOr<v1::PrefillResponse> SendPrefill(CallForm form, const v1::PrefillRequest& request) {
     if (form == CallForm::kUnary) return client_.Prefill(request, Try());
     if (form == CallForm::kAsync) {

@@ -26,7 +26,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "base/restartable_server.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/client.h"
@@ -36,6 +35,7 @@
 #include "tests/soak/step_feed.h"
 #include "tests/soak/trend.h"
 #include "tests/support/random.h"
+#include "tools/common/restartable_server.h"
 
 ABSL_FLAG(std::string, server, "", "The gdn_server program.");
 ABSL_FLAG(double, seconds, 600, "How long.");
@@ -56,7 +56,7 @@ namespace {
 constexpr double kMostChangePercent = 1;
 constexpr double kWarmUp = 0.2;  // of the time, that trends leave out
 
-// What all callers share.
+// Data that all callers share.
 struct Soak : SoakState {
   std::atomic<int64_t> calls = 0;
   std::atomic<int64_t> begun_anew = 0;

@@ -83,7 +83,7 @@ LoadFigures WellBehaved::RunGroup(size_t number, double begin_s, const std::func
     if (!status.ok() && figures.first_error.empty()) figures.first_error = status.ToString();
   }
   figures.seconds = Now() - begin_s;
-  // What was due and not sent, as the calls before it took so long.
+  // Counts also the calls that were due but not sent, because the calls before them took too long.
   figures.offered = std::max(figures.offered, static_cast<int64_t>((Now() - first) / interval) + 1);
   return figures;
 }

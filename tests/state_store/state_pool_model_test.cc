@@ -17,7 +17,7 @@ constexpr LayerDims kDims[] = {{.key_heads = 1, .value_heads = 1, .key_dim = 4, 
                                {.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 8}};
 constexpr int32_t kMostSlots = 12;
 
-// What one slot is to the model: how many share it, whether it is a spare, and what its first float should be.
+// The model's view of one slot: how many share it, whether it is a spare, and its expected first float.
 struct ModelSlot {
   int shares = 0;
   bool spare = false;

@@ -116,7 +116,7 @@ SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& blocks, con
     made.reply = layer.reply;
     made.slot = blocks.Take(static_cast<size_t>(image->layout.slot_bytes())).value();
     FillSlot(image->layout, options.transposed_base, layer.extent, layer.view(), made.slot.floats());
-    // What is not copied is not known either.
+    // A base that was not copied has unknown contents.
     if (!layer.has_base) std::fill_n(made.slot.floats(), image->layout.log_k_offset(), -77.0f);
   }
   return image;

@@ -80,7 +80,7 @@ void TcpProxy::CloseConnections() {
   }
   for (Connection& connection : ended) {
     connection.ending = true;
-    // What is read is woken; the descriptors stay ours until their thread has ended.
+    // Shutdown wakes the reads. The descriptors stay open until their thread has ended.
     shutdown(connection.client, SHUT_RDWR);
     shutdown(connection.server, SHUT_RDWR);
     connection.thread.join();

@@ -7,7 +7,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/child_process.h"
 #include "base/server_process.h"
 #include "base/status_macros.h"
 #include "client/cpp/client.h"
@@ -15,6 +14,7 @@
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "tools/common/child_process.h"
 #include "tools/gdn_bench/credentials.h"
 
 namespace gdn::bench {

@@ -16,9 +16,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/flags/command_flags.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
+#include "tools/common/tool_flags.h"
 
 ABSL_FLAG(std::string, json, "",
           "file to write the results to as JSON; without a value, or with '-': stdout, and the table goes to stderr");

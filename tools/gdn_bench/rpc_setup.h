@@ -20,10 +20,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/child_process.h"
 #include "base/dtype.h"
 #include "base/layer_dims.h"
 #include "client/cpp/client.h"
+#include "tools/common/child_process.h"
 
 namespace gdn::bench {
 

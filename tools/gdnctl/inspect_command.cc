@@ -13,6 +13,7 @@
 #include "server/checkpoint/lora_adapter.h"
 #include "server/checkpoint/slice_layer.h"
 #include "tools/gdnctl/commands.h"
+#include "tools/gdnctl/layer_text.h"
 #include "tools/gdnctl/print.h"
 
 ABSL_DECLARE_FLAG(std::string, heads);
@@ -80,7 +81,7 @@ Lines Describe(const Checkpoint& checkpoint, const std::optional<LoraAdapter>& a
 // The checkpoint, or what a server of --heads would take of it.
 struct OpenedSlice {
   Checkpoint checkpoint;
-  std::deque<SlicedLayer> layers;  // that its own point into
+  std::deque<MadeLayer> layers;  // that its own point into
   std::optional<LoraAdapter> adapter = std::nullopt;
 };
 absl::StatusOr<OpenedSlice> OpenSlice(const std::string& path) {

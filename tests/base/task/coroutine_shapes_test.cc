@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/task/resume_on.h"
-#include "base/task/simulated_executor.h"
 #include "base/task/task.h"
 #include "base/task/task_group.h"
 #include "gtest/gtest.h"
+#include "tests/support/simulated_executor.h"
 
 namespace gdn {
 namespace {

@@ -7,10 +7,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tests/base/task/completion.h"
 #include "base/task/deadline.h"
 #include "base/task/resume_on.h"
-#include "base/task/simulated_executor.h"
 #include "base/task/sleep.h"
 #include "base/task/task_group.h"
 #include "base/task/task_queue_executor.h"
@@ -18,6 +16,8 @@
 #include "base/task_queue.h"
 #include "base/this_thread.h"
 #include "gtest/gtest.h"
+#include "tests/base/task/completion.h"
+#include "tests/support/simulated_executor.h"
 
 namespace gdn {
 namespace {

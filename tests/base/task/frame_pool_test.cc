@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tests/base/task/completion.h"
 #include "base/task/resume_on.h"
-#include "tests/base/task/semaphore.h"
-#include "base/task/simulated_executor.h"
 #include "base/task/status_macros.h"
 #include "base/task/task.h"
 #include "base/task/task_group.h"
 #include "base/task/thread_executor.h"
 #include "gtest/gtest.h"
+#include "tests/base/task/completion.h"
+#include "tests/base/task/semaphore.h"
+#include "tests/support/simulated_executor.h"
 
 namespace {
 

@@ -15,9 +15,9 @@
 #include "absl/status/status.h"
 #include "base/task/arrivals.h"
 #include "base/task/owned_flow.h"
-#include "base/task/simulated_executor.h"
 #include "base/task/status_macros.h"
 #include "base/task/thread_executor.h"
+#include "tests/support/simulated_executor.h"
 
 namespace gdn::inline_executor_test {
 namespace {

@@ -14,17 +14,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tests/base/task/completion.h"
 #include "base/task/resume_on.h"
-#include "tests/base/task/semaphore.h"
 #include "base/task/signal.h"
-#include "base/task/simulated_executor.h"
 #include "base/task/sleep.h"
 #include "base/task/task_group.h"
 #include "base/task/thread_executor.h"
 #include "base/task/when_all.h"
 #include "base/task_queue.h"
 #include "gtest/gtest.h"
+#include "tests/base/task/completion.h"
+#include "tests/base/task/semaphore.h"
+#include "tests/support/simulated_executor.h"
 
 namespace gdn {
 namespace {
@@ -175,7 +175,7 @@ TEST(Races, ASemaphoreLosesAndInventsNoUnits) {
 class SlowSource final : public Waiter {
  public:
   explicit SlowSource(std::thread& ends) : Waiter(Deadline()), ends_(ends) {}
-  // Whether the source had given up its lock before the flow went on, and could destroy it.
+  // True if the flow went on only after the source had released its lock. Then the flow may destroy the source.
   bool await_resume() {
     Finish();
     return left_;

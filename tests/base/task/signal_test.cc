@@ -7,11 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/task/simulated_executor.h"
 #include "base/task/sleep.h"
 #include "base/task/task.h"
 #include "base/task/task_group.h"
 #include "gtest/gtest.h"
+#include "tests/support/simulated_executor.h"
 
 namespace gdn {
 namespace {

@@ -9,13 +9,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/base/task/completion.h"
 #include "base/task/resume_on.h"
-#include "base/task/simulated_executor.h"
 #include "base/task/status_macros.h"
 #include "base/task/task_group.h"
 #include "base/task/thread_executor.h"
 #include "gtest/gtest.h"
+#include "tests/base/task/completion.h"
+#include "tests/support/simulated_executor.h"
 
 namespace gdn {
 namespace {

@@ -8,11 +8,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/task/resume_on.h"
-#include "base/task/simulated_executor.h"
 #include "base/task/sleep.h"
 #include "base/task/task_group.h"
 #include "base/task/thread_executor.h"
 #include "gtest/gtest.h"
+#include "tests/support/simulated_executor.h"
 
 namespace gdn {
 namespace {

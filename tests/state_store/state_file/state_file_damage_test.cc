@@ -41,7 +41,7 @@ class DamagedStateFile : public ::testing::Test {
         << what << ": " << ErrorMetadata(status)["tensor"];
   }
 
-  // That the byte, changed, is damage of the tensor that holds it. Returns the changed file.
+  // Flips bits of one byte and expects the error to name the tensor that holds it. Returns the changed file.
   std::string ExpectFlipIsFound(size_t at, int mask) {
     const std::string what = "byte " + std::to_string(at);
     std::string flipped = bytes_;

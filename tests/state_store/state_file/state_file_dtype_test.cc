@@ -72,7 +72,7 @@ TEST_F(StateFileDtype, TheOtherKindIsRefusedAndConvertedOnRequest) {
     GDN_ASSERT_OK_AND_ASSIGN(auto image, Read(bytes, to, /*convert=*/true));
     EXPECT_EQ(image.layout.base_dtype(), to);
     ExpectSame(TakeApart(image), rounded_);
-    // As good as any of this kind, without having been on a device.
+    // The converted image is written again like any other, although it was never on a device.
     image.header.layers = session_.header.layers;
     const std::string again = FileBytes(*EncodeStateFile(std::make_shared<const SessionImage>(std::move(image)), {}));
     ExpectSame(TakeApart(*Read(again, to)), rounded_);

@@ -49,7 +49,7 @@ TEST_F(StateFiles, SessionsRoundTripBitForBitBetweenAnyLayouts) {
         GDN_ASSERT_OK_AND_ASSIGN(auto image, Read(bytes, to.max_draft));
         ExpectSame(TakeApart(image), session);
         ExpectSame(TakeApart(*MakeImage(TakeApart(image), memory_.host, to)), session);
-        // What was read is written again as well as what was copied from a device.
+        // An image that was read from a file is written again like one that was copied from a device.
         image.header.layers = session.header.layers;
         GDN_ASSERT_OK_AND_ASSIGN(const auto again,
                                  EncodeStateFile(std::make_shared<const SessionImage>(std::move(image)), {}));

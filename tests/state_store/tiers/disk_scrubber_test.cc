@@ -363,7 +363,7 @@ TEST_F(DiskScrubberTest, ItKeepsToItsRate) {
   while (scrubber_->counts().last_pass == absl::InfinitePast()) {
     scrubber_->Step();
     const int64_t bytes = scrubber_->counts().verified_bytes;
-    // What was read in the last step may be ahead of its time, nothing before that.
+    // The bytes of the last step may be ahead of the rate, but none before them.
     EXPECT_LE(absl::Seconds(static_cast<double>(last) / kRate), clock_.Now() - begun + absl::Nanoseconds(1'000));
     if (bytes == last) clock_.Advance(absl::Milliseconds(10));
     last = bytes;

@@ -1,4 +1,4 @@
-// What a crash or a bad disk leaves behind: the old state, the new one, or DATA_LOSS.
+// After a crash, or on a bad disk, a load gives the old state, the new one, or DATA_LOSS.
 #include <sys/wait.h>
 #include <unistd.h>
 

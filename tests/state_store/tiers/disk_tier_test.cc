@@ -138,7 +138,7 @@ TEST_F(DiskTierTest, LogsAreWrittenAloneWhileBasesStay) {
   EXPECT_EQ(Files().size(), 1u);
   EXPECT_EQ(tier_->usage().used_bytes, folded->written_bytes);
   ExpectLoads(*tier_, kKey, At(2, 0));
-  // Of another process nothing is known but the states.
+  // A new process knows the states, but not the versions of their bases.
   ASSERT_TRUE(Store(kKey, At(2, 1)).ok());
   Open();
   EXPECT_THAT(tier_->KnownBases(kKey), IsEmpty());

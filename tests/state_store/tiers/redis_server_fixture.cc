@@ -13,6 +13,7 @@
 #include <fstream>
 
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 
 namespace gdn {
 
@@ -86,8 +87,13 @@ std::vector<std::string> RedisServer::SentinelArguments() const {
 RedisServer::~RedisServer() { Kill(); }
 
 void RedisServer::Start() {
-  process_.reset();
-  Launch(options_.sentinel_of != 0 ? SentinelArguments() : ServerArguments());
+  for (int tries = has_run_ || !options_.tcp ? 1 : 5;; port_ = FreePort()) {
+    process_.reset();
+    const absl::Status up = Launch(options_.sentinel_of != 0 ? SentinelArguments() : ServerArguments());
+    if (up.ok()) break;
+    if (--tries == 0) Die(up.ToString());
+  }
+  has_run_ = true;
 }
 
 std::vector<std::string> RedisServer::ServerArguments() const {
@@ -113,18 +119,15 @@ std::vector<std::string> RedisServer::ServerArguments() const {
   return arguments;
 }
 
-void RedisServer::Launch(std::vector<std::string> arguments) {
-  auto started = ChildProcess::Start(std::move(arguments), folder_.path() + "/log");
-  if (!started.ok()) Die(started.status().ToString());
-  process_.emplace(*std::move(started));
+absl::Status RedisServer::Launch(std::vector<std::string> arguments) {
+  GDN_ASSIGN_OR_RETURN(ChildProcess started, ChildProcess::Start(std::move(arguments), folder_.path() + "/log"));
+  process_.emplace(std::move(started));
   std::string answer;
   const auto answers = [&] {
     answer = Command({"PING"});
     return answer == "PONG" || answer.starts_with("NOAUTH");
   };
-  if (const absl::Status up = process_->WaitUntil(answers, absl::Minutes(1)); !up.ok()) {
-    Die(up.ToString() + "; it answered: " + answer);
-  }
+  return WithPrefix(process_->WaitUntil(answers, absl::Minutes(1)), "redis-server for a test");
 }
 
 void RedisServer::Stop() { process_->Signal(SIGSTOP); }

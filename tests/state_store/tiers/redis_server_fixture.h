@@ -14,8 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "base/child_process.h"
+#include "absl/status/status.h"
 #include "tests/support/temp_folder.h"
+#include "tools/common/child_process.h"
 
 namespace gdn {
 
@@ -61,11 +62,12 @@ class RedisServer {
  private:
   std::vector<std::string> ServerArguments() const;
   std::vector<std::string> SentinelArguments() const;
-  void Launch(std::vector<std::string> arguments);
+  absl::Status Launch(std::vector<std::string> arguments);
 
   const RedisServerOptions options_;
   const TempFolder folder_;
-  const int port_;
+  int port_;
+  bool has_run_ = false;  // another program may take a free port before the first start
   std::optional<ChildProcess> process_;
 };
 

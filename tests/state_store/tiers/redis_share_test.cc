@@ -58,7 +58,7 @@ TEST_F(RedisShareTest, ASessionThatIsGivenUpInOrderGoesOnElsewhereAndIsWrittenBy
   ASSERT_TRUE(Store(*a_, 1).ok());
   const TakenSession held = Take(*b_);
   EXPECT_EQ(held.outcome, TakenSession::kHeld);
-  EXPECT_EQ(held.holder, a_->share()->node().server());
+  EXPECT_EQ(held.holder, a_->share()->server());
   EXPECT_EQ(held.holder_name, "a");
   EXPECT_EQ(ErrorReason(Store(*b_, 2)), reason::kStatesTakenOver) << "it has no right to it";
 
@@ -144,12 +144,12 @@ TEST_F(RedisShareTest, AStoreThatHasForgottenWhoseASessionIsIsToldAgain) {
   EXPECT_TRUE(Store(*a_, 3).ok());
   EXPECT_EQ(a_->set_backs(), 2);
   // Renewals that the store has forgotten are a sign of it, too, where the prefix's claim is not.
-  server_->Command({"HSET", "gdn:node:" + a_->share()->node().server(), "renewals", "-5"});
+  server_->Command({"HSET", "gdn:node:" + a_->share()->server(), "renewals", "-5"});
   ASSERT_TRUE(a_->share()->RenewLease(kLease).ok());
   const int64_t before = a_->set_backs();
   ASSERT_TRUE(a_->share()->RenewLease(kLease).ok());
   ASSERT_TRUE(a_->share()->RenewLease(kLease).ok());
-  server_->Command({"HSET", "gdn:node:" + a_->share()->node().server(), "renewals", "0"});
+  server_->Command({"HSET", "gdn:node:" + a_->share()->server(), "renewals", "0"});
   ASSERT_TRUE(a_->share()->RenewLease(kLease).ok());
   EXPECT_EQ(a_->set_backs(), before + 1);
 }
@@ -175,7 +175,7 @@ TEST_F(RedisShareTest, ARightThatIsGivenBackIsKeptWhereTheSessionIsHere) {
   EXPECT_EQ(taken.outcome, TakenSession::kTaken);
   EXPECT_FALSE(taken.orderly);
   // Also a right that this server does not know of, as after an answer that was lost.
-  server_->Command({"HSET", "gdn:{ab12/chat-1}", "server", a_->share()->node().server() + " 999999"});
+  server_->Command({"HSET", "gdn:{ab12/chat-1}", "server", a_->share()->server() + " 999999"});
   EXPECT_EQ(Take(*b_).outcome, TakenSession::kHeld);
   ASSERT_TRUE(a_->share()->GiveBack(kKey, [] { return false; }).ok());
   EXPECT_EQ(Take(*b_).outcome, TakenSession::kTaken);
@@ -232,7 +232,7 @@ TEST_F(RedisShareTest, AnErasureWhoseAnswerWasLostMayBeSentAgain) {
 }
 
 TEST_F(RedisShareTest, AsksAServerForASessionInItsMailbox) {
-  ASSERT_TRUE(b_->share()->Ask(a_->share()->node().server(), kKey).ok());
+  ASSERT_TRUE(b_->share()->Ask(a_->share()->server(), kKey).ok());
   const auto asked = a_->share()->NextAsked(absl::Seconds(5));
   ASSERT_TRUE(asked.ok()) << asked.status();
   EXPECT_EQ(*asked, kKey);

@@ -299,7 +299,7 @@ TEST_F(RedisTierTest, AStoreThatWentBackIsTakenAgainByTheServerThatCameLast) {
   const auto later = Connect(*server_);
   const std::string owner = server_->Command({"HGET", "gdn:owner", "server"});
   ASSERT_TRUE(later->NextIncarnation().ok());
-  // As it was before: the owner is one that the later server took it from, and the number is lower.
+  // Sets the store back: its owner is the server that the later one took it from, and its number is lower.
   server_->Command({"HSET", "gdn:owner", "server", owner, "before", "", "incarnation", "1"});
   server_->Command({"SET", "gdn:incarnation", "1"});
   EXPECT_TRUE(tier_->CheckClaim().ok()) << "it looks as if the prefix were still its own";
@@ -322,7 +322,7 @@ TEST_F(RedisTierTest, KeepsTheOldStateWhereTheServersMemoryIsFull) {
   ExpectError(status, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_EQ(tier_->usage().failures, 0) << "what does not fit is an answer, as in every tier";
   ExpectLoads(*tier_, kKey, MakeModelSession(1));
-  // What was written of it does not stay.
+  // Chunks of the refused state do not stay.
   Store(*tier_, kKey, MakeModelSession(3));
   ExpectLoads(*tier_, kKey, MakeModelSession(3));
   EXPECT_TRUE(tier_->Erase(kKey, /*all=*/true).ok());

@@ -79,7 +79,7 @@ class TierHoldersTest : public ::testing::Test {
     ledger_.AddNewest(tier, key, {.bytes = bytes});
     ledger_.Park(tier, key, bytes);
   }
-  // What leaves next, and does.
+  // Moves the next victim of the tier to Redis, and returns its name.
   std::string Next(size_t tier) {
     const TierLedger::Next next = ledger_.AcquireNext(tier, /*tried=*/{}, /*may_wait=*/false);
     if (!next.key.has_value()) return "";

@@ -19,7 +19,7 @@ constexpr int kSessionsPerThread = 12;
 constexpr int kRounds = 3000;
 constexpr int64_t kBytes = 100;
 
-// What a session's caller knows of it.
+// A caller's knowledge of its session.
 struct Expected {
   int64_t version = 0;     // the newest that the stack took or was shown
   int64_t parked = -1;     // the version that is parked; -1: none

@@ -33,7 +33,7 @@ Outcome RunProgram(const std::string& program, const std::string& arguments) {
 
 Outcome RunGdnBench(const std::string& arguments) { return RunProgram("gdn_bench", arguments); }
 
-// What the program prints as JSON where it succeeds.
+// Runs the program, expects it to succeed, and returns the JSON that it prints.
 Json RunForJson(const std::string& program, const std::string& arguments) {
   const Outcome outcome = RunProgram(program, arguments);
   EXPECT_EQ(outcome.exit_code, 0);

@@ -74,7 +74,7 @@ TEST(Cost, OfALayerReadsItsWeightsOnceForTheWholeBatch) {
   const double two = LayerDecodeCost(dims, DType::kBF16, 2).bytes_read;
   const double three = LayerDecodeCost(dims, DType::kBF16, 3).bytes_read;
   EXPECT_DOUBLE_EQ(two - one, three - two);
-  // What is left at no session: the projections and the convolution's taps.
+  // The bytes without any session are those of the projections and the convolution's taps.
   EXPECT_DOUBLE_EQ(2 * one - two, 2.0 * ProjectionElements(dims) + 4.0 * 24 * 4);
 }
 

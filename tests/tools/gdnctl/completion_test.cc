@@ -28,7 +28,7 @@ std::vector<Command> SomeCommands() {
   return commands;
 }
 
-// What bash offers where `words` stand on the line, the last of them unfinished.
+// Returns what bash offers if the line has these words, the last of them unfinished.
 std::vector<std::string> Offered(const std::vector<std::string>& words) {
   const TempFolder folder;
   const Outcome printed = RunCommand(SomeCommands(), {"completion", "bash"});

@@ -37,7 +37,7 @@ float ToyInput(int32_t layer, int64_t sequence, int64_t token, int64_t channel) 
   return std::sin(0.37f * static_cast<float>(token) + static_cast<float>(3 * layer + 5 * sequence + channel)) + 0.5f;
 }
 
-// What a recording of the toy layers holds.
+// Returns the tensors of a recording of the toy layers.
 Tensors RecordToy() {
   Tensors tensors;
   for (const int32_t layer : kToyLayers) {

@@ -37,7 +37,7 @@ void AddSession(TopSample& sample, const std::string& name, int64_t tokens) {
   session.add_layers()->set_token_count(tokens);
 }
 
-// That ended in `milliseconds`, of which the queue had half, and began at that second.
+// Adds a call that began at that second and took `milliseconds`, half of them in the queue.
 void AddCall(TopSample& sample, int64_t second, int64_t milliseconds) {
   sample.traced.set_kept(100);
   v1::CallTrace& call = *sample.traced.add_calls();

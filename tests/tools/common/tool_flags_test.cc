@@ -1,4 +1,4 @@
-#include "base/flags/command_flags.h"
+#include "tools/common/tool_flags.h"
 
 #include <string>
 #include <utility>
@@ -18,20 +18,20 @@ ABSL_FLAG(double, test_ratio, 0.5, "A ratio.");
 ABSL_FLAG(absl::Duration, test_wait, absl::Seconds(1), "A time.");
 ABSL_FLAG(std::string, test_name, "", "A name.");
 
-namespace gdn::command_flags_test {
+namespace gdn::tool_flags_test {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-bool IsOfTest(const absl::CommandLineFlag& flag) { return absl::EndsWith(flag.Filename(), "command_flags_test.cc"); }
+bool IsOfTest(const absl::CommandLineFlag& flag) { return absl::EndsWith(flag.Filename(), "tool_flags_test.cc"); }
 
-class CommandFlagsTest : public ::testing::Test {
+class ToolFlagsTest : public ::testing::Test {
  protected:
   const absl::FlagSaver saver_;
 };
 
-TEST_F(CommandFlagsTest, SetsFlagsInEveryForm) {
+TEST_F(ToolFlagsTest, SetsFlagsInEveryForm) {
   GDN_ASSERT_OK_AND_ASSIGN(const CommandFlags line,
                            SetFlags({"a", "--test-count=4", "-test_wait", "3s", "--test_switch", "b", "--test-name=x=y",
                                      "-", "--", "--test-count=9"},
@@ -46,7 +46,7 @@ TEST_F(CommandFlagsTest, SetsFlagsInEveryForm) {
   EXPECT_FALSE(absl::GetFlag(FLAGS_test_switch));
 }
 
-TEST_F(CommandFlagsTest, HelpIsAskedForInEveryForm) {
+TEST_F(ToolFlagsTest, HelpIsAskedForInEveryForm) {
   for (const char* const form : {"--help", "-help", "-h"}) EXPECT_TRUE(SetFlags({form}, IsOfTest)->help) << form;
   EXPECT_TRUE(SetFlags({"--version"}, IsOfTest)->version);
   const std::string help = FlagsHelp(IsOfTest);
@@ -54,7 +54,7 @@ TEST_F(CommandFlagsTest, HelpIsAskedForInEveryForm) {
   EXPECT_THAT(help, HasSubstr("  --test-switch              A switch.\n"));
 }
 
-TEST_F(CommandFlagsTest, SaysWhatWasWrongAndWhatWasExpected) {
+TEST_F(ToolFlagsTest, SaysWhatWasWrongAndWhatWasExpected) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--test-cuont=1", "unknown flag --test-cuont; did you mean --test-count?"},
       {"--v", "unknown flag --v"},  // Abseil's own, which the program does not take
@@ -77,4 +77,4 @@ TEST_F(CommandFlagsTest, SaysWhatWasWrongAndWhatWasExpected) {
 }
 
 }  // namespace
-}  // namespace gdn::command_flags_test
+}  // namespace gdn::tool_flags_test

@@ -1,4 +1,4 @@
-#include "base/restartable_server.h"
+#include "tools/common/restartable_server.h"
 
 #include <csignal>
 #include <cstdio>
@@ -11,7 +11,7 @@
 namespace gdn {
 
 RestartableServer::RestartableServer(std::string program, std::vector<std::string> flags, const std::string& folder,
-                             const std::string& name)
+                                     const std::string& name)
     : program_(std::move(program)),
       flags_(std::move(flags)),
       port_file_(StrCat(folder, "/", name, ".port")),

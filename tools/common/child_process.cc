@@ -1,4 +1,4 @@
-#include "base/child_process.h"
+#include "tools/common/child_process.h"
 
 #include <fcntl.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's kill

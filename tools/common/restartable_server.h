@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/child_process.h"
+#include "tools/common/child_process.h"
 
 namespace gdn {
 
@@ -23,7 +23,7 @@ class RestartableServer {
  public:
   // The port file and the log are FOLDER/NAME.port and FOLDER/NAME.log.
   RestartableServer(std::string program, std::vector<std::string> flags, const std::string& folder,
-                const std::string& name);
+                    const std::string& name);
   ~RestartableServer() { Kill(); }
   RestartableServer(const RestartableServer&) = delete;
   RestartableServer& operator=(const RestartableServer&) = delete;

@@ -21,7 +21,7 @@
 #include "absl/time/time.h"
 #include "base/steady_clock.h"
 #include "base/task/executor.h"
-#include "base/task/timer_heap.h"
+#include "base/task/timers.h"
 
 namespace gdn {
 
@@ -56,7 +56,7 @@ class SimulatedExecutor final : public Executor {
   std::mt19937_64 random_;
   SteadyTime now_ = SteadyTime::FromNanos(3'600'000'000'000);
   std::vector<Flow*> ready_;
-  TimerHeap timers_;
+  Timers timers_;
 };
 
 }  // namespace gdn

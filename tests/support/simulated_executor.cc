@@ -1,4 +1,4 @@
-#include "base/task/simulated_executor.h"
+#include "tests/support/simulated_executor.h"
 
 #include <algorithm>
 #include <utility>
@@ -44,8 +44,7 @@ bool SimulatedExecutor::RunOne() {
   if (timers_.empty()) return false;
   now_ = std::max(now_, timers_.first_due());
   FlowQueue resumed;
-  while (timers_.PopDue(now_, resumed)) {
-  }
+  timers_.PopDue(now_, resumed);
   resumed.PostAll();
   RunReady();  // nothing is ready here if they go on at other executors
   return true;

@@ -69,20 +69,37 @@ absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl:
   });
 }
 
+int IssueOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef<absl::Status()> issue) {
+  return Call([&]() -> absl::Status {
+    GDN_RETURN_IF_ERROR(RequireArgument(function, "pool", pool));
+    return InOrderOf(pool->context, stream, issue);
+  });
+}
+
+int WaitOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef<absl::Status()> issue) {
+  return Call([&]() -> absl::Status {
+    GDN_RETURN_IF_ERROR(RequireArgument(function, "pool", pool));
+    return AndWait(pool->context, stream, issue);
+  });
+}
+
+absl::Status Invalid(std::string_view reason, std::string_view field, std::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, message, {{"field", std::string(field)}});
+}
+
 absl::Status RequireArgument(const char* function, const char* what, const void* pointer) {
   if (pointer != nullptr) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInputMissing,
-                   absl::StrCat(function, ": ", what, " is NULL; gdn.h says what it has to be"), {{"field", what}});
+  return Invalid(reason::kInputMissing, what,
+                 absl::StrCat(function, ": ", what, " is NULL; gdn.h says what it has to be"));
 }
 
 absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size,
                            size_t known) {
   GDN_RETURN_IF_ERROR(RequireArgument(function, type, given));
   if (struct_size == known) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                   absl::StrCat(function, ": struct_size is ", struct_size, "; expected ", known, ", sizeof(", type,
-                                "): zero the struct, then set its size"),
-                   {{"field", "struct_size"}});
+  return Invalid(reason::kInvalidSpec, "struct_size",
+                 absl::StrCat(function, ": struct_size is ", struct_size, "; expected ", known, ", sizeof(", type,
+                              "): zero the struct, then set its size"));
 }
 
 }  // namespace gdn::capi

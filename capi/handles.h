@@ -12,6 +12,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -38,17 +39,17 @@ inline constexpr int32_t kLostState = -1;
 struct gdn_pool {
   // Constant after construction.
   gdn_context& context;
-  gdn::DeviceBuffer memory;  // empty if the pool uses the caller's memory
+  gdn::DeviceBuffer memory = {};  // empty if the pool uses the caller's memory
   gdn::StatePoolView view;
   bool lists_slots = false;  // the pool tracks which slots are in use; false with the caller's memory: all are
 
   // Guarded by context.mu.
   int64_t* token_counts = nullptr;  // [slots], own or the caller's
   int32_t* log_lengths = nullptr;
-  std::vector<int64_t> own_token_counts;
-  std::vector<int32_t> own_log_lengths;
-  std::vector<char> in_use;   // [slots], if lists_slots
-  std::vector<int32_t> free;  // slots that are not in use; the last is allocated next
+  std::vector<int64_t> own_token_counts = {};
+  std::vector<int32_t> own_log_lengths = {};
+  std::vector<char> in_use = {};   // [slots], if lists_slots
+  std::vector<int32_t> free = {};  // slots that are not in use; the last is allocated next
 
   const gdn::LayerDims& dims() const { return view.layout.dims(); }
 };
@@ -80,6 +81,13 @@ absl::Status InOrderOf(gdn_context& context, void* stream, absl::FunctionRef<abs
 // Does the same as InOrderOf, and waits until the device has done the work.
 absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
 
+// Runs `issue` like InOrderOf or AndWait, for the function of the C interface with this name. Returns a gdn_code, which
+// is GDN_INVALID_ARGUMENT if `pool` is null.
+int IssueOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef<absl::Status()> issue);
+int WaitOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef<absl::Status()> issue);
+
+// INVALID_ARGUMENT with the argument's name as metadata "field".
+absl::Status Invalid(std::string_view reason, std::string_view field, std::string_view message);
 // INVALID_ARGUMENT if `pointer` is null. `what` names the argument.
 absl::Status RequireArgument(const char* function, const char* what, const void* pointer);
 // INVALID_ARGUMENT if `given` is null, or its `struct_size` differs from `known`, the size in this library.

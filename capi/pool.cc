@@ -18,17 +18,15 @@ constexpr size_t kMemoryAlignment = 64;
 absl::StatusOr<DType> StateDType(int32_t dtype) {
   if (dtype == 0 || dtype == GDN_F32) return DType::kF32;
   if (dtype == GDN_BF16) return DType::kBF16;
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                   absl::StrCat("gdn_pool_spec: state_dtype is ", dtype, "; expected 0, GDN_F32 (1) or GDN_BF16 (3)"),
-                   {{"field", "state_dtype"}});
+  return Invalid(reason::kInvalidSpec, "state_dtype",
+                 absl::StrCat("gdn_pool_spec: state_dtype is ", dtype, "; expected 0, GDN_F32 (1) or GDN_BF16 (3)"));
 }
 
 absl::StatusOr<DecayKind> DecayOf(const gdn_pool_spec& spec) {
   if (spec.decay == GDN_DECAY_PER_HEAD) return DecayKind::kPerHead;
   const auto invalid = [&](const char* expected) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                     absl::StrCat("gdn_pool_spec: decay is ", spec.decay, "; expected ", expected),
-                     {{"field", "decay"}});
+    return Invalid(reason::kInvalidSpec, "decay",
+                   absl::StrCat("gdn_pool_spec: decay is ", spec.decay, "; expected ", expected));
   };
   if (spec.decay != GDN_DECAY_PER_CHANNEL) return invalid("GDN_DECAY_PER_HEAD (0) or GDN_DECAY_PER_CHANNEL (1)");
   if (spec.conv_width > 0) return invalid("GDN_DECAY_PER_HEAD (0) with a convolution");
@@ -57,20 +55,18 @@ absl::Status UseCallersMemory(const gdn_pool_spec& spec, gdn_pool& pool) {
   GDN_RETURN_IF_ERROR(RequireArgument("gdn_pool_create", "token_counts", spec.token_counts));
   GDN_RETURN_IF_ERROR(RequireArgument("gdn_pool_create", "log_lengths", spec.log_lengths));
   if (reinterpret_cast<uintptr_t>(spec.memory) % kMemoryAlignment != 0) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
-                     absl::StrCat("gdn_pool_create: memory is not aligned to ", kMemoryAlignment,
-                                  " bytes, as device and host allocations of tensor libraries are"),
-                     {{"field", "memory"}});
+    return Invalid(reason::kInvalidTensorData, "memory",
+                   absl::StrCat("gdn_pool_create: memory is not aligned to ", kMemoryAlignment,
+                                " bytes, as device and host allocations of tensor libraries are"));
   }
   const size_t needed = static_cast<size_t>(spec.slots) * static_cast<size_t>(pool.view.layout.slot_bytes());
   if (spec.memory_bytes != 0 && spec.memory_bytes < needed) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
+    return Invalid(
+        reason::kInvalidTensorData, "memory_bytes",
         absl::StrCat("gdn_pool_create: memory_bytes is ", spec.memory_bytes, "; expected at least ", needed,
                      ", as gdn_pool_bytes says of ", spec.slots, " slots of ", spec.key_heads, " key heads, ",
                      spec.value_heads, " value heads, key dimension ", spec.key_dim, " and value dimension ",
-                     spec.value_dim, "; is one of these not the one that the memory was made for?"),
-        {{"field", "memory_bytes"}});
+                     spec.value_dim, "; is one of these not the one that the memory was made for?"));
   }
   pool.view.data = static_cast<float*>(spec.memory);
   pool.token_counts = spec.token_counts;
@@ -80,9 +76,8 @@ absl::Status UseCallersMemory(const gdn_pool_spec& spec, gdn_pool& pool) {
 
 absl::Status MakeMemory(const gdn_pool_spec& spec, gdn_pool& pool) {
   if (spec.token_counts != nullptr || spec.log_lengths != nullptr) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                     "gdn_pool_create: token_counts or log_lengths are given without memory; give all three or none",
-                     {{"field", "memory"}});
+    return Invalid(reason::kInvalidSpec, "memory",
+                   "gdn_pool_create: token_counts or log_lengths are given without memory; give all three or none");
   }
   const auto slots = static_cast<size_t>(spec.slots);
   absl::StatusOr<DeviceBuffer> memory =
@@ -176,9 +171,8 @@ absl::Status RequireSlots(const char* function, const gdn_pool& pool, int32_t co
     GDN_RETURN_IF_ERROR(RequireEntryRange(function, "slots", i, slots[i], 0, int64_t{pool.view.slot_count} - 1));
     repeated |= !seen.Add(slots[i]);
     if (pool.lists_slots && pool.in_use[static_cast<size_t>(slots[i])] == 0) {
-      return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                       absl::StrCat(function, ": slot ", slots[i], " is not in use; allocate it first"),
-                       {{"field", "slots"}});
+      return Invalid(reason::kValueOutOfRange, "slots",
+                     absl::StrCat(function, ": slot ", slots[i], " is not in use; allocate it first"));
     }
   }
   if (!distinct || !repeated) return absl::OkStatus();
@@ -202,6 +196,7 @@ absl::Status RequireStates(const char* function, const gdn_pool& pool, int32_t c
 using gdn::capi::AndWait;
 using gdn::capi::Call;
 using gdn::capi::InOrderOf;
+using gdn::capi::IssueOn;
 using gdn::capi::RequireArgument;
 using gdn::capi::RequireSlots;
 
@@ -219,13 +214,8 @@ int gdn_pool_create(gdn_context* context, const gdn_pool_spec* spec, gdn_pool** 
     GDN_RETURN_IF_ERROR(RequireArgument("gdn_pool_create", "context", context));
     GDN_RETURN_IF_ERROR(RequireArgument("gdn_pool_create", "pool", pool));
     GDN_ASSIGN_OR_RETURN(const gdn::StateLayout layout, gdn::capi::LayoutOf("gdn_pool_create", spec));
-    auto made = std::make_unique<gdn_pool>(gdn_pool{.context = *context,
-                                                    .memory = {},
-                                                    .view = {.layout = layout, .slot_count = spec->slots},
-                                                    .own_token_counts = {},
-                                                    .own_log_lengths = {},
-                                                    .in_use = {},
-                                                    .free = {}});
+    auto made = std::make_unique<gdn_pool>(
+        gdn_pool{.context = *context, .view = {.layout = layout, .slot_count = spec->slots}});
     if (spec->memory != nullptr) {
       GDN_RETURN_IF_ERROR(gdn::capi::UseCallersMemory(*spec, *made));
     } else {
@@ -250,10 +240,7 @@ void gdn_pool_destroy(gdn_pool* pool) {
 }
 
 int gdn_slots_allocate(gdn_pool* pool, int32_t count, int32_t* slots) {
-  return Call([&]() -> absl::Status {
-    GDN_RETURN_IF_ERROR(RequireArgument("gdn_slots_allocate", "pool", pool));
-    return InOrderOf(pool->context, nullptr, [&] { return gdn::capi::Allocate(*pool, count, slots); });
-  });
+  return IssueOn("gdn_slots_allocate", pool, nullptr, [&] { return gdn::capi::Allocate(*pool, count, slots); });
 }
 
 int gdn_slots_free(gdn_pool* pool, int32_t count, const int32_t* slots) {
@@ -271,20 +258,14 @@ int gdn_slots_free(gdn_pool* pool, int32_t count, const int32_t* slots) {
 }
 
 int gdn_slots_zero(gdn_pool* pool, int32_t count, const int32_t* slots, void* stream) {
-  return Call([&]() -> absl::Status {
-    GDN_RETURN_IF_ERROR(RequireArgument("gdn_slots_zero", "pool", pool));
-    return InOrderOf(pool->context, stream, [&]() -> absl::Status {
-      GDN_RETURN_IF_ERROR(RequireSlots("gdn_slots_zero", *pool, count, slots, /*distinct=*/true));
-      return gdn::capi::ZeroSlots(*pool, count, slots);
-    });
+  return IssueOn("gdn_slots_zero", pool, stream, [&]() -> absl::Status {
+    GDN_RETURN_IF_ERROR(RequireSlots("gdn_slots_zero", *pool, count, slots, /*distinct=*/true));
+    return gdn::capi::ZeroSlots(*pool, count, slots);
   });
 }
 
 int gdn_slots_copy(gdn_pool* pool, int32_t count, const int32_t* from, const int32_t* to, void* stream) {
-  return Call([&]() -> absl::Status {
-    GDN_RETURN_IF_ERROR(RequireArgument("gdn_slots_copy", "pool", pool));
-    return InOrderOf(pool->context, stream, [&] { return gdn::capi::Copy(*pool, count, from, to); });
-  });
+  return IssueOn("gdn_slots_copy", pool, stream, [&] { return gdn::capi::Copy(*pool, count, from, to); });
 }
 
 int gdn_slot_tokens(gdn_pool* pool, int32_t slot, int64_t* tokens) {

@@ -149,6 +149,7 @@ absl::Status Set(gdn_pool& pool, int32_t slot, const float* matrices, int64_t to
 using gdn::capi::AndWait;
 using gdn::capi::Call;
 using gdn::capi::RequireArgument;
+using gdn::capi::WaitOn;
 
 int gdn_state_export(gdn_pool* pool, int32_t count, const int32_t* slots, void* stream, gdn_bytes** file) {
   return Call([&]() -> absl::Status {
@@ -170,26 +171,23 @@ void gdn_bytes_free(gdn_bytes* bytes) { delete bytes; }
 
 int gdn_state_import(gdn_pool* pool, int32_t count, const int32_t* slots, const void* file, size_t bytes,
                      void* stream) {
-  return Call([&]() -> absl::Status {
-    GDN_RETURN_IF_ERROR(RequireArgument("gdn_state_import", "pool", pool));
+  return WaitOn("gdn_state_import", pool, stream, [&]() -> absl::Status {
     GDN_RETURN_IF_ERROR(RequireArgument("gdn_state_import", "file", file));
     const std::string_view text(static_cast<const char*>(file), bytes);
-    return AndWait(pool->context, stream, [&] { return gdn::capi::Import(*pool, count, slots, text); });
+    return gdn::capi::Import(*pool, count, slots, text);
   });
 }
 
 int gdn_state_get(gdn_pool* pool, int32_t slot, float* matrices, void* stream) {
-  return Call([&]() -> absl::Status {
-    GDN_RETURN_IF_ERROR(RequireArgument("gdn_state_get", "pool", pool));
+  return WaitOn("gdn_state_get", pool, stream, [&]() -> absl::Status {
     GDN_RETURN_IF_ERROR(RequireArgument("gdn_state_get", "matrices", matrices));
-    return AndWait(pool->context, stream, [&] { return gdn::capi::Get(*pool, slot, matrices); });
+    return gdn::capi::Get(*pool, slot, matrices);
   });
 }
 
 int gdn_state_set(gdn_pool* pool, int32_t slot, const float* matrices, int64_t tokens, void* stream) {
-  return Call([&]() -> absl::Status {
-    GDN_RETURN_IF_ERROR(RequireArgument("gdn_state_set", "pool", pool));
+  return WaitOn("gdn_state_set", pool, stream, [&]() -> absl::Status {
     GDN_RETURN_IF_ERROR(RequireArgument("gdn_state_set", "matrices", matrices));
-    return AndWait(pool->context, stream, [&] { return gdn::capi::Set(*pool, slot, matrices, tokens); });
+    return gdn::capi::Set(*pool, slot, matrices, tokens);
   });
 }

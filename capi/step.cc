@@ -26,22 +26,15 @@ struct Features {
 
 absl::Status InvalidTensor(const char* function, const Features& expected, std::string_view why,
                            const std::string& message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, why, absl::StrCat(function, ": ", expected.name, " ", message),
-                   {{"field", expected.name}});
+  return Invalid(why, expected.name, absl::StrCat(function, ": ", expected.name, " ", message));
 }
 
 absl::StatusOr<DType> DTypeOf(const char* function, const Features& expected, int32_t dtype) {
-  switch (dtype) {
-    case GDN_F32:
-      return DType::kF32;
-    case GDN_F16:
-      return DType::kF16;
-    case GDN_BF16:
-      return DType::kBF16;
-    default:
-      return InvalidTensor(function, expected, reason::kInvalidTensorDtype,
-                           absl::StrCat("has dtype ", dtype, "; expected GDN_F32 (1), GDN_F16 (2) or GDN_BF16 (3)"));
-  }
+  if (dtype == GDN_F32) return DType::kF32;
+  if (dtype == GDN_F16) return DType::kF16;
+  if (dtype == GDN_BF16) return DType::kBF16;
+  return InvalidTensor(function, expected, reason::kInvalidTensorDtype,
+                       absl::StrCat("has dtype ", dtype, "; expected GDN_F32 (1), GDN_F16 (2) or GDN_BF16 (3)"));
 }
 
 // The dtype of a tensor [tokens, features...] that may be used.

@@ -38,6 +38,25 @@ absl::Status AddMetadata(grpc::ClientContext* context, const char* key, const st
   return absl::OkStatus();
 }
 
+template <typename Request>
+Request Named(const std::string& name) {
+  Request request;
+  request.set_name(name);
+  return request;
+}
+
+template <typename Element>
+std::vector<Element> Moved(google::protobuf::RepeatedPtrField<Element>& list) {
+  return {std::make_move_iterator(list.begin()), std::make_move_iterator(list.end())};
+}
+
+// Returns one field of a response, or the call's error.
+template <typename Response, typename Field>
+absl::StatusOr<Field> PartOf(absl::StatusOr<Response> response, Field* (Response::*field)()) {
+  if (!response.ok()) return response.status();
+  return std::move(*((*response).*field)());
+}
+
 // What the call is routed by: its affinity, else the id of the first session that it names.
 template <typename Request>
 CallOptions Routed(const Request& request, CallOptions call) {
@@ -119,27 +138,20 @@ absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(const CallOption
 
 absl::StatusOr<std::vector<v1::Model>> Client::ListModels(const CallOptions& call) {
   GDN_ASSIGN_OR_RETURN(v1::ListModelsResponse response, Call(&Stub::ListModels, v1::ListModelsRequest(), call));
-  return std::vector<v1::Model>(std::make_move_iterator(response.mutable_models()->begin()),
-                                std::make_move_iterator(response.mutable_models()->end()));
+  return Moved(*response.mutable_models());
 }
 
 absl::StatusOr<v1::Model> Client::GetModel(const std::string& name, const CallOptions& call) {
-  v1::GetModelRequest request;
-  request.set_name(name);
-  GDN_ASSIGN_OR_RETURN(v1::GetModelResponse response, Call(&Stub::GetModel, request, call));
-  return std::move(*response.mutable_model());
+  return PartOf(Call(&Stub::GetModel, Named<v1::GetModelRequest>(name), call), &v1::GetModelResponse::mutable_model);
 }
 
 absl::StatusOr<v1::Session> Client::CreateSession(const v1::CreateSessionRequest& request, const CallOptions& call) {
-  GDN_ASSIGN_OR_RETURN(v1::CreateSessionResponse response, Call(&Stub::CreateSession, request, call));
-  return std::move(*response.mutable_session());
+  return PartOf(Call(&Stub::CreateSession, request, call), &v1::CreateSessionResponse::mutable_session);
 }
 
 absl::StatusOr<v1::Session> Client::GetSession(const std::string& name, const CallOptions& call) {
-  v1::GetSessionRequest request;
-  request.set_name(name);
-  GDN_ASSIGN_OR_RETURN(v1::GetSessionResponse response, Call(&Stub::GetSession, request, call));
-  return std::move(*response.mutable_session());
+  return PartOf(Call(&Stub::GetSession, Named<v1::GetSessionRequest>(name), call),
+                &v1::GetSessionResponse::mutable_session);
 }
 
 absl::StatusOr<std::vector<v1::Session>> Client::ListSessions(const CallOptions& call) {
@@ -168,9 +180,7 @@ absl::StatusOr<std::vector<v1::Session>> Client::AllPages(v1::ListSessionsReques
 }
 
 absl::Status Client::DeleteSession(const std::string& name, const CallOptions& call) {
-  v1::DeleteSessionRequest request;
-  request.set_name(name);
-  return DeleteSession(request, call);
+  return DeleteSession(Named<v1::DeleteSessionRequest>(name), call);
 }
 
 absl::Status Client::DeleteSession(const v1::DeleteSessionRequest& request, const CallOptions& call) {
@@ -178,8 +188,7 @@ absl::Status Client::DeleteSession(const v1::DeleteSessionRequest& request, cons
 }
 
 absl::StatusOr<v1::Session> Client::EvictSession(const v1::EvictSessionRequest& request, const CallOptions& call) {
-  GDN_ASSIGN_OR_RETURN(v1::EvictSessionResponse response, Call(&Stub::EvictSession, request, call));
-  return std::move(*response.mutable_session());
+  return PartOf(Call(&Stub::EvictSession, request, call), &v1::EvictSessionResponse::mutable_session);
 }
 
 absl::Status Client::ExportState(const v1::ExportStateRequest& request,
@@ -243,8 +252,7 @@ absl::StatusOr<StateWatch> Client::WatchState(const v1::WatchStateRequest& reque
 absl::StatusOr<std::vector<v1::Session>> Client::ForkSession(const v1::ForkSessionRequest& request,
                                                              const CallOptions& call) {
   GDN_ASSIGN_OR_RETURN(v1::ForkSessionResponse response, Call(&Stub::ForkSession, request, call));
-  return std::vector<v1::Session>(std::make_move_iterator(response.mutable_sessions()->begin()),
-                                  std::make_move_iterator(response.mutable_sessions()->end()));
+  return Moved(*response.mutable_sessions());
 }
 
 absl::StatusOr<v1::KeepPrefixResponse> Client::KeepPrefix(const std::string& session, const v1::PromptPrefix& prefix,
@@ -268,17 +276,14 @@ absl::StatusOr<int64_t> Client::DropPrefixes(const CallOptions& call) {
 
 absl::StatusOr<v1::Checkpoint> Client::CheckpointSession(const v1::CheckpointSessionRequest& request,
                                                          const CallOptions& call) {
-  GDN_ASSIGN_OR_RETURN(v1::CheckpointSessionResponse response, Call(&Stub::CheckpointSession, request, call));
-  return std::move(*response.mutable_checkpoint());
+  return PartOf(Call(&Stub::CheckpointSession, request, call), &v1::CheckpointSessionResponse::mutable_checkpoint);
 }
 
 absl::StatusOr<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& session,
                                                                     const CallOptions& call) {
-  v1::ListCheckpointsRequest request;
-  request.set_name(session);
-  GDN_ASSIGN_OR_RETURN(v1::ListCheckpointsResponse response, Call(&Stub::ListCheckpoints, request, call));
-  return std::vector<v1::Checkpoint>(std::make_move_iterator(response.mutable_checkpoints()->begin()),
-                                     std::make_move_iterator(response.mutable_checkpoints()->end()));
+  GDN_ASSIGN_OR_RETURN(v1::ListCheckpointsResponse response,
+                       Call(&Stub::ListCheckpoints, Named<v1::ListCheckpointsRequest>(session), call));
+  return Moved(*response.mutable_checkpoints());
 }
 
 absl::Status Client::DeleteCheckpoint(const std::string& session, const std::string& checkpoint_id,
@@ -291,8 +296,7 @@ absl::Status Client::DeleteCheckpoint(const std::string& session, const std::str
 
 absl::StatusOr<v1::Session> Client::RestoreCheckpoint(const v1::RestoreCheckpointRequest& request,
                                                       const CallOptions& call) {
-  GDN_ASSIGN_OR_RETURN(v1::RestoreCheckpointResponse response, Call(&Stub::RestoreCheckpoint, request, call));
-  return std::move(*response.mutable_session());
+  return PartOf(Call(&Stub::RestoreCheckpoint, request, call), &v1::RestoreCheckpointResponse::mutable_session);
 }
 
 absl::StatusOr<v1::AcceptTokensResponse> Client::AcceptTokens(const v1::AcceptTokensRequest& request,
@@ -313,13 +317,11 @@ absl::StatusOr<v1::TraceCallsResponse> Client::TraceCalls(const v1::TraceCallsRe
 }
 
 absl::StatusOr<std::string> Client::GetMetrics(const CallOptions& call) {
-  GDN_ASSIGN_OR_RETURN(v1::GetMetricsResponse response, Call(&Stub::GetMetrics, v1::GetMetricsRequest(), call));
-  return std::move(*response.mutable_text());
+  return PartOf(Call(&Stub::GetMetrics, v1::GetMetricsRequest(), call), &v1::GetMetricsResponse::mutable_text);
 }
 
 absl::StatusOr<v1::DrainProgress> Client::Drain(const v1::DrainRequest& request, const CallOptions& call) {
-  GDN_ASSIGN_OR_RETURN(v1::DrainResponse response, Call(&Stub::Drain, request, call));
-  return std::move(*response.mutable_progress());
+  return PartOf(Call(&Stub::Drain, request, call), &v1::DrainResponse::mutable_progress);
 }
 
 absl::StatusOr<v1::PrefillResponse> Client::Prefill(const v1::PrefillRequest& request, const CallOptions& call) {

@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"
@@ -63,9 +62,7 @@ std::vector<absl::Status> DurableBatch::Run(absl::Span<DurableSession* const> se
     const bool pending = begun.ok();
     rows.push_back({.session = sessions[i], .status = std::move(begun), .pending = pending});
   }
-  Backoff backoff({.first = options_.first_backoff,
-                   .longest = options_.longest_backoff,
-                   .deadline = absl::Now() + options_.overall_timeout});
+  Backoff backoff = DurableSession::NewBackoff(options_);
   for (;;) {
     // What can be sent at once does not wait for what has to be brought back first.
     for (const bool astray : {false, true}) TryOnce(rows, astray, backoff, send);

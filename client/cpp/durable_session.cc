@@ -50,12 +50,6 @@ Hash128 IdentityOfAccept(const DraftChoice& choice) {
   return hasher.Finish();
 }
 
-absl::Status NoSuchLayer(const std::string& session, int32_t layer) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
-                   StrCat(session, " has no layer ", layer, "; expected one of its GDN layers"),
-                   {{"session", session}, {"layer", StrCat(layer)}});
-}
-
 constexpr std::string_view kNamePrefix = "sessions/";
 
 SeenByLayer SeenOf(const google::protobuf::RepeatedPtrField<v1::LayerState>& layers) {
@@ -80,7 +74,7 @@ absl::StatusOr<std::unique_ptr<DurableSession>> DurableSession::Create(Client& c
   for (const v1::InitialState& state : request.initial_states()) {
     session->initial_counts_[state.layer()] = state.token_count();
   }
-  Backoff backoff = session->NewBackoff();
+  Backoff backoff = NewBackoff(options);
   session->session_.set_affinity(request.affinity().empty() ? request.session_id() : request.affinity());
   GDN_ASSIGN_OR_RETURN(v1::Session made, session->Retried(backoff, [&](const CallOptions& call) {
     return client.CreateSession(request, call);
@@ -102,7 +96,7 @@ absl::StatusOr<std::unique_ptr<DurableSession>> DurableSession::Attach(Client& c
   std::unique_ptr<DurableSession> session(new DurableSession(client, options));
   // What the server takes for one that has none; of another, the first call may be another server's to answer.
   session->session_.set_affinity(name.substr(name.find('/') + 1));
-  Backoff backoff = session->NewBackoff();
+  Backoff backoff = NewBackoff(options);
   GDN_ASSIGN_OR_RETURN(v1::Session found, session->Retried(backoff, [&](const CallOptions& call) {
     return client.GetSession(name, call);
   }));
@@ -120,11 +114,17 @@ auto DurableSession::Retried(Backoff& backoff, const Call& call) -> decltype(cal
   }
 }
 
-absl::Status DurableSession::Recovered(Backoff& backoff, absl::FunctionRef<absl::Status()> call) {
+template <typename Result>
+absl::StatusOr<Result> DurableSession::Recovered(Attempt<Result> attempt) {
+  Backoff backoff = NewBackoff(options_);
   for (;;) {
     absl::Status status = Prepare(backoff);
-    if (status.ok()) status = call();
-    if (status.ok() || !TryAgainAfter(status)) return status;
+    if (status.ok()) {
+      absl::StatusOr<Result> result = attempt(backoff);
+      if (result.ok()) return result;
+      status = result.status();
+    }
+    if (!TryAgainAfter(status)) return status;
     if (status = backoff.Wait(status); !status.ok()) {
       GiveUp();
       return status;
@@ -180,7 +180,11 @@ absl::Status DurableSession::Begin(std::variant<SessionStep, AcceptCall> what, H
 absl::Status DurableSession::BeginStep(SessionStep request) {
   const int32_t index = StepLayer(request);
   const auto found = layers_.find(index);
-  if (found == layers_.end()) return NoSuchLayer(name(), index);
+  if (found == layers_.end()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
+                     StrCat(name(), " has no layer ", index, "; expected one of its GDN layers"),
+                     {{"session", name()}, {"layer", StrCat(index)}});
+  }
   if (found->second.draft().has_value() && !in_flight_.has_value()) {
     return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDraftPending,
                      StrCat(name(), " layer ", index, " has a draft; AcceptTokens comes first"),
@@ -273,12 +277,9 @@ absl::Status DurableSession::FinishAccept(const v1::SessionTokenCounts& counts) 
 
 absl::StatusOr<DurableSession::Reply> DurableSession::RunStep(SessionStep request) {
   GDN_RETURN_IF_ERROR(BeginStep(std::move(request)));
-  Backoff backoff = NewBackoff();
-  Reply reply;
-  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
-    GDN_ASSIGN_OR_RETURN(reply, Send(step(), RequestIdInFlight(), token_count(StepLayer(step())), backoff));
-    return absl::OkStatus();
-  }));
+  GDN_ASSIGN_OR_RETURN(Reply reply, Recovered<Reply>([this](const Backoff& backoff) {
+                         return Send(step(), RequestIdInFlight(), token_count(StepLayer(step())), backoff);
+                       }));
   GDN_RETURN_IF_ERROR(FinishStep(reply.result));
   return reply;
 }
@@ -303,12 +304,9 @@ absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptPath(std::vector<in
 
 absl::StatusOr<v1::SessionTokenCounts> DurableSession::RunAccept(DraftChoice choice) {
   GDN_RETURN_IF_ERROR(BeginAccept(choice));
-  Backoff backoff = NewBackoff();
-  v1::SessionTokenCounts counts;
-  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
-    GDN_ASSIGN_OR_RETURN(counts, SendAccept(choice, RequestIdInFlight(), backoff));
-    return absl::OkStatus();
-  }));
+  GDN_ASSIGN_OR_RETURN(v1::SessionTokenCounts counts, Recovered<v1::SessionTokenCounts>([&](const Backoff& backoff) {
+                         return SendAccept(choice, RequestIdInFlight(), backoff);
+                       }));
   GDN_RETURN_IF_ERROR(FinishAccept(counts));
   return counts;
 }
@@ -335,7 +333,7 @@ absl::Status DurableSession::KeepWithinLimits(const Backoff& backoff) {
 }
 
 absl::Status DurableSession::Delete() {
-  Backoff backoff = NewBackoff();
+  Backoff backoff = NewBackoff(options_);
   for (;;) {
     absl::Status status = client_.DeleteSession(name(), TryOptions(backoff));
     if (status.ok() || ErrorReason(status) == reason::kSessionNotFound) return absl::OkStatus();
@@ -350,10 +348,10 @@ absl::Status DurableSession::Delete() {
 DurableSession::DurableSession(Client& client, DurableSessionOptions options)
     : client_(client), options_(options), id_prefix_(RandomId()) {}
 
-Backoff DurableSession::NewBackoff() const {
-  return Backoff({.first = options_.first_backoff,
-                  .longest = options_.longest_backoff,
-                  .deadline = absl::Now() + options_.overall_timeout});
+Backoff DurableSession::NewBackoff(const DurableSessionOptions& options) {
+  return Backoff({.first = options.first_backoff,
+                  .longest = options.longest_backoff,
+                  .deadline = absl::Now() + options.overall_timeout});
 }
 
 std::string DurableSession::NewRequestId() { return StrCat(id_prefix_, "-", next_request_++); }
@@ -487,33 +485,19 @@ absl::StatusOr<v1::Checkpoint> DurableSession::TryCheckpoint(const std::string& 
 
 absl::StatusOr<v1::Checkpoint> DurableSession::Checkpoint(const std::string& checkpoint_id) {
   GDN_RETURN_IF_ERROR(CheckIdle("a checkpoint"));
-  Backoff backoff = NewBackoff();
-  v1::Checkpoint made;
-  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
-    GDN_ASSIGN_OR_RETURN(made, TryCheckpoint(checkpoint_id, backoff));
-    return absl::OkStatus();
-  }));
-  return made;
-}
-
-absl::StatusOr<std::string> DurableSession::TryExport(v1::ExportStateRequest& request, const Backoff& backoff) {
-  request.set_session_epoch(epoch_);
-  GDN_ASSIGN_OR_RETURN(std::string file, client_.ExportState(request, TryOptions(backoff)));
-  GDN_ASSIGN_OR_RETURN(const StateFileOrigin origin, ReadStateFileOrigin(file));
-  GDN_RETURN_IF_ERROR(CheckSeen(origin.seen, StrCat("the state file of ", name())));
-  return file;
+  return Recovered<v1::Checkpoint>([&](const Backoff& backoff) { return TryCheckpoint(checkpoint_id, backoff); });
 }
 
 absl::StatusOr<std::string> DurableSession::ExportState(v1::ExportStateRequest request) {
   GDN_RETURN_IF_ERROR(CheckIdle("an export"));
   request.set_name(name());
-  Backoff backoff = NewBackoff();
-  std::string file;
-  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
-    GDN_ASSIGN_OR_RETURN(file, TryExport(request, backoff));
-    return absl::OkStatus();
-  }));
-  return file;
+  return Recovered<std::string>([&](const Backoff& backoff) -> absl::StatusOr<std::string> {
+    request.set_session_epoch(epoch_);
+    GDN_ASSIGN_OR_RETURN(std::string file, client_.ExportState(request, TryOptions(backoff)));
+    GDN_ASSIGN_OR_RETURN(const StateFileOrigin origin, ReadStateFileOrigin(file));
+    GDN_RETURN_IF_ERROR(CheckSeen(origin.seen, StrCat("the state file of ", name())));
+    return file;
+  });
 }
 
 absl::StatusOr<std::vector<v1::Session>> DurableSession::TryFork(v1::ForkSessionRequest& request,
@@ -578,12 +562,9 @@ absl::StatusOr<std::vector<std::unique_ptr<DurableSession>>> DurableSession::For
     if (id.empty()) drawn.insert(StrCat(kNamePrefix, id = RandomId()));
     request.add_session_ids(std::move(id));
   }
-  Backoff backoff = NewBackoff();
-  std::vector<v1::Session> children;
-  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
-    GDN_ASSIGN_OR_RETURN(children, TryFork(request, drawn, backoff));
-    return absl::OkStatus();
-  }));
+  GDN_ASSIGN_OR_RETURN(
+      std::vector<v1::Session> children,
+      Recovered<std::vector<v1::Session>>([&](const Backoff& backoff) { return TryFork(request, drawn, backoff); }));
   std::vector<std::unique_ptr<DurableSession>> forks;
   for (v1::Session& child : children) forks.push_back(ChildOf(std::move(child)));
   return forks;
@@ -594,18 +575,13 @@ absl::StatusOr<v1::KeepPrefixResponse> DurableSession::KeepPrefix(const v1::Prom
   v1::KeepPrefixRequest request;
   request.set_name(name());
   *request.mutable_prefix() = prefix;
-  Backoff backoff = NewBackoff();
-  v1::KeepPrefixResponse kept;
-  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
+  return Recovered<v1::KeepPrefixResponse>([&](const Backoff& backoff) {
     request.set_session_epoch(epoch_);
-    GDN_ASSIGN_OR_RETURN(kept, client_.KeepPrefix(request, TryOptions(backoff)));
-    return absl::OkStatus();
-  }));
-  return kept;
+    return client_.KeepPrefix(request, TryOptions(backoff));
+  });
 }
 
-absl::Status DurableSession::TryRestore(v1::RestoreCheckpointRequest& request, v1::Session* restored,
-                                        const Backoff& backoff) {
+absl::StatusOr<v1::Session> DurableSession::TryRestore(v1::RestoreCheckpointRequest& request, const Backoff& backoff) {
   absl::StatusOr<v1::Session> back = client_.RestoreCheckpoint(request, TryOptions(backoff));
   if (ErrorReason(back.status()) == reason::kEpochMismatch) {
     // After a crash, or a restore whose reply was lost: in both cases the state is given up. This side
@@ -622,12 +598,13 @@ absl::Status DurableSession::TryRestore(v1::RestoreCheckpointRequest& request, v
   // With the session goes what an earlier try may have done.
   if (ErrorReason(back.status()) == reason::kSessionNotFound) restoring_ = false;
   GDN_RETURN_IF_ERROR(back.status());
-  *restored = *std::move(back);
-  epoch_ = restored->epoch();
+  epoch_ = back->epoch();
   request.set_session_epoch(epoch_);
-  const absl::Status dropped = DropDrafts(restored, backoff);
+  const absl::Status dropped = DropDrafts(&*back, backoff);
   // By a crash: it has taken the session elsewhere again.
-  return SessionHasMoved(dropped) ? absl::UnavailableError(dropped.message()) : dropped;
+  if (SessionHasMoved(dropped)) return absl::UnavailableError(dropped.message());
+  GDN_RETURN_IF_ERROR(dropped);
+  return back;
 }
 
 absl::StatusOr<v1::Session> DurableSession::Restore(const std::string& checkpoint_id) {
@@ -636,15 +613,9 @@ absl::StatusOr<v1::Session> DurableSession::Restore(const std::string& checkpoin
   request.set_name(name());
   request.set_checkpoint_id(checkpoint_id);
   request.set_session_epoch(epoch_);
-  Backoff backoff = NewBackoff();
-  v1::Session restored;
-  for (;;) {
-    const absl::Status status = TryRestore(request, &restored, backoff);
-    if (status.ok()) break;
-    if (!WorthAnotherTry(status)) return status;
-    GDN_RETURN_IF_ERROR(backoff.Wait(status));
-    ++stats_.retries;
-  }
+  Backoff backoff = NewBackoff(options_);
+  GDN_ASSIGN_OR_RETURN(v1::Session restored,
+                       Retried(backoff, [&](const CallOptions& /*call*/) { return TryRestore(request, backoff); }));
   restoring_ = false;
   for (const v1::LayerState& state : restored.layers()) {
     const auto found = layers_.find(state.layer());

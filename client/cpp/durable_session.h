@@ -199,12 +199,11 @@ class DurableSession final {
   absl::Status KeepWithinLimits(const Backoff& backoff);
   // One try each of calls that use the session's state.
   absl::StatusOr<v1::Checkpoint> TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff);
-  absl::StatusOr<std::string> TryExport(v1::ExportStateRequest& request, const Backoff& backoff);
   // `drawn`: names of children that were drawn here, so nobody else knows them.
   absl::StatusOr<std::vector<v1::Session>> TryFork(v1::ForkSessionRequest& request, const std::set<std::string>& drawn,
                                                    const Backoff& backoff);
   // Also drops drafts. If the server is in another epoch than the request names, the next try names that epoch.
-  absl::Status TryRestore(v1::RestoreCheckpointRequest& request, v1::Session* restored, const Backoff& backoff);
+  absl::StatusOr<v1::Session> TryRestore(v1::RestoreCheckpointRequest& request, const Backoff& backoff);
   std::unique_ptr<DurableSession> ChildOf(v1::Session child) const;
   // FAILED_PRECONDITION while an earlier call has no answer.
   absl::Status CheckRestored() const;  // while a restore has no answer
@@ -216,9 +215,12 @@ class DurableSession final {
   // try.
   template <typename Call>
   auto Retried(Backoff& backoff, const Call& call) -> decltype(call(CallOptions()));
-  absl::Status Recovered(Backoff& backoff, absl::FunctionRef<absl::Status()> call);
+  template <typename Result>
+  using Attempt = absl::FunctionRef<absl::StatusOr<Result>(const Backoff& backoff)>;
+  template <typename Result>
+  absl::StatusOr<Result> Recovered(Attempt<Result> attempt);
 
-  Backoff NewBackoff() const;
+  static Backoff NewBackoff(const DurableSessionOptions& options);
   std::string NewRequestId();
   const std::string& RequestIdInFlight();
   CallOptions TryOptions(const Backoff& backoff) const;

@@ -102,23 +102,17 @@ absl::StatusOr<v1::Tensor> Sum(const std::vector<const v1::Tensor*>& parts, v1::
 template <typename Response, typename Replies>
 absl::StatusOr<Response> SumReplies(Replies& replies, v1::DType dtype) {
   std::vector<const v1::Tensor*> outputs;
-  for (const auto& reply : replies) outputs.push_back(&std::get<Response>(reply).output());
-  GDN_ASSIGN_OR_RETURN(v1::Tensor sum, Sum(outputs, dtype));
   int64_t compute_time_us = 0;
-  for (const auto& reply : replies) {
-    compute_time_us = std::max<int64_t>(compute_time_us, std::get<Response>(reply).compute_time_us());
+  for (const auto& part : replies) {
+    const Response& reply = std::get<Response>(part);
+    outputs.push_back(&reply.output());
+    compute_time_us = std::max<int64_t>(compute_time_us, reply.compute_time_us());
   }
+  GDN_ASSIGN_OR_RETURN(v1::Tensor sum, Sum(outputs, dtype));
   Response response = std::get<Response>(std::move(replies.front()));
   *response.mutable_output() = std::move(sum);
   response.set_compute_time_us(compute_time_us);
   return response;
-}
-
-template <typename Request>
-absl::Status CheckIsHiddenStates(const Request& request) {
-  if (request.has_hidden_states()) return absl::OkStatus();
-  return Invalid(reason::kInputMissing, "input",
-                 "a sliced session takes hidden_states; other inputs go by head, to the part whose heads they are of");
 }
 
 }  // namespace
@@ -200,28 +194,29 @@ absl::Status SlicedSession::OnAll(const std::function<absl::Status(DurableSessio
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::PrefillResponse> SlicedSession::Prefill(v1::PrefillRequest request) {
-  GDN_RETURN_IF_ERROR(CheckIsHiddenStates(request));
+template <typename Request, typename Response>
+absl::StatusOr<Response> SlicedSession::RunStep(Request request,
+                                                absl::StatusOr<Response> (DurableSession::*step)(Request)) {
+  if (!request.has_hidden_states()) {
+    return Invalid(
+        reason::kInputMissing, "input",
+        "a sliced session takes hidden_states; other inputs go by head, to the part whose heads they are of");
+  }
   const v1::DType dtype = request.output_dtype();
   request.set_output_dtype(v1::DTYPE_F32);
   GDN_ASSIGN_OR_RETURN(std::vector<PartReply> replies,
                        Together(IdentityOf(request), [&](DurableSession& part) -> absl::StatusOr<PartReply> {
-                         GDN_ASSIGN_OR_RETURN(v1::PrefillResponse reply, part.Prefill(request));
-                         return PartReply(std::move(reply));
+                         return (part.*step)(request);
                        }));
-  return SumReplies<v1::PrefillResponse>(replies, dtype);
+  return SumReplies<Response>(replies, dtype);
+}
+
+absl::StatusOr<v1::PrefillResponse> SlicedSession::Prefill(v1::PrefillRequest request) {
+  return RunStep(std::move(request), &DurableSession::Prefill);
 }
 
 absl::StatusOr<v1::DecodeResponse> SlicedSession::Decode(v1::DecodeRequest request) {
-  GDN_RETURN_IF_ERROR(CheckIsHiddenStates(request));
-  const v1::DType dtype = request.output_dtype();
-  request.set_output_dtype(v1::DTYPE_F32);
-  GDN_ASSIGN_OR_RETURN(std::vector<PartReply> replies,
-                       Together(IdentityOf(request), [&](DurableSession& part) -> absl::StatusOr<PartReply> {
-                         GDN_ASSIGN_OR_RETURN(v1::DecodeResponse reply, part.Decode(request));
-                         return PartReply(std::move(reply));
-                       }));
-  return SumReplies<v1::DecodeResponse>(replies, dtype);
+  return RunStep(std::move(request), &DurableSession::Decode);
 }
 
 absl::StatusOr<v1::SessionTokenCounts> SlicedSession::AcceptTokens(int32_t accepted_tokens) {
@@ -230,8 +225,7 @@ absl::StatusOr<v1::SessionTokenCounts> SlicedSession::AcceptTokens(int32_t accep
   identity.UpdateInt(accepted_tokens);
   GDN_ASSIGN_OR_RETURN(std::vector<PartReply> replies,
                        Together(identity.Finish(), [&](DurableSession& part) -> absl::StatusOr<PartReply> {
-                         GDN_ASSIGN_OR_RETURN(v1::SessionTokenCounts counts, part.AcceptTokens(accepted_tokens));
-                         return PartReply(std::move(counts));
+                         return part.AcceptTokens(accepted_tokens);
                        }));
   return std::get<v1::SessionTokenCounts>(std::move(replies.front()));
 }

@@ -82,6 +82,9 @@ class SlicedSession final {
   // Runs `call` at the same time for every part that has not answered it yet. Returns all replies, in order.
   absl::StatusOr<std::vector<PartReply>> Together(
       const Hash128& identity, const std::function<absl::StatusOr<PartReply>(DurableSession& part)>& call);
+  // Runs a step of every part, and adds their outputs.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> RunStep(Request request, absl::StatusOr<Response> (DurableSession::*step)(Request));
   absl::Status OnAll(const std::function<absl::Status(DurableSession& part)>& call);
 
   std::vector<Part> parts_;  // in the order of their heads

@@ -33,11 +33,12 @@ Response Answer(const Run& run) {
 
 }  // namespace
 
-grpc::Status FakeGdnService::GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
+grpc::Status FakeGdnService::GetServerInfo(Context*, const v1::GetServerInfoRequest*,
                                            v1::GetServerInfoResponse* response) {
+  absl::MutexLock lock(&mu_);
   response->set_version("0.0.0-fake");
   response->set_backend("cpu");
-  response->set_numerics_id(numerics_id());
+  response->set_numerics_id(numerics_id_);
   response->mutable_limits()->set_max_stored_reply_bytes(kMaxStoredReplyBytes);
   v1::TierInfo* const disk = response->add_tiers();
   disk->set_name("disk");
@@ -47,8 +48,7 @@ grpc::Status FakeGdnService::GetServerInfo(grpc::ServerContext*, const v1::GetSe
   return grpc::Status::OK;
 }
 
-grpc::Status FakeGdnService::GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,
-                                      v1::GetModelResponse* response) {
+grpc::Status FakeGdnService::GetModel(Context*, const v1::GetModelRequest* request, v1::GetModelResponse* response) {
   if (request->name() != kToyModel) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such model");
   v1::Model* const model = response->mutable_model();
   model->set_name(request->name());
@@ -59,7 +59,7 @@ grpc::Status FakeGdnService::GetModel(grpc::ServerContext*, const v1::GetModelRe
   return grpc::Status::OK;
 }
 
-grpc::Status FakeGdnService::ListModels(grpc::ServerContext* context, const v1::ListModelsRequest*,
+grpc::Status FakeGdnService::ListModels(Context* context, const v1::ListModelsRequest*,
                                         v1::ListModelsResponse* response) {
   v1::GetModelRequest request;
   request.set_name(kToyModel);
@@ -88,12 +88,14 @@ grpc::Status FakeGdnService::ReadFile(const std::string& method, const Request& 
     GDN_ASSIGN_OR_RETURN(const Session* const session, Find(request.name()));
     GDN_RETURN_IF_ERROR(session->unusable);
     GDN_RETURN_IF_ERROR(CheckEpochOf(*session, request));
-    *file = ToyStateFile(StatesOf(*session), session->epoch, error);
+    ToyStates states;
+    for (const auto& [index, layer] : session->now.layers) states[index] = layer.toy;
+    *file = ToyStateFile(states, session->epoch, error);
     return absl::OkStatus();
   });
 }
 
-grpc::Status FakeGdnService::ExportState(grpc::ServerContext*, const v1::ExportStateRequest* request,
+grpc::Status FakeGdnService::ExportState(Context*, const v1::ExportStateRequest* request,
                                          grpc::ServerWriter<v1::ExportStateResponse>* writer) {
   std::string file;
   grpc::Status status = ReadFile("ExportState", *request, options_.exported_state_error, &file);
@@ -101,7 +103,7 @@ grpc::Status FakeGdnService::ExportState(grpc::ServerContext*, const v1::ExportS
   return status;
 }
 
-grpc::Status FakeGdnService::ImportState(grpc::ServerContext*, grpc::ServerReader<v1::ImportStateRequest>* reader,
+grpc::Status FakeGdnService::ImportState(Context*, grpc::ServerReader<v1::ImportStateRequest>* reader,
                                          v1::ImportStateResponse* response) {
   v1::ImportStateRequest request;
   if (!reader->Read(&request) || request.target().model() != kToyModel) {
@@ -118,10 +120,16 @@ grpc::Status FakeGdnService::ImportState(grpc::ServerContext*, grpc::ServerReade
   }
   const auto layers = ParseToyStateFile(bytes);
   if (!layers.ok()) return grpc::Status(grpc::StatusCode::DATA_LOSS, layers.status().ToString());
-  return AddSession(target.session_id(), *layers, response->mutable_session());
+  const std::string& id = target.session_id();
+  absl::MutexLock lock(&mu_);
+  const auto [entry, made] = sessions_.emplace(SessionName(id), Session{.id = id});
+  if (!made) return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "taken");
+  for (const auto& [index, toy] : *layers) entry->second.now.layers[index].toy = toy;
+  Describe(entry->second, response->mutable_session());
+  return grpc::Status::OK;
 }
 
-grpc::Status FakeGdnService::WatchState(grpc::ServerContext*, const v1::WatchStateRequest* request,
+grpc::Status FakeGdnService::WatchState(Context*, const v1::WatchStateRequest* request,
                                         grpc::ServerWriter<v1::WatchStateResponse>* writer) {
   std::string file;
   if (grpc::Status status = ReadFile("WatchState", *request, /*error=*/0, &file); !status.ok()) return status;
@@ -137,13 +145,11 @@ grpc::Status FakeGdnService::WatchState(grpc::ServerContext*, const v1::WatchSta
   return ServerError(SessionNotFound(std::string(*ParseSessionName(request->name()))));
 }
 
-grpc::Status FakeGdnService::Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
-                                     v1::PrefillResponse* response) {
+grpc::Status FakeGdnService::Prefill(Context*, const v1::PrefillRequest* request, v1::PrefillResponse* response) {
   return RunPrefill("Prefill", *request, response);
 }
 
-grpc::Status FakeGdnService::Decode(grpc::ServerContext*, const v1::DecodeRequest* request,
-                                    v1::DecodeResponse* response) {
+grpc::Status FakeGdnService::Decode(Context*, const v1::DecodeRequest* request, v1::DecodeResponse* response) {
   return RunDecode("Decode", *request, response);
 }
 

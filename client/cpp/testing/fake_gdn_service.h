@@ -114,40 +114,33 @@ class FakeGdnService final : public v1::GdnService::Service {
   };
   Log log() const;
 
+  using Context = grpc::ServerContext;
   // If the same request has made the session before, returns that session.
-  grpc::Status CreateSession(grpc::ServerContext*, const v1::CreateSessionRequest*,
-                             v1::CreateSessionResponse*) override;
-  grpc::Status GetSession(grpc::ServerContext*, const v1::GetSessionRequest*, v1::GetSessionResponse*) override;
-  grpc::Status DeleteSession(grpc::ServerContext*, const v1::DeleteSessionRequest*,
-                             v1::DeleteSessionResponse*) override;
-  grpc::Status ForkSession(grpc::ServerContext*, const v1::ForkSessionRequest*, v1::ForkSessionResponse*) override;
-  grpc::Status CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest*,
+  grpc::Status CreateSession(Context*, const v1::CreateSessionRequest*, v1::CreateSessionResponse*) override;
+  grpc::Status GetSession(Context*, const v1::GetSessionRequest*, v1::GetSessionResponse*) override;
+  grpc::Status DeleteSession(Context*, const v1::DeleteSessionRequest*, v1::DeleteSessionResponse*) override;
+  grpc::Status ForkSession(Context*, const v1::ForkSessionRequest*, v1::ForkSessionResponse*) override;
+  grpc::Status CheckpointSession(Context*, const v1::CheckpointSessionRequest*,
                                  v1::CheckpointSessionResponse*) override;
-  grpc::Status ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest*,
-                               v1::ListCheckpointsResponse*) override;
-  grpc::Status DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest*,
-                                v1::DeleteCheckpointResponse*) override;
-  grpc::Status RestoreCheckpoint(grpc::ServerContext*, const v1::RestoreCheckpointRequest*,
+  grpc::Status ListCheckpoints(Context*, const v1::ListCheckpointsRequest*, v1::ListCheckpointsResponse*) override;
+  grpc::Status DeleteCheckpoint(Context*, const v1::DeleteCheckpointRequest*, v1::DeleteCheckpointResponse*) override;
+  grpc::Status RestoreCheckpoint(Context*, const v1::RestoreCheckpointRequest*,
                                  v1::RestoreCheckpointResponse*) override;
-  grpc::Status PrefetchSessions(grpc::ServerContext*, const v1::PrefetchSessionsRequest*,
-                                v1::PrefetchSessionsResponse*) override;
-  grpc::Status AcceptTokens(grpc::ServerContext*, const v1::AcceptTokensRequest*, v1::AcceptTokensResponse*) override;
-  grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
-                             v1::GetServerInfoResponse*) override;
-  grpc::Status ListModels(grpc::ServerContext*, const v1::ListModelsRequest*, v1::ListModelsResponse*) override;
-  grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest*, v1::GetModelResponse*) override;
-  grpc::Status ExportState(grpc::ServerContext*, const v1::ExportStateRequest*,
+  grpc::Status PrefetchSessions(Context*, const v1::PrefetchSessionsRequest*, v1::PrefetchSessionsResponse*) override;
+  grpc::Status AcceptTokens(Context*, const v1::AcceptTokensRequest*, v1::AcceptTokensResponse*) override;
+  grpc::Status GetServerInfo(Context*, const v1::GetServerInfoRequest*, v1::GetServerInfoResponse*) override;
+  grpc::Status ListModels(Context*, const v1::ListModelsRequest*, v1::ListModelsResponse*) override;
+  grpc::Status GetModel(Context*, const v1::GetModelRequest*, v1::GetModelResponse*) override;
+  grpc::Status ExportState(Context*, const v1::ExportStateRequest*,
                            grpc::ServerWriter<v1::ExportStateResponse>*) override;
-  grpc::Status ImportState(grpc::ServerContext*, grpc::ServerReader<v1::ImportStateRequest>*,
-                           v1::ImportStateResponse*) override;
+  grpc::Status ImportState(Context*, grpc::ServerReader<v1::ImportStateRequest>*, v1::ImportStateResponse*) override;
   // Sends a full snapshot, two deltas and another full snapshot. Then reports that the session has ended.
-  grpc::Status WatchState(grpc::ServerContext*, const v1::WatchStateRequest*,
-                          grpc::ServerWriter<v1::WatchStateResponse>*) override;
-  grpc::Status Prefill(grpc::ServerContext*, const v1::PrefillRequest*, v1::PrefillResponse*) override;
-  grpc::Status StreamPrefill(grpc::ServerContext*,
+  grpc::Status WatchState(Context*, const v1::WatchStateRequest*, grpc::ServerWriter<v1::WatchStateResponse>*) override;
+  grpc::Status Prefill(Context*, const v1::PrefillRequest*, v1::PrefillResponse*) override;
+  grpc::Status StreamPrefill(Context*,
                              grpc::ServerReaderWriter<v1::StreamPrefillResponse, v1::StreamPrefillRequest>*) override;
-  grpc::Status Decode(grpc::ServerContext*, const v1::DecodeRequest*, v1::DecodeResponse*) override;
-  grpc::Status StreamDecode(grpc::ServerContext*,
+  grpc::Status Decode(Context*, const v1::DecodeRequest*, v1::DecodeResponse*) override;
+  grpc::Status StreamDecode(Context*,
                             grpc::ServerReaderWriter<v1::StreamDecodeResponse, v1::StreamDecodeRequest>*) override;
 
  private:
@@ -216,10 +209,6 @@ class FakeGdnService final : public v1::GdnService::Service {
   void CutInPieces(const std::string& file, const Write& write) const;
   grpc::Status RunStep(const Step& step, v1::DecodeResponse* reply);
 
-  std::string numerics_id() const;
-  static ToyStates StatesOf(const Session& session);
-  // Adds a session with these states, and describes it in `out`.
-  grpc::Status AddSession(const std::string& id, const ToyStates& states, v1::Session* out);
   std::optional<Fault> TakeFault(const std::string& method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CrashLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Save(Session& session, const std::string& checkpoint_id) const;

@@ -8,23 +8,11 @@
 namespace gdn {
 namespace {
 
-gdn::Fault Planned(FakeServer::Fault fault) {
-  switch (fault) {
-    case FakeServer::Fault::kUnavailable:
-      return gdn::Fault::kUnavailable;
-    case FakeServer::Fault::kLoseReply:
-      return gdn::Fault::kLoseReply;
-    case FakeServer::Fault::kDropReply:
-      return gdn::Fault::kDropReply;
-    case FakeServer::Fault::kCrashBefore:
-      return gdn::Fault::kCrashBefore;
-    case FakeServer::Fault::kCrashAfter:
-      return gdn::Fault::kCrashAfter;
-    case FakeServer::Fault::kLoseState:
-      return gdn::Fault::kLoseState;
-  }
-  return gdn::Fault::kUnavailable;
-}
+// The faults of FakeServer, by their numbers.
+constexpr Fault kPlanned[] = {Fault::kUnavailable, Fault::kLoseReply,  Fault::kDropReply,
+                              Fault::kCrashBefore, Fault::kCrashAfter, Fault::kLoseState};
+static_assert(kPlanned[static_cast<size_t>(FakeServer::Fault::kDropReply)] == Fault::kDropReply &&
+              kPlanned[static_cast<size_t>(FakeServer::Fault::kLoseState)] == Fault::kLoseState);
 
 }  // namespace
 
@@ -48,7 +36,7 @@ std::unique_ptr<Client> FakeServer::Connect(ClientOptions options) const {
   return Client::Connect(target(), std::move(options));
 }
 
-void FakeServer::FailStep(int step, Fault fault) { parts_->service.Plan(step, Planned(fault)); }
+void FakeServer::FailStep(int step, Fault fault) { parts_->service.Plan(step, kPlanned[static_cast<size_t>(fault)]); }
 
 void FakeServer::RefuseNext(const std::string& method, const absl::Status& status) {
   parts_->service.RefuseNext(method, ServerError(status));

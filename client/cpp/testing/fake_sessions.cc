@@ -135,26 +135,6 @@ FakeGdnService::Log FakeGdnService::log() const {
   return log_;
 }
 
-std::string FakeGdnService::numerics_id() const {
-  absl::MutexLock lock(&mu_);
-  return numerics_id_;
-}
-
-ToyStates FakeGdnService::StatesOf(const Session& session) {
-  ToyStates states;
-  for (const auto& [index, layer] : session.now.layers) states[index] = layer.toy;
-  return states;
-}
-
-grpc::Status FakeGdnService::AddSession(const std::string& id, const ToyStates& states, v1::Session* out) {
-  absl::MutexLock lock(&mu_);
-  const auto [entry, made] = sessions_.emplace(SessionName(id), Session{.id = id});
-  if (!made) return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "taken");
-  for (const auto& [index, toy] : states) entry->second.now.layers[index].toy = toy;
-  Describe(entry->second, out);
-  return grpc::Status::OK;
-}
-
 void FakeGdnService::State::DropReplies() {
   for (auto& [index, layer] : layers) layer.reply_dropped = true;
 }
@@ -245,7 +225,7 @@ void FakeGdnService::Describe(const Session& session, v1::Session* out) {
   for (const auto& [index, layer] : session.now.layers) *out->add_layers() = Describe(session, index, layer);
 }
 
-grpc::Status FakeGdnService::CreateSession(grpc::ServerContext*, const v1::CreateSessionRequest* request,
+grpc::Status FakeGdnService::CreateSession(Context*, const v1::CreateSessionRequest* request,
                                            v1::CreateSessionResponse* response) {
   return Call("CreateSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_RETURN_IF_ERROR(CheckSessionId(request->session_id()));
@@ -270,7 +250,7 @@ grpc::Status FakeGdnService::CreateSession(grpc::ServerContext*, const v1::Creat
   });
 }
 
-grpc::Status FakeGdnService::GetSession(grpc::ServerContext*, const v1::GetSessionRequest* request,
+grpc::Status FakeGdnService::GetSession(Context*, const v1::GetSessionRequest* request,
                                         v1::GetSessionResponse* response) {
   return Call("GetSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_ASSIGN_OR_RETURN(const Session* const session, Find(request->name()));
@@ -279,7 +259,7 @@ grpc::Status FakeGdnService::GetSession(grpc::ServerContext*, const v1::GetSessi
   });
 }
 
-grpc::Status FakeGdnService::DeleteSession(grpc::ServerContext*, const v1::DeleteSessionRequest* request,
+grpc::Status FakeGdnService::DeleteSession(Context*, const v1::DeleteSessionRequest* request,
                                            v1::DeleteSessionResponse*) {
   return Call("DeleteSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_RETURN_IF_ERROR(Find(request->name()).status());
@@ -288,7 +268,7 @@ grpc::Status FakeGdnService::DeleteSession(grpc::ServerContext*, const v1::Delet
   });
 }
 
-grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest* request,
+grpc::Status FakeGdnService::CheckpointSession(Context*, const v1::CheckpointSessionRequest* request,
                                                v1::CheckpointSessionResponse* response) {
   return Call("CheckpointSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_ASSIGN_OR_RETURN(Session* const session, Find(request->name()));
@@ -304,7 +284,7 @@ grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::C
   });
 }
 
-grpc::Status FakeGdnService::ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* request,
+grpc::Status FakeGdnService::ListCheckpoints(Context*, const v1::ListCheckpointsRequest* request,
                                              v1::ListCheckpointsResponse* response) {
   constexpr int64_t kBytes = 1024;
   return Call("ListCheckpoints", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
@@ -323,7 +303,7 @@ grpc::Status FakeGdnService::ListCheckpoints(grpc::ServerContext*, const v1::Lis
   });
 }
 
-grpc::Status FakeGdnService::DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest* request,
+grpc::Status FakeGdnService::DeleteCheckpoint(Context*, const v1::DeleteCheckpointRequest* request,
                                               v1::DeleteCheckpointResponse*) {
   return Call("DeleteCheckpoint", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_ASSIGN_OR_RETURN(Session* const session, Find(request->name()));
@@ -335,7 +315,7 @@ grpc::Status FakeGdnService::DeleteCheckpoint(grpc::ServerContext*, const v1::De
   });
 }
 
-grpc::Status FakeGdnService::RestoreCheckpoint(grpc::ServerContext*, const v1::RestoreCheckpointRequest* request,
+grpc::Status FakeGdnService::RestoreCheckpoint(Context*, const v1::RestoreCheckpointRequest* request,
                                                v1::RestoreCheckpointResponse* response) {
   return Call("RestoreCheckpoint", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_ASSIGN_OR_RETURN(Session* const session, Find(request->name()));
@@ -350,7 +330,7 @@ grpc::Status FakeGdnService::RestoreCheckpoint(grpc::ServerContext*, const v1::R
   });
 }
 
-grpc::Status FakeGdnService::ForkSession(grpc::ServerContext*, const v1::ForkSessionRequest* request,
+grpc::Status FakeGdnService::ForkSession(Context*, const v1::ForkSessionRequest* request,
                                          v1::ForkSessionResponse* response) {
   return Call("ForkSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_ASSIGN_OR_RETURN(const Session* const parent, Find(request->name()));
@@ -377,7 +357,7 @@ grpc::Status FakeGdnService::ForkSession(grpc::ServerContext*, const v1::ForkSes
   });
 }
 
-grpc::Status FakeGdnService::PrefetchSessions(grpc::ServerContext*, const v1::PrefetchSessionsRequest* request,
+grpc::Status FakeGdnService::PrefetchSessions(Context*, const v1::PrefetchSessionsRequest* request,
                                               v1::PrefetchSessionsResponse* response) {
   absl::MutexLock lock(&mu_);
   log_.prefetched.assign(request->names().begin(), request->names().end());

@@ -20,7 +20,7 @@ constexpr StepLimits kToyLimits{.max_stored_reply_bytes = kMaxStoredReplyBytes};
 grpc::Status FakeGdnService::RunPrefill(const std::string& call, const v1::PrefillRequest& request,
                                         v1::PrefillResponse* response) {
   Step step{.call = call,
-            .input = CheckPrefillInput(request, /*data=*/nullptr, kToyDims, kToyLimits),
+            .input = CheckPrefillInput(request, /*data=*/nullptr, kToyDims),
             .tensor = &request.hidden_states().hidden_states(),
             .prefill = true,
             .rows = {{.session = request.session(), .epoch = EpochOf(request)}}};
@@ -53,7 +53,7 @@ absl::StatusOr<StepAnswer> FakeGdnService::AnswerRow(const Step& step, size_t ro
   const CheckedInput& input = *step.input;
   GDN_ASSIGN_OR_RETURN(const Session* const session, Find(asked.session));
   // Traces are of any bits.
-  if (!options_.traces) GDN_RETURN_IF_ERROR(CheckRowValues(input, static_cast<int64_t>(row)));
+  if (!options_.traces) GDN_RETURN_IF_ERROR(CheckRowValues(input, input.rows[row]));
   GDN_RETURN_IF_ERROR(session->unusable);
   const auto layer = session->now.layers.find(input.layer);
   if (layer == session->now.layers.end()) {
@@ -65,8 +65,8 @@ absl::StatusOr<StepAnswer> FakeGdnService::AnswerRow(const Step& step, size_t ro
   StepRequest request{.layer = input.layer,
                       .kind = input.kind,
                       .request_id = input.request_id,
-                      .payload = HashRow(input, static_cast<int64_t>(row)),
-                      .tokens = input.lengths[row],
+                      .payload = HashRow(input, input.rows[row]),
+                      .tokens = input.rows[row].tokens,
                       .epoch = asked.epoch,
                       .expected_token_count = asked.expected};
   if (options_.traces) {
@@ -82,10 +82,10 @@ FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, size_t row,
   Layer& layer = session.now.layers.at(input.layer);
   RowResult result = layer.reply;
   if (answer == StepAnswer::kGo) {
-    const auto tokens = static_cast<size_t>(input.lengths[row]);
+    const auto tokens = static_cast<size_t>(input.rows[row].tokens);
     result.output.clear();
-    if (input.draft) {
-      const absl::Span<const int32_t> parents = input.RowParents(static_cast<int64_t>(row));
+    if (input.rows[row].kind == RowKind::kDraft) {
+      const absl::Span<const int32_t> parents = input.rows[row].parents;
       layer.toy.draft_parents.assign(parents.begin(), parents.end());
       layer.toy.Draft(input.layer, x, tokens, options_.traces, result.output);
     } else {
@@ -98,7 +98,7 @@ FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, size_t row,
     result.token_count = layer.toy.token_count;
     if (!input.request_id.empty() && !options_.forget_stored_replies) {
       layer.request_id = input.request_id;
-      layer.payload = HashRow(input, static_cast<int64_t>(row));
+      layer.payload = HashRow(input, input.rows[row]);
       layer.reply = result;
       layer.reply_dropped = false;
     }
@@ -123,20 +123,19 @@ absl::Status FakeGdnService::Apply(const Step& step, v1::DecodeResponse* reply) 
     answers.push_back(AnswerRow(step, row));
     if (!answers.back().ok() && !step.partial_ok) return row_error(row, answers.back().status());
   }
-  const size_t values = static_cast<size_t>(input.tokens) * kToyHidden;
-  std::vector<float> output;
+  std::vector<float> output(static_cast<size_t>(input.tokens) * kToyHidden);
   for (size_t row = 0; row < step.rows.size(); ++row) {
     RowResult result;
     if (answers[row].ok()) {
-      result = ApplyRow(step, row, *answers[row], x.data() + row * values);
+      const auto first = static_cast<std::ptrdiff_t>(input.rows[row].first) * kToyHidden;
+      result = ApplyRow(step, row, *answers[row], x.data() + first);
+      std::copy(result.output.begin(), result.output.end(), output.begin() + first);
     } else if (const auto session = Find(step.rows[row].session);
                session.ok() && (*session)->now.layers.contains(input.layer)) {
       const v1::LayerState state = Describe(**session, input.layer, (*session)->now.layers.at(input.layer));
       result.token_count = state.token_count();
       result.durable_token_count = state.durable_token_count();
     }
-    result.output.resize(values);
-    output.insert(output.end(), result.output.begin(), result.output.end());
     reply->add_token_counts(result.token_count + (options_.wrong_token_count ? 1 : 0));
     reply->add_durable_token_counts(result.durable_token_count);
     if (step.partial_ok) *reply->add_row_statuses() = ServerRpcError(row_error(row, answers[row].status()));
@@ -184,7 +183,7 @@ void FakeGdnService::Accept(Session& session, const Acceptance& acceptance) {
   SaveIfDue(session);
 }
 
-grpc::Status FakeGdnService::AcceptTokens(grpc::ServerContext*, const v1::AcceptTokensRequest* request,
+grpc::Status FakeGdnService::AcceptTokens(Context*, const v1::AcceptTokensRequest* request,
                                           v1::AcceptTokensResponse* response) {
   return Call("AcceptTokens", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_RETURN_IF_ERROR(CheckBatchSize(request->acceptances_size(), kToyLimits));

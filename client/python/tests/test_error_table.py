@@ -14,7 +14,7 @@ from toy_server import LAYERS, ToyServer, client_of, tokens
 import gdn_client
 from gdn_client import errors
 from gdn_client.calls import ASTRAY, MOST_RECOVERIES
-from gdn_client.session_flow import new_id
+from gdn_client.session_state import new_id
 
 TRIES = 6  # after so many it is let through
 ROW = re.compile(r"\| `([A-Z_]+)` \| ([A-Z_]+) \| .* \| (\S[^|]*) \|")

@@ -22,7 +22,7 @@ import gdn_client
 from gdn_client import aio, errors
 from gdn_client.aio_connection import Connection as AioConnection
 from gdn_client.connection import Connection
-from gdn_client.flow import Download, Rpc, Sleep
+from gdn_client.flow import Rpc, Sleep
 from gdn_client.proto.gdn.v1 import info_pb2, prefix_pb2, session_pb2, state_pb2, step_pb2, tensor_pb2
 
 SIZE = 4  # of a token
@@ -119,7 +119,7 @@ class ToyServer:
 
     # --- Calls.
 
-    def call(self, rpc: Rpc | Download) -> Any:
+    def call(self, rpc: Rpc) -> Any:
         self.calls.append(rpc.method)
         fault = self.faults(rpc.method)
         if fault == "away":
@@ -468,8 +468,8 @@ class ToyConnection(Connection):
     def call(self, rpc: Rpc) -> Any:
         return self._server.call(rpc)
 
-    def _replies(self, name: str, request: Any, affinity: str) -> Any:
-        return contextlib.nullcontext(self._server.call(Download(name, request, lambda piece: None)))
+    def _replies(self, rpc: Rpc) -> Any:
+        return contextlib.nullcontext(self._server.call(rpc))
 
     def open_stream(self, name: str, affinity: str, timeout: float | None) -> Any:
         return ToyStream(self._server, name)
@@ -550,8 +550,8 @@ class ToyAioConnection(AioConnection):
             raise AssertionError(f"it tries in vain: {self._server.calls[-12:]}")
         return await asyncio.sleep(0)
 
-    def _replies(self, name: str, request: Any, affinity: str) -> Any:
-        return contextlib.nullcontext(ToyCall(self._server.call(Download(name, request, lambda piece: None))))
+    def _replies(self, rpc: Rpc) -> Any:
+        return contextlib.nullcontext(ToyCall(self._server.call(rpc)))
 
     async def send_all(self, name: str, requests: Iterator[Any]) -> Any:
         return self._server.import_file(next(requests).target, b"".join(one.data for one in requests))

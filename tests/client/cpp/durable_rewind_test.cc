@@ -29,7 +29,7 @@ class DurableRewind : public Durable {
     if (replay_fault.has_value()) service_->Plan(2, *replay_fault);
     ASSERT_EQ(Decode(1, 1001 + 2 * (kSteps - 1)), absl::OkStatus());
   }
-  // As RunPlain.
+  // Runs the steps [from, to) of both layers; before step 0, a prefill of each layer.
   void RunSteps(int from, int to) {
     for (int32_t layer = 0; layer < 2 && from == 0 && to > 0; ++layer)
       ASSERT_EQ(Prefill(layer, 5, 100 + layer), absl::OkStatus());

@@ -1,4 +1,4 @@
-// What a DurableSession cannot hide, its limits, and how it begins and ends.
+// A DurableSession has limits, cannot hide some errors, and begins and ends as its header says.
 #include <string>
 
 #include "base/error.h"

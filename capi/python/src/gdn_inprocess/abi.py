@@ -11,6 +11,10 @@ from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t
 ABI_VERSION = 1
 CPU, GPU = 1, 2
 F32, F16, BF16 = 1, 2, 3
+# Names of the tensors of the steps, in the order of their structs.
+DELTA_RULE_INPUTS = ("q", "k", "v", "g", "beta")
+MIXER_INPUTS = ("mixed_qkv", "z", "b", "a")
+MIXER_WEIGHTS = ("conv_weight", "a_log", "dt_bias", "norm_weight")
 
 
 class GdnError(RuntimeError):
@@ -45,13 +49,7 @@ class DeviceFailed(GdnError):
     """The device is lost. End the process."""
 
 
-_ERRORS: dict[int, type[GdnError]] = {
-    1: InvalidArgument,
-    2: OutOfMemory,
-    3: FailedPrecondition,
-    4: DataLoss,
-    5: DeviceFailed,
-}
+_ERRORS = (GdnError, InvalidArgument, OutOfMemory, FailedPrecondition, DataLoss, DeviceFailed)  # by gdn_code
 
 
 class PoolSpec(ctypes.Structure):
@@ -59,18 +57,12 @@ class PoolSpec(ctypes.Structure):
 
     _fields_ = (
         ("struct_size", c_size_t),
-        ("key_heads", c_int32),
-        ("value_heads", c_int32),
-        ("key_dim", c_int32),
-        ("value_dim", c_int32),
-        ("conv_width", c_int32),
-        ("hidden_size", c_int32),
-        ("max_decode_tokens", c_int32),
-        ("state_dtype", c_int32),
-        ("slots", c_int32),
-        ("memory", c_void_p),
-        ("token_counts", c_void_p),
-        ("log_lengths", c_void_p),
+        *(
+            (name, c_int32)
+            for name in ("key_heads", "value_heads", "key_dim", "value_dim", "conv_width", "hidden_size")
+        ),
+        *((name, c_int32) for name in ("max_decode_tokens", "state_dtype", "slots")),
+        *((name, c_void_p) for name in ("memory", "token_counts", "log_lengths")),
         ("decay", c_int32),
         ("memory_bytes", c_size_t),
     )
@@ -96,13 +88,7 @@ class BatchRef(ctypes.Structure):
 class MixerWeightRefs(ctypes.Structure):
     """gdn_mixer_weights."""
 
-    _fields_ = (
-        ("conv_weight", TensorRef),
-        ("a_log", TensorRef),
-        ("dt_bias", TensorRef),
-        ("norm_weight", TensorRef),
-        ("norm_epsilon", c_float),
-    )
+    _fields_ = (*((name, TensorRef) for name in MIXER_WEIGHTS), ("norm_epsilon", c_float))
 
 
 class DeltaRuleStep(ctypes.Structure):
@@ -111,12 +97,7 @@ class DeltaRuleStep(ctypes.Structure):
     _fields_ = (
         ("struct_size", c_size_t),
         ("batch", BatchRef),
-        ("q", TensorRef),
-        ("k", TensorRef),
-        ("v", TensorRef),
-        ("g", TensorRef),
-        ("beta", TensorRef),
-        ("output", TensorRef),
+        *((name, TensorRef) for name in (*DELTA_RULE_INPUTS, "output")),
         ("scale", c_float),
         ("use_qk_l2norm", c_int32),
         ("stream", c_void_p),
@@ -131,11 +112,7 @@ class MixerStep(ctypes.Structure):
         ("struct_size", c_size_t),
         ("batch", BatchRef),
         ("weights", MixerWeightRefs),
-        ("mixed_qkv", TensorRef),
-        ("z", TensorRef),
-        ("b", TensorRef),
-        ("a", TensorRef),
-        ("output", TensorRef),
+        *((name, TensorRef) for name in (*MIXER_INPUTS, "output")),
         ("stream", c_void_p),
     )
 
@@ -203,7 +180,7 @@ def call(name: str, *arguments: object) -> None:
     code = getattr(loaded, name)(*arguments)
     if code != 0:
         message, reason = loaded.gdn_last_error().decode(), loaded.gdn_last_reason().decode()
-        raise _ERRORS.get(code, GdnError)(code, reason, message)
+        raise (_ERRORS[code] if code < len(_ERRORS) else GdnError)(code, reason, message)
 
 
 def version() -> str:
@@ -236,7 +213,6 @@ def make_spec(
     value_heads: int,
     key_dim: int,
     value_dim: int,
-    *,
     conv_width: int = 0,
     hidden_size: int = 0,
     max_decode_tokens: int = 0,
@@ -244,19 +220,9 @@ def make_spec(
     decay_per_channel: bool = False,
 ) -> PoolSpec:
     """Makes the spec of a pool whose memory the library allocates."""
-    return PoolSpec(
-        struct_size=ctypes.sizeof(PoolSpec),
-        key_heads=key_heads,
-        value_heads=value_heads,
-        key_dim=key_dim,
-        value_dim=value_dim,
-        conv_width=conv_width,
-        hidden_size=hidden_size,
-        max_decode_tokens=max_decode_tokens,
-        state_dtype=state_dtype,
-        slots=slots,
-        decay=int(decay_per_channel),
-    )
+    dimensions = (key_heads, value_heads, key_dim, value_dim, conv_width, hidden_size)
+    decay = int(decay_per_channel)
+    return PoolSpec(ctypes.sizeof(PoolSpec), *dimensions, max_decode_tokens, state_dtype, slots, decay=decay)
 
 
 def pool_bytes(spec: PoolSpec) -> int:

@@ -84,18 +84,9 @@ class Context:
         With a conv_width (and the model's hidden_size), the pool is for mixer_prefill and mixer_decode. With
         decay_per_channel, g has a K axis (Kimi Delta Attention), and conv_width must be 0.
         """
-        spec = abi.make_spec(
-            slots,
-            key_heads,
-            value_heads,
-            key_dim,
-            value_dim,
-            conv_width=conv_width,
-            hidden_size=hidden_size,
-            max_decode_tokens=max_decode_tokens,
-            state_dtype=abi.BF16 if bf16_states else abi.F32,
-            decay_per_channel=decay_per_channel,
-        )
+        dimensions = (key_heads, value_heads, key_dim, value_dim, conv_width, hidden_size)
+        dtype = abi.BF16 if bf16_states else abi.F32
+        spec = abi.make_spec(slots, *dimensions, max_decode_tokens, dtype, decay_per_channel)
         return Pool(self, self._handle, spec)
 
     def __repr__(self) -> str:
@@ -168,7 +159,9 @@ class Pool:
         K^-0.5. Returns [tokens, HV, V] in v's dtype. If no beta is above 1, pass max_beta=1: prompts are then computed
         in chunks, which is faster.
         """
-        return self._step("gdn_prefill", slots, lengths, (q, k, v, g, beta), scale, use_qk_l2norm, max_beta)
+        inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+        options = {"scale": scale, "use_qk_l2norm": use_qk_l2norm, "max_beta": max_beta}
+        return self._step("gdn_prefill", abi.DeltaRuleStep, slots, lengths, inputs, v, options)
 
     def decode(
         self,
@@ -184,7 +177,9 @@ class Pool:
         use_qk_l2norm: bool = False,
     ) -> Array:
         """Works as prefill, for at most max_decode_tokens rows of each slot. It is faster for a few rows."""
-        return self._step("gdn_decode", slots, lengths, (q, k, v, g, beta), scale, use_qk_l2norm)
+        inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+        options = {"scale": scale, "use_qk_l2norm": use_qk_l2norm}
+        return self._step("gdn_decode", abi.DeltaRuleStep, slots, lengths, inputs, v, options)
 
     def mixer_prefill(
         self,
@@ -201,7 +196,8 @@ class Pool:
         gdn_mixer_step in gdn.h has the formulas. Shapes: mixed_qkv [tokens, C]; z [tokens, HV, V]; b, a [tokens, HV].
         Returns [tokens, HV, V] in z's dtype.
         """
-        return self._mix("gdn_mixer_prefill", slots, lengths, weights, (mixed_qkv, z, b, a))
+        inputs = {"mixed_qkv": mixed_qkv, "z": z, "b": b, "a": a}
+        return self._mix("gdn_mixer_prefill", slots, lengths, inputs, weights)
 
     def mixer_decode(
         self,
@@ -214,54 +210,37 @@ class Pool:
         a: Array,
     ) -> Array:
         """Works as mixer_prefill, for at most max_decode_tokens rows of each slot. It is faster for a few rows."""
-        return self._mix("gdn_mixer_decode", slots, lengths, weights, (mixed_qkv, z, b, a))
+        inputs = {"mixed_qkv": mixed_qkv, "z": z, "b": b, "a": a}
+        return self._mix("gdn_mixer_decode", slots, lengths, inputs, weights)
 
     def _mix(
         self,
         function: str,
         slots: Sequence[int],
         lengths: Sequence[int],
+        inputs: dict[str, Array],
         weights: MixerWeights,
-        inputs: tuple[Array, ...],
     ) -> Array:
-        names = ("conv_weight", "a_log", "dt_bias", "norm_weight")
-        held = [_ref(name, getattr(weights, name)) for name in names]
-        refs = [_ref(name, array) for name, array in zip(("mixed_qkv", "z", "b", "a"), inputs, strict=True)]
-        output = np.empty(inputs[1].shape, inputs[1].dtype)
-        batch, _kept = _batch(slots, lengths)
-        step = abi.MixerStep(
-            ctypes.sizeof(abi.MixerStep),
-            batch,
-            abi.MixerWeightRefs(*(ref for ref, _ in held), weights.norm_epsilon),
-            *(ref for ref, _ in refs),
-            _ref("output", output)[0],
-        )
-        abi.call(function, self._handle, ctypes.byref(step))
-        return output
+        held = [_ref(name, getattr(weights, name)) for name in abi.MIXER_WEIGHTS]
+        refs = abi.MixerWeightRefs(*(ref for ref, _ in held), weights.norm_epsilon)
+        return self._step(function, abi.MixerStep, slots, lengths, inputs, inputs["z"], {"weights": refs})
 
     def _step(
         self,
         function: str,
+        struct: type[abi.DeltaRuleStep | abi.MixerStep],
         slots: Sequence[int],
         lengths: Sequence[int],
-        inputs: tuple[Array, ...],
-        scale: float,
-        use_qk_l2norm: bool,
-        max_beta: float = 2.0,
+        inputs: dict[str, Array],
+        like: Array,
+        options: dict[str, Any],
     ) -> Array:
-        refs = [_ref(name, array) for name, array in zip(("q", "k", "v", "g", "beta"), inputs, strict=True)]
-        output = np.empty(inputs[2].shape, inputs[2].dtype)
+        """Calls a function with a struct of these inputs and options. The output has the form of `like`."""
+        held = {name: _ref(name, array) for name, array in inputs.items()}
+        output = np.empty(like.shape, like.dtype)
         batch, _kept = _batch(slots, lengths)
-        step = abi.DeltaRuleStep(
-            ctypes.sizeof(abi.DeltaRuleStep),
-            batch,
-            *(ref for ref, _ in refs),
-            _ref("output", output)[0],
-            scale,
-            use_qk_l2norm,
-            None,
-            max_beta,
-        )
+        refs = {name: ref for name, (ref, _) in held.items()}
+        step = struct(ctypes.sizeof(struct), batch, output=_ref("output", output)[0], **refs, **options)
         abi.call(function, self._handle, ctypes.byref(step))
         return output
 

@@ -44,30 +44,18 @@ class StatePool:
     ) -> None:
         self.key_heads = key_heads
         self.state_shape = (value_heads, key_dim, value_dim)
-        self.conv_width = conv_width
-        self.hidden_size = hidden_size
         self.max_decode_tokens = max_decode_tokens
         self.bf16_states = bf16_states
-        self.decay_per_channel = decay_per_channel
+        self._dimensions = (key_heads, *self.state_shape, conv_width, hidden_size)
+        self._decay_per_channel = decay_per_channel
         floats = abi.pool_bytes(self._spec(slots)) // slots // 4
         self.memory = torch.zeros(slots, floats, dtype=torch.float32, device=device)
         self.token_counts = torch.zeros(slots, dtype=torch.int64, device="cpu")
         self.log_lengths = torch.zeros(slots, dtype=torch.int32, device="cpu")
 
     def _spec(self, slots: int) -> abi.PoolSpec:
-        value_heads, key_dim, value_dim = self.state_shape
-        return abi.make_spec(
-            slots,
-            self.key_heads,
-            value_heads,
-            key_dim,
-            value_dim,
-            conv_width=self.conv_width,
-            hidden_size=self.hidden_size,
-            max_decode_tokens=self.max_decode_tokens,
-            state_dtype=abi.BF16 if self.bf16_states else abi.F32,
-            decay_per_channel=self.decay_per_channel,
-        )
+        dtype = abi.BF16 if self.bf16_states else abi.F32
+        return abi.make_spec(slots, *self._dimensions, self.max_decode_tokens, dtype, self._decay_per_channel)
 
     def _pool(self) -> torch_ops.PoolOver:
         return torch_ops.PoolOver(self._spec(self.memory.shape[0]), self.memory, self.token_counts, self.log_lengths)

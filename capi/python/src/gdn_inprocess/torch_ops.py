@@ -121,6 +121,10 @@ class _Inputs:
         self._kept.append(tensor.detach().contiguous())
         return _ref(name, self._kept[-1])
 
+    def refs(self, names: Sequence[str], tensors: Sequence[Tensor], shapes: Sequence[str]) -> list[abi.TensorRef]:
+        """Describes several tensors."""
+        return [self.ref(*one) for one in zip(names, tensors, shapes, strict=True)]
+
     def batch(self, cu_seqlens: Tensor, slots: Tensor) -> abi.BatchRef:
         """Describes index arrays on the host."""
         sequences = int(slots.shape[0]) if slots.dim() == 1 else -1
@@ -129,111 +133,25 @@ class _Inputs:
         return abi.BatchRef(sequences, cu_seqlens.data_ptr(), slots.data_ptr())
 
 
-def _dtype_of_states(bf16_states: bool) -> int:
-    return abi.BF16 if bf16_states else abi.F32
-
-
-def _rule(
-    function: str,
-    inputs: Sequence[Tensor],
-    state: tuple[Tensor, Tensor, Tensor],
-    indices: tuple[Tensor, Tensor],
-    scale: float,
-    use_qk_l2norm: bool,
-    max_decode_tokens: int,
-    bf16_states: bool,
-    max_beta: float,
-) -> Tensor:
-    memory = state[0]
-    stream = stream_of(memory.device)
-    to = _Inputs(memory.device)
-    q, _, v, g, _ = inputs
-    decay_per_channel = g.dim() == 3  # if it is neither, the library reports the error
-    if decay_per_channel and q.dim() == 3 and g.shape[2] != q.shape[2]:
-        raise ValueError(
-            f"g is {list(g.shape)}; expected [tokens, HV], or [tokens, HV, K] of K = {q.shape[2]} in a pool with "
-            "decay_per_channel"
-        )
-    of_g = "tokens, HV, K" if decay_per_channel else "tokens, HV"
-    shapes = {"q": "tokens, H, K", "k": "tokens, H, K", "v": "tokens, HV, V", "g": of_g, "beta": "tokens, HV"}
-    refs = [to.ref(name, tensor, shape) for (name, shape), tensor in zip(shapes.items(), inputs, strict=True)]
-    output = _like(v)
-    step = abi.DeltaRuleStep(
-        ctypes.sizeof(abi.DeltaRuleStep),
-        to.batch(*indices),
-        *refs,
-        _ref("output", output),
-        scale,
-        use_qk_l2norm,
-        stream,
-        max_beta,
-    )
-    spec = abi.make_spec(
-        max(int(memory.shape[0]), 1),
-        q.shape[1],
-        v.shape[1],
-        q.shape[2],
-        v.shape[2],
-        max_decode_tokens=max_decode_tokens,
-        state_dtype=_dtype_of_states(bf16_states),
-        decay_per_channel=decay_per_channel,
-    )
-    with PoolOver(spec, *state) as pool:
-        abi.call(function, pool, ctypes.byref(step))
-    return output
-
-
-def _mixer(
-    function: str,
-    inputs: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    state: tuple[Tensor, Tensor, Tensor],
-    indices: tuple[Tensor, Tensor],
-    key_heads: int,
-    norm_epsilon: float,
-    max_decode_tokens: int,
-    bf16_states: bool,
-) -> Tensor:
-    memory = state[0]
-    stream = stream_of(memory.device)
-    to = _Inputs(memory.device)
-    shapes = {"mixed_qkv": "tokens, C", "z": "tokens, HV, V", "b": "tokens, HV", "a": "tokens, HV"}
-    refs = [to.ref(name, tensor, shape) for (name, shape), tensor in zip(shapes.items(), inputs, strict=True)]
-    of_weights = {"conv_weight": "C, W", "a_log": "HV", "dt_bias": "HV", "norm_weight": "V"}
-    held = [to.ref(name, tensor, shape) for (name, shape), tensor in zip(of_weights.items(), weights, strict=True)]
-    mixed_qkv, z = inputs[:2]
-    output = _like(z)
-    step = abi.MixerStep(
-        ctypes.sizeof(abi.MixerStep),
-        to.batch(*indices),
-        abi.MixerWeightRefs(*held, norm_epsilon),
-        *refs,
-        _ref("output", output),
-        stream,
-    )
-    heads, value_dim = z.shape[1:]
-    spec = abi.make_spec(
-        max(int(memory.shape[0]), 1),
-        key_heads,
-        heads,
-        (mixed_qkv.shape[1] - heads * value_dim) // (2 * max(key_heads, 1)),  # C = 2 H K + HV V
-        value_dim,
-        conv_width=weights[0].shape[1],
-        hidden_size=1,  # steps do not use it
-        max_decode_tokens=max_decode_tokens,
-        state_dtype=_dtype_of_states(bf16_states),
-    )
-    with PoolOver(spec, *state) as pool:
-        abi.call(function, pool, ctypes.byref(step))
-    return output
-
-
 def _like(v: Tensor) -> Tensor:
     return torch.empty_like(v, memory_format=torch.contiguous_format)
 
 
+def _run(name: str, spec: abi.PoolSpec, state: tuple[Tensor, Tensor, Tensor], step: ctypes.Structure) -> None:
+    with PoolOver(spec, *state) as pool:
+        abi.call(f"gdn_{name}", pool, ctypes.byref(step))
+
+
+def _operator(name: str, run: Callable[..., Tensor], output: int) -> Callable[..., Tensor]:
+    """Registers an operator whose output has the form of one of its arguments, number `output`."""
+    definition = torch.library.custom_op(f"gdn::{name}", run, mutates_args=_STATE)
+    definition.register_fake(lambda *arguments, **_: _like(arguments[output]))
+    made: Callable[..., Tensor] = definition
+    return made
+
+
 def _rule_operator(name: str) -> Callable[..., Tensor]:
-    def operator(
+    def run(
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -250,29 +168,35 @@ def _rule_operator(name: str) -> Callable[..., Tensor]:
         bf16_states: bool = False,
         max_beta: float = 2.0,
     ) -> Tensor:
-        return _rule(
-            f"gdn_{name}",
+        stream = stream_of(memory.device)
+        to = _Inputs(memory.device)
+        decay_per_channel = g.dim() == 3  # if it is neither, the library reports the error
+        if decay_per_channel and q.dim() == 3 and g.shape[2] != q.shape[2]:
+            raise ValueError(
+                f"g is {list(g.shape)}; expected [tokens, HV], or [tokens, HV, K] of K = {q.shape[2]} in a pool with "
+                "decay_per_channel"
+            )
+        keys, values, gates = "tokens, H, K", "tokens, HV, V", "tokens, HV"
+        refs = to.refs(
+            abi.DELTA_RULE_INPUTS,
             (q, k, v, g, beta),
-            (memory, token_counts, log_lengths),
-            (cu_seqlens, slots),
-            scale,
-            use_qk_l2norm,
-            max_decode_tokens,
-            bf16_states,
-            max_beta,
+            (keys, keys, values, "tokens, HV, K" if decay_per_channel else gates, gates),
         )
+        output = _like(v)
+        batch = to.batch(cu_seqlens, slots)
+        options = (scale, use_qk_l2norm, stream, max_beta)
+        step = abi.DeltaRuleStep(ctypes.sizeof(abi.DeltaRuleStep), batch, *refs, _ref("output", output), *options)
+        dimensions = (q.shape[1], v.shape[1], q.shape[2], v.shape[2], 0, 0)
+        dtype = abi.BF16 if bf16_states else abi.F32
+        spec = abi.make_spec(max(len(memory), 1), *dimensions, max_decode_tokens, dtype, decay_per_channel)
+        _run(name, spec, (memory, token_counts, log_lengths), step)
+        return output
 
-    def fake(q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> Tensor:
-        return _like(v)
-
-    definition = torch.library.custom_op(f"gdn::{name}", operator, mutates_args=_STATE)
-    definition.register_fake(fake)
-    made: Callable[..., Tensor] = definition
-    return made
+    return _operator(name, run, output=2)
 
 
 def _mixer_operator(name: str) -> Callable[..., Tensor]:
-    def operator(
+    def run(
         mixed_qkv: Tensor,
         z: Tensor,
         b: Tensor,
@@ -291,25 +215,26 @@ def _mixer_operator(name: str) -> Callable[..., Tensor]:
         max_decode_tokens: int = 8,
         bf16_states: bool = False,
     ) -> Tensor:
-        return _mixer(
-            f"gdn_{name}",
-            (mixed_qkv, z, b, a),
-            (conv_weight, a_log, dt_bias, norm_weight),
-            (memory, token_counts, log_lengths),
-            (cu_seqlens, slots),
-            key_heads,
-            norm_epsilon,
-            max_decode_tokens,
-            bf16_states,
-        )
+        stream = stream_of(memory.device)
+        to = _Inputs(memory.device)
+        shapes = ("tokens, C", "tokens, HV, V", "tokens, HV", "tokens, HV")
+        refs = to.refs(abi.MIXER_INPUTS, (mixed_qkv, z, b, a), shapes)
+        of_weights = ("C, W", "HV", "HV", "V")
+        held = to.refs(abi.MIXER_WEIGHTS, (conv_weight, a_log, dt_bias, norm_weight), of_weights)
+        output = _like(z)
+        batch = to.batch(cu_seqlens, slots)
+        weights = abi.MixerWeightRefs(*held, norm_epsilon)
+        step = abi.MixerStep(ctypes.sizeof(abi.MixerStep), batch, weights, *refs, _ref("output", output), stream)
+        heads, value_dim = z.shape[1:]
+        key_dim = (mixed_qkv.shape[1] - heads * value_dim) // (2 * max(key_heads, 1))  # C = 2 H K + HV V
+        hidden_size = 1  # steps do not use it
+        dimensions = (key_heads, heads, key_dim, value_dim, conv_weight.shape[1], hidden_size)
+        dtype = abi.BF16 if bf16_states else abi.F32
+        spec = abi.make_spec(max(len(memory), 1), *dimensions, max_decode_tokens, dtype)
+        _run(name, spec, (memory, token_counts, log_lengths), step)
+        return output
 
-    def fake(mixed_qkv: Tensor, z: Tensor, *_: object, **__: object) -> Tensor:
-        return _like(z)
-
-    definition = torch.library.custom_op(f"gdn::{name}", operator, mutates_args=_STATE)
-    definition.register_fake(fake)
-    made: Callable[..., Tensor] = definition
-    return made
+    return _operator(name, run, output=1)
 
 
 prefill = _rule_operator("prefill")

@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, TypeVar
 
-from gdn_client import management, prefixes, session_flow
+from gdn_client import management, prefixes, requests, session_flow
 from gdn_client.aio_connection import Connection
 from gdn_client.aio_session import Batch, Session
 from gdn_client.channel import ConnectionOptions
@@ -19,15 +19,7 @@ from gdn_client.flow import Download, Retry, Rpc, exact
 from gdn_client.inputs import Input
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, trace_pb2
-from gdn_client.requests import (
-    StateSnapshot,
-    import_requests,
-    model_name,
-    only_model,
-    session_name,
-    session_request,
-    watch_request,
-)
+from gdn_client.requests import StateSnapshot, model_name, session_name
 from gdn_client.session_state import DEFAULT_KEEP_BYTES, KnownSessions, SessionState
 from gdn_client.shared_memory import SharedMemory, Wanted
 from gdn_client.state_calls import StateFile
@@ -136,7 +128,7 @@ class Client:
         return reply.model
 
     async def _served(self, model: str | None) -> str:
-        return model_name(model) if model is not None else only_model(await self.models())
+        return model_name(model) if model is not None else requests.only_model(await self.models())
 
     async def session(
         self,
@@ -169,7 +161,7 @@ class Client:
             GdnError: for example MODEL_NOT_FOUND, SESSION_EXISTS, STATE_BUDGET_EXHAUSTED or QUOTA_EXCEEDED.
 
         """
-        request = session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix)
+        request = requests.session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix)
         if operator is None:
             request.model = await self._served(model)
         keep = self._keep_bytes if keep_bytes is None else keep_bytes
@@ -227,7 +219,7 @@ class Client:
         request = session_pb2.ExportStateRequest(name=session_name(name))
         with bar(progress, "export", "B") as told:
             file = StateFile(told)
-            await self.connection.download(Download("ExportState", request, file.add))
+            await self.connection.download(Download(Rpc("ExportState", request), file.add))
             return file.whole()
 
     async def import_state(
@@ -255,8 +247,8 @@ class Client:
         """
         name = await self._served(model)
         with bar(progress, "import", "B", len(file)) as told:
-            requests = import_requests(file, name, session_id, affinity, told)
-            reply = await self.connection.send_all("ImportState", requests)
+            messages = requests.import_requests(file, name, session_id, affinity, told)
+            reply = await self.connection.send_all("ImportState", messages)
         return Session(self, self._state_of(reply.session), owned=True)
 
     async def delete_session(self, name: str, *, subject: str = "") -> None:
@@ -365,5 +357,5 @@ class Client:
             AbortedError: EPOCH_MISMATCH, the session has lost steps.
 
         """
-        async for one in self.connection.watch(watch_request(name, every_tokens, every, epoch)):
+        async for one in self.connection.watch(requests.watch_request(name, every_tokens, every, epoch)):
             yield one

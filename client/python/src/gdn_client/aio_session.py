@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gdn_client import aio_streams as streams
 from gdn_client import aio_waiting as waiting
-from gdn_client import array_flow, management, prefixes, session_flow, state_calls
+from gdn_client import array_flow, management, prefixes, recovery, session_flow, state_calls
 from gdn_client.errors import GdnError
 from gdn_client.flow import Flow
 from gdn_client.inputs import Input
@@ -241,7 +241,8 @@ class Session(SessionView):
             FailedPreconditionError: PREFIX_MISMATCH, the layers are at another token, or came there by other calls.
 
         """
-        return await self._run(prefixes.keep_prefix(self._state, prefix, tokens))
+        kept = prefix if tokens is None else prefixes.first_segments(prefix, tokens)
+        return await self._run(state_calls.keep_prefix(self._state, kept))
 
     async def restore(self, checkpoint_id: str = "") -> None:
         """Takes the session back to a checkpoint, under a new epoch. "" is the newest checkpoint.
@@ -298,7 +299,7 @@ class Session(SessionView):
     async def delete(self) -> None:
         """Deletes the session on the server. It is no error if the session does not exist any more."""
         self._owned = False
-        await self._client.connection.run(session_flow.delete(self._state))
+        await self._client.connection.run(recovery.delete(self._state))
 
     def detach(self) -> str:
         """Returns the name. The end of the `async with` block then does not delete the session."""
@@ -317,6 +318,7 @@ class Batch:
         self._sessions = list(sessions)
         if not self._sessions:
             raise ValueError("a batch has at least one session")
+        self._states = [session._state for session in self._sessions]
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -369,9 +371,8 @@ class Batch:
                 DeadlineExceededError the server may have applied it; repeat the same call.
 
         """
-        states = [session._state for session in self._sessions]
         options = step_options(dtype, draft=draft, lengths=lengths, parents=parents, allow_non_finite=allow_non_finite)
-        return await self._run(array_flow.decode(states, layer, x, options, timeout))
+        return await self._run(array_flow.decode(self._states, layer, x, options, timeout))
 
     def decode_stream(
         self,
@@ -387,13 +388,12 @@ class Batch:
 
         Use it with `async for`.
         """
-        states = [session._state for session in self._sessions]
-        pipeline = decode_pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
+        pipeline = decode_pipeline(self._states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
         return streams.outputs(self._client.connection, pipeline, xs, timeout)
 
     async def accept(self, tokens: Sequence[session_flow.Accepted]) -> None:
         """Accepts tokens of each session's drafts. `tokens[i]` is for session i, as in `Session.accept`."""
-        await self._run(session_flow.accept([session._state for session in self._sessions], list(tokens)))
+        await self._run(session_flow.accept(self._states, list(tokens)))
 
     async def delete(self) -> None:
         """Deletes every session.

@@ -51,7 +51,7 @@ def check_is_prompt(x: Input) -> None:
 def applied(step: session_flow.PrefillStep | session_flow.DecodeStep, timeout: float | None) -> Flow[Array]:
     """Applies a step in a call of its own, with tensors in shared memory if there is some. Returns its output."""
     region = yield from step.states[0].memory.open()
-    return (yield from step.flow(timeout, region))
+    return (yield from session_flow.applied(step, timeout, region))
 
 
 def prefill(

@@ -63,10 +63,8 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
     _begin(states, rows)
     backoff = Backoff(states[0].retry)
     ended = False  # whether the server has answered, or said that nothing has changed
-    refusal, recoveries = (
-        "",
-        0,
-    )  # why the server wants the sessions to be checked before this try, and how often in a row
+    # Why the server wants the sessions to be checked before this try, and how often in a row.
+    refusal, recoveries = "", 0
     try:
         while True:
             in_vain = False
@@ -139,14 +137,23 @@ def _one_try(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
         raise
 
 
+def try_checkpoint(state: SessionState, checkpoint_id: str) -> Flow[state_pb2.Checkpoint]:
+    """Makes one try of a checkpoint."""
+    request = state_pb2.CheckpointSessionRequest(
+        name=state.name, checkpoint_id=checkpoint_id, session_epoch=state.epoch
+    )
+    reply: state_pb2.CheckpointSessionResponse = yield state.rpc("CheckpointSession", request)
+    made = reply.checkpoint
+    if made.epoch != state.epoch or not state.is_as_known(made.layers, drafts=False):
+        raise of_another_state(state.name, "a checkpoint")
+    return made
+
+
 def _make_room(state: SessionState) -> Flow[None]:
     """Makes a checkpoint, so that older inputs can be dropped. Drops the oldest inputs if no checkpoint is possible."""
     if not state.cannot_checkpoint:
         try:
-            request = state_pb2.CheckpointSessionRequest(name=state.name, session_epoch=state.epoch)
-            reply: state_pb2.CheckpointSessionResponse = yield state.rpc("CheckpointSession", request)
-            if reply.checkpoint.epoch != state.epoch or not state.is_as_known(reply.checkpoint.layers, drafts=False):
-                raise of_another_state(state.name, "a checkpoint")
+            yield from try_checkpoint(state, "")
             state.note_checkpoint("")
         except GdnError as error:
             if error.reason in ASTRAY or not error.reason:

@@ -49,17 +49,9 @@ def _measure_flags(measure: argparse.ArgumentParser) -> None:
 
 
 # A parser of a second word would put its own defaults over what stands before that word, so defaults are set once.
-_DEFAULTS: dict[str, Any] = {
-    "target": "127.0.0.1:50061",
-    "token_file": None,
-    "tls_ca": None,
-    "tls_cert": None,
-    "tls_key": None,
-    "allow_insecure": False,
-    "timeout": 10.0,
-    "json": False,
-    "all": False,
-}
+_FILES = ("token_file", "tls_ca", "tls_cert", "tls_key")
+_SWITCHES = ("allow_insecure", "json", "all")
+_DEFAULTS = {"target": "127.0.0.1:50061", "timeout": 10.0, **dict.fromkeys(_FILES), **dict.fromkeys(_SWITCHES, False)}
 
 
 def _common_flags() -> argparse.ArgumentParser:
@@ -104,12 +96,8 @@ def _parser() -> argparse.ArgumentParser:
 
     command(commands, "info", cli_commands.info, "Show the server: version, limits and tiers.", listing)
     command(commands, "models", cli_commands.models, "Show the served models.", listing)
-    command(
-        commands,
-        "metrics",
-        cli_commands.metrics,
-        "Print all metrics in Prometheus' text form (with logins: for admins).",
-    )
+    words = "Print all metrics in Prometheus' text form (with logins: for admins)."
+    command(commands, "metrics", cli_commands.metrics, words)
 
     words = "List the caller's sessions, or with --all everybody's."
     sessions = command(commands, "sessions", cli_commands.list_sessions, words, listing, everybody)
@@ -192,11 +180,8 @@ def _client(arguments: argparse.Namespace) -> Client:
         arguments.target,
         retry=Retry(overall=arguments.timeout),
         timeout=arguments.timeout,
-        token_file=arguments.token_file,
-        tls_ca=arguments.tls_ca,
-        tls_cert=arguments.tls_cert,
-        tls_key=arguments.tls_key,
         allow_insecure=arguments.allow_insecure,
+        **{name: getattr(arguments, name) for name in _FILES},
         shared_memory="auto" if getattr(arguments, "shared_memory", False) else None,
     )
 

@@ -14,7 +14,7 @@ import grpc
 from gdn_client import waiting
 from gdn_client.channel import ConnectionOptions, Reach, method_types, open_channel
 from gdn_client.errors import UnavailableError
-from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch, route_of
+from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch
 from gdn_client.proto.gdn.v1 import shared_memory_pb2
 from gdn_client.requests import Snapshots, StateSnapshot
 from gdn_client.shared_memory import Region
@@ -74,9 +74,9 @@ class Connection:
             raise self.reach.error(error) from None
 
     @contextlib.contextmanager
-    def _replies(self, name: str, request: Any, affinity: str) -> Iterator[Any]:
+    def _replies(self, rpc: Rpc) -> Iterator[Any]:
         """Begins a call, and yields an iterator of its replies. The end of the block cancels the call."""
-        call = self._method(name, "unary_stream")(request, metadata=self._options.metadata(affinity))
+        call = self._method(rpc.method, "unary_stream")(rpc.request, metadata=self._options.metadata(rpc.route))
         try:
             yield call
         except grpc.RpcError as error:
@@ -86,14 +86,14 @@ class Connection:
 
     def download(self, wanted: Download) -> None:
         """Passes each reply to `wanted.take`."""
-        with self._replies(wanted.method, wanted.request, wanted.route) as replies:
+        with self._replies(wanted.rpc) as replies:
             for piece in replies:
                 wanted.take(piece)
 
     def watch(self, request: Any, affinity: str = "") -> Iterator[StateSnapshot]:
         """Yields each snapshot when it is complete."""
         snapshots = Snapshots()
-        with self._replies("WatchState", request, affinity or route_of(request)) as replies:
+        with self._replies(Rpc("WatchState", request, affinity=affinity)) as replies:
             for piece in replies:
                 if (whole := snapshots.add(piece)) is not None:
                     yield whole

@@ -66,15 +66,8 @@ class OpenRegion:
 class Download:
     """A call whose replies form a stream. Each reply is passed to `take`, and the flow gets no answer."""
 
-    method: str
-    request: Message
+    rpc: Rpc
     take: Callable[[Any], None]
-    affinity: str = ""
-
-    @property
-    def route(self) -> str:
-        """The key that routes the call."""
-        return self.affinity or route_of(self.request)
 
 
 @dataclass(frozen=True)

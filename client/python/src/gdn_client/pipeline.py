@@ -15,6 +15,7 @@ from gdn_client.array_flow import PartStep, RowsStep
 from gdn_client.flow import Flow
 from gdn_client.inputs import Input
 from gdn_client.proto.gdn.v1 import step_pb2
+from gdn_client.session_flow import applied
 from gdn_client.session_state import SessionState, StepOptions
 from gdn_client.shared_memory import StepMemory
 from gdn_client.steps import fill_input
@@ -79,7 +80,7 @@ class Pipeline:
         rows = self.under_way[0]
         answered = False
         try:
-            output = rows.shaped((yield from rows.step.flow(timeout)))
+            output = rows.shaped((yield from applied(rows.step, timeout)))
             answered = True
             self.under_way.popleft()
             return output

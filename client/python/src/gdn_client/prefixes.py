@@ -14,14 +14,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from gdn_client import state_calls
 from gdn_client.flow import Flow, Retry, Rpc, exact
 from gdn_client.inputs import Input
 from gdn_client.proto.gdn.v1 import info_pb2, prefix_pb2, session_pb2
 from gdn_client.session_flow import tokens_a_call
-from gdn_client.session_state import SessionState
 
-__all__ = ["call_tokens", "drop_prefixes", "first_segments", "keep_prefix", "prompt_prefix"]
+__all__ = ["call_tokens", "drop_prefixes", "first_segments", "prompt_prefix"]
 
 
 def prompt_prefix(
@@ -67,12 +65,6 @@ def first_segments(prefix: session_pb2.PromptPrefix, tokens: int) -> session_pb2
 def call_tokens(x: Input, limits: info_pb2.Limits) -> int:
     """Returns the most tokens of such an input that fit one prefill call."""
     return tokens_a_call(x, limits.max_message_bytes, limits.max_stored_reply_bytes)
-
-
-def keep_prefix(state: SessionState, prefix: session_pb2.PromptPrefix, tokens: int | None) -> Flow[bool]:
-    """Keeps the session's states as those of the prefix, or of its first `tokens` tokens."""
-    kept = prefix if tokens is None else first_segments(prefix, tokens)
-    return (yield from state_calls.keep_prefix(state, kept))
 
 
 def drop_prefixes(retry: Retry) -> Flow[int]:

@@ -17,7 +17,7 @@ from gdn_client.errors import AbortedError, GdnError, InternalError, NotFoundErr
 from gdn_client.flow import Flow, exact
 from gdn_client.proto.gdn.v1 import session_pb2, state_pb2, step_pb2
 from gdn_client.session_state import SessionState, new_id
-from gdn_client.steps import KeptStep
+from gdn_client.steps import KeptStep, name_sessions
 
 STATE_IS_GONE = {"STATE_ROLLED_BACK", "STATE_LOST"}
 _NO_COPY = {"CHECKPOINT_NOT_FOUND", "NO_DURABLE_TIER", "STATE_LOST"}
@@ -73,18 +73,23 @@ def recover(state: SessionState) -> Flow[bool]:
     return changed
 
 
+def described(state: SessionState) -> Flow[session_pb2.Session]:
+    """Returns the session as the server describes it."""
+    request = session_pb2.GetSessionRequest(name=state.name)
+    reply: session_pb2.GetSessionResponse = yield state.rpc("GetSession", request)
+    return reply.session
+
+
 def _find(state: SessionState) -> Flow[tuple[session_pb2.Session, bool]]:
     """Returns the session, and whether it was recreated."""
     try:
-        found: session_pb2.GetSessionResponse = yield state.rpc(
-            "GetSession", session_pb2.GetSessionRequest(name=state.name)
-        )
+        session = yield from described(state)
     except NotFoundError as error:
         if not state.kept_from_start:
             raise _lost(f"{state.name} is gone from the server, and {_not_kept(state)}", state, error.reason) from error
         session, anew = (yield from _make_anew(state)), True
     else:
-        session, anew = found.session, False
+        anew = False
         # With another epoch the session is back already, and only that reply was lost.
         if state.rolled_back and session.epoch == state.epoch:
             session, anew = yield from _go_on_from_store(state, session)
@@ -94,13 +99,9 @@ def _find(state: SessionState) -> Flow[tuple[session_pb2.Session, bool]]:
 
 def _go_on_from_store(state: SessionState, found: session_pb2.Session) -> Flow[tuple[session_pb2.Session, bool]]:
     """Restores the newest checkpoint under a new epoch. Recreates the session if the server has no copy of it."""
-    request = state_pb2.RestoreCheckpointRequest(name=state.name, session_epoch=found.epoch)
-    try:
-        restored: state_pb2.RestoreCheckpointResponse = yield state.rpc("RestoreCheckpoint", request)
-        return restored.session, False
-    except GdnError as error:
-        if error.reason not in _NO_COPY:
-            raise
+    copy = yield from _restore_newest(state, found.epoch)
+    if copy is not None:
+        return copy, False
     why = f"the server has lost the state of {state.name}, and has no durable copy of it"
     return (yield from _begin_anew(state, why, "CHECKPOINT_NOT_FOUND")), True
 
@@ -217,8 +218,13 @@ def _restore_durable_copy(state: SessionState, session: session_pb2.Session) -> 
         durable = layer.durable_token_count
         if state.layer(layer.layer).since(durable) is None and not _is_applied(state, layer.layer, durable):
             return None
+    return (yield from _restore_newest(state, session.epoch))
+
+
+def _restore_newest(state: SessionState, epoch: int) -> Flow[session_pb2.Session | None]:
+    """Restores the newest checkpoint. Returns None if the server has no copy of the session."""
+    request = state_pb2.RestoreCheckpointRequest(name=state.name, session_epoch=epoch)
     try:
-        request = state_pb2.RestoreCheckpointRequest(name=state.name, session_epoch=session.epoch)
         reply: state_pb2.RestoreCheckpointResponse = yield state.rpc("RestoreCheckpoint", request)
         return reply.session
     except GdnError as error:
@@ -293,17 +299,11 @@ def _steps_since(state: SessionState, layer: session_pb2.LayerState) -> list[Kep
 
 def _send_again(state: SessionState, step: KeptStep) -> Flow[None]:
     request = step.alone()
-    request.request_id = new_id()
+    name_sessions(request, new_id(), [(state.name, state.epoch, step.before)])
     if isinstance(request, step_pb2.PrefillRequest):
-        request.session, request.session_epoch, request.expected_token_count = state.name, state.epoch, step.before
         prefilled: step_pb2.PrefillResponse = yield state.rpc("Prefill", request)
         count = prefilled.token_count
     else:
-        for rows in (request.sessions, request.session_epochs, request.expected_token_counts):
-            del rows[:]
-        request.sessions.append(state.name)
-        request.session_epochs.append(state.epoch)
-        request.expected_token_counts.append(step.before)
         decoded: step_pb2.DecodeResponse = yield state.rpc("Decode", request)
         count = decoded.token_counts[0] + (step.tokens if request.draft else 0)
     if count != step.after:

@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdn_client import array_flow, management, prefixes, session_flow, state_calls, streams, waiting
+from gdn_client import array_flow, management, prefixes, recovery, session_flow, state_calls, streams, waiting
 from gdn_client.errors import AbortedError, GdnError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
@@ -278,7 +278,8 @@ class Session(SessionView):
             FailedPreconditionError: PREFIX_MISMATCH, the layers are at another token, or came there by other calls.
 
         """
-        return self._run(prefixes.keep_prefix(self._state, prefix, tokens))
+        kept = prefix if tokens is None else prefixes.first_segments(prefix, tokens)
+        return self._run(state_calls.keep_prefix(self._state, kept))
 
     def restore(self, checkpoint_id: str = "") -> None:
         """Takes the session back to a checkpoint, under a new epoch. "" is the newest checkpoint.
@@ -335,7 +336,7 @@ class Session(SessionView):
         self._owned = False
         with contextlib.suppress(AbortedError):  # threads only
             settle([self._state])
-        self._client.connection.run(session_flow.delete(self._state))
+        self._client.connection.run(recovery.delete(self._state))
 
     def detach(self) -> str:
         """Returns the name. The end of the `with` block then does not delete the session."""
@@ -354,6 +355,7 @@ class Batch:
         self._sessions = list(sessions)
         if not self._sessions:
             raise ValueError("a batch has at least one session")
+        self._states = [session._state for session in self._sessions]
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -372,7 +374,7 @@ class Batch:
         return table(caption, SUMMARY, [session.summary() for session in self._sessions])
 
     def _run(self, flow: Flow[T]) -> T:
-        settle(session._state for session in self._sessions)  # threads only
+        settle(self._states)  # threads only
         return self._client.connection.run(flow)
 
     def decode(
@@ -407,9 +409,8 @@ class Batch:
                 DeadlineExceededError the server may have applied it; repeat the same call.
 
         """
-        states = [session._state for session in self._sessions]
         options = step_options(dtype, draft=draft, lengths=lengths, parents=parents, allow_non_finite=allow_non_finite)
-        return self._run(array_flow.decode(states, layer, x, options, timeout))
+        return self._run(array_flow.decode(self._states, layer, x, options, timeout))
 
     def decode_future(  # threads only
         self,
@@ -428,9 +429,8 @@ class Batch:
         Meanwhile you can compute other layers or decode another batch. Order and failures are as in
         `Session.prefill_future`.
         """
-        states = [session._state for session in self._sessions]
         options = step_options(dtype, draft=draft, lengths=lengths, parents=parents, allow_non_finite=allow_non_finite)
-        return self._client.start(states, lambda: array_flow.decode(states, layer, x, options, timeout))
+        return self._client.start(self._states, lambda: array_flow.decode(self._states, layer, x, options, timeout))
 
     def decode_stream(
         self,
@@ -443,13 +443,12 @@ class Batch:
         timeout: float | None = None,
     ) -> Iterator[Array]:
         """Decodes as `Session.decode_stream` does, with inputs `[B, D]` or `[B, T, D]`."""
-        states = [session._state for session in self._sessions]
-        pipeline = decode_pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
+        pipeline = decode_pipeline(self._states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
         return streams.outputs(self._client.connection, pipeline, xs, timeout)
 
     def accept(self, tokens: Sequence[session_flow.Accepted]) -> None:
         """Accepts tokens of each session's drafts. `tokens[i]` is for session i, as in `Session.accept`."""
-        self._run(session_flow.accept([session._state for session in self._sessions], list(tokens)))
+        self._run(session_flow.accept(self._states, list(tokens)))
 
     def delete(self) -> None:
         """Deletes every session.

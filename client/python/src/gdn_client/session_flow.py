@@ -7,29 +7,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from gdn_client.calls import answered
 from gdn_client.errors import GdnError, InternalError
 from gdn_client.flow import Flow, Retry, Rpc, exact
 from gdn_client.inputs import Input, tensors_of
 from gdn_client.proto.gdn.v1 import session_pb2, state_pb2, step_pb2
-from gdn_client.recovery import delete
-from gdn_client.session_state import InFlight, RequestId, SessionState, StepOptions, new_id
+from gdn_client.session_state import InFlight, RequestId, SessionState, StepOptions
 from gdn_client.shared_memory import Region, SharedMemory, StepMemory
-from gdn_client.steps import KeptStep, cut, fill_input, leading, output_elements, path_tokens
+from gdn_client.steps import KeptStep, cut, fill_input, leading, name_sessions, output_elements, path_tokens
 from gdn_client.tensors import ELEMENT_BYTES, Array, dtype_code, element_name, host_array, to_tensor
-
-__all__ = [
-    "DecodeStep",
-    "PrefillStep",
-    "accept",
-    "create",
-    "delete",
-    "new_id",
-    "segments",
-    "tokens_a_call",
-]
 
 
 def create(
@@ -82,24 +70,41 @@ def _check_count(state: SessionState, layer: int, found: int, expected: int) -> 
         )
 
 
-class PrefillStep:
-    """One prefill of the tokens `[T, ..]`: its request, and the changes that its reply makes in the client."""
+class _Step:
+    """A step of some sessions: its request, and the changes that its reply makes in the client."""
+
+    method: ClassVar[str]
+
+    def __init__(
+        self,
+        states: Sequence[SessionState],
+        layer: int,
+        given: Input,
+        options: StepOptions,
+        tokens: list[int],
+        kind: Any,
+    ) -> None:
+        self.states, self.layer, self.given, self.options, self.tokens = states, layer, given, options, tokens
+        self.request_id = RequestId()
+        self.request = kind(layer=layer, output_dtype=options.output_dtype, allow_non_finite=options.allow_non_finite)
+
+    def make(self, ahead: Sequence[int] | None = None) -> Any:
+        """Returns the request for the sessions as they are now, or each after its `ahead` tokens of steps in flight."""
+        rows = [
+            (state.name, state.epoch, state.layer(self.layer).count + tokens)
+            for state, tokens in zip(self.states, ahead or [0] * len(self.states), strict=True)
+        ]
+        name_sessions(self.request, self.request_id.value, rows)
+        return self.request
+
+
+class PrefillStep(_Step):
+    """One prefill of the tokens `[T, ..]`."""
+
+    method = "Prefill"
 
     def __init__(self, state: SessionState, layer: int, given: Input, options: StepOptions) -> None:
-        self.states, self.layer, self.given, self.options = [state], layer, given, options
-        self.tokens = [leading(given)[0]]
-        self.request_id = RequestId()
-        self.request = step_pb2.PrefillRequest(
-            layer=layer, output_dtype=options.output_dtype, allow_non_finite=options.allow_non_finite
-        )
-
-    def make(self, ahead: Sequence[int] | None = None) -> step_pb2.PrefillRequest:
-        """Returns the request for the session as it is now, or after the `ahead` tokens of steps in flight."""
-        request, state = self.request, self.states[0]
-        request.session, request.request_id = state.name, self.request_id.value
-        request.session_epoch = state.epoch
-        request.expected_token_count = state.layer(self.layer).count + sum(ahead or ())
-        return request
+        super().__init__([state], layer, given, options, [leading(given)[0]], step_pb2.PrefillRequest)
 
     def rows(self) -> list[InFlight]:
         """Returns the step's effect on the session, as one row."""
@@ -118,40 +123,18 @@ class PrefillStep:
         state.note(self.layer, KeptStep(before, self.tokens[0], self.request), reply.durable_token_count)
         return memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
 
-    def flow(self, timeout: float | None, region: Region | None = None) -> Flow[Array]:
-        """Applies the step in a call of its own. A stream may have tried it before."""
-        with StepMemory(region, self.request) as memory:
-            fill_input(self.request, self.given, memory.encode)
-            memory.place_output(_output_bytes(self.given, self.options))
-            reply = yield from _take(self, "Prefill", timeout, memory)
-            return self.taken(reply, memory)
 
+class DecodeStep(_Step):
+    """One decode of `[B, T, ..]`, with one row for each session."""
 
-class DecodeStep:
-    """One decode of `[B, T, ..]`, with one row for each session: its request, and the changes that its reply makes."""
+    method = "Decode"
 
     def __init__(self, states: Sequence[SessionState], layer: int, given: Input, options: StepOptions) -> None:
-        self.states, self.layer, self.given, self.options = states, layer, given, options
-        self.tokens = list(options.lengths or [leading(given)[1]] * len(states))
-        self.request_id = RequestId()
-        self.request = step_pb2.DecodeRequest(
-            layer=layer, output_dtype=options.output_dtype, allow_non_finite=options.allow_non_finite
-        )
+        tokens = list(options.lengths or [leading(given)[1]] * len(states))
+        super().__init__(states, layer, given, options, tokens, step_pb2.DecodeRequest)
         self.request.draft = options.draft
         self.request.lengths.extend(options.lengths or ())
         self.request.draft_parents.extend(options.parents)
-
-    def make(self, ahead: Sequence[int] | None = None) -> step_pb2.DecodeRequest:
-        """Returns the request for the sessions as they are now, or each after its `ahead` tokens of steps in flight."""
-        request = self.request
-        request.request_id = self.request_id.value
-        for rows in (request.sessions, request.session_epochs, request.expected_token_counts):
-            del rows[:]
-        for state, tokens in zip(self.states, ahead or [0] * len(self.states), strict=True):
-            request.sessions.append(state.name)
-            request.session_epochs.append(state.epoch)
-            request.expected_token_counts.append(state.layer(self.layer).count + tokens)
-        return request
 
     def rows(self) -> list[InFlight]:
         """Returns the step's effect on each session, one row each."""
@@ -182,32 +165,27 @@ class DecodeStep:
                 state.note(self.layer, kept, reply.durable_token_counts[row])
         return output
 
-    def flow(self, timeout: float | None, region: Region | None = None) -> Flow[Array]:
-        """Applies the step in a call of its own. A stream may have tried it before."""
-        with StepMemory(region, self.request) as memory:
-            fill_input(self.request, self.given, memory.encode)
-            memory.place_output(_output_bytes(self.given, self.options))
-            reply = yield from _take(self, "Decode", timeout, memory)
-            return self.taken(reply, memory)
 
+def applied(step: PrefillStep | DecodeStep, timeout: float | None, region: Region | None = None) -> Flow[Array]:
+    """Applies a step exactly once, in a call of its own, and returns its output. A stream may have tried it before."""
+    with StepMemory(region, step.request) as memory:
+        fill_input(step.request, step.given, memory.encode)
+        memory.place_output(_output_bytes(step.given, step.options))
 
-def _take(step: PrefillStep | DecodeStep, method: str, timeout: float | None, memory: StepMemory) -> Flow[Any]:
-    """Returns the reply to a step, which each of the sessions applies exactly once."""
-    states = step.states
+        def send() -> Flow[Any]:
+            while True:
+                try:
+                    request = step.make()
+                    memory.sending()
+                    reply = yield Rpc(step.method, request, timeout, step.states[0].session.affinity)
+                    memory.answered()
+                    return reply
+                except GdnError as error:
+                    if not memory.failed(error):
+                        raise
 
-    def send() -> Flow[Any]:
-        while True:
-            try:
-                request = step.make()
-                memory.sending()
-                reply = yield Rpc(method, request, timeout, states[0].session.affinity)
-                memory.answered()
-                return reply
-            except GdnError as error:
-                if not memory.failed(error):
-                    raise
-
-    return (yield from answered(states, step.rows(), send))
+        reply = yield from answered(step.states, step.rows(), send)
+        return step.taken(reply, memory)
 
 
 Accepted = int | Sequence[int]  # a number of the draft's first tokens, or the tokens of a path

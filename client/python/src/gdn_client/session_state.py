@@ -68,7 +68,6 @@ class InFlight:
         draft: whether the tokens are a draft.
         digest: identifies the call's arguments. A caller that asks for the same again gets the answer of this call.
         sent: it may have been applied.
-        applied: the server has applied it, as its counts show.
         copy_tried: the durable copy contains the step, and the session has already gone back to that copy.
         refusal: the server's reason because of which the session must be checked.
 
@@ -80,7 +79,6 @@ class InFlight:
     draft: bool
     digest: Callable[[], bytes]
     sent: bool = False
-    applied: bool = False
     copy_tried: bool = False
     refusal: str = ""
 

@@ -27,20 +27,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gdn_client import tensors
 from gdn_client.errors import GdnError, UnimplementedError
 from gdn_client.flow import Flow, OpenRegion
 from gdn_client.proto.gdn.v1 import shared_memory_pb2, step_pb2, tensor_pb2
 from gdn_client.steps import tensors_in
-from gdn_client.tensors import (
-    Array,
-    byte_count,
-    copy_into,
-    dtype_code,
-    element_name,
-    from_bytes,
-    from_tensor,
-    to_tensor,
-)
+from gdn_client.tensors import Array
 
 ALIGNMENT = 64  # a cache line
 AUTO_BYTES = 64 << 20
@@ -242,13 +234,15 @@ class StepMemory:
 
     def encode(self, array: Array) -> tensor_pb2.Tensor:
         """Puts an array into a message. This is an `Encoder`."""
-        size = byte_count(array)
+        size = tensors.byte_count(array)
         block = self._region.allocate(size) if self._region is not None and size > 0 else None
         if block is None:
-            return to_tensor(array)
-        copy_into(block.array(), array)
+            return tensors.to_tensor(array)
+        tensors.copy_into(block.array(), array)
         self._inputs[block.offset] = block
-        return tensor_pb2.Tensor(dtype=dtype_code(element_name(array)), shape=tuple(array.shape), shared=block.range())
+        return tensor_pb2.Tensor(
+            dtype=tensors.dtype_code(tensors.element_name(array)), shape=tuple(array.shape), shared=block.range()
+        )
 
     def place_output(self, size: int) -> None:
         """Asks the server to put the output, of exactly `size` bytes, into the region, if there is room."""
@@ -266,9 +260,9 @@ class StepMemory:
     def array_of(self, tensor: tensor_pb2.Tensor, like: Array) -> Array:
         """Returns an output as an array, without a copy if it is in the region."""
         if not tensor.HasField("shared"):
-            return from_tensor(tensor, like)
+            return tensors.from_tensor(tensor, like)
         assert self._output is not None
-        return from_bytes(tensor, self._output.array(), like)
+        return tensors.from_bytes(tensor, self._output.array(), like)
 
     def to_message(self) -> None:
         """Moves the request's tensors from the region into the message, and asks for the output in the reply."""

@@ -169,22 +169,15 @@ class SlicedSession:
         options = step_options("float32", allow_non_finite=allow_non_finite)
         limits = self._client.limits
         pieces = session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes)
-        call = _begin([self], lambda: _digest("prefill", layer, x, allow_non_finite))
-        with _kept_if_unfinished([self], call, lambda: _digest("prefill", layer, x, allow_non_finite)):
+
+        def start(states: Sequence[SessionState]) -> Callable[[], Flow[Array]]:
+            step = session_flow.PrefillStep(states[0], layer, pieces[len(call.done)], options)
+            return lambda: array_flow.applied(step, timeout)
+
+        with _call_of([self], lambda: _digest("prefill", layer, x, allow_non_finite)) as call:
             while len(call.done) < len(pieces):
-                make = self._prefill_tries(layer, pieces[len(call.done)], options, timeout)
-                call.done.append(_sum(self._client.together(call, make), x, dtype))
+                call.done.append(_sum(self._client.together([self], call, start), x, dtype))
         return array_flow.joined(call.done)
-
-    def _prefill_tries(
-        self, layer: int, piece: Input, options: StepOptions, timeout: float | None
-    ) -> Callable[[int], Callable[[], Array]]:
-        def make(part: int) -> Callable[[], Array]:
-            session = self.parts[part]
-            step = session_flow.PrefillStep(session._state, layer, piece, options)
-            return lambda: _run(session, [session._state], lambda: array_flow.applied(step, timeout))
-
-        return make
 
     def decode(
         self,
@@ -365,20 +358,12 @@ class SlicedClient:
         """
         name = model_name(model) if model is not None else only_model(self._clients[0].models())
         clients, _ = self._served(name)
-        known = session_id or new_id()
+        options: dict[str, Any] = {"session_id": session_id or new_id(), "affinity": affinity, "keep_bytes": keep_bytes}
+        options |= {"idle_ttl": idle_ttl, "max_lifetime": max_lifetime}
         parts: list[Session] = []
         try:
             for client in clients:
-                parts.append(
-                    client.session(
-                        name,
-                        session_id=known,
-                        affinity=affinity,
-                        idle_ttl=idle_ttl,
-                        max_lifetime=max_lifetime,
-                        keep_bytes=keep_bytes,
-                    )
-                )
+                parts.append(client.session(name, **options))
         except BaseException:
             _end_all(parts)
             raise
@@ -403,13 +388,32 @@ class SlicedClient:
         """
         return map_at_once(self._threads, call, items)
 
-    def together(self, call: _Call, make: Callable[[int], Callable[[], T]]) -> list[T]:
+    def together(
+        self,
+        sessions: Sequence[SlicedSession],
+        call: _Call,
+        start: Callable[[Sequence[SessionState]], Callable[[], Flow[T]]],
+    ) -> list[T]:
         """Returns every server's answer to a step. Asks only the servers that have not answered yet.
+
+        `start` makes a server's step from the states of the sessions there, once. Its flow may run several times.
 
         Raises:
             GdnError: the error of the first server, by heads, that has not answered successfully.
 
         """
+
+        def make(part: int) -> Callable[[], T]:
+            parts = [session.parts[part] for session in sessions]
+            states = [one._state for one in parts]
+            flow = start(states)
+
+            def run() -> T:
+                settle(states)
+                return parts[0]._client.connection.run(flow())
+
+            return run
+
         if not call.tries:
             call.tries = [make(part) for part in range(len(self._clients))]
         open_parts = [part for part in range(len(call.tries)) if part not in call.answers]
@@ -448,14 +452,6 @@ def _check_is_array(x: Input) -> None:
         raise TypeError("a sliced session takes hidden states; other inputs go by head, to its `parts`")
 
 
-def _begin(sessions: Sequence[SlicedSession], digest: Callable[[], bytes]) -> _Call:
-    """Returns the unfinished call if this is the same call, else a new one."""
-    left = sessions[0]._call
-    if any(session._call is not left for session in sessions) or (left is not None and left.digest != digest()):
-        raise _left_unfinished(sessions[0].name)
-    return left or _Call()
-
-
 def _left_unfinished(name: str) -> AbortedError:
     return AbortedError(
         f"the call before on {name} may have been taken by some of its servers alone; make the same call again first",
@@ -464,23 +460,23 @@ def _left_unfinished(name: str) -> AbortedError:
 
 
 @contextlib.contextmanager
-def _kept_if_unfinished(sessions: Sequence[SlicedSession], call: _Call, digest: Callable[[], bytes]) -> Iterator[None]:
+def _call_of(sessions: Sequence[SlicedSession], digest: Callable[[], bytes]) -> Iterator[_Call]:
+    """Yields the unfinished call if this is the same call, else a new one. Keeps it if it is left unfinished."""
+    left = sessions[0]._call
+    if any(session._call is not left for session in sessions) or (left is not None and left.digest != digest()):
+        raise _left_unfinished(sessions[0].name)
+    call = left or _Call()
+    unfinished = None
     try:
-        yield
+        yield call
     except BaseException:
-        unfinished = bool(call.tries)
-        if unfinished:
+        if call.tries:
             call.digest = call.digest or digest()
-        for session in sessions:
-            session._call = call if unfinished else None
+            unfinished = call
         raise
-    for session in sessions:
-        session._call = None
-
-
-def _run(session: Session, states: Sequence[SessionState], flow: Callable[[], Flow[T]]) -> T:
-    settle(states)
-    return session._client.connection.run(flow())
+    finally:
+        for session in sessions:
+            session._call = unfinished
 
 
 def _decode(
@@ -499,15 +495,12 @@ def _decode(
         names = [session.name for session in sessions]
         return _digest("decode", layer, x, names, options.draft, options.lengths, options.allow_non_finite)
 
-    def make(part: int) -> Callable[[], Array]:
-        parts = [session.parts[part] for session in sessions]
-        states = [one._state for one in parts]
+    def start(states: Sequence[SessionState]) -> Callable[[], Flow[Array]]:
         rows = array_flow.RowsStep(states, layer, x, options, alone)
-        return lambda: _run(parts[0], states, lambda: rows.flow(timeout))
+        return lambda: rows.flow(timeout)
 
-    call = _begin(sessions, digest)
-    with _kept_if_unfinished(sessions, call, digest):
-        outputs = client.together(call, make)
+    with _call_of(sessions, digest) as call:
+        outputs = client.together(sessions, call, start)
     return _sum(outputs, x, dtype)
 
 
@@ -515,12 +508,9 @@ def _accept(client: SlicedClient, sessions: Sequence[SlicedSession], tokens: Seq
     def digest() -> bytes:
         return _digest("accept", 0, None, [session.name for session in sessions], tokens)
 
-    def make(part: int) -> Callable[[], None]:
-        parts = [session.parts[part] for session in sessions]
-        states = [one._state for one in parts]
+    def start(states: Sequence[SessionState]) -> Callable[[], Flow[None]]:
         request_id = RequestId()
-        return lambda: _run(parts[0], states, lambda: session_flow.accept(states, tokens, request_id))
+        return lambda: session_flow.accept(states, tokens, request_id)
 
-    call = _begin(sessions, digest)
-    with _kept_if_unfinished(sessions, call, digest):
-        client.together(call, make)
+    with _call_of(sessions, digest) as call:
+        client.together(sessions, call, start)

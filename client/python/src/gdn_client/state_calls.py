@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from gdn_client.calls import of_another_state, uses
+from gdn_client.calls import of_another_state, try_checkpoint, uses
 from gdn_client.errors import (
     AlreadyExistsError,
     DataLossError,
@@ -26,15 +26,9 @@ from gdn_client.errors import (
 from gdn_client.flow import Backoff, Download, Flow, Watch, worth_another_try
 from gdn_client.progress import Told
 from gdn_client.proto.gdn.v1 import prefix_pb2, session_pb2, state_pb2
+from gdn_client.recovery import described
 from gdn_client.requests import StateSnapshot, watch_request
 from gdn_client.session_state import SessionState, duration
-
-
-def _found(state: SessionState) -> Flow[session_pb2.Session]:
-    reply: session_pb2.GetSessionResponse = yield state.rpc(
-        "GetSession", session_pb2.GetSessionRequest(name=state.name)
-    )
-    return reply.session
 
 
 def fork(
@@ -58,7 +52,7 @@ def fork(
             return reply.sessions
         # Either this same fork was made before, and its children have advanced since; or it was made from an older
         # state.
-        parent = yield from _found(state)
+        parent = yield from described(state)
         older = {layer.layer: (layer.token_count, layer.draft_length) for layer in parent.layers}
         if parent.epoch == state.epoch and state.is_as_known(parent.layers):
             return reply.sessions
@@ -111,25 +105,14 @@ def _child(parent: SessionState, session: session_pb2.Session, idle_ttl: float |
 
 def checkpoint(state: SessionState, checkpoint_id: str) -> Flow[state_pb2.Checkpoint]:
     """Makes the session durable as it is now."""
-
-    def send() -> Flow[state_pb2.Checkpoint]:
-        request = state_pb2.CheckpointSessionRequest(
-            name=state.name, checkpoint_id=checkpoint_id, session_epoch=state.epoch
-        )
-        reply: state_pb2.CheckpointSessionResponse = yield state.rpc("CheckpointSession", request)
-        made = reply.checkpoint
-        if made.epoch != state.epoch or not state.is_as_known(made.layers, drafts=False):
-            raise of_another_state(state.name, "a checkpoint")
-        return made
-
-    made = yield from uses(state, send)
+    made = yield from uses(state, lambda: try_checkpoint(state, checkpoint_id))
     state.note_checkpoint(checkpoint_id)
     return made
 
 
 def _epoch_of_restored(state: SessionState) -> Flow[int]:
     try:
-        return (yield from _found(state)).epoch
+        return (yield from described(state)).epoch
     except GdnError as error:
         state.restoring = error.reason != "SESSION_NOT_FOUND"
         raise
@@ -190,7 +173,7 @@ def keep_prefix(state: SessionState, prefix: session_pb2.PromptPrefix) -> Flow[b
         except FailedPreconditionError as error:
             if error.reason != "PREFIX_MISMATCH":
                 raise
-            found = yield from _found(state)
+            found = yield from described(state)
             if found.epoch == state.epoch:
                 raise
         raise of_another_state(state.name, "the state")
@@ -253,7 +236,7 @@ def export(state: SessionState, told: Told) -> Flow[bytes]:
     def send() -> Flow[bytes]:
         arriving = StateFile(told)
         request = session_pb2.ExportStateRequest(name=state.name, session_epoch=state.epoch)
-        yield Download("ExportState", request, arriving.add, state.session.affinity)
+        yield Download(state.rpc("ExportState", request), arriving.add)
         file = arriving.whole()
         epoch, layers = file_state(file)
         known = {index: (known.count, known.draft_tokens) for index, known in state.layers.items()}

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeAlias
 
 from gdn_client.inputs import DeltaRule, Input, Projected, map_tensors, tensors_of
 from gdn_client.proto.gdn.v1 import step_pb2, tensor_pb2
 from gdn_client.tensors import Array
 
-
-class Encoder(Protocol):
-    """Puts an array into a message, either as bytes or as a place in shared memory."""
-
-    def __call__(self, array: Array) -> tensor_pb2.Tensor: ...
+# Puts an array into a message, either as bytes or as a place in shared memory.
+Encoder: TypeAlias = Callable[[Array], tensor_pb2.Tensor]
 
 
 def fill_input(request: step_pb2.PrefillRequest | step_pb2.DecodeRequest, given: Input, encode: Encoder) -> None:
@@ -36,6 +33,17 @@ def fill_input(request: step_pb2.PrefillRequest | step_pb2.DecodeRequest, given:
         target = request.hidden_states
     for name, array in tensors_of(given).items():
         getattr(target, name).CopyFrom(encode(array))
+
+
+def name_sessions(
+    request: step_pb2.PrefillRequest | step_pb2.DecodeRequest, request_id: str, rows: Sequence[tuple[str, int, int]]
+) -> None:
+    """Sets the request's id, and the name, the epoch and the expected token count of each session."""
+    request.request_id = request_id
+    if isinstance(request, step_pb2.PrefillRequest):
+        [(request.session, request.session_epoch, request.expected_token_count)] = rows
+    else:
+        request.sessions[:], request.session_epochs[:], request.expected_token_counts[:] = zip(*rows, strict=True)
 
 
 def tensors_in(request: step_pb2.PrefillRequest | step_pb2.DecodeRequest) -> Iterator[tensor_pb2.Tensor]:

@@ -5,6 +5,7 @@ Thread safety: one thread attaches a model, while no other thread uses it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
@@ -155,31 +156,32 @@ def attach(
         GdnError: the server has refused a call.
 
     """
-    layers = None if layers is None else list(layers)
-    client = _client_of(target, connection)  # checks the target, and sends nothing yet
-    try:
-        return _attach(
-            model, client, layers, remote_model, keep_local, verify, idle_ttl, owns_client=client is not target
-        )
-    except BaseException:
+    given = None if layers is None else sorted(layers)
+    with contextlib.ExitStack() as undo:
+        client = _client_of(target, connection)  # checks the target, and sends nothing yet
         if client is not target:
-            client.close()
-        raise
+            undo.callback(client.close)
+        local = _local_layers(model)
+        wanted = _checked_layers(model, local, given)
+        host = LayerHost(client, remote_model, wanted, idle_ttl=idle_ttl)
+        undo.callback(host.close)
+        for index in wanted:
+            check_parameters(local[index].module)
+            _check_dimensions(local[index].module, host)
+        call = layer_call(model, _first_layer(model)) if wanted else None
+        check_cache(host, None if call is None else call.cache)
+        if verify:
+            _verify({index: local[index].module for index in wanted}, host, call)
+        attachment = Attachment(model, host, client is not target, keep_local)
+        attachment.replace({index: local.pop(index) for index in wanted})
+        undo.pop_all()
+    return attachment
 
 
-def _attach(
-    model: torch.nn.Module,
-    client: Client | SlicedClient,
-    layers: list[int] | None,
-    remote_model: str | None,
-    keep_local: bool,
-    verify: bool,
-    idle_ttl: float | None,
-    owns_client: bool,
-) -> Attachment:
-    local = _local_layers(model)
+def _checked_layers(model: torch.nn.Module, local: dict[int, _Place], given: list[int] | None) -> list[int]:
+    """Returns the layers to attach, which are all local ones if `given` is None. Raises ValueError if one is not."""
     remote = _remote_layers(model)
-    if remote and (not local or (layers is not None and set(layers) & set(remote))):
+    if remote and (not local or set(given or ()) & set(remote)):
         hosts = ", ".join(sorted({str(layer.host) for layer in remote.values()}))
         raise ValueError(
             f"layers {sorted(remote)} of {type(model).__name__} are attached already, to {hosts}; expected layers that "
@@ -191,26 +193,10 @@ def _attach(
             f"{type(model).__name__} has no local Gated DeltaNet layers; expected qwen3_next, qwen3_5, qwen4_exp, "
             "olmo_hybrid, kimi_linear, glm5_next or bailing_hybrid"
         )
-    wanted = sorted(local) if layers is None else sorted(layers)
+    wanted = sorted(local) if given is None else given
     if missing := sorted(set(wanted) - set(local)):
         raise ValueError(f"layers {missing} are no local Gated DeltaNet layers, expected of {sorted(local)}")
-    host = None
-    try:
-        host = LayerHost(client, remote_model, wanted, idle_ttl=idle_ttl)
-        for index in wanted:
-            check_parameters(local[index].module)
-            _check_dimensions(local[index].module, host)
-        call = layer_call(model, _first_layer(model)) if wanted else None
-        check_cache(host, None if call is None else call.cache)
-        if verify:
-            _verify({index: local[index].module for index in wanted}, host, call)
-    except BaseException:
-        if host is not None:
-            host.close()
-        raise
-    attachment = Attachment(model, host, owns_client, keep_local)
-    attachment.replace({index: local.pop(index) for index in wanted})
-    return attachment
+    return wanted
 
 
 def _client_of(
@@ -258,18 +244,14 @@ def _first_layer(model: torch.nn.Module) -> torch.nn.Module:
 def _check_dimensions(local: Any, host: LayerHost) -> None:
     dims = host.model.dims
     per_channel = dims.decay == DecayKind.DECAY_KIND_PER_CHANNEL
-    remote = (
-        *(dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width),
-        per_channel,
-    )
+    sizes = (dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width)
+    remote = (*sizes, per_channel)
     own: tuple[Any, ...]
     if hasattr(local, "forget_gate"):  # KDA
         own = (local.hidden_size, *[local.num_heads] * 2, *[local.head_dim] * 2, local.conv_kernel_size, True)
     else:
-        own = (
-            *(local.hidden_size, local.num_k_heads, local.num_v_heads),
-            *(local.head_k_dim, local.head_v_dim, local.conv_kernel_size, False),
-        )
+        heads = (local.num_k_heads, local.num_v_heads, local.head_k_dim, local.head_v_dim)
+        own = (local.hidden_size, *heads, local.conv_kernel_size, False)
     if own != remote:
         names = "hidden size, key heads, value heads, key dim, value dim, convolution width, decays by channel"
         raise ValueError(f"the model's layers are {own} ({names}), those of {host} are {remote}")

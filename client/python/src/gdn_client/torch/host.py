@@ -19,7 +19,6 @@ from gdn_client.futures import map_at_once
 from gdn_client.proto.gdn.v1 import info_pb2
 from gdn_client.requests import model_name, only_model
 from gdn_client.session import Batch, Session
-from gdn_client.session_flow import new_id
 from gdn_client.sliced import SlicedBatch, SlicedClient, SlicedSession
 
 T = TypeVar("T")
@@ -173,13 +172,10 @@ class LayerHost:
 
     def fork(self, session: AnySession, count: int = 1) -> list[AnySession]:
         """Creates sessions that continue from `session`. They survive a crash of the server."""
-        return self._fork([session], count)
+        return self.fork_each([session], count)
 
-    def fork_each(self, sessions: Sequence[AnySession]) -> list[AnySession]:
-        """Forks each session once. If one cannot be forked, no fork is left."""
-        return self._fork(sessions, 1)
-
-    def _fork(self, sessions: Sequence[AnySession], count: int) -> list[AnySession]:
+    def fork_each(self, sessions: Sequence[AnySession], count: int = 1) -> list[AnySession]:
+        """Forks each session. If one cannot be forked, no fork is left."""
         self._check_is_open()
         return self._all_or_none(lambda one: list(one.fork(count, idle_ttl=self._idle_ttl, durable=True)), sessions)
 
@@ -199,11 +195,6 @@ class LayerHost:
         if len(items) < 2:
             return [call(item) for item in items]
         return map_at_once(self._pool, call, items)
-
-
-def new_affinity() -> str:
-    """Returns a new routing key, for sequences that are stepped together."""
-    return new_id()
 
 
 def _finish(reaper: Reaper, pool: ThreadPoolExecutor) -> None:

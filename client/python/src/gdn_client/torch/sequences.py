@@ -20,7 +20,8 @@ from typing import Any, cast
 
 import torch
 
-from gdn_client.torch.host import AnySession, LayerHost, new_affinity
+from gdn_client.session_state import new_id
+from gdn_client.torch.host import AnySession, LayerHost
 
 
 @dataclass
@@ -42,7 +43,7 @@ class RemoteSequences:
 
     def __init__(self, host: LayerHost) -> None:
         self.host = host
-        self._affinity = new_affinity()
+        self._affinity = new_id()  # routes them to one device
         self._rows: list[int] = []  # for each row, the index of its session
         self._sessions: list[AnySession] = []
         self._spare: list[AnySession] = []  # the sessions that a window keeps
@@ -115,11 +116,8 @@ class RemoteSequences:
             leaving = list(groups.values())[1:]
             session = self._sessions[index]
             is_new = all(session.token_count(layer) == 0 for layer in session.layers)
-            made = (
-                self.host.new_sessions(len(leaving), self._affinity)
-                if is_new
-                else self.host.fork(session, len(leaving))
-            )
+            count = len(leaving)
+            made = self.host.new_sessions(count, self._affinity) if is_new else self.host.fork(session, count)
             for group in leaving:
                 for row in group:
                     self._rows[row] = len(self._sessions)

@@ -282,9 +282,9 @@ def metrics(root):
     source = (root / METRICS).read_text()
     string = r"\"((?:[^\"\\]|\\.)*)\""
     definition = re.compile(r"// Group: (?P<group>.+)\n"
-                            r"|inline constexpr MetricInfo (?P<constant>k\w+) = \{\s*\"(?P<name>\w+)\",\s*"
-                            r"MetricType::k(?P<type>\w+),\s*\"(?P<unit>\w+)\",\s*\{(?P<labels>[^}]*)\},\s*"
-                            r"(?P<help>(?:" + string.replace("(", "(?:", 1) + r"\s*)+)\};")
+                            r"|inline constexpr MetricInfo (?P<constant>k\w+) =\s+(?P<type>\w+)\(\s*"
+                            r"\"(?P<name>\w+)\",\s*\"(?P<unit>\w+)\",\s*\{(?P<labels>[^}]*)\},\s*"
+                            r"(?P<help>(?:" + string.replace("(", "(?:", 1) + r"\s*)+)\);")
     blocks, rows, constants = [], [], []
     for match in definition.finditer(source):
         if match.group("group"):
@@ -411,7 +411,7 @@ PLANTED = [
     ("proto/gdn/v1/step.proto", "message PrefillRequest {\n",
      "message PrefillRequest {\n  // Planted.\n  int32 planted = 99;\n", "docs/reference/api.md is not what"),
     (METRICS, "// Group: Steps and launches\n",
-     "// Group: Steps and launches\ninline constexpr MetricInfo kPlanted = {\"gdn_planted\", MetricType::kGauge, \"planted\", {}, \"P.\"};\n",
+     "// Group: Steps and launches\ninline constexpr MetricInfo kPlanted = Gauge(\"gdn_planted\", \"planted\", {}, \"P.\");\n",
      "server/observability/metric_catalog.h: kAll does not list"),
     (METRICS, "Rows of each launch.", "Sequences of each launch.", "docs/reference/metrics.md is not what"),
     (ARROWS, "    (\"proto\", [", "    (\"planted\", [\"planted\"], \"a folder\", []),\n    (\"proto\", [",

@@ -13,7 +13,8 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/rpc/calls.h"
+#include "server/http_endpoint.h"
+#include "server/rpc/service_parts.h"
 #include "server/server_memory.h"
 #include "server/validation/names.h"
 
@@ -90,6 +91,10 @@ absl::Status GdnServer::device_status() const {
   return devices_.front().health.status();
 }
 
+std::optional<int> GdnServer::http_port() const {
+  return http_ == nullptr ? std::nullopt : std::optional(http_->port());
+}
+
 GdnServer::~GdnServer() {
   TellOfFailure(nullptr);
   std::unique_ptr<HttpEndpoint> http;  // destroyed after the lock is released
@@ -99,7 +104,6 @@ GdnServer::~GdnServer() {
   }
   http = nullptr;
   rpc_ = nullptr;  // no call uses it from here on
-  if (context_ != nullptr) context_->fleet = nullptr;
   fleet_ = nullptr;
   if (states_ != nullptr) states_->StopWatching();
 }
@@ -171,43 +175,6 @@ absl::Status GdnServer::Start() {
   call_memory_ = std::make_unique<HostBlockPool>(std::move(backends), kKeptCallBytes);
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
   if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
-  context_ = std::make_unique<ServiceContext>(ServiceContext{.calls = calls_,
-                                                             .flows = flows_,
-                                                             .ledger = *ledger_,
-                                                             .models = catalog_,
-                                                             .sessions = states_->sessions(),
-                                                             .prefixes = states_->prefixes(),
-                                                             .prefix_keeper = states_->prefix_keeper(),
-                                                             .store = states_->store(),
-                                                             .room = states_->room(),
-                                                             .tiers = states_->tiers(),
-                                                             .residency = states_->residency(),
-                                                             .checkpointer = states_->checkpointer(),
-                                                             .environment = states_->environment(),
-                                                             .engines = *engines_,
-                                                             .shared_regions = *shared_regions_,
-                                                             .principals = *principals_,
-                                                             .authenticator = security_->authenticator(),
-                                                             .audit = audit_.get(),
-                                                             .owners = *owners_,
-                                                             .drain = drain_,
-                                                             .begin_drain = options_.on_drain_request,
-                                                             .metrics_text = [this] { return MetricsText(); },
-                                                             .transfers = transfers_,
-                                                             .refusals = refusals_,
-                                                             .tracer = tracer_,
-                                                             .stats = stats_,
-                                                             .call_memory = *call_memory_,
-                                                             .io = states_->transfer_threads(),
-                                                             .memory = states_->memory(),
-                                                             .copiers = states_->copiers(),
-                                                             .devices = StateDevices(),
-                                                             .backend = backend().info(),
-                                                             .version = options_.version,
-                                                             .limits = options_.limits,
-                                                             .max_queued_steps = options_.engine.max_queued_steps,
-                                                             .session_idle_ttl = options_.session_idle_ttl,
-                                                             .rate_clock = *options_.rate_clock});
   const absl::Status serves = Serve();
   if (serves.ok()) return serves;
   if (rpc_ == nullptr) {
@@ -218,11 +185,69 @@ absl::Status GdnServer::Start() {
   return serves;
 }
 
+ServiceParts GdnServer::PartsForCalls(int64_t recovered_sessions) {
+  const StepLimits& limits = options_.limits;
+  const std::string numerics_id = NumericsIdFor(backend().info().numerics_id, states_->store().options().base_dtype);
+  const CommonParts common{.calls = calls_,
+                           .access = {.principals = *principals_,
+                                      .authenticator = security_->authenticator(),
+                                      .audit = audit_.get(),
+                                      .owners = *owners_,
+                                      .ledger = *ledger_},
+                           .lookup = {.sessions = states_->sessions(),
+                                      .fleet = fleet_.get(),
+                                      .owners = *owners_,
+                                      .max_batch = limits.max_batch},
+                           .stats = stats_,
+                           .tracer = tracer_,
+                           .refusals = refusals_,
+                           .transfers = transfers_,
+                           .drain = drain_};
+  const SessionParts sessions{.access = common.access,
+                              .lookup = common.lookup,
+                              .states = *states_,
+                              .models = catalog_,
+                              .limits = limits,
+                              .numerics_id = numerics_id,
+                              .default_idle_ttl = options_.session_idle_ttl,
+                              .timers = flows_};
+  return {.common = common,
+          .steps = {.common = common,
+                    .limits = limits,
+                    .models = catalog_,
+                    .environment = states_->environment(),
+                    .checkpointer = states_->checkpointer(),
+                    .residency = states_->residency(),
+                    .engines = *engines_,
+                    .shared_regions = *shared_regions_,
+                    .call_memory = *call_memory_,
+                    .rate_clock = *options_.rate_clock},
+          .sessions = sessions,
+          .streams = {.common = common, .sessions = sessions, .engines = *engines_, .shared_regions = *shared_regions_},
+          .info = {.common = common,
+                   .states = *states_,
+                   .models = catalog_,
+                   .devices = StateDevices(),
+                   .engines = *engines_,
+                   .shared_regions = *shared_regions_,
+                   .limits = limits,
+                   .max_queued_steps = options_.engine.max_queued_steps,
+                   .rate_clock = *options_.rate_clock,
+                   .version = options_.version,
+                   .numerics_id = numerics_id,
+                   .recovered_sessions = recovered_sessions},
+          .admin = {.common = common,
+                    .engines = *engines_,
+                    .metrics_text = [this] { return MetricsText(); },
+                    .begin_drain = options_.on_drain_request}};
+}
+
 absl::Status GdnServer::Serve() {
-  GDN_RETURN_IF_ERROR(RecoverSessions());
+  GDN_ASSIGN_OR_RETURN(const int64_t recovered, RecoverSessions());
   GDN_RETURN_IF_ERROR(JoinFleet());
+  parts_ = std::make_unique<ServiceParts>(PartsForCalls(recovered));
   states_->StartScrubbing(options_.states.scrub, [this] { return Activity(); });
-  GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen,
+  GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*parts_, options_.listen,
                                               {.limits = TransportLimitsOf(options_),
                                                .tls = security_->tls(),
                                                .reflection = options_.security.reflection}));
@@ -231,7 +256,7 @@ absl::Status GdnServer::Serve() {
 }
 
 std::optional<SessionSpec> GdnServer::SpecOfServed(const std::string& model) const {
-  absl::StatusOr<SessionSpec> spec = SpecOfModel(*context_, ModelName(model));
+  absl::StatusOr<SessionSpec> spec = SpecOfModel(catalog_, ModelName(model));
   return spec.ok() ? std::optional(*std::move(spec)) : std::nullopt;
 }
 
@@ -247,7 +272,6 @@ absl::Status GdnServer::JoinFleet() {
                                          .spec_of = [this](const std::string& model) { return SpecOfServed(model); }},
                               options_.fleet);
   GDN_RETURN_IF_ERROR(fleet_->Begin());
-  context_->fleet = fleet_.get();
   return absl::OkStatus();
 }
 
@@ -260,14 +284,13 @@ void GdnServer::LeaveFleet(absl::Duration timeout) {
   if (!gone) spdlog::warn("some sessions could not be handed over; others take them at their last checkpoint");
 }
 
-absl::Status GdnServer::RecoverSessions() {
+absl::StatusOr<int64_t> GdnServer::RecoverSessions() {
   GDN_ASSIGN_OR_RETURN(const Recovered recovered,
                        states_->Recover([this](const std::string& model) { return SpecOfServed(model); }));
-  context_->recovered_sessions = recovered.sessions;
   if (recovered.sessions + recovered.passed_over > 0) {
     spdlog::info("sessions recovered={} passed_over={}", recovered.sessions, recovered.passed_over);
   }
-  return absl::OkStatus();
+  return recovered.sessions;
 }
 
 ScrubActivity GdnServer::Activity() const {
@@ -302,7 +325,7 @@ absl::Status GdnServer::StartHttp() {
 }
 
 MetricSources GdnServer::Sources() const {
-  return {.context = *context_,
+  return {.info = parts_->info,
           .graph_counts = options_.graph_counts,
           .start_time = start_time_,
           .disk = states_->disk(),

@@ -35,12 +35,14 @@
 #include "server/batcher/engines.h"
 #include "server/fleet/fleet.h"
 #include "server/health/device_health.h"
-#include "server/http_endpoint.h"
 #include "server/model/loaded_model.h"
 #include "server/model/served_model.h"
 #include "server/options/server_options.h"
+#include "server/rpc/drain_state.h"
+#include "server/rpc/refusal_pause.h"
+#include "server/rpc/rpc_stats.h"
 #include "server/rpc/server.h"
-#include "server/rpc/service_context.h"
+#include "server/rpc/session_owners.h"
 #include "server/security/audit.h"
 #include "server/security/security.h"
 #include "server/session/state_service.h"
@@ -48,6 +50,10 @@
 #include "server/trace/call_tracer.h"
 
 namespace gdn {
+
+class HttpEndpoint;
+struct MetricSources;
+struct ServiceParts;
 
 class GdnServer {
  public:
@@ -83,7 +89,7 @@ class GdnServer {
   // After Start.
   int port() const { return rpc_->port(); }
   const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
-  HttpEndpoint* http() { return http_.get(); }  // null without an HTTP port
+  std::optional<int> http_port() const;  // nullopt without an HTTP port
   Fleet* fleet() { return fleet_.get(); }       // null if sessions are not shared
   RpcServer& rpc() { return *rpc_; }
   Security& security() { return *security_; }
@@ -108,7 +114,9 @@ class GdnServer {
   std::optional<SessionSpec> SpecOfServed(const std::string& model) const;
   // Opens the ports and begins to serve.
   absl::Status Serve();
-  absl::Status RecoverSessions();
+  // Returns the number of recovered sessions.
+  absl::StatusOr<int64_t> RecoverSessions();
+  ServiceParts PartsForCalls(int64_t recovered_sessions);
   absl::Status JoinFleet();
   // Part of Drain: hands sessions over to other servers while calls are still served.
   void LeaveFleet(absl::Duration timeout);
@@ -154,8 +162,8 @@ class GdnServer {
   // For people: names of listed principals and of those with quotas, by account name.
   std::map<std::string, std::string> principal_names_;
   RpcStats stats_;
-  std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<Fleet> fleet_;  // null if sessions are not shared
+  std::unique_ptr<ServiceParts> parts_;
   std::unique_ptr<RpcServer> rpc_;
   absl::Mutex http_mu_;  // held by calls that use http_
   std::unique_ptr<HttpEndpoint> http_;

@@ -48,15 +48,15 @@ StatusPage::Call Describe(const CallTrace& trace, const std::map<std::string, st
 }
 
 // Returns the usage of each device, and then `below`.
-std::vector<TierUsage> DeviceUsages(const ServiceContext& context, std::vector<TierUsage> below) {
+std::vector<TierUsage> DeviceUsages(const InfoParts& info, std::vector<TierUsage> below) {
   std::vector<TierUsage> usages;
-  for (int32_t device = 0; device < context.room.devices(); ++device) {
-    const StateStore& store = context.room.store(device);
-    const absl::Status health = context.devices[static_cast<size_t>(device)].health.status();
+  for (int32_t device = 0; device < info.states.room().devices(); ++device) {
+    const StateStore& store = info.states.room().store(device);
+    const absl::Status health = info.devices[static_cast<size_t>(device)].health.status();
     usages.push_back({.name = StrCat("device ", device),
                       .limit_bytes = store.options().budget_bytes,
                       .used_bytes = store.used_bytes(),
-                      .sessions = context.room.sessions(device),
+                      .sessions = info.states.room().sessions(device),
                       .problem = std::string(health.message())});
   }
   std::ranges::move(below, std::back_inserter(usages));
@@ -125,13 +125,13 @@ bool HttpEndpoint::MaySeeStatus(const HttpRequest& request) const {
 
 std::string HttpEndpoint::Trouble() const {
   const std::vector<int32_t> failed = FailedDevices();
-  if (failed.size() == sources_.context.devices.size()) return "the device has failed; restart the server";
-  if (draining_ || sources_.context.engines.draining()) return "the server is draining";
+  if (failed.size() == sources_.info.devices.size()) return "the device has failed; restart the server";
+  if (draining_ || sources_.info.engines.draining()) return "the server is draining";
   if (sources_.listener != nullptr) {
     if (std::string refuses = sources_.listener->Trouble(); !refuses.empty()) return refuses;
   }
   // Without a lease, other servers may take its sessions and serve them.
-  if (!sources_.context.environment.CheckOurs().ok()) {
+  if (!sources_.info.states.environment().CheckOurs().ok()) {
     return "its lease at Redis has run out, so that it may not serve its sessions (NODE_LEASE_LAPSED)";
   }
   return "";
@@ -139,7 +139,7 @@ std::string HttpEndpoint::Trouble() const {
 
 std::vector<int32_t> HttpEndpoint::FailedDevices() const {
   std::vector<int32_t> failed;
-  const std::vector<StateDevice>& devices = sources_.context.devices;
+  const std::vector<StateDevice>& devices = sources_.info.devices;
   for (size_t i = 0; i < devices.size(); ++i) {
     if (!devices[i].health.status().ok()) failed.push_back(static_cast<int32_t>(i));
   }
@@ -173,21 +173,21 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
                         ? "this page names sessions and callers; send an admin's token: 'Authorization: Bearer TOKEN'\n"
                         : "this page names sessions and callers; ask for it from the server's own machine\n"};
   }
-  const ServiceContext& context = sources_.context;
-  const BackendInfo& info = context.backend;
-  StatusPage page{.version = context.version,
-                  .backend = info.name,
-                  .device = info.device,
-                  .numerics_id = NumericsIdFor(info.numerics_id, context.store.options().base_dtype),
+  const InfoParts& info = sources_.info;
+  const BackendInfo& backend = info.devices.front().backend.info();
+  StatusPage page{.version = info.version,
+                  .backend = backend.name,
+                  .device = backend.device,
+                  .numerics_id = info.numerics_id,
                   .trouble = Trouble(),
                   .now = absl::Now(),
                   .uptime = absl::Now() - sources_.start_time,
-                  .sessions = static_cast<int64_t>(context.sessions.size()),
-                  .waiting_steps = static_cast<int64_t>(context.engines.queued_steps()),
+                  .sessions = static_cast<int64_t>(info.states.sessions().size()),
+                  .waiting_steps = static_cast<int64_t>(info.engines.queued_steps()),
                   .addresses = options_.addresses,
                   .seconds = sampler_.seconds(),
-                  .traces = context.tracer.on()};
-  for (const auto& [name, model] : context.models) {
+                  .traces = info.common.tracer.on()};
+  for (const auto& [name, model] : info.models) {
     page.models.push_back({.name = name,
                            .family = model.family,
                            .dims = model.slice.heads.is_whole() ? LayerDimsToString(model.dims)
@@ -196,10 +196,10 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
                            .weights = absl::StrJoin(model.weight_formats, ", "),
                            .layers = static_cast<int64_t>(model.layers.size())});
   }
-  std::vector<TierUsage> tiers = TierUsages(context);
-  if (context.devices.size() > 1) {
+  std::vector<TierUsage> tiers = TierUsages(info.states);
+  if (info.devices.size() > 1) {
     tiers.erase(tiers.begin());
-    tiers = DeviceUsages(context, std::move(tiers));
+    tiers = DeviceUsages(info, std::move(tiers));
   }
   for (const TierUsage& tier : tiers) {
     page.tiers.push_back({.name = tier.name,
@@ -211,18 +211,18 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
                                          : tier.problem,
                           .note = tier.name == "disk" ? ScrubNote(sources_) : ""});
   }
-  const PrefixCounts prefixes = context.prefixes.counts();
-  page.prefixes = {.on = context.prefixes.on(),
+  const PrefixCounts prefixes = info.states.prefixes().counts();
+  page.prefixes = {.on = info.states.prefixes().on(),
                    .entries = prefixes.entries,
                    .used_bytes = prefixes.used_bytes,
                    .limit_bytes = prefixes.limit_bytes,
                    .hits = prefixes.hits,
                    .misses = prefixes.misses,
                    .tokens_skipped = prefixes.tokens_skipped};
-  for (const auto& call : context.tracer.Slowest(kMostCalls)) {
+  for (const auto& call : info.common.tracer.Slowest(kMostCalls)) {
     page.calls.push_back(Describe(*call, options_.principal_names));
   }
-  FillHolders(context.ledger, options_.principal_names, page);
+  FillHolders(info.common.access.ledger, options_.principal_names, page);
   return {.content_type = "text/html; charset=utf-8", .body = RenderStatusPage(page)};
 }
 

@@ -118,8 +118,8 @@ absl::StatusOr<int> Serve(const CommandFlags& line, ServerOptions& options, cons
   }
   GDN_RETURN_IF_ERROR(server->Start());
   std::cout << "gdn_server listening on " << absl::StrJoin(server->addresses(), ", ") << std::endl;
-  if (server->http() != nullptr)
-    spdlog::info("HTTP on port {}: /metrics, /healthz, /readyz, /statusz", server->http()->port());
+  if (const auto port = server->http_port(); port.has_value())
+    spdlog::info("HTTP on port {}: /metrics, /healthz, /readyz, /statusz", *port);
   if (port_file.has_value()) GDN_RETURN_IF_ERROR(WritePort(*port_file, server->port()));
   TellServiceManager("READY=1");
 

@@ -14,28 +14,23 @@
 namespace gdn {
 namespace {
 
-constexpr std::array<const char*, kStatusCodes> kCodeNames = {
-    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
-    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
-    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
-    "DATA_LOSS", "UNAUTHENTICATED"};
-
-void AddCalls(const ServiceContext& context, MetricPage& page) {
+void AddCalls(const CommonParts& common, MetricPage& page) {
   for (size_t method = 0; method < kRpcMethodNames.size(); ++method) {
     for (size_t code = 0; code < kStatusCodes; ++code) {
-      page.AddSeconds(metric::kRpcDuration, {kRpcMethodNames[method], kCodeNames[code]},
-                      context.stats.latency(static_cast<RpcMethod>(method), code).counts());
+      const std::string name = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
+      page.AddSeconds(metric::kRpcDuration, {kRpcMethodNames[method], name},
+                      common.stats.latency(static_cast<RpcMethod>(method), code).counts());
     }
   }
   for (int reason = 0; reason < v1::ErrorReason_ARRAYSIZE; ++reason) {
-    if (context.stats.errors(reason) == 0) continue;
+    if (common.stats.errors(reason) == 0) continue;
     constexpr std::string_view kPrefix = "ERROR_REASON_";
     const std::string& name = v1::ErrorReason_Name(static_cast<v1::ErrorReason>(reason));
-    page.Add(metric::kErrors, {std::string_view(name).substr(kPrefix.size())}, context.stats.errors(reason));
+    page.Add(metric::kErrors, {std::string_view(name).substr(kPrefix.size())}, common.stats.errors(reason));
   }
   for (size_t stage = 0; stage < kTraceStageNames.size(); ++stage) {
     page.AddSeconds(metric::kStageDuration, {kTraceStageNames[stage]},
-                    context.tracer.stage_times(static_cast<TraceStage>(stage)));
+                    common.tracer.stage_times(static_cast<TraceStage>(stage)));
   }
 }
 
@@ -68,8 +63,8 @@ void AddEngines(const Engines& engines, MetricPage& page) {
   }
 }
 
-void AddTiers(const ServiceContext& context, MetricPage& page) {
-  for (const TierUsage& tier : TierUsages(context)) {
+void AddTiers(StateService& states, MetricPage& page) {
+  for (const TierUsage& tier : TierUsages(states)) {
     page.Add(metric::kTierSessions, {tier.name}, tier.sessions);
     page.Add(metric::kTierUsedBytes, {tier.name}, tier.used_bytes);
     if (tier.limit_bytes > 0) page.Add(metric::kTierLimitBytes, {tier.name}, tier.limit_bytes);
@@ -118,22 +113,22 @@ void AddPrefixes(const PrefixIndex& prefixes, MetricPage& page) {
   page.Add(metric::kPrefixesGone, {"dropped"}, counts.dropped);
 }
 
-void AddSessions(const ServiceContext& context, MetricPage& page) {
-  page.Add(metric::kSessions, {}, static_cast<int64_t>(context.sessions.size()));
-  page.Add(metric::kExpiredSessions, {}, context.sessions.expired());
-  page.Add(metric::kRecoveredSessions, {}, context.recovered_sessions);
-  AddPrefixes(context.prefixes, page);
-  AddTiers(context, page);
-  const ResidencyCounters moves = context.residency.counters();
+void AddSessions(const InfoParts& info, MetricPage& page) {
+  page.Add(metric::kSessions, {}, static_cast<int64_t>(info.states.sessions().size()));
+  page.Add(metric::kExpiredSessions, {}, info.states.sessions().expired());
+  page.Add(metric::kRecoveredSessions, {}, info.recovered_sessions);
+  AddPrefixes(info.states.prefixes(), page);
+  AddTiers(info.states, page);
+  const ResidencyCounters moves = info.states.residency().counters();
   page.Add(metric::kEvictions, {}, moves.evictions);
   page.Add(metric::kEvictedBytes, {}, moves.evicted_bytes);
   page.Add(metric::kReturns, {}, moves.returns);
   page.Add(metric::kReturnedBytes, {}, moves.returned_bytes);
   page.Add(metric::kMoveFailures, {}, moves.failures);
-  page.Add(metric::kCheckpoints, {}, context.checkpointer.made());
-  page.Add(metric::kCheckpointFailures, {}, context.checkpointer.failed());
-  if (context.tiers.durable() == nullptr) return;
-  page.Add(metric::kCheckpointAge, {}, absl::ToDoubleSeconds(OldestUndurable(context.sessions, SteadyNow())));
+  page.Add(metric::kCheckpoints, {}, info.states.checkpointer().made());
+  page.Add(metric::kCheckpointFailures, {}, info.states.checkpointer().failed());
+  if (info.states.tiers().durable() == nullptr) return;
+  page.Add(metric::kCheckpointAge, {}, absl::ToDoubleSeconds(OldestUndurable(info.states.sessions(), SteadyNow())));
 }
 
 int64_t ResidentBytes() {
@@ -143,17 +138,16 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-void AddDevices(const ServiceContext& context, const std::vector<std::optional<int64_t>>& free_bytes,
-                MetricPage& page) {
-  for (size_t i = 0; i < context.devices.size(); ++i) {
+void AddDevices(const InfoParts& info, const std::vector<std::optional<int64_t>>& free_bytes, MetricPage& page) {
+  for (size_t i = 0; i < info.devices.size(); ++i) {
     const std::string number = std::to_string(i);
     const auto device = static_cast<int32_t>(i);
-    page.Add(metric::kDeviceMemoryBytes, {number}, context.devices[i].backend.info().memory_bytes);
+    page.Add(metric::kDeviceMemoryBytes, {number}, info.devices[i].backend.info().memory_bytes);
     if (i < free_bytes.size() && free_bytes[i].has_value())
       page.Add(metric::kDeviceFreeBytes, {number}, *free_bytes[i]);
-    page.Add(metric::kDeviceFailures, {number}, static_cast<int64_t>(!context.devices[i].health.status().ok()));
-    page.Add(metric::kDeviceSessions, {number}, context.room.sessions(device));
-    page.Add(metric::kDeviceUsedBytes, {number}, context.room.store(device).used_bytes());
+    page.Add(metric::kDeviceFailures, {number}, static_cast<int64_t>(!info.devices[i].health.status().ok()));
+    page.Add(metric::kDeviceSessions, {number}, info.states.room().sessions(device));
+    page.Add(metric::kDeviceUsedBytes, {number}, info.states.room().store(device).used_bytes());
   }
 }
 
@@ -170,7 +164,7 @@ void AddFleet(const Fleet* fleet, MetricPage& page) {
 }
 
 void AddMemory(const MetricSources& sources, MetricPage& page) {
-  const ByteLedger& ledger = sources.context.ledger;
+  const ByteLedger& ledger = sources.info.common.access.ledger;
   for (const auto& [name, pool] : {std::pair("calls", BytePool::kCalls), std::pair("copies", BytePool::kCopies),
                                    std::pair("replies", BytePool::kReplies), std::pair("states", BytePool::kStates)}) {
     page.Add(metric::kPoolHeldBytes, {name}, ledger.held(pool));
@@ -184,15 +178,16 @@ void AddMemory(const MetricSources& sources, MetricPage& page) {
     page.Add(metric::kConnections, {}, sources.listener->connections());
     page.Add(metric::kConnectionsRefused, {}, sources.listener->refused());
   }
-  page.Add(metric::kSharedMemoryBytes, {}, sources.context.shared_regions.used_bytes());
+  page.Add(metric::kSharedMemoryBytes, {}, sources.info.shared_regions.used_bytes());
   page.Add(metric::kResidentMemoryBytes, {}, ResidentBytes());
 }
 
 void AddProcess(const MetricSources& sources, MetricPage& page) {
-  const BackendInfo& info = sources.context.backend;
-  if (info.replays_steps && sources.graph_counts) {
+  const InfoParts& info = sources.info;
+  const BackendInfo& backend = info.devices.front().backend.info();
+  if (backend.replays_steps && sources.graph_counts) {
     GpuGraphCounts counts;
-    for (const StateDevice& device : sources.context.devices) {
+    for (const StateDevice& device : info.devices) {
       const GpuGraphCounts of_device = sources.graph_counts(device.backend);
       counts.plain += of_device.plain;
       counts.recorded += of_device.recorded;
@@ -204,20 +199,18 @@ void AddProcess(const MetricSources& sources, MetricPage& page) {
     page.Add(metric::kGraphRecordings, {"recorded"}, counts.recorded);
     page.Add(metric::kGraphRecordings, {"refused"}, counts.refused);
   }
-  const ServiceContext& context = sources.context;
-  const std::string numerics = NumericsIdFor(info.numerics_id, context.store.options().base_dtype);
-  page.Add(metric::kBuildInfo, {context.version, info.name, numerics}, int64_t{1});
+  page.Add(metric::kBuildInfo, {info.version, backend.name, info.numerics_id}, int64_t{1});
   page.Add(metric::kStartTime, {}, absl::ToDoubleSeconds(sources.start_time - absl::UnixEpoch()));
 }
 
 }  // namespace
 
-std::vector<TierUsage> TierUsages(const ServiceContext& context) {
-  std::vector<TierUsage> tiers = context.tiers.usage();
+std::vector<TierUsage> TierUsages(StateService& states) {
+  std::vector<TierUsage> tiers = states.tiers().usage();
   tiers.insert(tiers.begin(), TierUsage{.name = "device",
-                                        .limit_bytes = context.room.budget_bytes(),
-                                        .used_bytes = context.room.used_bytes(),
-                                        .sessions = context.room.sessions()});
+                                        .limit_bytes = states.room().budget_bytes(),
+                                        .used_bytes = states.room().used_bytes(),
+                                        .sessions = states.room().sessions()});
   return tiers;
 }
 
@@ -232,13 +225,13 @@ absl::Duration OldestUndurable(const SessionManager& sessions, SteadyTime now) {
 
 std::string ServerMetrics(const MetricSources& sources, const std::vector<std::optional<int64_t>>& device_free_bytes) {
   MetricPage page;
-  AddCalls(sources.context, page);
-  AddEngines(sources.context.engines, page);
-  AddSessions(sources.context, page);
-  AddFleet(sources.context.fleet, page);
+  AddCalls(sources.info.common, page);
+  AddEngines(sources.info.engines, page);
+  AddSessions(sources.info, page);
+  AddFleet(sources.info.common.lookup.fleet, page);
   AddDisk(sources, page);
   AddMemory(sources, page);
-  AddDevices(sources.context, device_free_bytes, page);
+  AddDevices(sources.info, device_free_bytes, page);
   AddProcess(sources, page);
   return page.Text();
 }

@@ -2,7 +2,7 @@
 //
 // Thread safety: a free function, from any thread while the parts live. Ownership: borrows.
 //
-//   const std::string text = ServerMetrics({.context = context, .start_time = start}, {});
+//   const std::string text = ServerMetrics({.info = info, .start_time = start}, {});
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 #include "kernels/backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "server/health/device_health.h"
-#include "server/rpc/service_context.h"
+#include "server/rpc/info_calls.h"
 #include "state_store/tiers/disk_scrubber.h"
 #include "state_store/tiers/disk_tier.h"
 
 namespace gdn {
 
 struct MetricSources {
-  const ServiceContext& context;
+  const InfoParts& info;
   std::function<GpuGraphCounts(Backend&)> graph_counts;  // null: nothing is ever replayed
   absl::Time start_time;
   const DiskTier* disk = nullptr;            // nullptr: there is no disk
@@ -32,7 +32,7 @@ struct MetricSources {
 };
 
 // Returns the usage of all devices together, as one tier, and then of the tiers below, in their order.
-std::vector<TierUsage> TierUsages(const ServiceContext& context);
+std::vector<TierUsage> TierUsages(StateService& states);
 // Returns the longest time since a session was last made durable, over the sessions that have taken steps since. Zero
 // if there are none.
 absl::Duration OldestUndurable(const SessionManager& sessions, SteadyTime now);

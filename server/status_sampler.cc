@@ -34,8 +34,8 @@ void StatusSampler::Start() {
 
 StatusSampler::Counts StatusSampler::Count() const {
   Counts counts;
-  for (int32_t device = 0; device < sources_.context.engines.size(); ++device) {
-    const BatchStats& stats = sources_.context.engines.at(device).stats();
+  for (int32_t device = 0; device < sources_.info.engines.size(); ++device) {
+    const BatchStats& stats = sources_.info.engines.at(device).stats();
     for (const BatchKind kind : {BatchKind::kDecode, BatchKind::kDraft}) {
       const BatchStats::OfKind& decodes = stats.of(kind);
       counts.decode_tokens += decodes.tokens.load(std::memory_order_relaxed);
@@ -45,7 +45,7 @@ StatusSampler::Counts StatusSampler::Count() const {
     }
     counts.prefill_tokens += stats.of(BatchKind::kPrefill).tokens.load(std::memory_order_relaxed);
   }
-  const RpcStats& calls = sources_.context.stats;
+  const RpcStats& calls = sources_.info.common.stats;
   for (int reason = 0; reason < v1::ErrorReason_ARRAYSIZE; ++reason) counts.errors += calls.errors(reason);
   counts.decode_latency = calls.latency(RpcMethod::kDecode, /*code=*/0).counts();
   counts.decode_latency.Add(calls.latency(RpcMethod::kStreamDecode, /*code=*/0).counts());
@@ -60,7 +60,7 @@ void StatusSampler::Sample() {
   StatusSecond second{.decode_tokens = static_cast<double>(now.decode_tokens - before_.decode_tokens),
                       .prefill_tokens = static_cast<double>(now.prefill_tokens - before_.prefill_tokens),
                       .errors = static_cast<double>(now.errors - before_.errors),
-                      .waiting_steps = static_cast<double>(sources_.context.engines.queued_steps())};
+                      .waiting_steps = static_cast<double>(sources_.info.engines.queued_steps())};
   if (launches > 0)
     second.rows_per_launch = static_cast<double>(now.rows - before_.rows) / static_cast<double>(launches);
   if (latency.count() > 0) {
@@ -86,7 +86,7 @@ std::vector<StatusSecond> StatusSampler::seconds() const {
 
 std::vector<std::optional<int64_t>> StatusSampler::AskDevices() const {
   std::vector<std::optional<int64_t>> free_bytes;
-  for (const StateDevice& device : sources_.context.devices) {
+  for (const StateDevice& device : sources_.info.devices) {
     std::optional<int64_t>& bytes = free_bytes.emplace_back();
     if (!device.health.status().ok() || !device.backend.UseThread().ok()) continue;
     bytes = device.backend.FreeMemoryBytes();

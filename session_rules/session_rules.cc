@@ -17,8 +17,12 @@ bool IsRetryOf(const StepRequest& request, const KnownStep& step) {
   return !request.request_id.empty() && request.request_id == step.request_id;
 }
 
-// OK if each token of the path follows the one before it in the layer's draft. The first tokens of a chain do.
-absl::Status CheckPath(const SessionFacts& session, const LayerFacts& layer, const Acceptance& request) {
+// OK if the layer's pending draft has the accepted tokens, each of which follows the one before it. The first tokens of
+// a chain do.
+absl::Status CheckDraft(const SessionFacts& session, const LayerFacts& layer, const Acceptance& request) {
+  if (request.accepted_tokens > layer.draft_length) {
+    return DraftTooShort(session.id, layer.layer, layer.draft_length, request.accepted_tokens);
+  }
   if (request.path.empty() && layer.draft_parents.empty()) return absl::OkStatus();
   const absl::Status status = CheckDraftPath(layer.draft_parents, layer.draft_length, request.tokens());
   return status.ok() ? status : OfDraft(session.id, layer.layer, status);
@@ -52,17 +56,27 @@ absl::StatusOr<StepAnswer> AnswerStep(const SessionFacts& session, const LayerFa
     return ReplyDropped(session.id, layer.layer, request.request_id, layer.token_count);
   }
   GDN_RETURN_IF_ERROR(CheckEpoch(session, {&layer, 1}, request.epoch));
-  if (request.expected_token_count.has_value() && *request.expected_token_count != layer.token_count) {
-    return TokenCountMismatch(session.id, layer.layer, layer.token_count, *request.expected_token_count);
+  const bool accepts = request.accept_before.has_value();
+  int64_t token_count = layer.token_count;
+  if (accepts && layer.busy) return LayerBusy(session.id, layer.layer);  // the draft is not known yet
+  if (accepts && layer.draft_length > 0) {
+    GDN_RETURN_IF_ERROR(CheckDraft(session, layer, *request.accept_before));
+    token_count += request.accept_before->accepted_tokens;
+  }
+  if (request.expected_token_count.has_value() && *request.expected_token_count != token_count) {
+    return TokenCountMismatch(session.id, layer.layer, token_count, *request.expected_token_count);
   }
   if (layer.busy) return LayerBusy(session.id, layer.layer);
-  if (layer.draft_length > 0) return DraftPending(session.id, layer.layer, layer.draft_length);
+  if (!accepts && layer.draft_length > 0) return DraftPending(session.id, layer.layer, layer.draft_length);
+  if (accepts && layer.draft_length == 0 && request.accept_before->accepted_tokens > 0) {
+    return NoDraft(session.id, request.accept_before->accepted_tokens);
+  }
   if (!session.has_model && request.kind != InputKind::kDeltaRule) return InputNeedsModel(session.id, request.kind);
   if (layer.kind != InputKind::kNone && layer.kind != request.kind) {
     return InputKindMismatch(session.id, layer.layer, request.kind, layer.kind);
   }
-  if (request.tokens > kMaxTokenCount - layer.token_count) {
-    return TokenCountLimit(session.id, layer.layer, layer.token_count, request.tokens);
+  if (request.tokens > kMaxTokenCount - token_count) {
+    return TokenCountLimit(session.id, layer.layer, token_count, request.tokens);
   }
   return StepAnswer::kGo;
 }
@@ -102,10 +116,7 @@ absl::StatusOr<bool> WasAccepted(const SessionFacts& session, absl::Span<const L
   for (const LayerFacts& layer : layers) {
     if (layer.busy) return LayerBusy(session.id, layer.layer);
     if (layer.draft_length == 0) continue;
-    if (request.accepted_tokens > layer.draft_length) {
-      return DraftTooShort(session.id, layer.layer, layer.draft_length, request.accepted_tokens);
-    }
-    GDN_RETURN_IF_ERROR(CheckPath(session, layer, request));
+    GDN_RETURN_IF_ERROR(CheckDraft(session, layer, request));
     drafts = true;
   }
   if (!drafts && request.accepted_tokens > 0) return NoDraft(session.id, request.accepted_tokens);

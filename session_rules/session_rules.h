@@ -22,17 +22,6 @@
 
 namespace gdn {
 
-// A step that a call asks for on one layer.
-struct StepRequest {
-  int32_t layer = 0;
-  InputKind kind = InputKind::kHiddenStates;
-  std::string_view request_id = {};  // "": none; borrowed from the caller
-  Hash128 payload = {};              // hash of all inputs; used only with a request id
-  int64_t tokens = 1;                // tokens of the step
-  std::optional<int64_t> epoch = std::nullopt;
-  std::optional<int64_t> expected_token_count = std::nullopt;
-};
-
 // An acceptance: which tokens of the drafts of a session's layers become the session's.
 struct Acceptance {
   int32_t accepted_tokens = 0;     // number of tokens; the path's length if there is a path
@@ -42,6 +31,18 @@ struct Acceptance {
 
   // Indices of the accepted tokens in the draft, in order.
   std::vector<int32_t> tokens() const;
+};
+
+// A step that a call asks for on one layer.
+struct StepRequest {
+  int32_t layer = 0;
+  InputKind kind = InputKind::kHiddenStates;
+  std::string_view request_id = {};  // "": none; borrowed from the caller
+  Hash128 payload = {};              // hash of all inputs; used only with a request id
+  int64_t tokens = 1;                // tokens of the step
+  std::optional<int64_t> epoch = std::nullopt;
+  std::optional<int64_t> expected_token_count = std::nullopt;
+  std::optional<Acceptance> accept_before = std::nullopt;  // of the layer's draft, done with the step or not at all
 };
 
 struct SessionFacts {
@@ -78,10 +79,11 @@ enum class StepAnswer : uint8_t {
   kJoin,    // it is running: answer with its reply
 };
 
-// Decides how to answer a step. Checks the request id, the epoch, the expected token count, a running step, a pending
-// draft, the input's kind and the limit of counts, in this order. INVALID_ARGUMENT (REQUEST_ID_REUSED), ABORTED
-// (REPLY_DROPPED, EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH, SESSION_BUSY), FAILED_PRECONDITION (DRAFT_PENDING,
-// INPUT_NEEDS_MODEL, INPUT_KIND_MISMATCH), OUT_OF_RANGE (COUNT_LIMIT).
+// Decides how to answer a step. Checks the request id, the epoch, the acceptance, the expected token count (after the
+// acceptance), a running step, a pending draft, the input's kind and the limit of counts, in this order.
+// INVALID_ARGUMENT (REQUEST_ID_REUSED, TOO_MANY_TOKENS, VALUE_OUT_OF_RANGE), ABORTED (REPLY_DROPPED, EPOCH_MISMATCH,
+// TOKEN_COUNT_MISMATCH, SESSION_BUSY), FAILED_PRECONDITION (DRAFT_PENDING, INPUT_NEEDS_MODEL, INPUT_KIND_MISMATCH),
+// OUT_OF_RANGE (COUNT_LIMIT).
 absl::StatusOr<StepAnswer> AnswerStep(const SessionFacts& session, const LayerFacts& layer, const StepRequest& request);
 
 // OK if the session is in this epoch, or `epoch` is nullopt. Else ABORTED (EPOCH_MISMATCH) with the smallest token

@@ -114,16 +114,22 @@ std::vector<ByteLedger::Usage> ByteLedger::usage() const {
   std::vector<ByteAccountPtr> accounts;  // destroyed after the lock, because the last owner of an account takes it
   std::vector<Usage> usage;
   absl::MutexLock lock(&mu_);
-  for (const auto& [name, account] : listed_) accounts.push_back(account);
-  for (const auto& [address, line] : peers_) {
-    if (ByteAccountPtr account = line.lock(); account != nullptr) accounts.push_back(std::move(account));
-  }
+  accounts = AccountsLocked();
   for (const ByteAccountPtr& account : accounts) {
     Usage& line = usage.emplace_back(Usage{
         .name = account->name_, .listed = account->listed_, .weight = account->weight_.load(), .held = account->used_});
     for (size_t pool = 0; pool < kBytePools; ++pool) line.shares[pool] = SharesHeldLocked(pool, *account);
   }
   return usage;
+}
+
+std::vector<ByteAccountPtr> ByteLedger::AccountsLocked() const {
+  std::vector<ByteAccountPtr> accounts;
+  for (const auto& [name, account] : listed_) accounts.push_back(account);
+  for (const auto& [address, line] : peers_) {
+    if (ByteAccountPtr account = line.lock(); account != nullptr) accounts.push_back(std::move(account));
+  }
+  return accounts;
 }
 
 double ByteLedger::PartLocked(size_t pool, const ByteAccount& account) const {
@@ -163,9 +169,7 @@ void ByteLedger::AddLocked(size_t pool, ByteAccount& account, int64_t bytes) {
 absl::Status ByteLedger::TryAdd(BytePool pool, ByteAccount& account, int64_t bytes) {
   const size_t p = Index(pool);
   absl::MutexLock lock(&mu_);
-  if (const auto over = OverQuotaLocked(p, account, bytes); over.has_value()) {
-    return RefuseQuota(*over);
-  }
+  if (const auto over = OverQuotaLocked(p, account, bytes); over.has_value()) return RefuseQuota(*over);
   if (AllowsLocked(p, account, bytes)) {
     AddLocked(p, account, bytes);
     return absl::OkStatus();
@@ -198,24 +202,15 @@ ByteLedger::ChargeAwaiter ByteLedger::WaitForCharge(BytePool pool, ByteAccountPt
 }
 
 bool ByteLedger::ChargeAwaiter::Enlist() {
-  FlowQueue resumed;
-  {
-    absl::MutexLock lock(&ledger_.mu_);
+  // The grant may be this waiter's, which its own thread then sees.
+  ledger_.Change(pool_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(ledger_.mu_) {
     ledger_.pools_[Index(pool_)].waiters.PushBack(node_);
-    ledger_.GrantLocked(Index(pool_), resumed);  // maybe to this waiter, which its own thread then sees
-  }
-  resumed.PostAll();
+  });
   return true;
 }
 
 void ByteLedger::ChargeAwaiter::Delist() {
-  FlowQueue resumed;
-  {
-    absl::MutexLock lock(&ledger_.mu_);
-    node_.Unlink();
-    ledger_.GrantLocked(Index(pool_), resumed);  // this waiter may have held up smaller ones
-  }
-  resumed.PostAll();
+  ledger_.Change(pool_, [this] { node_.Unlink(); });  // this waiter may have held up smaller ones
 }
 
 absl::StatusOr<ByteCharge> ByteLedger::ChargeAwaiter::await_resume() {
@@ -225,10 +220,14 @@ absl::StatusOr<ByteCharge> ByteLedger::ChargeAwaiter::await_resume() {
 }
 
 void ByteLedger::GiveBack(BytePool pool, ByteAccount& account, int64_t bytes) {
+  Change(pool, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { AddLocked(Index(pool), account, -bytes); });
+}
+
+void ByteLedger::Change(BytePool pool, absl::FunctionRef<void()> change) {
   FlowQueue resumed;
   {
     absl::MutexLock lock(&mu_);
-    AddLocked(Index(pool), account, -bytes);
+    change();
     GrantLocked(Index(pool), resumed);
   }
   resumed.PostAll();

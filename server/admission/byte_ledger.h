@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -220,11 +221,14 @@ class ByteLedger {
   std::optional<QuotaRefusal> OverQuotaLocked(size_t pool, const ByteAccount& account, int64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayWaitOnLocked(size_t pool, const ChargeAwaiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<ByteAccountPtr> AccountsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void KeepMetered(const ByteAccountPtr& account, int64_t now_ns);
   void SetQuotasOf(ByteAccount& account, int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddLocked(size_t pool, ByteAccount& account, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status TryAdd(BytePool pool, ByteAccount& account, int64_t bytes);
   void GiveBack(BytePool pool, ByteAccount& account, int64_t bytes);
+  // Makes the change under the mutex, then resumes the pool's waiters that it admits.
+  void Change(BytePool pool, absl::FunctionRef<void()> change);
   // The next waiter, if its charge is allowed now; else null.
   ChargeAwaiter* NextWaiterLocked(size_t pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Grants the charges of all waiters that are allowed now. Their flows are put into `resumed`, for the caller to post

@@ -1,6 +1,5 @@
 // The ledger's quotas: limits of accounts, and of all accounts together.
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "server/admission/byte_ledger.h"
@@ -31,10 +30,7 @@ void ByteLedger::SetQuotas(const QuotaSettings& quotas, int64_t now_ns) {
   quotas_ = quotas;
   quotas_set_ns_ = now_ns;
   all_.Set(quotas.all, now_ns);
-  for (const auto& [name, account] : listed_) SetQuotasOf(*account, now_ns);
-  for (const auto& [address, line] : peers_) {
-    if (ByteAccountPtr account = line.lock(); account != nullptr) accounts.push_back(std::move(account));
-  }
+  accounts = AccountsLocked();
   for (const ByteAccountPtr& account : accounts) SetQuotasOf(*account, now_ns);
 }
 

@@ -11,31 +11,25 @@ namespace {
 
 constexpr int64_t kNanosPerMilli = 1'000'000;
 
+// Advice for a refused caller, by Quota.
+constexpr std::string_view kDelete = "Delete sessions or named checkpoints that are of no use";
+constexpr std::string_view kDeleteInTier = "Delete sessions or checkpoints that are of no use";
+constexpr std::string_view kTryLater = "Try again once earlier calls have ended, or send less at a time";
+constexpr std::string_view kSendInParts = "Send it in parts of at most so many tokens";
+constexpr std::string_view kAskForLess = "Ask for less, or leave it out";
+constexpr std::array<std::string_view, kQuotas> kRemedies = {
+    kDelete,       "Delete checkpoints that are of no use (DeleteCheckpoint), or use an id again",
+    kDelete,       "Step fewer sessions at a time, or delete some",
+    kDeleteInTier, kDeleteInTier,
+    kDeleteInTier, kTryLater,
+    kTryLater,     kSendInParts,
+    kSendInParts,  kAskForLess,
+    kAskForLess};
+
 std::string_view Remedy(const QuotaRefusal& refusal) {
-  switch (refusal.quota) {
-    case Quota::kSessions:
-    case Quota::kStateBytes:
-      return "Delete sessions or named checkpoints that are of no use";
-    case Quota::kCheckpoints:
-      return "Delete checkpoints that are of no use (DeleteCheckpoint), or use an id again";
-    case Quota::kDeviceBytes:
-      return "Step fewer sessions at a time, or delete some";
-    case Quota::kHostBytes:
-    case Quota::kDiskBytes:
-    case Quota::kRedisBytes:
-      return "Delete sessions or checkpoints that are of no use";
-    case Quota::kCallBytes:
-    case Quota::kCopyBytes:
-      return "Try again once earlier calls have ended, or send less at a time";
-    case Quota::kTokensPerSecond:
-    case Quota::kTokenBurst:
-      return refusal.retry_after_ns.has_value() ? "Send the same call again after the time of RetryInfo"
-                                                : "Send it in parts of at most so many tokens";
-    case Quota::kIdleTtl:
-    case Quota::kMaxLifetime:
-      return "Ask for less, or leave it out";
-  }
-  return "";
+  const bool of_tokens = refusal.quota == Quota::kTokensPerSecond || refusal.quota == Quota::kTokenBurst;
+  if (of_tokens && refusal.retry_after_ns.has_value()) return "Send the same call again after the time of RetryInfo";
+  return kRemedies[static_cast<size_t>(refusal.quota)];
 }
 
 std::string What(const QuotaRefusal& refusal) {
@@ -60,9 +54,7 @@ QuotaLine::QuotaLine() {
 }
 
 void QuotaLine::Set(const QuotaLimits& limits, int64_t now_ns) {
-  for (size_t i = 0; i < kQuotas; ++i) {
-    limits_[i].store(limits[static_cast<Quota>(i)], std::memory_order_relaxed);
-  }
+  for (size_t i = 0; i < kQuotas; ++i) limits_[i].store(limits[static_cast<Quota>(i)], std::memory_order_relaxed);
   const int64_t rate = limits[Quota::kTokensPerSecond];
   rate == kNoQuota ? tokens_.Unlimit() : tokens_.Limit(rate, burst(), now_ns);
 }

@@ -5,48 +5,27 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "kernels/layer/accept_draft.h"
+#include "server/batcher/batch_execution.h"
 
 namespace gdn {
 namespace {
 
-LayerProgress After(const AcceptRow& row, int32_t log_length) {
-  return {.token_count = row.lease.before().token_count + row.accepted_tokens, .log_length = log_length};
-}
-
-int32_t AcceptedLog(const AcceptRow& row) { return row.lease.before().log_length + row.accepted_tokens; }
-
 // True if the path is the draft's first tokens, so that nothing has to be moved.
-bool IsInPlace(const std::vector<int32_t>& path) {
+bool IsInPlace(absl::Span<const int32_t> path) {
   for (size_t i = 0; i < path.size(); ++i) {
     if (path[i] != static_cast<int32_t>(i)) return false;
   }
   return true;
 }
 
-bool OnlyCounts(const AcceptRow& row) { return AcceptedLog(row) < kLogCapacity && IsInPlace(row.path); }
-
-// The rows whose states are in one pool, and their slots.
+// The rows whose states are in one pool.
 struct PoolRows {
-  std::shared_ptr<StatePool> pool;
-  std::vector<size_t> members;  // indices in Work::moved; the vectors below are parallel to it
-  std::vector<int32_t> slots, base_slots, log_lengths;
-  std::vector<DraftPath> paths;
-  std::vector<uint8_t> folded;
-  std::vector<bool> unrepeatable;  // true: the work on the row cannot be repeated once it has begun
-  bool begun = false;
+  explicit PoolRows(const StatePoolView& pool) : moves(pool) {}
 
-  // Moves the entries of paths to the front, and folds full logs.
-  absl::Status Run(Backend& backend) {
-    folded.assign(members.size(), 0);
-    GDN_RETURN_IF_ERROR(MoveDraftPaths(backend, pool->view(), paths));
-    return FoldAccepted(backend, {.pool = pool->view(),
-                                  .count = static_cast<int32_t>(members.size()),
-                                  .slots = slots.data(),
-                                  .base_slots = slots == base_slots ? nullptr : base_slots.data(),
-                                  .log_lengths = log_lengths.data(),
-                                  .folded = folded.data()});
-  }
+  DraftMoves moves;
+  std::vector<size_t> members;          // indices in Work::moved
+  std::vector<AcceptedDraft> accepted;  // parallel to members
+  bool begun = false;
 };
 
 struct Work {
@@ -54,49 +33,36 @@ struct Work {
   std::vector<PoolRows> pools;  // for the rows in `moved`
 };
 
-absl::Status AddRow(Backend& backend, AcceptRow& row, PoolRows& rows) {
-  GDN_ASSIGN_OR_RETURN(const StepSlots where, PrepareDecodeSlot(backend, row.lease));
-  rows.slots.push_back(where.slot);
-  rows.base_slots.push_back(where.base_slot);
-  rows.log_lengths.push_back(AcceptedLog(row));
-  const LayerProgress& before = row.lease.before();
-  rows.paths.push_back(
-      {.slot = where.slot, .token_count = before.token_count, .log_length = before.log_length, .path = row.path});
-  rows.unrepeatable.push_back(where.CannotBeRepeated(AcceptedLog(row)) ||
-                              (where.copy_tail_from < 0 && !IsInPlace(row.path)));
-  return absl::OkStatus();
-}
-
 absl::Status MoveAndFold(Backend& backend, Work& work) {
   std::map<StatePool*, PoolRows> by_pool;
   for (size_t i = 0; i < work.moved.size(); ++i) {
-    PoolRows& rows = by_pool[work.moved[i].lease.pool().get()];
-    if (rows.pool == nullptr) rows.pool = work.moved[i].lease.pool();
+    AcceptRow& row = work.moved[i];
+    StatePool* const pool = row.lease.pool().get();
+    PoolRows& rows = by_pool.try_emplace(pool, pool->view()).first->second;
+    GDN_ASSIGN_OR_RETURN(const StepSlots where, PrepareDecodeSlot(backend, row.lease));
     rows.members.push_back(i);
-    GDN_RETURN_IF_ERROR(AddRow(backend, work.moved[i], rows));
+    rows.accepted.push_back(rows.moves.Add(row.lease.before(), row.accepted_tokens, row.path, where));
   }
   for (auto& [pool, rows] : by_pool) work.pools.push_back(std::move(rows));
   const auto in_vain = [&]() -> absl::Status {
-    for (PoolRows rows : work.pools) GDN_RETURN_IF_ERROR(rows.Run(backend));
+    for (const PoolRows& rows : work.pools) GDN_RETURN_IF_ERROR(rows.moves.Issue(backend));
     return absl::OkStatus();
   };
   GDN_RETURN_IF_ERROR(backend.Prepare(in_vain));
   for (PoolRows& rows : work.pools) {
     rows.begun = true;
-    GDN_RETURN_IF_ERROR(rows.Run(backend));
+    GDN_RETURN_IF_ERROR(rows.moves.Issue(backend));
   }
   return absl::OkStatus();
 }
 
-void CommitCounted(Work& work) {
-  for (AcceptRow& row : work.counted) row.lease.Commit({.after = After(row, AcceptedLog(row))}, nullptr);
-}
-
-void CommitMoved(Work& work) {
+void Commit(Work& work) {
+  for (AcceptRow& row : work.counted)
+    row.lease.Commit({.after = AfterAcceptance(row.lease.before(), row.accepted_tokens)}, nullptr);
   for (const PoolRows& rows : work.pools) {
     for (size_t m = 0; m < rows.members.size(); ++m) {
-      AcceptRow& row = work.moved[rows.members[m]];
-      row.lease.Commit({.after = After(row, rows.log_lengths[m]), .base_written = rows.folded[m] != 0}, nullptr);
+      const AcceptedDraft& accepted = rows.accepted[m];
+      work.moved[rows.members[m]].lease.Commit({.after = accepted.after, .base_written = accepted.folded}, nullptr);
     }
   }
 }
@@ -105,7 +71,7 @@ void CommitMoved(Work& work) {
 void GiveUp(Work& work, const absl::Status& why) {
   for (const PoolRows& rows : work.pools) {
     for (size_t m = 0; rows.begun && m < rows.members.size(); ++m) {
-      if (rows.unrepeatable[m]) static_cast<void>(work.moved[rows.members[m]].lease.Lose(why));
+      if (rows.accepted[m].unrepeatable) static_cast<void>(work.moved[rows.members[m]].lease.Lose(why));
     }
   }
   work.counted.clear();
@@ -114,9 +80,45 @@ void GiveUp(Work& work, const absl::Status& why) {
 
 }  // namespace
 
+LayerProgress AfterAcceptance(const LayerProgress& before, int32_t tokens) {
+  return {.token_count = before.token_count + tokens, .log_length = (before.log_length + tokens) % kLogCapacity};
+}
+
+bool DraftMoves::Needed(const LayerProgress& before, int32_t tokens, absl::Span<const int32_t> path) {
+  return before.log_length + tokens >= kLogCapacity || !IsInPlace(path);
+}
+
+AcceptedDraft DraftMoves::Add(const LayerProgress& before, int32_t tokens, absl::Span<const int32_t> path,
+                              const StepSlots& where) {
+  AcceptedDraft accepted{.after = AfterAcceptance(before, tokens)};
+  if (!Needed(before, tokens, path)) return accepted;
+  const int32_t entries = before.log_length + tokens;
+  slots_.push_back(where.slot);
+  base_slots_.push_back(where.base_slot);
+  log_lengths_.push_back(entries);
+  paths_.push_back(
+      {.slot = where.slot, .token_count = before.token_count, .log_length = before.log_length, .path = path});
+  accepted.folded = entries >= kLogCapacity;
+  accepted.unrepeatable = where.CannotBeRepeated(entries) || (where.copy_tail_from < 0 && !IsInPlace(path));
+  return accepted;
+}
+
+absl::Status DraftMoves::Issue(Backend& backend) const {
+  std::vector<int32_t> log_lengths = log_lengths_;
+  GDN_RETURN_IF_ERROR(MoveDraftPaths(backend, pool_, paths_));
+  return FoldAccepted(backend, {.pool = pool_,
+                                .count = static_cast<int32_t>(slots_.size()),
+                                .slots = slots_.data(),
+                                .base_slots = slots_ == base_slots_ ? nullptr : base_slots_.data(),
+                                .log_lengths = log_lengths.data()});
+}
+
 Task<absl::Status> AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing) {
   Work work;
-  for (AcceptRow& row : rows) (OnlyCounts(row) ? work.counted : work.moved).push_back(std::move(row));
+  for (AcceptRow& row : rows) {
+    const bool moves = DraftMoves::Needed(row.lease.before(), row.accepted_tokens, row.path);
+    (moves ? work.moved : work.counted).push_back(std::move(row));
+  }
   absl::Status status;
   if (!work.moved.empty()) {
     const auto move = [&work](Backend& backend) { return MoveAndFold(backend, work); };
@@ -127,8 +129,7 @@ Task<absl::Status> AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, s
     co_return status;
   }
   committing();
-  CommitCounted(work);
-  CommitMoved(work);
+  Commit(work);
   co_return status;
 }
 

@@ -2,8 +2,9 @@
 //
 // Most acceptances only change counts. Two kinds of work run on the engine's thread. If a tree's path is not the
 // draft's first tokens, the entries of its tokens are moved to the front. If the log is full with the accepted tokens,
-// its first L entries are folded.
-// Thread safety: safe from any thread. Ownership: takes the leases. The batcher must outlive the task.
+// its first L entries are folded. AcceptDrafts is the work of AcceptTokens; a step that accepts first uses DraftMoves.
+// Thread safety: AcceptDrafts is safe from any thread; DraftMoves is for the engine's. Ownership: AcceptDrafts takes
+// the leases. The batcher must outlive the task.
 //
 //   Task<absl::Status> accept = AcceptDrafts(batcher, std::move(rows), [] { ... });
 //   GDN_CO_RETURN_IF_ERROR(co_await std::move(accept));
@@ -14,11 +15,44 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/task/task.h"
+#include "kernels/layer/accept_draft.h"
 #include "server/batcher/batcher.h"
 #include "server/session/step_lease.h"
 
 namespace gdn {
+
+// A layer's progress after the acceptance of so many tokens of its draft; without a draft of 0 tokens.
+LayerProgress AfterAcceptance(const LayerProgress& before, int32_t tokens);
+
+// How an acceptance leaves its layer.
+struct AcceptedDraft {
+  LayerProgress after;        // without the draft
+  bool folded = false;        // the slot has its own base then
+  bool unrepeatable = false;  // the work overwrites what a retry of it would read
+};
+
+// The work of acceptances whose states are in one pool.
+class DraftMoves {
+ public:
+  explicit DraftMoves(const StatePoolView& pool) : pool_(pool) {}
+
+  // True if the acceptance needs work, so that it does more than change counts. `path`: empty for the first tokens.
+  static bool Needed(const LayerProgress& before, int32_t tokens, absl::Span<const int32_t> path);
+  // Adds the acceptance of a draft in the slots of `where`, which are numbers in this pool. `path` must outlive the
+  // moves. Returns what Issue will leave.
+  AcceptedDraft Add(const LayerProgress& before, int32_t tokens, absl::Span<const int32_t> path,
+                    const StepSlots& where);
+  bool empty() const { return slots_.empty(); }
+  // Issues the work. It cannot be repeated, so run it under Backend::Prepare first.
+  absl::Status Issue(Backend& backend) const;
+
+ private:
+  StatePoolView pool_;
+  std::vector<int32_t> slots_, base_slots_, log_lengths_;
+  std::vector<DraftPath> paths_;
+};
 
 struct AcceptRow {
   StepLease lease;  // for a layer with a pending draft

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/this_thread.h"
+#include "server/batcher/accept_execution.h"
 
 namespace gdn {
 namespace {
@@ -37,7 +38,7 @@ LayerStep MakeStep(const StepJob& job, const StatePoolView& pool) {
 // Appends the span's output to the reply to keep. For a long prefill this happens while the next segment runs.
 void KeepOutput(const RowSpan& span) {
   StepRow& row = *span.row;
-  if (!row.keep_reply) return;
+  if (!row.keep_output) return;
   if (row.reply == nullptr) {
     row.reply = std::make_shared<StoredReply>();
     const StepJob& job = *span.job;
@@ -49,7 +50,8 @@ void KeepOutput(const RowSpan& span) {
 void CommitRow(StepRow& row, const StepOutcome& outcome, int64_t compute_time_us) {
   std::shared_ptr<StoredReply> reply = std::move(row.reply);
   if (row.keep_reply) {
-    if (reply == nullptr) reply = std::make_shared<StoredReply>();  // the step has no tokens
+    if (reply == nullptr) reply = std::make_shared<StoredReply>();  // the step has no tokens, or too many
+    reply->output_dropped = !row.keep_output;
     reply->token_count = outcome.after.token_count;
     reply->compute_time_us = compute_time_us;
   }
@@ -103,16 +105,41 @@ IssuedLaunch::RowGroup& GroupOf(IssuedLaunch& issued, const StepRow& row) {
   return group;
 }
 
-// The fold at the start of prefills: copies each beginning row's state, folded, to its slot aside.
+// True if the row's acceptance moves entries of the log or folds it.
+bool MovesDraft(const StepRow& row) {
+  const Acceptance* const accept = row.accept_before;
+  return accept != nullptr && DraftMoves::Needed(row.lease.before(), accept->accepted_tokens, accept->path);
+}
+
+// Copies log and convolution columns, which lie behind the base.
+absl::Status CopyTail(Backend& backend, const StatePoolView& pool, int32_t to, int32_t from) {
+  const int64_t tail = pool.layout.log_k_offset();
+  return backend.Copy(pool.slot(to) + tail, pool.slot(from) + tail,
+                      static_cast<size_t>(pool.layout.slot_floats() - tail) * sizeof(float));
+}
+
+// The start of prefills: each beginning row's state is copied, folded, to its slot aside. If the row accepts a draft
+// first, that is done aside too.
 struct PrefillStarts {
-  explicit PrefillStarts(const IssuedLaunch::RowGroup& part) {
+  explicit PrefillStarts(IssuedLaunch::RowGroup& part) : drafts(part.pool) {
     for (const RowSpan& span : part.rows) {
       if (span.first != 0) continue;
-      const StepLease& lease = span.row->lease;
+      StepLease& lease = span.row->lease;
       const auto slot = [&](int32_t index) { return SlotIn(part.pool, lease.pool()->view(), index); };
-      sources.push_back(slot(lease.slot()));
-      source_bases.push_back(lease.slot() < 0 ? -1 : slot(lease.base_slot()));
-      asides.push_back(slot(span.job->aside));
+      int32_t source = slot(lease.slot());
+      int32_t base = lease.slot() < 0 ? -1 : slot(lease.base_slot());
+      const int32_t aside = slot(span.job->aside);
+      if (const Acceptance* const accept = span.row->accept_before; accept != nullptr) {
+        const bool moves = MovesDraft(*span.row);
+        const AcceptedDraft accepted = drafts.Add(lease.before(), accept->accepted_tokens, accept->path,
+                                                  {.slot = aside, .base_slot = base, .copy_tail_from = source});
+        if (moves) tails.push_back({.to = aside, .from = std::exchange(source, aside)});
+        if (accepted.folded) base = aside;
+        lease.Accept(accepted.after);
+      }
+      sources.push_back(source);
+      source_bases.push_back(base);
+      asides.push_back(aside);
       log_lengths.push_back(lease.before().log_length);
     }
     fold = {.pool = part.pool,
@@ -124,6 +151,18 @@ struct PrefillStarts {
   }
   PrefillStarts(const PrefillStarts&) = delete;
 
+  absl::Status Issue(Backend& backend) const {
+    for (const Tail& tail : tails) GDN_RETURN_IF_ERROR(CopyTail(backend, fold.pool, tail.to, tail.from));
+    if (!drafts.empty()) GDN_RETURN_IF_ERROR(drafts.Issue(backend));
+    return backend.MaterializeState(fold);
+  }
+
+  struct Tail {
+    int32_t to = 0;
+    int32_t from = 0;
+  };
+  std::vector<Tail> tails;  // copied before the drafts are accepted
+  DraftMoves drafts;
   std::vector<int32_t> sources, source_bases, asides, log_lengths;
   MaterializeStateParams fold;  // points into the vectors
 };
@@ -135,10 +174,7 @@ absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease) 
   const StatePoolView& pool = lease.pool()->view();
   if (slots.zero) GDN_RETURN_IF_ERROR(backend.ZeroSlot(pool, slots.slot));
   if (slots.copy_tail_from >= 0) {
-    // Log and convolution columns lie behind the base.
-    const int64_t tail = pool.layout.log_k_offset();
-    GDN_RETURN_IF_ERROR(backend.Copy(pool.slot(slots.slot) + tail, pool.slot(slots.copy_tail_from) + tail,
-                                     static_cast<size_t>(pool.layout.slot_floats() - tail) * sizeof(float)));
+    GDN_RETURN_IF_ERROR(CopyTail(backend, pool, slots.slot, slots.copy_tail_from));
   }
   return slots;
 }
@@ -206,7 +242,10 @@ void BatchExecutor::CollectDecodes(IssuedLaunch& issued) {
       // A row that another call has joined is computed all the same, because that call wants the result.
       if (!stopped.ok() && row.lease.TryCancel()) {
         row.status = stopped;
-      } else if (row.tokens == 0) {
+      } else if (row.tokens == 0 && !MovesDraft(row)) {
+        if (row.accept_before != nullptr) {
+          row.lease.Accept(AfterAcceptance(row.lease.before(), row.accept_before->accepted_tokens));
+        }
         CommitRow(row, {.after = row.lease.before()}, 0);
         Count(stats_.of(KindOf(*job)), /*steps=*/1, /*tokens=*/0);
       } else {
@@ -247,20 +286,35 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   std::vector<int32_t> slots, base_slots, log_lengths;
   std::vector<int64_t> token_counts;
   std::vector<int32_t> parents;  // filled if some row is a tree
-  for (RowSpan& span : part.rows) {
+  std::vector<size_t> stepping;  // indices of the rows with tokens; the others only accept
+  DraftMoves drafts(part.pool);
+  for (size_t i = 0; i < part.rows.size(); ++i) {
+    const RowSpan& span = part.rows[i];
     StepLease& lease = span.row->lease;
-    GDN_ASSIGN_OR_RETURN(const StepSlots where, PrepareDecodeSlot(backend_, lease));
+    GDN_ASSIGN_OR_RETURN(StepSlots where, PrepareDecodeSlot(backend_, lease));
+    where.slot = SlotIn(part.pool, lease.pool()->view(), where.slot);
+    where.base_slot = SlotIn(part.pool, lease.pool()->view(), where.base_slot);
+    AcceptedDraft accepted;
+    if (const Acceptance* const accept = span.row->accept_before; accept != nullptr) {
+      accepted = drafts.Add(lease.before(), accept->accepted_tokens, accept->path, where);
+      lease.Accept(accepted.after);
+      if (accepted.folded) where.base_slot = where.slot;
+    }
+    // A new state has its own base from the start. Another state gets its own base when its log is full and folded,
+    // which a draft does not do.
+    const int32_t entries = shape.draft ? 0 : lease.before().log_length + span.tokens;
+    part.outcomes.push_back(
+        {.after = lease.before(), .base_written = where.zero || accepted.folded || entries >= kLogCapacity});
+    part.unrepeatable.push_back(where.CannotBeRepeated(entries));
+    part.unrepeatable_acceptances.push_back(accepted.unrepeatable);
+    if (span.tokens == 0) continue;
+    stepping.push_back(i);
     cu_seqlens.push_back(cu_seqlens.back() + span.tokens);
-    slots.push_back(SlotIn(part.pool, lease.pool()->view(), where.slot));
-    base_slots.push_back(SlotIn(part.pool, lease.pool()->view(), where.base_slot));
+    slots.push_back(where.slot);
+    base_slots.push_back(where.base_slot);
     token_counts.push_back(lease.before().token_count);
     log_lengths.push_back(lease.before().log_length);
     if (shape.tree) span.row->AddParents(parents);
-    // A new state has its own base from the start. Another state gets its own base when its log is full and folded,
-    // which a draft does not do.
-    const int32_t entries = shape.draft ? 0 : log_lengths.back() + span.tokens;
-    part.outcomes.push_back({.after = lease.before(), .base_written = where.zero || entries >= kLogCapacity});
-    part.unrepeatable.push_back(where.CannotBeRepeated(entries));
   }
   LayerStep step = MakeStep(shape, part.pool);
   step.batch = {
@@ -269,21 +323,27 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   if (base_slots != slots) step.base_slots = base_slots.data();
   step.draft = shape.draft;
   if (shape.tree) step.draft_parents = parents.data();
-  GDN_RETURN_IF_ERROR(issued.lane->Gather(part, log_lengths.data(), /*fold=*/nullptr, &step));
+  if (!stepping.empty()) GDN_RETURN_IF_ERROR(issued.lane->Gather(part, log_lengths.data(), /*fold=*/nullptr, &step));
   StampCopiedIn(issued.stamps);
   part.gathered = SteadyNow();
+  if (!drafts.empty()) {
+    GDN_RETURN_IF_ERROR(backend_.Prepare([&] { return drafts.Issue(backend_); }));
+    part.accepted = true;
+    GDN_RETURN_IF_ERROR(drafts.Issue(backend_));
+  }
+  if (stepping.empty()) return absl::OkStatus();
   const absl::Status decoded = runner_.Decode(step, log_lengths.data());
   part.may_have_folded = runner_.may_have_folded();
   GDN_RETURN_IF_ERROR(decoded);
-  for (size_t i = 0; i < part.rows.size(); ++i) {
-    LayerProgress& after = part.outcomes[i].after;
+  for (size_t s = 0; s < stepping.size(); ++s) {
+    const RowSpan& span = part.rows[stepping[s]];
+    LayerProgress& after = part.outcomes[stepping[s]].after;
     if (shape.draft) {
-      const StepRow& row = *part.rows[i].row;
-      after.draft_length = part.rows[i].tokens;
-      after.draft_parents.assign(row.parents.begin(), row.parents.end());
+      after.draft_length = span.tokens;
+      after.draft_parents.assign(span.row->parents.begin(), span.row->parents.end());
     } else {
-      after.token_count += part.rows[i].tokens;
-      after.log_length = log_lengths[i];
+      after.token_count += span.tokens;
+      after.log_length = log_lengths[s];
     }
   }
   return absl::OkStatus();
@@ -308,7 +368,7 @@ absl::Status BatchExecutor::RunPrefill(IssuedLaunch::RowGroup& part, IssuedLaunc
   GDN_RETURN_IF_ERROR(issued.lane->Gather(part, /*log_lengths=*/nullptr, &starts.fold, &step));
   StampCopiedIn(issued.stamps);
   part.gathered = SteadyNow();
-  GDN_RETURN_IF_ERROR(backend_.MaterializeState(starts.fold));
+  GDN_RETURN_IF_ERROR(starts.Issue(backend_));
   return runner_.Prefill(step);
 }
 
@@ -373,7 +433,8 @@ void BatchExecutor::EndDecodes(IssuedLaunch& issued) {
       const RowSpan& span = group.rows[i];
       if (group.status.ok()) {
         CommitRow(*span.row, group.outcomes[i], issued.compute_time_us);
-      } else if (group.may_have_folded && group.unrepeatable[i]) {
+      } else if ((group.may_have_folded && group.unrepeatable[i]) ||
+                 (group.accepted && group.unrepeatable_acceptances[i])) {
         span.row->status = span.row->lease.Lose(group.status);
       } else {
         FailRow(*span.row, group.status);

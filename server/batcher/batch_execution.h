@@ -18,7 +18,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "base/steady_clock.h"
 #include "kernels/layer/gdn_layer.h"
 #include "server/batcher/batch_stats.h"
@@ -38,10 +37,12 @@ struct IssuedLaunch {
   // Rows whose states one run of operators can reach. A launch has more than one group only if its pools are too far
   // apart in memory.
   struct RowGroup : LanePart {
-    StatePoolView pool;                 // covers the pools of all rows
-    std::vector<StepOutcome> outcomes;  // for decodes, parallel to rows
-    std::vector<bool> unrepeatable;     // for decodes, parallel to rows: StepSlots::CannotBeRepeated
-    bool may_have_folded = false;       // an operator that folds was issued
+    StatePoolView pool;                          // covers the pools of all rows
+    std::vector<StepOutcome> outcomes;           // for decodes, parallel to rows
+    std::vector<bool> unrepeatable;              // for decodes, parallel to rows: StepSlots::CannotBeRepeated
+    bool may_have_folded = false;                // an operator that folds was issued
+    std::vector<bool> unrepeatable_acceptances;  // for decodes, parallel to rows: AcceptedDraft::unrepeatable
+    bool accepted = false;                       // the work of acceptances was issued
     absl::Status status;
     SteadyTime gathered = SteadyTime::InfiniteFuture();  // when its inputs were sent, so that the device could begin
   };

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/steady_clock.h"
@@ -29,6 +28,7 @@
 #include "server/scheduler/scheduler.h"
 #include "server/session/step_lease.h"
 #include "server/trace/call_trace.h"
+#include "session_rules/session_rules.h"
 
 namespace gdn {
 
@@ -45,8 +45,10 @@ struct StepRow {
   std::array<const char*, kMaxStepFields> inputs{};  // for each field the row's first token; tokens are dense
   // [tokens], parent of each token of a tree-shaped draft; empty: a chain.
   absl::Span<const int32_t> parents = {};
-  char* output = nullptr;   // tokens * output_features elements of output_dtype
-  bool keep_reply = false;  // the step has a request id
+  char* output = nullptr;                     // tokens * output_features elements of output_dtype
+  const Acceptance* accept_before = nullptr;  // of the layer's pending draft; null: none
+  bool keep_reply = false;                    // the step has a request id
+  bool keep_output = false;                   // with it: also the output, for a retry
   // Used by the engine: the reply to keep, with the output of the segments that have run.
   std::shared_ptr<StoredReply> reply;
 

@@ -4,12 +4,12 @@
 #include <string_view>
 #include <system_error>
 
-#include "base/error.h"
 #include "base/json_fault.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/checkpoint/gguf_checkpoint.h"
+#include "server/checkpoint/tensor_errors.h"
 
 namespace gdn {
 
@@ -20,9 +20,8 @@ constexpr std::string_view kExpected = "a Hugging Face checkpoint folder with it
 absl::StatusOr<Checkpoint> OpenFolder(const std::string& directory) {
   const std::string path = StrCat(directory, "/config.json");
   GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  auto config = ParseModelConfig(file.bytes());
-  if (!config.ok()) return WithPrefix(config.status(), StrCat("'", path, "'"));
-  Checkpoint checkpoint{.config = *std::move(config), .layers = {}, .files = {}};
+  Checkpoint checkpoint;
+  GDN_ASSIGN_OR_RETURN(checkpoint.config, WithPrefix(ParseModelConfig(file.bytes()), StrCat("'", path, "'")));
   GDN_ASSIGN_OR_RETURN(CheckpointFiles files, CheckpointFiles::Open(directory));
   if (checkpoint.config.head_dim_by_norm) {
     GDN_ASSIGN_OR_RETURN(const int32_t head_dim, HeadDimOfNorm(checkpoint.config, files));
@@ -53,9 +52,7 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path) {
     }
   }
   GDN_ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open(path));
-  auto checkpoint = ReadGguf(std::move(file));
-  if (!checkpoint.ok()) return WithPrefix(checkpoint.status(), StrCat("'", path, "'"));
-  return checkpoint;
+  return WithPrefix(ReadGguf(std::move(file)), StrCat("'", path, "'"));
 }
 
 }  // namespace gdn

@@ -6,9 +6,10 @@
 // Thread safety: constant once opened. Ownership: owns the mapped files, which the tensors point into.
 //
 //   GDN_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint("/models/Qwen3-Next-80B-A3B"));
-//   for (const LayerSpecLine& line : DescribeLayerSpec(checkpoint.config.spec)) ..
+//   GDN_RETURN_IF_ERROR(ValidateLayerSpec(checkpoint.config.spec));
 #pragma once
 
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,7 +23,7 @@
 namespace gdn {
 
 // The files of a checkpoint, mapped.
-using CheckpointStorage = std::variant<std::vector<SafetensorsFile>, GgufFile>;
+using CheckpointStorage = std::variant<std::map<std::string, SafetensorsFile>, GgufFile>;
 
 struct Checkpoint {
   ModelConfig config;

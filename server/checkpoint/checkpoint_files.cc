@@ -6,7 +6,6 @@
 #include "base/json_fault.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
-#include "base/string_cat.h"
 #include "nlohmann/json.hpp"
 #include "server/checkpoint/tensor_errors.h"
 
@@ -79,10 +78,9 @@ absl::StatusOr<const SafetensorsFile*> CheckpointFiles::FileOf(const std::string
   const std::string& file_name = placed->second;
   auto file = files_.find(file_name);
   if (file == files_.end()) {
-    auto opened = SafetensorsFile::Open(StrCat(directory_, "/", file_name));
-    if (!opened.ok()) {
-      return WithMetadata(WithPrefix(opened.status(), StrCat("the shard of tensor '", name, "'")), "tensor", name);
-    }
+    auto opened = WithPrefix(SafetensorsFile::Open(StrCat(directory_, "/", file_name)),
+                             StrCat("the shard of tensor '", name, "'"));
+    if (!opened.ok()) return WithMetadata(opened.status(), "tensor", name);
     file = files_.emplace(file_name, *std::move(opened)).first;
   }
   return &file->second;
@@ -94,17 +92,15 @@ absl::StatusOr<StoredTensor> CheckpointFiles::Tensor(const std::string& name) {
   if (entry != file->entries().end() && entry->second.dtype == WeightFormatName(WeightFormat::kF8E4M3)) {
     return Fp8Tensor(name, *file);
   }
-  const auto view = file->Tensor(name);
-  if (!view.ok()) return WithPrefix(view.status(), StrCat("'", directory_, "/", tensors_.at(name), "'"));
-  return PlainTensor(*view);
+  GDN_ASSIGN_OR_RETURN(const TensorView view, WithPrefix(file->Tensor(name), PathOf(name)));
+  return PlainTensor(view);
 }
 
 absl::StatusOr<RawView> CheckpointFiles::Raw(const std::string& name) {
   GDN_ASSIGN_OR_RETURN(const SafetensorsFile* file, FileOf(name));
-  const auto data = file->Bytes(name);
-  if (!data.ok()) return WithPrefix(data.status(), StrCat("'", directory_, "/", tensors_.at(name), "'"));
+  GDN_ASSIGN_OR_RETURN(const std::string_view data, WithPrefix(file->Bytes(name), PathOf(name)));
   const SafetensorsEntry& entry = file->entries().at(name);
-  return RawView{.dtype = entry.dtype, .shape = entry.shape, .data = *data};
+  return RawView{.dtype = entry.dtype, .shape = entry.shape, .data = data};
 }
 
 absl::StatusOr<StoredTensor> CheckpointFiles::Fp8Tensor(const std::string& name, const SafetensorsFile& file) {
@@ -123,24 +119,14 @@ absl::StatusOr<StoredTensor> CheckpointFiles::Fp8Tensor(const std::string& name,
                                 kFp8Block, " weights, of shape ", ShapeToString(blocks)));
   }
   GDN_ASSIGN_OR_RETURN(const SafetensorsFile* scale_file, FileOf(scales));
-  auto view = scale_file->Tensor(scales);
-  if (!view.ok()) return WithPrefix(view.status(), StrCat("'", directory_, "/", tensors_.at(scales), "'"));
-  if (view->shape != blocks) {
+  GDN_ASSIGN_OR_RETURN(tensor.scales, WithPrefix(scale_file->Tensor(scales), PathOf(scales)));
+  if (tensor.scales.shape != blocks) {
     return InvalidTensor(
         reason::kInvalidTensorShape, scales,
-        StrCat("has shape ", ShapeToString(view->shape), "; expected ", ShapeToString(blocks), ", a scale for each ",
-               kFp8Block, " x ", kFp8Block, " weights of ", ShapeToString(tensor.shape)));
+        StrCat("has shape ", ShapeToString(tensor.scales.shape), "; expected ", ShapeToString(blocks),
+               ", a scale for each ", kFp8Block, " x ", kFp8Block, " weights of ", ShapeToString(tensor.shape)));
   }
-  tensor.scales = *std::move(view);
   return tensor;
-}
-
-std::vector<SafetensorsFile> CheckpointFiles::ReleaseFiles() {
-  std::vector<SafetensorsFile> files;
-  files.reserve(files_.size());
-  for (auto& [name, file] : files_) files.push_back(std::move(file));
-  files_.clear();
-  return files;
 }
 
 }  // namespace gdn

@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/safetensors.h"
+#include "base/string_cat.h"
 #include "server/checkpoint/stored_tensor.h"
 
 namespace gdn {
@@ -54,8 +55,8 @@ class CheckpointFiles {
   // SafetensorsFile.
   absl::StatusOr<RawView> Raw(const std::string& name);
 
-  // Hands over the opened files. Views stay valid as long as the files live.
-  std::vector<SafetensorsFile> ReleaseFiles();
+  // Hands over the opened files, by their names. Views stay valid as long as the files live.
+  std::map<std::string, SafetensorsFile> ReleaseFiles() { return std::move(files_); }
 
  private:
   explicit CheckpointFiles(std::string directory) : directory_(std::move(directory)) {}
@@ -63,6 +64,8 @@ class CheckpointFiles {
   // Returns the file that holds the tensor. Opens the file first if needed.
   absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name);
   absl::StatusOr<StoredTensor> Fp8Tensor(const std::string& name, const SafetensorsFile& file);
+  // The path of the tensor's file, in quotes.
+  std::string PathOf(const std::string& name) const { return StrCat("'", directory_, "/", tensors_.at(name), "'"); }
 
   std::string directory_;
   std::map<std::string, std::string> tensors_;

@@ -26,6 +26,12 @@ absl::Status InvalidConfigField(std::string_view field, std::string_view found, 
                    {{"field", std::string(field)}});
 }
 
+std::string JoinedNames(absl::Span<const std::string_view> names) {
+  std::string text;
+  for (const std::string_view name : names) StrAppend(&text, text.empty() ? "" : ", ", name);
+  return text;
+}
+
 const Json* ConfigFields::Find(std::string_view field) const {
   for (const Json* scope : {text_, &root_}) {
     if (scope == nullptr) continue;
@@ -60,7 +66,7 @@ absl::StatusOr<int32_t> ConfigFields::Int(std::string_view field, int32_t low, i
                         value->get<uint64_t>() >= static_cast<uint64_t>(low) &&
                         value->get<uint64_t>() <= static_cast<uint64_t>(high);
   if (in_range) return value->get<int32_t>();
-  return InvalidConfigField(NameOf(field), ConfigValueText(value), StrCat("an integer in [", low, ", ", high, "]"));
+  return Invalid(field, StrCat("an integer in [", low, ", ", high, "]"));
 }
 
 absl::StatusOr<float> ConfigFields::Positive(std::string_view field, float end) const {
@@ -69,23 +75,26 @@ absl::StatusOr<float> ConfigFields::Positive(std::string_view field, float end) 
     const float number = static_cast<float>(value->get<double>());
     if (number > 0.0f && number < end) return number;
   }
-  return InvalidConfigField(NameOf(field), ConfigValueText(value), StrCat("a number above 0 and below ", end));
+  return Invalid(field, StrCat("a number above 0 and below ", end));
 }
 
-absl::StatusOr<float> ConfigFields::Number(std::string_view field, float low, float end) const {
+absl::StatusOr<std::optional<float>> ConfigFields::OptionalNumber(std::string_view field, float low, float end) const {
   const Json* value = Find(field);
-  if (value != nullptr && value->is_number()) {
-    const float number = static_cast<float>(value->get<double>());
-    if (number >= low && number < end) return number;
-  }
-  return InvalidConfigField(NameOf(field), ConfigValueText(value),
-                            StrCat("a number, at least ", low, " and below ", end));
+  if (value == nullptr) return std::nullopt;
+  const float number = value->is_number() ? static_cast<float>(value->get<double>()) : end;
+  if (number >= low && number < end) return number;
+  return Invalid(field, StrCat("a number, at least ", low, " and below ", end));
 }
 
-absl::StatusOr<bool> ConfigFields::Bool(std::string_view field) const {
+absl::StatusOr<bool> ConfigFields::BoolOr(std::string_view field, bool absent) const {
   const Json* value = Find(field);
-  if (value != nullptr && value->is_boolean()) return value->get<bool>();
-  return InvalidConfigField(NameOf(field), ConfigValueText(value), "true or false");
+  if (value == nullptr) return absent;
+  if (value->is_boolean()) return value->get<bool>();
+  return Invalid(field, "true or false");
+}
+
+absl::Status ConfigFields::Invalid(std::string_view field, std::string_view expected) const {
+  return InvalidConfigField(NameOf(field), ConfigValueText(Find(field)), expected);
 }
 
 }  // namespace gdn

@@ -10,11 +10,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 
 namespace gdn {
@@ -37,9 +39,13 @@ class ConfigFields {
   absl::StatusOr<int32_t> Int(std::string_view field, int32_t low, int32_t high) const;
   // Returns a number above 0 and below `end`.
   absl::StatusOr<float> Positive(std::string_view field, float end) const;
-  // Returns a number of at least `low` and below `end`.
-  absl::StatusOr<float> Number(std::string_view field, float low, float end) const;
-  absl::StatusOr<bool> Bool(std::string_view field) const;
+  // Returns a number of at least `low` and below `end`; nothing if the field is absent.
+  absl::StatusOr<std::optional<float>> OptionalNumber(std::string_view field, float low, float end) const;
+  // Returns `absent` if the field is absent.
+  absl::StatusOr<bool> BoolOr(std::string_view field, bool absent) const;
+
+  // The refusal of the field's value, which may be missing.
+  absl::Status Invalid(std::string_view field, std::string_view expected) const;
 
  private:
   const nlohmann::json& root_;
@@ -51,5 +57,8 @@ class ConfigFields {
 std::string ConfigValueText(const nlohmann::json* value);
 
 absl::Status InvalidConfigField(std::string_view field, std::string_view found, std::string_view expected);
+
+// Returns "a, b, c".
+std::string JoinedNames(absl::Span<const std::string_view> names);
 
 }  // namespace gdn

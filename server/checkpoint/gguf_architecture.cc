@@ -13,6 +13,7 @@ namespace gdn {
 namespace {
 
 using TensorName = ModelFamily::TensorName;
+using enum LayerTensor;
 using LowerBound = GgufArchitecture::LowerBound;
 
 constexpr int64_t kMaxBlocks = 4096;
@@ -20,55 +21,42 @@ constexpr int64_t kMaxBlocks = 4096;
 // ---- Names of the architectures' tensors below "blk.N.".
 
 // Ollama also converts Qwen3-Next to these architectures, and then leaves b and a in one tensor, ssm_ba.
-constexpr TensorName kQwen35Names[] = {{LayerTensor::kInQkv, "attn_qkv.weight"},
-                                       {LayerTensor::kInZ, "attn_gate.weight"},
-                                       {LayerTensor::kInB, "ssm_beta.weight"},
-                                       {LayerTensor::kInA, "ssm_alpha.weight"},
-                                       {LayerTensor::kInBa, "ssm_ba.weight"},
-                                       {LayerTensor::kConv, "ssm_conv1d.weight"},
-                                       {LayerTensor::kALog, "ssm_a"},
-                                       {LayerTensor::kDtBias, "ssm_dt.bias"},
-                                       {LayerTensor::kNorm, "ssm_norm.weight"},
-                                       {LayerTensor::kOut, "ssm_out.weight"}};
+constexpr TensorName kQwen35Names[] = {
+    {kInQkv, "attn_qkv.weight"}, {kInZ, "attn_gate.weight"},   {kInB, "ssm_beta.weight"}, {kInA, "ssm_alpha.weight"},
+    {kInBa, "ssm_ba.weight"},    {kConv, "ssm_conv1d.weight"}, {kALog, "ssm_a"},          {kDtBias, "ssm_dt.bias"},
+    {kNorm, "ssm_norm.weight"},  {kOut, "ssm_out.weight"}};
 constexpr TensorName kQwen4ExpNames[] = {
-    {LayerTensor::kInQkv, "attn_qkv.weight"},  {LayerTensor::kInZ, "attn_gate.weight"},
-    {LayerTensor::kInB, "ssm_beta.weight"},    {LayerTensor::kInA, "ssm_alpha.weight"},
-    {LayerTensor::kConv, "ssm_conv1d.weight"}, {LayerTensor::kALog, "ssm_a"},
-    {LayerTensor::kDtBias, "ssm_dt.bias"},     {LayerTensor::kNorm, "ssm_norm.weight"},
-    {LayerTensor::kOut, "ssm_out.weight"}};
+    {kInQkv, "attn_qkv.weight"}, {kInZ, "attn_gate.weight"},   {kInB, "ssm_beta.weight"},
+    {kInA, "ssm_alpha.weight"},  {kConv, "ssm_conv1d.weight"}, {kALog, "ssm_a"},
+    {kDtBias, "ssm_dt.bias"},    {kNorm, "ssm_norm.weight"},   {kOut, "ssm_out.weight"}};
 // Older files have ssm_in, as Hugging Face does. Later files split it.
 constexpr TensorName kQwen3NextNames[] = {
-    {LayerTensor::kInQkvz, "ssm_in.weight"},   {LayerTensor::kInQkv, "attn_qkv.weight"},
-    {LayerTensor::kInZ, "attn_gate.weight"},   {LayerTensor::kInBa, "ssm_ba.weight"},
-    {LayerTensor::kConv, "ssm_conv1d.weight"}, {LayerTensor::kALog, "ssm_a"},
-    {LayerTensor::kDtBias, "ssm_dt.bias"},     {LayerTensor::kNorm, "ssm_norm.weight"},
-    {LayerTensor::kOut, "ssm_out.weight"}};
+    {kInQkvz, "ssm_in.weight"}, {kInQkv, "attn_qkv.weight"},  {kInZ, "attn_gate.weight"},
+    {kInBa, "ssm_ba.weight"},   {kConv, "ssm_conv1d.weight"}, {kALog, "ssm_a"},
+    {kDtBias, "ssm_dt.bias"},   {kNorm, "ssm_norm.weight"},   {kOut, "ssm_out.weight"}};
 
 // All KDA files have q, k, v and their convolution kernels in separate tensors. This architecture has two low-rank
 // pairs, ssm_f and ssm_g. kimi-k3 has the pair ssm_f only, and bailingmoe3 (Ling) has none.
 constexpr TensorName kKimiLinearNames[] = {
-    {LayerTensor::kInQ, "attn_q.weight"},         {LayerTensor::kInK, "attn_k.weight"},
-    {LayerTensor::kInV, "attn_v.weight"},         {LayerTensor::kInZ, "ssm_g_a.weight"},
-    {LayerTensor::kZUp, "ssm_g_b.weight"},        {LayerTensor::kInB, "ssm_beta.weight"},
-    {LayerTensor::kInA, "ssm_f_a.weight"},        {LayerTensor::kAUp, "ssm_f_b.weight"},
-    {LayerTensor::kConvQ, "ssm_conv1d_q.weight"}, {LayerTensor::kConvK, "ssm_conv1d_k.weight"},
-    {LayerTensor::kConvV, "ssm_conv1d_v.weight"}, {LayerTensor::kALog, "ssm_a"},
-    {LayerTensor::kDtBias, "ssm_dt.bias"},        {LayerTensor::kNorm, "ssm_norm.weight"},
-    {LayerTensor::kOut, "attn_output.weight"}};
-constexpr TensorName kKimiK3Names[] = {{LayerTensor::kInQ, "attn_q.weight"},
-                                       {LayerTensor::kInK, "attn_k.weight"},
-                                       {LayerTensor::kInV, "attn_v.weight"},
-                                       {LayerTensor::kInZ, "ssm_g.weight"},
-                                       {LayerTensor::kInB, "ssm_beta.weight"},
-                                       {LayerTensor::kInA, "ssm_f_a.weight"},
-                                       {LayerTensor::kAUp, "ssm_f_b.weight"},
-                                       {LayerTensor::kConvQ, "ssm_conv1d_q.weight"},
-                                       {LayerTensor::kConvK, "ssm_conv1d_k.weight"},
-                                       {LayerTensor::kConvV, "ssm_conv1d_v.weight"},
-                                       {LayerTensor::kALog, "ssm_a"},
-                                       {LayerTensor::kDtBias, "ssm_dt.bias"},
-                                       {LayerTensor::kNorm, "ssm_norm.weight"},
-                                       {LayerTensor::kOut, "attn_output.weight"}};
+    {kInQ, "attn_q.weight"},         {kInK, "attn_k.weight"},         {kInV, "attn_v.weight"},
+    {kInZ, "ssm_g_a.weight"},        {kZUp, "ssm_g_b.weight"},        {kInB, "ssm_beta.weight"},
+    {kInA, "ssm_f_a.weight"},        {kAUp, "ssm_f_b.weight"},        {kConvQ, "ssm_conv1d_q.weight"},
+    {kConvK, "ssm_conv1d_k.weight"}, {kConvV, "ssm_conv1d_v.weight"}, {kALog, "ssm_a"},
+    {kDtBias, "ssm_dt.bias"},        {kNorm, "ssm_norm.weight"},      {kOut, "attn_output.weight"}};
+constexpr TensorName kKimiK3Names[] = {{kInQ, "attn_q.weight"},
+                                       {kInK, "attn_k.weight"},
+                                       {kInV, "attn_v.weight"},
+                                       {kInZ, "ssm_g.weight"},
+                                       {kInB, "ssm_beta.weight"},
+                                       {kInA, "ssm_f_a.weight"},
+                                       {kAUp, "ssm_f_b.weight"},
+                                       {kConvQ, "ssm_conv1d_q.weight"},
+                                       {kConvK, "ssm_conv1d_k.weight"},
+                                       {kConvV, "ssm_conv1d_v.weight"},
+                                       {kALog, "ssm_a"},
+                                       {kDtBias, "ssm_dt.bias"},
+                                       {kNorm, "ssm_norm.weight"},
+                                       {kOut, "attn_output.weight"}};
 
 constexpr std::string_view kQwen35Architectures[] = {"qwen35", "qwen35moe"};
 constexpr std::string_view kQwen3NextArchitectures[] = {"qwen3next"};
@@ -121,13 +109,12 @@ const GgufArchitecture* FindArchitecture(std::string_view name) {
 }
 
 std::string ArchitectureNames() {
-  std::string names;
+  std::vector<std::string_view> names;
   for (const GgufArchitecture& architecture : kArchitectures) {
-    for (const std::string_view name : architecture.family.model_types) {
-      StrAppend(&names, names.empty() ? "" : ", ", name);
-    }
+    const auto& types = architecture.family.model_types;
+    names.insert(names.end(), types.begin(), types.end());
   }
-  return names;
+  return JoinedNames(names);
 }
 
 // Reads a file's keys: "ARCHITECTURE.name".
@@ -138,24 +125,19 @@ class Keys {
   bool Has(std::string_view key) const { return file_.Has(StrCat(prefix_, key)); }
   bool IsArray(std::string_view key) const { return file_.IsArray(StrCat(prefix_, key)); }
   absl::StatusOr<int32_t> Int(std::string_view key, int64_t low, int64_t high) const {
-    const std::string name = StrCat(prefix_, key);
-    GDN_ASSIGN_OR_RETURN(const int64_t value, file_.Int(name));
+    GDN_ASSIGN_OR_RETURN(const int64_t value, file_.Int(StrCat(prefix_, key)));
     if (value >= low && value <= high) return static_cast<int32_t>(value);
-    return InvalidGguf("key", name, reason::kInvalidSpec, StrCat("is ", value, "; expected [", low, ", ", high, "]"));
+    return Invalid(key, StrCat("is ", value, "; expected [", low, ", ", high, "]"));
   }
   absl::StatusOr<float> Epsilon(std::string_view key) const {
-    const std::string name = StrCat(prefix_, key);
-    GDN_ASSIGN_OR_RETURN(const double value, file_.Float(name));
+    GDN_ASSIGN_OR_RETURN(const double value, file_.Float(StrCat(prefix_, key)));
     if (value > 0.0 && value < 1.0) return static_cast<float>(value);
-    return InvalidGguf("key", name, reason::kInvalidSpec,
-                       StrCat("is ", value, "; expected a number above 0 and below 1"));
+    return Invalid(key, StrCat("is ", value, "; expected a number above 0 and below 1"));
   }
   absl::StatusOr<float> Bound(std::string_view key) const {
-    const std::string name = StrCat(prefix_, key);
-    GDN_ASSIGN_OR_RETURN(const double value, file_.Float(name));
+    GDN_ASSIGN_OR_RETURN(const double value, file_.Float(StrCat(prefix_, key)));
     if (value < 0.0 && value >= kLeastDecayLowerBound) return static_cast<float>(value);
-    return InvalidGguf("key", name, reason::kInvalidSpec,
-                       StrCat("is ", value, "; expected a number below 0 and at least ", kLeastDecayLowerBound));
+    return Invalid(key, StrCat("is ", value, "; expected a number below 0 and at least ", kLeastDecayLowerBound));
   }
   absl::StatusOr<bool> Bool(std::string_view key) const { return file_.Bool(StrCat(prefix_, key)); }
   // Returns true for each linear block. The list must have `blocks` values.

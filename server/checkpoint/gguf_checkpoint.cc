@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/checkpoint/gguf_architecture.h"
-#include "server/checkpoint/gguf_blocks.h"
 
 namespace gdn {
 namespace {
@@ -92,16 +91,13 @@ absl::Status CheckNoOtherTensors(const GgufFile& file, const ModelConfig& config
     const bool shared = std::any_of(std::begin(kSharedNames), std::end(kSharedNames),
                                     [&](std::string_view each) { return below.starts_with(each); });
     if (!below.starts_with("ssm_") && !shared) continue;
-    const auto of_layer = [&](int32_t layer) { return view.substr(4, dot - 4) == StrCat(layer); };
-    const bool linear = std::any_of(config.gdn_layers.begin(), config.gdn_layers.end(), of_layer);
-    const std::vector<LayerTensor> tensors = LayerTensorsOf(config.spec);
-    const auto is_read = [&](int32_t layer) {
-      return std::any_of(tensors.begin(), tensors.end(),
-                         [&](LayerTensor each) { return view == NameIn(file, config, layer, each); });
-    };
     int32_t layer = 0;
-    const bool known = linear && absl::SimpleAtoi(AbslView(view.substr(4, dot - 4)), &layer) && is_read(layer);
-    if (linear ? known : shared) continue;
+    const bool linear = absl::SimpleAtoi(AbslView(view.substr(4, dot - 4)), &layer) &&
+                        std::ranges::binary_search(config.gdn_layers, layer);
+    const bool is_read = linear && std::ranges::any_of(LayerTensorsOf(config.spec), [&](LayerTensor each) {
+                           return view == NameIn(file, config, layer, each);
+                         });
+    if (linear ? is_read : shared) continue;
     if (linear && view == ShortDtBiasName(layer)) {
       return InvalidGguf("tensor", name, reason::kInvalidSpec,
                          StrCat("is there beside '", GgufTensorName(*config.family, layer, LayerTensor::kDtBias),

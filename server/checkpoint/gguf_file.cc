@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/tensor_view.h"
+#include "server/checkpoint/tensor_errors.h"
 
 namespace gdn {
 namespace {
@@ -69,6 +70,18 @@ T Load(const char* at) {
 std::string GgmlTypeName(GgmlType type) {
   const TypeRow* row = FindType(type);
   return row != nullptr ? row->name : StrCat("type ", static_cast<uint32_t>(type));
+}
+
+std::optional<WeightFormat> WeightFormatOf(GgmlType type) {
+  constexpr std::pair<GgmlType, WeightFormat> kFormats[] = {
+      {GgmlType::kF32, WeightFormat::kF32},   {GgmlType::kF16, WeightFormat::kF16},
+      {GgmlType::kBF16, WeightFormat::kBF16}, {GgmlType::kQ8_0, WeightFormat::kQ8_0},
+      {GgmlType::kQ4_0, WeightFormat::kQ4_0}, {GgmlType::kQ4_K, WeightFormat::kQ4_K},
+      {GgmlType::kQ5_K, WeightFormat::kQ5_K}, {GgmlType::kQ6_K, WeightFormat::kQ6_K}};
+  for (const auto& [of_file, format] : kFormats) {
+    if (of_file == type) return format;
+  }
+  return std::nullopt;
 }
 
 std::optional<GgmlBlock> GgmlBlockOf(GgmlType type) {
@@ -236,9 +249,8 @@ absl::StatusOr<GgufFile> GgufFile::Parse(std::string_view bytes) { return Parser
 absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path) {
   const auto open = [](const std::string& name) -> absl::StatusOr<GgufFile> {
     GDN_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(name));
-    auto file = Parse(mapped.bytes());
-    if (!file.ok()) return WithPrefix(file.status(), StrCat("'", name, "'"));
-    file->files_.push_back(std::move(mapped));
+    GDN_ASSIGN_OR_RETURN(GgufFile file, WithPrefix(Parse(mapped.bytes()), StrCat("'", name, "'")));
+    file.files_.push_back(std::move(mapped));
     return file;
   };
   GDN_ASSIGN_OR_RETURN(GgufFile file, open(path));
@@ -302,30 +314,15 @@ std::vector<std::string_view> GgufFile::KeysUnder(const std::string& prefix) con
 }
 
 std::optional<int64_t> GgufFile::IntOf(uint32_t type, const char* at) {
-  switch (type) {
-    case kU8:
-      return Load<uint8_t>(at);
-    case kI8:
-      return Load<int8_t>(at);
-    case kU16:
-      return Load<uint16_t>(at);
-    case kI16:
-      return Load<int16_t>(at);
-    case kU32:
-      return Load<uint32_t>(at);
-    case kI32:
-      return Load<int32_t>(at);
-    case kI64:
-      return Load<int64_t>(at);
-    case kU64:
-      if (const auto number = Load<uint64_t>(at);
-          number <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-        return static_cast<int64_t>(number);
-      }
-      return std::nullopt;
-    default:
-      return std::nullopt;
-  }
+  if (type == kU8) return Load<uint8_t>(at);
+  if (type == kI8) return Load<int8_t>(at);
+  if (type == kU16) return Load<uint16_t>(at);
+  if (type == kI16) return Load<int16_t>(at);
+  if (type == kU32) return Load<uint32_t>(at);
+  if (type == kI32) return Load<int32_t>(at);
+  if (type == kI64) return Load<int64_t>(at);
+  if (type == kU64 && Load<int64_t>(at) >= 0) return Load<int64_t>(at);  // others are too large
+  return std::nullopt;
 }
 
 absl::StatusOr<int64_t> GgufFile::Int(const std::string& key) const {

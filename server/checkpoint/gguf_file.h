@@ -1,7 +1,7 @@
 // Reads the GGUF format: a header with keys and the positions of tensors, then the tensors' bytes. One file, or the
 // files of a split.
 //
-// Versions 2 and 3, little-endian. The meaning of a tensor's bytes depends on its type (gguf_blocks.h); this class only
+// Versions 2 and 3, little-endian. The meaning of a tensor's bytes depends on its type; this class only
 // checks that the bytes are there. Values are decoded when they are asked for, so a tokenizer's long lists are skipped.
 // Thread safety: a GgufFile is immutable after construction, but for Keep. Ownership: Open maps the files and owns the
 // mappings; Parse borrows the caller's bytes. Views point into either and must not outlive it.
@@ -21,6 +21,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/mapped_file.h"
+#include "base/weight_format.h"
 
 namespace gdn {
 
@@ -50,6 +51,9 @@ enum class GgmlType : uint32_t {
 
 // Returns "Q4_K"; for a type without a name here, "type 16".
 std::string GgmlTypeName(GgmlType type);
+
+// Returns the format in which a layer's weights of this type are served; nothing for a type that is not supported.
+std::optional<WeightFormat> WeightFormatOf(GgmlType type);
 
 // A block's number of elements and its size. GgmlBlockOf returns nothing for a type of unknown size.
 struct GgmlBlock {

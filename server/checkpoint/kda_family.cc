@@ -1,7 +1,6 @@
 #include "server/checkpoint/kda_family.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -15,6 +14,17 @@ using Json = nlohmann::json;
 constexpr string_view kAttnConfig = "linear_attn_config";
 constexpr float kUsualLowerBound = -5.0f;  // the value that transformers takes if a config has none
 
+// Returns the field `first` of `fields`, else the field `second` of `others`. If both are there, they must be equal.
+absl::StatusOr<int32_t> EitherInt(const ConfigFields& fields, string_view first, const ConfigFields& others,
+                                  string_view second, int32_t low, int32_t high) {
+  if (!fields.Has(first)) return others.Int(second, low, high);
+  GDN_ASSIGN_OR_RETURN(const int32_t value, fields.Int(first, low, high));
+  if (!others.Has(second)) return value;
+  GDN_ASSIGN_OR_RETURN(const int32_t twin, others.Int(second, low, high));
+  if (twin == value) return value;
+  return others.Invalid(second, StrCat(value, ", as ", fields.NameOf(first), " says"));
+}
+
 // The fields of linear layers. Published files have them in linear_attn_config. transformers saves them as flat fields.
 // A config may have both.
 class KdaFields {
@@ -24,14 +34,12 @@ class KdaFields {
     KdaFields result(fields);
     const Json* object = fields.Find(kAttnConfig);
     if (object == nullptr) return result;
-    if (!object->is_object()) return InvalidConfigField(kAttnConfig, ConfigValueText(object), "an object");
+    if (!object->is_object()) return fields.Invalid(kAttnConfig, "an object");
     result.nested_.emplace(kAttnConfig, *object);
     for (const std::string& name : result.nested_->Names()) {
       if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-      std::string expected;
-      for (const string_view each : known) StrAppend(&expected, expected.empty() ? "" : ", ", each);
-      return InvalidConfigField(result.nested_->NameOf(name), ConfigValueText(result.nested_->Find(name)),
-                                StrCat("none: layers are served without it (known are ", expected, ")"));
+      return result.nested_->Invalid(name,
+                                     StrCat("none: layers are served without it (known are ", JoinedNames(known), ")"));
     }
     return result;
   }
@@ -41,12 +49,8 @@ class KdaFields {
   // Returns the field `inside` of linear_attn_config, else the flat field `flat`. If both are there, they must be
   // equal.
   absl::StatusOr<int32_t> Int(string_view inside, string_view flat, int32_t low, int32_t high) const {
-    if (nested() == nullptr || !nested()->Has(inside)) return flat_.Int(flat, low, high);
-    GDN_ASSIGN_OR_RETURN(const int32_t value, nested()->Int(inside, low, high));
-    if (!flat_.Has(flat)) return value;
-    GDN_ASSIGN_OR_RETURN(const int32_t twin, flat_.Int(flat, low, high));
-    if (twin == value) return value;
-    return InvalidConfigField(flat, StrCat(twin), StrCat(value, ", as ", nested()->NameOf(inside), " says"));
+    if (!nested_.has_value()) return flat_.Int(flat, low, high);
+    return EitherInt(*nested_, inside, flat_, flat, low, high);
   }
 
  private:
@@ -55,16 +59,6 @@ class KdaFields {
   const ConfigFields& flat_;
   std::optional<ConfigFields> nested_;
 };
-
-// Returns the field `first`, else `second`. If both are there, they must be equal.
-absl::StatusOr<int32_t> EitherInt(const ConfigFields& fields, string_view first, string_view second, int32_t high) {
-  if (!fields.Has(first)) return fields.Int(second, 1, high);
-  GDN_ASSIGN_OR_RETURN(const int32_t value, fields.Int(first, 1, high));
-  if (!fields.Has(second)) return value;
-  GDN_ASSIGN_OR_RETURN(const int32_t twin, fields.Int(second, 1, high));
-  if (twin == value) return value;
-  return InvalidConfigField(second, StrCat(twin), StrCat(value, ", as ", first, " says"));
-}
 
 // Sets what all families have in common.
 absl::Status ReadCommon(const ConfigFields& fields, int32_t heads, int32_t head_dim, int32_t conv_width,
@@ -97,8 +91,8 @@ void SetBound(float bound, LayerSpec& spec) {
   spec.decay_lower_bound = bound;
 }
 
-absl::StatusOr<float> ReadBound(const ConfigFields& fields, string_view field) {
-  return fields.Number(field, kLeastDecayLowerBound, 0.0f);
+absl::StatusOr<std::optional<float>> ReadBound(const ConfigFields& fields, string_view field) {
+  return fields.OptionalNumber(field, kLeastDecayLowerBound, 0.0f);
 }
 
 constexpr string_view kKimiConfig[] = {"head_dim", "num_heads", "short_conv_kernel_size", "kda_layers",
@@ -113,9 +107,9 @@ absl::Status MarkListed(const ConfigFields& fields, string_view field, int32_t f
                         int mark) {
   const Json& listed = *fields.Find(field);
   const auto invalid = [&] {
-    return InvalidConfigField(fields.NameOf(field), ConfigValueText(&listed),
-                              StrCat("a list of layers of ", first, " to ", first + static_cast<int>(marks.size()) - 1,
-                                     ", each in one of kda_layers and full_attn_layers"));
+    return fields.Invalid(field,
+                          StrCat("a list of layers of ", first, " to ", first + static_cast<int>(marks.size()) - 1,
+                                 ", each in one of kda_layers and full_attn_layers"));
   };
   if (!listed.is_array()) return invalid();
   for (const Json& layer : listed) {
@@ -142,16 +136,14 @@ absl::StatusOr<ModelFamily::Layers> ReadListedLayers(const ConfigFields& nested,
   for (int32_t i = 0; i < num_layers; ++i) {
     int& mark = marks[static_cast<size_t>(i)];
     if (mark == 0 && has_linear && has_full) {
-      return InvalidConfigField(nested.NameOf("kda_layers"), ConfigValueText(nested.Find("kda_layers")),
-                                StrCat("it or full_attn_layers to name layer ", i + first, " of ", num_layers,
-                                       " (counted from ", first, ")"));
+      return nested.Invalid("kda_layers", StrCat("it or full_attn_layers to name layer ", i + first, " of ", num_layers,
+                                                 " (counted from ", first, ")"));
     }
     if (mark == kLinear || (mark == 0 && !has_linear)) layers.push_back(i);
   }
   if (!layers.empty()) return ModelFamily::Layers(std::move(layers));
-  const string_view field = has_linear ? "kda_layers" : "full_attn_layers";
-  return InvalidConfigField(nested.NameOf(field), ConfigValueText(nested.Find(field)),
-                            "at least one layer that is not full attention");
+  return nested.Invalid(has_linear ? "kda_layers" : "full_attn_layers",
+                        "at least one layer that is not full attention");
 }
 
 }  // namespace
@@ -159,8 +151,7 @@ absl::StatusOr<ModelFamily::Layers> ReadListedLayers(const ConfigFields& nested,
 absl::Status CheckHiddenAct(const ConfigFields& fields) {
   const auto* value = fields.Find("hidden_act");
   if (value != nullptr && *value == "silu") return absl::OkStatus();
-  return InvalidConfigField("hidden_act", ConfigValueText(value),
-                            "\"silu\", the only activation these layers are defined with");
+  return fields.Invalid("hidden_act", "\"silu\", the only activation these layers are defined with");
 }
 
 absl::Status ReadKimiLinear(const ConfigFields& fields, LayerSpec& spec) {
@@ -180,22 +171,19 @@ absl::Status ReadKimiK3(const ConfigFields& fields, LayerSpec& spec) {
   if (fields.Has("num_attention_heads")) {
     GDN_ASSIGN_OR_RETURN(const int32_t all, fields.Int("num_attention_heads", 1, kMaxHeads));
     if (all != heads) {
-      return InvalidConfigField("num_attention_heads", StrCat(all),
-                                StrCat(heads, ", as the linear layers have: theirs are counted by it"));
+      return fields.Invalid("num_attention_heads",
+                            StrCat(heads, ", as the linear layers have: theirs are counted by it"));
     }
   }
   if (kda.nested() == nullptr) return absl::OkStatus();
   const bool bounded = kda.nested()->Has("gate_lower_bound");
-  if (kda.nested()->Has("safe_gate")) {
-    GDN_ASSIGN_OR_RETURN(const bool safe, kda.nested()->Bool("safe_gate"));
-    if (safe != bounded) {
-      return InvalidConfigField(kda.nested()->NameOf("safe_gate"), safe ? "true" : "false",
-                                bounded ? "true, as there is a gate_lower_bound" : "a gate_lower_bound beside it");
-    }
+  GDN_ASSIGN_OR_RETURN(const bool safe, kda.nested()->BoolOr("safe_gate", bounded));
+  if (safe != bounded) {
+    return kda.nested()->Invalid("safe_gate",
+                                 bounded ? "true, as there is a gate_lower_bound" : "a gate_lower_bound beside it");
   }
-  if (!bounded) return absl::OkStatus();
-  GDN_ASSIGN_OR_RETURN(const float bound, ReadBound(*kda.nested(), "gate_lower_bound"));
-  SetBound(bound, spec);
+  GDN_ASSIGN_OR_RETURN(const std::optional<float> bound, ReadBound(*kda.nested(), "gate_lower_bound"));
+  if (bound.has_value()) SetBound(*bound, spec);
   return absl::OkStatus();
 }
 
@@ -209,29 +197,19 @@ absl::Status ReadGlm5Next(const ConfigFields& fields, LayerSpec& spec) {
   spec.output_gate_rank = spec.dims.value_dim;
 
   constexpr string_view kFlat = "linear_lower_bound";
-  std::optional<float> flat;
-  if (fields.Has(kFlat)) {
-    GDN_ASSIGN_OR_RETURN(flat, ReadBound(fields, kFlat));
-  }
+  GDN_ASSIGN_OR_RETURN(const std::optional<float> flat, ReadBound(fields, kFlat));
   const ConfigFields* nested = kda.nested();
   if (nested == nullptr) {
     if (!fields.IsNull(kFlat)) SetBound(flat.value_or(kUsualLowerBound), spec);
     return absl::OkStatus();
   }
-  bool safe = true;
-  if (nested->Has("safe_gate")) {
-    GDN_ASSIGN_OR_RETURN(safe, nested->Bool("safe_gate"));
-  }
-  std::optional<float> inside;
-  if (nested->Has("gate_lower_bound")) {
-    GDN_ASSIGN_OR_RETURN(inside, ReadBound(*nested, "gate_lower_bound"));
-  }
+  GDN_ASSIGN_OR_RETURN(const bool safe, nested->BoolOr("safe_gate", true));
+  GDN_ASSIGN_OR_RETURN(const std::optional<float> inside, ReadBound(*nested, "gate_lower_bound"));
   if (!safe) {
     if (!inside.has_value() && !flat.has_value() && (nested->IsNull("gate_lower_bound") || fields.IsNull(kFlat))) {
       return absl::OkStatus();
     }
-    return InvalidConfigField(nested->NameOf("safe_gate"), "false",
-                              "true, or a gate_lower_bound that is null and no linear_lower_bound");
+    return nested->Invalid("safe_gate", "true, or a gate_lower_bound that is null and no linear_lower_bound");
   }
   const float bound = inside.value_or(flat.value_or(kUsualLowerBound));
   if (fields.IsNull(kFlat) || (flat.has_value() && *flat != bound)) {
@@ -246,27 +224,22 @@ absl::Status ReadBailingHybrid(const ConfigFields& fields, LayerSpec& spec) {
   GDN_RETURN_IF_ERROR(CheckHiddenAct(fields));
   // Earlier models of this name have another linear attention.
   if (const Json* kind = fields.Find("linear_attention"); kind != nullptr && *kind != "kda") {
-    return InvalidConfigField("linear_attention", ConfigValueText(kind), "\"kda\", or none");
+    return fields.Invalid("linear_attention", "\"kda\", or none");
   }
   if (const Json* full_rank = fields.Find("no_kda_lora"); full_rank != nullptr && *full_rank != true) {
-    return InvalidConfigField("no_kda_lora", ConfigValueText(full_rank), "true, f_proj and g_proj of full rank");
+    return fields.Invalid("no_kda_lora", "true, f_proj and g_proj of full rank");
   }
-  GDN_ASSIGN_OR_RETURN(const int32_t heads, EitherInt(fields, "linear_num_heads", "num_attention_heads", kMaxHeads));
+  GDN_ASSIGN_OR_RETURN(const int32_t heads,
+                       EitherInt(fields, "linear_num_heads", fields, "num_attention_heads", 1, kMaxHeads));
   const string_view head_dim_field = fields.Has("linear_head_dim") ? "linear_head_dim" : "head_dim";
   GDN_ASSIGN_OR_RETURN(const int32_t head_dim, fields.Int(head_dim_field, 1, kMaxHeadDim));
   GDN_ASSIGN_OR_RETURN(const int32_t conv_width,
-                       EitherInt(fields, "linear_conv_kernel_dim", "short_conv_kernel_size", kMaxConvWidth));
+                       EitherInt(fields, "linear_conv_kernel_dim", fields, "short_conv_kernel_size", 1, kMaxConvWidth));
   GDN_RETURN_IF_ERROR(ReadCommon(fields, heads, head_dim, conv_width, spec));
-  bool safe = true;
-  if (fields.Has("kda_safe_gate")) {
-    GDN_ASSIGN_OR_RETURN(safe, fields.Bool("kda_safe_gate"));
-  }
-  float bound = kUsualLowerBound;
-  if (fields.Has("kda_lower_bound")) {
-    GDN_ASSIGN_OR_RETURN(bound, ReadBound(fields, "kda_lower_bound"));
-  }
+  GDN_ASSIGN_OR_RETURN(const bool safe, fields.BoolOr("kda_safe_gate", true));
+  GDN_ASSIGN_OR_RETURN(const std::optional<float> bound, ReadBound(fields, "kda_lower_bound"));
   // Without the safe gate transformers still has a bound, but does not use it.
-  if (safe) SetBound(bound, spec);
+  if (safe) SetBound(bound.value_or(kUsualLowerBound), spec);
   return absl::OkStatus();
 }
 
@@ -277,7 +250,7 @@ absl::StatusOr<ModelFamily::Layers> ReadKimiLayers(const ConfigFields& fields, i
     GDN_ASSIGN_OR_RETURN(layers, ReadListedLayers(ConfigFields(kAttnConfig, *object), /*first=*/1, num_layers));
   }
   if (layers.has_value() || fields.Has("layer_types")) return layers;
-  return InvalidConfigField("layer_types", "missing", StrCat("it or ", kAttnConfig, ".kda_layers"));
+  return fields.Invalid("layer_types", StrCat("it or ", kAttnConfig, ".kda_layers"));
 }
 
 absl::StatusOr<ModelFamily::Layers> ReadGlmLayers(const ConfigFields& fields, int32_t num_layers) {
@@ -295,8 +268,7 @@ absl::StatusOr<ModelFamily::Layers> ReadBailingLayers(const ConfigFields& fields
   const Json* types = fields.Find("layer_types");
   const int32_t whole = num_layers / group * group;
   if (whole != num_layers && types == nullptr) {
-    return InvalidConfigField(kField, StrCat(group),
-                              StrCat("a divisor of num_hidden_layers, ", num_layers, ", or layer_types"));
+    return fields.Invalid(kField, StrCat("a divisor of num_hidden_layers, ", num_layers, ", or layer_types"));
   }
   std::vector<int32_t> layers;
   for (int32_t i = 0; i < num_layers; ++i) {
@@ -305,47 +277,5 @@ absl::StatusOr<ModelFamily::Layers> ReadBailingLayers(const ConfigFields& fields
   }
   return ModelFamily::Layers(std::move(layers));
 }
-
-namespace {
-
-using TensorName = ModelFamily::TensorName;
-
-constexpr TensorName kKimiLinearTensors[] = {
-    {LayerTensor::kInQ, "q_proj.weight"},     {LayerTensor::kInK, "k_proj.weight"},
-    {LayerTensor::kInV, "v_proj.weight"},     {LayerTensor::kInZ, "g_a_proj.weight"},
-    {LayerTensor::kZUp, "g_b_proj.weight"},   {LayerTensor::kInB, "b_proj.weight"},
-    {LayerTensor::kInA, "f_a_proj.weight"},   {LayerTensor::kAUp, "f_b_proj.weight"},
-    {LayerTensor::kConvQ, "q_conv1d.weight"}, {LayerTensor::kConvK, "k_conv1d.weight"},
-    {LayerTensor::kConvV, "v_conv1d.weight"}, {LayerTensor::kALog, "A_log"},
-    {LayerTensor::kDtBias, "dt_bias"},        {LayerTensor::kNorm, "o_norm.weight"},
-    {LayerTensor::kOut, "o_proj.weight"}};
-constexpr TensorName kKimiK3Tensors[] = {{LayerTensor::kInQ, "q_proj.weight"},
-                                         {LayerTensor::kInK, "k_proj.weight"},
-                                         {LayerTensor::kInV, "v_proj.weight"},
-                                         {LayerTensor::kInZ, "g_proj.weight"},
-                                         {LayerTensor::kInB, "b_proj.weight"},
-                                         {LayerTensor::kInA, "f_a_proj.weight"},
-                                         {LayerTensor::kAUp, "f_b_proj.weight"},
-                                         {LayerTensor::kConvQ, "q_conv1d.weight"},
-                                         {LayerTensor::kConvK, "k_conv1d.weight"},
-                                         {LayerTensor::kConvV, "v_conv1d.weight"},
-                                         {LayerTensor::kALog, "A_log"},
-                                         {LayerTensor::kDtBias, "dt_bias"},
-                                         {LayerTensor::kNorm, "o_norm.weight"},
-                                         {LayerTensor::kOut, "o_proj.weight"}};
-constexpr TensorName kBailingTensors[] = {
-    {LayerTensor::kInQ, "q_proj.weight"},     {LayerTensor::kInK, "k_proj.weight"},
-    {LayerTensor::kInV, "v_proj.weight"},     {LayerTensor::kInZ, "g_proj.weight"},
-    {LayerTensor::kInB, "b_proj.weight"},     {LayerTensor::kInA, "f_proj.weight"},
-    {LayerTensor::kConvQ, "q_conv1d.weight"}, {LayerTensor::kConvK, "k_conv1d.weight"},
-    {LayerTensor::kConvV, "v_conv1d.weight"}, {LayerTensor::kALog, "A_log"},
-    {LayerTensor::kDtBias, "dt_bias"},        {LayerTensor::kNorm, "o_norm.weight"},
-    {LayerTensor::kOut, "dense.weight"}};
-
-}  // namespace
-
-absl::Span<const TensorName> KimiLinearTensors() { return kKimiLinearTensors; }
-absl::Span<const TensorName> KimiK3Tensors() { return kKimiK3Tensors; }
-absl::Span<const TensorName> BailingTensors() { return kBailingTensors; }
 
 }  // namespace gdn

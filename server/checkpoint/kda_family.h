@@ -1,9 +1,8 @@
-// Reads the configs of Kimi Delta Attention (KDA) families, and lists their tensor names. model_family.cc's table uses
-// both.
+// Reads the configs of Kimi Delta Attention (KDA) families, for model_family.cc's table.
 //
 // In all of these families H = HV and K = V, and q, k, v and their convolutions are stored in separate tensors. If a
 // config has a value twice, as in linear_attn_config and in a flat field, the two must agree.
-// Thread safety: constants and free functions.
+// Thread safety: free functions.
 //
 //   GDN_RETURN_IF_ERROR(ReadKimiLinear(fields, spec));
 //   GDN_ASSIGN_OR_RETURN(ModelFamily::Layers layers, ReadKimiLayers(fields, num_layers));
@@ -29,9 +28,5 @@ absl::StatusOr<ModelFamily::Layers> ReadKimiLayers(const ConfigFields& fields, i
 absl::StatusOr<ModelFamily::Layers> ReadGlmLayers(const ConfigFields& fields, int32_t num_layers);
 // Returns all layers except each layer_group_size-th. layer_types decides about layers after the last whole group.
 absl::StatusOr<ModelFamily::Layers> ReadBailingLayers(const ConfigFields& fields, int32_t num_layers);
-
-absl::Span<const ModelFamily::TensorName> KimiLinearTensors();  // low-rank f and g
-absl::Span<const ModelFamily::TensorName> KimiK3Tensors();      // low-rank f
-absl::Span<const ModelFamily::TensorName> BailingTensors();     // neither
 
 }  // namespace gdn

@@ -1,8 +1,8 @@
 #include "server/checkpoint/layer_tensors.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
-#include <string_view>
 
 #include "absl/strings/numbers.h"
 #include "base/error.h"
@@ -154,50 +154,70 @@ std::optional<LayerTensorPlace> PlaceOf(std::string_view name, std::string_view 
   return place;
 }
 
-std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec) {
+bool MadeLayer::HasMade(const char* data) const {
+  return std::ranges::any_of(made, [data](const std::string& bytes) {
+    return !std::less<>()(data, bytes.data()) && std::less<>()(data, bytes.data() + bytes.size());
+  });
+}
+
+std::vector<HeadRows> LayerTensorRows(LayerTensor tensor, const LayerSpec& spec) {
+  using enum LayerTensor;
   const LayerDims& dims = spec.dims;
-  const int64_t hidden = dims.hidden_size;
-  const int64_t heads = dims.value_heads;
+  const HeadRows keys = {HeadRows::kKeyHead, dims.key_dim};
+  const HeadRows values = {HeadRows::kValueHead, dims.value_dim};
+  const HeadRows decays = {HeadRows::kValueHead, dims.decay_dim()};
   switch (tensor) {
-    case LayerTensor::kInQkvz:
-      return {dims.conv_channels() + dims.value_features(), hidden};
-    case LayerTensor::kInBa:
-      return {2 * heads, hidden};
-    case LayerTensor::kInQkv:
-      return {dims.conv_channels(), hidden};
-    case LayerTensor::kInQ:
-    case LayerTensor::kInK:
-      return {dims.key_features(), hidden};
-    case LayerTensor::kInV:
-      return {dims.value_features(), hidden};
-    case LayerTensor::kInZ:
-      return {spec.output_gate_rank > 0 ? spec.output_gate_rank : dims.value_features(), hidden};
-    case LayerTensor::kZUp:
-      return {dims.value_features(), spec.output_gate_rank};
-    case LayerTensor::kInB:
-      return {heads, hidden};
-    case LayerTensor::kInA:
-      return {spec.decay_rank > 0 ? spec.decay_rank : dims.decay_features(), hidden};
-    case LayerTensor::kAUp:
-      return {dims.decay_features(), spec.decay_rank};
-    case LayerTensor::kConv:
-      return {dims.conv_channels(), 1, dims.conv_width};
-    case LayerTensor::kConvQ:
-    case LayerTensor::kConvK:
-    case LayerTensor::kConvV:
-      // With decays by channel, q, k and v have equal length. So three equal parts of the joined kernel are those of q,
-      // k and v.
-      return {dims.decays_by_channel() ? dims.key_features() : kAnyRows, 1, dims.conv_width};
-    case LayerTensor::kALog:
-      return {heads};
-    case LayerTensor::kDtBias:
-      return {dims.decay_features()};
-    case LayerTensor::kNorm:
-      return {dims.value_dim};
-    case LayerTensor::kOut:
-      return {hidden, dims.value_features()};
+    case kInQkvz:
+      return {{HeadRows::kKeyHead, 2 * int64_t{dims.key_dim} + 2 * int64_t{dims.group()} * dims.value_dim}};
+    case kInBa:
+      return {{HeadRows::kKeyHead, 2 * int64_t{dims.group()}}};
+    case kInQkv:
+    case kConv:
+      return {keys, keys, values};
+    case kInQ:
+    case kInK:
+      return {keys};
+    case kInZ:  // a low-rank matrix belongs to no head
+      return {spec.output_gate_rank > 0 ? HeadRows{HeadRows::kAll, spec.output_gate_rank} : values};
+    case kInV:
+    case kZUp:
+    case kOut:
+      return {values};
+    case kInA:
+      return {spec.decay_rank > 0 ? HeadRows{HeadRows::kAll, spec.decay_rank} : decays};
+    case kAUp:
+    case kDtBias:
+      return {decays};
+    case kInB:
+    case kALog:
+      return {{HeadRows::kValueHead, 1}};
+    case kNorm:
+      return {{HeadRows::kAll, dims.value_dim}};
+    case kConvQ:
+    case kConvK:
+    case kConvV:
+      break;
   }
   return {};
+}
+
+std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec) {
+  using enum LayerTensor;
+  const LayerDims& dims = spec.dims;
+  // With decays by channel, q, k and v have equal length. So three equal parts of the joined kernel are those of q, k
+  // and v.
+  if (tensor == kConvQ || tensor == kConvK || tensor == kConvV) {
+    return {dims.decays_by_channel() ? dims.key_features() : kAnyRows, 1, dims.conv_width};
+  }
+  const int64_t counts[] = {dims.key_heads, dims.value_heads, 1};  // by HeadRows::Per
+  int64_t rows = 0;
+  for (const HeadRows& some : LayerTensorRows(tensor, spec)) rows += counts[some.per] * some.each;
+  if (tensor == kALog || tensor == kDtBias || tensor == kNorm) return {rows};
+  if (tensor == kConv) return {rows, 1, dims.conv_width};
+  if (tensor == kZUp) return {rows, spec.output_gate_rank};
+  if (tensor == kAUp) return {rows, spec.decay_rank};
+  if (tensor == kOut) return {dims.hidden_size, rows};
+  return {rows, dims.hidden_size};
 }
 
 void DropSpareDimensions(LayerTensor tensor, const LayerSpec& spec, bool long_a_log, StoredTensor& stored) {

@@ -33,6 +33,22 @@ struct LayerTensors {
   std::map<LayerTensor, StoredTensor> tensors;
 };
 
+// A layer that was changed after it was read.
+struct MadeLayer {
+  LayerTensors tensors;
+  std::deque<std::string> made;  // the bytes of tensors that are not in a file
+
+  bool HasMade(const char* data) const;  // true if `data` points into `made`
+};
+
+// Consecutive rows of a tensor: `each` rows for every key head or value head, or `each` rows that belong to no head.
+struct HeadRows {
+  enum Per : uint8_t { kKeyHead, kValueHead, kAll } per;
+  int64_t each;
+};
+// Returns the rows of a tensor; for the out-projection, its columns. Nothing for separate convolutions.
+std::vector<HeadRows> LayerTensorRows(LayerTensor tensor, const LayerSpec& spec);
+
 // Returns a tensor's shape. For separate convolutions the rows may be known only in sum, and are then -1.
 std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec);
 

@@ -56,32 +56,29 @@ absl::StatusOr<LoraConfig> ParseConfig(std::string_view text) {
   }
   const ConfigFields fields(root, nullptr);
   const Json* type = fields.Find("peft_type");
-  if (type == nullptr || *type != "LORA") return InvalidConfigField("peft_type", ConfigValueText(type), "\"LORA\"");
+  if (type == nullptr || *type != "LORA") return fields.Invalid("peft_type", "\"LORA\"");
   for (const char* field : kOtherKinds) {
     const Json* value = fields.Find(field);
     if (value == nullptr || !IsSet(*value)) continue;
-    return InvalidConfigField(field, ConfigValueText(value),
-                              "none: adapters are merged as W + scale B A; merge this one into its model with PEFT");
+    return fields.Invalid(field, "none: adapters are merged as W + scale B A; merge this one into its model with PEFT");
   }
   const Json* bias = fields.Find("bias");
-  if (bias != nullptr && *bias != "none") return InvalidConfigField("bias", ConfigValueText(bias), "\"none\"");
+  if (bias != nullptr && *bias != "none") return fields.Invalid("bias", "\"none\"");
   // These initialisations change the model's own weights, so A and B alone are not the whole difference.
   const Json* init = fields.Find("init_lora_weights");
   if (init != nullptr && init->is_string()) {
     const auto& name = init->get_ref<const std::string&>();
     for (const std::string_view changes : {"pissa", "olora", "corda"}) {
       if (!std::string_view(name).starts_with(changes)) continue;
-      return InvalidConfigField("init_lora_weights", ConfigValueText(init),
-                                "true, false or another one that leaves the model's own weights as they are; convert "
-                                "the adapter to plain LoRA with PEFT");
+      return fields.Invalid("init_lora_weights",
+                            "true, false or another one that leaves the model's own weights as they are; convert "
+                            "the adapter to plain LoRA with PEFT");
     }
   }
   LoraConfig config;
   GDN_ASSIGN_OR_RETURN(config.rank, fields.Int("r", 1, kMaxRank));
   GDN_ASSIGN_OR_RETURN(config.alpha, fields.Positive("lora_alpha", kMaxAlpha));
-  if (fields.Has("use_rslora")) {
-    GDN_ASSIGN_OR_RETURN(config.by_root, fields.Bool("use_rslora"));
-  }
+  GDN_ASSIGN_OR_RETURN(config.by_root, fields.BoolOr("use_rslora", false));
   const Json* ranks = fields.Find("rank_pattern");
   config.any_rank = ranks != nullptr && IsSet(*ranks);
   return config;
@@ -164,22 +161,19 @@ class AdapterReader {
     }
     LoraPair& pair = adapter_.layers[place.layer][*projection];
     (is_a ? pair.a : pair.b) = factor;
-    (is_a ? a_names_ : b_names_)[{place.layer, *projection}] = name;
+    (is_a ? pair.a_name : pair.b_name) = name;
     return absl::OkStatus();
   }
 
   absl::Status CheckPairs() {
     for (auto& [layer, pairs] : adapter_.layers) {
       for (auto& [projection, pair] : pairs) {
-        const auto a = a_names_.find({layer, projection});
-        const auto b = b_names_.find({layer, projection});
-        if (a == a_names_.end() || b == b_names_.end()) {
-          const std::string& name = a == a_names_.end() ? b->second : a->second;
-          return InvalidTensor(reason::kInvalidSpec, name,
+        if (pair.a_name.empty() || pair.b_name.empty()) {
+          return InvalidTensor(reason::kInvalidSpec, StrCat(pair.a_name, pair.b_name),
                                "is there without its other half; expected lora_A and lora_B");
         }
         if (pair.a.shape[0] != pair.b.shape[1]) {
-          return InvalidTensor(reason::kInvalidTensorShape, b->second,
+          return InvalidTensor(reason::kInvalidTensorShape, pair.b_name,
                                StrCat("has shape ", ShapeToString(pair.b.shape), ", and its lora_A ",
                                       ShapeToString(pair.a.shape), "; expected one rank"));
         }
@@ -192,14 +186,7 @@ class AdapterReader {
   const LoraConfig& lora_;
   const ModelConfig& config_;
   LoraAdapter& adapter_;
-  std::map<std::pair<int32_t, LayerTensor>, std::string> a_names_, b_names_;
 };
-
-std::vector<float> FloatsOf(const TensorView& view) {
-  std::vector<float> values(static_cast<size_t>(view.ElementCount()));
-  ConvertToFloat(view.dtype, view.data.data(), values.size(), values.data());
-  return values;
-}
 
 // Adds scale B A to the weights.
 void AddPair(const LoraPair& pair, float* weights) {
@@ -231,19 +218,17 @@ absl::StatusOr<LoraAdapter> OpenLoraAdapter(const std::string& folder, const Mod
   }
   const std::string config_path = StrCat(folder, "/", kConfigFile);
   GDN_ASSIGN_OR_RETURN(const MappedFile config_file, MappedFile::Open(config_path));
-  const auto lora = ParseConfig(config_file.bytes());
-  if (!lora.ok()) return WithPrefix(lora.status(), StrCat("'", config_path, "'"));
+  GDN_ASSIGN_OR_RETURN(const LoraConfig lora,
+                       WithPrefix(ParseConfig(config_file.bytes()), StrCat("'", config_path, "'")));
   const std::string weights_path = StrCat(folder, "/", kWeightsFile);
   GDN_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(weights_path));
   LoraAdapter adapter{.layers = {}, .file = std::move(file)};
-  if (const absl::Status status = AdapterReader(*lora, config, adapter).Read(); !status.ok()) {
-    return WithPrefix(status, StrCat("'", weights_path, "'"));
-  }
+  GDN_RETURN_IF_ERROR(WithPrefix(AdapterReader(lora, config, adapter).Read(), StrCat("'", weights_path, "'")));
   return adapter;
 }
 
-MergedLayer MergeAdapter(const LoraAdapter& adapter, const LayerTensors& layer) {
-  MergedLayer merged{.tensors = layer, .made = {}};
+MadeLayer MergeAdapter(const LoraAdapter& adapter, const LayerTensors& layer) {
+  MadeLayer merged{.tensors = layer, .made = {}};
   const auto pairs = adapter.layers.find(layer.layer);
   if (pairs == adapter.layers.end()) return merged;
   for (const auto& [projection, pair] : pairs->second) {

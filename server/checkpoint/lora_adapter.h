@@ -8,11 +8,10 @@
 // Source of the format: https://huggingface.co/docs/peft/developer_guides/checkpoint
 //
 //   GDN_ASSIGN_OR_RETURN(const LoraAdapter adapter, OpenLoraAdapter("/adapters/style", checkpoint.config));
-//   const MergedLayer merged = MergeAdapter(adapter, checkpoint.layers[0]);
+//   const MadeLayer merged = MergeAdapter(adapter, checkpoint.layers[0]);
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <string>
 
@@ -28,11 +27,11 @@ struct LoraPair {
   TensorView a;  // [r, in]
   TensorView b;  // [out, r]
   double scale = 0.0;
+  std::string a_name, b_name;  // of the tensors in the file
 };
 
 struct LoraAdapter {
-  std::map<int32_t, std::map<LayerTensor, LoraPair>>
-      layers;  // pairs of the model's layers; layers without pairs are not there
+  std::map<int32_t, std::map<LayerTensor, LoraPair>> layers;  // only layers with pairs
   SafetensorsFile file;
 };
 
@@ -41,13 +40,8 @@ struct LoraAdapter {
 // fan_in_fan_out, PiSSA and others), tensors that do not fit the config's layers, and values that are not finite.
 absl::StatusOr<LoraAdapter> OpenLoraAdapter(const std::string& folder, const ModelConfig& config);
 
-struct MergedLayer {
-  LayerTensors tensors;
-  std::deque<std::string> made;  // the bytes of tensors that are not in a file
-};
-
 // Returns `layer` with its pairs merged. A merged matrix is F32, also if it was packed or quantised. The others stay as
 // they are.
-MergedLayer MergeAdapter(const LoraAdapter& adapter, const LayerTensors& layer);
+MadeLayer MergeAdapter(const LoraAdapter& adapter, const LayerTensors& layer);
 
 }  // namespace gdn

@@ -19,12 +19,6 @@ bool Contains(absl::Span<const std::string_view> list, std::string_view text) {
   return std::find(list.begin(), list.end(), text) != list.end();
 }
 
-std::string Joined(absl::Span<const std::string_view> list) {
-  std::string text;
-  for (const std::string_view each : list) StrAppend(&text, text.empty() ? "" : ", ", each);
-  return text;
-}
-
 absl::StatusOr<const ModelFamily*> FamilyOf(const Json* model_type) {
   if (model_type != nullptr && model_type->is_string()) {
     const ModelFamily* family = FindModelFamily(model_type->get_ref<const std::string&>());
@@ -32,7 +26,7 @@ absl::StatusOr<const ModelFamily*> FamilyOf(const Json* model_type) {
   }
   std::string types;
   for (const ModelFamily& family : ModelFamilies())
-    StrAppend(&types, types.empty() ? "" : ", ", Joined(family.model_types));
+    StrAppend(&types, types.empty() ? "" : ", ", JoinedNames(family.model_types));
   return InvalidConfigField("model_type", ConfigValueText(model_type), StrCat("one of ", types));
 }
 
@@ -44,15 +38,14 @@ absl::Status CheckTextType(const ModelFamily& family, const Json& text) {
     return absl::OkStatus();
   }
   return InvalidConfigField("text_config.model_type", ConfigValueText(&*type),
-                            StrCat("one of ", Joined(types), ", as model_type says"));
+                            StrCat("one of ", JoinedNames(types), ", as model_type says"));
 }
 
 absl::Status CheckNoOtherFields(const ModelFamily& family, const ConfigFields& fields) {
   for (const std::string& name : fields.Names()) {
     if (!IsLayerField(name) || Contains(family.layer_fields, name)) continue;
-    return InvalidConfigField(name, ConfigValueText(fields.Find(name)),
-                              StrCat("none: layers of a ", family.name, " model are served without it (known are ",
-                                     Joined(family.layer_fields), ")"));
+    return fields.Invalid(name, StrCat("none: layers of a ", family.name, " model are served without it (known are ",
+                                       JoinedNames(family.layer_fields), ")"));
   }
   return absl::OkStatus();
 }
@@ -70,7 +63,7 @@ absl::StatusOr<std::vector<int32_t>> LayersOfTypes(const ModelFamily& family, co
       layers.push_back(i);
     } else if (!type.is_string() || !Contains(family.other_layer_types, type.get_ref<const std::string&>())) {
       return InvalidConfigField(StrCat("layer_types[", i, "]"), ConfigValueText(&type),
-                                StrCat("\"", kGdnLayerType, "\" or ", Joined(family.other_layer_types)));
+                                StrCat("\"", kGdnLayerType, "\" or ", JoinedNames(family.other_layer_types)));
     }
   }
   if (!layers.empty()) return layers;
@@ -106,8 +99,7 @@ absl::StatusOr<std::vector<int32_t>> ParseGdnLayers(const ModelFamily& family, c
   if (const Json* types = fields.Find("layer_types")) {
     GDN_ASSIGN_OR_RETURN(std::vector<int32_t> layers, LayersOfTypes(family, *types, num_layers));
     if (!own.has_value() || *own == layers) return layers;
-    return InvalidConfigField("layer_types", ConfigValueText(types),
-                              "the linear layers that the config's other fields name");
+    return fields.Invalid("layer_types", "the linear layers that the config's other fields name");
   }
   if (own.has_value()) return *std::move(own);
   if (const Json* listed = fields.Find("full_attention_layers")) return LayersNotListed(*listed, num_layers);
@@ -117,8 +109,7 @@ absl::StatusOr<std::vector<int32_t>> ParseGdnLayers(const ModelFamily& family, c
     GDN_ASSIGN_OR_RETURN(interval, fields.Int("full_attention_interval", 2, kMaxLayers));
   }
   if (interval == 0) {
-    return InvalidConfigField("layer_types", "missing",
-                              StrCat("it or full_attention_layers, as a ", family.name, " model has"));
+    return fields.Invalid("layer_types", StrCat("it or full_attention_layers, as a ", family.name, " model has"));
   }
   std::vector<int32_t> layers;
   for (int32_t i = 0; i < num_layers; ++i) {

@@ -47,7 +47,7 @@ absl::Status ReadOutputGate(const ConfigFields& fields, absl::Span<const GateAct
   for (const GateActivation each : allowed) {
     StrAppend(&expected, expected.empty() ? "" : " or ", each == GateActivation::kSilu ? "\"silu\"" : "\"sigmoid\"");
   }
-  return InvalidConfigField("output_gate_type", ConfigValueText(value), expected);
+  return fields.Invalid("output_gate_type", expected);
 }
 
 // ---- Readers of each family's config.
@@ -99,10 +99,7 @@ absl::Status ReadOlmoHybrid(const ConfigFields& fields, LayerSpec& spec) {
   spec.projections = ProjectionLayout::kSeparate;
   spec.convolutions = ConvLayout::kSeparate;
   spec.norm_epsilon = 1e-5f;  // rms_norm_eps belongs to other norms
-  bool negative_eigenvalues = true;
-  if (fields.Has("linear_allow_neg_eigval")) {
-    GDN_ASSIGN_OR_RETURN(negative_eigenvalues, fields.Bool("linear_allow_neg_eigval"));
-  }
+  GDN_ASSIGN_OR_RETURN(const bool negative_eigenvalues, fields.BoolOr("linear_allow_neg_eigval", true));
   spec.beta_scale = negative_eigenvalues ? 2.0f : 1.0f;
   GDN_RETURN_IF_ERROR(CheckHiddenAct(fields));
   return ReadOlmoDims(fields, spec.dims);
@@ -122,32 +119,46 @@ absl::Status ReadGigaChat(const ConfigFields& fields, LayerSpec& spec) {
 // ---- Names of each family's tensors.
 
 using TensorName = ModelFamily::TensorName;
+using enum LayerTensor;
 
-constexpr TensorName kQwen3NextTensors[] = {{LayerTensor::kInQkvz, "in_proj_qkvz.weight"},
-                                            {LayerTensor::kInBa, "in_proj_ba.weight"},
-                                            {LayerTensor::kConv, "conv1d.weight"},
-                                            {LayerTensor::kALog, "A_log"},
-                                            {LayerTensor::kDtBias, "dt_bias"},
-                                            {LayerTensor::kNorm, "norm.weight"},
-                                            {LayerTensor::kOut, "out_proj.weight"}};
+constexpr TensorName kQwen3NextTensors[] = {{kInQkvz, "in_proj_qkvz.weight"},
+                                            {kInBa, "in_proj_ba.weight"},
+                                            {kConv, "conv1d.weight"},
+                                            {kALog, "A_log"},
+                                            {kDtBias, "dt_bias"},
+                                            {kNorm, "norm.weight"},
+                                            {kOut, "out_proj.weight"}};
 constexpr TensorName kQwen35Tensors[] = {
-    {LayerTensor::kInQkv, "in_proj_qkv.weight"}, {LayerTensor::kInZ, "in_proj_z.weight"},
-    {LayerTensor::kInB, "in_proj_b.weight"},     {LayerTensor::kInA, "in_proj_a.weight"},
-    {LayerTensor::kConv, "conv1d.weight"},       {LayerTensor::kALog, "A_log"},
-    {LayerTensor::kDtBias, "dt_bias"},           {LayerTensor::kNorm, "norm.weight"},
-    {LayerTensor::kOut, "out_proj.weight"}};
+    {kInQkv, "in_proj_qkv.weight"}, {kInZ, "in_proj_z.weight"}, {kInB, "in_proj_b.weight"},
+    {kInA, "in_proj_a.weight"},     {kConv, "conv1d.weight"},   {kALog, "A_log"},
+    {kDtBias, "dt_bias"},           {kNorm, "norm.weight"},     {kOut, "out_proj.weight"}};
 constexpr TensorName kOlmoTensors[] = {
-    {LayerTensor::kInQ, "q_proj.weight"},     {LayerTensor::kInK, "k_proj.weight"},
-    {LayerTensor::kInV, "v_proj.weight"},     {LayerTensor::kInZ, "g_proj.weight"},
-    {LayerTensor::kInB, "b_proj.weight"},     {LayerTensor::kInA, "a_proj.weight"},
-    {LayerTensor::kConvQ, "q_conv1d.weight"}, {LayerTensor::kConvK, "k_conv1d.weight"},
-    {LayerTensor::kConvV, "v_conv1d.weight"}, {LayerTensor::kALog, "A_log"},
-    {LayerTensor::kDtBias, "dt_bias"},        {LayerTensor::kNorm, "o_norm.weight"},
-    {LayerTensor::kOut, "o_proj.weight"}};
+    {kInQ, "q_proj.weight"},     {kInK, "k_proj.weight"}, {kInV, "v_proj.weight"},     {kInZ, "g_proj.weight"},
+    {kInB, "b_proj.weight"},     {kInA, "a_proj.weight"}, {kConvQ, "q_conv1d.weight"}, {kConvK, "k_conv1d.weight"},
+    {kConvV, "v_conv1d.weight"}, {kALog, "A_log"},        {kDtBias, "dt_bias"},        {kNorm, "o_norm.weight"},
+    {kOut, "o_proj.weight"}};
+
+// KDA with low-rank f and g.
+constexpr TensorName kKimiLinearTensors[] = {
+    {kInQ, "q_proj.weight"},     {kInK, "k_proj.weight"},     {kInV, "v_proj.weight"},     {kInZ, "g_a_proj.weight"},
+    {kZUp, "g_b_proj.weight"},   {kInB, "b_proj.weight"},     {kInA, "f_a_proj.weight"},   {kAUp, "f_b_proj.weight"},
+    {kConvQ, "q_conv1d.weight"}, {kConvK, "k_conv1d.weight"}, {kConvV, "v_conv1d.weight"}, {kALog, "A_log"},
+    {kDtBias, "dt_bias"},        {kNorm, "o_norm.weight"},    {kOut, "o_proj.weight"}};
+// KDA with low-rank f.
+constexpr TensorName kKimiK3Tensors[] = {
+    {kInQ, "q_proj.weight"},     {kInK, "k_proj.weight"},     {kInV, "v_proj.weight"},   {kInZ, "g_proj.weight"},
+    {kInB, "b_proj.weight"},     {kInA, "f_a_proj.weight"},   {kAUp, "f_b_proj.weight"}, {kConvQ, "q_conv1d.weight"},
+    {kConvK, "k_conv1d.weight"}, {kConvV, "v_conv1d.weight"}, {kALog, "A_log"},          {kDtBias, "dt_bias"},
+    {kNorm, "o_norm.weight"},    {kOut, "o_proj.weight"}};
+// KDA with neither.
+constexpr TensorName kBailingTensors[] = {
+    {kInQ, "q_proj.weight"},     {kInK, "k_proj.weight"}, {kInV, "v_proj.weight"},     {kInZ, "g_proj.weight"},
+    {kInB, "b_proj.weight"},     {kInA, "f_proj.weight"}, {kConvQ, "q_conv1d.weight"}, {kConvK, "k_conv1d.weight"},
+    {kConvV, "v_conv1d.weight"}, {kALog, "A_log"},        {kDtBias, "dt_bias"},        {kNorm, "o_norm.weight"},
+    {kOut, "dense.weight"}};
 
 // ---- The table.
 
-constexpr string_view kFull[] = {"full_attention"};
 constexpr string_view kQwen3NextTypes[] = {"qwen3_next"};
 constexpr string_view kQwen35Types[] = {"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"};
 constexpr string_view kQwen4ExpTypes[] = {"qwen4_exp", "qwen4_exp_text"};
@@ -188,7 +199,6 @@ const std::array kFamilies = {
                 .model_types = kQwen3NextTypes,
                 .verified = true,
                 .layer_fields = kQwenFields,
-                .other_layer_types = kFull,
                 .default_interval = kInterval,
                 .read_spec = ReadQwen3Next,
                 .tensor_names = kQwen3NextTensors},
@@ -196,7 +206,6 @@ const std::array kFamilies = {
                 .model_types = kQwen35Types,
                 .verified = true,
                 .layer_fields = kQwenFields,
-                .other_layer_types = kFull,
                 .default_interval = kInterval,
                 .read_spec = ReadQwen35,
                 .tensor_names = kQwen35Tensors},
@@ -212,41 +221,34 @@ const std::array kFamilies = {
                 .model_types = kOlmoHybridTypes,
                 .verified = true,
                 .layer_fields = kOlmoFields,
-                .other_layer_types = kFull,
                 .default_interval = kInterval,
                 .read_spec = ReadOlmoHybrid,
                 .tensor_names = kOlmoTensors},
     ModelFamily{.name = "gigachat3_5",
                 .model_types = kGigaChatTypes,
-                .verified = false,
                 .layer_fields = kGigaChatFields,
-                .other_layer_types = kFull,
-                .default_interval = 0,
                 .read_spec = ReadGigaChat,
                 .tensor_names = kQwen3NextTensors},
     ModelFamily{.name = "kimi_linear",
                 .model_types = kKimiLinearTypes,
                 .verified = true,
                 .layer_fields = kKimiFields,
-                .other_layer_types = kFull,
                 .read_spec = ReadKimiLinear,
                 .read_layers = ReadKimiLayers,
                 .module = "self_attn",
                 .module_is_shared = true,
-                .tensor_names = KimiLinearTensors()},
+                .tensor_names = kKimiLinearTensors},
     ModelFamily{.name = "kimi_k3",
                 .model_types = kKimiK3Types,
                 .text_types = kKimiK3TextTypes,
-                .verified = false,
                 .layer_fields = kKimiFields,
-                .other_layer_types = kFull,
                 .read_spec = ReadKimiK3,
                 .read_layers = ReadKimiLayers,
                 .module = "self_attn",
                 .module_is_shared = true,
                 .prefixes = kKimiK3Prefixes,
                 .long_a_log = true,
-                .tensor_names = KimiK3Tensors()},
+                .tensor_names = kKimiK3Tensors},
     ModelFamily{.name = "glm5_next",
                 .model_types = kGlm5NextTypes,
                 .verified = true,
@@ -257,47 +259,34 @@ const std::array kFamilies = {
                 .read_layers = ReadGlmLayers,
                 .module = "self_attn",
                 .module_is_shared = true,
-                .tensor_names = KimiLinearTensors()},
+                .tensor_names = kKimiLinearTensors},
     ModelFamily{.name = "bailing_hybrid",
                 .model_types = kBailingTypes,
                 .verified = true,
                 .layer_fields = kBailingFields,
-                .other_layer_types = kFull,
                 .read_spec = ReadBailingHybrid,
                 .read_layers = ReadBailingLayers,
                 .head_dim_field = "linear_head_dim",
                 .module = "attention",
                 .module_is_shared = true,
-                .tensor_names = BailingTensors()},
+                .tensor_names = kBailingTensors},
 };
 
 }  // namespace
 
 std::vector<LayerTensor> LayerTensorsOf(const LayerSpec& spec) {
-  using T = LayerTensor;
-  std::vector<T> tensors;
-  switch (spec.projections) {
-    case ProjectionLayout::kInterleaved:
-      tensors = {T::kInQkvz, T::kInBa};
-      break;
-    case ProjectionLayout::kFlat:
-      tensors = {T::kInQkv, T::kInZ, T::kInB, T::kInA};
-      break;
-    case ProjectionLayout::kSeparate:
-      tensors = {T::kInQ, T::kInK, T::kInV, T::kInZ, T::kInB, T::kInA};
-      break;
-    case ProjectionLayout::kFlatGroupedBa:
-      tensors = {T::kInBa, T::kInQkv, T::kInZ};
-      break;
-  }
-  if (spec.output_gate_rank > 0) tensors.push_back(T::kZUp);
-  if (spec.decay_rank > 0) tensors.push_back(T::kAUp);
+  // By ProjectionLayout.
+  const std::vector<LayerTensor> in_projections[] = {
+      {kInQkvz, kInBa}, {kInQkv, kInZ, kInB, kInA}, {kInQ, kInK, kInV, kInZ, kInB, kInA}, {kInBa, kInQkv, kInZ}};
+  std::vector<LayerTensor> tensors = in_projections[static_cast<size_t>(spec.projections)];
+  if (spec.output_gate_rank > 0) tensors.push_back(kZUp);
+  if (spec.decay_rank > 0) tensors.push_back(kAUp);
   if (spec.convolutions == ConvLayout::kJoint) {
-    tensors.push_back(T::kConv);
+    tensors.push_back(kConv);
   } else {
-    tensors.insert(tensors.end(), {T::kConvQ, T::kConvK, T::kConvV});
+    tensors.insert(tensors.end(), {kConvQ, kConvK, kConvV});
   }
-  tensors.insert(tensors.end(), {T::kALog, T::kDtBias, T::kNorm, T::kOut});
+  tensors.insert(tensors.end(), {kALog, kDtBias, kNorm, kOut});
   return tensors;
 }
 

@@ -48,6 +48,7 @@ std::vector<LayerTensor> LayerTensorsOf(const LayerSpec& spec);
 
 struct ModelFamily {
   static constexpr std::string_view kPrefixes[] = {"model.layers.", "model.language_model.layers."};
+  static constexpr std::string_view kFullAttention[] = {"full_attention"};
 
   std::string_view name;
   absl::Span<const std::string_view> model_types;      // of the config, or of its text_config
@@ -58,7 +59,7 @@ struct ModelFamily {
   // The fields with IsLayerField that the family has. Another one would make it another layer, and is refused.
   absl::Span<const std::string_view> layer_fields = {};
   // Names that layer_types may have for layers that are not Gated DeltaNet.
-  absl::Span<const std::string_view> other_layer_types = {};
+  absl::Span<const std::string_view> other_layer_types = kFullAttention;
   // If the config does not list the layers: each layer of this number is not Gated DeltaNet. 0: the config must list
   // them.
   int32_t default_interval = 0;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/checkpoint/tensor_errors.h"
 
 namespace gdn {
 namespace {
@@ -17,9 +18,11 @@ constexpr int64_t kNvfp4Group = 16;
 constexpr int64_t kPerInt32 = 8;  // 4-bit weights in an int32
 constexpr std::string_view kE4M3 = "F8_E4M3";
 
-absl::Status Invalid(const std::string& name, std::string_view reason, std::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat("tensor '", name, "' ", message),
-                   {{"tensor", name}});
+template <typename T>
+T Load(const char* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
 }
 
 int64_t CeilDiv(int64_t count, int64_t by) { return (count + by - 1) / by; }
@@ -43,8 +46,8 @@ class Reader {
     const bool renamed = Has("_packed");
     if (!renamed && !Has("_scale")) return std::nullopt;
     if (renamed && Has("")) {
-      return Invalid(
-          Name("_packed"), reason::kInvalidSpec,
+      return InvalidTensor(
+          reason::kInvalidSpec, Name("_packed"),
           StrCat("(compressed-tensors INT4 or NVFP4) is there beside '", name_, "'; expected one of the two"));
     }
     if (!renamed && !Has("")) return std::nullopt;  // missing; the caller reports it
@@ -59,8 +62,8 @@ class Reader {
     } else if (!renamed && weight.dtype == kE4M3) {
       status = ReadScaled(weight, PackedFormat::kFp8);
     } else if (renamed) {
-      status = Invalid(Name("_packed"), reason::kInvalidTensorDtype,
-                       StrCat("is ", weight.dtype, "; expected I32 (INT4) or U8 (NVFP4)"));
+      status = InvalidTensor(reason::kInvalidTensorDtype, Name("_packed"),
+                             StrCat("is ", weight.dtype, "; expected I32 (INT4) or U8 (NVFP4)"));
     } else {
       return std::nullopt;  // plain; the caller refuses the scale beside it
     }
@@ -85,28 +88,25 @@ class Reader {
   // Returns a tensor that the format must have beside its weights.
   absl::StatusOr<RawView> Beside(std::string_view suffix, PackedFormat format, std::string_view meaning) {
     if (Has(suffix)) return Take(suffix);
-    return Invalid(found_.names.front(), reason::kInvalidSpec,
-                   StrCat("is ", PackedFormatName(format), " and has no '", Name(suffix), "'; expected ", meaning));
+    return InvalidTensor(
+        reason::kInvalidSpec, found_.names.front(),
+        StrCat("is ", PackedFormatName(format), " and has no '", Name(suffix), "'; expected ", meaning));
   }
   absl::Status CheckShape(std::string_view suffix, const Shape& shape, const Shape& expected) const {
     if (shape == expected) return absl::OkStatus();
-    return Invalid(Name(suffix), reason::kInvalidTensorShape,
-                   StrCat("has shape ", ShapeToString(shape), "; expected ", ShapeToString(expected),
-                          " for weights of ", ShapeToString(shape_)));
+    return InvalidTensor(reason::kInvalidTensorShape, Name(suffix),
+                         StrCat("has shape ", ShapeToString(shape), "; expected ", ShapeToString(expected),
+                                " for weights of ", ShapeToString(shape_)));
   }
   absl::Status CheckDtype(std::string_view suffix, std::string_view dtype, std::string_view expected) const {
     if (dtype == expected) return absl::OkStatus();
-    return Invalid(Name(suffix), reason::kInvalidTensorDtype, StrCat("is ", dtype, "; expected ", expected));
-  }
-  absl::Status CheckNone(std::string_view suffix, std::string_view message) const {
-    if (!Has(suffix)) return absl::OkStatus();
-    return Invalid(Name(suffix), reason::kInvalidSpec, message);
+    return InvalidTensor(reason::kInvalidTensorDtype, Name(suffix), StrCat("is ", dtype, "; expected ", expected));
   }
   absl::Status TakeScales(const RawView& scales, PackedWeight& weight) const {
     const std::optional<WeightFormat> format = ScaleFormat(scales.dtype);
     if (!format.has_value() || *format == WeightFormat::kF8E4M3) {
-      return Invalid(Name("_scale"), reason::kInvalidTensorDtype,
-                     StrCat("is ", scales.dtype, "; expected F32, F16 or BF16"));
+      return InvalidTensor(reason::kInvalidTensorDtype, Name("_scale"),
+                           StrCat("is ", scales.dtype, "; expected F32, F16 or BF16"));
     }
     weight.scale_format = *format;
     weight.scales = scales.data;
@@ -118,9 +118,10 @@ class Reader {
   absl::Status ReadScaled(const RawView& data, PackedFormat format) {
     const bool fp8 = format == PackedFormat::kFp8;
     GDN_RETURN_IF_ERROR(CheckShape("", data.shape, shape_));
-    GDN_RETURN_IF_ERROR(CheckNone("_zero_point",
-                                  "was found; expected symmetric weights: convert the model with "
-                                  "'symmetric' true"));
+    if (Has("_zero_point")) {
+      return InvalidTensor(reason::kInvalidSpec, Name("_zero_point"),
+                           "was found; expected symmetric weights: convert the model with 'symmetric' true");
+    }
     GDN_ASSIGN_OR_RETURN(const RawView scales, Beside("_scale", format, "a scale for all weights or a row"));
     PackedWeight weight{
         .format = format, .rows = shape_[0], .cols = shape_[1], .data = data.data, .group = shape_[1], .scales = {}};
@@ -128,27 +129,24 @@ class Reader {
     const WeightScheme scheme{.bits = 8, .is_float = fp8, .symmetric = true};
     GDN_RETURN_IF_ERROR(CheckScheme(config_, name_, format, scheme));
     const Shape rows = {shape_[0], 1};
-    if (scales.shape == rows || scales.shape == Shape{shape_[0]}) {
-      weight.one_scale = shape_[0] == 1;
-      return Keep(std::move(weight));
-    }
-    if (scales.shape.empty() || scales.shape == Shape{1} || scales.shape == Shape{1, 1}) {
-      weight.one_scale = true;
+    const bool for_all = scales.shape.empty() || scales.shape == Shape{1} || scales.shape == Shape{1, 1};
+    if (for_all || scales.shape == rows || scales.shape == Shape{shape_[0]}) {
+      weight.one_scale = for_all;
       return Keep(std::move(weight));
     }
     const Shape blocks = Fp8BlocksOf(shape_);
     if (fp8 && scales.shape == blocks) {
-      const auto dtype = ParseDType(scales.dtype);
-      GDN_RETURN_IF_ERROR(dtype.status());
+      GDN_ASSIGN_OR_RETURN(const DType dtype, ParseDType(scales.dtype));
       found_.tensor = {.encoding = WeightFormat::kF8E4M3,
                        .shape = shape_,
                        .data = data.data,
-                       .scales = {.dtype = *dtype, .shape = scales.shape, .data = scales.data}};
+                       .scales = {.dtype = dtype, .shape = scales.shape, .data = scales.data}};
       return absl::OkStatus();
     }
-    return Invalid(Name("_scale"), reason::kInvalidTensorShape,
-                   StrCat("has shape ", ShapeToString(scales.shape), "; expected [1], ", ShapeToString(rows),
-                          fp8 ? StrCat(" or ", ShapeToString(blocks)) : "", " for weights of ", ShapeToString(shape_)));
+    return InvalidTensor(
+        reason::kInvalidTensorShape, Name("_scale"),
+        StrCat("has shape ", ShapeToString(scales.shape), "; expected [1], ", ShapeToString(rows),
+               fp8 ? StrCat(" or ", ShapeToString(blocks)) : "", " for weights of ", ShapeToString(shape_)));
   }
 
   absl::Status ReadInt4(const RawView& data) {
@@ -160,9 +158,9 @@ class Reader {
     GDN_RETURN_IF_ERROR(TakeScales(scales, weight));
     if (scales.shape.size() != 2 || scales.shape[0] != shape_[0] || scales.shape[1] < 1 ||
         shape_[1] % scales.shape[1] != 0) {
-      return Invalid(Name("_scale"), reason::kInvalidTensorShape,
-                     StrCat("has shape ", ShapeToString(scales.shape), "; expected [", shape_[0],
-                            ", groups], with groups that divide a row of ", shape_[1], " weights"));
+      return InvalidTensor(reason::kInvalidTensorShape, Name("_scale"),
+                           StrCat("has shape ", ShapeToString(scales.shape), "; expected [", shape_[0],
+                                  ", groups], with groups that divide a row of ", shape_[1], " weights"));
     }
     weight.group = shape_[1] / scales.shape[1];
     WeightScheme scheme{.bits = 4, .is_float = false, .symmetric = true};
@@ -184,29 +182,23 @@ class Reader {
     const bool wide = view.dtype == "I64";
     if (!wide) GDN_RETURN_IF_ERROR(CheckDtype("_shape", view.dtype, "I32"));
     if (view.shape != Shape{2}) {
-      return Invalid(Name("_shape"), reason::kInvalidTensorShape,
-                     StrCat("has shape ", ShapeToString(view.shape), "; expected [2]"));
+      return InvalidTensor(reason::kInvalidTensorShape, Name("_shape"),
+                           StrCat("has shape ", ShapeToString(view.shape), "; expected [2]"));
     }
-    Shape shape(2);
-    for (size_t i = 0; i < 2; ++i) {
-      int32_t narrow = 0;
-      if (wide) {
-        std::memcpy(&shape[i], view.data.data() + i * sizeof(int64_t), sizeof(int64_t));
-      } else {
-        std::memcpy(&narrow, view.data.data() + i * sizeof(int32_t), sizeof(int32_t));
-        shape[i] = narrow;
-      }
-    }
+    const char* const at = view.data.data();
+    const Shape shape = wide ? Shape{Load<int64_t>(at), Load<int64_t>(at + sizeof(int64_t))}
+                             : Shape{Load<int32_t>(at), Load<int32_t>(at + sizeof(int32_t))};
     if (shape == shape_) return absl::OkStatus();
-    return Invalid(Name("_shape"), reason::kInvalidTensorShape,
-                   StrCat("says ", ShapeToString(shape), "; expected ", ShapeToString(shape_), " by the config"));
+    return InvalidTensor(reason::kInvalidTensorShape, Name("_shape"),
+                         StrCat("says ", ShapeToString(shape), "; expected ", ShapeToString(shape_), " by the config"));
   }
 
   absl::Status ReadNvfp4(const RawView& data, bool renamed) {
     constexpr PackedFormat kFormat = PackedFormat::kNvfp4;
     if (shape_[1] % kNvfp4Group != 0) {
-      return Invalid(found_.names.front(), reason::kInvalidTensorShape,
-                     StrCat("is NVFP4, and a row has ", shape_[1], " weights; expected a multiple of ", kNvfp4Group));
+      return InvalidTensor(
+          reason::kInvalidTensorShape, found_.names.front(),
+          StrCat("is NVFP4, and a row has ", shape_[1], " weights; expected a multiple of ", kNvfp4Group));
     }
     GDN_RETURN_IF_ERROR(CheckShape(renamed ? "_packed" : "", data.shape, {shape_[0], shape_[1] / 2}));
     GDN_ASSIGN_OR_RETURN(const RawView scales, Beside("_scale", kFormat, "a scale for each 16 weights"));
@@ -223,8 +215,8 @@ class Reader {
                         .group = kNvfp4Group,
                         .scale_format = WeightFormat::kF8E4M3,
                         .scales = scales.data,
+                        .global_scale = Load<float>(global.data.data()),
                         .global_divides = renamed};
-    std::memcpy(&weight.global_scale, global.data.data(), sizeof(float));
     const WeightScheme scheme{.bits = 4, .is_float = true, .symmetric = true, .group = kNvfp4Group};
     GDN_RETURN_IF_ERROR(CheckScheme(config_, name_, kFormat, scheme));
     return Keep(std::move(weight));

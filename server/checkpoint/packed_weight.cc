@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "base/error.h"
 #include "base/string_cat.h"
 #include "server/checkpoint/tensor_errors.h"
 
@@ -18,20 +17,9 @@ constexpr int kOffset = 8;                                        // added to 4-
 constexpr int64_t kPackedRows = 8;                                // rows with zero points in one int32
 constexpr std::array<float, 8> kE2M1 = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
 
-// Returns the greatest magnitude that a weight can have before it is scaled.
-float Greatest(PackedFormat format) {
-  switch (format) {
-    case PackedFormat::kFp8:
-      return 448.0f;
-    case PackedFormat::kInt8:
-      return 128.0f;
-    case PackedFormat::kInt4:
-      return 15.0f;  // distance to a zero point
-    case PackedFormat::kNvfp4:
-      return 6.0f;
-  }
-  return 0.0f;
-}
+// By PackedFormat: its name, and the greatest magnitude that a weight can have before it is scaled.
+constexpr std::array<std::string_view, 4> kNames = {"FP8", "INT8", "INT4", "NVFP4"};
+constexpr std::array kGreatest = {448.0f, 128.0f, 15.0f, 6.0f};  // INT4: distance to a zero point
 
 // Returns element `i` of 4-bit elements, two in a byte.
 int Nibble(std::string_view bytes, int64_t i) {
@@ -142,19 +130,7 @@ std::string UnpackToBlocks(const PackedWeight& weight, WeightFormat format) {
 
 }  // namespace
 
-std::string_view PackedFormatName(PackedFormat format) {
-  switch (format) {
-    case PackedFormat::kFp8:
-      return "FP8";
-    case PackedFormat::kInt8:
-      return "INT8";
-    case PackedFormat::kInt4:
-      return "INT4";
-    case PackedFormat::kNvfp4:
-      return "NVFP4";
-  }
-  return "";
-}
+std::string_view PackedFormatName(PackedFormat format) { return kNames[static_cast<size_t>(format)]; }
 
 WeightFormat UnpackedFormat(const PackedWeight& weight) {
   if (weight.format == PackedFormat::kFp8) return weight.one_scale ? WeightFormat::kF8E4M3 : WeightFormat::kF32;
@@ -171,7 +147,7 @@ WeightFormat UnpackedFormat(const PackedWeight& weight) {
 absl::Status CheckFinite(const PackedWeight& weight) {
   for (int64_t i = 0; i < weight.scale_count(); ++i) {
     const float scale = ScaleAt(weight, i);
-    if (std::isfinite(scale * Greatest(weight.format))) continue;
+    if (std::isfinite(scale * kGreatest[static_cast<size_t>(weight.format)])) continue;
     return NotFinite(StrCat("scale ", i, " of ", PackedFormatName(weight.format), " weights is ", scale,
                             ", which is no number, infinite or too large"));
   }

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 
 namespace gdn {
@@ -48,32 +49,23 @@ void ParseGroups(const Json* groups, QuantizationConfig& config) {
 
 absl::Status CheckFp8(const ConfigFields& quantization) {
   if (const Json* format = quantization.Find("fmt"); format != nullptr && *format != "e4m3") {
-    return InvalidConfigField("quantization_config.fmt", ConfigValueText(format), "\"e4m3\"");
+    return quantization.Invalid("fmt", "\"e4m3\"");
   }
   const Json* block = quantization.Find("weight_block_size");
   if (block == nullptr || *block == Json{kFp8Block, kFp8Block}) return absl::OkStatus();
-  return InvalidConfigField("quantization_config.weight_block_size", ConfigValueText(block),
-                            StrCat("[", kFp8Block, ", ", kFp8Block, "]"));
+  return quantization.Invalid("weight_block_size", StrCat("[", kFp8Block, ", ", kFp8Block, "]"));
 }
 
 // Returns the names by which a config may call the format of a tensor that is packed as `format`.
 std::vector<std::string_view> FormatsOf(std::string_view method, PackedFormat format) {
-  const bool modelopt = method == kModelOpt;
-  switch (format) {
-    case PackedFormat::kFp8:
-      if (modelopt) return {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MIXED_PRECISION"};
-      return {"float-quantized", "naive-quantized", "mixed-precision"};
-    case PackedFormat::kInt8:
-      if (modelopt) return {};
-      return {"int-quantized", "naive-quantized", "mixed-precision"};
-    case PackedFormat::kInt4:
-      if (modelopt) return {};
-      return {"pack-quantized", "mixed-precision"};
-    case PackedFormat::kNvfp4:
-      if (modelopt) return {"NVFP4", "MIXED_PRECISION"};
-      return {"nvfp4-pack-quantized", "mixed-precision"};
+  if (method == kModelOpt) {
+    if (format == PackedFormat::kFp8) return {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MIXED_PRECISION"};
+    if (format == PackedFormat::kNvfp4) return {"NVFP4", "MIXED_PRECISION"};
+    return {};
   }
-  return {};
+  if (format == PackedFormat::kFp8) return {"float-quantized", "naive-quantized", "mixed-precision"};
+  if (format == PackedFormat::kInt8) return {"int-quantized", "naive-quantized", "mixed-precision"};
+  return {format == PackedFormat::kInt4 ? "pack-quantized" : "nvfp4-pack-quantized", "mixed-precision"};
 }
 
 template <typename T>
@@ -103,20 +95,16 @@ absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(const ConfigFields& f
   QuantizationConfig parsed;
   const Json* config = fields.Find("quantization_config");
   if (config == nullptr) return parsed;
-  if (!config->is_object()) {
-    return InvalidConfigField("quantization_config", ConfigValueText(config), "an object");
-  }
-  const ConfigFields quantization(*config, nullptr);
+  if (!config->is_object()) return fields.Invalid("quantization_config", "an object");
+  const ConfigFields quantization("quantization_config", *config);
   // Rotated weights look like any others, but are right only for rotated activations.
   const Json* transforms = quantization.Find("transform_config");
   if (transforms != nullptr && !transforms->empty()) {
-    return InvalidConfigField("quantization_config.transform_config", ConfigValueText(transforms),
-                              "none: layers are served without transforms of their weights and activations");
+    return quantization.Invalid("transform_config",
+                                "none: layers are served without transforms of their weights and activations");
   }
   parsed.method = TextOf(quantization.Find("quant_method"));
-  if (parsed.method == "fp8") {
-    if (const absl::Status status = CheckFp8(quantization); !status.ok()) return status;
-  }
+  if (parsed.method == "fp8") GDN_RETURN_IF_ERROR(CheckFp8(quantization));
   parsed.format = TextOf(quantization.Find(parsed.method == kModelOpt ? "quant_algo" : "format"));
   if (parsed.method == kCompressedTensors) ParseGroups(quantization.Find("config_groups"), parsed);
   for (const char* field : {"ignore", "exclude_modules", "modules_to_not_convert"}) {

@@ -1,9 +1,7 @@
 #include "server/checkpoint/slice_layer.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
-#include <utility>
 
 #include "base/error.h"
 #include "base/status_macros.h"
@@ -31,6 +29,25 @@ class HeadRanges {
   HeadRanges(const LayerSpec& spec, const HeadSlice& heads)
       : spec_(spec), first_key_(heads.first / spec.dims.group()), end_key_(heads.end() / spec.dims.group()) {}
 
+  // Returns the rows of a tensor; for the out-projection, its columns.
+  Ranges Of(LayerTensor tensor) const {
+    Ranges ranges;
+    int64_t from = 0;
+    for (const auto& [per, each] : LayerTensorRows(tensor, spec_)) {
+      if (per == HeadRows::kAll) {  // every slice needs all of them
+        Add({from, from + each}, ranges);
+      } else if (per == HeadRows::kKeyHead) {
+        AddKeys(each, from, ranges);
+        from += spec_.dims.key_heads * each;
+      } else {
+        AddValues(each, from, ranges);
+        from += spec_.dims.value_heads * each;
+      }
+    }
+    return ranges;
+  }
+
+ private:
   // Adds `each` rows of every key head, from row `from` on.
   void AddKeys(int64_t each, int64_t from, Ranges& ranges) const {
     Add({from + first_key_ * each, from + end_key_ * each}, ranges);
@@ -41,59 +58,6 @@ class HeadRanges {
     if (spec_.value_heads == ValueHeadOrder::kGrouped) return AddKeys(group * each, from, ranges);
     for (int64_t j = 0; j < group; ++j) AddKeys(each, from + j * spec_.dims.key_heads * each, ranges);
   }
-
-  // Returns the rows of a tensor; for the out-projection, its columns.
-  Ranges Of(LayerTensor tensor) const {
-    const LayerDims& d = spec_.dims;
-    Ranges ranges;
-    switch (tensor) {
-      case LayerTensor::kInQkvz:
-        AddKeys(2 * int64_t{d.key_dim} + 2 * int64_t{d.group()} * d.value_dim, 0, ranges);
-        break;
-      case LayerTensor::kInBa:
-        AddKeys(2 * int64_t{d.group()}, 0, ranges);
-        break;
-      case LayerTensor::kInQkv:
-      case LayerTensor::kConv:
-        AddKeys(d.key_dim, 0, ranges);
-        AddKeys(d.key_dim, d.key_features(), ranges);
-        AddValues(d.value_dim, 2 * d.key_features(), ranges);
-        break;
-      case LayerTensor::kInQ:
-      case LayerTensor::kInK:
-        AddKeys(d.key_dim, 0, ranges);
-        break;
-      case LayerTensor::kInZ:  // a low-rank matrix belongs to no head, and every slice needs all of it
-        spec_.output_gate_rank > 0 ? ranges.push_back({0, spec_.output_gate_rank}) : AddValues(d.value_dim, 0, ranges);
-        break;
-      case LayerTensor::kInV:
-      case LayerTensor::kZUp:
-      case LayerTensor::kOut:
-        AddValues(d.value_dim, 0, ranges);
-        break;
-      case LayerTensor::kInA:
-        spec_.decay_rank > 0 ? ranges.push_back({0, spec_.decay_rank}) : AddValues(d.decay_dim(), 0, ranges);
-        break;
-      case LayerTensor::kAUp:
-      case LayerTensor::kDtBias:
-        AddValues(d.decay_dim(), 0, ranges);
-        break;
-      case LayerTensor::kInB:
-      case LayerTensor::kALog:
-        AddValues(1, 0, ranges);
-        break;
-      case LayerTensor::kNorm:
-        ranges = {{0, d.value_dim}};
-        break;
-      case LayerTensor::kConvQ:  // joined before
-      case LayerTensor::kConvK:
-      case LayerTensor::kConvV:
-        break;
-    }
-    return ranges;
-  }
-
- private:
   // Adds a range. Adjacent ranges become one.
   static void Add(Range range, Ranges& ranges) {
     if (!ranges.empty() && ranges.back().end == range.begin) {
@@ -269,16 +233,8 @@ LayerSpec SliceSpec(const LayerSpec& spec, const HeadSlice& heads) {
   return sliced;
 }
 
-bool HasMade(const std::deque<std::string>& made, const char* data) {
-  return std::any_of(made.begin(), made.end(), [data](const std::string& bytes) {
-    return !std::less<>()(data, bytes.data()) && std::less<>()(data, bytes.data() + bytes.size());
-  });
-}
-
-bool SlicedLayer::HasMade(const char* data) const { return gdn::HasMade(made, data); }
-
-SlicedLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const HeadSlice& heads) {
-  SlicedLayer sliced{.tensors = layer, .made = {}};
+MadeLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const HeadSlice& heads) {
+  MadeLayer sliced{.tensors = layer, .made = {}};
   for (auto& [tensor, stored] : sliced.tensors.tensors) stored = Unpacked(stored, sliced.made);
   if (heads.is_whole()) return sliced;
   const HeadRanges ranges(spec, heads);

@@ -5,15 +5,13 @@
 // slice is read: rows that are adjacent in a file stay there, and only other parts are copied. Quantised weights stay
 // as they are, in whole blocks. Only F8_E4M3 is widened, if a slice cuts its blocks of 128 x 128. Tiled value heads
 // stay tiled in a slice, by the slice's own key heads.
-// Thread safety: free functions. Ownership: a SlicedLayer points into the checkpoint's files and into what it has made.
+// Thread safety: free functions. Ownership: the result points into the checkpoint's files and into what it has made.
 //
 //   GDN_RETURN_IF_ERROR(CheckSlice(checkpoint.config, checkpoint.layers, heads));
-//   const SlicedLayer sliced = SliceLayer(checkpoint.config.spec, checkpoint.layers[0], heads);
+//   const MadeLayer sliced = SliceLayer(checkpoint.config.spec, checkpoint.layers[0], heads);
 //   ServeLayer(SliceSpec(checkpoint.config.spec, heads), sliced.tensors, options);
 #pragma once
 
-#include <deque>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,17 +30,8 @@ absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensor
 // Returns the spec of a sliced layer: the slice's dims, and one convolution kernel.
 LayerSpec SliceSpec(const LayerSpec& spec, const HeadSlice& heads);
 
-// Returns true if `data` points into one of the strings.
-bool HasMade(const std::deque<std::string>& made, const char* data);
-
-struct SlicedLayer {
-  LayerTensors tensors;          // the tensors of LayerTensorsOf(SliceSpec(..))
-  std::deque<std::string> made;  // the bytes of tensors that are not in a file
-
-  bool HasMade(const char* data) const;  // true if `data` points into `made`
-};
-
-// CheckSlice must have passed. If the slice has all heads, the layer is only unpacked.
-SlicedLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const HeadSlice& heads);
+// Returns the tensors of LayerTensorsOf(SliceSpec(..)). CheckSlice must have passed. If the slice has all heads, the
+// layer is only unpacked.
+MadeLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const HeadSlice& heads);
 
 }  // namespace gdn

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <string>
 
-#include "base/error.h"
 #include "base/string_cat.h"
 #include "server/checkpoint/tensor_errors.h"
 
@@ -14,7 +12,7 @@ namespace {
 
 void DecodeFp8(const StoredTensor& tensor, float* out) {
   const int64_t cols = tensor.shape[1];
-  const std::vector<float> scales = ScalesOf(tensor);
+  const std::vector<float> scales = FloatsOf(tensor.scales);
   for (int64_t i = 0; i < tensor.shape[0]; ++i) {
     DequantizeRow(WeightFormat::kF8E4M3, tensor.data.data() + i * cols, scales.data() + i / kFp8Block * Fp8Blocks(cols),
                   cols, out + i * cols);
@@ -24,7 +22,7 @@ void DecodeFp8(const StoredTensor& tensor, float* out) {
 // Returns the index of the first block of a quantised tensor with a factor that is not finite; -1 if there is none.
 int64_t FindBadBlock(const StoredTensor& tensor) {
   if (tensor.encoding == WeightFormat::kF8E4M3) {
-    const std::vector<float> scales = ScalesOf(tensor);
+    const std::vector<float> scales = FloatsOf(tensor.scales);
     const auto bad = std::find_if(scales.begin(), scales.end(), [](float scale) { return !std::isfinite(scale); });
     return bad == scales.end() ? -1 : bad - scales.begin();
   }
@@ -45,16 +43,11 @@ struct ExponentBits {
   int64_t bytes;  // of one element
 };
 ExponentBits ExponentOf(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32:
-      return {0x7f8000007f800000, 0x0080000000800000, 0x8000000080000000, 4};
-    case WeightFormat::kF16:
-      return {0x7c007c007c007c00, 0x0400040004000400, 0x8000800080008000, 2};
-    case WeightFormat::kBF16:
-      return {0x7f807f807f807f80, 0x0080008000800080, 0x8000800080008000, 2};
-    default:  // F8_E4M3 has no infinities; its two NaNs have all bits of the mantissa set too
-      return {0x7f7f7f7f7f7f7f7f, 0x0101010101010101, 0x8080808080808080, 1};
-  }
+  if (format == WeightFormat::kF32) return {0x7f8000007f800000, 0x0080000000800000, 0x8000000080000000, 4};
+  if (format == WeightFormat::kF16) return {0x7c007c007c007c00, 0x0400040004000400, 0x8000800080008000, 2};
+  if (format == WeightFormat::kBF16) return {0x7f807f807f807f80, 0x0080008000800080, 0x8000800080008000, 2};
+  // F8_E4M3 has no infinities; its two NaNs have all bits of the mantissa set too.
+  return {0x7f7f7f7f7f7f7f7f, 0x0101010101010101, 0x8080808080808080, 1};
 }
 
 // Returns element `i` of a plain or F8_E4M3 tensor, without its scale.
@@ -111,10 +104,10 @@ StoredTensor PlainTensor(const TensorView& view) {
   return {.encoding = FormatOf(view.dtype), .shape = view.shape, .data = view.data};
 }
 
-std::vector<float> ScalesOf(const StoredTensor& tensor) {
-  std::vector<float> scales(static_cast<size_t>(tensor.scales.ElementCount()));
-  ConvertToFloat(tensor.scales.dtype, tensor.scales.data.data(), scales.size(), scales.data());
-  return scales;
+std::vector<float> FloatsOf(const TensorView& view) {
+  std::vector<float> values(static_cast<size_t>(view.ElementCount()));
+  ConvertToFloat(view.dtype, view.data.data(), values.size(), values.data());
+  return values;
 }
 
 absl::Status CheckFinite(const StoredTensor& tensor, MinusInfinity minus_infinity) {

@@ -39,8 +39,8 @@ std::vector<int64_t> Fp8BlocksOf(const std::vector<int64_t>& shape);
 // Makes a tensor of a view in a dtype that kernels read.
 StoredTensor PlainTensor(const TensorView& view);
 
-// Returns the block scales of an F8_E4M3 matrix.
-std::vector<float> ScalesOf(const StoredTensor& tensor);
+// Returns all elements as float32.
+std::vector<float> FloatsOf(const TensorView& view);
 
 // Says if -infinity is allowed. In A_log it means a decay factor of 1.
 enum class MinusInfinity : bool { kRefused, kTaken };

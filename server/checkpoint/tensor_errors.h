@@ -3,11 +3,18 @@
 #include <string>
 #include <string_view>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/error.h"
 #include "base/string_cat.h"
 
 namespace gdn {
+
+// Returns the result. If it is an error, `prefix` and ": " come before its message.
+template <typename T>
+absl::StatusOr<T> WithPrefix(absl::StatusOr<T> result, std::string_view prefix) {
+  if (!result.ok()) return WithPrefix(result.status(), prefix);
+  return result;
+}
 
 // INVALID_ARGUMENT with `reason`: the file's tensor `name` is wrong, as `message` says.
 inline absl::Status InvalidTensor(std::string_view reason, const std::string& name, std::string_view message) {

@@ -1,7 +1,6 @@
 #include "server/config/quota_section.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 
@@ -11,7 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
-#include "base/flags/command_flags.h"
 #include "base/string_cat.h"
 #include "server/admission/token_bucket.h"
 

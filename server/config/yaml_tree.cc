@@ -5,7 +5,6 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
-#include <numeric>
 #include <sstream>
 #include <utility>
 

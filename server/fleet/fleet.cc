@@ -15,13 +15,8 @@ constexpr absl::Duration kMailboxWait = absl::Seconds(1);  // the shortest timeo
 }  // namespace
 
 Fleet::Fleet(const FleetParts& parts, const FleetOptions& options)
-    : share_(*parts.redis.share()),
-      departures_({.redis = parts.redis,
-                   .share = share_,
-                   .tiers = parts.tiers,
-                   .room = parts.room,
-                   .sessions = parts.sessions,
-                   .executor = parts.executor}),
+    : share_(parts.share()),
+      departures_(parts),
       lease_({.share = share_,
               .environment = parts.environment,
               .on_lost =
@@ -30,14 +25,7 @@ Fleet::Fleet(const FleetParts& parts, const FleetOptions& options)
                     departures_.DropUnowned();
                   }},
              options.lease),
-      arrivals_({.redis = parts.redis,
-                 .share = share_,
-                 .tiers = parts.tiers,
-                 .sessions = parts.sessions,
-                 .environment = parts.environment,
-                 .executor = parts.executor,
-                 .spec_of = parts.spec_of},
-                options.longest_wait) {
+      arrivals_(parts, options.longest_wait) {
   share_.claims().SetLeaseCheck([&environment = parts.environment] { return environment.CheckOurs().ok(); });
   parts.environment.has_right = [&share = share_](const StateKey& key) { return !share.claims().token(key).empty(); };
 }

@@ -16,28 +16,12 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/stop_signal.h"
-#include "base/task/executor.h"
+#include "server/fleet/fleet_parts.h"
 #include "server/fleet/node_lease.h"
 #include "server/fleet/session_arrivals.h"
 #include "server/fleet/session_departures.h"
-#include "server/session/device_room.h"
-#include "server/session/recovery.h"
-#include "server/session/session_environment.h"
-#include "server/session/session_manager.h"
-#include "state_store/tiers/redis_tier.h"
-#include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
-
-struct FleetParts {
-  RedisTier& redis;  // opened with sharing
-  TierStack& tiers;
-  DeviceRoom& room;
-  SessionManager& sessions;
-  SessionEnvironment& environment;
-  Executor& executor;  // runs arrivals and departures of sessions
-  SpecOfModelFn spec_of;
-};
 
 struct FleetOptions {
   absl::Duration lease = absl::Seconds(15);
@@ -70,8 +54,8 @@ class Fleet {
   // Otherwise they must wait until the lease runs out, as after a crash.
   void End();
 
-  const std::string& name() const { return share_.node().name(); }
-  const std::string& id() const { return share_.node().server(); }
+  const std::string& name() const { return share_.name(); }
+  const std::string& id() const { return share_.server(); }
   const NodeLease& lease() const { return lease_; }
   const SessionArrivals& arrivals() const { return arrivals_; }
   const SessionDepartures& departures() const { return departures_; }

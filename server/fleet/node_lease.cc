@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "base/this_thread.h"
 
 namespace gdn {
 namespace {
@@ -20,24 +19,14 @@ NodeLease::NodeLease(const NodeLeaseParts& parts, absl::Duration lease) : parts_
   parts_.environment.SetOursUntil(SteadyTime::FromNanos(0));  // no session may be relied on before Begin
 }
 
-NodeLease::~NodeLease() { Stop(); }
-
 absl::Status NodeLease::Begin() {
   GDN_RETURN_IF_ERROR(Renew());
-  thread_ = std::thread([this] {
-    NameThisThread("gdn-node-lease");
-    Loop();
-  });
+  thread_.emplace("gdn-node-lease", lease_ / kRenewalsPerLease, [this] { return RenewAgain(); });
   return absl::OkStatus();
 }
 
-void NodeLease::Stop() {
-  stop_.Give();
-  if (thread_.joinable()) thread_.join();
-}
-
 void NodeLease::End() {
-  if (!thread_.joinable()) return;
+  if (!thread_.has_value()) return;
   Stop();
   parts_.environment.SetOursUntil(SteadyTime::FromNanos(0));
   if (const absl::Status ended = parts_.share.EndLease(); !ended.ok()) {
@@ -45,16 +34,14 @@ void NodeLease::End() {
   }
 }
 
-void NodeLease::Loop() {
-  bool failing = false;
-  while (!stop_.GivenWithin(failing ? lease_ / kTriesPerLease : lease_ / kRenewalsPerLease)) {
-    const absl::Status renewed = Renew();
-    if (!renewed.ok() && !std::exchange(failing, true)) {
-      spdlog::error("the lease of this server is not renewed; its sessions are refused once it has run out: {}",
-                    std::string(renewed.message()));
-    }
-    if (renewed.ok() && std::exchange(failing, false)) spdlog::info("the lease of this server is renewed again");
+absl::Duration NodeLease::RenewAgain() {
+  const absl::Status renewed = Renew();
+  if (!renewed.ok() && !std::exchange(failing_, true)) {
+    spdlog::error("the lease of this server is not renewed; its sessions are refused once it has run out: {}",
+                  std::string(renewed.message()));
   }
+  if (renewed.ok() && std::exchange(failing_, false)) spdlog::info("the lease of this server is renewed again");
+  return lease_ / (failing_ ? kTriesPerLease : kRenewalsPerLease);
 }
 
 absl::Status NodeLease::Renew() {

@@ -13,12 +13,12 @@
 
 #include <atomic>
 #include <functional>
-#include <thread>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/stop_signal.h"
+#include "server/session/loop_thread.h"
 #include "server/session/session_environment.h"
 #include "state_store/tiers/redis_share.h"
 
@@ -35,14 +35,13 @@ struct NodeLeaseParts {
 class NodeLease {
  public:
   NodeLease(const NodeLeaseParts& parts, absl::Duration lease);
-  ~NodeLease();
   NodeLease(const NodeLease&) = delete;
   NodeLease& operator=(const NodeLease&) = delete;
 
   // Gets the first lease, then starts the thread that renews it. Errors of RedisShare::RenewLease.
   absl::Status Begin();
   // Stops renewing. The lease then runs out by itself.
-  void Stop();
+  void Stop() { thread_.reset(); }
   // Stops renewing and gives the lease back, so that others need not wait until it runs out. Call when no session is
   // served any more.
   void End();
@@ -52,7 +51,8 @@ class NodeLease {
   int64_t lapses() const { return lapses_; }  // how often the lease has run out
 
  private:
-  void Loop();
+  // Renews the lease, and returns when to do so again.
+  absl::Duration RenewAgain();
   absl::Status Renew();
 
   const NodeLeaseParts parts_;
@@ -62,8 +62,8 @@ class NodeLease {
   bool look_through_ = false;
   // When the last confirmed renewal was sent; InfiniteFuture: none yet.
   SteadyTime confirmed_ = SteadyTime::InfiniteFuture();
-  StopSignal stop_;
-  std::thread thread_;  // last: it uses all of the above
+  bool failing_ = false;              // used by the thread
+  std::optional<LoopThread> thread_;  // last: it uses all of the above
 };
 
 }  // namespace gdn

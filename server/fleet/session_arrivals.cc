@@ -46,8 +46,8 @@ struct SessionArrivals::Arrival {
   Signal over;
 };
 
-SessionArrivals::SessionArrivals(SessionArrivalsParts parts, absl::Duration longest_wait)
-    : parts_(std::move(parts)),
+SessionArrivals::SessionArrivals(const FleetParts& parts, absl::Duration longest_wait)
+    : parts_(parts),
       longest_wait_(longest_wait),
       threads_({.name = "gdn-arrivals", .threads = kThreads}),
       group_(parts_.executor) {}
@@ -133,7 +133,7 @@ Task<void> SessionArrivals::Arrive(StateKey key, std::shared_ptr<Arrival> arriva
     TaskQueueExecutor io(threads_, Turn(), here);
     co_await ResumeOn(io);
     const auto is_here = [&] { return parts_.sessions.Knows(key.principal, key.id); };
-    parts_.share.GiveBack(key, is_here).IgnoreError();  // after an error the right ends with the lease
+    parts_.share().GiveBack(key, is_here).IgnoreError();  // after an error the right ends with the lease
     co_await ReturnTo(here);
   }
   SteadyTime ask_again;
@@ -151,7 +151,7 @@ Task<void> SessionArrivals::Arrive(StateKey key, std::shared_ptr<Arrival> arriva
     const bool elsewhere = held.ok() && held->has_value();
     if (elsewhere && here.Now() >= ask_again) {
       ask_again = here.Now() + kAskAgain;
-      outcome = parts_.share.Ask((*held)->holder, key);
+      outcome = parts_.share().Ask((*held)->holder, key);
     }
     co_await ReturnTo(here);
     if (outcome.ok() && elsewhere) {  // repeat until its server has given it up
@@ -172,20 +172,11 @@ absl::StatusOr<std::optional<TakenSession>> SessionArrivals::Take(const StateKey
   // The session was created here or has come since the call looked.
   if (parts_.sessions.Knows(key.principal, key.id)) return std::nullopt;
   if (closed_) return Draining(key);
-  GDN_ASSIGN_OR_RETURN(TakenSession taken, parts_.share.Take(key, make));
-  switch (taken.outcome) {
-    case TakenSession::kNone:
-      return SessionNotFound(key.id);
-    case TakenSession::kMade:
-      parts_.tiers.Forget(key);  // a former session with this name
-      return std::nullopt;
-    case TakenSession::kHeld:
-      return taken;
-    case TakenSession::kTaken:
-      break;
-  }
-  parts_.tiers.Forget(key);
-  GDN_RETURN_IF_ERROR(Adopt(key, taken, make));
+  GDN_ASSIGN_OR_RETURN(TakenSession taken, parts_.share().Take(key, make));
+  if (taken.outcome == TakenSession::kNone) return SessionNotFound(key.id);
+  if (taken.outcome == TakenSession::kHeld) return taken;
+  parts_.tiers.Forget(key);  // a former session with this name
+  if (taken.outcome == TakenSession::kTaken) GDN_RETURN_IF_ERROR(Adopt(key, taken, make));
   return std::nullopt;
 }
 
@@ -211,7 +202,7 @@ absl::Status SessionArrivals::Adopt(const StateKey& key, const TakenSession& tak
   // The session itself was never durable; the store has only named checkpoints of it. It can be created.
   if (absl::IsNotFound(adopted) && make) return absl::OkStatus();
   // Give the session up as it was. If Redis does not answer, it stays this server's, and the next call takes it again.
-  parts_.share.GiveUp(key, taken.orderly).IgnoreError();
+  parts_.share().GiveUp(key, taken.orderly).IgnoreError();
   return absl::IsNotFound(adopted) ? SessionNotFound(key.id) : adopted;
 }
 

@@ -25,27 +25,14 @@
 #include "absl/time/time.h"
 #include "base/open_count.h"
 #include "base/task/deadline.h"
-#include "base/task/executor.h"
 #include "base/task/task.h"
 #include "base/task/task_group.h"
 #include "base/task_queue.h"
 #include "base/turn_queue.h"
 #include "server/admission/byte_ledger.h"
-#include "server/session/recovery.h"
-#include "server/session/session_manager.h"
-#include "state_store/tiers/redis_tier.h"
+#include "server/fleet/fleet_parts.h"
 
 namespace gdn {
-
-struct SessionArrivalsParts {
-  RedisTier& redis;
-  RedisShare& share;
-  TierStack& tiers;
-  SessionManager& sessions;
-  SessionEnvironment& environment;
-  Executor& executor;  // runs the attempts between their requests to Redis
-  SpecOfModelFn spec_of;
-};
 
 struct BringRequest {
   bool make = false;  // the call creates the session if there is none
@@ -56,7 +43,7 @@ struct BringRequest {
 class SessionArrivals {
  public:
   // `longest_wait`: how long a call waits at most for a server that does not hand a session over.
-  SessionArrivals(SessionArrivalsParts parts, absl::Duration longest_wait);
+  SessionArrivals(const FleetParts& parts, absl::Duration longest_wait);
   ~SessionArrivals();
   SessionArrivals(const SessionArrivals&) = delete;
   SessionArrivals& operator=(const SessionArrivals&) = delete;
@@ -99,7 +86,7 @@ class SessionArrivals {
   absl::Status Adopt(const StateKey& key, const TakenSession& taken, bool make);
   void AdoptCheckpoints(const StateKey& key);
 
-  const SessionArrivalsParts parts_;
+  const FleetParts parts_;
   const absl::Duration longest_wait_;
   std::atomic<bool> closed_{false};
   std::atomic<int64_t> taken_over_{0}, replayed_{0};

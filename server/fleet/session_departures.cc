@@ -38,7 +38,7 @@ absl::Status SessionDepartures::Store(SessionLease& lease) {
     GDN_RETURN_IF_ERROR(parts_.room.SendDown(lease, store.value_or(0)));
     // If the session came in a new epoch and was not stored since, the store still has it in the old epoch, so it is
     // not given up as orderly.
-    const absl::Status given_up = parts_.share.GiveUp(key, /*orderly=*/!session->undurable().any);
+    const absl::Status given_up = parts_.share().GiveUp(key, /*orderly=*/!session->undurable().any);
     // The session leaves even if this failed: the right may have been given up, so this server must not go on serving
     // it.
     if (!given_up.ok()) {
@@ -48,7 +48,7 @@ absl::Status SessionDepartures::Store(SessionLease& lease) {
     ++handed_over_;
   } else if (session->state_is_lost()) {
     // The state is lost. The next server continues from the store's copy in a new epoch, as after a crash.
-    static_cast<void>(parts_.share.GiveUp(key, /*orderly=*/false));
+    static_cast<void>(parts_.share().GiveUp(key, /*orderly=*/false));
   }
   parts_.redis.Forget(key);
   return absl::OkStatus();
@@ -94,7 +94,7 @@ Task<void> SessionDepartures::LeaveWithAll(std::shared_ptr<Session> session, std
 void SessionDepartures::DropUnowned() {
   std::vector<StateKey> unowned;
   for (const std::shared_ptr<Session>& session : parts_.sessions.All()) {
-    if (parts_.share.claims().token(session->key()).empty()) unowned.push_back(session->key());
+    if (parts_.share().claims().token(session->key()).empty()) unowned.push_back(session->key());
   }
   Drop(unowned);
 }

@@ -18,27 +18,15 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/task/executor.h"
 #include "base/task/task.h"
 #include "base/task/task_group.h"
-#include "server/session/device_room.h"
-#include "server/session/session_manager.h"
-#include "state_store/tiers/redis_tier.h"
+#include "server/fleet/fleet_parts.h"
 
 namespace gdn {
 
-struct SessionDeparturesParts {
-  RedisTier& redis;
-  RedisShare& share;
-  TierStack& tiers;
-  DeviceRoom& room;
-  SessionManager& sessions;
-  Executor& executor;
-};
-
 class SessionDepartures {
  public:
-  explicit SessionDepartures(const SessionDeparturesParts& parts) : parts_(parts), group_(parts.executor) {}
+  explicit SessionDepartures(const FleetParts& parts) : parts_(parts), group_(parts.executor) {}
 
   // Begins to hand the session over. A session that cannot leave now stays, and may be asked for again. False if there
   // is no such session here.
@@ -66,9 +54,8 @@ class SessionDepartures {
   // Stores the session and gives the right to it up. Call on a thread that may block.
   absl::Status Store(SessionLease& lease);
 
-  const SessionDeparturesParts parts_;
-  std::atomic<int64_t> handed_over_{0};
-  std::atomic<int64_t> lost_{0};
+  const FleetParts parts_;
+  std::atomic<int64_t> handed_over_{0}, lost_{0};
   TaskGroup group_;  // last: its tasks use all of the above
 };
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
-#include <deque>
 #include <optional>
 #include <utility>
 
@@ -15,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "server/checkpoint/lora_adapter.h"
 #include "server/checkpoint/slice_layer.h"
+#include "server/checkpoint/tensor_errors.h"
 #include "server/model/served_layer.h"
 
 namespace gdn {
@@ -59,19 +58,8 @@ Hash128 HashLayer(const ModelFamily& family, const LayerTensors& layer, const Lo
   return hasher.Finish();
 }
 
-std::string_view ProjectionsKey(ProjectionLayout layout) {
-  switch (layout) {
-    case ProjectionLayout::kInterleaved:
-      return "interleaved";
-    case ProjectionLayout::kFlat:
-      return "flat";
-    case ProjectionLayout::kSeparate:
-      return "separate";
-    case ProjectionLayout::kFlatGroupedBa:
-      return "flat, b and a by key head";
-  }
-  return "";
-}
+// By ProjectionLayout.
+constexpr std::string_view kProjectionsKeys[] = {"interleaved", "flat", "separate", "flat, b and a by key head"};
 
 void HashSpec(const LayerSpec& spec, Hasher& hasher) {
   const LayerDims& dims = spec.dims;
@@ -79,7 +67,7 @@ void HashSpec(const LayerSpec& spec, Hasher& hasher) {
        {dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width, dims.hidden_size}) {
     hasher.UpdateInt(dim);
   }
-  hasher.UpdateField(ProjectionsKey(spec.projections));
+  hasher.UpdateField(kProjectionsKeys[static_cast<size_t>(spec.projections)]);
   hasher.UpdateInt(std::bit_cast<int32_t>(spec.norm_epsilon));
   // The first families have no other fields than these. Their fingerprints must not change.
   if (spec == LayerSpec{.dims = dims, .norm_epsilon = spec.norm_epsilon, .projections = spec.projections}) return;
@@ -164,10 +152,10 @@ class ModelLoader {
     model_.config_.spec = SliceSpec(whole_.spec, heads);
     for (const LayerTensors& layer : layers_) {
       if (adapter_.has_value()) {
-        const MergedLayer merged = MergeAdapter(*adapter_, layer);
+        const MadeLayer merged = MergeAdapter(*adapter_, layer);
         // A sum of finite weights and finite factors may still overflow float32.
         GDN_RETURN_IF_ERROR(CheckLayerIsFinite(merged.tensors));
-        GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, merged.tensors, heads), merged.made));
+        GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, merged.tensors, heads), merged));
       } else {
         GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, layer, heads), {}));
       }
@@ -183,29 +171,25 @@ class ModelLoader {
  private:
   absl::Status CheckLayerIsFinite(const LayerTensors& layer) const {
     for (const auto& [tensor, stored] : layer.tensors) {
-      const absl::Status status =
-          CheckFinite(stored, tensor == LayerTensor::kALog ? MinusInfinity::kTaken : MinusInfinity::kRefused);
-      if (status.ok()) continue;
-      return WithPrefix(status, StrCat("model '", model_.name_, "', layer ", layer.layer, ", tensor '",
-                                       LayerTensorName(*whole_.family, tensor), "'"));
+      GDN_RETURN_IF_ERROR(WithPrefix(
+          CheckFinite(stored, tensor == LayerTensor::kALog ? MinusInfinity::kTaken : MinusInfinity::kRefused),
+          StrCat("model '", model_.name_, "', layer ", layer.layer, ", tensor '",
+                 LayerTensorName(*whole_.family, tensor), "'")));
     }
     return absl::OkStatus();
   }
 
-  // `merged`: bytes that tensors of the layer may point to. They are freed after the call.
-  absl::Status LoadLayer(const SlicedLayer& sliced, const std::deque<std::string>& merged) {
+  // `merged`: has bytes that tensors of the layer may point to. They are freed after the call.
+  absl::Status LoadLayer(const MadeLayer& sliced, const MadeLayer& merged) {
     const LayerTensors& layer = sliced.tensors;
     const LayerSpec& spec = model_.config_.spec;
-    absl::StatusOr<ServedLayer> made = ServeLayer(spec, layer, options_);
-    if (!made.ok()) return WithPrefix(made.status(), StrCat("model '", model_.name_, "', layer ", layer.layer));
-    const ServedLayer& served = *made;
+    const std::string place = StrCat("model '", model_.name_, "', layer ", layer.layer);
+    GDN_ASSIGN_OR_RETURN(const ServedLayer served, WithPrefix(ServeLayer(spec, layer, options_), place));
     quantized_ = quantized_ || served.quantized;
-    for (const auto& [tensor, stored] : layer.tensors) {
-      model_.memory_.in_files += FileBytes(stored);
-    }
+    for (const auto& [tensor, stored] : layer.tensors) model_.memory_.in_files += FileBytes(stored);
     const auto matrix = [&](const ServedMatrix& of_layer) {
-      return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(of_layer.data().data()) &&
-                                  !HasMade(merged, of_layer.data().data()));
+      const char* const data = of_layer.data().data();
+      return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(data) && !merged.HasMade(data));
     };
     LayerWeights weights;
     weights.spec = ServedForm(spec);
@@ -221,9 +205,7 @@ class ModelLoader {
     GDN_ASSIGN_OR_RETURN(weights.a_log, Vector(served.a_log));
     GDN_ASSIGN_OR_RETURN(weights.dt_bias, Vector(served.dt_bias));
     GDN_ASSIGN_OR_RETURN(weights.norm_weight, Vector(served.norm_weight));
-    if (const absl::Status status = ValidateLayerWeights(weights); !status.ok()) {
-      return WithPrefix(status, StrCat("model '", model_.name_, "', layer ", layer.layer));
-    }
+    GDN_RETURN_IF_ERROR(WithPrefix(ValidateLayerWeights(weights), place));
     model_.layers_.emplace(layer.layer, weights);
     return absl::OkStatus();
   }
@@ -302,9 +284,8 @@ absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name,
   }
   std::optional<LoraAdapter> adapter;
   if (!options.adapter.empty()) {
-    absl::StatusOr<LoraAdapter> opened = OpenLoraAdapter(options.adapter, checkpoint.config);
-    if (!opened.ok()) return WithPrefix(opened.status(), StrCat("model '", name, "', adapter"));
-    adapter = *std::move(opened);
+    GDN_ASSIGN_OR_RETURN(adapter, WithPrefix(OpenLoraAdapter(options.adapter, checkpoint.config),
+                                             StrCat("model '", name, "', adapter")));
   }
   return ModelLoader(backend, name, std::move(checkpoint), std::move(adapter), options).Load();
 }

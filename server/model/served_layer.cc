@@ -65,7 +65,7 @@ ServedMatrix Matrix(const LayerTensors& layer, Parts parts, bool keeps_rows, con
     const StoredTensor& tensor = layer.tensors.at(part);
     if (parts.size() > 1) matrix.made += tensor.data;
     if (tensor.encoding != WeightFormat::kF8E4M3) continue;
-    const std::vector<float> scales = ScalesOf(tensor);
+    const std::vector<float> scales = FloatsOf(tensor.scales);
     matrix.scales.insert(matrix.scales.end(), scales.begin(), scales.end());
   }
   return matrix;

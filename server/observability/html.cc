@@ -1,9 +1,13 @@
 #include "server/observability/html.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
-#include <cstdio>
+#include <iterator>
+#include <utility>
 
+#include "absl/strings/str_format.h"
 #include "base/string_cat.h"
 
 namespace gdn {
@@ -14,19 +18,10 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 // Returns the size in bytes of the UTF-8 character at the beginning of the text; 0 if there is none.
 size_t CharacterSize(std::string_view text) {
   const auto byte = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x80) return 1;
-  size_t size = 0;
-  uint32_t code = 0;
-  if ((byte(0) & 0xE0) == 0xC0) {
-    size = 2, code = byte(0) & 0x1FU;
-  } else if ((byte(0) & 0xF0) == 0xE0) {
-    size = 3, code = byte(0) & 0x0FU;
-  } else if ((byte(0) & 0xF8) == 0xF0) {
-    size = 4, code = byte(0) & 0x07U;
-  } else {
-    return 0;
-  }
-  if (text.size() < size) return 0;
+  const auto size = static_cast<size_t>(std::countl_one(byte(0)));
+  if (size == 0) return 1;
+  if (size == 1 || size > 4 || text.size() < size) return 0;
+  uint32_t code = byte(0) & (0x7FU >> size);
   for (size_t i = 1; i < size; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
     code = (code << 6) | (byte(i) & 0x3FU);
@@ -37,33 +32,17 @@ size_t CharacterSize(std::string_view text) {
 }
 
 void AppendEscaped(std::string_view character, std::string& out) {
+  constexpr std::pair<char, std::string_view> kEscapes[] = {
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
   const char c = character[0];
-  if (c == '&') {
-    out += "&amp;";
-  } else if (c == '<') {
-    out += "&lt;";
-  } else if (c == '>') {
-    out += "&gt;";
-  } else if (c == '"') {
-    out += "&quot;";
-  } else if (c == '\'') {
-    out += "&#39;";
-  } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-    out += kReplacement;
-  } else {
-    out += character;
-  }
-}
-
-std::string Format(const char* format, double value, const char* unit) {
-  std::array<char, 64> text;
-  std::snprintf(text.data(), text.size(), format, value, unit);
-  return text.data();
+  const auto* const escape = std::ranges::find(kEscapes, c, &std::pair<char, std::string_view>::first);
+  const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+  out += escape != std::end(kEscapes) ? escape->second : control ? kReplacement : character;
 }
 
 // Formats a value below 1000 with three digits.
 std::string Short(double value, const char* unit) {
-  return Format(value >= 100 ? "%.0f%s" : value >= 10 ? "%.1f%s" : "%.2f%s", value, unit);
+  return absl::StrFormat("%.*f%s", value >= 100 ? 0 : value >= 10 ? 1 : 2, value, unit);
 }
 
 }  // namespace
@@ -75,12 +54,8 @@ std::string EscapeHtml(std::string_view text, size_t most) {
   for (size_t count = 0; !text.empty(); ++count) {
     if (count == most) return out + "…";
     const size_t size = CharacterSize(text);
-    if (size == 0) {
-      out += kReplacement;
-    } else {
-      AppendEscaped(text.substr(0, size), out);
-    }
-    text.remove_prefix(size == 0 ? 1 : size);
+    AppendEscaped(size == 0 ? kReplacement : text.substr(0, size), out);
+    text.remove_prefix(std::max<size_t>(size, 1));
   }
   return out;
 }
@@ -98,7 +73,7 @@ std::string ShowNumber(double value) {
   if (value >= 1e9) return Short(value / 1e9, " G");
   if (value >= 1e6) return Short(value / 1e6, " M");
   if (value >= 1e4) return Short(value / 1e3, " k");
-  return value == std::floor(value) ? Format("%.0f%s", value, "") : Short(value, "");
+  return value == std::floor(value) ? absl::StrFormat("%.0f", value) : Short(value, "");
 }
 
 std::string ShowDuration(absl::Duration value) {

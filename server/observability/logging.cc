@@ -4,8 +4,9 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <cstdio>
 #include <memory>
+
+#include "absl/strings/str_format.h"
 
 namespace gdn {
 namespace {
@@ -20,9 +21,8 @@ class JsonMessageFlag final : public spdlog::custom_flag_formatter {
         out.push_back(c);
         continue;
       }
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-      out.append(escaped, escaped + 6);
+      const std::string escaped = absl::StrFormat("\\u%04x", static_cast<unsigned char>(c));
+      out.append(escaped.data(), escaped.data() + escaped.size());
     }
   }
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<JsonMessageFlag>(); }

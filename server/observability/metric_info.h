@@ -2,7 +2,7 @@
 //
 // Thread safety: a value. Ownership: literals.
 //
-//   constexpr MetricInfo kSteps = {"gdn_steps_total", MetricType::kCounter, "steps", {"kind"}, "Steps taken."};
+//   constexpr MetricInfo kSteps = metric::Counter("gdn_steps_total", "steps", {"kind"}, "Steps taken.");
 #pragma once
 
 #include <array>
@@ -12,12 +12,30 @@ namespace gdn {
 
 enum class MetricType { kCounter, kGauge, kHistogram };
 
+using MetricLabels = std::array<std::string_view, 3>;
+
 struct MetricInfo {
   std::string_view name;
   MetricType type;
   std::string_view unit;
-  std::array<std::string_view, 3> labels;
+  MetricLabels labels;
   std::string_view help;
 };
 
+namespace metric {
+
+constexpr MetricInfo Counter(std::string_view name, std::string_view unit, const MetricLabels& labels,
+                             std::string_view help) {
+  return {name, MetricType::kCounter, unit, labels, help};
+}
+constexpr MetricInfo Gauge(std::string_view name, std::string_view unit, const MetricLabels& labels,
+                           std::string_view help) {
+  return {name, MetricType::kGauge, unit, labels, help};
+}
+constexpr MetricInfo Histogram(std::string_view name, std::string_view unit, const MetricLabels& labels,
+                               std::string_view help) {
+  return {name, MetricType::kHistogram, unit, labels, help};
+}
+
+}  // namespace metric
 }  // namespace gdn

@@ -2,37 +2,28 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <sstream>
 
 namespace gdn {
 namespace {
 
-prometheus::MetricType TypeOf(MetricType type) {
-  switch (type) {
-    case MetricType::kCounter:
-      return prometheus::MetricType::Counter;
-    case MetricType::kGauge:
-      return prometheus::MetricType::Gauge;
-    case MetricType::kHistogram:
-      return prometheus::MetricType::Histogram;
-  }
-  return prometheus::MetricType::Untyped;
-}
+// By MetricType.
+constexpr std::array kTypes = {prometheus::MetricType::Counter, prometheus::MetricType::Gauge,
+                               prometheus::MetricType::Histogram};
 
 }  // namespace
 
 prometheus::ClientMetric& MetricPage::NewMetric(const MetricInfo& info, Labels labels) {
   // Metrics with the same name belong to one family.
-  prometheus::MetricFamily* family = nullptr;
-  for (prometheus::MetricFamily& known : families_) {
-    if (known.name == info.name) family = &known;
-  }
-  if (family == nullptr) {
-    family = &families_.emplace_back();
+  auto family = std::ranges::find(families_, info.name, &prometheus::MetricFamily::name);
+  if (family == families_.end()) {
+    family = families_.emplace(family);
     family->name = info.name;
     family->help = info.help;
-    family->type = TypeOf(info.type);
+    family->type = kTypes[static_cast<size_t>(info.type)];
   }
   prometheus::ClientMetric& metric = family->metric.emplace_back();
   size_t i = 0;

@@ -1,11 +1,10 @@
 #include "server/observability/plot.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
+#include "absl/strings/str_format.h"
 #include "base/string_cat.h"
 #include "server/observability/html.h"
 
@@ -78,10 +77,8 @@ std::string PathOf(const Plot& plot, const Plot::Series& series, const Axis& axi
     }
     const double x = first + static_cast<double>(i);
     const double y = axis.Height(*series.values[i]);
-    std::array<char, 96> point;
     // A single point is a line of length 0, which its round ends make visible.
-    std::snprintf(point.data(), point.size(), drawing ? "L%.0f %.1f" : "M%.0f %.1fh0", x, y);
-    path += point.data();
+    absl::StrAppendFormat(&path, "%c%.0f %.1f%s", drawing ? 'L' : 'M', x, y, drawing ? "" : "h0");
     drawing = true;
   }
   return path;
@@ -91,9 +88,8 @@ std::string PathOf(const Plot& plot, const Plot::Series& series, const Axis& axi
 std::string ValuesOf(const Plot::Series& series) {
   std::string text;
   for (size_t i = 0; i < series.values.size(); ++i) {
-    std::array<char, 32> number = {};
-    if (series.values[i].has_value()) std::snprintf(number.data(), number.size(), "%.4g", *series.values[i]);
-    StrAppend(&text, i == 0 ? "" : ",", number.data());
+    if (i > 0) text += ',';
+    if (series.values[i].has_value()) absl::StrAppendFormat(&text, "%.4g", *series.values[i]);
   }
   return text;
 }

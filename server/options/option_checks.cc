@@ -1,6 +1,5 @@
 // Checks the options against each other. The forms in the table check single values.
 
-#include <algorithm>
 #include <map>
 #include <string>
 

@@ -4,11 +4,9 @@
 #include <cstdint>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "server/config/quota_section.h"
 #include "server/trace/call_tracer.h"
 

@@ -72,9 +72,7 @@ absl::StatusOr<ServerOptions> ReadOptions(const CommandFlags& line) {
       value->second = Options().at(name).use == OptionUse::kRepeats ? StrCat(value->second, ",", text) : text;
   }
   const std::string path = given.contains("config") ? given.at("config") : "";
-  if (path.empty() && given.contains("config")) {
-    return absl::InvalidArgumentError("--config is empty, expected a file");
-  }
+  if (path.empty() && given.contains("config")) return absl::InvalidArgumentError("--config is empty, expected a file");
   ServerOptions options;
   std::vector<ConfigFault> faults;
   const auto read = [&](const std::string& name, const std::string& text, const char* dashes, ConfigPlace place) {

@@ -16,6 +16,7 @@
 #include "server/rpc/calls.h"
 #include "server/rpc/pin_sessions.h"
 #include "server/rpc/rpc_status.h"
+#include "server/rpc/session_calls.h"
 #include "server/validation/names.h"
 
 namespace gdn {
@@ -24,12 +25,12 @@ namespace {
 // The rows of one AcceptTokens call.
 class AcceptRows final : public CallRows {
  public:
-  AcceptRows(const ServiceContext& context, const v1::AcceptTokensRequest& request)
-      : CallRows(context, request.partial_ok(), /*numbered=*/true), request_(request) {}
+  AcceptRows(const StepParts& parts, const v1::AcceptTokensRequest& request)
+      : CallRows(parts, request.partial_ok(), /*numbered=*/true), request_(request) {}
 
   // Checks the request, and looks up its sessions.
   absl::Status Find(const Caller& caller) {
-    GDN_RETURN_IF_ERROR(CheckBatchSize(request_.acceptances_size(), context_.limits));
+    GDN_RETURN_IF_ERROR(CheckBatchSize(request_.acceptances_size(), parts_.limits));
     GDN_RETURN_IF_ERROR(CheckRequestId(request_.request_id()));
     std::vector<CallRow> rows;
     for (const v1::DraftAcceptance& acceptance : request_.acceptances())
@@ -39,7 +40,7 @@ class AcceptRows final : public CallRows {
     for (const size_t i : good_) {
       const v1::DraftAcceptance& acceptance = request_.acceptances(static_cast<int>(i));
       absl::StatusOr<Acceptance> accept =
-          ReadAcceptance(acceptance.accepted_tokens(), acceptance.path(), context_.limits.max_draft);
+          ReadAcceptance(acceptance.accepted_tokens(), acceptance.path(), parts_.limits.max_draft);
       if (!accept.ok()) {
         GDN_RETURN_IF_ERROR(Refuse(i, accept.status()));
         continue;
@@ -76,7 +77,7 @@ class AcceptRows final : public CallRows {
   // its rows fail and those of the others are accepted.
   Task<void> Submit() {
     std::vector<Task<void>> devices;
-    for (auto& [device, on_device] : devices_) devices.push_back(Accept(context_.engines.at(device), on_device));
+    for (auto& [device, on_device] : devices_) devices.push_back(Accept(parts_.engines.at(device), on_device));
     co_await WhenAll(std::move(devices));
   }
 
@@ -123,14 +124,14 @@ class AcceptRows final : public CallRows {
 
 }  // namespace
 
-Task<absl::Status> AcceptTokens(const ServiceContext& context, const Caller& caller,
-                                const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response) {
-  AcceptRows rows(context, request);
+Task<absl::Status> AcceptTokens(const StepParts& parts, const Caller& caller, const v1::AcceptTokensRequest& request,
+                                v1::AcceptTokensResponse* response) {
+  AcceptRows rows(parts, request);
   GDN_CO_RETURN_IF_ERROR(rows.Find(caller));
   const std::vector<SessionAhead> sessions = rows.Sessions();
   GDN_CO_RETURN_IF_ERROR(
-      co_await WaitForCheckpoints(context.checkpointer, sessions, /*layer=*/std::nullopt, caller.deadline));
-  Residency::PinResults pins = co_await PinSessions(context.residency, sessions, caller.deadline);
+      co_await WaitForCheckpoints(parts.checkpointer, sessions, /*layer=*/std::nullopt, caller.deadline));
+  Residency::PinResults pins = co_await PinSessions(parts.residency, sessions, caller.deadline);
   GDN_CO_RETURN_IF_ERROR(rows.TakePins(std::move(pins)));
   GDN_CO_RETURN_IF_ERROR(rows.Admit());
   co_await rows.Submit();

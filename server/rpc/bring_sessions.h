@@ -1,25 +1,38 @@
-// Brings the sessions that a call names to this server, if another server of the fleet may have them. Without a fleet
-// it does nothing.
+// Finds the sessions that a call names. First it brings them to this server, if another server of the fleet may have
+// them.
 //
-// Thread safety: free functions; a task belongs to its call's flow. Ownership: context and caller must outlive the
-// task.
+// Thread safety: free functions; a task belongs to its call's flow. Ownership: lookup and caller must outlive the task.
 //
-//   std::vector<WantedSession> wanted = WantedIn(context, caller, request);
-//   co_await BringHere(context, caller, std::move(wanted));
+//   std::vector<WantedSession> wanted = WantedIn(lookup, caller, request);
+//   co_await BringHere(lookup, caller, std::move(wanted));
+//   GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, FindSession(lookup, caller, request.name()));
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "base/task/task.h"
 #include "gdn/v1/session.pb.h"
 #include "gdn/v1/state.pb.h"
 #include "gdn/v1/step.pb.h"
 #include "server/rpc/caller.h"
-#include "server/rpc/service_context.h"
+#include "server/rpc/session_owners.h"
+#include "server/session/session_manager.h"
 
 namespace gdn {
+
+class Fleet;
+
+struct SessionLookup {
+  SessionManager& sessions;
+  Fleet* fleet = nullptr;  // nullptr: sessions are not shared with other servers, and none is brought here
+  SessionOwners& owners;
+  int32_t max_batch;  // a call that names more sessions is refused
+};
 
 struct WantedSession {
   std::string principal;
@@ -29,27 +42,29 @@ struct WantedSession {
 
 // Waits until every session is here or has failed to come. Failures are stored in caller.not_here, and FindSession
 // returns them.
-Task<void> BringHere(const ServiceContext& context, Caller& caller, std::vector<WantedSession> wanted);
+Task<void> BringHere(const SessionLookup& lookup, Caller& caller, std::vector<WantedSession> wanted);
 // Gives back the right to a name that the call took for a session and then did not create. Returns at once; the work is
 // done later.
-void GiveBackName(const ServiceContext& context, const std::string& principal, const std::string& id);
+void GiveBackName(const SessionLookup& lookup, const std::string& principal, const std::string& id);
 // Returns the id of the session to create: `asked`, or a new random one if that is empty and there is a fleet, which
 // must know the id first.
-std::string IdToMake(const ServiceContext& context, const std::string& asked);
+std::string IdToMake(const SessionLookup& lookup, const std::string& asked);
 
 // The sessions that a request names. They belong to the caller, or to the principal that an admin names in `subject`.
 // Empty for requests that create sessions.
-std::vector<WantedSession> WantedByName(const ServiceContext& context, const Caller& caller, std::string_view name,
+std::vector<WantedSession> WantedByName(const SessionLookup& lookup, const Caller& caller, std::string_view name,
                                         std::string_view subject = "");
 template <typename Request>
-std::vector<WantedSession> WantedIn(const ServiceContext& context, const Caller& caller, const Request& request) {
-  if (context.fleet == nullptr) return {};
+std::vector<WantedSession> WantedIn(const SessionLookup& lookup, const Caller& caller, const Request& request) {
+  if (lookup.fleet == nullptr) return {};
   std::vector<WantedSession> wanted;
   const auto add = [&](std::string_view name, std::string_view subject = "") {
-    for (WantedSession& session : WantedByName(context, caller, name, subject)) wanted.push_back(std::move(session));
+    for (WantedSession& session : WantedByName(lookup, caller, name, subject)) wanted.push_back(std::move(session));
   };
   if constexpr (requires { request.acceptances(); }) {
     for (const auto& acceptance : request.acceptances()) add(acceptance.session());
+  } else if constexpr (requires { request.rows(); }) {
+    for (const auto& row : request.rows()) add(row.session());
   } else if constexpr (requires { request.names(); }) {
     for (const std::string& name : request.names()) add(name);
   } else if constexpr (requires { request.sessions(); }) {
@@ -65,8 +80,15 @@ std::vector<WantedSession> WantedIn(const ServiceContext& context, const Caller&
     add(request.name());
   }
   // The call is refused because it names too many sessions, so none is moved.
-  if (wanted.size() > static_cast<size_t>(context.limits.max_batch)) wanted.clear();
+  if (wanted.size() > static_cast<size_t>(lookup.max_batch)) wanted.clear();
   return wanted;
 }
+
+// The principal of the session that a request names: the caller's, or that of `subject` if it is not empty.
+// PERMISSION_DENIED if a caller that is not an admin names a subject.
+absl::StatusOr<std::string> PrincipalFor(const SessionOwners& owners, const Caller& caller, std::string_view subject);
+// Finds the caller's session named "sessions/ID". INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND (SESSION_NOT_FOUND).
+absl::StatusOr<std::shared_ptr<Session>> FindSession(const SessionLookup& lookup, const Caller& caller,
+                                                     std::string_view name);
 
 }  // namespace gdn

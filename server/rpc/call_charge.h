@@ -2,7 +2,7 @@
 //
 // Thread safety: free functions.
 //
-//   GDN_ASSIGN_OR_RETURN(ByteCharge charge, ChargeCall(context, caller, request.Length()));
+//   GDN_ASSIGN_OR_RETURN(ByteCharge charge, ChargeCall(ledger, caller, request.Length()));
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "server/admission/byte_ledger.h"
 #include "server/rpc/caller.h"
-#include "server/rpc/service_context.h"
 
 namespace gdn {
 
@@ -20,10 +19,9 @@ namespace gdn {
 inline constexpr int64_t kCallBytes = int64_t{16} << 10;
 
 // RESOURCE_EXHAUSTED (BYTES_EXHAUSTED, QUOTA_EXCEEDED), or the error in caller.allowed.
-inline absl::StatusOr<ByteCharge> ChargeCall(const ServiceContext& context, const Caller& caller,
-                                             size_t message_bytes) {
+inline absl::StatusOr<ByteCharge> ChargeCall(ByteLedger& ledger, const Caller& caller, size_t message_bytes) {
   GDN_RETURN_IF_ERROR(caller.allowed);
-  return context.ledger.TryCharge(BytePool::kCalls, caller.account, kCallBytes + static_cast<int64_t>(message_bytes));
+  return ledger.TryCharge(BytePool::kCalls, caller.account, kCallBytes + static_cast<int64_t>(message_bytes));
 }
 
 }  // namespace gdn

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/rpc/calls.h"
 #include "server/rpc/rpc_status.h"
 #include "server/session/session_errors.h"
 
@@ -26,7 +25,7 @@ absl::Status CallRows::Find(const Caller& caller, std::vector<CallRow> rows) {
                        StrCat("row ", i, " names ", row.name, " a second time; steps of one session are serial"),
                        {{"session", std::string(row.name)}});
     }
-    auto session = FindSession(context_, caller, row.name);
+    auto session = FindSession(parts_.common.lookup, caller, row.name);
     if (!session.ok()) GDN_RETURN_IF_ERROR(Refuse(i, session.status()));
     if (session.ok()) row.session = *std::move(session);
   }
@@ -57,7 +56,8 @@ absl::Status CallRows::TakePins(Residency::PinResults pins) {
       continue;
     }
     // Another server has taken the session over meanwhile. A retry of the call goes there.
-    const bool moved = context_.fleet != nullptr && ErrorReason(pins[i].status()) == reason::kStatesTakenOver;
+    const bool moved =
+        parts_.common.lookup.fleet != nullptr && ErrorReason(pins[i].status()) == reason::kStatesTakenOver;
     refusal.Update(Refuse(good_[i], moved ? SessionMoved(row.session->id()) : pins[i].status()));
   }
   return refusal;
@@ -75,9 +75,9 @@ absl::Status CallRows::Refuse(size_t index, absl::Status why) {
 }
 
 void CallRows::CheckStillOurs() {
-  if (!context_.environment.shares_sessions()) return;
+  if (!parts_.environment.shares_sessions()) return;
   // Check the lease first: after a lapse, lost sessions are marked before the lease is valid again.
-  const absl::Status ours = context_.environment.CheckOurs();
+  const absl::Status ours = parts_.environment.CheckOurs();
   for (CallRow& row : rows_) {
     if (!row.status.ok() || row.session == nullptr) continue;
     row.status = ours.ok() ? row.session->CheckNotLost() : ours;

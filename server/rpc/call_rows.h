@@ -14,11 +14,31 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/rpc/caller.h"
+#include "base/steady_clock.h"
+#include "server/batcher/engines.h"
+#include "server/model/served_model.h"
+#include "server/rpc/common_parts.h"
 #include "server/rpc/pin_sessions.h"
-#include "server/rpc/service_context.h"
+#include "server/session/session_environment.h"
+#include "server/shared_memory/shared_regions.h"
+#include "server/validation/step_input.h"
+#include "state_store/host_block_pool.h"
 
 namespace gdn {
+
+// The parts that steps and AcceptTokens use.
+struct StepParts {
+  CommonParts common;
+  const StepLimits& limits;
+  const ModelCatalog& models;
+  SessionEnvironment& environment;
+  Checkpointer& checkpointer;
+  Residency& residency;
+  Engines& engines;
+  SharedRegions& shared_regions;
+  HostBlockPool& call_memory;     // for tensors of calls; page-locked if a device copies from it
+  const SteadyClock& rate_clock;  // for quotas of tokens per second
+};
 
 struct CallRow {
   std::string_view name;  // "sessions/ID"; borrowed from the request
@@ -34,8 +54,8 @@ struct CallRow {
 class CallRows {
  public:
   // `numbered`: errors contain the row's number.
-  CallRows(const ServiceContext& context, bool partial_ok, bool numbered)
-      : context_(context), partial_ok_(partial_ok), numbered_(numbered) {}
+  CallRows(const StepParts& parts, bool partial_ok, bool numbered)
+      : parts_(parts), partial_ok_(partial_ok), numbered_(numbered) {}
   CallRows(const CallRows&) = delete;
   CallRows& operator=(const CallRows&) = delete;
 
@@ -48,7 +68,7 @@ class CallRows {
   absl::Status TakePins(Residency::PinResults pins);
 
   const std::vector<CallRow>& all() const { return rows_; }
-  const ServiceContext& context() const { return context_; }
+  const StepParts& parts() const { return parts_; }
   bool partial_ok() const { return partial_ok_; }
   // The row's error with the metadata that the client gets: the session's name, and the row's number if `numbered`.
   absl::Status RowError(size_t index) const;
@@ -65,7 +85,7 @@ class CallRows {
   // partial_ok.
   absl::Status Outcome() const;
 
-  const ServiceContext& context_;
+  const StepParts& parts_;
   std::vector<CallRow> rows_;
   std::vector<size_t> good_;  // rows_ index of each of Sessions()
 

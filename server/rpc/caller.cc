@@ -56,22 +56,22 @@ absl::StatusOr<Identity> LogIn(const grpc::CallbackServerContext& call, const Au
 }
 
 // The principal of a caller if callers need not log in.
-std::string NameOfAnybody(const grpc::CallbackServerContext& call, const ServiceContext& service) {
+std::string NameOfAnybody(const grpc::CallbackServerContext& call, const Access& access) {
   const auto auth = call.auth_context();
   std::vector<grpc::string_ref> identity;
   if (auth != nullptr && auth->IsPeerAuthenticated()) identity = auth->GetPeerIdentity();
   std::vector<std::string_view> fields;
   for (const grpc::string_ref& part : identity) fields.emplace_back(part.data(), part.size());
   for (const std::string_view value : ValuesOf(call, "authorization")) fields.push_back(value);
-  return service.principals.NameOf(fields);
+  return access.principals.NameOf(fields);
 }
 
-void TakeIdentity(const Identity& identity, int64_t version, const ServiceContext& service, Caller& caller) {
+void TakeIdentity(const Identity& identity, int64_t version, const Access& access, Caller& caller) {
   caller.subject = identity.subject;
   caller.admin = identity.admin;
   caller.expires = identity.expires;
   caller.login_version = version;
-  caller.principal = service.principals.NameOfListed(identity.subject);
+  caller.principal = access.principals.NameOfListed(identity.subject);
 }
 
 }  // namespace
@@ -82,48 +82,48 @@ absl::Status CheckAdmin(const Caller& caller, std::string_view what) {
                    StrCat(what, " is for callers with the role admin"));
 }
 
-void Audit(const ServiceContext& service, const Caller& caller, std::string_view event, std::string_view session,
+void Audit(const Access& access, const Caller& caller, std::string_view event, std::string_view session,
            std::string_view owner) {
-  if (service.audit == nullptr) return;
+  if (access.audit == nullptr) return;
   const std::pair<std::string_view, std::string_view> subject("subject", caller.subject), peer("peer", caller.peer);
-  if (session.empty()) return service.audit->Write(event, {subject, peer});
-  if (owner.empty()) return service.audit->Write(event, {subject, peer, {"session", session}});
-  service.audit->Write(event, {subject, peer, {"session", session}, {"owner", owner}});
+  if (session.empty()) return access.audit->Write(event, {subject, peer});
+  if (owner.empty()) return access.audit->Write(event, {subject, peer, {"session", session}});
+  access.audit->Write(event, {subject, peer, {"session", session}, {"owner", owner}});
 }
 
-absl::Status StillAllowed(grpc::CallbackServerContext& call, const ServiceContext& service, const Caller& caller) {
-  if (!caller.allowed.ok() || service.authenticator == nullptr) return caller.allowed;
-  if (absl::Now() < caller.expires && service.authenticator->version() == caller.login_version) return absl::OkStatus();
-  GDN_ASSIGN_OR_RETURN(const Identity identity, LogIn(call, *service.authenticator));
+absl::Status StillAllowed(grpc::CallbackServerContext& call, const Access& access, const Caller& caller) {
+  if (!caller.allowed.ok() || access.authenticator == nullptr) return caller.allowed;
+  if (absl::Now() < caller.expires && access.authenticator->version() == caller.login_version) return absl::OkStatus();
+  GDN_ASSIGN_OR_RETURN(const Identity identity, LogIn(call, *access.authenticator));
   if (identity.subject == caller.subject) return absl::OkStatus();
   return MakeError(absl::StatusCode::kUnauthenticated, reason::kUnauthenticated,
                    "the token is another subject's now; begin the stream anew");
 }
 
-Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service, const CancelSource& gone) {
+Caller CallerOf(grpc::CallbackServerContext& call, const Access& access, const CancelSource& gone) {
   const auto deadline = call.deadline();
   const bool never = deadline == std::chrono::system_clock::time_point::max();
   Caller caller{.deadline =
                     never ? gone.Never() : gone.Until(SteadyNow() + (absl::FromChrono(deadline) - absl::Now()))};
-  if (service.authenticator == nullptr) {
-    caller.principal = NameOfAnybody(call, service);
+  if (access.authenticator == nullptr) {
+    caller.principal = NameOfAnybody(call, access);
   } else {
     const int64_t version =
-        service.authenticator->version();  // read before the login: if the list changes meanwhile, it is checked again
-    const absl::StatusOr<Identity> identity = LogIn(call, *service.authenticator);
+        access.authenticator->version();  // read before the login: if the list changes meanwhile, it is checked again
+    const absl::StatusOr<Identity> identity = LogIn(call, *access.authenticator);
     caller.allowed = identity.status();
     if (identity.ok()) {
-      TakeIdentity(*identity, version, service, caller);
+      TakeIdentity(*identity, version, access, caller);
       caller.peer = call.peer();
     } else {
-      service.audit->WriteRefusal(ErrorReason(identity.status()), call.peer());
+      access.audit->WriteRefusal(ErrorReason(identity.status()), call.peer());
     }
   }
-  caller.account = service.ledger.AccountOf(caller.principal, call.peer());
+  caller.account = access.ledger.AccountOf(caller.principal, call.peer());
   if (!caller.subject.empty() && !caller.account->listed()) {
-    service.ledger.List(caller.principal, /*weight=*/1);  // a subject has one account, whatever address it calls from
-    service.owners.Learn(caller.principal, caller.subject);
-    caller.account = service.ledger.AccountOf(caller.principal, call.peer());
+    access.ledger.List(caller.principal, /*weight=*/1);  // a subject has one account, whatever address it calls from
+    access.owners.Learn(caller.principal, caller.subject);
+    caller.account = access.ledger.AccountOf(caller.principal, call.peer());
   }
   caller.trace = TraceOf(call);
   return caller;

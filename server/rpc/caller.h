@@ -4,9 +4,9 @@
 // its sessions when its token is replaced. Without logins the principal only tells callers apart and permits nothing:
 // sessions made with one `authorization` metadata value (or one TLS client identity) are not visible to callers with
 // another.
-// Thread safety: a free function on the call's context.
+// Thread safety: free functions on the call's context; what Access names is safe from any thread.
 //
-//   const Caller caller = CallerOf(*call, context, gone);
+//   const Caller caller = CallerOf(*call, access, gone);
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,25 @@
 #include "absl/time/time.h"
 #include "base/task/deadline.h"
 #include "server/admission/byte_ledger.h"
-#include "server/rpc/service_context.h"
+#include "server/rpc/principals.h"
+#include "server/rpc/session_owners.h"
+#include "server/security/audit.h"
+#include "server/security/authenticator.h"
 #include "server/trace/trace_context.h"
 
 namespace gdn {
 
 // Metadata key in which a proxy of --trusted-proxies sends the subject of the client certificate that it has verified.
 inline constexpr const char* kVerifiedSubjectKey = "x-gdn-verified-subject";
+
+// The parts that tell who a caller is and which account its calls are charged to.
+struct Access {
+  const Principals& principals;
+  const Authenticator* authenticator = nullptr;  // nullptr: everybody is served
+  AuditLog* audit = nullptr;                     // nullptr without logins
+  SessionOwners& owners;
+  ByteLedger& ledger;
+};
 
 struct Caller {
   absl::Status allowed = {};    // OK, or why the call is refused: UNAUTHENTICATED, PERMISSION_DENIED
@@ -52,15 +64,15 @@ absl::Status CheckAdmin(const Caller& caller, std::string_view what);
 
 // Reads the caller from the call's metadata. If the client sent a "traceparent", the trailing metadata gets the call's
 // own. `gone`: cancelled by the reactor's OnCancel.
-Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service, const CancelSource& gone);
+Caller CallerOf(grpc::CallbackServerContext& call, const Access& access, const CancelSource& gone);
 
 // Writes a line to the audit log if callers have to log in: caller, event, session ("": none), and the session's owner
 // if it is not the caller.
-void Audit(const ServiceContext& service, const Caller& caller, std::string_view event, std::string_view session,
+void Audit(const Access& access, const Caller& caller, std::string_view event, std::string_view session,
            std::string_view owner = "");
 
 // OK if a stream may continue: its token has not expired and is still listed for the same subject. Else an error as in
 // Caller::allowed.
-absl::Status StillAllowed(grpc::CallbackServerContext& call, const ServiceContext& service, const Caller& caller);
+absl::Status StillAllowed(grpc::CallbackServerContext& call, const Access& access, const Caller& caller);
 
 }  // namespace gdn

@@ -13,6 +13,7 @@
 #include "base/task/status_macros.h"
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
+#include "server/rpc/session_calls.h"
 #include "server/session/session_errors.h"
 #include "server/validation/names.h"
 
@@ -31,7 +32,7 @@ struct Children {
 };
 
 // Forks a parent that is locked and on the device. `claims` are enough for the parent and all children.
-void Fork(const ServiceContext& context, SessionLease lease, RoomClaims claims, Children& children) {
+void Fork(StateService& states, SessionLease lease, RoomClaims claims, Children& children) {
   const auto take = [&slots = claims.slots](size_t count) {
     std::vector<SlotClaim> taken(std::make_move_iterator(slots.end() - static_cast<std::ptrdiff_t>(count)),
                                  std::make_move_iterator(slots.end()));
@@ -45,13 +46,13 @@ void Fork(const ServiceContext& context, SessionLease lease, RoomClaims claims, 
     if (!children.creations[i].pending()) continue;
     auto own = take(static_cast<size_t>(lease.claims_to_share()));
     std::shared_ptr<Session> child = lease.Fork(children.inits[i], take(layers), std::move(own));
-    context.room.Track(child, parent_device, claims.charge.Split(context.room.BytesOf(*child)));
+    states.room().Track(child, parent_device, claims.charge.Split(states.room().BytesOf(*child)));
     children.creations[i].Replace(std::move(child));
   }
   for (SessionCreation& creation : children.creations) creation.Publish();
   lease.Release();
   for (const SessionCreation& creation : children.creations) {
-    if (context.environment.on_progress) context.environment.on_progress(creation.session());
+    if (states.environment().on_progress) states.environment().on_progress(creation.session());
   }
 }
 
@@ -82,7 +83,7 @@ Hash128 HashForkRequest(v1::ForkSessionRequest request) {
 }
 
 // `ids`: the children's.
-absl::StatusOr<Children> BeginChildren(const ServiceContext& context, const v1::ForkSessionRequest& request,
+absl::StatusOr<Children> BeginChildren(const SessionParts& parts, const v1::ForkSessionRequest& request,
                                        const std::vector<std::string>& ids, const Session& parent) {
   GDN_RETURN_IF_ERROR(CheckIds(request));
   SessionInit common{.principal = parent.principal(),
@@ -91,12 +92,12 @@ absl::StatusOr<Children> BeginChildren(const ServiceContext& context, const v1::
                      .affinity = parent.affinity(),
                      .account = parent.account(),
                      .request = HashForkRequest(request)};
-  GDN_RETURN_IF_ERROR(SetLifetimes(context, request, common));
+  GDN_RETURN_IF_ERROR(SetLifetimes(parts, request, common));
   Children children;
   for (const std::string& id : ids) {
     SessionInit init = common;
     init.id = id;
-    GDN_ASSIGN_OR_RETURN(SessionCreation creation, context.sessions.Begin(init));
+    GDN_ASSIGN_OR_RETURN(SessionCreation creation, parts.lookup.sessions.Begin(init));
     init.id = creation.session()->id();
     children.inits.push_back(std::move(init));
     children.creations.push_back(std::move(creation));
@@ -104,25 +105,26 @@ absl::StatusOr<Children> BeginChildren(const ServiceContext& context, const v1::
   return children;
 }
 
-Task<absl::Status> ForkNamed(const ServiceContext& context, const Caller& caller, const std::vector<std::string>& ids,
+Task<absl::Status> ForkNamed(const SessionParts& parts, const Caller& caller, const std::vector<std::string>& ids,
                              const v1::ForkSessionRequest& request, v1::ForkSessionResponse* response) {
-  GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> parent, FindSession(context, caller, request.name()));
-  GDN_CO_ASSIGN_OR_RETURN(Children children, BeginChildren(context, request, ids, *parent));
+  GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> parent, FindSession(parts.lookup, caller, request.name()));
+  GDN_CO_ASSIGN_OR_RETURN(Children children, BeginChildren(parts, request, ids, *parent));
   if (children.pending() > 0) {
-    GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await context.residency.LockResident(parent, caller.deadline));
+    GDN_CO_ASSIGN_OR_RETURN(SessionLease lease,
+                            co_await parts.states.residency().LockResident(parent, caller.deadline));
     GDN_CO_RETURN_IF_ERROR(CheckEpoch(*parent, EpochOf(request)));
     const SessionSpec& spec = parent->spec();
     RoomRequest room{.dims = spec.dims,
                      .pool = lease.pool(),
                      .count = children.pending() * static_cast<int32_t>(spec.layers.size()) + lease.claims_to_share(),
                      .account = parent->account(),
-                     .bytes = children.pending() * context.room.BytesOf(spec)};
-    GDN_CO_ASSIGN_OR_RETURN(RoomClaims claims,
-                            co_await context.residency.Reserve(std::move(room), parent->account(), caller.deadline));
-    Fork(context, std::move(lease), std::move(claims), children);
+                     .bytes = children.pending() * parts.states.room().BytesOf(spec)};
+    GDN_CO_ASSIGN_OR_RETURN(RoomClaims claims, co_await parts.states.residency().Reserve(
+                                                   std::move(room), parent->account(), caller.deadline));
+    Fork(parts.states, std::move(lease), std::move(claims), children);
   }
   for (const SessionCreation& creation : children.creations) {
-    FillSession(context, *creation.session(), response->add_sessions());
+    FillSession(parts.states, *creation.session(), response->add_sessions());
   }
   spdlog::info("session forked id={} children={}{}", parent->id(), children.creations.size(),
                TraceForLog(caller.trace));
@@ -131,25 +133,26 @@ Task<absl::Status> ForkNamed(const ServiceContext& context, const Caller& caller
 
 }  // namespace
 
-Task<absl::Status> ForkSession(const ServiceContext& context, const Caller& caller,
-                               const v1::ForkSessionRequest& request, v1::ForkSessionResponse* response) {
+Task<absl::Status> ForkSession(const SessionParts& parts, const Caller& caller, const v1::ForkSessionRequest& request,
+                               v1::ForkSessionResponse* response) {
   std::vector<std::string> ids;
-  for (const std::string& id : request.session_ids()) ids.push_back(IdToMake(context, id));
+  for (const std::string& id : request.session_ids()) ids.push_back(IdToMake(parts.lookup, id));
   Caller brought = caller;
-  const bool shared = context.fleet != nullptr && CheckIds(request).ok();
+  const bool shared = parts.lookup.fleet != nullptr && CheckIds(request).ok();
   if (shared) {
-    std::vector<WantedSession> wanted = WantedIn(context, caller, request);
+    std::vector<WantedSession> wanted = WantedIn(parts.lookup, caller, request);
     for (const std::string& id : ids) wanted.push_back({.principal = caller.principal, .id = id, .make = true});
-    co_await BringHere(context, brought, std::move(wanted));
+    co_await BringHere(parts.lookup, brought, std::move(wanted));
   }
   absl::Status forked;
   if (brought.not_here != nullptr) {
     forked = brought.not_here->begin()->second;
   } else {
-    Task<absl::Status> fork = ForkNamed(context, brought, ids, request, response);
+    Task<absl::Status> fork = ForkNamed(parts, brought, ids, request, response);
     forked = co_await std::move(fork);
   }
-  for (size_t i = 0; shared && !forked.ok() && i < ids.size(); ++i) GiveBackName(context, brought.principal, ids[i]);
+  for (size_t i = 0; shared && !forked.ok() && i < ids.size(); ++i)
+    GiveBackName(parts.lookup, brought.principal, ids[i]);
   co_return forked;
 }
 

@@ -42,7 +42,7 @@ struct WithMethods<Base, First, Rest...> {
 // The callback API with raw bytes as messages, so that nothing is parsed before it is charged. No method uses the
 // synchronous API, because that would create threads of its own.
 using Gdn = v1::GdnService;
-#define GDN_RAW_METHOD(Name) , Gdn::WithRawCallbackMethod_##Name
+#define GDN_RAW_METHOD(Name, Parts) , Gdn::WithRawCallbackMethod_##Name
 using GdnServiceMethods =
     WithMethods<Gdn::Service, Gdn::WithCallbackMethod_ShareMemory GDN_IMMEDIATE_METHODS(GDN_RAW_METHOD)
                                   GDN_TASK_METHODS(GDN_RAW_METHOD) GDN_REACTOR_METHODS(GDN_RAW_METHOD)>::Type;
@@ -102,28 +102,26 @@ std::string OwnerIn(const Request& request) {
   return "";
 }
 
-// How a method is answered: at once, or by a task.
-template <typename Request, typename Response>
-using AnswerFn = absl::Status (*)(const ServiceContext&, const Caller&, const Request&, Response*);
-template <typename Request, typename Response>
-using TaskFn = Task<absl::Status> (*)(const ServiceContext&, const Caller&, const Request&, Response*);
-
 // One unary call, from its message to its reply.
 //
 // Messages are raw bytes. The memory of the parsed request is charged to the caller before it is parsed, and a large
 // reply until it is sent.
 // Thread safety: one flow; OnCancel from any thread. Ownership: deletes itself once gRPC is done with the call; the
 // messages live until then.
-template <typename Request, typename Response, typename Method>
+// `Result`: absl::Status if the method answers at once, else a task of it.
+template <typename Parts, typename Request, typename Response, typename Result>
 class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
  public:
-  UnaryReactor(const ServiceContext& context, RpcMethod rpc, Call& call, const grpc::ByteBuffer& in,
+  using Method = Result (*)(const Parts&, const Caller&, const Request&, Response*);
+
+  UnaryReactor(const CommonParts& common, const Parts& parts, RpcMethod rpc, Call& call, const grpc::ByteBuffer& in,
                grpc::ByteBuffer& out, Method method, OpenCount::Hold open)
-      : OwnedFlow(context.calls),
-        context_(context),
+      : OwnedFlow(common.calls),
+        common_(common),
+        parts_(parts),
         call_(call),
-        meter_(context.stats, rpc),
-        caller_(CallerOf(call, context, gone_)),
+        meter_(common.stats, rpc),
+        caller_(CallerOf(call, common.access, gone_)),
         out_(out),
         open_(std::move(open)) {
     absl::Status read = Read(in);
@@ -140,37 +138,37 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
       // The client does not know the ids of these sessions, so nobody could delete them.
       for (const std::string& name : call_.IsCancelled() ? unknown_ : std::vector<std::string>()) {
         const absl::StatusOr<std::string_view> id = ParseSessionName(name);
-        if (id.ok()) context_.sessions.DeleteSoon(caller_.principal, std::string(*id));
+        if (id.ok()) common_.lookup.sessions.DeleteSoon(caller_.principal, std::string(*id));
       }
     }
     delete this;
   }
 
  private:
-  static constexpr bool kAnswersAtOnce = std::is_same_v<Method, AnswerFn<Request, Response>>;
+  static constexpr bool kAnswersAtOnce = std::is_same_v<Result, absl::Status>;
   static constexpr bool kMakesSessions = requires(const Response& response) { MadeSessions(response); };
 
   absl::Status Read(const grpc::ByteBuffer& in) {
     const auto bytes = static_cast<size_t>(ParsedBytes(*Request::descriptor(), in));
-    GDN_ASSIGN_OR_RETURN(charge_, ChargeCall(context_, caller_, bytes));
+    GDN_ASSIGN_OR_RETURN(charge_, ChargeCall(common_.access.ledger, caller_, bytes));
     GDN_ASSIGN_OR_RETURN(request_, ParseMessage<Request>(in));
     return absl::OkStatus();
   }
 
   Task<absl::Status> Run(Method method) {
-    if (context_.fleet != nullptr && !kMakesSessions) {  // a call that makes sessions brings them itself
-      std::vector<WantedSession> wanted = WantedIn(context_, caller_, request_);
-      co_await BringHere(context_, caller_, std::move(wanted));
+    if (common_.lookup.fleet != nullptr && !kMakesSessions) {  // a call that makes sessions brings them itself
+      std::vector<WantedSession> wanted = WantedIn(common_.lookup, caller_, request_);
+      co_await BringHere(common_.lookup, caller_, std::move(wanted));
     }
     absl::Status status;
     if constexpr (kAnswersAtOnce) {
-      status = method(context_, caller_, request_, &response_);
+      status = method(parts_, caller_, request_, &response_);
       // The method has changed nothing, so its reply may still be refused.
       if (const int64_t bytes = LargeReply(); status.ok() && bytes > 0) {
-        GDN_CO_ASSIGN_OR_RETURN(reply_, context_.ledger.TryCharge(BytePool::kCalls, caller_.account, bytes));
+        GDN_CO_ASSIGN_OR_RETURN(reply_, common_.access.ledger.TryCharge(BytePool::kCalls, caller_.account, bytes));
       }
     } else {
-      Task<absl::Status> answer = method(context_, caller_, request_, &response_);
+      Task<absl::Status> answer = method(parts_, caller_, request_, &response_);
       status = co_await std::move(answer);
     }
     if (status.ok()) Note();
@@ -183,9 +181,9 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
     if (event.empty()) return;
     if constexpr (kMakesSessions) {
       unknown_ = UnknownSessions(request_, response_);
-      for (const std::string& name : MadeSessions(response_)) Audit(context_, caller_, event, name);
+      for (const std::string& name : MadeSessions(response_)) Audit(common_.access, caller_, event, name);
     } else {
-      Audit(context_, caller_, event, NamedIn(request_), OwnerIn(request_));
+      Audit(common_.access, caller_, event, NamedIn(request_), OwnerIn(request_));
     }
   }
 
@@ -194,7 +192,7 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
     charge_.Release();          // before the client gets the reply
     if (status.ok()) {
       if (const int64_t bytes = LargeReply(); bytes > 0 && !reply_.valid()) {
-        reply_ = context_.ledger.Charge(BytePool::kCalls, caller_.account, bytes);
+        reply_ = common_.access.ledger.Charge(BytePool::kCalls, caller_.account, bytes);
       }
       out_ = SerializeMessage(response_);
     }
@@ -208,7 +206,8 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
     return bytes > kCallBytes ? bytes : 0;
   }
 
-  const ServiceContext& context_;
+  const CommonParts& common_;
+  const Parts& parts_;
   Call& call_;
   const RpcMeter meter_;
   CancelSource gone_;  // the client
@@ -224,9 +223,9 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
 
 class GdnService final : public GdnServiceMethods {
  public:
-  explicit GdnService(const ServiceContext& context) : context_(context) {}
+  explicit GdnService(const ServiceParts& parts) : parts_(parts) {}
 
-#define GDN_ANSWERED_METHOD(Name)                                                       \
+#define GDN_ANSWERED_METHOD(Name, Parts)                                                \
   Unary* Name(Call* call, const grpc::ByteBuffer* in, grpc::ByteBuffer* out) override { \
     return Answer(RpcMethod::k##Name, *call, *in, *out, gdn::Name);                     \
   }
@@ -235,51 +234,47 @@ class GdnService final : public GdnServiceMethods {
 #undef GDN_ANSWERED_METHOD
   // The request belongs to this call although gRPC's signature says const. It is cleared as soon as it is read.
   Unary* Prefill(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
-    return NewPrefillReactor(context_, call, const_cast<grpc::ByteBuffer&>(*request), response);
+    return NewPrefillReactor(parts_.steps, call, const_cast<grpc::ByteBuffer&>(*request), response);
   }
   Unary* Decode(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
-    return NewDecodeReactor(context_, call, const_cast<grpc::ByteBuffer&>(*request), response);
+    return NewDecodeReactor(parts_.steps, call, const_cast<grpc::ByteBuffer&>(*request), response);
   }
-  ByteStreamReactor* StreamPrefill(Call* call) override { return NewStreamPrefillReactor(context_, call); }
-  ByteStreamReactor* StreamDecode(Call* call) override { return NewStreamDecodeReactor(context_, call); }
+  Unary* Step(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
+    return NewStepReactor(parts_.steps, call, const_cast<grpc::ByteBuffer&>(*request), response);
+  }
+  ByteStreamReactor* StreamPrefill(Call* call) override { return NewStreamPrefillReactor(parts_.steps, call); }
+  ByteStreamReactor* StreamDecode(Call* call) override { return NewStreamDecodeReactor(parts_.steps, call); }
+  ByteStreamReactor* StreamStep(Call* call) override { return NewStreamStepReactor(parts_.steps, call); }
   grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportState(Call* call, const grpc::ByteBuffer* request) override {
-    return NewExportReactor(context_, call, request);
+    return NewExportReactor(parts_.streams, call, request);
   }
   grpc::ServerReadReactor<grpc::ByteBuffer>* ImportState(Call* call, grpc::ByteBuffer* response) override {
-    return NewImportReactor(context_, call, response);
+    return NewImportReactor(parts_.streams, call, response);
   }
   grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchState(Call* call, const grpc::ByteBuffer* request) override {
-    return NewWatchReactor(context_, call, request);
+    return NewWatchReactor(parts_.streams, call, request);
   }
   grpc::ServerWriteReactor<v1::ShareMemoryResponse>* ShareMemory(Call* call,
                                                                  const v1::ShareMemoryRequest* request) override {
-    return NewShareMemoryReactor(context_, call, request);
+    return NewShareMemoryReactor(parts_.streams, call, request);
   }
 
  private:
-  template <typename Request, typename Response>
+  template <typename Parts, typename Request, typename Response, typename Result>
   Unary* Answer(RpcMethod rpc, Call& call, const grpc::ByteBuffer& in, grpc::ByteBuffer& out,
-                absl::Status (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
-    return new UnaryReactor<Request, Response, AnswerFn<Request, Response>>(context_, rpc, call, in, out, method,
-                                                                            /*open=*/{});
-  }
-  template <typename Request, typename Response>
-  Unary* Answer(RpcMethod rpc, Call& call, const grpc::ByteBuffer& in, grpc::ByteBuffer& out,
-                Task<absl::Status> (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
+                Result (*method)(const Parts&, const Caller&, const Request&, Response*)) {
     // Shutdown waits for tasks, except Drain, which waits for shutdown.
     OpenCount::Hold open;
-    if (rpc != RpcMethod::kDrain) open = context_.transfers.Begin();
-    return new UnaryReactor<Request, Response, TaskFn<Request, Response>>(context_, rpc, call, in, out, method,
-                                                                          std::move(open));
+    if (!std::is_same_v<Result, absl::Status> && rpc != RpcMethod::kDrain) open = parts_.common.transfers.Begin();
+    return new UnaryReactor<Parts, Request, Response, Result>(parts_.common, parts_.Of<Parts>(), rpc, call, in, out,
+                                                              method, std::move(open));
   }
 
-  const ServiceContext& context_;
+  const ServiceParts& parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewGdnService(const ServiceContext& context) {
-  return std::make_unique<GdnService>(context);
-}
+std::unique_ptr<grpc::Service> NewGdnService(const ServiceParts& parts) { return std::make_unique<GdnService>(parts); }
 
 }  // namespace gdn

@@ -23,9 +23,9 @@
 #include "base/task/task_queue_executor.h"
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/call_charge.h"
-#include "server/rpc/calls.h"
 #include "server/rpc/raw_message.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/session_calls.h"
 #include "server/rpc/state_pieces.h"
 #include "server/rpc/stream_flow.h"
 #include "server/session/session_errors.h"
@@ -95,10 +95,10 @@ class ImportReader final : public StreamFlow<grpc::ServerReadReactor<grpc::ByteB
     absl::StatusOr<ByteCharge> charge = ByteCharge();
   };
 
-  ImportReader(const ServiceContext& context, grpc::CallbackServerContext& call)
-      : StreamFlow(context, RpcMethod::kImportState, context.transfers.Begin()),
-        context_(context),
-        caller_(CallerOf(call, context, gone())) {}
+  ImportReader(const StreamParts& parts, grpc::CallbackServerContext& call)
+      : StreamFlow(parts.common, RpcMethod::kImportState, parts.common.transfers.Begin()),
+        ledger_(parts.common.access.ledger),
+        caller_(CallerOf(call, parts.common.access, gone())) {}
 
   const Caller& caller() const { return caller_; }
   // Begins to read messages.
@@ -119,7 +119,7 @@ class ImportReader final : public StreamFlow<grpc::ServerReadReactor<grpc::ByteB
       read_under_way_ = false;
       if (ok) {
         Arrived message{.bytes = std::exchange(reading_, grpc::ByteBuffer())};
-        message.charge = ChargeCall(context_, caller_, message.bytes.Length());
+        message.charge = ChargeCall(ledger_, caller_, message.bytes.Length());
         if (!message.charge.ok()) message.bytes.Clear();
         arrived_.push_back(std::move(message));
       } else {
@@ -155,7 +155,7 @@ class ImportReader final : public StreamFlow<grpc::ServerReadReactor<grpc::ByteB
     return message;
   }
 
-  const ServiceContext& context_;
+  ByteLedger& ledger_;
   const Caller caller_;
   grpc::ByteBuffer reading_;  // target of the present read
   Signal came_;               // raised for each message and for the end
@@ -175,9 +175,9 @@ class ArrivingSession {
     SessionImagePtr image;
   };
 
-  ArrivingSession(const ServiceContext& context, const Caller& caller) : context_(context), caller_(caller) {}
+  ArrivingSession(const SessionParts& parts, const Caller& caller) : parts_(parts), caller_(caller) {}
   ~ArrivingSession() {
-    if (!keeps_name_ && !init_.id.empty()) GiveBackName(context_, init_.principal, init_.id);
+    if (!keeps_name_ && !init_.id.empty()) GiveBackName(parts_.lookup, init_.principal, init_.id);
   }
 
   // The next message.
@@ -222,7 +222,7 @@ class ArrivingSession {
 
   // Returns the session's name, if it has one, for BringHere; call once the file is complete.
   std::vector<WantedSession> TakeName() {
-    init_.id = IdToMake(context_, init_.id);
+    init_.id = IdToMake(parts_.lookup, init_.id);
     return {{.principal = init_.principal, .id = init_.id, .make = true}};
   }
   void KeepName() { keeps_name_ = true; }
@@ -236,7 +236,7 @@ class ArrivingSession {
     request.UpdateField("import");
     request.UpdateField(whole.snapshot_id);
     init_.request = request.Finish();
-    GDN_ASSIGN_OR_RETURN(SessionCreation creation, context_.sessions.Begin(init_));
+    GDN_ASSIGN_OR_RETURN(SessionCreation creation, parts_.lookup.sessions.Begin(init_));
     if (!creation.pending()) return Exists(init_.id);
     const auto owner = std::make_shared<IncomingFile>(*std::exchange(file_, std::nullopt));
     GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, owner, target_.convert_state_dtype()));
@@ -251,21 +251,21 @@ class ArrivingSession {
     GDN_RETURN_IF_ERROR(CheckAffinity(target_.affinity()));
     if (target_.total_bytes() < 0)
       return BadMessage("total_bytes", "total_bytes is negative; 0 says that it is not known");
-    GDN_ASSIGN_OR_RETURN(init_.spec, SpecOf(context_, target_));
+    GDN_ASSIGN_OR_RETURN(init_.spec, SpecOf(parts_.models, target_));
     init_.principal = caller_.principal;
     init_.account = caller_.account;
-    GDN_RETURN_IF_ERROR(SetLifetimes(context_, target_, init_));
+    GDN_RETURN_IF_ERROR(SetLifetimes(parts_, target_, init_));
     init_.id = target_.session_id();
     init_.affinity = target_.affinity();
-    if (!init_.id.empty() && context_.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
-    GDN_ASSIGN_OR_RETURN(layout_, context_.store.LayoutOf(init_.spec.dims));
+    if (!init_.id.empty() && parts_.lookup.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
+    GDN_ASSIGN_OR_RETURN(layout_, parts_.states.store().LayoutOf(init_.spec.dims));
     GDN_ASSIGN_OR_RETURN(const StateLayout widest, StateLayout::Make(WholeDims(init_.spec.dims, init_.spec.slice.heads),
-                                                                     context_.limits.max_draft));
+                                                                     parts_.limits.max_draft));
     // A file has at most, for each layer, the slots of all heads, the folded states and a stored reply, and a header.
-    const int64_t layer_bytes = 2 * widest.slot_bytes() + context_.limits.max_stored_reply_bytes;
+    const int64_t layer_bytes = 2 * widest.slot_bytes() + parts_.limits.max_stored_reply_bytes;
     const auto layers = static_cast<int64_t>(init_.spec.layers.size());
-    GDN_ASSIGN_OR_RETURN(ByteCharge charge, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, 0));
-    file_.emplace(context_.memory, layers * layer_bytes + MostHeaderBytes(init_.spec), target_.total_bytes(),
+    GDN_ASSIGN_OR_RETURN(ByteCharge charge, parts_.access.ledger.TryCharge(BytePool::kCopies, caller_.account, 0));
+    file_.emplace(parts_.states.memory(), layers * layer_bytes + MostHeaderBytes(init_.spec), target_.total_bytes(),
                   std::move(charge));
     return file_->CheckTotal();
   }
@@ -274,7 +274,8 @@ class ArrivingSession {
   absl::Status TakeHeader(uint64_t header_end) {
     const auto bytes = static_cast<int64_t>(header_end);
     if (bytes > MostHeaderBytes(init_.spec)) return HeaderTooLarge(bytes, MostHeaderBytes(init_.spec));
-    GDN_ASSIGN_OR_RETURN(parsed_, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, kParsedBytes * bytes));
+    GDN_ASSIGN_OR_RETURN(parsed_,
+                         parts_.access.ledger.TryCharge(BytePool::kCopies, caller_.account, kParsedBytes * bytes));
     GDN_ASSIGN_OR_RETURN(ArrivingStateFile state, ArrivingStateFile::Open(file_->bytes(), file_->total_bytes()));
     GDN_RETURN_IF_ERROR(CheckFits(state.header(), init_.spec, layout_, target_.convert_state_dtype()));
     GDN_RETURN_IF_ERROR(file_->Expect(state.file_bytes()));
@@ -282,7 +283,7 @@ class ArrivingSession {
     return absl::OkStatus();
   }
 
-  const ServiceContext& context_;
+  const SessionParts& parts_;
   const Caller& caller_;
   v1::ImportStateRequest::Target target_;
   SessionInit init_;
@@ -306,50 +307,49 @@ Task<absl::Status> ReceiveFile(ImportReader& in, ArrivingSession& arriving) {
 Task<absl::StatusOr<ArrivingSession::Beginning>> BeginSession(ArrivingSession& arriving) { co_return arriving.Begin(); }
 
 // Gives `creation` up if the client has gone.
-absl::Status Publish(const ServiceContext& context, grpc::CallbackServerContext& call, const Caller& caller,
+absl::Status Publish(const SessionParts& parts, grpc::CallbackServerContext& call, const Caller& caller,
                      SessionCreation creation, grpc::ByteBuffer& message) {
   if (call.IsCancelled()) return GoneBeforeItsEnd();
   const Session& session = *creation.session();
   creation.Publish();
   v1::ImportStateResponse response;
-  FillSession(context, session, response.mutable_session());
+  FillSession(parts.states, session, response.mutable_session());
   message = SerializeMessage(response);
-  Audit(context, caller, "state_imported", response.session().name());
+  Audit(parts.access, caller, "state_imported", response.session().name());
   spdlog::info("session imported id={} model={} layers={} state_bytes={}{}", session.id(),
                session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
                response.session().state_bytes(), TraceForLog(caller.trace));
   return absl::OkStatus();
 }
 
-Task<absl::Status> ImportState(const ServiceContext& context, grpc::CallbackServerContext& call, ImportReader& in,
+Task<absl::Status> ImportState(const SessionParts& parts, grpc::CallbackServerContext& call, ImportReader& in,
                                grpc::ByteBuffer& response) {
   Caller caller = in.caller();
   GDN_CO_RETURN_IF_ERROR(caller.allowed);
-  TaskQueueExecutor io(context.io, caller.account->turn(), context.flows);
-  ArrivingSession arriving(context, caller);
+  TaskQueueExecutor io(parts.states.transfer_threads(), caller.account->turn(), parts.timers);
+  ArrivingSession arriving(parts, caller);
   in.ReadAhead();
   GDN_CO_RETURN_IF_ERROR(co_await RunOn(io, ReceiveFile(in, arriving)));
   if (call.IsCancelled()) co_return GoneBeforeItsEnd();
   GDN_CO_RETURN_IF_ERROR(arriving.CheckWhole());
   std::vector<WantedSession> wanted = arriving.TakeName();
-  co_await BringHere(context, caller, std::move(wanted));
+  co_await BringHere(parts.lookup, caller, std::move(wanted));
   if (caller.not_here != nullptr) co_return caller.not_here->begin()->second;
   GDN_CO_ASSIGN_OR_RETURN(ArrivingSession::Beginning beginning, co_await RunOn(io, BeginSession(arriving)));
   GDN_CO_ASSIGN_OR_RETURN(const SessionLease lease,
-                          co_await context.residency.Place(std::move(beginning.creation.lease()),
-                                                           std::move(beginning.image), caller.deadline));
-  const absl::Status published = Publish(context, call, caller, std::move(beginning.creation), response);
+                          co_await parts.states.residency().Place(std::move(beginning.creation.lease()),
+                                                                  std::move(beginning.image), caller.deadline));
+  const absl::Status published = Publish(parts, call, caller, std::move(beginning.creation), response);
   if (published.ok()) arriving.KeepName();
   co_return published;
 }
 
 }  // namespace
 
-grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const ServiceContext& context,
-                                                            grpc::CallbackServerContext* call,
+grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const StreamParts& parts, grpc::CallbackServerContext* call,
                                                             grpc::ByteBuffer* response) {
-  auto* const in = new ImportReader(context, *call);
-  in->Start(ImportState(context, *call, *in, *response));
+  auto* const in = new ImportReader(parts, *call);
+  in->Start(ImportState(parts.sessions, *call, *in, *response));
   return in;
 }
 

@@ -3,12 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_join.h"
-#include "base/error.h"
 #include "base/status_macros.h"
-#include "base/string_cat.h"
 #include "server/fleet/fleet.h"
 #include "server/rpc/calls.h"
+#include "server/rpc/info_calls.h"
+#include "server/rpc/session_calls.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
 #include "server/validation/tensor.h"
@@ -22,7 +21,7 @@ void FillHeads(const HeadSlice& heads, v1::HeadSlice* out) {
   out->set_total_value_heads(heads.total);
 }
 
-void FillModel(const ServiceContext& context, const ServedModel& model, v1::Model* out) {
+void FillModel(const StateStore& store, const ServedModel& model, v1::Model* out) {
   out->set_name(ModelName(model.name));
   out->set_family(model.family);
   v1::LayerDims* dims = out->mutable_dims();
@@ -44,7 +43,7 @@ void FillModel(const ServiceContext& context, const ServedModel& model, v1::Mode
     FillHeads(model.slice.heads, out->mutable_heads());
     out->set_whole_fingerprint(model.slice.model_fingerprint);
   }
-  if (const auto layout = context.store.LayoutOf(model.dims); layout.ok()) {
+  if (const auto layout = store.LayoutOf(model.dims); layout.ok()) {
     out->set_state_bytes_per_session(layout->slot_bytes() * static_cast<int64_t>(model.layers.size()));
   }
 }
@@ -62,15 +61,15 @@ void FillTier(const TierUsage& usage, v1::TierInfo* out) {
   out->set_problem(usage.problem);
 }
 
-void FillDevices(const ServiceContext& context, v1::GetServerInfoResponse* response) {
-  for (int32_t number = 0; number < context.engines.size(); ++number) {
-    const StateDevice& device = context.devices[static_cast<size_t>(number)];
-    const StateStore& store = context.room.store(number);
+void FillDevices(const InfoParts& info, v1::GetServerInfoResponse* response) {
+  for (int32_t number = 0; number < info.engines.size(); ++number) {
+    const StateDevice& device = info.devices[static_cast<size_t>(number)];
+    const StateStore& store = info.states.room().store(number);
     v1::DeviceInfo* out = response->add_devices();
     out->set_device(device.backend.info().device);
     out->set_state_bytes(store.options().budget_bytes);
     out->set_state_bytes_used(store.used_bytes());
-    out->set_session_count(context.room.sessions(number));
+    out->set_session_count(info.states.room().sessions(number));
     if (const absl::Status status = device.health.status(); !status.ok())
       out->set_failure(std::string(status.message()));
   }
@@ -101,85 +100,73 @@ void FillPrefixes(const PrefixIndex& prefixes, v1::PrefixInfo* out) {
 
 }  // namespace
 
-absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller,
-                           const v1::GetServerInfoRequest& /*request*/, v1::GetServerInfoResponse* response) {
-  response->set_version(context.version);
-  response->set_backend(context.backend.name);
-  response->set_device(context.backend.device);
-  response->set_numerics_id(NumericsIdFor(context.backend.numerics_id, context.store.options().base_dtype));
-  response->set_threads(context.backend.threads);
+absl::Status GetServerInfo(const InfoParts& info, const Caller& caller, const v1::GetServerInfoRequest& /*request*/,
+                           v1::GetServerInfoResponse* response) {
+  const BackendInfo& backend = info.devices.front().backend.info();
+  response->set_version(info.version);
+  response->set_backend(backend.name);
+  response->set_device(backend.device);
+  response->set_numerics_id(info.numerics_id);
+  response->set_threads(backend.threads);
   v1::Limits* limits = response->mutable_limits();
-  limits->set_max_message_bytes(context.limits.max_message_bytes);
-  limits->set_max_draft(context.limits.max_draft);
-  limits->set_max_batch(context.limits.max_batch);
-  limits->set_state_bytes(context.room.budget_bytes());
-  limits->set_max_stored_reply_bytes(context.limits.max_stored_reply_bytes);
-  limits->set_max_queued_steps(context.max_queued_steps);
-  response->set_state_bytes_used(context.room.used_bytes());
-  response->set_session_count(static_cast<int64_t>(context.sessions.size()));
-  limits->set_stored_reply_bytes(context.environment.replies().limit());
-  if (const SharedRegions& regions = context.shared_regions; regions.offered()) {
+  limits->set_max_message_bytes(info.limits.max_message_bytes);
+  limits->set_max_draft(info.limits.max_draft);
+  limits->set_max_batch(info.limits.max_batch);
+  limits->set_state_bytes(info.states.room().budget_bytes());
+  limits->set_max_stored_reply_bytes(info.limits.max_stored_reply_bytes);
+  limits->set_max_queued_steps(info.max_queued_steps);
+  response->set_state_bytes_used(info.states.room().used_bytes());
+  response->set_session_count(static_cast<int64_t>(info.states.sessions().size()));
+  limits->set_stored_reply_bytes(info.states.environment().replies().limit());
+  if (const SharedRegions& regions = info.shared_regions; regions.offered()) {
     limits->set_shared_memory_bytes(std::min(regions.options().bytes_per_principal, regions.options().bytes));
     limits->set_shared_memory_regions(regions.options().regions_per_principal);
     response->set_shared_memory_bytes(regions.used_bytes());
   }
-  const ResidencyCounters moves = context.residency.counters();
+  const ResidencyCounters moves = info.states.residency().counters();
   FillTier({.name = "device",
-            .limit_bytes = context.room.budget_bytes(),
-            .used_bytes = context.room.used_bytes(),
-            .sessions = context.room.sessions(),
+            .limit_bytes = info.states.room().budget_bytes(),
+            .used_bytes = info.states.room().used_bytes(),
+            .sessions = info.states.room().sessions(),
             .stores = moves.returns,
             .loads = moves.evictions,
             .failures = moves.failures,
             .stored_bytes = moves.returned_bytes,
             .loaded_bytes = moves.evicted_bytes},
            response->add_tiers());
-  for (const TierUsage& usage : context.tiers.usage()) FillTier(usage, response->add_tiers());
-  response->set_checkpoints(context.checkpointer.made());
-  response->set_checkpoint_failures(context.checkpointer.failed());
-  response->set_recovered_sessions(context.recovered_sessions);
-  response->set_expired_sessions(context.sessions.expired());
-  response->set_stored_reply_bytes(context.environment.replies().bytes());
-  FillDevices(context, response);
-  for (const auto& use : context.ledger.QuotasOf(caller.account, context.rate_clock.Now().ToNanos())) {
+  for (const TierUsage& usage : info.states.tiers().usage()) FillTier(usage, response->add_tiers());
+  response->set_checkpoints(info.states.checkpointer().made());
+  response->set_checkpoint_failures(info.states.checkpointer().failed());
+  response->set_recovered_sessions(info.recovered_sessions);
+  response->set_expired_sessions(info.states.sessions().expired());
+  response->set_stored_reply_bytes(info.states.environment().replies().bytes());
+  FillDevices(info, response);
+  for (const auto& use : info.common.access.ledger.QuotasOf(caller.account, info.rate_clock.Now().ToNanos())) {
     v1::QuotaInfo* quota = response->add_quotas();
     quota->set_name(std::string(QuotaName(use.quota)));
     quota->set_limit(use.limit);
     quota->set_used(use.used);
   }
-  if (context.drain.progress().begun()) FillDrain(context, response->mutable_drain());
-  if (context.prefixes.on()) FillPrefixes(context.prefixes, response->mutable_prefixes());
-  if (context.fleet != nullptr) FillFleet(*context.fleet, response->mutable_fleet());
+  if (info.common.drain.progress().begun()) FillDrain(info.common, info.engines, response->mutable_drain());
+  if (info.states.prefixes().on()) FillPrefixes(info.states.prefixes(), response->mutable_prefixes());
+  if (info.common.lookup.fleet != nullptr) FillFleet(*info.common.lookup.fleet, response->mutable_fleet());
   // One flag sets it for all models, so the first one tells.
-  if (const auto model = context.models.begin();
-      model != context.models.end() && !model->second.slice.heads.is_whole()) {
+  if (const auto model = info.models.begin(); model != info.models.end() && !model->second.slice.heads.is_whole()) {
     FillHeads(model->second.slice.heads, response->mutable_heads());
   }
   return absl::OkStatus();
 }
 
-absl::Status ListModels(const ServiceContext& context, const Caller& /*caller*/,
-                        const v1::ListModelsRequest& /*request*/, v1::ListModelsResponse* response) {
-  for (const auto& [name, model] : context.models) FillModel(context, model, response->add_models());
+absl::Status ListModels(const InfoParts& info, const Caller& /*caller*/, const v1::ListModelsRequest& /*request*/,
+                        v1::ListModelsResponse* response) {
+  for (const auto& [name, model] : info.models) FillModel(info.states.store(), model, response->add_models());
   return absl::OkStatus();
 }
 
-absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, const std::string& name) {
-  GDN_ASSIGN_OR_RETURN(const std::string_view id, ParseModelName(name));
-  const auto it = context.models.find(std::string(id));
-  if (it != context.models.end()) return &it->second;
-  std::vector<std::string> names;
-  for (const auto& [known, model] : context.models) names.push_back(ModelName(known));
-  return MakeError(
-      absl::StatusCode::kNotFound, reason::kModelNotFound,
-      StrCat("no model named '", name, "'; this server has: ", names.empty() ? "none" : absl::StrJoin(names, ", ")),
-      {{"model", name}});
-}
-
-absl::Status GetModel(const ServiceContext& context, const Caller& /*caller*/, const v1::GetModelRequest& request,
+absl::Status GetModel(const InfoParts& info, const Caller& /*caller*/, const v1::GetModelRequest& request,
                       v1::GetModelResponse* response) {
-  GDN_ASSIGN_OR_RETURN(const ServedModel* model, FindModel(context, request.name()));
-  FillModel(context, *model, response->mutable_model());
+  GDN_ASSIGN_OR_RETURN(const ServedModel* model, FindModel(info.models, request.name()));
+  FillModel(info.states.store(), *model, response->mutable_model());
   return absl::OkStatus();
 }
 

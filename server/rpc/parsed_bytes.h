@@ -3,7 +3,7 @@
 //
 // Thread safety: free functions.
 //
-//   GDN_ASSIGN_OR_RETURN(ByteCharge charge, ChargeCall(context, caller, ParsedBytes(*type, bytes)));
+//   GDN_ASSIGN_OR_RETURN(ByteCharge charge, ChargeCall(ledger, caller, ParsedBytes(*type, bytes)));
 #pragma once
 
 #include <cstdint>

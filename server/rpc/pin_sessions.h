@@ -2,8 +2,8 @@
 //
 // Thread safety: tasks belong to one flow. Ownership: what the parameters name must outlive the task.
 //
-//   GDN_CO_RETURN_IF_ERROR(co_await WaitForCheckpoints(context.checkpointer, sessions, layer, caller.deadline));
-//   Residency::PinResults pins = co_await PinSessions(context.residency, sessions, caller.deadline);
+//   GDN_CO_RETURN_IF_ERROR(co_await WaitForCheckpoints(checkpointer, sessions, layer, caller.deadline));
+//   Residency::PinResults pins = co_await PinSessions(residency, sessions, caller.deadline);
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ InputKind KindOf(v1::InputKind kind) {
 
 }  // namespace
 
-absl::StatusOr<Prompt> ReadPrompt(const ServiceContext& context, const std::string& principal, const SessionSpec& spec,
+absl::StatusOr<Prompt> ReadPrompt(const SessionParts& parts, const std::string& principal, const SessionSpec& spec,
                                   const v1::PromptPrefix& prefix) {
   const bool of_model = !spec.model.empty();
   GDN_RETURN_IF_ERROR(CheckPromptPrefix(prefix, of_model));
@@ -37,37 +37,36 @@ absl::StatusOr<Prompt> ReadPrompt(const ServiceContext& context, const std::stri
     read.tokens = segment.tokens();
     std::copy_n(segment.content_sha256().begin(), read.content.size(), read.content.begin());
   }
-  const std::string numerics_id = NumericsIdFor(context.backend.numerics_id, context.store.options().base_dtype);
   prompt.keys = PrefixKeys({.principal = principal,
                             .spec = spec,
-                            .numerics_id = numerics_id,
-                            .max_draft = context.limits.max_draft,
+                            .numerics_id = parts.numerics_id,
+                            .max_draft = parts.limits.max_draft,
                             .kind = prompt.kind},
                            prompt.segments);
   return prompt;
 }
 
-Task<absl::Status> KeepPrefix(const ServiceContext& context, const Caller& caller, const v1::KeepPrefixRequest& request,
+Task<absl::Status> KeepPrefix(const SessionParts& parts, const Caller& caller, const v1::KeepPrefixRequest& request,
                               v1::KeepPrefixResponse* response) {
-  GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, FindSession(context, caller, request.name()));
+  GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, FindSession(parts.lookup, caller, request.name()));
   GDN_CO_ASSIGN_OR_RETURN(const Prompt prompt,
-                          ReadPrompt(context, session->principal(), session->spec(), request.prefix()));
+                          ReadPrompt(parts, session->principal(), session->spec(), request.prefix()));
   const PrefixClaim claim{.key = prompt.keys.back(),
                           .tokens = TokensOf(prompt.segments),
                           .calls = CallsOf(prompt.segments),
                           .kind = prompt.kind,
                           .epoch = EpochOf(request)};
   response->set_tokens(claim.tokens);
-  GDN_CO_ASSIGN_OR_RETURN(const bool kept, co_await context.prefix_keeper.Keep(session, claim, caller.deadline));
+  GDN_CO_ASSIGN_OR_RETURN(const bool kept, co_await parts.states.prefix_keeper().Keep(session, claim, caller.deadline));
   response->set_kept(kept);
   spdlog::debug("prefix kept={} tokens={} of session id={}{}", kept, claim.tokens, session->id(),
                 TraceForLog(caller.trace));
   co_return absl::OkStatus();
 }
 
-absl::Status DropPrefixes(const ServiceContext& context, const Caller& caller,
-                          const v1::DropPrefixesRequest& /*request*/, v1::DropPrefixesResponse* response) {
-  response->set_dropped(context.prefixes.Drop(caller.principal));
+absl::Status DropPrefixes(const SessionParts& parts, const Caller& caller, const v1::DropPrefixesRequest& /*request*/,
+                          v1::DropPrefixesResponse* response) {
+  response->set_dropped(parts.states.prefixes().Drop(caller.principal));
   return absl::OkStatus();
 }
 

@@ -2,8 +2,8 @@
 //
 // Thread safety: a free function. Ownership: the result is a copy.
 //
-//   GDN_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(context, caller.principal, spec, request.prefix()));
-//   const PrefixStart start = context.prefixes.Find(prompt.keys);
+//   GDN_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(parts, caller.principal, spec, request.prefix()));
+//   const PrefixStart start = parts.states.prefixes().Find(prompt.keys);
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "gdn/v1/session.pb.h"
-#include "server/rpc/service_context.h"
+#include "server/rpc/session_calls.h"
 #include "server/session/prefix_key.h"
 
 namespace gdn {
@@ -23,7 +23,7 @@ struct Prompt {
 };
 
 // Errors of CheckPromptPrefix.
-absl::StatusOr<Prompt> ReadPrompt(const ServiceContext& context, const std::string& principal, const SessionSpec& spec,
+absl::StatusOr<Prompt> ReadPrompt(const SessionParts& parts, const std::string& principal, const SessionSpec& spec,
                                   const v1::PromptPrefix& prefix);
 
 }  // namespace gdn

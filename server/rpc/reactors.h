@@ -3,46 +3,59 @@
 // Steps, ExportState, WatchState and ImportState exchange raw bytes with gRPC, because tensors and files should not be
 // copied through protobuf's strings. On the wire they are the messages of proto/gdn/v1.
 // Thread safety: gRPC's callback API serialises what needs it. Ownership: a reactor deletes itself when the call is
-// over; the context must outlive it.
+// over; the parts must outlive it.
 //
-//   return NewStreamDecodeReactor(context, callback_context);
+//   return NewStreamDecodeReactor(parts, callback_context);
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
 #include "gdn/v1/shared_memory.pb.h"
-#include "server/rpc/service_context.h"
+#include "server/batcher/engines.h"
+#include "server/rpc/call_rows.h"
+#include "server/rpc/common_parts.h"
+#include "server/rpc/session_calls.h"
+#include "server/shared_memory/shared_regions.h"
 
 namespace gdn {
 
 // In step_reactors.cc. `request` is cleared once it is read.
-grpc::ServerUnaryReactor* NewPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
+grpc::ServerUnaryReactor* NewPrefillReactor(const StepParts& parts, grpc::CallbackServerContext* call,
                                             grpc::ByteBuffer& request, grpc::ByteBuffer* response);
-grpc::ServerUnaryReactor* NewDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
+grpc::ServerUnaryReactor* NewDecodeReactor(const StepParts& parts, grpc::CallbackServerContext* call,
                                            grpc::ByteBuffer& request, grpc::ByteBuffer* response);
+grpc::ServerUnaryReactor* NewStepReactor(const StepParts& parts, grpc::CallbackServerContext* call,
+                                         grpc::ByteBuffer& request, grpc::ByteBuffer* response);
 // A stream handles one message at a time. It reads the next message after it has written the reply to the last, so
 // steps run in order.
 using ByteStreamReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-ByteStreamReactor* NewStreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call);
-ByteStreamReactor* NewStreamDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call);
+ByteStreamReactor* NewStreamPrefillReactor(const StepParts& parts, grpc::CallbackServerContext* call);
+ByteStreamReactor* NewStreamDecodeReactor(const StepParts& parts, grpc::CallbackServerContext* call);
+ByteStreamReactor* NewStreamStepReactor(const StepParts& parts, grpc::CallbackServerContext* call);
+
+// The parts that ExportState, WatchState, ImportState and ShareMemory use.
+struct StreamParts {
+  CommonParts common;
+  SessionParts sessions;
+  const Engines& engines;
+  SharedRegions& shared_regions;
+};
 
 // In state_stream_reactors.cc. Export sends a session's states as one file; Watch sends them again and again as the
 // session advances.
-grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const ServiceContext& context,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const StreamParts& parts,
                                                              grpc::CallbackServerContext* call,
                                                              const grpc::ByteBuffer* request);
-grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const ServiceContext& context,
-                                                            grpc::CallbackServerContext* call,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const StreamParts& parts, grpc::CallbackServerContext* call,
                                                             const grpc::ByteBuffer* request);
 
 // In import_reactor.cc. Creates a session from a file.
-grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const ServiceContext& context,
-                                                            grpc::CallbackServerContext* call,
+grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const StreamParts& parts, grpc::CallbackServerContext* call,
                                                             grpc::ByteBuffer* response);
 
 // In share_memory_reactor.cc. Creates a region of shared memory that lasts as long as the stream.
-grpc::ServerWriteReactor<v1::ShareMemoryResponse>* NewShareMemoryReactor(const ServiceContext& context,
+grpc::ServerWriteReactor<v1::ShareMemoryResponse>* NewShareMemoryReactor(const StreamParts& parts,
                                                                          grpc::CallbackServerContext* call,
                                                                          const v1::ShareMemoryRequest* request);
 

@@ -10,42 +10,52 @@
 
 namespace gdn {
 
+// Each method is listed with the parts that it is given (server/rpc/service_parts.h).
 // Unary methods that the function of the same name answers (server/rpc/calls.h). Those of the first list are plain
 // functions, those of the second are tasks.
-#define GDN_IMMEDIATE_METHODS(X) \
-  X(GetServerInfo)               \
-  X(ListModels)                  \
-  X(GetModel)                    \
-  X(GetSession)                  \
-  X(ListSessions)                \
-  X(PrefetchSessions)            \
-  X(DropPrefixes)                \
-  X(TraceCalls)                  \
-  X(GetMetrics)
-#define GDN_TASK_METHODS(X) \
-  X(CreateSession)          \
-  X(DeleteSession)          \
-  X(ForkSession)            \
-  X(CheckpointSession)      \
-  X(RestoreCheckpoint)      \
-  X(ListCheckpoints)        \
-  X(DeleteCheckpoint)       \
-  X(AcceptTokens)           \
-  X(KeepPrefix)             \
-  X(EvictSession)           \
-  X(Drain)
+#define GDN_IMMEDIATE_METHODS(X)    \
+  X(GetServerInfo, InfoParts)       \
+  X(ListModels, InfoParts)          \
+  X(GetModel, InfoParts)            \
+  X(GetSession, SessionParts)       \
+  X(ListSessions, SessionParts)     \
+  X(PrefetchSessions, SessionParts) \
+  X(DropPrefixes, SessionParts)     \
+  X(TraceCalls, CommonParts)        \
+  X(GetMetrics, AdminParts)
+#define GDN_TASK_METHODS(X)          \
+  X(CreateSession, SessionParts)     \
+  X(DeleteSession, SessionParts)     \
+  X(ForkSession, SessionParts)       \
+  X(CheckpointSession, SessionParts) \
+  X(RestoreCheckpoint, SessionParts) \
+  X(ListCheckpoints, SessionParts)   \
+  X(DeleteCheckpoint, SessionParts)  \
+  X(AcceptTokens, StepParts)         \
+  X(KeepPrefix, SessionParts)        \
+  X(EvictSession, SessionParts)      \
+  X(Drain, AdminParts)
 // Methods with a reactor of their own (server/rpc/reactors.h).
 #define GDN_REACTOR_METHODS(X) \
-  X(Prefill) X(Decode) X(StreamPrefill) X(StreamDecode) X(ExportState) X(ImportState) X(WatchState)
-#define GDN_RPC_METHODS(X) GDN_IMMEDIATE_METHODS(X) GDN_TASK_METHODS(X) GDN_REACTOR_METHODS(X) X(ShareMemory)
+  X(Prefill, StepParts)        \
+  X(Decode, StepParts)         \
+  X(Step, StepParts)           \
+  X(StreamPrefill, StepParts)  \
+  X(StreamDecode, StepParts)   \
+  X(StreamStep, StepParts)     \
+  X(ExportState, StreamParts)  \
+  X(ImportState, StreamParts)  \
+  X(WatchState, StreamParts)
+#define GDN_RPC_METHODS(X) \
+  GDN_IMMEDIATE_METHODS(X) GDN_TASK_METHODS(X) GDN_REACTOR_METHODS(X) X(ShareMemory, StreamParts)
 
 enum class RpcMethod {
-#define GDN_ENUMERATOR(Name) k##Name,
+#define GDN_ENUMERATOR(Name, Parts) k##Name,
   GDN_RPC_METHODS(GDN_ENUMERATOR)
 #undef GDN_ENUMERATOR
 };
 inline constexpr std::array kRpcMethodNames = {
-#define GDN_NAME(Name) std::string_view(#Name),
+#define GDN_NAME(Name, Parts) std::string_view(#Name),
     GDN_RPC_METHODS(GDN_NAME)
 #undef GDN_NAME
 };

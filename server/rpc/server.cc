@@ -17,6 +17,7 @@
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "server/rpc/gdn_service.h"
+#include "server/rpc/service_parts.h"
 
 namespace gdn {
 namespace {
@@ -38,19 +39,19 @@ constexpr absl::Duration kStuckAfter = absl::Seconds(10);
 
 }  // namespace
 
-RpcServer::RpcServer(const ServiceContext& context) : context_(context), service_(NewGdnService(context)) {}
+RpcServer::RpcServer(const ServiceParts& parts) : parts_(parts), service_(NewGdnService(parts)) {}
 
-absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext& context,
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceParts& parts,
                                                             const std::vector<std::string>& addresses,
                                                             const RpcServerOptions& options) {
-  std::unique_ptr<RpcServer> result(new RpcServer(context));
+  std::unique_ptr<RpcServer> result(new RpcServer(parts));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   if (!options.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   // The service itself refuses messages over the limit, with a reason. The transport's limit is far higher.
   builder.SetMaxReceiveMessageSize(static_cast<int>(
-      std::min<int64_t>(2 * context.limits.max_message_bytes + (1 << 20), std::numeric_limits<int>::max())));
+      std::min<int64_t>(2 * parts.steps.limits.max_message_bytes + (1 << 20), std::numeric_limits<int>::max())));
   builder.SetMaxSendMessageSize(-1);
   Apply(options.limits, builder);
   // Bind before gRPC starts, so that a failed start has not answered any call.
@@ -116,15 +117,15 @@ bool RpcServer::Stop(absl::Duration timeout, const std::function<void()>& before
   if (server_ == nullptr) return true;
   const SteadyTime end = SteadyNow() + timeout;
   server_->GetHealthCheckService()->SetServingStatus(false);
-  const bool drained = context_.engines.Drain(timeout);
-  context_.shared_regions.Drain();
-  const bool moved = context_.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));
+  const bool drained = parts_.steps.engines.Drain(timeout);
+  parts_.steps.shared_regions.Drain();
+  const bool moved = parts_.common.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));
   if (before_closing) {
     before_closing();
     // Transfers that have begun meanwhile.
-    context_.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));
+    parts_.common.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));
   }
-  context_.drain.End();
+  parts_.common.drain.End();
   if (listener_ != nullptr) listener_->Stop();
   server_->Shutdown(
       absl::ToChronoTime(absl::Now() + std::clamp(end - SteadyNow(), absl::ZeroDuration(), kStreamGrace)));

@@ -1,9 +1,9 @@
 // A running gRPC server: gdn.v1.GdnService on the callback API, the health service, reflection, and an orderly
 // shutdown.
 //
-// Thread safety: Start and Stop from one thread. Ownership: the context must outlive it; Stop is called on destruction.
+// Thread safety: Start and Stop from one thread. Ownership: the parts must outlive it; Stop is called on destruction.
 //
-//   GDN_ASSIGN_OR_RETURN(auto server, RpcServer::Start(context, {"127.0.0.1:0", "unix:/run/gdn/gdn.sock"}));
+//   GDN_ASSIGN_OR_RETURN(auto server, RpcServer::Start(parts, {"127.0.0.1:0", "unix:/run/gdn/gdn.sock"}));
 //   std::cout << server->port();
 //   server->Stop(absl::Seconds(30));
 #pragma once
@@ -20,11 +20,12 @@
 #include "absl/time/time.h"
 #include "base/listening_socket.h"
 #include "base/socket_listener.h"
-#include "server/rpc/service_context.h"
 #include "server/rpc/transport_limits.h"
 #include "server/rpc/unix_socket.h"
 
 namespace gdn {
+
+struct ServiceParts;
 
 struct RpcServerOptions {
   TransportLimits limits = {};
@@ -36,7 +37,7 @@ class RpcServer {
  public:
   // Each address is HOST:PORT (port 0: any free port) or unix:/PATH (server/rpc/unix_socket.h). UNAVAILABLE if an
   // address cannot be bound; errors of CheckHostPort (base/host_port.h) and UnixSocket.
-  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServiceContext& context,
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServiceParts& parts,
                                                           const std::vector<std::string>& addresses,
                                                           const RpcServerOptions& options = {});
   ~RpcServer();
@@ -57,15 +58,15 @@ class RpcServer {
   // The listener that accepts the connections.
   const SocketListener& listener() const { return *listener_; }
   // After Stop: true if calls did not end even when they were cancelled, for example because a device hangs. They still
-  // use the context.
+  // use the parts.
   bool has_stuck_calls() const { return stuck_; }
 
  private:
-  explicit RpcServer(const ServiceContext& context);
+  explicit RpcServer(const ServiceParts& parts);
   // Listens on the addresses. Connections wait until the listener accepts them.
   absl::StatusOr<std::vector<ListeningSocket>> Bind(const std::vector<std::string>& addresses);
 
-  const ServiceContext& context_;
+  const ServiceParts& parts_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<UnixSocket> sockets_;

@@ -8,6 +8,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "absl/strings/str_join.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -15,6 +16,7 @@
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/prompt.h"
+#include "server/rpc/session_calls.h"
 #include "server/session/session_errors.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
@@ -52,7 +54,7 @@ void Widen(const TensorView& view, std::vector<float>& floats) {
 
 // Makes an image from initial states; states that are not given are zero. A zero recurrent state takes no memory here.
 // The others are charged to the caller as copies until they are on the device.
-absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, const ByteAccountPtr& account,
+absl::StatusOr<SessionImagePtr> ToImage(const SessionParts& parts, const ByteAccountPtr& account,
                                         const std::vector<CheckedInitialState>& states, const SessionSpec& spec) {
   struct Floats {
     std::vector<float> recurrent, conv;
@@ -64,8 +66,8 @@ absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, const Byt
     std::vector<Floats> layers;
   };
   auto image = std::make_shared<SessionImage>();
-  GDN_ASSIGN_OR_RETURN(image->layout, context.store.LayoutOf(spec.dims));
-  image->numerics_id = NumericsIdFor(context.backend.numerics_id, image->layout.base_dtype());
+  GDN_ASSIGN_OR_RETURN(image->layout, parts.states.store().LayoutOf(spec.dims));
+  image->numerics_id = parts.numerics_id;
   const auto owner = std::make_shared<Owner>();
   const int64_t conv = spec.dims.has_layer() ? spec.dims.conv_channels() * (spec.dims.conv_width - 1) : 0;
   const bool rounds = image->layout.base_dtype() != DType::kF32;
@@ -74,8 +76,8 @@ absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, const Byt
     if (!state.recurrent_state.data.empty()) floats += (rounds ? 2 : 1) * spec.dims.state_elements();
     if (!state.conv_state.data.empty()) floats += conv;
   }
-  GDN_ASSIGN_OR_RETURN(owner->charge, context.ledger.TryCharge(BytePool::kCopies, account,
-                                                               floats * static_cast<int64_t>(sizeof(float))));
+  GDN_ASSIGN_OR_RETURN(owner->charge, parts.access.ledger.TryCharge(BytePool::kCopies, account,
+                                                                    floats * static_cast<int64_t>(sizeof(float))));
   owner->zero_conv.resize(states.empty() ? 0 : static_cast<size_t>(conv));
   owner->layers.resize(states.size());
   image->owner = owner;
@@ -94,9 +96,9 @@ absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, const Byt
   return image;
 }
 
-v1::StateTier TierOf(const ServiceContext& context, const Session& session) {
+v1::StateTier TierOf(StateService& states, const Session& session) {
   if (session.resident()) return v1::STATE_TIER_DEVICE;
-  const std::string place = context.tiers.PlaceOf(session.key());
+  const std::string place = states.tiers().PlaceOf(session.key());
   if (place == "host") return v1::STATE_TIER_HOST;
   if (place == "disk") return v1::STATE_TIER_DISK;
   if (place == "redis") return v1::STATE_TIER_REDIS;
@@ -139,8 +141,20 @@ absl::Status SpecMissing() {
                    {{"field", "spec"}});
 }
 
-absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std::string& name) {
-  GDN_ASSIGN_OR_RETURN(const ServedModel* model, FindModel(context, name));
+absl::StatusOr<const ServedModel*> FindModel(const ModelCatalog& models, const std::string& name) {
+  GDN_ASSIGN_OR_RETURN(const std::string_view id, ParseModelName(name));
+  const auto it = models.find(std::string(id));
+  if (it != models.end()) return &it->second;
+  std::vector<std::string> names;
+  for (const auto& [known, model] : models) names.push_back(ModelName(known));
+  return MakeError(
+      absl::StatusCode::kNotFound, reason::kModelNotFound,
+      StrCat("no model named '", name, "'; this server has: ", names.empty() ? "none" : absl::StrJoin(names, ", ")),
+      {{"model", name}});
+}
+
+absl::StatusOr<SessionSpec> SpecOfModel(const ModelCatalog& models, const std::string& name) {
+  GDN_ASSIGN_OR_RETURN(const ServedModel* model, FindModel(models, name));
   SessionSpec spec{.model = model->name,
                    .dims = model->dims,
                    .layers = {},
@@ -159,13 +173,12 @@ absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec) {
   return result;
 }
 
-absl::Status KeepLifetimesToQuotas(const ServiceContext& context, bool asked_idle, bool asked_lifetime,
-                                   SessionInit& init) {
+absl::Status KeepLifetimesToQuotas(ByteLedger& ledger, bool asked_idle, bool asked_lifetime, SessionInit& init) {
   const auto keep = [&](Quota quota, bool asked, absl::Duration& time) -> absl::Status {
     const int64_t limit = init.account->quota(quota);
     if (limit == kNoQuota || time <= absl::Nanoseconds(limit)) return absl::OkStatus();
     if (asked) {
-      return context.ledger.RefuseQuota({.quota = quota, .needed = absl::ToInt64Nanoseconds(time), .limit = limit});
+      return ledger.RefuseQuota({.quota = quota, .needed = absl::ToInt64Nanoseconds(time), .limit = limit});
     }
     time = absl::Nanoseconds(limit);
     return absl::OkStatus();
@@ -188,7 +201,7 @@ void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::Repeated
   }
 }
 
-void FillSession(const ServiceContext& context, const Session& session, v1::Session* out) {
+void FillSession(StateService& states, const Session& session, v1::Session* out) {
   out->set_name(SessionName(session.id()));
   const SessionSpec& spec = session.spec();
   if (spec.model.empty()) {
@@ -206,11 +219,11 @@ void FillSession(const ServiceContext& context, const Session& session, v1::Sess
   out->set_prefix_tokens(session.prefix_tokens());
   FillLayers(session.Layers(), out->mutable_layers());
   *out->mutable_create_time() = TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(session.create_time()));
-  if (const auto layout = context.store.LayoutOf(spec.dims); layout.ok()) {
+  if (const auto layout = states.store().LayoutOf(spec.dims); layout.ok()) {
     out->set_state_bytes(layout->slot_bytes() * static_cast<int64_t>(spec.layers.size()));
   }
   out->set_epoch(session.epoch());
-  out->set_tier(TierOf(context, session));
+  out->set_tier(TierOf(states, session));
   const auto duration = [](absl::Duration d) { return TimeUtil::NanosecondsToDuration(absl::ToInt64Nanoseconds(d)); };
   if (session.idle_ttl() < absl::InfiniteDuration()) *out->mutable_idle_ttl() = duration(session.idle_ttl());
   if (session.max_lifetime() < absl::InfiniteDuration()) {
@@ -221,23 +234,10 @@ void FillSession(const ServiceContext& context, const Session& session, v1::Sess
   }
 }
 
-absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const Caller& caller,
-                                                     std::string_view name) {
-  GDN_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(name));
-  if (caller.not_here != nullptr) {
-    const auto it = caller.not_here->find(std::string(id));
-    if (it != caller.not_here->end()) return it->second;
-  }
-  auto session = context.sessions.Find(caller.principal, id);
-  // The session was here when the call began (bring_sessions.h), so it has left since.
-  if (context.fleet != nullptr && absl::IsNotFound(session.status())) return SessionMoved(std::string(id));
-  return session;
-}
-
 namespace {
 
 // Finds the longest kept prefix of the request's prompt; empty if there is none.
-absl::StatusOr<PrefixStart> FindStart(const ServiceContext& context, const Caller& caller, const SessionSpec& spec,
+absl::StatusOr<PrefixStart> FindStart(const SessionParts& parts, const Caller& caller, const SessionSpec& spec,
                                       const v1::CreateSessionRequest& request) {
   if (!request.has_prefix()) return PrefixStart();
   if (!request.initial_states().empty()) {
@@ -245,8 +245,8 @@ absl::StatusOr<PrefixStart> FindStart(const ServiceContext& context, const Calle
                      "both prefix and initial_states are set; a prompt that has a prefix begins at zero",
                      {{"field", "initial_states"}});
   }
-  GDN_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(context, caller.principal, spec, request.prefix()));
-  return context.prefixes.Find(prompt.keys);
+  GDN_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(parts, caller.principal, spec, request.prefix()));
+  return parts.states.prefixes().Find(prompt.keys);
 }
 
 // A session that was begun, and the image of its states.
@@ -255,93 +255,86 @@ struct Beginning {
   SessionImagePtr image;
 };
 
-absl::StatusOr<Beginning> BeginSession(const ServiceContext& context, const Caller& caller, const std::string& id,
+absl::StatusOr<Beginning> BeginSession(const SessionParts& parts, const Caller& caller, const std::string& id,
                                        const v1::CreateSessionRequest& request) {
-  GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
+  GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), parts.limits));
   GDN_RETURN_IF_ERROR(CheckSessionId(request.session_id()));
   GDN_RETURN_IF_ERROR(CheckAffinity(request.affinity()));
-  GDN_ASSIGN_OR_RETURN(const SessionSpec spec, SpecOf(context, request));
+  GDN_ASSIGN_OR_RETURN(const SessionSpec spec, SpecOf(parts.models, request));
   SessionInit init{.principal = caller.principal,
                    .id = id,
                    .spec = spec,
                    .affinity = request.affinity(),
                    .account = caller.account,
                    .request = HashCreateRequest(request)};
-  GDN_RETURN_IF_ERROR(SetLifetimes(context, request, init));
+  GDN_RETURN_IF_ERROR(SetLifetimes(parts, request, init));
   GDN_ASSIGN_OR_RETURN(const auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));
-  GDN_ASSIGN_OR_RETURN(const PrefixStart start, FindStart(context, caller, spec, request));
+  GDN_ASSIGN_OR_RETURN(const PrefixStart start, FindStart(parts, caller, spec, request));
   init.prefix_tokens = start.tokens;
-  GDN_ASSIGN_OR_RETURN(SessionCreation creation, context.sessions.Begin(std::move(init)));
+  GDN_ASSIGN_OR_RETURN(SessionCreation creation, parts.lookup.sessions.Begin(std::move(init)));
   Beginning beginning{.creation = std::move(creation), .image = start.image};
   if (!beginning.creation.pending()) return beginning;
-  if (request.has_prefix()) context.prefixes.NoteStart(start);
+  if (request.has_prefix()) parts.states.prefixes().NoteStart(start);
   if (beginning.image == nullptr) {
-    GDN_ASSIGN_OR_RETURN(beginning.image, ToImage(context, caller.account, states, spec));
+    GDN_ASSIGN_OR_RETURN(beginning.image, ToImage(parts, caller.account, states, spec));
   }
   return beginning;
 }
 
 // `id`: the request's, or a random one.
-Task<absl::Status> CreateNamed(const ServiceContext& context, const Caller& caller, const std::string& id,
+Task<absl::Status> CreateNamed(const SessionParts& parts, const Caller& caller, const std::string& id,
                                const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response) {
-  GDN_CO_ASSIGN_OR_RETURN(Beginning beginning, BeginSession(context, caller, id, request));
+  GDN_CO_ASSIGN_OR_RETURN(Beginning beginning, BeginSession(parts, caller, id, request));
   SessionCreation& creation = beginning.creation;
   if (creation.pending()) {
-    GDN_CO_ASSIGN_OR_RETURN(
-        SessionLease lease,
-        co_await context.residency.Place(std::move(creation.lease()), std::move(beginning.image), caller.deadline));
+    GDN_CO_ASSIGN_OR_RETURN(SessionLease lease,
+                            co_await parts.states.residency().Place(std::move(creation.lease()),
+                                                                    std::move(beginning.image), caller.deadline));
     creation.Publish();
     lease.Release();
     const Session& session = *creation.session();
     // A session that begins with states may need a checkpoint at once.
-    if (context.environment.on_progress) context.environment.on_progress(creation.session());
-    const auto layout = context.store.LayoutOf(session.spec().dims);
+    if (parts.states.environment().on_progress) parts.states.environment().on_progress(creation.session());
+    const auto layout = parts.states.store().LayoutOf(session.spec().dims);
     const auto layers = static_cast<int64_t>(session.spec().layers.size());
     spdlog::info("session created id={} model={} layers={} state_bytes={}{}", session.id(),
                  session.spec().model.empty() ? "(operator)" : session.spec().model, layers,
                  layout.ok() ? layout->slot_bytes() * layers : 0, TraceForLog(caller.trace));
   }
-  FillSession(context, *creation.session(), response->mutable_session());
+  FillSession(parts.states, *creation.session(), response->mutable_session());
   co_return absl::OkStatus();
 }
 
 }  // namespace
 
-Task<absl::Status> CreateSession(const ServiceContext& context, const Caller& caller,
+Task<absl::Status> CreateSession(const SessionParts& parts, const Caller& caller,
                                  const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response) {
-  const std::string id = IdToMake(context, request.session_id());
+  const std::string id = IdToMake(parts.lookup, request.session_id());
   Caller brought = caller;
-  if (context.fleet != nullptr) {
+  if (parts.lookup.fleet != nullptr) {
     std::vector<WantedSession> wanted;
     wanted.push_back({.principal = caller.principal, .id = id, .make = true});
-    co_await BringHere(context, brought, std::move(wanted));
+    co_await BringHere(parts.lookup, brought, std::move(wanted));
   }
   absl::Status created;
   if (brought.not_here != nullptr) {
     created = brought.not_here->begin()->second;
   } else {
-    Task<absl::Status> create = CreateNamed(context, brought, id, request, response);
+    Task<absl::Status> create = CreateNamed(parts, brought, id, request, response);
     created = co_await std::move(create);
   }
-  if (!created.ok()) GiveBackName(context, brought.principal, id);
+  if (!created.ok()) GiveBackName(parts.lookup, brought.principal, id);
   co_return created;
 }
 
-absl::Status GetSession(const ServiceContext& context, const Caller& caller, const v1::GetSessionRequest& request,
+absl::Status GetSession(const SessionParts& parts, const Caller& caller, const v1::GetSessionRequest& request,
                         v1::GetSessionResponse* response) {
-  GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context, caller, request.name()));
-  FillSession(context, *session, response->mutable_session());
+  GDN_ASSIGN_OR_RETURN(const auto session, FindSession(parts.lookup, caller, request.name()));
+  FillSession(parts.states, *session, response->mutable_session());
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> PrincipalFor(const ServiceContext& context, const Caller& caller,
-                                         std::string_view subject) {
-  if (subject.empty()) return caller.principal;
-  GDN_RETURN_IF_ERROR(CheckAdmin(caller, "the session of another subject"));
-  return context.owners.PrincipalOf(subject);
-}
-
-absl::Status ListSessions(const ServiceContext& context, const Caller& caller, const v1::ListSessionsRequest& request,
+absl::Status ListSessions(const SessionParts& parts, const Caller& caller, const v1::ListSessionsRequest& request,
                           v1::ListSessionsResponse* response) {
   if (request.all()) GDN_RETURN_IF_ERROR(CheckAdmin(caller, "all, for every caller's sessions,"));
   if (request.page_size() < 0) {
@@ -353,28 +346,28 @@ absl::Status ListSessions(const ServiceContext& context, const Caller& caller, c
   const int32_t wanted = request.page_size() == 0 ? kDefaultPageSize : std::min(request.page_size(), kMaxPageSize);
   // One more than the page needs, to know whether there is another page.
   const size_t limit = static_cast<size_t>(wanted) + 1;
-  const auto sessions = request.all() ? context.sessions.ListAll({after.principal, after.id}, limit)
-                                      : context.sessions.List(caller.principal, after.id, limit);
-  if (request.all()) context.owners.LearnListed(*context.authenticator);
+  const auto sessions = request.all() ? parts.lookup.sessions.ListAll({after.principal, after.id}, limit)
+                                      : parts.lookup.sessions.List(caller.principal, after.id, limit);
+  if (request.all()) parts.access.owners.LearnListed(*parts.access.authenticator);
   const size_t most = std::min(sessions.size(), static_cast<size_t>(wanted));
   size_t shown = 0;
   for (size_t layers = 0; shown < most; ++shown) {
     layers += sessions[shown]->spec().layers.size();
     if (shown > 0 && layers > kMaxPageLayers) break;
     v1::Session* const out = response->add_sessions();
-    FillSession(context, *sessions[shown], out);
-    if (request.all()) out->set_owner(context.owners.OwnerOf(sessions[shown]->principal()));
+    FillSession(parts.states, *sessions[shown], out);
+    if (request.all()) out->set_owner(parts.access.owners.OwnerOf(sessions[shown]->principal()));
   }
   if (sessions.size() > shown) response->set_next_page_token(WritePageToken(request, *sessions[shown - 1]));
   return absl::OkStatus();
 }
 
-Task<absl::Status> DeleteSession(const ServiceContext& context, const Caller& caller,
+Task<absl::Status> DeleteSession(const SessionParts& parts, const Caller& caller,
                                  const v1::DeleteSessionRequest& request, v1::DeleteSessionResponse* /*response*/) {
-  GDN_CO_ASSIGN_OR_RETURN(const std::string principal, PrincipalFor(context, caller, request.subject()));
+  GDN_CO_ASSIGN_OR_RETURN(const std::string principal, PrincipalFor(parts.access.owners, caller, request.subject()));
   GDN_CO_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(request.name()));
   if (caller.not_here != nullptr) co_return caller.not_here->begin()->second;
-  GDN_CO_RETURN_IF_ERROR(co_await context.sessions.Delete(principal, std::string(id)));
+  GDN_CO_RETURN_IF_ERROR(co_await parts.lookup.sessions.Delete(principal, std::string(id)));
   spdlog::info("session deleted id={}{}", id, TraceForLog(caller.trace));
   co_return absl::OkStatus();
 }

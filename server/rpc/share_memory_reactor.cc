@@ -15,10 +15,8 @@ namespace {
 
 using RegionWriter = StreamWriter<v1::ShareMemoryResponse>;
 
-Task<absl::Status> OpenRegion(const ServiceContext& context, const Caller& caller, int64_t bytes,
-                              v1::SharedRegion& out) {
-  const absl::StatusOr<SharedRegionPtr> region =
-      context.shared_regions.Open(caller.principal, caller.account->name(), bytes);
+Task<absl::Status> OpenRegion(SharedRegions& regions, const Caller& caller, int64_t bytes, v1::SharedRegion& out) {
+  const absl::StatusOr<SharedRegionPtr> region = regions.Open(caller.principal, caller.account->name(), bytes);
   GDN_CO_RETURN_IF_ERROR(region.status());
   out.set_name((*region)->name());
   out.set_path((*region)->path());
@@ -26,19 +24,19 @@ Task<absl::Status> OpenRegion(const ServiceContext& context, const Caller& calle
   co_return absl::OkStatus();
 }
 
-Task<absl::Status> ShareMemory(const ServiceContext& context, grpc::CallbackServerContext& call,
+Task<absl::Status> ShareMemory(const StreamParts& parts, grpc::CallbackServerContext& call,
                                const v1::ShareMemoryRequest& request, RegionWriter& out) {
-  const Caller caller = CallerOf(call, context, out.gone());
+  const Caller caller = CallerOf(call, parts.common.access, out.gone());
   GDN_CO_RETURN_IF_ERROR(caller.allowed);
   v1::ShareMemoryResponse response;
   // Allocating the region's file may take long.
-  TaskQueueExecutor io(context.io, caller.account->turn(), context.flows);
-  Task<absl::Status> opened = OpenRegion(context, caller, request.bytes(), *response.mutable_region());
+  TaskQueueExecutor io(parts.sessions.states.transfer_threads(), caller.account->turn(), parts.sessions.timers);
+  Task<absl::Status> opened = OpenRegion(parts.shared_regions, caller, request.bytes(), *response.mutable_region());
   GDN_CO_RETURN_IF_ERROR(co_await RunOn(io, std::move(opened)));
   out.Write(response);
-  (co_await context.shared_regions.drained().Wait(caller.deadline)).IgnoreError();
+  (co_await parts.shared_regions.drained().Wait(caller.deadline)).IgnoreError();
   // False if a drain has ended it before.
-  const bool ended_by_client = context.shared_regions.End(response.region().name());
+  const bool ended_by_client = parts.shared_regions.End(response.region().name());
   co_await out.Written();
   if (ended_by_client) {
     co_return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has ended the region");
@@ -49,11 +47,11 @@ Task<absl::Status> ShareMemory(const ServiceContext& context, grpc::CallbackServ
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::ShareMemoryResponse>* NewShareMemoryReactor(const ServiceContext& context,
+grpc::ServerWriteReactor<v1::ShareMemoryResponse>* NewShareMemoryReactor(const StreamParts& parts,
                                                                          grpc::CallbackServerContext* call,
                                                                          const v1::ShareMemoryRequest* request) {
-  auto* const out = new RegionWriter(context, RpcMethod::kShareMemory);
-  out->Start(ShareMemory(context, *call, *request, *out));
+  auto* const out = new RegionWriter(parts.common, RpcMethod::kShareMemory);
+  out->Start(ShareMemory(parts, *call, *request, *out));
   return out;
 }
 

@@ -21,9 +21,9 @@
 #include "base/task/task_queue_executor.h"
 #include "gdn/v1/state.pb.h"
 #include "server/rpc/bring_sessions.h"
-#include "server/rpc/calls.h"
 #include "server/rpc/raw_message.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/session_calls.h"
 #include "server/rpc/state_pieces.h"
 #include "server/rpc/stream_flow.h"
 #include "server/session/session_errors.h"
@@ -52,8 +52,8 @@ absl::StatusOr<StateFileOptions> OptionsOf(const v1::ExportStateRequest& request
 }
 
 // Most bytes of a file: the states as on the device, and those that are also written in another form.
-int64_t FileBytes(const ServiceContext& context, const Session& session, const StateFileOptions& options) {
-  return (options.include_recurrent_state ? 3 : 2) * context.room.BytesOf(session);
+int64_t FileBytes(DeviceRoom& room, const Session& session, const StateFileOptions& options) {
+  return (options.include_recurrent_state ? 3 : 2) * room.BytesOf(session);
 }
 
 std::string ExportTail(const PieceTail& tail) {
@@ -64,12 +64,12 @@ std::string ExportTail(const PieceTail& tail) {
   return rest.SerializeAsString();
 }
 
-Task<absl::StatusOr<EncodedStateFile>> Encode(const ServiceContext& context, const Caller& caller,
-                                              SessionImagePtr image, StateFileOptions options) {
-  TaskQueueExecutor io(context.io, caller.account->turn(), context.flows);
+Task<absl::StatusOr<EncodedStateFile>> Encode(const SessionParts& parts, const Caller& caller, SessionImagePtr image,
+                                              StateFileOptions options) {
+  TaskQueueExecutor io(parts.states.transfer_threads(), caller.account->turn(), parts.timers);
   Executor& here = co_await ThisExecutor();
   co_await ResumeOn(io);
-  absl::StatusOr<EncodedStateFile> file = EncodeStateFile(std::move(image), options, &context.copiers);
+  absl::StatusOr<EncodedStateFile> file = EncodeStateFile(std::move(image), options, &parts.states.copiers());
   co_await ReturnTo(here);
   co_return file;
 }
@@ -88,26 +88,28 @@ Task<absl::Status> SendFile(FileWriter& out, FilePieces pieces) {
   co_return absl::OkStatus();
 }
 
-Task<absl::Status> ExportState(const ServiceContext& context, grpc::CallbackServerContext& call,
+Task<absl::Status> ExportState(const StreamParts& parts, grpc::CallbackServerContext& call,
                                const grpc::ByteBuffer& message, FileWriter& out) {
-  Caller caller = CallerOf(call, context, out.gone());
+  Caller caller = CallerOf(call, parts.common.access, out.gone());
   GDN_CO_RETURN_IF_ERROR(caller.allowed);
   GDN_CO_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
   const std::optional<int64_t> epoch = EpochOf(request);
   GDN_CO_ASSIGN_OR_RETURN(const StateFileOptions options, OptionsOf(request));
-  std::vector<WantedSession> wanted = WantedIn(context, caller, request);
-  co_await BringHere(context, caller, std::move(wanted));
-  GDN_CO_ASSIGN_OR_RETURN(std::shared_ptr<Session> session, FindSession(context, caller, request.name()));
+  std::vector<WantedSession> wanted = WantedIn(parts.common.lookup, caller, request);
+  co_await BringHere(parts.common.lookup, caller, std::move(wanted));
+  GDN_CO_ASSIGN_OR_RETURN(std::shared_ptr<Session> session, FindSession(parts.common.lookup, caller, request.name()));
   GDN_CO_RETURN_IF_ERROR(CheckEpoch(*session, epoch));
-  GDN_CO_ASSIGN_OR_RETURN(const ByteCharge charge, context.ledger.TryCharge(BytePool::kCopies, caller.account,
-                                                                            FileBytes(context, *session, options)));
-  GDN_CO_ASSIGN_OR_RETURN(CapturedState captured, co_await context.checkpointer.Capture(
+  GDN_CO_ASSIGN_OR_RETURN(const ByteCharge charge, parts.common.access.ledger.TryCharge(
+                                                       BytePool::kCopies, caller.account,
+                                                       FileBytes(parts.sessions.states.room(), *session, options)));
+  GDN_CO_ASSIGN_OR_RETURN(CapturedState captured, co_await parts.sessions.states.checkpointer().Capture(
                                                       std::move(session), /*known=*/nullptr, caller.deadline, epoch));
   captured.held.Release();  // the file is made from the copy
   if (call.IsCancelled()) co_return ClientGone();
-  GDN_CO_ASSIGN_OR_RETURN(EncodedStateFile file, co_await Encode(context, caller, std::move(captured.image), options));
+  GDN_CO_ASSIGN_OR_RETURN(EncodedStateFile file,
+                          co_await Encode(parts.sessions, caller, std::move(captured.image), options));
   GDN_CO_RETURN_IF_ERROR(co_await SendFile(out, FilePieces(std::move(file), ExportTail)));
-  Audit(context, caller, "state_exported", request.name());
+  Audit(parts.common.access, caller, "state_exported", request.name());
   co_return absl::OkStatus();
 }
 
@@ -166,8 +168,8 @@ struct Watched {
   // OK if the stream may continue.
   absl::Status CheckWanted() const {
     if (call.IsCancelled()) return ClientGone();
-    GDN_RETURN_IF_ERROR(StillAllowed(call, context, caller));
-    if (context.engines.draining()) {
+    GDN_RETURN_IF_ERROR(StillAllowed(call, parts.common.access, caller));
+    if (parts.engines.draining()) {
       return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
                        "the server is shutting down; watch the session where it goes on");
     }
@@ -175,7 +177,7 @@ struct Watched {
     return CheckEpoch(*session, epoch);
   }
 
-  const ServiceContext& context;
+  const StreamParts& parts;
   grpc::CallbackServerContext& call;
   const Caller& caller;
   const std::shared_ptr<Session> session;
@@ -244,7 +246,7 @@ Task<absl::Status> WaitUntilMoved(const Watched& watched, WatchPlan plan, Progre
   Progress seen = captured;
   absl::Duration pause = kShortestLook;
   for (;;) {
-    GDN_CO_RETURN_IF_ERROR(co_await SleepUntil(watched.context.calls.Now() + pause, watched.caller.deadline));
+    GDN_CO_RETURN_IF_ERROR(co_await SleepUntil(watched.parts.common.calls.Now() + pause, watched.caller.deadline));
     GDN_CO_RETURN_IF_ERROR(watched.CheckWanted());
     Progress now = Progress::Of(watched.session->epoch(), watched.session->Layers());
     const bool by_tokens =
@@ -256,27 +258,28 @@ Task<absl::Status> WaitUntilMoved(const Watched& watched, WatchPlan plan, Progre
   }
 }
 
-Task<absl::Status> WatchState(const ServiceContext& context, grpc::CallbackServerContext& call,
+Task<absl::Status> WatchState(const StreamParts& parts, grpc::CallbackServerContext& call,
                               const grpc::ByteBuffer& message, FileWriter& out) {
-  Caller caller = CallerOf(call, context, out.gone());
+  Caller caller = CallerOf(call, parts.common.access, out.gone());
   GDN_CO_RETURN_IF_ERROR(caller.allowed);
   GDN_CO_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::WatchStateRequest>(message));
   GDN_CO_ASSIGN_OR_RETURN(const WatchPlan plan, PlanOf(request));
   const std::optional<int64_t> epoch = EpochOf(request);
-  std::vector<WantedSession> wanted = WantedIn(context, caller, request);
-  co_await BringHere(context, caller, std::move(wanted));
-  GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, FindSession(context, caller, request.name()));
+  std::vector<WantedSession> wanted = WantedIn(parts.common.lookup, caller, request);
+  co_await BringHere(parts.common.lookup, caller, std::move(wanted));
+  GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session,
+                          FindSession(parts.common.lookup, caller, request.name()));
   GDN_CO_RETURN_IF_ERROR(CheckEpoch(*session, epoch));
-  Audit(context, caller, "state_watched", request.name());
-  const Watched watched{.context = context, .call = call, .caller = caller, .session = session, .epoch = epoch};
-  const int64_t file_bytes = FileBytes(context, *session, StateFileOptions());
+  Audit(parts.common.access, caller, "state_watched", request.name());
+  const Watched watched{.parts = parts, .call = call, .caller = caller, .session = session, .epoch = epoch};
+  const int64_t file_bytes = FileBytes(parts.sessions.states.room(), *session, StateFileOptions());
   LastFullFile full;
   const Checkpointer::KnownBases known = [&full] { return full.KnownBases(); };
   for (int64_t sequence = 0;; ++sequence) {
-    GDN_CO_ASSIGN_OR_RETURN(ByteCharge charge, co_await context.ledger.WaitForCharge(BytePool::kCopies, caller.account,
-                                                                                     file_bytes, caller.deadline));
-    GDN_CO_ASSIGN_OR_RETURN(CapturedState captured,
-                            co_await context.checkpointer.Capture(session, known, caller.deadline, epoch));
+    GDN_CO_ASSIGN_OR_RETURN(ByteCharge charge, co_await parts.common.access.ledger.WaitForCharge(
+                                                   BytePool::kCopies, caller.account, file_bytes, caller.deadline));
+    GDN_CO_ASSIGN_OR_RETURN(CapturedState captured, co_await parts.sessions.states.checkpointer().Capture(
+                                                        session, known, caller.deadline, epoch));
     captured.held.Release();  // the file is made from the copy
     GDN_CO_RETURN_IF_ERROR(watched.CheckWanted());
     Progress progress = Progress::Of(captured.image->header.epoch, captured.layers);
@@ -285,7 +288,7 @@ Task<absl::Status> WatchState(const ServiceContext& context, grpc::CallbackServe
     StateFileOptions options;
     if (delta) options = full.OptionsOfDelta();
     GDN_CO_ASSIGN_OR_RETURN(EncodedStateFile file,
-                            co_await Encode(context, caller, std::move(captured.image), std::move(options)));
+                            co_await Encode(parts.sessions, caller, std::move(captured.image), std::move(options)));
     delta ? full.NoteDelta(file) : full.NoteFull(file, std::move(bases));
     GDN_CO_RETURN_IF_ERROR(co_await SendFile(out, FilePieces(std::move(file), WatchTail(sequence, delta))));
     charge.Release();
@@ -295,19 +298,18 @@ Task<absl::Status> WatchState(const ServiceContext& context, grpc::CallbackServe
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const ServiceContext& context,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const StreamParts& parts,
                                                              grpc::CallbackServerContext* call,
                                                              const grpc::ByteBuffer* request) {
-  auto* const out = new FileWriter(context, RpcMethod::kExportState, context.transfers.Begin());
-  out->Start(ExportState(context, *call, *request, *out));
+  auto* const out = new FileWriter(parts.common, RpcMethod::kExportState, parts.common.transfers.Begin());
+  out->Start(ExportState(parts, *call, *request, *out));
   return out;
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const ServiceContext& context,
-                                                            grpc::CallbackServerContext* call,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const StreamParts& parts, grpc::CallbackServerContext* call,
                                                             const grpc::ByteBuffer* request) {
-  auto* const out = new FileWriter(context, RpcMethod::kWatchState);
-  out->Start(WatchState(context, *call, *request, *out));
+  auto* const out = new FileWriter(parts.common, RpcMethod::kWatchState);
+  out->Start(WatchState(parts, *call, *request, *out));
   return out;
 }
 

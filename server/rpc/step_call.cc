@@ -10,12 +10,30 @@
 #include "server/rpc/step_rows.h"
 
 namespace gdn {
-Task<absl::Status> RunStep(const ServiceContext& context, Caller caller, const StepMessage& message, StepData data,
+namespace {
+
+// Fills in the reply of a call that has a row for each session.
+template <typename Response>
+void AnswerRows(StepRows& rows, Response& response) {
+  if (response.has_output()) rows.FinishOutput(*response.mutable_output());
+  for (const CallRow& row : rows.all()) {
+    response.add_token_counts(rows.TokenCount(row));
+    response.add_durable_token_counts(rows.DurableTokenCount(row));
+    if (!rows.partial_ok()) continue;
+    *response.add_row_statuses() = ToRpcStatus(row.status);
+    if (!row.status.ok()) rows.parts().common.stats.CountError(row.status);
+  }
+  response.set_compute_time_us(rows.compute_time_us());
+}
+
+}  // namespace
+
+Task<absl::Status> RunStep(const StepParts& parts, Caller caller, const StepMessage& message, StepData data,
                            CallTrace* trace) {
-  StepRows rows(context, message, data, trace);
-  GDN_CO_RETURN_IF_ERROR(message.CheckForm(data.in, context.limits));
-  std::vector<WantedSession> wanted = message.Wanted(context, caller);
-  co_await BringHere(context, caller, std::move(wanted));
+  StepRows rows(parts, message, data, trace);
+  GDN_CO_RETURN_IF_ERROR(message.CheckForm(data.in, parts.limits));
+  std::vector<WantedSession> wanted = message.Wanted(parts.common.lookup, caller);
+  co_await BringHere(parts.common.lookup, caller, std::move(wanted));
   GDN_CO_RETURN_IF_ERROR(rows.Find(caller));
   if (!rows.none_found()) {
     GDN_CO_RETURN_IF_ERROR(rows.CheckInput(caller));
@@ -23,8 +41,8 @@ Task<absl::Status> RunStep(const ServiceContext& context, Caller caller, const S
     GDN_CO_RETURN_IF_ERROR(rows.TakeOutput());
     const std::vector<SessionAhead> sessions = rows.Sessions();
     GDN_CO_RETURN_IF_ERROR(
-        co_await WaitForCheckpoints(context.checkpointer, sessions, rows.input().layer, caller.deadline));
-    Residency::PinResults pins = co_await PinSessions(context.residency, sessions, caller.deadline);
+        co_await WaitForCheckpoints(parts.checkpointer, sessions, rows.input().layer, caller.deadline));
+    Residency::PinResults pins = co_await PinSessions(parts.residency, sessions, caller.deadline);
     GDN_CO_RETURN_IF_ERROR(rows.TakePins(std::move(pins)));
     // Even if this call is refused, it must wait for the calls that its rows have joined, because those write to the
     // rows.
@@ -50,8 +68,8 @@ absl::Status PrefillMessage::CheckForm(const ReceivedTensors& in, const StepLimi
   return CheckInputKind(request_).status();
 }
 
-std::vector<WantedSession> PrefillMessage::Wanted(const ServiceContext& context, const Caller& caller) const {
-  return WantedIn(context, caller, request_);
+std::vector<WantedSession> PrefillMessage::Wanted(const SessionLookup& lookup, const Caller& caller) const {
+  return WantedIn(lookup, caller, request_);
 }
 
 std::vector<CallRow> PrefillMessage::Rows() const {
@@ -63,8 +81,8 @@ std::vector<CallRow> PrefillMessage::Rows() const {
 }
 
 absl::StatusOr<CheckedInput> PrefillMessage::CheckInput(const ReceivedTensors& in, const SessionSpec& spec,
-                                                        const StepLimits& limits) const {
-  return CheckPrefillInput(request_, in.bytes(), spec.dims, limits, spec.has_partial_sums());
+                                                        const StepLimits& /*limits*/) const {
+  return CheckPrefillInput(request_, in.bytes(), spec.dims, spec.has_partial_sums());
 }
 
 void PrefillMessage::Answer(StepRows& rows) const {
@@ -82,8 +100,8 @@ absl::Status DecodeMessage::CheckForm(const ReceivedTensors& in, const StepLimit
   return CheckBatchSize(request_.sessions_size(), limits);
 }
 
-std::vector<WantedSession> DecodeMessage::Wanted(const ServiceContext& context, const Caller& caller) const {
-  return WantedIn(context, caller, request_);
+std::vector<WantedSession> DecodeMessage::Wanted(const SessionLookup& lookup, const Caller& caller) const {
+  return WantedIn(lookup, caller, request_);
 }
 
 std::vector<CallRow> DecodeMessage::Rows() const {
@@ -104,16 +122,37 @@ absl::StatusOr<CheckedInput> DecodeMessage::CheckInput(const ReceivedTensors& in
   return CheckDecodeInput(request_, in.bytes(), spec.dims, limits, spec.has_partial_sums());
 }
 
-void DecodeMessage::Answer(StepRows& rows) const {
-  if (response_.has_output()) rows.FinishOutput(*response_.mutable_output());
-  for (const CallRow& row : rows.all()) {
-    response_.add_token_counts(rows.TokenCount(row));
-    response_.add_durable_token_counts(rows.DurableTokenCount(row));
-    if (!rows.partial_ok()) continue;
-    *response_.add_row_statuses() = ToRpcStatus(row.status);
-    if (!row.status.ok()) rows.context().stats.CountError(row.status);
-  }
-  response_.set_compute_time_us(rows.compute_time_us());
+void DecodeMessage::Answer(StepRows& rows) const { AnswerRows(rows, response_); }
+
+// ---- Step
+
+absl::Status MixedMessage::CheckForm(const ReceivedTensors& in, const StepLimits& limits) const {
+  GDN_RETURN_IF_ERROR(CheckMessageSize(in.message_bytes, limits));
+  GDN_RETURN_IF_ERROR(CheckInputKind(request_).status());
+  return CheckBatchSize(request_.rows_size(), limits);
 }
+
+std::vector<WantedSession> MixedMessage::Wanted(const SessionLookup& lookup, const Caller& caller) const {
+  return WantedIn(lookup, caller, request_);
+}
+
+std::vector<CallRow> MixedMessage::Rows() const {
+  std::vector<CallRow> rows(static_cast<size_t>(request_.rows_size()));
+  for (int i = 0; i < request_.rows_size(); ++i) {
+    const v1::StepRow& given = request_.rows(i);
+    CallRow& row = rows[static_cast<size_t>(i)];
+    row.name = given.session();
+    if (given.has_expected_token_count()) row.expected_token_count = given.expected_token_count();
+    if (given.has_session_epoch()) row.epoch = given.session_epoch();
+  }
+  return rows;
+}
+
+absl::StatusOr<CheckedInput> MixedMessage::CheckInput(const ReceivedTensors& in, const SessionSpec& spec,
+                                                      const StepLimits& limits) const {
+  return CheckStepInput(request_, in.bytes(), spec.dims, limits, spec.has_partial_sums());
+}
+
+void MixedMessage::Answer(StepRows& rows) const { AnswerRows(rows, response_); }
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// Prefill and Decode: one call, from its message to its reply.
+// Prefill, Decode and Step: one call, from its message to its reply.
 //
 // RunStep names every stage in order. It checks the form of the request, brings sessions from other servers of the
 // fleet, finds the sessions, and checks the values. Then it pins the sessions, which brings back states from lower
@@ -9,7 +9,7 @@
 // trace, which must live until the task has ended.
 //
 //   DecodeMessage message(request, response);
-//   const absl::Status status = co_await RunStep(context, caller, message, data, nullptr);
+//   const absl::Status status = co_await RunStep(parts, caller, message, data, nullptr);
 #pragma once
 
 #include <vector>
@@ -22,7 +22,6 @@
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/call_rows.h"
 #include "server/rpc/caller.h"
-#include "server/rpc/service_context.h"
 #include "server/rpc/step_wire.h"
 #include "server/validation/step_input.h"
 
@@ -38,14 +37,14 @@ struct StepData {
 // The rows of a step call, its checked input and its output (step_rows.h).
 class StepRows;
 
-// A Prefill or Decode request and its reply.
+// A Prefill, Decode or Step request and its reply.
 class StepMessage {
  public:
   virtual ~StepMessage() = default;
 
   // Checks that need no session.
   virtual absl::Status CheckForm(const ReceivedTensors& in, const StepLimits& limits) const = 0;
-  virtual std::vector<WantedSession> Wanted(const ServiceContext& context, const Caller& caller) const = 0;
+  virtual std::vector<WantedSession> Wanted(const SessionLookup& lookup, const Caller& caller) const = 0;
   // One row for each session in the request, with the fields that the request gives for it.
   virtual std::vector<CallRow> Rows() const = 0;
   // Checks the tensors for sessions of `spec`.
@@ -56,7 +55,8 @@ class StepMessage {
   // Fills in the rest of the reply once the rows have ended.
   virtual void Answer(StepRows& rows) const = 0;
 
-  virtual bool is_prefill() const = 0;
+  // True if errors of rows contain the row's number.
+  virtual bool numbered() const = 0;
   virtual bool partial_ok() const = 0;
 };
 
@@ -67,13 +67,13 @@ class PrefillMessage final : public StepMessage {
       : request_(request), response_(response) {}
 
   absl::Status CheckForm(const ReceivedTensors& in, const StepLimits& limits) const override;
-  std::vector<WantedSession> Wanted(const ServiceContext& context, const Caller& caller) const override;
+  std::vector<WantedSession> Wanted(const SessionLookup& lookup, const Caller& caller) const override;
   std::vector<CallRow> Rows() const override;
   absl::StatusOr<CheckedInput> CheckInput(const ReceivedTensors& in, const SessionSpec& spec,
                                           const StepLimits& limits) const override;
   v1::Tensor& output() const override { return *response_.mutable_output(); }
   void Answer(StepRows& rows) const override;
-  bool is_prefill() const override { return true; }
+  bool numbered() const override { return false; }
   bool partial_ok() const override { return false; }
 
  private:
@@ -87,13 +87,13 @@ class DecodeMessage final : public StepMessage {
       : request_(request), response_(response) {}
 
   absl::Status CheckForm(const ReceivedTensors& in, const StepLimits& limits) const override;
-  std::vector<WantedSession> Wanted(const ServiceContext& context, const Caller& caller) const override;
+  std::vector<WantedSession> Wanted(const SessionLookup& lookup, const Caller& caller) const override;
   std::vector<CallRow> Rows() const override;
   absl::StatusOr<CheckedInput> CheckInput(const ReceivedTensors& in, const SessionSpec& spec,
                                           const StepLimits& limits) const override;
   v1::Tensor& output() const override { return *response_.mutable_output(); }
   void Answer(StepRows& rows) const override;
-  bool is_prefill() const override { return false; }
+  bool numbered() const override { return true; }
   bool partial_ok() const override { return request_.partial_ok(); }
 
  private:
@@ -101,8 +101,28 @@ class DecodeMessage final : public StepMessage {
   v1::DecodeResponse& response_;
 };
 
+// The message of Step, whose rows are of several kinds.
+class MixedMessage final : public StepMessage {
+ public:
+  MixedMessage(const v1::StepRequest& request, v1::StepResponse& response) : request_(request), response_(response) {}
+
+  absl::Status CheckForm(const ReceivedTensors& in, const StepLimits& limits) const override;
+  std::vector<WantedSession> Wanted(const SessionLookup& lookup, const Caller& caller) const override;
+  std::vector<CallRow> Rows() const override;
+  absl::StatusOr<CheckedInput> CheckInput(const ReceivedTensors& in, const SessionSpec& spec,
+                                          const StepLimits& limits) const override;
+  v1::Tensor& output() const override { return *response_.mutable_output(); }
+  void Answer(StepRows& rows) const override;
+  bool numbered() const override { return true; }
+  bool partial_ok() const override { return request_.partial_ok(); }
+
+ private:
+  const v1::StepRequest& request_;
+  v1::StepResponse& response_;
+};
+
 // Runs one step. The step is dropped if the client goes before it has begun.
-Task<absl::Status> RunStep(const ServiceContext& context, Caller caller, const StepMessage& message, StepData data,
+Task<absl::Status> RunStep(const StepParts& parts, Caller caller, const StepMessage& message, StepData data,
                            CallTrace* trace);
 
 }  // namespace gdn

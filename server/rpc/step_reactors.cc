@@ -1,4 +1,4 @@
-// The reactors of Prefill, Decode and their streams.
+// The reactors of Prefill, Decode, Step and their streams.
 #include <memory>
 #include <set>
 #include <string>
@@ -11,7 +11,6 @@
 #include "base/task/owned_flow.h"
 #include "base/this_thread.h"
 #include "server/rpc/call_charge.h"
-#include "server/rpc/calls.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/rpc_stats.h"
 #include "server/rpc/rpc_status.h"
@@ -46,25 +45,25 @@ void NoteReply(CallTrace* trace, const absl::Status& status, size_t bytes) {
 template <typename Request, typename Response, typename Message>
 class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlow<absl::Status> {
  public:
-  UnaryStepReactor(const ServiceContext& context, grpc::CallbackServerContext& call, RpcMethod method,
+  UnaryStepReactor(const StepParts& parts, grpc::CallbackServerContext& call, RpcMethod method,
                    grpc::ByteBuffer& request, grpc::ByteBuffer* response)
-      : OwnedFlow(context.calls),
-        context_(context),
-        caller_(CallerOf(call, context, gone_)),
-        meter_(context.stats, method),
-        trace_(context.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method)])),
+      : OwnedFlow(parts.common.calls),
+        parts_(parts),
+        caller_(CallerOf(call, parts.common.access, gone_)),
+        meter_(parts.common.stats, method),
+        trace_(parts.common.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method)])),
         reply_wire_(response) {
     absl::Status read = Read(request);
     if (!read.ok()) {
       Ended(std::move(read));
     } else {
-      Start(RunStep(context_, std::move(caller_), message_, data(), trace_.get()));
+      Start(RunStep(parts_, std::move(caller_), message_, data(), trace_.get()));
     }
   }
 
   void OnCancel() override { gone_.Cancel(); }
   void OnDone() override {
-    context_.tracer.End(std::move(trace_));
+    parts_.common.tracer.End(std::move(trace_));
     delete this;
   }
   // OnCancel and OnDone are short and take no lock of gRPC's, so gRPC may call them inline instead of on another
@@ -73,12 +72,12 @@ class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlo
 
  private:
   absl::Status Read(grpc::ByteBuffer& request) {
-    auto charge = ChargeCall(context_, caller_, request.Length());
+    auto charge = ChargeCall(parts_.common.access.ledger, caller_, request.Length());
     if (!charge.ok()) request.Clear();
     GDN_RETURN_IF_ERROR(charge.status());
     charge_ = *std::move(charge);
     GDN_ASSIGN_OR_RETURN(received_, ReadStepRequest(
-                                        request, context_.limits.max_message_bytes, context_.call_memory,
+                                        request, parts_.limits.max_message_bytes, parts_.call_memory,
                                         [this](int64_t bytes) { return charge_.TryGrow(bytes); }, request_));
     NoteRequest(trace_.get(), caller_, request_, received_);
     return absl::OkStatus();
@@ -88,7 +87,7 @@ class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlo
     if (RefusalPauses::Pauses(status) && !std::exchange(paused_, true)) {
       received_ = {};
       charge_.Release();
-      return Start(context_.refusals.Answer(std::move(status), gone_.Never()));
+      return Start(parts_.common.refusals.Answer(std::move(status), gone_.Never()));
     }
     if (status.ok()) *reply_wire_ = WriteStepReply(response_, std::move(output_));
     NoteReply(trace_.get(), status, reply_wire_->Length());
@@ -96,7 +95,7 @@ class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlo
     Finish(ToGrpcStatus(status));
   }
 
-  const ServiceContext& context_;
+  const StepParts& parts_;
   CancelSource gone_;  // the client
   Caller caller_;      // moved into the step when it begins
   const RpcMeter meter_;
@@ -116,23 +115,24 @@ template <typename Request, typename Response>
 class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                           private OwnedFlow<absl::Status> {
  public:
-  StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call, RpcMethod method)
-      : OwnedFlow(context.calls),
-        context_(context),
+  StepStreamReactor(const StepParts& parts, grpc::CallbackServerContext* call, RpcMethod method)
+      : OwnedFlow(parts.common.calls),
+        parts_(parts),
         call_(*call),
-        caller_(CallerOf(*call, context, gone_)),
+        caller_(CallerOf(*call, parts.common.access, gone_)),
         method_(method),
-        meter_(context.stats, method) {}
+        meter_(parts.common.stats, method) {}
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
-    meter_ = RpcMeter(context_.stats, method_);
-    if (const absl::Status allowed = StillAllowed(call_, context_, caller_); !allowed.ok()) return Refuse(allowed);
-    trace_ = context_.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method_)]);
-    auto charge = ChargeCall(context_, caller_, wire_.Length());
+    meter_ = RpcMeter(parts_.common.stats, method_);
+    if (const absl::Status allowed = StillAllowed(call_, parts_.common.access, caller_); !allowed.ok())
+      return Refuse(allowed);
+    trace_ = parts_.common.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method_)]);
+    auto charge = ChargeCall(parts_.common.access.ledger, caller_, wire_.Length());
     if (std::exchange(is_large_, false)) request_ = Request();  // a reused message would keep its memory
     auto received = ReadStepRequest(
-        wire_, context_.limits.max_message_bytes, context_.call_memory,
+        wire_, parts_.limits.max_message_bytes, parts_.call_memory,
         [&](int64_t bytes) {
           is_large_ = true;
           return charge.ok() ? charge->TryGrow(bytes) : charge.status();
@@ -149,7 +149,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     Start(Step());
   }
   void OnWriteDone(bool ok) override {
-    context_.tracer.End(std::move(trace_));
+    parts_.common.tracer.End(std::move(trace_));
     charge_.Release();
     if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
     if (!end_.ok()) return Finish(ToGrpcStatus(end_));
@@ -167,7 +167,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void Begin() { caller_.allowed.ok() ? StartRead(&wire_) : Refuse(caller_.allowed); }
   StepData data() { return {.in = received_, .out = output_, .charge = charge_}; }
 
-  const ServiceContext& context_;
+  const StepParts& parts_;
   grpc::CallbackServerContext& call_;
   CancelSource gone_;  // the client
   const Caller caller_;
@@ -189,7 +189,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
       received_ = {};
       charge_.Release();
       wire_.Clear();
-      return Start(context_.refusals.Answer(std::move(status), gone_.Never()));
+      return Start(parts_.common.refusals.Answer(std::move(status), gone_.Never()));
     }
     paused_ = false;
     NoteEnd(status);
@@ -213,8 +213,8 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
 
 class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse> {
  public:
-  StreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call)
-      : StepStreamReactor(context, call, RpcMethod::kStreamPrefill) {
+  StreamPrefillReactor(const StepParts& parts, grpc::CallbackServerContext* call)
+      : StepStreamReactor(parts, call, RpcMethod::kStreamPrefill) {
     Begin();
   }
 
@@ -224,7 +224,7 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
     NoteRequest(trace_.get(), caller_, segment, received_);
     if (failed_.count(Key()) != 0 && !segment.has_expected_token_count()) co_return PreviousSegmentFailed(segment);
     const PrefillMessage message(segment, *response_.mutable_result());
-    Task<absl::Status> step = RunStep(context_, caller_, message, data(), trace_.get());
+    Task<absl::Status> step = RunStep(parts_, caller_, message, data(), trace_.get());
     co_return co_await std::move(step);
   }
   void NoteEnd(const absl::Status& status) override {
@@ -253,7 +253,7 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
         StrCat("an earlier segment of ", segment.session(), " layer ", segment.layer(),
                " failed in this stream; applying this one would leave a gap. Send expected_token_count to go on"),
         {{"session", segment.session()}, {"layer", StrCat(segment.layer())}});
-    const auto session = FindSession(context_, caller_, segment.session());
+    const auto session = FindSession(parts_.common.lookup, caller_, segment.session());
     if (!session.ok()) return status;
     for (const LayerInfo& info : (*session)->Layers()) {
       if (info.layer != segment.layer()) continue;
@@ -266,42 +266,56 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
   std::set<std::pair<std::string, int32_t>> failed_;  // (session, layer)s whose last segment failed
 };
 
-class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeRequest, v1::StreamDecodeResponse> {
+// The stream of Decode or Step.
+template <typename Request, typename Response, typename Message>
+class PlainStreamReactor final : public StepStreamReactor<Request, Response> {
  public:
-  StreamDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call)
-      : StepStreamReactor(context, call, RpcMethod::kStreamDecode) {
-    Begin();
+  PlainStreamReactor(const StepParts& parts, grpc::CallbackServerContext* call, RpcMethod method)
+      : StepStreamReactor<Request, Response>(parts, call, method) {
+    this->Begin();
   }
 
  protected:
   Task<absl::Status> Step() override {
-    NoteRequest(trace_.get(), caller_, request_.step(), received_);
-    const DecodeMessage message(request_.step(), *response_.mutable_result());
-    Task<absl::Status> step = RunStep(context_, caller_, message, data(), trace_.get());
+    NoteRequest(this->trace_.get(), this->caller_, this->request_.step(), this->received_);
+    const Message message(this->request_.step(), *this->response_.mutable_result());
+    Task<absl::Status> step = RunStep(this->parts_, this->caller_, message, this->data(), this->trace_.get());
     co_return co_await std::move(step);
   }
 };
 
 }  // namespace
 
-grpc::ServerUnaryReactor* NewPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
+grpc::ServerUnaryReactor* NewPrefillReactor(const StepParts& parts, grpc::CallbackServerContext* call,
                                             grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
   return new UnaryStepReactor<v1::PrefillRequest, v1::PrefillResponse, PrefillMessage>(
-      context, *call, RpcMethod::kPrefill, request, response);
+      parts, *call, RpcMethod::kPrefill, request, response);
 }
 
-grpc::ServerUnaryReactor* NewDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
+grpc::ServerUnaryReactor* NewDecodeReactor(const StepParts& parts, grpc::CallbackServerContext* call,
                                            grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
-  return new UnaryStepReactor<v1::DecodeRequest, v1::DecodeResponse, DecodeMessage>(context, *call, RpcMethod::kDecode,
+  return new UnaryStepReactor<v1::DecodeRequest, v1::DecodeResponse, DecodeMessage>(parts, *call, RpcMethod::kDecode,
                                                                                     request, response);
 }
 
-ByteStreamReactor* NewStreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call) {
-  return new StreamPrefillReactor(context, call);
+grpc::ServerUnaryReactor* NewStepReactor(const StepParts& parts, grpc::CallbackServerContext* call,
+                                         grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
+  return new UnaryStepReactor<v1::StepRequest, v1::StepResponse, MixedMessage>(parts, *call, RpcMethod::kStep, request,
+                                                                               response);
 }
 
-ByteStreamReactor* NewStreamDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call) {
-  return new StreamDecodeReactor(context, call);
+ByteStreamReactor* NewStreamPrefillReactor(const StepParts& parts, grpc::CallbackServerContext* call) {
+  return new StreamPrefillReactor(parts, call);
+}
+
+ByteStreamReactor* NewStreamDecodeReactor(const StepParts& parts, grpc::CallbackServerContext* call) {
+  return new PlainStreamReactor<v1::StreamDecodeRequest, v1::StreamDecodeResponse, DecodeMessage>(
+      parts, call, RpcMethod::kStreamDecode);
+}
+
+ByteStreamReactor* NewStreamStepReactor(const StepParts& parts, grpc::CallbackServerContext* call) {
+  return new PlainStreamReactor<v1::StreamStepRequest, v1::StreamStepResponse, MixedMessage>(parts, call,
+                                                                                             RpcMethod::kStreamStep);
 }
 
 }  // namespace gdn

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/rpc/calls.h"
 #include "server/rpc/rpc_status.h"
 #include "server/session/foreign_state.h"
 #include "server/session/session_errors.h"
@@ -16,14 +14,11 @@
 
 namespace gdn {
 
-StepRows::StepRows(const ServiceContext& context, const StepMessage& message, StepData data, CallTrace* trace)
-    : CallRows(context, message.partial_ok(), /*numbered=*/!message.is_prefill()),
-      message_(message),
-      data_(data),
-      trace_(trace) {}
+StepRows::StepRows(const StepParts& parts, const StepMessage& message, StepData data, CallTrace* trace)
+    : CallRows(parts, message.partial_ok(), message.numbered()), message_(message), data_(data), trace_(trace) {}
 
 StepRows::~StepRows() {
-  if (metered_ != nullptr) context_.ledger.GiveTokensBack(std::move(metered_), taken_tokens_);
+  if (metered_ != nullptr) parts_.common.access.ledger.GiveTokensBack(std::move(metered_), taken_tokens_);
 }
 
 // ---- Sessions and inputs
@@ -57,28 +52,31 @@ absl::Status StepRows::CheckSameSpec() const {
 
 absl::Status StepRows::CheckInput(const Caller& caller) {
   GDN_RETURN_IF_ERROR(CheckSameSpec());
-  GDN_ASSIGN_OR_RETURN(input_, message_.CheckInput(data_.in, *spec_, context_.limits));
+  GDN_ASSIGN_OR_RETURN(input_, message_.CheckInput(data_.in, *spec_, parts_.limits));
   if (SharedTensors::UsedBy(input_)) {
-    GDN_RETURN_IF_ERROR(shared_.Load(context_.shared_regions, caller.principal, data_.in.message_bytes, context_.limits,
-                                     context_.call_memory, data_.charge, input_));
+    GDN_RETURN_IF_ERROR(shared_.Load(parts_.shared_regions, caller.principal, data_.in.message_bytes, parts_.limits,
+                                     parts_.call_memory, data_.charge, input_));
   }
   for (const size_t i : good_) {
-    absl::Status values = CheckRowValues(input_, static_cast<int64_t>(i));
+    absl::Status values = CheckRowValues(input_, input_.rows[i]);
     if (!values.ok()) GDN_RETURN_IF_ERROR(Refuse(i, std::move(values)));
-    if (!input_.draft) rows_[i].ahead = input_.lengths[i];  // a draft's tokens count when they are accepted
+    rows_[i].ahead = input_.rows[i].counted_tokens();
   }
   NoteGood();
-  if (trace_ != nullptr) trace_->tokens = std::accumulate(input_.lengths.begin(), input_.lengths.end(), int64_t{0});
+  for (const CheckedRow& row : input_.rows) {
+    if (trace_ != nullptr) trace_->tokens += row.tokens;
+  }
   return absl::OkStatus();
 }
 
 // ---- What the step needs before it may run
 
 absl::Status StepRows::TakeTokens(const Caller& caller) {
-  if (!context_.ledger.MetersTokens(*caller.account)) return absl::OkStatus();
+  if (!parts_.common.access.ledger.MetersTokens(*caller.account)) return absl::OkStatus();
   int64_t tokens = 0;
-  for (const size_t i : good_) tokens += input_.lengths[i];
-  GDN_RETURN_IF_ERROR(context_.ledger.TakeTokens(caller.account, tokens, context_.rate_clock.Now().ToNanos()));
+  for (const size_t i : good_) tokens += input_.rows[i].tokens;
+  GDN_RETURN_IF_ERROR(
+      parts_.common.access.ledger.TakeTokens(caller.account, tokens, parts_.rate_clock.Now().ToNanos()));
   metered_ = caller.account;
   taken_tokens_ = tokens;
   return absl::OkStatus();
@@ -88,42 +86,57 @@ absl::Status StepRows::TakeOutput() {
   v1::Tensor& output = message_.output();
   output.set_dtype(ToProto(input_.output_dtype));
   for (const int64_t dim : input_.output_shape) output.add_shape(dim);
-  const size_t token_bytes = static_cast<size_t>(input_.output_features) * DTypeSize(input_.output_dtype);
-  row_stride_ = static_cast<size_t>(input_.tokens) * token_bytes;
-  data_.out.bytes = row_stride_ * rows_.size();
+  data_.out.bytes = static_cast<size_t>(input_.tokens) * input_.token_bytes();
   if (data_.out.bytes == 0) return absl::OkStatus();
-  // A stored reply needs a second copy of the rows. After the step that copy is charged to the pool of stored replies.
-  const int64_t copies = input_.request_id.empty() ? 1 : 2;
-  GDN_RETURN_IF_ERROR(data_.charge.TryGrow(copies * static_cast<int64_t>(data_.out.bytes)));
-  GDN_ASSIGN_OR_RETURN(data_.out.block, context_.call_memory.TakeForCall(data_.out.bytes));
+  // A stored reply needs a second copy of the row. After the step that copy is charged to the pool of stored replies.
+  size_t bytes = data_.out.bytes;
+  for (const CheckedRow& row : input_.rows) {
+    if (KeepsOutput(row)) bytes += static_cast<size_t>(row.tokens) * input_.token_bytes();
+  }
+  GDN_RETURN_IF_ERROR(data_.charge.TryGrow(static_cast<int64_t>(bytes)));
+  GDN_ASSIGN_OR_RETURN(data_.out.block, parts_.call_memory.TakeForCall(data_.out.bytes));
   output_ = data_.out.block.chars();
+  // The padding behind each row.
   for (size_t i = 0; i < rows_.size(); ++i) {
-    const size_t written = static_cast<size_t>(input_.lengths[i]) * token_bytes;
-    std::memset(output_ + i * row_stride_ + written, 0, row_stride_ - written);
+    char* const end = OutputOf(i).end();
+    char* const next = i + 1 < rows_.size() ? OutputOf(i + 1).begin() : output_ + data_.out.bytes;
+    std::memset(end, 0, static_cast<size_t>(next - end));
   }
   return absl::OkStatus();
+}
+
+absl::Span<char> StepRows::OutputOf(size_t index) const {
+  if (output_ == nullptr) return {};
+  const CheckedRow& row = input_.rows[index];
+  return {output_ + static_cast<size_t>(row.first) * input_.token_bytes(),
+          static_cast<size_t>(row.tokens) * input_.token_bytes()};
+}
+
+bool StepRows::KeepsOutput(const CheckedRow& row) const {
+  const int64_t bytes = row.tokens * static_cast<int64_t>(input_.token_bytes());
+  return !input_.request_id.empty() && bytes <= parts_.limits.max_stored_reply_bytes;
 }
 
 // ---- From pinned rows to the engines and back
 
 absl::Status StepRows::CopyReply(size_t index, const StoredReply& reply) {
-  const size_t token_bytes = static_cast<size_t>(input_.output_features) * DTypeSize(input_.output_dtype);
-  const size_t bytes = static_cast<size_t>(input_.lengths[index]) * token_bytes;
+  const std::string& id = rows_[index].session->id();
+  if (reply.output_dropped) return ReplyDropped(id, input_.layer, input_.request_id, reply.token_count);
+  const size_t bytes = static_cast<size_t>(input_.rows[index].tokens) * input_.token_bytes();
   if (reply.output.size() != bytes) {
-    return ReplyDoesNotFit(rows_[index].session->id(), input_.layer, reply, static_cast<int64_t>(bytes));
+    return ReplyDoesNotFit(id, input_.layer, reply, static_cast<int64_t>(bytes));
   }
-  // TakeOutput has zeroed the padding behind it.
-  if (bytes > 0) std::memcpy(output_ + index * row_stride_, reply.output.data(), bytes);
+  if (bytes > 0) std::memcpy(OutputOf(index).data(), reply.output.data(), bytes);
   rows_[index].token_count = reply.token_count;
   NoteComputeTime(reply.compute_time_us);
   return absl::OkStatus();
 }
 
-StepJobPtr StepRows::MakeJob(int32_t device) const {
+StepJobPtr StepRows::MakeJob(int32_t device, RowKind kind) const {
   auto job = std::make_shared<StepJob>();
-  job->prefill = message_.is_prefill();
+  job->prefill = kind == RowKind::kPrefill;
   job->kind = input_.kind;
-  job->draft = input_.draft;
+  job->draft = kind == RowKind::kDraft;
   job->field_count = static_cast<int>(input_.fields.size());
   for (size_t f = 0; f < input_.fields.size(); ++f) {
     job->fields[f] = {.dtype = input_.fields[f].view.dtype, .features = input_.fields[f].features};
@@ -136,31 +149,33 @@ StepJobPtr StepRows::MakeJob(int32_t device) const {
   job->deadline = deadline_;
   job->page_locked = data_.in.bytes() != nullptr;
   if (!spec_->model.empty()) {
-    const auto& layers = context_.models.at(spec_->model).LayersOn(device);
+    const auto& layers = parts_.models.at(spec_->model).LayersOn(device);
     // If the layer does not exist, Admit returns the better error.
     if (const auto it = layers.find(input_.layer); it != layers.end()) job->weights = &it->second;
   }
-  job->rows.reserve(good_.size());
+  job->rows.reserve(kind == RowKind::kPrefill ? 1 : good_.size());
   return job;
 }
 
-StepRows::DeviceRows& StepRows::RowsOn(int32_t device) {
-  const auto it = std::ranges::find(devices_, device, &DeviceRows::device);
-  if (it != devices_.end()) return *it;
-  return devices_.emplace_back(DeviceRows{.device = device, .job = MakeJob(device), .rows = {}});
+StepRows::JobRows& StepRows::RowsFor(int32_t device, RowKind kind) {
+  const auto shares = [&](const JobRows& rows) { return rows.device == device && rows.kind == kind; };
+  const auto it = kind == RowKind::kPrefill ? jobs_.end() : std::ranges::find_if(jobs_, shares);
+  if (it != jobs_.end()) return *it;
+  return jobs_.emplace_back(JobRows{.device = device, .kind = kind, .job = MakeJob(device, kind), .rows = {}});
 }
 
 absl::Status StepRows::AdmitRow(size_t index) {
   CallRow& row = rows_[index];
-  const auto row_number = static_cast<int64_t>(index);
+  const CheckedRow& checked = input_.rows[index];
   StepRequest request{.layer = input_.layer,
                       .kind = input_.kind,
                       .request_id = input_.request_id,
                       .payload = {},
-                      .tokens = input_.lengths[index],
+                      .tokens = checked.tokens,
                       .epoch = row.epoch,
-                      .expected_token_count = row.expected_token_count};
-  if (!request.request_id.empty()) request.payload = HashRow(input_, row_number);
+                      .expected_token_count = row.expected_token_count,
+                      .accept_before = checked.accept_before};
+  if (!request.request_id.empty()) request.payload = HashRow(input_, checked);
   JoinedCall* joined = nullptr;
   if (!request.request_id.empty()) {
     joined_.resize(rows_.size());  // allocated at the first row
@@ -177,16 +192,20 @@ absl::Status StepRows::AdmitRow(size_t index) {
   if (joined != nullptr) joined->ended = nullptr;
   GDN_RETURN_IF_ERROR(admission.status());
   if (admission->stored != nullptr) return CopyReply(index, *admission->stored);
-  DeviceRows& on_device = RowsOn(admission->lease.pool()->device());
-  StepRow& step = on_device.job->rows.emplace_back();
+  // An acceptance alone changes the log in place, as a decode does.
+  const bool only_accepts = checked.tokens == 0 && checked.accept_before.has_value();
+  JobRows& to = RowsFor(admission->lease.pool()->device(), only_accepts ? RowKind::kDecode : checked.kind);
+  StepRow& step = to.job->rows.emplace_back();
   step.lease = std::move(admission->lease);
-  step.tokens = input_.lengths[index];
-  step.parents = input_.RowParents(row_number);
-  on_device.job->tree |= !step.parents.empty();
-  for (size_t f = 0; f < input_.fields.size(); ++f) step.inputs[f] = input_.RowData(input_.fields[f], row_number);
-  step.output = output_ + index * row_stride_;
+  step.tokens = checked.tokens;
+  step.parents = checked.parents;
+  if (checked.accept_before.has_value()) step.accept_before = &*checked.accept_before;
+  to.job->tree |= !step.parents.empty();
+  for (size_t f = 0; f < input_.fields.size(); ++f) step.inputs[f] = input_.RowData(input_.fields[f], checked);
+  step.output = OutputOf(index).data();
   step.keep_reply = !request.request_id.empty();
-  on_device.rows.push_back(index);
+  step.keep_output = KeepsOutput(checked);
+  to.rows.push_back(index);
   return absl::OkStatus();
 }
 
@@ -201,39 +220,37 @@ absl::Status StepRows::Admit() {
 }
 
 absl::Status StepRows::RefuseFailedDevices() {
-  if (context_.engines.size() == 1) return absl::OkStatus();  // the engine refuses the call
-  for (const DeviceRows& on_device : devices_) {
-    const absl::Status device = context_.engines.at(on_device.device).device_status();
+  if (parts_.engines.size() == 1) return absl::OkStatus();  // the engine refuses the call
+  for (const JobRows& rows : jobs_) {
+    const absl::Status device = parts_.engines.at(rows.device).device_status();
     if (device.ok()) continue;
-    for (const size_t row : on_device.rows) GDN_RETURN_IF_ERROR(Refuse(row, device));
+    for (const size_t row : rows.rows) GDN_RETURN_IF_ERROR(Refuse(row, device));
   }
-  std::erase_if(devices_, [this](const DeviceRows& on_device) {
-    return !context_.engines.at(on_device.device).device_status().ok();
-  });
+  std::erase_if(jobs_, [this](const JobRows& rows) { return !parts_.engines.at(rows.device).device_status().ok(); });
   return absl::OkStatus();
 }
 
 absl::Status StepRows::Submit() {
-  if (devices_.empty()) return absl::OkStatus();
-  devices_.front().job->trace = trace_;  // only one job may write to the trace
+  if (jobs_.empty()) return absl::OkStatus();
+  jobs_.front().job->trace = trace_;  // only one job may write to the trace
   std::vector<Engines::Part> jobs;
-  for (const DeviceRows& on_device : devices_) {
-    on_device.job->done = &open;
-    jobs.push_back({.device = on_device.device, .job = on_device.job});
+  for (const JobRows& rows : jobs_) {
+    rows.job->done = &open;
+    jobs.push_back({.device = rows.device, .job = rows.job});
   }
-  const auto count = static_cast<int>(devices_.size());
+  const auto count = static_cast<int>(jobs_.size());
   open.Begin(count);
   // A step may run here only on the thread that began the call, which is gRPC's. Other threads, which bring sessions,
   // must not be kept from their work.
   const auto where =
       std::this_thread::get_id() == starter_ ? Batcher::Where::kHereIfShort : Batcher::Where::kEngineThread;
-  absl::Status status = context_.engines.Submit(std::move(jobs), where);
+  absl::Status status = parts_.engines.Submit(std::move(jobs), where);
   if (!status.ok()) open.Withdraw(count);
   return status;
 }
 
 void StepRows::CancelJobs() {
-  for (const DeviceRows& on_device : devices_) on_device.job->Cancel();
+  for (const JobRows& rows : jobs_) rows.job->Cancel();
 }
 
 void StepRows::NoteComputeTime(int64_t us) {
@@ -248,17 +265,17 @@ absl::Status StepRows::Finish() {
     const absl::StatusOr<StepReplyPtr>& reply = joined_[i].reply;
     rows_[i].status = reply.ok() ? CopyReply(i, **reply) : reply.status();
   }
-  for (const DeviceRows& on_device : devices_) {
-    for (size_t i = 0; i < on_device.rows.size(); ++i) {
-      CallRow& row = rows_[on_device.rows[i]];
-      row.status = on_device.job->rows[i].status;
-      row.token_count = on_device.job->rows[i].token_count;
+  for (const JobRows& rows : jobs_) {
+    for (size_t i = 0; i < rows.rows.size(); ++i) {
+      CallRow& row = rows_[rows.rows[i]];
+      row.status = rows.job->rows[i].status;
+      row.token_count = rows.job->rows[i].token_count;
     }
-    NoteComputeTime(on_device.job->compute_time_us);
+    NoteComputeTime(rows.job->compute_time_us);
   }
   CheckStillOurs();
   for (size_t i = 0; metered_ != nullptr && i < rows_.size(); ++i) {
-    if (rows_[i].status.ok()) taken_tokens_ -= input_.lengths[i];
+    if (rows_[i].status.ok()) taken_tokens_ -= input_.rows[i].tokens;
   }
   return Outcome();
 }
@@ -281,7 +298,8 @@ int64_t StepRows::DurableTokenCount(const CallRow& row) const {
 void StepRows::FinishOutput(v1::Tensor& output) {
   ReplyOutput& out = data_.out;
   for (size_t i = 0; i < rows_.size(); ++i) {
-    if (out.bytes > 0 && !rows_[i].status.ok()) std::memset(output_ + i * row_stride_, 0, row_stride_);
+    const absl::Span<char> failed = rows_[i].status.ok() ? absl::Span<char>() : OutputOf(i);
+    std::fill(failed.begin(), failed.end(), '\0');
   }
   if (!shared_.takes_output()) return;
   const std::string_view data(out.bytes > 0 ? output_ : "", out.bytes);

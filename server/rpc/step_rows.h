@@ -1,10 +1,10 @@
-// The rows of one Prefill or Decode call, from finding their sessions to their results.
+// The rows of one Prefill, Decode or Step call, from finding their sessions to their results.
 //
 // Thread safety: belongs to the call's flow. Engines, and the calls that this call's rows have joined, write results
 // until no operation of `open` is left. Ownership: lives in the frame of RunStep, which waits for `open` before it
 // ends. The destructor gives back tokens that were taken from a quota and not used.
 //
-//   StepRows rows(context, message, data, trace);
+//   StepRows rows(parts, message, data, trace);
 //   GDN_CO_RETURN_IF_ERROR(rows.Find(caller));
 #pragma once
 
@@ -27,7 +27,7 @@ namespace gdn {
 
 class StepRows final : public CallRows {
  public:
-  StepRows(const ServiceContext& context, const StepMessage& message, StepData data, CallTrace* trace);
+  StepRows(const StepParts& parts, const StepMessage& message, StepData data, CallTrace* trace);
   ~StepRows();
 
   // --- The stages of RunStep, in their order; errors as in CallRows.
@@ -47,7 +47,7 @@ class StepRows final : public CallRows {
   // Submits all jobs, or none. Each counts in `open` until it ends.
   absl::Status Submit();
   // After an error of Admit or Submit: gives back the leases of rows that will not step.
-  void DropJobs() { devices_.clear(); }
+  void DropJobs() { jobs_.clear(); }
   // Cancels jobs that have not begun. They still end in `open`.
   void CancelJobs();
   // Takes the results of the rows. Returns the call's error, or OK.
@@ -66,17 +66,18 @@ class StepRows final : public CallRows {
   Arrivals open;
 
  private:
-  // The rows whose states are on one device.
-  struct DeviceRows {
+  // The rows that one job computes: those of a kind whose states are on one device, or one prefill.
+  struct JobRows {
     int32_t device = 0;
+    RowKind kind = RowKind::kDecode;
     StepJobPtr job;
     std::vector<size_t> rows;  // indices in rows_, parallel to the job's rows
   };
 
   absl::Status CheckSameSpec() const;
   absl::Status AdmitRow(size_t index);
-  DeviceRows& RowsOn(int32_t device);
-  StepJobPtr MakeJob(int32_t device) const;
+  JobRows& RowsFor(int32_t device, RowKind kind);
+  StepJobPtr MakeJob(int32_t device, RowKind kind) const;
   // Copies a stored reply into the row's part of the output. ABORTED (REPLY_DROPPED) if its size is not that of the
   // row's output. Such a reply came with an imported or parked state and belongs to another call.
   absl::Status CopyReply(size_t index, const StoredReply& reply);
@@ -84,6 +85,10 @@ class StepRows final : public CallRows {
   // own error, else the call's.
   absl::Status RefuseFailedDevices();
   void NoteComputeTime(int64_t us);
+  // The row's part of the output, without padding.
+  absl::Span<char> OutputOf(size_t index) const;
+  // True if the row's output is kept for a retry: the call has an id, and the output is not too large.
+  bool KeepsOutput(const CheckedRow& row) const;
 
   const StepMessage& message_;
   const StepData data_;
@@ -94,13 +99,12 @@ class StepRows final : public CallRows {
   CheckedInput input_;
   SharedTensors shared_;
   SteadyTime deadline_;
-  std::vector<DeviceRows> devices_;
+  std::vector<JobRows> jobs_;
   std::vector<JoinedCall>
       joined_;                // parallel to rows_; `ended` is null for rows that have joined no call; may be empty
   ByteAccountPtr metered_;    // account that the tokens were taken from; null: none were taken
   int64_t taken_tokens_ = 0;  // tokens taken from metered_, without those that the step has used
   char* output_ = nullptr;
-  size_t row_stride_ = 0;  // bytes of a row in the reply, padding included
   std::atomic<int64_t> compute_time_us_{0};
 };
 

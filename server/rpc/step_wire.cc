@@ -39,14 +39,19 @@ constexpr int kData = v1::Tensor::kDataFieldNumber;
 constexpr int kOutput = v1::DecodeResponse::kOutputFieldNumber;
 constexpr int kStepField = v1::StreamDecodeRequest::kStepFieldNumber;
 constexpr int kResult = v1::StreamDecodeResponse::kResultFieldNumber;
-static_assert(v1::PrefillRequest::kHiddenStatesFieldNumber == 3 && v1::DecodeRequest::kHiddenStatesFieldNumber == 3);
-static_assert(v1::PrefillRequest::kProjectedFieldNumber == 4 && v1::DecodeRequest::kProjectedFieldNumber == 4);
-static_assert(v1::PrefillRequest::kDeltaRuleFieldNumber == 5 && v1::DecodeRequest::kDeltaRuleFieldNumber == 5);
+static_assert(v1::PrefillRequest::kHiddenStatesFieldNumber == 3 && v1::DecodeRequest::kHiddenStatesFieldNumber == 3 &&
+              v1::StepRequest::kHiddenStatesFieldNumber == 3);
+static_assert(v1::PrefillRequest::kProjectedFieldNumber == 4 && v1::DecodeRequest::kProjectedFieldNumber == 4 &&
+              v1::StepRequest::kProjectedFieldNumber == 4);
+static_assert(v1::PrefillRequest::kDeltaRuleFieldNumber == 5 && v1::DecodeRequest::kDeltaRuleFieldNumber == 5 &&
+              v1::StepRequest::kDeltaRuleFieldNumber == 5);
 // Tensors are the first fields of each input, in the order in which inputs are checked.
 static_assert(v1::DeltaRuleInput::kBetaFieldNumber == kMaxInputTensors);
-static_assert(v1::PrefillResponse::kOutputFieldNumber == kOutput);
-static_assert(v1::StreamPrefillRequest::kSegmentFieldNumber == kStepField);
-static_assert(v1::StreamPrefillResponse::kResultFieldNumber == kResult);
+static_assert(v1::PrefillResponse::kOutputFieldNumber == kOutput && v1::StepResponse::kOutputFieldNumber == kOutput);
+static_assert(v1::StreamPrefillRequest::kSegmentFieldNumber == kStepField &&
+              v1::StreamStepRequest::kStepFieldNumber == kStepField);
+static_assert(v1::StreamPrefillResponse::kResultFieldNumber == kResult &&
+              v1::StreamStepResponse::kResultFieldNumber == kResult);
 
 // Nesting levels of a message on the way to the tensors' data.
 enum class Level { kStream, kStep, kInput, kTensor };
@@ -291,12 +296,26 @@ absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t 
                                                 MayParse may_parse, v1::StreamDecodeRequest& request) {
   return Read(wire, Level::kStream, max_bytes, memory, may_parse, request);
 }
+absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
+                                                MayParse may_parse, v1::StepRequest& request) {
+  return Read(wire, Level::kStep, max_bytes, memory, may_parse, request);
+}
+absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
+                                                MayParse may_parse, v1::StreamStepRequest& request) {
+  return Read(wire, Level::kStream, max_bytes, memory, may_parse, request);
+}
 
 grpc::ByteBuffer WriteStepReply(v1::PrefillResponse& reply, ReplyOutput output) {
   return Write(reply, std::move(output), /*in_stream=*/false);
 }
 grpc::ByteBuffer WriteStepReply(v1::DecodeResponse& reply, ReplyOutput output) {
   return Write(reply, std::move(output), /*in_stream=*/false);
+}
+grpc::ByteBuffer WriteStepReply(v1::StepResponse& reply, ReplyOutput output) {
+  return Write(reply, std::move(output), /*in_stream=*/false);
+}
+grpc::ByteBuffer WriteStepReply(v1::StreamStepResponse& reply, ReplyOutput output) {
+  return WriteInStream(reply, std::move(output));
 }
 grpc::ByteBuffer WriteStepReply(v1::StreamPrefillResponse& reply, ReplyOutput output) {
   return WriteInStream(reply, std::move(output));

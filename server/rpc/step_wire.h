@@ -53,14 +53,20 @@ absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t 
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
                                                 MayParse may_parse, v1::DecodeRequest& request);
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
+                                                MayParse may_parse, v1::StepRequest& request);
+absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
                                                 MayParse may_parse, v1::StreamPrefillRequest& request);
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
                                                 MayParse may_parse, v1::StreamDecodeRequest& request);
+absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
+                                                MayParse may_parse, v1::StreamStepRequest& request);
 
 // Serializes `reply` with the output's data.
 grpc::ByteBuffer WriteStepReply(v1::PrefillResponse& reply, ReplyOutput output);
 grpc::ByteBuffer WriteStepReply(v1::DecodeResponse& reply, ReplyOutput output);
+grpc::ByteBuffer WriteStepReply(v1::StepResponse& reply, ReplyOutput output);
 grpc::ByteBuffer WriteStepReply(v1::StreamPrefillResponse& reply, ReplyOutput output);
 grpc::ByteBuffer WriteStepReply(v1::StreamDecodeResponse& reply, ReplyOutput output);
+grpc::ByteBuffer WriteStepReply(v1::StreamStepResponse& reply, ReplyOutput output);
 
 }  // namespace gdn

@@ -4,7 +4,7 @@
 // The reactor below is thin. It keeps the objects that gRPC needs until the call is over, tells the task when an
 // operation of gRPC has ended, and finishes the call with the task's result.
 // Thread safety: all methods are for the task; gRPC's reactions come from any thread. Ownership: a reactor owns its
-// task and deletes itself when gRPC is done with the call, which is after the task has ended. The context must outlive
+// task and deletes itself when gRPC is done with the call, which is after the task has ended. The parts must outlive
 // it.
 //
 //   Task<absl::Status> SendTwo(StreamWriter<grpc::ByteBuffer>& out, grpc::ByteBuffer one, grpc::ByteBuffer two) {
@@ -13,7 +13,7 @@
 //     out.Write(two);
 //     co_return co_await out.Written();
 //   }
-//   auto* out = new StreamWriter<grpc::ByteBuffer>(context, RpcMethod::kExportState);
+//   auto* out = new StreamWriter<grpc::ByteBuffer>(common, RpcMethod::kExportState);
 //   out->Start(SendTwo(*out, Piece(1), Piece(2)));
 #pragma once
 
@@ -28,9 +28,9 @@
 #include "base/task/deadline.h"
 #include "base/task/owned_flow.h"
 #include "base/task/task.h"
+#include "server/rpc/common_parts.h"
 #include "server/rpc/rpc_stats.h"
 #include "server/rpc/rpc_status.h"
-#include "server/rpc/service_context.h"
 
 namespace gdn {
 
@@ -43,8 +43,8 @@ template <typename Reactor>
 class StreamFlow : public Reactor, protected OwnedFlow<absl::Status> {
  public:
   // `open` is held until gRPC is done with the call.
-  StreamFlow(const ServiceContext& context, RpcMethod method, OpenCount::Hold open = OpenCount::Hold())
-      : OwnedFlow(context.calls), meter_(context.stats, method), open_(std::move(open)) {}
+  StreamFlow(const CommonParts& common, RpcMethod method, OpenCount::Hold open = OpenCount::Hold())
+      : OwnedFlow(common.calls), meter_(common.stats, method), open_(std::move(open)) {}
 
   // Start(task): call once, after the constructor. gRPC queues operations that begin before it knows the reactor.
   using OwnedFlow<absl::Status>::Start;

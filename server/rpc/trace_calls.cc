@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/rpc/calls.h"
+#include "server/rpc/common_parts.h"
 #include "server/rpc/rpc_status.h"
 
 namespace gdn {
@@ -71,20 +72,20 @@ absl::Status OutOfRange(std::string_view field, int32_t value, std::string_view 
 
 }  // namespace
 
-absl::Status TraceCalls(const ServiceContext& context, const Caller& caller, const v1::TraceCallsRequest& request,
+absl::Status TraceCalls(const CommonParts& parts, const Caller& caller, const v1::TraceCallsRequest& request,
                         v1::TraceCallsResponse* response) {
   if (request.has_keep() && (request.keep() < 0 || request.keep() > kMostTracedCalls)) {
     return OutOfRange("keep", request.keep(), StrCat("0 (off) .. ", kMostTracedCalls));
   }
-  if (request.has_keep() && context.authenticator != nullptr) {
+  if (request.has_keep() && parts.access.authenticator != nullptr) {
     GDN_RETURN_IF_ERROR(CheckAdmin(caller, "keep, which is for all callers,"));
   }
   if (request.max_calls() < 0) return OutOfRange("max_calls", request.max_calls(), "0 (all) or more");
-  for (const auto& call : context.tracer.Calls(caller.principal, request.max_calls())) {
+  for (const auto& call : parts.tracer.Calls(caller.principal, request.max_calls())) {
     Fill(*call, response->add_calls());
   }
-  if (request.has_keep()) context.tracer.Keep(request.keep());
-  response->set_kept(context.tracer.kept());
+  if (request.has_keep()) parts.tracer.Keep(request.keep());
+  response->set_kept(parts.tracer.kept());
   return absl::OkStatus();
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/strip.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -16,6 +15,10 @@ namespace {
 
 absl::Status Unauthenticated(std::string_view message) {
   return MakeError(absl::StatusCode::kUnauthenticated, reason::kUnauthenticated, message);
+}
+
+absl::Status NoRole() {
+  return MakeError(absl::StatusCode::kPermissionDenied, reason::kPermissionDenied, "the subject has no role here");
 }
 
 }  // namespace
@@ -78,7 +81,7 @@ absl::StatusOr<Identity> Authenticator::ByToken(std::string_view authorization, 
   }
   const Roles roles = *known->RolesOf(found->subject);
   if (roles.user) return Identity{.subject = found->subject, .admin = roles.admin, .expires = found->expires};
-  return MakeError(absl::StatusCode::kPermissionDenied, reason::kPermissionDenied, "the subject has no role here");
+  return NoRole();
 }
 
 absl::StatusOr<std::string_view> Authenticator::CertifiedSubject(const Credentials& credentials) const {
@@ -111,8 +114,7 @@ absl::StatusOr<Identity> Authenticator::LogIn(const Credentials& credentials, ab
   const Roles* const roles = known->RolesOf(identity.subject);
   if (roles == nullptr) return identity;  // a certificate of our CA makes its holder a user
   identity.admin = roles->admin;
-  if (roles->user) return identity;
-  return MakeError(absl::StatusCode::kPermissionDenied, reason::kPermissionDenied, "the subject has no role here");
+  return roles->user ? absl::StatusOr<Identity>(identity) : NoRole();
 }
 
 }  // namespace gdn

@@ -20,17 +20,10 @@ using grpc::experimental::FileWatcherCertificateProvider;
 
 constexpr unsigned int kGrpcLooksEverySeconds = 1;
 
-grpc_ssl_client_certificate_request_type RequestOf(ClientCertificates clients) {
-  switch (clients) {
-    case ClientCertificates::kOptional:
-      return GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY;
-    case ClientCertificates::kRequired:
-      return GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
-    case ClientCertificates::kNone:
-      return GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE;
-  }
-  return GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE;
-}
+// By ClientCertificates.
+constexpr grpc_ssl_client_certificate_request_type kRequests[] = {
+    GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE, GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY,
+    GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY};
 
 }  // namespace
 
@@ -65,7 +58,7 @@ absl::StatusOr<std::unique_ptr<CertificateFiles>> CertificateFiles::Make(Certifi
   grpc::experimental::TlsServerCredentialsOptions options(provider);
   options.watch_identity_key_cert_pairs();
   if (clients) options.watch_root_certs();
-  options.set_cert_request_type(RequestOf(files->names_.clients));
+  options.set_cert_request_type(kRequests[static_cast<size_t>(files->names_.clients)]);
   files->credentials_ = grpc::experimental::TlsServerCredentials(options);
   return files;
 }

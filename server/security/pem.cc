@@ -73,9 +73,7 @@ absl::Status CheckKeyOf(const std::string& key_pem, const std::string& chain_pem
                         std::string_view flag) {
   const Bio bio = Reading(key_pem);
   const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassword, nullptr));
-  if (key == nullptr) {
-    return Bad(path, flag, "holds no private key that can be read; expected PEM without a password");
-  }
+  if (key == nullptr) return Bad(path, flag, "holds no private key that can be read; expected PEM without a password");
   const Certificate certificate = NextCertificate(Reading(chain_pem));
   if (certificate == nullptr || X509_check_private_key(certificate.get(), key.get()) != 1) {
     return Bad(path, flag, "is not the key of the certificate of --tls-cert");

@@ -6,10 +6,8 @@
 #include <spdlog/spdlog.h>
 
 #include "base/count_limits.h"
-#include "base/error.h"
 #include "base/status_macros.h"
 #include "base/steady_wait.h"
-#include "base/string_cat.h"
 #include "base/task/resume_on.h"
 #include "base/task/status_macros.h"
 #include "base/task/task_queue_executor.h"
@@ -25,7 +23,7 @@ constexpr absl::Duration kRetryAfter = absl::Seconds(5);  // a full disk stays f
 
 }  // namespace
 
-Checkpointer::Checkpointer(const CheckpointerParts& parts, const CheckpointPolicy& policy)
+Checkpointer::Checkpointer(const StateParts& parts, const CheckpointPolicy& policy)
     : parts_(parts),
       policy_(policy),
       copies_({.name = "gdn-ckpt-copy", .threads = kThreads, .niceness = 5}),

@@ -8,7 +8,7 @@
 // Thread safety: all methods from any thread; a task ends on the executor that it began on. Ownership: the parts must
 // outlive it. The destructor waits for everything that was begun.
 //
-//   Checkpointer checkpointer({.tiers = tiers, .copier = copier, .room = room, ...}, {.every_tokens = 256});
+//   Checkpointer checkpointer(parts, {.every_tokens = 256});
 //   environment.on_progress = [&](const auto& session) { checkpointer.NoteProgress(session); };
 #pragma once
 
@@ -31,12 +31,8 @@
 #include "base/task/signal.h"
 #include "base/task/task.h"
 #include "base/task/task_group.h"
-#include "base/task_queue.h"
 #include "base/turn_queue.h"
-#include "server/admission/byte_ledger.h"
 #include "server/session/device_room.h"
-#include "server/session/state_copier.h"
-#include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
 
@@ -67,19 +63,9 @@ struct CheckpointResult {
   absl::Time when;
 };
 
-struct CheckpointerParts {
-  TierStack& tiers;
-  StateCopier& copier;
-  DeviceRoom& room;      // knows the size of sessions; forgets restored ones
-  TaskQueue& transfers;  // threads for calls that do not step
-  ByteLedger& ledger;
-  Executor& executor;  // runs scheduled checkpoints
-  const SteadyClock& clock = SteadyClock::Real();
-};
-
 class Checkpointer {
  public:
-  Checkpointer(const CheckpointerParts& parts, const CheckpointPolicy& policy);
+  Checkpointer(const StateParts& parts, const CheckpointPolicy& policy);
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
@@ -161,7 +147,7 @@ class Checkpointer {
   Task<void> RunScheduled(std::shared_ptr<Session> session);
   void EndScheduled(const std::shared_ptr<Session>& session, const absl::Status& status);
 
-  const CheckpointerParts parts_;
+  const StateParts parts_;
   const CheckpointPolicy policy_;
   std::atomic<int64_t> made_{0}, failed_{0};
   std::atomic<bool> last_ones_{false};  // set by a drain: no later caller needs the room, so limits are ignored

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include <spdlog/spdlog.h>
 
-#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 
@@ -267,7 +265,7 @@ absl::Status DeviceRoom::Evict(SessionLease& lease, size_t fastest) {
   }
   const ByteCharge copy = ChargeCopy(*session);
   GDN_ASSIGN_OR_RETURN(const SessionImagePtr image, options_.copier.CopyOut(lease, /*known=*/{}));
-  GDN_RETURN_IF_ERROR(options_.tiers.ParkFrom(fastest, session->key(), image));
+  GDN_RETURN_IF_ERROR(options_.tiers.Park(session->key(), image, fastest));
   const std::string place = options_.tiers.PlaceOf(session->key());
   if (place != "host") session->NoteDurable(lease.changes(), lease.counts(), session->Now());
   lease.Unload();

@@ -27,6 +27,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/steady_clock.h"
+#include "base/task/executor.h"
+#include "base/task_queue.h"
 #include "server/admission/byte_ledger.h"
 #include "server/session/device_residents.h"
 #include "server/session/session_lease.h"
@@ -116,7 +118,7 @@ class DeviceRoom {
   // name the sessions that could not be moved.
   absl::StatusOr<RoomProgress> Advance(const RoomRequest& request, RoomEffort& effort, RoomClaims* claims);
   // Moves the session of the lease down to the tier with the number `fastest` or a slower one, from the device or a
-  // faster tier. A session that is there already stays. Errors of TierStack::ParkFrom and TierStack::Lower,
+  // faster tier. A session that is there already stays. Errors of TierStack::Park and TierStack::Lower,
   // DEVICE_FAILED; the session then stays where it was. Any thread.
   absl::Status SendDown(SessionLease& lease, size_t fastest);
   // True if so little room is left on the devices that idle sessions should leave before room is needed.
@@ -169,6 +171,19 @@ class DeviceRoom {
   std::atomic<int64_t> evictions_{0}, evicted_bytes_{0};
   SteadyTime nothing_moves_until_;  // used by the moving thread: until this time all sessions count as pinned
   DeviceResidents residents_;
+};
+
+// The parts of a server that bring, copy and store sessions' states.
+struct StateParts {
+  TierStack& tiers;
+  StateCopier& copier;
+  DeviceRoom& room;
+  ByteLedger& ledger;
+  Executor& executor;    // runs work that no call waits for; its timers serve all waits
+  TaskQueue& io;         // fetches from disk and Redis; its threads may hang with these
+  TaskQueue& memory_io;  // fetches from host memory
+  TaskQueue& transfers;  // threads for calls that do not step
+  const SteadyClock& clock = SteadyClock::Real();
 };
 
 }  // namespace gdn

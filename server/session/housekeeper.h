@@ -7,13 +7,11 @@
 #pragma once
 
 #include <functional>
-#include <thread>
 
 #include "absl/time/time.h"
 #include "base/steady_clock.h"
-#include "base/stop_signal.h"
-#include "base/this_thread.h"
 #include "server/session/checkpointer.h"
+#include "server/session/loop_thread.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
 #include "state_store/tiers/tier_stack.h"
@@ -26,27 +24,19 @@ class Housekeeper {
       SessionManager& sessions, Checkpointer& checkpointer, Residency& residency, TierStack& tiers,
       absl::Duration interval, std::function<void()> look_around = [] {},
       const SteadyClock& clock = SteadyClock::Real())
-      : thread_([this, &sessions, &checkpointer, &residency, &tiers, &clock, interval, look_around] {
-          NameThisThread("gdn-housekeeper");
-          while (!stop_.GivenWithin(interval)) {
-            const SteadyTime now = clock.Now();
-            sessions.DeleteExpired(now);
-            checkpointer.Sweep(sessions.All(), now);
-            residency.MoveIdleAhead();
-            look_around();
-            if (tiers.WantsTrim()) tiers.Trim();
-          }
-        }) {}
-  ~Housekeeper() {
-    stop_.Give();
-    thread_.join();
-  }
-  Housekeeper(const Housekeeper&) = delete;
-  Housekeeper& operator=(const Housekeeper&) = delete;
+      : thread_("gdn-housekeeper", interval,
+                [&sessions, &checkpointer, &residency, &tiers, &clock, interval, look_around] {
+                  const SteadyTime now = clock.Now();
+                  sessions.DeleteExpired(now);
+                  checkpointer.Sweep(sessions.All(), now);
+                  residency.MoveIdleAhead();
+                  look_around();
+                  if (tiers.WantsTrim()) tiers.Trim();
+                  return interval;
+                }) {}
 
  private:
-  StopSignal stop_;
-  std::thread thread_;  // last, because it uses all of the above
+  LoopThread thread_;
 };
 
 }  // namespace gdn

@@ -169,27 +169,23 @@ void PrefixIndex::Trim() {
 
 void PrefixIndex::DropExpired() {
   const SteadyTime unused_since = options_.clock.Now() - options_.ttl;
-  std::vector<Entries::node_type> gone;  // destroyed after the lock is released
-  absl::MutexLock lock(&mu_);
-  for (auto it = entries_.begin(); it != entries_.end();) {
-    const PrefixKey key = it->first;
-    const bool expired = it->second.image != nullptr && it->second.used < unused_since;
-    ++it;
-    if (expired) gone.push_back(TakeLocked(key));
-  }
-  expired_.fetch_add(static_cast<int64_t>(gone.size()), std::memory_order_relaxed);
+  expired_ += DropIf([&](const Entry& entry) { return entry.image != nullptr && entry.used < unused_since; });
 }
 
 int64_t PrefixIndex::Drop(const std::string& principal) {
+  // Entries that are being copied too.
+  const int64_t dropped = DropIf([&](const Entry& entry) { return entry.principal == principal; });
+  dropped_ += dropped;
+  return dropped;
+}
+
+int64_t PrefixIndex::DropIf(absl::FunctionRef<bool(const Entry&)> drops) {
   std::vector<Entries::node_type> gone;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   for (auto it = entries_.begin(); it != entries_.end();) {
-    const PrefixKey key = it->first;
-    const bool drop = it->second.principal == principal;  // entries that are being copied too
-    ++it;
-    if (drop) gone.push_back(TakeLocked(key));
+    const auto& [key, entry] = *it++;
+    if (drops(entry)) gone.push_back(TakeLocked(key));
   }
-  dropped_.fetch_add(static_cast<int64_t>(gone.size()), std::memory_order_relaxed);
   return static_cast<int64_t>(gone.size());
 }
 

@@ -21,12 +21,12 @@
 #include <functional>
 #include <list>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/steady_clock.h"
@@ -129,6 +129,8 @@ class PrefixIndex {
   using Entries = std::map<PrefixKey, Entry>;
 
   int64_t RoomBytes() const;
+  // Drops the entries for which `drops` returns true. Returns their number.
+  int64_t DropIf(absl::FunctionRef<bool(const Entry&)> drops);
   void Keep(const Place& place, int64_t tokens, SessionImagePtr image);
   void GiveUp(const Place& place);
   // Returns the entry that the place was reserved for; nullptr if it has been dropped.

@@ -64,9 +64,9 @@ Task<absl::StatusOr<bool>> PrefixKeeper::Keep(std::shared_ptr<Session> session, 
   TaskQueueExecutor transfers(parts_.transfers, session->account()->turn(), parts_.executor);
   Executor& here = co_await ThisExecutor();
   PrefixIndex::Beginning beginning =
-      parts_.index.Begin(claim.key, session->principal(), session->account(), parts_.room.BytesOf(*session));
+      index_.Begin(claim.key, session->principal(), session->account(), parts_.room.BytesOf(*session));
   if (!beginning.place.begun()) co_return beginning.there;
-  GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await parts_.residency.LockResident(session, deadline));
+  GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await residency_.LockResident(session, deadline));
   co_await ResumeOn(transfers);
   const absl::Status kept = KeepLocked(lease, claim, beginning.place);
   lease.Release();

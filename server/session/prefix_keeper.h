@@ -2,7 +2,7 @@
 // the copy to the index.
 //
 // The session is locked while its states are copied, so steps wait, as for a checkpoint's copy.
-// Thread safety: any thread. Ownership: the parts must outlive it, and it must outlive its tasks.
+// Thread safety: any thread. Ownership: its arguments must outlive it, and it must outlive its tasks.
 //
 //   PrefixClaim claim{.key = key, .tokens = tokens, .calls = CallsOf(segments), .kind = kind};
 //   GDN_CO_ASSIGN_OR_RETURN(const bool kept, co_await keeper.Keep(session, claim, deadline));
@@ -14,12 +14,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/task/deadline.h"
-#include "base/task/executor.h"
 #include "base/task/task.h"
-#include "base/task_queue.h"
 #include "server/session/prefix_index.h"
 #include "server/session/residency.h"
-#include "server/session/state_copier.h"
 
 namespace gdn {
 
@@ -32,18 +29,10 @@ struct PrefixClaim {
   std::optional<int64_t> epoch = {};  // the epoch that the caller knows; nullopt: any
 };
 
-struct PrefixKeeperParts {
-  PrefixIndex& index;
-  Residency& residency;
-  StateCopier& copier;
-  DeviceRoom& room;
-  TaskQueue& transfers;
-  Executor& executor;  // has the timers
-};
-
 class PrefixKeeper {
  public:
-  explicit PrefixKeeper(const PrefixKeeperParts& parts) : parts_(parts) {}
+  PrefixKeeper(const StateParts& parts, PrefixIndex& index, Residency& residency)
+      : parts_(parts), index_(index), residency_(residency) {}
   PrefixKeeper(const PrefixKeeper&) = delete;
   PrefixKeeper& operator=(const PrefixKeeper&) = delete;
 
@@ -55,7 +44,9 @@ class PrefixKeeper {
  private:
   absl::Status KeepLocked(SessionLease& lease, const PrefixClaim& claim, PrefixIndex::Place& place);
 
-  const PrefixKeeperParts parts_;
+  const StateParts parts_;
+  PrefixIndex& index_;
+  Residency& residency_;
 };
 
 }  // namespace gdn

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <ranges>
-#include <utility>
 
 #include <spdlog/spdlog.h>
 

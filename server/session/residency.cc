@@ -71,9 +71,9 @@ struct Residency::Request {
         account(std::move(by)),
         deadline(std::move(until)),
         number(of.next_number_.fetch_add(1)),
-        thread(of.thread_, account->turn(), of.options_.executor),
-        io(of.options_.io, account->turn(), of.options_.executor),
-        memory_io(of.options_.memory_io, account->turn(), of.options_.executor) {}
+        thread(of.thread_, account->turn(), of.parts_.executor),
+        io(of.parts_.io, account->turn(), of.parts_.executor),
+        memory_io(of.parts_.memory_io, account->turn(), of.parts_.executor) {}
 
   // First member, so destroyed last: releasing the others resumes flows that may wait until this count is 0.
   const OpenCount::Hold open;
@@ -95,23 +95,23 @@ struct Residency::Request {
   }
 };
 
-Residency::Residency(const ResidencyOptions& options)
-    : options_(options), thread_({.name = "gdn-residency"}), group_(options.executor) {}
+Residency::Residency(const StateParts& parts)
+    : parts_(parts), thread_({.name = "gdn-residency"}), group_(parts.executor) {}
 
 Residency::~Residency() {
   open_.WaitForNone();
   group_.Wait();
   thread_.Drain();
-  options_.io.Drain();
-  options_.memory_io.Drain();
+  parts_.io.Drain();
+  parts_.memory_io.Drain();
 }
 
 ResidencyCounters Residency::counters() const {
-  return {.evictions = options_.room.evictions(),
+  return {.evictions = parts_.room.evictions(),
           .returns = returns_,
-          .evicted_bytes = options_.room.evicted_bytes(),
+          .evicted_bytes = parts_.room.evicted_bytes(),
           .returned_bytes = returned_bytes_,
-          .failures = fetch_failures_ + options_.copier.failures()};
+          .failures = fetch_failures_ + parts_.copier.failures()};
 }
 
 // ---- What calls ask for
@@ -158,7 +158,7 @@ Task<absl::StatusOr<SessionLease>> Residency::LockResident(std::shared_ptr<Sessi
   GDN_CO_RETURN_IF_ERROR(session->CheckAlive());
   if (lease.resident()) co_return lease;
   Need& need = request.needs.emplace_back();
-  need.room = RoomFor(options_.room, *session);
+  need.room = RoomFor(parts_.room, *session);
   need.lease = std::move(lease);
   absl::Status brought = co_await BringAll(request);
   co_await ReturnTo(here);
@@ -171,16 +171,16 @@ Task<absl::StatusOr<SessionLease>> Residency::Place(SessionLease lease, SessionI
   Executor& here = co_await ThisExecutor();
   Request request(*this, lease.session()->account(), std::move(deadline), here);
   Need& need = request.needs.emplace_back();
-  need.room = RoomFor(options_.room, *lease.session());
+  need.room = RoomFor(parts_.room, *lease.session());
   need.lease = std::move(lease);
   need.image = std::move(image);
   absl::Status brought;
   if (need.image->layers.empty()) {  // nothing to copy: most new sessions
-    auto claims = options_.room.TryClaim(need.room);
+    auto claims = parts_.room.TryClaim(need.room);
     if (claims.ok()) {
       need.claims = *std::move(claims);
-    } else if (!options_.room.CanMakeRoom(claims.status())) {
-      options_.room.CountRefusal(claims.status());
+    } else if (!parts_.room.CanMakeRoom(claims.status())) {
+      parts_.room.CountRefusal(claims.status());
       need.Refuse(claims.status());
     }
   }
@@ -192,9 +192,9 @@ Task<absl::StatusOr<SessionLease>> Residency::Place(SessionLease lease, SessionI
 }
 
 Task<absl::StatusOr<RoomClaims>> Residency::Reserve(RoomRequest room, ByteAccountPtr account, Deadline deadline) {
-  auto claims = options_.room.TryClaim(room);
-  if (claims.ok() || !options_.room.CanMakeRoom(claims.status())) {
-    options_.room.CountRefusal(claims.status());
+  auto claims = parts_.room.TryClaim(room);
+  if (claims.ok() || !parts_.room.CanMakeRoom(claims.status())) {
+    parts_.room.CountRefusal(claims.status());
     co_return claims;
   }
   Executor& here = co_await ThisExecutor();
@@ -271,7 +271,7 @@ std::shared_ptr<Session> Residency::TryLockAll(Request& request) {
       continue;
     }
     Need& need = request.needs.emplace_back();
-    need.room = RoomFor(options_.room, *session);
+    need.room = RoomFor(parts_.room, *session);
     need.index = i;
     need.lease = std::move(lease);
   }
@@ -279,21 +279,21 @@ std::shared_ptr<Session> Residency::TryLockAll(Request& request) {
 }
 
 void Residency::RefuseWhatNeverFits(Request& request) const {
-  if (!options_.copier.CheckAnyDevice().ok()) return;  // ClaimRoom returns that error
-  const int64_t budget = options_.room.working_budget_bytes();
+  if (!parts_.copier.CheckAnyDevice().ok()) return;  // ClaimRoom returns that error
+  const int64_t budget = parts_.room.working_budget_bytes();
   const int64_t quota = DeviceRoom::QuotaOf(*request.account);
   int64_t together = 0;
   for (size_t i = 0; i < request.sessions.size(); ++i) {
-    if (request.pins[i].ok()) together += options_.room.BytesOf(*request.sessions[i]);
+    if (request.pins[i].ok()) together += parts_.room.BytesOf(*request.sessions[i]);
   }
   for (Need& need : request.needs) {
-    const int64_t bytes = options_.room.BytesOf(*request.sessions[need.index]);
+    const int64_t bytes = parts_.room.BytesOf(*request.sessions[need.index]);
     if (together + bytes > budget) {
       need.Refuse(NeverFits(together + bytes, budget));
     } else if (together + bytes > quota) {
       need.Refuse(
           QuotaExceeded({.quota = Quota::kDeviceBytes, .needed = together + bytes, .used = together, .limit = quota}));
-      options_.room.CountRefusal(need.status);
+      parts_.room.CountRefusal(need.status);
     } else {
       together += bytes;
     }
@@ -313,12 +313,12 @@ Task<bool> Residency::ClaimRoom(Request& request) {
       absl::Status refused = request.CheckDeadline();
       // Make no room for a state that cannot be fetched.
       if (refused.ok() && need.lease.valid() && need.image == nullptr) {
-        refused = options_.tiers.CanFetch(need.lease.session()->key());
+        refused = parts_.tiers.CanFetch(need.lease.session()->key());
       }
-      if (refused.ok()) refused = options_.copier.CheckAnyDevice();
+      if (refused.ok()) refused = parts_.copier.CheckAnyDevice();
       RoomProgress progress = RoomProgress::kMade;
       if (refused.ok()) {
-        const absl::StatusOr<RoomProgress> made = options_.room.Advance(need.room, request.effort, &need.claims);
+        const absl::StatusOr<RoomProgress> made = parts_.room.Advance(need.room, request.effort, &need.claims);
         refused = made.status();
         if (made.ok()) progress = *made;
       }
@@ -344,7 +344,7 @@ Task<bool> Residency::ClaimRoom(Request& request) {
       }
       holders_.erase(request.number);
       if (!refused.ok()) {
-        options_.room.CountRefusal(refused);
+        parts_.room.CountRefusal(refused);
         need.Refuse(std::move(refused));
       }
     }
@@ -379,7 +379,7 @@ Task<void> Residency::FetchAll(Request& request) {
 Task<void> Residency::FetchOne(Request& request, Need& need) {
   if (need.image == nullptr || !need.image->layers.empty()) {
     // States in host memory use other threads than those from disk and Redis, which may hang.
-    const bool in_memory = need.image != nullptr || options_.tiers.RestsInMemory(need.lease.session()->key());
+    const bool in_memory = need.image != nullptr || parts_.tiers.RestsInMemory(need.lease.session()->key());
     TaskQueueExecutor& threads = in_memory ? request.memory_io : request.io;
     co_await ResumeOn(threads);
   }
@@ -392,11 +392,11 @@ absl::Status Residency::Arrive(const Request& request, Need& need) {
   GDN_RETURN_IF_ERROR(request.CheckDeadline());
   // A session without layers has no slots, and is counted on the first device.
   const int32_t device = need.claims.slots.empty() ? 0 : need.claims.slots.front().pool()->device();
-  GDN_RETURN_IF_ERROR(options_.copier.CheckDevice(device));
+  GDN_RETURN_IF_ERROR(parts_.copier.CheckDevice(device));
   ByteCharge copy;
   if (need.image == nullptr) {
-    copy = options_.room.ChargeCopy(*session);
-    absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(session->key());
+    copy = parts_.room.ChargeCopy(*session);
+    absl::StatusOr<SessionImagePtr> image = parts_.tiers.Fetch(session->key());
     if (!image.ok()) {
       fetch_failures_.fetch_add(1, std::memory_order_relaxed);
       return session->CheckAlive().ok() ? image.status() : session->CheckAlive();
@@ -404,36 +404,36 @@ absl::Status Residency::Arrive(const Request& request, Need& need) {
     GDN_RETURN_IF_ERROR(CheckIsStateOf(*session, **image));
     need.image = *std::move(image);
   }
-  GDN_RETURN_IF_ERROR(options_.copier.CopyIn(*need.image, std::move(need.claims.slots), need.lease));
+  GDN_RETURN_IF_ERROR(parts_.copier.CopyIn(*need.image, std::move(need.claims.slots), need.lease));
   if (!need.image->layers.empty()) {
     returns_.fetch_add(1, std::memory_order_relaxed);
     returned_bytes_.fetch_add(need.image->bytes(), std::memory_order_relaxed);
   }
   need.image = nullptr;
-  options_.tiers.Release(session->key());
-  options_.room.Track(session, device, std::move(need.claims.charge));
+  parts_.tiers.Release(session->key());
+  parts_.room.Track(session, device, std::move(need.claims.charge));
   return absl::OkStatus();
 }
 
 // ---- Ahead of need
 
 void Residency::MoveIdleAhead() {
-  if (options_.room.WantsAhead() && !moving_ahead_.exchange(true)) group_.Spawn(MoveAhead());
+  if (parts_.room.WantsAhead() && !moving_ahead_.exchange(true)) group_.Spawn(MoveAhead());
 }
 
 Task<void> Residency::MoveAhead() {
-  TaskQueueExecutor thread(thread_, {.of = &moving_ahead_}, options_.executor);
+  TaskQueueExecutor thread(thread_, {.of = &moving_ahead_}, parts_.executor);
   bool more = true;
   while (more) {
     co_await ResumeOn(thread);
     // Another call may have changed this meanwhile.
-    more = options_.room.WantsAhead() && SteadyNow() >= ahead_again_;
-    if (more && !options_.room.EvictAhead()) {
+    more = parts_.room.WantsAhead() && SteadyNow() >= ahead_again_;
+    if (more && !parts_.room.EvictAhead()) {
       ahead_again_ = SteadyNow() + kAheadPause;
       more = false;
     }
   }
-  co_await ResumeOn(options_.executor);
+  co_await ResumeOn(parts_.executor);
   moving_ahead_ = false;
 }
 

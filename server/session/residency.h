@@ -11,8 +11,8 @@
 // keeps its part, so calls cannot deadlock. An IO thread fetches one session and puts it on the device before it
 // fetches another, so there are at most as many copies in memory as threads, however many sessions a call has. A
 // session that is pinned or locked is never moved. If little room is left, idle sessions are moved down ahead of need.
-// Thread safety: all methods from any thread; a task ends on the executor that it began on. Ownership: the objects in
-// the options must outlive it. The destructor first answers every request.
+// Thread safety: all methods from any thread; a task ends on the executor that it began on. Ownership: the parts
+// must outlive it. The destructor first answers every request.
 //
 //   Residency::PinResults pins = co_await residency.Pin({a, b}, deadline);
 #pragma once
@@ -27,25 +27,13 @@
 #include "base/open_count.h"
 #include "base/steady_clock.h"
 #include "base/task/deadline.h"
-#include "base/task/executor.h"
 #include "base/task/task.h"
 #include "base/task/task_group.h"
 #include "base/task_queue.h"
 #include "server/session/device_room.h"
 #include "server/session/session_lease.h"
-#include "server/session/state_copier.h"
-#include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
-
-struct ResidencyOptions {
-  TierStack& tiers;
-  StateCopier& copier;
-  DeviceRoom& room;
-  TaskQueue& io;         // fetches from disk and Redis; its threads may hang with these
-  TaskQueue& memory_io;  // fetches from host memory
-  Executor& executor;    // runs work that no call waits for; its timers serve all waits
-};
 
 struct ResidencyCounters {
   int64_t evictions = 0;
@@ -59,7 +47,7 @@ class Residency {
  public:
   using PinResults = std::vector<absl::StatusOr<SessionPin>>;  // parallel to the requested sessions
 
-  explicit Residency(const ResidencyOptions& options);
+  explicit Residency(const StateParts& parts);
   ~Residency();
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
@@ -116,7 +104,7 @@ class Residency {
 
   absl::Status Arrive(const Request& request, Need& need);
 
-  const ResidencyOptions options_;
+  const StateParts parts_;
   std::atomic<int64_t> returns_{0}, returned_bytes_{0}, fetch_failures_{0};
   std::atomic<uint64_t> next_number_{0};
   std::atomic<bool> moving_ahead_{false};

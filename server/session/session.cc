@@ -214,9 +214,7 @@ void Session::Apply(const SessionImage& image) {
 absl::StatusOr<size_t> Session::LayerIndex(int32_t layer) const {
   const std::vector<int32_t>& layers = spec().layers;
   const auto it = std::lower_bound(layers.begin(), layers.end(), layer);
-  if (it == layers.end() || *it != layer) {
-    return LayerNotGdn(id(), layer, layers);
-  }
+  if (it == layers.end() || *it != layer) return LayerNotGdn(id(), layer, layers);
   return static_cast<size_t>(it - layers.begin());
 }
 
@@ -260,11 +258,7 @@ absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& requ
     layer.busy = true;
     layer.flight_id = request.request_id;
     layer.flight_payload = request.payload;
-    admission.lease.pin_ = std::move(pin);
-    admission.lease.index_ = index;
-    admission.lease.layer_ = &layer;
-    admission.lease.before_ = layer.progress;
-    admission.lease.kind_ = request.kind;
+    admission.lease = StepLease(std::move(pin), index, layer, request.kind);
   }
   return admission;
 }
@@ -282,12 +276,8 @@ absl::StatusOr<std::vector<StepLease>> Session::AdmitAccept(const SessionPin& pi
     if (layer.progress.draft_length == 0) continue;
     layer.busy = true;
     layer.flight_id.clear();
-    StepLease& lease = leases.emplace_back();
     gate_.PinAgainLocked();  // possible because the caller has a pin
-    lease.pin_ = SessionPin(shared_from_this());
-    lease.index_ = i;
-    lease.layer_ = &layer;
-    lease.before_ = layer.progress;
+    leases.push_back(StepLease(SessionPin(shared_from_this()), i, layer, InputKind::kNone));
   }
   return leases;
 }

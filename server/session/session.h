@@ -14,9 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -213,6 +211,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Records that a copy with the first `changes` changes (SessionLease::changes) is durable. `counts`: its token
   // counts, parallel to spec.layers.
   void NoteDurable(uint64_t changes, const std::vector<int64_t>& counts, const Moment& when);
+  // Records that no copy is durable any more.
+  void NoteNotDurable() { NoteDurable(/*changes=*/0, std::vector<int64_t>(spec().layers.size()), {}); }
 
   // Changes since the states were last made durable.
   struct Undurable {

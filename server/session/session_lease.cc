@@ -55,6 +55,7 @@ SessionImage SessionLease::Describe(const std::string& numerics_id) const {
   const SessionInit& init = session_->init_;
   SessionImage image;
   image.numerics_id = numerics_id;
+  absl::MutexLock lock(&session_->mu_);
   image.header = {.principal = init.principal,
                   .id = init.id,
                   .affinity = init.affinity,
@@ -65,22 +66,16 @@ SessionImage SessionLease::Describe(const std::string& numerics_id) const {
                   .dims = init.spec.dims,
                   .layers = init.spec.layers,
                   .request = init.request,
-                  .epoch = 0,
-                  .changes = 0,
+                  .epoch = session_->epoch_,
+                  .changes = static_cast<int64_t>(session_->changes_),
                   .create_time = init.create_time,
                   .born = SteadyNow() - (session_->environment_->clock().Now() - session_->born()),
                   .idle_ttl = init.idle_ttl,
                   .max_lifetime = init.max_lifetime,
                   .prefix_tokens = init.prefix_tokens,
-                  .accept_request_id = {},
-                  .accepted_tokens = 0,
-                  .accepted_path = {}};
-  absl::MutexLock lock(&session_->mu_);
-  image.header.epoch = session_->epoch_;
-  image.header.changes = static_cast<int64_t>(session_->changes_);
-  image.header.accept_request_id = session_->accept_request_id_;
-  image.header.accepted_tokens = session_->accepted_tokens_;
-  image.header.accepted_path = session_->accepted_path_;
+                  .accept_request_id = session_->accept_request_id_,
+                  .accepted_tokens = session_->accepted_tokens_,
+                  .accepted_path = session_->accepted_path_};
   for (size_t i = 0; i < session_->layers_.size(); ++i) {
     const Session::Layer& layer = session_->layers_[i];
     if (!layer.slot.valid()) continue;

@@ -14,7 +14,7 @@
 namespace gdn {
 namespace {
 
-// Sessions that All visits before it releases the mutex, which every step needs to find its session.
+// Sessions that ListAll visits before it releases the mutex, which every step needs to find its session.
 constexpr int kListedAtOnce = 64;
 
 absl::Status Busy(const std::string& id, std::string_view why) {
@@ -49,14 +49,8 @@ absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init)
   const Key key(init.principal, init.id);
   absl::MutexLock lock(&mu_);
   if (const auto it = sessions_.find(key); it != sessions_.end()) {
-    switch (it->second.phase) {
-      case Phase::kMaking:
-        return Busy(init.id, "is being made by another call");
-      case Phase::kEnding:
-        return Busy(init.id, "is being deleted");
-      case Phase::kPublished:
-        break;
-    }
+    if (it->second.phase == Phase::kMaking) return Busy(init.id, "is being made by another call");
+    if (it->second.phase == Phase::kEnding) return Busy(init.id, "is being deleted");
     if (it->second.session->request() != init.request) return SessionExists(init.id);
     return SessionCreation(nullptr, key, it->second.session, SessionLease());
   }
@@ -176,27 +170,18 @@ std::vector<std::shared_ptr<Session>> SessionManager::ListAll(const Key& after, 
   }
 }
 
-std::vector<std::shared_ptr<Session>> SessionManager::All() const {
-  std::vector<std::shared_ptr<Session>> sessions;
-  Key last;  // key of the last session seen
-  while (true) {
-    absl::MutexLock lock(&mu_);
-    auto it = sessions_.upper_bound(last);
-    for (int i = 0; i < kListedAtOnce && it != sessions_.end(); ++i, ++it) {
-      if (it->second.phase == Phase::kPublished) sessions.push_back(it->second.session);
-    }
-    if (it == sessions_.end()) return sessions;
-    last = std::prev(it)->first;
-  }
+SessionManager::Entry* SessionManager::FreeEntryOf(const Session& session) {
+  const auto it = sessions_.find(KeyLess::View(session.principal(), session.id()));
+  const bool is_free = it != sessions_.end() && it->second.session.get() == &session &&
+                       it->second.phase == Phase::kPublished && !it->second.leaves;
+  return is_free ? &it->second : nullptr;
 }
 
-bool SessionManager::BeginEnd(const Key& key, const std::shared_ptr<Session>& session) {
+bool SessionManager::BeginEnd(const Session& session) {
   absl::MutexLock lock(&mu_);
-  const auto it = sessions_.find(key);
-  if (it == sessions_.end() || it->second.session != session || it->second.phase != Phase::kPublished) return false;
-  if (it->second.leaves) return false;
-  it->second.phase = Phase::kEnding;
-  return true;
+  Entry* const entry = FreeEntryOf(session);
+  if (entry != nullptr) entry->phase = Phase::kEnding;
+  return entry != nullptr;
 }
 
 bool SessionManager::Ends(const Key& key) const {
@@ -226,7 +211,7 @@ absl::Status SessionManager::EraseLocked(SessionLease& lease, bool even_unnoted)
   if (!places_.tiers.empty() && refused.ok()) refused = places_.tiers.Erase(session->key(), even_unnoted);
   if (!refused.ok()) {
     // A durable copy may be erased although the tier's answer was lost, so the session counts as not durable.
-    session->NoteDurable(/*changes=*/0, std::vector<int64_t>(session->spec().layers.size()), {});
+    session->NoteNotDurable();
     absl::MutexLock lock(&mu_);
     sessions_.at(key).phase = Phase::kPublished;
     return refused;
@@ -245,7 +230,7 @@ Task<absl::Status> SessionManager::Delete(std::string principal, std::string id)
   if (!session.ok() && Ends(key)) co_return Busy(id, "is being deleted");
   GDN_CO_RETURN_IF_ERROR(session.status());
   if ((*session)->gate().pins() > 0) co_return Busy(id, "has a step in flight, which ends first");
-  if (!BeginEnd(key, *session)) {
+  if (!BeginEnd(**session)) {
     if (Peek((*session)->key()) == *session) co_return Busy(id, "leaves for another server");
     if (Ends(key)) co_return Busy(id, "is being deleted");
     co_return SessionNotFound(id);
@@ -259,7 +244,7 @@ void SessionManager::DeleteSoon(std::string principal, std::string id) {
 
 Task<absl::Status> SessionManager::Leave(std::shared_ptr<Session> session, MoveFn move) {
   const Key key(session->principal(), session->id());
-  if (!BeginLeave(key, *session)) co_return Busy(session->id(), "ends, or leaves for another server");
+  if (!BeginLeave(*session)) co_return Busy(session->id(), "ends, or leaves for another server");
   absl::StatusOr<SessionLease> lease = co_await session->Lock();  // without a deadline, so it comes
   TaskQueueExecutor io(places_.io, session->account()->turn(), places_.executor);
   Executor& here = co_await ThisExecutor();
@@ -277,11 +262,11 @@ Task<absl::Status> SessionManager::Leave(std::shared_ptr<Session> session, MoveF
   co_return moved;
 }
 
-bool SessionManager::BeginLeave(const Key& key, const Session& session) {
+bool SessionManager::BeginLeave(const Session& session) {
   absl::MutexLock lock(&mu_);
-  const auto it = sessions_.find(key);
-  if (it == sessions_.end() || it->second.session.get() != &session) return false;
-  return it->second.phase == Phase::kPublished && !std::exchange(it->second.leaves, true);
+  Entry* const entry = FreeEntryOf(session);
+  if (entry != nullptr) entry->leaves = true;
+  return entry != nullptr;
 }
 
 bool SessionManager::Stays(const Key& key, const Session& session) {
@@ -296,7 +281,7 @@ void SessionManager::DeleteExpired(SteadyTime now) {
   if (!environment_.CheckOurs().ok()) return;  // other servers may own the sessions, and expire them
   for (const std::shared_ptr<Session>& session : All()) {
     if (!IsExpired(*session, now) || session->gate().pins() > 0) continue;
-    if (!BeginEnd(Key(session->principal(), session->id()), session)) continue;
+    if (!BeginEnd(*session)) continue;
     expired_.fetch_add(1, std::memory_order_relaxed);
     // `even_unnoted`: a session that comes back after a crash keeps its age and expires again.
     group_.Spawn(End(session, /*even_unnoted=*/true));

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -111,11 +112,11 @@ class SessionManager {
   // At most `limit` sessions of the principal with ids after `after`, ascending by id.
   std::vector<std::shared_ptr<Session>> List(const std::string& principal, const std::string& after,
                                              size_t limit) const;
-  // At most `limit` sessions of all principals after this one of (principal, id), ascending by principal and id.
+  // At most `limit` sessions of all principals after this one of (principal, id), ascending by principal and id. The
+  // mutex is released now and then, so sessions that are created or deleted meanwhile may be missing.
   std::vector<std::shared_ptr<Session>> ListAll(const std::pair<std::string, std::string>& after, size_t limit) const;
-  // All published sessions of all principals. The mutex is released now and then, so sessions that are created or
-  // deleted meanwhile may be missing.
-  std::vector<std::shared_ptr<Session>> All() const;
+  // All published sessions of all principals, as ListAll.
+  std::vector<std::shared_ptr<Session>> All() const { return ListAll({}, std::numeric_limits<size_t>::max()); }
 
   // Deletes the session and erases its states from every tier. Ends when they are erased, or are noted durably to be
   // erased. NOT_FOUND (SESSION_NOT_FOUND); ABORTED (SESSION_BUSY) while a step of it runs, another call deletes it or
@@ -164,10 +165,11 @@ class SessionManager {
   void Remove(const Key& key);
   // Ends the leaving of a session that could not leave. Returns false if it was lost meanwhile; then it must leave.
   bool Stays(const Key& key, const Session& session);
-  // Marks the session as leaving. False if it is being deleted or leaves already.
-  bool BeginLeave(const Key& key, const Session& session);
-  // Marks the session as ending. False if it is being deleted or leaves already.
-  bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
+  // The session's entry; nullptr if the session is being deleted or leaves already.
+  Entry* FreeEntryOf(const Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Mark the session as leaving or as ending. False if it is being deleted or leaves already.
+  bool BeginLeave(const Session& session);
+  bool BeginEnd(const Session& session);
   bool Ends(const Key& key) const;
   // Deletes a session for which BeginEnd has returned true. `even_unnoted`: as for TierStack::Erase.
   Task<absl::Status> End(std::shared_ptr<Session> session, bool even_unnoted);

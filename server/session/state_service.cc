@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -12,9 +11,6 @@
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/tiers/disk_tier.h"
-#include "state_store/tiers/host_tier.h"
-#include "state_store/tiers/redis_tier.h"
 
 namespace gdn {
 namespace {
@@ -69,28 +65,20 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
   self.room_ = std::make_unique<DeviceRoom>(
       DeviceRoomOptions{.stores = std::move(stores), .tiers = tiers, .copier = self.copier_, .ledger = ledger});
   DeviceRoom& room = *self.room_;
-  self.residency_ = std::make_unique<Residency>(ResidencyOptions{.tiers = tiers,
-                                                                 .copier = self.copier_,
-                                                                 .room = room,
-                                                                 .io = self.io_,
-                                                                 .memory_io = self.memory_io_,
-                                                                 .executor = executor});
-  self.checkpointer_ = std::make_unique<Checkpointer>(CheckpointerParts{.tiers = tiers,
-                                                                        .copier = self.copier_,
-                                                                        .room = room,
-                                                                        .transfers = self.transfer_threads_,
-                                                                        .ledger = ledger,
-                                                                        .executor = executor},
-                                                      options.policy);
+  const StateParts parts{.tiers = tiers,
+                         .copier = self.copier_,
+                         .room = room,
+                         .ledger = ledger,
+                         .executor = executor,
+                         .io = self.io_,
+                         .memory_io = self.memory_io_,
+                         .transfers = self.transfer_threads_};
+  self.residency_ = std::make_unique<Residency>(parts);
+  self.checkpointer_ = std::make_unique<Checkpointer>(parts, options.policy);
   self.environment_.on_progress = [&self](const std::shared_ptr<Session>& session) {
     self.checkpointer_->NoteProgress(session);
   };
-  self.prefix_keeper_ = std::make_unique<PrefixKeeper>(PrefixKeeperParts{.index = *self.prefixes_,
-                                                                         .residency = *self.residency_,
-                                                                         .copier = self.copier_,
-                                                                         .room = room,
-                                                                         .transfers = self.transfer_threads_,
-                                                                         .executor = executor});
+  self.prefix_keeper_ = std::make_unique<PrefixKeeper>(parts, *self.prefixes_, *self.residency_);
   self.sessions_ = std::make_unique<SessionManager>(
       SessionPlaces{.room = room, .tiers = tiers, .io = self.transfer_threads_, .executor = executor},
       self.environment_);
@@ -237,13 +225,17 @@ void StateService::StartScrubbing(const DiskScrubberOptions& options, std::funct
                         .activity = std::move(activity),
                         .on_not_durable = [this](const StateKey& key) { CountNotDurable(key); }},
       options);
-  scrub_thread_ = std::make_unique<ScrubThread>(*scrubber_);
+  scrub_thread_ = std::make_unique<LoopThread>("gdn-scrubber", absl::ZeroDuration(), [scrubber = scrubber_.get()] {
+    LowerThisThread(19);  // the lowest priority
+    const GivesWay gives_way;
+    return scrubber->Step();
+  });
 }
 
 void StateService::CountNotDurable(const StateKey& key) {
   for (const std::shared_ptr<Session>& session : sessions_->All()) {
     if (session->key() != key || tiers_->PlaceOf(key) == disk_->name()) continue;
-    session->NoteDurable(/*changes=*/0, std::vector<int64_t>(session->spec().layers.size()), {});
+    session->NoteNotDurable();
   }
 }
 
@@ -268,19 +260,20 @@ absl::Status StateService::TakeRedisIn(const SpecOfModelFn& spec_of) {
 }
 
 void StateService::MakeDurable(absl::Duration timeout, Checkpointer::CheckpointProgress progress) {
+  static_cast<void>(CheckpointAll(timeout, std::move(progress)));
+}
+
+int64_t StateService::CheckpointAll(absl::Duration timeout, Checkpointer::CheckpointProgress progress) {
   housekeeper_ = nullptr;  // nothing new
   scrub_thread_ = nullptr;
-  if (tiers_->durable() == nullptr) return;
+  if (tiers_->durable() == nullptr) return 0;
   if (disk_ != nullptr) disk_->watermarks().Lift();
-  static_cast<void>(checkpointer_->CheckpointAll(sessions_->All(), timeout, std::move(progress)));
+  return checkpointer_->CheckpointAll(sessions_->All(), timeout, std::move(progress));
 }
 
 bool StateService::Drain(absl::Duration timeout) {
-  housekeeper_ = nullptr;  // nothing new
-  scrub_thread_ = nullptr;
+  const int64_t failures = CheckpointAll(timeout, nullptr);
   if (tiers_->durable() == nullptr) return true;
-  if (disk_ != nullptr) disk_->watermarks().Lift();
-  const int64_t failures = checkpointer_->CheckpointAll(sessions_->All(), timeout);
   StopWatching();  // from here on the sessions of Redis are not recovered any more
   if (disk_ != nullptr) WriteMarker(MakeMarker());
   return failures == 0;
@@ -288,14 +281,12 @@ bool StateService::Drain(absl::Duration timeout) {
 
 void StateService::GiveUpStart() {
   housekeeper_ = nullptr;
-  scrub_thread_ = nullptr;
   StopWatching();
   if (!marker_.has_value()) return;
   CleanMarker marker = *marker_;
   if (redis_ != nullptr && !redis_->found().empty()) {
     if (!marker.AgreesWith(redis_->found())) return;
-    const absl::StatusOr<std::string> noted = redis_->NoteStop();
-    marker.redis = noted.ok() ? *noted : kPrefixUnknown;
+    marker.redis = redis_->NoteStop().value_or(std::string(kPrefixUnknown));
   }
   WriteMarker(marker);
 }
@@ -320,8 +311,7 @@ CleanMarker StateService::MakeMarker() {
     if (key.checkpoint.empty()) marker.sessions.emplace(key, *marker_->Find(key));
   }
   if (redis_ != nullptr && !redis_->found().empty()) {
-    const absl::StatusOr<std::string> noted = redis_->NoteStop();
-    marker.redis = noted.ok() ? *noted : kPrefixUnknown;
+    marker.redis = redis_->NoteStop().value_or(std::string(kPrefixUnknown));
   } else if (marker_.has_value()) {
     marker.redis = marker_->redis;  // this server has not used Redis
   }

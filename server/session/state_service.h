@@ -22,11 +22,11 @@
 #include "absl/time/time.h"
 #include "server/session/checkpointer.h"
 #include "server/session/housekeeper.h"
+#include "server/session/loop_thread.h"
 #include "server/session/prefix_index.h"
 #include "server/session/prefix_keeper.h"
 #include "server/session/recovery.h"
 #include "server/session/residency.h"
-#include "server/session/scrub_thread.h"
 #include "server/session/session_manager.h"
 #include "server/session/store_watch.h"
 #include "state_store/state_store.h"
@@ -108,6 +108,8 @@ class StateService {
  private:
   StateService(std::vector<StateDevice> devices, ByteLedger& ledger, const StateServiceOptions& options);
   absl::Status OpenTiers(const StateServiceOptions& options);
+  // Ends the periodic work and calls Checkpointer::CheckpointAll, if there is a durable tier.
+  int64_t CheckpointAll(absl::Duration timeout, Checkpointer::CheckpointProgress progress);
   // Checks how full the disk is, without waiting for a disk that hangs.
   void LookAtDisk();
   void MakePrefixes(ByteLedger& ledger, const StateServiceOptions& options);
@@ -150,7 +152,7 @@ class StateService {
   std::unique_ptr<Housekeeper> housekeeper_;
   std::unique_ptr<StoreWatch> store_watch_;
   std::unique_ptr<DiskScrubber> scrubber_;
-  std::unique_ptr<ScrubThread> scrub_thread_;
+  std::unique_ptr<LoopThread> scrub_thread_;
 };
 
 }  // namespace gdn

@@ -52,6 +52,8 @@ class StepLease {
   const Session& session() const { return pin_.session(); }
   int32_t layer() const;
   const LayerProgress& before() const { return before_; }
+  // The step accepts a draft first, which leaves the layer with this progress. It counts once the step is committed.
+  void Accept(LayerProgress after) { before_ = std::move(after); }
   bool fresh() const { return !layer_->slot.valid(); }  // the layer has no slot yet: its state is zero
   // The pool of all slots that the layer has or will get.
   const std::shared_ptr<StatePool>& pool() const {
@@ -83,6 +85,8 @@ class StepLease {
 
  private:
   friend class Session;
+  StepLease(SessionPin pin, size_t index, Session::Layer& layer, InputKind kind)
+      : pin_(std::move(pin)), index_(index), layer_(&layer), before_(layer.progress), kind_(kind) {}
   void Abandon();
   bool GiveBack(bool though_joined, const absl::Status& to_joined);
   void ReturnTakenSlot();  // returns taken_ to the spares or to the layer's claim

@@ -2,37 +2,25 @@
 
 #include <spdlog/spdlog.h>
 
-#include <vector>
-
 #include "base/error.h"
-#include "base/this_thread.h"
 
 namespace gdn {
 
 StoreWatch::StoreWatch(const StoreWatchParts& parts, absl::Duration interval)
-    : parts_(parts), thread_([this, interval] {
-        NameThisThread("gdn-store-watch");
-        Loop(interval);
-      }) {}
+    : parts_(parts),
+      taken_in_(parts.take_in == nullptr),
+      thread_("gdn-store-watch", interval, [this, interval] { return Look() ? absl::InfiniteDuration() : interval; }) {}
 
-StoreWatch::~StoreWatch() {
-  stop_.Give();
-  thread_.join();
-}
-
-void StoreWatch::Loop(absl::Duration interval) {
-  bool taken_in = parts_.take_in == nullptr;
-  int64_t set_backs = 0;
-  while (!stop_.GivenWithin(interval)) {
-    if (!taken_in && !(taken_in = parts_.take_in().ok())) continue;
-    const absl::Status claim = parts_.store.CheckClaim();
-    if (const int64_t found = parts_.set_backs(); found != set_backs) {
-      set_backs = found;
-      CountNothingDurable();
-    }
-    if (ErrorReason(claim) != reason::kStatesTakenOver) continue;
-    return StopServing(claim);  // for good: nothing is stored there any more
+bool StoreWatch::Look() {
+  if (!taken_in_ && !(taken_in_ = parts_.take_in().ok())) return false;
+  const absl::Status claim = parts_.store.CheckClaim();
+  if (const int64_t found = parts_.set_backs(); found != set_backs_) {
+    set_backs_ = found;
+    CountNothingDurable();
   }
+  if (ErrorReason(claim) != reason::kStatesTakenOver) return false;
+  StopServing(claim);
+  return true;  // for good: nothing is stored there any more
 }
 
 void StoreWatch::CountNothingDurable() {
@@ -40,7 +28,7 @@ void StoreWatch::CountNothingDurable() {
     const StateKey key = session->key();
     // A state that rests in the store is fetched and compared when it is needed.
     if (!parts_.tiers.HasCopy(parts_.store, key) || parts_.tiers.PlaceOf(key) == parts_.store.name()) continue;
-    session->NoteDurable(/*changes=*/0, std::vector<int64_t>(session->spec().layers.size()), {});
+    session->NoteNotDurable();
   }
 }
 

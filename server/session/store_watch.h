@@ -8,12 +8,12 @@
 //   StoreWatch watch({.store = redis, .tiers = tiers, .sessions = sessions}, absl::Seconds(1));
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/stop_signal.h"
+#include "server/session/loop_thread.h"
 #include "server/session/session_manager.h"
 #include "state_store/tiers/tier_stack.h"
 
@@ -30,18 +30,17 @@ struct StoreWatchParts {
 class StoreWatch {
  public:
   StoreWatch(const StoreWatchParts& parts, absl::Duration interval);
-  ~StoreWatch();
-  StoreWatch(const StoreWatch&) = delete;
-  StoreWatch& operator=(const StoreWatch&) = delete;
 
  private:
-  void Loop(absl::Duration interval);
+  // Returns true if nothing is left to be watched.
+  bool Look();
   void StopServing(const absl::Status& why);
   void CountNothingDurable();
 
   const StoreWatchParts parts_;
-  StopSignal stop_;
-  std::thread thread_;  // last, because it uses all of the above
+  bool taken_in_;
+  int64_t set_backs_ = 0;
+  LoopThread thread_;  // last, because it uses all of the above
 };
 
 }  // namespace gdn

@@ -13,7 +13,7 @@ StoredReplies::Kept StoredReplies::Keep(const ByteAccountPtr& account, Place pla
   absl::MutexLock lock(&mu_);
   std::list<Node*>& kept = kept_[account];
   node->at = kept.insert(kept.end(), node.get());
-  return Kept(this, std::move(node));
+  return {node.release(), Releaser{this}};
 }
 
 void StoredReplies::Unlist(Node& node) {

@@ -47,26 +47,12 @@ class StoredReplies {
   };
 
  public:
-  // Counts the bytes of an output, until this object is destroyed or the output is dropped.
-  class Kept {
-   public:
-    Kept() = default;
-    Kept(Kept&& other) noexcept : replies_(std::exchange(other.replies_, nullptr)), node_(std::move(other.node_)) {}
-    Kept& operator=(Kept&& other) noexcept {
-      std::swap(replies_, other.replies_);
-      std::swap(node_, other.node_);
-      return *this;
-    }
-    ~Kept() {
-      if (replies_ != nullptr) replies_->Release(std::move(node_));
-    }
-
-   private:
-    friend class StoredReplies;
-    Kept(StoredReplies* replies, std::unique_ptr<Node> node) : replies_(replies), node_(std::move(node)) {}
-    StoredReplies* replies_ = nullptr;
-    std::unique_ptr<Node> node_;
+  struct Releaser {
+    StoredReplies* replies = nullptr;
+    void operator()(Node* node) const { replies->Release(std::unique_ptr<Node>(node)); }
   };
+  // Counts the bytes of an output, until this object is destroyed or the output is dropped.
+  using Kept = std::unique_ptr<Node, Releaser>;
 
   // Counts an output as the newest of its account. Does not check the limit, which Trim does.
   Kept Keep(const ByteAccountPtr& account, Place place, int64_t bytes);

@@ -93,9 +93,8 @@ absl::StatusOr<absl::Duration> CheckTimeToLive(std::string_view field, bool set,
   if (!set) return absl::InfiniteDuration();
   const absl::Duration duration = absl::Seconds(value.seconds()) + absl::Nanoseconds(value.nanos());
   if (duration <= absl::ZeroDuration()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                     StrCat(field, " is ", absl::ToDoubleSeconds(duration), " s, expected more than 0, or none"),
-                     {{"field", std::string(field)}});
+    return InvalidSpec(field,
+                       StrCat(field, " is ", absl::ToDoubleSeconds(duration), " s, expected more than 0, or none"));
   }
   return duration;
 }

@@ -15,10 +15,8 @@
 namespace gdn {
 namespace {
 
-absl::Status InputMissing() {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInputMissing,
-                   "no input is set; send one of hidden_states, projected and delta_rule");
-}
+constexpr int64_t kHashedPrefill = -2;
+constexpr int64_t kHashedAcceptance = -3;
 
 template <typename Request>
 absl::StatusOr<InputKind> KindOf(const Request& request) {
@@ -30,7 +28,8 @@ absl::StatusOr<InputKind> KindOf(const Request& request) {
     case Request::kDeltaRule:
       return InputKind::kDeltaRule;
     default:
-      return InputMissing();
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kInputMissing,
+                       "no input is set; send one of hidden_states, projected and delta_rule");
   }
 }
 
@@ -155,83 +154,115 @@ absl::Status CheckOutputPlace(const Request& request, CheckedInput& input) {
   return CheckDataLength("output_shared", request.output_shared().bytes(), input.output_dtype, input.output_shape);
 }
 
-absl::Status CheckStoredReply(const CheckedInput& input, const StepLimits& limits) {
-  const int64_t bytes = input.tokens * input.output_features * static_cast<int64_t>(DTypeSize(input.output_dtype));
-  if (input.request_id.empty() || bytes <= limits.max_stored_reply_bytes) return absl::OkStatus();
-  return MakeError(
-      absl::StatusCode::kInvalidArgument, reason::kReplyTooLargeToStore,
-      StrCat("with a request_id the reply is kept for a retry, and ", bytes, " bytes a session are over the limit of ",
-             limits.max_stored_reply_bytes, "; send shorter segments (StreamPrefill) or no request_id"),
-      {{"found", StrCat(bytes)}, {"expected", StrCat(limits.max_stored_reply_bytes)}});
-}
-
 absl::Status InvalidLengths(std::string_view field, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidLengths, message,
                    {{"field", std::string(field)}});
 }
 
-absl::Status CheckLengths(const v1::DecodeRequest& request, CheckedInput& input) {
-  if (request.lengths_size() == 0) {
-    input.lengths.assign(static_cast<size_t>(input.batch), static_cast<int32_t>(input.tokens));
-  } else if (request.lengths_size() != input.batch) {
-    return InvalidLengths("lengths",
-                          StrCat("lengths has ", request.lengths_size(), " entries, expected none or ", input.batch));
-  } else {
-    input.lengths.assign(request.lengths().begin(), request.lengths().end());
-  }
-  for (size_t i = 0; i < input.lengths.size(); ++i) {
-    if (input.lengths[i] < 0 || input.lengths[i] > input.tokens) {
-      return InvalidLengths("lengths",
-                            StrCat("lengths[", i, "] is ", input.lengths[i], ", expected 0 .. ", input.tokens));
+absl::Status TooManyTokens(std::string_view what, int64_t found, int64_t least, int64_t most) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+                   StrCat(what, " has ", found, " tokens, expected ", least, " .. ", most, "; use Prefill for more"),
+                   {{"found", StrCat(found)}, {"expected", StrCat(least, " .. ", most)}});
+}
+
+// The rows of a Decode: `length` tokens each, padding included.
+absl::Status MakeRows(const v1::DecodeRequest& request, int32_t length, CheckedInput& input) {
+  const int batch = request.sessions_size();
+  const auto check_count = [&](std::string_view field, int count) {
+    if (count == 0 || count == batch) return absl::OkStatus();
+    return InvalidLengths(field, StrCat(field, " has ", count, " entries, expected none or ", batch));
+  };
+  GDN_RETURN_IF_ERROR(check_count("lengths", request.lengths_size()));
+  input.rows.resize(static_cast<size_t>(batch));
+  for (int i = 0; i < batch; ++i) {
+    CheckedRow& row = input.rows[static_cast<size_t>(i)];
+    row.kind = request.draft() ? RowKind::kDraft : RowKind::kDecode;
+    row.first = int64_t{i} * length;
+    row.tokens = request.lengths_size() == 0 ? length : request.lengths(i);
+    if (row.tokens < 0 || row.tokens > length) {
+      return InvalidLengths("lengths", StrCat("lengths[", i, "] is ", row.tokens, ", expected 0 .. ", length));
     }
   }
-  if (const int counts = request.expected_token_counts_size(); counts != 0 && counts != input.batch) {
-    return InvalidLengths("expected_token_counts",
-                          StrCat("expected_token_counts has ", counts, " entries, expected none or ", input.batch));
+  GDN_RETURN_IF_ERROR(check_count("expected_token_counts", request.expected_token_counts_size()));
+  return check_count("session_epochs", request.session_epochs_size());
+}
+
+// Checks the parents of a row's draft, which begin at index `first` of `field`.
+absl::Status TakeParents(absl::Span<const int32_t> parents, std::string_view field, int64_t first, CheckedRow& row) {
+  GDN_RETURN_IF_ERROR(CheckDraftParents(parents, field, first));
+  if (!IsDraftChain(parents)) row.parents = parents;
+  return absl::OkStatus();
+}
+
+absl::Status CheckParents(const v1::DecodeRequest& request, int32_t length, CheckedInput& input) {
+  const int64_t given = request.draft_parents_size();
+  if (given == 0) return absl::OkStatus();
+  if (!request.draft()) {
+    return InvalidLengths("draft_parents", "draft_parents are given for tokens that are no draft; set draft, or none");
   }
-  if (const int epochs = request.session_epochs_size(); epochs != 0 && epochs != input.batch) {
-    return InvalidLengths("session_epochs",
-                          StrCat("session_epochs has ", epochs, " entries, expected none or ", input.batch));
+  if (given != length && given != input.tokens) {
+    return InvalidLengths("draft_parents", StrCat("draft_parents has ", given, " entries, expected none, ", length,
+                                                  " for a tree that all rows share, or ", input.tokens));
+  }
+  for (CheckedRow& row : input.rows) {
+    const int64_t first = given == length ? 0 : row.first;
+    GDN_RETURN_IF_ERROR(TakeParents({request.draft_parents().data() + first, static_cast<size_t>(row.tokens)},
+                                    "draft_parents", first, row));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckParents(const v1::DecodeRequest& request, CheckedInput& input) {
-  if (request.draft_parents_size() == 0) return absl::OkStatus();
-  if (!input.draft) {
-    return InvalidLengths("draft_parents", "draft_parents are given for tokens that are no draft; set draft, or none");
+absl::StatusOr<RowKind> KindOf(const v1::StepRow& row, std::string_view what) {
+  switch (row.kind()) {
+    case v1::STEP_KIND_DECODE:
+      return RowKind::kDecode;
+    case v1::STEP_KIND_DRAFT:
+      return RowKind::kDraft;
+    case v1::STEP_KIND_PREFILL:
+      return RowKind::kPrefill;
+    default:
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                       StrCat(what, ".kind is ", static_cast<int>(row.kind()),
+                              ", expected STEP_KIND_DECODE, STEP_KIND_DRAFT or STEP_KIND_PREFILL"),
+                       {{"field", StrCat(what, ".kind")}, {"found", StrCat(static_cast<int>(row.kind()))}});
   }
-  const int64_t given = request.draft_parents_size();
-  if (given != input.tokens && given != input.batch * input.tokens) {
-    return InvalidLengths("draft_parents",
-                          StrCat("draft_parents has ", given, " entries, expected none, ", input.tokens,
-                                 " for a tree that all rows share, or ", input.batch * input.tokens));
+}
+
+absl::StatusOr<CheckedRow> CheckRow(const v1::StepRow& given, std::string_view what, const StepLimits& limits) {
+  CheckedRow row{.tokens = given.token_count()};
+  GDN_ASSIGN_OR_RETURN(row.kind, KindOf(given, what));
+  if (row.tokens < 0) {
+    return InvalidLengths(StrCat(what, ".token_count"),
+                          StrCat(what, ".token_count is ", row.tokens, ", expected 0 or more"));
   }
-  const bool shared = given == input.tokens;
-  for (int64_t row = 0; row < input.batch; ++row) {
-    const int64_t first = shared ? 0 : row * input.tokens;
-    const absl::Span<const int32_t> parents(request.draft_parents().data() + first, static_cast<size_t>(input.tokens));
-    const auto length = static_cast<size_t>(input.lengths[static_cast<size_t>(row)]);
-    GDN_RETURN_IF_ERROR(CheckDraftParents(parents.first(length), "draft_parents", first));
-    input.draft_parents.insert(input.draft_parents.end(), parents.begin(), parents.end());
+  if (row.kind != RowKind::kPrefill && row.tokens > limits.max_draft) {
+    return TooManyTokens(what, row.tokens, 0, limits.max_draft);
   }
-  return absl::OkStatus();
+  if (const int parents = given.draft_parents_size(); parents != 0) {
+    const std::string field = StrCat(what, ".draft_parents");
+    if (row.kind != RowKind::kDraft) {
+      return InvalidLengths(field, StrCat(field, " are given for tokens that are no draft; expected none"));
+    }
+    if (parents != row.tokens) {
+      return InvalidLengths(field, StrCat(field, " has ", parents, " entries, expected none or ", row.tokens));
+    }
+    GDN_RETURN_IF_ERROR(TakeParents(given.draft_parents(), field, /*first=*/0, row));
+  }
+  if (given.has_accept_before()) {
+    GDN_ASSIGN_OR_RETURN(row.accept_before, ReadAcceptance(given.accept_before().accepted_tokens(),
+                                                           given.accept_before().path(), limits.max_draft));
+  }
+  return row;
 }
 
 }  // namespace
 
-absl::Span<const int32_t> CheckedInput::RowParents(int64_t row) const {
-  if (draft_parents.empty()) return {};
-  const auto length = static_cast<size_t>(lengths[static_cast<size_t>(row)]);
-  const absl::Span<const int32_t> parents(draft_parents.data() + row * tokens, length);
-  return IsDraftChain(parents) ? absl::Span<const int32_t>() : parents;
-}
-
 absl::StatusOr<InputKind> CheckInputKind(const v1::PrefillRequest& request) { return KindOf(request); }
 absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request) { return KindOf(request); }
+absl::StatusOr<InputKind> CheckInputKind(const v1::StepRequest& request) { return KindOf(request); }
 
 absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const TensorBytes* data,
-                                               const LayerDims& dims, const StepLimits& limits, bool partial_sums) {
+                                               const LayerDims& dims, bool partial_sums) {
   CheckedInput input;
   FieldChecker fields(input, data, {-1});
   GDN_RETURN_IF_ERROR(CheckFields(request, dims, partial_sums, fields, input));
@@ -240,38 +271,48 @@ absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
                      StrCat(input.tokens, " tokens in one call; send segments (StreamPrefill)"));
   }
-  input.lengths = {static_cast<int32_t>(input.tokens)};
-  GDN_RETURN_IF_ERROR(CheckStoredReply(input, limits));
+  input.rows = {{.kind = RowKind::kPrefill, .tokens = static_cast<int32_t>(input.tokens)}};
   GDN_RETURN_IF_ERROR(CheckOutputPlace(request, input));
   return input;
 }
 
 absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const TensorBytes* data,
                                               const LayerDims& dims, const StepLimits& limits, bool partial_sums) {
+  const int64_t batch = request.sessions_size();
+  GDN_RETURN_IF_ERROR(CheckBatchSize(batch, limits));
   CheckedInput input;
-  input.batch = request.sessions_size();
-  GDN_RETURN_IF_ERROR(CheckBatchSize(input.batch, limits));
-  FieldChecker fields(input, data, {input.batch, -1});
+  FieldChecker fields(input, data, {batch, -1});
   GDN_RETURN_IF_ERROR(CheckFields(request, dims, partial_sums, fields, input));
-  input.tokens = fields.leading()[1];
-  if (input.tokens < 1 || input.tokens > limits.max_draft) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
-        StrCat(input.tokens, " tokens a row, Decode takes 1 .. ", limits.max_draft, "; use Prefill for more"),
-        {{"found", StrCat(input.tokens)}, {"expected", StrCat("1 .. ", limits.max_draft)}});
-  }
-  input.draft = request.draft();
-  GDN_RETURN_IF_ERROR(CheckLengths(request, input));
-  GDN_RETURN_IF_ERROR(CheckParents(request, input));
-  GDN_RETURN_IF_ERROR(CheckStoredReply(input, limits));
+  const int64_t length = fields.leading()[1];
+  if (length < 1 || length > limits.max_draft) return TooManyTokens("each row", length, 1, limits.max_draft);
+  input.tokens = batch * length;
+  GDN_RETURN_IF_ERROR(MakeRows(request, static_cast<int32_t>(length), input));
+  GDN_RETURN_IF_ERROR(CheckParents(request, static_cast<int32_t>(length), input));
   GDN_RETURN_IF_ERROR(CheckOutputPlace(request, input));
   return input;
 }
 
-absl::Status CheckRowValues(const CheckedInput& input, int64_t row) {
+absl::StatusOr<CheckedInput> CheckStepInput(const v1::StepRequest& request, const TensorBytes* data,
+                                            const LayerDims& dims, const StepLimits& limits, bool partial_sums) {
+  GDN_RETURN_IF_ERROR(CheckBatchSize(request.rows_size(), limits));
+  CheckedInput input;
+  input.mixed = true;
+  input.rows.reserve(static_cast<size_t>(request.rows_size()));
+  for (int i = 0; i < request.rows_size(); ++i) {
+    GDN_ASSIGN_OR_RETURN(CheckedRow row, CheckRow(request.rows(i), StrCat("rows[", i, "]"), limits));
+    row.first = std::exchange(input.tokens, input.tokens + row.tokens);
+    input.rows.push_back(std::move(row));
+  }
+  FieldChecker fields(input, data, {input.tokens});
+  GDN_RETURN_IF_ERROR(CheckFields(request, dims, partial_sums, fields, input));
+  GDN_RETURN_IF_ERROR(CheckOutputPlace(request, input));
+  return input;
+}
+
+absl::Status CheckRowValues(const CheckedInput& input, const CheckedRow& row) {
   for (const CheckedField& field : input.fields) {
-    const int64_t begin = row * input.tokens * field.features;
-    const int64_t count = input.lengths[static_cast<size_t>(row)] * field.features;
+    const int64_t begin = row.first * field.features;
+    const int64_t count = row.tokens * field.features;
     if (!input.allow_non_finite) GDN_RETURN_IF_ERROR(CheckFinite(field.name, field.view, begin, count));
     if (input.kind != InputKind::kDeltaRule) continue;
     if (field.name == "g") {
@@ -284,23 +325,28 @@ absl::Status CheckRowValues(const CheckedInput& input, int64_t row) {
   return absl::OkStatus();
 }
 
-Hash128 HashRow(const CheckedInput& input, int64_t row) {
+Hash128 HashRow(const CheckedInput& input, const CheckedRow& row) {
   Hasher hasher;
-  const int64_t length = input.lengths[static_cast<size_t>(row)];
   for (const int64_t value :
-       {static_cast<int64_t>(input.kind), int64_t{input.layer}, length, static_cast<int64_t>(input.output_dtype),
-        int64_t{input.use_qk_l2norm}, int64_t{input.draft}}) {
+       {static_cast<int64_t>(input.kind), int64_t{input.layer}, int64_t{row.tokens},
+        static_cast<int64_t>(input.output_dtype), int64_t{input.use_qk_l2norm}, int64_t{row.kind == RowKind::kDraft}}) {
     hasher.UpdateInt(value);
   }
   hasher.UpdateField({reinterpret_cast<const char*>(&input.scale), sizeof(input.scale)});
   for (const CheckedField& field : input.fields) {
     hasher.UpdateInt(static_cast<int64_t>(field.view.dtype));
     hasher.UpdateField(
-        {input.RowData(field, row), static_cast<size_t>(length * field.features) * DTypeSize(field.view.dtype)});
+        {input.RowData(field, row), static_cast<size_t>(row.tokens * field.features) * DTypeSize(field.view.dtype)});
   }
   // It chooses the kernel. The default is left out, as it was before the flag.
   if (input.max_beta != 1.0f) hasher.UpdateField({reinterpret_cast<const char*>(&input.max_beta), sizeof(float)});
-  for (const int32_t parent : input.RowParents(row)) hasher.UpdateInt(parent);  // a chain adds nothing
+  for (const int32_t parent : row.parents) hasher.UpdateInt(parent);  // a chain adds nothing
+  // Numbers below those of parents.
+  if (input.mixed && row.kind == RowKind::kPrefill) hasher.UpdateInt(kHashedPrefill);
+  if (row.accept_before.has_value()) {
+    hasher.UpdateInt(kHashedAcceptance);
+    for (const int32_t token : row.accept_before->tokens()) hasher.UpdateInt(token);
+  }
   return hasher.Finish();
 }
 

@@ -1,4 +1,4 @@
-// Converts Prefill and Decode requests to checked inputs.
+// Converts Prefill, Decode and Step requests to checked inputs.
 //
 // A request's shape, dtypes and lengths are checked as a whole before a session is touched. The values of a row
 // (finite, in range) are checked row by row, so a NaN in one row is an error of that row only. Between the two checks
@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "base/layer_dims.h"
 #include "base/tensor_view.h"
 #include "gdn/v1/step.pb.h"
+#include "session_rules/session_rules.h"
 
 namespace gdn {
 
@@ -41,55 +43,72 @@ struct CheckedField {
   const v1::SharedRange* shared = nullptr;  // if not null: copy the view's data from there; the view has none
 };
 
+// The path that computes a row.
+enum class RowKind : uint8_t { kDecode, kDraft, kPrefill };
+
+// One session's part of the tensors.
+struct CheckedRow {
+  RowKind kind = RowKind::kDecode;
+  int32_t tokens = 0;
+  int64_t first = 0;                       // index of its first token in the tensors, which may have padding
+  absl::Span<const int32_t> parents = {};  // of each token of a draft that is a tree; empty: a chain
+  std::optional<Acceptance> accept_before = std::nullopt;
+
+  // Tokens by which the session's count rises.
+  int64_t counted_tokens() const {
+    return (kind == RowKind::kDraft ? 0 : tokens) + (accept_before.has_value() ? accept_before->accepted_tokens : 0);
+  }
+};
+
 struct CheckedInput {
   InputKind kind = InputKind::kNone;
   int32_t layer = 0;
   std::vector<CheckedField> fields;  // in the order of the message's fields
-  int64_t batch = 1;                 // B; 1 for a prefill
-  int64_t tokens = 0;                // T, padding included
-  std::vector<int32_t> lengths;      // [B] tokens of each row
+  std::vector<CheckedRow> rows;      // in the order of the request
+  int64_t tokens = 0;                // of all rows, padding included
+  bool mixed = false;                // rows of several kinds are possible (a Step)
   float scale = 0.0f;                // delta_rule
   bool use_qk_l2norm = false;        // delta_rule
   float max_beta = 1.0f;             // delta_rule
   bool allow_non_finite = false;
-  bool draft = false;                  // decode only
-  std::vector<int32_t> draft_parents;  // [B, T]; empty if the request has none
   DType output_dtype = DType::kF32;
   std::vector<int64_t> output_shape;  // shape of the whole reply
   int64_t output_features = 0;        // elements of one token
   std::string_view request_id;
   const v1::SharedRange* output_shared = nullptr;  // range for the output; nullptr: it goes into the reply
 
-  // Returns the parents of the row's tokens if its draft is a tree, and nothing if it is a chain.
-  absl::Span<const int32_t> RowParents(int64_t row) const;
-  const char* RowData(const CheckedField& field, int64_t row) const {
-    return field.view.data.data() + static_cast<size_t>(row * tokens * field.features) * DTypeSize(field.view.dtype);
+  size_t token_bytes() const { return static_cast<size_t>(output_features) * DTypeSize(output_dtype); }
+  const char* RowData(const CheckedField& field, const CheckedRow& row) const {
+    return field.view.data.data() + static_cast<size_t>(row.first * field.features) * DTypeSize(field.view.dtype);
   }
 };
 
 // Returns the kind of the input that is set. INVALID_ARGUMENT (INPUT_MISSING) if none is set.
 absl::StatusOr<InputKind> CheckInputKind(const v1::PrefillRequest& request);
 absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request);
+absl::StatusOr<InputKind> CheckInputKind(const v1::StepRequest& request);
 
 // Errors: INVALID_ARGUMENT with the reasons of tensor.h, INPUT_MISSING, INVALID_LENGTHS, TOO_MANY_TOKENS,
-// BATCH_TOO_LARGE, VALUE_OUT_OF_RANGE (draft_parents), INVALID_NAME (request_id) and REPLY_TOO_LARGE_TO_STORE.
+// BATCH_TOO_LARGE, VALUE_OUT_OF_RANGE (draft_parents, kind) and INVALID_NAME (request_id).
 // FAILED_PRECONDITION (INPUT_NEEDS_MODEL) if `dims` has no layer (an operator session) and the input is not delta_rule.
 // `data`: the tensors' data; null: they are in the request. `partial_sums`: the server has some heads only, and the
 // output for hidden states is a term of a sum over servers. It is then F32; another output_dtype is refused
 // (INVALID_TENSOR_DTYPE).
 absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const TensorBytes* data,
-                                               const LayerDims& dims, const StepLimits& limits,
-                                               bool partial_sums = false);
+                                               const LayerDims& dims, bool partial_sums = false);
 absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const TensorBytes* data,
                                               const LayerDims& dims, const StepLimits& limits,
                                               bool partial_sums = false);
+absl::StatusOr<CheckedInput> CheckStepInput(const v1::StepRequest& request, const TensorBytes* data,
+                                            const LayerDims& dims, const StepLimits& limits, bool partial_sums = false);
 
 // Checks the values within the row's length. Errors: NON_FINITE_INPUT and VALUE_OUT_OF_RANGE.
-absl::Status CheckRowValues(const CheckedInput& input, int64_t row);
+absl::Status CheckRowValues(const CheckedInput& input, const CheckedRow& row);
 
-// Hash of a row, which a retry must repeat: input kind, layer, length, output dtype, scale, use_qk_l2norm, draft, draft
-// tree, allow_beta_to_two, and the row's data. allow_non_finite changes no result and is not part of it.
-Hash128 HashRow(const CheckedInput& input, int64_t row);
+// Hash of a row, which a retry must repeat: input kind, layer, length, output dtype, scale, use_qk_l2norm, the row's
+// kind, draft tree and acceptance, allow_beta_to_two, and the row's data. allow_non_finite changes no result and is not
+// part of it.
+Hash128 HashRow(const CheckedInput& input, const CheckedRow& row);
 
 // INVALID_ARGUMENT (BATCH_TOO_LARGE: found, expected) outside 1 .. max_batch.
 absl::Status CheckBatchSize(int64_t sessions, const StepLimits& limits);

@@ -1,6 +1,8 @@
 #include "server/validation/tensor.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "base/error.h"
@@ -9,6 +11,9 @@
 
 namespace gdn {
 namespace {
+
+constexpr std::pair<DType, v1::DType> kDTypes[] = {
+    {DType::kF32, v1::DTYPE_F32}, {DType::kF16, v1::DTYPE_F16}, {DType::kBF16, v1::DTYPE_BF16}};
 
 // Returns the multi-index of a flat position: "[1, 0, 17]".
 std::string IndexToString(const std::vector<int64_t>& shape, int64_t flat) {
@@ -30,33 +35,18 @@ float ElementAt(const TensorView& view, int64_t index) {
 }  // namespace
 
 absl::StatusOr<DType> CheckDType(v1::DType dtype, std::string_view field) {
-  switch (dtype) {
-    case v1::DTYPE_F32:
-      return DType::kF32;
-    case v1::DTYPE_F16:
-      return DType::kF16;
-    case v1::DTYPE_BF16:
-      return DType::kBF16;
-    default:
-      return MakeError(
-          absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
-          StrCat(field, " has dtype ", static_cast<int>(dtype), "; set DTYPE_F32 (1), DTYPE_F16 (2) or DTYPE_BF16 (3)"),
-          {{"field", std::string(field)},
-           {"found", StrCat(static_cast<int>(dtype))},
-           {"expected", "DTYPE_F32, DTYPE_F16 or DTYPE_BF16"}});
+  for (const auto& [ours, theirs] : kDTypes) {
+    if (theirs == dtype) return ours;
   }
+  const std::string found = StrCat(static_cast<int>(dtype));
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
+      StrCat(field, " has dtype ", found, "; set DTYPE_F32 (1), DTYPE_F16 (2) or DTYPE_BF16 (3)"),
+      {{"field", std::string(field)}, {"found", found}, {"expected", "DTYPE_F32, DTYPE_F16 or DTYPE_BF16"}});
 }
 
 v1::DType ToProto(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return v1::DTYPE_F32;
-    case DType::kF16:
-      return v1::DTYPE_F16;
-    case DType::kBF16:
-      return v1::DTYPE_BF16;
-  }
-  return v1::DTYPE_UNSPECIFIED;
+  return std::ranges::find(kDTypes, dtype, &std::pair<DType, v1::DType>::first)->second;
 }
 
 absl::Status CheckDataLength(std::string_view field, int64_t found, DType dtype, const std::vector<int64_t>& shape) {

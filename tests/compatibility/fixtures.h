@@ -22,10 +22,10 @@ namespace gdn {
 
 // The folders' names, ascending: "v0.1.0". The test fails if there are none.
 std::vector<std::string> FixtureVersions();
-// What the tests compute with, by the names of MakeBackend: the CPU, and if the build has it, a backend that always has
-// another numerics_id than the fixtures.
+// Returns the backends that the tests compute with, by the names of MakeBackend: the CPU, and if the build has it, a
+// backend that always has another numerics_id than the fixtures.
 std::vector<std::string> FixtureBackends();
-// A version's name in that of a test: "v0_1_0".
+// Returns a version in the form that names of tests may have: "v0_1_0".
 std::string TestNameOf(const std::string& version);
 
 std::string FixturePath(const std::string& version, const std::string& file);
@@ -39,7 +39,7 @@ std::unique_ptr<google::protobuf::Message> NewMessage(const std::string& type);
 // refused because stores or the server's lease are not there yet, or the session is on its way.
 Outcome<std::string> CallWithBytes(const Caller& caller, const std::string& method, const std::string& request);
 
-// What computed a fixture's outputs, and how far those of another numerics_id may be from them.
+// The numerics_id that computed a fixture's outputs, and the largest relative error of outputs of another numerics_id.
 struct FixtureNumerics {
   std::string numerics_id;
   double tolerance = kSplitTolerance;

@@ -10,7 +10,7 @@ from make_servers import Server, Story
 OPERATOR = {"key_heads": 2, "value_heads": 4, "key_dim": 4, "value_dim": 3, "layer_count": 2}
 BY_CHANNEL = {**OPERATOR, "layer_count": 1, "decay": 2}
 TREE = [-1, 0, 0, 1, -1]
-# Where the log is before the next steps, so that they fold it (it holds 16).
+# Tokens in the log before the next steps. The log holds 16, so these steps fold it.
 NEARLY_FULL = 14
 
 

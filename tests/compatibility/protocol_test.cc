@@ -136,7 +136,7 @@ TEST_P(Protocol, HasEverythingThatItHadWithItsNumberNameAndType) {
   EXPECT_TRUE(found.empty()) << absl::StrJoin(found, "\n");
 }
 
-// What if this build differed? Changes of the older descriptors are such differences.
+// The test changes the older descriptors, as if this build had changed, and expects each difference to be reported.
 TEST_P(Protocol, PlantedChangesAreReported) {
   const auto file_of = [](FileDescriptorSet& set, const std::string& name) -> FileDescriptorProto& {
     for (FileDescriptorProto& file : *set.mutable_file()) {

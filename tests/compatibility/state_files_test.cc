@@ -82,7 +82,7 @@ TEST_P(StateFiles, AreImportedAndTheirSessionsGoOn) {
   }
 }
 
-// As docs/reference/state-files.md has it: refused unless the caller asks to convert.
+// Files with states of the other dtype are refused unless the caller asks to convert (docs/reference/state-files.md).
 TEST_P(StateFiles, OfTheOtherDtypeAreTakenIfAskedFor) {
   const json manifest = JsonOf(FixturePath(version(), "manifest.json"));
   for (const json& entry : manifest["state_files"]) {

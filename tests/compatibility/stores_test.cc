@@ -66,7 +66,8 @@ class Stores : public ::testing::TestWithParam<Tested> {
     }
   }
 
-  // What a folder's note says of an ended session is done beside other work on the stores.
+  // Waits until the server has erased from Redis the session that a note in the disk's folder names. The server does so
+  // beside other work on the stores, so each try makes some.
   static void ExpectErased(const Caller& caller, const RedisServer& redis, const std::string& id) {
     const auto erased = [&] {
       EXPECT_TRUE(caller.CreateOperator("other", SmallOperator()).ok() && caller.Evict("other").ok());

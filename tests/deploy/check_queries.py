@@ -30,7 +30,7 @@ PROMETHEUS, RULES, RULE_TESTS = "deploy/prometheus/prometheus.yml", "deploy/prom
 DASHBOARD = "deploy/grafana/gdn.json"
 FOR_KUBERNETES = "deploy/kubernetes/components/monitoring/prometheus_rule.yaml"
 
-# Of others. Those of HAProxy are looked for in its own /metrics by check_routing.py.
+# Metrics of other programs, with their labels. check_routing.py looks for those of HAProxy in its /metrics.
 FOREIGN_METRICS = {
     "up": [],
     "haproxy_backend_active_servers": ["proxy"],
@@ -44,7 +44,7 @@ CODES = {"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", 
          "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE",
          "DATA_LOSS", "UNAUTHENTICATED"}
 
-METRIC_ENTRY = re.compile(r'MetricInfo k\w+\s*=\s*\{\s*"(\w+)",\s*MetricType::k(\w+),\s*"[^"]*",\s*\{([^}]*)\}')
+METRIC_ENTRY = re.compile(r'MetricInfo k\w+ =\s+(\w+)\(\s*"(\w+)",\s*"[^"]*",\s*\{([^}]*)\}')
 SELECTOR = re.compile(r"\b([a-zA-Z_:][\w:]*)\s*(\{[^}]*\})?")
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"')
 GROUPING = re.compile(r"\b(by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
@@ -53,10 +53,10 @@ FUNCTIONS = {"sum", "min", "max", "count", "avg", "rate", "increase", "changes",
 
 
 def catalogue(root):
-    """Of each metric that the server has: its labels."""
+    """The labels of each metric that the server has."""
     text = (root / "server/observability/metric_catalog.h").read_text(encoding="utf-8")
-    entries = {name: (kind.lower(), re.findall(r'"(\w+)"', labels)) for name, kind, labels in METRIC_ENTRY.findall(text)}
-    if len(entries) != len(re.findall(r"MetricInfo k\w+ = ", text)):
+    entries = {name: (kind.lower(), re.findall(r'"(\w+)"', labels)) for kind, name, labels in METRIC_ENTRY.findall(text)}
+    if len(entries) != len(re.findall(r"MetricInfo k\w+ =", text)):
         raise SystemExit("metric_catalog.h is not written the way this script reads it")
     labels = {name: set(labels) for name, labels in FOREIGN_METRICS.items()}
     for name, (kind, own) in entries.items():
@@ -68,7 +68,7 @@ def catalogue(root):
 
 
 def label_values(root):
-    """Of some labels: what they can hold."""
+    """The possible values of some labels."""
     errors = (root / "proto/gdn/v1/errors.proto").read_text(encoding="utf-8")
     service = (root / "proto/gdn/v1/service.proto").read_text(encoding="utf-8")
     return {"code": CODES, "method": set(re.findall(r"\brpc (\w+)\(", service)),
@@ -183,7 +183,7 @@ def for_kubernetes(root):
 
 
 def promtool(*arguments):
-    """What it complains of, or None."""
+    """Returns promtool's complaints, or None."""
     done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else (done.stdout + done.stderr).strip()
 
@@ -242,7 +242,7 @@ PLANTED = [
 
 
 def copy_of(root, folder):
-    """What is read, in a folder of its own."""
+    """Copies the files that the check reads to a folder of their own."""
     for path in ("deploy", "docs", "proto", "server/observability"):
         shutil.copytree(root / path, folder / path)
     return folder

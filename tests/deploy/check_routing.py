@@ -32,7 +32,7 @@ TOLERANCE = "1e-5"  # of the golden recordings
 
 
 class Wrong(Exception):
-    """What the configuration does, and should not."""
+    """The configuration does something that it should not."""
 
 
 def expect(condition, what):
@@ -69,7 +69,7 @@ def say(admin_path, command):
 
 
 def stat_of(admin_path):
-    """Of each slot of the backend: HAProxy's row of figures."""
+    """HAProxy's row of figures of each slot of the backend, by the slot's number."""
     rows = csv.DictReader(io.StringIO(say(admin_path, "show stat gdn 4 -1").removeprefix("# ")))
     return {int(row["svname"].removeprefix("gdn-")): row for row in rows}
 
@@ -124,7 +124,7 @@ class Fleet:
         return stat_of(self.admin_path)
 
     def ready(self, numbers):
-        """Whether these servers take calls, with their whole weight, and no other one does ("UP 1/3": it is about to be down)."""
+        """True if exactly these servers take calls, each with its whole weight ("UP 1/3": it is about to be down)."""
         expect(self.proxy.poll() is None, "haproxy ended")
         if not os.path.exists(self.admin_path):
             return False
@@ -235,13 +235,13 @@ def check_operators_page(fleet):
     print("HAProxy's own port: /metrics, /healthz, and /readyz that says where no server is left")
 
 
-# Those that deploy/prometheus and deploy/grafana ask for.
+# HAProxy's metrics that deploy/prometheus and deploy/grafana ask for.
 HAPROXY_METRICS = ("haproxy_backend_active_servers", "haproxy_server_status", "haproxy_server_http_responses_total",
                    "haproxy_server_retry_warnings_total", "haproxy_server_current_sessions")
 
 
 def check(root, build, config):
-    """What is wrong with a configuration, or None."""
+    """Returns what is wrong with a configuration, or None."""
     with tempfile.TemporaryDirectory() as folder:
         fleet = Fleet(root, build, config, folder)
         try:

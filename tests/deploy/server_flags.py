@@ -1,4 +1,4 @@
-"""What the checks of deploy/ share: the flags of gdn_server that a command line may have, and the command of a health check."""
+"""The shared part of the checks of deploy/: the flags that gdn_server has, and the command of a health check."""
 
 import re
 
@@ -37,7 +37,7 @@ def check_health(root, where, command, timeout):
 
 
 def seconds(text):
-    """Of 30s, 1m10s, 5m."""
+    """Returns the seconds of a duration such as 30s, 1m10s or 5m."""
     parts = re.findall(r"(\d+)(h|m|s)", text)
     if "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"'{text}' is no duration such as 1m10s")

@@ -23,7 +23,8 @@ FOLDERS = ("base/", "state_store/", "server/", "kernels/", "capi/", "client/cpp/
 EXCEPT = ("kernels/gpu/on_host/", "client/cpp/testing/")
 SUFFIXES = (".h", ".cc", ".hip", ".inc")
 
-# What is no code, at once, because each may contain what looks like the others.
+# Strings, comments and preprocessor lines. One expression matches them all, because each may contain text that looks like
+# another.
 NO_CODE = re.compile(r'R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\'|'
                      r"//[^\n]*|/\*.*?\*/|^[ \t]*#(?:\\\n|[^\n])*", re.DOTALL | re.MULTILINE)
 CLASS = re.compile(r"(?<!enum )\b(?:class|struct)\s+(?:\[\[\w+\]\]\s*|[A-Z_]+(?:\([^)]*\))?\s+)*([A-Za-z_][\w:]*)(?:\s+final)?\s*"

@@ -44,7 +44,7 @@ void ReadValue(const ValueForm<T>& form, const std::string& text) {
   GDN_FUZZ_CHECK(form.print(again) == printed, printed);
 }
 
-// What is read is printed, and that says the same.
+// A config that is read, printed and read again says the same.
 void ReadConfigText(std::string_view text) {
   std::vector<ConfigFault> faults;
   const ConfigFile file = ParseConfig(text, kKeys, faults);

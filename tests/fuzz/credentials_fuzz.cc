@@ -1,4 +1,4 @@
-// What a call says of itself: its token, what a proxy says of its certificate, the trace that it belongs to.
+// A call's metadata: its token, the subject that a proxy names, and the trace that it belongs to.
 #include <fstream>
 #include <optional>
 

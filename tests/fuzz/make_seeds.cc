@@ -30,7 +30,7 @@ class Corpus {
   const std::string folder_;
 };
 
-// As Input::Field of fuzz_target.h takes it.
+// Returns a field in the form that Input::Field of fuzz_target.h reads.
 std::string Field(const std::string& bytes) {
   return std::string{static_cast<char>(bytes.size() & 0xff), static_cast<char>(bytes.size() >> 8)} + bytes;
 }
@@ -60,7 +60,7 @@ void AddStateFiles(const Corpus& corpus) {
              Encode(session, memory.host, {.include_recurrent_state = true, .recurrent_state_dtype = DType::kBF16}));
   session.layers.clear();
   corpus.Add("state_file", "no_layers", Encode(session, memory.host, {.include_owner = true}));
-  // Of another tool: no checksums, no log.
+  // A file of another tool has no checksums and no log.
   const std::string dims =
       R"({"key_heads":1,"value_heads":1,"key_dim":1,"value_dim":2,"conv_width":0,"hidden_size":0})";
   const std::string state(8, '\0');

@@ -1,4 +1,4 @@
-// What is kept in Redis of a state beside its chunks, and where a Redis is: the first byte chooses.
+// The manifest of a state in Redis, and the address of a Redis. The first byte chooses which of the two is parsed.
 #include "state_store/tiers/redis_endpoint.h"
 #include "state_store/tiers/redis_folder.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -10,7 +10,7 @@ void ReadManifest(std::string_view text) {
   const auto manifest = RedisManifest::Parse(text);
   if (!manifest.has_value()) return;
   GDN_FUZZ_CHECK(manifest->bytes > 0 && manifest->chunk_bytes > 0 && manifest->chunks() > 0, "numbers of no file");
-  // What a reader makes one by one must be countable.
+  // The number of chunks must be bounded, because a reader makes their keys one by one.
   GDN_FUZZ_CHECK(manifest->chunks() <= (int64_t{1} << 32), "more chunks than any file has");
   const auto again = RedisManifest::Parse(manifest->ToJson());
   GDN_FUZZ_CHECK(again.has_value() && again->bytes == manifest->bytes && again->chunks() == manifest->chunks(),

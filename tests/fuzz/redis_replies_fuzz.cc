@@ -1,5 +1,5 @@
-// What a server makes of a Redis that answers anything: the tier's own commands, over a socket, to a Redis that sends
-// the input and hangs up. The first byte chooses the command.
+// A Redis may answer anything: the tier sends its own commands over a socket to a Redis that sends the input and hangs
+// up. The first byte chooses the command.
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/un.h>

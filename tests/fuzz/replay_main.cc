@@ -33,7 +33,7 @@ std::vector<fs::path> FilesUnder(int count, char** paths) {
 }
 
 void Run(const std::string& bytes) {
-  // Of its own size exactly, so that a sanitizer sees what reads beyond.
+  // The copy has exactly the size of the input, so that a sanitizer sees reads beyond it.
   const std::vector<uint8_t> input(bytes.begin(), bytes.end());
   LLVMFuzzerTestOneInput(input.data(), input.size());
 }

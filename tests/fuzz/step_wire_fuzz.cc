@@ -27,7 +27,7 @@ const SharedRegion& Region() {
   return *region;
 }
 
-// As SharedTensors does.
+// Checks and reads a range as SharedTensors does.
 void ReadShared(const v1::SharedRange& range, std::vector<char>& to) {
   const absl::Status status = Region().CheckRange(range.offset(), range.bytes());
   fuzz::CheckRefusal(status);
@@ -48,23 +48,31 @@ void CheckRows(CheckedInput& input) {
   }
   std::vector<char> output;
   if (input.output_shared != nullptr) ReadShared(*input.output_shared, output);
-  for (int64_t row = 0; row < input.batch; ++row) {
+  for (const CheckedRow& row : input.rows) {
     fuzz::CheckRefusal(CheckRowValues(input, row));
     HashRow(input, row);
   }
 }
 
 absl::StatusOr<CheckedInput> Check(const v1::PrefillRequest& request, const TensorBytes* data, const LayerDims& dims) {
-  return CheckPrefillInput(request, data, dims, {.max_message_bytes = int64_t{1} << 20});
+  return CheckPrefillInput(request, data, dims);
 }
 absl::StatusOr<CheckedInput> Check(const v1::DecodeRequest& request, const TensorBytes* data, const LayerDims& dims) {
   return CheckDecodeInput(request, data, dims, {.max_message_bytes = int64_t{1} << 20});
+}
+absl::StatusOr<CheckedInput> Check(const v1::StepRequest& request, const TensorBytes* data, const LayerDims& dims) {
+  return CheckStepInput(request, data, dims, {.max_message_bytes = int64_t{1} << 20});
 }
 absl::StatusOr<CheckedInput> Check(const v1::StreamPrefillRequest& request, const TensorBytes* data,
                                    const LayerDims& dims) {
   return Check(request.segment(), data, dims);
 }
 absl::StatusOr<CheckedInput> Check(const v1::StreamDecodeRequest& request, const TensorBytes* data,
+                                   const LayerDims& dims) {
+  return Check(request.step(), data, dims);
+}
+
+absl::StatusOr<CheckedInput> Check(const v1::StreamStepRequest& request, const TensorBytes* data,
                                    const LayerDims& dims) {
   return Check(request.step(), data, dims);
 }
@@ -94,7 +102,7 @@ void ReadBothWays(std::string_view bytes, const LayerDims& dims) {
     GDN_FUZZ_CHECK(received.ok() == is_message, received.status().ToString());
   }
   if (!is_message) return;
-  // What one reads into memory of its own is in the other's message.
+  // ReadStepRequest puts the tensors in memory of its own; the plain parse leaves them in the message.
   auto checked = Check(request, received->bytes(), dims);
   auto plain = Check(expected, nullptr, dims);
   GDN_FUZZ_CHECK(checked.status() == plain.status(), checked.status().ToString() + plain.status().ToString());
@@ -114,7 +122,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
   const uint8_t message = input.Byte();
   const LayerDims& dims = input.Byte() % 2 == 0 ? kOperator : kModel;
-  switch (message % 4) {
+  switch (message % 6) {
     case 0:
       ReadBothWays<v1::PrefillRequest>(input.Rest(), dims);
       break;
@@ -124,8 +132,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 2:
       ReadBothWays<v1::StreamPrefillRequest>(input.Rest(), dims);
       break;
-    default:
+    case 3:
       ReadBothWays<v1::StreamDecodeRequest>(input.Rest(), dims);
+      break;
+    case 4:
+      ReadBothWays<v1::StepRequest>(input.Rest(), dims);
+      break;
+    default:
+      ReadBothWays<v1::StreamStepRequest>(input.Rest(), dims);
   }
   return 0;
 }

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 Stream HostStream(int wave_width) { return {.handle = nullptr, .wave_width = wave_width, .processors = 2}; }
 
-// What each lane gets from `Move` of its own lane number.
+// Returns the value that each lane gets if `Move` moves lane numbers.
 template <int kWave, typename Move>
 std::vector<float> Moved(Move move) {
   std::vector<float> out(kWave, -1.0f);

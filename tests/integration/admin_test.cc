@@ -1,4 +1,4 @@
-// What an admin may: see, end and move anybody's sessions, read the metrics, and end the server.
+// An admin may see, delete and move anybody's sessions, read the metrics, and drain the server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -166,7 +166,7 @@ TEST_F(Admin, ReadsWhatMetricsAnswers) {
     }
     return names;
   };
-  EXPECT_EQ(series(metrics.text()), series(HttpGet(server.server().http()->port(), "/metrics").body));
+  EXPECT_EQ(series(metrics.text()), series(HttpGet(*server.server().http_port(), "/metrics").body));
   EXPECT_THAT(metrics.text(), HasSubstr("method=\"GetMetrics\""));
   for (const char* name : {"alice", "root", "chat-of", "Bearer"}) {
     EXPECT_THAT(metrics.text(), Not(HasSubstr(name))) << "names nobody";

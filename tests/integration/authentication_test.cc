@@ -1,4 +1,4 @@
-// Who may call: every RPC without a good login, as somebody else, and tokens that change while clients go on.
+// Logins: every RPC is called without a good login and as somebody else, and tokens change while clients go on.
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -24,7 +24,7 @@
 namespace gdn::authentication_test {
 namespace {
 
-// What came of a call, whatever its method is.
+// The outcome of a call of any method.
 struct Answer {
   grpc::Status status;
   std::vector<std::string> messages;
@@ -137,6 +137,10 @@ std::map<std::string, std::string> RequestsFor(const TokenFeed& feed, const std:
   requests["StreamPrefill"] = StreamSegment(feed.Prefill(id, {3, 2})).SerializeAsString();
   requests["Decode"] = feed.Decode({id}, TokenRange{3, 1}).SerializeAsString();
   requests["StreamDecode"] = StreamStep(feed.Decode({id}, TokenRange{3, 1})).SerializeAsString();
+  v1::StreamStepRequest step;
+  *step.mutable_step() = AsStep(feed.Decode({id}, TokenRange{3, 1}));
+  requests["Step"] = step.step().SerializeAsString();
+  requests["StreamStep"] = step.SerializeAsString();
   return requests;
 }
 
@@ -149,7 +153,7 @@ TEST_F(Authentication, ASubjectsSessionsAreThereForNobodyElse) {
   ASSERT_TRUE(alice.Checkpoint("mine", "c").ok());
   const std::string before = alice.State("mine");
 
-  // Those that take no session, or make one.
+  // Methods that take no session, or make one.
   const std::set<std::string> others = {"GetServerInfo", "ListModels",  "GetModel",    "CreateSession",
                                         "ListSessions",  "ImportState", "ShareMemory", "TraceCalls",
                                         "GetMetrics",    "Drain",       "DropPrefixes"};
@@ -254,7 +258,7 @@ TEST_F(Authentication, TheStatusPageIsForAdmins) {
   TestServer server(options);
   const auto status_of = [&](const std::string& page, const std::string& authorization) {
     const std::string header = authorization.empty() ? "" : "Authorization: " + authorization + "\r\n";
-    return HttpGet(server.server().http()->port(), page, header).status;
+    return HttpGet(*server.server().http_port(), page, header).status;
   };
   EXPECT_EQ(status_of("/statusz", ""), 403);
   EXPECT_EQ(status_of("/statusz", kAlice), 403);

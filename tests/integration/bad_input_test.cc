@@ -193,11 +193,6 @@ std::vector<BadCall> BadInput::Cases() const {
           [](DR& r) { r.add_session_epochs(1), r.add_session_epochs(0); }),
       Bad("request id with a space", "INVALID_NAME", "request_id", [](PR& r) { r.set_request_id("a b"); }),
       Bad("request id too long", "INVALID_NAME", "request_id", [](PR& r) { r.set_request_id(std::string(65, 'a')); }),
-      Bad("reply too large to keep", "REPLY_TOO_LARGE_TO_STORE", "",
-          [](PR& r) {
-            r = HiddenPrefill("sessions/m1", 17);  // 17 * 64 * 4 bytes > 4 KiB
-            r.set_request_id("big");
-          }),
       Bad("message over the limit", "MESSAGE_TOO_LARGE", "", [](PR& r) { r = HiddenPrefill("sessions/m1", 300); }),
       Bad("q of a wrong head count", "INVALID_TENSOR_SHAPE", "q", [](Rule& in) { *in.mutable_q() = Shaped(2, 2, 4); }),
       Bad("k of another length than q", "INVALID_TENSOR_SHAPE", "k",

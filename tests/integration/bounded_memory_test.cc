@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/restartable_server.h"
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "tests/soak/process_figures.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
+#include "tools/common/restartable_server.h"
 
 namespace gdn::bounded_memory_test {
 namespace {

@@ -129,6 +129,12 @@ Outcome<v1::DecodeResponse> Caller::Decode(const v1::DecodeRequest& request) con
   return Decode(*NewContext(), request);
 }
 
+Outcome<v1::StepResponse> Caller::Step(grpc::ClientContext& context, const v1::StepRequest& request) const {
+  return Call(*this, &Stub::Step, request, context);
+}
+
+Outcome<v1::StepResponse> Caller::Step(const v1::StepRequest& request) const { return Step(*NewContext(), request); }
+
 Outcome<std::string> Caller::Export(const v1::ExportStateRequest& request) const {
   Outcome<std::string> outcome;
   const auto context = NewContext();

@@ -88,7 +88,7 @@ TEST_F(Concurrency, ManyClientsOnTheSameSessionsGetCanonicalAnswersAndLeaveNothi
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(computed.load(), kThreads * kCallsPerThread / 10);
 
-  // What was cancelled ends by itself; then every session can go, and its states with it.
+  // Cancelled calls end by themselves. Then every session can be deleted, with its states.
   for (const std::string& id : ids) {
     if (!caller_.Get(id).ok()) continue;
     for (int layer = 0; layer < 3; ++layer) EXPECT_TRUE(WaitForCalls(server_, id, layer, 0));

@@ -12,8 +12,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
-#include "base/child_process.h"
 #include "base/temporary_folder.h"
+#include "tools/common/child_process.h"
 
 namespace gdn::config_test {
 namespace {

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "base/child_process.h"
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/http_client.h"
 #include "tests/support/temp_folder.h"
+#include "tools/common/child_process.h"
 
 namespace gdn::connections_test {
 namespace {
@@ -67,7 +67,7 @@ class Connections : public ::testing::Test {
     }
   }
   std::string Ready() const { return HttpGet(http_port_, "/readyz").body; }
-  // As many connections as there can be, and more.
+  // Opens twice as many connections as there are descriptors.
   std::vector<HttpConnection> Storm() const {
     std::vector<HttpConnection> storm;
     for (int i = 0; i < 2 * kDescriptors; ++i) storm.emplace_back(port_);

@@ -1,5 +1,5 @@
-// What a step computes does not depend on how the tokens came: prefill against decode, batches, threads, dtypes, kinds
-// of input.
+// A step's outputs do not depend on how the tokens came: prefill against decode, batches, threads, dtypes, kinds of
+// input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -54,7 +54,8 @@ TEST_F(DeviceLost, AtAnyOperationRefusesTheCallAndAllAfterIt) {
   EXPECT_GT(lost, 4) << "a step sends its inputs, launches, and brings its outputs back";
 }
 
-// Of two devices one is lost at any operation of calls that go to both: what is on the other goes on, with its bits.
+// One of two devices is lost, at each operation of calls that go to both. Sessions on the other go on, with the same
+// bits.
 TEST_F(DeviceLost, OneOfTwoLeavesTheOthersSessions) {
   const TokenFeed feed = TokenFeed::Operator(1);
   std::string expected;  // outputs of a session that nothing happens to

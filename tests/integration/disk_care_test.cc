@@ -53,7 +53,7 @@ class DiskCare : public ::testing::Test {
     server_ = std::make_unique<TestServer>(std::move(options));
     caller_ = std::make_unique<Caller>(*server_);
   }
-  std::string Page(const std::string& path) const { return HttpGet(server_->server().http()->port(), path).body; }
+  std::string Page(const std::string& path) const { return HttpGet(*server_->server().http_port(), path).body; }
   void AwaitMetric(const std::string& line) const {
     while (Page("/metrics").find(line) == std::string::npos) absl::SleepFor(absl::Milliseconds(5));
   }
@@ -119,7 +119,7 @@ TEST_F(DiskCare, AboveTheHighWatermarkTheServerIsDegradedAndTakesNoNewStates) {
   used_percent_ = 95;
   AwaitMetric("gdn_disk_watermark_problems 1\n");
   EXPECT_THAT(Page("/metrics"), HasSubstr("gdn_disk_used_ratio 0.95\n"));
-  EXPECT_EQ(HttpGet(server_->server().http()->port(), "/readyz").status, 200);
+  EXPECT_EQ(HttpGet(*server_->server().http_port(), "/readyz").status, 200);
   EXPECT_EQ(Page("/readyz"),
             "ready, but degraded: disk 95 % full, above its watermark, so no new states are put there\n");
   EXPECT_THAT(Page("/statusz"), HasSubstr("--disk-high-watermark 90 %"));

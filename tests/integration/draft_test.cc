@@ -82,7 +82,7 @@ TEST_P(Draft, AcceptedInPartEqualsThatPartDecodedPlainlyAtEveryLogOffset) {
       EXPECT_EQ(counts.layers(0).draft_length(), 0);
       EXPECT_EQ(caller_.State(drafted[i]), states[static_cast<size_t>(accepted[i])]) << drafted[i];
     }
-    // What comes then is of other tokens.
+    // The next steps are of other tokens.
     std::vector<std::string> all = drafted;
     all.insert(all.end(), plain.begin(), plain.end());
     for (int64_t step = 0; step < 3; ++step) {

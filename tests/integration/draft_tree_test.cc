@@ -24,7 +24,7 @@ std::vector<int> PathTo(const std::vector<int>& parents, int token) {
   return path;
 }
 
-// As AcceptOf, of paths.
+// Returns a request that accepts a path of each session.
 v1::AcceptTokensRequest AcceptPaths(const std::vector<std::string>& ids, const std::vector<std::vector<int>>& paths) {
   v1::AcceptTokensRequest request = AcceptOf(ids, std::vector<int>(ids.size(), 0));
   for (size_t i = 0; i < ids.size(); ++i) {

@@ -23,7 +23,7 @@
 namespace gdn::drain_test {
 namespace {
 
-// As a driver that never comes back from giving up its last stream.
+// Hangs in its destructor, as a driver that never returns from closing its last stream.
 class HangingBackend : public HostMemoryBackend {
  public:
   HangingBackend() : HostMemoryBackend(/*unified_memory=*/true) {}

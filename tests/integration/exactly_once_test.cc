@@ -292,15 +292,21 @@ TEST_F(ExactlyOnce, APrefillThatEndsHalfwayLeavesTheStateAsItWas) {
   EXPECT_EQ(caller_.State("fresh"), caller_.State("reference"));
 }
 
-TEST_F(ExactlyOnce, AReplyTooLargeToKeepIsRefusedBeforeTheStateMoves) {
+// Nothing is refused for the length of its reply. The step is applied once; a retry learns that it was.
+TEST_F(ExactlyOnce, AStepWhoseReplyIsTooLargeToKeepIsAppliedOnce) {
   TestServer small({.models = {{"next", GoldenPath(kSet)}}, .limits = {.max_stored_reply_bytes = 1000}});
   const Caller caller(small);
   ASSERT_TRUE(caller.Create("a", "next").ok());
-  const auto refused = caller.Prefill(Prompt("a", "p"));
-  EXPECT_EQ(refused.reason(), "REPLY_TOO_LARGE_TO_STORE");
-  EXPECT_EQ(refused.metadata("expected"), "1000");
-  EXPECT_EQ(caller.TokenCount("a", kLayer), 0);
-  EXPECT_TRUE(caller.Prefill(Prompt("a", "")).ok());
+  ASSERT_TRUE(caller.Create("plain", "next").ok());
+  ASSERT_REPLY(const auto first, caller.Prefill(Prompt("a", "p")));
+  ASSERT_REPLY(const auto plain, caller.Prefill(Prompt("plain", "")));
+  EXPECT_EQ(first.output().data(), plain.output().data());
+  const auto again = caller.Prefill(Prompt("a", "p"));
+  EXPECT_TRUE(RefusedAs(again, "REPLY_DROPPED", {{"token_count", std::to_string(first.token_count())}}));
+  EXPECT_EQ(caller.State("a"), caller.State("plain"));
+  auto other = Prompt("a", "p");
+  other.set_output_dtype(v1::DTYPE_BF16);
+  EXPECT_TRUE(RefusedAs(caller.Prefill(other), "REQUEST_ID_REUSED"));
 }
 
 }  // namespace

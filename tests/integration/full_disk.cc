@@ -31,7 +31,7 @@ std::optional<FullDisk::Options>& Active() {
 }
 int64_t counted = 0;
 
-// Whether this call fails; counts it if it is of the kind.
+// Counts the call if it is of the kind. True if it must fail.
 bool Fails(FullDisk::Lacks needs, const std::string& path) {
   absl::MutexLock lock(&mu);
   const auto& active = Active();

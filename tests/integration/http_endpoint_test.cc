@@ -12,7 +12,6 @@
 
 #include <grpcpp/generic/generic_stub.h>
 
-#include "base/child_process.h"
 #include "base/error.h"
 #include "kernels/null/null_backend.h"
 #include "tests/integration/service_helpers.h"
@@ -21,6 +20,7 @@
 #include "tests/server/batcher/recording_backend.h"
 #include "tests/support/http_client.h"
 #include "tests/support/temp_folder.h"
+#include "tools/common/child_process.h"
 
 namespace gdn::http_endpoint_test {
 namespace {
@@ -68,7 +68,7 @@ std::map<std::string, double> ParseMetrics(const std::string& text) {
   return samples;
 }
 
-int PortOf(TestServer& server) { return server.server().http()->port(); }
+int PortOf(TestServer& server) { return *server.server().http_port(); }
 
 std::map<std::string, double> Scrape(TestServer& server) {
   const HttpReply reply = HttpGet(PortOf(server), "/metrics");

@@ -46,7 +46,7 @@ class Tenant {
       threads_.emplace_back([this, tier, id = SessionIds(kTenantSessions)[i], i] { StepUntilDone(id, tier, i); });
     }
   }
-  // Whether each of its sessions has been refused once.
+  // True if each of the tenant's sessions has been refused once.
   bool all_refused() const { return refused_sessions_ == kTenantSessions; }
   // Returns once each session has had its step.
   void Join() {

@@ -1,4 +1,4 @@
-// What callers may pin of the server's memory: calls that wait, files on their way in and out.
+// Limits of the memory that callers may hold on the server: for calls that wait, for files on their way in and out.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -60,7 +60,7 @@ TEST_F(CallMemory, CallsOverTheCallersPartAreRefusedAndLeaveNoTrace) {
     const Outcome<v1::PrefillResponse> refused = caller_.Prefill(Prompt("s3"));
     EXPECT_TRUE(RefusedAs(refused, "BYTES_EXHAUSTED", {{"pool", "call"}, {"limit", std::to_string(kMiB)}}));
     EXPECT_TRUE(HasRetryInfo(refused.status));
-    // Who comes from elsewhere finds the room that the first may not have, and small calls of the first go on.
+    // A caller from another address finds the room that the first may not use. Small calls of the first still pass.
     const auto elsewhere = Client::Connect(server_.server().addresses()[1]);
     EXPECT_TRUE(elsewhere->GetServerInfo().ok());
     EXPECT_TRUE(caller_.Get("s3").ok());

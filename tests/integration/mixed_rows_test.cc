@@ -128,7 +128,8 @@ TEST_F(MixedRows, GetTheBitsOfRowsAloneWhateverBecomesOfTheirNeighbours) {
 
   std::vector<std::future<std::string>> outputs;
   for (int round = 0; round < kBlockedRounds; ++round) {
-    // What comes meanwhile is of one launch; in the first round, what is cancelled and what expires too.
+    // Steps that arrive while the engine is blocked share one launch. In the first round, some of them are cancelled or
+    // expire.
     EngineBlocker blocker(server_.batcher());
     for (size_t i = outputs.size(); i < clients.size(); ++i) {
       outputs.push_back(std::async(std::launch::async, [&, i] { return Run(clients[i], i); }));

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "state_store/host_block_fill.h"
+#include "state_store/host_block_pool.h"
 
 namespace gdn {
 

@@ -120,7 +120,7 @@ TEST_F(Prefixes, OfForksAndOfSessionsThatRestInHostMemoryCanBeKept) {
   ExpectTheBitsOf(caller, feed, "a", 128, {64, 128}, {200});
   ASSERT_EQ(Create(caller, feed, "b", PrefixOf({64, 100})).reply.prefix_tokens(), 64);
   ExpectTheBitsOf(caller, feed, "b", 64, {64}, {200});
-  // What has been on the disk came from a file, which does not tell of calls.
+  // A state that has been on the disk came from a file, which does not record the calls that built it.
   ASSERT_TRUE(caller.Evict("child", v1::STATE_TIER_DISK).ok());
   ASSERT_REPLY(const auto there, Keep(caller, "parent", PrefixOf({64})));
   EXPECT_TRUE(there.kept());

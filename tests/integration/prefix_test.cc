@@ -75,7 +75,7 @@ TEST_F(Prefixes, OfOnePrincipalAreUnknownToAllOthers) {
   EXPECT_EQ(Info(alice).hits(), 0);
   EXPECT_EQ(Info(alice).misses(), 2);
   EXPECT_EQ(Info(alice).tokens_skipped(), 0);
-  // Whether somebody else has the same prompt does not show in what is kept of one's own.
+  // A caller can store its own prefix, and cannot tell that somebody else has stored the same prompt.
   PrefillAll(bob, feed, "b", 0, {64, 128});
   ASSERT_REPLY(const auto kept, Keep(bob, "b", PrefixOf({64, 128})));
   EXPECT_TRUE(kept.kept());

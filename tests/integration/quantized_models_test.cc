@@ -21,7 +21,7 @@ v1::Model ModelOf(TestServer& server, const std::string& name) {
 }
 
 TEST(QuantizedModels, TakeTheMemoryOfTheirFile) {
-  // What else the files have is one small block of attention and the keys.
+  // Besides the layers, the files have only one small block of attention and the keys.
   constexpr double kMostOfItsFile = 1.05;
   const std::string q4_k = GoldenPath("gguf_qwen35_k_1/q4_k.gguf");
   TestServer server({.models = {{"k", q4_k}, {"f32", GoldenPath("qwen3_5_1")}}});

@@ -14,12 +14,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/child_process.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
 #include "tests/support/certificates.h"
 #include "tests/support/temp_folder.h"
+#include "tools/common/child_process.h"
 
 namespace gdn::redis_tls_test {
 namespace {

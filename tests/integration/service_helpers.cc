@@ -228,6 +228,40 @@ v1::OperatorSpec SmallOperator(int layer_count) {
   return spec;
 }
 
+v1::StepRequest AsStep(const v1::DecodeRequest& decode) {
+  v1::StepRequest step;
+  step.set_layer(decode.layer());
+  step.set_request_id(decode.request_id());
+  step.set_output_dtype(decode.output_dtype());
+  step.set_partial_ok(decode.partial_ok());
+  step.set_allow_non_finite(decode.allow_non_finite());
+  int64_t length = 0;
+  // [B, T, ..] becomes [B * T, ..].
+  const auto packed = [&length](v1::Tensor tensor) {
+    length = tensor.shape(1);
+    std::vector<int64_t> shape(tensor.shape().begin() + 1, tensor.shape().end());
+    shape[0] *= tensor.shape(0);
+    tensor.mutable_shape()->Assign(shape.begin(), shape.end());
+    return tensor;
+  };
+  if (decode.has_hidden_states()) {
+    *step.mutable_hidden_states()->mutable_hidden_states() = packed(decode.hidden_states().hidden_states());
+  } else if (decode.has_delta_rule()) {
+    v1::DeltaRuleInput& to = *step.mutable_delta_rule() = decode.delta_rule();
+    for (v1::Tensor* const tensor : {to.mutable_q(), to.mutable_k(), to.mutable_v(), to.mutable_g(), to.mutable_beta()})
+      *tensor = packed(*tensor);
+  }
+  for (int i = 0; i < decode.sessions_size(); ++i) {
+    v1::StepRow& row = *step.add_rows();
+    row.set_session(decode.sessions(i));
+    row.set_token_count(static_cast<int32_t>(length));
+    row.set_kind(decode.draft() ? v1::STEP_KIND_DRAFT : v1::STEP_KIND_DECODE);
+    if (i < decode.expected_token_counts_size()) row.set_expected_token_count(decode.expected_token_counts(i));
+    if (i < decode.session_epochs_size()) row.set_session_epoch(decode.session_epochs(i));
+  }
+  return step;
+}
+
 v1::StreamDecodeRequest StreamStep(const v1::DecodeRequest& step) {
   v1::StreamDecodeRequest message;
   *message.mutable_step() = step;

@@ -144,6 +144,8 @@ std::vector<Response> Converse(grpc::ClientReaderWriter<Request, Response>& stre
   return replies;
 }
 v1::StreamDecodeRequest StreamStep(const v1::DecodeRequest& step);
+// Returns the Step that does what a decode does whose rows have the same length.
+v1::StepRequest AsStep(const v1::DecodeRequest& decode);
 v1::StreamPrefillRequest StreamSegment(const v1::PrefillRequest& segment);
 
 // Returns the bytes of row `row` of a [B, ..] tensor.
@@ -174,6 +176,8 @@ class Caller {
   Outcome<v1::PrefillResponse> Prefill(grpc::ClientContext& context, const v1::PrefillRequest& request) const;
   Outcome<v1::DecodeResponse> Decode(const v1::DecodeRequest& request) const;
   Outcome<v1::DecodeResponse> Decode(grpc::ClientContext& context, const v1::DecodeRequest& request) const;
+  Outcome<v1::StepResponse> Step(const v1::StepRequest& request) const;
+  Outcome<v1::StepResponse> Step(grpc::ClientContext& context, const v1::StepRequest& request) const;
   Outcome<std::string> Export(const v1::ExportStateRequest& request) const;
   Outcome<std::string> Export(const std::string& id, bool include_recurrent_state = false) const;
   // Sends the messages; with `end`, also ends the writes.

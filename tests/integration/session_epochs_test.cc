@@ -113,6 +113,14 @@ class SessionEpochs : public ::testing::Test {
     const auto replies = Converse(*stream, std::vector{StreamStep(DecodeAt(id, epoch))});
     return StatusOf(replies.front().status());
   }
+  grpc::Status StreamAStep(const std::string& id, const Epoch& epoch) {
+    const auto context = caller_->NewContext();
+    const auto stream = server_->stub().StreamStep(context.get());
+    v1::StreamStepRequest message;
+    *message.mutable_step() = AsStep(DecodeAt(id, epoch));
+    const auto replies = Converse(*stream, std::vector{message});
+    return StatusOf(replies.front().status());
+  }
   grpc::Status Accept(const std::string& id, const Epoch& epoch) {
     v1::AcceptTokensRequest request = AcceptOf({id}, {0});
     if (epoch.has_value()) request.mutable_acceptances(0)->set_session_epoch(*epoch);
@@ -141,7 +149,7 @@ class SessionEpochs : public ::testing::Test {
   std::unique_ptr<Caller> caller_;
 };
 
-// Whether the message, or one in it, has the field.
+// True if the message, or a message in it, has the field.
 bool Has(const Descriptor& message, const std::string& field, std::set<const Descriptor*> seen = {}) {
   if (!seen.insert(&message).second) return false;
   for (int i = 0; i < message.field_count(); ++i) {
@@ -165,6 +173,8 @@ TEST_F(SessionEpochs, AreHonouredByEveryMethodThatUsesASessionsState) {
       {"StreamPrefill", [&](const auto& id, const auto& at) { return StreamPrefill(id, at); }},
       {"Decode", [&](const auto& id, const auto& at) { return caller_->Decode(DecodeAt(id, at)).status; }},
       {"StreamDecode", [&](const auto& id, const auto& at) { return StreamDecode(id, at); }},
+      {"Step", [&](const auto& id, const auto& at) { return caller_->Step(AsStep(DecodeAt(id, at))).status; }},
+      {"StreamStep", [&](const auto& id, const auto& at) { return StreamAStep(id, at); }},
   };
   const std::map<std::string, std::string> need_none = {
       {"GetServerInfo", "names no session"},

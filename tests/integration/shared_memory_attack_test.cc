@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/child_process.h"
 #include "tests/integration/shared_memory_fixture.h"
 #include "tests/server/batcher/engine_gate.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/random.h"
+#include "tools/common/child_process.h"
 
 namespace gdn::shared_memory_attack_test {
 namespace {
@@ -40,7 +40,7 @@ class SharedMemoryAttack : public SharedMemoryFixture {
     return reply.reply.output().data();
   }
 
-  // What the client does while its step waits for the engine; the step's outcome.
+  // Runs `act`, the client's attack, while its step waits for the engine. Returns the step's outcome.
   Outcome<v1::DecodeResponse> Meanwhile(const v1::DecodeRequest& step, const std::function<void()>& act) {
     EngineBlocker blocker(server_.batcher());
     auto call = Later(step);

@@ -3,8 +3,8 @@
 
 #include <cstdio>
 
-#include "base/child_process.h"
 #include "client/cpp/client.h"
+#include "tools/common/child_process.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kLayers = 2;
 
-// Of the tokens "1" and "2".
+// Principals by the SHA-256 of the tokens "1" and "2".
 constexpr char kPrincipals[] =
     R"({"principals": [
       {"name": "greedy", "sha256": ["16c2e9a3b8c0efc5d394421c9bdfac3ff12ce2c91b8f0208e0f75b013f22cb62"]},

@@ -55,7 +55,7 @@ class StaleStore : public ::testing::Test {
   Outcome<v1::DecodeResponse> Step(const Caller& caller, const std::string& id) {
     return caller.Decode(feed_.Decode({id}, TokenRange{50, 1}));
   }
-  // As "a" of Fill.
+  // Creates "a" as Fill does, as a DurableSession.
   std::unique_ptr<DurableSession> StartDurable(Client& client) {
     auto session = DurableSession::Create(client, feed_.Creation("a"), {.first_backoff = absl::Milliseconds(1)});
     EXPECT_TRUE(session.ok() && (*session)->Prefill(feed_.Prefill("a", kPrompt)).ok());

@@ -168,7 +168,7 @@ TEST_F(Tiers, WhenAllAreFullANewSessionIsRefusedAndTheOthersGoOn) {
   EXPECT_EQ(caller.Info().reply.session_count(), static_cast<int64_t>(ids.size()));
   CreateAll(big_, ids);
   for (const std::string& id : ids) EXPECT_EQ(caller.State(id), big_.State(id)) << id;
-  // Those on the device step; and room is there again once one has ended.
+  // Sessions on the device can step. A session can be created again once another has been deleted.
   const TokenRange next = {300, 1};
   EXPECT_EQ(caller.Decode(feed_.Decode({ids.back()}, next)).reply.output().data(),
             big_.Decode(feed_.Decode({ids.back()}, next)).reply.output().data());

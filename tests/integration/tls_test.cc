@@ -104,7 +104,7 @@ TEST_F(Tls, CertificatesAreReplacedWhileClientsGoOn) {
   EXPECT_TRUE(absl::IsUnavailable(Call(server, old))) << "the old ones are not";
   EXPECT_EQ(staying->GetServerInfo().status(), absl::OkStatus()) << "its connection goes on";
 
-  // What is no certificate changes nothing.
+  // A file that is no certificate changes nothing.
   WriteFile(path("server.crt"), "nothing");
   server.server().security().Reload();
   EXPECT_EQ(Call(server, As("new-alice")), absl::OkStatus());

@@ -57,7 +57,7 @@ class TraceCallsTest : public ::testing::Test {
     for (const v1::CallStage& stage : call.stages()) stages.push_back(stage.stage());
     return stages;
   }
-  // What holds of every trace: the stages begin in order, none leaves the call, and the reply is the last.
+  // Expects that the stages of a trace begin in order and lie within the call, and that the reply is the last.
   static void ExpectInOrder(const v1::CallTrace& call) {
     SCOPED_TRACE(call.ShortDebugString());
     ASSERT_GT(call.stages_size(), 0);

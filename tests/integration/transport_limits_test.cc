@@ -52,7 +52,7 @@ class OpenCall {
     End();
   }
 
-  // Whether the server answers on it: that there is no such session.
+  // True if the server answers on the stream. The answer is that there is no such session.
   bool Answers() {
     v1::StreamDecodeRequest request;
     request.mutable_step()->add_sessions("sessions/none");

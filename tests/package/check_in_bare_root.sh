@@ -14,7 +14,7 @@ fail() {
   exit 1
 }
 
-# What systemd would make: its directories, then the command of ExecStart as User=; the port is a free one.
+# Does what systemd would do: makes the directories, then runs the command of ExecStart as User=, on a free port.
 start() {
   install -d -o gdn -g gdn -m 0700 /var/lib/gdn
   install -d -o gdn -g gdn -m 0750 /run/gdn

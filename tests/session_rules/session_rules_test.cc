@@ -101,6 +101,42 @@ TEST(AnswerStep, LooksAtEpochThenCountThenBusyThenDraftThenKindThenLimit) {
   EXPECT_EQ(*AnswerStep(session, layer, request), StepAnswer::kGo);
 }
 
+TEST(AnswerStep, AcceptsTheDraftBeforeItLooksAtTheCount) {
+  const SessionFacts session{.id = Id()};
+  LayerFacts layer{.token_count = 7, .draft_length = 3};
+  StepRequest request;
+  request.accept_before = Acceptance{.accepted_tokens = 2};
+  EXPECT_EQ(*AnswerStep(session, layer, request), StepAnswer::kGo);
+  request.expected_token_count = 7;
+  const absl::Status count = AnswerStep(session, layer, request).status();
+  ExpectError(count, absl::StatusCode::kAborted, reason::kTokenCountMismatch);
+  EXPECT_EQ(ErrorMetadata(count)["token_count"], "9") << "after the acceptance";
+  request.expected_token_count = 9;
+  EXPECT_EQ(*AnswerStep(session, layer, request), StepAnswer::kGo);
+  request.accept_before->accepted_tokens = 4;
+  EXPECT_EQ(Reason(session, layer, request), reason::kTooManyTokens);
+  const std::vector<int32_t> parents = {-1, 0, 0};
+  layer.draft_parents = parents;
+  request.accept_before = Acceptance{.accepted_tokens = 2, .path = {1, 2}};
+  EXPECT_EQ(Reason(session, layer, request), reason::kValueOutOfRange);
+  request.accept_before->path = {0, 2};
+  EXPECT_EQ(*AnswerStep(session, layer, request), StepAnswer::kGo);
+  layer.busy = true;
+  EXPECT_EQ(Reason(session, layer, request), reason::kSessionBusy) << "the draft may not be there yet";
+}
+
+TEST(AnswerStep, AnAcceptanceWithoutADraftIsForNoTokens) {
+  const SessionFacts session{.id = Id()};
+  const LayerFacts layer{.token_count = 7};
+  StepRequest request;
+  request.accept_before = Acceptance{};
+  EXPECT_EQ(*AnswerStep(session, layer, request), StepAnswer::kGo);
+  request.accept_before->accepted_tokens = 1;
+  EXPECT_EQ(Reason(session, layer, request), reason::kTooManyTokens);
+  request.expected_token_count = 9;  // sent again without an id, after it has happened with a step of one token
+  EXPECT_EQ(Reason(session, layer, request), reason::kTokenCountMismatch);
+}
+
 TEST(ReadAcceptance, TakesACountOrAPath) {
   GDN_ASSERT_OK_AND_ASSIGN(const Acceptance count, ReadAcceptance(3, {}, /*max_draft=*/4));
   EXPECT_EQ(count.accepted_tokens, 3);

@@ -10,7 +10,7 @@
 
 namespace {
 
-// What a user may have: a prompt that is sent again while the server has no room in its queue.
+// A user's function: sends a prompt again while the server's queue is full.
 absl::StatusOr<std::vector<float>> PatientPrefill(gdn::Client& client, const gdn::v1::PrefillRequest& prompt) {
   for (int tries = 0;; ++tries) {
     const auto reply = client.Prefill(prompt);

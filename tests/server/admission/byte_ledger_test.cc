@@ -83,7 +83,7 @@ TEST(ByteLedger, ASecondAddressFindsRoomWhereTheFirstHasTakenAllItCan) {
   std::vector<ByteCharge> first, second;
   Fill(ledger, ledger.AccountOf("", PeerOf(1)), 10, first);
   EXPECT_EQ(Fill(ledger, ledger.AccountOf("", PeerOf(2)), 10, second), 1000);
-  // As the first gives back, only the second gets it, up to its share.
+  // The first caller gives bytes back. Only the second gets them, up to its share.
   first.resize(first.size() / 2);
   EXPECT_FALSE(ledger.TryCharge(kPool, ledger.AccountOf("", PeerOf(1)), 3000).ok());
   EXPECT_EQ(Fill(ledger, ledger.AccountOf("", PeerOf(2)), 10, second), 3000);

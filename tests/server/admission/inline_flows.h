@@ -11,8 +11,8 @@
 
 #include "base/task/deadline.h"
 #include "base/task/inline_executor.h"
-#include "base/task/simulated_executor.h"
 #include "base/task/task_group.h"
+#include "tests/support/simulated_executor.h"
 
 namespace gdn {
 

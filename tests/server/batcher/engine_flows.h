@@ -8,8 +8,8 @@
 #pragma once
 
 #include "base/task/inline_executor.h"
-#include "base/task/simulated_executor.h"
 #include "base/task/task_group.h"
+#include "tests/support/simulated_executor.h"
 
 namespace gdn {
 

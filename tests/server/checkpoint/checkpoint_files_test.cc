@@ -49,7 +49,7 @@ TEST(CheckpointFiles, ViewsOutliveTheReleaseOfTheFiles) {
   Three().WriteSharded(folder.path(), 2);
   GDN_ASSERT_OK_AND_ASSIGN(auto files, CheckpointFiles::Open(folder.path()));
   const StoredTensor view = *files.Tensor("c");
-  const std::vector<SafetensorsFile> released = files.ReleaseFiles();
+  const std::map<std::string, SafetensorsFile> released = files.ReleaseFiles();
   EXPECT_EQ(view.data, "\x40\x40");
 }
 

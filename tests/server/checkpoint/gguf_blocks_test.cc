@@ -1,7 +1,7 @@
-#include "server/checkpoint/gguf_blocks.h"
-
+// The quantised blocks of GGUF files, compared with another implementation.
 #include "base/safetensors.h"
 #include "gtest/gtest.h"
+#include "server/checkpoint/gguf_file.h"
 #include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 

@@ -1,4 +1,4 @@
-// What configs of KDA families say, in the published form and as transformers saves them.
+// Configs of KDA families are read correctly, in the published form and as transformers saves them.
 #include <functional>
 
 #include "base/error.h"

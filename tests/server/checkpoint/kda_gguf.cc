@@ -41,7 +41,7 @@ Names NamesOf(const std::string& golden) {
   return {golden == "glm5_next_1" ? "model.language_model.layers." : "model.layers.", ".self_attn.", below};
 }
 
-// What the converters change.
+// Changes a tensor as the converters to GGUF do.
 void Convert(const std::string& golden, const std::string& name, KdaGguf::Tensor& tensor) {
   if (name.ends_with("_conv1d.weight")) tensor.shape = {1, tensor.shape.front(), 1, tensor.shape.back()};
   if (name != "A_log") return;

@@ -171,7 +171,7 @@ TEST(LayerTensors, OtherFormatsOfQuantisedWeightsAreRefusedByName) {
   }
 }
 
-// Where the weight itself is gone, its missing name alone would be of little help.
+// A packed tensor stands in for the weight. The error must name its format: a missing name alone would help little.
 TEST(LayerTensors, AWeightThatIsPackedIsRefusedAsMissingOrByItsFormat) {
   TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_next_1");
   const std::string name = "model.layers.0.linear_attn.out_proj.weight";

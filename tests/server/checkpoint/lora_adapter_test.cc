@@ -70,7 +70,7 @@ struct TestAdapter {
 // A model's second layer with the adapter in it.
 struct Merged {
   Checkpoint checkpoint;
-  MergedLayer layer;
+  MadeLayer layer;
   std::map<LayerTensor, std::vector<float>> values;
 };
 

@@ -88,7 +88,7 @@ TEST(ModelConfig, GoldenConfigsAreRead) {
   }
 }
 
-// What transformers writes when it saves the model describes the same layers.
+// The config that transformers writes when it saves the model describes the same layers.
 TEST(ModelConfig, PublishedAndSavedConfigsAgree) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto published,
                            ParseModelConfig(ReadFile(GoldenFolder("qwen4_exp_1") + "/config.json")));
@@ -313,7 +313,7 @@ TEST(ModelConfig, Fp8IsReadInItsOneForm) {
   EXPECT_THAT(std::string(ParseModelConfig(json.dump()).status().message()), HasSubstr("quantization_config.fmt"));
   json["quantization_config"] = "fp8";
   EXPECT_THAT(std::string(ParseModelConfig(json.dump()).status().message()), HasSubstr("quantization_config"));
-  // Of another method the layers may be left as they were, which their tensors tell.
+  // With another method the layers may be unquantised. Their tensors show it, not the config.
   json["quantization_config"] = {{"quant_method", "compressed-tensors"}};
   EXPECT_TRUE(ParseModelConfig(json.dump()).ok());
 }

@@ -32,7 +32,8 @@ std::vector<float> NewestColumns(const std::vector<float>& conv, int32_t sequenc
   return newest;
 }
 
-// What is served of a set, and its recording. "NAME/FILE" is a file in GGUF with a recording of its own.
+// ModelPath returns the checkpoint of a golden set, RecordingPath its recorded inputs and outputs. A set "NAME/FILE" is
+// a GGUF file with a recording of its own.
 std::string ModelPath(const std::string& set) {
   return set.find('/') == std::string::npos ? GoldenFolder(set) : GoldenFolder(set) + ".gguf";
 }

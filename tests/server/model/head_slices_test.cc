@@ -156,7 +156,7 @@ TEST(SliceLayer, TakesTheHeadsThatTheWholeLayerHas) {
     GDN_ASSERT_OK_AND_ASSIGN(const ServedLayer whole, ServeLayer(spec, checkpoint.layers[0]));
     for (const auto& [heads, keeps_quantised] : SlicesBothWays(dims)) {
       ASSERT_TRUE(CheckSlice(checkpoint.config, checkpoint.layers, heads).ok()) << set;
-      const SlicedLayer sliced = SliceLayer(spec, checkpoint.layers[0], heads);
+      const MadeLayer sliced = SliceLayer(spec, checkpoint.layers[0], heads);
       ServeLayerOptions options;
       if (keeps_quantised) options.takes = [](WeightFormat) { return true; };
       GDN_ASSERT_OK_AND_ASSIGN(const ServedLayer part, ServeLayer(SliceSpec(spec, heads), sliced.tensors, options));
@@ -202,17 +202,17 @@ TEST(SliceLayer, ASliceThatWouldCutABlockToBeQuantisedIsRefused) {
 TEST(SliceLayer, QuantisedWeightsStayQuantisedAndRowsStayInTheFile) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto gguf, OpenCheckpoint(ModelPath("gguf_qwen35_1/q8_0")));
   const HeadSlice heads{.first = 2, .count = 2, .total = 4};
-  const SlicedLayer sliced = SliceLayer(gguf.config.spec, gguf.layers[0], heads);
+  const MadeLayer sliced = SliceLayer(gguf.config.spec, gguf.layers[0], heads);
   EXPECT_EQ(sliced.tensors.tensors.at(LayerTensor::kInZ).encoding, WeightFormat::kQ8_0);
   EXPECT_EQ(sliced.tensors.tensors.at(LayerTensor::kOut).encoding, WeightFormat::kQ8_0);
   GDN_ASSERT_OK_AND_ASSIGN(const auto fp8, OpenCheckpoint(ModelPath("fp8_qwen3_5_1")));
-  const SlicedLayer whole_blocks = SliceLayer(fp8.config.spec, fp8.layers[0], heads);
+  const MadeLayer whole_blocks = SliceLayer(fp8.config.spec, fp8.layers[0], heads);
   EXPECT_EQ(whole_blocks.tensors.tensors.at(LayerTensor::kInZ).encoding, WeightFormat::kF8E4M3);
   EXPECT_EQ(whole_blocks.tensors.tensors.at(LayerTensor::kOut).encoding, WeightFormat::kF8E4M3);
   EXPECT_EQ(whole_blocks.tensors.tensors.at(LayerTensor::kInQkv).encoding, WeightFormat::kF32);  // K = 64 cuts them
 
   GDN_ASSERT_OK_AND_ASSIGN(const auto plain, OpenCheckpoint(ModelPath("qwen3_next_1")));
-  const SlicedLayer rows = SliceLayer(plain.config.spec, plain.layers[0], heads);
+  const MadeLayer rows = SliceLayer(plain.config.spec, plain.layers[0], heads);
   EXPECT_FALSE(rows.HasMade(rows.tensors.tensors.at(LayerTensor::kInQkvz).data.data()));
   EXPECT_TRUE(rows.HasMade(rows.tensors.tensors.at(LayerTensor::kOut).data.data()));
 }
@@ -232,7 +232,7 @@ TEST(SliceLayer, TiledColumnsInBlocksOfSeveralHeadsStayTiled) {
   DecodeTensor(out, values.data());
 
   const HeadSlice heads{.first = 4, .count = 4, .total = 8};  // key heads 2 and 3
-  const SlicedLayer sliced = SliceLayer(spec, {.layer = 0, .tensors = {{LayerTensor::kOut, out}}}, heads);
+  const MadeLayer sliced = SliceLayer(spec, {.layer = 0, .tensors = {{LayerTensor::kOut, out}}}, heads);
   const StoredTensor& part = sliced.tensors.tensors.at(LayerTensor::kOut);
   EXPECT_EQ(part.encoding, WeightFormat::kQ8_0);
   ASSERT_EQ(part.shape, (std::vector<int64_t>{dims.hidden_size, 4 * dims.value_dim}));

@@ -1,4 +1,4 @@
-// What changes a model's fingerprint, and what does not.
+// Some changes of a checkpoint or an option change a model's fingerprint, and others do not.
 #include <set>
 
 #include "gmock/gmock.h"

@@ -77,8 +77,8 @@ class ChangedLayer {
   std::map<LayerTensor, std::string> data_;
 };
 
-// As a converter to GGUF puts them: element e of member j of key head i comes to block j H + i. The value heads are the
-// middle one of [outer, HV, inner] from `first` on.
+// Returns the values with the value heads in the order of a GGUF converter: member j of key head i comes to block
+// j H + i. The value heads are the middle dimension of the [outer, HV, inner] values from `first` on.
 std::vector<float> Tiled(const std::vector<float>& grouped, const LayerDims& dims, int64_t outer, int64_t first,
                          int64_t inner) {
   std::vector<float> tiled = grouped;
@@ -358,7 +358,7 @@ TEST(ServedLayer, LargeProjectionsMayBeQuantised) {
       }
     }
   }
-  // What is quantised stays as it is.
+  // Weights that the checkpoint has quantised stay as they are.
   const QuantisedLayer quantised(WeightFormat::kQ4_K, ProjectionLayout::kInterleaved, ValueHeadOrder::kGrouped);
   ServeLayerOptions options = Everything();
   options.quantize_q8_0 = true;

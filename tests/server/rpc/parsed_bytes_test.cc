@@ -1,4 +1,4 @@
-// What a request is charged for is at least what protobuf takes for it, whatever its bytes are.
+// A request is charged for at least the memory that protobuf takes to parse it, whatever its bytes are.
 #include "server/rpc/parsed_bytes.h"
 
 #include <grpcpp/support/slice.h>

@@ -307,8 +307,8 @@ TEST_P(SchedulerProperties, SharesBoundsAndOrderHold) {
   for (const auto& [name, weight] : weights_) {
     EXPECT_NEAR(served[name] / now_us_ / (weight / weights), 1, 0.1) << name << " of weight " << weight;
   }
-  // Of the least share, the time of all of its own steps once, of the launch that served it last, and of a launch of
-  // each flow.
+  // The longest wait is the time of all of a flow's own steps and of the launch that served it last, at the rate of the
+  // least share, and of two launches of each flow.
   const double share = least / weights * options_.prefill_share;
   const double own = 40 * (20 + 0.5 * 1024) + longest_launch;
   EXPECT_LE(longest_wait, own / share + 2 * static_cast<double>(weights_.size()) * longest_launch);

@@ -436,13 +436,7 @@ TEST(CheckpointerEnd, WhatWasBegunIsAnsweredBeforeItIsGone) {
   std::atomic<int> answered{0};
   std::vector<std::shared_ptr<Session>> sessions;
   {
-    Checkpointer checkpointer({.tiers = world.tiers,
-                               .copier = world.copier,
-                               .room = world.room,
-                               .transfers = world.transfers,
-                               .ledger = world.ledger,
-                               .executor = world.executor},
-                              {.every_tokens = 2});
+    Checkpointer checkpointer(world.Parts(), {.every_tokens = 2});
     for (int i = 0; i < 20; ++i) {
       const auto session = sessions.emplace_back(world.Make(std::to_string(i), 1));
       checkpointer.NoteProgress(session);  // one that nobody waits for

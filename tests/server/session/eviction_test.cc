@@ -14,7 +14,7 @@
 namespace gdn::eviction_test {
 namespace {
 
-// As a folder that cannot be written has it: it names the session and its principal.
+// Returns the error of a folder that cannot be written. Its text names the session and its principal.
 absl::Status BadFolder() {
   return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable,
                    "cannot write '/d/sessions/0123abcd/s-neighbour': EIO",

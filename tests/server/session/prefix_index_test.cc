@@ -100,7 +100,7 @@ class PrefixIndexTest : public ::testing::Test {
   PrefixIndex MakeIndex(int64_t entries, absl::Duration ttl = absl::InfiniteDuration()) {
     return PrefixIndex(ledger_, {.limit_bytes = entries * kEntryBytes, .ttl = ttl, .clock = clock_});
   }
-  // Whether it is kept now.
+  // Stores the prefix of the prompt. True if the index has it now.
   bool Keep(PrefixIndex& index, const std::string& letters, const std::string& principal = "p",
             SessionImagePtr image = std::make_shared<SessionImage>()) {
     const auto segments = PromptOf(letters);
@@ -202,7 +202,7 @@ TEST_F(PrefixIndexTest, GivesAPlaceToOneCallAtATimeAndBackWhereItIsNotKept) {
     EXPECT_TRUE(second.there);
     EXPECT_EQ(Known(index, "a"), 0) << "it is not copied yet";
     EXPECT_EQ(index.counts().used_bytes, kEntryBytes);
-    // What is being copied takes room, and does not go.
+    // An entry that is being copied takes room, and is not evicted.
     ASSERT_TRUE(Keep(index, "b"));
     ASSERT_TRUE(Keep(index, "c"));
     EXPECT_EQ(Known(index, "b"), 0);

@@ -57,12 +57,7 @@ class PrefixKeeperTest : public ::testing::Test {
 
   TieredWorld world_{{.device_sessions = 4}};
   PrefixIndex index_{world_.ledger, {.limit_bytes = int64_t{1} << 30}};
-  PrefixKeeper keeper_{{.index = index_,
-                        .residency = world_.residency,
-                        .copier = world_.copier,
-                        .room = world_.room,
-                        .transfers = world_.transfers,
-                        .executor = world_.executor}};
+  PrefixKeeper keeper_{world_.Parts(), index_, world_.residency};
 };
 
 TEST_F(PrefixKeeperTest, ASessionBeginsWithTheStatesThatWereKeptAndGoesItsOwnWay) {

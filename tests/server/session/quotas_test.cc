@@ -24,7 +24,7 @@ class SessionQuotas : public ::testing::Test {
   static ByteAccountPtr Account(TieredWorld& world, int host) {
     return world.ledger.AccountOf("", StrCat("ipv4:10.0.0.", host, ":1"));
   }
-  // Of each account, in sessions.
+  // Sets each account's quotas of bytes to the bytes of so many sessions.
   static void Limit(TieredWorld& world, std::map<Quota, int64_t> sessions) {
     QuotaSettings settings;
     for (const auto& [quota, count] : sessions) settings.each[quota] = count * world.SessionBytes();
@@ -47,7 +47,7 @@ class SessionQuotas : public ::testing::Test {
     }
     return made;
   }
-  // Where they are, one letter each: d(evice), h(ost), D(isk).
+  // Returns the place of each session as one letter: d(evice), h(ost), D(isk), or - for none.
   static std::string PlacesOf(const TieredWorld& world, const Sessions& sessions) {
     std::string places;
     for (const auto& session : sessions) {

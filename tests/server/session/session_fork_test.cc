@@ -66,7 +66,7 @@ class Family {
     members_.push_back({.session = std::move(session), .depth = depth, .contents = std::move(contents)});
   }
 
-  // What other members read, in this slot.
+  // True if another member, or another layer of the writer, reads this slot.
   bool OthersRead(const Member& writer, int layer, const StatePool* pool, int32_t slot) const {
     for (const Member& member : members_) {
       for (int other = 0; other < kLayers; ++other) {

@@ -285,7 +285,8 @@ TEST_F(SessionEndTest, OneThatCannotLeaveStaysAndMayLeaveLater) {
   EXPECT_FALSE(world_.manager.Find("", "a").ok());
 }
 
-// Who tells of the loss finds it leaving, and comes no second time: it must not stay as one that nobody can call.
+// The caller that reports the loss finds the session leaving and does not come back. So the session must not stay:
+// nobody could call it.
 TEST_F(SessionEndTest, OneThatIsLostWhileItCannotLeaveDoesNotStay) {
   const auto a = world_.Make("a", 1);
   int moves = 0;

@@ -54,7 +54,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-// What each layer of each session should hold. Changed by whoever holds the layer's lease, before it is committed.
+// The expected contents of each layer of each session. The holder of a layer's lease sets them before it commits.
 class Expectations {
  public:
   using Layers = std::array<Contents, kLayers>;

@@ -1,4 +1,4 @@
-// What one caller may hold beside another: sessions, named checkpoints, host memory for states, the disk.
+// A caller may hold only its share beside another: of sessions, named checkpoints, host memory for states, the disk.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -166,7 +166,7 @@ TEST_F(Shares, CopiesOnTheirWayAreCharged) {
   const auto a = world.Make("a", 1);
   const auto b = world.Make("b", 2);
   ASSERT_EQ(*world.Read(a), 1);
-  // Where one goes is charged before it is there.
+  // The place that a session moves to is charged before the session is there.
   const std::vector<Sessions> expected = {{{"session", 2}, {"device", 1}, {"disk", 1}, {"copy", 1}},   // a leaves
                                           {{"session", 2}, {"device", 1}, {"disk", 2}, {"copy", 1}},   // b leaves
                                           {{"session", 2}, {"device", 1}, {"disk", 2}, {"copy", 1}}};  // a comes back

@@ -1,4 +1,4 @@
-// Where steps read and write, before and after forks.
+// Steps read and write the right slots, before and after forks.
 #include "server/session/step_lease.h"
 
 #include <gtest/gtest.h>

@@ -93,16 +93,21 @@ struct TieredWorld : SessionWorld {
         host(options.host_bytes),
         disk("disk", /*durable=*/true, options.disk_bytes),
         tiers(Tiers(options), {.retry_after = absl::ZeroDuration(), .holders = &environment.holders()}),
-        residency({.tiers = tiers, .copier = copier, .room = room, .io = io, .memory_io = io, .executor = executor}),
-        checkpointer({.tiers = tiers,
-                      .copier = copier,
-                      .room = room,
-                      .transfers = transfers,
-                      .ledger = ledger,
-                      .executor = executor},
-                     options.policy),
+        residency(Parts()),
+        checkpointer(Parts(), options.policy),
         manager({.room = room, .tiers = tiers, .io = io, .executor = executor}, environment) {
     environment.on_progress = [this](const std::shared_ptr<Session>& session) { checkpointer.NoteProgress(session); };
+  }
+
+  StateParts Parts() {
+    return {.tiers = tiers,
+            .copier = copier,
+            .room = room,
+            .ledger = ledger,
+            .executor = executor,
+            .io = io,
+            .memory_io = io,
+            .transfers = transfers};
   }
 
   std::vector<StateTier*> Tiers(const TieredWorldOptions& options) {

@@ -18,7 +18,7 @@ namespace {
 constexpr int kMany = 60;
 constexpr int kNotLast = 50;  // a thread that has the other's may be kept from its processor for a while
 
-// What happened, in order, on whatever thread.
+// Records events of all threads in order.
 class Order {
  public:
   void Note(std::string what) {

@@ -1,5 +1,5 @@
-// What happens to sessions, and to a server's end, when somebody sets the wall's clock. This program's clock_gettime
-// and gettimeofday, by which Abseil's waits begin, are its own: they set the wall's clock and no other.
+// Sets the wall clock while there are sessions, and during a server's shutdown. The program has its own clock_gettime
+// and gettimeofday, which Abseil's waits call. They change the wall clock and no other.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <sys/time.h>

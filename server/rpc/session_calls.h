@@ -1,0 +1,80 @@
+// The parts that calls on sessions use, and helpers that these calls share with each other and with imports.
+//
+// Thread safety: free functions; what SessionParts names is safe from any thread.
+//
+//   GDN_ASSIGN_OR_RETURN(const SessionSpec spec, SpecOf(parts.models, request));
+//   GDN_RETURN_IF_ERROR(SetLifetimes(parts, request, init));
+//   FillSession(parts.states, *session, response->mutable_session());
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "base/task/executor.h"
+#include "gdn/v1/session.pb.h"
+#include "server/model/served_model.h"
+#include "server/rpc/bring_sessions.h"
+#include "server/rpc/caller.h"
+#include "server/session/state_service.h"
+#include "server/validation/session_spec.h"
+#include "server/validation/step_input.h"
+
+namespace gdn {
+
+struct SessionParts {
+  Access access;
+  SessionLookup lookup;
+  StateService& states;
+  const ModelCatalog& models;
+  const StepLimits& limits;
+  std::string numerics_id;                                     // of the states
+  absl::Duration default_idle_ttl = absl::InfiniteDuration();  // for sessions created without idle_ttl
+  Executor& timers;                                            // for TaskQueueExecutor
+};
+
+// The epoch in a request, or nullopt.
+template <typename Request>
+std::optional<int64_t> EpochOf(const Request& request) {
+  return request.has_session_epoch() ? std::optional(request.session_epoch()) : std::nullopt;
+}
+
+void FillSession(StateService& states, const Session& session, v1::Session* out);
+void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out);
+
+// Finds the model named "models/NAME". NOT_FOUND (MODEL_NOT_FOUND), INVALID_ARGUMENT (INVALID_NAME).
+absl::StatusOr<const ServedModel*> FindModel(const ModelCatalog& models, const std::string& name);
+
+// SpecOf reads the `spec` of a request: a model or an operator. Errors of FindModel and CheckOperatorSpec;
+// INVALID_ARGUMENT (INVALID_SPEC) if neither is set.
+absl::StatusOr<SessionSpec> SpecOfModel(const ModelCatalog& models, const std::string& name);
+absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec);
+absl::Status SpecMissing();
+template <typename Request>
+absl::StatusOr<SessionSpec> SpecOf(const ModelCatalog& models, const Request& request) {
+  if (request.spec_case() == Request::kModel) return SpecOfModel(models, request.model());
+  if (request.spec_case() == Request::kOperator) return SpecOfOperator(request.operator_());
+  return SpecMissing();
+}
+
+// Limits the times to live to the quotas of init.account. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota idle-ttl,
+// max-lifetime) if the request asked for more; a default that is longer is shortened.
+absl::Status KeepLifetimesToQuotas(ByteLedger& ledger, bool asked_idle, bool asked_lifetime, SessionInit& init);
+
+// Sets init's times to live from the request, or to the server's default. init.account must be the caller's.
+// INVALID_ARGUMENT (INVALID_SPEC: field); errors of KeepLifetimesToQuotas.
+template <typename Request>
+absl::Status SetLifetimes(const SessionParts& parts, const Request& request, SessionInit& init) {
+  GDN_ASSIGN_OR_RETURN(init.idle_ttl, CheckTimeToLive("idle_ttl", request.has_idle_ttl(), request.idle_ttl()));
+  if (!request.has_idle_ttl()) init.idle_ttl = parts.default_idle_ttl;
+  GDN_ASSIGN_OR_RETURN(init.max_lifetime,
+                       CheckTimeToLive("max_lifetime", request.has_max_lifetime(), request.max_lifetime()));
+  return KeepLifetimesToQuotas(parts.access.ledger, request.has_idle_ttl(), request.has_max_lifetime(), init);
+}
+
+}  // namespace gdn

@@ -1,7 +1,7 @@
 // Statuses that carry a machine-readable reason and metadata in addition to their message.
 //
 // This is the process-internal form of google.rpc.ErrorInfo. The server converts it to that message on the wire
-// (server/rpc/rpc_status.cc) and the client converts it back, so the reason reaches the caller.
+// (server/rpc/transport/rpc_status.cc) and the client converts it back, so the reason reaches the caller.
 // Thread safety: free functions, no shared state. Ownership: everything is copied into the status.
 //
 //   return MakeError(absl::StatusCode::kNotFound, reason::kSessionNotFound,

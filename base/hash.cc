@@ -10,7 +10,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 
 namespace gdn {
 

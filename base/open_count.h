@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/steady_wait.h"
+#include "base/threads/steady_wait.h"
 
 namespace gdn {
 

@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "absl/synchronization/mutex.h"
-#include "base/processors.h"
 #include "base/standard_streams.h"
+#include "base/threads/processors.h"
 
 namespace gdn {
 

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 
 namespace gdn {
 namespace {

@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = "server/options/option_table.cc"
 OPTIONS = "server/options/server_options.h"
 ERRORS = "proto/gdn/v1/errors.proto"
-RETRIED = "server/rpc/rpc_status.cc"
+RETRIED = "server/rpc/transport/rpc_status.cc"
 METRICS = "server/observability/metric_catalog.h"
 ARROWS = "tests/arrows/check_arrows.py"
 CHECKS = "tests/source_checks.py"  # which ARROWS imports
@@ -407,7 +407,7 @@ PLANTED = [
     (ERRORS, "enum ErrorReason {\n", "enum ErrorReason {\n  // Planted, and says no more.\n  ERROR_REASON_PLANTED = 99;\n",
      "proto/gdn/v1/errors.proto: the comment of ERROR_REASON_PLANTED"),
     (RETRIED, "kReasons = {", "kReasons = {reason::kInternal, ",
-     "proto/gdn/v1/errors.proto and server/rpc/rpc_status.cc do not"),
+     "proto/gdn/v1/errors.proto and server/rpc/transport/rpc_status.cc do not"),
     ("proto/gdn/v1/step.proto", "message PrefillRequest {\n",
      "message PrefillRequest {\n  // Planted.\n  int32 planted = 99;\n", "docs/reference/api.md is not what"),
     (METRICS, "// Group: Steps and launches\n",

@@ -91,7 +91,7 @@ LOG = int(from_source(LAYOUT + ".h", r"kLogCapacity = (\d+);"))
 ALIGNMENT = int(from_source(LAYOUT + ".cc", r"kSectionAlignment = (\d+);"))
 DRAFT = int(from_source("server/validation/step_input.h", r"max_draft = (\d+);"))
 FREE_PART = from_source("server/server_memory.cc", r"FreeMemoryBytes\(\) / (4 \* 3);") and 3 / 4
-CHUNK_MIB = int(from_source("state_store/tiers/redis_tier.h", r"chunk_bytes = int64_t\{(1)\} << 20;"))
+CHUNK_MIB = int(from_source("state_store/tiers/redis/redis_tier.h", r"chunk_bytes = int64_t\{(1)\} << 20;"))
 
 
 def base_bytes(model, element):

@@ -38,11 +38,11 @@
 #include "server/model/loaded_model.h"
 #include "server/model/served_model.h"
 #include "server/options/server_options.h"
+#include "server/rpc/callers/refusal_pause.h"
+#include "server/rpc/callers/session_owners.h"
 #include "server/rpc/drain_state.h"
-#include "server/rpc/refusal_pause.h"
 #include "server/rpc/rpc_stats.h"
-#include "server/rpc/server.h"
-#include "server/rpc/session_owners.h"
+#include "server/rpc/transport/server.h"
 #include "server/security/audit.h"
 #include "server/security/security.h"
 #include "server/session/state_service.h"
@@ -89,8 +89,8 @@ class GdnServer {
   // After Start.
   int port() const { return rpc_->port(); }
   const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
-  std::optional<int> http_port() const;  // nullopt without an HTTP port
-  Fleet* fleet() { return fleet_.get(); }       // null if sessions are not shared
+  std::optional<int> http_port() const;    // nullopt without an HTTP port
+  Fleet* fleet() { return fleet_.get(); }  // null if sessions are not shared
   RpcServer& rpc() { return *rpc_; }
   Security& security() { return *security_; }
   StateService& states() { return *states_; }

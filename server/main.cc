@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_join.h"
 #include "base/error.h"
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "base/server_process.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/stop_signal.h"
+#include "base/threads/stop_signal.h"
 
 namespace gdn {
 namespace {

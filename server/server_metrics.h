@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/socket_listener.h"
+#include "base/net/socket_listener.h"
 #include "kernels/backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "server/health/device_health.h"
 #include "server/rpc/info_calls.h"
-#include "state_store/tiers/disk_scrubber.h"
-#include "state_store/tiers/disk_tier.h"
+#include "state_store/tiers/disk/disk_scrubber.h"
+#include "state_store/tiers/disk/disk_tier.h"
 
 namespace gdn {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 
 namespace gdn {
 namespace {

@@ -19,7 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/histogram.h"
-#include "base/stop_signal.h"
+#include "base/threads/stop_signal.h"
 #include "server/observability/status_page.h"
 #include "server/server_metrics.h"
 

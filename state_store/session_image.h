@@ -18,7 +18,7 @@
 #include "base/hash.h"
 #include "base/head_slice.h"
 #include "base/layer_dims.h"
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 #include "kernels/slot_codec.h"
 #include "state_store/host_block_pool.h"
 #include "state_store/prefill_calls.h"

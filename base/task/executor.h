@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 
 namespace gdn {
 

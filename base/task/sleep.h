@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "base/steady_clock.h"
 #include "base/task/waiter.h"
+#include "base/threads/steady_clock.h"
 
 namespace gdn {
 

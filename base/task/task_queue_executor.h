@@ -8,10 +8,10 @@
 //   GDN_CO_ASSIGN_OR_RETURN(Image image, co_await RunOn(io, ReadImage(tier, key)));
 #pragma once
 
-#include "base/steady_clock.h"
 #include "base/task/executor.h"
-#include "base/task_queue.h"
-#include "base/turn_queue.h"
+#include "base/threads/steady_clock.h"
+#include "base/threads/task_queue.h"
+#include "base/threads/turn_queue.h"
 
 namespace gdn {
 

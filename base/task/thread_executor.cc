@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "absl/time/time.h"
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 
 namespace gdn {
 namespace {

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/steady_clock.h"
 #include "base/task/executor.h"
 #include "base/task/timers.h"
+#include "base/threads/steady_clock.h"
 
 namespace gdn {
 

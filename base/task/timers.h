@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <set>
 
-#include "base/steady_clock.h"
 #include "base/task/executor.h"
 #include "base/task/frame_pool.h"
+#include "base/threads/steady_clock.h"
 
 namespace gdn {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "base/error.h"
-#include "base/host_port.h"
+#include "base/net/host_port.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/refusing_channel.h"

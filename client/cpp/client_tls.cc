@@ -1,9 +1,9 @@
 #include "client/cpp/client_tls.h"
 
 #include "absl/strings/match.h"
+#include "base/files/user_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/user_file.h"
 
 namespace gdn {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "base/error.h"
-#include "base/fresh_mapping.h"
+#include "base/files/fresh_mapping.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/rpc_status.h"

@@ -2,8 +2,8 @@
 
 #include "absl/strings/ascii.h"
 #include "base/error.h"
+#include "base/files/user_file.h"
 #include "base/string_cat.h"
-#include "base/user_file.h"
 
 namespace gdn {
 namespace {

@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/common/packed_batch.h"
 #include "kernels/common/state_layout.h"
 #include "kernels/gpu/stream.h"

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace gdn {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "base/fresh_mapping.h"
+#include "base/files/fresh_mapping.h"
 
 namespace gdn {
 namespace {

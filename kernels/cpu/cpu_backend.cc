@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/processors.h"
 #include "base/status_macros.h"
-#include "base/thread_pool.h"
+#include "base/threads/processors.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/common/contract.h"
 #include "kernels/common/reserved_memory.h"
 #include "kernels/common/worker_scratch.h"

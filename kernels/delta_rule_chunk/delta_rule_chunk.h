@@ -13,7 +13,7 @@
 //   GDN_RETURN_IF_ERROR(backend.DeltaRuleChunk(params));
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/common/delta_rule.h"
 #include "kernels/gpu/stream.h"
 

@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/common/delta_rule.h"
 #include "kernels/gpu/stream.h"
 

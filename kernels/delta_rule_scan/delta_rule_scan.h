@@ -9,7 +9,7 @@
 //   GDN_RETURN_IF_ERROR(backend.DeltaRuleScan(params));
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/common/delta_rule.h"
 #include "kernels/gpu/stream.h"
 

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "base/layer_spec.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/gpu/stream.h"
 
 namespace gdn {

@@ -1,5 +1,5 @@
 #include "kernels/gpu_backend/launch_streams.h"
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 
 #include "absl/time/time.h"
 #include "base/status_macros.h"

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "base/weight_format.h"
 #include "kernels/common/typed_tensor.h"
 #include "kernels/gpu/stream.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/projection/projection.h"
 
 namespace gdn {

@@ -39,7 +39,7 @@
 #include "base/task/executor.h"
 #include "base/task/wait_list.h"
 #include "base/task/waiter.h"
-#include "base/turn_queue.h"
+#include "base/threads/turn_queue.h"
 #include "server/admission/quotas.h"
 
 namespace gdn {

@@ -1,6 +1,6 @@
 #include "server/admission/peer_address.h"
 
-#include "base/ip_network.h"
+#include "base/net/ip_network.h"
 
 namespace gdn {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/status_macros.h"
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 #include "server/batcher/accept_execution.h"
 
 namespace gdn {

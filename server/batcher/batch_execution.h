@@ -18,7 +18,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 #include "kernels/layer/gdn_layer.h"
 #include "server/batcher/batch_stats.h"
 #include "server/batcher/launch_lane.h"

@@ -4,11 +4,11 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/processors.h"
 #include "base/status_macros.h"
-#include "base/steady_wait.h"
 #include "base/string_cat.h"
-#include "base/this_thread.h"
+#include "base/threads/processors.h"
+#include "base/threads/steady_wait.h"
+#include "base/threads/this_thread.h"
 
 namespace gdn {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 
 namespace gdn {
 

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <system_error>
 
-#include "base/json_fault.h"
-#include "base/mapped_file.h"
+#include "base/files/json_fault.h"
+#include "base/files/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/checkpoint/gguf_checkpoint.h"

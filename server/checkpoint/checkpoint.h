@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "server/checkpoint/gguf_file.h"
 #include "server/checkpoint/layer_tensors.h"
 #include "server/checkpoint/model_config.h"

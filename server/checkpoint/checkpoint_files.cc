@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/json_fault.h"
-#include "base/mapped_file.h"
+#include "base/files/json_fault.h"
+#include "base/files/mapped_file.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "server/checkpoint/tensor_errors.h"

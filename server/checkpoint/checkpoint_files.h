@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/string_cat.h"
 #include "server/checkpoint/stored_tensor.h"
 

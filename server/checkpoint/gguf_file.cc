@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/error.h"
-#include "base/json_fault.h"
+#include "base/files/json_fault.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/tensor_view.h"

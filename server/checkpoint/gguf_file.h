@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "base/weight_format.h"
 
 namespace gdn {

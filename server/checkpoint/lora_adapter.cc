@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/json_fault.h"
-#include "base/mapped_file.h"
+#include "base/files/json_fault.h"
+#include "base/files/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/checkpoint/config_fields.h"

@@ -16,7 +16,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/tensor_view.h"
 #include "server/checkpoint/layer_tensors.h"
 #include "server/checkpoint/model_config.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/json_fault.h"
+#include "base/files/json_fault.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "base/files/user_file.h"
 #include "base/string_cat.h"
-#include "base/user_file.h"
 #include "server/config/quota_section.h"
 
 namespace gdn {

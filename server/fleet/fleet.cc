@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/status_macros.h"
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 
 namespace gdn {
 namespace {

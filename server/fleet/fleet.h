@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/stop_signal.h"
+#include "base/threads/stop_signal.h"
 #include "server/fleet/fleet_parts.h"
 #include "server/fleet/node_lease.h"
 #include "server/fleet/session_arrivals.h"

@@ -6,11 +6,11 @@
 #pragma once
 
 #include "base/task/executor.h"
-#include "server/session/device_room.h"
-#include "server/session/recovery.h"
+#include "server/session/durable/recovery.h"
+#include "server/session/room/device_room.h"
 #include "server/session/session_environment.h"
 #include "server/session/session_manager.h"
-#include "state_store/tiers/redis_tier.h"
+#include "state_store/tiers/redis/redis_tier.h"
 #include "state_store/tiers/tier_stack.h"
 
 namespace gdn {

@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "server/session/loop_thread.h"
 #include "server/session/session_environment.h"
-#include "state_store/tiers/redis_share.h"
+#include "state_store/tiers/redis/redis_share.h"
 
 namespace gdn {
 

@@ -27,8 +27,8 @@
 #include "base/task/deadline.h"
 #include "base/task/task.h"
 #include "base/task/task_group.h"
-#include "base/task_queue.h"
-#include "base/turn_queue.h"
+#include "base/threads/task_queue.h"
+#include "base/threads/turn_queue.h"
 #include "server/admission/byte_ledger.h"
 #include "server/fleet/fleet_parts.h"
 

@@ -10,7 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/error.h"
 #include "base/status_macros.h"
-#include "base/steady_wait.h"
+#include "base/threads/steady_wait.h"
 #include "server/session/session_errors.h"
 
 namespace gdn {

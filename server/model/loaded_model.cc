@@ -7,10 +7,10 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/processors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/thread_pool.h"
+#include "base/threads/processors.h"
+#include "base/threads/thread_pool.h"
 #include "server/checkpoint/lora_adapter.h"
 #include "server/checkpoint/slice_layer.h"
 #include "server/checkpoint/tensor_errors.h"

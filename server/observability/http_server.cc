@@ -13,9 +13,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/synchronization/mutex.h"
-#include "base/listening_socket.h"
+#include "base/net/listening_socket.h"
+#include "base/net/socket_listener.h"
 #include "base/owned_fd.h"
-#include "base/socket_listener.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 

@@ -4,14 +4,14 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "base/host_port.h"
-#include "base/ip_network.h"
+#include "base/net/host_port.h"
+#include "base/net/ip_network.h"
 #include "base/string_cat.h"
 #include "server/observability/http_server.h"
 #include "server/options/option_table.h"
-#include "server/rpc/unix_socket.h"
+#include "server/rpc/transport/unix_socket.h"
 #include "server/validation/names.h"
-#include "state_store/tiers/redis_endpoint.h"
+#include "state_store/tiers/redis/redis_endpoint.h"
 
 namespace gdn {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 #include "kernels/backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "server/admission/quota_limits.h"
@@ -24,8 +24,8 @@
 #include "server/fleet/fleet.h"
 #include "server/model/loaded_model.h"
 #include "server/observability/logging.h"
-#include "server/rpc/principals.h"
-#include "server/rpc/transport_limits.h"
+#include "server/rpc/callers/principals.h"
+#include "server/rpc/transport/transport_limits.h"
 #include "server/security/security.h"
 #include "server/session/state_service.h"
 #include "server/shared_memory/shared_regions.h"

@@ -19,8 +19,8 @@
 #include "gdn/v1/session.pb.h"
 #include "gdn/v1/state.pb.h"
 #include "gdn/v1/step.pb.h"
-#include "server/rpc/caller.h"
-#include "server/rpc/session_owners.h"
+#include "server/rpc/callers/caller.h"
+#include "server/rpc/callers/session_owners.h"
 #include "server/session/session_manager.h"
 
 namespace gdn {

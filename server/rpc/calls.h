@@ -16,7 +16,7 @@
 #include "gdn/v1/session.pb.h"
 #include "gdn/v1/state.pb.h"
 #include "gdn/v1/trace.pb.h"
-#include "server/rpc/caller.h"
+#include "server/rpc/callers/caller.h"
 #include "server/rpc/rpc_methods.h"
 
 namespace gdn {

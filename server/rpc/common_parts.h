@@ -9,9 +9,9 @@
 #include "base/open_count.h"
 #include "base/task/executor.h"
 #include "server/rpc/bring_sessions.h"
-#include "server/rpc/caller.h"
+#include "server/rpc/callers/caller.h"
+#include "server/rpc/callers/refusal_pause.h"
 #include "server/rpc/drain_state.h"
-#include "server/rpc/refusal_pause.h"
 #include "server/rpc/rpc_stats.h"
 #include "server/trace/call_tracer.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 #include "gdn/v1/admin.pb.h"
 #include "server/batcher/engines.h"
 #include "server/model/served_model.h"

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "gdn/v1/session.pb.h"
 #include "server/rpc/session_calls.h"
-#include "server/session/prefix_key.h"
+#include "server/session/prefixes/prefix_key.h"
 
 namespace gdn {
 

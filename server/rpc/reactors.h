@@ -13,9 +13,9 @@
 
 #include "gdn/v1/shared_memory.pb.h"
 #include "server/batcher/engines.h"
-#include "server/rpc/call_rows.h"
 #include "server/rpc/common_parts.h"
 #include "server/rpc/session_calls.h"
+#include "server/rpc/steps/call_rows.h"
 #include "server/shared_memory/shared_regions.h"
 
 namespace gdn {

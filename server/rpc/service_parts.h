@@ -10,11 +10,11 @@
 
 #include <tuple>
 
-#include "server/rpc/call_rows.h"
 #include "server/rpc/common_parts.h"
 #include "server/rpc/info_calls.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/session_calls.h"
+#include "server/rpc/steps/call_rows.h"
 
 namespace gdn {
 

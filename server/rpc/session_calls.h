@@ -20,7 +20,7 @@
 #include "gdn/v1/session.pb.h"
 #include "server/model/served_model.h"
 #include "server/rpc/bring_sessions.h"
-#include "server/rpc/caller.h"
+#include "server/rpc/callers/caller.h"
 #include "server/session/state_service.h"
 #include "server/validation/session_spec.h"
 #include "server/validation/step_input.h"

@@ -9,7 +9,7 @@
 #include "base/task/status_macros.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/session_calls.h"
-#include "server/session/recovery.h"
+#include "server/session/durable/recovery.h"
 #include "server/validation/names.h"
 
 namespace gdn {

@@ -7,7 +7,7 @@
 #include "base/string_cat.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/common_parts.h"
-#include "server/rpc/rpc_status.h"
+#include "server/rpc/transport/rpc_status.h"
 
 namespace gdn {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 
 namespace spdlog {
 class logger;

@@ -5,9 +5,9 @@
 
 #include "absl/strings/match.h"
 #include "base/error.h"
+#include "base/files/user_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/user_file.h"
 #include "server/security/reasons.h"
 
 namespace gdn {

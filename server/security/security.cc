@@ -6,7 +6,7 @@
 
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 #include "server/security/listen_rules.h"
 
 namespace gdn {

@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/stop_signal.h"
+#include "base/threads/stop_signal.h"
 #include "server/security/authenticator.h"
 #include "server/security/certificate_files.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/error.h"
-#include "base/json_fault.h"
+#include "base/files/json_fault.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 

@@ -9,10 +9,10 @@
 #include <functional>
 
 #include "absl/time/time.h"
-#include "base/steady_clock.h"
-#include "server/session/checkpointer.h"
+#include "base/threads/steady_clock.h"
+#include "server/session/durable/checkpointer.h"
 #include "server/session/loop_thread.h"
-#include "server/session/residency.h"
+#include "server/session/room/residency.h"
 #include "server/session/session_manager.h"
 #include "state_store/tiers/tier_stack.h"
 

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "base/stop_signal.h"
-#include "base/this_thread.h"
+#include "base/threads/stop_signal.h"
+#include "base/threads/this_thread.h"
 
 namespace gdn {
 

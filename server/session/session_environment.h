@@ -15,9 +15,9 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 #include "server/admission/byte_ledger.h"
-#include "server/session/session_holders.h"
+#include "server/session/room/session_holders.h"
 #include "server/session/stored_replies.h"
 #include "state_store/session_image.h"
 #include "state_store/tiers/state_tier.h"

@@ -7,10 +7,10 @@
 
 #include <spdlog/spdlog.h>
 
-#include "base/processors.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/threads/processors.h"
 
 namespace gdn {
 namespace {

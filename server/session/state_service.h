@@ -20,20 +20,20 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/session/checkpointer.h"
+#include "server/session/durable/checkpointer.h"
+#include "server/session/durable/recovery.h"
+#include "server/session/durable/store_watch.h"
 #include "server/session/housekeeper.h"
 #include "server/session/loop_thread.h"
-#include "server/session/prefix_index.h"
-#include "server/session/prefix_keeper.h"
-#include "server/session/recovery.h"
-#include "server/session/residency.h"
+#include "server/session/prefixes/prefix_index.h"
+#include "server/session/prefixes/prefix_keeper.h"
+#include "server/session/room/residency.h"
 #include "server/session/session_manager.h"
-#include "server/session/store_watch.h"
 #include "state_store/state_store.h"
-#include "state_store/tiers/disk_scrubber.h"
-#include "state_store/tiers/disk_tier.h"
+#include "state_store/tiers/disk/disk_scrubber.h"
+#include "state_store/tiers/disk/disk_tier.h"
 #include "state_store/tiers/host_tier.h"
-#include "state_store/tiers/redis_tier.h"
+#include "state_store/tiers/redis/redis_tier.h"
 #include "state_store/tiers/tier_guard.h"
 #include "state_store/tiers/tier_stack.h"
 
@@ -66,8 +66,8 @@ class StateService {
   // called for. If there is a disk and Redis does not answer, its sessions are recovered later, when it does; `spec_of`
   // is then called on another thread, until StopWatching.
   absl::StatusOr<Recovered> Recover(const SpecOfModelFn& spec_of);
-  // Returns a random secret for principals' names (server/rpc/principals.h). It is kept on the disk, else in Redis,
-  // else nowhere.
+  // Returns a random secret for principals' names (server/rpc/callers/principals.h). It is kept on the disk, else in
+  // Redis, else nowhere.
   absl::StatusOr<std::string> KeepSecret();
   // Starts to verify states on the disk while there is no work, until StopWatching. Call after Recover. Does nothing
   // without a disk.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 
 namespace gdn {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 
 namespace gdn {
 

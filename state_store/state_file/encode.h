@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "state_store/session_image.h"
 
 namespace gdn {

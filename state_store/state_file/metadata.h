@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "state_store/session_image.h"
 
 namespace gdn::state_file {

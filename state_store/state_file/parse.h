@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/files/safetensors.h"
 #include "base/hash.h"
-#include "base/safetensors.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "kernels/slot_codec.h"
 #include "state_store/session_image.h"
 

@@ -14,8 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "base/files/safetensors.h"
 #include "base/layer_dims.h"
-#include "base/safetensors.h"
 #include "state_store/state_file/metadata.h"
 
 namespace gdn::state_file {

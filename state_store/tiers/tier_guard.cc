@@ -5,10 +5,10 @@
 #include <spdlog/spdlog.h>
 
 #include "base/error.h"
-#include "base/steady_clock.h"
 #include "base/string_cat.h"
-#include "base/this_thread.h"
-#include "state_store/tiers/stored_file.h"
+#include "base/threads/steady_clock.h"
+#include "base/threads/this_thread.h"
+#include "state_store/tiers/disk/stored_file.h"
 
 namespace gdn {
 namespace {

@@ -1,10 +1,10 @@
 // Wraps a durable tier so that callers get an answer even if its disk or server hangs.
 //
 // Each call runs on a thread of the guard while the caller waits. If that thread makes no progress for `stall_after`
-// (base/this_thread.h), the caller gets UNAVAILABLE (TIER_UNAVAILABLE: tier), and the call is abandoned: it goes on
-// hanging on its thread. Until it ends, the guard refuses all other calls at once, without asking the tier. So a hang
-// costs each caller `stall_after` at most once, the number of threads bounds the calls that hang, and no two calls for
-// one key run at the same time. An abandoned Store or Erase may still take effect, as after a lost reply.
+// (base/threads/this_thread.h), the caller gets UNAVAILABLE (TIER_UNAVAILABLE: tier), and the call is abandoned: it
+// goes on hanging on its thread. Until it ends, the guard refuses all other calls at once, without asking the tier. So a
+// hang costs each caller `stall_after` at most once, the number of threads bounds the calls that hang, and no two calls
+// for one key run at the same time. An abandoned Store or Erase may still take effect, as after a lost reply.
 // If the last abandoned call ends with UNAVAILABLE, or any call does so after a quarter of `stall_after` or more (a
 // timeout of its own), the guard probes the tier until it answers, and refuses calls meanwhile.
 // Thread safety: as StateTier. Ownership: the tier must outlive the guard; the destructor waits for calls that hang.
@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/stop_signal.h"
-#include "base/task_queue.h"
+#include "base/threads/stop_signal.h"
+#include "base/threads/task_queue.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
@@ -88,7 +88,7 @@ class TierGuard final : public StateTier {
   mutable std::mutex mu_;
   int hanging_ = 0;      // abandoned calls that have not ended, or 1 for a thread that probes; guarded by mu_
   TaskQueue threads_;    // must be destroyed first, because its threads use the members above
-  TaskQueue unhurried_;  // low priority, for callers that give way to others (base/this_thread.h)
+  TaskQueue unhurried_;  // low priority, for callers that give way to others (base/threads/this_thread.h)
 };
 
 }  // namespace gdn

@@ -29,7 +29,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 #include "state_store/tiers/state_tier.h"
 #include "state_store/tiers/tier_holders.h"
 

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/tiers/disk_space.h"
+#include "state_store/tiers/disk/disk_space.h"
 
 namespace gdn {
 namespace {

@@ -28,7 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "state_store/tiers/clean_marker.h"
+#include "state_store/tiers/disk/clean_marker.h"
 #include "state_store/tiers/state_tier.h"
 #include "state_store/tiers/tier_ledger.h"
 

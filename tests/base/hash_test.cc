@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 #include "gtest/gtest.h"
 
 namespace gdn::hash_test {

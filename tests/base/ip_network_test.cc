@@ -1,4 +1,4 @@
-#include "base/ip_network.h"
+#include "base/net/ip_network.h"
 
 #include <optional>
 

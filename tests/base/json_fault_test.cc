@@ -1,4 +1,4 @@
-#include "base/json_fault.h"
+#include "base/files/json_fault.h"
 
 #include <string>
 

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/processors.h"
+#include "base/threads/processors.h"
 
 namespace gdn::server_process_test {
 namespace {

@@ -1,5 +1,5 @@
 // Connections within limits, and a process that has no descriptor left and then has some again.
-#include "base/socket_listener.h"
+#include "base/net/socket_listener.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

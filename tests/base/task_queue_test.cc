@@ -1,4 +1,4 @@
-#include "base/task_queue.h"
+#include "base/threads/task_queue.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 
 namespace gdn::task_queue_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>

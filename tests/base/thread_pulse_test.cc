@@ -1,5 +1,5 @@
-// SwitchesOf of base/this_thread.h: which threads hang.
-#include "base/this_thread.h"
+// SwitchesOf of base/threads/this_thread.h: which threads hang.
+#include "base/threads/this_thread.h"
 
 #include <gtest/gtest.h>
 

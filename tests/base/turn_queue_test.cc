@@ -1,4 +1,4 @@
-#include "base/turn_queue.h"
+#include "base/threads/turn_queue.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "base/user_file.h"
+#include "base/files/user_file.h"
 
 #include <sys/stat.h>
 #include <sys/sysmacros.h>

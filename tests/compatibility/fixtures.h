@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "google/protobuf/message.h"
-#include "tests/integration/service_helpers.h"
+#include "tests/integration/support/service_helpers.h"
 
 namespace gdn {
 

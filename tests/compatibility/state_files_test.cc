@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "state_store/state_file/image.h"
 #include "tests/compatibility/fixtures.h"
 #include "tests/support/temp_folder.h"

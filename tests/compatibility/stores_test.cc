@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/compatibility/fixtures.h"
-#include "tests/integration/token_logins.h"
+#include "tests/integration/support/token_logins.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_backend.h"

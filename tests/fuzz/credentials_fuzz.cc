@@ -2,7 +2,7 @@
 #include <fstream>
 #include <optional>
 
-#include "base/temporary_folder.h"
+#include "base/files/temporary_folder.h"
 #include "server/security/authenticator.h"
 #include "server/trace/trace_context.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -4,10 +4,10 @@
 
 #include <fstream>
 
-#include "base/temporary_folder.h"
-#include "state_store/tiers/disk_folder.h"
-#include "state_store/tiers/durable_file.h"
-#include "state_store/tiers/erasure_notes.h"
+#include "base/files/temporary_folder.h"
+#include "state_store/tiers/disk/disk_folder.h"
+#include "state_store/tiers/disk/durable_file.h"
+#include "state_store/tiers/disk/erasure_notes.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace gdn {

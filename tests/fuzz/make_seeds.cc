@@ -6,12 +6,12 @@
 #include <fstream>
 #include <string>
 
+#include "base/files/safetensors.h"
 #include "base/hash.h"
-#include "base/safetensors.h"
 #include "gdn/v1/step.pb.h"
 #include "state_store/state_file/parse.h"
-#include "state_store/tiers/clean_marker.h"
-#include "state_store/tiers/redis_folder.h"
+#include "state_store/tiers/disk/clean_marker.h"
+#include "state_store/tiers/redis/redis_folder.h"
 #include "tests/state_store/test_image.h"
 #include "tests/support/gguf_writer.h"
 

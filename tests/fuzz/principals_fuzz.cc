@@ -1,5 +1,5 @@
 // The file of --principals.
-#include "server/rpc/principal_list.h"
+#include "server/rpc/callers/principal_list.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,6 +1,6 @@
 // The manifest of a state in Redis, and the address of a Redis. The first byte chooses which of the two is parsed.
-#include "state_store/tiers/redis_endpoint.h"
-#include "state_store/tiers/redis_folder.h"
+#include "state_store/tiers/redis/redis_endpoint.h"
+#include "state_store/tiers/redis/redis_folder.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace gdn {

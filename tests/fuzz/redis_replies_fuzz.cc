@@ -10,8 +10,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "base/temporary_folder.h"
-#include "state_store/tiers/redis_tier.h"
+#include "base/files/temporary_folder.h"
+#include "state_store/tiers/redis/redis_tier.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace gdn {

@@ -1,5 +1,5 @@
 // safetensors files: of checkpoints, and what state files are made of. Every tensor's bytes are read.
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace gdn {

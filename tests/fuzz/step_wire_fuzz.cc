@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/temporary_folder.h"
-#include "server/rpc/step_wire.h"
+#include "base/files/temporary_folder.h"
+#include "server/rpc/steps/step_wire.h"
 #include "server/shared_memory/shared_region.h"
 #include "server/validation/step_input.h"
 #include "tests/fuzz/fuzz_target.h"

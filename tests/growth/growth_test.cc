@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/string_cat.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/checkpoint_files.h"
 #include "server/checkpoint/gguf_file.h"
 #include "server/checkpoint/model_config.h"
 #include "server/config/quota_section.h"
-#include "server/rpc/principal_list.h"
+#include "server/rpc/callers/principal_list.h"
 #include "server/security/token_list.h"
 #include "tests/support/gguf_writer.h"
 

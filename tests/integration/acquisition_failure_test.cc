@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "tests/integration/failure_in_turn.h"
+#include "tests/integration/support/failure_in_turn.h"
 
 namespace gdn::acquisition_failure_test {
 namespace {
@@ -83,7 +83,9 @@ TEST_P(FailureInTurn, OfStepsLeavesWhatWasThereOrATwinsState) {
 TEST_P(FailureInTurn, OfOperationsWithoutADurableTierLosesWhatCannotBeRepeated) {
   const TokenFeed feed = TokenFeed::Operator(2);
   FailEach({"decode that folds",
-            [&feed](const Caller& caller) { feed.Start(caller, "a", {0, 4}, 15); },
+            [&feed](const Caller& caller) {
+              feed.Start(caller, "a", {0, 4}, 15);
+            },
             [&feed](const Caller& caller) {
               return ResultOf(caller.Decode(WithId(feed.Decode({"a"}, TokenRange{19, 1}), "call")));
             },

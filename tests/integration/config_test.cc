@@ -12,7 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
-#include "base/temporary_folder.h"
+#include "base/files/temporary_folder.h"
 #include "tools/common/child_process.h"
 
 namespace gdn::config_test {

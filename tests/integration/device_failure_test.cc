@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "kernels/null/null_backend.h"
-#include "tests/integration/service_helpers.h"
-#include "tests/integration/token_feed.h"
+#include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/token_feed.h"
 #include "tests/server/batcher/recording_backend.h"
 
 namespace gdn::device_failure_test {

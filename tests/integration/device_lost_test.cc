@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/gpu/on_host/host_streams.h"
-#include "tests/integration/service_helpers.h"
-#include "tests/integration/token_feed.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+#include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/token_feed.h"
 
 namespace gdn::device_lost_test {
 namespace {

@@ -12,10 +12,10 @@
 
 #include "absl/time/clock.h"
 #include "base/error.h"
-#include "base/stop_signal.h"
+#include "base/threads/stop_signal.h"
 #include "server/process_end.h"
-#include "tests/integration/service_helpers.h"
-#include "tests/integration/token_feed.h"
+#include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/token_feed.h"
 #include "tests/server/batcher/recording_backend.h"
 #include "tests/support/host_memory_backend.h"
 #include "tests/support/temp_folder.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tests/integration/service_helpers.h"
-#include "tests/integration/token_feed.h"
+#include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/token_feed.h"
 #include "tests/server/batcher/recording_backend.h"
 
 namespace gdn::several_devices_test {

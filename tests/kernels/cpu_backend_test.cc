@@ -1,7 +1,7 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include "base/error.h"
-#include "base/processors.h"
+#include "base/threads/processors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/common/reserved_memory.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "base/files/safetensors.h"
 #include "base/hash.h"
-#include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/prompt_prefix.h"

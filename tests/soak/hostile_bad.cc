@@ -5,7 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "base/count_limits.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/string_cat.h"
 #include "tests/soak/hostile.h"
 

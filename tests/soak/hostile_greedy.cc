@@ -5,7 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "base/string_cat.h"
-#include "tests/integration/raw_http2.h"
+#include "tests/integration/support/raw_http2.h"
 #include "tests/soak/hostile.h"
 
 namespace gdn {

@@ -32,7 +32,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 #include "tests/soak/hostile.h"
 #include "tests/soak/process_figures.h"
 #include "tests/soak/run_in_folder.h"

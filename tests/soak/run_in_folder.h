@@ -7,7 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "base/temporary_folder.h"
+#include "base/files/temporary_folder.h"
 
 namespace gdn {
 

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/steady_clock.h"
+#include "base/threads/steady_clock.h"
 
 namespace gdn {
 

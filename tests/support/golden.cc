@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/status_macros.h"
 
 namespace gdn {

@@ -19,9 +19,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "base/steady_clock.h"
 #include "base/task/executor.h"
 #include "base/task/timers.h"
+#include "base/threads/steady_clock.h"
 
 namespace gdn {
 

@@ -10,7 +10,7 @@
 #include <iterator>
 #include <string>
 
-#include "base/temporary_folder.h"
+#include "base/files/temporary_folder.h"
 #include "gtest/gtest.h"
 
 namespace gdn {

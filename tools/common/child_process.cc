@@ -16,7 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "tools/gdn_bench/kernel_case.h"
+#include "tools/gdn_bench/kernels/kernel_case.h"
 
 namespace gdn::bench {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/host_port.h"
+#include "base/net/host_port.h"
 #include "base/status_macros.h"
 #include "tools/common/tool_flags.h"
 

@@ -10,11 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "tools/gdn_bench/drift_bench.h"
-#include "tools/gdn_bench/kernel_bench.h"
-#include "tools/gdn_bench/prefix_bench.h"
-#include "tools/gdn_bench/schedule_bench.h"
-#include "tools/gdn_bench/serve_bench.h"
-#include "tools/gdn_bench/state_bench.h"
+#include "tools/gdn_bench/kernels/kernel_bench.h"
+#include "tools/gdn_bench/schedule/schedule_bench.h"
+#include "tools/gdn_bench/serve/serve_bench.h"
+#include "tools/gdn_bench/states/prefix_bench.h"
+#include "tools/gdn_bench/states/state_bench.h"
 
 namespace gdn::bench {
 

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "tools/gdn_bench/kernel_case.h"
-#include "tools/gdn_bench/machine.h"
+#include "tools/gdn_bench/kernels/kernel_case.h"
+#include "tools/gdn_bench/kernels/machine.h"
 #include "tools/gdn_bench/statistics.h"
 
 namespace gdn::bench {

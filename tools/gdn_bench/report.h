@@ -9,10 +9,10 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "base/output_file.h"
+#include "base/files/output_file.h"
 #include "nlohmann/json.hpp"
-#include "tools/gdn_bench/kernel_bench.h"
-#include "tools/gdn_bench/state_bench.h"
+#include "tools/gdn_bench/kernels/kernel_bench.h"
+#include "tools/gdn_bench/states/state_bench.h"
 
 namespace gdn::bench {
 

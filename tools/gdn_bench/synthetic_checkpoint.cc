@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
-#include "base/output_file.h"
-#include "base/safetensors.h"
+#include "base/files/output_file.h"
+#include "base/files/safetensors.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 

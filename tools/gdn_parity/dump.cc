@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/output_file.h"
-#include "base/safetensors.h"
+#include "base/files/output_file.h"
+#include "base/files/safetensors.h"
 #include "base/status_macros.h"
 
 namespace gdn::parity {

@@ -18,7 +18,7 @@
 #include "base/string_cat.h"
 #include "base/version/version.h"
 #include "tools/common/tool_flags.h"
-#include "tools/gdnctl/completion.h"
+#include "tools/gdnctl/completion/completion.h"
 #include "tools/gdnctl/connection.h"
 #include "tools/gdnctl/connection_trouble.h"
 

@@ -6,7 +6,7 @@
 #include "absl/flags/flag.h"
 #include "absl/time/time.h"
 #include "base/error.h"
-#include "base/host_port.h"
+#include "base/net/host_port.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/client_tls.h"

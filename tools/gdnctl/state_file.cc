@@ -4,8 +4,8 @@
 
 #include "absl/strings/numbers.h"
 #include "base/error.h"
+#include "base/files/safetensors.h"
 #include "base/hash.h"
-#include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "google/protobuf/util/json_util.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 

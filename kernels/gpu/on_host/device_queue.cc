@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 #include "kernels/gpu/on_host/fiber_block.h"
 #include "kernels/gpu/on_host/tsan_edges.h"
 

@@ -20,7 +20,7 @@
 #include "base/task/task_group.h"
 #include "base/task/thread_executor.h"
 #include "base/task/when_all.h"
-#include "base/task_queue.h"
+#include "base/threads/task_queue.h"
 #include "gtest/gtest.h"
 #include "tests/base/task/completion.h"
 #include "tests/base/task/semaphore.h"

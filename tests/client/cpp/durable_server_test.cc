@@ -13,8 +13,8 @@
 #include "client/cpp/durable_batch.h"
 #include "gmock/gmock.h"
 #include "tests/client/cpp/mock_stub.h"
-#include "tests/integration/service_helpers.h"
-#include "tests/integration/token_feed.h"
+#include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/token_feed.h"
 #include "tests/support/assert_ok.h"
 
 namespace gdn::durable_server_test {

@@ -1,5 +1,5 @@
 // The quantised blocks of GGUF files, compared with another implementation.
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint/gguf_file.h"
 #include "tests/server/checkpoint/test_checkpoint.h"

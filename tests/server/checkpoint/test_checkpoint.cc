@@ -1,6 +1,6 @@
 #include "tests/server/checkpoint/test_checkpoint.h"
 
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gtest/gtest.h"
 
 namespace gdn {

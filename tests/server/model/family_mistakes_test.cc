@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gtest/gtest.h"
 #include "server/model/loaded_model.h"
 #include "tests/server/checkpoint/test_checkpoint.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/string_cat.h"
 #include "gtest/gtest.h"
 #include "server/model/loaded_model.h"

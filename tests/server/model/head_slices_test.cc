@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/string_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/temporary_folder.h"
+#include "base/files/temporary_folder.h"
 #include "server/options/option_table.h"
 
 namespace gdn::read_options_test {

@@ -1,5 +1,5 @@
 // A request is charged for at least the memory that protobuf takes to parse it, whatever its bytes are.
-#include "server/rpc/parsed_bytes.h"
+#include "server/rpc/transport/parsed_bytes.h"
 
 #include <grpcpp/support/slice.h>
 

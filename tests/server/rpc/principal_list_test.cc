@@ -1,4 +1,4 @@
-#include "server/rpc/principal_list.h"
+#include "server/rpc/callers/principal_list.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Steps on the wire mean what protobuf says they mean, however their bytes are cut and whatever is in them.
-#include "server/rpc/step_wire.h"
+#include "server/rpc/steps/step_wire.h"
 
 #include <grpcpp/support/slice.h>
 

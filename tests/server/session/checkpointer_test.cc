@@ -1,4 +1,4 @@
-#include "server/session/checkpointer.h"
+#include "server/session/durable/checkpointer.h"
 
 #include <gtest/gtest.h>
 

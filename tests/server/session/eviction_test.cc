@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "server/session/device_room.h"
+#include "server/session/room/device_room.h"
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 

@@ -1,12 +1,12 @@
 // Kept prefixes: which one is found, who may find it, and which go where there is no room.
-#include "server/session/prefix_index.h"
+#include "server/session/prefixes/prefix_index.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 #include <thread>
 
-#include "server/session/prefix_key.h"
+#include "server/session/prefixes/prefix_key.h"
 #include "tests/server/session/session_test_support.h"
 #include "tests/support/advanced_clock.h"
 

@@ -1,5 +1,5 @@
 // States that become a prefix, and sessions that begin with them.
-#include "server/session/prefix_keeper.h"
+#include "server/session/prefixes/prefix_keeper.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/session/residency.h"
+#include "server/session/room/residency.h"
 
 #include <gtest/gtest.h>
 

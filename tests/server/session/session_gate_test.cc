@@ -18,7 +18,7 @@
 #include "base/task/task.h"
 #include "base/task/task_group.h"
 #include "base/task/thread_executor.h"
-#include "base/task_queue.h"
+#include "base/threads/task_queue.h"
 #include "tests/server/admission/inline_flows.h"
 #include "tests/support/random.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "server/session/durable/recovery.h"
 #include "server/session/housekeeper.h"
-#include "server/session/recovery.h"
 #include "server/session/session_errors.h"
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"

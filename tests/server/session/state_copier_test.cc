@@ -1,4 +1,4 @@
-#include "server/session/state_copier.h"
+#include "server/session/room/state_copier.h"
 
 #include <gtest/gtest.h>
 

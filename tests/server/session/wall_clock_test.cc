@@ -13,7 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/open_count.h"
-#include "base/stop_signal.h"
+#include "base/threads/stop_signal.h"
 #include "server/batcher/batcher.h"
 #include "server/session/housekeeper.h"
 #include "tests/server/batcher/engine_gate.h"

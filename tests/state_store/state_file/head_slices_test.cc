@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/string_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gtest/gtest.h"
 #include "state_store/state_file/parse.h"
 #include "tests/state_store/test_image.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/files/safetensors.h"
 #include "base/hash.h"
-#include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,6 +1,6 @@
 // Deltas: what they leave out, and what they make with their full file.
 #include "base/error.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gtest/gtest.h"
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"

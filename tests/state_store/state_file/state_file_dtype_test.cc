@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
 #include "state_store/state_file/image.h"

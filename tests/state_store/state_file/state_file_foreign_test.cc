@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "state_store/state_file/image.h"

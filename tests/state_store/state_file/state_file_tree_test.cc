@@ -1,6 +1,6 @@
 // Drafts that are trees in state files: a version of their own, whole files and deltas.
 #include "base/error.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gtest/gtest.h"
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"

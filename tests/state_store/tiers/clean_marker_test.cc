@@ -1,4 +1,4 @@
-#include "state_store/tiers/clean_marker.h"
+#include "state_store/tiers/disk/clean_marker.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // DiskScrubber: damage that is planted on the disk is found, set aside and made up for; nobody is disturbed.
-#include "state_store/tiers/disk_scrubber.h"
+#include "state_store/tiers/disk/disk_scrubber.h"
 
 #include <filesystem>
 #include <fstream>

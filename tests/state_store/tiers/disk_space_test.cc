@@ -1,5 +1,5 @@
 // Watermarks of a disk whose file system is made up.
-#include "state_store/tiers/disk_space.h"
+#include "state_store/tiers/disk/disk_space.h"
 
 #include <algorithm>
 #include <sstream>

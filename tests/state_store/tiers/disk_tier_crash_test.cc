@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gtest/gtest.h"
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/disk_tier_fixture.h"

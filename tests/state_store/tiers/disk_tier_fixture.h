@@ -9,7 +9,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "state_store/tiers/disk_tier.h"
+#include "state_store/tiers/disk/disk_tier.h"
 #include "tests/state_store/test_image.h"
 #include "tests/support/temp_folder.h"
 

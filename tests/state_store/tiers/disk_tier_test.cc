@@ -1,4 +1,4 @@
-#include "state_store/tiers/disk_tier.h"
+#include "state_store/tiers/disk/disk_tier.h"
 
 #include <sys/stat.h>
 
@@ -10,7 +10,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/state_store/test_image.h"

@@ -1,5 +1,5 @@
 // Invented principals leave no folders behind, neither while a server runs nor after one that was killed.
-#include "state_store/tiers/principal_folders.h"
+#include "state_store/tiers/disk/principal_folders.h"
 
 #include <filesystem>
 #include <set>

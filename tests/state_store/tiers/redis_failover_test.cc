@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "state_store/tiers/redis_endpoint.h"
+#include "state_store/tiers/redis/redis_endpoint.h"
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/redis_tier_fixture.h"
 

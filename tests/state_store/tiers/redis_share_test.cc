@@ -1,4 +1,4 @@
-#include "state_store/tiers/redis_share.h"
+#include "state_store/tiers/redis/redis_share.h"
 
 #include <chrono>
 #include <future>

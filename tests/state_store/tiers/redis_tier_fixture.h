@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "state_store/tiers/redis_tier.h"
+#include "state_store/tiers/redis/redis_tier.h"
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "state_store/tiers/redis_tier.h"
+#include "state_store/tiers/redis/redis_tier.h"
 
 #include <algorithm>
 #include <fstream>

@@ -13,7 +13,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "base/error.h"
-#include "base/this_thread.h"
+#include "base/threads/this_thread.h"
 #include "state_store/tiers/tier_stack.h"
 #include "tests/state_store/tiers/fake_tier.h"
 

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "state_store/tiers/disk_space.h"
+#include "state_store/tiers/disk/disk_space.h"
 #include "state_store/tiers/host_tier.h"
 #include "tests/state_store/tiers/fake_holders.h"
 #include "tests/state_store/tiers/fake_tier.h"

@@ -13,9 +13,9 @@
 #include "tests/support/refusal.h"
 #include "tools/gdn_bench/cost.h"
 #include "tools/gdn_bench/flags.h"
-#include "tools/gdn_bench/kernel_bench.h"
-#include "tools/gdn_bench/kernel_case.h"
-#include "tools/gdn_bench/machine.h"
+#include "tools/gdn_bench/kernels/kernel_bench.h"
+#include "tools/gdn_bench/kernels/kernel_case.h"
+#include "tools/gdn_bench/kernels/machine.h"
 #include "tools/gdn_bench/measure.h"
 #include "tools/gdn_bench/statistics.h"
 

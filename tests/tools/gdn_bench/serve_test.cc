@@ -12,17 +12,17 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "base/safetensors.h"
-#include "base/temporary_folder.h"
+#include "base/files/safetensors.h"
+#include "base/files/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/refusal.h"
-#include "tools/gdn_bench/arrivals.h"
 #include "tools/gdn_bench/histogram.h"
-#include "tools/gdn_bench/serve_bench.h"
-#include "tools/gdn_bench/serve_kernels.h"
-#include "tools/gdn_bench/serve_load.h"
+#include "tools/gdn_bench/serve/arrivals.h"
+#include "tools/gdn_bench/serve/serve_bench.h"
+#include "tools/gdn_bench/serve/serve_kernels.h"
+#include "tools/gdn_bench/serve/serve_load.h"
 #include "tools/gdn_bench/synthetic_checkpoint.h"
 
 namespace gdn::bench {

@@ -1,4 +1,4 @@
-#include "tools/gdnctl/replay.h"
+#include "tools/gdnctl/replay/replay.h"
 
 #include <cmath>
 #include <fstream>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_replace.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "base/string_cat.h"
 #include "client/cpp/testing/fake_gdn_service.h"
 #include "gmock/gmock.h"

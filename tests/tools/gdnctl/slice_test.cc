@@ -4,7 +4,7 @@
 
 #include "absl/flags/reflection.h"
 #include "base/dtype.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/temp_folder.h"

@@ -5,8 +5,8 @@
 
 #include "absl/flags/reflection.h"
 #include "base/error.h"
+#include "base/files/safetensors.h"
 #include "base/hash.h"
-#include "base/safetensors.h"
 #include "base/string_cat.h"
 #include "client/cpp/tensor_codec.h"
 #include "client/cpp/testing/fake_gdn_service.h"

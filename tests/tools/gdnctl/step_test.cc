@@ -2,7 +2,7 @@
 #include <string>
 
 #include "absl/flags/reflection.h"
-#include "base/safetensors.h"
+#include "base/files/safetensors.h"
 #include "client/cpp/testing/fake_gdn_service.h"
 #include "client/cpp/testing/toy_layer.h"
 #include "gmock/gmock.h"

@@ -8,7 +8,7 @@
 #include "tests/support/assert_ok.h"
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
-#include "tools/gdnctl/top_view.h"
+#include "tools/gdnctl/top/top_view.h"
 
 namespace gdn::top_test {
 namespace {

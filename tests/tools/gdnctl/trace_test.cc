@@ -13,7 +13,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
-#include "tools/gdnctl/trace_view.h"
+#include "tools/gdnctl/trace/trace_view.h"
 
 namespace gdn::trace_test {
 namespace {

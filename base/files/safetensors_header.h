@@ -1,0 +1,31 @@
+// Reads the JSON header of a safetensors file into its fields in one pass, without a JSON tree, so that time and memory
+// are linear in the text's length even for hostile input.
+//
+// Thread safety: pure functions.
+//
+//   GDN_ASSIGN_OR_RETURN(SafetensorsHeaderFields header, ReadSafetensorsHeader(text));
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/files/safetensors.h"
+
+namespace gdn {
+
+struct SafetensorsHeaderFields {
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, SafetensorsEntry> entries;  // each end - begin agrees with dtype and shape
+};
+
+// DATA_LOSS (INVALID_STATE_FILE) if the text is no header or has a key twice. Tensor offsets are not checked.
+absl::StatusOr<SafetensorsHeaderFields> ReadSafetensorsHeader(std::string_view text);
+
+// Error for a damaged file, or for one of its tensors. `message` is cut, because a file may have names of megabytes.
+absl::Status DamagedSafetensors(std::string_view message);
+absl::Status DamagedSafetensorsTensor(const std::string& name, std::string_view message);
+
+}  // namespace gdn

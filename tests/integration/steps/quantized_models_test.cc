@@ -1,0 +1,57 @@
+// Models with quantised weights, served: what GetModel tells of them, and whose states they take.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/integration/support/service_helpers.h"
+
+namespace gdn::quantized_models_test {
+namespace {
+
+v1::Model ModelOf(TestServer& server, const std::string& name) {
+  grpc::ClientContext context;
+  v1::GetModelRequest request;
+  request.set_name("models/" + name);
+  v1::GetModelResponse response;
+  const grpc::Status status = server.stub().GetModel(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response.model();
+}
+
+TEST(QuantizedModels, TakeTheMemoryOfTheirFile) {
+  // Besides the layers, the files have only one small block of attention and the keys.
+  constexpr double kMostOfItsFile = 1.05;
+  const std::string q4_k = GoldenPath("gguf_qwen35_k_1/q4_k.gguf");
+  TestServer server({.models = {{"k", q4_k}, {"f32", GoldenPath("qwen3_5_1")}}});
+  const v1::Model model = ModelOf(server, "k");
+  if (!server.server().backend().info().TakesWeights(WeightFormat::kQ4_K)) GTEST_SKIP() << "widens Q4_K";
+  EXPECT_THAT(model.weight_formats(), testing::Contains("Q4_K"));
+  EXPECT_GT(model.weight_bytes(), 0);
+  EXPECT_LE(static_cast<double>(model.weight_bytes()),
+            kMostOfItsFile * static_cast<double>(std::filesystem::file_size(q4_k)));
+  EXPECT_EQ(model.weight_dtype(), v1::DTYPE_F32);
+  EXPECT_THAT(ModelOf(server, "f32").weight_formats(), testing::ElementsAre("F32"));
+}
+
+TEST(QuantizedModels, StatesOfAnotherFormOfTheModelAreRefused) {
+  const std::string folder = GoldenPath("qwen3_5_1");
+  TestServer server({.models = {{"folder", folder}, {"gguf", GoldenPath("gguf_qwen35_1/q8_0.gguf")}}});
+  if (!server.server().backend().info().TakesWeights(WeightFormat::kQ8_0)) GTEST_SKIP() << "takes no Q8_0";
+  TestServer quantising({.models = {{"folder", folder}}, .load = {.quantize_q8_0 = true}});
+  EXPECT_THAT(ModelOf(quantising, "folder").weight_formats(), testing::Contains("Q8_0"));
+  EXPECT_NE(ModelOf(quantising, "folder").fingerprint(), ModelOf(server, "folder").fingerprint());
+
+  const Caller caller(server);
+  const Caller other(quantising);
+  ASSERT_TRUE(caller.Create("a", "folder").ok());
+  ASSERT_TRUE(caller.Prefill(PrefillOf("a", /*layer=*/0, GoldenInputs("qwen3_5_1", 0).Slice(0, 5))).ok());
+  ASSERT_REPLY(const std::string file, caller.Export("a"));
+  EXPECT_TRUE(RefusedAs(caller.Import("b", "gguf", file), "STATE_MISMATCH", {{"field", "model_fingerprint"}}));
+  EXPECT_TRUE(RefusedAs(other.Import("b", "folder", file), "STATE_MISMATCH", {{"field", "model_fingerprint"}}));
+  EXPECT_TRUE(caller.Import("b", "folder", file).ok());
+}
+
+}  // namespace
+}  // namespace gdn::quantized_models_test

@@ -1,0 +1,260 @@
+// The calls of service_helpers.h's Caller.
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/files/safetensors.h"
+#include "base/hash.h"
+#include "tests/integration/support/service_helpers.h"
+
+namespace gdn {
+namespace {
+
+using Stub = v1::GdnService::Stub;
+
+// One call of a unary method.
+template <typename Request, typename Response>
+Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request,
+                       grpc::ClientContext& context) {
+  Outcome<Response> outcome;
+  outcome.status = (caller.server().stub().*method)(&context, request, &outcome.reply);
+  return outcome;
+}
+
+template <typename Request, typename Response>
+Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request) {
+  return Call(caller, method, request, *caller.NewContext());
+}
+
+// A request of a method on one session, which takes its name and nothing else that it needs.
+template <typename Request>
+Request Naming(const std::string& id) {
+  Request request;
+  request.set_name("sessions/" + id);
+  return request;
+}
+
+// The one field of a response that callers look at.
+template <typename Response, typename Field>
+Outcome<Field> FieldOf(const Outcome<Response>& called, const Field& (Response::*field)() const) {
+  return {called.status, (called.reply.*field)()};
+}
+
+}  // namespace
+
+std::unique_ptr<grpc::ClientContext> Caller::NewContext() const {
+  auto context = std::make_unique<grpc::ClientContext>();
+  if (!authorization_.empty()) context->AddMetadata("authorization", authorization_);
+  return context;
+}
+
+Outcome<v1::Session> Caller::Create(const v1::CreateSessionRequest& request) const {
+  return FieldOf(Call(*this, &Stub::CreateSession, request), &v1::CreateSessionResponse::session);
+}
+
+Outcome<v1::Session> Caller::Create(const std::string& id, const std::string& model) const {
+  v1::CreateSessionRequest request;
+  request.set_session_id(id);
+  request.set_model("models/" + model);
+  return Create(request);
+}
+
+Outcome<v1::Session> Caller::CreateOperator(const std::string& id, const v1::OperatorSpec& spec) const {
+  v1::CreateSessionRequest request;
+  request.set_session_id(id);
+  *request.mutable_operator_() = spec;
+  return Create(request);
+}
+
+Outcome<v1::Session> Caller::Get(const std::string& id) const {
+  return FieldOf(Call(*this, &Stub::GetSession, Naming<v1::GetSessionRequest>(id)), &v1::GetSessionResponse::session);
+}
+
+Outcome<v1::ListSessionsResponse> Caller::List(int page_size, const std::string& page_token) const {
+  v1::ListSessionsRequest request;
+  request.set_page_size(page_size);
+  request.set_page_token(page_token);
+  return Call(*this, &Stub::ListSessions, request);
+}
+
+Outcome<v1::ListSessionsResponse> Caller::ListAll(int page_size, const std::string& page_token) const {
+  v1::ListSessionsRequest request;
+  request.set_page_size(page_size);
+  request.set_page_token(page_token);
+  request.set_all(true);
+  return Call(*this, &Stub::ListSessions, request);
+}
+
+Outcome<v1::DeleteSessionResponse> Caller::Delete(const std::string& id, const std::string& subject) const {
+  auto request = Naming<v1::DeleteSessionRequest>(id);
+  request.set_subject(subject);
+  return Call(*this, &Stub::DeleteSession, request);
+}
+
+Outcome<v1::Session> Caller::Evict(const std::string& id, v1::StateTier tier, const std::string& subject) const {
+  auto request = Naming<v1::EvictSessionRequest>(id);
+  request.set_tier(tier);
+  request.set_subject(subject);
+  return FieldOf(Call(*this, &Stub::EvictSession, request), &v1::EvictSessionResponse::session);
+}
+
+Outcome<v1::GetMetricsResponse> Caller::Metrics() const {
+  return Call(*this, &Stub::GetMetrics, v1::GetMetricsRequest());
+}
+
+Outcome<v1::DrainProgress> Caller::Drain(bool wait) const {
+  v1::DrainRequest request;
+  request.set_wait(wait);
+  return FieldOf(Call(*this, &Stub::Drain, request), &v1::DrainResponse::progress);
+}
+
+Outcome<v1::GetServerInfoResponse> Caller::Info() const {
+  return Call(*this, &Stub::GetServerInfo, v1::GetServerInfoRequest());
+}
+
+Outcome<v1::PrefillResponse> Caller::Prefill(grpc::ClientContext& context, const v1::PrefillRequest& request) const {
+  return Call(*this, &Stub::Prefill, request, context);
+}
+
+Outcome<v1::PrefillResponse> Caller::Prefill(const v1::PrefillRequest& request) const {
+  return Prefill(*NewContext(), request);
+}
+
+Outcome<v1::DecodeResponse> Caller::Decode(grpc::ClientContext& context, const v1::DecodeRequest& request) const {
+  return Call(*this, &Stub::Decode, request, context);
+}
+
+Outcome<v1::DecodeResponse> Caller::Decode(const v1::DecodeRequest& request) const {
+  return Decode(*NewContext(), request);
+}
+
+Outcome<v1::StepResponse> Caller::Step(grpc::ClientContext& context, const v1::StepRequest& request) const {
+  return Call(*this, &Stub::Step, request, context);
+}
+
+Outcome<v1::StepResponse> Caller::Step(const v1::StepRequest& request) const { return Step(*NewContext(), request); }
+
+Outcome<std::string> Caller::Export(const v1::ExportStateRequest& request) const {
+  Outcome<std::string> outcome;
+  const auto context = NewContext();
+  const auto reader = server_.stub().ExportState(context.get(), request);
+  v1::ExportStateResponse piece;
+  while (reader->Read(&piece)) outcome.reply += piece.data();
+  outcome.status = reader->Finish();
+  return outcome;
+}
+
+Outcome<std::string> Caller::Export(const std::string& id, bool include_recurrent_state) const {
+  auto request = Naming<v1::ExportStateRequest>(id);
+  request.set_include_recurrent_state(include_recurrent_state);
+  return Export(request);
+}
+
+Outcome<v1::Session> Caller::Import(const std::vector<v1::ImportStateRequest>& messages, bool end) const {
+  Outcome<v1::Session> outcome;
+  const auto context = NewContext();
+  v1::ImportStateResponse response;
+  const auto writer = server_.stub().ImportState(context.get(), &response);
+  for (const auto& message : messages) {
+    if (!writer->Write(message)) break;
+  }
+  if (end) writer->WritesDone();
+  outcome.status = writer->Finish();
+  outcome.reply = response.session();
+  return outcome;
+}
+
+Outcome<v1::Session> Caller::Import(const v1::ImportStateRequest::Target& target, const std::string& file) const {
+  constexpr size_t kPieceBytes = 1000;
+  std::vector<v1::ImportStateRequest> messages(1);
+  *messages[0].mutable_target() = target;
+  for (size_t sent = 0; sent < file.size(); sent += kPieceBytes) {
+    messages.emplace_back().set_data(file.substr(sent, kPieceBytes));
+  }
+  return Import(messages);
+}
+
+Outcome<v1::Session> Caller::Import(const std::string& id, const std::string& model, const std::string& file) const {
+  v1::ImportStateRequest::Target target;
+  target.set_session_id(id);
+  target.set_model("models/" + model);
+  return Import(target, file);
+}
+
+int64_t Caller::TokenCount(const std::string& id, int layer) const {
+  const v1::Session session = Get(id).reply;
+  for (const v1::LayerState& state : session.layers()) {
+    if (state.layer() == layer) return state.token_count();
+  }
+  return -1;
+}
+
+Outcome<v1::ForkSessionResponse> Caller::Fork(const v1::ForkSessionRequest& request) const {
+  return Call(*this, &Stub::ForkSession, request);
+}
+
+Outcome<v1::ForkSessionResponse> Caller::Fork(const std::string& id, const std::vector<std::string>& children) const {
+  return Fork(ForkOf(id, children));
+}
+
+Outcome<v1::AcceptTokensResponse> Caller::Accept(const v1::AcceptTokensRequest& request) const {
+  return Call(*this, &Stub::AcceptTokens, request);
+}
+
+Outcome<v1::AcceptTokensResponse> Caller::Accept(const std::string& id, int32_t accepted) const {
+  return Accept(AcceptOf({id}, {accepted}));
+}
+
+Outcome<v1::Checkpoint> Caller::Checkpoint(const std::string& id, const std::string& checkpoint_id) const {
+  auto request = Naming<v1::CheckpointSessionRequest>(id);
+  request.set_checkpoint_id(checkpoint_id);
+  return FieldOf(Call(*this, &Stub::CheckpointSession, request), &v1::CheckpointSessionResponse::checkpoint);
+}
+
+Outcome<v1::ListCheckpointsResponse> Caller::Checkpoints(const std::string& id) const {
+  return Call(*this, &Stub::ListCheckpoints, Naming<v1::ListCheckpointsRequest>(id));
+}
+
+Outcome<v1::DeleteCheckpointResponse> Caller::DeleteCheckpoint(const std::string& id,
+                                                               const std::string& checkpoint_id) const {
+  auto request = Naming<v1::DeleteCheckpointRequest>(id);
+  request.set_checkpoint_id(checkpoint_id);
+  return Call(*this, &Stub::DeleteCheckpoint, request);
+}
+
+Outcome<v1::Session> Caller::Restore(const std::string& id, const std::string& checkpoint_id) const {
+  auto request = Naming<v1::RestoreCheckpointRequest>(id);
+  request.set_checkpoint_id(checkpoint_id);
+  return FieldOf(Call(*this, &Stub::RestoreCheckpoint, request), &v1::RestoreCheckpointResponse::session);
+}
+
+Outcome<v1::PrefetchSessionsResponse> Caller::Prefetch(const std::vector<std::string>& ids) const {
+  v1::PrefetchSessionsRequest request;
+  for (const std::string& id : ids) request.add_names("sessions/" + id);
+  return Call(*this, &Stub::PrefetchSessions, request);
+}
+
+std::string Caller::State(const std::string& id) const {
+  const Outcome<std::string> exported = SentAgain([&] { return Export(id); });
+  const Outcome<v1::Session> session = SentAgain([&] { return Get(id); });
+  EXPECT_TRUE(exported.ok()) << exported.status.error_message();
+  EXPECT_TRUE(session.ok()) << session.status.error_message();
+  if (!exported.ok() || !session.ok()) return "";
+  std::string state;
+  for (const v1::LayerState& layer : session.reply.layers()) {
+    absl::StrAppend(&state, "layer.", layer.layer(), " tokens=", layer.token_count(), " log=", layer.log_length(),
+                    " draft=", layer.draft_length(), " kind=", static_cast<int>(layer.input_kind()), "\n");
+  }
+  const absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Parse(exported.reply);
+  EXPECT_TRUE(file.ok()) << file.status();
+  if (!file.ok()) return "";
+  for (const auto& [name, entry] : file->entries()) {
+    if (absl::EndsWith(name, ".reply")) continue;
+    absl::StrAppend(&state, name, " [", absl::StrJoin(entry.shape, ","), "] ",
+                    HashBytes(file->Bytes(name).value()).ToHex(), "\n");
+  }
+  return state;
+}
+
+}  // namespace gdn

@@ -1,0 +1,65 @@
+// The machine that cases are measured on: a backend, its limits, and how runs are timed.
+//
+// On a CPU, runs are calls that the clock times. On a GPU, runs are recorded as a graph and replayed, and events on the
+// stream time them, so the report has the device's time. For comparison, the same launches are also made one by one and
+// timed by the clock.
+// Thread safety: one thread at a time. Ownership: a Machine owns its parts; a TimedCase must not outlive the machine
+// nor the prepared case.
+//
+//   GDN_ASSIGN_OR_RETURN(Machine machine, MakeCpuMachine(/*threads=*/0));
+//   GDN_ASSIGN_OR_RETURN(PreparedCase prepared, c.prepare(machine.setting()));
+//   GDN_ASSIGN_OR_RETURN(auto timed, machine.load(prepared));
+//   GDN_ASSIGN_OR_RETURN(double seconds, timed->Time(10));
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/gpu/runtime.h"
+#include "tools/gdn_bench/kernels/kernel_case.h"
+
+namespace gdn::bench {
+
+// A working set of at least this many times the last-level cache, visited in turn, counts as read from memory.
+inline constexpr int64_t kColdFactor = 4;
+
+enum class TimingMethod { kCalls, kLaunches, kGraph };
+
+// A case that has been warmed up. A repetition is one run() on a CPU, or a graph of one or more runs on a GPU.
+class TimedCase {
+ public:
+  virtual ~TimedCase() = default;
+  virtual TimingMethod method() const = 0;
+  virtual int64_t steps_per_repetition() const = 0;
+  // Returns the seconds from the start of the first to the end of the last repetition.
+  virtual absl::StatusOr<double> Time(int64_t repetitions) = 0;
+  // Times the same work with single launches and the host's clock. For calls, does the same as Time().
+  virtual absl::StatusOr<double> TimeLaunches(int64_t repetitions) = 0;
+};
+
+struct Machine {
+  std::unique_ptr<Backend> backend;
+  // Measures the machine's rates now, so that a kernel's time can be compared with a limit of the same moment. Takes
+  // milliseconds on a GPU and tens of milliseconds on a CPU. The first call also makes and checks the buffers. Errors
+  // of the device.
+  std::function<absl::StatusOr<MachineRates>()> measure_limits;
+  // Warms a case up, so that it can be timed. Errors of the case.
+  std::function<absl::StatusOr<std::unique_ptr<TimedCase>>(const PreparedCase&)> load;
+  int64_t last_level_cache_bytes = 0;
+  int64_t rotation_bytes = 0;             // bytes that memory-bound cases rotate over
+  std::optional<gpu::DeviceInfo> device;  // nullopt for a CPU
+
+  CaseSetting setting() const { return {.backend = *backend, .rotation_bytes = rotation_bytes}; }
+};
+
+// `threads`: see CpuBackendOptions.
+absl::StatusOr<Machine> MakeCpuMachine(int threads);
+
+// Uses the backend of this build's GPU sources (gpu_backend.h). Errors of MakeGpuBackend, also in builds without them.
+absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs);
+
+}  // namespace gdn::bench

@@ -1,0 +1,135 @@
+// The loads that `gdn_bench serve` runs: those of the flags, or of a suite with the goals of each.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/gdn_bench/serve/serve_bench.h"
+
+namespace gdn::bench {
+namespace {
+
+constexpr int kPromptTokens = 2048;
+constexpr int kBesideTokens = 32'768;
+constexpr int kSharedSessions = 32;  // of decodes that are measured with shared memory too
+constexpr double kSharedGoal = 0.5;
+
+std::string NameOf(const Workload& load, int clients) {
+  const char* const method = load.call == CallKind::kDecode ? "Decode" : "Prefill";
+  std::string name = absl::StrCat(load.api == Api::kStream ? "Stream" : "", method);
+  if (load.call == CallKind::kDecode) absl::StrAppend(&name, " B=", load.sessions);
+  if (load.call == CallKind::kPrefill || load.tokens > 1) absl::StrAppend(&name, " T=", load.tokens);
+  if (clients > 1) absl::StrAppend(&name, ", ", clients, " clients");
+  if (load.request_ids) absl::StrAppend(&name, ", ids");
+  return name;
+}
+
+class Rows {
+ public:
+  explicit Rows(Workload base) : base_(base) { base_.tokens = 1; }
+
+  void Decode(Api api, bool ids, int sessions, int clients, int beside_tokens, std::vector<RatioGoal> goals) {
+    Workload load = base_;
+    load.api = api;
+    load.request_ids = ids;
+    load.sessions = sessions;
+    Add(load, clients, beside_tokens, std::move(goals));
+  }
+  void Prefill(bool ids, int clients, std::vector<RatioGoal> goals) {
+    Workload load = base_;
+    load.call = CallKind::kPrefill;
+    load.api = Api::kUnary;
+    load.request_ids = ids;
+    load.tokens = kPromptTokens;
+    Add(load, clients, /*beside_tokens=*/0, std::move(goals));
+  }
+  std::vector<ServeRow> Take() { return std::move(rows_); }
+
+ private:
+  void Add(const Workload& load, int clients, int beside_tokens, std::vector<RatioGoal> goals) {
+    const std::string beside = beside_tokens == 0 ? "" : absl::StrCat(", beside a prefill of ", beside_tokens);
+    const bool shared = load.call == CallKind::kDecode && load.sessions == kSharedSessions;
+    if (shared) goals.push_back({RatioKind::kP50SharedOverMessages, kSharedGoal});
+    rows_.push_back({NameOf(load, clients) + beside, load, clients, beside_tokens, std::move(goals), shared});
+  }
+
+  Workload base_;
+  std::vector<ServeRow> rows_;
+};
+
+// The service alone: on a backend that computes nothing.
+std::vector<ServeRow> HostSuite(const Workload& base) {
+  Rows rows(base);
+  for (const Api api : {Api::kUnary, Api::kStream}) {
+    for (const bool ids : {false, true}) {
+      for (const int sessions : {1, 8, 32}) {
+        rows.Decode(api, ids, sessions, /*clients=*/1, /*beside_tokens=*/0,
+                    {{RatioKind::kP50OverEcho, 1.15}, {RatioKind::kP99OverEcho, 1.25}, {RatioKind::kP50OverRawEcho}});
+      }
+    }
+  }
+  return rows.Take();
+}
+
+// The service beside the kernels of a GPU.
+std::vector<ServeRow> GoalsSuite(const Workload& base) {
+  Rows rows(base);
+  for (const bool ids : {false, true}) {
+    for (const int sessions : {1, 32, 128}) {
+      rows.Decode(base.api, ids, sessions, /*clients=*/1, /*beside_tokens=*/0,
+                  {{RatioKind::kP50LessKernelsOverEcho, 1.25}, {RatioKind::kP50OverRawEcho}});
+    }
+    rows.Prefill(ids, /*clients=*/1, {{RatioKind::kP50OverEchoAndKernels, 1.15}});
+    rows.Prefill(ids, /*clients=*/8, {{RatioKind::kRateOverBound, 0.85}, {RatioKind::kRateOverEcho}});
+    rows.Decode(base.api, ids, /*sessions=*/1, /*clients=*/64, /*beside_tokens=*/0,
+                {{RatioKind::kRateOverBound, 0.85}, {RatioKind::kRateOverEcho}});
+    rows.Decode(base.api, ids, /*sessions=*/1, /*clients=*/1, kBesideTokens,
+                {{RatioKind::kP99BesideLessSegmentOver, 1.5}});
+  }
+  return rows.Take();
+}
+
+// One server on several devices over one on one: what clients on the host get of them.
+std::vector<ServeRow> DevicesSuite(const Workload& base) {
+  constexpr int kClients = 8;
+  Workload load = base;
+  load.api = Api::kUnary;
+  load.tokens = 1;
+  load.sessions = 64;
+  ServeRow row{.name = NameOf(load, kClients), .load = load, .clients = kClients, .goals = {}};
+  row.goals = {{RatioKind::kRateSeveralOverOne, 1.85}, {RatioKind::kRateOverBound}};
+  row.shared_memory = true;
+  row.several_devices = true;
+  return {row};
+}
+
+// What TLS, tokens and metrics cost the service beside what TLS costs anybody.
+std::vector<ServeRow> SecureSuite(const Workload& base) {
+  Workload load = base;
+  load.api = Api::kUnary;
+  load.tokens = 1;
+  load.sessions = 32;
+  ServeRow row{.name = NameOf(load, 1), .load = load, .clients = 1, .goals = {}};
+  row.goals = {{RatioKind::kP50SecureOverPlain, 1.10}, {RatioKind::kP50OverEcho}};
+  row.secure = true;
+  return {row};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ServeRow>> ServeRows(const ServeOptions& options) {
+  if (options.suite == "host") return HostSuite(options.load);
+  if (options.suite == "goals") return GoalsSuite(options.load);
+  if (options.suite == "devices") return DevicesSuite(options.load);
+  if (options.suite == "secure") return SecureSuite(options.load);
+  if (!options.suite.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--suite='", options.suite, "' is not a suite; use host, goals, devices or secure"));
+  }
+  std::vector<ServeRow> rows;
+  for (const int clients : options.concurrency) {
+    rows.push_back({NameOf(options.load, clients), options.load, clients, options.beside_tokens, EveryRatio(),
+                    options.shared_memory});
+  }
+  return rows;
+}
+
+}  // namespace gdn::bench

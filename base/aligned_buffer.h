@@ -10,8 +10,8 @@
 
 namespace gdn {
 
-// Returns zeroed memory; nullptr if `bytes` is 0 or memory is exhausted.
+// Returns zeroed memory, aligned to 64 bytes; nullptr if `bytes` is 0 or memory is exhausted.
 void* AlignedAllocate(size_t bytes);
-void AlignedFree(void* data);
+void AlignedFree(void* data);  // `data`: a result of AlignedAllocate, or nullptr
 
 }  // namespace gdn

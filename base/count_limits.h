@@ -11,7 +11,9 @@
 
 namespace gdn {
 
-inline constexpr int64_t kMaxTokenCount = int64_t{1} << 53;  // of one layer, including its pending draft
-inline constexpr int64_t kMaxEpoch = int64_t{1} << 53;
+// Most tokens that a layer of a session may have seen, including its pending draft. A double has every integer up to
+// 2^53.
+inline constexpr int64_t kMaxTokenCount = int64_t{1} << 53;
+inline constexpr int64_t kMaxEpoch = int64_t{1} << 53;  // highest epoch of a session
 
 }  // namespace gdn

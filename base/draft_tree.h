@@ -35,11 +35,11 @@ absl::Status CheckDraftPath(absl::Span<const int32_t> parents, int32_t draft_len
 // All paths from a root to a leaf, ordered by leaf. A token shared by several paths is placed in the first of them.
 struct DraftPaths {
   struct Place {
-    int32_t path = 0;
+    int32_t path = 0;   // index in `paths`
     int32_t depth = 0;  // index of the token in that path
   };
   std::vector<std::vector<int32_t>> paths;
-  std::vector<Place> places;  // by token
+  std::vector<Place> places;  // one for each token, by the token's index in the draft
 };
 // Returns the tree's paths. `parents` must have passed CheckDraftParents.
 DraftPaths DraftPathsOf(absl::Span<const int32_t> parents);

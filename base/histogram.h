@@ -80,7 +80,7 @@ class Histogram {
   std::atomic<int64_t> sum_{0};
 };
 
-// 10 us to 50 s.
+// Upper bounds of the buckets of a LatencyHistogram in nanoseconds: 10 us to 50 s.
 inline constexpr std::array<int64_t, 21> kLatencyBoundsNs = {
     10'000,      20'000,        50'000,        100'000,       200'000,        500'000,        1'000'000,
     2'000'000,   5'000'000,     10'000'000,    20'000'000,    50'000'000,     100'000'000,    200'000'000,

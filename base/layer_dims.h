@@ -51,7 +51,8 @@ inline constexpr int32_t kMaxHeadDim = 1024;
 inline constexpr int32_t kMaxConvWidth = 64;
 inline constexpr int32_t kMaxHiddenSize = 1 << 20;
 
-// INVALID_ARGUMENT (INVALID_SPEC): `field` of a layer's description is `value`; the message says what is `expected`.
+// Returns INVALID_ARGUMENT (INVALID_SPEC) with the message that `field` of a layer's description is `value`, and that
+// `expected` was expected.
 absl::Status InvalidSpecField(std::string_view field, const absl::AlphaNum& value, std::string_view expected);
 
 // INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
@@ -60,7 +61,7 @@ absl::Status ValidateLayerDims(const LayerDims& dims);
 // "H=16 HV=32 K=128 V=128 W=4 D=2048", and " decay=per-channel" for kPerChannel.
 std::string LayerDimsToString(const LayerDims& dims);
 
-// The tensors that a step brings. A (session, layer)'s first step fixes the kind for all later ones.
+// The tensors that a step brings. The first step of a session's layer fixes the kind for all later steps of that layer.
 enum class InputKind : uint8_t {
   kNone = 0,          // no step yet
   kHiddenStates = 1,  // the layer's input: the server computes everything, projections included

@@ -1,4 +1,4 @@
-// How many calls are under way, for those who wait for the last one.
+// Counts calls under way, and lets a thread wait until the last one has ended.
 //
 // Thread safety: safe from any thread. Ownership: must outlive its holds.
 //
@@ -19,7 +19,7 @@ class OpenCount {
  public:
   class [[nodiscard]] Hold {
    public:
-    Hold() = default;  // of nothing
+    Hold() = default;  // counts no call
     Hold(Hold&& other) noexcept : of_(std::exchange(other.of_, nullptr)) {}
     Hold& operator=(Hold&& other) noexcept {
       std::swap(of_, other.of_);
@@ -50,7 +50,7 @@ class OpenCount {
     absl::MutexLock lock(&mu_);
     return open_;
   }
-  // Blocks until none is open, `timeout` at most: true if none is.
+  // Blocks until no call is under way, or for `timeout`. Returns true if no call is under way.
   bool WaitForNone(absl::Duration timeout = absl::InfiniteDuration()) {
     const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return open_ == 0; };
     absl::MutexLock lock(&mu_);

@@ -7,8 +7,8 @@
 
 namespace gdn {
 
-// Opens /dev/null for each of the three that is closed. Otherwise the next file that the program opens gets its number,
-// and what is printed goes into that file.
+// Opens /dev/null for each of the three descriptors that is closed. Otherwise the next file that the program opens gets
+// that descriptor's number, and the program's output goes into the file.
 void OpenStandardStreams();
 
 }  // namespace gdn

@@ -27,7 +27,7 @@ struct TensorView {
 };
 
 // Returns the product of `shape`. INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) for a negative dimension, and
-// (SHAPE_OVERFLOW) if the product, or that many 8-byte elements, does not fit an int64.
+// (SHAPE_OVERFLOW) if the product, or the bytes of that many 8-byte elements, does not fit an int64.
 absl::StatusOr<int64_t> CheckedElementCount(absl::Span<const int64_t> shape);
 
 // Formats a shape, such as "[2, 37, 64]".

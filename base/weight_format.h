@@ -50,7 +50,7 @@ std::string_view WeightFormatName(WeightFormat format);
 
 constexpr bool IsPlain(WeightFormat format) { return format <= WeightFormat::kBF16; }
 constexpr WeightFormat FormatOf(DType dtype) { return static_cast<WeightFormat>(dtype); }
-// Element type of weights that kernels read one by one: the dtype of a plain format, F32 for a quantised one.
+// Returns the type of a single weight as kernels read it: the dtype of a plain format, F32 for a quantised one.
 constexpr DType WidenedDType(WeightFormat format) { return IsPlain(format) ? static_cast<DType>(format) : DType::kF32; }
 
 // A block: `weights` neighbouring weights of a row in `bytes` bytes. A row has whole blocks.
@@ -79,7 +79,7 @@ constexpr int64_t Fp8Blocks(int64_t count) { return (count + kFp8Block - 1) / kF
 // Converts `count` whole blocks of any format but F8_E4M3, whose scales are stored elsewhere.
 void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, float* out);
 
-// True if d, and m if the format has one, of a GGUF block are finite.
+// True if the factor d of a GGUF block is finite, and also m if the format has it.
 bool HasFiniteFactors(WeightFormat format, const void* block);
 
 // Converts a row of any format. `scales` is the row's Fp8Blocks(cols) scales for F8_E4M3, unused otherwise.

@@ -69,7 +69,8 @@ struct StageInParams {
   const MaterializeStateParams* fold = nullptr;  // has at most batch.sequences entries; null: no fold
 };
 
-// A decode step that recurs. `key` determines every argument of its kernels except where its index arrays are.
+// A decode step that may recur. `key` determines every argument of the step's kernels except the addresses of its index
+// arrays.
 struct ReplayableStep {
   std::string key;
   PackedBatch batch;

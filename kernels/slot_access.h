@@ -26,9 +26,9 @@ struct SlotImage {
   std::vector<float> conv = {};   // [C, W - 1], newest last; empty for a bare operator
 };
 
-// `token_count` locates the convolution columns. INVALID_ARGUMENT if the slot is outside the pool, or if the log or the
-// image's sizes do not fit the layout; then nothing is written. WriteSlot zeroes the rest of the slot, so that equal
-// images make equal slots.
+// Read a slot, and write one. `token_count`: tokens that the state has seen, which says where the convolution columns
+// are. INVALID_ARGUMENT if the slot is outside the pool, or if the log or the image's sizes do not fit the layout; then
+// nothing is written. WriteSlot zeroes the rest of the slot, so that equal images make equal slots.
 absl::StatusOr<SlotImage> ReadSlot(Backend& backend, const StatePoolView& pool, int32_t slot, int32_t log_length,
                                    int64_t token_count);
 absl::Status WriteSlot(Backend& backend, const StatePoolView& pool, int32_t slot, int64_t token_count,

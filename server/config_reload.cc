@@ -26,7 +26,7 @@ void TakeEffect(GdnServer& server, const ServerOptions& before, const ServerOpti
 void Reload(GdnServer& server, const CommandFlags& line, ServerOptions& options, bool asked) {
   const absl::StatusOr<ServerOptions> next = ReadOptions(line);
   if (!next.ok()) {
-    spdlog::error("the changed file of --config is not taken up, all stays as it is: {}",
+    spdlog::error("the changed --config file was not applied, and all flags keep their values: {}",
                   std::string(next.status().message()));
     return;
   }
@@ -34,10 +34,10 @@ void Reload(GdnServer& server, const CommandFlags& line, ServerOptions& options,
   const std::vector<OptionChange> changes = TakeLiveChanges(options, *next);
   TakeEffect(server, before, options);
   for (const OptionChange& change : changes) {
-    spdlog::info("config: {} has changed: {}", change.name,
-                 change.takes_effect ? "took effect" : "needs a restart, the old value stays");
+    spdlog::info("config: {} has changed{}", change.name,
+                 change.takes_effect ? " and is in effect" : ", but needs a restart to take effect");
   }
-  if (asked || !changes.empty()) spdlog::info("config: read anew, {} changes", changes.size());
+  if (asked || !changes.empty()) spdlog::info("config: reloaded, {} changes", changes.size());
 }
 
 // Identifies a version of a file: its inode, size and time of change. A file that is renamed over another has another

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/bounded_text.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -42,7 +43,10 @@ ServedModel Describe(const LoadedModel& model) {
           .slice = model.heads().is_whole()
                        ? ModelSlice{}
                        : ModelSlice{.heads = model.heads(), .model_fingerprint = model.whole_fingerprint()},
-          .layers = model.layers()};
+          .layers = model.layers(),
+          .all_gdn_layers = model.config().gdn_layers,
+          .layer_digests = model.digests().layers,
+          .digest_tensors = model.digests().tensors};
 }
 
 }  // namespace
@@ -55,7 +59,7 @@ absl::StatusOr<std::unique_ptr<GdnServer>> GdnServer::Make(std::vector<std::uniq
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kDeviceUnsupported,
                      StrCat("the devices compute different bits (", first.device, ": ", first.numerics_id, "; ",
                             backend->info().device, ": ", backend->info().numerics_id,
-                            "), and a session's states may be on any; serve them by a server each"),
+                            "), but a session may be placed on any device; run one server for each device"),
                      {{"device", backend->info().device}});
   }
   std::unique_ptr<GdnServer> server(new GdnServer(std::move(backends), std::move(options)));
@@ -128,10 +132,16 @@ absl::Status GdnServer::LoadModels() {
         name, model.config().model_type, LayerDimsToString(model.config().spec.dims), HeadSliceToString(model.heads()),
         model.layers().size(), model.config().num_layers, absl::StrJoin(memory.Formats(), ", "), memory.total(),
         memory.in_files, model.fingerprint(), absl::FormatDuration(absl::Now() - begin));
+    if (!load.layers.empty()) {
+      std::vector<int32_t> layers;
+      for (const auto& [layer, weights] : model.layers()) layers.push_back(layer);
+      spdlog::info("model {}: serves the layers {}, by --layers={}", name, NumberRanges(layers, kMostListBytes),
+                   LayerRangesToString(load.layers));
+    }
     if (memory.widened_matrices > 0) {
       spdlog::warn(
-          "model {}: {} quantised matrices are widened to float32, as backend {} or the way that they are stored needs "
-          "it",
+          "model {}: {} quantised matrices were converted to float32, because backend {} does not support their format "
+          "or the file's layout of it",
           name, memory.widened_matrices, backend().info().name);
     }
     GDN_ASSIGN_OR_RETURN(

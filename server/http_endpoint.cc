@@ -132,7 +132,7 @@ std::string HttpEndpoint::Trouble() const {
   }
   // Without a lease, other servers may take its sessions and serve them.
   if (!sources_.info.states.environment().CheckOurs().ok()) {
-    return "its lease at Redis has run out, so that it may not serve its sessions (NODE_LEASE_LAPSED)";
+    return "this server's lease at Redis has expired, so it refuses calls for its sessions (NODE_LEASE_LAPSED)";
   }
   return "";
 }

@@ -40,10 +40,9 @@ constexpr char kUsage[] =
     "  gdn_server --listen 127.0.0.1:0 --port-file /tmp/port        # no model: operator sessions only\n"
     "  gdn_server --listen 127.0.0.1:50061 --listen unix:/run/gdn/gdn.sock\n"
     "  gdn_server --model qwen=DIR --disk-dir /var/lib/gdn --checkpoint-every-tokens 256   # survives a crash\n\n"
-    "SIGTERM and SIGINT drain: no new step is taken, accepted ones end, sessions are made durable where there is a "
-    "place "
-    "for it, then the server stops: with code 0, or 3 where an accepted call or a session's last checkpoint did not "
-    "end.";
+    "On SIGTERM or SIGINT the server drains: it refuses new steps, finishes accepted ones, makes sessions durable "
+    "(with --disk-dir or --redis), and exits with code 0. The code is 3 if an accepted call or a session's last "
+    "checkpoint did not finish in time.";
 
 void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, const StateServiceOptions& states) {
   std::vector<std::string> models;

@@ -77,7 +77,7 @@ class HostBlockPool {
   absl::Mutex mu_;
   int64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;                               // number of blocks in use
-  std::map<size_t, std::vector<HostBuffer>> free_ ABSL_GUARDED_BY(mu_);  // by size
+  std::map<size_t, std::vector<HostBuffer>> free_ ABSL_GUARDED_BY(mu_);  // unused blocks by size in bytes
 };
 
 // From now on fills every block of every pool with this byte when it is taken, so that a test sees if a caller reads

@@ -18,7 +18,7 @@ namespace gdn {
 class PrefillCalls {
  public:
   PrefillCalls() = default;
-  // For a state that also had decodes, was imported, or whose calls are not known.
+  // Returns the value of a state that also had decodes, was imported, or whose calls are not known.
   static PrefillCalls Other();
 
   // Returns these calls and one more prefill of `tokens` tokens. A prefill of 0 tokens changes nothing.

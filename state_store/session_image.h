@@ -76,7 +76,7 @@ struct SessionHeader {
   std::string model;        // without "models/"; "" for an operator session
   std::string family;       // the model's family; "" for an operator session
   std::string fingerprint;  // the model's fingerprint; "" for an operator session
-  ModelSlice slice = {};    // the value heads that this server has of the model; default: all
+  ModelSlice slice = {};    // the model's value heads that the states have; default: all
   LayerDims dims;
   std::vector<int32_t> layers;  // all layers of the session, ascending, with or without a state
   Hash128 request;              // hash of the request that made the session
@@ -86,8 +86,8 @@ struct SessionHeader {
   SteadyTime born;         // creation time on this process's clock; files store the age instead
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
-  int64_t prefix_tokens = 0;  // tokens of the kept prefix that the session began with
-  // The last AcceptTokens that had a request id.
+  int64_t prefix_tokens = 0;  // tokens of the stored prefix that the session started from; 0: none
+  // The last AcceptTokens that had a request id, and what it accepted; "": there was none.
   std::string accept_request_id;
   int32_t accepted_tokens = 0;
   std::vector<int32_t> accepted_path = {};  // empty: the draft's first accepted_tokens tokens
@@ -99,9 +99,9 @@ struct SessionHeader {
 
 struct SessionImage {
   SessionHeader header;
-  std::string numerics_id;  // of the backend that computed the states
+  std::string numerics_id;  // numerics id of the backend that computed the states
   StateLayout layout;
-  bool transposed_base = false;       // whether `slot` of the layers holds its base transposed
+  bool transposed_base = false;       // LayerImage::slot holds the base as [HV, V, K]
   std::vector<LayerImage> layers;     // layers that have a state, ascending
   std::shared_ptr<const void> owner;  // keeps the memory alive that LayerImage::wire views
 

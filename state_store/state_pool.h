@@ -120,7 +120,7 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);        // slots that were ever taken; the rest is untouched memory
   std::vector<int32_t> returned_ ABSL_GUARDED_BY(mu_);  // free slots, reused before untouched memory
   int32_t spares_ ABSL_GUARDED_BY(mu_) = 0;             // spare slots in use
-  int32_t claimed_ ABSL_GUARDED_BY(mu_) = 0;            // number of claims and of slots taken with one
+  int32_t claimed_ ABSL_GUARDED_BY(mu_) = 0;            // number of claims plus slots that were taken with a claim
 };
 
 }  // namespace gdn

@@ -10,8 +10,8 @@
 
 namespace gdn {
 
-// Returns for example "line 3, column 5: a comment, which JSON does not have; remove it", "it is empty", "it is UTF-16
-// or UTF-32 text, expected UTF-8; .." or kFetchLfsFile. "" if the text is JSON.
+// Returns the fault of a text, for example "line 3, column 5: a comment, which JSON does not have; remove it", "it is
+// empty", "it is UTF-16 or UTF-32 text, expected UTF-8; .." or kFetchLfsFile. "" if the text is JSON.
 std::string JsonFault(std::string_view text);
 
 // Puts the values NaN, Infinity and -Infinity, which Python's json module writes, into quotation marks. Such a field is

@@ -17,7 +17,8 @@ namespace gdn {
 
 class MappedFile {
  public:
-  // NOT_FOUND, PERMISSION_DENIED or INVALID_ARGUMENT (not a regular file), naming the path. An empty file maps to "".
+  // Maps the whole file; bytes() of an empty file is "". Errors name the path: NOT_FOUND, PERMISSION_DENIED, or
+  // INVALID_ARGUMENT if the path is not a regular file.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}

@@ -44,7 +44,7 @@ class OutputFile {
 
   std::string path_;     // as the user gave it, for errors
   std::string target_;   // the regular file that Commit makes or replaces
-  std::string partial_;  // its name before Commit; "" for a device or a pipe
+  std::string partial_;  // the file's path until Commit renames it; "" for a device or a pipe
   int fd_;               // -1 once committed, failed or moved from
   int64_t reserved_ = 0;
   int64_t written_ = 0;

@@ -46,7 +46,7 @@ class SafetensorsFile {
   // Gives more of the file: `bytes` begins with the bytes that were parsed, and may be at another address.
   void Extend(std::string_view bytes) { data_ = bytes.substr(header_bytes_); }
   uint64_t header_bytes() const { return header_bytes_; }  // offset of the first tensor's bytes
-  uint64_t data_bytes() const { return data_bytes_; }      // of all tensors together
+  uint64_t data_bytes() const { return data_bytes_; }      // bytes of all tensors together
 
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }

@@ -14,9 +14,9 @@
 
 namespace gdn {
 
-// nullopt if the text is no IP address.
+// Returns the network of an address given as text; nullopt if the text is no IP address.
 std::optional<std::string> NetworkOf(const std::string& address);
-// Returns "" for a Unix socket.
+// Returns the network of a connection's peer; "" for a Unix socket.
 std::string NetworkOf(const sockaddr_storage& peer);
 
 }  // namespace gdn

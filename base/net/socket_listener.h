@@ -66,7 +66,7 @@ class SocketListener {
 
   SocketListener(std::vector<ListeningSocket> sockets, ConnectionLimits limits, OnConnection on_connection);
   void Run();
-  // Accepts the connections that wait at `socket`. False if it must be tried again later.
+  // Accepts the connections that wait at `socket`. Returns false if the socket must be tried again later.
   bool Accept(const ListeningSocket& socket);
   bool OutOfDescriptors(const ListeningSocket& socket, int error);
   // Counts the connection. Returns false if a limit leaves no room for it.
@@ -79,7 +79,7 @@ class SocketListener {
   const std::set<std::string> proxies_;  // networks of limits_.proxies
   const OnConnection on_connection_;
   std::vector<ListeningSocket> sockets_;  // used by the thread only until it has ended
-  OwnedFd reserve_;                       // the same
+  OwnedFd reserve_;                       // descriptor to accept with when none is left; used like sockets_
   OwnedFd wake_;
   mutable absl::Mutex mu_;
   mutable std::map<int, Connection> open_ ABSL_GUARDED_BY(mu_);  // by descriptor; includes some that have closed

@@ -37,7 +37,7 @@ class Arrivals {
     const std::lock_guard lock(mu_);
     open_ -= count;
   }
-  // Ends one operation. The flow, and with it this object, may be gone when End returns.
+  // Ends one operation. The waiting flow, and with it this object, may be gone when End returns.
   void End() {
     Flow* resume = nullptr;
     {

@@ -22,35 +22,36 @@
 
 namespace gdn {
 
-// State shared by a source and its deadlines.
+// State shared by a CancelSource and its Deadlines.
 class Cancellation {
  public:
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
   void Cancel();
-  // For Waiter. Add returns false if the cancellation has happened already. After Remove has returned, nothing here
-  // touches the node.
+  // For Waiter. Add puts a node into the list of waiters to end; it returns false if the cancellation has happened
+  // already. After Remove has returned, this object does not touch the node.
   bool Add(WaitNode& node);
   void Remove(WaitNode& node);
 
  private:
-  std::atomic<bool> cancelled_{false};  // set with mu_
+  std::atomic<bool> cancelled_{false};  // written under mu_
   std::mutex mu_;
   WaitList waiters_;  // guarded by mu_
 };
 
 class Deadline {
  public:
-  Deadline() = default;  // never
-  // A time alone is a deadline, too.
+  Deadline() = default;  // no time and no cancellation: never ends a wait
+  // A deadline without a cancellation.
   Deadline(SteadyTime time) : time_(time) {}  // NOLINT(google-explicit-constructor)
 
   SteadyTime time() const { return time_; }
   bool cancelled() const { return cancellation_ != nullptr && cancellation_->cancelled(); }
-  // The same cancellation, and the earlier of both times.
+  // Returns a deadline with the same cancellation and the earlier of both times.
   Deadline NotAfter(SteadyTime time) const { return Deadline(std::min(time_, time), cancellation_); }
-  // The cancellation alone.
+  // Returns a deadline with the same cancellation and no time.
   Deadline WithoutTime() const { return Deadline(SteadyTime::InfiniteFuture(), cancellation_); }
-  // CANCELLED (CALL_CANCELLED), DEADLINE_EXCEEDED (DEADLINE_EXCEEDED) from its time on, or OK.
+  // Returns CANCELLED (CALL_CANCELLED) if cancelled, else DEADLINE_EXCEEDED (DEADLINE_EXCEEDED) if `now` is the
+  // deadline's time or later, else OK.
   absl::Status Check(SteadyTime now) const;
 
  private:
@@ -67,8 +68,8 @@ class CancelSource {
  public:
   CancelSource();
 
-  // Ends all waits under this source's deadlines, now and later. Calls none of the waiting code itself: the executors
-  // do.
+  // Ends all waits under this source's deadlines, now and later. The waiting flows continue on their executors, not
+  // within this call.
   void Cancel() { cancellation_->Cancel(); }
   bool cancelled() const { return cancellation_->cancelled(); }
   Deadline Until(SteadyTime time) const { return Deadline(time, cancellation_); }

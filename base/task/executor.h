@@ -40,14 +40,16 @@ class Flow {
   Executor& executor() const { return *executor_; }
   void MoveTo(Executor& executor) { executor_ = &executor; }
 
-  // The coroutine that the next Run resumes.
+  // Sets the coroutine that the next Run resumes.
   void SuspendAt(std::coroutine_handle<> at) { suspended_ = at; }
-  // Called while the flow runs: `next` goes on once the current coroutine has returned to Run; null ends the flow.
+  // Sets the coroutine that Run resumes once the current one has returned to Run; null ends the flow. Call only while
+  // the flow runs.
   void Continue(std::coroutine_handle<> next);
 
  private:
   friend class FlowQueue;
-  // On the stack of Run, because another thread may run the flow before that Run returns.
+  // State of one call of Run. It is on that call's stack, because another thread may run the flow before the call
+  // returns.
   struct Pass {
     std::coroutine_handle<> next;
     bool ended = false;
@@ -59,7 +61,7 @@ class Flow {
   Executor* executor_;
   std::coroutine_handle<> suspended_;
   Pass* pass_ = nullptr;
-  Flow* next_ = nullptr;  // in a FlowQueue
+  Flow* next_ = nullptr;  // the flow after this one in its FlowQueue; null: none
 };
 
 // Flows in the order in which they were pushed. Without locks; a flow is in one queue at most.
@@ -76,7 +78,7 @@ class FlowQueue {
   Flow* last_ = nullptr;
 };
 
-// Ends a wait at a time. Belongs to the Waiter, see base/task/waiter.h.
+// Ends the wait of `waiter` at the time `due`. A member of that Waiter (base/task/waiter.h).
 struct Timer {
   explicit Timer(Waiter& of) : waiter(&of) {}
 

@@ -15,16 +15,16 @@
 
 namespace gdn {
 
-// A block of at least `bytes` bytes, aligned to 16 bytes. Never null.
+// Returns a block of at least `bytes` bytes, aligned to 16 bytes. Never null.
 void* AllocateFrame(size_t bytes);
-// `bytes` is the number that AllocateFrame was called with.
+// Frees a block of AllocateFrame. `bytes` is the number that AllocateFrame was called with.
 void FreeFrame(void* block, size_t bytes) noexcept;
 
 // Like AllocateFrame and FreeFrame, but always from the pool, so that tests can test it in any build.
 void* AllocateFromPool(size_t bytes);
 void FreeToPool(void* block, size_t bytes) noexcept;
 
-// For std::allocate_shared.
+// Allocator on AllocateFrame, for std::allocate_shared.
 template <typename T>
 struct FrameAllocator {
   using value_type = T;

@@ -2,8 +2,8 @@
 //
 // A flow that is posted while the same thread runs one already waits until that one waits or has ended, so that the
 // stack stays flat. Flows must not block.
-// Thread safety: from any thread. Ownership: borrows `timers`, which tells the
-// time and keeps the timers. A wait that ends by its deadline goes on on the thread of the timers.
+// Thread safety: from any thread. Ownership: borrows `timers`, which tells the time and keeps the timers. If a deadline
+// ends a wait, the flow continues on the thread of `timers`.
 //
 //   InlineExecutor here(timers);
 //   Begin(here, RunStep(parts, std::move(message)));  // runs until the step waits

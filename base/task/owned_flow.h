@@ -1,8 +1,8 @@
-// A flow that is a base of its owner and runs one task after another. For calls of gRPC, each of which has an object
-// already.
+// Base class of an object that runs one task after another on a flow of its own. For calls of gRPC, each of which has
+// an object already.
 //
-// Thread safety: Start when no task runs. Ownership: the owner must not destroy it, or the task's parameters, before
-// Ended was called; from then on it may, also within Ended.
+// Thread safety: call Start only when no task runs. Ownership: the object and the task's parameters must live until
+// Ended is called; the object may be destroyed within Ended.
 //
 //   class Call : public OwnedFlow<absl::Status> {
 //     void Ended(absl::Status status) override { Finish(status); }

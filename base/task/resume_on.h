@@ -15,8 +15,8 @@
 
 namespace gdn {
 
-// The flow continues on the executor, behind the flows that are queued there, and stays there until it moves again. If
-// it is there already, this lets the others run first.
+// Moves the awaiting flow to the executor, behind the flows that are queued there; the flow stays there until it moves
+// again. A flow that is on the executor already lets the queued flows run first.
 class [[nodiscard]] ResumeOn {
  public:
   explicit ResumeOn(Executor& executor, bool lets_others_run = true)

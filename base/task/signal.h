@@ -42,7 +42,7 @@ class Signal {
 
   // Resumes all waiting flows, each on its own executor, in the order in which they began to wait.
   void Raise();
-  // How often it was raised.
+  // Returns how often the signal was raised.
   uint64_t count() const { return count_.load(std::memory_order_acquire); }
 
   // Waits until the count differs from `seen`; does not wait if it does already. DEADLINE_EXCEEDED, CANCELLED.

@@ -58,7 +58,7 @@ class TaskPromiseBase {
   template <typename T>
   friend class Task;
   Flow* flow_ = nullptr;
-  std::coroutine_handle<> awaiting_;  // null: it is the flow's root
+  std::coroutine_handle<> awaiting_;  // coroutine that awaits this task; null: the task is the flow's root
 };
 
 template <typename T>
@@ -114,14 +114,15 @@ class [[nodiscard]] Task {
   // co_await std::move(task)
   Awaiter operator co_await() && { return Awaiter(std::move(*this)); }
 
-  // For the roots of flows (TaskGroup, WhenAll). The task's beginning, for Flow::SuspendAt and Flow::Continue.
+  // Makes the task run on `flow`, and returns its beginning, for Flow::SuspendAt and Flow::Continue. `awaiting`:
+  // coroutine to resume when the task has ended; null: the task is the flow's root (TaskGroup, WhenAll).
   std::coroutine_handle<> Attach(Flow& flow, std::coroutine_handle<> awaiting = nullptr) {
     if (!frame_) EndProcess("a task was awaited a second time");
     frame_.promise().flow_ = &flow;
     frame_.promise().awaiting_ = awaiting;
     return frame_;
   }
-  // Once, after it has ended.
+  // Returns the task's result. Call once, after the task has ended.
   T TakeResult() { return frame_.promise().TakeResult(); }
 
  private:

@@ -27,11 +27,11 @@ namespace gdn {
 class TaskGroup {
  public:
   explicit TaskGroup(Executor& executor);
-  ~TaskGroup();  // Wait
+  ~TaskGroup();  // calls Wait
   TaskGroup(const TaskGroup&) = delete;
   TaskGroup& operator=(const TaskGroup&) = delete;
 
-  // The task begins soon, on the executor; never before Spawn returns control to it.
+  // Starts a task: posts it to the executor. An InlineExecutor may run the task before Spawn returns.
   void Spawn(Task<void> task);
   // Starts a task and ignores its result.
   template <typename T>
@@ -46,7 +46,7 @@ class TaskGroup {
 
   // Blocks until every task has ended and its frame is destroyed, also tasks that are spawned meanwhile.
   void Wait();
-  // Tasks that have not ended.
+  // Returns the number of tasks that have not ended.
   int64_t open() const;
 
  private:
@@ -67,7 +67,7 @@ class TaskGroup {
   Executor& executor_;
   mutable std::mutex mu_;
   std::condition_variable ended_;
-  int64_t open_ = 0;  // guarded by mu_
+  int64_t open_ = 0;  // number of tasks that have not ended; guarded by mu_
 };
 
 // Runs a task and blocks until it has ended. For main and for tests, not from a flow.

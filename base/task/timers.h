@@ -22,10 +22,10 @@ class Timers {
   // Due time of the first timer; InfiniteFuture if there is none.
   SteadyTime first_due() const;
   void Push(Timer& timer);
-  // Does nothing if the timer is not here.
+  // Removes the timer. Does nothing if it was not pushed, or has been popped.
   void Remove(Timer& timer) { timers_.erase(&timer); }
-  // Takes the timers that are due, those with the same time in the order in which they were pushed, and ends their
-  // waits. Puts the flows that go on into `resumed`.
+  // Removes the timers that are due at `now`, those with the same time in the order in which they were pushed, and ends
+  // their waits. Puts the flows that continue into `resumed`; the caller posts them.
   void PopDue(SteadyTime now, FlowQueue& resumed);
 
  private:

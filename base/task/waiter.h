@@ -25,14 +25,14 @@ namespace gdn {
 enum class WaitEnd : uint8_t {
   kDone,       // the source has ended the wait
   kLate,       // the deadline has passed
-  kCancelled,  // by the deadline's source
+  kCancelled,  // the deadline's CancelSource has cancelled the wait
 };
 
 class Waiter {
  public:
   struct Ending {
     bool won = false;  // this call has ended the wait
-    // Flow to post after all locks are released; null if it has not suspended, because it continues by itself.
+    // Flow to post after all locks are released; null if the flow has not suspended yet and so continues by itself.
     Flow* resume = nullptr;
   };
   Ending End(WaitEnd how);
@@ -52,7 +52,7 @@ class Waiter {
 
   // Call first in await_resume. Takes the waiter out of all lists and returns how the wait has ended.
   WaitEnd Finish();
-  // OK, or the deadline's error.
+  // Returns OK for kDone, else the deadline's error: DEADLINE_EXCEEDED or CANCELLED.
   static absl::Status StatusOf(WaitEnd end);
 
   const Deadline deadline_;
@@ -65,7 +65,7 @@ class Waiter {
   virtual bool Enlist() = 0;
   // Takes the waiter out of the source's list, under the source's lock, if it is still there.
   virtual void Delist() = 0;
-  // False: the wait has ended, and the coroutine goes on at once.
+  // Suspends `waiting`. Returns false if the wait has ended already, so that the coroutine continues at once.
   bool Suspend(Flow& flow, std::coroutine_handle<> waiting);
 
   std::atomic<State> state_{State::kDone};

@@ -1,4 +1,4 @@
-// Runs several tasks at the same time and waits for all of them.
+// Runs several tasks at the same time and waits for all of them. A failed task does not end the others.
 //
 // Thread safety: belongs to one flow; the tasks run beside each other, each on a flow of its own. Ownership: owns them.
 //

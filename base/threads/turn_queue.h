@@ -22,11 +22,12 @@
 
 namespace gdn {
 
-// The owner of an item, and the owner's group.
+// The owner of an item, and the owner's group. Both are identified by address; null is an owner, or a group, like any
+// other.
 struct Turn {
   const void* group = nullptr;
-  const void* of = nullptr;
-  double weight = 1;  // weight of the group, above 0
+  const void* of = nullptr;  // the owner
+  double weight = 1;         // weight of the group, above 0
 };
 
 template <typename T>
@@ -39,7 +40,7 @@ class TurnQueue {
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  // Number of owners whose use is remembered.
+  // Returns the number of owners whose use is remembered.
   size_t owners() const {
     size_t owners = 0;
     for (const auto& [name, group] : groups_) owners += group.owners.size();
@@ -92,19 +93,19 @@ class TurnQueue {
  private:
   // Provisional cost of an item between Pop and Charge, so that concurrent Pops do not all choose one owner.
   static constexpr double kMeanwhile = 1e-3;
-  static constexpr size_t kFewOwners = 64;
+  static constexpr size_t kFewOwners = 64;  // owners that a group remembers even if nothing of theirs waits
 
   struct Owner {
-    double had = 0;
-    std::deque<std::pair<uint64_t, T>> items;  // with the number of the push
+    double had = 0;                            // sum of the owner's costs
+    std::deque<std::pair<uint64_t, T>> items;  // oldest first, each with the number of its Push
     bool idle(double now) const { return items.empty() && had <= now; }
     uint64_t first() const { return items.front().first; }
   };
   struct Group {
     double weight = 1;
-    double had = 0;
-    double now = 0;  // `had` of the owner chosen last
-    size_t waiting = 0;
+    double had = 0;      // sum of its owners' costs, each divided by the weight
+    double now = 0;      // Owner::had of the owner chosen last
+    size_t waiting = 0;  // number of items that wait
     std::map<const void*, Owner> owners;
     uint64_t first() const { return 0; }
   };
@@ -153,7 +154,7 @@ class TurnQueue {
   }
 
   std::map<const void*, Group> groups_;
-  double now_ = 0;  // `had` of the group chosen last
+  double now_ = 0;  // Group::had of the group chosen last
   size_t size_ = 0;
   uint64_t next_ = 0;
 };

@@ -10,10 +10,10 @@
 
 namespace gdn {
 
-// The product's version by CMakeLists.txt: "0.1.0".
+// Returns the product's version from CMakeLists.txt: "0.1.0".
 std::string_view ProductVersion();
 
-// Three lines, each with a newline:
+// Returns three lines, each with a newline:
 //   gdnctl 0.1.0
 //   commit 1a2b3c4d5e6f, built by g++ 12.2.0 (Release)
 //   backends: cpu, gpu (HIP for gfx906)

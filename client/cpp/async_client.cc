@@ -117,6 +117,10 @@ AsyncCall AsyncClient::Decode(v1::DecodeRequest request, Done<v1::DecodeResponse
   return Start(&Stub::Decode, std::move(request), std::move(done), call);
 }
 
+AsyncCall AsyncClient::Step(v1::StepRequest request, Done<v1::StepResponse> done, const CallOptions& call) {
+  return Start(&Stub::Step, std::move(request), std::move(done), call);
+}
+
 AsyncCall AsyncClient::AcceptTokens(v1::AcceptTokensRequest request, Done<v1::AcceptTokensResponse> done,
                                     const CallOptions& call) {
   return Start(&Stub::AcceptTokens, std::move(request), std::move(done), call);

@@ -53,6 +53,7 @@ class AsyncClient {
   // Errors are those of Client. FAILED_PRECONDITION at once if the Client was made from a stub (for tests).
   AsyncCall Prefill(v1::PrefillRequest request, Done<v1::PrefillResponse> done, const CallOptions& call = {});
   AsyncCall Decode(v1::DecodeRequest request, Done<v1::DecodeResponse> done, const CallOptions& call = {});
+  AsyncCall Step(v1::StepRequest request, Done<v1::StepResponse> done, const CallOptions& call = {});
   AsyncCall AcceptTokens(v1::AcceptTokensRequest request, Done<v1::AcceptTokensResponse> done,
                          const CallOptions& call = {});
   AsyncCall CreateSession(v1::CreateSessionRequest request, Done<v1::CreateSessionResponse> done,

@@ -66,6 +66,8 @@ CallOptions Routed(const Request& request, CallOptions call) {
     if (request.acceptances_size() > 0) name = request.acceptances(0).session();
   } else if constexpr (requires { request.sessions(0); }) {
     if (request.sessions_size() > 0) name = request.sessions(0);
+  } else if constexpr (requires { request.rows(0).session(); }) {
+    if (request.rows_size() > 0) name = request.rows(0).session();
   } else if constexpr (requires { request.names(0); }) {
     if (request.names_size() > 0) name = request.names(0);
   } else if constexpr (requires { request.session_id(); }) {
@@ -332,6 +334,15 @@ absl::StatusOr<v1::DecodeResponse> Client::Decode(const v1::DecodeRequest& reque
   return Call(&Stub::Decode, request, call);
 }
 
+absl::StatusOr<v1::StepResponse> Client::Step(const v1::StepRequest& request, const CallOptions& call) {
+  absl::StatusOr<v1::StepResponse> response = Call(&Stub::Step, request, call);
+  // gRPC answers for an unknown method, and gives no reason.
+  if (response.status().code() == absl::StatusCode::kUnimplemented && ErrorReason(response.status()).empty()) {
+    step_is_unimplemented_ = true;
+  }
+  return response;
+}
+
 absl::StatusOr<std::unique_ptr<SharedMemory>> Client::ShareMemory(int64_t bytes, const CallOptions& call) {
   auto context = std::make_unique<grpc::ClientContext>();
   CallOptions endless = call;  // the call is to last as long as the region
@@ -352,6 +363,13 @@ absl::StatusOr<DecodeStream> Client::StreamDecode(const CallOptions& call) {
   GDN_RETURN_IF_ERROR(PrepareContext(call, std::nullopt, context.get()));
   auto stream = stub_->StreamDecode(context.get());
   return DecodeStream(std::move(context), std::move(stream));
+}
+
+absl::StatusOr<MixedStream> Client::StreamStep(const CallOptions& call) {
+  auto context = std::make_unique<grpc::ClientContext>();
+  GDN_RETURN_IF_ERROR(PrepareContext(call, std::nullopt, context.get()));
+  auto stream = stub_->StreamStep(context.get());
+  return MixedStream(std::move(context), std::move(stream));
 }
 
 }  // namespace gdn

@@ -10,6 +10,7 @@
 //   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse reply, client->Prefill(prefill));
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -127,6 +128,13 @@ class Client {
 
   absl::StatusOr<v1::PrefillResponse> Prefill(const v1::PrefillRequest& request, const CallOptions& call = {});
   absl::StatusOr<v1::DecodeResponse> Decode(const v1::DecodeRequest& request, const CallOptions& call = {});
+  // Advances a layer of many sessions, each by its own number of tokens and in its own way: decode, draft or prefill.
+  // The tensors hold the rows' tokens one after the other, [N, ..], in messages or in shared memory. The output is
+  // [N, D] for hidden_states, [N, HV * V] for projected, [N, HV, V] for delta_rule. A row has the bits of Decode or
+  // Prefill of its session alone. UNIMPLEMENTED without a reason: the server is of version 0.1.0 (StepIsUnimplemented).
+  absl::StatusOr<v1::StepResponse> Step(const v1::StepRequest& request, const CallOptions& call = {});
+  // True once the server has answered a Step of this client with UNIMPLEMENTED, because it is older than the method.
+  bool StepIsUnimplemented() const { return step_is_unimplemented_; }
 
   // Opens memory for the tensors of these calls, shared with a server on the same host (shared_memory.h). The timeout
   // applies to the opening. UNIMPLEMENTED if the server shares no memory.
@@ -143,6 +151,7 @@ class Client {
   // Open a stream. Errors of the call itself are reported by the stream.
   absl::StatusOr<PrefillStream> StreamPrefill(const CallOptions& call = {});
   absl::StatusOr<DecodeStream> StreamDecode(const CallOptions& call = {});
+  absl::StatusOr<MixedStream> StreamStep(const CallOptions& call = {});
 
  private:
   friend class AsyncClient;
@@ -158,6 +167,7 @@ class Client {
   const std::shared_ptr<grpc::ChannelInterface> channel_;  // nullptr in tests that have their own stub
   const std::unique_ptr<Stub> stub_;
   const ClientOptions options_;
+  std::atomic<bool> step_is_unimplemented_ = false;
 };
 
 }  // namespace gdn

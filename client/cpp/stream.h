@@ -1,4 +1,4 @@
-// Streams of steps: StreamPrefill and StreamDecode for clients.
+// Streams of steps: StreamPrefill, StreamDecode and StreamStep for clients.
 //
 // Thread safety: one thread may Write (and WritesDone) while another Reads. Finish and the destructor need both to have
 // ended. Cancel may be called at any time. Ownership: the stream owns its call, and must not outlive its Client. The
@@ -110,5 +110,6 @@ using PrefillStream =
     StepStream<v1::PrefillRequest, v1::PrefillResponse, v1::StreamPrefillRequest, v1::StreamPrefillResponse>;
 using DecodeStream =
     StepStream<v1::DecodeRequest, v1::DecodeResponse, v1::StreamDecodeRequest, v1::StreamDecodeResponse>;
+using MixedStream = StepStream<v1::StepRequest, v1::StepResponse, v1::StreamStepRequest, v1::StreamStepResponse>;
 
 }  // namespace gdn

@@ -34,7 +34,7 @@ struct ConvGeometry {
 struct ConvSequence {
   const float* x;    // the call's first token
   int64_t x_stride;  // floats from token to token
-  float* ring;       // column 0; another slot's if not live
+  float* ring;       // column 0 of the slot's ring; if not live, of some other slot, and not to be used
   int32_t channels;  // floats from column to column
   int32_t columns;
   int32_t first;  // column of the call's first token

@@ -1,4 +1,4 @@
-// How a chunked prefill is divided over threads. No partition changes a bit.
+// Chooses how a chunked prefill is divided over threads. Every partition gives the same bits.
 //
 // Thread safety: a pure function.
 //

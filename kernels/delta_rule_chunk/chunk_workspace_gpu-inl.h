@@ -57,12 +57,12 @@ struct Span {
 // K, rounded up to 64, 128 or 256.
 inline int32_t KeySlots(int32_t key_dim) { return key_dim <= 64 ? 64 : key_dim <= 128 ? 128 : 256; }
 
-// How many chunks of how many sequences a span has.
+// The size of a span: the number of sequences, and of chunks of each.
 struct SpanSize {
   int64_t sequences, chunks;
 };
-// The largest span of at most `floats`, if a chunk of a sequence takes `chunk_floats`; at least the chunks between two
-// roundings of the base.
+// Returns the largest span that fits `floats` floats, if a chunk of one sequence takes `chunk_floats`; at least the
+// chunks between two roundings of the base.
 inline SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t chunks, int64_t chunk_floats,
                            int64_t floats) {
   const int64_t blocks = std::max<int64_t>(1, floats / chunk_floats);
@@ -97,7 +97,7 @@ absl::Status DeltaRuleSplitGpu(const DeltaRuleParams& params, const DeviceBatch&
 
 // Results of the first kernel for decays by channel: a block of floats per (sequence, chunk of the span, value head).
 // Keys have `slots` floats (KeySlots), zero past K and past the chunk's tokens:
-//   t, p       [C][C]      as above; the decays are multiplied in
+//   t, p       [C][C]      as in the file's comment; the decays are multiplied in
 //   decay      [slots]     e^{G_C}
 //   k_grown    [C][slots]  e^{G_i} k_i; 0 if G_i is NaN
 //   k_tail     [C][slots]  e^{G_C-G_i} k_i
@@ -118,7 +118,7 @@ struct ChannelWorkspace {
 int64_t ChannelChunkWorkspaceFloats(const DeltaRuleParams& params);
 absl::Status DeltaRuleChannelChunkGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
-// Its two kernels, for one span. `key_slots` is KeySlots(K).
+// Launch the two kernels of DeltaRuleChannelChunkGpu for one span. `key_slots` is KeySlots(K).
 absl::Status PrepareChannelChunks(const ChunkArgs& args, const Span& span, int32_t key_slots, const Stream& stream);
 absl::Status WalkChannelChunks(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
                                const Stream& stream);

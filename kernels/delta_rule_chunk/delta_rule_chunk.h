@@ -25,7 +25,8 @@ inline bool ChunkTakesScan(const DeltaRuleParams& params) { return params.max_be
 inline constexpr int32_t kChunkTokens = 64;     // C on the CPU. Part of numerics_id.
 inline constexpr int32_t kGpuChunkTokens = 32;  // C on the GPU: the largest that fits the LDS. Part of numerics_id.
 
-// SIMD. Its reference is DeltaRuleScanReference: the two forms are equal in exact arithmetic.
+// Computes with SIMD on the CPU, on the threads of `pool`. The reference is DeltaRuleScanReference: the two forms are
+// equal in exact arithmetic.
 absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool);
 
 // Floats of device memory that DeltaRuleChunkGpu needs for `workspace`; grows with tokens and sequences.

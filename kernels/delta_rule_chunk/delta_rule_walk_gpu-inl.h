@@ -151,7 +151,7 @@ __device__ __forceinline__ void AddOuterProducts(Rows& rows, Values& values, int
   }
 }
 
-// Two columns per group if they give every processor at least two blocks; else one.
+// True if each group takes two columns: that leaves at least two blocks for every processor. Otherwise one column.
 inline bool TwoColumns(const LayerDims& dims, int64_t sequences, const Stream& stream) {
   const int64_t wide_blocks = sequences * dims.value_heads * CeilDivide(dims.value_dim, 2 * kDeltaRuleGroups);
   return dims.value_dim > kDeltaRuleGroups && wide_blocks >= int64_t{stream.processors} * 2;

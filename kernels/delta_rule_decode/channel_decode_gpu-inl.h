@@ -45,7 +45,8 @@ __device__ __forceinline__ void CountInVectors(Shared& sh, DecodeCall& call) {
   call.slot_index = sh.call[kColumnLanes + lane];
 }
 
-// Returns g of position n, from the log or from the call.
+// Returns the log decays g of the token at position n (counted since the log was last empty), which is in the log or in
+// the call.
 __device__ __forceinline__ const float* DecayRow(const DeltaRuleArgs& p, const DecodeLane& my, int64_t first,
                                                  int log_length, int n) {
   const int64_t features = int64_t{p.value_heads} * p.key_dim;

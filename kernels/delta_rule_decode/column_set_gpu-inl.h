@@ -1,4 +1,4 @@
-// How a wave of the streaming decode loads a set of columns, and folds a log into it, using records
+// Loads a set of columns for a wave of the streaming decode, and folds a log into the set, using records
 // (decode_record_gpu-inl.h); for decays by head or by channel.
 //
 // Thread safety: pure functions. For *_gpu.hip files only.

@@ -18,8 +18,8 @@ static_assert(kDecodeRecordFloats == 4 * kLogCapacity + 16);
 inline constexpr int kRecordToken = 4 * kLogCapacity;
 inline constexpr int kRecordPlace = kRecordToken + 4;
 
-// A record for decays by channel. Its first part is as above, with a decay of 1 and the weights multiplied into the
-// products; rows of K floats follow.
+// Offsets, in floats, in a record for decays by channel. Its first kDecodeRecordFloats are as in a record for decays by
+// head, with a decay of 1 and the weights multiplied into the products; rows of K floats follow.
 struct ChannelRecord {
   static constexpr int64_t kK = kDecodeRecordFloats;                            // e^{G_t} k_t
   static constexpr int64_t Q(int64_t key_dim) { return kK + key_dim; }          // e^{G_t} q_t
@@ -28,7 +28,7 @@ struct ChannelRecord {
   static constexpr int64_t Floats(int64_t key_dim) { return Keys(key_dim) + kLogCapacity * key_dim; }
 };
 
-// A sequence's token row, slots and next log entry.
+// A sequence's token row (below 0: no token), its slots (`slot` below 0: padding) and its next log entry.
 struct RecordPlace {
   int32_t row, slot, base_slot, entry;
 };
@@ -66,7 +66,9 @@ __device__ __forceinline__ DecodeRecord ReadRecord(const float* record, int lane
   return r;
 }
 
-// Dot products of kEntries keys with k and q. The 16 / kEntries lanes from i * 16 / kEntries on get those of key i.
+// Returns the dot products of one key with k and q, summed over the 16 lanes of a group; each lane passes its own
+// elements of all kEntries keys, of k and of q. Lanes [i * 16 / kEntries, (i + 1) * 16 / kEntries) of the group get the
+// products of key i. Call from all 16 lanes. kEntries: a power of two, at most 16.
 template <int kWave, int kElements, int kEntries>
 __device__ __forceinline__ EntryDots DotsOfLane(const float (&keys)[kEntries][kElements], const float (&k)[kElements],
                                                 const float (&q)[kElements], int lane) {

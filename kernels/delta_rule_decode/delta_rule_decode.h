@@ -59,10 +59,11 @@ inline void AdvanceLogs(const DeltaRuleDecodeParams& params) {
   AdvanceLogs(params.rule.batch, params.draft, params.log_lengths);
 }
 absl::Status ValidateMaterializeState(const MaterializeStateParams& params);
-// Checks the same for a caller with other argument names, which the error uses.
+// The operator's and arguments' names that ValidateFold's errors use.
 struct FoldNames {
   absl::string_view op, src, dst, src_bases;
 };
+// ValidateMaterializeState for a caller whose arguments have other names.
 absl::Status ValidateFold(const FoldNames& names, const MaterializeStateParams& params);
 
 // Double-precision references on host memory. Stored values (log, base) are rounded to the layout's dtypes, as in the

@@ -25,12 +25,13 @@ struct DecodeArgs {
   DeltaRuleArgs rule;
   const int32_t* log_lengths;  // [sequences], before the call
   const int32_t* base_slots;   // [sequences], slots that bases are read from
-  float* unwritten;            // [sequences, HV, V, K], the bases of columns that stay in memory, where they are not
-                               // read and written as they are: of a draft, and of bfloat16
-  int32_t row_mask;            // token n goes to log row n & row_mask: L - 1, or all ones for a draft
+  // [sequences, HV, V, K], for kernels that keep columns in memory: float32 copies of the bases, if these may not be
+  // written (a draft) or are bfloat16. Unused if UnwrittenFloats is 0, or if columns are in registers.
+  float* unwritten;
+  int32_t row_mask;  // token n goes to log row n & row_mask: L - 1, or all ones for a draft
 };
 
-// Floats of `unwritten` for columns that stay in memory.
+// Returns the floats of DecodeArgs::unwritten that a kernel needs that keeps columns in memory.
 inline int64_t UnwrittenFloats(const DeltaRuleDecodeParams& params) {
   const StateLayout& layout = params.rule.pool.layout;
   const bool elsewhere = params.draft || layout.base_dtype() != DType::kF32;
@@ -47,11 +48,12 @@ inline Grid DecodeGrid(const DecodeArgs& args, const DeviceBatch& batch) {
   return {.x = int64_t{batch.sequences} * args.rule.value_heads * args.rule.column_blocks, .early = true};
 }
 
-// K above 256: one column per group, in registers if K fills the lanes, else in memory.
+// Launches the decode for K above 256: one column per group, in registers if K fills the lanes, else in memory.
 absl::Status DeltaRuleDecodeWideGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                     const Stream& stream);
 
-// One token a sequence, using records (decode_record_gpu-inl.h): params.records, or computed first.
+// Launches the decode of one token a sequence, which uses records (decode_record_gpu-inl.h): params.records, or if that
+// is null, records that it first computes in `workspace`.
 absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
 
@@ -61,7 +63,7 @@ absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const
 int64_t ChannelDecodeWorkspaceFloats(const DeltaRuleDecodeParams& params, const Stream& stream);
 absl::Status DeltaRuleChannelDecodeGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                        const Stream& stream);
-// For keys above 256, with decays by channel. The workspace is as for decays by head.
+// Launches the decode for K above 256 with decays by channel. `workspace` as for DeltaRuleDecodeWideGpu.
 absl::Status DeltaRuleChannelDecodeWideGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch,
                                            float* workspace, const Stream& stream);
 bool StreamsChannels(const DeltaRuleDecodeParams& params, const Stream& stream);
@@ -152,11 +154,11 @@ inline constexpr int kSharingLanes = kColumnLanes / (2 * kColumns);
 struct DecodeToken {
   int t, n, entry;
   int since;   // position of the log's first entry
-  int buffer;  // offset of its shared weights
+  int buffer;  // offset of the token's shared weights
   int64_t row;
   int key_dim;
-  int at;      // the lane
-  int own;     // its column within the group
+  int at;      // the lane's number within the group
+  int own;     // the lane's column within the group
   bool reads;  // true: the lane has the sums with q; false: with k
 };
 template <int kColumns>
@@ -188,7 +190,8 @@ __device__ __forceinline__ float TokenValue(const DeltaRuleArgs& p, const Decode
              : 0.0f;
 }
 
-// Returns the key of position n, from the log or from the call.
+// Returns the key of the token at position n (counted since the log was last empty), which is in the log or in the
+// call.
 __device__ __forceinline__ const float* KeyRow(const DeltaRuleArgs& p, const DecodeLane& my, int64_t first,
                                                int log_length, int n) {
   const int64_t offset = int64_t{my.task.key_head} * p.key_dim;
@@ -304,7 +307,7 @@ __device__ __forceinline__ float ReadColumns(const DecodeToken& token, float v, 
   return token.reads ? fmaf(log.self, now, sum) : now;
 }
 
-// Address for the lane's part of the token: the output, or its row of log_u.
+// Returns the address that the lane's part of the token is stored at: in the output, or in the token's row of log_u.
 __device__ __forceinline__ float* TokenTarget(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token) {
   const DeltaRuleArgs& p = args.rule;
   return token.reads ? p.output + (token.row * p.value_heads + my.task.head) * p.value_dim + my.column + token.own

@@ -19,7 +19,7 @@ namespace gdn {
 // double. Slow and simple.
 void DeltaRuleScanReference(const DeltaRuleParams& params);
 
-// SIMD; a task is one (sequence, value head, column slice).
+// Computes with SIMD on the CPU. A task of `pool` is one (sequence, value head, column slice).
 absl::Status DeltaRuleScanCpu(const DeltaRuleParams& params, ThreadPool& pool);
 
 // Bases are [HV][V][K] in device memory. `batch` is params.batch with its arrays on the device.

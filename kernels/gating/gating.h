@@ -25,7 +25,7 @@ struct GatingParams {
   float lower_bound = 0.0f;  // L for kBoundedSigmoid; unused otherwise
   float beta_scale = 1.0f;
   int32_t value_heads = 0;
-  int32_t decay_dim = 1;  // 1 or K
+  int32_t decay_dim = 1;  // 1: a decay for each head; K: one for each key channel
   int64_t rows = 0;
   const float* a = nullptr;        // [rows, HV, decay_dim]
   const float* b = nullptr;        // [rows, HV]

@@ -48,7 +48,8 @@ __device__ __forceinline__ void BeginEarly() {
   WaitForPriorKernels();
 }
 
-// BF16 is the upper half of a float32. Rounds to nearest even; a NaN stays a NaN.
+// Convert the bits of a bfloat16, which is the upper half of a float32, to float32 and back. ToBf16 rounds to nearest
+// even; a NaN stays a NaN.
 __device__ __forceinline__ float FromBf16(uint16_t bits) { return BitsToFloat(static_cast<uint32_t>(bits) << 16); }
 __device__ __forceinline__ uint16_t ToBf16(float value) {
   const uint32_t bits = FloatToBits(value);

@@ -37,8 +37,8 @@ inline int64_t StridedBlocks(int64_t elements, int64_t per_block, const Stream& 
   return needed < enough ? needed : enough;
 }
 
-// A grid without blocks launches nothing. UNAVAILABLE (DEVICE_FAILED) if the device refuses the launch; errors inside
-// the kernel are reported by a later synchronisation.
+// Launches `kernel` with `threads` threads a block; a grid without blocks launches nothing. UNAVAILABLE (DEVICE_FAILED)
+// if the device refuses the launch; errors inside the kernel are reported by a later synchronisation.
 template <typename... Params, typename... Args>
 absl::Status Launch(const char* name, void (*kernel)(Params...), const Grid& grid, int threads, const Stream& stream,
                     const Args&... args) {

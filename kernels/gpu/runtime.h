@@ -54,14 +54,14 @@ void DeviceFree(void* data);
 absl::StatusOr<void*> PinnedMalloc(size_t bytes);
 void PinnedFree(void* data);
 
-// Run in the stream's order. With pinned host memory they return at once.
+// Copies run in the stream's order. With pinned host memory the functions return at once.
 absl::Status CopyToDevice(void* device, const void* host, size_t bytes, const Stream& stream);
 absl::Status CopyToHost(void* host, const void* device, size_t bytes, const Stream& stream);
 absl::Status CopyOnDevice(void* to, const void* from, size_t bytes, const Stream& stream);
 
-// An event marks a point of a stream: done once all work before it is. Recording it again replaces the point; an event
-// that was never recorded counts as done. It may be destroyed while something waits for it. As all calls here, these
-// report a lost device and a failed kernel (DEVICE_FAILED).
+// An event marks a point of a stream: the event is done once all work before that point is done. RecordEvent replaces
+// the point; an event that was never recorded counts as done. An event may be destroyed while something waits for it.
+// As all calls of this header, the functions report a lost device and a failed kernel (DEVICE_FAILED).
 using Event = void*;
 absl::StatusOr<Event> MakeEvent();
 void DestroyEvent(Event event);
@@ -69,13 +69,13 @@ absl::Status RecordEvent(Event event, const Stream& stream);
 // Makes work given to `stream` from now on wait for the event's last recorded point. Returns at once. Event and stream
 // must be of one device.
 absl::Status StreamWaitsFor(const Stream& stream, Event event);
-// Blocks the calling thread, which sleeps. May be called from several threads at a time.
+// Blocks the calling thread until the event is done; the thread sleeps. Several threads may wait for one event.
 absl::Status WaitForEvent(Event event);
 absl::StatusOr<bool> EventIsDone(Event event);
 
 // An event that records a time as well. It costs more, so use it only to measure.
 absl::StatusOr<Event> MakeTimedEvent();
-// Waits for `end`. Both must be timed events.
+// Returns the time between two timed events in microseconds. Waits for `end`.
 absl::StatusOr<double> MicrosecondsBetween(Event begin, Event end);
 
 // Launches between BeginCapture and EndCapture are recorded, not run. UNIMPLEMENTED on the host executor.

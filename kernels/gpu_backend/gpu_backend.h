@@ -51,7 +51,8 @@ struct GpuGraphCounts {
 };
 GpuGraphCounts GpuGraphCountsOf(Backend& backend);
 
-// FAILED_PRECONDITION (DEVICE_UNSUPPORTED) if the device or driver is missing, or this build has no kernels for it.
+// Makes a backend for one device. FAILED_PRECONDITION (DEVICE_UNSUPPORTED) if the device or driver is missing, or this
+// build has no kernels for the device.
 absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions& options);
 
 // Name of this build's GPU backend: "gpu", or "host" if GPU sources run on the host executor.

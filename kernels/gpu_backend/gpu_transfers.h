@@ -23,7 +23,8 @@ class GpuTransfers {
   GpuTransfers(const GpuTransfers&) = delete;
   ~GpuTransfers();
 
-  // Complete on return. Fastest if `host` is page-locked.
+  // Copy device memory to the host, or host memory to the device, or zero device memory. The work is complete on
+  // return. Copies are fastest if `host` is page-locked.
   absl::Status Out(void* host, const void* device, size_t bytes);
   absl::Status In(void* device, const void* host, size_t bytes);
   absl::Status Zero(void* device, size_t bytes);

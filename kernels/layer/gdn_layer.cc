@@ -106,7 +106,7 @@ absl::Status GdnLayerRunner::RunPieces(const LayerStep& step, absl::Span<const P
 }
 
 absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths) {
-  may_have_folded_ = false;
+  may_have_folded_ = may_have_written_ = false;
   GDN_RETURN_IF_ERROR(ValidateDecodeStep(step, log_lengths));
   if (step.batch.tokens() == 0) return absl::OkStatus();
   GDN_RETURN_IF_ERROR(HasTree(step) ? IssueTrees(step, log_lengths) : IssueDecode(step, log_lengths));
@@ -129,6 +129,7 @@ absl::Status GdnLayerRunner::IssueDecode(const LayerStep& step, int32_t* log_len
     return Run(step, moved_lengths_.data());
   };
   may_have_folded_ = !step.draft;  // by a replay
+  may_have_written_ = true;
   GDN_RETURN_IF_ERROR(backend_.IssueOrReplay({.key = StepKey(step),
                                               .batch = step.batch,
                                               .token_counts = step.token_counts,
@@ -147,7 +148,7 @@ absl::Status GdnLayerRunner::PrepareFolds(const LayerStep& step, const int32_t* 
   if (step.draft || !folds) return absl::OkStatus();
   moved_lengths_.assign(log_lengths, log_lengths + step.batch.sequences);
   const absl::Status prepared = backend_.Prepare([&] { return Run(step, moved_lengths_.data()); });
-  may_have_folded_ = false;
+  may_have_folded_ = may_have_written_ = false;
   return prepared;
 }
 
@@ -190,6 +191,7 @@ absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& given, int32_t* log_l
     rule.q = q;
     rule.k = k;
   }
+  may_have_written_ = true;
   GDN_RETURN_IF_ERROR(HasTree(step) ? DeltaRuleOfTrees(step, rule)
                                     : DeltaRule(step, rule, log_lengths, /*records=*/nullptr));
   return Narrow(step, given);
@@ -254,6 +256,7 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
 absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {
   const LayerWeights& weights = *step.weights;
   const LayerDims& dims = weights.spec.dims;
+  may_have_written_ = true;
   GDN_RETURN_IF_ERROR(HasTree(step) ? MixRowsOfTrees(step, mixer) : MixRows(step, mixer, log_lengths));
   const bool in_order = mixer.normed == mixer.output;
   return backend_.GatedRmsNorm({.gate = weights.spec.output_gate,

@@ -114,6 +114,8 @@ class GdnLayerRunner {
   // True if the last Decode has issued a fold. If Decode or later work failed then, the states of sequences whose logs
   // were to be folded are undefined. A step without folds changes no state until logs are advanced.
   bool may_have_folded() const { return may_have_folded_; }
+  // True if the last Decode issued an operator that writes to slots: log entries or convolution columns of its tokens.
+  bool may_have_written() const { return may_have_written_; }
 
  private:
   struct Mixer;  // the tensors from conv1d to the gated norm
@@ -125,13 +127,14 @@ class GdnLayerRunner {
   absl::Status PrepareFolds(const LayerStep& step, const int32_t* log_lengths);
   absl::Status Run(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunDeltaRule(const LayerStep& step, int32_t* log_lengths);
-  absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // the other kinds
+  absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // hidden_states and projected
   absl::Status Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);
   absl::Status MixRows(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);  // without the norm
   absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
                          const float* records);
   absl::Status ZeroOutput(const LayerStep& step, int32_t sequence);
-  // For drafts that are trees: operators that depend on ancestors run once per path, the others once per token.
+  // Steps whose drafts are trees: operators that depend on a token's ancestors run once per path (TreeRounds), the
+  // others once per token.
   static bool HasTree(const LayerStep& step);
   absl::Status IssueTrees(const LayerStep& step, int32_t* log_lengths);
   absl::Status MixRowsOfTrees(const LayerStep& step, const Mixer& mixer);
@@ -153,11 +156,12 @@ class GdnLayerRunner {
 
   Backend& backend_;
   DeviceBuffer workspace_;
-  DeviceBuffer path_rows_;  // for trees
+  DeviceBuffer path_rows_;  // tensors with one row per token of a path; for drafts that are trees
   std::unique_ptr<TreeRounds> trees_;
-  PrefillPath path_ = PrefillPath::kScan;  // of the current prefill
+  PrefillPath path_ = PrefillPath::kScan;  // path of the current prefill
   std::vector<int32_t> moved_lengths_;     // a member to reuse its memory
   bool may_have_folded_ = false;
+  bool may_have_written_ = false;
 };
 
 }  // namespace gdn

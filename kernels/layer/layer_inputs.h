@@ -18,7 +18,8 @@ struct ProjectedInputs {
   // Joint outputs, which MixerInput splits.
   float* qkvz = nullptr;  // [tokens, 2 H K + 2 HV V]
   float* ba = nullptr;    // [tokens, 2 HV]
-  // Separate outputs, if decays go by channel. low_a and low_z are what two-matrix products pass on; else null.
+  // Separate outputs, if decays go by channel. low_a and low_z: the first matrix's output if a, or z, is a product of
+  // two matrices; else null.
   float* mixed_qkv = nullptr;  // [tokens, C]
   float* b = nullptr;          // [tokens, HV]
   float* a = nullptr;          // [tokens, HV, K]
@@ -28,7 +29,7 @@ struct ProjectedInputs {
   float* z = nullptr;  // [tokens, HV, V]
 };
 
-// The weights must be valid.
+// Projects hidden states [tokens, D] to the tensors of `to`. The weights must be valid.
 absl::Status ProjectLayerInputs(Backend& backend, ProjectionPath path, const LayerWeights& weights,
                                 const InputTensor& hidden_states, int64_t tokens, const ProjectedInputs& to);
 

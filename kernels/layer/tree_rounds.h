@@ -84,8 +84,8 @@ class TreeRounds {
   int64_t most_rows_ = 0;
   int32_t slots_ = 0;        // number of temporary slots
   StatePoolView temporary_;  // the temporary slots only
-  StatePoolView reach_;      // those and the pool's, unless one numbering cannot address both
-  bool apart_ = false;       // one numbering cannot: bases are copied, and chains use temporary slots too
+  StatePoolView reach_;      // temporary slots and the pool's under one numbering; used if not apart_
+  bool apart_ = false;       // no numbering can address both: bases are copied, chains use temporary slots too
 
   // State of the round: paths [begin_, end_) of paths_, and the arrays of its step.
   size_t round_ = 0;

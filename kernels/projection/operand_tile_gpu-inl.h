@@ -105,8 +105,8 @@ class XMover {
   Vec4 x_[T::kXLoads];
 };
 
-// A lane's part of a step. Rows and outputs of T that do not exist are copies of the last one; discard their results.
-// kVector: as AllowsVectors. kX: dtype of x.
+// Moves a lane's part of x and of the weights, kDepth features (a step) at a time. Rows and outputs of T that do not
+// exist are copies of the last one; discard their results. kVector: as AllowsVectors. kX: dtype of x.
 template <typename Weights, bool kVector, DType kX, typename T>
 class OperandMover {
  public:

@@ -36,7 +36,8 @@ struct PackedRow {
   __device__ __forceinline__ Vec4 Load16(uint32_t plane, uint32_t index, int ahead = 0) const {
     return Load4(reinterpret_cast<const float*>(Unit(plane, index, 16, ahead)));
   }
-  // Loads the word, or two, at offset `at` of a unit.
+  // Load one 32-bit word, or two as 64 bits, at byte `at` of unit `index`, which has `bytes` bytes, in the plane that
+  // begins at byte `plane` of the tile.
   __device__ __forceinline__ uint32_t LoadWord(uint32_t plane, uint32_t index, uint32_t bytes, uint32_t at = 0) const {
     return *reinterpret_cast<const uint32_t*>(Unit(plane + at, index, bytes));
   }
@@ -95,8 +96,8 @@ struct PackedEight {
 template <WeightFormat kFormat>
 struct PackedDecoder;
 
-// Each has Scale (data that several weights share), Of (makes it from the bits in memory), and Decode (writes eight
-// weights).
+// A PackedDecoder decodes the weights of one format. It has Scale (data that several weights share), Of (makes a Scale
+// from the bits in memory), and Decode (writes eight weights).
 template <>
 struct PackedDecoder<WeightFormat::kQ8_0> {
   struct Scale {
@@ -206,11 +207,13 @@ struct PackedBlocks {
   static constexpr int kUnits = kBytes ? 2 : 1;  // units of q per block
 
   Vec4 q[kBlocks * kUnits];
-  uint32_t high[kBlocks * 2];  // Q5_K: one word per block; Q6_K: one word per 16 weights
-  Vec4 scales;                 // Q4_K, Q5_K: scales of the 256 weights; Q6_K: s; F8_E4M3: the scale
-  uint32_t d;                  // Q8_0, Q4_0: d of both blocks of 64 weights; Q6_K: d
-  int32_t odd;                 // whether the first block is the second of its 64 weights
-  int32_t group;               // Q4_K, Q5_K: index of these 64 weights in the row
+  // High bits of q. Q6_K: high[2 b] and high[2 b + 1], one word per 16 weights of block b. Q5_K: high[2 b], one word
+  // per block. Other formats: unset.
+  uint32_t high[kBlocks * 2];
+  Vec4 scales;    // Q4_K, Q5_K: scales of the 256 weights; Q6_K: s; F8_E4M3: the scale
+  uint32_t d;     // Q8_0, Q4_0: d of both blocks of 64 weights; Q6_K: d
+  int32_t odd;    // 1 if the first block is the second half of its 64 weights, else 0
+  int32_t group;  // Q4_K, Q5_K: index of these 64 weights in the row
 
   // Decodes weights [8 j, 8 j + 8) of block b. b and j must be constants.
   __device__ __forceinline__ void Decode(int b, int j, float (&w)[8]) const {

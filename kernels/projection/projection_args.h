@@ -60,7 +60,8 @@ inline int64_t OutputTiles(absl::Span<const ProjectionParams> params, int64_t ou
   return tiles;
 }
 
-// `params` must be validated and have rows. Matrices without outputs are left out.
+// Makes the arguments of one launch. All params must be validated, have rows, and share x, its dtype and stride, the
+// rows, the features and the weight format. Matrices without outputs are left out.
 ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t rows_per_tile,
                                   int32_t outputs_per_tile);
 
@@ -101,7 +102,8 @@ absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stre
 absl::Status LaunchFewRowsOfBlocks32(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfBlocks256(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream);
-// For calls with GemmFillsDevice.
+// Launches the GEMM kernel. Call only if GemmFillsDevice: waves of 32, AllowsVectors, and enough tiles to
+// fill the device.
 absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream& stream);
 bool GemmFillsDevice(absl::Span<const ProjectionParams> params, const Stream& stream);
 

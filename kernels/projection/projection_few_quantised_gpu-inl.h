@@ -31,8 +31,9 @@ struct QuantisedShape {
   int stage_blocks;  // blocks of 32 features per stage
   int threads;
   int places;  // blocks that a processor with waves of 32 should hold; limits their registers
-  // The next kernel's blocks take the places this one leaves, and wait. Few of them may be let in first (true). Many
-  // would crowd some processors, so they are let in only when this kernel's loads are in flight (false).
+  // True: the next kernel's blocks may begin before this kernel's loads. False: only once its loads are in flight.
+  // Blocks that begin early take the places that this kernel leaves free, and wait there: many would crowd some
+  // processors.
   bool next_first;
 };
 

@@ -45,7 +45,7 @@ __device__ __forceinline__ void AddOuter(float (&row)[kOutputs], float x, const 
   }
 }
 
-// Adds to rows first .. first + 3, row i with x's value i.
+// tile[first + i][j] += x[i] * w[j] for i 0 .. 3.
 template <int kRows, int kOutputs, int kVectors>
 __device__ __forceinline__ void AddOuters(float (&tile)[kRows][kOutputs], int first, const Vec4& x,
                                           const Vec4 (&w)[kVectors]) {

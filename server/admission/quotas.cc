@@ -40,8 +40,9 @@ std::string What(const QuotaRefusal& refusal) {
                   refusal.limit / kNanosPerMilli, " ms");
   }
   if (refusal.quota == Quota::kTokensPerSecond) {
-    return StrCat("this needs ", refusal.needed, " tokens, and ", whose, " took ", refusal.used,
-                  " of what may come at once; ", refusal.limit, " come back each second");
+    return StrCat("this call needs ", refusal.needed, " tokens, and ", whose,
+                  refusal.of_all ? " have used " : " has used ", refusal.used, " of ", refusal.of_all ? "their" : "its",
+                  " burst (token-burst); ", refusal.limit, " tokens are added each second (tokens-per-second)");
   }
   return StrCat("this needs ", refusal.needed, " of the quota ", name, ", of which ", whose, " has ", refusal.used,
                 "; the limit is ", refusal.limit);

@@ -111,6 +111,15 @@ bool MovesDraft(const StepRow& row) {
   return accept != nullptr && DraftMoves::Needed(row.lease.before(), accept->accepted_tokens, accept->path);
 }
 
+// True if the row's tokens overwrite what a retry of its acceptance reads: entries of the draft, entries that were
+// folded, or convolution columns before the draft.
+bool OverwritesDraft(const StepRow& row, const LayerProgress& before, bool folded) {
+  if (row.accept_before == nullptr || before.draft_length == 0 || row.tokens == 0) return false;
+  const int32_t accepted = row.accept_before->accepted_tokens;
+  const int32_t max_draft = row.lease.pool()->view().layout.max_draft();
+  return folded || accepted < before.draft_length || accepted + row.tokens > max_draft;
+}
+
 // Copies log and convolution columns, which lie behind the base.
 absl::Status CopyTail(Backend& backend, const StatePoolView& pool, int32_t to, int32_t from) {
   const int64_t tail = pool.layout.log_k_offset();
@@ -295,6 +304,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
     where.slot = SlotIn(part.pool, lease.pool()->view(), where.slot);
     where.base_slot = SlotIn(part.pool, lease.pool()->view(), where.base_slot);
     AcceptedDraft accepted;
+    const LayerProgress before = lease.before();
     if (const Acceptance* const accept = span.row->accept_before; accept != nullptr) {
       accepted = drafts.Add(lease.before(), accept->accepted_tokens, accept->path, where);
       lease.Accept(accepted.after);
@@ -307,6 +317,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
         {.after = lease.before(), .base_written = where.zero || accepted.folded || entries >= kLogCapacity});
     part.unrepeatable.push_back(where.CannotBeRepeated(entries));
     part.unrepeatable_acceptances.push_back(accepted.unrepeatable);
+    part.overwrites_draft.push_back(where.copy_tail_from < 0 && OverwritesDraft(*span.row, before, accepted.folded));
     if (span.tokens == 0) continue;
     stepping.push_back(i);
     cu_seqlens.push_back(cu_seqlens.back() + span.tokens);
@@ -334,6 +345,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   if (stepping.empty()) return absl::OkStatus();
   const absl::Status decoded = runner_.Decode(step, log_lengths.data());
   part.may_have_folded = runner_.may_have_folded();
+  part.may_have_written = runner_.may_have_written();
   GDN_RETURN_IF_ERROR(decoded);
   for (size_t s = 0; s < stepping.size(); ++s) {
     const RowSpan& span = part.rows[stepping[s]];
@@ -434,6 +446,7 @@ void BatchExecutor::EndDecodes(IssuedLaunch& issued) {
       if (group.status.ok()) {
         CommitRow(*span.row, group.outcomes[i], issued.compute_time_us);
       } else if ((group.may_have_folded && group.unrepeatable[i]) ||
+                 (group.may_have_written && group.overwrites_draft[i]) ||
                  (group.accepted && group.unrepeatable_acceptances[i])) {
         span.row->status = span.row->lease.Lose(group.status);
       } else {

@@ -37,10 +37,13 @@ struct IssuedLaunch {
   // Rows whose states one run of operators can reach. A launch has more than one group only if its pools are too far
   // apart in memory.
   struct RowGroup : LanePart {
-    StatePoolView pool;                          // covers the pools of all rows
-    std::vector<StepOutcome> outcomes;           // for decodes, parallel to rows
-    std::vector<bool> unrepeatable;              // for decodes, parallel to rows: StepSlots::CannotBeRepeated
-    bool may_have_folded = false;                // an operator that folds was issued
+    StatePoolView pool;                 // covers the pools of all rows
+    std::vector<StepOutcome> outcomes;  // for decodes, parallel to rows
+    std::vector<bool> unrepeatable;     // for decodes, parallel to rows: StepSlots::CannotBeRepeated
+    bool may_have_written = false;      // an operator that writes to the rows' slots was issued
+    std::vector<bool>
+        overwrites_draft;          // for decodes, parallel to rows: the row accepts a draft that it then overwrites
+    bool may_have_folded = false;  // an operator that folds was issued
     std::vector<bool> unrepeatable_acceptances;  // for decodes, parallel to rows: AcceptedDraft::unrepeatable
     bool accepted = false;                       // the work of acceptances was issued
     absl::Status status;

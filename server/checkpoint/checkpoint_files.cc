@@ -109,7 +109,7 @@ absl::StatusOr<StoredTensor> CheckpointFiles::Fp8Tensor(const std::string& name,
   if (tensor.shape.size() != 2) {
     return InvalidTensor(reason::kInvalidTensorDtype, name,
                          StrCat("is F8_E4M3 of shape ", ShapeToString(tensor.shape),
-                                "; expected F32, F16 or BF16 for what is no matrix"));
+                                "; only matrices may be F8_E4M3: expected F32, F16 or BF16"));
   }
   const std::vector<int64_t> blocks = Fp8BlocksOf(tensor.shape);
   const std::string scales = StrCat(name, kScaleSuffix);

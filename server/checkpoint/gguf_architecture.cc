@@ -66,24 +66,24 @@ constexpr std::string_view kKimiK3Architectures[] = {"kimi-k3"};
 constexpr std::string_view kGlm5NextArchitectures[] = {"glm5-next"};
 constexpr std::string_view kBailingArchitectures[] = {"bailingmoe3"};
 
-constexpr int32_t kInterval = 4;
+constexpr int32_t kGgufInterval = 4;
 
 const GgufArchitecture kArchitectures[] = {
     {.family = {.name = "qwen3next",
                 .model_types = kQwen3NextArchitectures,
                 .verified = true,
-                .default_interval = kInterval,
+                .default_interval = kGgufInterval,
                 .tensor_names = kQwen3NextNames}},
     {.family = {.name = "qwen35",
                 .model_types = kQwen35Architectures,
                 .verified = true,
-                .default_interval = kInterval,
+                .default_interval = kGgufInterval,
                 .tensor_names = kQwen35Names},
      .tiled = true},
     // Nobody has compared the layers of the following architectures' files with a reference implementation.
     {.family = {.name = "qwen4exp",
                 .model_types = kQwen4ExpArchitectures,
-                .default_interval = kInterval,
+                .default_interval = kGgufInterval,
                 .tensor_names = kQwen4ExpNames},
      .tiled = true},
     {.family = {.name = "kimi-linear", .model_types = kKimiLinearArchitectures, .tensor_names = kKimiLinearNames},
@@ -245,7 +245,8 @@ absl::StatusOr<std::vector<bool>> LinearBlocks(const Keys& keys, const GgufArchi
   if (keys.Has(kListed)) {
     GDN_ASSIGN_OR_RETURN(std::vector<bool> listed, keys.Blocks(kListed, blocks));
     if (!headless.has_value() || std::equal(listed.begin(), listed.begin() + own, headless->begin())) return listed;
-    return keys.Invalid(kListed, StrCat("names other blocks than those that have no heads by ", kHeads));
+    return keys.Invalid(kListed,
+                        StrCat("contradicts ", kHeads, "; expected it to name exactly the blocks with 0 heads there"));
   }
   if (headless.has_value()) return *std::move(headless);
   int32_t interval = architecture.family.default_interval;

@@ -19,7 +19,7 @@ absl::StatusOr<WeightFormat> EncodingOf(const std::string& name, GgmlType type, 
   if (format && (projection || IsPlain(*format))) return *format;
   return InvalidGguf("tensor", name, reason::kInvalidTensorDtype,
                      StrCat("is ", GgmlTypeName(type), "; expected F32, F16 or BF16",
-                            projection ? ", Q8_0, Q4_0, Q4_K, Q5_K or Q6_K" : " for what is no projection"));
+                            projection ? ", Q8_0, Q4_0, Q4_K, Q5_K or Q6_K" : " (only projections may be quantised)"));
 }
 
 // Returns the file's name for the tensor.
@@ -105,7 +105,8 @@ absl::Status CheckNoOtherTensors(const GgufFile& file, const ModelConfig& config
     }
     return InvalidGguf("tensor", name, reason::kInvalidSpec,
                        linear ? StrCat("is not part of a ", config.model_type, " layer as served here")
-                              : "is in a block that is not linear by the keys; expected the two to agree");
+                              : "belongs to a linear layer, but by the file's keys its block is not linear; expected "
+                                "keys and tensors to agree");
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
-// A tensor of a layer, in the form in which its file has it, and its elements as float32.
+// Holds a tensor of a layer as its file stores it (or converted, if kernels cannot read that form), and decodes its
+// elements to float32.
 //
 // Thread safety: plain values and free functions. Ownership: none; the bytes must outlive it.
 //

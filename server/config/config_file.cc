@@ -23,9 +23,9 @@ std::optional<std::string> TextOf(std::string_view name, const YamlNode& node, V
     return faults.size() == before ? std::optional(PrintQuotas(quotas)) : std::nullopt;
   }
   if (node.kind == YamlKind::kNothing || shape != ValueShape::kList) {
-    faults.push_back(
-        {node.place, StrCat(name, node.kind == YamlKind::kNothing ? " has no value, expected one; \"\" is an empty one"
-                                                                  : " is a list, expected one value")});
+    faults.push_back({node.place, StrCat(name, node.kind == YamlKind::kNothing
+                                                   ? " has no value; expected a value, or \"\" for an empty one"
+                                                   : " is a list, expected one value")});
     return std::nullopt;
   }
   std::string text;
@@ -34,8 +34,8 @@ std::optional<std::string> TextOf(std::string_view name, const YamlNode& node, V
     const YamlNode& part = node.children[i];
     const bool is_text = part.kind == YamlKind::kScalar;
     if (!is_text || part.text.find(',') != std::string::npos) {
-      faults.push_back({part.place, is_text ? "an element with a comma, which parts elements"
-                                            : "an element that is no text, expected text"});
+      faults.push_back({part.place, is_text ? "a list element has a comma, which separates elements; write two elements"
+                                            : "a list element is a list or a map; expected text"});
     }
     text += StrCat(i == 0 ? "" : node.kind == YamlKind::kMap && i % 2 == 1 ? "=" : ",", part.text);
   }

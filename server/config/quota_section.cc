@@ -21,9 +21,10 @@ constexpr std::string_view kWeight = "weight";
 constexpr double kMostWeight = 1e6;
 constexpr int64_t kMostCount = 1'000'000'000;
 constexpr size_t kMostNameBytes = 256;
+constexpr std::string_view kUnderDefault = "it under `default`, because it is a limit of each session";
 
-// The text form of a limit. `of_all`: the user sets the limit for all callers together by this instead of `all`; "" if
-// `all` can set it.
+// The text form of a limit. `of_all`: says what a user sets instead of the limit under `all`, for an error message; ""
+// if `all` can set the limit.
 struct QuotaRule {
   ValueForm<int64_t> form;
   std::string_view of_all = "";
@@ -50,13 +51,13 @@ const QuotaRule& RuleOf(Quota quota) {
                                      {Quota::kDeviceBytes, {Bytes(), "--device-state-bytes"}},
                                      {Quota::kHostBytes, {Bytes(), "--host-state-bytes"}},
                                      {Quota::kDiskBytes, {Bytes(), "--disk-state-bytes"}},
-                                     {Quota::kRedisBytes, {Bytes(), "Redis itself (maxmemory)"}},
+                                     {Quota::kRedisBytes, {Bytes(), "maxmemory of Redis itself"}},
                                      {Quota::kCallBytes, {Bytes()}},
                                      {Quota::kCopyBytes, {Bytes()}},
                                      {Quota::kTokensPerSecond, {Whole<int64_t>(1, kMostTokens)}},
                                      {Quota::kTokenBurst, {Whole<int64_t>(1, kMostTokens)}},
-                                     {Quota::kIdleTtl, {Nanoseconds(), "default, for it is of each session"}},
-                                     {Quota::kMaxLifetime, {Nanoseconds(), "default, for it is of each session"}}};
+                                     {Quota::kIdleTtl, {Nanoseconds(), kUnderDefault}},
+                                     {Quota::kMaxLifetime, {Nanoseconds(), kUnderDefault}}};
   return rules->at(quota);
 }
 
@@ -114,7 +115,7 @@ class Reader {
       const auto quota = static_cast<Quota>(std::ranges::find(kQuotaNames, key) - kQuotaNames.begin());
       if (quota == Quota::kTokenBurst) burst = value;
       if (const std::string_view instead = RuleOf(quota).of_all; of == Of::kAll && !instead.empty()) {
-        Fault(*value, StrCat(key, " cannot be of all together; set it by ", instead));
+        Fault(*value, StrCat(key, " cannot be set under `all`; set ", instead));
         continue;
       }
       ReadLimit(*value, key, quota, limits);

@@ -58,7 +58,7 @@ class TreeBuilder : public YAML::EventHandler {
     Add({YamlKind::kNothing, MarkedPlace(mark), "", {}});
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    faults_.push_back({MarkedPlace(mark), "an alias (*name), which is not taken; write the value itself"});
+    faults_.push_back({MarkedPlace(mark), "aliases (*name) are not supported; write the value itself"});
     Add({YamlKind::kScalar, MarkedPlace(mark), "", {}});
   }
   void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor, const std::string& text) override {
@@ -81,13 +81,15 @@ class TreeBuilder : public YAML::EventHandler {
 
  private:
   void RefuseAnchor(const YAML::Mark& mark, YAML::anchor_t anchor) {
-    if (anchor != YAML::NullAnchor) faults_.push_back({MarkedPlace(mark), "an anchor (&name), which is not taken"});
+    if (anchor != YAML::NullAnchor) {
+      faults_.push_back({MarkedPlace(mark), "anchors (&name) are not supported; write the value itself"});
+    }
   }
   void Open(const YAML::Mark& mark, YAML::anchor_t anchor, YamlKind kind) {
     RefuseAnchor(mark, anchor);
     if (open_.size() == kMostYamlDepth) {
       faults_.push_back(
-          {MarkedPlace(mark), "a value inside of so many others; expected a flag's value or a list of them"});
+          {MarkedPlace(mark), "the value is nested too deep; expected a flag's value or a list of values"});
     }
     open_.push_back({kind, MarkedPlace(mark), "", {}});
   }

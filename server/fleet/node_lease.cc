@@ -30,7 +30,8 @@ void NodeLease::End() {
   Stop();
   parts_.environment.SetOursUntil(SteadyTime::FromNanos(0));
   if (const absl::Status ended = parts_.share.EndLease(); !ended.ok()) {
-    spdlog::warn("the lease of this server ends by itself: {}", std::string(ended.message()));
+    spdlog::warn("cannot end this server's lease at Redis; other servers wait until it expires: {}",
+                 std::string(ended.message()));
   }
 }
 
@@ -53,7 +54,7 @@ absl::Status NodeLease::Renew() {
   if (confirmed_ < asked && parts_.environment.clock().Now() - confirmed_ >= lease_ &&
       !std::exchange(look_through_, true)) {
     ++lapses_;
-    spdlog::warn("the lease of this server had run out; looking which of its sessions others have taken");
+    spdlog::warn("this server's lease had expired; checking which of its sessions other servers have taken over");
   }
   std::vector<StateKey> lost;
   const absl::Status looked = parts_.share.FindLost(look_through_, lost);

@@ -29,8 +29,8 @@ constexpr absl::Duration kAskAgain = absl::Seconds(1);
 
 absl::Status Draining(const StateKey& key) {
   return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
-                   StrCat("the server is draining and takes no session in; send the call for sessions/", key.id,
-                          " again: another server of the fleet has it or will"),
+                   StrCat("this server is draining and accepts no sessions; send the call for sessions/", key.id,
+                          " again: another server of the fleet has the session or will take it over"),
                    {{"session", StrCat("sessions/", key.id)}});
 }
 
@@ -209,8 +209,10 @@ absl::Status SessionArrivals::Adopt(const StateKey& key, const TakenSession& tak
 void SessionArrivals::AdoptCheckpoints(const StateKey& key) {
   const absl::StatusOr<std::vector<StateKey>> named = parts_.redis.ListCheckpoints(key);
   if (!named.ok()) {
-    spdlog::warn("the named checkpoints of session id={} are found by their names alone: {}", key.id,
-                 std::string(named.status().message()));
+    spdlog::warn(
+        "cannot list the named checkpoints of session id={} in Redis: ListCheckpoints will not show them, "
+        "RestoreCheckpoint with an id finds them: {}",
+        key.id, std::string(named.status().message()));
     return;
   }
   for (const StateKey& checkpoint : *named) {

@@ -42,7 +42,7 @@ absl::Status SessionDepartures::Store(SessionLease& lease) {
     // The session leaves even if this failed: the right may have been given up, so this server must not go on serving
     // it.
     if (!given_up.ok()) {
-      spdlog::warn("session id={} leaves, and whether the store knows is not known: {}", key.id,
+      spdlog::warn("session id={} leaves this server, but Redis did not confirm that it recorded this: {}", key.id,
                    std::string(given_up.message()));
     }
     ++handed_over_;

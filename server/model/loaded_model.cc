@@ -1,116 +1,20 @@
 #include "server/model/loaded_model.h"
 
 #include <algorithm>
-#include <bit>
+#include <iterator>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/threads/processors.h"
-#include "base/threads/thread_pool.h"
 #include "server/checkpoint/lora_adapter.h"
 #include "server/checkpoint/slice_layer.h"
 #include "server/checkpoint/tensor_errors.h"
 #include "server/model/served_layer.h"
 
 namespace gdn {
-namespace {
-
-// Version of the fingerprint. It is raised when the meaning of the hashed fields changes, so that old state files are
-// refused and not misread.
-constexpr std::string_view kVersion = "gdn.model.1";
-
-Hash128 HashLayer(const ModelFamily& family, const LayerTensors& layer, const LoraAdapter* adapter) {
-  Hasher hasher;
-  hasher.UpdateInt(layer.layer);
-  const auto update = [&hasher](std::string_view name, std::string_view type, const std::vector<int64_t>& shape,
-                                std::string_view data) {
-    hasher.UpdateField(name);
-    hasher.UpdateField(type);
-    hasher.UpdateInt(static_cast<int64_t>(shape.size()));
-    for (const int64_t dim : shape) hasher.UpdateInt(dim);
-    hasher.UpdateField(data);
-  };
-  for (const auto& [tensor, stored] : layer.tensors) {
-    if (stored.packed != nullptr) {
-      const PackedWeight& packed = *stored.packed;
-      update(LayerTensorName(family, tensor), PackedFormatName(packed.format), stored.shape, packed.data);
-      update("scales", WeightFormatName(packed.scale_format), {packed.scale_count(), packed.group}, packed.scales);
-      update("zero points", "", {}, packed.zero_points);
-      hasher.UpdateInt(std::bit_cast<int32_t>(packed.global_scale));
-      hasher.UpdateInt(packed.global_divides ? 1 : 0);
-      continue;
-    }
-    update(LayerTensorName(family, tensor), WeightFormatName(stored.encoding), stored.shape, stored.data);
-    if (stored.encoding != WeightFormat::kF8E4M3) continue;
-    update(kScaleSuffix, DTypeName(stored.scales.dtype), stored.scales.shape, stored.scales.data);
-  }
-  if (adapter == nullptr || adapter->layers.count(layer.layer) == 0) return hasher.Finish();
-  for (const auto& [projection, pair] : adapter->layers.at(layer.layer)) {
-    hasher.UpdateField(StrCat("adapter of ", LayerTensorName(family, projection)));
-    update("lora_A", DTypeName(pair.a.dtype), pair.a.shape, pair.a.data);
-    update("lora_B", DTypeName(pair.b.dtype), pair.b.shape, pair.b.data);
-    hasher.UpdateInt(std::bit_cast<int64_t>(pair.scale));
-  }
-  return hasher.Finish();
-}
-
-// By ProjectionLayout.
-constexpr std::string_view kProjectionsKeys[] = {"interleaved", "flat", "separate", "flat, b and a by key head"};
-
-void HashSpec(const LayerSpec& spec, Hasher& hasher) {
-  const LayerDims& dims = spec.dims;
-  for (const int32_t dim :
-       {dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width, dims.hidden_size}) {
-    hasher.UpdateInt(dim);
-  }
-  hasher.UpdateField(kProjectionsKeys[static_cast<size_t>(spec.projections)]);
-  hasher.UpdateInt(std::bit_cast<int32_t>(spec.norm_epsilon));
-  // The first families have no other fields than these. Their fingerprints must not change.
-  if (spec == LayerSpec{.dims = dims, .norm_epsilon = spec.norm_epsilon, .projections = spec.projections}) return;
-  hasher.UpdateField("formula");
-  hasher.UpdateInt(std::bit_cast<int32_t>(spec.beta_scale));
-  hasher.UpdateInt(std::bit_cast<int32_t>(spec.output_gate_scale));
-  hasher.UpdateInt(static_cast<int64_t>(spec.output_gate));
-  hasher.UpdateInt(static_cast<int64_t>(spec.norm_weight));
-  hasher.UpdateInt(static_cast<int64_t>(spec.convolutions));
-  hasher.UpdateInt(static_cast<int64_t>(spec.a_log));
-  hasher.UpdateInt(static_cast<int64_t>(spec.value_heads));
-  if (!dims.decays_by_channel() && spec.decay_gate == DecayGate::kSoftplus) return;  // the same for older families
-  hasher.UpdateField("decay");
-  hasher.UpdateInt(static_cast<int64_t>(dims.decay));
-  hasher.UpdateInt(static_cast<int64_t>(spec.decay_gate));
-  hasher.UpdateInt(std::bit_cast<int32_t>(spec.decay_lower_bound));
-  hasher.UpdateInt(spec.decay_rank);
-  hasher.UpdateInt(spec.output_gate_rank);
-}
-
-// Returns a model's fingerprint, 32 hexadecimal digits: equal for equal numerics, however the checkpoint is cut into
-// files. It covers the config as far as the layers depend on it; the name, format, shape and bytes of each Gated
-// DeltaNet tensor and of an adapter's pairs for them; and whether they are quantised here. It does not cover names
-// above the layer, other layers, the file layout or the folder. Reads every weight once, on all processors.
-std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerTensors>& layers,
-                             const LoraAdapter* adapter, bool quantized) {
-  std::vector<Hash128> digests(layers.size());
-  ThreadPool pool(std::min(AvailableProcessors(), static_cast<int>(std::max<size_t>(layers.size(), 1))));
-  pool.ParallelFor(static_cast<int64_t>(layers.size()), [&](int64_t i, int) {
-    digests[static_cast<size_t>(i)] = HashLayer(*config.family, layers[static_cast<size_t>(i)], adapter);
-  });
-
-  Hasher hasher;
-  hasher.UpdateField(kVersion);
-  HashSpec(config.spec, hasher);
-  hasher.UpdateInt(config.num_layers);
-  hasher.UpdateInt(static_cast<int64_t>(digests.size()));
-  if (quantized) hasher.UpdateField("quantised to Q8_0");
-  for (const Hash128& digest : digests) hasher.UpdateField(digest.ToHex());
-  return hasher.Finish().ToHex();
-}
-
-}  // namespace
 
 int64_t WeightMemory::total() const {
   int64_t sum = vectors;
@@ -131,8 +35,9 @@ std::vector<std::string> WeightMemory::Formats() const {
 // the slice fits. An adapter's sums and quantised weights are checked layer by layer.
 class ModelLoader {
  public:
-  ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint, std::optional<LoraAdapter> adapter,
-              const LoadOptions& options)
+  // `served`: the Gated DeltaNet layers to load, ascending.
+  ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint, const std::vector<int32_t>& served,
+              std::optional<LoraAdapter> adapter, const LoadOptions& options)
       : backend_(backend),
         options_{.takes = [&backend](WeightFormat format) { return backend.info().TakesWeights(format); },
                  .quantize_q8_0 = options.quantize_q8_0},
@@ -143,14 +48,17 @@ class ModelLoader {
     model_.config_ = whole_;
     if (!options.heads.is_whole()) model_.heads_ = options.heads;
     model_.files_ = std::move(checkpoint.files);
+    std::ranges::copy_if(layers_, std::back_inserter(served_), [&served](const LayerTensors& layer) {
+      return std::ranges::binary_search(served, layer.layer);
+    });
   }
 
   absl::StatusOr<LoadedModel> Load() {
     const HeadSlice& heads = model_.heads_;
-    GDN_RETURN_IF_ERROR(CheckSlice(whole_, layers_, heads, options_.quantize_q8_0));
-    for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(CheckLayerIsFinite(layer));
+    GDN_RETURN_IF_ERROR(CheckSlice(whole_, served_, heads, options_.quantize_q8_0));
+    for (const LayerTensors& layer : served_) GDN_RETURN_IF_ERROR(CheckLayerIsFinite(layer));
     model_.config_.spec = SliceSpec(whole_.spec, heads);
-    for (const LayerTensors& layer : layers_) {
+    for (const LayerTensors& layer : served_) {
       if (adapter_.has_value()) {
         const MadeLayer merged = MergeAdapter(*adapter_, layer);
         // A sum of finite weights and finite factors may still overflow float32.
@@ -162,13 +70,23 @@ class ModelLoader {
     }
     model_.weight_dtype_ = WidenedDType(model_.layers_.begin()->second.out.format);
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
-    model_.whole_fingerprint_ =
-        ModelFingerprint(whole_, layers_, adapter_.has_value() ? &*adapter_ : nullptr, quantized_);
-    model_.fingerprint_ = SliceFingerprint(model_.whole_fingerprint_, heads);
+    Digest();
+    model_.fingerprint_ = SliceFingerprint(model_.whole_fingerprint(), heads);
     return std::move(model_);
   }
 
  private:
+  // The fingerprint covers the layers that are not served too, so a state is known on every server of the model.
+  void Digest() {
+    model_.digests_ =
+        DigestModel(whole_, layers_,
+                    {.adapter = adapter_.has_value() ? &*adapter_ : nullptr,
+                     .quantized = options_.quantize_q8_0 && std::ranges::any_of(layers_, HasFloatProjections),
+                     .gguf = std::holds_alternative<GgufFile>(model_.files_)});
+    std::erase_if(model_.digests_.layers,
+                  [this](const LayerDigest& digest) { return !model_.layers_.contains(digest.layer); });
+  }
+
   absl::Status CheckLayerIsFinite(const LayerTensors& layer) const {
     for (const auto& [tensor, stored] : layer.tensors) {
       GDN_RETURN_IF_ERROR(WithPrefix(
@@ -185,7 +103,6 @@ class ModelLoader {
     const LayerSpec& spec = model_.config_.spec;
     const std::string place = StrCat("model '", model_.name_, "', layer ", layer.layer);
     GDN_ASSIGN_OR_RETURN(const ServedLayer served, WithPrefix(ServeLayer(spec, layer, options_), place));
-    quantized_ = quantized_ || served.quantized;
     for (const auto& [tensor, stored] : layer.tensors) model_.memory_.in_files += FileBytes(stored);
     const auto matrix = [&](const ServedMatrix& of_layer) {
       const char* const data = of_layer.data().data();
@@ -254,10 +171,10 @@ class ModelLoader {
 
   Backend& backend_;
   const ServeLayerOptions options_;
-  const ModelConfig whole_;  // with all heads, as in the files
-  const std::vector<LayerTensors> layers_;
+  const ModelConfig whole_;                 // with all heads, as in the files
+  const std::vector<LayerTensors> layers_;  // every Gated DeltaNet layer of the model
+  std::vector<LayerTensors> served_;        // those to load
   const std::optional<LoraAdapter> adapter_;
-  bool quantized_ = false;
   LoadedModel model_;
 };
 
@@ -282,12 +199,14 @@ absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name,
                      StrCat("model '", name, "' cannot be quantised to Q8_0: backend ", backend.info().name,
                             " takes no weights of that format; serve it without --quantize"));
   }
+  GDN_ASSIGN_OR_RETURN(const std::vector<int32_t> served,
+                       WithPrefix(GdnLayersIn(options.layers, checkpoint.config), StrCat("model '", name, "'")));
   std::optional<LoraAdapter> adapter;
   if (!options.adapter.empty()) {
     GDN_ASSIGN_OR_RETURN(adapter, WithPrefix(OpenLoraAdapter(options.adapter, checkpoint.config),
                                              StrCat("model '", name, "', adapter")));
   }
-  return ModelLoader(backend, name, std::move(checkpoint), std::move(adapter), options).Load();
+  return ModelLoader(backend, name, std::move(checkpoint), served, std::move(adapter), options).Load();
 }
 
 }  // namespace gdn

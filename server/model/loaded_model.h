@@ -4,7 +4,7 @@
 // format. Quantised projections stay quantised if the backend takes their format. The small vectors (conv, A_log,
 // dt_bias, norm) are widened to float32. Differences between families end here (ServedForm): separate parts are joined,
 // and factors of the norm's output go into its weight. If a slice of the value heads is loaded, only its rows and
-// columns are (base/head_slice.h).
+// columns are (base/head_slice.h). If only some layers are loaded, the others are read once, for the fingerprint.
 // Thread safety: a LoadedModel is constant after loading. Ownership: it owns the mappings and copies that its weights
 // point into.
 //
@@ -23,6 +23,8 @@
 #include "kernels/backend.h"
 #include "kernels/layer/layer_weights.h"
 #include "server/checkpoint/checkpoint.h"
+#include "server/model/layer_ranges.h"
+#include "server/model/model_digests.h"
 
 namespace gdn {
 
@@ -41,12 +43,15 @@ struct WeightMemory {
 class LoadedModel {
  public:
   const std::string& name() const { return name_; }
-  const ModelConfig& config() const { return config_; }  // spec.dims count the loaded heads only
-  DType weight_dtype() const { return weight_dtype_; }   // of the first layer's out-projection; F32 if it is quantised
-  const std::string& fingerprint() const { return fingerprint_; }  // 32 hex digits over config, GDN weights and heads
-  const std::string& whole_fingerprint() const { return whole_fingerprint_; }  // with all heads
-  const HeadSlice& heads() const { return heads_; }                            // none: all heads
-  const std::map<int32_t, LayerWeights>& layers() const { return layers_; }
+  // spec.dims count the loaded heads only; gdn_layers has the layers that are not loaded too
+  const ModelConfig& config() const { return config_; }
+  DType weight_dtype() const { return weight_dtype_; }  // of the first layer's out-projection; F32 if it is quantised
+  // 32 hexadecimal digits over config, weights of all GDN layers, and heads
+  const std::string& fingerprint() const { return fingerprint_; }
+  const std::string& whole_fingerprint() const { return digests_.fingerprint; }  // with all heads
+  const HeadSlice& heads() const { return heads_; }                              // none: all heads
+  const std::map<int32_t, LayerWeights>& layers() const { return layers_; }      // the loaded ones
+  const ModelDigests& digests() const { return digests_; }                       // of the loaded layers
   const WeightMemory& memory() const { return memory_; }
 
  private:
@@ -55,9 +60,9 @@ class LoadedModel {
   ModelConfig config_;
   DType weight_dtype_ = DType::kF32;
   std::string fingerprint_;
-  std::string whole_fingerprint_;
   HeadSlice heads_;
   std::map<int32_t, LayerWeights> layers_;
+  ModelDigests digests_;
   WeightMemory memory_;
   CheckpointStorage files_;
   std::vector<DeviceBuffer> buffers_;
@@ -68,16 +73,18 @@ struct LoadOptions {
   bool allow_unverified_family = false;
   // Load a slice of every layer. None: all heads.
   HeadSlice heads = {};
+  // Load the Gated DeltaNet layers in these ranges. Empty: all layers.
+  LayerRanges layers = {};
   // Quantise large projections to Q8_0 if the checkpoint has them in F32, F16 or BF16.
   bool quantize_q8_0 = false;
   // The folder of a LoRA adapter to merge into the projections (lora_adapter.h). "": none.
   std::string adapter = {};
 };
 
-// Errors: those of OpenCheckpoint, OpenLoraAdapter and CheckSlice; FAILED_PRECONDITION (INVALID_SPEC) for a family that
-// the options do not allow; UNIMPLEMENTED (DEVICE_UNSUPPORTED) if the backend takes no Q8_0 and weights are to be
-// quantised; INVALID_ARGUMENT for weights that are not finite or cannot be quantised; RESOURCE_EXHAUSTED if the backend
-// has no memory for the weights.
+// Errors: those of OpenCheckpoint, OpenLoraAdapter, CheckSlice and GdnLayersIn; FAILED_PRECONDITION (INVALID_SPEC) for
+// a family that the options do not allow; UNIMPLEMENTED (DEVICE_UNSUPPORTED) if the backend takes no Q8_0 and weights
+// are to be quantised; INVALID_ARGUMENT for weights that are not finite or cannot be quantised; RESOURCE_EXHAUSTED if
+// the backend has no memory for the weights.
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& path,
                                       const LoadOptions& options = {});
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint,

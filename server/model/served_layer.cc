@@ -161,7 +161,6 @@ absl::Status Quantize(std::string_view name, ServedMatrix& matrix) {
 }
 
 absl::Status QuantizeLayer(ServedLayer& layer) {
-  layer.quantized = IsFloat(layer.in_qkv) || IsFloat(layer.in_z) || IsFloat(layer.out);
   GDN_RETURN_IF_ERROR(Quantize("in_qkv", layer.in_qkv));
   GDN_RETURN_IF_ERROR(Quantize("in_z", layer.in_z));
   return Quantize("out", layer.out);
@@ -204,6 +203,20 @@ absl::StatusOr<ServedLayer> ServeLayer(const LayerSpec& spec, const LayerTensors
   if (!grouped) GroupValueHeads(spec.dims, served);
   if (options.quantize_q8_0) GDN_RETURN_IF_ERROR(QuantizeLayer(served));
   return served;
+}
+
+bool HasFloatProjections(const LayerTensors& layer) {
+  using T = LayerTensor;
+  const std::vector<std::vector<T>> matrices = {
+      {T::kInQkvz}, {T::kInQkv}, {T::kInQ, T::kInK, T::kInV}, {T::kInZ}, {T::kOut}};
+  // If one part of a matrix is quantised, the whole matrix counts as quantised.
+  const auto is_float = [&layer](LayerTensor part) {
+    const auto found = layer.tensors.find(part);
+    if (found == layer.tensors.end() || found->second.packed != nullptr) return false;
+    return IsPlain(found->second.encoding) && !found->second.widened;
+  };
+  return std::ranges::any_of(matrices,
+                             [&](const std::vector<T>& parts) { return std::ranges::all_of(parts, is_float); });
 }
 
 }  // namespace gdn

@@ -43,7 +43,6 @@ struct ServedLayer {
   ServedMatrix in_qkv, in_z, in_b, in_a, z_up, a_up, out;
   // True if the columns of `out` keep the file's tiled order, because a block of its format spans value heads.
   bool tiled_out = false;
-  bool quantized = false;  // some matrix was quantised here
   std::vector<float> conv_weight, a_log, dt_bias, norm_weight;
 };
 
@@ -58,5 +57,9 @@ struct ServeLayerOptions {
 // a matrix cannot be quantised: its rows are not whole blocks, or a weight is not finite or too large.
 absl::StatusOr<ServedLayer> ServeLayer(const LayerSpec& spec, const LayerTensors& layer,
                                        const ServeLayerOptions& options = {});
+
+// Returns true if ServeLayer with quantize_q8_0 quantises a matrix of the layer: at least one of in_qkv, in_z and out
+// is float in the checkpoint. An adapter changes nothing about that.
+bool HasFloatProjections(const LayerTensors& layer);
 
 }  // namespace gdn

@@ -15,6 +15,7 @@
 #include "base/head_slice.h"
 #include "base/layer_dims.h"
 #include "kernels/layer/layer_weights.h"
+#include "server/model/model_digests.h"
 
 namespace gdn {
 
@@ -28,8 +29,11 @@ struct ServedModel {
   int64_t weight_bytes = 0;                      // bytes of all weights on each device
   std::string fingerprint;
   ModelSlice slice = {};                   // which of the model's heads are served; none: all
-  std::map<int32_t, LayerWeights> layers;  // on the first device, by decoder layer index; GDN layers only
+  std::map<int32_t, LayerWeights> layers;  // on the first device, by decoder layer index; the served GDN layers only
   std::vector<std::map<int32_t, LayerWeights>> layers_elsewhere = {};  // on the other devices, in order
+  std::vector<int32_t> all_gdn_layers = {};      // with those that are not served (--layers), ascending
+  std::vector<LayerDigest> layer_digests = {};   // of the served layers, ascending
+  std::vector<std::string> digest_tensors = {};  // names of the tensors that a digest covers, in its order
 
   const std::map<int32_t, LayerWeights>& LayersOn(int32_t device) const {
     return device == 0 ? layers : layers_elsewhere[static_cast<size_t>(device - 1)];

@@ -70,8 +70,9 @@ std::string PrefixLine(const StatusPage::Prefixes& prefixes) {
   const auto number = [](int64_t value) { return ShowNumber(static_cast<double>(value)); };
   return StrCat("<p><small>", number(prefixes.entries), " prefixes of prompts in host memory, ",
                 ShowBytes(prefixes.used_bytes), " of ", ShowBytes(prefixes.limit_bytes), "; ", number(prefixes.hits),
-                " of ", number(prefixes.hits + prefixes.misses), " sessions that asked for one began behind one, and ",
-                number(prefixes.tokens_skipped), " tokens were skipped</small></p>");
+                " of ", number(prefixes.hits + prefixes.misses),
+                " sessions that asked for a prefix started from one, and ", number(prefixes.tokens_skipped),
+                " tokens were skipped</small></p>");
 }
 
 std::string Tiers(const StatusPage& page) {

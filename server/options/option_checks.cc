@@ -56,6 +56,8 @@ class OptionChecks {
     }
     If(!options_.load.heads.is_whole() && options_.models.empty(),
        "--heads is given and no --model; expected a model whose heads they are");
+    If(!options_.load.layers.empty() && options_.models.empty(),
+       "--layers is given and no --model; expected a model whose layers they are");
     If(options_.memory.state_slots > 0 && options_.models.empty(),
        "--state-slots counts states of a --model and none is given; use --device-state-bytes");
     If(options_.device.gpu_device != 0 && !options_.device.gpu_devices.empty(),

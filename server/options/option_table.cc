@@ -38,6 +38,17 @@ ValueForm<HeadSlice> Heads() {
       [](const HeadSlice& heads) { return heads.is_whole() ? "" : HeadSliceToString(heads); });
 }
 
+ValueForm<LayerRanges> Layers() {
+  return Form<LayerRanges>(
+      "expected ascending ranges of layers such as 0-23,30, 0 .. 4095",
+      [](std::string_view text, LayerRanges& layers) {
+        const absl::StatusOr<LayerRanges> read = text.empty() ? LayerRanges{} : ParseLayerRanges(text);
+        if (read.ok()) layers = *read;
+        return read.ok();
+      },
+      LayerRangesToString, ValueShape::kList);
+}
+
 ValueForm<std::vector<int32_t>> GpuNumbers() {
   using Numbers = std::vector<int32_t>;
   return Form<Numbers>(
@@ -88,6 +99,11 @@ const OptionTable& Options() {
           "is FIRST-LAST/TOTAL: 0-15/32 means the heads 0 to 15 of 32. TOTAL is the number of value heads of each "
           "model. Outputs are then partial sums in float32. Clients add up the outputs of all servers "
           "(docs/how-to/head-slices.md). Empty: all heads."),
+      Row("layers", AT(load.layers), Layers(),
+          "LAYERS: load and serve only these decoder layers of every model. The form is ranges such as 0-23,30. Each "
+          "range must have a Gated DeltaNet layer. Several servers can then share a model's layers "
+          "(docs/how-to/head-slices.md). The fingerprint stays the whole model's: the server reads the other layers "
+          "once at startup. Empty: all layers."),
       Row("allow-unverified-family", AT(load.allow_unverified_family), Switch(),
           "Serves models of families whose layers have not been compared with a reference implementation: "
           "gigachat3_5, kimi_k3, and the GGUF architectures that docs/reference/models.md lists as unverified."),

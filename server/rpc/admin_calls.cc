@@ -79,7 +79,7 @@ Task<absl::Status> EvictSession(const SessionParts& parts, const Caller& caller,
 
 absl::Status GetMetrics(const AdminParts& parts, const Caller& caller, const v1::GetMetricsRequest& /*request*/,
                         v1::GetMetricsResponse* response) {
-  if (parts.common.access.authenticator != nullptr) GDN_RETURN_IF_ERROR(CheckAdmin(caller, "what the server counts"));
+  if (parts.common.access.authenticator != nullptr) GDN_RETURN_IF_ERROR(CheckAdmin(caller, "GetMetrics"));
   response->set_text(parts.metrics_text());
   return absl::OkStatus();
 }
@@ -97,10 +97,10 @@ void FillDrain(const CommonParts& common, const Engines& engines, v1::DrainProgr
 
 Task<absl::Status> Drain(const AdminParts& parts, const Caller& caller, const v1::DrainRequest& request,
                          v1::DrainResponse* response) {
-  GDN_CO_RETURN_IF_ERROR(CheckAdmin(caller, "the end of the server"));
+  GDN_CO_RETURN_IF_ERROR(CheckAdmin(caller, "Drain"));
   if (!parts.begin_drain) {
     co_return MakeError(absl::StatusCode::kPermissionDenied, reason::kPermissionDenied,
-                        "whoever runs this server lets nobody else end it");
+                        "this server cannot be drained by a call; stop its process (SIGTERM)");
   }
   if (parts.common.drain.Begin()) {
     Audit(parts.common.access, caller, "drain_begun", /*session=*/"");

@@ -53,7 +53,7 @@ std::vector<WantedSession> WantedByName(const SessionLookup& lookup, const Calle
 
 absl::StatusOr<std::string> PrincipalFor(const SessionOwners& owners, const Caller& caller, std::string_view subject) {
   if (subject.empty()) return caller.principal;
-  GDN_RETURN_IF_ERROR(CheckAdmin(caller, "the session of another subject"));
+  GDN_RETURN_IF_ERROR(CheckAdmin(caller, "a session of another subject"));
   return owners.PrincipalOf(subject);
 }
 

@@ -67,6 +67,8 @@ std::vector<WantedSession> WantedIn(const SessionLookup& lookup, const Caller& c
     for (const auto& row : request.rows()) add(row.session());
   } else if constexpr (requires { request.names(); }) {
     for (const std::string& name : request.names()) add(name);
+  } else if constexpr (requires { request.resets(); }) {
+    for (const auto& reset : request.resets()) add(reset.name());
   } else if constexpr (requires { request.sessions(); }) {
     for (const std::string& name : request.sessions()) add(name);
   } else if constexpr (requires { request.session(); }) {

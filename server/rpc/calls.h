@@ -1,5 +1,6 @@
 // The functions that answer the unary methods other than Prefill and Decode, one file for each subject (models,
-// sessions, states, forks, drafts, prefixes, traces, admins). Each is given the parts that rpc_methods.h lists for it.
+// sessions, many sessions, states, forks, drafts, prefixes, traces, admins). Each is given the parts that rpc_methods.h
+// lists for it.
 //
 // Thread safety: free functions; a task belongs to its call's flow. Ownership: parts, caller, request and response must
 // outlive the task.
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "base/task/task.h"
 #include "gdn/v1/admin.pb.h"
+#include "gdn/v1/batch.pb.h"
 #include "gdn/v1/info.pb.h"
 #include "gdn/v1/prefix.pb.h"
 #include "gdn/v1/session.pb.h"

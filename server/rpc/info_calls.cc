@@ -34,6 +34,16 @@ void FillModel(const StateStore& store, const ServedModel& model, v1::Model* out
   dims->set_decay(ToProto(model.dims.decay));
   out->set_num_layers(model.num_layers);
   for (const auto& [index, weights] : model.layers) out->add_gdn_layers(index);
+  out->mutable_all_gdn_layers()->Add(model.all_gdn_layers.begin(), model.all_gdn_layers.end());
+  for (const LayerDigest& digest : model.layer_digests) {
+    v1::LayerDigest* layer = out->add_layer_digests();
+    layer->set_layer(digest.layer);
+    layer->set_format(digest.format);
+    layer->set_vector_format(digest.vector_format);
+    layer->set_xxh3_128(digest.xxh3);
+    layer->set_has_adapter(digest.has_adapter);
+  }
+  for (const std::string& tensor : model.digest_tensors) out->add_digest_tensors(tensor);
   out->set_weight_dtype(ToProto(model.weight_dtype));
   for (const std::string& format : model.weight_formats) out->add_weight_formats(format);
   out->set_weight_bytes(model.weight_bytes);

@@ -27,6 +27,10 @@ namespace gdn {
   X(CreateSession, SessionParts)     \
   X(DeleteSession, SessionParts)     \
   X(ForkSession, SessionParts)       \
+  X(CreateSessions, SessionParts)    \
+  X(DeleteSessions, SessionParts)    \
+  X(ForkSessions, SessionParts)      \
+  X(ResetSessions, SessionParts)     \
   X(CheckpointSession, SessionParts) \
   X(RestoreCheckpoint, SessionParts) \
   X(ListCheckpoints, SessionParts)   \

@@ -15,9 +15,11 @@ void RpcStats::Count(RpcMethod method, const absl::Status& status, int64_t nanos
   if (!status.ok()) CountError(status);
 }
 
-void RpcStats::CountError(const absl::Status& status) {
+void RpcStats::CountError(const absl::Status& status) { CountReason(ErrorReason(status)); }
+
+void RpcStats::CountReason(std::string_view name) {
   v1::ErrorReason reason = v1::ERROR_REASON_INTERNAL;
-  if (!v1::ErrorReason_Parse(StrCat("ERROR_REASON_", ErrorReason(status)), &reason)) {
+  if (!v1::ErrorReason_Parse(StrCat("ERROR_REASON_", name), &reason)) {
     reason = v1::ERROR_REASON_INTERNAL;
   }
   errors_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);

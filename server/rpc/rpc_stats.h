@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "base/histogram.h"
@@ -28,6 +29,8 @@ class RpcStats {
   void Count(RpcMethod method, const absl::Status& status, int64_t nanos);
   // Counts the error of a call, or of a row in a call that ended with OK.
   void CountError(const absl::Status& status);
+  // Counts an error by the name of its reason, as in ErrorInfo.
+  void CountReason(std::string_view name);
 
   const LatencyHistogram& latency(RpcMethod method, size_t code) const {
     return latency_[static_cast<size_t>(method)][code];

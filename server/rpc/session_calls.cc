@@ -260,7 +260,8 @@ absl::StatusOr<Beginning> BeginSession(const SessionParts& parts, const Caller& 
   GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), parts.limits));
   GDN_RETURN_IF_ERROR(CheckSessionId(request.session_id()));
   GDN_RETURN_IF_ERROR(CheckAffinity(request.affinity()));
-  GDN_ASSIGN_OR_RETURN(const SessionSpec spec, SpecOf(parts.models, request));
+  GDN_ASSIGN_OR_RETURN(SessionSpec spec, SpecOf(parts.models, request));
+  GDN_ASSIGN_OR_RETURN(spec.layers, CheckSessionLayers(request, spec.layers));
   SessionInit init{.principal = caller.principal,
                    .id = id,
                    .spec = spec,
@@ -336,7 +337,7 @@ absl::Status GetSession(const SessionParts& parts, const Caller& caller, const v
 
 absl::Status ListSessions(const SessionParts& parts, const Caller& caller, const v1::ListSessionsRequest& request,
                           v1::ListSessionsResponse* response) {
-  if (request.all()) GDN_RETURN_IF_ERROR(CheckAdmin(caller, "all, for every caller's sessions,"));
+  if (request.all()) GDN_RETURN_IF_ERROR(CheckAdmin(caller, "listing every caller's sessions (all)"));
   if (request.page_size() < 0) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                      StrCat("page_size is ", request.page_size(), ", expected 0 (default) .. ", kMaxPageSize),
@@ -362,14 +363,25 @@ absl::Status ListSessions(const SessionParts& parts, const Caller& caller, const
   return absl::OkStatus();
 }
 
-Task<absl::Status> DeleteSession(const SessionParts& parts, const Caller& caller,
-                                 const v1::DeleteSessionRequest& request, v1::DeleteSessionResponse* /*response*/) {
-  GDN_CO_ASSIGN_OR_RETURN(const std::string principal, PrincipalFor(parts.access.owners, caller, request.subject()));
-  GDN_CO_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(request.name()));
-  if (caller.not_here != nullptr) co_return caller.not_here->begin()->second;
-  GDN_CO_RETURN_IF_ERROR(co_await parts.lookup.sessions.Delete(principal, std::string(id)));
+Task<absl::Status> DeleteNamed(const SessionParts& parts, const Caller& caller, std::string principal,
+                               std::string_view name) {
+  GDN_CO_ASSIGN_OR_RETURN(const std::string_view parsed, ParseSessionName(name));
+  const std::string id(parsed);
+  if (caller.not_here != nullptr) {
+    const auto refused = caller.not_here->find(id);
+    if (refused != caller.not_here->end()) co_return refused->second;
+  }
+  Task<absl::Status> deleted = parts.lookup.sessions.Delete(std::move(principal), id);
+  GDN_CO_RETURN_IF_ERROR(co_await std::move(deleted));
   spdlog::info("session deleted id={}{}", id, TraceForLog(caller.trace));
   co_return absl::OkStatus();
+}
+
+Task<absl::Status> DeleteSession(const SessionParts& parts, const Caller& caller,
+                                 const v1::DeleteSessionRequest& request, v1::DeleteSessionResponse* /*response*/) {
+  GDN_CO_ASSIGN_OR_RETURN(std::string principal, PrincipalFor(parts.access.owners, caller, request.subject()));
+  Task<absl::Status> deleted = DeleteNamed(parts, caller, std::move(principal), request.name());
+  co_return co_await std::move(deleted);
 }
 
 }  // namespace gdn

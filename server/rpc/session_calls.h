@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +18,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/task/executor.h"
+#include "base/task/task.h"
 #include "gdn/v1/session.pb.h"
 #include "server/model/served_model.h"
 #include "server/rpc/bring_sessions.h"
@@ -43,6 +45,11 @@ template <typename Request>
 std::optional<int64_t> EpochOf(const Request& request) {
   return request.has_session_epoch() ? std::optional(request.session_epoch()) : std::nullopt;
 }
+
+// Deletes the session named "sessions/ID" of the principal. Errors of SessionManager::Delete; INVALID_ARGUMENT
+// (INVALID_NAME). `name` must outlive the task.
+Task<absl::Status> DeleteNamed(const SessionParts& parts, const Caller& caller, std::string principal,
+                               std::string_view name);
 
 void FillSession(StateService& states, const Session& session, v1::Session* out);
 void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out);

@@ -78,7 +78,7 @@ absl::Status TraceCalls(const CommonParts& parts, const Caller& caller, const v1
     return OutOfRange("keep", request.keep(), StrCat("0 (off) .. ", kMostTracedCalls));
   }
   if (request.has_keep() && parts.access.authenticator != nullptr) {
-    GDN_RETURN_IF_ERROR(CheckAdmin(caller, "keep, which is for all callers,"));
+    GDN_RETURN_IF_ERROR(CheckAdmin(caller, "setting keep"));
   }
   if (request.max_calls() < 0) return OutOfRange("max_calls", request.max_calls(), "0 (all) or more");
   for (const auto& call : parts.tracer.Calls(caller.principal, request.max_calls())) {

@@ -90,7 +90,8 @@ absl::StatusOr<std::string_view> Authenticator::CertifiedSubject(const Credentia
       std::ranges::find(options_.trusted_proxies, credentials.certificate) != options_.trusted_proxies.end();
   if (!credentials.claims.empty() && !by_proxy) {
     return Unauthenticated(
-        "the call says whose certificate a proxy has verified, and does not come from one of --trusted-proxies");
+        "the call has metadata x-gdn-verified-subject, but its connection has no certificate of a proxy in "
+        "--trusted-proxies; send no such metadata, or add the proxy to --trusted-proxies");
   }
   if (!by_proxy) return credentials.certificate;
   if (credentials.claims.empty()) return std::string_view();  // a proxy itself has no subject

@@ -46,7 +46,8 @@ absl::StatusOr<std::string> ReadPemFile(const std::string& path, std::string_vie
   absl::StatusOr<std::string> pem = ReadUserFile(path);
   if (!pem.ok()) {
     return Bad(path, flag,
-               StrCat("cannot be read: is it there, and the server's user's? (", pem.status().message(), ")"));
+               StrCat("cannot be read; check that it exists and that the server's user may read it (",
+                      pem.status().message(), ")"));
   }
   return pem;
 }

@@ -23,7 +23,8 @@ absl::Status CheckSecurityOptions(const SecurityOptions& options, const std::vec
   }
   if (!options.trusted_proxies.empty() && !options.certificate_logins) {
     return absl::InvalidArgumentError(
-        "--trusted-proxies say whose certificate a client has, and are known by their own: give --certificate-logins");
+        "--trusted-proxies needs --certificate-logins: the server recognises a proxy by the subject of the proxy's own "
+        "certificate");
   }
   return options.has_tls() || options.allow_insecure ? absl::OkStatus() : CheckListenWithoutTls(listen);
 }

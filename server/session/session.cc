@@ -162,6 +162,11 @@ int64_t Session::epoch() const {
   return epoch_;
 }
 
+int64_t Session::resets() const {
+  absl::MutexLock lock(&mu_);
+  return resets_;
+}
+
 StateVersion Session::version() const {
   absl::MutexLock lock(&mu_);
   return {.created = absl::ToUnixNanos(init_.create_time), .epoch = epoch_, .changes = static_cast<int64_t>(changes_)};

@@ -42,7 +42,7 @@ namespace gdn {
 struct SessionSpec {
   std::string model;  // without "models/"; "" for an operator session
   LayerDims dims;
-  std::vector<int32_t> layers;  // ascending: a model's GDN layers, or 0 .. n - 1
+  std::vector<int32_t> layers;  // ascending: some or all of a model's GDN layers, or 0 .. n - 1
   std::string fingerprint;      // the model's; "" for an operator session
   std::string family;           // the model's; "" for an operator session
   ModelSlice slice = {};        // the model's heads that are served here; by default all
@@ -193,6 +193,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // CheckAlive, but OK if only the state is lost.
   absl::Status CheckRestorable() const;
   int64_t epoch() const;
+  // Number of resets (SessionLease::Reset) in this process. After a reset, counts may be equal to earlier ones although
+  // the states differ.
+  int64_t resets() const;
   // The version of a copy of the states that is taken now.
   StateVersion version() const;
   absl::Time durable_time() const;  // only shown to users; InfinitePast: never durable
@@ -279,7 +282,8 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Status ended_ ABSL_GUARDED_BY(mu_);  // why it ended, for good; OK while it lives
   absl::Status lost_ ABSL_GUARDED_BY(mu_);   // why it was lost; DATA_LOSS if only the state was lost; OK otherwise
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 1;
-  uint64_t changes_ ABSL_GUARDED_BY(mu_);              // 1 for its creation, and its commits
+  int64_t resets_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t changes_ ABSL_GUARDED_BY(mu_);              // 1 for its creation, its commits and resets
   uint64_t durable_changes_ ABSL_GUARDED_BY(mu_) = 0;  // changes that the newest durable copy has
   Moment durable_ ABSL_GUARDED_BY(mu_);                // when the newest durable copy was taken
   std::string accept_request_id_ ABSL_GUARDED_BY(mu_);

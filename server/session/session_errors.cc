@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/bounded_text.h"
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/session/session.h"
 
@@ -22,16 +24,18 @@ absl::Status Mismatch(std::string_view field, const std::string& found, const st
 
 absl::Status SessionMaybeIn(const std::string& tier, const std::string& id) {
   return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable,
-                   StrCat("no session named '", NameOf(id), "' is known yet: the ", tier,
-                          " tier, which may have it, has not answered since the server started; try again"),
+                   StrCat("this server does not know '", NameOf(id), "' yet: the ", tier,
+                          " tier, which may have the session, has not answered since the server started; try again"),
                    {{"tier", tier}, {"session", NameOf(id)}});
 }
 
 absl::Status SessionAwayIn(const std::string& tier, const std::string& id) {
-  return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable,
-                   StrCat("the newest state of ", NameOf(id), " is in the ", tier,
-                          " tier, which this server does not reach, and nothing older is used; try again once it does"),
-                   {{"tier", tier}, {"session", NameOf(id)}});
+  return MakeError(
+      absl::StatusCode::kUnavailable, reason::kTierUnavailable,
+      StrCat("the newest state of ", NameOf(id), " is in the ", tier,
+             " tier, which does not answer this server; an older state is never used instead. Try again when the "
+             "tier answers"),
+      {{"tier", tier}, {"session", NameOf(id)}});
 }
 
 absl::Status SessionEnvironment::CheckOurs() const {
@@ -42,21 +46,23 @@ absl::Status SessionEnvironment::CheckOurs() const {
 
 absl::Status NodeLeaseLapsed() {
   return MakeError(absl::StatusCode::kUnavailable, reason::kNodeLeaseLapsed,
-                   "this server could not confirm in time, at the Redis that it shares with others, that its sessions "
-                   "are still its own (--node-lease), so it takes no calls of them; send it again with the same "
-                   "request_id, which another server may answer");
+                   "this server could not renew its lease at Redis in time (--node-lease), so it refuses calls for its "
+                   "sessions: other servers may have taken them over; send the call again with the same request_id, "
+                   "and another server may answer it");
 }
 
 absl::Status SessionMoved(const std::string& id) {
-  return MakeError(absl::StatusCode::kUnavailable, reason::kSessionMoved,
-                   StrCat(NameOf(id), " has gone to another server, with all that was answered; send it again"),
-                   {{"session", NameOf(id)}});
+  return MakeError(
+      absl::StatusCode::kUnavailable, reason::kSessionMoved,
+      StrCat(NameOf(id), " has moved to another server, with its state and stored replies; send the call again"),
+      {{"session", NameOf(id)}});
 }
 
 absl::Status SessionElsewhere(const std::string& id, const std::string& node) {
   return MakeError(absl::StatusCode::kUnavailable, reason::kSessionElsewhere,
-                   StrCat("the server '", node, "' has ", NameOf(id),
-                          " and has not handed it over in time; send it again, or look why it does not"),
+                   StrCat("server '", node, "' has ", NameOf(id),
+                          " and did not hand it over in time; send the call again, and check the log of server '", node,
+                          "' if it fails again"),
                    {{"session", NameOf(id)}, {"node", node}});
 }
 
@@ -94,12 +100,17 @@ absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32
         {{"field", "model_fingerprint"}, {"found", shown(header.fingerprint)}, {"expected", shown(spec.fingerprint)}});
   }
   if (header.dims != spec.dims) return Mismatch("dims", LayerDimsToString(header.dims), LayerDimsToString(spec.dims));
-  for (const int32_t layer : layers) {
-    if (!std::binary_search(spec.layers.begin(), spec.layers.end(), layer)) {
-      return Mismatch("layer", StrCat(layer), "one of the target's Gated DeltaNet layers");
+  const auto check = [&spec](const std::vector<int32_t>& found) -> absl::Status {
+    for (const int32_t layer : found) {
+      if (std::binary_search(spec.layers.begin(), spec.layers.end(), layer)) continue;
+      return Mismatch("layer", StrCat(layer),
+                      StrCat("one of the layers that are served here, ", NumberRanges(spec.layers, kMostListBytes)));
     }
-  }
-  return absl::OkStatus();
+    return absl::OkStatus();
+  };
+  GDN_RETURN_IF_ERROR(check(layers));
+  // Layers without a state count too, or a session would lose them. Any operator has the layers 0, 1 and so on.
+  return spec.model.empty() ? absl::OkStatus() : check(header.layers);
 }
 
 }  // namespace gdn

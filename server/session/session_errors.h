@@ -28,8 +28,8 @@ absl::Status SessionAwayIn(const std::string& tier, const std::string& id);
 // layers. While the caller has a SessionLease the answer stays true, because nobody else can restore the session.
 absl::Status CheckEpoch(const Session& session, const std::optional<int64_t>& epoch);
 
-// OK if a stored state has the model, dims and layers of `spec`. Else FAILED_PRECONDITION (STATE_MISMATCH: field,
-// found, expected).
+// OK if a stored state has the model and dims of `spec`, and no other layers. Else FAILED_PRECONDITION (STATE_MISMATCH:
+// field, found, expected).
 absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32_t>& layers, const SessionSpec& spec);
 
 // Errors of servers that share sessions.

@@ -150,6 +150,28 @@ void SessionLease::Restored(int64_t epoch) {
   if (absl::IsDataLoss(session_->lost_)) session_->lost_ = absl::OkStatus();
 }
 
+void SessionLease::Reset() {
+  // Declared before the lock, so that they are freed after it: freeing slots takes other mutexes.
+  std::vector<SlotRef> slots;
+  absl::MutexLock lock(&session_->mu_);
+  for (Session::Layer& layer : session_->layers_) {
+    // A slot that a fork shares stays the fork's. The layer then has a claim of its own.
+    if (layer.slot.valid() && !layer.claim.valid() && layer.slot.exclusive()) {
+      layer.claim = SlotClaim::Return(std::exchange(layer.slot, SlotRef()));
+    }
+    slots.push_back(std::exchange(layer.slot, SlotRef()));
+    slots.push_back(std::exchange(layer.shared_base, SlotRef()));
+    layer.base_version = 0;
+  }
+  session_->Apply(SessionImage());
+  ++session_->resets_;
+}
+
+void SessionLease::CountChange() {
+  absl::MutexLock lock(&session_->mu_);
+  ++session_->changes_;
+}
+
 int32_t SessionLease::claims_to_share() const {
   absl::MutexLock lock(&session_->mu_);
   return static_cast<int32_t>(

@@ -45,7 +45,7 @@ class SessionLease {
   std::shared_ptr<StatePool> pool() const;  // pool of the layers' slots and claims; nullptr if there are none
   // An image with the header and the layers that have a state, but without the states.
   SessionImage Describe(const std::string& numerics_id) const;
-  uint64_t changes() const;             // changes so far: the creation and each commit
+  uint64_t changes() const;             // changes so far: the creation, each commit and each CountChange
   std::vector<int64_t> counts() const;  // token counts, parallel to spec.layers
 
   // Gives up the slots and claims on the device. Call after the states were stored elsewhere or are not wanted any
@@ -59,6 +59,12 @@ class SessionLease {
   // Sets the epoch after the states were restored from a checkpoint. If the session's state was lost, it is usable
   // again.
   void Restored(int64_t epoch);
+
+  // Sets every layer back to no tokens, without a draft or a stored reply, and forgets the last acceptance. The session
+  // stays where it is: on the device its slots become claims; if it is parked, the caller replaces the parked state.
+  // Call CountChange first, so that no earlier copy has the same version.
+  void Reset();
+  void CountChange();
 
   // Number of claims that a fork needs for this session itself: one for each layer whose slot will be shared.
   int32_t claims_to_share() const;

@@ -242,6 +242,61 @@ void SessionManager::DeleteSoon(std::string principal, std::string id) {
   group_.Spawn(Delete(std::move(principal), std::move(id)));
 }
 
+Task<absl::Status> SessionManager::Reset(std::shared_ptr<Session> session, std::string numerics_id, Deadline deadline,
+                                         std::optional<int64_t> epoch) {
+  GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await session->Lock(deadline));
+  GDN_CO_RETURN_IF_ERROR(session->CheckAlive());
+  GDN_CO_RETURN_IF_ERROR(CheckEpoch(*session, epoch));
+  GDN_CO_RETURN_IF_ERROR(deadline.Check(SteadyNow()));
+  if (lease.resident() && !places_.tiers.HasDurableCopy(session->key())) {
+    lease.CountChange();
+    lease.Reset();
+    co_return absl::OkStatus();
+  }
+  TaskQueueExecutor io(places_.io, session->account()->turn(), places_.executor);
+  Executor& here = co_await ThisExecutor();
+  co_await ResumeOn(io);
+  absl::Status reset = deadline.Check(SteadyNow());
+  if (reset.ok()) reset = ResetStored(lease, numerics_id);
+  lease.Release();
+  co_await ReturnTo(here);
+  co_return reset;
+}
+
+absl::Status SessionManager::ResetStored(SessionLease& lease, const std::string& numerics_id) {
+  const std::shared_ptr<Session> session = lease.session();
+  const StateKey key = session->key();
+  TierStack& tiers = places_.tiers;
+  lease.CountChange();  // the copy of the reset state is later than every other one
+  const auto image = std::make_shared<SessionImage>(lease.Describe(numerics_id));
+  image->layers.clear();
+  image->header.accept_request_id.clear();
+  image->header.accepted_tokens = 0;
+  image->header.accepted_path.clear();
+  GDN_ASSIGN_OR_RETURN(image->layout, places_.room.store(0).LayoutOf(session->spec().dims));
+  if (!tiers.HasDurableCopy(key)) {  // it is parked in host memory
+    GDN_RETURN_IF_ERROR(tiers.Park(key, image));
+    lease.Reset();
+    // Host memory may have had no room.
+    if (tiers.HasDurableCopy(key)) session->NoteDurable(lease.changes(), lease.counts(), session->Now());
+    return absl::OkStatus();
+  }
+  // First make the reset durable. What steps since the last copy have added is lost with the rest.
+  if (absl::Status stored = tiers.Checkpoint(key, image).status(); !stored.ok()) {
+    lease.CountChange();
+    // If a tier's answer was lost, the tier may have the reset state. So the session counts as not durable.
+    if (absl::IsUnavailable(stored)) session->NoteNotDurable();
+    return stored;
+  }
+  if (!lease.resident()) {
+    tiers.Release(key);
+    tiers.RestAtCheckpoint(key, image->bytes());
+  }
+  lease.Reset();
+  session->NoteDurable(lease.changes(), lease.counts(), session->Now());
+  return absl::OkStatus();
+}
+
 Task<absl::Status> SessionManager::Leave(std::shared_ptr<Session> session, MoveFn move) {
   const Key key(session->principal(), session->id());
   if (!BeginLeave(*session)) co_return Busy(session->id(), "ends, or leaves for another server");

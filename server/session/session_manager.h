@@ -14,6 +14,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/task/deadline.h"
 #include "base/task/task.h"
 #include "base/task/task_group.h"
 #include "base/threads/task_queue.h"
@@ -70,7 +72,7 @@ class SessionCreation {
 struct SessionPlaces {
   DeviceRoom& room;
   TierStack& tiers;
-  TaskQueue& io;       // erases from the tiers
+  TaskQueue& io;       // erases from the tiers, stores reset states
   Executor& executor;  // runs ends that no call waits for
 };
 
@@ -124,6 +126,13 @@ class SessionManager {
   Task<absl::Status> Delete(std::string principal, std::string id);
   // Begins Delete and returns at once; nobody hears of the result.
   void DeleteSoon(std::string principal, std::string id);
+  // Sets the session back to no tokens, in the same epoch. If a durable tier has a copy of the session, a copy of the
+  // reset state replaces it first, so that a crash cannot bring the old state back. `numerics_id`: of that copy.
+  // `epoch`: the epoch that the caller knows; nullopt: any. ABORTED (EPOCH_MISMATCH), NOT_FOUND (SESSION_NOT_FOUND),
+  // DATA_LOSS if its state was lost, DEADLINE_EXCEEDED, CANCELLED, and errors of TierStack::Checkpoint and
+  // TierStack::Park. After an error the session is as it was.
+  Task<absl::Status> Reset(std::shared_ptr<Session> session, std::string numerics_id, Deadline deadline,
+                           std::optional<int64_t> epoch);
   // Moves a locked session's states to where another server finds them. Called on a thread that may block.
   using MoveFn = std::function<absl::Status(SessionLease& lease)>;
   // Lets the session leave for another server. If `move` returns OK, nothing of the session is left here, and calls
@@ -174,6 +183,8 @@ class SessionManager {
   // Deletes a session for which BeginEnd has returned true. `even_unnoted`: as for TierStack::Erase.
   Task<absl::Status> End(std::shared_ptr<Session> session, bool even_unnoted);
   absl::Status EraseLocked(SessionLease& lease, bool even_unnoted);
+  // Resets a session of which a tier has a state or a durable copy.
+  absl::Status ResetStored(SessionLease& lease, const std::string& numerics_id);
 
   const SessionPlaces places_;
   SessionEnvironment& environment_;

@@ -210,7 +210,7 @@ absl::StatusOr<Recovered> StateService::RecoverFrom(const std::vector<StateTier*
   }
   if (!away.empty()) {
     spdlog::error(
-        "{} sessions are UNAVAILABLE: their newest states are in the {} tier, which this server does not reach",
+        "{} sessions are UNAVAILABLE: their newest states are in the {} tier, which does not answer this server",
         away.size(), away.begin()->second);
   }
   sessions_->SetAway(away);
@@ -295,8 +295,10 @@ void StateService::WriteMarker(const CleanMarker& marker) {
   const auto write = [disk = disk_.get(), marker] { return disk->WriteCleanMarker(marker); };
   const absl::Status written = disk_guard_->Run(write);
   if (written.ok()) return;
-  spdlog::error("the next server begins a new epoch of every session, for there is no note of this one's end: {}",
-                std::string(written.message()));
+  spdlog::error(
+      "cannot write the note of this clean shutdown to --disk-dir, so the next server will start a new epoch for every "
+      "session: {}",
+      std::string(written.message()));
 }
 
 CleanMarker StateService::MakeMarker() {

@@ -52,6 +52,31 @@ absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec) {
   return result;
 }
 
+absl::StatusOr<std::vector<int32_t>> CheckSessionLayers(const v1::CreateSessionRequest& request,
+                                                        const std::vector<int32_t>& served) {
+  if (request.layers().empty()) return served;
+  if (!request.has_model()) {
+    return InvalidSpec("layers",
+                       "layers are set for an operator session, whose layers are 0 .. layer_count - 1; leave "
+                       "layers out");
+  }
+  std::vector<int32_t> layers;
+  for (const int32_t layer : request.layers()) {
+    if (!std::binary_search(served.begin(), served.end(), layer)) {
+      const std::string expected = NumberRanges(served, kMostListBytes);
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
+                       StrCat("layers has ", layer, ", the Gated DeltaNet layers that are served here are ", expected),
+                       {{"layer", StrCat(layer)}, {"expected", expected}});
+    }
+    if (!layers.empty() && layer <= layers.back()) {
+      return InvalidSpec(
+          "layers", StrCat("layers has ", layer, " after ", layers.back(), "; expected ascending layers, each once"));
+    }
+    layers.push_back(layer);
+  }
+  return layers;
+}
+
 absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
     const google::protobuf::RepeatedPtrField<v1::InitialState>& states, const LayerDims& dims,
     const std::vector<int32_t>& layers) {
@@ -128,6 +153,9 @@ Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
     hasher.UpdateInt(segment.tokens());
     hasher.UpdateField(segment.content_sha256());
   }
+  // Servers of other releases have stored hashes of requests without layers.
+  if (!request.layers().empty()) hasher.UpdateField("layers");
+  for (const int32_t layer : request.layers()) hasher.UpdateInt(layer);
   return hasher.Finish();
 }
 

@@ -37,6 +37,12 @@ v1::DecayKind ToProto(DecayKind decay);
 // INVALID_ARGUMENT (INVALID_SPEC: field).
 absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec);
 
+// Returns the layers of a new session: the request's, or all `served` ones if it names none. INVALID_ARGUMENT
+// (LAYER_NOT_GDN) for a layer that is not among `served`, which ascend; (INVALID_SPEC: layers) if the request's layers
+// do not ascend, or belong to an operator.
+absl::StatusOr<std::vector<int32_t>> CheckSessionLayers(const v1::CreateSessionRequest& request,
+                                                        const std::vector<int32_t>& served);
+
 // `layers`: the session's GDN layers, ascending. The result is ascending too. Copies no data, whatever the message asks
 // for. INVALID_ARGUMENT (LAYER_NOT_GDN, INVALID_SPEC, NON_FINITE_INPUT and the reasons of CheckTensor).
 absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
@@ -48,7 +54,7 @@ absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
 absl::StatusOr<absl::Duration> CheckTimeToLive(std::string_view field, bool set,
                                                const google::protobuf::Duration& value);
 
-// Hash of a create request: equal for equal spec, affinity, times to live, initial states and prefix.
+// Hash of a create request: equal for equal spec, layers, affinity, times to live, initial states and prefix.
 Hash128 HashCreateRequest(const v1::CreateSessionRequest& request);
 
 }  // namespace gdn

@@ -96,11 +96,12 @@ template <typename Request>
 absl::Status MakePartialSum(const Request& request, CheckedInput& input) {
   const DType asked = std::exchange(input.output_dtype, DType::kF32);
   if (request.output_dtype() == v1::DTYPE_UNSPECIFIED || asked == DType::kF32) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
-                   StrCat("output_dtype is ", DTypeName(asked),
-                          ", and this server gives partial sums of some heads (Model.heads), which are to be added up "
-                          "before they are rounded; expected F32, or none"),
-                   {{"field", "output_dtype"}, {"found", std::string(DTypeName(asked))}, {"expected", "F32"}});
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
+      StrCat("output_dtype is ", DTypeName(asked),
+             ", but this server returns partial sums of some heads (Model.heads), and clients must add them "
+             "before rounding; set F32, or leave output_dtype unset"),
+      {{"field", "output_dtype"}, {"found", std::string(DTypeName(asked))}, {"expected", "F32"}});
 }
 
 template <typename Request>
@@ -251,6 +252,9 @@ absl::StatusOr<CheckedRow> CheckRow(const v1::StepRow& given, std::string_view w
   if (given.has_accept_before()) {
     GDN_ASSIGN_OR_RETURN(row.accept_before, ReadAcceptance(given.accept_before().accepted_tokens(),
                                                            given.accept_before().path(), limits.max_draft));
+    if (const int32_t accepted = row.accept_before->accepted_tokens; accepted > limits.max_draft) {
+      return TooManyTokens(StrCat(what, ".accept_before"), accepted, 0, limits.max_draft);
+    }
   }
   return row;
 }

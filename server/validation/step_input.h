@@ -56,7 +56,8 @@ struct CheckedRow {
 
   // Tokens by which the session's count rises.
   int64_t counted_tokens() const {
-    return (kind == RowKind::kDraft ? 0 : tokens) + (accept_before.has_value() ? accept_before->accepted_tokens : 0);
+    return (kind == RowKind::kDraft ? 0 : int64_t{tokens}) +
+           (accept_before.has_value() ? accept_before->accepted_tokens : 0);
   }
 };
 

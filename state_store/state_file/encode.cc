@@ -180,6 +180,7 @@ absl::Status AddHeader(const SessionImage& image, const StateFileOptions& option
   if (!header.accept_request_id.empty()) {
     GDN_ASSIGN_OR_RETURN(metadata["accept"], AcceptText(header));
   }
+  if (options.list_layers && !header.model.empty()) metadata["layers"] = LayersText(header);
   if (options.include_owner) {
     GDN_ASSIGN_OR_RETURN(metadata["owner"], OwnerText(header));
   }

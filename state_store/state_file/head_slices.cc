@@ -149,10 +149,14 @@ absl::StatusOr<std::string> Encode(const StateFile& file) {
   for (const StateFileLayer& layer : file.layers) max_draft = std::max(max_draft, layer.extent.draft_length);
   GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(file.header.dims, max_draft, file.base_dtype));
   GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout, /*owner=*/nullptr));
-  image.header.layers.resize(static_cast<size_t>(file.layer_count));
-  std::iota(image.header.layers.begin(), image.header.layers.end(), 0);
-  GDN_ASSIGN_OR_RETURN(const EncodedStateFile encoded,
-                       EncodeStateFile(std::make_shared<const SessionImage>(std::move(image)), {}));
+  const bool lists_layers = !file.header.layers.empty();
+  if (!lists_layers) {
+    image.header.layers.resize(static_cast<size_t>(file.layer_count));
+    std::iota(image.header.layers.begin(), image.header.layers.end(), 0);
+  }
+  GDN_ASSIGN_OR_RETURN(
+      const EncodedStateFile encoded,
+      EncodeStateFile(std::make_shared<const SessionImage>(std::move(image)), {.list_layers = lists_layers}));
   std::string bytes;
   bytes.reserve(static_cast<size_t>(encoded.bytes()));
   for (const std::string_view piece : encoded.pieces()) bytes += piece;
@@ -201,6 +205,9 @@ absl::Status CheckSameSession(const StateFile& a, const StateFile& b) {
   }
   if (a.header.accepted_tokens != b.header.accepted_tokens || a.header.accepted_path != b.header.accepted_path) {
     return Mismatch("accept", "the last AcceptTokens is not the same in all files");
+  }
+  if (a.header.layers != b.header.layers && !a.header.layers.empty() && !b.header.layers.empty()) {
+    return Mismatch("layers", "the files are of sessions with different layers");
   }
   for (size_t i = 0; i < std::max(a.layers.size(), b.layers.size()); ++i) {
     if (i >= a.layers.size() || i >= b.layers.size()) {

@@ -52,11 +52,12 @@ std::vector<int64_t> PartShape(std::string_view part, const LayerDims& dims, con
 inline constexpr std::pair<std::string_view, absl::Span<const float> SlotView::*> kLogParts[] = {
     {kLogK, &SlotView::log_k}, {kLogU, &SlotView::log_u}, {kLogG, &SlotView::log_g}};
 
-// DATA_LOSS (INVALID_STATE_FILE: tensor). DamagedTensor's message begins with the tensor's name.
+// Make the error DATA_LOSS (INVALID_STATE_FILE: tensor). DamagedTensor's message begins with the tensor's name.
 absl::Status Damaged(std::string_view message, std::string_view tensor = kHeader);
 absl::Status DamagedTensor(std::string_view tensor, std::string_view message);
-// FAILED_PRECONDITION (STATE_MISMATCH: field).
+// Makes the error FAILED_PRECONDITION (STATE_MISMATCH: field).
 absl::Status Mismatch(std::string_view field, std::string_view message);
+// Makes the error of Damaged for a metadata entry: `key` is `value`, and `expected` was expected.
 absl::Status InvalidEntry(std::string_view key, std::string_view value, std::string_view expected);
 
 // Metadata entries that identify the model, with the members of SessionHeader that hold them.
@@ -65,9 +66,11 @@ inline constexpr std::pair<const char*, std::string SessionHeader::*> kModelEntr
     {"family", &SessionHeader::family},
     {"model_fingerprint", &SessionHeader::fingerprint}};
 
+// Return an entry's text. If there is no such entry, RequiredText returns the error of Damaged, OptionalText "".
 absl::StatusOr<std::string> RequiredText(const Metadata& metadata, const std::string& key);
 std::string OptionalText(const Metadata& metadata, const std::string& key);
-// Returns 32 lower-case hexadecimal digits, or "" if there is no such entry. DATA_LOSS (INVALID_STATE_FILE) otherwise.
+// Returns the entry's 32 lower-case hexadecimal digits; "" if there is no such entry. DATA_LOSS (INVALID_STATE_FILE)
+// for any other text.
 absl::StatusOr<std::string> OptionalId(const Metadata& metadata, const std::string& key);
 // DATA_LOSS (INVALID_STATE_FILE) if a model's name or the numerics_id is longer than kMostNameBytes.
 absl::Status CheckTextLengths(const Metadata& metadata);
@@ -87,7 +90,8 @@ struct LayerEntry {
   bool has_base = true;
   std::optional<StoredReply> reply;  // without its output
 };
-// INVALID_ARGUMENT if a request id is not UTF-8.
+// Convert a LayerEntry to its text and back. INVALID_ARGUMENT if a request id is not UTF-8; DATA_LOSS
+// (INVALID_STATE_FILE) if the text is not a LayerEntry's. `key`: the entry's name, for the error.
 absl::StatusOr<std::string> LayerText(const LayerEntry& entry);
 absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string& text);
 
@@ -98,11 +102,15 @@ absl::Status ParseAccept(const std::string& text, SessionHeader& header);
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header);
 absl::Status ParseOwner(const std::string& text, int32_t layer_count, SessionHeader& header);
 
+// The entry "layers" has header.layers (StateFileOptions::list_layers).
+std::string LayersText(const SessionHeader& header);
+absl::Status ParseLayerList(const std::string& text, int32_t layer_count, SessionHeader& header);
+
 // The entry "heads" has header.slice. ParseHeads needs the header's dims and fingerprint, so parse these first.
 std::string HeadsText(const ModelSlice& slice);
 absl::Status ParseHeads(const std::string& text, SessionHeader& header);
 
-using Checksums = std::map<std::string, std::string>;  // hexadecimal digits, by tensor name
+using Checksums = std::map<std::string, std::string>;  // XXH3-128 as hexadecimal digits, by tensor name
 absl::StatusOr<Checksums> ParseChecksums(const std::string& text);
 
 }  // namespace gdn::state_file

@@ -1,4 +1,5 @@
-// The entry "owner" of a state file's __metadata__: data that only the session's own server needs.
+// The entry "owner" of a state file's __metadata__: data that only the session's own server needs. And the entry
+// "layers": the session's layers, which an import needs too.
 #include <algorithm>
 #include <utility>
 
@@ -32,7 +33,29 @@ std::optional<absl::Duration> ParseSeconds(const Json& json, const char* field) 
   return absl::Seconds(it->get<double>());
 }
 
+// Reads ascending layers below `layer_count`. Returns "", or what was expected.
+std::string ReadLayerList(const Json& list, int32_t layer_count, std::vector<int32_t>& layers) {
+  layers.clear();
+  for (const Json& layer : list) {
+    if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= static_cast<uint64_t>(layer_count) ||
+        (!layers.empty() && layer.get<int32_t>() <= layers.back())) {
+      return StrCat("ascending layers below layer_count, ", layer_count);
+    }
+    layers.push_back(layer.get<int32_t>());
+  }
+  return layers.empty() ? "at least one layer" : "";
+}
+
 }  // namespace
+
+std::string LayersText(const SessionHeader& header) { return Json(header.layers).dump(); }
+
+absl::Status ParseLayerList(const std::string& text, int32_t layer_count, SessionHeader& header) {
+  const Json list = Parse(text);
+  if (!list.is_array()) return InvalidEntry("layers", text, "a JSON array of layers");
+  const std::string expected = ReadLayerList(list, layer_count, header.layers);
+  return expected.empty() ? absl::OkStatus() : InvalidEntry("layers", text, expected);
+}
 
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header) {
   Json json{{"principal", header.principal},
@@ -92,16 +115,8 @@ absl::Status ParseOwner(const std::string& text, int32_t layer_count, SessionHea
   }
   const auto layers = json.find("layers");
   if (layers == json.end() || !layers->is_array()) return invalid("an array of layers");
-  header.layers.clear();
-  for (const Json& layer : *layers) {
-    if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= static_cast<uint64_t>(layer_count) ||
-        (!header.layers.empty() && layer.get<int32_t>() <= header.layers.back())) {
-      return invalid(StrCat("ascending layers below layer_count, ", layer_count));
-    }
-    header.layers.push_back(layer.get<int32_t>());
-  }
-  if (header.layers.empty()) return invalid("at least one layer");
-  return absl::OkStatus();
+  const std::string expected = ReadLayerList(*layers, layer_count, header.layers);
+  return expected.empty() ? absl::OkStatus() : invalid(expected);
 }
 
 }  // namespace gdn::state_file

@@ -345,6 +345,9 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
   if (const std::string accept = OptionalText(metadata, "accept"); !accept.empty()) {
     GDN_RETURN_IF_ERROR(ParseAccept(accept, header));
   }
+  if (const std::string layers = OptionalText(metadata, "layers"); !layers.empty()) {
+    GDN_RETURN_IF_ERROR(ParseLayerList(layers, result.layer_count, header));
+  }
   if (const std::string owner = OptionalText(metadata, "owner"); !owner.empty()) {
     GDN_RETURN_IF_ERROR(ParseOwner(owner, result.layer_count, header));
     result.has_owner = true;
@@ -367,8 +370,9 @@ absl::StatusOr<StateFile> ReadLayers(const SafetensorsFile& file, bool data) {
     layer.layer = index;
     GDN_RETURN_IF_ERROR(reader.Read(entry, layer));
     const std::vector<int32_t>& owned = result.header.layers;
-    if (result.has_owner && !std::binary_search(owned.begin(), owned.end(), index)) {
-      return Damaged(StrCat("layer ", index, " is not one of the owner's layers"));
+    if (!owned.empty() && !std::binary_search(owned.begin(), owned.end(), index)) {
+      return Damaged(
+          StrCat("layer ", index, " is not one of the ", result.has_owner ? "owner" : "session", "'s layers"));
     }
   }
   return result;

@@ -33,8 +33,8 @@ struct StateFileLayer {
 
 // A parsed and verified file.
 struct StateFile {
-  // Without an owner entry in the file, the owner's fields and header.layers are empty. (header.layers: all layers of
-  // the session. `layers` below: only those with a state.)
+  // Without an owner entry in the file, the owner's fields are empty. header.layers: all layers of the session; empty
+  // if the file has neither an entry "layers" nor an owner. (`layers` below: only those with a state.)
   SessionHeader header;
   std::string numerics_id;
   int32_t layer_count = 0;         // more than every layer index of the session, with or without a state

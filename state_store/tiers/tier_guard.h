@@ -2,9 +2,9 @@
 //
 // Each call runs on a thread of the guard while the caller waits. If that thread makes no progress for `stall_after`
 // (base/threads/this_thread.h), the caller gets UNAVAILABLE (TIER_UNAVAILABLE: tier), and the call is abandoned: it
-// goes on hanging on its thread. Until it ends, the guard refuses all other calls at once, without asking the tier. So a
-// hang costs each caller `stall_after` at most once, the number of threads bounds the calls that hang, and no two calls
-// for one key run at the same time. An abandoned Store or Erase may still take effect, as after a lost reply.
+// goes on hanging on its thread. Until it ends, the guard refuses all other calls at once, without asking the tier. So
+// a hang costs each caller `stall_after` at most once, the number of threads bounds the calls that hang, and no two
+// calls for one key run at the same time. An abandoned Store or Erase may still take effect, as after a lost reply.
 // If the last abandoned call ends with UNAVAILABLE, or any call does so after a quarter of `stall_after` or more (a
 // timeout of its own), the guard probes the tier until it answers, and refuses calls meanwhile.
 // Thread safety: as StateTier. Ownership: the tier must outlive the guard; the destructor waits for calls that hang.

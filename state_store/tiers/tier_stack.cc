@@ -83,14 +83,15 @@ size_t FirstDurable(const std::vector<StateTier*>& tiers) {
 absl::Status RolledBack(std::string_view tier, const StateKey& key, const TierLedger::Versions& known,
                         const std::optional<StateVersion>& found) {
   const std::string what = found.has_value() ? found->ToString() : "nothing";
-  return MakeError(absl::StatusCode::kDataLoss, reason::kStateRolledBack,
-                   StrCat("the ", tier, " tier was set back: of ", key.ToString(), " it had ", known.oldest.ToString(),
-                          ", and now has ", what,
-                          found.has_value() ? "; RestoreCheckpoint goes on from that under a new epoch, and its token "
-                                              "counts say which inputs to send again"
-                                            : "; RestoreCheckpoint goes back to a named checkpoint where there is one, "
-                                              "else delete the session and make it again"),
-                   {{"tier", std::string(tier)}, {"known", known.oldest.ToString()}, {"found", what}});
+  return MakeError(
+      absl::StatusCode::kDataLoss, reason::kStateRolledBack,
+      StrCat("the ", tier, " tier was set back: of ", key.ToString(), " it had ", known.oldest.ToString(),
+             ", and now has ", what,
+             found.has_value() ? "; RestoreCheckpoint goes on from that under a new epoch, and its token "
+                                 "counts say which inputs to send again"
+                               : "; if the session has a named checkpoint, restore it with RestoreCheckpoint; "
+                                 "otherwise delete the session and create it again"),
+      {{"tier", std::string(tier)}, {"known", known.oldest.ToString()}, {"found", what}});
 }
 
 // Makes the error for a state that is later than any that this server has stored there.

@@ -128,9 +128,9 @@ class TierStack {
   // remove that copy, or return false if the copy was replaced meanwhile. Then stores another copy in its place.
   enum class DamageOutcome {
     kGone,        // nothing was done: the damaged copy was replaced or erased, or the tier hangs
-    kCopyUsed,    // another copy of the state has replaced it
+    kCopyUsed,    // the damaged copy was replaced, or another durable tier's copy is the newest now
     kNotDurable,  // the session's checkpoint is lost, but the session is on the device or parked elsewhere
-    kLost,        // it was the only copy: calls that need it get the tier's DATA_LOSS
+    kLost,        // the damaged copy was the only one: calls that need it get the tier's DATA_LOSS
   };
   DamageOutcome HandleDamage(const StateTier& tier, const StateKey& key, absl::FunctionRef<bool()> set_aside);
 

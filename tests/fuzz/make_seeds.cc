@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "base/files/safetensors.h"
@@ -267,6 +268,47 @@ void AddSteps(const Corpus& corpus) {
   v1::StreamDecodeRequest stream_decode;
   *stream_decode.mutable_step() = rows;
   corpus.Add("step_wire", "stream_decode", "\3" + of_model + stream_decode.SerializeAsString());
+
+  v1::StepRequest step;
+  const auto row = [&step](const std::string& session, v1::StepKind kind, int32_t tokens) {
+    v1::StepRow* const added = step.add_rows();
+    added->set_session(session);
+    added->set_kind(kind);
+    added->set_token_count(tokens);
+    return added;
+  };
+  row("sessions/a", v1::STEP_KIND_DECODE, 1)->mutable_accept_before()->set_accepted_tokens(2);
+  v1::StepRow* const draft = row("sessions/b", v1::STEP_KIND_DRAFT, 3);
+  for (const int parent : {-1, 0, 0}) draft->add_draft_parents(parent);
+  for (const int token : {0, 2}) draft->mutable_accept_before()->add_path(token);
+  row("sessions/c", v1::STEP_KIND_PREFILL, 2)->set_expected_token_count(7);
+  row("sessions/d", v1::STEP_KIND_DECODE, 0)->set_session_epoch(1);
+  step.set_request_id("id");
+  Fill(step.mutable_hidden_states()->mutable_hidden_states(), {6, 5});
+  corpus.Add("step_wire", "step_hidden", "\4" + of_model + step.SerializeAsString());
+  v1::StreamStepRequest stream_step;
+  *stream_step.mutable_step() = step;
+  corpus.Add("step_wire", "stream_step", "\5" + of_model + stream_step.SerializeAsString());
+  step.mutable_rows(0)->mutable_accept_before()->set_accepted_tokens(std::numeric_limits<int32_t>::max());
+  corpus.Add("step_wire", "step_greatest_acceptance", "\4" + of_model + step.SerializeAsString());
+  step.mutable_rows(0)->clear_accept_before();
+  step.mutable_rows(2)->set_token_count(std::numeric_limits<int32_t>::max());
+  corpus.Add("step_wire", "step_greatest_length", "\4" + of_model + step.SerializeAsString());
+  step.clear_rows();
+  row("sessions/a", v1::STEP_KIND_PREFILL, 2);
+  step.clear_hidden_states();
+  Fill(step.mutable_hidden_states()->mutable_hidden_states(), {2, 5}, /*shared=*/true);
+  step.mutable_output_shared()->set_region("r");
+  step.mutable_output_shared()->set_bytes(40);
+  corpus.Add("step_wire", "step_shared", "\4" + of_model + step.SerializeAsString());
+  Fill(step.mutable_delta_rule()->mutable_q(), {2, 1, 2});
+  Fill(step.mutable_delta_rule()->mutable_k(), {2, 1, 2});
+  Fill(step.mutable_delta_rule()->mutable_v(), {2, 2, 3});
+  Fill(step.mutable_delta_rule()->mutable_g(), {2, 2});
+  Fill(step.mutable_delta_rule()->mutable_beta(), {2, 2});
+  step.clear_output_shared();
+  step.set_partial_ok(true);
+  corpus.Add("step_wire", "step_delta_rule", "\4" + of_operator + step.SerializeAsString());
 }
 
 // A linear block of the smallest dimensions, by three architectures' names, of several types.

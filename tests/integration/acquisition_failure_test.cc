@@ -3,6 +3,7 @@
 // are those of a twin that nothing happened to, or a session says that it is lost.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -228,6 +229,179 @@ TEST_P(FailureInTurn, OfDraftsAndTheirAcceptanceLeavesWhatWasThereOrATwinsState)
             [&](const Caller& caller) { return ResultOf(caller.Accept(WithId(AcceptOf({"a"}, {3}), "call"))); },
             {{"a", 40, &bare}}});
   Report("drafts");
+}
+
+// The call of a Step of these rows.
+std::function<Result(const Caller&)> StepCall(const TokenFeed& feed, const std::vector<FeedPart>& parts) {
+  return [&feed, parts](const Caller& caller) { return ResultOf(caller.Step(WithId(feed.Step(parts), "call"))); };
+}
+
+TEST_P(FailureInTurn, OfAStepsRowsLeavesEachAsItWasOrATwins) {
+  const Feeds feeds;
+  for (const char* kind : {"operator", "model"}) {
+    const TokenFeed& feed = feeds.of(kind);
+    const std::string of = std::string(" of the ") + kind;
+    FailEach({"step of rows of every kind" + of,
+              [&feed](const Caller& caller) {
+                feed.Start(caller, "a", {0, 4}, 15);
+                ASSERT_TRUE(feed.Create(caller, "b").ok());
+                for (const char* id : {"c", "d", "f"}) feed.Start(caller, id, {0, 4}, 3);
+                ASSERT_TRUE(feed.Create(caller, "e").ok());
+              },
+              [&feed](const Caller& caller) {
+                Result result = StepCall(feed, {{.id = "a", .range = {19, 1}},
+                                                {.id = "b", .range = {0, 40}, .kind = v1::STEP_KIND_PREFILL},
+                                                {.id = "d", .range = {7, 4}, .kind = v1::STEP_KIND_DRAFT},
+                                                {.id = "c", .range = {7, 5}, .kind = v1::STEP_KIND_PREFILL},
+                                                {.id = "e", .range = {0, 0}},
+                                                {.id = "f", .range = {7, 0}, .kind = v1::STEP_KIND_PREFILL}})(caller);
+                if (result.status.ok()) {  // so that later tokens can be decoded
+                  EXPECT_TRUE(caller.Accept("d", 0).ok());
+                }
+                return result;
+              },
+              {{"a", 20, &feed}, {"b", 40, &feed}, {"c", 12, &feed}, {"e", 0, &feed}, {"f", 7, &feed}}});
+    // More prefills behind states of their own than a pool has spare slots, and the first ones of others.
+    std::vector<FeedPart> prompts;
+    std::vector<Examined> examined;
+    for (const std::string& id : SessionIds(12)) {
+      const bool is_new = prompts.size() % 2 == 0;
+      prompts.push_back({.id = id, .range = {is_new ? 0 : 4, 33}, .kind = v1::STEP_KIND_PREFILL});
+      examined.push_back({id, is_new ? 33 : 37, &feed});
+    }
+    FailEach({"step of many prefills" + of,
+              [&](const Caller& caller) {
+                for (const FeedPart& part : prompts) {
+                  if (part.range.first > 0) {
+                    feed.Start(caller, part.id, {0, part.range.first});
+                  } else {
+                    ASSERT_TRUE(feed.Create(caller, part.id).ok());
+                  }
+                }
+              },
+              StepCall(feed, prompts), examined});
+    if (HasFatalFailure()) return;
+  }
+  Report("steps of mixed rows");
+}
+
+// A tree of eight tokens, and acceptances of it: by number, by path, of nothing.
+const std::vector<int> kTree = {-1, 0, 0, 1, 1, 2, -1, 6};
+
+// A session "a" with a pending draft behind so many decoded tokens.
+std::function<void(const Caller&)> Drafted(const TokenFeed& feed, int64_t decoded, const std::vector<int>& parents) {
+  return [&feed, decoded, parents](const Caller& caller) {
+    feed.Start(caller, "a", {0, 4}, decoded);
+    v1::DecodeRequest draft = feed.Draft({"a"}, {{4 + decoded, 8}});
+    draft.mutable_draft_parents()->Add(parents.begin(), parents.end());
+    ASSERT_TRUE(caller.Decode(draft).ok());
+  };
+}
+
+TEST_P(FailureInTurn, OfAStepThatAcceptsLeavesWhatWasThereOrATwinsState) {
+  const Feeds feeds;
+  for (const char* kind : {"operator", "model"}) {
+    const TokenFeed& feed = feeds.of(kind);
+    const auto a = [](int64_t first, int64_t count, v1::StepKind row) {
+      return FeedPart{.id = "a", .range = {first, count}, .kind = row};
+    };
+    for (const int64_t decoded : {3, 12, 14}) {
+      const std::string at = " at " + std::to_string(decoded) + " of the " + kind;
+      const int64_t next = 4 + decoded + 8;
+      for (const v1::StepKind row : {v1::STEP_KIND_DECODE, v1::STEP_KIND_PREFILL}) {
+        const int64_t count = row == v1::STEP_KIND_PREFILL ? 5 : 2;
+        const std::string name = v1::StepKind_Name(row) + at;
+        FeedPart part = a(next, count, row);
+        part.accept = 4;
+        FailEach({"first tokens, then " + name,
+                  Drafted(feed, decoded, {}),
+                  StepCall(feed, {part}),
+                  {{"a", next + count, &feed}}});
+        part.accept = 0;
+        FailEach({"nothing, then " + name,
+                  Drafted(feed, decoded, {}),
+                  StepCall(feed, {part}),
+                  {{"a", next + count, &feed}}});
+        part.accept = {};
+        part.path = {0, 2, 5};
+        FailEach({"path, then " + name,
+                  Drafted(feed, decoded, kTree),
+                  StepCall(feed, {part}),
+                  {{"a", next + count, &feed}}});
+        if (HasFatalFailure()) return;
+      }
+      FeedPart alone = a(next, 0, v1::STEP_KIND_DECODE);
+      alone.path = {0, 2, 5};
+      FailEach({"path alone" + at, Drafted(feed, decoded, kTree), StepCall(feed, {alone}), {{"a", next, &feed}}});
+      FeedPart draft = a(next, 4, v1::STEP_KIND_DRAFT);
+      draft.accept = 5;
+      FailEach({"first tokens, then another draft" + at,
+                Drafted(feed, decoded, {}),
+                [&feed, draft](const Caller& caller) {
+                  Result result = StepCall(feed, {draft})(caller);
+                  if (result.status.ok()) {
+                    EXPECT_TRUE(caller.Accept("a", 0).ok());
+                  }
+                  return result;
+                },
+                {{"a", next, &feed}}});
+      if (HasFatalFailure()) return;
+    }
+    // "b" is a fork of "a" whose log is in a slot of its own while its base is its parent's. With 6 accepted tokens the
+    // log has exactly as many entries as are folded.
+    const auto own_slot = [&feed](const Caller& caller) {
+      feed.Start(caller, "a", {0, 4}, 8);
+      ASSERT_TRUE(caller.Fork("a", {"b"}).ok());
+      feed.DecodeAll(caller, "b", {12, 2});
+      ASSERT_TRUE(caller.Decode(feed.Draft({"b"}, {{14, 8}})).ok());
+    };
+    const auto no_slot = [&feed](const Caller& caller) {
+      Drafted(feed, 12, kTree)(caller);
+      ASSERT_TRUE(caller.Fork("a", {"b"}).ok());
+      ASSERT_TRUE(caller.Accept("a", 0).ok());
+    };
+    for (const v1::StepKind row : {v1::STEP_KIND_DECODE, v1::STEP_KIND_PREFILL}) {
+      const std::string name = v1::StepKind_Name(row) + " of the " + kind;
+      FeedPart part = {.id = "b", .range = {30, 2}, .kind = row};
+      part.accept = 6;
+      FailEach({"fold of a fork with a slot, then " + name,
+                own_slot,
+                StepCall(feed, {part}),
+                {{"b", 32, &feed}, {"a", 12, &feed}}});
+      part.accept = {};
+      part.path = {0, 2, 5};
+      FailEach({"path of a fork, then " + name, no_slot, StepCall(feed, {part}), {{"b", 32, &feed}, {"a", 16, &feed}}});
+      if (HasFatalFailure()) return;
+    }
+  }
+  Report("accepting steps");
+}
+
+TEST_P(FailureInTurn, OfAStepThatAcceptsLosesOnlyWhatItOverwrote) {
+  const TokenFeed feed = TokenFeed::Operator(2);
+  const std::vector<Failures> operations = {Failures::kOperation, Failures::kOperationsFrom};
+  const auto forked = [&feed](const Caller& caller) {
+    Drafted(feed, 12, kTree)(caller);
+    ASSERT_TRUE(caller.Fork("a", {"b"}).ok());
+  };
+  FeedPart fork = {.id = "b", .range = {30, 2}};
+  fork.path = {0, 2, 5};
+  FailEach({"decode of a fork without a slot", forked, StepCall(feed, {fork}), {{"b", 32, &feed}}}, operations);
+  FeedPart prefill = {.id = "a", .range = {30, 5}, .kind = v1::STEP_KIND_PREFILL};
+  prefill.path = {0, 2, 5};
+  FailEach({"prefill", Drafted(feed, 14, kTree), StepCall(feed, {prefill}), {{"a", 35, &feed}}}, operations);
+  EXPECT_EQ(lost_, 0) << "both write to another slot than the session's";
+  for (const int64_t decoded : {3, 14, 15}) {
+    FeedPart decode = {.id = "a", .range = {30, 1}};
+    decode.path = {0, 2, 5};
+    FailEach({"decode behind a path at " + std::to_string(decoded),
+              Drafted(feed, decoded, kTree),
+              StepCall(feed, {decode}),
+              {{"a", 31, &feed}}},
+             operations);
+  }
+  EXPECT_GT(lost_, 0) << "what comes behind the moves fails too";
+  Report("operations of accepting steps");
 }
 
 TEST_P(FailureInTurn, OfWhatMovesStatesLeavesThemAsTheyWere) {

@@ -136,20 +136,20 @@ TEST_F(Config, ReloadsWhatIsSafeOnSighup) {
 
   Write(base + "max-batch: 200\ndrain-timeout: 7s\ntrace-calls: 9\n");
   server->Signal(SIGHUP);
-  ASSERT_TRUE(WaitForLog(*server, "config: read anew, 2 changes").ok()) << Read(Path("log"));
-  EXPECT_TRUE(absl::StrContains(Read(Path("log")), "config: drain-timeout has changed: took effect"));
+  ASSERT_TRUE(WaitForLog(*server, "config: reloaded, 2 changes").ok()) << Read(Path("log"));
+  EXPECT_TRUE(absl::StrContains(Read(Path("log")), "config: drain-timeout has changed and is in effect"));
   EXPECT_TRUE(absl::StrContains(Read(Path("log")), "config: max-batch has changed: needs a restart"));
   EXPECT_FALSE(absl::StrContains(Read(Path("log")), "trace-calls has changed")) << "the command line has it";
 
   Write(base + "max-batch: 100\ndrain-timeout: 7s\ntrace-calls: 9\nlog-level: loud\n");
   server->Signal(SIGHUP);
-  ASSERT_TRUE(WaitForLog(*server, "all stays as it is").ok()) << Read(Path("log"));
+  ASSERT_TRUE(WaitForLog(*server, "all flags keep their values").ok()) << Read(Path("log"));
   EXPECT_TRUE(absl::StrContains(Read(Path("log")), "gdn.yaml:7:12: log-level is 'loud'")) << Read(Path("log"));
 
   Write(base + "max-batch: 100\nlog-level: debug\n");  // drain-timeout: its default again
   server->Signal(SIGHUP);
-  ASSERT_TRUE(WaitForLog(*server, "config: log-level has changed: took effect").ok()) << Read(Path("log"));
-  ASSERT_TRUE(WaitForLog(*server, "config: read anew, 2 changes\n").ok());
+  ASSERT_TRUE(WaitForLog(*server, "config: log-level has changed and is in effect").ok()) << Read(Path("log"));
+  ASSERT_TRUE(WaitForLog(*server, "config: reloaded, 2 changes\n").ok());
   server->Signal(SIGTERM);
   EXPECT_EQ(server->Wait(), 0);
   EXPECT_TRUE(absl::StrContains(Read(Path("log")), "draining, at most 30s")) << Read(Path("log"));
@@ -163,7 +163,7 @@ TEST_F(Config, TakesUpAFileThatIsRenamedIntoItsPlace) {
   ASSERT_TRUE(server.ok()) << server.status();
   ASSERT_TRUE(server->WaitForPort(Path("port"), absl::Seconds(60)).ok());
   Write(base + "log-level: debug\n");
-  EXPECT_TRUE(WaitForLog(*server, "config: log-level has changed: took effect").ok()) << Read(Path("log"));
+  EXPECT_TRUE(WaitForLog(*server, "config: log-level has changed and is in effect").ok()) << Read(Path("log"));
   server->Signal(SIGTERM);
   EXPECT_EQ(server->Wait(), 0);
 }

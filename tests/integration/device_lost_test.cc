@@ -54,6 +54,49 @@ TEST_F(DeviceLost, AtAnyOperationRefusesTheCallAndAllAfterIt) {
   EXPECT_GT(lost, 4) << "a step sends its inputs, launches, and brings its outputs back";
 }
 
+// The same for a step whose rows are of every kind, one of which accepts a draft first.
+TEST_F(DeviceLost, AtAnyOperationOfAStepRefusesTheCallAndAllAfterIt) {
+  const TokenFeed feed = TokenFeed::Operator(1);
+  const std::vector<std::string> ids = {"a", "b", "c"};
+  FeedPart accepts = {.id = "a", .range = {10, 1}};
+  accepts.path = {0, 2};
+  const v1::StepRequest step = feed.Step({accepts,
+                                          {.id = "b", .range = {3, 4}, .kind = v1::STEP_KIND_PREFILL},
+                                          {.id = "c", .range = {3, 2}, .kind = v1::STEP_KIND_DRAFT}});
+  const auto prepare = [&](const Caller& caller) {
+    for (const std::string& id : ids) feed.Start(caller, id, {0, 3});
+    v1::DecodeRequest draft = feed.Draft({"a"}, {{3, 3}});
+    for (const int parent : {-1, 0, 0}) draft.add_draft_parents(parent);
+    ASSERT_TRUE(caller.Decode(draft).ok());
+  };
+  int64_t first = 0;  // of a server that is ready for the step
+  {
+    HostStreams::Configure({.asynchronous = true});
+    TestServer server({}, *MakeGpuBackend({}));
+    prepare(Caller(server));
+    first = HostStreams::operations();
+  }
+  int64_t lost = 0;
+  for (int64_t fail_at = first;; ++fail_at) {
+    SCOPED_TRACE(testing::Message() << "operation " << fail_at);
+    HostStreams::Configure({.asynchronous = true, .seed = static_cast<uint64_t>(fail_at), .fail_at = fail_at});
+    TestServer server({}, *MakeGpuBackend({}));
+    const Caller caller(server);
+    prepare(caller);
+    const auto stepped = caller.Step(step);
+    if (HostStreams::operations() <= fail_at) {
+      EXPECT_TRUE(stepped.ok()) << stepped.status.error_message();
+      break;
+    }
+    ++lost;
+    EXPECT_EQ(stepped.reason(), stepped.ok() ? "" : "DEVICE_FAILED");
+    EXPECT_EQ(caller.Step(feed.Step({{.id = "b", .range = {7, 1}}})).reason(), "DEVICE_FAILED");
+    for (const std::string& id : ids) EXPECT_EQ(caller.Export(id).reason(), "DEVICE_FAILED") << id;
+    EXPECT_EQ(HealthOf(server), 2);
+  }
+  EXPECT_GT(lost, 4) << "a step sends its inputs, launches, and brings its outputs back";
+}
+
 // One of two devices is lost, at each operation of calls that go to both. Sessions on the other go on, with the same
 // bits.
 TEST_F(DeviceLost, OneOfTwoLeavesTheOthersSessions) {

@@ -9,12 +9,14 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include <grpcpp/generic/generic_stub.h>
 
 #include "base/error.h"
 #include "kernels/null/null_backend.h"
 #include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/step_parts.h"
 #include "tests/integration/support/token_feed.h"
 #include "tests/server/batcher/engine_gate.h"
 #include "tests/server/batcher/recording_backend.h"
@@ -134,6 +136,33 @@ TEST_F(HttpEndpointTest, CountsWhatHappenedExactly) {
   const std::string backend = server_.server().backend().info().name;
   EXPECT_EQ(is.at("gdn_build_info{version=\"1.2.3\",backend=\"" + backend + "\",numerics_id=\"" + numerics + "\"}"), 1);
   EXPECT_GT(is.at("gdn_start_time_seconds"), 1.6e9);
+}
+
+TEST_F(HttpEndpointTest, CountsTheRowsOfAStepByTheirKinds) {
+  for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(caller_.Create(id, "m").ok());
+  std::vector<StepPart> parts = {{.id = "a", .tokens = RandomTokens(2, /*seed=*/1)},
+                                 {.id = "b", .tokens = RandomTokens(37, /*seed=*/2), .kind = v1::STEP_KIND_PREFILL},
+                                 {.id = "c", .tokens = RandomTokens(3, /*seed=*/3), .kind = v1::STEP_KIND_DRAFT}};
+  ASSERT_TRUE(caller_.Step(StepOf(parts, kLayer)).ok());
+  v1::StepRequest partly = StepOf({parts[0], {.id = "x", .tokens = parts[0].tokens}}, kLayer);
+  EXPECT_TRUE(RefusedAs(caller_.Step(partly), "SESSION_NOT_FOUND"));
+  partly.set_partial_ok(true);
+  ASSERT_TRUE(caller_.Step(partly).ok());
+  parts[2].accept = 3;  // and another draft of three
+  grpc::ClientContext context;
+  Converse(*server_.stub().StreamStep(&context), {StreamStep(StepOf({parts[2]}, kLayer)), StreamStep(partly)});
+
+  const auto is = Scrape(server_);
+  EXPECT_EQ(is.at("gdn_rpc_duration_seconds_count{method=\"Step\",code=\"OK\"}"), 2);
+  EXPECT_EQ(is.at("gdn_rpc_duration_seconds_count{method=\"Step\",code=\"NOT_FOUND\"}"), 1);
+  EXPECT_EQ(is.at("gdn_rpc_duration_seconds_count{method=\"StreamStep\",code=\"OK\"}"), 2);
+  EXPECT_EQ(is.at("gdn_errors_total{reason=\"SESSION_NOT_FOUND\"}"), 3) << "a call, and two rows";
+  EXPECT_EQ(is.at("gdn_steps_total{kind=\"decode\"}"), 3);
+  EXPECT_EQ(is.at("gdn_tokens_total{kind=\"decode\"}"), 6);
+  EXPECT_EQ(is.at("gdn_steps_total{kind=\"draft\"}"), 2);
+  EXPECT_EQ(is.at("gdn_tokens_total{kind=\"draft\"}"), 6) << "accepted tokens are not computed again";
+  EXPECT_EQ(is.at("gdn_steps_total{kind=\"prefill\"}"), 1);
+  EXPECT_EQ(is.at("gdn_tokens_total{kind=\"prefill\"}"), 37);
 }
 
 TEST_F(HttpEndpointTest, TimesTheStagesOfTracedCalls) {

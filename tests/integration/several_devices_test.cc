@@ -1,6 +1,7 @@
 // One server with two devices: where sessions go, calls over both, and one that fails.
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -103,6 +104,38 @@ TEST(SeveralDevices, CallsOverBothGiveTheBitsOfOneDevice) {
   }
 }
 
+TEST(SeveralDevices, AStepsRowsOfEveryKindGiveTheBitsOfOneDevice) {
+  for (const TokenFeed& feed : {TokenFeed::Operator(2), TokenFeed::Model()}) {
+    SCOPED_TRACE(feed.name());
+    GdnServerOptions options;
+    options.models = TokenFeed::Models();
+    TwoDevices world(options);
+    TestServer one_device(options);
+    const Caller alone(one_device);
+    world.StartOnBoth(feed, /*each=*/3, /*prompt=*/14);
+    const std::vector<std::string> ids = {"a0", "b0", "b1", "a1", "a2", "b2"};
+    for (const std::string& id : ids) feed.Start(alone, id, {0, 14});
+    // Each kind of row comes behind a draft.
+    constexpr v1::StepKind kKinds[] = {v1::STEP_KIND_DECODE, v1::STEP_KIND_DRAFT, v1::STEP_KIND_DRAFT,
+                                       v1::STEP_KIND_PREFILL, v1::STEP_KIND_DRAFT};
+    for (size_t round = 0; round < 10; ++round) {
+      std::vector<FeedPart> parts;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        FeedPart part = {.id = ids[i], .range = {static_cast<int64_t>(20 + 10 * round + i), 1}};
+        part.kind = kKinds[(i + round) % std::size(kKinds)];
+        if (part.kind != v1::STEP_KIND_DECODE) part.range.count = 5;
+        if (round > 0 && kKinds[(i + round - 1) % std::size(kKinds)] == v1::STEP_KIND_DRAFT) part.accept = 2;
+        parts.push_back(part);
+      }
+      ASSERT_REPLY(const v1::StepResponse both, world.caller().Step(feed.Step(parts)));
+      ASSERT_REPLY(const v1::StepResponse one, alone.Step(feed.Step(parts)));
+      ASSERT_EQ(both.output().data(), one.output().data()) << "round " << round;
+      for (int i = 0; i < both.token_counts_size(); ++i) ASSERT_EQ(both.token_counts(i), one.token_counts(i)) << i;
+    }
+    for (const std::string& id : ids) EXPECT_EQ(world.caller().State(id), alone.State(id)) << id;
+  }
+}
+
 TEST(SeveralDevices, SessionsWithoutAffinityGoWhereThereIsMostRoom) {
   const TwoDevices world;
   const TokenFeed feed = TokenFeed::Operator(1);
@@ -202,6 +235,18 @@ TEST(SeveralDevices, OneThatFailsTakesOnlyItsOwnSessions) {
   EXPECT_EQ(ErrorInfoOf(rows.row_statuses(1)).reason(), "DEVICE_FAILED");
   EXPECT_EQ(rows.token_counts(0), 1);
 
+  std::vector<FeedPart> parts = {{.id = "a0", .range = {1, 3}, .kind = v1::STEP_KIND_PREFILL},
+                                 {.id = "b1", .range = {1, 1}},
+                                 {.id = "b0", .range = {1, 3}, .kind = v1::STEP_KIND_PREFILL}};
+  v1::StepRequest mixed = feed.Step(parts);
+  EXPECT_TRUE(RefusedAs(caller.Step(mixed), "DEVICE_FAILED"));
+  EXPECT_EQ(caller.TokenCount("a0", 0), 1) << "nothing of it was computed";
+  mixed.set_partial_ok(true);
+  ASSERT_REPLY(const v1::StepResponse stepped, caller.Step(mixed));
+  EXPECT_EQ(stepped.row_statuses(0).code(), 0);
+  for (const int lost : {1, 2}) EXPECT_EQ(ErrorInfoOf(stepped.row_statuses(lost)).reason(), "DEVICE_FAILED") << lost;
+  EXPECT_EQ(stepped.token_counts(0), 4);
+
   // New sessions go where something works, whatever their affinity, and lost ones can be ended.
   v1::CreateSessionRequest creation = feed.Creation("b2");
   creation.set_affinity("b");
@@ -257,6 +302,9 @@ TEST(SeveralDevices, ACallOverBothIsTakenByBothEnginesOrNone) {
   Engines& engines = world.server().server().engines();
   engines.at(1).RefuseSteps();
   EXPECT_TRUE(RefusedAs(world.caller().Decode(feed.Decode({"a0", "b0"}, TokenRange{0, 1})), "SERVER_DRAINING"));
+  const v1::StepRequest step =
+      feed.Step({{.id = "a0", .range = {0, 1}}, {.id = "b0", .range = {0, 9}, .kind = v1::STEP_KIND_PREFILL}});
+  EXPECT_TRUE(RefusedAs(world.caller().Step(step), "SERVER_DRAINING"));
   EXPECT_EQ(world.caller().TokenCount("a0", 0), 0);
   EXPECT_TRUE(world.caller().Decode(feed.Decode({"a0"}, TokenRange{0, 1})).ok());
   EXPECT_TRUE(engines.Drain(absl::Seconds(60))) << "no place is held for what was refused";

@@ -2,11 +2,13 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "absl/time/clock.h"
 #include "base/count_limits.h"
 #include "base/files/safetensors.h"
 #include "base/string_cat.h"
+#include "client/cpp/rpc_status.h"
 #include "tests/soak/hostile.h"
 
 namespace gdn {
@@ -120,16 +122,79 @@ void NotANumber(HostileCaller& me) {
   }
 }
 
+absl::Status SendStep(HostileCaller& me, const v1::StepRequest& step, grpc::ClientContext& context) {
+  me.Sign(context);
+  v1::StepResponse reply;
+  return StatusFromGrpc(me.stub().Step(&context, step, &reply));
+}
+
+// Rows of a Step with numbers of tokens, acceptances, paths and parents beyond all.
+void AbsurdSteps(HostileCaller& me) {
+  constexpr int32_t kMostTokens = std::numeric_limits<int32_t>::max();
+  const std::string id = me.Made(me.small());
+  v1::StepRequest good;
+  good.set_request_id("absurd");
+  *good.mutable_delta_rule() = me.small().Prefill(SessionName(id), 0, 2).delta_rule();
+  v1::StepRow& row = *good.add_rows();
+  row.set_session(SessionName(id));
+  row.set_kind(v1::STEP_KIND_DRAFT);
+  row.set_token_count(2);
+  for (int i = 0; !me.over(); ++i) {
+    v1::StepRequest step = good;
+    v1::StepRow& bad = *step.mutable_rows(0);
+    switch (i % 7) {
+      case 0:
+        bad.set_token_count(i % 2 == 0 ? kMostTokens : -kMostTokens);
+        break;
+      case 1:
+        bad.mutable_accept_before()->set_accepted_tokens(kMostTokens);
+        break;
+      case 2:
+        for (int token = 0; token < 100'000; ++token) bad.mutable_accept_before()->add_path(token);
+        break;
+      case 3:
+        for (int token = 0; token < 100'000; ++token) bad.add_draft_parents(-1);
+        break;
+      case 4:
+        for (const int32_t parent : {kMostTokens, -kMostTokens}) bad.add_draft_parents(parent);
+        break;
+      case 5:
+        bad.set_kind(static_cast<v1::StepKind>(kMostTokens));
+        break;
+      default:
+        for (int more = 0; more < 10'000; ++more) {
+          step.add_rows()->set_session(SessionName(StrCat("absurd-", more)));
+          step.mutable_rows(more + 1)->set_kind(v1::STEP_KIND_PREFILL);
+        }
+    }
+    grpc::ClientContext context;
+    me.Note(SendStep(me, step, context));
+  }
+}
+
 // Steps that are cancelled at whatever moment of theirs.
 void Cancels(HostileCaller& me) {
   const std::string id = me.Made(me.large());
   const v1::PrefillRequest prefill = me.large().Prefill(SessionName(id), 0, 256);
+  // A prompt, and in the same call a decode of another session.
+  v1::StepRequest mixed;
+  *mixed.mutable_delta_rule() = me.large().Prefill(SessionName(id), 0, 257).delta_rule();
+  for (const auto& [session, kind, tokens] :
+       {std::tuple(id, v1::STEP_KIND_PREFILL, 256), std::tuple(me.Made(me.large()), v1::STEP_KIND_DECODE, 1)}) {
+    v1::StepRow& row = *mixed.add_rows();
+    row.set_session(SessionName(session));
+    row.set_kind(kind);
+    row.set_token_count(tokens);
+  }
   v1::StreamPrefillRequest segment;
   *segment.mutable_segment() = me.large().Prefill(SessionName(id), 1, 256);
   while (!me.over()) {
     CallOptions soon;
     soon.timeout = absl::Microseconds(me.random().NextInt(1, 20'000));
     me.Note(me.client().Prefill(prefill, soon).status());
+    grpc::ClientContext mixed_context;
+    mixed_context.set_deadline(absl::ToChronoTime(absl::Now() + *soon.timeout));
+    me.Note(SendStep(me, mixed, mixed_context));
     grpc::ClientContext context;
     me.Sign(context);
     const auto stream = me.stub().StreamPrefill(&context);
@@ -146,6 +211,7 @@ std::vector<HostileKind> BadRequests() {
   return {{"huge counts", 1, {"COUNT_LIMIT"}, HugeCounts},
           {"huge sizes", 1, {"SHAPE_OVERFLOW"}, HugeSizes},
           {"not a number", 1, {"NON_FINITE_INPUT"}, NotANumber},
+          {"absurd steps", 1, {"TOO_MANY_TOKENS"}, AbsurdSteps},
           {"cancels", 1, {"CANCELLED"}, Cancels}};
 }
 

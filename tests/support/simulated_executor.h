@@ -45,7 +45,7 @@ class SimulatedExecutor final : public Executor {
   void RunFor(absl::Duration time);
   // Runs until nothing can run. Returns at once if flows only wait for each other.
   void RunUntilIdle();
-  // A number of the same seed, 0 .. below - 1, for tests that make choices of their own.
+  // Returns a random number from the executor's seed, 0 .. below - 1, for a test's own choices. `below` is above 0.
   uint64_t Choose(uint64_t below) { return random_() % below; }
 
  private:

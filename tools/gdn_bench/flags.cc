@@ -102,12 +102,12 @@ constexpr char kUsage[] =
     "  gdn_bench state [--layers=N] [--folder=DIR] [--json[=FILE]]  transfers, moves, forks and checkpoints of "
     "sessions\n"
     "                                                      against plain copies of the same bytes\n"
-    "  gdn_bench prefix [--prefix-tokens=N] [--json[=FILE]]  time to the first output of a prompt whose beginning is "
-    "known,\n"
-    "                                                      and of one that is not\n"
+    "  gdn_bench prefix [--prefix-tokens=N] [--json[=FILE]]  time to the first output of a prompt with a stored "
+    "prefix,\n"
+    "                                                      and of a prompt without one\n"
     "  gdn_bench drift [--drift-tokens=N] [--json[=FILE]]  the error of long decodes with states of float32 and "
     "bfloat16\n"
-    "  gdn_bench echo_server --port_file=FILE              the plain servers of both, alone\n\n"
+    "  gdn_bench echo_server --port_file=FILE              only the echo servers that `serve` compares with\n\n"
     "docs/evidence/benchmarks.md says what is measured and how to read it.";
 
 absl::StatusOr<std::string> SelfPath() {

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kGiga = 1e9;
 constexpr double kMicro = 1e6;
-constexpr double kBusyLoad = 0.5;  // above it a report says that its figures are not to be kept
+constexpr double kBusyLoad = 0.5;  // above it a report says that its figures should not be published
 
 const char* MethodName(TimingMethod method) {
   static constexpr const char* kNames[] = {"calls", "launches", "graph"};
@@ -99,7 +99,7 @@ Json SummaryJson(const Summary& s, double unit) {
 std::string BusyWarning(double load_average) {
   if (load_average <= kBusyLoad) return "";
   return absl::StrFormat(
-      "load average %.1f at start: other programs share the processors, figures are not to be kept\n", load_average);
+      "load average %.1f at start: other programs share the processors, do not publish these figures\n", load_average);
 }
 
 std::string KernelTable(const KernelReport& report) {

@@ -56,7 +56,7 @@ absl::Status PrintSession(const v1::Session& session) {
                session.name(), FormatSpec(session), session.affinity(), FormatTimestamp(session.create_time()),
                FormatBytes(session.state_bytes()), NameOf(kTierNames, session.tier(), "in no tier that is known here"),
                session.epoch());
-  if (session.prefix_tokens() > 0) absl::PrintF("  begun      behind a prefix of %d tokens\n", session.prefix_tokens());
+  if (session.prefix_tokens() > 0) absl::PrintF("  started    from a prefix of %d tokens\n", session.prefix_tokens());
   if (session.has_durable_time()) absl::PrintF("  durable    %s\n", FormatTimestamp(session.durable_time()));
   for (const v1::LayerState& layer : session.layers()) {
     absl::PrintF("  layer %-4d %d tokens, %d of them in the log, %s", layer.layer(), layer.token_count(),

@@ -176,6 +176,22 @@ grpc::Status FakeGdnService::StreamDecode(
   return grpc::Status::OK;
 }
 
+grpc::Status FakeGdnService::Step(Context*, const v1::StepRequest* request, v1::StepResponse* response) {
+  if (options_.no_step) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+  return RunMixed("Step", *request, response);
+}
+
+grpc::Status FakeGdnService::StreamStep(
+    grpc::ServerContext*, grpc::ServerReaderWriter<v1::StreamStepResponse, v1::StreamStepRequest>* stream) {
+  if (options_.no_step) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+  v1::StreamStepRequest request;
+  while (stream->Read(&request)) {
+    stream->Write(Answer<v1::StreamStepResponse>(
+        [&](v1::StepResponse* result) { return RunMixed("StreamStep", request.step(), result); }));
+  }
+  return grpc::Status::OK;
+}
+
 LoopbackServer::LoopbackServer(grpc::Service* service) {
   int port = 0;
   grpc::ServerBuilder builder;

@@ -37,7 +37,8 @@
 namespace gdn {
 
 inline constexpr char kToyModel[] = "models/toy";
-inline constexpr int64_t kMaxStoredReplyBytes = 64 * kToyHidden * 4;  // replies of more than 64 tokens are not kept
+// Outputs of more than 64 tokens are not kept: a retry of their step gets REPLY_DROPPED.
+inline constexpr int64_t kMaxStoredReplyBytes = 64 * kToyHidden * 4;
 
 // A planned outcome of a call.
 enum class Fault {
@@ -58,7 +59,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   struct Options {
     // Faults of all replies.
     float output_error = 0;            // added to the outputs of `faulty_call`
-    std::string faulty_call = {};      // "Prefill", "StreamPrefill", "Decode" or "StreamDecode"
+    std::string faulty_call = {};      // "Prefill", "Decode", "Step", or one of their streams
     bool fail_stream_segment = false;  // every third message of a StreamPrefill fails, and the stream continues
     float exported_state_error = 0;    // added to every element of exported recurrent states
     bool refuse_decode = false;        // Decode and StreamDecode steps get ABORTED
@@ -74,18 +75,20 @@ class FakeGdnService final : public v1::GdnService::Service {
     bool save_no_outputs = false;        // checkpoints have stored replies without their outputs
     bool ignore_session_epochs = false;  // forks, exports, checkpoints, restores and watches ignore session_epoch, as
                                          // older servers do
+    bool no_step = false;                // Step and StreamStep are unknown methods, as on servers of version 0.1.0
   };
   explicit FakeGdnService(Options options) : options_(std::move(options)) {}
   FakeGdnService() : FakeGdnService(Options{}) {}
 
-  // Plans the outcome of one Prefill, Decode or AcceptTokens. `call` counts them from now on, from 0, with replays.
+  // Plans the outcome of one Prefill, Decode, Step or AcceptTokens. `call` counts them from now on, from 0, with
+  // replays.
   void Plan(int call, Fault fault);
   // Plans the outcomes of the next calls of "CreateSession", "GetSession", "DeleteSession", "ForkSession",
   // "CheckpointSession", "ListCheckpoints", "DeleteCheckpoint", "RestoreCheckpoint", "ExportState" or "WatchState", in
   // order. Replaces earlier plans for this method.
   void PlanNext(const std::string& call, std::vector<Fault> faults);
   // Makes the next call return `status` and change nothing. Calls: "Prefill", "StreamPrefill", "Decode",
-  // "StreamDecode", "AcceptTokens" or one of PlanNext's. Several take turns.
+  // "StreamDecode", "Step", "StreamStep", "AcceptTokens" or one of PlanNext's. Several take turns.
   void RefuseNext(const std::string& call, grpc::Status status);
   // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
   void Crash();
@@ -106,7 +109,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   int64_t token_count(const std::string& session, int32_t layer) const;
   // Calls so far.
   struct Log {
-    int steps = 0;  // Prefill, Decode and AcceptTokens
+    int steps = 0;  // Prefill, Decode, Step and AcceptTokens
     int sessions_created = 0;
     std::set<std::string> checked_calls;     // names of the methods that were called with an expected token count
     std::set<std::string> identified_calls;  // names of the methods that were called with a request_id
@@ -142,6 +145,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   grpc::Status Decode(Context*, const v1::DecodeRequest*, v1::DecodeResponse*) override;
   grpc::Status StreamDecode(Context*,
                             grpc::ServerReaderWriter<v1::StreamDecodeResponse, v1::StreamDecodeRequest>*) override;
+  grpc::Status Step(Context*, const v1::StepRequest*, v1::StepResponse*) override;
+  grpc::Status StreamStep(Context*, grpc::ServerReaderWriter<v1::StreamStepResponse, v1::StreamStepRequest>*) override;
 
  private:
   // A step of one layer of one session.
@@ -150,11 +155,11 @@ class FakeGdnService final : public v1::GdnService::Service {
     std::optional<int64_t> epoch = std::nullopt;
     std::optional<int64_t> expected = std::nullopt;  // token count that the caller expects
   };
-  struct Step {
+  struct StepCall {
     std::string call;
     absl::StatusOr<CheckedInput> input;
     const v1::Tensor* tensor = nullptr;  // the hidden states
-    bool prefill = false;
+    bool one_row = false;                // a Prefill: its errors name no row
     bool partial_ok = false;
     std::vector<Row> rows = {};
   };
@@ -204,10 +209,13 @@ class FakeGdnService final : public v1::GdnService::Service {
   grpc::Status Call(const std::string& method, absl::FunctionRef<absl::Status(std::optional<Fault>)> done);
   grpc::Status RunPrefill(const std::string& call, const v1::PrefillRequest& request, v1::PrefillResponse* response);
   grpc::Status RunDecode(const std::string& call, const v1::DecodeRequest& request, v1::DecodeResponse* response);
+  grpc::Status RunMixed(const std::string& call, const v1::StepRequest& request, v1::StepResponse* response);
   // Calls write(piece) for each piece of the file, in order.
   template <typename Piece, typename Write>
   void CutInPieces(const std::string& file, const Write& write) const;
-  grpc::Status RunStep(const Step& step, v1::DecodeResponse* reply);
+  // Response: a DecodeResponse or a StepResponse.
+  template <typename Response>
+  grpc::Status RunStep(const StepCall& step, Response* reply);
 
   std::optional<Fault> TakeFault(const std::string& method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CrashLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -227,16 +235,19 @@ class FakeGdnService final : public v1::GdnService::Service {
   static v1::LayerState Describe(const Session& session, int32_t index, const Layer& layer);
   static void Describe(const Session& session, v1::Session* out);
 
-  absl::Status Apply(const Step& step, v1::DecodeResponse* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<StepAnswer> AnswerRow(const Step& step, size_t row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes the stored reply, or applies the row's tokens at `x`.
-  RowResult ApplyRow(const Step& step, size_t row, StepAnswer answer, const float* x)
+  template <typename Response>
+  absl::Status Apply(const StepCall& step, Response* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<StepAnswer> AnswerRow(const StepCall& step, size_t row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes the stored reply, or applies the row's acceptance and its tokens at `x`.
+  RowResult ApplyRow(const StepCall& step, size_t row, StepAnswer answer, const float* x)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // nullopt: it was done before.
   absl::StatusOr<std::optional<Acceptance>> AnswerAcceptance(const std::string& request_id,
                                                              const v1::DraftAcceptance& asked)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Accept(Session& session, const Acceptance& acceptance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Accepts tokens of the layer's draft, if it has one.
+  void AcceptDraft(int32_t index, Layer& layer, const Acceptance& acceptance) const;
 
   const Options options_;
   mutable absl::Mutex mu_;

@@ -55,20 +55,22 @@ class FakeServer {
   // Makes a client of this server.
   std::unique_ptr<Client> Connect(ClientOptions options = {}) const;
 
-  // Plans the outcome of a step. `step` counts calls of Prefill, Decode and AcceptTokens and messages of streams from
-  // now on, from 0, with retries and replays.
+  // Plans the outcome of a step. `step` counts calls of Prefill, Decode, Step and AcceptTokens and messages of streams
+  // from now on, from 0, with retries and replays.
   void FailStep(int step, Fault fault);
   // Makes the next call of `method` (or the next message of a stream) return `status`, with its reason and metadata,
-  // and change nothing. Methods: "Prefill", "StreamPrefill", "Decode", "StreamDecode", "AcceptTokens", "CreateSession",
-  // "GetSession", "DeleteSession", "ForkSession", "CheckpointSession", "ListCheckpoints", "DeleteCheckpoint",
-  // "RestoreCheckpoint", "ExportState", "WatchState". Several plans take effect in order.
+  // and change nothing. Methods: "Prefill", "StreamPrefill", "Decode", "StreamDecode", "Step", "StreamStep",
+  // "AcceptTokens", "CreateSession", "GetSession", "DeleteSession", "ForkSession", "CheckpointSession",
+  // "ListCheckpoints", "DeleteCheckpoint", "RestoreCheckpoint", "ExportState", "WatchState". Several plans take effect
+  // in order.
   void RefuseNext(const std::string& method, const absl::Status& status);
   // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
   void Crash();
 
   // Tokens that a layer has seen; -1 if there is no such session or layer.
   int64_t token_count(const std::string& session, int32_t layer) const;
-  // Number of Prefill, Decode and AcceptTokens calls and stream messages so far, without those that RefuseNext refused.
+  // Number of Prefill, Decode, Step and AcceptTokens calls and stream messages so far, without those that RefuseNext
+  // refused.
   int steps() const;
 
  private:

@@ -15,7 +15,8 @@ namespace gdn {
 namespace {
 
 // Plan counts these, PlanNext is for the others.
-constexpr std::string_view kSteps[] = {"Prefill", "StreamPrefill", "Decode", "StreamDecode", "AcceptTokens"};
+constexpr std::string_view kSteps[] = {"Prefill", "StreamPrefill", "Decode",      "StreamDecode",
+                                       "Step",    "StreamStep",    "AcceptTokens"};
 
 }  // namespace
 

@@ -19,11 +19,11 @@ constexpr StepLimits kToyLimits{.max_stored_reply_bytes = kMaxStoredReplyBytes};
 
 grpc::Status FakeGdnService::RunPrefill(const std::string& call, const v1::PrefillRequest& request,
                                         v1::PrefillResponse* response) {
-  Step step{.call = call,
-            .input = CheckPrefillInput(request, /*data=*/nullptr, kToyDims),
-            .tensor = &request.hidden_states().hidden_states(),
-            .prefill = true,
-            .rows = {{.session = request.session(), .epoch = EpochOf(request)}}};
+  StepCall step{.call = call,
+                .input = CheckPrefillInput(request, /*data=*/nullptr, kToyDims),
+                .tensor = &request.hidden_states().hidden_states(),
+                .one_row = true,
+                .rows = {{.session = request.session(), .epoch = EpochOf(request)}}};
   if (request.has_expected_token_count()) step.rows[0].expected = request.expected_token_count();
   v1::DecodeResponse reply;
   if (grpc::Status status = RunStep(step, &reply); !status.ok()) return status;
@@ -36,10 +36,10 @@ grpc::Status FakeGdnService::RunPrefill(const std::string& call, const v1::Prefi
 grpc::Status FakeGdnService::RunDecode(const std::string& call, const v1::DecodeRequest& request,
                                        v1::DecodeResponse* response) {
   if (options_.refuse_decode) return grpc::Status(grpc::StatusCode::ABORTED, "busy");
-  Step step{.call = call,
-            .input = CheckDecodeInput(request, /*data=*/nullptr, kToyDims, kToyLimits),
-            .tensor = &request.hidden_states().hidden_states(),
-            .partial_ok = request.partial_ok()};
+  StepCall step{.call = call,
+                .input = CheckDecodeInput(request, /*data=*/nullptr, kToyDims, kToyLimits),
+                .tensor = &request.hidden_states().hidden_states(),
+                .partial_ok = request.partial_ok()};
   for (int row = 0; row < request.sessions_size(); ++row) {
     Row& added = step.rows.emplace_back(Row{.session = request.sessions(row)});
     if (row < request.session_epochs_size()) added.epoch = request.session_epochs(row);
@@ -48,7 +48,20 @@ grpc::Status FakeGdnService::RunDecode(const std::string& call, const v1::Decode
   return RunStep(step, response);
 }
 
-absl::StatusOr<StepAnswer> FakeGdnService::AnswerRow(const Step& step, size_t row) {
+grpc::Status FakeGdnService::RunMixed(const std::string& call, const v1::StepRequest& request,
+                                      v1::StepResponse* response) {
+  StepCall step{.call = call,
+                .input = CheckStepInput(request, /*data=*/nullptr, kToyDims, kToyLimits),
+                .tensor = &request.hidden_states().hidden_states(),
+                .partial_ok = request.partial_ok()};
+  for (const v1::StepRow& row : request.rows()) {
+    Row& added = step.rows.emplace_back(Row{.session = row.session(), .epoch = EpochOf(row)});
+    if (row.has_expected_token_count()) added.expected = row.expected_token_count();
+  }
+  return RunStep(step, response);
+}
+
+absl::StatusOr<StepAnswer> FakeGdnService::AnswerRow(const StepCall& step, size_t row) {
   const Row& asked = step.rows[row];
   const CheckedInput& input = *step.input;
   GDN_ASSIGN_OR_RETURN(const Session* const session, Find(asked.session));
@@ -68,7 +81,8 @@ absl::StatusOr<StepAnswer> FakeGdnService::AnswerRow(const Step& step, size_t ro
                       .payload = HashRow(input, input.rows[row]),
                       .tokens = input.rows[row].tokens,
                       .epoch = asked.epoch,
-                      .expected_token_count = asked.expected};
+                      .expected_token_count = asked.expected,
+                      .accept_before = input.rows[row].accept_before};
   if (options_.traces) {
     request.epoch = request.epoch.value_or(0);
     request.expected_token_count = request.expected_token_count.value_or(-1);
@@ -76,7 +90,8 @@ absl::StatusOr<StepAnswer> FakeGdnService::AnswerRow(const Step& step, size_t ro
   return AnswerStep(session->Facts(), layer->second.Facts(input.layer), request);
 }
 
-FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, size_t row, StepAnswer answer, const float* x) {
+FakeGdnService::RowResult FakeGdnService::ApplyRow(const StepCall& step, size_t row, StepAnswer answer,
+                                                   const float* x) {
   const CheckedInput& input = *step.input;
   Session& session = sessions_.at(step.rows[row].session);
   Layer& layer = session.now.layers.at(input.layer);
@@ -84,13 +99,16 @@ FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, size_t row,
   if (answer == StepAnswer::kGo) {
     const auto tokens = static_cast<size_t>(input.rows[row].tokens);
     result.output.clear();
+    if (const auto& accepted = input.rows[row].accept_before; accepted.has_value()) {
+      AcceptDraft(input.layer, layer, *accepted);
+    }
     if (input.rows[row].kind == RowKind::kDraft) {
       const absl::Span<const int32_t> parents = input.rows[row].parents;
       layer.toy.draft_parents.assign(parents.begin(), parents.end());
       layer.toy.Draft(input.layer, x, tokens, options_.traces, result.output);
     } else {
       layer.toy.Advance(input.layer, x, tokens, options_.traces, result.output);
-      if (step.prefill) layer.toy.EndPrefill(tokens);
+      if (input.rows[row].kind == RowKind::kPrefill) layer.toy.EndPrefill(tokens);
     }
     if (step.call == options_.faulty_call) {
       for (float& y : result.output) y += options_.output_error;
@@ -100,7 +118,7 @@ FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, size_t row,
       layer.request_id = input.request_id;
       layer.payload = HashRow(input, input.rows[row]);
       layer.reply = result;
-      layer.reply_dropped = false;
+      layer.reply_dropped = static_cast<int64_t>(result.output.size() * sizeof(float)) > kMaxStoredReplyBytes;
     }
   }
   // As in a real reply: durable counts are those of before this step's own checkpoint.
@@ -109,14 +127,15 @@ FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, size_t row,
   return result;
 }
 
-absl::Status FakeGdnService::Apply(const Step& step, v1::DecodeResponse* reply) {
+template <typename Response>
+absl::Status FakeGdnService::Apply(const StepCall& step, Response* reply) {
   GDN_RETURN_IF_ERROR(step.input.status());
   const CheckedInput& input = *step.input;
   GDN_ASSIGN_OR_RETURN(const std::vector<float> x, TensorToFloats(*step.tensor));
   if (!input.request_id.empty()) log_.identified_calls.insert(step.call);
   const auto row_error = [&](size_t row, const absl::Status& status) {
     const std::string& session = step.rows[row].session;
-    return step.prefill ? WithMetadata(status, "session", session) : OfRow(status, row, session);
+    return step.one_row ? WithMetadata(status, "session", session) : OfRow(status, row, session);
   };
   std::vector<absl::StatusOr<StepAnswer>> answers;
   for (size_t row = 0; row < step.rows.size(); ++row) {
@@ -144,7 +163,8 @@ absl::Status FakeGdnService::Apply(const Step& step, v1::DecodeResponse* reply) 
   return absl::OkStatus();
 }
 
-grpc::Status FakeGdnService::RunStep(const Step& step, v1::DecodeResponse* reply) {
+template <typename Response>
+grpc::Status FakeGdnService::RunStep(const StepCall& step, Response* reply) {
   return Call(step.call, [&](std::optional<Fault> fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_RETURN_IF_ERROR(Apply(step, reply));
     for (const Row& row : step.rows) {
@@ -169,16 +189,18 @@ absl::StatusOr<std::optional<Acceptance>> FakeGdnService::AnswerAcceptance(const
   return done ? std::nullopt : std::optional(std::move(acceptance));
 }
 
-void FakeGdnService::Accept(Session& session, const Acceptance& acceptance) {
-  for (auto& [index, layer] : session.now.layers) {
-    if (layer.toy.draft.empty()) continue;
-    std::vector<float> ignored;
-    for (const int32_t token : acceptance.tokens()) {
-      layer.toy.Advance(index, &layer.toy.draft[static_cast<size_t>(token) * kToyHidden], 1, options_.traces, ignored);
-    }
-    layer.toy.draft.clear();
-    layer.toy.draft_parents.clear();
+void FakeGdnService::AcceptDraft(int32_t index, Layer& layer, const Acceptance& acceptance) const {
+  if (layer.toy.draft.empty()) return;
+  std::vector<float> ignored;
+  for (const int32_t token : acceptance.tokens()) {
+    layer.toy.Advance(index, &layer.toy.draft[static_cast<size_t>(token) * kToyHidden], 1, options_.traces, ignored);
   }
+  layer.toy.draft.clear();
+  layer.toy.draft_parents.clear();
+}
+
+void FakeGdnService::Accept(Session& session, const Acceptance& acceptance) {
+  for (auto& [index, layer] : session.now.layers) AcceptDraft(index, layer, acceptance);
   if (!acceptance.request_id.empty() && !options_.forget_stored_replies) session.now.accepted = acceptance;
   SaveIfDue(session);
 }

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import gdn_client
-from gdn_client import aio
+from gdn_client import StepResult, StepRow, aio
 from gdn_client.calls import ASTRAY
 from gdn_client.flow import Retry
 from gdn_client.session_state import new_id
@@ -130,6 +130,7 @@ class History:
         newest: whether the newest durable copy is always that of the last `checkpoint`.
         size: of a token.
         layers: to step.
+        whole_steps: whether the server knows Step, so that a step is given up as a whole.
 
     """
 
@@ -145,11 +146,12 @@ class History:
         layers: Sequence[int],
         model: str,
         given_up_after: float = 0.0,
+        whole_steps: bool = True,
     ) -> None:
         self.random = np.random.default_rng(seed)
         self.clients, self.model = (mine, calm), model
         self.disturb, self.newest, self.size, self.layers = disturb, newest, size, list(layers)
-        self.given_up_after = given_up_after
+        self.given_up_after, self.whole_steps = given_up_after, whole_steps
         self.pairs: list[Pair] = []
         self.told: collections.Counter[str] = collections.Counter()
         self.outputs = 0
@@ -339,6 +341,67 @@ class History:
             if pair.parents[token] == follows and self.random.random() < 0.7:
                 path.append(token)
         return path
+
+    def do_step(self) -> bool:
+        """Rows of every kind; a layer with a draft accepts some of it, while other layers keep theirs."""
+        layer = self.layer()
+        free = [pair for pair in self.pairs if not pair.drafts or layer in pair.drafts]
+        pairs = [free[int(i)] for i in self.random.permutation(len(free))[: self.some(4)]]
+        if not pairs:
+            return False
+        rows = []
+        for pair in pairs:
+            kind = str(self.random.choice(["decode", "draft", "prefill"]))
+            x = self.tokens(int(self.random.integers(0, MOST_TOKENS + 1)))
+            tree = kind == "draft" and self.random.random() < 0.5
+            parents = [int(self.random.integers(-1, token)) for token in range(len(x))] if tree else None
+            rows.append(StepRow(x, kind, parents, self.choice(pair) if pair.drafts else None))
+        partial_ok, got = bool(self.random.random() < 0.3), dict[int, StepResult]()
+
+        def step() -> None:
+            """Steps the rows that have no result yet."""
+            left = [at for at in range(len(rows)) if at not in got]
+            mine = self.batches([pairs[at] for at in left])[0]
+            results = mine.step(layer, [rows[at] for at in left], partial_ok=partial_ok)
+            failed = None
+            for at, result in zip(left, results, strict=True):
+                if result.error is None or isinstance(result.error, gdn_client.SessionLostError):
+                    got[at] = result
+                else:
+                    failed = result.error
+            if failed is not None:
+                raise failed
+
+        with self.losses_of(pairs):
+            try:
+                what = [(row.kind, len(row.x), row.parents, row.accept) for row in rows]
+                done, _ = self.attempt(f"step of {layer}, {partial_ok}: {what}", pairs, step)
+                if not done and not self.whole_steps:
+                    step()
+            finally:
+                for at, result in got.items():
+                    if result.error is None:
+                        self.same(result.output, self.twin_row(pairs[at], layer, rows[at]))
+            for at, result in got.items():
+                if result.error is not None:
+                    with self.losses_of([pairs[at]]):
+                        raise result.error
+            return len(got) == len(rows)
+        return False
+
+    @staticmethod
+    def twin_row(pair: Pair, layer: int, row: StepRow) -> np.ndarray:
+        """The row by the twin's other methods."""
+        if row.accept is not None:
+            pair.twin.accept(row.accept)
+        pair.drafts, pair.tree = {}, row.parents is not None
+        if row.kind == "draft" and len(row.x) > 0:
+            pair.drafts, pair.parents = {layer: len(row.x)}, list(row.parents or range(-1, len(row.x) - 1))
+        if row.kind == "prefill":
+            return pair.twin.prefill(layer, row.x)
+        if len(row.x) == 0:
+            return row.x
+        return pair.twin.decode(layer, row.x, draft=row.kind == "draft", parents=row.parents)
 
     def do_accept(self) -> bool:
         drafts = [pair for pair in self.pairs if pair.drafts]

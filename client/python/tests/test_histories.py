@@ -16,7 +16,7 @@ WITH_DURABLE = ["durable", "durable lose", "durable drop", "durable crash after"
 @pytest.mark.parametrize("knows_epochs", [True, False], ids=["epochs are checked", "an older server"])
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_fails(seed: int, knows_epochs: bool, policy: bool, asyncio: bool) -> None:
-    server = ToyServer(knows_epochs=knows_epochs)
+    server = ToyServer(knows_epochs=knows_epochs, knows_step=knows_epochs)
     random = np.random.default_rng(1000 + seed)
     faults = FAULTS + (WITH_DURABLE if policy else [])
 
@@ -42,6 +42,7 @@ def test_whatever_fails(seed: int, knows_epochs: bool, policy: bool, asyncio: bo
         size=SIZE,
         layers=LAYERS,
         model="toy",
+        whole_steps=knows_epochs,
     )
     history.run(60)
     mine.close()

@@ -49,7 +49,7 @@ def test_bars_go_to_their_end(
     x = np.zeros((20, client.model("next").dims.hidden_size), np.float32)
     limits = type(client.limits)()
     limits.CopyFrom(client.limits)
-    limits.max_stored_reply_bytes = 7 * x[0].nbytes + 100
+    limits.max_message_bytes = (64 << 10) + 7 * (x[0].nbytes + 50)
     monkeypatch.setattr(client, "_limits", limits)
     with client.session() as session:
         session.prefill(session.layers[0], x, progress=True)

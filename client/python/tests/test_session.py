@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gdn_client
-from gdn_client import DecayKind, DeltaRule, OperatorSpec
+from gdn_client import DecayKind, DeltaRule, OperatorSpec, StepRow
 from gdn_client.steps import cut
 
 SPEC = OperatorSpec(key_heads=2, value_heads=4, key_dim=16, value_dim=8, layer_count=2)
@@ -147,6 +147,58 @@ def test_a_path_of_a_tree_is_accepted(client: gdn_client.Client, random: np.rand
         assert [drafting.token_count(layer), other.token_count(layer)] == [5, 2]
 
 
+@pytest.mark.parametrize("knows_step", [True, False], ids=["step", "older methods"])
+def test_a_step_has_the_bits_of_its_rows_alone(
+    client: gdn_client.Client, random: np.random.Generator, knows_step: bool
+) -> None:
+    client.abilities.step = knows_step
+    x = hidden(client, random, 400)
+    together, alone = ([client.session(affinity="a") for _ in range(3)] for _ in range(2))
+    layer = together[0].layers[0]
+    batch = client.batch(together)
+    first = batch.step(layer, [StepRow(x[:300], "prefill"), StepRow(x[300:304], "draft"), StepRow(x[304:306])])
+    same = np.testing.assert_array_equal
+    same(first[0].output, alone[0].prefill(layer, x[:300]))
+    same(first[1].output, alone[1].decode(layer, x[300:304], draft=True))
+    same(first[2].output, alone[2].decode(layer, x[304:306]))
+    assert [row.token_count for row in first] == [300, 0, 2]
+    parents = [-1, 0, 0]
+    rows = [StepRow(x[310:313], "draft", parents), StepRow(x[320:340], "prefill", accept=[0, 1]), StepRow(x[341:341])]
+    second = batch.step(layer, rows)
+    alone[1].accept(2)
+    same(second[0].output, alone[0].decode(layer, x[310:313], parents=parents))
+    same(second[1].output, alone[1].prefill(layer, x[320:340]))
+    assert [row.token_count for row in second] == [300, 22, 2]
+    bad = [StepRow(x[350:351]), StepRow(np.full_like(x[:1], np.nan)), StepRow(x[352:353])]
+    third = batch.step(layer, bad, partial_ok=True)
+    assert [row.error and row.error.reason for row in third] == ["DRAFT_PENDING", "NON_FINITE_INPUT", None]
+    same(third[2].output, alone[2].decode(layer, x[352:353]))
+    with pytest.raises(gdn_client.FailedPreconditionError) as refused:
+        batch.step(layer, bad[:1] + rows[2:] * 2)
+    assert refused.value.reason == "DRAFT_PENDING"
+    client.batch(together + alone).delete()
+
+
+def test_a_step_takes_every_kind_of_input(client: gdn_client.Client, random: np.random.Generator) -> None:
+    x = operands(random, 12)
+    with client.session(operator=SPEC) as session, client.session(operator=SPEC) as other:
+        rows = [StepRow(cut(x, 0, 9), "prefill"), StepRow(cut(x, 0, 4), "draft")]
+        head = client.batch([session, other]).step(1, rows)
+        rows = [StepRow(cut(x, 9, 12)), StepRow(cut(x, 3, 12), "prefill", accept=3)]
+        tail = client.batch([session, other]).step(1, rows)
+        close(np.concatenate([head[0].output, tail[0].output]), recurrence(x))
+        close(np.concatenate([head[1].output[:3], tail[1].output]), recurrence(x))
+    with client.session() as session:
+        dims, layer = client.models()[0].dims, session.layers[0]
+        channels = 2 * dims.key_heads * dims.key_dim + dims.value_heads * dims.value_dim
+        sizes = {"mixed_qkv": channels, "z": dims.value_heads * dims.value_dim, "b": dims.value_heads}
+        tensors = {name: random.standard_normal((6, size)).astype(np.float32) for name, size in sizes.items()}
+        projected = gdn_client.Projected(**tensors, a=tensors["b"])
+        with client.session() as alone:
+            (result,) = client.batch([session]).step(layer, [StepRow(projected, "prefill")])
+            np.testing.assert_array_equal(result.output, alone.prefill(layer, projected))
+
+
 def test_forks_and_checkpoints(client: gdn_client.Client, random: np.random.Generator) -> None:
     x = hidden(client, random, 6)
     with client.session() as session:
@@ -193,7 +245,7 @@ def test_a_prompt_that_no_message_holds_goes_in_parts(
         want = whole.prefill(layer, x)
         limits = type(client.limits)()
         limits.CopyFrom(client.limits)
-        limits.max_stored_reply_bytes = 7 * x[0].nbytes + 100
+        limits.max_message_bytes = (64 << 10) + 7 * (x[0].nbytes + 50)
         monkeypatch.setattr(client, "_limits", limits)
         close(session.prefill(layer, x), want)
         assert session.token_count(layer) == 50

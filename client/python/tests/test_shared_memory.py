@@ -36,6 +36,24 @@ def steps(session: gdn_client.Session, x: np.ndarray) -> list[np.ndarray]:
     return out
 
 
+def test_rows_of_a_step_are_shared_too(client: gdn_client.Client, sharing: gdn_client.Client) -> None:
+    x = tokens(client, 20)
+    outputs = []
+    for one in (client, sharing):
+        sessions = [one.session("next", affinity="a") for _ in range(2)]
+        layer, batch = sessions[0].layers[0], one.batch(sessions)
+        got = batch.step(layer, [gdn_client.StepRow(x[:9], "prefill"), gdn_client.StepRow(x[9:12], "draft")])
+        got += batch.step(layer, [gdn_client.StepRow(x[12:13]), gdn_client.StepRow(x[13:15], accept=2)])
+        outputs.append([row.output for row in got])
+        if one is sharing:
+            assert all(in_region(row.output, region_of(sharing)) for row in got)
+            # The inputs that are kept for a replay are not in the region.
+            assert all(session._state.kept_bytes > x[0].nbytes for session in sessions)
+        batch.delete()
+    for want, got in zip(*outputs, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def in_region(array: np.ndarray, region: Region) -> bool:
     begin = array.__array_interface__["data"][0]
     return region.address <= begin and begin + array.nbytes <= region.address + region.size

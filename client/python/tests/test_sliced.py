@@ -102,10 +102,17 @@ def test_a_batch_is_its_sessions(
 
 
 def test_a_prompt_of_several_messages_is_one_sum(
-    sliced: gdn_client.SlicedClient, client: gdn_client.Client, random: np.random.Generator
+    sliced: gdn_client.SlicedClient,
+    client: gdn_client.Client,
+    random: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tokens = client.limits.max_stored_reply_bytes // (4 * client.models()[0].dims.hidden_size) + 100
+    tokens = 350
     x = hidden(client, random, tokens)
+    limits = type(client.limits)()
+    limits.CopyFrom(client.limits)
+    limits.max_message_bytes = (64 << 10) + 100 * (x[0].nbytes + 50)
+    monkeypatch.setattr(sliced._clients[0], "_limits", limits)
     with sliced.session() as parts, client.session() as whole:
         layer = parts.layers[0]
         close(parts.prefill(layer, x), whole.prefill(layer, x))

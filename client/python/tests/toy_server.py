@@ -24,6 +24,7 @@ from gdn_client.aio_connection import Connection as AioConnection
 from gdn_client.connection import Connection
 from gdn_client.flow import Rpc, Sleep
 from gdn_client.proto.gdn.v1 import info_pb2, prefix_pb2, session_pb2, state_pb2, step_pb2, tensor_pb2
+from gdn_client.proto.google.rpc import error_details_pb2, status_pb2
 
 SIZE = 4  # of a token
 LAYERS = (0, 2)
@@ -74,10 +75,21 @@ class ToyServer:
     "away": it does not come. "lose": its reply is lost. "drop": and stored replies are dropped. "crash": before it.
     "crash after": its reply is lost. "roll back": before it sessions with a durable copy lose their present state.
     "take state": before it those without one do. With "durable" what the call has done is durable.
+
+    A server that does not know Step is of version 0.1.0: it refuses replies of more than `reply_bytes`.
     """
 
-    def __init__(self, *, durable: bool = True, knows_epochs: bool = True) -> None:
-        self.durable, self.knows_epochs = durable, knows_epochs
+    def __init__(
+        self,
+        *,
+        durable: bool = True,
+        knows_epochs: bool = True,
+        knows_step: bool = True,
+        reply_bytes: int = 1 << 24,
+        message_bytes: int = 1 << 24,
+    ) -> None:
+        self.durable, self.knows_epochs, self.knows_step = durable, knows_epochs, knows_step
+        self.reply_bytes, self.message_bytes = reply_bytes, message_bytes
         self.sessions: dict[str, ToySession] = {}
         self.prefixes: dict[bytes, dict[int, Layer]] = {}
         self.faults: Callable[[str], str] = lambda method: ""
@@ -121,6 +133,8 @@ class ToyServer:
 
     def call(self, rpc: Rpc) -> Any:
         self.calls.append(rpc.method)
+        if rpc.method == "Step" and not self.knows_step:
+            raise errors.UnimplementedError("")
         fault = self.faults(rpc.method)
         if fault == "away":
             raise errors.UnavailableError("nobody is there")
@@ -174,7 +188,9 @@ class ToyServer:
             )
 
     def _GetServerInfo(self, _: Any) -> Any:  # noqa: N802
-        limits = info_pb2.Limits(max_message_bytes=1 << 24, max_stored_reply_bytes=1 << 24, max_draft=16, max_batch=64)
+        limits = info_pb2.Limits(
+            max_message_bytes=self.message_bytes, max_stored_reply_bytes=self.reply_bytes, max_draft=16, max_batch=64
+        )
         return info_pb2.GetServerInfoResponse(limits=limits)
 
     def _CreateSession(self, request: session_pb2.CreateSessionRequest) -> Any:  # noqa: N802
@@ -206,6 +222,9 @@ class ToyServer:
     def _Prefill(self, request: step_pb2.PrefillRequest) -> Any:  # noqa: N802
         tensor = request.hidden_states.hidden_states
         tokens = [row.tobytes() for row in np.frombuffer(tensor.data, np.float32).reshape(tensor.shape)]
+        found = {"found": str(len(tensor.data)), "expected": str(self.reply_bytes)}
+        if not self.knows_step and len(tensor.data) > self.reply_bytes:
+            raise _refuse(errors.InvalidArgumentError, "REPLY_TOO_LARGE_TO_STORE", **found)
         layer, output, again = self._check(request.session, request.layer, request, tokens, request.session_epoch, 0)
         if not again:
             output = self._step(layer, tokens)
@@ -245,6 +264,96 @@ class ToyServer:
             reply.durable_token_counts.append(0 if one.newest is None else one.newest.layers[request.layer].count)
         reply.output.CopyFrom(self._tensor(whole))
         return reply
+
+    def _Step(self, request: step_pb2.StepRequest) -> Any:  # noqa: N802
+        tensor, begin, checked = request.hidden_states.hidden_states, 0, []
+        packed = np.frombuffer(tensor.data, np.float32).reshape(tensor.shape)
+        assert len(packed) == sum(row.token_count for row in request.rows)
+        for row in request.rows:
+            tokens = [token.tobytes() for token in packed[begin : begin + row.token_count]]
+            begin += row.token_count
+            try:
+                checked.append((row, tokens, *self._check_row(request, row, tokens)))
+            except errors.GdnError as error:
+                if not request.partial_ok:
+                    raise
+                checked.append((row, tokens, None, error, False))
+        reply, outputs = step_pb2.StepResponse(), []
+        for row, tokens, layer, output, again in checked:
+            status = status_pb2.Status()
+            if layer is None:
+                self._tell(output, status)
+                reply.token_counts.append(0)
+                reply.durable_token_counts.append(0)
+                outputs.append(np.zeros((len(tokens), SIZE), np.float32))
+            else:
+                outputs.append(output if again else self._apply_row(layer, row, tokens))
+                layer.request, layer.reply = (request.request_id, self._row_payload(request, row, tokens)), outputs[-1]
+                if not again:
+                    layer.reply_count = layer.count
+                one = self._find(row.session)
+                reply.token_counts.append(layer.reply_count)
+                reply.durable_token_counts.append(0 if one.newest is None else one.newest.layers[request.layer].count)
+            if request.partial_ok:
+                reply.row_statuses.append(status)
+        reply.output.CopyFrom(self._tensor(np.concatenate(outputs)))
+        return reply
+
+    @staticmethod
+    def _tell(error: errors.GdnError, status: status_pb2.Status) -> None:
+        status.code, status.message = error.code.value[0], error.message
+        status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, metadata=error.metadata))
+
+    @staticmethod
+    def _row_payload(request: step_pb2.StepRequest, row: step_pb2.StepRow, tokens: list[bytes]) -> bytes:
+        accept = row.accept_before.SerializeToString() if row.HasField("accept_before") else None
+        return repr(("Step", request.layer, row.kind, list(row.draft_parents), accept, tokens)).encode()
+
+    def _check_row(
+        self, request: step_pb2.StepRequest, row: step_pb2.StepRow, tokens: list[bytes]
+    ) -> tuple[Layer, Any, bool]:
+        """In the order of session_rules/session_rules.cc."""
+        one, short = self._find(row.session), row.session.removeprefix("sessions/")
+        layer = one.layers[request.layer]
+        if request.request_id and layer.request[0] == request.request_id:
+            if layer.request[1] != self._row_payload(request, row, tokens):
+                raise _refuse(errors.InvalidArgumentError, "REQUEST_ID_REUSED", short)
+            if layer.reply is None:
+                raise _refuse(errors.AbortedError, "REPLY_DROPPED", short)
+            return layer, layer.reply, True
+        self._check_epoch(one, row.session_epoch)
+        accepts = row.HasField("accept_before")
+        path, count = self._path(row) if accepts else [], layer.count
+        if accepts and layer.draft:
+            follows = [-1, *path][: len(path)]
+            if len(path) > len(layer.draft):
+                raise _refuse(errors.InvalidArgumentError, "TOO_MANY_TOKENS", short)
+            if any(layer.parents[token] != parent for token, parent in zip(path, follows, strict=True)):
+                raise _refuse(errors.InvalidArgumentError, "VALUE_OUT_OF_RANGE", short)
+            count += len(path)
+        if row.expected_token_count != count:
+            raise _refuse(errors.AbortedError, "TOKEN_COUNT_MISMATCH", short, token_count=str(count))
+        if layer.draft and not accepts:
+            raise _refuse(errors.FailedPreconditionError, "DRAFT_PENDING", short)
+        if path and not layer.draft:
+            raise _refuse(errors.InvalidArgumentError, "TOO_MANY_TOKENS", short)
+        if any(np.isnan(np.frombuffer(token, np.float32)).any() for token in tokens):
+            raise _refuse(errors.InvalidArgumentError, "NON_FINITE_INPUT", short)
+        return layer, None, False
+
+    @staticmethod
+    def _path(row: step_pb2.StepRow) -> list[int]:
+        return list(row.accept_before.path) or list(range(row.accept_before.accepted_tokens))
+
+    def _apply_row(self, layer: Layer, row: step_pb2.StepRow, tokens: list[bytes]) -> np.ndarray:
+        if layer.draft:
+            self._step(layer, [layer.draft[token] for token in self._path(row)])
+            layer.draft, layer.parents = [], []
+        if row.kind == step_pb2.STEP_KIND_DRAFT:
+            layer.draft, layer.parents = tokens, list(row.draft_parents) or list(range(-1, len(tokens) - 1))
+            return self._tree(layer)
+        layer.prefills += row.kind == step_pb2.STEP_KIND_PREFILL
+        return self._step(layer, tokens)
 
     def _check(
         self, name: str, index: int, request: Any, tokens: list[bytes], epoch: int, row: int

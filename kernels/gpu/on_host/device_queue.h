@@ -61,7 +61,7 @@ class HostStream : public std::enable_shared_from_this<HostStream> {
 
   struct Operation {
     const char* what;
-    int64_t number;  // among the device's operations; negative if it is not counted
+    int64_t number;  // index among the device's counted operations; negative if this one is not counted
     Work work;
   };
 

@@ -21,9 +21,9 @@ inline constexpr int kTileFeatures = 32;
 inline constexpr int kTileStride = kTileFeatures + 4;
 
 struct Chunk {
-  int64_t index;  // among all chunks of the batch
-  int64_t first;  // token
-  int rows;       // 1 .. C
+  int64_t index;  // number of the chunk among all chunks of the batch
+  int64_t first;  // the chunk's first token in the batch
+  int rows;       // tokens of the chunk, 1 .. C
 };
 
 // Returns the chunk with this index. Its sequence is the last one whose first chunk is not after it (an empty sequence

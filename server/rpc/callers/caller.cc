@@ -79,7 +79,7 @@ void TakeIdentity(const Identity& identity, int64_t version, const Access& acces
 absl::Status CheckAdmin(const Caller& caller, std::string_view what) {
   if (caller.admin) return absl::OkStatus();
   return MakeError(absl::StatusCode::kPermissionDenied, reason::kPermissionDenied,
-                   StrCat(what, " is for callers with the role admin"));
+                   StrCat(what, " needs the role admin"));
 }
 
 void Audit(const Access& access, const Caller& caller, std::string_view event, std::string_view session,
@@ -97,7 +97,7 @@ absl::Status StillAllowed(grpc::CallbackServerContext& call, const Access& acces
   GDN_ASSIGN_OR_RETURN(const Identity identity, LogIn(call, *access.authenticator));
   if (identity.subject == caller.subject) return absl::OkStatus();
   return MakeError(absl::StatusCode::kUnauthenticated, reason::kUnauthenticated,
-                   "the token is another subject's now; begin the stream anew");
+                   "the token now belongs to another subject; open a new stream");
 }
 
 Caller CallerOf(grpc::CallbackServerContext& call, const Access& access, const CancelSource& gone) {

@@ -243,8 +243,8 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
   static absl::Status TooManyFailed() {
     return MakeError(absl::StatusCode::kResourceExhausted, reason::kBytesExhausted,
                      StrCat("segments of more than ", kMostFailed,
-                            " layers of sessions have failed in this stream, and it remembers no more of them; begin "
-                            "another, and look why they fail"),
+                            " session layers have failed in this stream, which is the most that one stream records; "
+                            "find out why they fail, then open a new stream"),
                      {{"pool", "stream"}, {"limit", StrCat(kMostFailed)}});
   }
   absl::Status PreviousSegmentFailed(const v1::PrefillRequest& segment) const {

@@ -279,6 +279,9 @@ class ArrivingSession {
     GDN_ASSIGN_OR_RETURN(ArrivingStateFile state, ArrivingStateFile::Open(file_->bytes(), file_->total_bytes()));
     GDN_RETURN_IF_ERROR(CheckFits(state.header(), init_.spec, layout_, target_.convert_state_dtype()));
     GDN_RETURN_IF_ERROR(file_->Expect(state.file_bytes()));
+    // A session of some of the model's layers keeps them. Files of version 0.1.0 do not list layers.
+    const std::vector<int32_t>& layers = state.header().header.layers;
+    if (!init_.spec.model.empty() && !layers.empty()) init_.spec.layers = layers;
     state_.emplace(std::move(state));
     return absl::OkStatus();
   }

@@ -67,6 +67,7 @@ std::string ExportTail(const PieceTail& tail) {
 Task<absl::StatusOr<EncodedStateFile>> Encode(const SessionParts& parts, const Caller& caller, SessionImagePtr image,
                                               StateFileOptions options) {
   TaskQueueExecutor io(parts.states.transfer_threads(), caller.account->turn(), parts.timers);
+  options.list_layers = true;
   Executor& here = co_await ThisExecutor();
   co_await ResumeOn(io);
   absl::StatusOr<EncodedStateFile> file = EncodeStateFile(std::move(image), options, &parts.states.copiers());
@@ -146,14 +147,17 @@ absl::StatusOr<WatchPlan> PlanOf(const v1::WatchStateRequest& request) {
 // A session's progress, to compare with the last snapshot.
 struct Progress {
   int64_t epoch = 0;
+  int64_t resets = 0;
   std::vector<LayerProgress> layers;
 
-  static Progress Of(int64_t epoch, const std::vector<LayerInfo>& infos) {
-    Progress progress{.epoch = epoch, .layers = {}};
+  static Progress Of(int64_t epoch, int64_t resets, const std::vector<LayerInfo>& infos) {
+    Progress progress{.epoch = epoch, .resets = resets, .layers = {}};
     for (const LayerInfo& info : infos) progress.layers.push_back(info.progress);
     return progress;
   }
-  bool MovedFrom(const Progress& last) const { return epoch != last.epoch || layers != last.layers; }
+  // True if the session went back: equal counts then say nothing.
+  bool WentBackFrom(const Progress& last) const { return epoch != last.epoch || resets != last.resets; }
+  bool MovedFrom(const Progress& last) const { return WentBackFrom(last) || layers != last.layers; }
   int64_t TokensFrom(const Progress& last) const {
     int64_t most = 0;
     for (size_t i = 0; i < layers.size(); ++i) {
@@ -171,7 +175,7 @@ struct Watched {
     GDN_RETURN_IF_ERROR(StillAllowed(call, parts.common.access, caller));
     if (parts.engines.draining()) {
       return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
-                       "the server is shutting down; watch the session where it goes on");
+                       "the server is shutting down; watch the session on the server that has it next");
     }
     GDN_RETURN_IF_ERROR(session->CheckAlive());
     return CheckEpoch(*session, epoch);
@@ -248,9 +252,10 @@ Task<absl::Status> WaitUntilMoved(const Watched& watched, WatchPlan plan, Progre
   for (;;) {
     GDN_CO_RETURN_IF_ERROR(co_await SleepUntil(watched.parts.common.calls.Now() + pause, watched.caller.deadline));
     GDN_CO_RETURN_IF_ERROR(watched.CheckWanted());
-    Progress now = Progress::Of(watched.session->epoch(), watched.session->Layers());
+    const int64_t resets = watched.session->resets();
+    Progress now = Progress::Of(watched.session->epoch(), resets, watched.session->Layers());
     const bool by_tokens =
-        plan.every_tokens > 0 && (now.epoch != captured.epoch || now.TokensFrom(captured) >= plan.every_tokens);
+        plan.every_tokens > 0 && (now.WentBackFrom(captured) || now.TokensFrom(captured) >= plan.every_tokens);
     const bool by_time = now.MovedFrom(captured) && SteadyNow() - captured_at >= plan.every;
     if (by_tokens || by_time) co_return absl::OkStatus();
     pause = now.MovedFrom(seen) ? kShortestLook : std::min(2 * pause, kLongestLook);
@@ -278,11 +283,12 @@ Task<absl::Status> WatchState(const StreamParts& parts, grpc::CallbackServerCont
   for (int64_t sequence = 0;; ++sequence) {
     GDN_CO_ASSIGN_OR_RETURN(ByteCharge charge, co_await parts.common.access.ledger.WaitForCharge(
                                                    BytePool::kCopies, caller.account, file_bytes, caller.deadline));
+    const int64_t resets = session->resets();  // before the copy: a reset during it asks for another copy
     GDN_CO_ASSIGN_OR_RETURN(CapturedState captured, co_await parts.sessions.states.checkpointer().Capture(
                                                         session, known, caller.deadline, epoch));
     captured.held.Release();  // the file is made from the copy
     GDN_CO_RETURN_IF_ERROR(watched.CheckWanted());
-    Progress progress = Progress::Of(captured.image->header.epoch, captured.layers);
+    Progress progress = Progress::Of(captured.image->header.epoch, resets, captured.layers);
     BaseVersions bases = BasesOf(*captured.image);
     const bool delta = full.IsBaseOf(*captured.image);
     StateFileOptions options;

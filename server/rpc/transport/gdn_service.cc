@@ -56,6 +56,21 @@ std::vector<std::string> MadeSessions(const v1::ForkSessionResponse& response) {
   return names;
 }
 
+std::vector<std::string> MadeSessions(const v1::CreateSessionsResponse& response) {
+  std::vector<std::string> names;
+  for (const v1::SessionResult& result : response.results()) {
+    if (result.has_session()) names.push_back(result.session().name());
+  }
+  return names;
+}
+std::vector<std::string> MadeSessions(const v1::ForkSessionsResponse& response) {
+  std::vector<std::string> names;
+  for (const v1::ForkResult& result : response.results()) {
+    for (const v1::Session& session : result.sessions()) names.push_back(session.name());
+  }
+  return names;
+}
+
 // The created sessions whose ids are only in the reply, because the request named none.
 std::vector<std::string> UnknownSessions(const v1::CreateSessionRequest& request,
                                          const v1::CreateSessionResponse& response) {
@@ -72,6 +87,43 @@ std::vector<std::string> UnknownSessions(const v1::ForkSessionRequest& request,
   return names;
 }
 
+std::vector<std::string> UnknownSessions(const v1::CreateSessionsRequest& request,
+                                         const v1::CreateSessionsResponse& response) {
+  std::vector<std::string> names;
+  for (int i = 0; i < response.results_size(); ++i) {
+    if (!response.results(i).has_session() || !request.requests(i).session_id().empty()) continue;
+    names.push_back(response.results(i).session().name());
+  }
+  return names;
+}
+std::vector<std::string> UnknownSessions(const v1::ForkSessionsRequest& request,
+                                         const v1::ForkSessionsResponse& response) {
+  std::vector<std::string> names;
+  for (int i = 0; i < response.results_size(); ++i) {
+    for (int child = 0; child < response.results(i).sessions_size(); ++child) {
+      if (!request.requests(i).session_ids(child).empty()) continue;
+      names.push_back(response.results(i).sessions(child).name());
+    }
+  }
+  return names;
+}
+
+// The errors of single entries in the reply of a call that ended with OK; none for most methods.
+template <typename Response>
+std::vector<std::string> EntryErrors(const Response& response) {
+  std::vector<std::string> reasons;
+  if constexpr (requires { response.results(0).error(); }) {
+    for (const auto& result : response.results()) {
+      if (result.has_error()) reasons.push_back(ReasonOf(result.error()));
+    }
+  } else if constexpr (requires { response.statuses(0).code(); }) {
+    for (const google::rpc::Status& status : response.statuses()) {
+      if (status.code() != 0) reasons.push_back(ReasonOf(status));
+    }
+  }
+  return reasons;
+}
+
 // The event in the audit log for such a request; "": not audited.
 template <typename Request>
 constexpr std::string_view AuditedAs(const Request& /*request*/) {
@@ -80,6 +132,10 @@ constexpr std::string_view AuditedAs(const Request& /*request*/) {
 constexpr std::string_view AuditedAs(const v1::CreateSessionRequest& /*request*/) { return "session_created"; }
 constexpr std::string_view AuditedAs(const v1::ForkSessionRequest& /*request*/) { return "session_forked"; }
 constexpr std::string_view AuditedAs(const v1::DeleteSessionRequest& /*request*/) { return "session_ended"; }
+constexpr std::string_view AuditedAs(const v1::CreateSessionsRequest& /*request*/) { return "session_created"; }
+constexpr std::string_view AuditedAs(const v1::ForkSessionsRequest& /*request*/) { return "session_forked"; }
+constexpr std::string_view AuditedAs(const v1::DeleteSessionsRequest& /*request*/) { return "session_ended"; }
+constexpr std::string_view AuditedAs(const v1::ResetSessionsRequest& /*request*/) { return "session_reset"; }
 constexpr std::string_view AuditedAs(const v1::RestoreCheckpointRequest& /*request*/) { return "session_restored"; }
 constexpr std::string_view AuditedAs(const v1::CheckpointSessionRequest& /*request*/) { return "checkpoint_made"; }
 constexpr std::string_view AuditedAs(const v1::DeleteCheckpointRequest& /*request*/) { return "checkpoint_ended"; }
@@ -89,10 +145,26 @@ constexpr std::string_view AuditedAs(const v1::GetMetricsRequest& /*request*/) {
 std::string_view AuditedAs(const v1::ListSessionsRequest& request) { return request.all() ? "sessions_listed" : ""; }
 std::string_view AuditedAs(const v1::TraceCallsRequest& request) { return request.has_keep() ? "tracing_set" : ""; }
 
-template <typename Request>
-std::string NamedIn(const Request& request) {
-  if constexpr (requires { request.name(); }) return request.name();
-  return "";
+// The sessions of a successful call, one for each line in the audit log; "": the call names none.
+template <typename Request, typename Response>
+std::vector<std::string> NamedIn(const Request& request, const Response& /*response*/) {
+  if constexpr (requires { request.name(); }) return {request.name()};
+  return {""};
+}
+std::vector<std::string> NamedIn(const v1::DeleteSessionsRequest& request, const v1::DeleteSessionsResponse& response) {
+  std::vector<std::string> names;
+  for (int i = 0; i < response.statuses_size(); ++i) {
+    if (response.statuses(i).code() == 0) names.push_back(request.names(i));
+  }
+  return names;
+}
+std::vector<std::string> NamedIn(const v1::ResetSessionsRequest& /*request*/,
+                                 const v1::ResetSessionsResponse& response) {
+  std::vector<std::string> names;
+  for (const v1::SessionResult& result : response.results()) {
+    if (result.has_session()) names.push_back(result.session().name());
+  }
+  return names;
 }
 
 // The session's owner that an admin names; "": the caller.
@@ -175,15 +247,17 @@ class UnaryReactor final : public Unary, private OwnedFlow<absl::Status> {
     co_return status;
   }
 
-  // Writes a successful call to the audit log.
+  // Counts the errors of a successful call's entries, and writes the call to the audit log.
   void Note() {
+    for (const std::string& reason : EntryErrors(response_)) common_.stats.CountReason(reason);
     const std::string_view event = AuditedAs(request_);
     if (event.empty()) return;
     if constexpr (kMakesSessions) {
       unknown_ = UnknownSessions(request_, response_);
       for (const std::string& name : MadeSessions(response_)) Audit(common_.access, caller_, event, name);
     } else {
-      Audit(common_.access, caller_, event, NamedIn(request_), OwnerIn(request_));
+      const std::string owner = OwnerIn(request_);
+      for (const std::string& name : NamedIn(request_, response_)) Audit(common_.access, caller_, event, name, owner);
     }
   }
 

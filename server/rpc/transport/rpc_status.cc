@@ -70,6 +70,12 @@ google::rpc::Status ToRpcStatus(const absl::Status& status) {
   return result;
 }
 
+std::string ReasonOf(const google::rpc::Status& status) {
+  google::rpc::ErrorInfo info;
+  if (status.details_size() > 0) status.details(0).UnpackTo(&info);
+  return info.reason();
+}
+
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const google::rpc::Status rpc = ToRpcStatus(status);

@@ -9,6 +9,8 @@
 
 #include <grpcpp/support/status.h>
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "google/rpc/status.pb.h"
@@ -18,6 +20,9 @@ namespace gdn {
 // Long messages and values are cut in the middle, and metadata that does not fit is left out, so that the trailers are
 // smaller than 8 KiB.
 google::rpc::Status ToRpcStatus(const absl::Status& status);
+
+// Returns the reason in the status that ToRpcStatus has made of an error; "" if it is OK.
+std::string ReasonOf(const google::rpc::Status& status);
 
 // The details are sent in `grpc-status-details-bin`.
 grpc::Status ToGrpcStatus(const absl::Status& status);

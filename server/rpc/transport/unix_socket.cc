@@ -51,8 +51,8 @@ absl::Status CheckFree(const std::string& path) {
   }
   if (IsServed(path)) return CannotListen(path, "another process listens there; give each server a path of its own");
   if (errno == ECONNREFUSED || errno == ENOENT) return absl::OkStatus();
-  return CannotListen(path, StrCat("the socket that is there cannot be tried (", std::strerror(errno),
-                                   "); remove it if its server is gone"));
+  return CannotListen(path, StrCat("a socket exists there, and it is not possible to tell whether a server uses it (",
+                                   std::strerror(errno), "); remove the socket if no server does"));
 }
 
 }  // namespace
@@ -73,9 +73,9 @@ absl::StatusOr<UnixSocket> UnixSocket::Prepare(const std::string& path) {
   UnixSocket socket(path, std::move(folder));
   const size_t longest = sizeof(sockaddr_un::sun_path) - 1;
   if (path.size() <= longest && socket.bound_path_.size() <= longest) return socket;
-  return absl::InvalidArgumentError(StrCat("'unix:", path, "' is too long for a socket: ", path.size(),
-                                           " bytes, or with a name made beside it ", socket.bound_path_.size(),
-                                           "; at most ", longest));
+  return absl::InvalidArgumentError(StrCat("'unix:", path, "' is too long: the path has ", path.size(),
+                                           " bytes and a temporary path beside it ", socket.bound_path_.size(),
+                                           ", but a socket path has at most ", longest, "; choose a shorter path"));
 }
 
 UnixSocket::~UnixSocket() {

@@ -37,10 +37,11 @@ absl::Status ReplyDoesNotFit(const std::string& id, int32_t layer, const StoredR
   const std::string name = StrCat("sessions/", id);
   return MakeError(
       absl::StatusCode::kAborted, reason::kReplyDropped,
-      StrCat("the step of request_id '", reply.request_id, "' on ", name, " layer ", layer,
-             " happened, by the state that was imported or stored, but the reply kept with it has ",
-             reply.output.size(), " bytes and this call's has ", expected,
-             ". To have the output, restore a checkpoint and send the inputs since then; else go on behind it"),
+      StrCat("the imported or stored state of ", name, " layer ", layer, " already has the step of request_id '",
+             reply.request_id, "', but the reply stored for it has ", reply.output.size(),
+             " bytes and this call's reply would have ", expected,
+             ". To get the output, restore a checkpoint and send the inputs since then again; otherwise send the next "
+             "step"),
       {{"session", name},
        {"layer", StrCat(layer)},
        {"request_id", reply.request_id},

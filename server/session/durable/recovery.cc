@@ -35,7 +35,8 @@ absl::StatusOr<SessionSpec> SpecOf(const StoredSession& stored, const SpecOfMode
     if (!served.has_value()) {
       return MakeError(
           absl::StatusCode::kFailedPrecondition, reason::kStateMismatch,
-          StrCat("models/", header.model, ", which sessions/", stored.key.id, " is of, is not served here"),
+          StrCat("sessions/", stored.key.id, " needs models/", header.model,
+                 ", which this server does not serve; start the server with --model ", header.model, "=PATH"),
           {{"field", "model"}, {"found", header.model}, {"expected", "a model of this server"}});
     }
     spec = *std::move(served);
@@ -43,6 +44,7 @@ absl::StatusOr<SessionSpec> SpecOf(const StoredSession& stored, const SpecOfMode
   std::vector<int32_t> layers;
   for (const auto& [layer, extent] : stored.layers) layers.push_back(layer);
   GDN_RETURN_IF_ERROR(CheckStateFits(header, layers, spec));
+  if (!header.layers.empty()) spec.layers = header.layers;  // it may have some of the model's
   return spec;
 }
 
@@ -122,7 +124,9 @@ bool AddToKnown(const RecoveryParts& parts, const StateKey& key, StoredCopies& c
   }
   for (const auto& [copy, place] : copies) {
     if (copy.header.version().created != known->version().created) {
-      spdlog::warn("the stored session id={} stays where it is: another of its name was made meanwhile", key.id);
+      spdlog::warn(
+          "stored session id={} was not recovered and stays stored: a session with the same id was created meanwhile",
+          key.id);
     } else if (key.checkpoint.empty() || parts.tiers.HasDurableCopy(key)) {
       parts.tiers.AddOtherCopy(key, *place, copy.bytes);
     } else {
@@ -193,7 +197,7 @@ absl::Status AdoptSession(const StoredSession& stored, SessionManager& sessions,
                      std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
   if (!adopted.valid()) {
     return MakeError(absl::StatusCode::kAborted, reason::kSessionBusy,
-                     StrCat("sessions/", stored.key.id, ": another of its name was made meanwhile"),
+                     StrCat("sessions/", stored.key.id, ": a session with the same id was created meanwhile"),
                      {{"session", StrCat("sessions/", stored.key.id)}});
   }
   tell_tiers();
@@ -224,8 +228,10 @@ absl::StatusOr<Recovered> RecoverSessions(const RecoveryParts& parts, const std:
         continue;
       }
       ++recovered.set_back;
-      spdlog::warn("session id={}: the {} tier has lost its {}, which it had when the last server ended{}", key.id,
-                   named->tier, named->version.ToString(), copies.empty() ? "" : "; it goes on in a new epoch");
+      spdlog::warn(
+          "session id={}: the {} tier no longer has the state of {}, which it had when the last server stopped{}",
+          key.id, named->tier, named->version.ToString(),
+          copies.empty() ? "" : "; the session continues from an older state in a new epoch");
     }
     if (copies.empty()) continue;
     const absl::Status adopted =

@@ -14,9 +14,9 @@ namespace gdn {
 namespace {
 
 absl::Status PrefixMismatch(const Session& session, int32_t layer, std::string_view field, const std::string& found,
-                            const std::string& expected, std::string_view message) {
+                            const std::string& expected, std::string_view message, std::string_view remedy) {
   return MakeError(absl::StatusCode::kFailedPrecondition, reason::kPrefixMismatch,
-                   StrCat("sessions/", session.id(), " layer ", layer, " ", message, "; nothing was kept"),
+                   StrCat("sessions/", session.id(), " layer ", layer, " ", message, "; nothing was stored. ", remedy),
                    {{"session", StrCat("sessions/", session.id())},
                     {"layer", StrCat(layer)},
                     {"field", std::string(field)},
@@ -28,21 +28,23 @@ absl::Status CheckClaim(const Session& session, const PrefixClaim& claim) {
   GDN_RETURN_IF_ERROR(CheckEpoch(session, claim.epoch));
   for (const LayerInfo& layer : session.Layers()) {
     if (layer.progress.token_count != claim.tokens) {
-      return PrefixMismatch(session, layer.layer, "token_count", StrCat(layer.progress.token_count),
-                            StrCat(claim.tokens),
-                            StrCat("has seen ", layer.progress.token_count, " tokens, and the prefix has ",
-                                   claim.tokens, ": prefill every layer to its end, and no further"));
+      return PrefixMismatch(
+          session, layer.layer, "token_count", StrCat(layer.progress.token_count), StrCat(claim.tokens),
+          StrCat("has seen ", layer.progress.token_count, " tokens, and the prefix has ", claim.tokens),
+          "Prefill every layer to the prefix's end, and no further");
     }
     if (layer.kind != claim.kind) return InputKindMismatch(session.id(), layer.layer, claim.kind, layer.kind);
     if (layer.calls == claim.calls) continue;
     if (layer.calls.only_prefills()) {
       return PrefixMismatch(session, layer.layer, "prefills", "other prefills", "one prefill a segment",
-                            "has come here by other prefills than one for each segment, so that its bits are not "
-                            "those of the prefix: cut the prompt where the prefills end");
+                            "was prefilled in other pieces than the prefix's segments, so its state has other bits",
+                            "End each segment where a prefill ended");
     }
-    return PrefixMismatch(session, layer.layer, "prefills", "other ways", "one prefill a segment",
-                          "has not come here by this server's prefills alone (but by decodes, initial_states, an "
-                          "import, a checkpoint, or over the disk or Redis)");
+    return PrefixMismatch(
+        session, layer.layer, "prefills", "other ways", "one prefill a segment",
+        "was not built by prefills of this server alone (it had decodes, initial_states, an import, a "
+        "checkpoint, or was on disk or in Redis)",
+        "Create a new session and prefill the prefix");
   }
   return absl::OkStatus();
 }

@@ -50,7 +50,7 @@ struct RoomRequest {
   LayerDims dims;
   std::shared_ptr<StatePool> pool = nullptr;  // pool that the slots must be in; nullptr: any
   int32_t count = 0;
-  std::string affinity = {};  // from DeviceRoom::AffinityOf
+  std::string affinity = {};  // prefers the device of the sessions with this key (AffinityOf); "": no preference
   // Account to charge for the room, and its bytes; nullptr: no charge.
   ByteAccountPtr account = nullptr;
   int64_t bytes = 0;

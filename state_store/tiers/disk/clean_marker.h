@@ -37,7 +37,7 @@ struct CleanMarker {
   // RedisClaim::found of the next server, if no other server uses Redis before it and Redis is not set back.
   // kPrefixUnknown: nothing in Redis is evidence.
   std::string redis = std::string(kPrefixUnused);
-  std::map<StateKey, Copy> sessions = {};  // keys without a checkpoint
+  std::map<StateKey, Copy> sessions = {};  // newest copies; the keys have no checkpoint id
 
   // True if the marker is still valid, given RedisClaim::found of this start: nobody has used Redis in between.
   bool AgreesWith(std::string_view found) const { return found == redis && found != kPrefixUnknown; }

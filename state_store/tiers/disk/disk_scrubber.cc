@@ -25,8 +25,8 @@ const char* Consequence(DamageOutcome outcome) {
     case DamageOutcome::kNotDurable:
       return "the session goes on, and its next checkpoint writes it anew";
     case DamageOutcome::kLost:
-      return "there is no other copy: calls for it get DATA_LOSS; RestoreCheckpoint goes back to a named checkpoint "
-             "where there is one, else the session is to be deleted and made again";
+      return "there is no other copy: calls for the session get DATA_LOSS; if it has a named checkpoint, restore that "
+             "with RestoreCheckpoint; otherwise delete the session and create it again";
   }
   return "";
 }

@@ -55,7 +55,7 @@ struct ScrubCounts {
   int64_t copy_used = 0;
   int64_t not_durable = 0;
   int64_t lost = 0;
-  absl::Time last_pass = absl::InfinitePast();  // when the last one ended
+  absl::Time last_pass = absl::InfinitePast();  // when the last whole pass ended; InfinitePast: none has
 };
 
 class DiskScrubber {

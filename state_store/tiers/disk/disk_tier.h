@@ -37,9 +37,9 @@ namespace gdn {
 struct DiskTierOptions {
   std::string directory = {};
   int64_t limit_bytes = 0;           // most bytes of all files; 0: no limit
-  int32_t max_draft = 1;             // of the layout of images that Load returns
-  DType base_dtype = DType::kF32;    // of that layout; Load refuses states of another dtype, which stay on the disk
-  SharedThreadPool* pool = nullptr;  // threads that read and verify files; nullptr: the caller's
+  int32_t max_draft = 1;             // StateLayout::max_draft of the images that Load returns
+  DType base_dtype = DType::kF32;    // dtype of bases; Load refuses states of another dtype, which stay on the disk
+  SharedThreadPool* pool = nullptr;  // threads that read and verify files; nullptr: the calling thread does
   DiskWatermarkOptions watermarks = {};
 };
 

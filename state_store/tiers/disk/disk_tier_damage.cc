@@ -73,12 +73,13 @@ DiskTier::SetAsideFiles DiskTier::set_aside() const {
 }
 
 absl::Status DiskTier::SetAsideBefore(const StateKey& key) const {
-  return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
-                   StrCat("the file of ", key.ToString(), " was found damaged by an earlier server and set aside as '",
-                          DiskFolder::AsidePath(folder_->FullPath(key)),
-                          "'; RestoreCheckpoint goes back to a named checkpoint where there is one, else delete it and "
-                          "make it again"),
-                   {{"tensor", "header"}});
+  return MakeError(
+      absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+      StrCat("the file of ", key.ToString(), " was found damaged by an earlier server and set aside as '",
+             DiskFolder::AsidePath(folder_->FullPath(key)),
+             "'; if the session has a named checkpoint, restore it with RestoreCheckpoint; otherwise delete the "
+             "session and create it again"),
+      {{"tensor", "header"}});
 }
 
 }  // namespace gdn

@@ -62,7 +62,7 @@ class RedisConnection {
   // (TIER_UNAVAILABLE). If the server is not a master any more, the connection counts as broken afterwards.
   absl::Status CheckReply(const redisReply& reply);
 
-  // Append, Flush, Receive, CheckReply.
+  // Sends one command and returns its reply: Append, Flush, Receive and CheckReply, with their errors.
   absl::StatusOr<RedisReply> Call(const std::vector<std::string_view>& arguments);
   // Receives and drops all outstanding replies. Returns the first error among them.
   absl::Status Drain();
@@ -90,7 +90,7 @@ class RedisConnection {
   bool failed_ = false;
 };
 
-// A pool of idle connections. If the endpoint has Sentinels, they lead to the master that these name.
+// A pool of idle connections. If the endpoint has Sentinels, the connections go to the master that the Sentinels name.
 class RedisPool {
  public:
   RedisPool(RedisEndpoint endpoint, absl::Duration connect_timeout, absl::Duration command_timeout)

@@ -45,7 +45,7 @@ absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint);
 // Makes an error of the redis tier, with the tier and the endpoint in its metadata.
 absl::Status RedisError(const RedisEndpoint& endpoint, absl::StatusCode code, std::string_view reason,
                         std::string_view message);
-// UNAVAILABLE (TIER_UNAVAILABLE).
+// Makes the RedisError UNAVAILABLE (TIER_UNAVAILABLE).
 absl::Status RedisUnavailable(const RedisEndpoint& endpoint, std::string_view message);
 
 }  // namespace gdn

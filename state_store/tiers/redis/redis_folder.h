@@ -55,12 +55,13 @@ std::optional<StateKey> ParseRedisSession(std::string_view text);            // 
 
 class RedisFolder {
  public:
-  // `fence` must outlive it.
+  // `fence` must outlive this object.
   RedisFolder(std::string prefix, const RedisFence& fence) : prefix_(std::move(prefix)), fence_(fence) {}
 
   std::string SessionName(const StateKey& key) const { return RedisSessionName(prefix_, key); }
 
-  // NOT_FOUND (SESSION_NOT_FOUND, CHECKPOINT_NOT_FOUND). DATA_LOSS (INVALID_STATE_FILE) if it is not a manifest.
+  // Reads the key's manifest. NOT_FOUND (SESSION_NOT_FOUND, CHECKPOINT_NOT_FOUND). DATA_LOSS (INVALID_STATE_FILE) if
+  // the stored text is not a manifest.
   absl::StatusOr<RedisManifest> ReadManifest(RedisConnection& redis, const StateKey& key) const;
   // Makes the manifest's chunks the key's state: atomically sets the manifest, makes the chunks permanent and removes
   // those of the earlier manifest. All chunks must have been written.
@@ -85,7 +86,7 @@ class RedisFolder {
   const RedisFence& fence_;
 };
 
-// DATA_LOSS (INVALID_STATE_FILE: tier, endpoint).
+// Makes the error DATA_LOSS (INVALID_STATE_FILE: tier, endpoint) that `what` of the key's state is damaged.
 absl::Status DamagedInRedis(const RedisEndpoint& endpoint, const StateKey& key, std::string_view what);
 
 }  // namespace gdn

@@ -34,7 +34,8 @@
 
 namespace gdn {
 
-std::string RedisLeaseKey(std::string_view prefix, std::string_view server);  // see redis_share.h
+// Returns the name of the Redis key that is the server's lease (redis_share.h).
+std::string RedisLeaseKey(std::string_view prefix, std::string_view server);
 
 // The result of RedisSessionClaims::Take.
 struct TakenSession {
@@ -110,9 +111,10 @@ class RedisSessionClaims final : public RedisFence {
   std::function<bool()> lease_is_good_ = [] { return true; };
   std::atomic<int64_t> set_backs_{0};
   mutable absl::Mutex mu_;
-  int64_t lapses_ ABSL_GUARDED_BY(mu_) = 0;             // number of times that the lease has expired
-  int64_t highest_term_ ABSL_GUARDED_BY(mu_) = 0;       // highest term seen in the store
-  int64_t distrusted_until_ ABSL_GUARDED_BY(mu_) = -1;  // rights with terms up to this one do not count as orderly
+  int64_t lapses_ ABSL_GUARDED_BY(mu_) = 0;        // number of times that the lease has expired
+  int64_t highest_term_ ABSL_GUARDED_BY(mu_) = 0;  // highest term seen in the store
+  // Sessions that were given up under a term up to this one do not count as orderly; -1: all terms are trusted.
+  int64_t distrusted_until_ ABSL_GUARDED_BY(mu_) = -1;
   std::map<StateKey, Claim> claims_ ABSL_GUARDED_BY(mu_);
 };
 

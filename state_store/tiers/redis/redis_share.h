@@ -49,12 +49,12 @@ class RedisShare {
   const RedisSessionClaims& claims() const { return claims_; }
   const std::string& server() const { return claims_.server(); }
   const std::string& name() const { return name_; }
-  // Number of times that the store was found set back. It is, too, if it has the lease with fewer renewals than were
-  // made.
+  // Number of times that the store was found set back: as RedisSessionClaims finds it, or because the stored lease has
+  // fewer renewals than this server has made.
   int64_t set_backs() const { return claims_.set_backs() + set_backs_; }
 
-  // These methods are RedisSessionClaims', on a connection. UNAVAILABLE (TIER_UNAVAILABLE) also if too few replicas
-  // confirm; the store may have the change all the same.
+  // Call RedisSessionClaims' methods of the same names on a connection of the pool. UNAVAILABLE (TIER_UNAVAILABLE) also
+  // if too few replicas confirm; the store may have the change all the same.
   absl::StatusOr<TakenSession> Take(const StateKey& session, bool make);
   absl::Status GiveUp(const StateKey& session, bool orderly);
   absl::Status GiveBack(const StateKey& session, absl::FunctionRef<bool()> is_here);

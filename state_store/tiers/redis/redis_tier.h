@@ -39,7 +39,7 @@ namespace gdn {
 struct RedisTierOptions {
   std::string endpoint = {};       // in the syntax of ParseRedisEndpoint
   std::string password_file = {};  // RedisEndpoint::password_file
-  std::string prefix = "gdn:";     // of all keys; tiers with different prefixes do not see each other's states
+  std::string prefix = "gdn:";  // beginning of all keys; tiers with different prefixes do not see each other's states
   absl::Duration connect_timeout = absl::Seconds(1);
   absl::Duration command_timeout = absl::Seconds(5);  // longest time that a command may make no progress
   absl::Duration chunk_ttl = absl::Hours(1);          // expiry time of chunks while their file is being written
@@ -75,10 +75,11 @@ class RedisTier final : public StateTier {
   absl::Status Probe() override {
     return pool_.Run([](RedisConnection& redis) { return redis.Call({"PING"}).status(); });
   }
-  // RedisClaim's: the previous owner as NextIncarnation found it, and this server's orderly end, after its last write.
+  // RedisClaim::found: the prefix's previous owner, as NextIncarnation found it. NoteStop (RedisClaim::NoteStop)
+  // records that this server has ended in order; call it after the last write.
   std::string found() const { return claim_.found(); }
   absl::StatusOr<std::string> NoteStop();
-  // The sum of RedisClaim's and RedisShare's.
+  // Number of times that Redis was found set back (RedisClaim::set_backs plus RedisShare::set_backs).
   int64_t set_backs() const { return claim_.set_backs() + (share_ == nullptr ? 0 : share_->set_backs()); }
   RedisShare* share() { return share_.get(); }  // nullptr: the prefix is this server's alone
   // Lists the named checkpoints of a session. Errors of the connection.

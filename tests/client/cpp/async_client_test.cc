@@ -124,6 +124,34 @@ TEST_F(AsyncClientTest, TakesEachStepInTheCallbackOfTheOneBefore) {
   async.WaitForAll();
 }
 
+TEST_F(AsyncClientTest, SendsStepsOfEveryKind) {
+  v1::CreateSessionRequest create;
+  create.set_model(kToyModel);
+  create.set_session_id("a");
+  ASSERT_TRUE(fake_client_->CreateSession(create).ok());
+  v1::StepRequest step;
+  *step.mutable_hidden_states() = DecodeOf("sessions/a", 0).hidden_states();
+  step.mutable_hidden_states()->mutable_hidden_states()->mutable_shape()->RemoveLast();  // [1, D]
+  step.mutable_hidden_states()->mutable_hidden_states()->set_shape(1, kToyHidden);
+  v1::StepRow* const row = step.add_rows();
+  row->set_session("sessions/a");
+  row->set_token_count(1);
+  AsyncClient async(*fake_client_);
+  int64_t count = 0;
+  for (const v1::StepKind kind : {v1::STEP_KIND_PREFILL, v1::STEP_KIND_DECODE, v1::STEP_KIND_DRAFT}) {
+    row->set_kind(kind);
+    if (kind != v1::STEP_KIND_DRAFT) ++count;
+    Outcome<v1::StepResponse> outcome;
+    async.Step(step, outcome.Taker());
+    GDN_ASSERT_OK_AND_ASSIGN(const v1::StepResponse reply, outcome.Get());
+    EXPECT_EQ(reply.token_counts(0), count);
+    EXPECT_EQ(reply.output().shape(0), 1);
+  }
+  Outcome<v1::StepResponse> refused;
+  async.Step(step, refused.Taker());
+  ExpectError(refused.Get().status(), absl::StatusCode::kFailedPrecondition, reason::kDraftPending);
+}
+
 TEST_F(AsyncClientTest, CancelsACallAndNoOther) {
   AsyncClient async(*held_client_);
   Outcome<v1::DecodeResponse> cancelled, other;

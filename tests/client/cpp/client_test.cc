@@ -61,6 +61,27 @@ TEST_F(ClientTest, GivesTheServersReasonAndMetadata) {
   EXPECT_EQ(status.message(), "said the server");
 }
 
+TEST_F(ClientTest, SendsStepsAndRemembersAServerWithoutThem) {
+  EXPECT_CALL(*stub_, Step(_, _, _))
+      .WillOnce([](auto*, const v1::StepRequest& request, auto* out) {
+        EXPECT_EQ(request.rows(0).kind(), v1::STEP_KIND_PREFILL);
+        out->add_token_counts(request.rows(0).token_count());
+        return grpc::Status::OK;
+      })
+      .WillOnce(Return(ServerError(
+          MakeError(absl::StatusCode::kUnimplemented, reason::kSharedMemoryNotOffered, "of something else"))))
+      .WillRepeatedly(Return(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "")));
+  v1::StepRequest step;
+  step.add_rows()->set_kind(v1::STEP_KIND_PREFILL);
+  step.mutable_rows(0)->set_token_count(7);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto reply, client_->Step(step));
+  EXPECT_EQ(reply.token_counts(0), 7);
+  EXPECT_EQ(client_->Step(step).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_FALSE(client_->StepIsUnimplemented());
+  EXPECT_EQ(client_->Step(step).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_TRUE(client_->StepIsUnimplemented());
+}
+
 TEST_F(ClientTest, NamesTheResourceItAsksFor) {
   EXPECT_CALL(*stub_, GetSession(_, _, _)).WillOnce([](auto*, const v1::GetSessionRequest& request, auto* out) {
     out->mutable_session()->set_name(request.name());
@@ -99,7 +120,12 @@ TEST_F(ClientTest, GivesStreamsNoDeadlineUnlessAsked) {
     EXPECT_GT(context->deadline(), std::chrono::system_clock::now() + std::chrono::hours(24));
     return new NiceMock<grpc::testing::MockClientReaderWriter<v1::StreamDecodeRequest, v1::StreamDecodeResponse>>;
   });
+  EXPECT_CALL(*stub_, StreamStepRaw(_)).WillOnce([](grpc::ClientContext* context) {
+    EXPECT_GT(context->deadline(), std::chrono::system_clock::now() + std::chrono::hours(24));
+    return new NiceMock<grpc::testing::MockClientReaderWriter<v1::StreamStepRequest, v1::StreamStepResponse>>;
+  });
   EXPECT_TRUE(client_->StreamDecode().ok());
+  EXPECT_TRUE(client_->StreamStep().ok());
 }
 
 TEST_F(ClientTest, RefusesMetadataThatCannotBeSent) {

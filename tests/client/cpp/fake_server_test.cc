@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "client/cpp/durable_session.h"
+#include "client/cpp/rpc_status.h"
 #include "client/cpp/tensor_codec.h"
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
@@ -163,6 +164,118 @@ TEST(FakeServer, AcceptsDraftsLikeAServer) {
   }
   a->mutable_path()->RemoveLast();
   ExpectError(client->AcceptTokens(accept).status(), absl::StatusCode::kInvalidArgument, reason::kRequestIdReused);
+}
+
+// Adds a row of this kind to a step. Its tokens are (value, value, value, value).
+v1::StepRow* AddRow(v1::StepRequest& step, const std::string& session, v1::StepKind kind, int32_t tokens, float value) {
+  v1::Tensor* const packed = step.mutable_hidden_states()->mutable_hidden_states();
+  const v1::Tensor added =
+      *MakeTensor(std::vector<float>(4 * static_cast<size_t>(tokens), value), std::vector<int64_t>{tokens, 4});
+  const int64_t before = packed->shape_size() == 0 ? 0 : packed->shape(0);
+  const std::string data = packed->data() + added.data();
+  *packed = added;
+  packed->set_shape(0, before + tokens);
+  packed->set_data(data);
+  v1::StepRow* const row = step.add_rows();
+  row->set_session(session);
+  row->set_kind(kind);
+  row->set_token_count(tokens);
+  return row;
+}
+
+TEST(FakeServer, TakesStepsOfEveryKind) {
+  const FakeServer server;
+  const auto client = server.Connect();
+  for (const char* const id : {"a", "b", "c"}) ASSERT_TRUE(client->CreateSession(ToySession(id)).ok());
+  v1::StepRequest step;
+  AddRow(step, "sessions/a", v1::STEP_KIND_PREFILL, 2, 1);
+  AddRow(step, "sessions/b", v1::STEP_KIND_DRAFT, 3, 10);
+  AddRow(step, "sessions/c", v1::STEP_KIND_DECODE, 1, 100);
+  step.set_request_id("once");
+  for (int i = 0; i < 2; ++i) {
+    GDN_ASSERT_OK_AND_ASSIGN(const v1::StepResponse reply, client->Step(step));
+    EXPECT_EQ(std::vector<int64_t>(reply.token_counts().begin(), reply.token_counts().end()),
+              (std::vector<int64_t>{2, 0, 1}));
+    GDN_ASSERT_OK_AND_ASSIGN(const std::vector<float> output, TensorToFloats(reply.output(), {{6, 4}}));
+    const float expected[] = {1, 2, 10, 20, 30, 100};
+    for (size_t token = 0; token < 6; ++token) EXPECT_EQ(output[4 * token], expected[token]) << token;
+  }
+  step.set_request_id("");
+  ExpectError(client->Step(step).status(), absl::StatusCode::kFailedPrecondition, reason::kDraftPending);
+  EXPECT_EQ(server.token_count("sessions/a", 0), 2) << "all rows, or none";
+
+  v1::StepRequest next;
+  v1::StepRow* const row = AddRow(next, "sessions/b", v1::STEP_KIND_DECODE, 1, 1000);
+  row->mutable_accept_before()->set_accepted_tokens(4);
+  ExpectError(client->Step(next).status(), absl::StatusCode::kInvalidArgument, reason::kTooManyTokens);
+  row->mutable_accept_before()->set_accepted_tokens(2);
+  row->set_expected_token_count(2);
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::StepResponse accepted, client->Step(next));
+  EXPECT_EQ(accepted.token_counts(0), 3);
+  GDN_ASSERT_OK_AND_ASSIGN(const std::vector<float> output, TensorToFloats(accepted.output()));
+  EXPECT_EQ(output[0], 1020);
+  row->set_kind(v1::STEP_KIND_UNSPECIFIED);
+  ExpectError(client->Step(next).status(), absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange);
+}
+
+TEST(FakeServer, AcceptsTheDraftOfTheStepsLayerOnly) {
+  const FakeServer server;
+  const auto client = server.Connect();
+  ASSERT_TRUE(client->CreateSession(ToySession("a")).ok());
+  v1::StepRequest draft;
+  v1::StepRow* const tree = AddRow(draft, "sessions/a", v1::STEP_KIND_DRAFT, 3, 1);
+  for (const int32_t parent : {-1, 0, 0}) tree->add_draft_parents(parent);
+  for (const int32_t layer : {0, 2}) {
+    draft.set_layer(layer);
+    ASSERT_TRUE(client->Step(draft).ok());
+  }
+  v1::StepRequest next;
+  v1::StepRow* const row = AddRow(next, "sessions/a", v1::STEP_KIND_DECODE, 0, 1);
+  for (const int32_t token : {0, 1, 2}) row->mutable_accept_before()->add_path(token);
+  ExpectError(client->Step(next).status(), absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange);
+  row->mutable_accept_before()->clear_path();
+  for (const int32_t token : {0, 2}) row->mutable_accept_before()->add_path(token);
+  const absl::Status accepted = client->Step(next).status();
+  EXPECT_EQ(accepted, absl::OkStatus());
+  EXPECT_EQ(server.token_count("sessions/a", 0), 2);
+  EXPECT_EQ(server.token_count("sessions/a", 2), 0);
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::Session session, client->GetSession("sessions/a"));
+  EXPECT_EQ(session.layers(0).draft_length(), 0);
+  EXPECT_EQ(session.layers(1).draft_length(), 3);
+}
+
+TEST(FakeServer, AppliesALargeStepOnceAndDoesNotKeepItsReply) {
+  FakeServer server;
+  const auto client = server.Connect();
+  for (const char* const id : {"a", "b"}) ASSERT_TRUE(client->CreateSession(ToySession(id)).ok());
+  v1::StepRequest step;
+  AddRow(step, "sessions/a", v1::STEP_KIND_PREFILL, 65, 1);
+  AddRow(step, "sessions/b", v1::STEP_KIND_PREFILL, 64, 1);
+  step.set_request_id("once");
+  step.set_partial_ok(true);
+  ASSERT_TRUE(client->Step(step).ok());
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::StepResponse again, client->Step(step));
+  ExpectError(StatusFromRpc(again.row_statuses(0)), absl::StatusCode::kAborted, reason::kReplyDropped);
+  EXPECT_EQ(again.row_statuses(1).code(), 0);
+  EXPECT_EQ(server.token_count("sessions/a", 0), 65);
+  EXPECT_EQ(server.token_count("sessions/b", 0), 64);
+}
+
+TEST(FakeServer, TakesStepsInAStream) {
+  FakeServer server;
+  const auto client = server.Connect();
+  ASSERT_TRUE(client->CreateSession(ToySession("a")).ok());
+  server.RefuseNext("StreamStep", MakeError(absl::StatusCode::kResourceExhausted, reason::kQueueFull, "try later"));
+  v1::StepRequest step;
+  AddRow(step, "sessions/a", v1::STEP_KIND_DECODE, 1, 1);
+  GDN_ASSERT_OK_AND_ASSIGN(MixedStream stream, client->StreamStep());
+  ASSERT_TRUE(stream.Write(step).ok());
+  ASSERT_TRUE(stream.Write(step).ok());
+  ExpectError(stream.ReadOne().status(), absl::StatusCode::kResourceExhausted, reason::kQueueFull);
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::StepResponse reply, stream.ReadOne());
+  EXPECT_EQ(reply.token_counts(0), 1);
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(server.steps(), 1);
 }
 
 TEST(FakeServer, HasEachOfItsFaults) {

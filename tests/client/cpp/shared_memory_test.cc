@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -40,6 +42,19 @@ class ToldService final : public v1::GdnService::Service {
     if (!region.name().empty()) writer->Write(response);
     while (!ends && !context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return {grpc::StatusCode::UNAVAILABLE, "gone"};
+  }
+
+  // Puts the input where the output is to be.
+  grpc::Status Step(grpc::ServerContext*, const v1::StepRequest* request, v1::StepResponse* response) override {
+    const v1::Tensor& x = request->hidden_states().hidden_states();
+    std::string file = ReadFile(region.path());
+    const auto from = static_cast<size_t>(x.shared().offset());
+    const auto bytes = static_cast<size_t>(x.shared().bytes());
+    file.replace(static_cast<size_t>(request->output_shared().offset()), bytes, file.substr(from, bytes));
+    std::fstream(region.path(), std::ios::binary | std::ios::in | std::ios::out) << file;  // the file stays mapped
+    *response->mutable_output() = x;
+    *response->mutable_output()->mutable_shared() = request->output_shared();
+    return grpc::Status::OK;
   }
 
   v1::SharedRegion region;  // nameless: the server never answers
@@ -156,6 +171,21 @@ TEST_F(SharedMemoryClient, HoldsTensors) {
   ExpectError(memory->View(bad).status(), absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData);
   EXPECT_FALSE(memory->AddTensor(DType::kF32, {-1}, &bad).ok());
   EXPECT_FALSE(memory->AddTensor({.dtype = DType::kF32, .shape = {2}, .data = "short"}, &bad).ok());
+}
+
+TEST_F(SharedMemoryClient, HoldsTheTensorsOfAStep) {
+  GDN_ASSERT_OK_AND_ASSIGN(const auto memory, client_->ShareMemory(kBytes));
+  v1::StepRequest step;
+  step.add_rows()->set_token_count(3);
+  GDN_ASSERT_OK_AND_ASSIGN(
+      const absl::Span<char> x,
+      memory->AddTensor(DType::kF32, {3, 4}, step.mutable_hidden_states()->mutable_hidden_states()));
+  std::fill(x.begin(), x.end(), 'x');
+  GDN_ASSERT_OK_AND_ASSIGN(*step.mutable_output_shared(), memory->Allocate(3 * 4 * 4));
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::StepResponse reply, client_->Step(step));
+  GDN_ASSERT_OK_AND_ASSIGN(const TensorView y, memory->View(reply.output()));
+  EXPECT_EQ(y.data, std::string(3 * 4 * 4, 'x'));
+  EXPECT_EQ(y.shape, (std::vector<int64_t>{3, 4}));
 }
 
 TEST(SharedMemoryWithoutChannel, IsRefused) {

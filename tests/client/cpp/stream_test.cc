@@ -132,5 +132,28 @@ TEST(DecodeStream, WrapsAndUnwrapsDecodeSteps) {
   EXPECT_EQ(stream.ReadOne()->token_counts(0), 3);
 }
 
+TEST(MixedStream, WrapsAndUnwrapsSteps) {
+  auto mock = std::make_unique<
+      NiceMock<grpc::testing::MockClientReaderWriter<v1::StreamStepRequest, v1::StreamStepResponse>>>();
+  v1::StreamStepResponse response;
+  response.mutable_result()->add_token_counts(3);
+  v1::StreamStepResponse failure;
+  failure.mutable_status()->set_code(9);
+  EXPECT_CALL(*mock, Write(_, _)).WillOnce([](const v1::StreamStepRequest& request, auto) {
+    EXPECT_EQ(request.step().rows(0).token_count(), 4);
+    return true;
+  });
+  EXPECT_CALL(*mock, Read(_))
+      .WillOnce(DoAll(SetArgPointee<0>(failure), Return(true)))
+      .WillOnce(DoAll(SetArgPointee<0>(response), Return(true)))
+      .WillRepeatedly(Return(false));
+  MixedStream stream(std::make_unique<grpc::ClientContext>(), std::move(mock));
+  v1::StepRequest step;
+  step.add_rows()->set_token_count(4);
+  ASSERT_TRUE(stream.Write(step).ok());
+  EXPECT_EQ(stream.ReadOne().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(stream.ReadOne()->token_counts(0), 3);
+}
+
 }  // namespace
 }  // namespace gdn::stream_test

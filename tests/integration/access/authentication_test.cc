@@ -129,6 +129,15 @@ std::map<std::string, std::string> RequestsFor(const TokenFeed& feed, const std:
   watch.set_every_tokens(1);
   named("WatchState", watch);
   requests["ForkSession"] = ForkOf(id, {"child"}).SerializeAsString();
+  v1::ForkSessionsRequest forks;
+  *forks.add_requests() = ForkOf(id, {"child"});
+  requests["ForkSessions"] = forks.SerializeAsString();
+  v1::DeleteSessionsRequest deletions;
+  deletions.add_names(name);
+  requests["DeleteSessions"] = deletions.SerializeAsString();
+  v1::ResetSessionsRequest resets;
+  resets.add_resets()->set_name(name);
+  requests["ResetSessions"] = resets.SerializeAsString();
   requests["AcceptTokens"] = AcceptOf({id}, {1}).SerializeAsString();
   v1::PrefetchSessionsRequest prefetch;
   prefetch.add_names(name);
@@ -154,9 +163,9 @@ TEST_F(Authentication, ASubjectsSessionsAreThereForNobodyElse) {
   const std::string before = alice.State("mine");
 
   // Methods that take no session, or make one.
-  const std::set<std::string> others = {"GetServerInfo", "ListModels",  "GetModel",    "CreateSession",
-                                        "ListSessions",  "ImportState", "ShareMemory", "TraceCalls",
-                                        "GetMetrics",    "Drain",       "DropPrefixes"};
+  const std::set<std::string> others = {"GetServerInfo",  "ListModels",   "GetModel",    "CreateSession",
+                                        "CreateSessions", "ListSessions", "ImportState", "ShareMemory",
+                                        "TraceCalls",     "GetMetrics",   "Drain",       "DropPrefixes"};
   const auto mine = RequestsFor(feed_, "mine"), none = RequestsFor(feed_, "none");
   for (const std::string& method : Methods()) {
     if (others.count(method) > 0) continue;
@@ -280,6 +289,10 @@ TEST_F(Authentication, WhoDidWhatIsInTheAuditLogAndNoTokenIs) {
     ASSERT_TRUE(alice.Checkpoint("a", "c").ok() && alice.Restore("a", "c").ok() &&
                 alice.DeleteCheckpoint("a", "c").ok());
     const auto file = alice.Export("a");
+    v1::ResetSessionsRequest resets;
+    for (const char* name : {"sessions/b", "sessions/none"}) resets.add_resets()->set_name(name);
+    v1::ResetSessionsResponse reset;
+    ASSERT_TRUE(server.stub().ResetSessions(alice.NewContext().get(), resets, &reset).ok());
     ASSERT_TRUE(alice.Delete("a").ok());
     v1::ImportStateRequest::Target target;
     target.set_session_id("i");
@@ -292,9 +305,11 @@ TEST_F(Authentication, WhoDidWhatIsInTheAuditLogAndNoTokenIs) {
   for (const char* line :
        {"event=session_created subject=\"alice\"", "event=session_forked subject=\"alice\"", "event=checkpoint_made",
         "event=session_restored", "event=checkpoint_ended", "event=state_exported", "event=session_ended",
-        "event=state_imported", "session=\"sessions/b\"", "event=login_refused reason=\"UNAUTHENTICATED\""}) {
+        "event=state_imported", "event=session_reset subject=\"alice\"", "session=\"sessions/b\"",
+        "event=login_refused reason=\"UNAUTHENTICATED\""}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << " is not in\n" << text;
   }
+  EXPECT_EQ(text.find("session=\"sessions/none\""), std::string::npos) << "nothing was done to it";
   for (const char* secret : {"alice-token", "bob-token", "gu3ss"}) EXPECT_EQ(text.find(secret), std::string::npos);
 }
 

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,6 +49,17 @@ void SetSmall(v1::OperatorSpec* spec) {
   spec->set_key_dim(8);
   spec->set_value_dim(8);
   spec->set_layer_count(1024);
+}
+
+// Tensors of so many tokens of a small operator's layer, without data.
+void SetTokens(int64_t tokens, v1::DeltaRuleInput& input) {
+  const auto set = [](v1::Tensor& tensor, const std::vector<int64_t>& shape) {
+    tensor.set_dtype(v1::DTYPE_F32);
+    tensor.mutable_shape()->Assign(shape.begin(), shape.end());
+  };
+  for (v1::Tensor* const tensor : {input.mutable_q(), input.mutable_k(), input.mutable_v()})
+    set(*tensor, {tokens, 1, 8});
+  for (v1::Tensor* const tensor : {input.mutable_g(), input.mutable_beta()}) set(*tensor, {tokens, 1});
 }
 
 class BoundedMemory : public ::testing::Test {
@@ -221,6 +233,41 @@ TEST_F(BoundedMemory, NoCallTakesMoreThanTheBudgets) {
     const auto stream = stub.StreamDecode(&context);
     v1::StreamDecodeResponse reply;
     while (stream->Write(streamed) && stream->Read(&reply)) break;
+    stream->WritesDone();
+    while (stream->Read(&reply)) continue;
+    return stream->Finish();
+  });
+  v1::StepRequest step;
+  for (int i = 0; i < 100'000; ++i) {
+    v1::StepRow& row = *step.add_rows();
+    row.set_session("sessions/small-3");
+    row.set_kind(v1::STEP_KIND_DECODE);
+  }
+  Measure("Step of 100,000 rows", Unary(&Stub::Step, step));
+  step.mutable_rows()->DeleteSubrange(1, step.rows_size() - 1);
+  v1::StepRow& row = *step.mutable_rows(0);
+  step.set_request_id("id");
+  SetTokens(0, *step.mutable_delta_rule());
+  row.mutable_accept_before()->set_accepted_tokens(std::numeric_limits<int32_t>::max());
+  Measure("Step of an acceptance of 2,147,483,647 tokens", Unary(&Stub::Step, step));
+  row.clear_accept_before();
+  row.set_kind(v1::STEP_KIND_PREFILL);
+  row.set_token_count(std::numeric_limits<int32_t>::max());
+  SetTokens(std::numeric_limits<int32_t>::max(), *step.mutable_delta_rule());
+  Measure("Step of 2,147,483,647 tokens without data", Unary(&Stub::Step, step));
+  row.set_token_count(0);
+  SetTokens(0, *step.mutable_delta_rule());
+  for (int i = 0; i < 2'000'000; ++i) row.add_draft_parents(i % 100);
+  Measure("Step of 2,000,000 parents", Unary(&Stub::Step, step));
+  row.clear_draft_parents();
+  for (int i = 0; i < 2'000'000; ++i) row.mutable_accept_before()->add_path(i % 100);
+  Measure("Step of a path of 2,000,000 tokens", Unary(&Stub::Step, step));
+  v1::StreamStepRequest steps;
+  *steps.mutable_step() = step;
+  Measure("StreamStep of a path of 2,000,000 tokens", [steps](Stub& stub, grpc::ClientContext& context) {
+    const auto stream = stub.StreamStep(&context);
+    v1::StreamStepResponse reply;
+    while (stream->Write(steps) && stream->Read(&reply)) break;
     stream->WritesDone();
     while (stream->Read(&reply)) continue;
     return stream->Finish();

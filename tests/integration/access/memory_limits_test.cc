@@ -9,6 +9,7 @@
 #include "base/threads/steady_clock.h"
 #include "client/cpp/client.h"
 #include "server/rpc/callers/refusal_pause.h"
+#include "tests/integration/support/step_parts.h"
 #include "tests/integration/support/token_feed.h"
 #include "tests/support/random.h"
 
@@ -60,6 +61,10 @@ TEST_F(CallMemory, CallsOverTheCallersPartAreRefusedAndLeaveNoTrace) {
     const Outcome<v1::PrefillResponse> refused = caller_.Prefill(Prompt("s3"));
     EXPECT_TRUE(RefusedAs(refused, "BYTES_EXHAUSTED", {{"pool", "call"}, {"limit", std::to_string(kMiB)}}));
     EXPECT_TRUE(HasRetryInfo(refused.status));
+    const StepPart prompt = {.id = "s3", .tokens = tokens_, .kind = v1::STEP_KIND_PREFILL};
+    const Outcome<v1::StepResponse> step = caller_.Step(StepOf({prompt, {.id = "s2", .tokens = tokens_.Token(0)}}));
+    EXPECT_TRUE(RefusedAs(step, "BYTES_EXHAUSTED", {{"pool", "call"}, {"limit", std::to_string(kMiB)}}));
+    EXPECT_TRUE(HasRetryInfo(step.status));
     // A caller from another address finds the room that the first may not use. Small calls of the first still pass.
     const auto elsewhere = Client::Connect(server_.server().addresses()[1]);
     EXPECT_TRUE(elsewhere->GetServerInfo().ok());

@@ -162,7 +162,12 @@ TEST_F(Quotas, BytesInFlightAreBoundedAndComeBack) {
   const std::string before = caller.State("a");
   const auto refused = caller.Prefill(feed_.Prefill("a", {3, 300}));
   EXPECT_TRUE(RefusedAs(refused, "QUOTA_EXCEEDED", {{"quota", "call-bytes"}, {"limit", std::to_string(128 << 10)}}));
+  const v1::StepRequest step =
+      feed_.Step({{.id = "a", .range = {3, 1}}, {.id = "b", .range = {0, 300}, .kind = v1::STEP_KIND_PREFILL}});
+  ASSERT_TRUE(feed_.Create(caller, "b").ok());
+  EXPECT_TRUE(RefusedAs(caller.Step(step), "QUOTA_EXCEEDED", {{"quota", "call-bytes"}}));
   EXPECT_EQ(caller.State("a"), before);
+  EXPECT_TRUE(caller.Step(feed_.Step({{.id = "b", .range = {0, 10}, .kind = v1::STEP_KIND_PREFILL}})).ok());
   EXPECT_TRUE(caller.Prefill(feed_.Prefill("a", {3, 10})).ok());
   EXPECT_TRUE(WaitUntil([&] { return server.server().ledger().held(BytePool::kCalls) == 0; }, "calls to end"));
 }

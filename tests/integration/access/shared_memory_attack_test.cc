@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/integration/support/shared_memory_fixture.h"
+#include "tests/integration/support/step_parts.h"
 #include "tests/server/batcher/engine_gate.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/file_size_limit.h"
@@ -98,6 +99,26 @@ TEST_F(SharedMemoryAttack, BytesChangedMidCallAreNotOfIt) {
   EXPECT_EQ(OutputOf(reply.reply.output()), expected);
   ASSERT_REPLY(const auto retried, caller_.Decode(Step("a", 0, "id")));
   EXPECT_EQ(retried.output().data(), expected) << "the id stands for the bytes that were computed";
+  EXPECT_EQ(caller_.State("a"), caller_.State("reference"));
+}
+
+// The rows of a step are copied before the first of them runs.
+TEST_F(SharedMemoryAttack, BytesChangedWhileAStepsRowsWaitAreNotOfThem) {
+  ASSERT_TRUE(caller_.Create("b", "next").ok());
+  const StepPart decode = {.id = "a", .tokens = inputs_.Token(20)};
+  const StepPart prompt = {.id = "b", .tokens = inputs_.Slice(0, 20), .kind = v1::STEP_KIND_PREFILL};
+  const v1::StepRequest step = WithId(InShared(StepOf({decode, prompt})), "id");
+  EngineBlocker blocker(server_.batcher());
+  auto call = std::async(std::launch::async, [&] { return caller_.Step(step); });
+  EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
+  const absl::Span<char> input = BytesOf(step.hidden_states().hidden_states().shared());
+  std::fill(input.begin(), input.end(), '\xff');  // NaN
+  blocker.Release();
+  ASSERT_REPLY(const auto reply, call.get());
+  const std::string expected = OutputOf(reply.output());
+  ASSERT_REPLY(const auto retried, caller_.Step(WithId(StepOf({decode, prompt}), "id")));
+  EXPECT_EQ(retried.output().data(), expected) << "the id stands for the bytes that were computed";
+  EXPECT_EQ(expected.substr(0, expected.size() / 21), ReferenceOutput(0));
   EXPECT_EQ(caller_.State("a"), caller_.State("reference"));
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/integration/support/shared_memory_fixture.h"
+#include "tests/integration/support/step_parts.h"
 #include "tests/support/random.h"
 
 namespace gdn::shared_memory_test {
@@ -67,6 +68,44 @@ TEST_F(SharedMemorySteps, GiveTheBitsOfMessagesForEveryKindOfInput) {
   step.add_sessions("sessions/a");
   *step.mutable_delta_rule() = DeltaRuleOf(RandomDeltaRuleInputs(SmallOperatorDims(), 2, random), {1, 2});
   ExpectSame(step);
+}
+
+TEST_F(SharedMemorySteps, GiveTheBitsOfMessagesForRowsOfEveryKind) {
+  for (const char* id : {"b", "c", "reference-b", "reference-c"}) ASSERT_TRUE(caller_.Create(id, "next").ok());
+  const auto parts = [&](const std::string& a, const std::string& b, const std::string& c, int round) {
+    StepPart draft = {.id = a, .tokens = inputs_.Slice(4 * round, 4), .kind = v1::STEP_KIND_DRAFT};
+    if (round > 0) draft.accept = 3;
+    return std::vector<StepPart>{draft,
+                                 {.id = b, .tokens = inputs_.Slice(5 * round, 5), .kind = v1::STEP_KIND_PREFILL},
+                                 {.id = c, .tokens = inputs_.Slice(2 * round, round % 3)}};
+  };
+  const std::vector<std::string> ids = {"a", "b", "c"};
+  grpc::ClientContext context;
+  const auto stream = server_.stub().StreamStep(&context);
+  for (int round = 0; round < 8; ++round) {
+    SCOPED_TRACE(round);
+    ASSERT_REPLY(const auto expected, caller_.Step(StepOf(parts("reference", "reference-b", "reference-c", round))));
+    const v1::StepRequest request = InShared(StepOf(parts("a", "b", "c", round)));
+    v1::StreamStepResponse reply;
+    if (round % 2 == 0) {
+      ASSERT_REPLY(*reply.mutable_result(), caller_.Step(request));
+    } else {
+      ASSERT_TRUE(stream->Write(StreamStep(request)) && stream->Read(&reply));
+      ASSERT_EQ(reply.status().code(), 0) << reply.status().message();
+    }
+    EXPECT_EQ(OutputOf(reply.result().output()), expected.output().data());
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(reply.result().token_counts(i), expected.token_counts(i));
+  }
+  for (const std::string& id : ids) {
+    EXPECT_EQ(caller_.State(id), caller_.State(id == "a" ? "reference" : "reference-" + id)) << id;
+  }
+  StepPart bad = {.id = "c", .tokens = inputs_.Slice(0, 2)};
+  bad.expected = 99;
+  v1::StepRequest partial = StepOf({bad, {.id = "b", .tokens = inputs_.Token(1)}});
+  partial.set_partial_ok(true);
+  ASSERT_REPLY(const auto rows, caller_.Step(InShared(partial)));
+  ASSERT_REPLY(const auto other, caller_.Step(StepOf({{.id = "reference-b", .tokens = inputs_.Token(1)}})));
+  EXPECT_EQ(OutputOf(rows.output()), std::string(2 * other.output().data().size(), '\0') + other.output().data());
 }
 
 TEST_F(SharedMemorySteps, GiveTheBitsOfMessagesInStreams) {
@@ -149,6 +188,21 @@ TEST_F(SharedMemorySteps, RefuseBadRangesAndMoveNothing) {
   for (const int64_t size : {int64_t{0}, int64_t{-1}, bytes - 1, bytes + 1, kMost, -kMost - 1}) {
     add("length", "INVALID_TENSOR_DATA", [size](v1::SharedRange& r) { r.set_bytes(size); });
   }
+  const v1::StepRequest step =
+      InShared(StepOf({{.id = "a", .tokens = inputs_.Slice(1, 2)}, {.id = "reference", .tokens = inputs_.Token(0)}}));
+  const auto add_step = [&](const char* reason, bool output, const auto& change) {
+    v1::StepRequest request = step;
+    change(output ? *request.mutable_output_shared() : *TensorsOf(request)[0]->mutable_shared());
+    calls.push_back({std::string("Step, ") + reason, reason, output ? "output_shared" : "hidden_states",
+                     [this, request] { return caller_.Step(request).status; }});
+  };
+  for (const bool output : {false, true}) {
+    add_step("SHARED_REGION_NOT_FOUND", output, [&](v1::SharedRange& r) { r.set_region(others->region()); });
+    add_step("INVALID_SHARED_RANGE", output, [](v1::SharedRange& r) { r.set_offset(kRegionBytes); });
+    for (const int64_t more : {int64_t{-1}, int64_t{1}}) {
+      add_step("INVALID_TENSOR_DATA", output, [more](v1::SharedRange& r) { r.set_bytes(r.bytes() + more); });
+    }
+  }
   v1::DecodeRequest both = good;
   TensorsOf(both)[0]->set_data(std::string(static_cast<size_t>(bytes), '\0'));
   calls.push_back({"both", "INVALID_SHARED_RANGE", "hidden_states", [&] { return caller_.Decode(both).status; }});
@@ -158,7 +212,7 @@ TEST_F(SharedMemorySteps, RefuseBadRangesAndMoveNothing) {
   state = AsTensor({4, 32, 32}, {});
   *state.mutable_shared() = memory_->RangeAt(0, 4 * 32 * 32 * 4).value();
   calls.push_back({"initial state", "INVALID_SHARED_RANGE", "", [&] { return caller_.Create(create).status; }});
-  ExpectRefused(calls, [&] { return caller_.State("a"); });
+  ExpectRefused(calls, [&] { return caller_.State("a") + caller_.State("reference"); });
   EXPECT_TRUE(caller_.Decode(good).ok());
 }
 

@@ -45,8 +45,13 @@ class Shares : public ::testing::Test {
     }
     return made.status;
   }
+  // By both methods in turn.
   std::string Step(const Caller& caller, const std::string& id, int step) const {
-    return feed_.DecodeAll(caller, id, {3 + step, 1}, step % kLayers);
+    const TokenRange token = {3 + step, 1};
+    if (step % 4 < 2) return feed_.DecodeAll(caller, id, token, step % kLayers);
+    const auto reply = caller.Step(feed_.Step({{.id = id, .range = token}}, step % kLayers));
+    EXPECT_TRUE(reply.ok()) << id << " step " << step << ": " << reply.status.error_message();
+    return reply.reply.output().data();
   }
 
   const int64_t bytes_ = SessionBytes();

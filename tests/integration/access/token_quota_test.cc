@@ -103,6 +103,32 @@ TEST_F(TokenQuota, WhatIsRefusedForSomethingElseCostsNothing) {
   EXPECT_TRUE(RefusedAs(caller.Prefill(feed_.Prefill("a", {3, 1})), "QUOTA_EXCEEDED"));
 }
 
+TEST_F(TokenQuota, AStepCountsTheTokensOfEveryRowAndNoneOfItsAcceptances) {
+  TestServer server(Options(/*per_second=*/1, /*burst=*/20));
+  const Caller caller(server);
+  for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(feed_.Create(caller, id).ok());
+  const FeedPart decode = {.id = "a", .range = {0, 2}};
+  const FeedPart draft = {.id = "b", .range = {0, 3}, .kind = v1::STEP_KIND_DRAFT};
+  const FeedPart prefill = {.id = "c", .range = {0, 9}, .kind = v1::STEP_KIND_PREFILL};
+  ASSERT_TRUE(caller.Step(feed_.Step({decode, draft, prefill})).ok());  // 14
+  FeedPart accepts = {.id = "b", .range = {3, 1}};
+  accepts.accept = 3;
+  EXPECT_TRUE(RefusedAs(caller.Step(feed_.Step({accepts, prefill})), "QUOTA_EXCEEDED",
+                        {{"quota", "tokens-per-second"}, {"needed", "10"}, {"used", "14"}}));
+  EXPECT_EQ(caller.TokenCount("b", 0), 0) << "its draft still waits";
+  ASSERT_TRUE(caller.Step(feed_.Step({accepts})).ok());  // 15
+  // A row that fails gives its tokens back.
+  v1::StepRequest partly = feed_.Step({{.id = "a", .range = {2, 2}, .expected = 7}, {.id = "b", .range = {4, 2}}});
+  partly.set_partial_ok(true);
+  ASSERT_REPLY(const auto reply, caller.Step(partly));  // 17
+  EXPECT_NE(reply.row_statuses(0).code(), 0);
+  EXPECT_EQ(reply.row_statuses(1).code(), 0);
+  EXPECT_TRUE(RefusedAs(caller.Step(feed_.Step({{.id = "a", .range = {2, 4}}})), "QUOTA_EXCEEDED", {{"used", "17"}}));
+  EXPECT_TRUE(caller.Step(feed_.Step({{.id = "a", .range = {2, 3}}})).ok());
+  EXPECT_TRUE(RefusedAs(caller.Step(feed_.Step({{.id = "c", .range = {0, 21}, .kind = v1::STEP_KIND_PREFILL}})),
+                        "QUOTA_EXCEEDED", {{"quota", "token-burst"}, {"needed", "21"}}));
+}
+
 TEST_F(TokenQuota, AStreamGoesOnBehindARefusedStep) {
   TestServer server(Options(1, 4));
   const Caller caller(server);

@@ -63,6 +63,20 @@ class SessionEpochs : public ::testing::Test {
   grpc::Status Fork(const std::string& id, const std::vector<std::string>& children, const Epoch& epoch) {
     return caller_->Fork(At(ForkOf(id, children), epoch)).status;
   }
+  grpc::Status ForkOfMany(const std::string& id, const Epoch& epoch) {
+    v1::ForkSessionsRequest request;
+    *request.add_requests() = At(ForkOf(id, {id + "-child"}), epoch);
+    v1::ForkSessionsResponse response;
+    const grpc::Status status = server_->stub().ForkSessions(caller_->NewContext().get(), request, &response);
+    return status.ok() ? StatusOf(response.results(0).error()) : status;
+  }
+  grpc::Status Reset(const std::string& id, const Epoch& epoch) {
+    v1::ResetSessionsRequest request;
+    *request.add_resets() = Named<v1::SessionReset>(id, epoch);
+    v1::ResetSessionsResponse response;
+    const grpc::Status status = server_->stub().ResetSessions(caller_->NewContext().get(), request, &response);
+    return status.ok() ? StatusOf(response.results(0).error()) : status;
+  }
   grpc::Status Export(const std::string& id, const Epoch& epoch) {
     return caller_->Export(Named<v1::ExportStateRequest>(id, epoch)).status;
   }
@@ -163,6 +177,8 @@ bool Has(const Descriptor& message, const std::string& field, std::set<const Des
 TEST_F(SessionEpochs, AreHonouredByEveryMethodThatUsesASessionsState) {
   const std::map<std::string, std::function<grpc::Status(const std::string&, const Epoch&)>> honoured = {
       {"ForkSession", [&](const auto& id, const auto& at) { return Fork(id, {id + "-child"}, at); }},
+      {"ForkSessions", [&](const auto& id, const auto& at) { return ForkOfMany(id, at); }},
+      {"ResetSessions", [&](const auto& id, const auto& at) { return Reset(id, at); }},
       {"ExportState", [&](const auto& id, const auto& at) { return Export(id, at); }},
       {"CheckpointSession", [&](const auto& id, const auto& at) { return Checkpoint(id, "named", at); }},
       {"RestoreCheckpoint", [&](const auto& id, const auto& at) { return Restore(id, at); }},
@@ -184,6 +200,8 @@ TEST_F(SessionEpochs, AreHonouredByEveryMethodThatUsesASessionsState) {
       {"GetSession", "tells the epoch"},
       {"ListSessions", "tells the epochs"},
       {"DeleteSession", "of whatever state nothing is left"},
+      {"CreateSessions", "as CreateSession"},
+      {"DeleteSessions", "as DeleteSession"},
       {"ImportState", "makes a session, of a file whose metadata has the epoch"},
       {"DropPrefixes", "names no session"},
       {"ListCheckpoints", "tells each checkpoint's epoch"},
@@ -230,7 +248,7 @@ TEST_F(SessionEpochs, AreHonouredByEveryMethodThatUsesASessionsState) {
     const grpc::Status right = call(id, epoch);
     EXPECT_TRUE(right.ok()) << right.error_message();
     ASSERT_TRUE(caller_->Delete(id).ok());
-    if (method == "ForkSession") {
+    if (method == "ForkSession" || method == "ForkSessions") {
       ASSERT_TRUE(caller_->Delete(id + "-child").ok());
     }
     feed_.Start(*caller_, id, kPrompt, 0);
@@ -251,6 +269,7 @@ TEST_F(SessionEpochs, ACrashIsNoticedByWhateverCallComesFirst) {
       {"restore", [&](const auto& at) { return Restore("a", at); }},
       {"watch", [&](const auto& at) { return Watch("a", at); }},
       {"keep", [&](const auto& at) { return KeepPrefix("a", at); }},
+      {"reset", [&](const auto& at) { return Reset("a", at); }},
   };
   feed_.Start(*caller_, "a", kPrompt, 0);
   ASSERT_TRUE(caller_->Checkpoint("a").ok());

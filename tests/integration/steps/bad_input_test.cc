@@ -44,6 +44,25 @@ v1::DecodeRequest HiddenDecode(const std::vector<std::string>& sessions = {"sess
   return request;
 }
 
+v1::Tensor* Hidden(v1::StepRequest& r) { return r.mutable_hidden_states()->mutable_hidden_states(); }
+
+v1::StepRow* AddRow(v1::StepRequest& r, const std::string& session, v1::StepKind kind, int32_t tokens) {
+  v1::StepRow* const row = r.add_rows();
+  row->set_session(session);
+  row->set_kind(kind);
+  row->set_token_count(tokens);
+  return row;
+}
+
+// A decode of one token and a prefill of three.
+v1::StepRequest HiddenStep() {
+  v1::StepRequest request;
+  AddRow(request, "sessions/m1", v1::STEP_KIND_DECODE, 1);
+  AddRow(request, "sessions/m2", v1::STEP_KIND_PREFILL, 3);
+  *Hidden(request) = Shaped(4, kHidden);
+  return request;
+}
+
 // The operator session of the fixture has H = 1, HV = 2, K = 4, V = 3.
 v1::PrefillRequest OperatorPrefill(int64_t tokens = 2) {
   v1::PrefillRequest request;
@@ -94,6 +113,9 @@ class BadInput : public testing::Test {
   }
   BadCall Bad(Text name, Text reason, Text field, const std::function<void(v1::DecodeRequest&)>& change) const {
     return {name, reason, field, [this, r = Changed(HiddenDecode(), change)] { return caller_.Decode(r).status; }};
+  }
+  BadCall Bad(Text name, Text reason, Text field, const std::function<void(v1::StepRequest&)>& change) const {
+    return {name, reason, field, [this, r = Changed(HiddenStep(), change)] { return caller_.Step(r).status; }};
   }
   BadCall Bad(Text name, Text reason, Text field, const std::function<void(v1::DeltaRuleInput&)>& change) const {
     return Bad(name, reason, field, [&](v1::PrefillRequest& r) {
@@ -231,10 +253,141 @@ TEST_F(BadInput, IsRefusedWithItsReasonAndMovesNoState) {
   ExpectRefused(cases, [this] { return AllFingerprints(); });
 }
 
+// Fields of a Step that no client would send: negative, huge, absurd. All are refused before anything is allocated.
+TEST_F(BadInput, OfAStepIsRefusedWithItsReasonAndMovesNoState) {
+  using SR = v1::StepRequest;
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  ASSERT_TRUE(caller_.Create("m3", "next").ok());
+  const auto row = [](SR& r, int i) { return r.mutable_rows(i); };
+  const auto accept = [&](SR& r, int i) { return row(r, i)->mutable_accept_before(); };
+  const auto draft = [](SR& r, const std::vector<int32_t>& parents, int32_t tokens) {
+    r.clear_rows();
+    AddRow(r, "sessions/m1", v1::STEP_KIND_DRAFT, tokens)->mutable_draft_parents()->Add(parents.begin(), parents.end());
+    *Hidden(r) = Shaped(tokens, kHidden);
+  };
+  std::vector<BadCall> cases = {
+      Bad("unknown session", "SESSION_NOT_FOUND", "", [&](SR& r) { row(r, 1)->set_session("sessions/nobody"); }),
+      Bad("session without prefix", "INVALID_NAME", "session", [&](SR& r) { row(r, 0)->set_session("m1"); }),
+      Bad("empty session", "INVALID_NAME", "session", [&](SR& r) { row(r, 0)->clear_session(); }),
+      Bad("sessions of different specs", "MIXED_SESSIONS", "", [&](SR& r) { row(r, 1)->set_session("sessions/op"); }),
+      Bad("a session twice", "DUPLICATE_SESSION", "", [&](SR& r) { row(r, 1)->set_session("sessions/m1"); }),
+      Bad("rows over the limit", "BATCH_TOO_LARGE", "",
+          [](SR& r) {
+            for (int i = 0; i < 3; ++i) AddRow(r, "sessions/x" + std::to_string(i), v1::STEP_KIND_DECODE, 0);
+          }),
+      Bad("full-attention layer", "LAYER_NOT_GDN", "", [](SR& r) { r.set_layer(3); }),
+      Bad("negative layer", "LAYER_NOT_GDN", "", [](SR& r) { r.set_layer(std::numeric_limits<int32_t>::min()); }),
+      Bad("message over the limit", "MESSAGE_TOO_LARGE", "",
+          [&](SR& r) {
+            row(r, 1)->set_token_count(300);
+            *Hidden(r) = Shaped(301, kHidden);
+          }),
+      Bad("decode over max_draft", "TOO_MANY_TOKENS", "",
+          [&](SR& r) {
+            row(r, 0)->set_token_count(5);
+            *Hidden(r) = Shaped(8, kHidden);
+          }),
+      Bad("negative kind", "VALUE_OUT_OF_RANGE", "rows[1].kind",
+          [&](SR& r) { row(r, 1)->set_kind(static_cast<v1::StepKind>(-1)); }),
+      Bad("least length", "INVALID_LENGTHS", "rows[1].token_count",
+          [&](SR& r) { row(r, 1)->set_token_count(std::numeric_limits<int32_t>::min()); }),
+      Bad("lengths whose 32-bit sum is right", "INVALID_TENSOR_SHAPE", "hidden_states",
+          [&](SR& r) {
+            r.clear_rows();
+            AddRow(r, "sessions/m1", v1::STEP_KIND_PREFILL, kMost);
+            AddRow(r, "sessions/m2", v1::STEP_KIND_PREFILL, kMost);
+            AddRow(r, "sessions/m3", v1::STEP_KIND_PREFILL, 6);  // 2^32 + 4
+          }),
+      Bad("a shape of as many tokens", "INVALID_TENSOR_DATA", "hidden_states",
+          [&](SR& r) {
+            row(r, 1)->set_token_count(kMost);
+            Hidden(r)->set_shape(0, int64_t{kMost} + 1);
+          }),
+      Bad("tensor of decodes", "INVALID_TENSOR_SHAPE", "hidden_states",
+          [](SR& r) { *Hidden(r) = Shaped(4, 1, kHidden); }),
+      Bad("value that is no number in the second row", "NON_FINITE_INPUT", "",
+          [](SR& r) {
+            std::vector<float> values = Values(size_t{4} * kHidden);
+            values.back() = kNaN;
+            *Hidden(r) = AsTensor({4, kHidden}, values);
+          }),
+      Bad("request id with a space", "INVALID_NAME", "request_id", [](SR& r) { r.set_request_id("a b"); }),
+      Bad("another token count", "TOKEN_COUNT_MISMATCH", "", [&](SR& r) { row(r, 1)->set_expected_token_count(4); }),
+      Bad("least token count", "TOKEN_COUNT_MISMATCH", "",
+          [&](SR& r) { row(r, 1)->set_expected_token_count(std::numeric_limits<int64_t>::min()); }),
+      Bad("another epoch", "EPOCH_MISMATCH", "", [&](SR& r) { row(r, 1)->set_session_epoch(-7); }),
+      Bad("parents of a prefill", "INVALID_LENGTHS", "rows[1].draft_parents",
+          [&](SR& r) {
+            for (int i = -1; i < 2; ++i) row(r, 1)->add_draft_parents(i);
+          }),
+      Bad("a parent below -1", "VALUE_OUT_OF_RANGE", "",
+          [&](SR& r) {
+            draft(r, {-1, -2, 0}, 3);
+          }),
+      Bad("a parent behind its token", "VALUE_OUT_OF_RANGE", "",
+          [&](SR& r) {
+            draft(r, {-1, 1, 0}, 3);
+          }),
+      Bad("the greatest parent", "VALUE_OUT_OF_RANGE", "",
+          [&](SR& r) {
+            draft(r, {-1, kMost, 0}, 3);
+          }),
+      Bad("the least parent", "VALUE_OUT_OF_RANGE", "",
+          [&](SR& r) {
+            draft(r, {std::numeric_limits<int32_t>::min(), 0, 0}, 3);
+          }),
+      Bad("negative acceptance", "TOO_MANY_TOKENS", "", [&](SR& r) { accept(r, 0)->set_accepted_tokens(-1); }),
+      Bad("least acceptance", "TOO_MANY_TOKENS", "",
+          [&](SR& r) { accept(r, 0)->set_accepted_tokens(std::numeric_limits<int32_t>::min()); }),
+      Bad("an acceptance over max_draft", "TOO_MANY_TOKENS", "", [&](SR& r) { accept(r, 0)->set_accepted_tokens(5); }),
+      Bad("the greatest acceptance", "TOO_MANY_TOKENS", "", [&](SR& r) { accept(r, 0)->set_accepted_tokens(kMost); }),
+      Bad("a path and a number", "INVALID_LENGTHS", "path",
+          [&](SR& r) {
+            accept(r, 1)->set_accepted_tokens(1);
+            accept(r, 1)->add_path(0);
+          }),
+      Bad("a long path", "TOO_MANY_TOKENS", "",
+          [&](SR& r) {
+            for (int i = 0; i < 5; ++i) accept(r, 1)->add_path(i);
+          }),
+  };
+  ExpectRefused(cases, [this] { return AllFingerprints(); });
+
+  // Paths that a pending draft does not have, each as a step of its own and as the second row of one.
+  SR pending;
+  draft(pending, {-1, 0, 0}, 3);
+  ASSERT_TRUE(caller_.Step(pending).ok());
+  cases.clear();
+  const std::vector<std::vector<int32_t>> paths = {
+      {-1}, {1}, {0, 3}, {0, kMost}, {std::numeric_limits<int32_t>::min()}, {0, 0}, {0, 1, 2}, {2, 0}};
+  for (const std::vector<int32_t>& path : paths) {
+    for (const v1::StepKind kind : {v1::STEP_KIND_DECODE, v1::STEP_KIND_DRAFT, v1::STEP_KIND_PREFILL}) {
+      SR request;
+      AddRow(request, "sessions/m2", v1::STEP_KIND_DECODE, 1);
+      AddRow(request, "sessions/m1", kind, 1)->mutable_accept_before()->mutable_path()->Add(path.begin(), path.end());
+      *Hidden(request) = Shaped(2, kHidden);
+      cases.push_back({"path " + testing::PrintToString(path), "VALUE_OUT_OF_RANGE", "",
+                       [this, request] { return caller_.Step(request).status; }});
+    }
+  }
+  ExpectRefused(cases, [this] { return AllFingerprints(); });
+}
+
+// A retry's hash names each accepted token, so an absurd number must be refused before it.
+TEST_F(BadInput, OfAnAcceptanceIsRefusedBeforeItsIdIsLookedAt) {
+  v1::StepRequest request = HiddenStep();
+  request.set_request_id("id");
+  request.mutable_rows(1)->mutable_accept_before()->set_accepted_tokens(std::numeric_limits<int32_t>::max());
+  EXPECT_TRUE(RefusedAs(caller_.Step(request), "TOO_MANY_TOKENS"));
+  request.mutable_rows(1)->clear_accept_before();
+  EXPECT_TRUE(caller_.Step(request).ok());
+}
+
 // The same step right after shows that the refusals above were not for another cause.
 TEST_F(BadInput, IsNotSeenWhereThereIsNone) {
   EXPECT_TRUE(caller_.Prefill(HiddenPrefill()).ok());
   EXPECT_TRUE(caller_.Decode(HiddenDecode()).ok());
+  EXPECT_TRUE(caller_.Step(HiddenStep()).ok());
   EXPECT_TRUE(caller_.Prefill(OperatorPrefill()).ok());
 }
 
@@ -243,6 +396,7 @@ TEST(Reflection, KnowsTheServiceAndItsMethods) {
   const auto* service = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("gdn.v1.GdnService");
   ASSERT_NE(service, nullptr);
   EXPECT_NE(service->FindMethodByName("StreamDecode"), nullptr);
+  EXPECT_NE(service->FindMethodByName("StreamStep"), nullptr);
 }
 
 }  // namespace

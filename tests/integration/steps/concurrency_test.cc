@@ -10,6 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/step_parts.h"
 #include "tests/support/random.h"
 
 namespace gdn::concurrency_test {
@@ -100,6 +101,109 @@ TEST_F(Concurrency, ManyClientsOnTheSameSessionsGetCanonicalAnswersAndLeaveNothi
   EXPECT_EQ(server_.batcher().queued_steps(), 0u);
   ASSERT_TRUE(caller_.Create("a", "m").ok());
   EXPECT_TRUE(caller_.Prefill(PrefillOf("a", 0, inputs_)).ok());
+}
+
+// Threads that step, accept, fork and delete the same sessions. At the end the sessions that are left are whole.
+TEST_F(Concurrency, ManyStepsOfTheSameSessionsGetCanonicalAnswersAndLeaveNothingBehind) {
+  constexpr int kThreads = 6;
+  constexpr int kCallsPerThread = 50;
+  const std::vector<std::string> ids = {"a", "b", "c", "d"};
+  const std::set<std::string> allowed = {"",
+                                         "SESSION_NOT_FOUND",
+                                         "SESSION_BUSY",
+                                         "SESSION_EXISTS",
+                                         "CALL_CANCELLED",
+                                         "DEADLINE_EXCEEDED",
+                                         "DRAFT_PENDING",
+                                         "TOO_MANY_TOKENS",
+                                         "VALUE_OUT_OF_RANGE"};
+  std::atomic<int> computed{0};
+  const auto check = [&](const std::string& reason, const std::string& message) {
+    computed += reason.empty() ? 1 : 0;
+    EXPECT_EQ(allowed.count(reason), 1u) << message;
+  };
+  const auto check_status = [&](const grpc::Status& status) {
+    if (status.error_code() == grpc::StatusCode::CANCELLED) return;
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return;
+    check(status.ok() ? "" : ErrorInfoOf(status).reason(), status.error_message());
+  };
+  const auto client = [&](uint64_t seed) {
+    Random random(seed);
+    StepMixer mixer(seed);
+    for (int i = 0; i < kCallsPerThread; ++i) {
+      const std::string& id = ids[static_cast<size_t>(random.NextInt(0, 3))];
+      switch (random.NextInt(0, 11)) {
+        case 0:
+          check_status(caller_.Create(id, "m").status);
+          break;
+        case 1:
+          check_status(caller_.Delete(id).status);
+          break;
+        case 2:
+          if (const std::string& child = ids[static_cast<size_t>(random.NextInt(0, 3))]; child != id) {
+            check_status(caller_.Fork(id, {child}).status);
+          }
+          break;
+        case 3:
+          check_status(caller_.Export(id).status);
+          break;
+        case 4:
+          check_status(caller_.Accept(id, random.NextInt(0, 2)).status);
+          break;
+        default: {
+          std::vector<StepPart> parts;
+          for (const std::string& row : ids) {
+            if (random.NextInt(0, 1) == 0) continue;
+            // Whatever draft the session may have by then.
+            std::vector<int> draft;
+            if (random.NextInt(0, 1) == 0) draft = {-1, 0, 0};
+            parts.push_back(mixer.NextPart(row, draft));
+          }
+          if (parts.empty()) break;
+          v1::StepRequest step = StepOf(parts, random.NextInt(0, 2));
+          step.set_partial_ok(random.NextInt(0, 3) > 0);
+          if (random.NextInt(0, 1) == 1) step.set_request_id("r" + std::to_string(random.Next()));
+          const auto context = caller_.NewContext();
+          std::thread cancel;
+          if (const int end = random.NextInt(0, 5); end == 0) {
+            context->set_deadline(absl::ToChronoTime(absl::Now() + absl::Microseconds(random.NextInt(50, 3000))));
+          } else if (end == 1) {
+            cancel = std::thread([&] { context->TryCancel(); });
+          }
+          const auto outcome = caller_.Step(*context, step);
+          if (cancel.joinable()) cancel.join();
+          check_status(outcome.status);
+          for (const auto& row : outcome.reply.row_statuses()) {
+            check(row.code() == 0 ? "" : ErrorInfoOf(row).reason(), row.message());
+          }
+        }
+      }
+    }
+  };
+  for (const std::string& id : ids) ASSERT_TRUE(caller_.Create(id, "m").ok());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) threads.emplace_back(client, 200 + static_cast<uint64_t>(i));
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(computed.load(), kThreads * kCallsPerThread / 10);
+  for (const std::string& id : ids) {
+    if (!caller_.Get(id).ok()) continue;
+    for (int layer = 0; layer < 3; ++layer) EXPECT_TRUE(WaitForCalls(server_, id, layer, 0));
+    // Its state can be exported, and goes on as the file's does.
+    ASSERT_REPLY(const std::string file, caller_.Export(id));
+    ASSERT_TRUE(caller_.Import(id + "-twin", "m", file).ok());
+    EXPECT_EQ(caller_.State(id), caller_.State(id + "-twin"));
+    for (int layer = 0; layer < 3; ++layer) {
+      StepPart part = {.id = id, .tokens = inputs_.Slice(0, 2)};
+      part.accept = 0;
+      ASSERT_REPLY(const auto here, caller_.Step(StepOf({part}, layer)));
+      EXPECT_EQ(here.output().data(), SendAlone(caller_, id + "-twin", part, layer)) << id << " layer " << layer;
+    }
+    EXPECT_TRUE(caller_.Delete(id).ok() && caller_.Delete(id + "-twin").ok());
+  }
+  const auto info = caller_.Info();
+  EXPECT_EQ(info.reply.session_count(), 0);
+  EXPECT_EQ(info.reply.state_bytes_used(), 0);
+  EXPECT_EQ(server_.batcher().queued_steps(), 0u);
 }
 
 // Clients that retry until each of their steps is in: none is lost, none is applied twice, whoever else is decoding.
@@ -193,6 +297,31 @@ TEST_F(Concurrency, AServerThatMayNotWaitStopsAllTheSame) {
   EXPECT_FALSE(decode.get().ok());
   blocker.Release();
   EXPECT_FALSE(stopped.get());
+}
+
+// A step with prompts is several jobs, which are all taken or none.
+TEST_F(Concurrency, AStepWithMoreJobsThanThereIsRoomForIsRefusedAndLeavesNoTrace) {
+  TestServer small({.models = {{"m", GoldenPath(kSet)}}, .engine = {.max_queued_steps = 3}});
+  const Caller caller(small);
+  const std::vector<std::string> ids = {"a", "b", "c", "d"};
+  std::vector<StepPart> prompts;
+  std::string fresh;
+  for (const std::string& id : ids) {
+    ASSERT_TRUE(caller.Create(id, "m").ok());
+    fresh += caller.State(id);
+    prompts.push_back({.id = id, .tokens = inputs_.Slice(0, 5), .kind = v1::STEP_KIND_PREFILL});
+  }
+  EXPECT_TRUE(RefusedAs(caller.Step(StepOf(prompts)), "QUEUE_FULL")) << "four jobs, even of an idle engine";
+  v1::StepRequest partial = StepOf(prompts);
+  partial.set_partial_ok(true);
+  EXPECT_TRUE(RefusedAs(caller.Step(partial), "QUEUE_FULL"));
+  std::string after;
+  for (const std::string& id : ids) after += caller.State(id);
+  EXPECT_EQ(after, fresh);
+  prompts.front().kind = prompts.back().kind = v1::STEP_KIND_DECODE;
+  ASSERT_REPLY(const auto reply, caller.Step(StepOf(prompts)));
+  EXPECT_EQ(reply.token_counts_size(), 4);
+  for (const int64_t count : reply.token_counts()) EXPECT_EQ(count, 5);
 }
 
 TEST_F(Concurrency, TooManyWaitingStepsAreRefusedAndLeaveNoTrace) {

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "base/count_limits.h"
 #include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/step_parts.h"
 #include "tests/integration/support/token_feed.h"
 #include "tests/support/random.h"
 
@@ -154,6 +155,96 @@ TEST_F(MixedRows, GetTheBitsOfRowsAloneWhateverBecomesOfTheirNeighbours) {
   EXPECT_EQ(caller_.State("refused"), fresh);
 }
 
+// The next part of a session that has seen `count` tokens and has a draft of `draft` tokens; moves both on. Every part
+// but a draft raises the count, so that a call that the server hears of too late is refused for its count.
+StepPart NextPart(const std::string& id, Random& random, int64_t& count, int& draft) {
+  StepPart part{.id = id};
+  if (draft > 0) part.accept = random.NextInt(1, draft);
+  count += part.accept.value_or(0);
+  part.expected = count;
+  part.kind = static_cast<v1::StepKind>(random.NextInt(1, 3));
+  int tokens = random.NextInt(1, kLongest);
+  if (part.kind == v1::STEP_KIND_PREFILL)
+    tokens = std::vector<int>{1, 5, 40, 300}[static_cast<size_t>(random.NextInt(0, 3))];
+  part.tokens = RandomTokens(tokens, random.NextInt(1, 1 << 30));
+  draft = part.kind == v1::STEP_KIND_DRAFT ? tokens : 0;
+  count += part.kind == v1::STEP_KIND_DRAFT ? 0 : tokens;
+  return part;
+}
+
+TEST_F(MixedRows, OfStepsThatEndAtAnyMomentAreAppliedOnceAndGetTheBitsOfRowsAlone) {
+  constexpr int kClients = 5;
+  constexpr int kCalls = 20;
+  constexpr int kRows = 2;
+  const auto id_of = [](int client, int row) { return "s" + std::to_string(client) + "-" + std::to_string(row); };
+  struct Sent {
+    std::vector<StepPart> parts;
+    std::string output;
+  };
+  std::vector<std::vector<Sent>> sent(kClients);
+  const auto run = [&](int client) {
+    Random random(static_cast<uint64_t>(client)), chance(static_cast<uint64_t>(client + 1000));
+    std::vector<int64_t> counts(kRows, 0);
+    std::vector<int> drafts(kRows, 0);
+    for (int call = 0; call < kCalls; ++call) {
+      Sent step;
+      for (int row = 0; row < kRows; ++row) {
+        const auto r = static_cast<size_t>(row);
+        step.parts.push_back(NextPart(id_of(client, row), random, counts[r], drafts[r]));
+      }
+      const v1::StepRequest request = WithId(StepOf(step.parts), "r" + std::to_string(call));
+      if (client > 0) {  // whose calls go in undisturbed
+        const auto context = caller_.NewContext();
+        std::thread cancel;
+        if (call % 2 == 0) {
+          context->set_deadline(absl::ToChronoTime(absl::Now() + absl::Microseconds(chance.NextInt(50, 6000))));
+        } else {
+          cancel = std::thread([&context, wait = absl::Microseconds(chance.NextInt(0, 6000))] {
+            absl::SleepFor(wait);
+            context->TryCancel();
+          });
+        }
+        const auto outcome = caller_.Step(*context, request);
+        if (cancel.joinable()) cancel.join();
+        const grpc::StatusCode code = outcome.status.error_code();
+        EXPECT_TRUE(outcome.ok() || code == grpc::StatusCode::CANCELLED || code == grpc::StatusCode::DEADLINE_EXCEEDED)
+            << outcome.status.error_message();
+      }
+      Outcome<v1::StepResponse> outcome;
+      WaitUntil([&] { return (outcome = caller_.Step(request)).status.error_code() != grpc::StatusCode::ABORTED; },
+                "a step to get in");
+      EXPECT_TRUE(outcome.ok()) << id_of(client, 0) << " call " << call << ": " << outcome.status.error_message();
+      if (!outcome.ok()) return;
+      for (int row = 0; row < kRows; ++row)
+        EXPECT_EQ(outcome.reply.token_counts(row), counts[static_cast<size_t>(row)]);
+      step.output = outcome.reply.output().data();
+      sent[static_cast<size_t>(client)].push_back(std::move(step));
+    }
+  };
+  for (int client = 0; client < kClients; ++client) {
+    for (int row = 0; row < kRows; ++row) {
+      ASSERT_TRUE(caller_.Create(id_of(client, row), "m").ok());
+      ASSERT_TRUE(caller_.Create(id_of(client, row) + ".alone", "m").ok());
+    }
+  }
+  std::vector<std::thread> threads;
+  for (int client = 0; client < kClients; ++client) threads.emplace_back(run, client);
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<Sent>& calls : sent) {
+    EXPECT_EQ(calls.size(), static_cast<size_t>(kCalls));
+    for (const Sent& step : calls) {
+      std::string alone;
+      for (const StepPart& part : step.parts) alone += SendAlone(caller_, part.id + ".alone", part, kLayer);
+      EXPECT_TRUE(step.output == alone) << step.parts.front().id;
+    }
+  }
+  for (int client = 0; client < kClients; ++client) {
+    for (int row = 0; row < kRows; ++row) {
+      EXPECT_EQ(caller_.State(id_of(client, row)), caller_.State(id_of(client, row) + ".alone"));
+    }
+  }
+}
+
 TEST_F(MixedRows, ARowAtTheEndOfItsCountIsRefusedAndItsNeighbourSteps) {
   v1::CreateSessionRequest create;
   create.set_session_id("full");
@@ -176,6 +267,10 @@ TEST_F(MixedRows, ARowAtTheEndOfItsCountIsRefusedAndItsNeighbourSteps) {
     const bool refused = token >= 2;
     EXPECT_EQ(mixed.row_statuses(1).code() != 0, refused) << token;
     EXPECT_EQ(ErrorInfoOf(mixed.row_statuses(1)).reason(), refused ? "COUNT_LIMIT" : "") << token;
+  }
+  for (const v1::StepKind kind : {v1::STEP_KIND_DECODE, v1::STEP_KIND_DRAFT, v1::STEP_KIND_PREFILL}) {
+    const StepPart more = {.id = "full", .tokens = inputs_.Token(0), .kind = kind};
+    EXPECT_TRUE(RefusedAs(caller_.Step(StepOf({more}, kLayer)), "COUNT_LIMIT")) << v1::StepKind_Name(kind);
   }
   EXPECT_TRUE(RefusedAs(caller_.Prefill(PrefillOf("full", kLayer, inputs_.Slice(0, 2))), "COUNT_LIMIT"));
   EXPECT_EQ(caller_.TokenCount("full", kLayer), kMaxTokenCount);

@@ -108,6 +108,29 @@ TEST_F(ReplyLost, OfAnAcceptanceComesAgainByItsRequestId) {
   EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
 }
 
+TEST_F(ReplyLost, OfAStepComesAgainForEachRow) {
+  ASSERT_TRUE(caller_.Decode(feed_.Draft({"a"}, {TokenRange{kPrompt.count, 8}})).ok());
+  for (const char* id : {"b", "plain-b"}) feed_.Start(caller_, id, kPrompt);
+  FeedPart accepts = {.id = "a", .range = {kPrompt.count + 5, 2}};
+  accepts.accept = 5;
+  const FeedPart prompt = {.id = "b", .range = {kPrompt.count, 50}, .kind = v1::STEP_KIND_PREFILL};
+  const v1::StepRequest request = WithId(feed_.Step({accepts, prompt}), "s");
+  LoseReplyOf(&v1::GdnService::Stub::Step, request,
+              [&] { return Count() == kPrompt.count + 7 && caller_.TokenCount("b", 0) == kPrompt.count + 50; });
+  feed_.DecodeAll(caller_, "plain", {kPrompt.count, 5});
+  const std::string decoded = feed_.DecodeAll(caller_, "plain", {kPrompt.count + 5, 2});
+  const std::string prefilled = caller_.Prefill(feed_.Prefill("plain-b", prompt.range)).reply.output().data();
+  ASSERT_REPLY(const auto retry, caller_.Step(request));
+  EXPECT_EQ(retry.output().data(), decoded + prefilled);
+  EXPECT_EQ(retry.token_counts(0), kPrompt.count + 7);
+  ASSERT_REPLY(const auto reversed, caller_.Step(WithId(feed_.Step({prompt, accepts}), "s")));
+  EXPECT_EQ(reversed.output().data(), prefilled + decoded);
+  ASSERT_REPLY(const auto one, caller_.Step(WithId(feed_.Step({accepts}), "s")));
+  EXPECT_EQ(one.output().data(), decoded);
+  EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
+  EXPECT_EQ(caller_.State("b"), caller_.State("plain-b"));
+}
+
 TEST_F(ReplyLost, OfAForkComesAgainByTheSameRequest) {
   const v1::ForkSessionRequest request = ForkOf("a", {"x", "y"});
   LoseReplyOf(&v1::GdnService::Stub::ForkSession, request, [&] { return caller_.Get("y").ok(); });
@@ -138,6 +161,40 @@ TEST_F(ReplyLost, OnAStreamComesAgainOnTheNext) {
   ASSERT_EQ(replies[0].status().code(), 0) << replies[0].status().message();
   EXPECT_EQ(replies[0].result().output().data(), feed_.DecodeAll(caller_, "plain", token));
   EXPECT_EQ(replies[1].result().output().data(), feed_.DecodeAll(caller_, "plain", after));
+  EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
+}
+
+TEST_F(ReplyLost, OfAStepOnAStreamComesAgainOnTheNext) {
+  v1::StreamStepRequest drafts, accepts;
+  *drafts.mutable_step() = WithId(
+      feed_.Step({{.id = "a", .range = {kPrompt.count, 4}, .kind = v1::STEP_KIND_DRAFT, .parents = {-1, 0, 0, 2}}}),
+      "s");
+  const auto call = [&] {
+    grpc::ClientContext context;
+    const auto stream = stub_->StreamStep(&context);
+    v1::StreamStepResponse response;
+    EXPECT_TRUE(stream->Write(drafts));
+    EXPECT_FALSE(stream->Read(&response)) << "the reply was to be lost";
+    return stream->Finish();
+  };
+  LoseReply(call, [&] { return caller_.Get("a").reply.layers(0).draft_length() == 4; });
+
+  FeedPart next = {.id = "a", .range = {kPrompt.count + 4, 3}, .kind = v1::STEP_KIND_PREFILL};
+  next.path = {0, 2, 3};
+  *accepts.mutable_step() = WithId(feed_.Step({next}), "t");
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  const auto replies = Converse(*stub_->StreamStep(&context), {drafts, accepts, accepts});
+  for (const auto& reply : replies) ASSERT_EQ(reply.status().code(), 0) << reply.status().message();
+  EXPECT_EQ(replies[1].SerializeAsString(), replies[2].SerializeAsString());
+  v1::DecodeRequest plain = feed_.Draft({"plain"}, {TokenRange{kPrompt.count, 4}});
+  for (const int parent : {-1, 0, 0, 2}) plain.add_draft_parents(parent);
+  EXPECT_EQ(replies[0].result().output().data(), caller_.Decode(plain).reply.output().data());
+  v1::AcceptTokensRequest path = AcceptOf({"plain"}, {0});
+  for (const int token : next.path) path.mutable_acceptances(0)->add_path(token);
+  ASSERT_TRUE(caller_.Accept(path).ok());
+  EXPECT_EQ(replies[1].result().output().data(),
+            caller_.Prefill(feed_.Prefill("plain", next.range)).reply.output().data());
   EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
 }
 

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "tests/integration/support/service_helpers.h"
-#include "tests/support/random.h"
-#include "tests/support/temp_folder.h"
+#include "tests/integration/support/step_parts.h"
 
 namespace gdn::step_test {
 namespace {
@@ -17,44 +16,8 @@ namespace {
 constexpr char kSet[] = "qwen3_next_1";
 constexpr int kLayer = 0;
 
-// One session's part of a step.
-struct Part {
-  std::string id;
-  Tokens tokens;
-  v1::StepKind kind = v1::STEP_KIND_DECODE;
-  std::vector<int> parents = {};         // of a draft that is a tree
-  std::optional<int> accept = {};        // accepts so many tokens of the pending draft before
-  std::vector<int> path = {};            // or this path
-  std::optional<int64_t> expected = {};  // token count
-};
-
-v1::StepRequest StepOf(const std::vector<Part>& parts, int layer = kLayer) {
-  v1::StepRequest request;
-  request.set_layer(layer);
-  std::vector<float> values;
-  for (const Part& part : parts) {
-    v1::StepRow& row = *request.add_rows();
-    row.set_session("sessions/" + part.id);
-    row.set_kind(part.kind);
-    row.set_token_count(static_cast<int32_t>(part.tokens.count()));
-    row.mutable_draft_parents()->Add(part.parents.begin(), part.parents.end());
-    if (part.accept.has_value()) row.mutable_accept_before()->set_accepted_tokens(*part.accept);
-    if (!part.path.empty()) row.mutable_accept_before()->mutable_path()->Add(part.path.begin(), part.path.end());
-    if (part.expected.has_value()) row.set_expected_token_count(*part.expected);
-    values.insert(values.end(), part.tokens.values.begin(), part.tokens.values.end());
-  }
-  const int64_t features = parts.empty() ? 64 : parts.front().tokens.features;
-  *request.mutable_hidden_states()->mutable_hidden_states() =
-      AsTensor({static_cast<int64_t>(values.size()) / features, features}, values);
-  return request;
-}
-
-// The bytes of `count` tokens of an [N, ..] tensor, from `first` on.
-std::string TokenBytes(const v1::Tensor& output, int64_t first, int64_t count) {
-  if (output.shape(0) == 0) return "";
-  const size_t token = output.data().size() / static_cast<size_t>(output.shape(0));
-  return output.data().substr(static_cast<size_t>(first) * token, static_cast<size_t>(count) * token);
-}
+using Part = StepPart;
+using Mixer = StepMixer;
 
 class StepTest : public ::testing::Test {
  protected:
@@ -69,79 +32,13 @@ class StepTest : public ::testing::Test {
   }
 
   // Sends the part to the session `id` by the methods of old. Returns the bytes of its output.
-  std::string Alone(const std::string& id, const Part& part) {
-    if (part.accept.has_value() || !part.path.empty()) {
-      v1::AcceptTokensRequest accept = AcceptOf({id}, {part.accept.value_or(0)});
-      accept.mutable_acceptances(0)->mutable_path()->Add(part.path.begin(), part.path.end());
-      const auto accepted = caller_.Accept(accept);
-      EXPECT_TRUE(accepted.ok()) << accepted.status.error_message();
-    }
-    if (part.kind == v1::STEP_KIND_PREFILL) {
-      const auto reply = caller_.Prefill(PrefillOf(id, kLayer, part.tokens));
-      EXPECT_TRUE(reply.ok()) << reply.status.error_message();
-      return reply.reply.output().data();
-    }
-    if (part.tokens.count() == 0) return "";
-    v1::DecodeRequest request = DecodeOf({id}, kLayer, {part.tokens});
-    request.set_draft(part.kind == v1::STEP_KIND_DRAFT);
-    request.mutable_draft_parents()->Add(part.parents.begin(), part.parents.end());
-    const auto reply = caller_.Decode(request);
-    EXPECT_TRUE(reply.ok()) << reply.status.error_message();
-    return reply.reply.output().data();
-  }
+  std::string Alone(const std::string& id, const Part& part) { return SendAlone(caller_, id, part, kLayer); }
 
   void Create(const std::string& id) { ASSERT_TRUE(caller_.Create(id, "m").ok()); }
 
   uint64_t seed_ = 0;
   TestServer server_{{.models = {{"m", GoldenPath(kSet)}}}};
   const Caller caller_{server_};
-};
-
-// A random part for a session, whose pending draft is `draft` tokens.
-class Mixer {
- public:
-  explicit Mixer(uint64_t seed) : random_(seed) {}
-
-  Part NextPart(const std::string& id, std::vector<int>& draft_parents) {
-    Part part{.id = id};
-    if (!draft_parents.empty()) Accept(draft_parents, part);
-    draft_parents.clear();
-    const int kind = random_.NextInt(0, 2);
-    part.kind = static_cast<v1::StepKind>(kind + 1);
-    const std::vector<int> decodes = {0, 1, 1, 1, 2, 5, 8};
-    const std::vector<int> prefills = {0, 1, 2, 5, 31, 32, 255, 600};
-    const std::vector<int>& lengths = part.kind == v1::STEP_KIND_PREFILL ? prefills : decodes;
-    const int length = lengths[static_cast<size_t>(random_.NextInt(0, static_cast<int>(lengths.size()) - 1))];
-    part.tokens = RandomTokens(length, random_.NextInt(1, 1 << 30));
-    if (part.kind != v1::STEP_KIND_DRAFT) return part;
-    for (int token = 0; token < length; ++token) draft_parents.push_back(token - 1);
-    if (random_.NextInt(0, 1) == 1 && length > 0) {
-      for (int token = 0; token < length; ++token) {
-        draft_parents[static_cast<size_t>(token)] = random_.NextInt(-1, token - 1);
-      }
-      part.parents = draft_parents;
-    }
-    return part;
-  }
-
- private:
-  // Any path of the tree, also the empty one; by its length if it is the draft's first tokens.
-  void Accept(const std::vector<int>& parents, Part& part) {
-    std::vector<int> path;
-    for (int token = random_.NextInt(-1, static_cast<int>(parents.size()) - 1); token >= 0;
-         token = parents[static_cast<size_t>(token)]) {
-      path.insert(path.begin(), token);
-    }
-    bool is_first = true;
-    for (size_t i = 0; i < path.size(); ++i) is_first &= path[i] == static_cast<int>(i);
-    if (is_first) {
-      part.accept = static_cast<int>(path.size());
-    } else {
-      part.path = path;
-    }
-  }
-
-  Random random_;
 };
 
 TEST_F(StepTest, MixedRowsHaveTheBitsOfTheirOwnCalls) {
@@ -211,6 +108,33 @@ TEST_F(StepTest, AnAcceptanceAloneNeedsNoTokens) {
   ASSERT_REPLY(const auto reply, caller_.Step(StepOf({{.id = "a", .tokens = RandomTokens(0, 1), .accept = 4}})));
   EXPECT_EQ(reply.token_counts(0), 18);
   ASSERT_TRUE(caller_.Accept("b", 4).ok());
+  EXPECT_EQ(caller_.State("a"), caller_.State("b"));
+}
+
+TEST_F(StepTest, AcceptsTheDraftOfItsLayerAlone) {
+  for (const char* const id : {"a", "b"}) Create(id);
+  const Tokens tokens = Next(8);
+  for (const int layer : {0, 1}) {
+    ASSERT_TRUE(
+        caller_.Step(StepOf({{.id = "a", .tokens = tokens.Slice(0, 4 - layer), .kind = v1::STEP_KIND_DRAFT}}, layer))
+            .ok());
+  }
+  const auto accepts = [&](int layer, int count) {
+    Part part = {.id = "a", .tokens = tokens.Token(7), .kind = v1::STEP_KIND_DECODE};
+    part.accept = count;
+    part.expected = count;
+    return caller_.Step(StepOf({part}, layer));
+  };
+  EXPECT_TRUE(accepts(0, 4).ok());
+  EXPECT_TRUE(RefusedAs(caller_.Step(StepOf({{.id = "a", .tokens = tokens.Token(7)}}, 1)), "DRAFT_PENDING"));
+  EXPECT_TRUE(RefusedAs(accepts(1, 4), "TOO_MANY_TOKENS"));
+  EXPECT_TRUE(accepts(1, 2).ok());
+  for (const int layer : {0, 1}) {
+    for (int i = 0; i < 4 - 2 * layer; ++i) {
+      ASSERT_TRUE(caller_.Decode(DecodeOf({"b"}, layer, {tokens.Token(i)})).ok());
+    }
+    ASSERT_TRUE(caller_.Decode(DecodeOf({"b"}, layer, {tokens.Token(7)})).ok());
+  }
   EXPECT_EQ(caller_.State("a"), caller_.State("b"));
 }
 
@@ -324,6 +248,59 @@ TEST_F(StepTest, RefusesBadRows) {
                   [&](auto& r) { row(r, 0)->mutable_accept_before()->set_accepted_tokens(1); }),
       },
       [&] { return caller_.State("a") + caller_.State("b"); });
+}
+
+// Each prefill is a job of its own, and takes a slot aside.
+TEST_F(StepTest, AsManyPrefillsAsACallMayHaveRunInOne) {
+  constexpr int kRows = 512;  // the default of --max-batch
+  std::vector<Part> parts;
+  for (int i = 0; i < kRows; ++i) {
+    const std::string id = "s" + std::to_string(i);
+    Create(id);
+    parts.push_back(Prefill(id, 1 + i % 3));
+  }
+  for (int round = 0; round < 2; ++round) {  // into new slots, then aside
+    ASSERT_REPLY(const auto reply, caller_.Step(WithId(StepOf(parts), "r" + std::to_string(round))));
+    int64_t first = 0;
+    for (int i = 0; i < kRows; ++i) {
+      const Part& part = parts[static_cast<size_t>(i)];
+      ASSERT_EQ(reply.token_counts(i), (round + 1) * part.tokens.count()) << i;
+      const std::string output = TokenBytes(reply.output(), first, part.tokens.count());
+      first += part.tokens.count();
+      if (i % 100 != 0) continue;
+      const std::string twin = "t" + std::to_string(i);
+      if (round == 0) Create(twin);
+      EXPECT_TRUE(output == Alone(twin, part)) << i;
+    }
+  }
+  parts.push_back(Prefill("one-more", 1));
+  EXPECT_TRUE(RefusedAs(caller_.Step(StepOf(parts)), "BATCH_TOO_LARGE"));
+}
+
+// A call with a deadline that passes in its long prompt says which rows it applied; a retry runs the rest.
+TEST_F(StepTest, ADeadlineInALongPromptLeavesEachRowAppliedOrNot) {
+  const std::vector<std::string> ids = {"a", "b", "c"};
+  for (const std::string& id : ids) {
+    Create(id);
+    Create(id + "-twin");
+  }
+  const std::vector<Part> parts = {Decode("a", 2), Prefill("b", 4000), Draft("c", 3)};
+  const v1::StepRequest request = WithId(StepOf(parts), "r");
+  for (const int micros : {300, 1000, 3000, 10'000, 30'000}) {
+    const auto context = caller_.NewContext();
+    context->set_deadline(absl::ToChronoTime(absl::Now() + absl::Microseconds(micros)));
+    const auto outcome = caller_.Step(*context, request);
+    EXPECT_TRUE(outcome.ok() || outcome.status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED)
+        << outcome.status.error_message();
+  }
+  Outcome<v1::StepResponse> outcome;
+  WaitUntil([&] { return (outcome = caller_.Step(request)).status.error_code() != grpc::StatusCode::ABORTED; },
+            "the step to get in");
+  ASSERT_TRUE(outcome.ok()) << outcome.status.error_message();
+  std::string alone;
+  for (const Part& part : parts) alone += Alone(part.id + "-twin", part);
+  EXPECT_TRUE(outcome.reply.output().data() == alone);
+  for (const std::string& id : ids) EXPECT_EQ(caller_.State(id), caller_.State(id + "-twin")) << id;
 }
 
 TEST_F(StepTest, StreamsSteps) {

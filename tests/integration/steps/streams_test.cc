@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/step_parts.h"
 #include "tests/support/compare.h"
 
 namespace gdn::streams_test {
@@ -153,6 +154,58 @@ TEST_F(Streams, ABadDecodeStepDoesNotEndTheStream) {
     EXPECT_EQ(replies[i].has_result(), reasons[i].empty()) << i;
   }
   EXPECT_EQ(caller_.TokenCount("a", kLayer), 2);
+}
+
+TEST_F(Streams, StepsOfAStreamEqualUnaryOnesToTheBitAndABadOneDoesNotEndIt) {
+  const StepPart prompt = {.id = "a", .tokens = inputs_.Slice(0, 20), .kind = v1::STEP_KIND_PREFILL};
+  const StepPart draft = {.id = "a", .tokens = inputs_.Slice(20, 4), .kind = v1::STEP_KIND_DRAFT};
+  StepPart accepts = {.id = "a", .tokens = inputs_.Slice(30, 1)};
+  accepts.accept = 3;
+  StepPart too_many = accepts;
+  too_many.accept = 5;
+  const StepPart nobody = {.id = "nobody", .tokens = inputs_.Token(0)};
+  const std::vector<v1::StepRequest> steps = {
+      StepOf({prompt}, kLayer), StepOf({draft}, kLayer),    StepOf({nobody}, kLayer), v1::StepRequest(),
+      StepOf({draft}, kLayer),  StepOf({too_many}, kLayer), StepOf({accepts}, kLayer)};
+  const std::vector<std::string> reasons = {
+      "", "", "SESSION_NOT_FOUND", "INPUT_MISSING", "DRAFT_PENDING", "TOO_MANY_TOKENS", ""};
+  grpc::ClientContext context;
+  const auto stream = server_.stub().StreamStep(&context);
+  for (const v1::StepRequest& step : steps) ASSERT_TRUE(stream->Write(StreamStep(step)));
+  stream->WritesDone();
+  std::string outputs;
+  for (size_t i = 0; i < reasons.size(); ++i) {
+    v1::StreamStepResponse reply;
+    ASSERT_TRUE(stream->Read(&reply));
+    EXPECT_EQ(ErrorInfoOf(reply.status()).reason(), reasons[i]) << i;
+    EXPECT_EQ(reply.has_result(), reasons[i].empty()) << i;
+    outputs += reply.result().output().data();
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  std::string expected;
+  for (const StepPart& part : {prompt, draft, accepts}) expected += SendAlone(caller_, "reference", part, kLayer);
+  EXPECT_EQ(outputs, expected);
+  EXPECT_EQ(caller_.State("a"), caller_.State("reference"));
+}
+
+TEST_F(Streams, AStepStreamCancelledInAStepLeavesEveryRow) {
+  ASSERT_TRUE(caller_.Prefill(PrefillOf("a", kLayer, inputs_.Slice(0, 20))).ok());
+  const std::string state = caller_.State("a") + caller_.State("reference");
+  const v1::StreamStepRequest request =
+      StreamStep(StepOf({{.id = "a", .tokens = inputs_.Slice(20, 2)},
+                         {.id = "reference", .tokens = inputs_.Slice(0, 9), .kind = v1::STEP_KIND_PREFILL}},
+                        kLayer));
+  EngineBlocker blocker(server_.batcher());
+  grpc::ClientContext context;
+  const auto stream = server_.stub().StreamStep(&context);
+  ASSERT_TRUE(stream->Write(request) && stream->Write(request));  // the second is not read before the first is done
+  EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
+  CancelAndSettle(caller_, context);
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  blocker.Release();
+  for (const char* id : {"a", "reference"}) EXPECT_TRUE(WaitForCalls(server_, id, kLayer, 0));
+  EXPECT_EQ(caller_.State("a") + caller_.State("reference"), state);
+  EXPECT_TRUE(caller_.Step(request.step()).ok());
 }
 
 TEST_F(Streams, AClientThatIsDoneGetsAllItsRepliesAndOk) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/step_parts.h"
 #include "tests/server/batcher/engine_gate.h"
 
 namespace gdn::trace_calls_test {
@@ -130,6 +131,35 @@ TEST_F(TraceCallsTest, TellsEveryStageOfAUnaryCall) {
   EXPECT_EQ(calls[1].rows(), 2);
   EXPECT_EQ(calls[1].tokens(), 2);
   EXPECT_GE(calls[1].begin_ns(), calls[0].begin_ns());
+}
+
+TEST_F(TraceCallsTest, TellsAStepWithAllItsRows) {
+  const StepPart decode = {.id = "a", .tokens = inputs_.Slice(40, 2)};
+  const StepPart prompt = {.id = "b", .tokens = inputs_.Slice(0, 37), .kind = v1::STEP_KIND_PREFILL};
+  ASSERT_TRUE(caller_.Step(WithId(StepOf({decode, prompt}, kLayer), "once")).ok());
+  ASSERT_EQ(Traces(caller_, 1).size(), 1u);
+  ASSERT_TRUE(caller_.Step(WithId(StepOf({decode, prompt}, kLayer), "once")).ok());
+  ASSERT_EQ(Traces(caller_, 2).size(), 2u);
+  grpc::ClientContext context;
+  Converse(*server_.stub().StreamStep(&context), {StreamStep(StepOf({decode}, kLayer))});
+  ASSERT_EQ(Traces(caller_, 3).size(), 3u);
+  EXPECT_TRUE(RefusedAs(caller_.Step(StepOf({decode, {.id = "unknown", .tokens = inputs_.Token(0)}}, kLayer)),
+                        "SESSION_NOT_FOUND"));
+  const auto calls = Traces(caller_, 4);
+  ASSERT_EQ(calls.size(), 4u);
+  ExpectComputed(calls[0]);
+  ExpectNotComputed(calls[1]);
+  ExpectComputed(calls[2]);
+  ExpectNotComputed(calls[3]);
+  for (const int i : {0, 1, 3}) {
+    EXPECT_EQ(calls[static_cast<size_t>(i)].method(), "Step");
+    EXPECT_EQ(calls[static_cast<size_t>(i)].rows(), 2);
+    EXPECT_EQ(calls[static_cast<size_t>(i)].session(), "sessions/a");
+  }
+  EXPECT_EQ(calls[0].tokens(), 39);
+  EXPECT_EQ(calls[2].method(), "StreamStep");
+  EXPECT_EQ(calls[2].tokens(), 2);
+  EXPECT_EQ(ErrorInfoOf(calls[3].status()).reason(), "SESSION_NOT_FOUND");
 }
 
 TEST_F(TraceCallsTest, TellsTheMessagesOfStreams) {

@@ -56,6 +56,9 @@ inline Result ResultOf(const Outcome<v1::DecodeResponse>& outcome) {
 inline Result ResultOf(const Outcome<v1::PrefillResponse>& outcome) {
   return {outcome.status, outcome.reply.output().data()};
 }
+inline Result ResultOf(const Outcome<v1::StepResponse>& outcome) {
+  return {outcome.status, outcome.reply.output().data()};
+}
 template <typename Reply>
 Result ResultOf(const Outcome<Reply>& outcome) {
   return {outcome.status};
@@ -170,6 +173,10 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
       EXPECT_TRUE(RefusedAs(exported, reason, about));
       EXPECT_TRUE(RefusedAs(caller.Decode(session.feed->Decode({session.id}, TokenRange{session.next, 1})), reason));
       EXPECT_TRUE(RefusedAs(caller.Prefill(session.feed->Prefill(session.id, {session.next, 2})), reason));
+      v1::StepRequest step = session.feed->Step({{.id = session.id, .range = {session.next, 1}}});
+      EXPECT_TRUE(RefusedAs(caller.Step(step), reason));
+      step.mutable_rows(0)->mutable_accept_before();
+      EXPECT_TRUE(RefusedAs(caller.Step(step), reason));
       EXPECT_TRUE(RefusedAs(caller.Accept(session.id, 0), reason));
       EXPECT_TRUE(RefusedAs(caller.Fork(session.id, {"child"}), reason));
       EXPECT_TRUE(RefusedAs(caller.Evict(session.id), reason));
@@ -221,6 +228,18 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
     return GetParam() != "cpu" && (scenarios_ - 1) % Stride() != 0;
   }
 
+  // Checks that a refused call has left each session that is not lost as it was, or, for the rows that it applied, as
+  // the call leaves it.
+  void ExpectBeforeOrAfter(const Caller& caller, const Scenario& scenario, const Twin& twin) const {
+    constexpr size_t kSeen = 3;  // entries that Look returns for a session; the first is the state after the call
+    for (size_t i = 0; i < scenario.sessions.size(); ++i) {
+      const std::string& id = scenario.sessions[i].id;
+      if (!caller.Get(id).ok() || !caller.Export(id).ok()) continue;
+      const std::string state = caller.State(id);
+      EXPECT_TRUE(state == twin.before[i] || state == twin.after[kSeen * i]) << id << " is neither before nor after";
+    }
+  }
+
   const Twin& TwinOf(const Scenario& scenario) {
     if (twin_.of == scenario.name) return twin_;
     twin_ = {};
@@ -257,6 +276,7 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
       ++refused_;
       EXPECT_TRUE(result.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED || SaysLost(result.status))
           << result.status.error_message();
+      ExpectBeforeOrAfter(caller, scenario, twin);
       Recover(world, scenario, durable, twin.before);
       result = scenario.call(caller);
     }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "google/rpc/error_details.pb.h"
+#include "tests/integration/support/step_parts.h"
 
 namespace gdn {
 namespace {
@@ -111,6 +112,30 @@ v1::DecodeRequest TokenFeed::Draft(const std::vector<std::string>& ids, const st
                                    int layer) const {
   v1::DecodeRequest request = Decode(ids, rows, layer);
   request.set_draft(true);
+  return request;
+}
+
+v1::StepRequest TokenFeed::Step(const std::vector<FeedPart>& parts, int layer) const {
+  v1::StepRequest request;
+  request.set_layer(layer);
+  std::vector<DeltaRuleInputs> inputs;
+  std::vector<float> hidden;
+  int64_t tokens = 0;
+  for (const FeedPart& part : parts) {
+    AddStepRow(part, part.range.count, request);
+    tokens += part.range.count;
+    if (hidden_.features > 0) {
+      const Tokens slice = hidden_.Slice(part.range.first, part.range.count);
+      hidden.insert(hidden.end(), slice.values.begin(), slice.values.end());
+    } else {
+      inputs.push_back(Slice(inputs_, part.range.first, part.range.first + part.range.count));
+    }
+  }
+  if (hidden_.features > 0) {
+    *request.mutable_hidden_states()->mutable_hidden_states() = AsTensor({tokens, hidden_.features}, hidden);
+  } else {
+    *request.mutable_delta_rule() = DeltaRuleOf(Concatenate(inputs), {tokens});
+  }
   return request;
 }
 

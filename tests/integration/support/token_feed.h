@@ -9,6 +9,7 @@
 //   auto reply = caller.Decode(feed.Decode({"a"}, {{20, 1}}));
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,17 @@ namespace gdn {
 struct TokenRange {
   int64_t first = 0;
   int64_t count = 1;
+};
+
+// One session's part of a step, as StepPart (step_parts.h) has it, with tokens of a feed.
+struct FeedPart {
+  std::string id;
+  TokenRange range;
+  v1::StepKind kind = v1::STEP_KIND_DECODE;
+  std::vector<int> parents = {};
+  std::optional<int> accept = {};
+  std::vector<int> path = {};
+  std::optional<int64_t> expected = {};
 };
 
 class TokenFeed {
@@ -53,6 +65,9 @@ class TokenFeed {
   }
   v1::DecodeRequest Draft(const std::vector<std::string>& ids, const std::vector<TokenRange>& rows,
                           int layer = 0) const;
+
+  // Rows of every kind in one request.
+  v1::StepRequest Step(const std::vector<FeedPart>& parts, int layer = 0) const;
 
   // Decodes the tokens one by one, and returns the outputs end to end. The test fails if a call fails.
   std::string DecodeAll(const Caller& caller, const std::string& id, TokenRange range, int layer = 0) const;

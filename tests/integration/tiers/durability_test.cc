@@ -204,6 +204,13 @@ TEST_F(Durability, APrefillOrAnAcceptanceOfAnOldEpochIsRefused) {
   v1::AcceptTokensRequest verdict = AcceptOf({"a"}, {0});
   verdict.mutable_acceptances(0)->set_session_epoch(1);
   EXPECT_EQ(caller_->Accept(verdict).reason(), "EPOCH_MISMATCH");
+  for (const v1::StepKind kind : {v1::STEP_KIND_DECODE, v1::STEP_KIND_DRAFT, v1::STEP_KIND_PREFILL}) {
+    v1::StepRequest step = feed_.Step({{.id = "a", .range = {50, 4}, .kind = kind}});
+    step.mutable_rows(0)->set_session_epoch(1);
+    EXPECT_EQ(caller_->Step(step).reason(), "EPOCH_MISMATCH");
+    step.mutable_rows(0)->mutable_accept_before();
+    EXPECT_EQ(caller_->Step(step).reason(), "EPOCH_MISMATCH");
+  }
   prompt.set_session_epoch(caller_->Get("a").reply.epoch());
   EXPECT_TRUE(caller_->Prefill(prompt).ok());
 }
@@ -222,6 +229,36 @@ TEST_F(Durability, APolicyByTokensBoundsWhatACrashLoses) {
     EXPECT_GE(kept, before + 21 - kEvery);
     Decode(*caller_, "a", kept, before + 21 - kept);
     EXPECT_EQ(caller_->State("a"), steady_.State("a"));
+  }
+}
+
+// Tokens that a step accepts count as those that it decodes.
+TEST_F(Durability, APolicyByTokensBoundsWhatACrashLosesOfAcceptedTokens) {
+  constexpr int64_t kEvery = 8;
+  constexpr int64_t kDraft = 6;
+  Start({.states = {.policy = {.every_tokens = kEvery}}});
+  Feed(*caller_, "a", 0);
+  int64_t sent = 0;  // tokens of the feed
+  for (int crash = 0; crash < 3; ++crash) {
+    int64_t counted = caller_->TokenCount("a", 0);
+    for (int round = 0; round < 6; ++round) {
+      FeedPart draft = {.id = "a", .range = {sent, kDraft}, .kind = v1::STEP_KIND_DRAFT};
+      if (round > 0) draft.accept = kDraft;
+      sent += kDraft;
+      ASSERT_REPLY(const auto reply, caller_->Step(feed_.Step({draft})));
+      counted += round > 0 ? kDraft : 0;
+      ASSERT_EQ(reply.token_counts(0), counted);
+      EXPECT_LE(counted - reply.durable_token_counts(0), kEvery) << "round " << round;
+    }
+    FeedPart last = {.id = "a", .range = {sent, 2}, .kind = v1::STEP_KIND_PREFILL};
+    last.accept = kDraft;
+    sent += 2;
+    ASSERT_REPLY(const auto reply, caller_->Step(feed_.Step({last})));
+    counted += kDraft + 2;
+    ASSERT_EQ(reply.token_counts(0), counted);
+    StartAfterACrash({.states = {.policy = {.every_tokens = kEvery}}});
+    EXPECT_GE(caller_->TokenCount("a", 0), counted - kEvery);
+    ASSERT_TRUE(caller_->Accept("a", 0).ok());  // the copy may have a draft
   }
 }
 

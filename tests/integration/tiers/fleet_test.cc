@@ -162,6 +162,22 @@ TEST_F(FleetTest, OneCallBringsAllItsSessions) {
   ASSERT_REPLY(const auto expected, steady_.Decode(feed_.Decode({"x", "y"}, TokenRange{20, 1})));
   for (const int row : {0, 1}) EXPECT_EQ(RowBytes(reply.output(), row), RowBytes(expected.output(), row));
   EXPECT_EQ(ErrorInfoOf(reply.row_statuses(2)).reason(), "SESSION_NOT_FOUND");
+
+  // Back to the other server, with a draft.
+  const std::vector<FeedPart> rows = {{.id = "x", .range = {21, 3}, .kind = v1::STEP_KIND_DRAFT},
+                                      {.id = "y", .range = {21, 5}, .kind = v1::STEP_KIND_PREFILL}};
+  std::vector<FeedPart> next = {{.id = "y", .range = {26, 1}}, {.id = "x", .range = {26, 2}}};
+  next[1].accept = 2;
+  ASSERT_REPLY(const auto mixed, SentAgain([&] { return at_a.Step(WithId(feed_.Step(rows), "step")); }));
+  EXPECT_TRUE(IsHere(at_a, "x") && IsHere(at_a, "y"));
+  ASSERT_REPLY(const auto undisturbed, steady_.Step(feed_.Step(rows)));
+  EXPECT_EQ(mixed.output().data(), undisturbed.output().data());
+  ASSERT_REPLY(const auto again, SentAgain([&] { return at_b.Step(WithId(feed_.Step(rows), "step")); }));
+  EXPECT_EQ(again.output().data(), undisturbed.output().data()) << "the stored replies went along";
+  ASSERT_REPLY(const auto accepted, SentAgain([&] { return at_a.Step(feed_.Step(next)); }));
+  ASSERT_REPLY(const auto expected_next, steady_.Step(feed_.Step(next)));
+  EXPECT_EQ(accepted.output().data(), expected_next.output().data());
+  for (const char* const id : {"x", "y"}) EXPECT_EQ(at_a.State(id), steady_.State(id)) << id;
 }
 
 TEST_F(FleetTest, WhatAKilledServerHadIsTakenAtItsCheckpointAndReplayed) {

@@ -59,6 +59,34 @@ TEST_F(LostSession, IsWhatCallsThatHaveJoinedTheStepHearOf) {
   EXPECT_TRUE(caller_.Decode(step).ok()) << "the name is free";
 }
 
+TEST_F(LostSession, IsWhatRowsThatHaveJoinedAnAcceptingStepHearOf) {
+  for (const char* id : {"a", "b"}) feed_.Start(caller_, id, {0, kPrompt}, 14);
+  ASSERT_TRUE(caller_.Decode(feed_.Draft({"a"}, {{kPrompt + 14, 4}})).ok());
+  const std::string before = caller_.State("b");
+  FeedPart accepts = {.id = "a", .range = {kPrompt + 18, 1}};
+  accepts.accept = 3;  // with these the log is folded
+  const v1::StepRequest step =
+      WithId(feed_.Step({accepts, {.id = "b", .range = {kPrompt + 14, 5}, .kind = v1::STEP_KIND_PREFILL}}), "step");
+  EngineBlocker engine(server_.batcher());
+  const auto send = [&] { return caller_.Step(step); };
+  auto first = std::async(std::launch::async, send);
+  auto second = std::async(std::launch::async, send);
+  ASSERT_TRUE(WaitForCalls(server_, "a", 0, 2));
+  ASSERT_TRUE(WaitForCalls(server_, "b", 0, 2));
+  device_->Fail({.first = 0, .all_after = true});
+  engine.Release();
+  for (auto* const call : {&first, &second}) {
+    EXPECT_TRUE(RefusedAs(call->get(), "STATE_LOST", {{"session", "sessions/a"}, {"layer", "0"}}));
+  }
+  device_->Stop();
+  EXPECT_TRUE(RefusedAs(caller_.Step(step), "STATE_LOST", {{"session", "sessions/a"}}));
+  EXPECT_EQ(caller_.State("b"), before) << "a prefill writes aside";
+  const v1::StepRequest other =
+      WithId(feed_.Step({{.id = "b", .range = {kPrompt + 14, 5}, .kind = v1::STEP_KIND_PREFILL}}), "step");
+  ASSERT_REPLY(const auto again, caller_.Step(other));
+  EXPECT_EQ(again.token_counts(0), kPrompt + 19);
+}
+
 TEST(LostSessionOnDisk, ComesBackFromItsCopyInANewEpochAfterAStop) {
   const TempFolder folder;
   const TokenFeed feed = TokenFeed::Operator(1);
@@ -148,6 +176,37 @@ TEST_F(OneDeviceFails, AndADecodeSaysWhichRowsHaveHappened) {
   devices_[1]->Stop();
   EXPECT_EQ(partly.row_statuses(0).code(), 0);
   EXPECT_EQ(ErrorInfoOf(partly.row_statuses(1)).reason(), "STATE_LOST") << "its fold had begun";
+}
+
+TEST_F(OneDeviceFails, AndAStepSaysWhichRowsHaveHappened) {
+  const v1::StepRequest step =
+      WithId(feed_.Step({{.id = "a", .range = {kPrompt + 14, 1}},
+                         {.id = "b", .range = {kPrompt + 14, 5}, .kind = v1::STEP_KIND_PREFILL}}),
+             "step");
+  devices_[1]->Fail({.first = 0, .all_after = true});
+  const auto refused = caller_.Step(step);
+  devices_[1]->Stop();
+  EXPECT_TRUE(RefusedAs(refused, "STATE_BUDGET_EXHAUSTED", {{"applied_rows", "0"}, {"session", "sessions/b"}}));
+  EXPECT_EQ(caller_.TokenCount("a", 0), kPrompt + 15);
+  EXPECT_EQ(caller_.TokenCount("b", 0), kPrompt + 14);
+  ASSERT_REPLY(const auto again, caller_.Step(step));
+  EXPECT_EQ(again.token_counts(0), kPrompt + 15) << "from its stored reply";
+  EXPECT_EQ(again.token_counts(1), kPrompt + 19);
+
+  // A draft on each device, which both rows accept first.
+  for (const char* id : {"a", "b"}) {
+    ASSERT_TRUE(caller_.Decode(feed_.Draft({id}, {{kPrompt + 30, 3}})).ok());
+  }
+  std::vector<FeedPart> rows = {{.id = "a", .range = {kPrompt + 40, 1}}, {.id = "b", .range = {kPrompt + 40, 1}}};
+  for (FeedPart& row : rows) row.accept = 3;
+  v1::StepRequest each = feed_.Step(rows);
+  each.set_partial_ok(true);
+  devices_[0]->Fail({.first = 0, .all_after = true});
+  ASSERT_REPLY(const auto partly, caller_.Step(each));
+  devices_[0]->Stop();
+  EXPECT_EQ(ErrorInfoOf(partly.row_statuses(0)).reason(), "STATE_LOST") << "its fold had begun";
+  EXPECT_EQ(partly.row_statuses(1).code(), 0);
+  EXPECT_EQ(partly.token_counts(1), kPrompt + 23);
 }
 
 TEST_F(OneDeviceFails, AndAnAcceptanceSaysWhichRowsHaveHappened) {

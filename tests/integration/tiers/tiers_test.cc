@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -121,6 +122,49 @@ TEST_F(Tiers, ABatchMayMeetSessionsInEveryTier) {
     EXPECT_EQ(here.output().data(), big_.Decode(feed_.Decode(batch, TokenRange{300 + round, 1})).reply.output().data());
   }
   for (const std::string& id : ids) EXPECT_EQ(caller.State(id), big_.State(id));
+}
+
+// Drafts leave with their sessions, and the step that accepts them brings them back.
+TEST_F(Tiers, AStepMayMeetSessionsInEveryTier) {
+  const TempFolder folder;
+  GdnServerOptions options = WithHost(5.5, 3.5);
+  options.states.disk.directory = folder.path();
+  TestServer server(options);
+  const Caller caller(server);
+  const std::vector<std::string> ids = SessionIds(12);
+  CreateAll(caller, ids);
+  CreateAll(big_, ids);
+  constexpr v1::StepKind kKinds[] = {v1::STEP_KIND_DRAFT, v1::STEP_KIND_DECODE, v1::STEP_KIND_DRAFT,
+                                     v1::STEP_KIND_PREFILL};
+  std::vector<size_t> steps(ids.size(), 0);  // of each session
+  for (size_t round = 0; round < 24; ++round) {
+    SCOPED_TRACE(round);
+    std::vector<FeedPart> parts;
+    for (size_t i = 0; i < 4; ++i) {
+      const size_t who = (4 * round + 3 * i + round / 3) % ids.size();
+      FeedPart part = {.id = ids[who], .range = {static_cast<int64_t>(100 + 10 * round + i), 1}};
+      part.kind = kKinds[steps[who] % std::size(kKinds)];
+      if (part.kind == v1::STEP_KIND_PREFILL) part.range.count = 6;
+      if (part.kind == v1::STEP_KIND_DRAFT) {
+        part.range.count = 4;
+        part.parents = {-1, 0, 0, 2};
+      }
+      if (steps[who] % 2 == 1) part.path = {0, 2, 3};  // behind a draft
+      ++steps[who];
+      parts.push_back(part);
+    }
+    ASSERT_REPLY(const auto here, caller.Step(WithId(feed_.Step(parts), "r" + std::to_string(round))));
+    ASSERT_REPLY(const auto expected, big_.Step(feed_.Step(parts)));
+    EXPECT_EQ(here.output().data(), expected.output().data());
+    // A retry finds each reply, wherever its session is by now.
+    if (round % 5 != 0) continue;
+    for (const FeedPart& part : parts)
+      caller.Evict(part.id, round % 2 == 0 ? v1::STATE_TIER_DISK : v1::STATE_TIER_HOST);
+    ASSERT_REPLY(const auto again, caller.Step(WithId(feed_.Step(parts), "r" + std::to_string(round))));
+    EXPECT_EQ(again.output().data(), expected.output().data());
+  }
+  EXPECT_GT(TierNamed(caller, "disk").loads(), 0);
+  for (const std::string& id : ids) EXPECT_EQ(caller.State(id), big_.State(id)) << id;
 }
 
 TEST_F(Tiers, APrefetchedSessionIsOnTheDevice) {

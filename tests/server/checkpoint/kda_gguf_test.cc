@@ -148,7 +148,7 @@ TEST(KdaGguf, WhatCannotBeServedIsRefusedByName) {
        {"'blk.0.attn_q.bias'"}},
       {"kimi_linear_1",
        [](KdaGguf& f) { f.tensors["blk.2.ssm_a"] = f.tensors.at("blk.1.ssm_a"); },
-       {"'blk.2.ssm_a'", "not linear by the keys"}},
+       {"'blk.2.ssm_a'", "by the file's keys its block is not linear"}},
   };
   for (const Bad& bad : cases) {
     KdaGguf file = KdaGguf::Of(bad.golden);

@@ -141,7 +141,7 @@ TEST(LayerTensors, Fp8TensorsThatAreNotWholeAreRefusedByName) {
          c.tensors.at(prefix + "conv1d.weight") = {
              .shape = {320, 1, 4}, .data = std::string(1280, '\x38'), .other_dtype = "F8_E4M3"};
        },
-       {"conv1d.weight'", "no matrix"}},
+       {"conv1d.weight'", "only matrices"}},
       {"the other eight bits",
        [&](TestCheckpoint& c) { c.tensors.at(prefix + "out_proj.weight").other_dtype = "F8_E5M2"; },
        {"out_proj.weight", "F8_E5M2"}},

@@ -341,7 +341,7 @@ TEST(ServedLayer, LargeProjectionsMayBeQuantised) {
     options.quantize_q8_0 = true;
     const ServedLayer served = Serve(layer.spec, layer.layer, options);
     const ServedLayer plain = Serve(layer.spec, layer.layer);
-    EXPECT_TRUE(served.quantized);
+    EXPECT_TRUE(HasFloatProjections(layer.layer));
     EXPECT_FALSE(served.tiled_out);
     EXPECT_EQ(served.in_b.format, format);
     EXPECT_EQ(served.in_a.format, format);
@@ -363,7 +363,7 @@ TEST(ServedLayer, LargeProjectionsMayBeQuantised) {
   ServeLayerOptions options = Everything();
   options.quantize_q8_0 = true;
   const ServedLayer served = Serve(quantised.spec, quantised.layer, options);
-  EXPECT_FALSE(served.quantized);
+  EXPECT_FALSE(HasFloatProjections(quantised.layer));
   EXPECT_EQ(served.in_qkv.format, WeightFormat::kQ4_K);
 }
 

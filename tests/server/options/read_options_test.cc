@@ -57,6 +57,25 @@ TEST(ReadOptions, ListsMayBeGivenAnElementAtATime) {
   EXPECT_EQ(options.transport.connections.proxies, std::vector<std::string>{"10.0.0.2"}) << "the last";
 }
 
+TEST(ReadOptions, LayersAreRangesThatAscend) {
+  EXPECT_EQ(Read({"--model=a=/a", "--layers=0-23,30"}).load.layers,
+            (LayerRanges{{.first = 0, .last = 23}, {.first = 30, .last = 30}}));
+  EXPECT_TRUE(Read({"--layers="}).load.layers.empty());
+  EXPECT_THAT(FaultsOf({"--model=a=/a", "--layers=30,0-23"}),
+              HasSubstr("--layers is '30,0-23', expected ascending ranges of layers such as 0-23,30"));
+  EXPECT_THAT(FaultsOf({"--layers=0-23"}), HasSubstr("--layers is given and no --model"));
+}
+
+TEST(ReadOptions, LayersMayBeAListInTheFile) {
+  const absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::Make();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const std::string path = folder->path() + "/gdn.yaml";
+  for (const std::string text : {"0-23,30", "[0-23, 30]"}) {
+    std::ofstream(path) << "model: {a: /a}\nlayers: " << text << "\n";
+    EXPECT_EQ(LayerRangesToString(Read({"--config", path}).load.layers), "0-23,30") << text;
+  }
+}
+
 TEST(ReadOptions, TellsAllFaultsOfTheCommandLine) {
   const std::string faults =
       FaultsOf({"--max-draft=65", "--log-level=loud", "--state-slots=4", "--checkpoint-every=5"});

@@ -160,6 +160,51 @@ TEST_F(InitialStates, OfAnOperatorHaveNoConvolution) {
   EXPECT_EQ(Reason(kOperatorDims), reason::kInvalidSpec);
 }
 
+// Sessions of other releases are known by their hashes.
+TEST(CreateRequestHash, WithoutLayersIsThatOfEarlierReleases) {
+  v1::CreateSessionRequest request;
+  request.set_model("models/m");
+  request.set_affinity("x");
+  EXPECT_EQ(HashCreateRequest(request).ToHex(), "48a0004abb0c0ba0ef7cd22702492fdb");
+}
+
+std::vector<int32_t> SomeServed() { return {0, 1, 2, 4, 5, 6}; }
+
+v1::CreateSessionRequest LayersOf(const std::vector<int32_t>& layers) {
+  v1::CreateSessionRequest request;
+  request.set_model("models/m");
+  request.mutable_layers()->Add(layers.begin(), layers.end());
+  return request;
+}
+
+TEST(SessionLayers, AreTheRequestsOrAllThatAreServed) {
+  using Layers = std::vector<int32_t>;
+  EXPECT_EQ(*CheckSessionLayers(LayersOf({}), SomeServed()), SomeServed());
+  EXPECT_EQ(*CheckSessionLayers(LayersOf({0, 4, 6}), SomeServed()), (Layers{0, 4, 6}));
+  EXPECT_EQ(*CheckSessionLayers(LayersOf(SomeServed()), SomeServed()), SomeServed());
+  v1::CreateSessionRequest op;
+  *op.mutable_operator_() = Spec(1, 1, 8, 8, 2);
+  EXPECT_EQ(*CheckSessionLayers(op, {0, 1}), (Layers{0, 1}));
+}
+
+TEST(SessionLayers, ThatAreWrongAreRefused) {
+  for (const int32_t layer : {-1, 3, 7, 1 << 30}) {
+    const absl::Status status = CheckSessionLayers(LayersOf({0, layer}), SomeServed()).status();
+    ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn);
+    EXPECT_EQ(ErrorMetadata(status)["layer"], std::to_string(layer));
+    EXPECT_EQ(ErrorMetadata(status)["expected"], "0-2,4-6");
+  }
+  for (const std::vector<int32_t>& layers : {std::vector<int32_t>{1, 0}, {2, 2}, {0, 1, 2, 1}}) {
+    const absl::Status status = CheckSessionLayers(LayersOf(layers), SomeServed()).status();
+    ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kInvalidSpec);
+    EXPECT_EQ(ErrorMetadata(status)["field"], "layers");
+  }
+  v1::CreateSessionRequest op;
+  *op.mutable_operator_() = Spec(1, 1, 8, 8, 2);
+  op.add_layers(0);
+  EXPECT_EQ(ErrorMetadata(CheckSessionLayers(op, {0, 1}).status())["field"], "layers");
+}
+
 TEST(CreateRequestHash, TellsRequestsApartByAllThatMakesTheSession) {
   v1::CreateSessionRequest request;
   request.set_session_id("a");
@@ -183,6 +228,12 @@ TEST(CreateRequestHash, TellsRequestsApartByAllThatMakesTheSession) {
       with([](auto& r) { *r.add_initial_states()->mutable_recurrent_state() = RecurrentState(); }),
       with([](auto& r) { *r.add_initial_states()->mutable_recurrent_state() = RecurrentState(2.0f); }),
       with([](auto& r) { *r.add_initial_states()->mutable_conv_state() = RecurrentState(); }),
+      with([](auto& r) { r.add_layers(0); }),
+      with([](auto& r) { r.add_layers(1); }),
+      with([](auto& r) {
+        r.add_layers(0);
+        r.add_layers(1);
+      }),
   };
   for (size_t i = 0; i < others.size(); ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_FALSE(others[i] == others[j]) << i << " and " << j;

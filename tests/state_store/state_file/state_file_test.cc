@@ -74,6 +74,20 @@ TEST_F(StateFiles, TheOwnerTravelsOnlyWhenAskedFor) {
   EXPECT_TRUE(file->header.layers.empty());
 }
 
+// An export lists them, so that an import makes a session of the same layers.
+TEST_F(StateFiles, TheLayersOfAModelsSessionTravelWhenAskedFor) {
+  TestSession session = MakeModelSession();
+  session.header.layers = {0, 2, 5, 11};
+  for (const bool owner : {false, true}) {
+    const std::string bytes = Encode(session, memory_.host, {.include_owner = owner, .list_layers = true});
+    GDN_ASSERT_OK_AND_ASSIGN(const auto file, ParseStateFile(bytes));
+    EXPECT_THAT(file.header.layers, ElementsAre(0, 2, 5, 11));
+    EXPECT_EQ(SafetensorsFile::Parse(bytes)->metadata().at("layers"), "[0,2,5,11]");
+  }
+  const std::string of_operator = Encode(MakeOperatorSession(), memory_.host, {.list_layers = true});
+  EXPECT_FALSE(SafetensorsFile::Parse(of_operator)->metadata().contains("layers")) << "layer_count says all";
+}
+
 TEST_F(StateFiles, ASessionWithoutAnyStepRoundTrips) {
   TestSession session = MakeModelSession();
   session.layers.clear();

@@ -13,6 +13,7 @@
 #include <fstream>
 
 #include "absl/time/time.h"
+#include "base/error.h"
 #include "base/status_macros.h"
 
 namespace gdn {

@@ -23,9 +23,9 @@ namespace {
 constexpr size_t kPieceBytes = size_t{2} << 20;  // as gdn_server's
 
 // As many bytes as the request's name says, in pieces, the ordinary way.
-class Source final : public grpc::ServerWriteReactor<v1::ExportStateResponse> {
+class ByteSource final : public grpc::ServerWriteReactor<v1::ExportStateResponse> {
  public:
-  explicit Source(const v1::ExportStateRequest& request) : bytes_(kPieceBytes, 'x') {
+  explicit ByteSource(const v1::ExportStateRequest& request) : bytes_(kPieceBytes, 'x') {
     if (absl::SimpleAtoi(request.name(), &left_)) {
       SendNext();
     } else {
@@ -123,7 +123,7 @@ class EchoService final : public v1::GdnService::CallbackService {
   }
   grpc::ServerWriteReactor<v1::ExportStateResponse>* ExportState(Call* /*call*/,
                                                                  const v1::ExportStateRequest* request) override {
-    return new Source(*request);
+    return new ByteSource(*request);
   }
   grpc::ServerReadReactor<v1::ImportStateRequest>* ImportState(Call* /*call*/,
                                                                v1::ImportStateResponse* /*response*/) override {

@@ -9,7 +9,7 @@
 namespace gdn::parity {
 namespace {
 
-struct Problem {
+struct RmsnormProblem {
   GateActivation gate = GateActivation::kSilu;
   int64_t rows = 0;
   int32_t value_dim = 0;
@@ -19,7 +19,7 @@ struct Problem {
   float epsilon = 1e-6f;
 };
 
-CaseResult RunGatedRmsnorm(const Problem& s, Backend& backend, RandomTensor& random) {
+CaseResult RunGatedRmsnorm(const RmsnormProblem& s, Backend& backend, RandomTensor& random) {
   using Params = GatedRmsNormParams;
   const Shape shape{s.rows, s.value_dim};
   std::vector<float> x = random.Normal(s.rows * s.value_dim);
@@ -38,7 +38,7 @@ CaseResult RunGatedRmsnorm(const Problem& s, Backend& backend, RandomTensor& ran
 }  // namespace
 
 void AddGatedRmsNormCases(std::vector<ParityCase>& cases) {
-  const auto add = [&cases](const char* suite, const Problem& s) {
+  const auto add = [&cases](const char* suite, const RmsnormProblem& s) {
     cases.push_back({suite, "gated_rmsnorm",
                      absl::StrCat("rows=", s.rows, " V=", s.value_dim, " |z|~", s.spread,
                                   s.gate == GateActivation::kSigmoid ? " sigmoid" : "", s.in_place ? " in place" : ""),

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int32_t kInputDraft = 8;
 
-struct Problem {
+struct MixerProblem {
   LayerDims dims;
   std::vector<int32_t> lengths;
   float lower_bound = 0.0f;  // below 0: the bounded gate
@@ -29,7 +29,7 @@ struct Mixed {
   std::vector<float> v, q, k, g, beta;
 };
 
-MixerInputParams InputParams(const Problem& s) {
+MixerInputParams InputParams(const MixerProblem& s) {
   return {.decay_gate = s.lower_bound < 0.0f ? DecayGate::kBoundedSigmoid : DecayGate::kSoftplus,
           .decay_lower_bound = s.lower_bound,
           .beta_scale = 1.0f,
@@ -85,7 +85,7 @@ Mixed Reference(const MixerInputParams& p) {
   return out;
 }
 
-CaseResult RunMixerInput(const Problem& s, Backend& backend, RandomTensor& random) {
+CaseResult RunMixerInput(const MixerProblem& s, Backend& backend, RandomTensor& random) {
   const LayerDims& dims = s.dims;
   const OwnedBatch batch(s.lengths);
   const int64_t tokens = batch.tokens();
@@ -155,7 +155,7 @@ void AddMixerInputCases(std::vector<ParityCase>& cases) {
     for (const DecayKind decay : {DecayKind::kPerHead, DecayKind::kPerChannel}) {
       for (const float lower_bound : {0.0f, -5.0f}) {
         for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{1, 1, 1}, std::vector<int32_t>{9, 0, 1, 40}}) {
-          Problem problem{.dims = shape, .lengths = lengths, .lower_bound = lower_bound};
+          MixerProblem problem{.dims = shape, .lengths = lengths, .lower_bound = lower_bound};
           problem.dims.decay = decay;
           const bool by_channel = problem.dims.decays_by_channel();
           if (!by_channel && lower_bound < 0.0f) continue;  // no family has it

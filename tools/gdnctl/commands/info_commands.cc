@@ -53,7 +53,7 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
     }
     if (info.has_prefixes()) {
       const v1::PrefixInfo& prefixes = info.prefixes();
-      absl::PrintF("prefixes     %d, %s of %s; %d of %d sessions began behind one, %d tokens skipped; %d evicted\n",
+      absl::PrintF("prefixes     %d, %s of %s; %d of %d sessions started from one, %d tokens skipped; %d evicted\n",
                    prefixes.entries(), FormatBytes(prefixes.used_bytes()), FormatBytes(prefixes.limit_bytes()),
                    prefixes.hits(), prefixes.hits() + prefixes.misses(), prefixes.tokens_skipped(),
                    prefixes.evictions());

@@ -126,7 +126,7 @@ absl::Status WriteOutput(const v1::Tensor& output, const std::string& token_coun
       status.code(),
       AbslView(StrCat(status.message(), "; the step has been taken, token counts are ", token_counts,
                       absl::GetFlag(FLAGS_request_id).empty()
-                          ? ", and its output is lost; with a --request-id it could be asked for again"
+                          ? ", and its output is lost; with a --request-id you could ask for the output again"
                           : "; run the command again with the same --request-id and another --out for its output")));
 }
 

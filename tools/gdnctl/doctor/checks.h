@@ -77,7 +77,7 @@ inline Check Ok(std::string found) { return {"", Verdict::kOk, std::move(found),
 inline Check Note(std::string found, std::string to_do) {
   return {"", Verdict::kNote, std::move(found), std::move(to_do)};
 }
-inline Check Unknown() { return {"", Verdict::kUnknown, "cannot be told before the above is mended", ""}; }
+inline Check Unknown() { return {"", Verdict::kUnknown, "cannot be checked until the problem above is solved", ""}; }
 inline Check Missing(std::string found, std::string to_do) {
   return {"", Verdict::kMissing, std::move(found), std::move(to_do)};
 }

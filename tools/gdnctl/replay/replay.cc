@@ -125,10 +125,9 @@ class Replayer {
     max_stored_reply_bytes_ = info.limits().max_stored_reply_bytes();
     GDN_ASSIGN_OR_RETURN(const v1::Model model, client_.GetModel(options_.model));
     if (model.has_heads()) {
-      return absl::FailedPreconditionError(
-          StrCat(options_.model,
-                 " has some of its heads there alone, whose outputs are partial sums; replay it on a server "
-                 "of all heads"));
+      return absl::FailedPreconditionError(StrCat(
+          "the server has only some heads of ", options_.model,
+          ", so its outputs are partial sums and cannot be compared; replay against a server that has all heads"));
     }
     if (model.dims().hidden_size() != io_.hidden_size) {
       return absl::FailedPreconditionError(StrCat(options_.model, " has hidden size ", model.dims().hidden_size(),

@@ -84,6 +84,7 @@ class Client:
         self._limits: info_pb2.Limits | None = None
         self.memory = SharedMemory(shared_memory, target)
         self.known = KnownSessions()
+        self.abilities = session_flow.Abilities()
 
     @property
     def target(self) -> str:
@@ -291,9 +292,10 @@ class Client:
     async def call_tokens(self, x: Input) -> int:
         """Returns the most tokens of an input like `x` that fit one prefill call.
 
-        A segment of a prefix may not be longer.
+        A segment of a prefix may not be longer. A server of version 0.1.0 takes fewer tokens: the float32 output
+        of a segment may have `limits.max_stored_reply_bytes` bytes.
         """
-        return prefixes.call_tokens(x, await self.limits())
+        return prefixes.call_tokens(x, await self.limits(), self.abilities)
 
     async def drop_prefixes(self) -> int:
         """Deletes all prefixes that the server keeps for the caller, and returns their number.

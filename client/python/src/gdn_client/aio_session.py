@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gdn_client import aio_streams as streams
 from gdn_client import aio_waiting as waiting
-from gdn_client import array_flow, management, prefixes, recovery, session_flow, state_calls
+from gdn_client import array_flow, management, mixed, prefixes, recovery, session_flow, state_calls
 from gdn_client.errors import GdnError
 from gdn_client.flow import Flow
 from gdn_client.inputs import Input
+from gdn_client.mixed import StepResult, StepRow
 from gdn_client.notebook import table
 from gdn_client.pipeline import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline
 from gdn_client.progress import bar
@@ -89,8 +90,8 @@ class Session(SessionView):
         """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
         with bar(progress, "prefill", " tokens", leading(x)[0] if leading(x) else None) as told:
-            limits = await self._client.limits()
-            return await self._run(array_flow.prefill(self._state, layer, x, limits, options, timeout, told))
+            most, abilities = (await self._client.limits()).max_message_bytes, self._client.abilities
+            return await self._run(array_flow.prefill(self._state, layer, x, most, abilities, options, timeout, told))
 
     async def decode(
         self,
@@ -308,7 +309,7 @@ class Session(SessionView):
 
 
 class Batch:
-    """Sessions that are decoded in one call. All of them have the same model, or the same operator dimensions.
+    """Sessions that are stepped in one call. All of them have the same model, or the same operator dimensions.
 
     Between calls you may step the sessions one by one, or in other batches.
     """
@@ -390,6 +391,45 @@ class Batch:
         """
         pipeline = decode_pipeline(self._states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
         return streams.outputs(self._client.connection, pipeline, xs, timeout)
+
+    async def step(
+        self,
+        layer: int,
+        rows: Sequence[StepRow],
+        *,
+        partial_ok: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> list[StepResult]:
+        """Advances a layer of every session in one call, each by its own number of tokens and in its own way.
+
+        `rows[i]` is for session i. Its output has the bits of `prefill` or `decode` of this session alone. A row's
+        acceptance and its tokens are applied together, or not at all.
+
+        If the server does not know this call (version 0.1.0), the client makes several others in its place. After an
+        error some rows may then have been applied; the same call again goes on with the others. An acceptance is then
+        that of all layers, and the steps of the other layers must accept the same tokens.
+
+        Args:
+            layer: as in `Session.prefill`.
+            rows: a `StepRow` for each session, with inputs of one kind, dtype and library. All rows together must fit
+                one message.
+            partial_ok: let each row fail alone, with its `error`. The call then raises no GdnError.
+            dtype: as in `Session.prefill`.
+            allow_non_finite: as in `Session.prefill`.
+            timeout: seconds.
+
+        Returns:
+            A `StepResult` for each row: its output, `[T, D]` for hidden states, and the layer's token count.
+
+        Raises:
+            ValueError: there is not one row for each session, or inputs differ in more than their number of tokens.
+            GdnError: without `partial_ok`, as in `decode`.
+
+        """
+        options, abilities = step_options(dtype, allow_non_finite=allow_non_finite), self._client.abilities
+        return await self._run(mixed.step(self._states, layer, rows, options, abilities, partial_ok, timeout))
 
     async def accept(self, tokens: Sequence[session_flow.Accepted]) -> None:
         """Accepts tokens of each session's drafts. `tokens[i]` is for session i, as in `Session.accept`."""

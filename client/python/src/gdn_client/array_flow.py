@@ -11,12 +11,12 @@ from typing import Any, cast
 import numpy as np
 
 from gdn_client import session_flow
+from gdn_client.errors import InvalidArgumentError
 from gdn_client.flow import Flow
 from gdn_client.inputs import DeltaRule, Input, map_tensors
 from gdn_client.progress import Told
-from gdn_client.proto.gdn.v1 import info_pb2
 from gdn_client.session_state import SessionState, StepOptions
-from gdn_client.steps import leading
+from gdn_client.steps import cut, leading
 from gdn_client.tensors import Array, is_torch
 
 
@@ -58,17 +58,30 @@ def prefill(
     state: SessionState,
     layer: int,
     x: Input,
-    limits: info_pb2.Limits,
+    max_message_bytes: int,
+    abilities: session_flow.Abilities,
     options: StepOptions,
     timeout: float | None,
     told: Told = lambda tokens: None,
+    outputs: list[Array] | None = None,
 ) -> Flow[Array]:
-    """Returns the outputs of the tokens `[T, ..]`. Makes as many calls as necessary, and reports each to `told`."""
+    """Returns the outputs of the tokens `[T, ..]`. Makes as many calls as necessary, and reports each to `told`.
+
+    `outputs` are those of tokens before `x`; the calls' outputs are added to them.
+    """
     check_is_prompt(x)
-    outputs = []
-    for part in session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes):
-        outputs.append((yield from applied(session_flow.PrefillStep(state, layer, part, options), timeout)))
-        told(leading(part)[0])
+    outputs = [] if outputs is None else outputs
+    while not outputs or leading(x)[0] > 0:
+        part = cut(x, 0, session_flow.tokens_a_call(x, max_message_bytes, abilities))
+        tokens = leading(part)[0]
+        try:
+            outputs.append((yield from applied(session_flow.PrefillStep(state, layer, part, options), timeout)))
+        except InvalidArgumentError as error:
+            if tokens <= 1 or not abilities.learn(error):
+                raise
+            continue  # in smaller parts
+        told(tokens)
+        x = cut(x, tokens, leading(x)[0])
     return joined(outputs)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from gdn_client.errors import AbortedError, FailedPreconditionError, GdnError, SessionLostError
+from gdn_client.errors import AbortedError, FailedPreconditionError, GdnError, SessionLostError, UnimplementedError
 from gdn_client.flow import Backoff, Flow, worth_another_try
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.recovery import STATE_IS_GONE, recover
@@ -63,8 +63,8 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
     _begin(states, rows)
     backoff = Backoff(states[0].retry)
     ended = False  # whether the server has answered, or said that nothing has changed
-    # Why the server wants the sessions to be checked before this try, and how often in a row.
-    refusal, recoveries = "", 0
+    # Why the server wants the sessions to be checked before this try, because of which session, and how often in a row.
+    refusal, recoveries = ("", ""), 0
     try:
         while True:
             in_vain = False
@@ -74,7 +74,7 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
                     if state.astray:
                         found.append((yield from recover(state)))
                 # If nothing has changed, or the limit of recoveries is reached, the same call meets the same refusal.
-                in_vain = refusal != "" and (not any(found) or recoveries >= MOST_RECOVERIES)
+                in_vain = refusal[0] != "" and (not any(found) or recoveries >= MOST_RECOVERIES)
                 for state in states if rows else ():
                     if state.is_over:
                         yield from _make_room(state)
@@ -85,15 +85,16 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
                 return result
             except GdnError as error:
                 astray = any(state.astray for state in states)
-                if (in_vain and error.reason == refusal) or not _try_again(states, error):
+                told = error.reason, error.metadata.get("session", "")
+                if (in_vain and told == refusal) or not _try_again(states, error):
                     ended = not astray
                     raise
-                recoveries = recoveries + 1 if error.reason == refusal else 1
-                refusal = error.reason if error.reason in ASTRAY else ""
+                recoveries = recoveries + 1 if told == refusal else 1
+                refusal = told if error.reason in ASTRAY else ("", "")
                 yield backoff.wait(error)
     finally:
         if not ended:
-            _give_up(states, rows)
+            give_up(states, rows)
         for state in states:
             state.in_flight = None
 
@@ -104,22 +105,26 @@ def uses(state: SessionState, send: Callable[[], Flow[T]]) -> Flow[T]:
 
 
 def _begin(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
-    """Prepares the call. Rows that were given up and are now repeated keep their request id, if they share one."""
+    """Prepares the call. Rows that were given up and are now repeated keep their request id.
+
+    If rows share one id, those that were given up under another one begin anew.
+    """
     for state in states:
         state.check_not_ended()
         if state.restoring:
             raise FailedPreconditionError(
                 f"a restore of {state.name} ended without an answer and may have been applied; restore it again"
             )
-    common = ""
+    common: dict[int, str] = {}
     for state, row in zip(states, rows):  # noqa: B905 - there may be no rows
         state.in_flight, earlier = row, state.given_up
         if earlier is None or earlier.digest() != row.digest():
             continue
-        common = common or earlier.request_id.value
-        if earlier.request_id.value == common:
-            row.request_id.value = common
+        first = common.setdefault(id(row.request_id), earlier.request_id.value)
+        if earlier.request_id.value == first:
+            row.request_id.value = first
             row.sent, row.copy_tried, row.refusal = True, earlier.copy_tried, earlier.refusal
+            row.accepted_before, row.answer = earlier.accepted_before, earlier.answer
 
 
 def _one_try(states: Sequence[SessionState], rows: Sequence[InFlight], send: Callable[[], Flow[T]]) -> Flow[T]:
@@ -129,9 +134,9 @@ def _one_try(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
     try:
         return (yield from send())
     except BaseException as error:
-        refused = isinstance(error, GdnError) and error.reason in _NOT_TAKEN
+        refused = isinstance(error, UnimplementedError) or (isinstance(error, GdnError) and error.reason in _NOT_TAKEN)
         for state, row, sent in zip(states, rows, before):  # noqa: B905
-            row.sent = sent or not refused
+            row.sent = sent or not refused or row.answer is not None
             if row.sent:
                 _may_have_moved(state, row)
         raise
@@ -165,7 +170,7 @@ def _make_room(state: SessionState) -> Flow[None]:
 def _may_have_moved(state: SessionState, row: InFlight) -> None:
     for index, known in state.layers.items():
         if row.layer == index or (row.layer is None and known.draft_tokens > 0):
-            known.reached = max(known.reached, known.count + (0 if row.draft else row.tokens))
+            known.reached = max(known.reached, known.count + row.moves)
 
 
 def _try_again(states: Sequence[SessionState], error: GdnError) -> bool:
@@ -179,8 +184,9 @@ def _try_again(states: Sequence[SessionState], error: GdnError) -> bool:
         return False  # the draft is not this call's, so somebody else must accept or drop it
     for state in named:
         state.rolled_back |= error.reason in STATE_IS_GONE
-        if not state.astray and state.in_flight is not None:  # an error during a recovery says nothing about the call
-            state.in_flight.refusal = error.reason
+        call = state.in_flight  # an error during a recovery, or of other rows, says nothing about it
+        if not state.astray and call is not None and call.answer is None:
+            call.refusal = error.reason
     for state in states:
         state.astray = True
     return True
@@ -192,7 +198,8 @@ def _may_have_drafted(state: SessionState) -> bool:
     return call is not None and call.draft and call.sent
 
 
-def _give_up(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
+def give_up(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
+    """Keeps the rows that may have been applied, so that the same call again goes on with them."""
     for state, row in zip(states, rows):  # noqa: B905
         if not row.sent:
             continue

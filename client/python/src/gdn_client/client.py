@@ -92,6 +92,7 @@ class Client:
         self._limits: info_pb2.Limits | None = None
         self.memory = SharedMemory(shared_memory, target)
         self.known = KnownSessions()
+        self.abilities = session_flow.Abilities()
         self._futures = Futures()  # threads only
 
     @property
@@ -324,9 +325,10 @@ class Client:
     def call_tokens(self, x: Input) -> int:
         """Returns the most tokens of an input like `x` that fit one prefill call.
 
-        A segment of a prefix may not be longer.
+        A segment of a prefix may not be longer. A server of version 0.1.0 takes fewer tokens: the float32 output
+        of a segment may have `limits.max_stored_reply_bytes` bytes.
         """
-        return prefixes.call_tokens(x, self.limits)
+        return prefixes.call_tokens(x, self.limits, self.abilities)
 
     def drop_prefixes(self) -> int:
         """Deletes all prefixes that the server keeps for the caller, and returns their number.

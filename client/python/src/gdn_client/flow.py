@@ -38,7 +38,7 @@ class Rpc:
 
 def route_of(request: Message) -> str:
     """Returns the id of the first session that a request names. Servers use it for sessions without an affinity."""
-    for where in ("acceptances", "sessions", "names", "session", "name"):
+    for where in ("acceptances", "rows", "sessions", "names", "session", "name"):
         named = getattr(request, where, "")
         if not isinstance(named, str):
             named = named[0] if len(named) else ""

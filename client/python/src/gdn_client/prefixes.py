@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from gdn_client.flow import Flow, Retry, Rpc, exact
 from gdn_client.inputs import Input
 from gdn_client.proto.gdn.v1 import info_pb2, prefix_pb2, session_pb2
-from gdn_client.session_flow import tokens_a_call
+from gdn_client.session_flow import Abilities, tokens_a_call
 
 __all__ = ["call_tokens", "drop_prefixes", "first_segments", "prompt_prefix"]
 
@@ -62,9 +62,9 @@ def first_segments(prefix: session_pb2.PromptPrefix, tokens: int) -> session_pb2
     return first
 
 
-def call_tokens(x: Input, limits: info_pb2.Limits) -> int:
+def call_tokens(x: Input, limits: info_pb2.Limits, abilities: Abilities) -> int:
     """Returns the most tokens of such an input that fit one prefill call."""
-    return tokens_a_call(x, limits.max_message_bytes, limits.max_stored_reply_bytes)
+    return tokens_a_call(x, limits.max_message_bytes, abilities)
 
 
 def drop_prefixes(retry: Retry) -> Flow[int]:

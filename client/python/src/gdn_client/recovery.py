@@ -50,18 +50,28 @@ def recover(state: SessionState) -> Flow[bool]:
     if _must_go_back(state, session):
         state.needs_replay = True
         session = yield from _go_back(state, session)
-    if call is not None and call.draft and call.refusal in _DRAFT_IS_GONE:  # not yet part of the state: dropped
+    gone = _DRAFT_IS_GONE | _REPLY_IS_GONE if call is not None and call.accepted else _DRAFT_IS_GONE
+    if call is not None and call.draft and call.refusal in gone:  # not yet part of the state: dropped
         state.needs_replay = True
         call.refusal = ""
-    if call is not None and call.layer is not None and call.tokens == 0 and call.refusal == "REPLY_DROPPED":
+    if (
+        call is not None
+        and call.layer is not None
+        and call.tokens == call.moves == 0
+        and call.refusal == "REPLY_DROPPED"
+    ):
         call.request_id.value = new_id()  # a step without tokens can simply be repeated
-    if state.given_up is not None and state.given_up.layer is None and (call is None or not call.sent):
+    given_up = state.given_up
+    accepts = given_up is not None and (given_up.layer is None or given_up.accepted is not None)
+    if accepts and (call is None or not call.sent):
         state.needs_replay = True  # an acceptance that may still be on its way finds no draft
     if state.needs_replay:
         # A stored reply may describe a draft that is dropped below, or an acceptance before it, so these calls get a
         # new id. A step keeps its id, because the server may have applied and saved it, and lost only the reply.
-        if call is not None and (call.draft or call.layer is None):
-            call.request_id.value = new_id()
+        if call is not None:
+            call.answer = None
+            if call.draft or call.layer is None:
+                call.request_id.value = new_id()
         _check_drafts_are_known(state, session)
         yield from _drop_drafts(state, session)
         yield from _replay(state, session)
@@ -141,8 +151,8 @@ def _is_applied(state: SessionState, layer: int, count: int) -> bool:
     call, known = state.in_flight, state.layers.get(layer)
     if call is None or not call.sent or known is None:
         return False
-    moves = known.draft_tokens > 0 if call.layer is None else call.layer == layer and not call.draft
-    return moves and call.tokens > 0 and count == known.count + call.tokens
+    moves = known.draft_tokens > 0 if call.layer is None else call.layer == layer
+    return moves and call.moves > 0 and count == known.count + call.moves
 
 
 def _is_where_expected(state: SessionState, session: session_pb2.Session) -> bool:
@@ -151,11 +161,12 @@ def _is_where_expected(state: SessionState, session: session_pb2.Session) -> boo
     def fits(layer: session_pb2.LayerState) -> bool:
         known = state.layer(layer.layer)
         if layer.token_count != known.count:
-            return layer.draft_length == 0 and _is_applied(state, layer.layer, layer.token_count)
+            drafted = call.tokens if call is not None and call.draft else 0
+            return layer.draft_length == drafted and _is_applied(state, layer.layer, layer.token_count)
         drafts = {known.draft_tokens}
-        if call is not None and call.draft and call.layer == layer.layer:
+        if call is not None and call.draft and call.layer == layer.layer and call.moves == 0:
             drafts.add(call.tokens)
-        if call is not None and call.layer is None and call.tokens == 0:
+        elif call is not None and call.moves == 0 and call.drops(layer.layer):
             drafts.add(0)
         return layer.draft_length in drafts
 
@@ -170,7 +181,8 @@ def _must_go_back(state: SessionState, session: session_pb2.Session) -> bool:
 
     """
     call = state.in_flight
-    reply_is_gone = call is not None and call.layer is not None and call.refusal in _REPLY_IS_GONE
+    # A draft whose reply is gone is dropped, and the tokens that it accepted first stay accepted.
+    reply_is_gone = call is not None and call.layer is not None and not call.draft and call.refusal in _REPLY_IS_GONE
     back = False
     for layer in session.layers:
         known, count = state.layer(layer.layer), layer.token_count
@@ -235,10 +247,10 @@ def _restore_newest(state: SessionState, epoch: int) -> Flow[session_pb2.Session
 
 def _check_drafts_are_known(state: SessionState, session: session_pb2.Session) -> None:
     call = state.in_flight
-    if call is not None and call.layer is None and call.tokens == 0:
-        return  # they are being dropped
     for layer in session.layers:
         known = state.layer(layer.layer)
+        if call is not None and call.drops(layer.layer):
+            continue
         if known.draft_tokens > 0 and known.draft is None and not _is_applied(state, layer.layer, layer.token_count):
             raise _lost(
                 f"{state.name} has lost a draft of layer {layer.layer}, whose inputs are not known here",
@@ -259,21 +271,22 @@ def _drop_drafts(state: SessionState, session: session_pb2.Session) -> Flow[None
 
 
 def _replay(state: SessionState, session: session_pb2.Session) -> Flow[None]:
-    replayed, drafts = 0, []
+    call, replayed, drafts = state.in_flight, 0, []
     for layer in session.layers:
         known = state.layer(layer.layer)
-        if _is_applied(state, layer.layer, layer.token_count):
+        applied = _is_applied(state, layer.layer, layer.token_count)
+        if call is not None and call.layer == layer.layer:
+            call.accepted_before = applied and call.draft
+        if applied:
             continue
         for step in _steps_since(state, layer):
             yield from _send_again(state, step)
             replayed += 1
-        if known.draft is not None:
+        if known.draft is not None and not (call is not None and call.drops(layer.layer)):
             drafts.append(known.draft)
-    call = state.in_flight
-    if call is None or call.layer is not None or call.tokens > 0:
-        for step in drafts:
-            yield from _send_again(state, step)
-            replayed += 1
+    for step in drafts:
+        yield from _send_again(state, step)
+        replayed += 1
     state.stats.replays += replayed > 0
     state.stats.replayed_steps += replayed
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gdn_client.calls import answered
@@ -40,7 +41,8 @@ def _begin_no_further(request: session_pb2.CreateSessionRequest, tokens: int) ->
         request.ClearField("prefix")
 
 
-def _output_bytes(given: Input, options: StepOptions) -> int:
+def output_bytes(given: Input, options: StepOptions) -> int:
+    """Returns the size of the step's output."""
     first = next(iter(tensors_of(given).values()))
     return output_elements(given) * ELEMENT_BYTES[options.output_dtype or dtype_code(element_name(first))]
 
@@ -63,7 +65,8 @@ def _digest_of(method: str, layer: int, given: Input, options: StepOptions, row:
     return digest.digest()
 
 
-def _check_count(state: SessionState, layer: int, found: int, expected: int) -> None:
+def check_count(state: SessionState, layer: int, found: int, expected: int) -> None:
+    """Raises InternalError if the server has counted other tokens than the client."""
     if found != expected:
         raise InternalError(
             f"{state.name} layer {layer} has seen {found} tokens after a call, expected {expected}", reason="INTERNAL"
@@ -117,7 +120,7 @@ class PrefillStep(_Step):
     def taken(self, reply: step_pb2.PrefillResponse, memory: StepMemory) -> Array:
         """Returns the output, and notes that the session has advanced."""
         state, before = self.states[0], self.states[0].layer(self.layer).count
-        _check_count(state, self.layer, reply.token_count, before + self.tokens[0])
+        check_count(state, self.layer, reply.token_count, before + self.tokens[0])
         if state.keep_bytes > 0:
             memory.to_message()
         state.note(self.layer, KeptStep(before, self.tokens[0], self.request), reply.durable_token_count)
@@ -151,7 +154,7 @@ class DecodeStep(_Step):
         """Returns the output, and notes that the sessions have advanced."""
         draft = self.options.draft
         for state, tokens, count in zip(self.states, self.tokens, reply.token_counts, strict=True):
-            _check_count(state, self.layer, count, state.layer(self.layer).count + (0 if draft else tokens))
+            check_count(state, self.layer, count, state.layer(self.layer).count + (0 if draft else tokens))
         output = memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
         size = 0
         if any(state.keep_bytes > 0 for state in self.states):
@@ -170,7 +173,7 @@ def applied(step: PrefillStep | DecodeStep, timeout: float | None, region: Regio
     """Applies a step exactly once, in a call of its own, and returns its output. A stream may have tried it before."""
     with StepMemory(region, step.request) as memory:
         fill_input(step.request, step.given, memory.encode)
-        memory.place_output(_output_bytes(step.given, step.options))
+        memory.place_output(output_bytes(step.given, step.options))
 
         def send() -> Flow[Any]:
             while True:
@@ -224,9 +227,19 @@ def _acceptance(request_id: RequestId, tokens: Accepted) -> InFlight:
 
 
 def _accepted(state: SessionState, layer: session_pb2.LayerState, tokens: Accepted) -> None:
-    known = state.layer(layer.layer)
+    note_acceptance(state, layer.layer, path_of(tokens), layer.durable_token_count)
+    check_count(state, layer.layer, layer.token_count, state.layer(layer.layer).count)
+
+
+def path_of(tokens: Accepted) -> list[int]:
+    """Returns the indices of the accepted tokens in the draft."""
+    return list(tokens if isinstance(tokens, Sequence) else range(tokens))
+
+
+def note_acceptance(state: SessionState, layer: int, path: Sequence[int], durable: int) -> None:
+    """Notes that these tokens of a layer's draft are accepted. They are kept as a plain step."""
+    known = state.layer(layer)
     waited, draft = known.draft_tokens > 0, known.draft
-    path = tokens if isinstance(tokens, Sequence) else range(tokens)
     known.draft, known.draft_tokens = None, 0
     if not waited or len(path) == 0:
         return
@@ -235,25 +248,43 @@ def _accepted(state: SessionState, layer: session_pb2.LayerState, tokens: Accept
     else:
         alone = draft.alone()
         assert isinstance(alone, step_pb2.DecodeRequest)
-        state.note(layer.layer, KeptStep(draft.before, len(path), path_tokens(alone, path)), layer.durable_token_count)
-    _check_count(state, layer.layer, layer.token_count, known.count)
+        state.note(layer, KeptStep(draft.before, len(path), path_tokens(alone, path)), durable)
 
 
-def tokens_a_call(given: Input, max_message_bytes: int, max_reply_bytes: int) -> int:
-    """Returns the most tokens of such an input that fit one message and one stored reply.
+@dataclass
+class Abilities:
+    """What the server of a connection has refused because it is older than this client. Starts as nothing.
 
-    The server stores replies up to a limit, to answer a retry.
+    Attributes:
+        step: it may know the method Step.
+        reply_bytes: most bytes of a prefill's reply, which servers of version 0.1.0 limit. None: there is no limit.
+
     """
+
+    step: bool = True
+    reply_bytes: int | None = None
+
+    def learn(self, error: GdnError) -> bool:
+        """Returns whether a prefill was refused because of the size of its reply, and notes the limit."""
+        limit = error.metadata.get("expected", "") if error.reason == "REPLY_TOO_LARGE_TO_STORE" else ""
+        if limit.isdecimal():
+            self.reply_bytes = int(limit)
+        return limit.isdecimal()
+
+
+def tokens_a_call(given: Input, max_message_bytes: int, abilities: Abilities) -> int:
+    """Returns the most tokens of such an input that fit one call."""
     tokens = leading(given)[0]
     whole = step_pb2.PrefillRequest()
     fill_input(whole, cut(given, 0, min(1, tokens)), to_tensor)
-    in_bytes = max(1, whole.ByteSize())
-    out_bytes = 4 * output_elements(cut(given, 0, 1)) + 64 if tokens > 0 else 1  # float32, and the shape
-    return max(1, min((max_message_bytes - (64 << 10)) // in_bytes, max_reply_bytes // out_bytes))
+    room = (max_message_bytes - (64 << 10)) // max(1, whole.ByteSize())
+    if abilities.reply_bytes is not None and tokens > 0:
+        room = min(room, abilities.reply_bytes // (4 * output_elements(cut(given, 0, 1))))  # float32 is the largest
+    return max(1, room)
 
 
-def segments(given: Input, max_message_bytes: int, max_reply_bytes: int) -> list[Input]:
+def segments(given: Input, max_message_bytes: int, abilities: Abilities) -> list[Input]:
     """Cuts a prompt into parts of at most `tokens_a_call` tokens."""
     tokens = leading(given)[0]
-    room = tokens_a_call(given, max_message_bytes, max_reply_bytes)
+    room = tokens_a_call(given, max_message_bytes, abilities)
     return [cut(given, begin, min(begin + room, tokens)) for begin in range(0, max(tokens, 1), room)]

@@ -61,13 +61,19 @@ class RequestId:
 class InFlight:
     """A step or acceptance of one session that the server has not answered yet.
 
+    A step may accept tokens of its layer's draft first; both are applied together, or not at all.
+
     Attributes:
-        request_id: id of the call.
+        request_id: id of the call. Rows of a call that share the object always have the same id.
         layer: layer of the step. None: an acceptance, for every layer that has a draft.
-        tokens: number of tokens that it takes, or accepts.
+        tokens: number of tokens that the step takes, or the acceptance accepts.
         draft: whether the tokens are a draft.
         digest: identifies the call's arguments. A caller that asks for the same again gets the answer of this call.
+        accepted: number of the draft's tokens that the step accepts first. None: it accepts nothing.
         sent: it may have been applied.
+        accepted_before: an earlier try of this draft was applied and the draft is dropped again, but the tokens that it
+            accepted first stay accepted. The next try accepts nothing.
+        answer: the server's answer, while other rows of the call have none.
         copy_tried: the durable copy contains the step, and the session has already gone back to that copy.
         refusal: the server's reason because of which the session must be checked.
 
@@ -78,9 +84,39 @@ class InFlight:
     tokens: int
     draft: bool
     digest: Callable[[], bytes]
+    accepted: int | None = None
     sent: bool = False
+    accepted_before: bool = False
+    answer: Any = None
     copy_tried: bool = False
     refusal: str = ""
+
+    @property
+    def moves(self) -> int:
+        """Number of tokens that the layer's count grows by. A draft's tokens do not count."""
+        return (0 if self.draft else self.tokens) + (self.accepted or 0)
+
+    def drops(self, layer: int) -> bool:
+        """Whether it drops the layer's whole draft, so that the draft need not be there."""
+        return self.tokens == 0 if self.layer is None else self.layer == layer and self.accepted == 0
+
+
+@dataclass
+class PartDone:
+    """A row that was applied by another method than Step, in a call of which other rows were not.
+
+    Attributes:
+        digest: identifies the row.
+        count: tokens that its layer has seen since.
+        draft_tokens: tokens of the layer's draft since.
+        outputs: outputs of its first tokens.
+
+    """
+
+    digest: bytes
+    count: int
+    draft_tokens: int
+    outputs: list[Any]
 
 
 @dataclass(eq=False)
@@ -100,6 +136,7 @@ class SessionState:
         needs_replay: the server has lost something, and the replay is not complete.
         in_flight: the call that is being tried.
         given_up: the last call, if it ended without an answer.
+        part_done: a row that the same call again need not apply.
         ended: the client has deleted the session, or has started to. No call may recreate it.
         restoring: a restore got no answer, so the state may be that of the checkpoint. All other calls are refused.
         cannot_checkpoint: the server has no durable tier.
@@ -125,6 +162,7 @@ class SessionState:
     needs_replay: bool = False
     in_flight: InFlight | None = None
     given_up: InFlight | None = None
+    part_done: PartDone | None = None
     ended: bool = False
     restoring: bool = False
     cannot_checkpoint: bool = False
@@ -255,7 +293,7 @@ class SessionState:
             self.kept_bytes -= known.cut_to(layer.token_count, same_history=same_history)
             known.durable, known.draft_tokens = 0, layer.draft_length
             self.note_durable(layer.layer, layer.durable_token_count)
-        self.given_up, self.restoring = None, False
+        self.given_up, self.part_done, self.restoring = None, None, False
         self.astray, self.rolled_back, self.needs_replay = False, False, False
 
 

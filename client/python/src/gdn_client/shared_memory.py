@@ -30,8 +30,8 @@ import numpy.typing as npt
 from gdn_client import tensors
 from gdn_client.errors import GdnError, UnimplementedError
 from gdn_client.flow import Flow, OpenRegion
-from gdn_client.proto.gdn.v1 import shared_memory_pb2, step_pb2, tensor_pb2
-from gdn_client.steps import tensors_in
+from gdn_client.proto.gdn.v1 import shared_memory_pb2, tensor_pb2
+from gdn_client.steps import StepRequest, tensors_in
 from gdn_client.tensors import Array
 
 ALIGNMENT = 64  # a cache line
@@ -216,7 +216,7 @@ class SharedMemory:
 class StepMemory:
     """The memory of one step's tensors: parts of a region, or the step's messages. A context manager."""
 
-    def __init__(self, region: Region | None, request: step_pb2.PrefillRequest | step_pb2.DecodeRequest) -> None:
+    def __init__(self, region: Region | None, request: StepRequest) -> None:
         self._region = region
         self._request = request
         self._inputs: dict[int, Block] = {}  # by offset

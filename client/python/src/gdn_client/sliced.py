@@ -24,7 +24,7 @@ import numpy as np
 
 from gdn_client import array_flow, session_flow
 from gdn_client.client import Client
-from gdn_client.errors import AbortedError, GdnError, SessionLostError
+from gdn_client.errors import AbortedError, GdnError, InvalidArgumentError, SessionLostError
 from gdn_client.flow import Flow, worth_another_try
 from gdn_client.futures import map_at_once, settle
 from gdn_client.inputs import Input, tensors_of
@@ -32,6 +32,7 @@ from gdn_client.proto.gdn.v1 import info_pb2
 from gdn_client.requests import model_name, only_model
 from gdn_client.session import Session
 from gdn_client.session_state import RequestId, SessionState, StepOptions, new_id, step_options
+from gdn_client.steps import leading
 from gdn_client.tensors import Array, element_name, host_array, is_torch
 
 T = TypeVar("T")
@@ -168,7 +169,7 @@ class SlicedSession:
         array_flow.check_is_prompt(x)
         options = step_options("float32", allow_non_finite=allow_non_finite)
         limits = self._client.limits
-        pieces = session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes)
+        pieces = session_flow.segments(x, limits.max_message_bytes, self._client.abilities)
 
         def start(states: Sequence[SessionState]) -> Callable[[], Flow[Array]]:
             step = session_flow.PrefillStep(states[0], layer, pieces[len(call.done)], options)
@@ -176,7 +177,13 @@ class SlicedSession:
 
         with _call_of([self], lambda: _digest("prefill", layer, x, allow_non_finite)) as call:
             while len(call.done) < len(pieces):
-                call.done.append(_sum(self._client.together([self], call, start), x, dtype))
+                try:
+                    call.done.append(_sum(self._client.together([self], call, start), x, dtype))
+                except InvalidArgumentError as error:
+                    is_first = not call.tries and not call.done and leading(pieces[0])[0] > 1
+                    if not is_first or not self._client.abilities.learn(error):
+                        raise
+                    pieces = session_flow.segments(x, limits.max_message_bytes, self._client.abilities)
         return array_flow.joined(call.done)
 
     def decode(
@@ -296,6 +303,7 @@ class SlicedClient:
         self._made = [client for client, one in zip(self._clients, given, strict=True) if isinstance(one, str)]
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="gdn-slices")
         self._models: dict[str, tuple[list[Client], info_pb2.Model]] = {}
+        self.abilities = session_flow.Abilities()
 
     def __enter__(self) -> SlicedClient:
         return self

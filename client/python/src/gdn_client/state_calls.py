@@ -97,7 +97,7 @@ def _child(parent: SessionState, session: session_pb2.Session, idle_ttl: float |
         child.start = parent.start
     for index, known in parent.layers.items():
         own = child.layer(index)
-        own.begin, own.draft = known.begin, known.draft
+        own.begin, own.draft, own.accepted = known.begin, known.draft, known.accepted
         own.kept.extend(known.kept)
         child.kept_bytes += sum(step.bytes for step in known.kept)
     return child

@@ -15,11 +15,13 @@ from gdn_client.inputs import DeltaRule, Input, Projected, map_tensors, tensors_
 from gdn_client.proto.gdn.v1 import step_pb2, tensor_pb2
 from gdn_client.tensors import Array
 
+# A request with a step's tensors.
+StepRequest: TypeAlias = step_pb2.PrefillRequest | step_pb2.DecodeRequest | step_pb2.StepRequest
 # Puts an array into a message, either as bytes or as a place in shared memory.
 Encoder: TypeAlias = Callable[[Array], tensor_pb2.Tensor]
 
 
-def fill_input(request: step_pb2.PrefillRequest | step_pb2.DecodeRequest, given: Input, encode: Encoder) -> None:
+def fill_input(request: StepRequest, given: Input, encode: Encoder) -> None:
     """Sets the request's input."""
     if isinstance(given, Projected):
         target: step_pb2.ProjectedInput | step_pb2.DeltaRuleInput | step_pb2.HiddenStatesInput = request.projected
@@ -46,7 +48,7 @@ def name_sessions(
         request.sessions[:], request.session_epochs[:], request.expected_token_counts[:] = zip(*rows, strict=True)
 
 
-def tensors_in(request: step_pb2.PrefillRequest | step_pb2.DecodeRequest) -> Iterator[tensor_pb2.Tensor]:
+def tensors_in(request: StepRequest) -> Iterator[tensor_pb2.Tensor]:
     """Yields the tensors of the request's input."""
     kind = request.WhichOneof("input")
     for descriptor, value in getattr(request, kind).ListFields() if kind is not None else ():
@@ -122,6 +124,8 @@ class LayerSteps:
         kept: the steps.
         draft: the draft that waits to be accepted, if its inputs are known here.
         draft_tokens: tokens of the draft that waits.
+        accepted: tokens of the last draft that AcceptTokens accepted in the place of `StepRow.accept`, and the count
+            after them. None: there was no such acceptance.
 
     """
 
@@ -132,6 +136,7 @@ class LayerSteps:
     kept: deque[KeptStep] = field(default_factory=deque)
     draft: KeptStep | None = None
     draft_tokens: int = 0
+    accepted: tuple[list[int], int] | None = None
 
     def add(self, step: KeptStep) -> None:
         """Adds a step. `step.before` must be `count`."""
@@ -200,6 +205,40 @@ def row_of(request: step_pb2.DecodeRequest, row: int) -> step_pb2.DecodeRequest:
             getattr(target, descriptor.name).CopyFrom(_take_row(value, row))
         else:
             setattr(target, descriptor.name, value)
+    return alone
+
+
+def rows_alone(request: step_pb2.StepRequest) -> list[step_pb2.PrefillRequest | step_pb2.DecodeRequest]:
+    """Returns a request for each row only, without its acceptance. Every server knows its method.
+
+    The request must contain its tensors.
+    """
+    alone: list[step_pb2.PrefillRequest | step_pb2.DecodeRequest] = []
+    for row in request.rows:
+        if row.kind == step_pb2.STEP_KIND_PREFILL:
+            alone.append(step_pb2.PrefillRequest(session=row.session))
+        else:
+            is_draft = row.kind == step_pb2.STEP_KIND_DRAFT
+            alone.append(
+                step_pb2.DecodeRequest(sessions=[row.session], draft=is_draft, draft_parents=row.draft_parents)
+            )
+        alone[-1].layer, alone[-1].output_dtype = request.layer, request.output_dtype
+        alone[-1].allow_non_finite = request.allow_non_finite
+    kind = request.WhichOneof("input")
+    assert kind is not None
+    for descriptor, value in getattr(request, kind).ListFields():
+        if descriptor.message_type is None:
+            for one in alone:
+                setattr(getattr(one, kind), descriptor.name, value)
+            continue
+        data, begin = value.data, 0  # each access makes a copy
+        size = len(data) // max(1, value.shape[0])
+        for row, one in zip(request.rows, alone, strict=True):
+            axes = [row.token_count] if isinstance(one, step_pb2.PrefillRequest) else [1, row.token_count]
+            end = begin + row.token_count * size
+            part = tensor_pb2.Tensor(dtype=value.dtype, shape=[*axes, *value.shape[1:]], data=data[begin:end])
+            getattr(getattr(one, kind), descriptor.name).CopyFrom(part)
+            begin = end
     return alone
 
 

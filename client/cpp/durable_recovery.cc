@@ -27,7 +27,6 @@ absl::Status DurableSession::Recover(const Backoff& backoff) {
   bool recreated = false;
   GDN_ASSIGN_OR_RETURN(v1::Session session, FindOrRecreate(&recreated, backoff));
   rolled_back_ = false;
-  KeepAppliedAcceptance(session);
   // Inside a replay the counts are behind by themselves, and only a new epoch tells of another loss.
   if (session.epoch() != epoch_ || recreated || (!needs_replay_ && !IsWhereExpected(session))) {
     NoteLoss(session);
@@ -44,8 +43,7 @@ absl::Status DurableSession::Recover(const Backoff& backoff) {
       // A stored reply tells of a draft that is dropped below, or of an acceptance before it: these begin anew. A step
       // keeps its id, for the server may have applied it, saved it and lost only the reply.
       const auto* const step = std::get_if<SessionStep>(&in_flight_->what);
-      const bool accepts = in_flight_->accept_before.has_value() && !in_flight_->applied;
-      if (step == nullptr || IsDraft(*step) || accepts) in_flight_->request_id.clear();
+      if (step == nullptr || IsDraft(*step)) in_flight_->request_id.clear();
     }
     GDN_RETURN_IF_ERROR(CompareNumerics(backoff));
     GDN_RETURN_IF_ERROR(DropDrafts(&session, backoff));
@@ -199,27 +197,13 @@ bool DurableSession::InFlightIsAppliedIn(const v1::Session& session) const {
   });
 }
 
-const DraftChoice* DurableSession::ChoiceInFlight(const LayerSteps& layer) const {
-  if (!in_flight_.has_value()) return nullptr;
-  if (const auto* const accept = std::get_if<AcceptCall>(&in_flight_->what)) return &accept->choice;
-  const bool here = StepLayer(std::get<SessionStep>(in_flight_->what)) == layer.layer();
-  return here && in_flight_->accept_before.has_value() ? &*in_flight_->accept_before : nullptr;
-}
-
-void DurableSession::KeepAppliedAcceptance(const v1::Session& session) {
-  if (!in_flight_.has_value() || !in_flight_->accept_before.has_value()) return;
-  const bool counts = !IsDraft(step()) && StepTokens(step()) > 0;
-  if (counts || !InFlightIsAppliedIn(session)) return;
-  layers_.at(StepLayer(step())).AcceptDraft(*std::exchange(in_flight_->accept_before, std::nullopt));
-  in_flight_->request_id.clear();
-}
-
 bool DurableSession::InFlightIsApplied(const LayerSteps& layer, int64_t token_count) const {
   if (!in_flight_.has_value() || !in_flight_->sent) return false;
-  const DraftChoice* const choice = ChoiceInFlight(layer);
-  int64_t tokens = choice != nullptr && layer.draft().has_value() ? choice->tokens() : 0;
+  int64_t tokens = 0;
   if (const auto* const step = std::get_if<SessionStep>(&in_flight_->what)) {
-    if (StepLayer(*step) == layer.layer() && !IsDraft(*step)) tokens += StepTokens(*step);
+    if (StepLayer(*step) == layer.layer() && !IsDraft(*step)) tokens = StepTokens(*step);
+  } else if (layer.draft().has_value()) {
+    tokens = std::get<AcceptCall>(in_flight_->what).choice.tokens();
   }
   return tokens > 0 && token_count == layer.token_count() + tokens;
 }
@@ -238,8 +222,8 @@ bool DurableSession::IsWhereExpected(const v1::Session& session) const {
       const bool drafts_here = step != nullptr && IsDraft(*step) && StepLayer(*step) == state.layer();
       expected |= state.draft_length() == 0 && InFlightIsApplied(layer, state.token_count());
       expected |= same_count && drafts_here && state.draft_length() == StepTokens(*step);
-      const DraftChoice* const choice = ChoiceInFlight(layer);
-      expected |= same_count && choice != nullptr && choice->tokens() == 0 && state.draft_length() == 0;
+      expected |= same_count && step == nullptr && state.draft_length() == 0 &&
+                  std::get<AcceptCall>(in_flight_->what).choice.tokens() == 0;
     }
     if (!expected) return false;
   }
@@ -284,11 +268,9 @@ absl::Status DurableSession::Replay(const v1::Session& session, const Backoff& b
     if (found->second.draft().has_value()) drafts.push_back(&found->second);
   }
   // Drafts come last, as accepting one in a replay accepts or drops those of all layers.
-  for (LayerSteps* const layer : drafts) {
-    const DraftChoice* const choice = ChoiceInFlight(*layer);
-    if (choice != nullptr && choice->tokens() == 0) continue;  // dropped already
-    GDN_RETURN_IF_ERROR(ReplayStep(*layer->draft(), backoff));
-  }
+  const auto* const accept = in_flight_.has_value() ? std::get_if<AcceptCall>(&in_flight_->what) : nullptr;
+  if (accept != nullptr && accept->choice.tokens() == 0) return absl::OkStatus();
+  for (LayerSteps* const layer : drafts) GDN_RETURN_IF_ERROR(ReplayStep(*layer->draft(), backoff));
   return absl::OkStatus();
 }
 

@@ -35,24 +35,18 @@ void Strip(SessionStep& request) {
       request);
 }
 
-void UpdateChoice(Hasher& hasher, const DraftChoice& choice) {
-  hasher.UpdateField("accept");
-  hasher.UpdateInt(choice.first_tokens);
-  for (const int32_t token : choice.path) hasher.UpdateInt(token);
-}
-
-Hash128 IdentityOf(const SessionStep& stripped, const std::optional<DraftChoice>& accept_before, bool mixed) {
+Hash128 IdentityOf(const SessionStep& stripped) {
   Hasher hasher;
   hasher.UpdateInt(static_cast<int64_t>(stripped.index()));
   hasher.UpdateField(std::visit([](const auto& step) { return step.SerializeAsString(); }, stripped));
-  if (mixed) hasher.UpdateField("row");
-  if (accept_before.has_value()) UpdateChoice(hasher, *accept_before);
   return hasher.Finish();
 }
 
 Hash128 IdentityOfAccept(const DraftChoice& choice) {
   Hasher hasher;
-  UpdateChoice(hasher, choice);
+  hasher.UpdateField("accept");
+  hasher.UpdateInt(choice.first_tokens);
+  for (const int32_t token : choice.path) hasher.UpdateInt(token);
   return hasher.Finish();
 }
 
@@ -171,19 +165,19 @@ int64_t DurableSession::kept_bytes() const {
   return bytes;
 }
 
-absl::Status DurableSession::Begin(CallInFlight call) {
+absl::Status DurableSession::Begin(std::variant<SessionStep, AcceptCall> what, Hash128 identity) {
   GDN_RETURN_IF_ERROR(CheckRestored());
   if (!in_flight_.has_value()) {
-    in_flight_ = std::move(call);
+    in_flight_ = {.what = std::move(what), .identity = identity};
     return absl::OkStatus();
   }
-  if (in_flight_->identity == call.identity) return absl::OkStatus();
+  if (in_flight_->identity == identity) return absl::OkStatus();
   return absl::FailedPreconditionError(
       AbslView(StrCat("the call before on ", name(),
                       " ended without an answer and may have been applied; repeat it before another one")));
 }
 
-absl::Status DurableSession::BeginStep(SessionStep request, std::optional<DraftChoice> accept_before, bool mixed) {
+absl::Status DurableSession::BeginStep(SessionStep request) {
   const int32_t index = StepLayer(request);
   const auto found = layers_.find(index);
   if (found == layers_.end()) {
@@ -191,49 +185,29 @@ absl::Status DurableSession::BeginStep(SessionStep request, std::optional<DraftC
                      StrCat(name(), " has no layer ", index, "; expected one of its GDN layers"),
                      {{"session", name()}, {"layer", StrCat(index)}});
   }
-  const LayerSteps& layer = found->second;
-  if (layer.draft().has_value() && !accept_before.has_value() && !in_flight_.has_value()) {
+  if (found->second.draft().has_value() && !in_flight_.has_value()) {
     return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDraftPending,
                      StrCat(name(), " layer ", index, " has a draft; AcceptTokens comes first"),
                      {{"session", name()}, {"layer", StrCat(index)}});
   }
-  GDN_RETURN_IF_ERROR(std::visit([](auto& step) { return CheckInMessage(step); }, request));
+  GDN_RETURN_IF_ERROR(CheckInMessage(request));
   Strip(request);
-  const Hash128 identity = IdentityOf(request, accept_before, mixed);
-  if (const auto ahead = accepted_ahead_.find(index); accept_before.has_value() && ahead != accepted_ahead_.end()) {
-    if (*accept_before != ahead->second) {
-      return absl::FailedPreconditionError(
-          AbslView(StrCat(name(), " layer ", index, " has accepted ", ahead->second.tokens(),
-                          " tokens of its draft with another layer, because the server has no Step; accept the same")));
-    }
-    accept_before.reset();
-  }
-  if (accept_before.has_value() && !in_flight_.has_value()) {
-    GDN_RETURN_IF_ERROR(
-        CheckChoice(layer, layer.draft().has_value() ? StepTokens(layer.draft()->request) : 0, *accept_before));
-  }
-  return Begin(
-      {.what = std::move(request), .identity = identity, .mixed = mixed, .accept_before = std::move(accept_before)});
-}
-
-absl::Status DurableSession::CheckChoice(const LayerSteps& layer, int64_t draft_length,
-                                         const DraftChoice& choice) const {
-  const int32_t accepted_tokens = choice.tokens();
-  if (accepted_tokens >= 0 && accepted_tokens <= draft_length) return absl::OkStatus();
-  return MakeError(
-      absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
-      StrCat("accepted_tokens is ", accepted_tokens, ", expected 0 .. ", std::max<int64_t>(draft_length, 0),
-             ", the draft of layer ", layer.layer()),
-      {{"session", name()}, {"found", StrCat(accepted_tokens)}, {"expected", StrCat("0 .. ", draft_length)}});
+  const Hash128 identity = IdentityOf(request);
+  return Begin(std::move(request), identity);
 }
 
 absl::Status DurableSession::BeginAccept(DraftChoice choice) {
-  for (const auto& [index, layer] : layers_) {
-    GDN_RETURN_IF_ERROR(
-        CheckChoice(layer, layer.draft().has_value() ? StepTokens(layer.draft()->request) : choice.tokens(), choice));
+  const int32_t accepted_tokens = choice.tokens();
+  for (auto& [index, layer] : layers_) {
+    const int64_t draft = layer.draft().has_value() ? StepTokens(layer.draft()->request) : accepted_tokens;
+    if (accepted_tokens >= 0 && accepted_tokens <= draft) continue;
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+                     StrCat("accepted_tokens is ", accepted_tokens, ", expected 0 .. ", std::max<int64_t>(draft, 0),
+                            ", the draft of layer ", index),
+                     {{"session", name()}, {"found", StrCat(accepted_tokens)}, {"expected", StrCat("0 .. ", draft)}});
   }
   const Hash128 identity = IdentityOfAccept(choice);
-  return Begin({.what = AcceptCall{std::move(choice)}, .identity = identity});
+  return Begin(AcceptCall{std::move(choice)}, identity);
 }
 
 absl::Status DurableSession::Prepare(const Backoff& backoff) {
@@ -264,11 +238,8 @@ void DurableSession::GiveUp() {
 }
 
 absl::Status DurableSession::FinishStep(const StepResult& result) {
-  CallInFlight call = *std::exchange(in_flight_, std::nullopt);
-  SessionStep request = std::get<SessionStep>(std::move(call.what));
+  SessionStep request = std::get<SessionStep>(std::move(std::exchange(in_flight_, std::nullopt)->what));
   LayerSteps& layer = layers_.at(StepLayer(request));
-  if (call.accept_before.has_value()) layer.AcceptDraft(*std::move(call.accept_before));
-  accepted_ahead_.erase(layer.layer());
   const bool draft = IsDraft(request);
   KeptStep step{.request = std::move(request),
                 .before = layer.token_count(),
@@ -289,10 +260,7 @@ absl::Status DurableSession::FinishStep(const StepResult& result) {
 }
 
 absl::Status DurableSession::FinishAccept(const v1::SessionTokenCounts& counts) {
-  return NoteAccepted(std::get<AcceptCall>(std::exchange(in_flight_, std::nullopt)->what).choice, counts);
-}
-
-absl::Status DurableSession::NoteAccepted(const DraftChoice& accepted, const v1::SessionTokenCounts& counts) {
+  const DraftChoice accepted = std::get<AcceptCall>(std::exchange(in_flight_, std::nullopt)->what).choice;
   for (const v1::LayerState& state : counts.layers()) {
     const auto found = layers_.find(state.layer());
     if (found == layers_.end()) continue;
@@ -324,20 +292,6 @@ absl::StatusOr<v1::PrefillResponse> DurableSession::Prefill(v1::PrefillRequest r
 absl::StatusOr<v1::DecodeResponse> DurableSession::Decode(v1::DecodeRequest request) {
   GDN_ASSIGN_OR_RETURN(Reply reply, RunStep(std::move(request)));
   return std::get<v1::DecodeResponse>(std::move(reply.message));
-}
-
-absl::StatusOr<v1::StepResponse> DurableSession::Step(v1::StepRequest request) {
-  GDN_RETURN_IF_ERROR(CheckInMessage(request));
-  GDN_ASSIGN_OR_RETURN(std::vector<RowStep> rows, CutStep(std::move(request)));
-  if (rows.size() != 1) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kBatchTooLarge,
-                     StrCat("the step has ", rows.size(), " rows, expected 1"),
-                     {{"found", StrCat(rows.size())}, {"expected", "1"}});
-  }
-  GDN_RETURN_IF_ERROR(BeginStep(std::move(rows[0].alone), std::move(rows[0].accept_before), /*mixed=*/true));
-  GDN_ASSIGN_OR_RETURN(Reply reply, Recovered<Reply>([this](const Backoff& backoff) { return SendRow(backoff); }));
-  GDN_RETURN_IF_ERROR(FinishStep(reply.result));
-  return std::get<v1::StepResponse>(std::move(reply.message));
 }
 
 absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptTokens(int32_t accepted_tokens) {
@@ -418,27 +372,6 @@ void DurableSession::AddRowTo(v1::DecodeRequest& message, int64_t token_count) c
   message.add_expected_token_counts(token_count);
 }
 
-void DurableSession::AddRowTo(v1::StepRequest& message) const {
-  const SessionStep& step = std::get<SessionStep>(in_flight_->what);
-  const LayerSteps& layer = layers_.at(StepLayer(step));
-  v1::StepRow* const row = message.add_rows();
-  row->set_session(name());
-  row->set_session_epoch(epoch_);
-  row->set_token_count(static_cast<int32_t>(StepTokens(step)));
-  row->set_kind(IsDraft(step) ? v1::STEP_KIND_DRAFT : v1::STEP_KIND_PREFILL);
-  if (const auto* const decode = std::get_if<v1::DecodeRequest>(&step)) {
-    if (!decode->draft()) row->set_kind(v1::STEP_KIND_DECODE);
-    *row->mutable_draft_parents() = decode->draft_parents();
-  }
-  int64_t before = layer.token_count();
-  if (const auto& accepted = in_flight_->accept_before; accepted.has_value()) {
-    if (layer.draft().has_value()) before += accepted->tokens();
-    row->mutable_accept_before()->set_accepted_tokens(accepted->first_tokens);
-    row->mutable_accept_before()->mutable_path()->Add(accepted->path.begin(), accepted->path.end());
-  }
-  row->set_expected_token_count(before);
-}
-
 void DurableSession::AddRowTo(v1::AcceptTokensRequest& message, const DraftChoice& choice) const {
   v1::DraftAcceptance* const acceptance = message.add_acceptances();
   acceptance->set_session(name());
@@ -495,68 +428,6 @@ absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(const DraftCho
                      StrCat("AcceptTokens of one session was answered with ", response.counts_size(), " entries"));
   }
   return std::move(*response.mutable_counts(0));
-}
-
-absl::StatusOr<DurableSession::Reply> DurableSession::SendRow(const Backoff& backoff) {
-  if (client_.StepIsUnimplemented()) return SendRowInParts(backoff);
-  v1::StepRequest request = JoinStep({&step()});
-  AddRowTo(request);
-  request.set_request_id(RequestIdInFlight());
-  absl::StatusOr<v1::StepResponse> response = client_.Step(request, TryOptions(backoff));
-  if (response.status().code() == absl::StatusCode::kUnimplemented && client_.StepIsUnimplemented()) {
-    return SendRowInParts(backoff);
-  }
-  GDN_RETURN_IF_ERROR(response.status());
-  if (response->token_counts_size() != 1 || response->durable_token_counts_size() != 1) {
-    return MakeError(absl::StatusCode::kInternal, reason::kInternal,
-                     StrCat("a Step of one row was answered with ", response->token_counts_size(), " token counts"));
-  }
-  const StepResult result = {.token_count = response->token_counts(0),
-                             .durable_token_count = response->durable_token_counts(0),
-                             .output = HashBytes(response->output().data())};
-  return Reply{.message = *std::move(response), .result = result};
-}
-
-absl::StatusOr<DurableSession::Reply> DurableSession::SendRowInParts(const Backoff& backoff) {
-  CallInFlight& call = *in_flight_;
-  if (std::exchange(call.mixed, false)) {
-    call.request_id.clear();  // it was a Step's
-    const std::optional<DraftChoice> accepted = std::exchange(call.accept_before, std::nullopt);
-    // Without a draft in this layer there is nothing to accept, and AcceptTokens would drop the other layers' drafts.
-    if (accepted.has_value() && layers_.at(StepLayer(step())).draft().has_value()) {
-      call.next = std::get<SessionStep>(std::move(call.what));
-      call.what = AcceptCall{*accepted};
-    }
-  }
-  if (const auto* const accept = std::get_if<AcceptCall>(&call.what)) {
-    const DraftChoice choice = accept->choice;
-    GDN_ASSIGN_OR_RETURN(const v1::SessionTokenCounts counts, SendAccept(choice, RequestIdInFlight(), backoff));
-    for (const auto& [index, layer] : layers_) {
-      if (layer.draft().has_value()) accepted_ahead_.insert_or_assign(index, choice);
-    }
-    call.what = *std::exchange(call.next, std::nullopt);
-    call.request_id.clear();
-    GDN_RETURN_IF_ERROR(NoteAccepted(choice, counts));
-  }
-  GDN_ASSIGN_OR_RETURN(Reply reply, Send(step(), RequestIdInFlight(), token_count(StepLayer(step())), backoff));
-  v1::StepResponse row;
-  std::visit(
-      [&row](auto& message) {
-        row.mutable_output()->Swap(message.mutable_output());
-        row.set_compute_time_us(message.compute_time_us());
-      },
-      reply.message);
-  if (std::holds_alternative<v1::DecodeResponse>(reply.message) && row.output().shape_size() > 0) {
-    row.mutable_output()->mutable_shape()->erase(row.output().shape().begin());  // [1, T, ..]
-  }
-  if (row.output().shape_size() == 0 || row.output().shape(0) != StepTokens(step())) {
-    return MakeError(absl::StatusCode::kInternal, reason::kInternal,
-                     StrCat("a step of ", StepTokens(step()), " tokens was answered with another number of outputs"));
-  }
-  row.add_token_counts(reply.result.token_count);
-  row.add_durable_token_counts(reply.result.durable_token_count);
-  reply.message = std::move(row);
-  return reply;
 }
 
 // The part of a DurableSession that uses the state as a whole: checkpoints, exports, forks, restores.
@@ -671,7 +542,6 @@ std::unique_ptr<DurableSession> DurableSession::ChildOf(v1::Session child) const
   fork->initial_counts_ = initial_counts_;
   fork->prefix_tokens_ = prefix_tokens_;
   fork->layers_ = layers_;
-  fork->accepted_ahead_ = accepted_ahead_;
   fork->numerics_id_ = numerics_id_;
   fork->numerics_changed_ = numerics_changed_;
   for (const v1::LayerState& layer : child.layers()) {
@@ -759,7 +629,6 @@ absl::StatusOr<v1::Session> DurableSession::Restore(const std::string& checkpoin
                      {{"session", name()}, {"layer", StrCat(state.layer())}});
   }
   astray_ = rolled_back_ = needs_replay_ = false;
-  accepted_ahead_.clear();
   for (const v1::LayerState& state : restored.layers()) {
     layers_.insert_or_assign(state.layer(), LayerSteps(state.layer(), state.token_count()));
     checkpointed_counts_[state.layer()] = state.token_count();

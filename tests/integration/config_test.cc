@@ -138,7 +138,7 @@ TEST_F(Config, ReloadsWhatIsSafeOnSighup) {
   server->Signal(SIGHUP);
   ASSERT_TRUE(WaitForLog(*server, "config: reloaded, 2 changes").ok()) << Read(Path("log"));
   EXPECT_TRUE(absl::StrContains(Read(Path("log")), "config: drain-timeout has changed and is in effect"));
-  EXPECT_TRUE(absl::StrContains(Read(Path("log")), "config: max-batch has changed: needs a restart"));
+  EXPECT_TRUE(absl::StrContains(Read(Path("log")), "config: max-batch has changed, but needs a restart"));
   EXPECT_FALSE(absl::StrContains(Read(Path("log")), "trace-calls has changed")) << "the command line has it";
 
   Write(base + "max-batch: 100\ndrain-timeout: 7s\ntrace-calls: 9\nlog-level: loud\n");

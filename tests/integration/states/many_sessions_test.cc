@@ -73,7 +73,7 @@ std::string ResetRefusal(const Caller& caller, const std::string& id, std::optio
   return reply.reply.results_size() == 1 ? ReasonOf(reply.reply.results(0).error()) : "(no result)";
 }
 
-class ManySessions : public ::testing::Test {
+class ManySessionsACall : public ::testing::Test {
  protected:
   static GdnServerOptions Options() { return {.models = TokenFeed::Models()}; }
   GdnServerOptions HostAndDisk() const {
@@ -103,7 +103,7 @@ class ManySessions : public ::testing::Test {
   const TokenFeed feed_ = TokenFeed::Operator(2);
 };
 
-TEST_F(ManySessions, EachCreationIsAnsweredByItself) {
+TEST_F(ManySessionsACall, EachCreationIsAnsweredByItself) {
   TestServer server(Options());
   const Caller caller(server);
   ASSERT_TRUE(feed_.Create(caller, "there").ok());
@@ -133,7 +133,7 @@ TEST_F(ManySessions, EachCreationIsAnsweredByItself) {
   EXPECT_NE(caller.Metrics().reply.text().find("gdn_errors_total{reason=\"MODEL_NOT_FOUND\"} 1"), std::string::npos);
 }
 
-TEST_F(ManySessions, CreationsThatAreSentAgainFindTheirSessions) {
+TEST_F(ManySessionsACall, CreationsThatAreSentAgainFindTheirSessions) {
   TestServer server(Options());
   const Caller caller(server);
   v1::CreateSessionsRequest request;
@@ -148,7 +148,7 @@ TEST_F(ManySessions, CreationsThatAreSentAgainFindTheirSessions) {
   EXPECT_EQ(caller.List(10).reply.sessions_size(), 3);
 }
 
-TEST_F(ManySessions, EachDeletionIsAnsweredByItself) {
+TEST_F(ManySessionsACall, EachDeletionIsAnsweredByItself) {
   TestServer server(Options());
   const Caller caller(server), other(server, "Bearer other");
   for (const char* id : {"a", "b", "c"}) feed_.Start(caller, id, kPrompt);
@@ -164,7 +164,7 @@ TEST_F(ManySessions, EachDeletionIsAnsweredByItself) {
   EXPECT_EQ(other.TokenCount("theirs", 0), kPrompt.count);
 }
 
-TEST_F(ManySessions, ASessionWithARunningStepIsNotDeletedAndTheOthersAre) {
+TEST_F(ManySessionsACall, ASessionWithARunningStepIsNotDeletedAndTheOthersAre) {
   TestServer server(Options());
   const Caller caller(server);
   for (const char* id : {"a", "b"}) feed_.Start(caller, id, kPrompt);
@@ -178,7 +178,7 @@ TEST_F(ManySessions, ASessionWithARunningStepIsNotDeletedAndTheOthersAre) {
   EXPECT_TRUE(step.get().ok());
 }
 
-TEST_F(ManySessions, EachForkIsAnsweredByItself) {
+TEST_F(ManySessionsACall, EachForkIsAnsweredByItself) {
   TestServer server(Options());
   const Caller caller(server);
   for (const char* id : {"a", "b"}) feed_.Start(caller, id, kPrompt, 2);
@@ -211,7 +211,7 @@ TEST_F(ManySessions, EachForkIsAnsweredByItself) {
   EXPECT_EQ(caller.List(20).reply.sessions_size(), 5);
 }
 
-TEST_F(ManySessions, CallsOfTooManyEntriesOrOfOneSessionTwiceAreRefusedWhole) {
+TEST_F(ManySessionsACall, CallsOfTooManyEntriesOrOfOneSessionTwiceAreRefusedWhole) {
   GdnServerOptions options = Options();
   options.limits.max_batch = 3;
   TestServer server(options);
@@ -283,7 +283,7 @@ TEST_F(ManySessions, CallsOfTooManyEntriesOrOfOneSessionTwiceAreRefusedWhole) {
   EXPECT_TRUE(creation_of({"", "", ""}).ok()) << "ids that the server chooses are not the same";
 }
 
-TEST_F(ManySessions, TheMemoryOfTheRepliesIsTakenBeforeAnythingIsMade) {
+TEST_F(ManySessionsACall, TheMemoryOfTheRepliesIsTakenBeforeAnythingIsMade) {
   GdnServerOptions options = Options();
   options.memory.call_bytes = 1 << 20;
   options.limits.max_message_bytes = 1 << 18;
@@ -297,7 +297,7 @@ TEST_F(ManySessions, TheMemoryOfTheRepliesIsTakenBeforeAnythingIsMade) {
   EXPECT_TRUE(Call(caller, &Stub::CreateSessions, request).ok());
 }
 
-TEST_F(ManySessions, CreationsThatAreCancelledLeaveNoSessionWithoutAKnownId) {
+TEST_F(ManySessionsACall, CreationsThatAreCancelledLeaveNoSessionWithoutAKnownId) {
   const int64_t bytes = [&] {
     TestServer probe;
     return feed_.Create(Caller(probe), "probe").reply.state_bytes();
@@ -329,7 +329,7 @@ TEST_F(ManySessions, CreationsThatAreCancelledLeaveNoSessionWithoutAKnownId) {
   EXPECT_TRUE(feed_.Create(caller, "next").ok());
 }
 
-TEST_F(ManySessions, AResetSessionHasTheBitsOfANewOne) {
+TEST_F(ManySessionsACall, AResetSessionHasTheBitsOfANewOne) {
   TestServer server(Options());
   const Caller caller(server);
   for (const TokenFeed& feed : {TokenFeed::Operator(2), TokenFeed::Model()}) {
@@ -352,7 +352,7 @@ TEST_F(ManySessions, AResetSessionHasTheBitsOfANewOne) {
   EXPECT_EQ(caller.Info().reply.state_bytes_used(), 0);
 }
 
-TEST_F(ManySessions, AResetSessionTakesAnotherKindOfInput) {
+TEST_F(ManySessionsACall, AResetSessionTakesAnotherKindOfInput) {
   TestServer server(Options());
   const Caller caller(server);
   const TokenFeed model = TokenFeed::Model();
@@ -365,7 +365,7 @@ TEST_F(ManySessions, AResetSessionTakesAnotherKindOfInput) {
   EXPECT_TRUE(caller.Prefill(projected).ok());
 }
 
-TEST_F(ManySessions, ResetsAndForksLeaveEachOtherAlone) {
+TEST_F(ManySessionsACall, ResetsAndForksLeaveEachOtherAlone) {
   TestServer server(Options());
   const Caller caller(server);
   for (const TokenFeed& feed : {TokenFeed::Operator(2), TokenFeed::Model()}) {
@@ -393,7 +393,7 @@ TEST_F(ManySessions, ResetsAndForksLeaveEachOtherAlone) {
   }
 }
 
-TEST_F(ManySessions, AfterAResetOldCountsAreRefusedAndNoOldReplyIsSent) {
+TEST_F(ManySessionsACall, AfterAResetOldCountsAreRefusedAndNoOldReplyIsSent) {
   TestServer server(Options());
   const Caller caller(server);
   feed_.Start(caller, "a", kPrompt);
@@ -420,7 +420,7 @@ TEST_F(ManySessions, AfterAResetOldCountsAreRefusedAndNoOldReplyIsSent) {
   EXPECT_EQ(caller.TokenCount("b", 0), kPrompt.count);
 }
 
-TEST_F(ManySessions, EachResetIsAnsweredByItself) {
+TEST_F(ManySessionsACall, EachResetIsAnsweredByItself) {
   TestServer server(Options());
   const Caller caller(server), other(server, "Bearer other");
   for (const char* id : {"a", "b", "lost"}) feed_.Start(caller, id, kPrompt);
@@ -444,7 +444,7 @@ TEST_F(ManySessions, EachResetIsAnsweredByItself) {
   EXPECT_TRUE(caller.Delete("lost").ok());
 }
 
-TEST_F(ManySessions, ALostSessionIsResetOnceItIsRestored) {
+TEST_F(ManySessionsACall, ALostSessionIsResetOnceItIsRestored) {
   TestServer server(HostAndDisk());
   const Caller caller(server);
   feed_.Start(caller, "a", kPrompt);
@@ -458,7 +458,7 @@ TEST_F(ManySessions, ALostSessionIsResetOnceItIsRestored) {
   EXPECT_EQ(caller.Get("a").reply.epoch(), 2);
 }
 
-TEST_F(ManySessions, AResetWaitsForTheStepThatRunsUnlessItIsCancelled) {
+TEST_F(ManySessionsACall, AResetWaitsForTheStepThatRunsUnlessItIsCancelled) {
   TestServer server(Options());
   const Caller caller(server);
   feed_.Start(caller, "a", kPrompt);
@@ -487,7 +487,7 @@ TEST_F(ManySessions, AResetWaitsForTheStepThatRunsUnlessItIsCancelled) {
   }
 }
 
-TEST_F(ManySessions, SessionsAreResetWhereTheyAreParked) {
+TEST_F(ManySessionsACall, SessionsAreResetWhereTheyAreParked) {
   TestServer server(HostAndDisk());
   const Caller caller(server);
   for (const v1::StateTier tier : {v1::STATE_TIER_HOST, v1::STATE_TIER_DISK}) {
@@ -509,7 +509,7 @@ TEST_F(ManySessions, SessionsAreResetWhereTheyAreParked) {
   }
 }
 
-TEST_F(ManySessions, NoCrashBringsBackWhatAResetHasForgotten) {
+TEST_F(ManySessionsACall, NoCrashBringsBackWhatAResetHasForgotten) {
   for (const v1::StateTier tier : {v1::STATE_TIER_DEVICE, v1::STATE_TIER_HOST, v1::STATE_TIER_DISK}) {
     SCOPED_TRACE(v1::StateTier_Name(tier));
     std::string fresh, named;
@@ -544,7 +544,7 @@ TEST_F(ManySessions, NoCrashBringsBackWhatAResetHasForgotten) {
   }
 }
 
-TEST_F(ManySessions, AResetThatCannotBeMadeDurableIsRefusedAndChangesNothing) {
+TEST_F(ManySessionsACall, AResetThatCannotBeMadeDurableIsRefusedAndChangesNothing) {
   if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
   RedisServer redis({.append_only = true});
   redis.Start();
@@ -571,7 +571,7 @@ TEST_F(ManySessions, AResetThatCannotBeMadeDurableIsRefusedAndChangesNothing) {
   }
 }
 
-TEST_F(ManySessions, AnOrderlyEndKeepsAResetSessionAndItsEpoch) {
+TEST_F(ManySessionsACall, AnOrderlyEndKeepsAResetSessionAndItsEpoch) {
   std::string after;
   {
     TestServer server(HostAndDisk());
@@ -590,7 +590,7 @@ TEST_F(ManySessions, AnOrderlyEndKeepsAResetSessionAndItsEpoch) {
   for (const char* id : {"a", "b"}) EXPECT_EQ(caller.Get(id).reply.epoch(), 1) << id;
 }
 
-TEST_F(ManySessions, APolicyByTokensCountsFromTheReset) {
+TEST_F(ManySessionsACall, APolicyByTokensCountsFromTheReset) {
   GdnServerOptions options = HostAndDisk();
   options.states.policy.every_tokens = 8;
   TestServer server(options);
@@ -603,7 +603,7 @@ TEST_F(ManySessions, APolicyByTokensCountsFromTheReset) {
   EXPECT_GE(durable(), 12) << "a step beyond 8 tokens waits for a checkpoint";
 }
 
-TEST_F(ManySessions, AWatchSendsTheResetState) {
+TEST_F(ManySessionsACall, AWatchSendsTheResetState) {
   TestServer server(Options());
   const Caller caller(server);
   feed_.Start(caller, "a", kPrompt);
@@ -622,7 +622,7 @@ TEST_F(ManySessions, AWatchSendsTheResetState) {
   EXPECT_TRUE(SafetensorsFile::Parse(empty->file)->entries().empty());
 }
 
-TEST_F(ManySessions, FiveHundredAndTwelveAreMadeForkedResetAndDeletedInFourCalls) {
+TEST_F(ManySessionsACall, FiveHundredAndTwelveAreMadeForkedResetAndDeletedInFourCalls) {
   constexpr int kMany = 512;
   TestServer server(Options());
   const Caller caller(server);

@@ -30,7 +30,7 @@ namespace {
 constexpr int64_t kResultBytes = int64_t{4} << 10;
 constexpr int64_t kLayerBytes = 160;  // of a LayerState, parsed and serialized
 
-// Memory that the results of a call will take.
+// The numbers of results that a call's memory is charged for.
 struct Results {
   int64_t count = 0;   // sessions or errors
   int64_t layers = 0;  // of all sessions together

@@ -106,16 +106,24 @@ class XMover {
 };
 
 // Moves a lane's part of x and of the weights, kDepth features (a step) at a time. Rows and outputs of T that do not
-// exist are copies of the last one; discard their results. kVector: as AllowsVectors. kX: dtype of x.
+// exist are copies of the last one; discard their results. kVector: as AllowsVectors. kX: dtype of x. It does not use
+// XMover: by mi50_model.py the compiler's order of loads then takes 7% longer.
 template <typename Weights, bool kVector, DType kX, typename T>
 class OperandMover {
  public:
   __device__ __forceinline__ OperandMover(const ProjectionArgs& p, const ProjectionMatrix& m, int lane,
                                           int64_t first_row, int32_t first_output)
-      : x_(p, lane, first_row, kX),
-        features_(p.features),
+      : features_(p.features),
+        row_(lane / T::kQuads),
+        quad_(lane % T::kQuads * 4),
         output_(lane / T::kVectors),
         vector_(lane % T::kVectors * kWeightVector) {
+    const auto* x = static_cast<const XElement*>(p.x);
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      const int64_t row = first_row + row_ + i * kRowStep;
+      x_rows_[i] = x + (row < p.rows ? row : p.rows - 1) * p.x_stride + quad_;
+    }
     const auto* weights = static_cast<const typename Weights::Element*>(m.weight);
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
@@ -126,7 +134,10 @@ class OperandMover {
 
   // Loads features [feature, feature + kDepth); zeros past the last.
   __device__ __forceinline__ void Load(int32_t feature) {
-    x_.Load(feature);
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      x_[i] = LoadRaw4(x_rows_[i], kX, feature, features_ - feature - quad_, kVector);
+    }
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
       w_[i] = LoadEight<Weights, kVector>(weights_[i] + feature, features_ - feature - vector_);
@@ -135,7 +146,15 @@ class OperandMover {
 
   template <typename Lds>
   __device__ __forceinline__ void Store(Lds& lds, int at) const {
-    x_.Store(lds, at);
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      const int x = at + T::template XAt<kRowStep>(quad_, row_, i * kRowStep);
+      const Vec4 wide = WidenRaw4(x_[i], kX);
+      lds[x] = wide.x;
+      lds[x + T::kRows] = wide.y;
+      lds[x + 2 * T::kRows] = wide.z;
+      lds[x + 3 * T::kRows] = wide.w;
+    }
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
       const int w = at + T::template WAt<kOutputStep>(vector_, output_, i * kOutputStep);
@@ -147,12 +166,15 @@ class OperandMover {
   }
 
  private:
+  static constexpr int kRowStep = T::kLanes / T::kQuads;
   static constexpr int kOutputStep = T::kLanes / T::kVectors;
+  using XElement = std::conditional_t<kX == DType::kF32, float, uint16_t>;
 
-  XMover<kVector, kX, T> x_;
   const int32_t features_;
-  const int output_, vector_;
+  const int row_, quad_, output_, vector_;
+  const XElement* x_rows_[T::kXLoads];
   const typename Weights::Element* weights_[T::kWLoads];
+  Vec4 x_[T::kXLoads];
   typename Weights::Raw w_[T::kWLoads];
 };
 

@@ -77,12 +77,33 @@ run_preset() {
   return "${rc}"
 }
 
+# show_failures PRESET: each failed test again, with the end of what it printed: who reads a long log reads its end.
+show_failures() {
+  local place="build/$1/Testing/Temporary"
+  [[ -f "${place}/LastTestsFailed.log" && -f "${place}/LastTest.log" ]] || return 0
+  awk -v preset="$1" -v kept=60 '
+    function flush_block(at) {
+      if (name in failed) {
+        print "== failed in " preset ": " name
+        for (at = count > kept ? count - kept : 0; at < count; ++at) print lines[at]
+      }
+      count = 0
+    }
+    NR == FNR { failed[substr($0, index($0, ":") + 1)] = 1; next }
+    /^[0-9]+\/[0-9]+ Testing: / { flush_block(); name = substr($0, index($0, "Testing: ") + 9) }
+    { lines[count++] = $0 }
+    END { flush_block() }' "${place}/LastTestsFailed.log" "${place}/LastTest.log"
+}
+
 rc=0
 for preset in "${presets[@]}"; do
   run_preset "${preset}" "$@" || rc=$?
 done
 (( ${#presets[@]} == 1 )) ||
   echo "test.sh: presets ${presets[*]}: $( ((rc == 0)) && echo passed || echo FAILED); total ${SECONDS} s"
+if (( rc != 0 )); then
+  for preset in "${presets[@]}"; do show_failures "${preset}"; done
+fi
 if "${fuzz}" && (( rc == 0 )); then
   if scripts/fuzz.sh --available; then
     # One seed: a first run of the tests tries what was tried before. scripts/fuzz.sh by itself looks for what is new.

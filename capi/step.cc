@@ -138,9 +138,9 @@ absl::StatusOr<LayerStep> MakeStep(const char* function, const gdn_pool& pool, c
   GDN_RETURN_IF_ERROR(maker.Output(given.output));
   LayerStep& step = maker.step();
   // As the server's default is rounded.
-  step.scale = given.scale != 0.0f ? given.scale : 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
-  step.use_qk_l2norm = given.use_qk_l2norm != 0;
-  step.max_beta = given.max_beta != 0.0f ? given.max_beta : 2.0f;
+  step.delta_rule.scale = given.scale != 0.0f ? given.scale : 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
+  step.delta_rule.use_qk_l2norm = given.use_qk_l2norm != 0;
+  step.delta_rule.max_beta = given.max_beta != 0.0f ? given.max_beta : 2.0f;
   return step;
 }
 

@@ -22,7 +22,7 @@ int64_t Aligned(int64_t floats) { return (floats + kPartAlignment - 1) / kPartAl
 // `step` with every tensor moved on by `row` tokens; the batch is the caller's to set.
 LayerStep FromRow(const LayerStep& step, int64_t row) {
   const LayerDims& dims = step.pool.layout.dims();
-  std::array<LayerField, kMaxLayerFields> storage;
+  std::array<LayerField, kMaxStepFields> storage;
   LayerStep moved = step;
   for (const LayerField& field : LayerFields(step.kind, dims, storage)) {
     moved.*field.tensor = (step.*field.tensor).From(row * field.features);
@@ -159,7 +159,8 @@ absl::Status GdnLayerRunner::Run(const LayerStep& step, int32_t* log_lengths) {
 absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& given, int32_t* log_lengths) {
   const LayerDims& dims = given.pool.layout.dims();
   const int64_t tokens = given.batch.tokens();
-  const bool norm = given.use_qk_l2norm || given.scale != 1.0f;
+  const DeltaRuleNumbers& numbers = given.delta_rule;
+  const bool norm = numbers.use_qk_l2norm || numbers.scale != 1.0f;
   float* q = nullptr;
   float* k = nullptr;
   LayerStep step = given;
@@ -176,13 +177,13 @@ absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& given, int32_t* log_l
                        .k_stride = dims.key_features(),
                        .v_stride = dims.value_features(),
                        .output = step.output.floats(),
-                       .max_beta = step.max_beta};
+                       .max_beta = numbers.max_beta};
   if (norm) {
     GDN_RETURN_IF_ERROR(backend_.QkL2Norm({.key_heads = dims.key_heads,
                                            .key_dim = dims.key_dim,
                                            .rows = tokens,
-                                           .normalize = step.use_qk_l2norm,
-                                           .scale = step.scale,
+                                           .normalize = numbers.use_qk_l2norm,
+                                           .scale = numbers.scale,
                                            .q = step.q.floats(),
                                            .k = step.k.floats(),
                                            .in_stride = dims.key_features(),
@@ -351,8 +352,8 @@ absl::Status GdnLayerRunner::ReserveWidened(Parts parts, LayerStep& step) {
   if (step.kind == InputKind::kHiddenStates) return Reserve(parts);
   const LayerDims& dims = step.pool.layout.dims();
   const int64_t tokens = step.batch.tokens();
-  std::array<LayerField, kMaxLayerFields> storage;
-  std::array<float*, kMaxLayerFields> wide{};
+  std::array<LayerField, kMaxStepFields> storage;
+  std::array<float*, kMaxStepFields> wide{};
   const absl::Span<const LayerField> fields = LayerFields(step.kind, dims, storage);
   for (size_t f = 0; f < fields.size(); ++f) {
     if ((step.*fields[f].tensor).dtype != DType::kF32) parts.push_back({&wide[f], tokens * fields[f].features});

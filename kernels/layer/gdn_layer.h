@@ -18,6 +18,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/step_shape.h"
 #include "kernels/backend.h"
 #include "kernels/layer/layer_weights.h"
 
@@ -50,9 +51,8 @@ struct LayerStep {
   InputTensor v = {};              // [tokens, HV * V]
   InputTensor g = {};              // [tokens, HV], or [tokens, HV * K] if dims.decay is kPerChannel
   InputTensor beta = {};           // [tokens, HV]
-  float scale = 0.0f;              // kDeltaRule: multiplies q; the other kinds use K^-0.5
-  bool use_qk_l2norm = false;      // kDeltaRule only; the other kinds always normalise
-  float max_beta = 2.0f;           // kDeltaRule: DeltaRuleParams::max_beta; the other kinds use the model's
+  // kDeltaRule only. The other kinds scale q by K^-0.5, normalise always, and use the model's bound of beta.
+  DeltaRuleNumbers delta_rule = {};
 
   OutputTensor output = {};  // [tokens, D], or [tokens, HV * V] for projected and delta_rule
 };
@@ -62,9 +62,8 @@ struct LayerField {
   InputTensor LayerStep::*tensor;
   int64_t features;
 };
-inline constexpr int kMaxLayerFields = 5;
 absl::Span<const LayerField> LayerFields(InputKind kind, const LayerDims& dims,
-                                         std::array<LayerField, kMaxLayerFields>& storage);
+                                         std::array<LayerField, kMaxStepFields>& storage);
 int64_t LayerOutputFeatures(InputKind kind, const LayerDims& dims);
 
 // INVALID_ARGUMENT naming what is missing, out of range or inconsistent with the pool. The runner calls these before it

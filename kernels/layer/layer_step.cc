@@ -63,7 +63,7 @@ absl::Status ValidateParents(const LayerStep& step) {
 }  // namespace
 
 absl::Span<const LayerField> LayerFields(InputKind kind, const LayerDims& dims,
-                                         std::array<LayerField, kMaxLayerFields>& storage) {
+                                         std::array<LayerField, kMaxStepFields>& storage) {
   switch (kind) {
     case InputKind::kHiddenStates:
       storage[0] = {&LayerStep::hidden_states, dims.hidden_size};
@@ -96,7 +96,7 @@ absl::Status ValidateLayerStep(const LayerStep& step) {
   if (step.batch.tokens() == 0) return absl::OkStatus();
   GDN_RETURN_IF_ERROR(RequirePointer(kOp, "pool.data", step.pool.data));
   GDN_RETURN_IF_ERROR(ValidateInputs(step));
-  if (step.kind == InputKind::kDeltaRule) return RequireFinite(kOp, "scale", step.scale);
+  if (step.kind == InputKind::kDeltaRule) return RequireFinite(kOp, "scale", step.delta_rule.scale);
   GDN_RETURN_IF_ERROR(ValidateWeights(step));
   return ValidateTokenCounts(kOp, step.batch, step.token_counts);
 }

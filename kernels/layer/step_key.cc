@@ -30,11 +30,11 @@ std::string StepKey(const LayerStep& step) {
   key.reserve(512);
   const StateLayout& layout = step.pool.layout;
   const LayerDims& dims = layout.dims();
-  Add(key, step.kind, step.draft, step.use_qk_l2norm, step.scale, step.batch.sequences, step.batch.tokens(),
-      step.batch.max_length(), step.pool.data, step.pool.slot_count, layout.slot_floats(), layout.max_draft(),
-      layout.base_dtype(), dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim,
-      dims.conv_width, dims.decay, step.output.data, step.output.dtype);
-  std::array<LayerField, kMaxLayerFields> storage;
+  Add(key, step.kind, step.draft, step.delta_rule.use_qk_l2norm, step.delta_rule.scale, step.batch.sequences,
+      step.batch.tokens(), step.batch.max_length(), step.pool.data, step.pool.slot_count, layout.slot_floats(),
+      layout.max_draft(), layout.base_dtype(), dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim,
+      dims.value_dim, dims.conv_width, dims.decay, step.output.data, step.output.dtype);
+  std::array<LayerField, kMaxStepFields> storage;
   for (const LayerField& field : LayerFields(step.kind, dims, storage)) {
     const InputTensor& tensor = step.*field.tensor;
     Add(key, tensor.data, tensor.dtype);

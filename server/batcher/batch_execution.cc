@@ -28,10 +28,8 @@ LayerStep MakeStep(const StepJob& job, const StatePoolView& pool) {
   LayerStep step;
   step.weights = job.weights;
   step.pool = pool;
-  step.kind = job.kind;
-  step.scale = job.scale;
-  step.use_qk_l2norm = job.use_qk_l2norm;
-  step.max_beta = job.max_beta;
+  step.kind = job.shape.kind;
+  step.delta_rule = job.shape.delta_rule;
   return step;
 }
 
@@ -41,8 +39,7 @@ void KeepOutput(const RowSpan& span) {
   if (!row.keep_output) return;
   if (row.reply == nullptr) {
     row.reply = std::make_shared<StoredReply>();
-    const StepJob& job = *span.job;
-    row.reply->output.reserve(static_cast<size_t>(row.tokens * job.output_features) * DTypeSize(job.output_dtype));
+    row.reply->output.reserve(span.job->shape.OutputBytes(row.tokens));
   }
   row.reply->output.append(span.output(), span.output_bytes());
 }
@@ -290,7 +287,7 @@ void BatchExecutor::CollectPrefills(IssuedLaunch& issued) {
 }
 
 absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch& issued) {
-  const StepJob& shape = part.shape();
+  const StepJob& job = part.job();
   std::vector<int32_t> cu_seqlens = {0};
   std::vector<int32_t> slots, base_slots, log_lengths;
   std::vector<int64_t> token_counts;
@@ -312,7 +309,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
     }
     // A new state has its own base from the start. Another state gets its own base when its log is full and folded,
     // which a draft does not do.
-    const int32_t entries = shape.draft ? 0 : lease.before().log_length + span.tokens;
+    const int32_t entries = job.draft ? 0 : lease.before().log_length + span.tokens;
     part.outcomes.push_back(
         {.after = lease.before(), .base_written = where.zero || accepted.folded || entries >= kLogCapacity});
     part.unrepeatable.push_back(where.CannotBeRepeated(entries));
@@ -325,15 +322,15 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
     base_slots.push_back(where.base_slot);
     token_counts.push_back(lease.before().token_count);
     log_lengths.push_back(lease.before().log_length);
-    if (shape.tree) span.row->AddParents(parents);
+    if (job.tree) span.row->AddParents(parents);
   }
-  LayerStep step = MakeStep(shape, part.pool);
+  LayerStep step = MakeStep(job, part.pool);
   step.batch = {
       .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
   step.token_counts = token_counts.data();
   if (base_slots != slots) step.base_slots = base_slots.data();
-  step.draft = shape.draft;
-  if (shape.tree) step.draft_parents = parents.data();
+  step.draft = job.draft;
+  if (job.tree) step.draft_parents = parents.data();
   if (!stepping.empty()) GDN_RETURN_IF_ERROR(issued.lane->Gather(part, log_lengths.data(), /*fold=*/nullptr, &step));
   StampCopiedIn(issued.stamps);
   part.gathered = SteadyNow();
@@ -350,7 +347,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   for (size_t s = 0; s < stepping.size(); ++s) {
     const RowSpan& span = part.rows[stepping[s]];
     LayerProgress& after = part.outcomes[stepping[s]].after;
-    if (shape.draft) {
+    if (job.draft) {
       after.draft_length = span.tokens;
       after.draft_parents.assign(span.row->parents.begin(), span.row->parents.end());
     } else {
@@ -372,7 +369,7 @@ absl::Status BatchExecutor::RunPrefill(IssuedLaunch::RowGroup& part, IssuedLaunc
     call_tokens.push_back(span.row->tokens);
     token_counts.push_back(span.row->lease.before().token_count + span.first);
   }
-  LayerStep step = MakeStep(part.shape(), part.pool);
+  LayerStep step = MakeStep(part.job(), part.pool);
   step.batch = {
       .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
   step.token_counts = token_counts.data();

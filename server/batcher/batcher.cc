@@ -40,12 +40,6 @@ SchedulerOptions MakeSchedulerOptions(const BatcherOptions& options, const Backe
   return made;
 }
 
-std::array<DType, kMaxStepFields> FieldDtypes(const StepJob& job) {
-  std::array<DType, kMaxStepFields> dtypes;
-  for (size_t f = 0; f < dtypes.size(); ++f) dtypes[f] = job.fields[f].dtype;
-  return dtypes;
-}
-
 }  // namespace
 
 Batcher::Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& options)
@@ -89,13 +83,8 @@ void Batcher::Schedule(StepJob& job) {
   const std::shared_ptr<StatePool>& pool = lease.pool();
   const GroupKey key{.weights = job.weights,
                      .layout = pool->view().layout,
-                     .kind = job.kind,
-                     .dtypes = FieldDtypes(job),
-                     .output_dtype = job.output_dtype,
+                     .shape = job.shape,
                      .path = job.prefill ? PrefillPathOf(job.rows.front().tokens) : PrefillPath::kScan,
-                     .scale = job.scale,
-                     .use_qk_l2norm = job.use_qk_l2norm,
-                     .max_beta = job.max_beta,
                      .draft = job.draft,
                      .tree = job.tree};
   if (groups_.size() >= kMaxGroups) groups_.clear();
@@ -109,7 +98,7 @@ void Batcher::Schedule(StepJob& job) {
   for (const StepRow& row : job.rows) job.token_count += row.tokens;
   job.pool = nullptr;
   job.submitted = SteadyNow();
-  if (job.prefill) job.segment_multiple = PrefillMultiple(backend_.info(), job.kind);
+  if (job.prefill) job.segment_multiple = PrefillMultiple(backend_.info(), job.shape.kind);
   if (job.prefill && lease.needs_spare()) {
     job.pool = pool.get();
     scheduler_.SetSpares(pool.get(), pool->spare_slots());

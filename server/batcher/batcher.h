@@ -129,21 +129,15 @@ class Batcher {
   struct GroupKey {
     const LayerWeights* weights = nullptr;
     StateLayout layout;
-    InputKind kind = InputKind::kNone;
-    std::array<DType, kMaxStepFields> dtypes{};
-    DType output_dtype = DType::kF32;
+    StepShape shape;
     PrefillPath path = PrefillPath::kScan;  // for prefills
-    float scale = 0;
-    bool use_qk_l2norm = false;
-    float max_beta = 0;
     bool draft = false;
     bool tree = false;  // some rows of the draft are trees; chains in the same launch would run as trees
 
     friend bool operator==(const GroupKey&, const GroupKey&) = default;
     template <typename H>
     friend H AbslHashValue(H h, const GroupKey& key) {
-      return H::combine(std::move(h), key.weights, key.layout.slot_floats(), key.kind, key.dtypes, key.output_dtype,
-                        key.path, key.scale, key.use_qk_l2norm, key.max_beta, key.draft, key.tree);
+      return H::combine(std::move(h), key.weights, key.layout.slot_floats(), key.shape, key.path, key.draft, key.tree);
     }
   };
 

@@ -22,7 +22,7 @@ constexpr size_t kDirectBytes = size_t{64} << 10;
 bool GoesOn(const RowSpan& last, const RowSpan& row) {
   if (row.job != last.job) return false;
   if (row.output() != last.output() + last.output_bytes()) return false;
-  for (size_t f = 0; f < static_cast<size_t>(row.job->field_count); ++f) {
+  for (size_t f = 0; f < static_cast<size_t>(row.job->shape.field_count); ++f) {
     if (row.input(f) != last.input(f) + last.input_bytes(f)) return false;
   }
   return true;
@@ -66,23 +66,13 @@ bool IsPageLocked(const RowSpan& row) { return row.job->page_locked; }
 
 }  // namespace
 
-const char* RowSpan::input(size_t field) const {
-  const StepField& f = job->fields[field];
-  return row->inputs[field] + static_cast<size_t>(first * f.features) * DTypeSize(f.dtype);
-}
+const char* RowSpan::input(size_t field) const { return row->inputs[field] + job->shape.FieldBytes(field, first); }
 
-size_t RowSpan::input_bytes(size_t field) const {
-  const StepField& f = job->fields[field];
-  return static_cast<size_t>(tokens * f.features) * DTypeSize(f.dtype);
-}
+size_t RowSpan::input_bytes(size_t field) const { return job->shape.FieldBytes(field, tokens); }
 
-char* RowSpan::output() const {
-  return row->output + static_cast<size_t>(first * job->output_features) * DTypeSize(job->output_dtype);
-}
+char* RowSpan::output() const { return row->output + job->shape.OutputBytes(first); }
 
-size_t RowSpan::output_bytes() const {
-  return static_cast<size_t>(tokens * job->output_features) * DTypeSize(job->output_dtype);
-}
+size_t RowSpan::output_bytes() const { return job->shape.OutputBytes(tokens); }
 
 size_t LanePart::output_bytes() const { return OutputBytes(rows); }
 
@@ -127,7 +117,7 @@ absl::Status LaunchLane::Grow(size_t in_bytes, size_t out_bytes) {
 
 absl::Status LaunchLane::Gather(const LanePart& part, const int32_t* log_lengths, const MaterializeStateParams* fold,
                                 LayerStep* step) {
-  const StepJob& shape = part.shape();
+  const StepShape& shape = part.shape();
   std::array<LayerField, kMaxStepFields> storage;
   const absl::Span<const LayerField> fields = LayerFields(step->kind, step->pool.layout.dims(), storage);
   if (part.in_place) {

@@ -50,7 +50,8 @@ struct LanePart {
   size_t begin = 0;      // first input
   size_t output_at = 0;
 
-  const StepJob& shape() const { return *rows.front().job; }
+  const StepJob& job() const { return *rows.front().job; }  // of the first row; the others are alike
+  const StepShape& shape() const { return job().shape; }
   size_t output_bytes() const;
 };
 

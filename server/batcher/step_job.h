@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "base/step_shape.h"
 #include "base/task/arrivals.h"
 #include "base/threads/steady_clock.h"
 #include "kernels/layer/gdn_layer.h"
@@ -32,20 +32,13 @@
 
 namespace gdn {
 
-// One input tensor of a kind: hidden_states | mixed_qkv, z, b, a | q, k, v, g, beta, in this order.
-struct StepField {
-  DType dtype = DType::kF32;
-  int64_t features = 0;  // elements of one token
-};
-inline constexpr int kMaxStepFields = kMaxLayerFields;
-
 struct StepRow {
   StepLease lease;
   int32_t tokens = 0;
   std::array<const char*, kMaxStepFields> inputs{};  // for each field the row's first token; tokens are dense
   // [tokens], parent of each token of a tree-shaped draft; empty: a chain.
   absl::Span<const int32_t> parents = {};
-  char* output = nullptr;                     // tokens * output_features elements of output_dtype
+  char* output = nullptr;                     // tokens * shape.output_features elements of shape.output_dtype
   const Acceptance* accept_before = nullptr;  // of the layer's pending draft; null: none
   bool keep_reply = false;                    // the step has a request id
   bool keep_output = false;                   // with it: also the output, for a retry
@@ -69,14 +62,7 @@ struct StepJob : ScheduledStep {
   bool draft = false;                     // decode only: the tokens become a draft, to be accepted later
   bool tree = false;                      // draft only: some row has parents
   const LayerWeights* weights = nullptr;  // nullptr for an operator session
-  InputKind kind = InputKind::kHiddenStates;
-  std::array<StepField, kMaxStepFields> fields{};
-  int field_count = 0;
-  float scale = 0.0f;  // delta_rule only
-  bool use_qk_l2norm = false;
-  float max_beta = 2.0f;  // delta_rule only: LayerStep::max_beta
-  DType output_dtype = DType::kF32;
-  int64_t output_features = 0;
+  StepShape shape;
   std::vector<StepRow> rows;
   bool page_locked = false;  // inputs and outputs are in memory from Backend::AllocateHost
   SteadyTime deadline = SteadyTime::InfiniteFuture();

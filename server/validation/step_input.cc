@@ -59,7 +59,9 @@ class FieldChecker {
     }
     int64_t features = 1;
     for (const int64_t dim : trailing) features *= dim;
-    input_.fields.push_back({.name = name, .view = std::move(view), .features = features, .shared = shared});
+    input_.shape.fields[input_.fields.size()] = {.dtype = view.dtype, .features = features};
+    input_.fields.push_back({.name = name, .view = std::move(view), .shared = shared});
+    input_.shape.field_count = static_cast<int>(input_.fields.size());
     return absl::OkStatus();
   }
 
@@ -80,21 +82,21 @@ absl::Status CheckDeltaRule(const v1::DeltaRuleInput& in, const LayerDims& dims,
   if (dims.decays_by_channel()) decays.push_back(dims.key_dim);
   GDN_RETURN_IF_ERROR(fields.Add(in.g(), "g", std::move(decays), /*gate=*/true));
   GDN_RETURN_IF_ERROR(fields.Add(in.beta(), "beta", {dims.value_heads}, /*gate=*/true));
-  input.scale = in.has_scale() ? in.scale() : 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
-  if (!std::isfinite(input.scale)) {
+  const float scale = in.has_scale() ? in.scale() : 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
+  if (!std::isfinite(scale)) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     StrCat("scale is ", input.scale, ", expected a finite number"),
-                     {{"field", "scale"}, {"found", StrCat(input.scale)}});
+                     StrCat("scale is ", scale, ", expected a finite number"),
+                     {{"field", "scale"}, {"found", StrCat(scale)}});
   }
-  input.use_qk_l2norm = in.use_qk_l2norm();
-  input.max_beta = in.allow_beta_to_two() ? 2.0f : 1.0f;
+  input.shape.delta_rule = {
+      .scale = scale, .use_qk_l2norm = in.use_qk_l2norm(), .max_beta = in.allow_beta_to_two() ? 2.0f : 1.0f};
   return absl::OkStatus();
 }
 
 // The sum over the servers is rounded once. Rounding each term would add one error for each server.
 template <typename Request>
 absl::Status MakePartialSum(const Request& request, CheckedInput& input) {
-  const DType asked = std::exchange(input.output_dtype, DType::kF32);
+  const DType asked = std::exchange(input.shape.output_dtype, DType::kF32);
   if (request.output_dtype() == v1::DTYPE_UNSPECIFIED || asked == DType::kF32) return absl::OkStatus();
   return MakeError(
       absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
@@ -107,14 +109,15 @@ absl::Status MakePartialSum(const Request& request, CheckedInput& input) {
 template <typename Request>
 absl::Status CheckFields(const Request& request, const LayerDims& dims, bool partial_sums, FieldChecker& fields,
                          CheckedInput& input) {
-  GDN_ASSIGN_OR_RETURN(input.kind, KindOf(request));
-  if (input.kind != InputKind::kDeltaRule && !dims.has_layer()) {
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition, reason::kInputNeedsModel,
-        StrCat(InputKindName(input.kind), " input needs a model session; an operator session takes delta_rule"));
+  GDN_ASSIGN_OR_RETURN(const InputKind kind, KindOf(request));
+  if (kind != InputKind::kDeltaRule && !dims.has_layer()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kInputNeedsModel,
+                     StrCat(InputKindName(kind), " input needs a model session; an operator session takes delta_rule"));
   }
+  StepShape& shape = input.shape;
+  shape.kind = kind;
   std::vector<int64_t> output;
-  switch (input.kind) {
+  switch (kind) {
     case InputKind::kHiddenStates:
       GDN_RETURN_IF_ERROR(fields.Add(request.hidden_states().hidden_states(), "hidden_states", {dims.hidden_size}));
       output = {dims.hidden_size};
@@ -132,13 +135,13 @@ absl::Status CheckFields(const Request& request, const LayerDims& dims, bool par
       GDN_RETURN_IF_ERROR(CheckDeltaRule(request.delta_rule(), dims, fields, input));
       output = {dims.value_heads, dims.value_dim};
   }
-  input.output_dtype = input.fields.front().view.dtype;
+  shape.output_dtype = input.fields.front().view.dtype;
   if (request.output_dtype() != v1::DTYPE_UNSPECIFIED) {
-    GDN_ASSIGN_OR_RETURN(input.output_dtype, CheckDType(request.output_dtype(), "output_dtype"));
+    GDN_ASSIGN_OR_RETURN(shape.output_dtype, CheckDType(request.output_dtype(), "output_dtype"));
   }
-  if (partial_sums && input.kind == InputKind::kHiddenStates) GDN_RETURN_IF_ERROR(MakePartialSum(request, input));
-  input.output_features =
-      dims.has_layer() && input.kind == InputKind::kHiddenStates ? dims.hidden_size : dims.value_features();
+  if (partial_sums && kind == InputKind::kHiddenStates) GDN_RETURN_IF_ERROR(MakePartialSum(request, input));
+  shape.output_features =
+      dims.has_layer() && kind == InputKind::kHiddenStates ? dims.hidden_size : dims.value_features();
   input.output_shape = fields.leading();
   input.output_shape.insert(input.output_shape.end(), output.begin(), output.end());
   input.layer = request.layer();
@@ -152,7 +155,8 @@ template <typename Request>
 absl::Status CheckOutputPlace(const Request& request, CheckedInput& input) {
   if (!request.has_output_shared()) return absl::OkStatus();
   input.output_shared = &request.output_shared();
-  return CheckDataLength("output_shared", request.output_shared().bytes(), input.output_dtype, input.output_shape);
+  return CheckDataLength("output_shared", request.output_shared().bytes(), input.shape.output_dtype,
+                         input.output_shape);
 }
 
 absl::Status InvalidLengths(std::string_view field, std::string_view message) {
@@ -314,16 +318,17 @@ absl::StatusOr<CheckedInput> CheckStepInput(const v1::StepRequest& request, cons
 }
 
 absl::Status CheckRowValues(const CheckedInput& input, const CheckedRow& row) {
-  for (const CheckedField& field : input.fields) {
-    const int64_t begin = row.first * field.features;
-    const int64_t count = row.tokens * field.features;
+  for (size_t f = 0; f < input.fields.size(); ++f) {
+    const CheckedField& field = input.fields[f];
+    const int64_t begin = row.first * input.shape.fields[f].features;
+    const int64_t count = row.tokens * input.shape.fields[f].features;
     if (!input.allow_non_finite) GDN_RETURN_IF_ERROR(CheckFinite(field.name, field.view, begin, count));
-    if (input.kind != InputKind::kDeltaRule) continue;
+    if (input.shape.kind != InputKind::kDeltaRule) continue;
     if (field.name == "g") {
       GDN_RETURN_IF_ERROR(
           CheckRange(field.name, field.view, begin, count, -std::numeric_limits<float>::infinity(), 0.0f));
     } else if (field.name == "beta") {
-      GDN_RETURN_IF_ERROR(CheckRange(field.name, field.view, begin, count, 0.0f, input.max_beta));
+      GDN_RETURN_IF_ERROR(CheckRange(field.name, field.view, begin, count, 0.0f, input.shape.delta_rule.max_beta));
     }
   }
   return absl::OkStatus();
@@ -331,19 +336,22 @@ absl::Status CheckRowValues(const CheckedInput& input, const CheckedRow& row) {
 
 Hash128 HashRow(const CheckedInput& input, const CheckedRow& row) {
   Hasher hasher;
-  for (const int64_t value :
-       {static_cast<int64_t>(input.kind), int64_t{input.layer}, int64_t{row.tokens},
-        static_cast<int64_t>(input.output_dtype), int64_t{input.use_qk_l2norm}, int64_t{row.kind == RowKind::kDraft}}) {
+  const StepShape& shape = input.shape;
+  const DeltaRuleNumbers& numbers = shape.delta_rule;
+  for (const int64_t value : {static_cast<int64_t>(shape.kind), int64_t{input.layer}, int64_t{row.tokens},
+                              static_cast<int64_t>(shape.output_dtype), int64_t{numbers.use_qk_l2norm},
+                              int64_t{row.kind == RowKind::kDraft}}) {
     hasher.UpdateInt(value);
   }
-  hasher.UpdateField({reinterpret_cast<const char*>(&input.scale), sizeof(input.scale)});
-  for (const CheckedField& field : input.fields) {
-    hasher.UpdateInt(static_cast<int64_t>(field.view.dtype));
-    hasher.UpdateField(
-        {input.RowData(field, row), static_cast<size_t>(row.tokens * field.features) * DTypeSize(field.view.dtype)});
+  hasher.UpdateField({reinterpret_cast<const char*>(&numbers.scale), sizeof(float)});
+  for (size_t f = 0; f < input.fields.size(); ++f) {
+    hasher.UpdateInt(static_cast<int64_t>(shape.fields[f].dtype));
+    hasher.UpdateField({input.RowData(f, row), shape.FieldBytes(f, row.tokens)});
   }
   // It chooses the kernel. The default is left out, as it was before the flag.
-  if (input.max_beta != 1.0f) hasher.UpdateField({reinterpret_cast<const char*>(&input.max_beta), sizeof(float)});
+  if (shape.kind == InputKind::kDeltaRule && numbers.max_beta != 1.0f) {
+    hasher.UpdateField({reinterpret_cast<const char*>(&numbers.max_beta), sizeof(float)});
+  }
   for (const int32_t parent : row.parents) hasher.UpdateInt(parent);  // a chain adds nothing
   // Numbers below those of parents.
   if (input.mixed && row.kind == RowKind::kPrefill) hasher.UpdateInt(kHashedPrefill);

@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "base/hash.h"
 #include "base/layer_dims.h"
+#include "base/step_shape.h"
 #include "base/tensor_view.h"
 #include "gdn/v1/step.pb.h"
 #include "session_rules/session_rules.h"
@@ -33,13 +34,11 @@ struct StepLimits {
 };
 
 // Data of an input's tensors, at the index field number - 1. For a request that was parsed without the data.
-inline constexpr int kMaxInputTensors = 5;
-using TensorBytes = std::array<std::string_view, kMaxInputTensors>;
+using TensorBytes = std::array<std::string_view, kMaxStepFields>;
 
 struct CheckedField {
   std::string_view name;  // as in the message: "hidden_states", "mixed_qkv", ...
   TensorView view;
-  int64_t features = 0;                     // elements of one token
   const v1::SharedRange* shared = nullptr;  // if not null: copy the view's data from there; the view has none
 };
 
@@ -62,25 +61,19 @@ struct CheckedRow {
 };
 
 struct CheckedInput {
-  InputKind kind = InputKind::kNone;
+  StepShape shape;
   int32_t layer = 0;
-  std::vector<CheckedField> fields;  // in the order of the message's fields
+  std::vector<CheckedField> fields;  // parallel to shape.fields
   std::vector<CheckedRow> rows;      // in the order of the request
   int64_t tokens = 0;                // of all rows, padding included
   bool mixed = false;                // rows of several kinds are possible (a Step)
-  float scale = 0.0f;                // delta_rule
-  bool use_qk_l2norm = false;        // delta_rule
-  float max_beta = 1.0f;             // delta_rule
   bool allow_non_finite = false;
-  DType output_dtype = DType::kF32;
   std::vector<int64_t> output_shape;  // shape of the whole reply
-  int64_t output_features = 0;        // elements of one token
   std::string_view request_id;
   const v1::SharedRange* output_shared = nullptr;  // range for the output; nullptr: it goes into the reply
 
-  size_t token_bytes() const { return static_cast<size_t>(output_features) * DTypeSize(output_dtype); }
-  const char* RowData(const CheckedField& field, const CheckedRow& row) const {
-    return field.view.data.data() + static_cast<size_t>(row.first * field.features) * DTypeSize(field.view.dtype);
+  const char* RowData(size_t field, const CheckedRow& row) const {
+    return fields[field].view.data.data() + shape.FieldBytes(field, row.first);
   }
 };
 

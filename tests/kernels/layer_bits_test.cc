@@ -39,7 +39,7 @@ GDN_ON_EVERY_BACKEND(LayerBits);
 struct StoredInputs {
   StoredInputs(InputKind kind, int64_t tokens, DType dtype) {
     Random random(11);
-    std::array<LayerField, kMaxLayerFields> storage;
+    std::array<LayerField, kMaxStepFields> storage;
     for (const LayerField& field : LayerFields(kind, kDims, storage)) {
       std::vector<float> values = random.Normal(tokens * field.features);
       // g of the bare rule is a log decay, beta a strength.
@@ -75,9 +75,9 @@ TEST_P(LayerBits, TensorsOfAnyDtypeGiveTheBitsOfTheirFloats) {
           LayerStep step{.weights = &problem.weights(), .pool = problem.pool().view(), .kind = kind};
           step.batch = {.sequences = 1, .cu_seqlens = cu_seqlens.data(), .slots = &slots[typed ? 1 : 0]};
           step.token_counts = &token_count;
-          step.scale = 0.25f;
-          step.use_qk_l2norm = true;
-          step.max_beta = 1.0f;
+          step.delta_rule.scale = 0.25f;
+          step.delta_rule.use_qk_l2norm = true;
+          step.delta_rule.max_beta = 1.0f;
           for (size_t f = 0; f < inputs.fields.size(); ++f) {
             step.*inputs.fields[f].tensor =
                 typed ? InputTensor(inputs.stored[f].data(), dtype) : InputTensor(inputs.wide[f].data());

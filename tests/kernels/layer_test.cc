@@ -344,9 +344,7 @@ TEST_F(LayerTest, DeltaRuleInputAppliesScaleAndNormalisationOnRequest) {
                      .v = inputs.v.data(),
                      .g = inputs.g.data(),
                      .beta = inputs.beta.data(),
-                     .scale = scale,
-                     .use_qk_l2norm = normalize,
-                     .max_beta = 1.0f,
+                     .delta_rule = {.scale = scale, .use_qk_l2norm = normalize, .max_beta = 1.0f},
                      .output = y.data()};
       ASSERT_TRUE(runner_.Prefill(step).ok());
       EXPECT_LE(RelativeNormError(y, expected), kReferenceTolerance) << normalize << " " << scale;

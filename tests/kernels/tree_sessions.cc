@@ -24,7 +24,7 @@ TreeSessions::TreeSessions(Backend& backend, const TreeSetup& setup, int32_t slo
   if (setup.memory == nullptr) memory_ = AlignedBuffer<float>(static_cast<size_t>(slots * layout.slot_floats()));
   pool_ = {.layout = layout, .data = setup.memory == nullptr ? memory_.data() : setup.memory, .slot_count = slots};
   std::fill_n(pool_.data, slots * layout.slot_floats(), 0.0f);
-  std::array<LayerField, kMaxLayerFields> storage;
+  std::array<LayerField, kMaxStepFields> storage;
   const auto fields = LayerFields(setup.kind, setup.dims, storage);
   fields_.assign(fields.begin(), fields.end());
   tokens_.resize(fields_.size());
@@ -76,9 +76,9 @@ std::vector<char> TreeSessions::Decode(const std::vector<Call>& calls, bool draf
       .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
   step.token_counts = token_counts.data();
   step.kind = setup_.kind;
-  step.scale = 0.25f;
-  step.use_qk_l2norm = true;
-  step.max_beta = 1.0f;
+  step.delta_rule.scale = 0.25f;
+  step.delta_rule.use_qk_l2norm = true;
+  step.delta_rule.max_beta = 1.0f;
   step.base_slots = base_slots.data();
   step.draft = draft;
   if (any_parents) step.draft_parents = parents.data();

@@ -31,8 +31,6 @@ std::map<std::pair<std::string, std::string>, Place> Places() {
   return places;
 }
 
-void AddAll(std::vector<ParityCase>& cases, const auto&... add) { (add(cases), ...); }
-
 }  // namespace
 
 const std::vector<SuiteOrder>& SuiteOrders() {
@@ -83,12 +81,9 @@ const std::vector<SuiteOrder>& SuiteOrders() {
 
 std::vector<ParityCase> AllCases() {
   std::vector<ParityCase> cases;
-  AddAll(cases, AddProjectionCases, AddQkvzSplitCases, AddCausalConv1dCases, AddGatingCases, AddMixerInputCases,
-         AddQkL2NormCases, AddGatedRmsNormCases, AddDeltaRuleCases, AddDeltaRuleLlamaCases, AddDeltaRuleFlaCases,
-         AddDeltaRuleSlotsCases, AddExtremeGatesCases, AddMaterializeStateCases, AddLayerCases,
-         AddSigmoidGatingRecurrentCases, AddChunkByPrimitivesCases, AddCumsumCases, AddDecayMaskCases,
-         AddDeltaRuleStagesCases, AddElementwiseCases, AddGemmCases, AddL2NormCases, AddMasksCases, AddReduceCases,
-         AddTransposeCases, AddTriangularSolveCases, AddVarlenIndexCases);
+#define GDN_ADD_ROWS(Name) Add##Name##Cases(cases);
+  GDN_PARITY_OPERATORS(GDN_ADD_ROWS)
+#undef GDN_ADD_ROWS
   const auto places = Places();
   const auto place = [&places](const ParityCase& c) {
     const auto known = places.find({c.suite, c.test});

@@ -148,8 +148,8 @@ void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z,
 void BareReference(const LayerStep& step) {
   const LayerDims& dims = step.pool.layout.dims();
   NormalizeAndScan(step,
-                   {.normalize = step.use_qk_l2norm,
-                    .scale = step.scale,
+                   {.normalize = step.delta_rule.use_qk_l2norm,
+                    .scale = step.delta_rule.scale,
                     .q = step.q.floats(),
                     .k = step.k.floats(),
                     .in_stride = dims.key_features()},
@@ -203,8 +203,8 @@ absl::Status GdnLayerReference(const LayerStep& step) {
   if (tokens == 0) return absl::OkStatus();
   const LayerDims& dims = step.pool.layout.dims();
   LayerStep wide = step;
-  std::array<LayerField, kMaxLayerFields> storage;
-  std::array<std::vector<float>, kMaxLayerFields> inputs;
+  std::array<LayerField, kMaxStepFields> storage;
+  std::array<std::vector<float>, kMaxStepFields> inputs;
   size_t used = 0;
   for (const LayerField& field : LayerFields(step.kind, dims, storage)) {
     InputTensor& tensor = wide.*field.tensor;

@@ -76,7 +76,7 @@ absl::StatusOr<StepAnswer> FakeGdnService::AnswerRow(const StepCall& step, size_
   }
   if (asked.expected.has_value()) log_.checked_calls.insert(step.call);
   StepRequest request{.layer = input.layer,
-                      .kind = input.kind,
+                      .kind = input.shape.kind,
                       .request_id = input.request_id,
                       .payload = HashRow(input, input.rows[row]),
                       .tokens = input.rows[row].tokens,

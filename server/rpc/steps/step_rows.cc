@@ -84,14 +84,14 @@ absl::Status StepRows::TakeTokens(const Caller& caller) {
 
 absl::Status StepRows::TakeOutput() {
   v1::Tensor& output = message_.output();
-  output.set_dtype(ToProto(input_.output_dtype));
+  output.set_dtype(ToProto(input_.shape.output_dtype));
   for (const int64_t dim : input_.output_shape) output.add_shape(dim);
-  data_.out.bytes = static_cast<size_t>(input_.tokens) * input_.token_bytes();
+  data_.out.bytes = input_.shape.OutputBytes(input_.tokens);
   if (data_.out.bytes == 0) return absl::OkStatus();
   // A stored reply needs a second copy of the row. After the step that copy is charged to the pool of stored replies.
   size_t bytes = data_.out.bytes;
   for (const CheckedRow& row : input_.rows) {
-    if (KeepsOutput(row)) bytes += static_cast<size_t>(row.tokens) * input_.token_bytes();
+    if (KeepsOutput(row)) bytes += input_.shape.OutputBytes(row.tokens);
   }
   GDN_RETURN_IF_ERROR(data_.charge.TryGrow(static_cast<int64_t>(bytes)));
   GDN_ASSIGN_OR_RETURN(data_.out.block, parts_.call_memory.TakeForCall(data_.out.bytes));
@@ -108,12 +108,11 @@ absl::Status StepRows::TakeOutput() {
 absl::Span<char> StepRows::OutputOf(size_t index) const {
   if (output_ == nullptr) return {};
   const CheckedRow& row = input_.rows[index];
-  return {output_ + static_cast<size_t>(row.first) * input_.token_bytes(),
-          static_cast<size_t>(row.tokens) * input_.token_bytes()};
+  return {output_ + input_.shape.OutputBytes(row.first), input_.shape.OutputBytes(row.tokens)};
 }
 
 bool StepRows::KeepsOutput(const CheckedRow& row) const {
-  const int64_t bytes = row.tokens * static_cast<int64_t>(input_.token_bytes());
+  const auto bytes = static_cast<int64_t>(input_.shape.OutputBytes(row.tokens));
   return !input_.request_id.empty() && bytes <= parts_.limits.max_stored_reply_bytes;
 }
 
@@ -122,7 +121,7 @@ bool StepRows::KeepsOutput(const CheckedRow& row) const {
 absl::Status StepRows::CopyReply(size_t index, const StoredReply& reply) {
   const std::string& id = rows_[index].session->id();
   if (reply.output_dropped) return ReplyDropped(id, input_.layer, input_.request_id, reply.token_count);
-  const size_t bytes = static_cast<size_t>(input_.rows[index].tokens) * input_.token_bytes();
+  const size_t bytes = input_.shape.OutputBytes(input_.rows[index].tokens);
   if (reply.output.size() != bytes) {
     return ReplyDoesNotFit(id, input_.layer, reply, static_cast<int64_t>(bytes));
   }
@@ -135,17 +134,8 @@ absl::Status StepRows::CopyReply(size_t index, const StoredReply& reply) {
 StepJobPtr StepRows::MakeJob(int32_t device, RowKind kind) const {
   auto job = std::make_shared<StepJob>();
   job->prefill = kind == RowKind::kPrefill;
-  job->kind = input_.kind;
+  job->shape = input_.shape;
   job->draft = kind == RowKind::kDraft;
-  job->field_count = static_cast<int>(input_.fields.size());
-  for (size_t f = 0; f < input_.fields.size(); ++f) {
-    job->fields[f] = {.dtype = input_.fields[f].view.dtype, .features = input_.fields[f].features};
-  }
-  job->scale = input_.scale;
-  job->use_qk_l2norm = input_.use_qk_l2norm;
-  job->max_beta = input_.max_beta;
-  job->output_dtype = input_.output_dtype;
-  job->output_features = input_.output_features;
   job->deadline = deadline_;
   job->page_locked = data_.in.bytes() != nullptr;
   if (!spec_->model.empty()) {
@@ -168,7 +158,7 @@ absl::Status StepRows::AdmitRow(size_t index) {
   CallRow& row = rows_[index];
   const CheckedRow& checked = input_.rows[index];
   StepRequest request{.layer = input_.layer,
-                      .kind = input_.kind,
+                      .kind = input_.shape.kind,
                       .request_id = input_.request_id,
                       .payload = {},
                       .tokens = checked.tokens,
@@ -201,7 +191,7 @@ absl::Status StepRows::AdmitRow(size_t index) {
   step.parents = checked.parents;
   if (checked.accept_before.has_value()) step.accept_before = &*checked.accept_before;
   to.job->tree |= !step.parents.empty();
-  for (size_t f = 0; f < input_.fields.size(); ++f) step.inputs[f] = input_.RowData(input_.fields[f], checked);
+  for (size_t f = 0; f < input_.fields.size(); ++f) step.inputs[f] = input_.RowData(f, checked);
   step.output = OutputOf(index).data();
   step.keep_reply = !request.request_id.empty();
   step.keep_output = KeepsOutput(checked);

@@ -46,7 +46,7 @@ static_assert(v1::PrefillRequest::kProjectedFieldNumber == 4 && v1::DecodeReques
 static_assert(v1::PrefillRequest::kDeltaRuleFieldNumber == 5 && v1::DecodeRequest::kDeltaRuleFieldNumber == 5 &&
               v1::StepRequest::kDeltaRuleFieldNumber == 5);
 // Tensors are the first fields of each input, in the order in which inputs are checked.
-static_assert(v1::DeltaRuleInput::kBetaFieldNumber == kMaxInputTensors);
+static_assert(v1::DeltaRuleInput::kBetaFieldNumber == kMaxStepFields);
 static_assert(v1::PrefillResponse::kOutputFieldNumber == kOutput && v1::StepResponse::kOutputFieldNumber == kOutput);
 static_assert(v1::StreamPrefillRequest::kSegmentFieldNumber == kStepField &&
               v1::StreamStepRequest::kStepFieldNumber == kStepField);
@@ -63,7 +63,7 @@ bool Opens(Level level, int field) {
     case Level::kStep:
       return field >= v1::DecodeRequest::kHiddenStatesFieldNumber && field <= v1::DecodeRequest::kDeltaRuleFieldNumber;
     case Level::kInput:
-      return field >= 1 && field <= kMaxInputTensors;
+      return field >= 1 && field <= kMaxStepFields;
     case Level::kTensor:
       return field == kData;
   }
@@ -203,7 +203,7 @@ absl::StatusOr<ReceivedTensors> Read(grpc::ByteBuffer& wire, Level level, int64_
   received.message_bytes = static_cast<int64_t>(wire.Length());
   const bool too_large = received.message_bytes > max_bytes;
   if (!too_large) {
-    auto block = memory.TakeForCall(wire.Length() + kMaxInputTensors * kAlignment);
+    auto block = memory.TakeForCall(wire.Length() + kMaxStepFields * kAlignment);
     if (block.ok()) received.block = *std::move(block);
   }
   // If no block is available, for example because the device is lost, protobuf parses the data into its own memory, so

@@ -82,13 +82,13 @@ class BatcherTest : public ::testing::Test {
     StepJob& job = *test->job;
     const LayerDims& dims = sessions.front()->spec().dims;
     job.prefill = prefill;
-    job.kind = InputKind::kDeltaRule;
-    job.scale = 1.0f;
+    job.shape.kind = InputKind::kDeltaRule;
+    job.shape.delta_rule.scale = 1.0f;
     const std::vector<int64_t> features = {dims.key_features(), dims.key_features(), dims.value_features(),
                                            dims.value_heads, dims.value_heads};
-    job.field_count = static_cast<int>(features.size());
-    for (size_t f = 0; f < features.size(); ++f) job.fields[f] = {.dtype = DType::kF32, .features = features[f]};
-    job.output_features = dims.value_features();
+    job.shape.field_count = static_cast<int>(features.size());
+    for (size_t f = 0; f < features.size(); ++f) job.shape.fields[f] = {.dtype = DType::kF32, .features = features[f]};
+    job.shape.output_features = dims.value_features();
     test->input.resize(static_cast<size_t>(tokens * dims.conv_channels()));
     test->output.resize(sessions.size() * static_cast<size_t>(tokens * dims.value_features()));
     for (size_t i = 0; i < sessions.size(); ++i) {

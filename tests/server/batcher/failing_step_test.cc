@@ -64,18 +64,19 @@ struct Engine {
   absl::Status Decode(const std::vector<Row>& rows, bool draft = false, std::vector<int32_t> parents = {}) {
     auto job = std::make_shared<StepJob>();
     const LayerDims& dims = inputs.dims;
-    job->kind = InputKind::kDeltaRule;
+    job->shape.kind = InputKind::kDeltaRule;
     job->draft = draft;
     job->tree = !parents.empty();
-    job->scale = 0.5f;
-    job->field_count = 5;
+    job->shape.delta_rule.scale = 0.5f;
+    job->shape.field_count = 5;
     const std::vector<std::pair<const std::vector<float>*, int64_t>> fields = {{&inputs.q, dims.key_features()},
                                                                                {&inputs.k, dims.key_features()},
                                                                                {&inputs.v, dims.value_features()},
                                                                                {&inputs.g, dims.value_heads},
                                                                                {&inputs.beta, dims.value_heads}};
-    for (size_t f = 0; f < fields.size(); ++f) job->fields[f] = {.dtype = DType::kF32, .features = fields[f].second};
-    job->output_features = dims.value_features();
+    for (size_t f = 0; f < fields.size(); ++f)
+      job->shape.fields[f] = {.dtype = DType::kF32, .features = fields[f].second};
+    job->shape.output_features = dims.value_features();
     std::vector<std::vector<float>> outputs;
     for (const Row& row : rows) {
       StepRow& step = job->rows.emplace_back();

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/gpu/on_host/host_streams.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 
 namespace gdn::launch_lane_test {
 namespace {
@@ -56,9 +56,9 @@ class Call {
     for (size_t i = 0; i < values_; ++i) input_[i] = value + static_cast<float>(i % 1000);
     std::fill_n(output_, values_, -1.0f);
     job_.kind = InputKind::kHiddenStates;
-    job_.fields[0] = {.dtype = DType::kF32, .features = kFeatures};
-    job_.field_count = 1;
-    job_.output_features = kFeatures;
+    job_.shape.fields[0] = {.dtype = DType::kF32, .features = kFeatures};
+    job_.shape.field_count = 1;
+    job_.shape.output_features = kFeatures;
     job_.page_locked = page_locked;
     job_.rows.resize(tokens.size());
     size_t at = 0;

@@ -86,7 +86,7 @@ std::vector<std::pair<v1::Tensor*, size_t>> TensorsOf(Step& step) {
   std::vector<std::pair<v1::Tensor*, size_t>> tensors;
   const auto add = [&](auto* input) {
     const auto* const descriptor = input->GetDescriptor();
-    for (int i = 0; i < kMaxInputTensors; ++i) {
+    for (int i = 0; i < kMaxStepFields; ++i) {
       const auto* const field = descriptor->FindFieldByNumber(i + 1);
       if (field == nullptr || !input->GetReflection()->HasField(*input, field)) continue;
       tensors.emplace_back(static_cast<v1::Tensor*>(input->GetReflection()->MutableMessage(input, field)),

@@ -17,7 +17,8 @@ constexpr int64_t kFeatures = 4;
 
 CheckedInput DeltaRule() {
   CheckedInput input;
-  input.kind = InputKind::kDeltaRule;
+  input.shape.kind = InputKind::kDeltaRule;
+  input.shape.delta_rule.max_beta = 1.0f;
   input.rows = {{.tokens = 1}};
   input.tokens = 1;
   return input;
@@ -32,12 +33,12 @@ TEST(HashRow, TellsApartWhateverAReplyFollowsFrom) {
     return HashRow(other, other.rows[0]) != HashRow(first, first.rows[0]);
   };
   EXPECT_FALSE(differs([](CheckedInput& /*input*/) {}));
-  EXPECT_TRUE(differs([](CheckedInput& input) { input.max_beta = 2.0f; }));
-  EXPECT_TRUE(differs([](CheckedInput& input) { input.scale = 0.5f; }));
-  EXPECT_TRUE(differs([](CheckedInput& input) { input.use_qk_l2norm = true; }));
+  EXPECT_TRUE(differs([](CheckedInput& input) { input.shape.delta_rule.max_beta = 2.0f; }));
+  EXPECT_TRUE(differs([](CheckedInput& input) { input.shape.delta_rule.scale = 0.5f; }));
+  EXPECT_TRUE(differs([](CheckedInput& input) { input.shape.delta_rule.use_qk_l2norm = true; }));
   EXPECT_TRUE(differs([](CheckedInput& input) { input.rows[0].kind = RowKind::kDraft; }));
   EXPECT_TRUE(differs([](CheckedInput& input) { input.layer = 1; }));
-  EXPECT_TRUE(differs([](CheckedInput& input) { input.output_dtype = DType::kBF16; }));
+  EXPECT_TRUE(differs([](CheckedInput& input) { input.shape.output_dtype = DType::kBF16; }));
   EXPECT_TRUE(differs([](CheckedInput& input) { input.rows[0].tokens = 2; }));
   EXPECT_TRUE(differs([](CheckedInput& input) {
     input.mixed = true;

@@ -140,9 +140,9 @@ CaseResult RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) 
     step.batch = batch.view();
     step.token_counts = counts.data();
     step.kind = c.kind;
-    step.scale = 0.125f;
-    step.use_qk_l2norm = true;
-    step.max_beta = 1.0f;
+    step.delta_rule.scale = 0.125f;
+    step.delta_rule.use_qk_l2norm = true;
+    step.delta_rule.max_beta = 1.0f;
     step.output = expected.data();
     const std::vector<StepInput> inputs = MakeInputs(c, batch.tokens(), random);
     for (const StepInput& input : inputs) step.*input.member = input.values.data();

@@ -17,17 +17,17 @@
 
 namespace gdn::parity {
 
-using AddCases = void(std::vector<ParityCase>& cases);
+// The operators with rows: those that are served, then primitives (kernels/primitives).
+#define GDN_PARITY_OPERATORS(Rows)                                                                                     \
+  Rows(Projection) Rows(QkvzSplit) Rows(CausalConv1d) Rows(Gating) Rows(MixerInput) Rows(QkL2Norm) Rows(GatedRmsNorm)  \
+      Rows(DeltaRule) Rows(DeltaRuleLlama) Rows(DeltaRuleFla) Rows(DeltaRuleSlots) Rows(ExtremeGates)                  \
+          Rows(MaterializeState) Rows(Layer) Rows(SigmoidGatingRecurrent) Rows(ChunkByPrimitives) Rows(Cumsum)         \
+              Rows(DecayMask) Rows(DeltaRuleStages) Rows(Elementwise) Rows(Gemm) Rows(L2Norm) Rows(Masks) Rows(Reduce) \
+                  Rows(Transpose) Rows(TriangularSolve) Rows(VarlenIndex)
 
-// Served operators.
-AddCases AddProjectionCases, AddQkvzSplitCases, AddCausalConv1dCases, AddGatingCases, AddMixerInputCases,
-    AddQkL2NormCases, AddGatedRmsNormCases, AddDeltaRuleCases, AddDeltaRuleLlamaCases, AddDeltaRuleFlaCases,
-    AddDeltaRuleSlotsCases, AddExtremeGatesCases, AddMaterializeStateCases, AddLayerCases;
-
-// Primitives (kernels/primitives).
-AddCases AddSigmoidGatingRecurrentCases, AddChunkByPrimitivesCases, AddCumsumCases, AddDecayMaskCases,
-    AddDeltaRuleStagesCases, AddElementwiseCases, AddGemmCases, AddL2NormCases, AddMasksCases, AddReduceCases,
-    AddTransposeCases, AddTriangularSolveCases, AddVarlenIndexCases;
+#define GDN_DECLARE_ROWS(Name) void Add##Name##Cases(std::vector<ParityCase>& cases);
+GDN_PARITY_OPERATORS(GDN_DECLARE_ROWS)
+#undef GDN_DECLARE_ROWS
 
 // Runs a binary operation on random tensors. The rows of reductions use it too.
 CaseResult RunBinary(BinaryOp op, int64_t count, bool in_place, Backend& backend, RandomTensor& random);

@@ -29,7 +29,8 @@ enum class GateActivation : uint8_t { kSilu, kSigmoid };
 // Function that maps a to the log decay g; see the formula above.
 enum class DecayGate : uint8_t { kSoftplus, kBoundedSigmoid };
 
-// kInterleaved  two matrices: per key head [q K | k K | v r V | z r V], and [b r | a r], r = HV / H
+// Matrices in which files store the weights of q, k, v, z, b and a; r = HV / H.
+// kInterleaved  two matrices: per key head [q K | k K | v r V | z r V], and [b r | a r]
 // kFlat         four: [q | k | v] over all heads, z, b, a
 // kSeparate     six: q, k, v, z, b, a
 // kFlatGroupedBa  three: [q | k | v] and z over all heads, and per key head [b r | a r]

@@ -52,6 +52,7 @@ class StateStore {
 
  private:
   friend class StatePool;
+  // Returns the bytes of a claim that was given up to the budget.
   void Unreserve(int64_t bytes);
   static std::vector<SlotClaim> ClaimsOf(const std::shared_ptr<StatePool>& pool, int32_t count);
   absl::Status NoRoom(int64_t needed, int64_t available, std::string_view why) const;

@@ -70,7 +70,7 @@ class TierGuard final : public StateTier {
     std::condition_variable ended;
     int thread = 0;  // number of the thread that runs the call; 0: none yet
     bool done = false;
-    bool given_up = false;
+    bool given_up = false;  // the caller has stopped waiting for it
   };
   template <typename Result, typename Ask>
   Result Guarded(Ask ask);

@@ -43,7 +43,8 @@ class DiskWatermarks {
       : folder_(std::move(folder)), options_(std::move(options)) {}
 
   bool on() const { return options_.high_percent > 0 && options_.high_percent < 100; }
-  // Measures the usage, and logs if a watermark was crossed. If the file system cannot be queried, nothing changes.
+  // Measures the usage, and updates problem() and used_share(). Logs if a watermark was crossed. If the file system
+  // cannot be queried, nothing changes.
   void Look();
   // OK if a new state of so many bytes may be written. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED: tier, needed,
   // available, watermark) otherwise.

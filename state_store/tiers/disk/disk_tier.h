@@ -88,7 +88,7 @@ class DiskTier final : public StateTier {
     int64_t bytes = 0;
   };
   SetAsideFiles set_aside() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Counts a failure in usage(), like that of a failed Load.
+  // Counts `status`, an error of a caller that read the files by itself, in usage().failures.
   void CountFailure(const absl::Status& status) { Counted(status).IgnoreError(); }
 
   // Above the high watermark, Store returns RESOURCE_EXHAUSTED for new keys; states that exist are still replaced.
@@ -122,7 +122,8 @@ class DiskTier final : public StateTier {
   Entry Find(const StateKey& key) const ABSL_LOCKS_EXCLUDED(mu_);
   void Put(const StateKey& key, Entry entry) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
-  // Makes the next Store of the key write a full file, because the files on the disk are not known any more.
+  // Forgets what is known of the key's files; with `all`, of the session's. The next Store then writes a full file,
+  // because a delta could belong to another one.
   void Distrust(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Reserve(int64_t bytes, int64_t replaced_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void AddUsed(int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);

@@ -46,7 +46,7 @@ constexpr bool HasWavesOf32(std::integer_sequence<int, kWidths...>) {
   return ((kWidths == 32) || ...);
 }
 
-// The chunks that one round of launches works on, because the workspace may not hold all.
+// The chunks that one round of launches works on, because the workspace may not hold all chunks.
 struct Span {
   float* states;  // [sequences][chunks][HV][kKeys][value_slots]; only for waves of 32
   int32_t sequence, sequences;

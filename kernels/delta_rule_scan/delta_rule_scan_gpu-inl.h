@@ -43,7 +43,8 @@ __device__ __forceinline__ void LoadToken(const DeltaRuleArgs& p, const Gates& g
   token.beta = gates.BetaOf(at);
 }
 
-// Returns the output of column `lane` to that lane.
+// Applies one token to the group's columns of the state, of which each lane holds its kElements in `s`. Lane c returns
+// the output of column c; lanes past the last column return 0.
 template <int kWave, int kElements, int kColumns>
 __device__ __forceinline__ float Step(const Token<kElements, kColumns>& token, int lane,
                                       float (&s)[kColumns][kElements]) {

@@ -82,8 +82,9 @@ absl::StatusOr<double> MicrosecondsBetween(Event begin, Event end);
 using Graph = void*;
 absl::Status BeginCapture(const Stream& stream);
 absl::StatusOr<Graph> EndCapture(const Stream& stream);
-// True if work given to `stream` is recorded instead of run. `stream` is any stream of the calling thread's device. The
-// default stream counts as recorded while its use would invalidate another stream's recording.
+// True if work given to `stream`, any stream of the calling thread's device, is recorded instead of run. For the
+// default stream also true while another stream is being recorded, if use of the default stream would invalidate that
+// recording.
 absl::StatusOr<bool> IsCapturing(const Stream& stream);
 absl::Status LaunchGraph(Graph graph, const Stream& stream);
 void DestroyGraph(Graph graph);

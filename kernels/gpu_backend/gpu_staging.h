@@ -1,5 +1,5 @@
-// Page-locked staging memory: copies of ordinary host buffers run asynchronously, and the caller may free its buffer at
-// once.
+// Page-locked staging memory for copies between the device and ordinary host buffers. A copy to the device runs later,
+// in the stream's order, but the caller may reuse its buffer at once.
 //
 // Thread safety: one thread at a time; PinnedRing blocks while the ring is full of copies that have not run. Ownership:
 // owns its memory; the stream must outlive it.
@@ -26,15 +26,18 @@ class PinnedRing {
   PinnedRing& operator=(PinnedRing&&) = delete;
   ~PinnedRing();
 
-  // Returns before the copy has run.
+  // Copies `host` into the ring and queues the copy from there to `device` on the stream. Returns before that copy has
+  // run; `host` may be changed or freed at once. Waits for the stream if the ring is full.
   absl::Status CopyIn(void* device, const void* host, size_t bytes);
-  // Returns when all earlier work is done and `host` has the data.
+  // Copies device memory to `host` through the ring, after all earlier work of the stream. `host` has the data when
+  // this returns.
   absl::Status CopyOut(void* host, const void* device, size_t bytes);
 
  private:
   PinnedRing(const Stream& stream, size_t bytes) : stream_(stream), bytes_(bytes) {}
 
-  // Returns `bytes` bytes of the ring that no copy in flight uses; waits for the stream if needed.
+  // Returns `bytes` bytes of the ring that no queued copy reads. If the ring's end is reached, first waits for the
+  // stream.
   absl::StatusOr<char*> Take(size_t bytes);
 
   const Stream stream_;

@@ -27,8 +27,8 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Loads of a block's bytes into lanes, in memory order. No load reads past the bytes that it is named for, because a
-// matrix may end where its file's mapping ends.
+// Vector types, and loads of a block's bytes into lanes in memory order. No load reads past the bytes that its name
+// says, because a matrix may end where its file's mapping ends.
 using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
 using IntTag = hn::RebindToSigned<FloatTag>;

@@ -44,7 +44,7 @@ class HostStream : public std::enable_shared_from_this<HostStream> {
  public:
   HostStream(std::shared_ptr<HostDevice> device, uint64_t seed, StreamPace pace);
 
-  // All calls return the device's failure.
+  // Queue work, or wait for queued work. Once the device has failed, all calls return its failure.
   absl::Status Enqueue(const char* what, Work work);
   absl::StatusOr<std::shared_ptr<StreamPoint>> Record();
   absl::Status WaitsFor(std::shared_ptr<const StreamPoint> point);

@@ -131,6 +131,7 @@ class GdnServer {
   void OnDeviceFailure(int32_t device, const absl::Status& failure);
   // Sets the gRPC server to tell of device failures, at once if there was one before; null: none.
   void TellOfFailure(RpcServer* rpc);
+  // Sets told_'s health by the devices: not serving if none works, degraded if some have failed.
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const GdnServerOptions options_;

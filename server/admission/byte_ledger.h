@@ -115,8 +115,9 @@ class ByteCharge {
   absl::Status TryGrow(int64_t bytes);
   // Reduces the charge to `bytes`. Does nothing if it has no more than that.
   void ShrinkTo(int64_t bytes);
-  // Splits off `bytes`, at most all of them, as a charge of its own.
+  // Moves `bytes` of this charge, or all if it has fewer, to a new charge, and returns that.
   ByteCharge Split(int64_t bytes);
+  // Gives the bytes back now. The charge is not valid any more.
   void Release();
 
  private:
@@ -136,8 +137,8 @@ class ByteLedger {
   ByteLedger(const ByteLedger&) = delete;
   ByteLedger& operator=(const ByteLedger&) = delete;
 
-  // Gives the principal an account of its own, or its account another weight (above 0). Earlier charges stay with the
-  // account that they were made to.
+  // Gives the listed principal an account of its own with this weight (above 0), or gives its account this weight.
+  // Earlier charges stay with the account that they were made to.
   void List(const std::string& principal, double weight);
   // Sets the quotas. An account that is over a new quota keeps what it has and gets no more. The keys of `principals`
   // are the names given to List.
@@ -147,8 +148,9 @@ class ByteLedger {
   // lower half of an IPv6 address, because a host may choose them.
   ByteAccountPtr AccountOf(std::string_view principal, std::string_view peer);
 
-  // Charges the bytes if the rule above allows it; a charge to an empty pool is allowed whatever its size.
-  // RESOURCE_EXHAUSTED (BYTES_EXHAUSTED: pool, needed, held, limit), or (QUOTA_EXCEEDED) if a quota forbids it.
+  // Charges the bytes if the pool's rule allows it (see the file's comment); a charge to an empty pool is allowed
+  // whatever its size. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED: pool, needed, held, limit), or (QUOTA_EXCEEDED) if a quota
+  // forbids it.
   absl::StatusOr<ByteCharge> TryCharge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
   // Charges the bytes whatever the pool's limit, unless a quota forbids it: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). That
   // is not counted in refusals(), because the caller may still make room; see CountRefusal.
@@ -166,6 +168,7 @@ class ByteLedger {
   // Takes tokens of steps from the account's rate and from the rate of all together. If either has too few now, takes
   // none and returns RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). `now_ns`: any steady clock.
   absl::Status TakeTokens(const ByteAccountPtr& account, int64_t tokens, int64_t now_ns);
+  // True if TakeTokens can refuse this account's steps: the account, or all together, have a limited rate.
   bool MetersTokens(ByteAccount& account) { return account.quotas_.tokens().limited() || all_.tokens().limited(); }
   // Gives back the tokens of steps that did not happen.
   void GiveTokensBack(const ByteAccountPtr& account, int64_t tokens);
@@ -182,6 +185,7 @@ class ByteLedger {
     int64_t limit = 0;
     int64_t used = 0;
   };
+  // Returns the account's quotas that have a limit, each with its use.
   std::vector<QuotaUse> QuotasOf(const ByteAccountPtr& account, int64_t now_ns) const;
 
   // The account's bytes divided by its share of the pool; above 1, it is over its share. The share is a part of the

@@ -86,7 +86,7 @@ class Batcher {
     explicit Place(Batcher* batcher) : batcher_(batcher) {}
     Batcher* batcher_ = nullptr;
   };
-  // Errors of Submit.
+  // Takes the right to submit one job, so that the work before it is not in vain. Errors of Submit.
   absl::StatusOr<Place> TakePlace();
 
   // Awaiter of Run: work that waits for the engine's thread. It lives in the frame of the flow that waits.
@@ -172,10 +172,12 @@ class Batcher {
   void End(std::unique_ptr<IssuedLaunch> issued);
   // Hands an issued launch to the ending thread.
   void PassOn(std::unique_ptr<IssuedLaunch> issued);
+  // Ends the job in its `done`, which lets the call's flow go on.
   static void Answer(StepJobPtr job);
-  // Does the same on a replier.
+  // Calls Answer on a replier thread.
   Task<void> AnswerAside(StepJobPtr job);
-  // Counts a launch's segments as run. Returns the prefills that have ended with it.
+  // Counts a launch's segments of prefills as run. Returns the prefills whose last segment has ended with it, or that
+  // have failed.
   std::vector<StepJobPtr> EndSegments(const IssuedLaunch& issued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Backend& backend_;

@@ -64,7 +64,11 @@ class LaunchLane {
   // `fold` (null in a decode). Points step's tensors at the inputs and at room for the output.
   absl::Status Gather(const LanePart& part, const int32_t* log_lengths, const MaterializeStateParams* fold,
                       LayerStep* step);
+  // Issues the copies of a part's outputs from the device, to the lane or directly to the calls. Nothing to do if
+  // operators wrote there.
   absl::Status StageOut(const LanePart& part);
+  // Copies a part's outputs from the lane to their calls, unless they are there already. Call once the launch's fence
+  // has passed.
   void Scatter(const LanePart& part) const;
 
  private:

@@ -48,7 +48,7 @@ struct StepRow {
   char* output = nullptr;                     // tokens * output_features elements of output_dtype
   const Acceptance* accept_before = nullptr;  // of the layer's pending draft; null: none
   bool keep_reply = false;                    // the step has a request id
-  bool keep_output = false;                   // with it: also the output, for a retry
+  bool keep_output = false;  // if keep_reply: the stored reply also has the output, so that a retry gets it
   // Used by the engine: the reply to keep, with the output of the segments that have run.
   std::shared_ptr<StoredReply> reply;
 
@@ -90,7 +90,7 @@ struct StepJob : ScheduledStep {
   std::atomic<bool> cancelled{false};
 
   // Used by the engine:
-  SteadyTime submitted;           // when
+  SteadyTime submitted;           // when the batcher took the job
   std::shared_ptr<StepJob> self;  // keeps the job alive while it waits or runs
   int32_t aside = -1;             // slot that a begun prefill writes to
   int32_t on_their_way = 0;       // issued segments that have not ended

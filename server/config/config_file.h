@@ -44,8 +44,8 @@ using ConfigFile = std::map<std::string, ConfigValue, std::less<>>;  // by flag 
 ConfigFile ReadConfig(const std::string& path, const ConfigKeys& keys, std::vector<ConfigFault>& faults);
 ConfigFile ParseConfig(std::string_view text, const ConfigKeys& keys, std::vector<ConfigFault>& faults);
 
-// Returns the place of the first flag `--name` in an error message that the file sets. Returns the file as a whole if
-// the file sets none of them.
+// Returns the line and column at which the file sets a flag that the message `complaint` names as "--name": the first
+// such flag. If the file sets none of them, returns the file as a whole.
 ConfigPlace PlaceOf(std::string_view complaint, const ConfigFile& file);
 
 // Returns a file that sets `values`, which maps flag names to texts. The user and password in a URL are hidden.

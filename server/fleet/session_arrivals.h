@@ -35,7 +35,7 @@
 namespace gdn {
 
 struct BringRequest {
-  bool make = false;  // the call creates the session if there is none
+  bool make = false;  // if there is no such session, reserve its name for the call, which creates it
   ByteAccountPtr account;
   Deadline deadline;
 };
@@ -52,8 +52,7 @@ class SessionArrivals {
   // if there is no such session. UNAVAILABLE (SESSION_ELSEWHERE: node; SERVER_DRAINING; NODE_LEASE_LAPSED;
   // TIER_UNAVAILABLE), DATA_LOSS (INVALID_STATE_FILE), errors of AdoptSession and of the deadline.
   Task<absl::Status> Bring(StateKey key, BringRequest request);
-  // If the session is not here, gives back any right to it that this server has. Returns at once; the work is done
-  // later.
+  // Gives up any right that this server has to a session that is not here. Returns at once; the store is told later.
   void GiveBack(const StateKey& key) { Join(key, nullptr); }
   // From now on takes no session in.
   void Close() { closed_ = true; }

@@ -27,6 +27,7 @@ class SessionOwners {
   SessionOwners(const SessionOwners&) = delete;
   SessionOwners& operator=(const SessionOwners&) = delete;
 
+  // Remembers the subject of a principal. The first one stays.
   void Learn(const std::string& principal, const std::string& subject);
   // Learns the subjects that the authenticator lists, if the list has changed since the last call.
   void LearnListed(const Authenticator& authenticator);

@@ -45,6 +45,7 @@ class FilePieces {
   FilePieces(EncodedStateFile file, TailFn tail);
 
   bool done() const { return file_ == nullptr || offset_ == file_->bytes(); }
+  // Returns the message with the next piece of the file. Call unless done().
   grpc::ByteBuffer Next();
 
  private:

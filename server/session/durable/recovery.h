@@ -25,8 +25,10 @@ namespace gdn {
 
 struct Recovered {
   int64_t sessions = 0;
-  int64_t passed_over = 0;  // sessions that AdoptSession refused
-  int64_t set_back = 0;  // no tier has the version in the marker; counted in `sessions` too if there is an older copy
+  int64_t passed_over = 0;  // stored sessions that AdoptSession refused; they stay where they are
+  // Sessions whose version in the marker no tier has any more. If a tier has an older copy, the session continues from
+  // it and counts in `sessions` too.
+  int64_t set_back = 0;
 };
 
 // Returns the spec of a model; nothing if the model is not served.
@@ -62,8 +64,9 @@ struct RecoveryEvidence {
   std::set<std::string> absent = {};  // tiers that the marker may name and that cannot be reached
 };
 
-// Copies of stored states with their tiers. HeldBack has those of sessions with a newest state elsewhere, and of their
-// checkpoints.
+// StoredCopies: copies of one stored state, each with its tier. HeldBack: by key, the copies of sessions that are held
+// back, and of their named checkpoints. The marker names a newer state of these sessions, in a tier that cannot be
+// reached.
 using StoredCopies = std::vector<std::pair<StoredSession, StateTier*>>;
 using HeldBack = std::map<StateKey, StoredCopies>;
 

@@ -67,7 +67,7 @@ struct RoomClaims {
   }
 };
 
-// Findings of one call's repeated Advance.
+// Findings that a request keeps between its calls of Advance.
 struct RoomEffort {
   std::unordered_set<const Session*> stuck;  // sessions that could not be moved
   // The lower tiers have no room for a session of so many bytes.

@@ -104,11 +104,12 @@ class Client {
 
   absl::StatusOr<std::vector<v1::Session>> ForkSession(const v1::ForkSessionRequest& request,
                                                        const CallOptions& call = {});
-  // Keeps the session's ("sessions/ID") states as those of the prefix that it has just prefilled (prompt_prefix.h).
+  // Stores the states of the session ("sessions/ID") as those of the prefix that it has just prefilled, for new
+  // sessions to start from (prompt_prefix.h).
   absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const std::string& session, const v1::PromptPrefix& prefix,
                                                     const CallOptions& call = {});
   absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const v1::KeepPrefixRequest& request, const CallOptions& call = {});
-  // Deletes all kept prefixes of the caller, and returns their number.
+  // Deletes all stored prefixes of the caller, and returns their number.
   absl::StatusOr<int64_t> DropPrefixes(const CallOptions& call = {});
   // If CheckpointSession or RestoreCheckpoint names a session_epoch, the client also checks the reply's epoch, because
   // older servers ignore the field. Returns ABORTED (EPOCH_MISMATCH) if the reply shows that the server used the state

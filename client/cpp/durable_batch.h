@@ -42,8 +42,8 @@ class DurableBatch final {
   // session of another Client; tensors with another number of rows, or in shared memory.
   absl::StatusOr<Reply> Decode(absl::Span<DurableSession* const> sessions, v1::DecodeRequest request);
 
-  // Accepts the first accepted_tokens[i] tokens of session i's draft. Errors of a row are those of
-  // DurableSession::AcceptTokens. INVALID_ARGUMENT as in Decode.
+  // Accepts the first accepted_tokens[i] tokens of session i's draft. Returns each session's token counts or its error,
+  // which is one of DurableSession::AcceptTokens. INVALID_ARGUMENT as in Decode.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptTokens(
       absl::Span<DurableSession* const> sessions, absl::Span<const int32_t> accepted_tokens);
   // The same for drafts that are trees: accepts the tokens of paths[i]. Errors as of DurableSession::AcceptPath.
@@ -56,7 +56,8 @@ class DurableBatch final {
     absl::Status status;  // of the last try; UNAVAILABLE before the first
     bool pending = true;
   };
-  // Tries these rows once, under this id, and returns their statuses. Finishes the step in sessions that succeed.
+  // Sends these rows once, under this request id, and returns their statuses. For rows that succeed, also finishes the
+  // step in their sessions.
   using SendRows = absl::FunctionRef<std::vector<absl::Status>(const std::vector<size_t>& rows, const std::string& id,
                                                                const CallOptions& call)>;
 
@@ -68,7 +69,7 @@ class DurableBatch final {
   // Repeats until no row is pending. begin(i) begins row i's call in its session.
   std::vector<absl::Status> Run(absl::Span<DurableSession* const> sessions,
                                 absl::FunctionRef<absl::Status(size_t)> begin, SendRows send);
-  // Tries the pending rows once: those whose sessions must recover first (`astray`), or the others.
+  // Tries the pending rows once: with `astray` those whose sessions must recover first, otherwise the others.
   void TryOnce(std::vector<Row>& rows, bool astray, const Backoff& backoff, SendRows send);
   std::vector<absl::Status> SendDecode(absl::Span<DurableSession* const> sessions, const std::vector<size_t>& rows,
                                        const std::string& id, const CallOptions& call, v1::Tensor* output);

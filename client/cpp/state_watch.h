@@ -26,7 +26,7 @@ namespace gdn {
 // One complete, verified file.
 struct StateSnapshot {
   int64_t sequence = 0;  // number of snapshots of the stream before this one
-  bool delta = false;    // whether it extends the stream's last snapshot that is not a delta
+  bool delta = false;    // true: the file is a delta to the stream's last full snapshot
   std::string file;
 };
 

@@ -192,7 +192,7 @@ class FakeGdnService final : public v1::GdnService::Service {
     int64_t epoch = 1;
     State now = {};
     std::map<std::string, State> checkpoints = {};  // by id; "" is the newest
-    absl::Status unusable = {};                     // why `now` must not be used
+    absl::Status unusable = {};                     // why `now` must not be used; OK: it may be
 
     void SetStoreBack(const std::string& checkpoint_id);
     void LoseState();
@@ -241,7 +241,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   // Takes the stored reply, or applies the row's acceptance and its tokens at `x`.
   RowResult ApplyRow(const StepCall& step, size_t row, StepAnswer answer, const float* x)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // nullopt: it was done before.
+  // Decides an acceptance by the rules. nullopt if its request id says that it was done before.
   absl::StatusOr<std::optional<Acceptance>> AnswerAcceptance(const std::string& request_id,
                                                              const v1::DraftAcceptance& asked)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -32,7 +32,7 @@ struct CaseResult {
   TimingMethod method = TimingMethod::kCalls;
   Summary step_s;             // seconds a step
   Summary launch_s;           // the same with single launches, timed by the host's clock; empty for calls
-  Summary limit_s;            // seconds a step would take at the limit
+  Summary limit_s;            // least seconds of a step, by the machine's limits in the same round
   Summary fraction_of_limit;  // limit / time of the same round
   Summary read_bytes_per_s;
   Summary copy_bytes_per_s;

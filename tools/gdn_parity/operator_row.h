@@ -63,7 +63,7 @@ class OperatorRow {
     Expect(out_name, shape, device, expected);
     return device;
   }
-  // Adds an output that was already read back.
+  // Adds an output that the caller has read back itself.
   void Result(const std::string& name, const Shape& shape, const std::vector<float>& actual,
               const std::vector<float>& expected);
 

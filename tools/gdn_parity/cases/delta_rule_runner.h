@@ -87,7 +87,7 @@ struct DeltaRuleResult {
   std::vector<float> states = {};  // [sequences, HV, K, V]
 };
 
-// Returns tokens [begin, end) of a problem of one sequence, starting from `initial`.
+// Returns the problem that has tokens [begin, end) of a problem of one sequence, and `initial` as its initial state.
 DeltaRuleProblem Part(const DeltaRuleProblem& whole, int64_t begin, int64_t end, const std::vector<float>& initial);
 
 // State slots of sequences with their log lengths, which calls of any form can advance. Frees its backend memory when

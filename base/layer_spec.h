@@ -56,7 +56,7 @@ struct LayerSpec {
   // The weights' layout.
   ProjectionLayout projections = ProjectionLayout::kFlat;
   int32_t decay_rank = 0;        // a = W_up (W_down x) of this rank; 0: one matrix
-  int32_t output_gate_rank = 0;  // the same for z
+  int32_t output_gate_rank = 0;  // z = W_up (W_down x) of this rank; 0: one matrix
   ConvLayout convolutions = ConvLayout::kJoint;
   ALogConvention a_log = ALogConvention::kRaw;
   ValueHeadOrder value_heads = ValueHeadOrder::kGrouped;

@@ -144,7 +144,8 @@ absl::Status WithScanShape(const char* name, const LayerDims& dims, const Device
   });
 }
 
-// `params` must have been validated; its g and beta are not used. Base: the element type of the layout's bases.
+// Launches the scan with g and beta from `gates` instead of the params' own. `params` must have been validated. Base:
+// the element type of the layout's bases.
 template <typename Base = float, typename Gates>
 absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, const Gates& gates,
                            const DeviceBatch& batch, const Stream& stream) {

@@ -19,7 +19,8 @@ namespace gdn::gpu {
 class PinnedRing {
  public:
   static constexpr size_t kDefaultBytes = size_t{16} << 20;
-  // `bytes` must be a multiple of 1024. A copy is made in pieces of a quarter of the ring.
+  // Makes a ring of `bytes` bytes, a multiple of 1024, for copies on `stream`. A larger copy is made in pieces of a
+  // quarter of the ring. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no page-locked memory.
   static absl::StatusOr<PinnedRing> Make(const Stream& stream, size_t bytes = kDefaultBytes);
 
   PinnedRing(PinnedRing&& other) noexcept;

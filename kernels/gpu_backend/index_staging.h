@@ -57,7 +57,7 @@ class IndexStaging {
   // Arrays that lie one after another on the device, given as each array's host bytes.
   using Content = absl::Span<const absl::Span<const char>>;
   struct Provided {
-    size_t at;  // in provided_bytes_
+    size_t at;  // offset in provided_bytes_
     size_t bytes;
     const char* device;
   };

@@ -206,7 +206,8 @@ class QuantisedProjection {
   typename T::Shared& s_;
 };
 
-// total += the sums of `kGroups` groups, in order.
+// Adds this result's sums of kGroups groups, which the teams have put into LDS at `sums_at`, to `total`, in group
+// order.
 template <typename T, int kGroups>
 __device__ __forceinline__ void AddSums(typename T::Shared& s, int sums_at, float& total) {
   const int mine = static_cast<int>(threadIdx.x);
@@ -330,7 +331,7 @@ absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, cons
   return LaunchQuantisedTile<Wide, kWave, true>(params, stream);
 }
 
-// For one to kFewRows rows. `params` must have weights of kFormat.
+// Launches the projection for one to kFewRows rows. `params` must have weights of kFormat.
 template <WeightFormat kFormat>
 absl::Status LaunchFewQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   const bool whole = AllowsVectors(params) && params[0].weight.cols % kGroupFeatures == 0;

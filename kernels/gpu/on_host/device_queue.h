@@ -115,7 +115,8 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
 
   struct Freed {
     std::shared_ptr<Allocation> memory;
-    std::vector<std::pair<std::shared_ptr<HostStream>, int64_t>> users;  // and the last ticket that may use it
+    // Streams that may use the memory, each with the last ticket that may.
+    std::vector<std::pair<std::shared_ptr<HostStream>, int64_t>> users;
   };
 
   // Returns an error if the device has failed, or if this operation is the one to fail.

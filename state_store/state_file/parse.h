@@ -73,8 +73,8 @@ struct SealedTensor {
 // Verifies a file while it arrives, so that little is left to do after its last byte. For one thread at a time.
 class ArrivingStateFile {
  public:
-  // `bytes` must contain the whole header. `file_bytes`: as for ParseStateFileHeader, or 0 if only the header says it.
-  // Errors as of ParseStateFileHeader.
+  // Begins with the header of a file that arrives. `bytes` must contain the whole header. `file_bytes`: as for
+  // ParseStateFileHeader, or 0 if only the header says it. Errors as of ParseStateFileHeader.
   static absl::StatusOr<ArrivingStateFile> Open(std::string_view bytes, int64_t file_bytes);
 
   const StateFile& header() const { return header_; }  // as of ParseStateFileHeader

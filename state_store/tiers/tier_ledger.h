@@ -192,7 +192,7 @@ class TierLedger {
     size_t checkpoint = kNowhere;       // durable tier with the newest durable copy; may equal `place`
     TierSet copies = 0;                 // tiers that have a state of the key, of any age
     std::map<size_t, Charged> charges;  // charges for `copies`, by tier
-    std::optional<Versions> versions;   // of the copy in `checkpoint`
+    std::optional<Versions> versions;   // versions that the copy in `checkpoint` may have
     int64_t bytes = 0;                  // bytes included in levels_[place].bytes
     std::list<Parked>::iterator used;   // the key's element in its holder's list of levels_[place]
   };

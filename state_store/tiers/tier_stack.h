@@ -82,7 +82,8 @@ class TierStack {
   // the copy in a durable tier. Errors of StateTier::Load. DATA_LOSS (STATE_ROLLED_BACK) if a durable tier has an older
   // state than before, or none. FAILED_PRECONDITION (STATES_TAKEN_OVER) if another server has written a later one.
   absl::StatusOr<SessionImagePtr> Fetch(const StateKey& key) { return FetchFrom(key, /*parked=*/true); }
-  // UNAVAILABLE (TIER_UNAVAILABLE: tier) if the tier that the state rests in hangs: Fetch is refused until it answers.
+  // OK unless the tier that the state rests in hangs. Then UNAVAILABLE (TIER_UNAVAILABLE: tier), because Fetch is
+  // refused until the tier answers.
   absl::Status CanFetch(const StateKey& key) const;
   // True if the state rests in memory, so that Fetch waits for no disk and no network.
   bool RestsInMemory(const StateKey& key) const;

@@ -105,7 +105,7 @@ class DiskTier final : public StateTier {
     int64_t full_bytes = 0;
     int64_t delta_bytes = 0;
     absl::Status damage = {};      // why the files have been set aside; OK: they have not
-    std::string snapshot_id = {};  // of the full file; "" if another process wrote it
+    std::string snapshot_id = {};  // snapshot id of the full file; "" if another process wrote it
     BaseVersions bases = {};       // versions of the bases in the full file
     bool rewrite = false;          // the next Store writes a full file, because the last may not be durable
   };

@@ -21,7 +21,7 @@ namespace gdn {
 
 struct FileStart {
   std::string bytes;
-  int64_t file_bytes = 0;  // of the whole file
+  int64_t file_bytes = 0;  // size of the whole file
 };
 
 // Reads the first part of a file, with its whole header. If the header's length (the first 8 bytes) is invalid, returns

@@ -27,7 +27,7 @@ struct CaseResult {
   Cost cost;
   double working_set_bytes = 0;
   bool cold = false;          // the working set is at least kColdFactor last-level caches
-  bool memory_bound = false;  // at the median rates
+  bool memory_bound = false;  // true: memory bounds the case, at the median rates
   int64_t steps_per_round = 0;
   TimingMethod method = TimingMethod::kCalls;
   Summary step_s;             // seconds a step
@@ -40,7 +40,7 @@ struct CaseResult {
   Summary flops_per_s;
 };
 
-// Errors of the case's run().
+// Measures the case and the limits in alternation. Errors of the case's run().
 absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, Machine& machine,
                                        const MeasureOptions& options);
 

@@ -56,7 +56,7 @@ class OperatorRow {
     Expect(name, shape, device, expected);
     return device;
   }
-  // Returns memory that the operator reads and overwrites.
+  // Returns memory that has `values`, which the operator overwrites with an output. `expected`: the reference's output.
   absl::StatusOr<float*> InPlace(const std::string& in_name, const std::string& out_name, const Shape& shape,
                                  const std::vector<float>& values, const std::vector<float>& expected) {
     GDN_ASSIGN_OR_RETURN(float* device, In(in_name, shape, values));

@@ -66,7 +66,7 @@ struct DeltaRuleProblem {
 
 struct DeltaRuleInputs {
   float strongest = -1.0f;       // g is uniform in [strongest, 0]
-  float scale = 0.0f;            // of q; 0: K^-0.5
+  float scale = 0.0f;            // multiplies q; 0: K^-0.5
   float state_deviation = 0.5f;  // standard deviation of initial states; 0: fresh states
   float key_correlation = 0.0f;  // 0 .. 1, share of a direction that all keys have in common
 };
@@ -94,7 +94,7 @@ DeltaRuleProblem Part(const DeltaRuleProblem& whole, int64_t begin, int64_t end,
 // it is destroyed; the backend must outlive it.
 class DeltaRuleSlots {
  public:
-  // `states`: initial bases, [slots, HV, K, V].
+  // Makes slots on the backend, one for each of the initial bases `states` [slots, HV, K, V], with empty logs.
   static absl::StatusOr<DeltaRuleSlots> Make(Backend& backend, const LayerDims& dims, const std::vector<float>& states);
 
   const StatePoolView& pool() const { return state_.device(); }

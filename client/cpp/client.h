@@ -31,8 +31,9 @@
 namespace gdn {
 
 struct ClientOptions {
-  absl::Duration default_timeout = absl::Seconds(60);  // of a call; InfiniteDuration: no deadline. Step streams: none
-  std::string token;                                   // sent unchanged as `authorization` metadata; "": none
+  // Timeout of a call; InfiniteDuration: no deadline. Step streams have none.
+  absl::Duration default_timeout = absl::Seconds(60);
+  std::string token;  // sent unchanged as `authorization` metadata; "": none
   // Instead of `token`: a file whose first line is sent as "Bearer LINE". It is read again for each call, so the token
   // can be replaced. "": none.
   std::string token_file = {};

@@ -36,10 +36,11 @@ class DurableBatch final {
     v1::Tensor output;               // as DecodeResponse.output, a row for each session; no shape if all rows failed
     std::vector<absl::Status> rows;  // errors as of DurableSession::Decode; the output of a failed row is zero
   };
-  // `request` is a Decode of these sessions. The call sets its names, epochs, token counts and ids. If the time is over
-  // before a row is done, repeat that row before any other step of its session, alone or in any batch. All other rows
-  // are done. INVALID_ARGUMENT with nothing changed: DUPLICATE_SESSION; BATCH_TOO_LARGE if there is no session; a
-  // session of another Client; tensors with another number of rows, or in shared memory.
+  // Applies one step to each session, until each row has succeeded or cannot. `request` is a Decode of these sessions.
+  // The call sets its names, epochs, token counts and ids. If the time is over before a row is done, repeat that row
+  // before any other step of its session, alone or in any batch. All other rows are done. INVALID_ARGUMENT with nothing
+  // changed: DUPLICATE_SESSION; BATCH_TOO_LARGE if there is no session; a session of another Client; tensors with
+  // another number of rows, or in shared memory.
   absl::StatusOr<Reply> Decode(absl::Span<DurableSession* const> sessions, v1::DecodeRequest request);
 
   // Accepts the first accepted_tokens[i] tokens of session i's draft. Returns each session's token counts or its error,
@@ -53,7 +54,7 @@ class DurableBatch final {
  private:
   struct Row {
     DurableSession* session;
-    absl::Status status;  // of the last try; UNAVAILABLE before the first
+    absl::Status status;  // status of the last try; UNAVAILABLE before the first
     bool pending = true;
   };
   // Sends these rows once, under this request id, and returns their statuses. For rows that succeed, also finishes the

@@ -154,7 +154,7 @@ class DurableSession final {
   // A call that was begun and is not finished. It stays if overall_timeout passes without an answer.
   struct CallInFlight {
     std::variant<SessionStep, AcceptCall> what;
-    Hash128 identity;             // of the caller's arguments
+    Hash128 identity;             // hash of the caller's arguments, by which a repeated call is recognised
     std::string request_id = {};  // "": the next try takes a new one
     bool sent = false;            // whether it may have been applied
     bool applied = false;         // whether the server has applied it, by its token counts

@@ -42,7 +42,7 @@ struct KeptStep {
   int64_t tokens = 0;       // tokens that the step added; of a draft, the accepted ones
   Hash128 output = {};      // digest of the first reply's bytes
   int64_t bytes = 0;        // size of the request when it was kept
-  DraftChoice choice = {};  // of a draft that was accepted
+  DraftChoice choice = {};  // the accepted tokens, if the step was a draft
 
   int64_t after() const { return before + tokens; }
 };

@@ -33,7 +33,8 @@ struct StateSnapshot {
 // Assembles the pieces of one state file, and checks their offsets, sizes and checksums.
 class StatePieces {
  public:
-  // DATA_LOSS (INVALID_STATE_FILE) if the piece is damaged, or does not follow the pieces before.
+  // Takes the next piece of the file. DATA_LOSS (INVALID_STATE_FILE) if it is damaged, or does not follow the pieces
+  // before.
   absl::Status Add(std::string_view data, int64_t offset, int64_t total_bytes, uint64_t checksum);
 
   bool begun() const { return total_.has_value(); }

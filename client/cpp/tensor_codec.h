@@ -23,7 +23,8 @@ namespace gdn {
 
 v1::DType ToProtoDType(DType dtype);
 
-// INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) for DTYPE_UNSPECIFIED and for values that this build does not know.
+// Converts a dtype of the API. INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) for DTYPE_UNSPECIFIED and for values that this
+// build does not know.
 absl::StatusOr<DType> FromProtoDType(v1::DType dtype);
 
 // Makes a tensor from `values` in row-major order, rounded to `dtype`. INVALID_ARGUMENT if their number is not the

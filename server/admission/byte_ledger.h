@@ -152,8 +152,8 @@ class ByteLedger {
   // whatever its size. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED: pool, needed, held, limit), or (QUOTA_EXCEEDED) if a quota
   // forbids it.
   absl::StatusOr<ByteCharge> TryCharge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
-  // Charges the bytes whatever the pool's limit, unless a quota forbids it: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). That
-  // is not counted in refusals(), because the caller may still make room; see CountRefusal.
+  // Charges the bytes whatever the pool's limit, unless a quota forbids it: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). The
+  // refusal is not counted in refusals(), because the caller may still make room; see CountRefusal.
   absl::StatusOr<ByteCharge> ChargeWithinQuota(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
   // Charges the bytes whatever limits and quotas say: for memory that exists already or must not be refused.
   ByteCharge Charge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);

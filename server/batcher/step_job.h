@@ -63,8 +63,8 @@ struct StepRow {
   int64_t token_count = 0;
 };
 
-// A prefill has one row of any number of tokens; a decode has up to max_draft tokens in each row. Of the members of
-// ScheduledStep the maker sets only `prefill`; the batcher sets the others.
+// A prefill has one row of any number of tokens; a decode has up to max_draft tokens in each row. The maker sets
+// `prefill` of ScheduledStep's members; the batcher sets the others.
 struct StepJob : ScheduledStep {
   bool draft = false;                     // decode only: the tokens become a draft, to be accepted later
   bool tree = false;                      // draft only: some row has parents

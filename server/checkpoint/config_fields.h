@@ -23,7 +23,7 @@ namespace gdn {
 
 class ConfigFields {
  public:
-  // `text` is the nested part, or null.
+  // The fields of a whole config. `text`: its nested part "text_config", whose fields go first, or null.
   ConfigFields(const nlohmann::json& root, const nlohmann::json* text) : root_(root), text_(text) {}
   // The fields of an object inside a config. Refusals put `name` before a field: "linear_attn_config.head_dim".
   ConfigFields(std::string_view name, const nlohmann::json& object)

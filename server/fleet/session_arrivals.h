@@ -42,7 +42,8 @@ struct BringRequest {
 
 class SessionArrivals {
  public:
-  // `longest_wait`: how long a call waits at most for a server that does not hand a session over.
+  // Takes the parts that arrivals need. `longest_wait`: longest time that a call waits for a server that does not hand
+  // a session over.
   SessionArrivals(const FleetParts& parts, absl::Duration longest_wait);
   ~SessionArrivals();
   SessionArrivals(const SessionArrivals&) = delete;

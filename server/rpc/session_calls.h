@@ -35,9 +35,9 @@ struct SessionParts {
   StateService& states;
   const ModelCatalog& models;
   const StepLimits& limits;
-  std::string numerics_id;                                     // of the states
+  std::string numerics_id;                                     // numerics id of the states
   absl::Duration default_idle_ttl = absl::InfiniteDuration();  // for sessions created without idle_ttl
-  Executor& timers;                                            // for TaskQueueExecutor
+  Executor& timers;                                            // has the timers for each TaskQueueExecutor
 };
 
 // The epoch in a request, or nullopt.

@@ -43,7 +43,8 @@ class TokenList {
     absl::Time expires = absl::InfiniteFuture();
   };
 
-  // Errors: INVALID_ARGUMENT says what is wrong, and with which subject or token.
+  // Add a subject with its roles, and a token of a subject. INVALID_ARGUMENT says what is wrong, and with which subject
+  // or token.
   absl::Status AddSubject(const std::string& subject, const Roles& roles);
   absl::Status AddToken(Token token);
 
@@ -62,7 +63,8 @@ class TokenList {
 // INVALID_ARGUMENT if the text cannot be a subject.
 absl::Status CheckSubject(std::string_view subject);
 
-// INVALID_ARGUMENT (INVALID_SPEC: field) if the text does not have the format above.
+// Parses the file's text; errors name `path`. INVALID_ARGUMENT (INVALID_SPEC: field) if the text does not have the
+// format above.
 absl::StatusOr<TokenList> ParseTokenList(std::string_view text, std::string_view path);
 
 }  // namespace gdn

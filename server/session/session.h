@@ -172,7 +172,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void NoteAccepted(const Acceptance& request);
 
   std::vector<LayerInfo> Layers() const;
-  // INVALID_ARGUMENT (LAYER_NOT_GDN).
+  // Return the index of a layer in spec().layers, and its present state. INVALID_ARGUMENT (LAYER_NOT_GDN) if the
+  // session does not have it.
   absl::StatusOr<size_t> LayerIndex(int32_t layer) const;
   absl::StatusOr<LayerInfo> LayerAt(int32_t layer) const;
 
@@ -234,10 +235,10 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(SessionInit init, SessionEnvironment* environment);
 
   struct Layer {
-    // The place of the state on the device. Forks share `slot` until one of them writes. That one takes the slot of its
-    // `claim`, copies the log and the convolution columns to it, and reads the base from `shared_base` until it folds.
-    // A fresh layer has a claim and no slot. Only the holder of the layer's StepLease or of the SessionLease changes
-    // these.
+    // The slots of the layer's state on the device. Forks share `slot` until one of them writes. The writer takes the
+    // slot of its `claim`, copies the log and the convolution columns to it, and reads the base from `shared_base`
+    // until it folds. A fresh layer has a claim and no slot. Only the holder of the layer's StepLease or of the
+    // SessionLease changes these.
     SlotRef slot;
     SlotRef shared_base;
     SlotClaim claim;

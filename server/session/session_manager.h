@@ -153,8 +153,8 @@ class SessionManager {
   enum class Phase { kMaking, kPublished, kEnding };
   struct Entry {
     std::shared_ptr<Session> session;
-    ByteCharge charge;  // in the pool kStates
-    ByteCharge count;   // in the pool kSessions
+    ByteCharge charge;  // charge in the pool kStates
+    ByteCharge count;   // charge in the pool kSessions
     Phase phase = Phase::kMaking;
     bool leaves = false;  // it leaves for another server; published until it has left
   };

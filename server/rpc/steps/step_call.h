@@ -31,7 +31,7 @@ namespace gdn {
 struct StepData {
   const ReceivedTensors& in;
   ReplyOutput& out;
-  ByteCharge& charge;  // for the request; grows by the other memory that the call needs
+  ByteCharge& charge;  // charge for the request; grows by the other memory that the call needs
 };
 
 // The rows of a step call, its checked input and its output (step_rows.h).

@@ -60,7 +60,8 @@ struct RecoveryParts {
 // Evidence about the steps that were answered before.
 struct RecoveryEvidence {
   const CleanMarker* marker = nullptr;  // left by an orderly shutdown after which nothing came; nullptr: there is none
-  int64_t first_epoch = 0;  // for sessions that the marker does not confirm: above all epochs that clients can know
+  // Epoch for sessions that the marker does not confirm, above all epochs that clients can know.
+  int64_t first_epoch = 0;
   std::set<std::string> absent = {};  // tiers that the marker may name and that cannot be reached
 };
 

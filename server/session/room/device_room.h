@@ -58,7 +58,7 @@ struct RoomRequest {
 
 struct RoomClaims {
   std::vector<SlotClaim> slots;
-  ByteCharge charge;  // in the pool kDevice, for Track
+  ByteCharge charge;  // charge in the pool kDevice, to pass to Track
 
   bool empty() const { return slots.empty(); }
   void clear() {

@@ -87,8 +87,8 @@ absl::Status ForEachSpan(const SpanSize& size, int64_t sequences, int64_t chunks
 }
 
 // The path for waves of 32 (delta_rule_split_gpu.hip), for keys up to kSplitMostKeys. `states` holds the states of as
-// many chunks as fit 64 MiB, about what an L2 cache keeps until they are read; at least those of one chunk of one
-// sequence, or of the chunks between two roundings of a bfloat16 base.
+// many chunks as fit 64 MiB, about what an L2 cache keeps until they are read. It holds at least the states of one
+// chunk of one sequence, or of the chunks between two roundings of a bfloat16 base.
 inline constexpr int32_t kSplitMostKeys = 128;
 inline constexpr int64_t kSplitStateFloats = int64_t{16} << 20;
 int64_t SplitWorkspaceFloats(const StateLayout& layout, int64_t sequences, int64_t max_length);

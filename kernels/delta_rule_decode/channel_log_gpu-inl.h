@@ -59,8 +59,8 @@ __device__ __forceinline__ float WeighEntries(const float (&own)[kOwn], const fl
   return expf(static_cast<float>(sum));
 }
 
-// Does the same, with sums in the same order, for entries [low, high) of a log of `entries`: calls keep(e, weight). g
-// is read from memory by g_at(e), kAhead loads at a time.
+// Calls keep(e, weight) for entries [low, high) of a log of `entries`. The weights and the order of sums are those of
+// WeighEntries. g is read from memory by g_at(e), kAhead loads at a time.
 template <int kAhead = 4, typename GAt, typename Keep>
 __device__ __forceinline__ float WeighInMemory(int entries, int low, int high, const GAt& g_at, const Keep& keep) {
   double sum = 0.0;

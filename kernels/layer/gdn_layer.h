@@ -127,7 +127,8 @@ class GdnLayerRunner {
   absl::Status PrepareFolds(const LayerStep& step, const int32_t* log_lengths);
   absl::Status Run(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunDeltaRule(const LayerStep& step, int32_t* log_lengths);
-  absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // hidden_states and projected
+  // Runs a step of kind hidden_states or projected.
+  absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);
   absl::Status Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);
   absl::Status MixRows(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);  // without the norm
   absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,

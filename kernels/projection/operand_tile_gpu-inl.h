@@ -179,8 +179,8 @@ class OperandMover {
   typename Weights::Raw w_[T::kWLoads];
 };
 
-// sum += the step's products, in the order of features: of a lane's rows from `row` on, four neighbours out of each
-// kSpanRows, and of its outputs from `output` on, four out of each kSpanOutputs.
+// Adds to a lane's sums the products of the tiles of x and w at `at` in LDS, in the order of features. The lane's rows
+// are four neighbours from `row` + i * kSpanRows on, its outputs four from `output` + i * kSpanOutputs on.
 template <typename T, int kSpanRows, int kSpanOutputs, typename Lds, int kThreadRows, int kThreadOutputs>
 __device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int output,
                                              float (&sum)[kThreadRows][kThreadOutputs]) {

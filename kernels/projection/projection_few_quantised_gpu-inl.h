@@ -22,7 +22,8 @@
 
 namespace gdn::gpu {
 
-// Division of a block's work. A stage is 32 or 64 neighbouring features of each output, as many as fit the registers.
+// Division of a block's work among its threads. A stage is 32 or 64 neighbouring features of each output, as many as
+// fit the registers.
 struct QuantisedShape {
   int team_lanes;  // 8 or 16
   int rows;
@@ -30,10 +31,10 @@ struct QuantisedShape {
   int at_once;       // groups a team loads before it multiplies the first: small weights need more loads in flight
   int stage_blocks;  // blocks of 32 features per stage
   int threads;
-  int places;  // blocks that a processor with waves of 32 should hold; limits their registers
-  // True: the next kernel's blocks may begin before this kernel's loads. False: only once its loads are in flight.
-  // Blocks that begin early take the places that this kernel leaves free, and wait there: many would crowd some
-  // processors.
+  int places;  // blocks that run at once on a processor with waves of 32; limits their registers
+  // True: the blocks of the next kernel may begin before this kernel's loads. False: only once its loads are in flight.
+  // Blocks that begin early occupy what this kernel leaves free of a processor and wait there. Many of them would crowd
+  // some processors.
   bool next_first;
 };
 
@@ -267,7 +268,7 @@ __global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void Few
   ProjectQuantised<T, kWhole>(p, m, first_output, first_row, s);
 }
 
-// Number of blocks with tiles T, and of rounds in which the device's places run them.
+// Counts the blocks with tiles T, and the rounds in which the device runs them.
 template <typename T>
 struct QuantisedBlocks {
   int64_t blocks, places, rounds;

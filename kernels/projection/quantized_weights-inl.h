@@ -113,10 +113,11 @@ struct QuantizedFormat<WeightFormat::kQ4_0> {
   }
 };
 
-// Scales of a Q4_K or Q5_K block, which begins with float16 d and m and 8 pairs of 6 bits in 12 bytes. The first 4
-// pairs fill six bits of a byte; the others have their low 4 bits in own bytes, the high 2 above the first pairs.
+// The scales and minima of the 8 runs of 32 weights in a Q4_K or Q5_K block. The block begins with float16 d and m and
+// then has 8 pairs of 6-bit numbers in 12 bytes; a pair is the scale and minimum of one run. The first 4 pairs fill six
+// bits of a byte; the others have their low 4 bits in own bytes, the high 2 above the first pairs.
 struct PairScales {
-  alignas(64) float scale[8];  // d times the first number of a pair; minimum: m times the second
+  alignas(64) float scale[8];  // d times the pair's first number; minimum: m times the second
   float minimum[8];
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL

@@ -16,7 +16,7 @@
 
 namespace gdn {
 
-// `id`, here and below: the session's, without "sessions/".
+// `id`, here and below: the session's id, without "sessions/".
 absl::Status SessionNotFound(const std::string& id);
 // A session with this id exists and was created by another request.
 absl::Status SessionExists(const std::string& id);
@@ -43,9 +43,9 @@ absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_l
 absl::Status OfDraft(const std::string& id, int32_t layer, const absl::Status& status);
 absl::Status NoDraft(const std::string& id, int32_t accepted_tokens);
 
-// FAILED_PRECONDITION (NO_DURABLE_TIER).
+// Makes the error FAILED_PRECONDITION (NO_DURABLE_TIER): the server keeps no checkpoints.
 absl::Status NoDurableTier();
-// NOT_FOUND (CHECKPOINT_NOT_FOUND). `checkpoint`: "" is the newest.
+// Makes the error NOT_FOUND (CHECKPOINT_NOT_FOUND). `checkpoint`: its id; "": the newest checkpoint.
 absl::Status CheckpointNotFound(const std::string& id, const std::string& checkpoint);
 
 // Returns `status`, the error of one row of a call, with the row's number and the session's name (`session`) before its

@@ -63,7 +63,7 @@ struct StateVersion {
   int64_t changes = 0;  // number of commits before this state; within an epoch, more commits mean a later state
 
   friend bool operator==(const StateVersion&, const StateVersion&) = default;
-  // NOLINTNEXTLINE(modernize-use-nullptr): there is none
+  // NOLINTNEXTLINE(modernize-use-nullptr): the literal 0 is no pointer here
   friend auto operator<=>(const StateVersion&, const StateVersion&) = default;
   std::string ToString() const;  // "epoch 3, change 17"
 };
@@ -105,8 +105,8 @@ struct SessionImage {
   std::vector<LayerImage> layers;     // layers that have a state, ascending
   std::shared_ptr<const void> owner;  // keeps the memory alive that LayerImage::wire views
 
-  // Bytes that the image counts for in a budget: one slot for each layer (also if it is in wire order, because it
-  // takes a slot on a device), and the outputs of stored replies.
+  // Returns the bytes that the image counts for in a budget: one slot for each layer, and the outputs of stored
+  // replies. A layer in wire order counts the same, because it takes a slot on a device.
   int64_t bytes() const;
   bool has_all_bases() const;
 };

@@ -40,7 +40,8 @@ class StateStore {
   // Returns claims on `count` slots of one pool. INVALID_ARGUMENT for bad dims. RESOURCE_EXHAUSTED
   // (STATE_BUDGET_EXHAUSTED: needed, available) if the budget has no room.
   absl::StatusOr<std::vector<SlotClaim>> Reserve(const LayerDims& dims, int32_t count);
-  // Does the same in an existing pool, for sessions that share slots of that pool.
+  // Returns claims on `count` more slots of an existing pool, for sessions that share slots of that pool.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the budget has no room or the pool has too few free slots.
   absl::StatusOr<std::vector<SlotClaim>> ReserveIn(const std::shared_ptr<StatePool>& pool, int32_t count);
 
   const StateStoreOptions& options() const { return options_; }

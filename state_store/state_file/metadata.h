@@ -104,12 +104,13 @@ absl::Status ParseAccept(const std::string& text, SessionHeader& header);
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header);
 absl::Status ParseOwner(const std::string& text, int32_t layer_count, SessionHeader& header);
 
-// The same for the entry "layers", which has header.layers (StateFileOptions::list_layers).
+// LayersText makes the text of the metadata entry "layers" from header.layers (StateFileOptions::list_layers);
+// ParseLayerList sets header.layers from it.
 std::string LayersText(const SessionHeader& header);
 absl::Status ParseLayerList(const std::string& text, int32_t layer_count, SessionHeader& header);
 
-// The same for the entry "heads", which has header.slice. ParseHeads needs the header's dims and fingerprint, so parse
-// these first.
+// HeadsText makes the text of the metadata entry "heads" from a slice; ParseHeads sets header.slice from it. ParseHeads
+// needs the header's dims and fingerprint, so parse these first.
 std::string HeadsText(const ModelSlice& slice);
 absl::Status ParseHeads(const std::string& text, SessionHeader& header);
 

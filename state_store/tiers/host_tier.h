@@ -34,7 +34,8 @@ class HostTier final : public StateTier {
   std::string_view name() const override { return "host"; }
   bool durable() const override { return false; }
 
-  // INVALID_ARGUMENT for an image that leaves bases out, because this tier has no other copy of them.
+  // Keeps the image in memory. INVALID_ARGUMENT for an image that leaves bases out, because this tier has no other copy
+  // of them.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
   absl::Status Erase(const StateKey& key, bool all) override;

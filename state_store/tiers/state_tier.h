@@ -29,7 +29,7 @@ struct StateKey {
   std::string checkpoint;  // "": the session itself; else a checkpoint id of the same characters
 
   friend bool operator==(const StateKey&, const StateKey&) = default;
-  // NOLINTNEXTLINE(modernize-use-nullptr): there is none
+  // NOLINTNEXTLINE(modernize-use-nullptr): the literal 0 is no pointer here
   friend auto operator<=>(const StateKey&, const StateKey&) = default;
   // Returns a text for messages, without the principal.
   std::string ToString() const {

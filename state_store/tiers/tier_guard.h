@@ -5,8 +5,8 @@
 // goes on hanging on its thread. Until it ends, the guard refuses all other calls at once, without asking the tier. So
 // a hang costs each caller `stall_after` at most once, the number of threads bounds the calls that hang, and no two
 // calls for one key run at the same time. An abandoned Store or Erase may still take effect, as after a lost reply.
-// If the last abandoned call ends with UNAVAILABLE, or any call does so after a quarter of `stall_after` or more (a
-// timeout of its own), the guard probes the tier until it answers, and refuses calls meanwhile.
+// The guard probes the tier until it answers, and refuses calls meanwhile, in two cases: the last abandoned call ends
+// with UNAVAILABLE, or any call ends so after a quarter of `stall_after` or more (a timeout of its own).
 // Thread safety: as StateTier. Ownership: the tier must outlive the guard; the destructor waits for calls that hang.
 //
 //   TierGuard guard(disk, {.stall_after = absl::Seconds(5)});

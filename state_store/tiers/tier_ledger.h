@@ -171,7 +171,8 @@ class TierLedger {
   // Records the result of a call of the tier. Begins a back-off if two different sessions got UNAVAILABLE without a
   // success in between (one session's failure may not be the tier's). A success ends the back-off.
   void Note(size_t tier, const StateKey& session, const absl::Status& status);
-  // Begins a back-off. The text of `why` is not shown to other callers, because it may name a session.
+  // Begins a back-off: for retry_after, TakesStates returns an error with the code and reason of `why`. The text of
+  // `why` is not shown to other callers, because it may name a session.
   void BackOff(size_t tier, const absl::Status& why);
   // False for a while after a trim that moved nothing: `retry_after`, doubled with each further one, up to a minute.
   bool MayTrim() const;

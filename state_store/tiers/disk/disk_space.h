@@ -1,5 +1,6 @@
-// Measures how full the disk's file system is, and decides whether new states may be written there: not from the time
-// that usage is above the high watermark until it has fallen to the low one. Files of other programs count too.
+// Measures how full the disk's file system is, and decides whether new states may be written there. They may not from
+// the time that usage is above the high watermark until it has fallen to the low one. Files of other programs count
+// too.
 //
 // Thread safety: safe from any thread; Look and Admit query the file system. Ownership: plain values.
 //

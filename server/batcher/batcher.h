@@ -65,8 +65,9 @@ class Batcher {
   // Threads that a submitted step may run on.
   enum class Where { kEngineThread, kHereIfShort };
 
-  // If this returns OK, the job ends in job->done exactly once. With kHereIfShort that may be before this returns.
-  // RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING, DEVICE_FAILED).
+  // Queues a job. If this returns OK, the job ends in job->done exactly once. With kHereIfShort, a short job may run on
+  // the caller's thread and end before this returns. RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING,
+  // DEVICE_FAILED).
   absl::Status Submit(StepJobPtr job, Where where = Where::kEngineThread);
 
   // The right to submit one job, which cannot be refused any more. The destructor gives it up.

@@ -46,8 +46,8 @@ struct LanePart {
   bool in_place = false;  // operators use the calls' own memory
   bool direct = false;    // the device copies from and to the calls' own memory
   std::array<size_t, kMaxStepFields> field_at{};
-  size_t arrays_at = 0;  // index arrays, behind the fields
-  size_t begin = 0;      // first input
+  size_t arrays_at = 0;  // offset of the index arrays, which follow the fields
+  size_t begin = 0;      // offset of the first input
   size_t output_at = 0;
 
   const StepJob& shape() const { return *rows.front().job; }

@@ -37,10 +37,10 @@ struct ConfigValue {
 
 using ConfigFile = std::map<std::string, ConfigValue, std::less<>>;  // by flag name, with "-"
 
-// Return the valid entries of the file or text, and add all faults to `faults`: a file that cannot be read, is not YAML
-// or has more than kMostConfigBytes; anchors and aliases, which are not supported; unknown keys, with the nearest known
-// key; keys that occur twice; lists and maps if one text is expected; elements with a comma. Only a map of quotas is
-// parsed; all other values stay texts.
+// Return the valid flags and values of the file or text, and add all faults to `faults`. It is a fault if the file
+// cannot be read, is not YAML or has more than kMostConfigBytes. Other faults: anchors and aliases, which are not
+// supported; unknown keys, with the nearest known key; keys that occur twice; lists and maps if one text is expected;
+// elements with a comma. Only a map of quotas is parsed; all other values stay texts.
 ConfigFile ReadConfig(const std::string& path, const ConfigKeys& keys, std::vector<ConfigFault>& faults);
 ConfigFile ParseConfig(std::string_view text, const ConfigKeys& keys, std::vector<ConfigFault>& faults);
 

@@ -16,12 +16,12 @@
 // launched ahead. A prefill needs a spare slot of its pool. The last spare of a pool is kept for principals that have
 // none.
 //
-// A step's wait is bounded, whatever the others send. The bound is the sum of three times: the launch that runs; one
-// launch of each other flow that waits; and, divided by the flow's share of the waiting weights, the time of the flow's
-// own steps before this one and of the launch that served the flow last. So a decode waits for the launch of prefills
-// that runs, and for one more if launches are issued ahead, but not for all waiting prefills. Between two segments, a
-// prefill waits for the decode time that the ratio of the shares grants for one segment. Before its first segment it
-// waits until a spare is free.
+// A step's wait is bounded, whatever the others send. The bound is the sum of three times. The first is the launch that
+// runs, the second is one launch of each other flow that waits. The third is the time of the flow's own steps before
+// this one and of the launch that served the flow last, divided by the flow's share of the waiting weights. So a decode
+// waits for the launch of prefills that runs, and for one more if launches are issued ahead, but not for all waiting
+// prefills. Between two segments, a prefill waits for the decode time that the ratio of the shares grants for one
+// segment. Before its first segment it waits until a spare is free.
 // Thread safety: none; the caller's lock. Ownership: steps are the caller's, and stay where they are until they were
 // given out whole or removed.
 //

@@ -25,7 +25,8 @@ absl::StatusOr<std::string_view> ParseModelName(std::string_view name);
 absl::Status CheckSessionId(std::string_view id);
 absl::Status CheckRequestId(std::string_view id);
 absl::Status CheckCheckpointId(std::string_view id);
-// The same, but refuses "" too: only the newest checkpoint has no id, and a request cannot name it.
+// OK for a valid id, but not for "": only the newest checkpoint has no id, and a request cannot name it. Else
+// INVALID_ARGUMENT (INVALID_NAME: field, value).
 absl::Status CheckNamedCheckpointId(std::string_view id);
 // OK for "" and for at most kMaxAffinityLength printable ASCII characters. Errors as of CheckSessionId.
 absl::Status CheckAffinity(std::string_view affinity);

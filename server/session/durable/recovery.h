@@ -40,8 +40,8 @@ std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& 
 // Returns an epoch for sessions that may have lost steps, by the number of starts that a durable tier has counted. No
 // other start gets the same epoch. DATA_LOSS (INVALID_STATE_FILE) for a number that is not possible.
 absl::StatusOr<int64_t> FirstEpoch(int64_t starts);
-// Does the same for a session with a right of this term (redis_session_claims.h). Many more terms than starts are
-// possible.
+// Returns an epoch for a session whose right has this term (redis_session_claims.h). No other term gets the same epoch.
+// DATA_LOSS (INVALID_STATE_FILE) for a term that is not possible. Many more terms than starts are possible.
 absl::StatusOr<int64_t> EpochOfTerm(int64_t term);
 
 // Takes over a stored session, which can be found from then on. `first_epoch`: an epoch above all that clients can

@@ -37,7 +37,8 @@ class SessionHolders final : public TierHolders {
   Holder HolderOf(const StateKey& key) override;
   std::shared_ptr<void> Charge(std::string_view tier, const StateKey& key, const Holder& holder,
                                int64_t bytes) override;
-  // Errors are those of the tier's quota: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
+  // Charges `bytes` to the account of `holder`. The result gives the charge back when it is destroyed. Errors of the
+  // tier's quota: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
   absl::StatusOr<std::shared_ptr<void>> TryCharge(std::string_view tier, const Holder& holder, int64_t bytes) override;
   bool GiveWay(std::string_view tier, const Holder& holder) override;
   double SharesHeld(std::string_view tier, const Holder& holder) const override;

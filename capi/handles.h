@@ -78,7 +78,7 @@ int Call(Function&& function) noexcept {
 
 // Runs `issue` under the context's mutex; on a GPU, in the order of the caller's stream. Does not wait for the work.
 absl::Status InOrderOf(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
-// Does the same as InOrderOf, and waits until the device has done the work.
+// Runs `issue` like InOrderOf, and waits until the device has done the work.
 absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
 
 // Runs `issue` like InOrderOf or AndWait, for the function of the C interface with this name. Returns a gdn_code, which

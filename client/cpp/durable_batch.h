@@ -47,7 +47,8 @@ class DurableBatch final {
   // which is one of DurableSession::AcceptTokens. INVALID_ARGUMENT as in Decode.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptTokens(
       absl::Span<DurableSession* const> sessions, absl::Span<const int32_t> accepted_tokens);
-  // The same for drafts that are trees: accepts the tokens of paths[i]. Errors as of DurableSession::AcceptPath.
+  // Accepts the tokens of paths[i], root first, from session i's draft, which is a tree. Returns each session's token
+  // counts or its error, which is one of DurableSession::AcceptPath. INVALID_ARGUMENT as in Decode.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptPaths(
       absl::Span<DurableSession* const> sessions, absl::Span<const std::vector<int32_t>> paths);
 

@@ -191,10 +191,12 @@ class DurableSession final {
   absl::Status KeepWithinLimits(const Backoff& backoff);
   // One try each of calls that use the session's state.
   absl::StatusOr<v1::Checkpoint> TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff);
-  // `drawn`: names of children that this object chose at random. Nobody else can have made sessions with these names.
+  // Forks the session once. `drawn`: names of children that this object chose at random. Nobody else can have made
+  // sessions with these names.
   absl::StatusOr<std::vector<v1::Session>> TryFork(v1::ForkSessionRequest& request, const std::set<std::string>& drawn,
                                                    const Backoff& backoff);
-  // Also drops drafts. If the server is in another epoch than the request names, the next try names that epoch.
+  // Restores the session once. Drops drafts. If the server is in another epoch than the request names, the next try
+  // names that epoch.
   absl::StatusOr<v1::Session> TryRestore(v1::RestoreCheckpointRequest& request, const Backoff& backoff);
   std::unique_ptr<DurableSession> ChildOf(v1::Session child) const;
   // CheckRestored: FAILED_PRECONDITION while a Restore has no answer. CheckIdle: also while another call has none;
@@ -273,7 +275,7 @@ class DurableSession final {
   std::map<int32_t, LayerSteps> layers_;
   int64_t epoch_ = 0;
   bool astray_ = false;            // the server's session may not be where this object believes it to be
-  bool rolled_back_ = false;       // it is astray, and the server's state is lost
+  bool rolled_back_ = false;       // astray_ holds, and the server has lost its state
   bool needs_replay_ = false;      // the server has lost something, and the replay is not complete
   std::string numerics_id_;        // "": not known
   bool numerics_changed_ = false;  // replayed outputs may then differ from the first ones

@@ -65,16 +65,17 @@ class SharedMemory {
   // Returns the range at `offset`, for callers that divide the region themselves. INVALID_ARGUMENT
   // (INVALID_SHARED_RANGE) if it is not inside the region.
   absl::StatusOr<v1::SharedRange> RangeAt(int64_t offset, int64_t bytes) const;
-  // The bytes of a range of this region. Errors as in RangeAt, also for ranges of other regions.
+  // Returns the bytes of a range of this region. Errors as in RangeAt, also for ranges of other regions.
   absl::StatusOr<absl::Span<char>> BytesOf(const v1::SharedRange& range) const;
 
   // Allocates bytes for `tensor`, sets the tensor to them, and returns them to be filled. Errors as in Allocate, and
   // INVALID_ARGUMENT if the shape is invalid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW).
   absl::StatusOr<absl::Span<char>> AddTensor(DType dtype, absl::Span<const int64_t> shape, v1::Tensor* tensor);
-  // Does the same, and copies the bytes of `view`.
+  // Gives `tensor` the dtype and shape of `view`, allocates its bytes in this region and copies those of `view` there.
+  // Errors as in the other AddTensor.
   absl::Status AddTensor(const TensorView& view, v1::Tensor* tensor);
-  // The tensor's dtype, shape and bytes, in this region or in the message. Errors are the INVALID_ARGUMENT ones of
-  // BytesOf and of ViewTensor (tensor_codec.h).
+  // Returns the tensor's dtype, shape and bytes. The bytes are in this region or in the message. Errors are the
+  // INVALID_ARGUMENT ones of BytesOf and of ViewTensor (tensor_codec.h).
   absl::StatusOr<TensorView> View(const v1::Tensor& tensor) const;
 
  private:

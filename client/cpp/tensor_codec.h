@@ -39,7 +39,7 @@ absl::StatusOr<v1::Tensor> MakeTensor(const TensorView& view);
 // unknown (INVALID_TENSOR_DTYPE) or the number of bytes is not shape x dtype (INVALID_TENSOR_DATA).
 absl::StatusOr<TensorView> ViewTensor(const v1::Tensor& tensor);
 
-// Does the same, with bytes from elsewhere.
+// Returns the tensor's dtype and shape with `bytes` instead of its own bytes. Errors as of ViewTensor.
 absl::StatusOr<TensorView> ViewTensorBytes(const v1::Tensor& tensor, std::string_view bytes);
 
 // Returns the elements as float32. Errors as of ViewTensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) if `shape` is

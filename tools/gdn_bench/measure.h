@@ -1,8 +1,8 @@
 // Times a case and the machine's limits alternately.
 //
-// A round measures the limits and then runs the case for at least `min_time_s` (every other round in reverse order),
-// and takes the ratio within the round, so that other programs and clock changes affect both alike. The results are
-// medians over rounds. Thread safety: one thread at a time.
+// A round measures the limits and then runs the case for at least `min_time_s`; every other round does so in reverse
+// order. The ratio is taken within the round, so that other programs and clock changes affect both alike. The results
+// are medians over rounds. Thread safety: one thread at a time.
 //
 //   GDN_ASSIGN_OR_RETURN(CaseResult r, MeasureCase("decode_deferred/B=8", prepared, machine, {.repeat = 15}));
 #pragma once

@@ -25,8 +25,8 @@ struct LoadBlock {
 };
 
 // Runs a closed loop: every Caller calls at least once, and begins no call after `seconds`. calls_per_s is the sum of
-// the Callers' rates, each over that Caller's own time, so waiting for the last Caller does not count. Returns the
-// first error of any call.
+// the Callers' rates. Each rate is over that Caller's own time, so waiting for the last Caller does not count. Returns
+// the first error of any call.
 absl::StatusOr<LoadBlock> RunClosedBlock(const Callers& callers, double seconds);
 
 // Runs an open loop: sends a call at each of the times; each Caller has at most one in flight. Returns the first error

@@ -18,9 +18,9 @@
 
 namespace gdn::bench {
 
-// The server and setup of a measurement: gdn_server; the echo of messages; the echo of bytes; gdn_server during another
-// session's prefill; gdn_server with tensors in shared memory and messages over a Unix socket, on one device and on
-// several; gdn_server with TLS, tokens and an HTTP port; the echo of messages with the same TLS.
+// The server and setup of a measurement, in order. gdn_server; the echo of messages; the echo of bytes; gdn_server
+// during another session's prefill. gdn_server with tensors in shared memory and messages over a Unix socket, on one
+// device and on several. gdn_server with TLS, tokens and an HTTP port; the echo of messages with the same TLS.
 enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral, kGdnSecure, kEchoSecure };
 
 struct SideResult {

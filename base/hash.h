@@ -40,7 +40,7 @@ class Hasher {
   void UpdateField(std::string_view bytes);
   void UpdateInt(int64_t value);
   Hash128 Finish() const;
-  uint64_t Finish64() const;  // Hash64 of the same bytes
+  uint64_t Finish64() const;  // Hash64 of all bytes hashed so far
 
  private:
   struct State;

@@ -45,7 +45,7 @@ inline constexpr WeightFormat kWeightFormats[] = {WeightFormat::kF32,    WeightF
                                                   WeightFormat::kF8E4M3, WeightFormat::kQ8_0, WeightFormat::kQ4_0,
                                                   WeightFormat::kQ4_K,   WeightFormat::kQ5_K, WeightFormat::kQ6_K};
 
-// "F32", "F8_E4M3", "Q4_K": as their file formats call them.
+// Returns the name in its file format, such as "F32", "F8_E4M3" or "Q4_K".
 std::string_view WeightFormatName(WeightFormat format);
 
 constexpr bool IsPlain(WeightFormat format) { return format <= WeightFormat::kBF16; }
@@ -67,7 +67,7 @@ constexpr WeightBlock BlockOf(WeightFormat format) {
 constexpr int64_t RowBytes(WeightFormat format, int64_t cols) {
   return cols / BlockOf(format).weights * BlockOf(format).bytes;
 }
-// Required alignment in bytes of the first row's address.
+// Returns the required alignment in bytes of the first row's address.
 constexpr int64_t AlignmentOf(WeightFormat format) {
   return format == WeightFormat::kF32 ? 4 : format == WeightFormat::kF8E4M3 ? 1 : 2;
 }

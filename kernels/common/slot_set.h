@@ -24,7 +24,7 @@ namespace gdn {
 
 class SlotSet {
  public:
-  // A set for at most `most` slots.
+  // Makes a set for at most `most` slots.
   explicit SlotSet(int32_t most)
       : bits_(std::bit_width(2 * static_cast<uint32_t>(most) + 1)), table_(size_t{1} << bits_, kNone) {}
 

@@ -12,7 +12,7 @@
 
 namespace gdn {
 
-// The model name, or "unknown processor".
+// Returns the model name, or "unknown processor".
 std::string ProcessorName();
 
 // Highway's name, in lower case, for the instruction set it chose at run time, the same for every operator: "avx3".

@@ -316,7 +316,7 @@ __device__ __forceinline__ float* TokenTarget(const DecodeArgs& args, const Deco
                      : my.log_u + (token.n & args.row_mask) * my.u_stride + token.own;
 }
 
-// Calls ReadColumns and stores the result; returns u_t.
+// Calls ReadColumns and stores the lane's result, an output or a u, at TokenTarget. Returns u_t of the lane's column.
 template <int kWave, int kColumns, typename StateDots>
 __device__ __forceinline__ float ReadToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
                                            float v, float beta, const float (&u)[kColumns], StateDots state_dots,

@@ -37,7 +37,7 @@ struct DeviceInfo {
   int32_t memory_bus_bits = 0;
 };
 
-// Number of devices this process may use (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES).
+// Returns the number of devices that this process may use (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES).
 absl::StatusOr<int> DeviceCount();
 absl::StatusOr<DeviceInfo> DescribeDevice(int device);
 

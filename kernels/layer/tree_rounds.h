@@ -35,7 +35,7 @@ class TreeRounds {
 
   // Plans the rounds of a step whose draft has valid parents.
   absl::Status Begin(const LayerStep& step, const int32_t* log_lengths);
-  // Rows of the largest round.
+  // Returns the number of rows of the largest round.
   int64_t most_rows() const { return most_rows_; }
 
   // Goes to the next round; false if all paths have run.

@@ -96,7 +96,7 @@ struct StageOfX {
   }
 };
 
-// sum[r][o] += the stage's products, in order of features.
+// Adds to sum[r][o] the products of the stage's x of row r and weights of output o, in the order of features.
 template <typename T>
 __device__ __forceinline__ void MultiplyStage(const PackedBlocks<T::kFormat, T::kBlocks> (&blocks)[T::kLaneOutputs],
                                               typename T::Shared& s, int x_at,

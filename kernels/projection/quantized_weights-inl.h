@@ -56,7 +56,7 @@ HWY_INLINE IntVec LoadShifted(const uint8_t* at) {
 
 HWY_INLINE FloatVec BroadcastHalf(const uint8_t* at) { return hn::Set(FloatTag(), HalfAt(at)); }
 
-// scale times signed bytes.
+// Returns `scale` times the signed bytes at `at`.
 HWY_INLINE FloatVec ScaledBytes(FloatVec scale, const uint8_t* at) {
   const hn::Rebind<int8_t, FloatTag> d8;
   const auto bytes = hn::LoadU(d8, reinterpret_cast<const int8_t*>(at));

@@ -95,7 +95,7 @@ class DiskTier final : public StateTier {
   DiskWatermarks& watermarks() { return watermarks_; }
   const DiskWatermarks& watermarks() const { return watermarks_; }
 
-  // See DiskFolder.
+  // Calls the method of the same name of DiskFolder.
   absl::Status WriteCleanMarker(const CleanMarker& marker) { return folder_->WriteCleanMarker(marker); }
   absl::StatusOr<std::optional<CleanMarker>> TakeCleanMarker() { return folder_->TakeCleanMarker(); }
 

@@ -85,7 +85,7 @@ class RedisSessionClaims final : public RedisFence {
   // Number of times that the store was found set back: a right that this server never lost was missing there, or terms.
   int64_t set_backs() const { return set_backs_; }
 
-  // RedisFence, for each session separately. lost() is always OK.
+  // Implements RedisFence with a token for each session. lost() is always OK.
   std::string OwnerKey(const StateKey& key) const override;
   std::string token(const StateKey& key) const override;
   absl::Status lost(const StateKey& key) const override;

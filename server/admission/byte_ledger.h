@@ -85,7 +85,7 @@ class ByteAccount {
   Turn turn() const {
     return {.group = listed_ ? this : nullptr, .of = this, .weight = weight_.load(std::memory_order_relaxed)};
   }
-  // The account's limit for a quota; kNoQuota: no limit.
+  // Returns the account's limit for a quota; kNoQuota: no limit.
   int64_t quota(Quota quota) const { return quotas_.limit(quota); }
 
  private:
@@ -177,7 +177,7 @@ class ByteLedger {
   absl::Status RefuseQuota(const QuotaRefusal& refusal);
   // Counts a call that ended with the refusal of ChargeWithinQuota for this quota.
   void CountRefusal(Quota quota) { refusals_[static_cast<size_t>(quota)].fetch_add(1, std::memory_order_relaxed); }
-  // Calls that were refused because of the quota.
+  // Returns how many calls were refused because of the quota.
   int64_t refusals(Quota quota) const { return refusals_[static_cast<size_t>(quota)].load(std::memory_order_relaxed); }
   // One quota of an account that has a limit, and how much the account uses of it.
   struct QuotaUse {
@@ -221,7 +221,7 @@ class ByteLedger {
   double PartLocked(size_t pool, const ByteAccount& account) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   double SharesHeldLocked(size_t pool, const ByteAccount& account) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AllowsLocked(size_t pool, const ByteAccount& account, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The quota that forbids the charge, or nullopt.
+  // Returns the quota that forbids the charge, or nullopt.
   std::optional<QuotaRefusal> OverQuotaLocked(size_t pool, const ByteAccount& account, int64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayWaitOnLocked(size_t pool, const ChargeAwaiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

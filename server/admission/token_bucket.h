@@ -42,7 +42,7 @@ class TokenBucket {
   Taking Take(int64_t tokens, int64_t now_ns);
   // Gives back tokens that were taken and not used.
   void GiveBack(int64_t tokens);
-  // Whole tokens in the bucket; kNever without a limit.
+  // Returns the number of whole tokens in the bucket; kNever without a limit.
   int64_t Left(int64_t now_ns);
 
  private:

@@ -175,7 +175,7 @@ class Batcher {
   void PassOn(std::unique_ptr<IssuedLaunch> issued);
   // Ends the job in its `done`, which lets the call's flow go on.
   static void Answer(StepJobPtr job);
-  // Calls Answer on a replier thread.
+  // Calls Answer on one of the repliers, the threads that answer calls.
   Task<void> AnswerAside(StepJobPtr job);
   // Counts a launch's segments of prefills as run. Returns the prefills whose last segment has ended with it, or that
   // have failed.
@@ -196,10 +196,10 @@ class Batcher {
   bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread issues a launch or runs work
   std::vector<LaunchLane*> free_lanes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::unique_ptr<IssuedLaunch>> issued_ ABSL_GUARDED_BY(mu_);  // for the ending thread
-  // Launches that the ending thread has, or will get.
+  // Number of launches that the ending thread has, or will get.
   int32_t to_be_ended_ ABSL_GUARDED_BY(mu_) = 0;
   std::atomic<bool> any_issued_{false};  // issued_ is not empty
-  // Jobs that have ended and that repliers still answer.
+  // Number of jobs that have ended and that repliers still answer.
   int32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
   int32_t places_ ABSL_GUARDED_BY(mu_) = 0;            // places taken and not used yet
   int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;      // launches whose steps have not all ended

@@ -41,7 +41,7 @@ class ConfigFields {
   absl::StatusOr<float> Positive(std::string_view field, float end) const;
   // Returns a number of at least `low` and below `end`; nothing if the field is absent.
   absl::StatusOr<std::optional<float>> OptionalNumber(std::string_view field, float low, float end) const;
-  // Returns `absent` if the field is absent.
+  // Returns the field as a bool; `absent` if there is no such field.
   absl::StatusOr<bool> BoolOr(std::string_view field, bool absent) const;
 
   // The refusal of the field's value, which may be missing.

@@ -88,7 +88,7 @@ struct ModelFamily {
 
 absl::Span<const ModelFamily> ModelFamilies();
 
-// Returns null if there is none.
+// Returns the family with this model_type; null if there is none.
 const ModelFamily* FindModelFamily(std::string_view model_type);
 
 // Returns true if a config's field with this name says something about linear attention layers, in any known family.

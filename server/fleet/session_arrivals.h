@@ -55,7 +55,7 @@ class SessionArrivals {
   Task<absl::Status> Bring(StateKey key, BringRequest request);
   // Gives up any right that this server has to a session that is not here. Returns at once; the store is told later.
   void GiveBack(const StateKey& key) { Join(key, nullptr); }
-  // From now on takes no session in.
+  // Takes no session in from now on.
   void Close() { closed_ = true; }
 
   int64_t taken_over() const { return taken_over_; }

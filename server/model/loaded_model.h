@@ -49,7 +49,7 @@ class LoadedModel {
   DType weight_dtype() const { return weight_dtype_; }
   // 32 hexadecimal digits over config, weights of all GDN layers, and heads
   const std::string& fingerprint() const { return fingerprint_; }
-  // Fingerprint of the same layers with all heads.
+  // Returns the fingerprint that the same layers have with all heads.
   const std::string& whole_fingerprint() const { return digests_.fingerprint; }
   const HeadSlice& heads() const { return heads_; }                          // loaded value heads; none: all heads
   const std::map<int32_t, LayerWeights>& layers() const { return layers_; }  // loaded layers, by decoder layer index

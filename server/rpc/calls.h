@@ -30,7 +30,7 @@ struct InfoParts;     // server/rpc/info_calls.h
 struct SessionParts;  // server/rpc/session_calls.h
 struct StepParts;     // server/rpc/steps/call_rows.h
 
-// Declares one function for each method.
+// Declare one function for each immediate and each task method of rpc_methods.h, with the parts that it is given.
 #define GDN_DECLARE_IMMEDIATE(Name, Parts)                                                      \
   absl::Status Name(const Parts& parts, const Caller& caller, const v1::Name##Request& request, \
                     v1::Name##Response* response);

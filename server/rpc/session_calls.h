@@ -40,7 +40,7 @@ struct SessionParts {
   Executor& timers;                                            // has the timers for each TaskQueueExecutor
 };
 
-// The epoch in a request, or nullopt.
+// Returns the session_epoch of a request; nullopt if it has none.
 template <typename Request>
 std::optional<int64_t> EpochOf(const Request& request) {
   return request.has_session_epoch() ? std::optional(request.session_epoch()) : std::nullopt;

@@ -132,7 +132,7 @@ class Scheduler {
   // Returns true if a decode that waits would take at most `us` alone, estimated from launches of its group. Returns
   // false if none was measured.
   bool IsShort(const ScheduledStep& step, double us) const;
-  // Learns how long `launch` really took.
+  // Records that `launch` took `us` microseconds, for later estimates of its group.
   void Observe(const Launch& launch, double us);
 
   size_t waiting() const { return waiting_; }  // steps that wait, including prefills with segments left

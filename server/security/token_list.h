@@ -51,7 +51,7 @@ class TokenList {
   // Returns nullptr if no token has this text. The time that the search takes says nothing about a token: the search
   // looks up a digest, and a caller cannot choose any part of a digest. Whole digests are compared in constant time.
   const Token* Find(std::string_view token) const;
-  // Returns nullptr if the subject is not listed.
+  // Returns the roles of a subject; nullptr if the subject is not listed.
   const Roles* RolesOf(std::string_view subject) const;
   const std::map<std::string, Roles, std::less<>>& subjects() const { return roles_; }
 

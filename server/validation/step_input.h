@@ -54,7 +54,7 @@ struct CheckedRow {
   absl::Span<const int32_t> parents = {};  // of each token of a draft that is a tree; empty: a chain
   std::optional<Acceptance> accept_before = std::nullopt;
 
-  // Tokens by which the session's count rises.
+  // Returns by how many tokens the step raises the session's count.
   int64_t counted_tokens() const {
     return (kind == RowKind::kDraft ? 0 : int64_t{tokens}) +
            (accept_before.has_value() ? accept_before->accepted_tokens : 0);

@@ -82,7 +82,7 @@ struct RoomEffort {
 
   static constexpr int32_t kAnyDevice = -1;
 
-  // The error if the call gives up.
+  // Returns the error to end the call with if it gives up.
   const absl::Status& error() const { return refused.ok() ? no_room : refused; }
 };
 
@@ -155,9 +155,9 @@ class DeviceRoom {
   absl::StatusOr<RoomProgress> MakeOwnRoom(const absl::Status& refused, const RoomRequest& request, RoomEffort& effort);
   // The working devices that the request may use, the best one first.
   std::vector<int32_t> PlacesFor(const RoomRequest& request) const;
-  // The largest budget of these devices.
+  // Returns the largest budget of these devices.
   int64_t LargestBudget(const std::vector<int32_t>& devices) const;
-  // Sum over the devices on which room may be made.
+  // Returns the sum of what is held on the devices on which room may be made.
   DeviceResidents::Held HeldFor(const RoomEffort& effort) const;
   // For each device: true if room may be made on it.
   std::vector<bool> DevicesFor(const RoomEffort& effort) const;

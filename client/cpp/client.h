@@ -58,9 +58,9 @@ class Client {
                                          const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                                          ClientOptions options = {});
 
-  // For callers that have their own channel.
+  // Makes a client on a channel that the caller has made.
   explicit Client(const std::shared_ptr<grpc::ChannelInterface>& channel, ClientOptions options = {});
-  // For tests (v1::MockGdnServiceStub). ImportState then returns FAILED_PRECONDITION.
+  // Makes a client on a stub, for tests (v1::MockGdnServiceStub). ImportState then returns FAILED_PRECONDITION.
   explicit Client(std::unique_ptr<v1::GdnService::StubInterface> stub, ClientOptions options = {});
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -74,9 +74,9 @@ class Client {
 
   absl::StatusOr<v1::Session> CreateSession(const v1::CreateSessionRequest& request, const CallOptions& call = {});
   absl::StatusOr<v1::Session> GetSession(const std::string& name, const CallOptions& call = {});  // "sessions/ID"
-  // Returns all pages. The timeout applies to each page.
+  // Returns the caller's sessions, from all pages of the list. The timeout applies to each page.
   absl::StatusOr<std::vector<v1::Session>> ListSessions(const CallOptions& call = {});
-  // Sessions of every caller, each with its owner. For admins only.
+  // Returns the sessions of every caller, each with its owner. For admins only.
   absl::StatusOr<std::vector<v1::Session>> ListAllSessions(const CallOptions& call = {});
   absl::Status DeleteSession(const std::string& name, const CallOptions& call = {});
   absl::Status DeleteSession(const v1::DeleteSessionRequest& request, const CallOptions& call = {});

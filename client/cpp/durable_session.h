@@ -220,7 +220,7 @@ class DurableSession final {
   const std::string& RequestIdInFlight();
   CallOptions TryOptions(const Backoff& backoff) const;
 
-  // One try of a call.
+  // Each sends a step or an acceptance once.
   absl::StatusOr<Reply> Send(SessionStep& request, const std::string& request_id, int64_t token_count,
                              const Backoff& backoff);
   absl::StatusOr<v1::SessionTokenCounts> SendAccept(const DraftChoice& choice, const std::string& request_id,
@@ -236,7 +236,7 @@ class DurableSession final {
   // durable copy in a new epoch. If there is no copy, deletes and recreates the session, and sets `recreated`. Replay
   // sends the steps after that.
   absl::StatusOr<v1::Session> GoOnFromStore(bool* recreated, const Backoff& backoff);
-  // Makes the session anew by its first request.
+  // Makes the session again, with the request that first made it.
   absl::StatusOr<v1::Session> Recreate(const Backoff& backoff);
   // Returns nullptr if the inputs of all layers are kept from the start; else a layer whose inputs are not.
   const LayerSteps* NotKeptFromStart() const;

@@ -86,7 +86,7 @@ class StepStream {
   absl::Status Finish() {
     if (final_status_.has_value()) return *final_status_;
     (void)WritesDone();
-    // The final status comes after the replies.
+    // gRPC gives the final status only after all replies were read.
     Response unread;
     while (stream_->Read(&unread)) {
     }

@@ -117,7 +117,7 @@ class DeltaRuleSlots {
 DeltaRuleResult DeltaRuleReferenceResult(const DeltaRuleProblem& problem);
 absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend);
 
-// Compares outputs and states.
+// Returns the difference of the outputs and states from the expected ones.
 Difference CompareResults(const DeltaRuleResult& actual, const DeltaRuleResult& expected);
 // Compares each sequence separately, so that large sequences do not hide errors of small ones.
 Difference CompareSequences(const DeltaRuleProblem& problem, const DeltaRuleResult& actual,

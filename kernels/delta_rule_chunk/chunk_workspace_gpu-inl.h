@@ -113,8 +113,9 @@ struct ChannelWorkspace {
   static constexpr int Floats(int slots) { return QGrown(slots) + kC * slots; }
 };
 
-// The chunked delta rule for decays by channel (delta_rule_channel_gpu.hip), K up to 256: prepares a span of chunks,
-// then walks it. Strides must be at most 2^24 floats.
+// DeltaRuleChannelChunkGpu launches the chunked delta rule for decays by channel (delta_rule_channel_gpu.hip), for K up
+// to 256: it prepares a span of chunks, then walks it. Strides must be at most 2^24 floats. `workspace` has
+// ChannelChunkWorkspaceFloats floats on the device.
 int64_t ChannelChunkWorkspaceFloats(const DeltaRuleParams& params);
 absl::Status DeltaRuleChannelChunkGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);

@@ -57,9 +57,10 @@ absl::Status DeltaRuleDecodeWideGpu(const DeltaRuleDecodeParams& params, const D
 absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
 
-// For dims that decay by channel (delta_rule_decode_channel_gpu.hip); also writes log rows that follow a fold. If
-// StreamsChannels (one token a sequence, many heads, waves of 32 lanes, whole rows), it computes records first and
-// passes them to DeltaRuleChannelStreamGpu (delta_rule_decode_stream_gpu.hip).
+// DeltaRuleChannelDecodeGpu launches the decode for dims that decay by channel (delta_rule_decode_channel_gpu.hip), and
+// also writes log rows that follow a fold. `workspace` has ChannelDecodeWorkspaceFloats floats on the device. If
+// StreamsChannels (one token a sequence, many heads, waves of 32 lanes, whole rows), it computes records there first
+// and passes them to DeltaRuleChannelStreamGpu (delta_rule_decode_stream_gpu.hip).
 int64_t ChannelDecodeWorkspaceFloats(const DeltaRuleDecodeParams& params, const Stream& stream);
 absl::Status DeltaRuleChannelDecodeGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                        const Stream& stream);

@@ -316,7 +316,8 @@ absl::Status LaunchOneRowOfWaves32(absl::Span<const ProjectionParams> params, co
                      : LaunchQuantisedTile<Small, 32, true>(params, stream);
 }
 
-// Teams of eight lanes take half the outputs: used if that leaves much fewer places idle, as each block reads x anew.
+// Launches the projection of kRows rows with teams of 16 or 8 lanes. Teams of 8 take half the outputs. They are used if
+// that uses much more of the device, because each block reads x again.
 template <WeightFormat kFormat, int kRows, int kWave>
 absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   constexpr int kOutputs = kRows <= 2 ? 1 : 2;

@@ -116,7 +116,7 @@ class Scheduler {
   // Sets the principal's weight. Time is shared in proportion to weights. If no weight was ever set, every principal
   // has weight 1. Otherwise all principals whose weight was not set have weight 1 together.
   void SetWeight(const std::string& principal, double weight);
-  // Sets the number of a pool's spare slots, including those in use.
+  // Sets how many spare slots a pool has, including those in use.
   void SetSpares(const void* pool, int32_t spares);
 
   void Add(ScheduledStep& step);

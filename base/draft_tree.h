@@ -32,14 +32,14 @@ absl::Status CheckDraftParents(absl::Span<const int32_t> parents, std::string_vi
 // INVALID_ARGUMENT (VALUE_OUT_OF_RANGE: field, index, found, expected) if `path` is no path of the draft.
 absl::Status CheckDraftPath(absl::Span<const int32_t> parents, int32_t draft_length, absl::Span<const int32_t> path);
 
-// All paths from a root to a leaf, ordered by leaf. A token shared by several paths is placed in the first of them.
+// All paths from a root to a leaf, ordered by leaf. A token that several paths share counts only in the first of them.
 struct DraftPaths {
   struct Place {
     int32_t path = 0;   // index in `paths`
     int32_t depth = 0;  // index of the token in that path
   };
   std::vector<std::vector<int32_t>> paths;
-  std::vector<Place> places;  // one for each token, by the token's index in the draft
+  std::vector<Place> places;  // parallel to the draft's tokens: the position of each token in `paths`
 };
 // Returns the tree's paths. `parents` must have passed CheckDraftParents.
 DraftPaths DraftPathsOf(absl::Span<const int32_t> parents);

@@ -16,13 +16,13 @@ namespace gdn {
 
 enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBF16 = 3 };
 
-// Bytes of one element: 4 or 2.
+// Returns the bytes of one element: 4 or 2.
 size_t DTypeSize(DType dtype);
 
-// "F32", "F16" or "BF16", as in safetensors.
+// Returns "F32", "F16" or "BF16", the names in safetensors.
 std::string_view DTypeName(DType dtype);
 
-// The inverse of DTypeName; INVALID_ARGUMENT for any other name.
+// Parses a name that DTypeName returns. INVALID_ARGUMENT for any other name.
 absl::StatusOr<DType> ParseDType(std::string_view name);
 
 float BF16ToFloat(uint16_t bits);

@@ -35,11 +35,12 @@ class Hasher {
   Hasher& operator=(const Hasher&) = delete;
 
   void Update(std::string_view bytes);
-  // Adds the length first, so that ("ab","c") and ("a","bc") differ.
+  // Hashes the length of `bytes` and then the bytes, so that the fields ("ab","c") and ("a","bc") give different
+  // hashes.
   void UpdateField(std::string_view bytes);
   void UpdateInt(int64_t value);
   Hash128 Finish() const;
-  uint64_t Finish64() const;  // Hash64 of the same bytes
+  uint64_t Finish64() const;  // Hash64 of all bytes hashed so far
 
  private:
   struct State;

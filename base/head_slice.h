@@ -54,7 +54,7 @@ std::string SliceFingerprint(const std::string& model, const HeadSlice& heads);
 // A slice and the model it belongs to.
 struct ModelSlice {
   HeadSlice heads = {};
-  std::string model_fingerprint = {};  // of the whole model; "" if there is no slice
+  std::string model_fingerprint = {};  // fingerprint of the whole model; "" if there is no slice
 
   friend bool operator==(const ModelSlice&, const ModelSlice&) = default;
 };

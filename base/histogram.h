@@ -24,8 +24,9 @@ namespace gdn {
 // A copy of a histogram's counts at one moment.
 struct HistogramCounts {
   std::span<const int64_t> bounds;  // ascending; static storage
-  std::vector<int64_t> buckets;     // values <= each bound and above the one before; the last: above all bounds
-  int64_t sum = 0;
+  // [i]: number of values in (bounds[i - 1], bounds[i]]; the last: number above all bounds.
+  std::vector<int64_t> buckets;
+  int64_t sum = 0;  // sum of the values
 
   int64_t count() const { return std::accumulate(buckets.begin(), buckets.end(), int64_t{0}); }
   // Returns what was counted after `before`, which has the same bounds or is empty.
@@ -41,8 +42,8 @@ struct HistogramCounts {
     for (size_t i = 0; i < buckets.size(); ++i) buckets[i] += other.buckets[i];
     sum += other.sum;
   }
-  // The quantile `part` (0 .. 1), interpolated linearly within its bucket; the last bound if it lies above that. 0 if
-  // nothing was counted.
+  // Returns the value below which the share `part` (0 .. 1) of all counted values lies, interpolated linearly within
+  // its bucket. If that is above all bounds, returns the last bound. 0 if nothing was counted.
   double Quantile(double part) const {
     const double wanted = part * static_cast<double>(count());
     double seen = 0;

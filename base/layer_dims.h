@@ -17,8 +17,9 @@
 namespace gdn {
 
 // Number of log decays g for each token and value head.
-// kPerHead     one: S <- e^g S. Gated DeltaNet.
-// kPerChannel  K, one for each row of S [K, V]: S <- diag(e^g) S. Kimi Delta Attention (KDA); g is then [.., HV, K].
+// kPerHead     one for the whole head: S <- e^g S. Gated DeltaNet.
+// kPerChannel  K of them, one for each row of S [K, V]: S <- diag(e^g) S. Kimi Delta Attention (KDA); g is then [..,
+// HV, K].
 enum class DecayKind : uint8_t { kPerHead, kPerChannel };
 
 // Dimensions of one layer, or of a bare operator (conv_width = hidden_size = 0).
@@ -61,7 +62,8 @@ absl::Status ValidateLayerDims(const LayerDims& dims);
 // "H=16 HV=32 K=128 V=128 W=4 D=2048", and " decay=per-channel" for kPerChannel.
 std::string LayerDimsToString(const LayerDims& dims);
 
-// The tensors that a step brings. The first step of a session's layer fixes the kind for all later steps of that layer.
+// The tensors that a step's request has. The first step of a layer of a session fixes the kind for all later steps of
+// that layer.
 enum class InputKind : uint8_t {
   kNone = 0,          // no step yet
   kHiddenStates = 1,  // the layer's input: the server computes everything, projections included

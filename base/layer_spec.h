@@ -29,7 +29,8 @@ enum class GateActivation : uint8_t { kSilu, kSigmoid };
 // Function that maps a to the log decay g; see the formula above.
 enum class DecayGate : uint8_t { kSoftplus, kBoundedSigmoid };
 
-// kInterleaved  two matrices: per key head [q K | k K | v r V | z r V], and [b r | a r], r = HV / H
+// Matrices in which files store the weights of q, k, v, z, b and a; r = HV / H.
+// kInterleaved  two matrices: per key head [q K | k K | v r V | z r V], and [b r | a r]
 // kFlat         four: [q | k | v] over all heads, z, b, a
 // kSeparate     six: q, k, v, z, b, a
 // kFlatGroupedBa  three: [q | k | v] and z over all heads, and per key head [b r | a r]
@@ -55,7 +56,7 @@ struct LayerSpec {
   // The weights' layout.
   ProjectionLayout projections = ProjectionLayout::kFlat;
   int32_t decay_rank = 0;        // a = W_up (W_down x) of this rank; 0: one matrix
-  int32_t output_gate_rank = 0;  // the same for z
+  int32_t output_gate_rank = 0;  // z = W_up (W_down x) of this rank; 0: one matrix
   ConvLayout convolutions = ConvLayout::kJoint;
   ALogConvention a_log = ALogConvention::kRaw;
   ValueHeadOrder value_heads = ValueHeadOrder::kGrouped;

@@ -9,7 +9,7 @@
 
 namespace gdn {
 
-// 128 random bits as 32 lower-case hexadecimal digits.
+// Returns 128 random bits as 32 lower-case hexadecimal digits.
 std::string RandomId();
 
 }  // namespace gdn

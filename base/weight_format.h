@@ -45,7 +45,7 @@ inline constexpr WeightFormat kWeightFormats[] = {WeightFormat::kF32,    WeightF
                                                   WeightFormat::kF8E4M3, WeightFormat::kQ8_0, WeightFormat::kQ4_0,
                                                   WeightFormat::kQ4_K,   WeightFormat::kQ5_K, WeightFormat::kQ6_K};
 
-// "F32", "F8_E4M3", "Q4_K": as their file formats call them.
+// Returns the name in its file format, such as "F32", "F8_E4M3" or "Q4_K".
 std::string_view WeightFormatName(WeightFormat format);
 
 constexpr bool IsPlain(WeightFormat format) { return format <= WeightFormat::kBF16; }
@@ -67,22 +67,24 @@ constexpr WeightBlock BlockOf(WeightFormat format) {
 constexpr int64_t RowBytes(WeightFormat format, int64_t cols) {
   return cols / BlockOf(format).weights * BlockOf(format).bytes;
 }
-// Required alignment in bytes of the first row's address.
+// Returns the required alignment in bytes of the first row's address.
 constexpr int64_t AlignmentOf(WeightFormat format) {
   return format == WeightFormat::kF32 ? 4 : format == WeightFormat::kF8E4M3 ? 1 : 2;
 }
 
-// F8_E4M3 has a scale for each kFp8Block x kFp8Block weights. Fp8Blocks: scales that cover `count` rows or columns.
+// F8_E4M3 has a scale for each kFp8Block x kFp8Block weights. Fp8Blocks returns the number of such blocks, and so of
+// scales, along a dimension of `count` rows or columns.
 inline constexpr int64_t kFp8Block = 128;
 constexpr int64_t Fp8Blocks(int64_t count) { return (count + kFp8Block - 1) / kFp8Block; }
 
-// Converts `count` whole blocks of any format but F8_E4M3, whose scales are stored elsewhere.
+// Converts `count` whole blocks to float32. Not for F8_E4M3, whose scales are stored elsewhere.
 void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, float* out);
 
 // True if the factor d of a GGUF block is finite, and also m if the format has it.
 bool HasFiniteFactors(WeightFormat format, const void* block);
 
-// Converts a row of any format. `scales` is the row's Fp8Blocks(cols) scales for F8_E4M3, unused otherwise.
+// Converts a row of `cols` weights of any format to float32. `scales`: for F8_E4M3 the row's Fp8Blocks(cols) scales,
+// otherwise unused.
 void DequantizeRow(WeightFormat format, const void* row, const float* scales, int64_t cols, float* out);
 
 // Converts `count` floats (a multiple of 32) to Q8_0: d is the float16 nearest to max|w| / 127 of a block, q the

@@ -78,7 +78,7 @@ int Call(Function&& function) noexcept {
 
 // Runs `issue` under the context's mutex; on a GPU, in the order of the caller's stream. Does not wait for the work.
 absl::Status InOrderOf(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
-// Does the same as InOrderOf, and waits until the device has done the work.
+// Runs `issue` like InOrderOf, and waits until the device has done the work.
 absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
 
 // Runs `issue` like InOrderOf or AndWait, for the function of the C interface with this name. Returns a gdn_code, which
@@ -86,7 +86,7 @@ absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl:
 int IssueOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef<absl::Status()> issue);
 int WaitOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef<absl::Status()> issue);
 
-// INVALID_ARGUMENT with the argument's name as metadata "field".
+// Makes the error INVALID_ARGUMENT with this reason and message, and the argument's name as metadata "field".
 absl::Status Invalid(std::string_view reason, std::string_view field, std::string_view message);
 // INVALID_ARGUMENT if `pointer` is null. `what` names the argument.
 absl::Status RequireArgument(const char* function, const char* what, const void* pointer);

@@ -99,7 +99,7 @@ class Backend {
   virtual absl::Status CopyIn(void* device, const void* host, size_t bytes);
   virtual absl::Status CopyOut(void* host, const void* device, size_t bytes);
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
-  // Copies within backend memory, ordered with operators and copies. The ranges must not overlap.
+  // Copies within backend memory, in the order of issue with operators and other copies. The ranges must not overlap.
   virtual absl::Status Copy(void* to, const void* from, size_t bytes);
   // Makes many such copies, in any order. The default makes one after the other.
   virtual absl::Status CopyPieces(absl::Span<const CopyPiece> pieces);
@@ -169,7 +169,8 @@ class Backend {
   // takes up to 4 projections that share x, rows and path.
   virtual absl::Status Projections(absl::Span<const ProjectionParams> params);
   virtual absl::Status MixerInput(const MixerInputParams& params);
-  // Floats of MixerInputParams::records that make the next DeltaRuleDecode faster; 0 if the backend uses none.
+  // Returns how many floats MixerInputParams::records must have, so that MixerInput prepares log data that makes the
+  // DeltaRuleDecode of the same batch faster. 0: the backend uses no records.
   virtual int64_t DecodeRecordFloats(const StateLayout& /*layout*/, const PackedBatch& /*batch*/) const { return 0; }
 };
 

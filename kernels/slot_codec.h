@@ -18,7 +18,7 @@
 
 namespace gdn {
 
-// The part of a slot that is in use.
+// The counts that say which log entries and convolution columns of a slot are in use.
 struct SlotExtent {
   int64_t token_count = 0;
   int32_t log_length = 0;    // entries of the log in use, < L
@@ -43,7 +43,8 @@ struct SlotView {
   bool has_base() const { return !base.empty() || !base_bf16.empty(); }
 };
 
-// Returns views into `slot` (layout.slot_floats() floats) for parts in wire order, and into `scratch` for the others.
+// Returns views of the slot's used tensors in wire order. Tensors that the slot has in this order are viewed in `slot`
+// (layout.slot_floats() floats); the others are converted into `scratch`, which must live as long as the view.
 SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* slot, const SlotExtent& extent,
                   std::vector<float>& scratch);
 

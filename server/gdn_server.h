@@ -86,7 +86,7 @@ class GdnServer {
   Backend& backend() { return *devices_.front().backend; }
   const StateServiceOptions& state_options() const { return state_options_; }
 
-  // After Start.
+  // Addresses and ports that the server listens on. Valid after Start.
   int port() const { return rpc_->port(); }
   const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
   std::optional<int> http_port() const;    // nullopt without an HTTP port
@@ -114,7 +114,7 @@ class GdnServer {
   std::optional<SessionSpec> SpecOfServed(const std::string& model) const;
   // Opens the ports and begins to serve.
   absl::Status Serve();
-  // Returns the number of recovered sessions.
+  // Recovers the sessions of the durable tiers, and returns their number.
   absl::StatusOr<int64_t> RecoverSessions();
   ServiceParts PartsForCalls(int64_t recovered_sessions);
   absl::Status JoinFleet();
@@ -131,12 +131,13 @@ class GdnServer {
   void OnDeviceFailure(int32_t device, const absl::Status& failure);
   // Sets the gRPC server to tell of device failures, at once if there was one before; null: none.
   void TellOfFailure(RpcServer* rpc);
+  // Sets told_'s health by the devices: not serving if none works, degraded if some have failed.
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const GdnServerOptions options_;
   const absl::Time start_time_ = absl::Now();
 
-  // Each member uses those before it.
+  // Each member uses those before it, so their order matters.
   absl::Mutex mu_;
   RpcServer* told_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool none_works_ ABSL_GUARDED_BY(mu_) = false;

@@ -35,7 +35,7 @@ struct HttpEndpointOptions {
 
 class HttpEndpoint {
  public:
-  // Errors of HttpServer::Start.
+  // Opens the port at `listen` ("ADDRESS:PORT") and answers requests. Errors of HttpServer::Start.
   static absl::StatusOr<std::unique_ptr<HttpEndpoint>> Start(const std::string& listen, const MetricSources& sources,
                                                              HttpEndpointOptions options);
 

@@ -18,9 +18,9 @@ namespace gdn {
 inline constexpr int kDrainFailed = 3;
 inline constexpr int kDeviceFailed = 4;
 
-// Drains the server, destroys it, and returns the exit code: kDeviceFailed if limits.tell_of_device is set and the last
-// device has failed; else kDrainFailed if an accepted call had no time to end or a session could not be made durable;
-// else 0. If a time limit passes before, the process exits at once with the code that applies then.
+// Drains the server, destroys it, and returns the exit code. It is kDeviceFailed if limits.tell_of_device is set and
+// the last device has failed. Else it is kDrainFailed if an accepted call had no time to end or a session could not be
+// made durable. Else it is 0. If a time limit passes before, the process exits at once with the code that applies then.
 int DrainAndEnd(std::unique_ptr<GdnServer> server, const EndLimits& limits);
 
 }  // namespace gdn

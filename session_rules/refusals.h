@@ -16,7 +16,7 @@
 
 namespace gdn {
 
-// `id`, here and below: the session's, without "sessions/".
+// `id`, here and below: the session's id, without "sessions/".
 absl::Status SessionNotFound(const std::string& id);
 // A session with this id exists and was created by another request.
 absl::Status SessionExists(const std::string& id);
@@ -29,7 +29,8 @@ absl::Status InputNeedsModel(const std::string& id, InputKind found);
 absl::Status InputKindMismatch(const std::string& id, int32_t layer, InputKind found, InputKind expected);
 absl::Status EpochMismatch(const std::string& id, int64_t epoch, int64_t expected, int64_t token_count);
 absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t token_count, int64_t expected);
-// The call would take a count past its limit (base/count_limits.h).
+// Make the error OUT_OF_RANGE (COUNT_LIMIT): the call would take the count of tokens, or the epoch, past its limit
+// (base/count_limits.h).
 absl::Status TokenCountLimit(const std::string& id, int32_t layer, int64_t token_count, int64_t tokens);
 absl::Status EpochLimit(const std::string& id, int64_t epoch);
 absl::Status StepIdReused(const std::string& id, int32_t layer, std::string_view request_id);
@@ -37,16 +38,18 @@ absl::Status ReplyDropped(const std::string& id, int32_t layer, std::string_view
 absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now);
 absl::Status DraftPending(const std::string& id, int32_t layer, int32_t draft_length);
 absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_length, int32_t accepted_tokens);
-// Adds the session and the layer of the draft to the error of a path.
+// Returns `status`, the error of an accepted path (base/draft_tree.h), with the session and the layer of the draft
+// before its message and in its metadata.
 absl::Status OfDraft(const std::string& id, int32_t layer, const absl::Status& status);
 absl::Status NoDraft(const std::string& id, int32_t accepted_tokens);
 
-// FAILED_PRECONDITION (NO_DURABLE_TIER).
+// Makes the error FAILED_PRECONDITION (NO_DURABLE_TIER): the server keeps no checkpoints.
 absl::Status NoDurableTier();
-// `checkpoint`: "" is the newest.
+// Makes the error NOT_FOUND (CHECKPOINT_NOT_FOUND). `checkpoint`: its id; "": the newest checkpoint.
 absl::Status CheckpointNotFound(const std::string& id, const std::string& checkpoint);
 
-// Adds the row's number and the session's name (`session`) to the error of one row of a call. OK stays OK.
+// Returns `status`, the error of one row of a call, with the row's number and the session's name (`session`) before its
+// message and in its metadata. OK stays OK.
 absl::Status OfRow(const absl::Status& status, size_t row, std::string_view session);
 
 }  // namespace gdn

@@ -42,7 +42,8 @@ struct StepRequest {
   int64_t tokens = 1;                // tokens of the step
   std::optional<int64_t> epoch = std::nullopt;
   std::optional<int64_t> expected_token_count = std::nullopt;
-  std::optional<Acceptance> accept_before = std::nullopt;  // of the layer's draft, done with the step or not at all
+  // An acceptance of the layer's draft, applied together with the step or not at all.
+  std::optional<Acceptance> accept_before = std::nullopt;
 };
 
 struct SessionFacts {
@@ -55,7 +56,7 @@ struct SessionFacts {
   absl::Span<const int32_t> accepted_path = {};
 };
 
-// A step that had a request id.
+// A step that is running or has ended, recognised by its request id.
 struct KnownStep {
   std::string_view request_id = {};  // "": there is none
   Hash128 payload = {};
@@ -86,8 +87,8 @@ enum class StepAnswer : uint8_t {
 // OUT_OF_RANGE (COUNT_LIMIT).
 absl::StatusOr<StepAnswer> AnswerStep(const SessionFacts& session, const LayerFacts& layer, const StepRequest& request);
 
-// OK if the session is in this epoch, or `epoch` is nullopt. Else ABORTED (EPOCH_MISMATCH) with the smallest token
-// count of the layers; the caller sends again from there.
+// OK if `epoch` is nullopt or the session's epoch. Else ABORTED (EPOCH_MISMATCH) with the smallest token count of the
+// layers in its metadata, from which the caller must send its steps again.
 absl::Status CheckEpoch(const SessionFacts& session, absl::Span<const LayerFacts> layers,
                         const std::optional<int64_t>& epoch);
 

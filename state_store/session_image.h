@@ -46,14 +46,14 @@ struct LayerImage {
   SlotExtent extent;
   InputKind kind = InputKind::kNone;
   BaseVersion base_version = 0;
-  bool has_base = true;  // false: the slot's base was not copied, because the receiver already has it (base_version)
+  bool has_base = true;  // false: the slot has no base, because the receiver has it already, with this base_version
   HostBlock slot;        // layout.slot_floats() floats in the backend's order. If it is not valid, `wire` is used:
   SlotView wire;         // always with a base, in memory that SessionImage::owner keeps alive
   StoredReplyPtr reply;  // may be nullptr
   PrefillCalls calls = PrefillCalls::Other();  // not stored in files
 };
 
-// True if `known` has the layer's base in the same version.
+// True if `known` has the layer's index with the version of its base, so that the base need not be copied or written.
 bool IsKnownBase(const LayerImage& layer, const BaseVersions& known);
 
 // Orders the states of a session by age: the older state is less.
@@ -63,7 +63,7 @@ struct StateVersion {
   int64_t changes = 0;  // number of commits before this state; within an epoch, more commits mean a later state
 
   friend bool operator==(const StateVersion&, const StateVersion&) = default;
-  // NOLINTNEXTLINE(modernize-use-nullptr): there is none
+  // NOLINTNEXTLINE(modernize-use-nullptr): the literal 0 is no pointer here
   friend auto operator<=>(const StateVersion&, const StateVersion&) = default;
   std::string ToString() const;  // "epoch 3, change 17"
 };
@@ -105,15 +105,15 @@ struct SessionImage {
   std::vector<LayerImage> layers;     // layers that have a state, ascending
   std::shared_ptr<const void> owner;  // keeps the memory alive that LayerImage::wire views
 
-  // Bytes that the image counts for in a budget: one slot for each layer (also if it is in wire order, because it
-  // takes a slot on a device), and the outputs of stored replies.
+  // Returns the bytes that the image counts for in a budget: one slot for each layer, and the outputs of stored
+  // replies. A layer in wire order counts the same, because it takes a slot on a device.
   int64_t bytes() const;
   bool has_all_bases() const;
 };
 using SessionImagePtr = std::shared_ptr<const SessionImage>;
 
-// Returns a layer of an image in wire order. Parts that must be converted are written to `scratch`; the rest views the
-// image. If `base` is false, the base is not converted, so its order is undefined.
+// Returns a layer of an image in wire order. Tensors that must be converted are written to `scratch`, and the view
+// borrows it; the others stay in the image. If `base` is false, the base is not converted, so do not read it.
 SlotView ViewLayer(const SessionImage& image, const LayerImage& layer, bool base, std::vector<float>& scratch);
 
 }  // namespace gdn

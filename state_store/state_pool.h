@@ -63,7 +63,8 @@ class SlotClaim {
   const std::shared_ptr<StatePool>& pool() const { return pool_; }
   // Takes the slot; its contents are undefined. Uses up the claim.
   SlotRef Take() &&;
-  // Turns a slot back into a claim; a spare slot gives no valid claim. `slot` must be the only share.
+  // Turns a slot back into a claim. The slot must have no other share. A spare slot becomes free, and the result is not
+  // valid.
   static SlotClaim Return(SlotRef slot);
 
  private:
@@ -90,8 +91,8 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   static constexpr int32_t kLeastSpareSlots = 2;
   // Takes a spare slot. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if all are in use.
   absl::StatusOr<SlotRef> TakeSpare();
-  // Swaps the roles of the two slots: `slot` becomes the spare one, and its claim passes to `spare`. `slot` must have
-  // only one share.
+  // Swaps which of the two slots counts as spare: the claim of `slot` then stands for `spare`, and `slot` is the spare
+  // one. `slot` must have only one share.
   void ExchangeSpare(const SlotRef& slot, const SlotRef& spare);
 
  private:
@@ -103,11 +104,15 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
     bool spare = false;
   };
 
-  bool TryClaim(int32_t count);  // false if fewer than `count` are left
+  bool TryClaim(int32_t count);  // counts `count` more claims; false, with nothing changed, if fewer are left
+  // Counts one claim less and returns its bytes to the store's budget: a claim was destroyed, or its slot was freed.
   void GiveUpClaim();
   SlotRef TakeClaimed();  // aborts the process if no slot is left, because then a claim was counted wrongly
+  // Drops the only share of a slot, for SlotClaim::Return. True if the slot's claim goes on; false if it was a spare
+  // slot.
   bool Unclaim(int32_t index);
   void Share(int32_t index);
+  // Drops one share. The last one frees the slot, and gives up its claim if the slot is not a spare one.
   void Unshare(int32_t index);
   bool IsExclusive(int32_t index) const;
   SlotRef PopLocked(bool spare) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -40,7 +40,8 @@ class StateStore {
   // Returns claims on `count` slots of one pool. INVALID_ARGUMENT for bad dims. RESOURCE_EXHAUSTED
   // (STATE_BUDGET_EXHAUSTED: needed, available) if the budget has no room.
   absl::StatusOr<std::vector<SlotClaim>> Reserve(const LayerDims& dims, int32_t count);
-  // Does the same in an existing pool, for sessions that share slots of that pool.
+  // Returns claims on `count` more slots of an existing pool, for sessions that share slots of that pool.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the budget has no room or the pool has too few free slots.
   absl::StatusOr<std::vector<SlotClaim>> ReserveIn(const std::shared_ptr<StatePool>& pool, int32_t count);
 
   const StateStoreOptions& options() const { return options_; }
@@ -52,6 +53,7 @@ class StateStore {
 
  private:
   friend class StatePool;
+  // Returns the bytes of a claim that was given up to the budget.
   void Unreserve(int64_t bytes);
   static std::vector<SlotClaim> ClaimsOf(const std::shared_ptr<StatePool>& pool, int32_t count);
   absl::Status NoRoom(int64_t needed, int64_t available, std::string_view why) const;

@@ -50,7 +50,7 @@ class OutputFile {
   int64_t written_ = 0;
 };
 
-// Writes a whole file: Create, Append and Commit.
+// Writes a whole file by Create, Append and Commit. Errors are theirs.
 absl::Status WriteOutputFile(const std::string& path, std::string_view bytes);
 
 }  // namespace gdn

@@ -30,7 +30,7 @@ struct SafetensorsEntry {
 
 class SafetensorsFile {
  public:
-  // Maps the file at `path`. Errors as of MappedFile::Open and Parse, with the path in the message.
+  // Maps and parses the file at `path`. Errors of MappedFile::Open and Parse, with the path in the message.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
   // Parses `bytes`, which must outlive the result. DATA_LOSS (INVALID_STATE_FILE), with the tensor's name, if the
@@ -43,7 +43,8 @@ class SafetensorsFile {
   // for a tensor that `bytes` does not hold.
   static absl::StatusOr<SafetensorsFile> ParseHeader(std::string_view bytes, uint64_t file_bytes);
 
-  // Gives more of the file: `bytes` begins with the bytes that were parsed, and may be at another address.
+  // Replaces the bytes that ParseHeader was given by more of the same file, so that more tensors can be read. `bytes`
+  // begins with the same bytes, but may be at another address, and must outlive this object.
   void Extend(std::string_view bytes) { data_ = bytes.substr(header_bytes_); }
   uint64_t header_bytes() const { return header_bytes_; }  // offset of the first tensor's bytes
   uint64_t data_bytes() const { return data_bytes_; }      // bytes of all tensors together
@@ -52,7 +53,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool Contains(const std::string& name) const { return entries_.count(name) != 0; }
 
-  // NOT_FOUND if the tensor is missing; INVALID_ARGUMENT for a dtype other than F32, F16 and BF16.
+  // Returns a view of the tensor's bytes with its dtype and shape. NOT_FOUND if the tensor is missing; INVALID_ARGUMENT
+  // for a dtype other than F32, F16 and BF16.
   absl::StatusOr<TensorView> Tensor(const std::string& name) const;
 
   // Returns the tensor's bytes, for any dtype. NOT_FOUND if the tensor is missing.

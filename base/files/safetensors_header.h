@@ -21,10 +21,12 @@ struct SafetensorsHeaderFields {
   std::map<std::string, SafetensorsEntry> entries;  // each end - begin agrees with dtype and shape
 };
 
-// DATA_LOSS (INVALID_STATE_FILE) if the text is no header or has a key twice. Tensor offsets are not checked.
+// Reads the JSON text of a header. DATA_LOSS (INVALID_STATE_FILE) if the text is not a header or has a key twice. Does
+// not check that the tensors' offsets fit each other and the file.
 absl::StatusOr<SafetensorsHeaderFields> ReadSafetensorsHeader(std::string_view text);
 
-// Error for a damaged file, or for one of its tensors. `message` is cut, because a file may have names of megabytes.
+// Make the error DATA_LOSS (INVALID_STATE_FILE) for a damaged file, or for one of its tensors. A long message is cut,
+// because a file may have names of megabytes.
 absl::Status DamagedSafetensors(std::string_view message);
 absl::Status DamagedSafetensorsTensor(const std::string& name, std::string_view message);
 

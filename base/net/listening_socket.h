@@ -18,7 +18,7 @@ namespace gdn {
 struct ListeningSocket {
   OwnedFd fd;
   int port = 0;       // 0 for a Unix socket
-  size_t origin = 0;  // a number of the caller's choice
+  size_t origin = 0;  // number that the caller chooses; SocketListener passes it on with each connection
 };
 
 // Listens on each address of the host, all with the same port; port 0 takes a free one. 0.0.0.0 and [::] both mean IPv4

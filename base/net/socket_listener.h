@@ -40,7 +40,7 @@ struct ConnectionLimits {
 
 class SocketListener {
  public:
-  // Takes the non-blocking descriptor; `origin` is that of the listening socket.
+  // Called for each accepted connection, and owns its non-blocking descriptor. `origin`: that of its ListeningSocket.
   using OnConnection = std::function<void(OwnedFd fd, size_t origin)>;
 
   static absl::StatusOr<std::unique_ptr<SocketListener>> Start(std::vector<ListeningSocket> sockets,
@@ -51,7 +51,7 @@ class SocketListener {
 
   // Closes the listening sockets. No callback is running when this returns.
   void Stop();
-  // Returns why new connections are refused now; "" if they are not.
+  // Returns why the listener now refuses all new connections, as a text for people; "" if it accepts them.
   std::string Trouble() const;
   // Number of open connections.
   int64_t connections() const;

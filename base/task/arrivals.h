@@ -32,7 +32,7 @@ class Arrivals {
     const std::lock_guard lock(mu_);
     open_ += count;
   }
-  // Uncounts operations that were begun and will never call End.
+  // Subtracts `count` operations that Begin has counted but that will never call End.
   void Withdraw(int count) {
     const std::lock_guard lock(mu_);
     open_ -= count;

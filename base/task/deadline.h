@@ -27,8 +27,8 @@ class Cancellation {
  public:
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
   void Cancel();
-  // For Waiter. Add puts a node into the list of waiters to end; it returns false if the cancellation has happened
-  // already. After Remove has returned, this object does not touch the node.
+  // For Waiter. Add lists the node of a waiter whose wait Cancel is to end. It returns false, and lists nothing, if
+  // Cancel was called already. After Remove has returned, this object does not touch the node.
   bool Add(WaitNode& node);
   void Remove(WaitNode& node);
 

@@ -89,15 +89,18 @@ struct Timer {
 
 class Executor : public SteadyClock {
  public:
-  // Runs the flow soon. ThreadExecutor and InlineExecutor allocate nothing here. Touches neither the flow nor the
-  // executor after the flow could run, so both may be gone when Post returns.
+  // Queues the flow; a thread of the executor then calls flow.Run() once. ThreadExecutor and InlineExecutor allocate
+  // nothing here. Touches neither the flow nor the executor after the flow could run, so both may be gone when Post
+  // returns.
   virtual void Post(Flow& flow) = 0;
-  // Ends the timer's wait at timer.due or soon after, unless it is cleared first.
+  // Remembers the timer. At timer.due or soon after, the executor ends the wait of timer.waiter (WaitEnd::kLate) and
+  // posts its flow. Set timer.due first. The timer must stay in place until ClearTimer has been called for it.
   virtual void SetTimer(Timer& timer) = 0;
-  // Removes the timer. Nothing touches it once this has returned, whether it was due or not.
+  // Forgets the timer, also if it has ended its wait already. When this has returned, the executor does not touch the
+  // timer any more, so it may be destroyed.
   virtual void ClearTimer(Timer& timer) = 0;
-  // Blocks the calling thread, which runs none of this executor's flows, by calling `block`. An executor without
-  // threads runs flows here instead until `over` is true.
+  // Blocks the calling thread until over() is true. The caller passes its own wait as `block`, which an executor with
+  // threads just calls. An executor without threads runs its flows here instead. Call from no flow of this executor.
   virtual void BlockUntil(absl::FunctionRef<bool()> over, absl::FunctionRef<void()> block) { block(); }
 
  protected:

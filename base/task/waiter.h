@@ -37,7 +37,7 @@ class Waiter {
   };
   Ending End(WaitEnd how);
 
-  // True if there is nothing to wait for.
+  // True if there is nothing to wait for, so that the coroutine continues without suspending.
   virtual bool await_ready() { return false; }
   template <typename Promise>
   bool await_suspend(std::coroutine_handle<Promise> waiting) {
@@ -61,7 +61,8 @@ class Waiter {
  private:
   enum class State : uint8_t { kDone, kLate, kCancelled, kArming, kWaiting };
 
-  // Puts the waiter into the source's list, or returns false if there is nothing to wait for.
+  // Puts the waiter into the source's list and returns true. Returns false, and lists nothing, if there is nothing to
+  // wait for.
   virtual bool Enlist() = 0;
   // Takes the waiter out of the source's list, under the source's lock, if it is still there.
   virtual void Delist() = 0;

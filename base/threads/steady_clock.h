@@ -28,7 +28,7 @@ class SteadyTime {
   friend SteadyTime operator+(SteadyTime a, absl::Duration b) { return SteadyTime(a.since_ + b); }
   friend SteadyTime operator-(SteadyTime a, absl::Duration b) { return SteadyTime(a.since_ - b); }
   friend bool operator==(const SteadyTime&, const SteadyTime&) = default;
-  // NOLINTNEXTLINE(modernize-use-nullptr): there is none
+  // NOLINTNEXTLINE(modernize-use-nullptr): the literal 0 is no pointer here
   friend std::strong_ordering operator<=>(const SteadyTime&, const SteadyTime&) = default;
 
  private:

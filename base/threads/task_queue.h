@@ -24,7 +24,8 @@ namespace gdn {
 struct TaskQueueOptions {
   std::string name = "gdn-tasks";  // name of each thread; the first 15 characters count
   int threads = 1;
-  int niceness = 0;  // for LowerThisThread; if above 0, tasks run inside a GivesWay
+  // Thread priority, as for LowerThisThread; if above 0, tasks run inside a GivesWay (base/threads/this_thread.h)
+  int niceness = 0;
 };
 
 class TaskQueue {

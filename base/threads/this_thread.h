@@ -37,7 +37,8 @@ std::optional<int64_t> SwitchesOf(int thread);
 // Lowers this thread's priority. `niceness` is 0 (no change) to 19 (lowest).
 void LowerThisThread(int niceness);
 
-// Marks the calling thread's work as less urgent: GiveWay yields only while a GivesWay lives. Nesting has no effect.
+// While a GivesWay lives, its thread's work counts as less urgent, and GiveWay may yield. Further ones on the same
+// thread have no effect.
 class GivesWay {
  public:
   static bool here();  // true if one lives on the calling thread

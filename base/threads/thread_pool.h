@@ -53,7 +53,7 @@ class ThreadPool {
   int64_t grain_ = 1;  // indices handed out at a time
   const absl::FunctionRef<void(int64_t, int)>* body_ = nullptr;
 
-  // std::mutex, not absl::Mutex: race detectors do not see the locks of a packaged Abseil.
+  // std::mutex, not absl::Mutex: ThreadSanitizer does not see the locks of a packaged Abseil.
   std::mutex mu_;
   std::condition_variable wake_;  // wakes workers: a loop has opened, or stop_
   std::condition_variable done_;  // wakes the caller: the last worker has left

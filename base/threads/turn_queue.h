@@ -74,7 +74,7 @@ class TurnQueue {
     return next;
   }
 
-  // Puts an item from Pop back at the front of its owner's items, without a charge.
+  // Undoes a Pop: puts the item back at the front of its owner's items. Call it instead of Charge.
   void PutBack(Item taken) {
     Group& group = groups_[taken.turn.group];
     group.owners[taken.turn.of].items.emplace_front(0, std::move(taken.item));
@@ -83,7 +83,7 @@ class TurnQueue {
     Add(taken.turn, -kMeanwhile);
   }
 
-  // `cost` is what the popped item has used, 0 or more.
+  // Adds the cost of a popped item, 0 or more, to what its owner and group have used. Call once for each Pop.
   void Charge(const Turn& turn, double cost) {
     Add(turn, cost - kMeanwhile);
     CatchUp(turn);
@@ -110,6 +110,8 @@ class TurnQueue {
     uint64_t first() const { return 0; }
   };
 
+  // Returns the group or owner with the least use among those that have waiting items. If several are equal: the owner
+  // whose first item was pushed earliest.
   template <typename Map, typename Waits>
   static typename Map::iterator Least(Map& map, const Waits& waits) {
     auto least = map.end();

@@ -31,8 +31,9 @@
 namespace gdn {
 
 struct ClientOptions {
-  absl::Duration default_timeout = absl::Seconds(60);  // of a call; InfiniteDuration: no deadline. Step streams: none
-  std::string token;                                   // sent unchanged as `authorization` metadata; "": none
+  // Timeout of a call; InfiniteDuration: no deadline. Step streams have none.
+  absl::Duration default_timeout = absl::Seconds(60);
+  std::string token;  // sent unchanged as `authorization` metadata; "": none
   // Instead of `token`: a file whose first line is sent as "Bearer LINE". It is read again for each call, so the token
   // can be replaced. "": none.
   std::string token_file = {};
@@ -57,9 +58,9 @@ class Client {
                                          const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                                          ClientOptions options = {});
 
-  // For callers that have their own channel.
+  // Makes a client on a channel that the caller has made.
   explicit Client(const std::shared_ptr<grpc::ChannelInterface>& channel, ClientOptions options = {});
-  // For tests (v1::MockGdnServiceStub). ImportState then returns FAILED_PRECONDITION.
+  // Makes a client on a stub, for tests (v1::MockGdnServiceStub). ImportState then returns FAILED_PRECONDITION.
   explicit Client(std::unique_ptr<v1::GdnService::StubInterface> stub, ClientOptions options = {});
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -73,9 +74,9 @@ class Client {
 
   absl::StatusOr<v1::Session> CreateSession(const v1::CreateSessionRequest& request, const CallOptions& call = {});
   absl::StatusOr<v1::Session> GetSession(const std::string& name, const CallOptions& call = {});  // "sessions/ID"
-  // Returns all pages. The timeout applies to each page.
+  // Returns the caller's sessions, from all pages of the list. The timeout applies to each page.
   absl::StatusOr<std::vector<v1::Session>> ListSessions(const CallOptions& call = {});
-  // Sessions of every caller, each with its owner. For admins only.
+  // Returns the sessions of every caller, each with its owner. For admins only.
   absl::StatusOr<std::vector<v1::Session>> ListAllSessions(const CallOptions& call = {});
   absl::Status DeleteSession(const std::string& name, const CallOptions& call = {});
   absl::Status DeleteSession(const v1::DeleteSessionRequest& request, const CallOptions& call = {});
@@ -104,11 +105,12 @@ class Client {
 
   absl::StatusOr<std::vector<v1::Session>> ForkSession(const v1::ForkSessionRequest& request,
                                                        const CallOptions& call = {});
-  // Keeps the session's ("sessions/ID") states as those of the prefix that it has just prefilled (prompt_prefix.h).
+  // Stores the states of the session ("sessions/ID") as those of the prefix that it has just prefilled, for new
+  // sessions to start from (prompt_prefix.h).
   absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const std::string& session, const v1::PromptPrefix& prefix,
                                                     const CallOptions& call = {});
   absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const v1::KeepPrefixRequest& request, const CallOptions& call = {});
-  // Deletes all kept prefixes of the caller, and returns their number.
+  // Deletes all stored prefixes of the caller, and returns their number.
   absl::StatusOr<int64_t> DropPrefixes(const CallOptions& call = {});
   // If CheckpointSession or RestoreCheckpoint names a session_epoch, the client also checks the reply's epoch, because
   // older servers ignore the field. Returns ABORTED (EPOCH_MISMATCH) if the reply shows that the server used the state

@@ -36,27 +36,30 @@ class DurableBatch final {
     v1::Tensor output;               // as DecodeResponse.output, a row for each session; no shape if all rows failed
     std::vector<absl::Status> rows;  // errors as of DurableSession::Decode; the output of a failed row is zero
   };
-  // `request` is a Decode of these sessions. The call sets its names, epochs, token counts and ids. If the time is over
-  // before a row is done, repeat that row before any other step of its session, alone or in any batch. All other rows
-  // are done. INVALID_ARGUMENT with nothing changed: DUPLICATE_SESSION; BATCH_TOO_LARGE if there is no session; a
-  // session of another Client; tensors with another number of rows, or in shared memory.
+  // Applies one step to each session, until each row has succeeded or cannot. `request` is a Decode of these sessions.
+  // The call sets its names, epochs, token counts and ids. If the time is over before a row is done, repeat that row
+  // before any other step of its session, alone or in any batch. All other rows are done. INVALID_ARGUMENT with nothing
+  // changed: DUPLICATE_SESSION; BATCH_TOO_LARGE if there is no session; a session of another Client; tensors with
+  // another number of rows, or in shared memory.
   absl::StatusOr<Reply> Decode(absl::Span<DurableSession* const> sessions, v1::DecodeRequest request);
 
-  // Accepts the first accepted_tokens[i] tokens of session i's draft. Errors of a row are those of
-  // DurableSession::AcceptTokens. INVALID_ARGUMENT as in Decode.
+  // Accepts the first accepted_tokens[i] tokens of session i's draft. Returns each session's token counts or its error,
+  // which is one of DurableSession::AcceptTokens. INVALID_ARGUMENT as in Decode.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptTokens(
       absl::Span<DurableSession* const> sessions, absl::Span<const int32_t> accepted_tokens);
-  // The same for drafts that are trees: accepts the tokens of paths[i]. Errors as of DurableSession::AcceptPath.
+  // Accepts the tokens of paths[i], root first, from session i's draft, which is a tree. Returns each session's token
+  // counts or its error, which is one of DurableSession::AcceptPath. INVALID_ARGUMENT as in Decode.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptPaths(
       absl::Span<DurableSession* const> sessions, absl::Span<const std::vector<int32_t>> paths);
 
  private:
   struct Row {
     DurableSession* session;
-    absl::Status status;  // of the last try; UNAVAILABLE before the first
+    absl::Status status;  // status of the last try; UNAVAILABLE before the first
     bool pending = true;
   };
-  // Tries these rows once, under this id, and returns their statuses. Finishes the step in sessions that succeed.
+  // Sends these rows once, under this request id, and returns their statuses. For rows that succeed, also finishes the
+  // step in their sessions.
   using SendRows = absl::FunctionRef<std::vector<absl::Status>(const std::vector<size_t>& rows, const std::string& id,
                                                                const CallOptions& call)>;
 
@@ -68,7 +71,7 @@ class DurableBatch final {
   // Repeats until no row is pending. begin(i) begins row i's call in its session.
   std::vector<absl::Status> Run(absl::Span<DurableSession* const> sessions,
                                 absl::FunctionRef<absl::Status(size_t)> begin, SendRows send);
-  // Tries the pending rows once: those whose sessions must recover first (`astray`), or the others.
+  // Tries the pending rows once: with `astray` those whose sessions must recover first, otherwise the others.
   void TryOnce(std::vector<Row>& rows, bool astray, const Backoff& backoff, SendRows send);
   std::vector<absl::Status> SendDecode(absl::Span<DurableSession* const> sessions, const std::vector<size_t>& rows,
                                        const std::string& id, const CallOptions& call, v1::Tensor* output);

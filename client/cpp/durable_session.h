@@ -70,15 +70,13 @@ struct SeenTokens;
 
 class DurableSession final {
  public:
-  // Makes the session. If the same request has made it before, finds it. `client` is
-  // borrowed. INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS or RESOURCE_EXHAUSTED of
-  // CreateSession.
+  // Makes a session on the server. If the same request has made it before, continues that session. `client` is
+  // borrowed. INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS or RESOURCE_EXHAUSTED of CreateSession.
   static absl::StatusOr<std::unique_ptr<DurableSession>> Create(Client& client, v1::CreateSessionRequest request,
                                                                 DurableSessionOptions options = {});
-  // Continues an existing session from its token counts, such as an imported
-  // one or a fork. It can be recovered only back to its durable copy, so
-  // checkpoint it first. FAILED_PRECONDITION (DRAFT_PENDING) if it has a
-  // draft.
+  // Continues an existing session, such as an imported one or a fork, from its token counts. The inputs before that are
+  // not known here, so the session can be recovered only from its durable copy: checkpoint it first.
+  // FAILED_PRECONDITION (DRAFT_PENDING) if it has a draft.
   static absl::StatusOr<std::unique_ptr<DurableSession>> Attach(Client& client, const std::string& name,
                                                                 DurableSessionOptions options = {});
   DurableSession(const DurableSession&) = delete;
@@ -96,17 +94,15 @@ class DurableSession final {
   absl::StatusOr<v1::PrefillResponse> Prefill(v1::PrefillRequest request);
   absl::StatusOr<v1::DecodeResponse> Decode(v1::DecodeRequest request);
 
-  // Accepts the first tokens of the draft, in every layer that has one.
-  // INVALID_ARGUMENT (TOO_MANY_TOKENS) if the draft of a layer is shorter. Other errors
-  // as in Prefill.
+  // Accepts the first tokens of the draft, in every layer that has one. INVALID_ARGUMENT (TOO_MANY_TOKENS) if the draft
+  // of a layer is shorter. Other errors as in Prefill.
   absl::StatusOr<v1::SessionTokenCounts> AcceptTokens(int32_t accepted_tokens);
   // For drafts that are trees: accepts the tokens of this path, root first, in every layer that has a draft.
   // INVALID_ARGUMENT (VALUE_OUT_OF_RANGE) if it is not a path of a layer's draft. An empty path accepts nothing.
   absl::StatusOr<v1::SessionTokenCounts> AcceptPath(std::vector<int32_t> path);
 
-  // Makes the session durable now, and drops earlier inputs. A checkpoint with an id is only for Restore,
-  // and keeps the inputs, because a crash returns to the newest checkpoint without an id. Errors as in
-  // Prefill.
+  // Makes the session durable now, and drops earlier inputs. A checkpoint with an id is only for Restore, and keeps the
+  // inputs, because a crash returns to the newest checkpoint without an id. Errors as in Prefill.
   absl::StatusOr<v1::Checkpoint> Checkpoint(const std::string& checkpoint_id = "");
 
   // Returns the states as a file (docs/reference/state-files.md). Sets name and session_epoch. Errors as in Prefill.
@@ -118,8 +114,8 @@ class DurableSession final {
   // it is at other token counts. Other errors as in Prefill.
   absl::StatusOr<std::vector<std::unique_ptr<DurableSession>>> Fork(std::vector<std::string> ids);
 
-  // Keeps the states as those of the prefix that the session has just prefilled (prompt_prefix.h). Errors as in
-  // Prefill, and PREFIX_MISMATCH if the session was recovered from a durable copy.
+  // Stores the states as those of the prefix that the session has just prefilled, for new sessions to start from
+  // (prompt_prefix.h). Errors as in Prefill, and PREFIX_MISMATCH if the session was recovered from a durable copy.
   absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const v1::PromptPrefix& prefix);
 
   // Goes back to a checkpoint, in a new epoch. An empty id is the newest one. The reply has the token counts to
@@ -155,11 +151,10 @@ class DurableSession final {
   struct AcceptCall {
     DraftChoice choice;
   };
-  // A call in flight. It is kept if overall_timeout ends it without an
-  // answer.
+  // A call that was begun and is not finished. It stays if overall_timeout passes without an answer.
   struct CallInFlight {
     std::variant<SessionStep, AcceptCall> what;
-    Hash128 identity;             // of the caller's arguments
+    Hash128 identity;             // hash of the caller's arguments, by which a repeated call is recognised
     std::string request_id = {};  // "": the next try takes a new one
     bool sent = false;            // whether it may have been applied
     bool applied = false;         // whether the server has applied it, by its token counts
@@ -171,48 +166,48 @@ class DurableSession final {
   DurableSession(Client& client, DurableSessionOptions options);
   absl::Status Adopt(v1::Session session, Backoff& backoff);
 
-  // A call in parts, for the loops that retry it until it is answered (Recovered,
-  // DurableBatch). First Begin. Then Prepare, send and a wait, until a try gives a
-  // result or TryAgainAfter says that none will. Then Finish, or GiveUp if the time has
-  // passed.
+  // The stages of a call, for the loops that retry it until it is answered (Recovered, DurableBatch). First Begin. Then
+  // Prepare, send and a wait, until a try gives a result or TryAgainAfter says that none will. Then Finish, or GiveUp
+  // if the time has passed.
   absl::Status BeginStep(SessionStep request);
   absl::Status BeginAccept(DraftChoice choice);
   absl::Status Begin(std::variant<SessionStep, AcceptCall> what, Hash128 identity);
-  // Brings the server's session to where the call can be made. Makes a checkpoint if one is due. One
-  // try.
+  // Brings the server's session to where the call can be made. Makes a checkpoint if one is due. One try.
   absl::Status Prepare(const Backoff& backoff);
-  // Call after a try that failed, in Prepare or later. False if another try cannot
-  // succeed.
+  // Call after a try that failed, in Prepare or later. False if another try cannot succeed.
   bool TryAgainAfter(const absl::Status& status);
   void GiveUp();
   absl::Status FinishStep(const StepResult& result);
   absl::Status FinishAccept(const v1::SessionTokenCounts& counts);
-  // The step in flight, its decode request if it is one, and its row in a message of
-  // several.
+  // step(): the step in flight. AddRowTo: adds this session as a row to a message for several sessions, with its name
+  // and epoch, and the expected count or the acceptance.
   SessionStep& step() { return std::get<SessionStep>(in_flight_->what); }
   void AddRowTo(v1::DecodeRequest& message, int64_t token_count) const;
   void AddRowTo(v1::AcceptTokensRequest& message, const DraftChoice& choice) const;
 
   absl::StatusOr<Reply> RunStep(SessionStep request);
   absl::StatusOr<v1::SessionTokenCounts> RunAccept(DraftChoice choice);
-  // Checkpoints if too many inputs are kept or a checkpoint is due. One try.
+  // Makes a checkpoint if too many inputs are kept, or if one is due. One try.
   absl::Status KeepWithinLimits(const Backoff& backoff);
   // One try each of calls that use the session's state.
   absl::StatusOr<v1::Checkpoint> TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff);
-  // `drawn`: names of children that were drawn here, so nobody else knows them.
+  // Forks the session once. `drawn`: names of children that this object chose at random. Nobody else can have made
+  // sessions with these names.
   absl::StatusOr<std::vector<v1::Session>> TryFork(v1::ForkSessionRequest& request, const std::set<std::string>& drawn,
                                                    const Backoff& backoff);
-  // Also drops drafts. If the server is in another epoch than the request names, the next try names that epoch.
+  // Restores the session once. Drops drafts. If the server is in another epoch than the request names, the next try
+  // names that epoch.
   absl::StatusOr<v1::Session> TryRestore(v1::RestoreCheckpointRequest& request, const Backoff& backoff);
   std::unique_ptr<DurableSession> ChildOf(v1::Session child) const;
-  // FAILED_PRECONDITION while an earlier call has no answer.
-  absl::Status CheckRestored() const;  // while a restore has no answer
+  // CheckRestored: FAILED_PRECONDITION while a Restore has no answer. CheckIdle: also while another call has none;
+  // `call` names the call that is then refused.
+  absl::Status CheckRestored() const;
   absl::Status CheckIdle(std::string_view call) const;
   // ABORTED (TOKEN_COUNT_MISMATCH) if the token counts or drafts of `what` differ from those known here. A layer that
   // is missing in `seen` counts as zero tokens.
   absl::Status CheckSeen(const std::map<int32_t, SeenTokens>& seen, std::string_view what) const;
-  // Retries the call until another try cannot give a better result, and returns that. Recovered prepares each
-  // try.
+  // Retries the call until it succeeds or another try cannot help, and returns the last result. Recovered also recovers
+  // the session before each try.
   template <typename Call>
   auto Retried(Backoff& backoff, const Call& call) -> decltype(call(CallOptions()));
   template <typename Result>
@@ -225,23 +220,25 @@ class DurableSession final {
   const std::string& RequestIdInFlight();
   CallOptions TryOptions(const Backoff& backoff) const;
 
-  // One try of a call.
+  // Each sends a step or an acceptance once.
   absl::StatusOr<Reply> Send(SessionStep& request, const std::string& request_id, int64_t token_count,
                              const Backoff& backoff);
   absl::StatusOr<v1::SessionTokenCounts> SendAccept(const DraftChoice& choice, const std::string& request_id,
                                                     const Backoff& backoff);
 
-  // Brings the server's session to where the caller believes it to be, or to where the
-  // call in flight has taken it. One try, which continues where the last one broke
-  // off.
+  // Brings the server's session to where the caller believes it to be, or to where the call in flight has taken it:
+  // finds or recreates it, and replays lost steps. One try, which continues where the last one broke off.
   absl::Status Recover(const Backoff& backoff);
+  // Finds the session on the server, or recreates it if it does not exist there any more. Sets `recreated` if it was
+  // recreated.
   absl::StatusOr<v1::Session> FindOrRecreate(bool* recreated, const Backoff& backoff);
-  // For a store that has only an older copy, or a lost state: continues from that copy under a new epoch, or recreates
-  // the session.
+  // For a session that exists on the server but whose state was lost or rolled back (DATA_LOSS): restores its newest
+  // durable copy in a new epoch. If there is no copy, deletes and recreates the session, and sets `recreated`. Replay
+  // sends the steps after that.
   absl::StatusOr<v1::Session> GoOnFromStore(bool* recreated, const Backoff& backoff);
+  // Makes the session again, with the request that first made it.
   absl::StatusOr<v1::Session> Recreate(const Backoff& backoff);
-  // nullptr if the inputs of all layers are kept from the start; else a layer for which they are
-  // not.
+  // Returns nullptr if the inputs of all layers are kept from the start; else a layer whose inputs are not.
   const LayerSteps* NotKeptFromStart() const;
   bool IsWhereExpected(const v1::Session& session) const;
   void NoteLoss(const v1::Session& session);
@@ -249,12 +246,13 @@ class DurableSession final {
   bool ReplyIsGone() const;
   // True if the step in flight has no tokens, and its reply is not stored any more.
   bool StepWithoutTokensIsGone() const;
-  // Takes the session back to before the step in flight: to its durable copy, or to its
-  // start.
+  // Takes the session back to before the step in flight: to its durable copy, or to its start.
   absl::Status Rewind(v1::Session* session, const Backoff& backoff);
-  // Restores the newest durable copy. nullopt if there is no copy that the session can continue from.
+  // Restores the newest durable copy. nullopt, with nothing done, if there is no copy from which the kept steps lead
+  // on.
   absl::StatusOr<std::optional<v1::Session>> RestoreDurableCopy(const v1::Session& session, const Backoff& backoff);
-  // Deletes and recreates the session. If that would lose tokens or named checkpoints, returns lost(the reason).
+  // Deletes and recreates the session. If that would lose tokens or named checkpoints, returns lost(obstacle) instead,
+  // with a text that says what would be lost.
   absl::StatusOr<v1::Session> BeginAnew(absl::FunctionRef<absl::Status(const std::string&)> lost,
                                         const Backoff& backoff);
   absl::Status CompareNumerics(const Backoff& backoff);
@@ -277,7 +275,7 @@ class DurableSession final {
   std::map<int32_t, LayerSteps> layers_;
   int64_t epoch_ = 0;
   bool astray_ = false;            // the server's session may not be where this object believes it to be
-  bool rolled_back_ = false;       // it is astray, and the server's state is lost
+  bool rolled_back_ = false;       // astray_ holds, and the server has lost its state
   bool needs_replay_ = false;      // the server has lost something, and the replay is not complete
   std::string numerics_id_;        // "": not known
   bool numerics_changed_ = false;  // replayed outputs may then differ from the first ones

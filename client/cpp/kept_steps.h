@@ -42,7 +42,7 @@ struct KeptStep {
   int64_t tokens = 0;       // tokens that the step added; of a draft, the accepted ones
   Hash128 output = {};      // digest of the first reply's bytes
   int64_t bytes = 0;        // size of the request when it was kept
-  DraftChoice choice = {};  // of a draft that was accepted
+  DraftChoice choice = {};  // the accepted tokens, if the step was a draft
 
   int64_t after() const { return before + tokens; }
 };
@@ -63,15 +63,17 @@ class LayerSteps {
   std::optional<KeptStep>& draft() { return draft_; }
   int64_t bytes() const { return bytes_; }
 
-  // step.before must be token_count(). A step without tokens changes no state, so it is not kept.
+  // Adds a step that the server has applied; step.before must be token_count(). A step without tokens changes no state,
+  // so it is not kept.
   void Add(KeptStep step);
-  // There must be no other draft.
+  // Keeps a draft that the server has answered. There must be no other draft.
   void AddDraft(KeptStep draft);
   // Turns the draft into a step of these tokens, or drops it if there are none. Without a draft, does nothing.
   void AcceptDraft(DraftChoice choice);
   // Drops the steps that a durable copy of `token_count` tokens contains.
   void Trim(int64_t token_count);
-  // Index of the step that begins at `token_count`. steps().size() for token_count(). nullopt if no step begins there.
+  // Returns the index of the kept step that begins at `token_count`; steps().size() for token_count(). nullopt if no
+  // kept step begins there.
   std::optional<size_t> StepAt(int64_t token_count) const;
 
  private:

@@ -13,7 +13,7 @@
 
 namespace gdn {
 
-// `refusal` must be an error.
+// Makes a channel on which every call ends with `refusal`, which must be an error.
 std::shared_ptr<grpc::Channel> RefusingChannel(const absl::Status& refusal);
 
 }  // namespace gdn

@@ -22,7 +22,8 @@
 
 namespace gdn {
 
-// Most replies have no epoch, and are accepted.
+// OK unless the reply shows that the server used the state of another epoch. Most replies have no epoch, and are
+// accepted.
 template <typename Request, typename Response>
 absl::Status CheckReplyEpoch(const Request& /*request*/, const Response& /*response*/) {
   return absl::OkStatus();

@@ -25,8 +25,9 @@ bool WorthAnotherTry(const absl::Status& status);
 // lacks. STATE_ROLLED_BACK: only an older state, or none, is left. STATE_LOST: no state is left.
 bool SessionHasMoved(const absl::Status& status);
 
-// The error of a call whose time has passed: the error of its last try, with a note. If that only says that the session
-// has moved, it becomes DEADLINE_EXCEEDED with the same text: repeat the call to recover the session and continue.
+// Returns the error of a call whose time has passed: the error of its last try, with a note. An error that only says
+// that the session has moved becomes DEADLINE_EXCEEDED with the same text: repeat the call to recover the session and
+// continue.
 absl::Status TimeIsOver(const absl::Status& last);
 
 class Backoff {

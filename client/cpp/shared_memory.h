@@ -57,23 +57,25 @@ class SharedMemory {
   // OK while the server keeps the region. Afterwards, the reason why it does not.
   absl::Status status() const;
 
-  // Allocates the next free `bytes`, at a multiple of 64, for example as a request's output_shared. RESOURCE_EXHAUSTED
-  // if no such part is left.
+  // Allocates the next `bytes` free bytes of the region, at a multiple of 64, for example as a request's output_shared.
+  // RESOURCE_EXHAUSTED if the region has too few left.
   absl::StatusOr<v1::SharedRange> Allocate(int64_t bytes);
-  // Frees all parts that were allocated.
+  // Frees all ranges that were allocated. No call may use them any more.
   void Reset();
-  // For callers that place parts themselves. INVALID_ARGUMENT (INVALID_SHARED_RANGE) outside the region.
+  // Returns the range at `offset`, for callers that divide the region themselves. INVALID_ARGUMENT
+  // (INVALID_SHARED_RANGE) if it is not inside the region.
   absl::StatusOr<v1::SharedRange> RangeAt(int64_t offset, int64_t bytes) const;
-  // The bytes of a range of this region. Errors as in RangeAt, also for ranges of other regions.
+  // Returns the bytes of a range of this region. Errors as in RangeAt, also for ranges of other regions.
   absl::StatusOr<absl::Span<char>> BytesOf(const v1::SharedRange& range) const;
 
   // Allocates bytes for `tensor`, sets the tensor to them, and returns them to be filled. Errors as in Allocate, and
   // INVALID_ARGUMENT if the shape is invalid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW).
   absl::StatusOr<absl::Span<char>> AddTensor(DType dtype, absl::Span<const int64_t> shape, v1::Tensor* tensor);
-  // Does the same, and copies the bytes of `view`.
+  // Gives `tensor` the dtype and shape of `view`, allocates its bytes in this region and copies those of `view` there.
+  // Errors as in the other AddTensor.
   absl::Status AddTensor(const TensorView& view, v1::Tensor* tensor);
-  // The tensor's dtype, shape and bytes, in this region or in the message. Errors are the INVALID_ARGUMENT ones of
-  // BytesOf and of ViewTensor (tensor_codec.h).
+  // Returns the tensor's dtype, shape and bytes. The bytes are in this region or in the message. Errors are the
+  // INVALID_ARGUMENT ones of BytesOf and of ViewTensor (tensor_codec.h).
   absl::StatusOr<TensorView> View(const v1::Tensor& tensor) const;
 
  private:

@@ -79,7 +79,8 @@ class SlicedSession final {
   explicit SlicedSession(std::vector<Part> parts) : parts_(std::move(parts)) {}
 
   absl::Status Named(int part, const absl::Status& status) const;
-  // Runs `call` at the same time for every part that has not answered it yet. Returns all replies, in order.
+  // Runs `call` on every part that has not answered it yet, at the same time. Returns the replies of all parts, in
+  // order, or the first error.
   absl::StatusOr<std::vector<PartReply>> Together(
       const Hash128& identity, const std::function<absl::StatusOr<PartReply>(DurableSession& part)>& call);
   // Runs a step of every part, and adds their outputs.

@@ -26,14 +26,15 @@ namespace gdn {
 // One complete, verified file.
 struct StateSnapshot {
   int64_t sequence = 0;  // number of snapshots of the stream before this one
-  bool delta = false;    // whether it extends the stream's last snapshot that is not a delta
+  bool delta = false;    // true: the file is a delta to the stream's last full snapshot
   std::string file;
 };
 
 // Assembles the pieces of one state file, and checks their offsets, sizes and checksums.
 class StatePieces {
  public:
-  // DATA_LOSS (INVALID_STATE_FILE) if the piece is damaged, or does not follow the pieces before.
+  // Takes the next piece of the file. DATA_LOSS (INVALID_STATE_FILE) if it is damaged, or does not follow the pieces
+  // before.
   absl::Status Add(std::string_view data, int64_t offset, int64_t total_bytes, uint64_t checksum);
 
   bool begun() const { return total_.has_value(); }

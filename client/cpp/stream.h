@@ -81,12 +81,12 @@ class StepStream {
     return stream_->WritesDone() ? absl::OkStatus() : StreamIsOver();
   }
 
-  // Ends the writes, drops unread replies and returns the stream's own status. That is an error only for protocol
+  // Ends the writes, drops unread replies and returns the stream's own status. The status is an error only for protocol
   // errors. Later calls return the same status.
   absl::Status Finish() {
     if (final_status_.has_value()) return *final_status_;
     (void)WritesDone();
-    // The final status comes after the replies.
+    // gRPC gives the final status only after all replies were read.
     Response unread;
     while (stream_->Read(&unread)) {
     }

@@ -23,7 +23,8 @@ namespace gdn {
 
 v1::DType ToProtoDType(DType dtype);
 
-// INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) for DTYPE_UNSPECIFIED and for values that this build does not know.
+// Converts a dtype of the API. INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) for DTYPE_UNSPECIFIED and for values that this
+// build does not know.
 absl::StatusOr<DType> FromProtoDType(v1::DType dtype);
 
 // Makes a tensor from `values` in row-major order, rounded to `dtype`. INVALID_ARGUMENT if their number is not the
@@ -38,7 +39,7 @@ absl::StatusOr<v1::Tensor> MakeTensor(const TensorView& view);
 // unknown (INVALID_TENSOR_DTYPE) or the number of bytes is not shape x dtype (INVALID_TENSOR_DATA).
 absl::StatusOr<TensorView> ViewTensor(const v1::Tensor& tensor);
 
-// Does the same, with bytes from elsewhere.
+// Returns the tensor's dtype and shape with `bytes` instead of its own bytes. Errors as of ViewTensor.
 absl::StatusOr<TensorView> ViewTensorBytes(const v1::Tensor& tensor, std::string_view bytes);
 
 // Returns the elements as float32. Errors as of ViewTensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) if `shape` is

@@ -1,10 +1,10 @@
 // Causal depthwise conv1d + SiLU over the [q | k | v] channels; the state slot keeps the newest inputs between calls.
 //
 //   y[t, c] = silu(sum_{w < W} weight[c, w] * x[t - W + 1 + w, c])    x before the call's first row comes from the slot
-// Prefill and decode are the same call. With n the sequence's token count before it, the call reads the columns of
-// tokens n - W + 1 .. n - 1 from the slot's ring (zero for negative tokens), then stores the columns of its newest
-// min(T, P) rows there; other columns are unchanged. The sum's order does not depend on T, so any split of the rows
-// over calls gives the same bits.
+// Prefill and decode are the same call. Let n be the sequence's token count before the call. The call reads the columns
+// of tokens n - W + 1 .. n - 1 from the slot's ring (zero for negative tokens). Then it stores the columns of its
+// newest min(T, P) rows there; other columns are unchanged. The sum's order does not depend on T, so any split of the
+// rows over calls gives the same bits.
 // Thread safety: concurrent calls must use different slots.
 //
 //   CausalConv1dParams p{.pool = pool, .batch = batch, .token_counts = counts, .x = mixed_qkv, .weight = w, .y = qkv};

@@ -73,7 +73,7 @@ inline Grid PlanConvTiles(int64_t blocks_x, const Stream& stream, ConvGeometry& 
   return {blocks_x, tiles, batch.sequences < groups ? batch.sequences : groups};
 }
 
-// count mod columns without a 64-bit remainder, which costs hundreds of cycles. `columns` must be small.
+// Returns count mod columns. Avoids a 64-bit remainder, which costs hundreds of cycles. `columns` must be small.
 __device__ __forceinline__ int32_t ColumnOf(int64_t count, uint32_t columns) {
   const auto low = static_cast<uint32_t>(count);
   const auto high = static_cast<uint32_t>(count >> 32);
@@ -82,7 +82,8 @@ __device__ __forceinline__ int32_t ColumnOf(int64_t count, uint32_t columns) {
   return static_cast<int32_t>((high % columns * carry + low % columns) % columns);
 }
 
-// `x` points to the thread's channel of the packed batch's first token; `channel` is its number in the ring.
+// Returns the thread's view of a sequence of the batch. `x`: the thread's first channel of the batch's first token;
+// `channel`: the number of that channel in the ring.
 __device__ __forceinline__ ConvSequence SequenceAt(const ConvGeometry& g, int32_t sequence, const float* x,
                                                    int64_t x_stride, int32_t channel) {
   const int32_t begin = g.batch.cu_seqlens[sequence];
@@ -101,7 +102,8 @@ __device__ __forceinline__ ConvSequence SequenceAt(const ConvGeometry& g, int32_
   return s;
 }
 
-// Inputs of token `t`, numbered from the call's first token, from x or, if negative, from the ring. t > -P.
+// Returns the address of the thread's inputs of token `t`, counted from the call's first token. Negative tokens are in
+// the ring. t > -P.
 __device__ __forceinline__ const float* TokenInput(const ConvSequence& s, int32_t t) {
   if (t >= 0) return s.x + t * s.x_stride;
   const int32_t column = s.first + t;
@@ -138,7 +140,8 @@ struct ConvWindow4 {
   }
 };
 
-// Output of token `t` (numbered from the call's first) in channel s + `offset`, any width; `taps` are that channel's.
+// Returns the output of token `t`, counted from the call's first, for the channel that is `offset` after the thread's
+// first one, for any width. `taps`: that channel's.
 __device__ __forceinline__ float ConvolveToken(const ConvSequence& s, int32_t offset, const float* taps, int32_t width,
                                                int32_t t) {
   float sum = taps[0] * TokenInput(s, t - width + 1)[offset];

@@ -25,7 +25,8 @@ namespace gdn {
 // Above the rows of any call, yet small enough that rows * features fits an int64.
 inline constexpr int64_t kMaxOperatorRows = int64_t{1} << 31;
 
-// INVALID_ARGUMENT (VALUE_OUT_OF_RANGE) with the message "op: pieces", because of a field's value.
+// Makes the error INVALID_ARGUMENT (VALUE_OUT_OF_RANGE: field) with the message "op: pieces", because of a field's
+// value.
 template <typename... Pieces>
 absl::Status InvalidField(absl::string_view op, absl::string_view field, const Pieces&... pieces) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange, gdn::StrCat(op, ": ", pieces...),

@@ -38,7 +38,7 @@ struct DeltaRuleParams {
   BatchArrays arrays() const { return {.batch = batch}; }
 };
 
-// A token's inputs for one value head, and the place of its output.
+// Addresses of a token's inputs for one value head, and of its output.
 struct HeadToken {
   const float* q;  // [K]
   const float* k;  // [K]

@@ -138,7 +138,8 @@ __device__ __forceinline__ bool Whole(int i, int key_dim) {
   return (kElements > 4 && i < kElements / 2) || (i + 4) * kColumnLanes <= key_dim;
 }
 
-// Element: float or uint16_t, which is bfloat16.
+// Loads this lane's elements of a row of key_dim elements as float32; elements past key_dim become zero. StoreFragment
+// stores them. Element: float, or uint16_t for bfloat16. kExact: the row fills all lanes and is 16-byte aligned.
 template <int kElements, bool kExact, typename Element>
 __device__ __forceinline__ void LoadFragment(const Element* row, int lane, int key_dim, float (&x)[kElements]) {
 #pragma unroll

@@ -14,7 +14,7 @@ namespace gdn {
 
 inline constexpr float kLowestLogDecay = -1000.0f;
 
-// `g`, or kLowestLogDecay if `g` is lower. A NaN stays a NaN: it compares as false.
+// Returns `g`, or kLowestLogDecay if `g` is lower. Returns a NaN unchanged, because it compares as false.
 inline float ClampLogDecay(float g) { return g < kLowestLogDecay ? kLowestLogDecay : g; }
 
 }  // namespace gdn

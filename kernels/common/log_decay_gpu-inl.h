@@ -11,7 +11,7 @@
 
 namespace gdn::gpu {
 
-// A comparison, because fmaxf would return the bound for a NaN.
+// Returns `g`, or kLowestLogDecay if `g` is lower. Compares, because fmaxf would return the bound for a NaN.
 __device__ __forceinline__ float ClampLogDecay(float g) { return g < kLowestLogDecay ? kLowestLogDecay : g; }
 
 // e^g of one token. The scan multiplies the state by thousands of these, so an error of constant sign accumulates: an

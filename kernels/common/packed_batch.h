@@ -39,7 +39,8 @@ struct BatchArrays {
   const int32_t* base_slots = nullptr;
 };
 
-// INVALID_ARGUMENT naming the entry that breaks the contract above, or a slot that is not below slot_count.
+// INVALID_ARGUMENT if lengths or slots break what PackedBatch says, or a slot is not below slot_count; the error names
+// the element.
 absl::Status ValidatePackedBatch(const PackedBatch& batch, int32_t slot_count);
 // INVALID_ARGUMENT if token counts are missing, or outside 0 .. kMaxTokenCount for a sequence with a slot.
 absl::Status ValidateTokenCounts(absl::string_view op, const PackedBatch& batch, const int64_t* token_counts);

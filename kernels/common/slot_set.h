@@ -24,7 +24,7 @@ namespace gdn {
 
 class SlotSet {
  public:
-  // A set for at most `most` slots.
+  // Makes a set for at most `most` slots.
   explicit SlotSet(int32_t most)
       : bits_(std::bit_width(2 * static_cast<uint32_t>(most) + 1)), table_(size_t{1} << bits_, kNone) {}
 
@@ -38,10 +38,12 @@ class SlotSet {
   bool Contains(int32_t slot) const { return table_[PlaceOf(slot)] != kNone; }
 
  private:
-  static constexpr int32_t kNone = std::numeric_limits<int32_t>::min();  // empty place; no pool has this slot
+  // Marks an empty element; no pool has this slot.
+  static constexpr int32_t kNone = std::numeric_limits<int32_t>::min();
   static constexpr size_t kInlined = 512;
 
-  // Returns the place of the slot, or the free place to put it. At most half of the table is in use.
+  // Returns the index in table_ of the slot, or of the empty element where the slot belongs. At most half of the table
+  // is in use.
   size_t PlaceOf(int32_t slot) const {
     const size_t mask = table_.size() - 1;
     // Multiplicative (golden ratio) hashing spreads neighbouring numbers.

@@ -41,8 +41,8 @@ class StateLayout {
  public:
   StateLayout() = default;
 
-  // INVALID_ARGUMENT for dims that ValidateLayerDims refuses, max_draft outside [1, kMaxDraftLimit] or a base_dtype
-  // other than kF32 and kBF16.
+  // Makes the layout of slots for layers of these dims. INVALID_ARGUMENT for dims that ValidateLayerDims refuses,
+  // max_draft outside [1, kMaxDraftLimit] or a base_dtype other than kF32 and kBF16.
   static absl::StatusOr<StateLayout> Make(const LayerDims& dims, int32_t max_draft, DType base_dtype = DType::kF32);
 
   const LayerDims& dims() const { return dims_; }

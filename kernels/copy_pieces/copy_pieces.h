@@ -31,7 +31,7 @@ inline constexpr int64_t kCopyShareFloats = 4096;
 // Splits pieces to at most kCopyShareFloats floats and drops empty ones.
 std::vector<CopyPiece> CopySharesOf(absl::Span<const CopyPiece> pieces);
 
-// `shares` is the result of CopySharesOf, in device memory.
+// Launches the copies of `count` shares. `shares`: the result of CopySharesOf, in device memory.
 absl::Status CopyPiecesGpu(const CopyPiece* shares, int64_t count, const gpu::Stream& stream);
 
 }  // namespace gdn

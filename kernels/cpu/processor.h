@@ -12,13 +12,14 @@
 
 namespace gdn {
 
-// The model name, or "unknown processor".
+// Returns the model name, or "unknown processor".
 std::string ProcessorName();
 
 // Highway's name, in lower case, for the instruction set it chose at run time, the same for every operator: "avx3".
 std::string SimdTargetName();
 
-// Versions of the other things that SIMD operators' bits depend on, Highway and compiler: "hwy1.0.3-gcc12.2.0".
+// Returns the versions of Highway and of the compiler, on which the bits of SIMD operators depend too:
+// "hwy1.0.3-gcc12.2.0".
 std::string SimdToolkitName();
 
 // Makes all operators use the instruction set of this name (as from SimdTargetName()); "" restores the best one. Does

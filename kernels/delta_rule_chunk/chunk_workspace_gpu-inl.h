@@ -46,7 +46,7 @@ constexpr bool HasWavesOf32(std::integer_sequence<int, kWidths...>) {
   return ((kWidths == 32) || ...);
 }
 
-// The chunks that one round of launches works on, because the workspace may not hold all.
+// The chunks that one round of launches works on, because the workspace may not hold all chunks.
 struct Span {
   float* states;  // [sequences][chunks][HV][kKeys][value_slots]; only for waves of 32
   int32_t sequence, sequences;
@@ -87,8 +87,8 @@ absl::Status ForEachSpan(const SpanSize& size, int64_t sequences, int64_t chunks
 }
 
 // The path for waves of 32 (delta_rule_split_gpu.hip), for keys up to kSplitMostKeys. `states` holds the states of as
-// many chunks as fit 64 MiB, about what an L2 cache keeps until they are read; at least those of one chunk of one
-// sequence, or of the chunks between two roundings of a bfloat16 base.
+// many chunks as fit 64 MiB, about what an L2 cache keeps until they are read. It holds at least the states of one
+// chunk of one sequence, or of the chunks between two roundings of a bfloat16 base.
 inline constexpr int32_t kSplitMostKeys = 128;
 inline constexpr int64_t kSplitStateFloats = int64_t{16} << 20;
 int64_t SplitWorkspaceFloats(const StateLayout& layout, int64_t sequences, int64_t max_length);
@@ -113,8 +113,9 @@ struct ChannelWorkspace {
   static constexpr int Floats(int slots) { return QGrown(slots) + kC * slots; }
 };
 
-// The chunked delta rule for decays by channel (delta_rule_channel_gpu.hip), K up to 256: prepares a span of chunks,
-// then walks it. Strides must be at most 2^24 floats.
+// DeltaRuleChannelChunkGpu launches the chunked delta rule for decays by channel (delta_rule_channel_gpu.hip), for K up
+// to 256: it prepares a span of chunks, then walks it. Strides must be at most 2^24 floats. `workspace` has
+// ChannelChunkWorkspaceFloats floats on the device.
 int64_t ChannelChunkWorkspaceFloats(const DeltaRuleParams& params);
 absl::Status DeltaRuleChannelChunkGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);

@@ -5,9 +5,9 @@
 //   O    = exp(G) Q S + tril(Q K^T exp(G_i - G_j)) U         S <- exp(G_C) S + (exp(G_C - G) K)^T U
 // Differences of G are taken in double and masked before exp; there is no exp(G_i) * exp(-G_j).
 // A tail shorter than C is a smaller chunk. Chunks start at each sequence's first row.
-// If beta may be above 1 (max_beta), delta_rule_scan runs instead. 1 - beta k.k may then be near -1: a repeating key is
-// never forgotten, and A's rounding, the same in every chunk, adds up with T. The scan computes k^T S from K elements
-// with independent rounding.
+// If beta may be above 1 (max_beta), delta_rule_scan runs instead. 1 - beta k.k may then be near -1. A key that repeats
+// is then never forgotten, and A's rounding, which is the same in every chunk, adds up with T. The scan computes k^T S
+// from K elements with independent rounding.
 // Source: Yang et al., arXiv:2412.06464, section 3.3. Thread safety and bits: as delta_rule_scan.
 //
 //   GDN_RETURN_IF_ERROR(backend.DeltaRuleChunk(params));

@@ -135,9 +135,9 @@ __device__ __forceinline__ float* StateOf(const Span& span, const DeltaRuleArgs&
 // V, rounded up to whole slices.
 inline int64_t ValueSlots(const LayerDims& dims) { return CeilDivide(dims.value_dim, kSlice) * kSlice; }
 
-// Launch the first and the second kernel of one span. `exact`: all vectors are whole, that is K = kKeys and V fills its
-// slices; keys in the workspace (by_channel) are whole, so only V counts. by_channel: the span's chunks have been
-// prepared for decays by channel.
+// Launch the first and the second kernel of one span. `exact`: all vectors are whole, that is, K = kKeys and V fills
+// its slices. by_channel: the span's chunks have been prepared for decays by channel. Their keys in the workspace are
+// whole, so only V counts for `exact`.
 absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool by_channel,
                           bool exact, const Stream& stream);
 absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool by_channel, bool exact, const Stream& stream);

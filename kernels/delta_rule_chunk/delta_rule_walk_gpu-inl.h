@@ -73,8 +73,9 @@ __device__ __forceinline__ float DotInOrder(const float (&a)[kElements], const f
   return dot;
 }
 
-// Computes rows S, spread over the lanes of the group. The loop is not unrolled, to save registers: its results pass
-// through LDS, where each is read by the lane that wrote it.
+// Multiplies the chunk's rows in LDS (q or k) with the group's columns of S. Each lane gets the sums of one column for
+// some of the rows, in `out`. The loop is not unrolled, to save registers: its results pass through LDS, where each is
+// read by the lane that wrote it.
 template <int kWave, int kElements, int kColumns, typename Rows, typename Values>
 __device__ __forceinline__ void ReadState(Rows& rows, Values& values, int lane, int column,
                                           const float (&s)[kColumns][kElements], float (&out)[2 * kColumns]) {

@@ -57,7 +57,7 @@ class RowFetcher {
   std::array<Piece, kMostPieces> pieces_{};
   int count_ = 0;
   int piece_ = 0;
-  int64_t column_ = 0;  // in the next row
+  int64_t column_ = 0;  // floats of the piece's present row that were prefetched
 };
 
 // Returns a fetcher for the chunk that starts at `first` (none if that is not before `end`): the data that a task of

@@ -60,6 +60,7 @@ struct ChannelLog {
     next = static_cast<const char*>(begin);
     last = static_cast<const char*>(end);
   }
+  // Prefetches the next kLinesAhead cache lines of that range, if any are left.
   void AskAhead() {
     for (int i = 0; i < kLinesAhead && next < last; ++i, next += kLine) hwy::Prefetch(next);
   }

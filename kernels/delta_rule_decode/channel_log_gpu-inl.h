@@ -39,9 +39,9 @@ __device__ __forceinline__ void ForEachChannel(int thread, const Body& body) {
   }
 }
 
-// Calls keep(i, e^{G_n-G_e}) for kOwn neighbouring entries e = first + i, also for those from n on. The g of these
-// entries and of all `above` them are in registers, zero from entry n on. Returns e^{G_n-G_{first-1}}, which is e^{G_n}
-// for the log's first entries. Has no branches, so that all exponentials overlap.
+// Calls keep(i, e^{G_n-G_e}) for kOwn neighbouring log entries e = first + i. n is the number of entries; the results
+// for e >= n are 1. `own`: g of these entries, `above`: g of all later ones; both are zero from entry n on. Returns
+// e^{G_n-G_{first-1}}, which is e^{G_n} for the log's first entries. Has no branches, so that all exponentials overlap.
 template <int kOwn, int kAbove, typename Keep>
 __device__ __forceinline__ float WeighEntries(const float (&own)[kOwn], const float (&above)[kAbove],
                                               const Keep& keep) {
@@ -59,7 +59,8 @@ __device__ __forceinline__ float WeighEntries(const float (&own)[kOwn], const fl
   return expf(static_cast<float>(sum));
 }
 
-// WeighEntries in the same order, but with g read from memory by g_at(e), kAhead loads at a time.
+// Calls keep(e, weight) for entries [low, high) of a log of `entries`. The weights and the order of sums are those of
+// WeighEntries. g is read from memory by g_at(e), kAhead loads at a time.
 template <int kAhead = 4, typename GAt, typename Keep>
 __device__ __forceinline__ float WeighInMemory(int entries, int low, int high, const GAt& g_at, const Keep& keep) {
   double sum = 0.0;

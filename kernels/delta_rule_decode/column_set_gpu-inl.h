@@ -17,7 +17,7 @@ constexpr int SetColumns(int wave_width, int32_t key_dim) {
   return wave_width / kColumnLanes * (key_dim <= 8 * kColumnLanes ? kSetColumnsOfGroup<8> : kSetColumnsOfGroup<16>);
 }
 
-// kColumns columns of the base with their u and v.
+// The data that a lane holds of kColumns columns: its elements of the base, and u and v.
 template <int kElements, int kColumns, typename Base>
 struct ColumnSet {
   HeldColumn<kElements, Base> s[kColumns];

@@ -138,7 +138,7 @@ HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dim
     const Vec beta = hn::Set(d, block.tokens[t].beta);
     const Vec self = hn::Set(d, block.weight_q[t][entry]);
     Vec prediction[kVectors];
-    Vec rest[kVectors];  // of the prediction, from rest_k
+    Vec rest[kVectors];  // part of the prediction that comes from rest_k
     Vec output[kVectors];
     HWY_UNROLL(16)
     for (int n = 0; n < kVectors; ++n) {

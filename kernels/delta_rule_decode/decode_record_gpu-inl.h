@@ -95,7 +95,7 @@ __device__ __forceinline__ void WriteRecord(int entry, int lane, float factor, f
   if (lane == entry) Store4(record + kRecordToken, {factor, self, beta, g});
 }
 
-// Writes the record's place, for padding and empty sequences too. Call from one lane.
+// Writes the record's row, slots and log entry, also for padding and sequences without a token. Call from one lane.
 __device__ __forceinline__ void WritePlace(const RecordPlace& place, float* record) {
   Store4(record + kRecordPlace,
          {BitsToFloat(static_cast<uint32_t>(place.row)), BitsToFloat(static_cast<uint32_t>(place.slot)),

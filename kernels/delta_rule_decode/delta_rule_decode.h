@@ -63,7 +63,7 @@ absl::Status ValidateMaterializeState(const MaterializeStateParams& params);
 struct FoldNames {
   absl::string_view op, src, dst, src_bases;
 };
-// ValidateMaterializeState for a caller whose arguments have other names.
+// Checks as ValidateMaterializeState, for a caller whose arguments have other names (`names`).
 absl::Status ValidateFold(const FoldNames& names, const MaterializeStateParams& params);
 
 // Double-precision references on host memory. Stored values (log, base) are rounded to the layout's dtypes, as in the
@@ -73,7 +73,7 @@ void MaterializeStateReference(const MaterializeStateParams& params);
 
 absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool);
 absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool);
-// Floats that a call takes from a ScratchArena.
+// Return the number of floats that a call takes from a ScratchArena.
 int64_t ScratchFloats(const DeltaRuleDecodeParams& params, int threads);
 int64_t ScratchFloats(const MaterializeStateParams& params, int threads);
 

@@ -57,9 +57,10 @@ absl::Status DeltaRuleDecodeWideGpu(const DeltaRuleDecodeParams& params, const D
 absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
 
-// For dims that decay by channel (delta_rule_decode_channel_gpu.hip); also writes log rows that follow a fold. If
-// StreamsChannels (one token a sequence, many heads, waves of 32 lanes, whole rows), it computes records first and
-// passes them to DeltaRuleChannelStreamGpu (delta_rule_decode_stream_gpu.hip).
+// DeltaRuleChannelDecodeGpu launches the decode for dims that decay by channel (delta_rule_decode_channel_gpu.hip), and
+// also writes log rows that follow a fold. `workspace` has ChannelDecodeWorkspaceFloats floats on the device. If
+// StreamsChannels (one token a sequence, many heads, waves of 32 lanes, whole rows), it computes records there first
+// and passes them to DeltaRuleChannelStreamGpu (delta_rule_decode_stream_gpu.hip).
 int64_t ChannelDecodeWorkspaceFloats(const DeltaRuleDecodeParams& params, const Stream& stream);
 absl::Status DeltaRuleChannelDecodeGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                        const Stream& stream);
@@ -99,7 +100,7 @@ __device__ __forceinline__ DecodeCall CallOf(const DecodeArgs& args) {
   return call;
 }
 
-// A lane and its group's columns, of which `count` exist.
+// A lane, and the columns of its group of 16 lanes: kColumns from `column` on, of which `count` exist.
 struct DecodeLane {
   BlockTask task;
   int thread, lane, group, column, count;
@@ -126,7 +127,7 @@ __device__ __forceinline__ DecodeLane LaneOf(const DeltaRuleArgs& p, const Decod
   return my;
 }
 
-// Loads u of log entry `lane`.
+// Loads u of log entry `lane` for the group's columns; zeros if the log has no such entry.
 template <int kColumns, bool kExact>
 __device__ __forceinline__ void LoadLogU(const DecodeLane& my, int log_length, float (&u)[kColumns]) {
   if constexpr (kExact) {
@@ -138,15 +139,15 @@ __device__ __forceinline__ void LoadLogU(const DecodeLane& my, int log_length, f
   }
 }
 
-// Loads g of log entry `lane`, in the block's last wave only: that wave finds the weights for all groups, while the
-// others continue with the dot products.
+// Returns g of log entry `lane`, 0 if the log has no such entry. Only the block's last wave loads it: that wave finds
+// the weights for all groups (FindWeights), while the others continue with the dot products.
 template <int kWave>
 __device__ __forceinline__ float LoadLogG(const DeltaRuleArgs& p, const DecodeLane& my, int log_length) {
   return my.thread >= kDeltaRuleThreads - kWave && my.lane < log_length ? my.log_g[int64_t{my.lane} * p.value_heads]
                                                                         : 0.0f;
 }
 
-// Lanes that hold the same sum: after the sums each lane has one column's S0^T k or S0^T q.
+// Number of lanes that hold the same sum. After the sums, each lane has S0^T k or S0^T q of one of its group's columns.
 template <int kColumns>
 inline constexpr int kSharingLanes = kColumnLanes / (2 * kColumns);
 
@@ -205,7 +206,8 @@ __device__ __forceinline__ void StoreEntryDots(const DecodeToken& token, int ent
   dots.Store(sh.dots, 2 * token.buffer + entry, 4 * kLogCapacity + token.buffer + entry);
 }
 
-// Entry dots: sums the group's parts of k_e.k_t and k_e.q_t and shares them with all groups. Group e has entry e.
+// Sums a group's parts of k_e.k_t and k_e.q_t, and puts the sums into LDS for all groups. Group e does so for log entry
+// e; call from all lanes.
 template <int kWave, typename Shared>
 __device__ __forceinline__ void ShareEntryDots(const DecodeLane& my, const DecodeToken& token, double part_k,
                                                float part_q, Shared& sh) {
@@ -233,7 +235,8 @@ __device__ __forceinline__ float DecayFactor(int entry, int lane, float g) {
   return expf(static_cast<float>(sum));
 }
 
-// Weights: the block's last wave computes those of all entries.
+// Computes the weights e^{G_t-G_e} of all log entries, and e^{G_t}, and puts them into LDS. The block's last wave does
+// this; other waves return at once. `g`: LoadLogG's result, to which the token's own g is added.
 template <int kWave, typename Shared>
 __device__ __forceinline__ void FindWeights(const DeltaRuleArgs& p, const DecodeLane& my, const DecodeToken& token,
                                             Shared& sh, float& g) {
@@ -314,7 +317,7 @@ __device__ __forceinline__ float* TokenTarget(const DecodeArgs& args, const Deco
                      : my.log_u + (token.n & args.row_mask) * my.u_stride + token.own;
 }
 
-// Calls ReadColumns and stores the result; returns u_t.
+// Calls ReadColumns and stores the lane's result, an output or a u, at TokenTarget. Returns u_t of the lane's column.
 template <int kWave, int kColumns, typename StateDots>
 __device__ __forceinline__ float ReadToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
                                            float v, float beta, const float (&u)[kColumns], StateDots state_dots,
@@ -325,7 +328,8 @@ __device__ __forceinline__ float ReadToken(const DecodeArgs& args, const DecodeL
   return now;
 }
 
-// Append to the registers: u_t of the columns goes to lane `entry`.
+// Adds the token to the log that the lanes hold in registers: `u` of lane token.entry becomes u_t of the group's
+// columns. `now`: u_t of the lane's own column, from ReadToken. Lanes exchange their values through LDS.
 template <int kColumns, typename Shared>
 __device__ __forceinline__ void KeepU(const DecodeLane& my, const DecodeToken& token, float now, Shared& sh,
                                       float (&u)[kColumns]) {
@@ -338,7 +342,8 @@ __device__ __forceinline__ void KeepU(const DecodeLane& my, const DecodeToken& t
   }
 }
 
-// Append to the log: writes g, and k with store_key(row), to rows that no block reads. Done by one group of a head.
+// Adds the token to the log in memory, in a row that no block of this launch reads: writes its g, and calls
+// store_key(row) to write k. In each head's first block of columns, group `group` does this; others return at once.
 template <typename StoreKey>
 __device__ __forceinline__ void AppendRow(const DecodeArgs& args, const DecodeLane& my, int group,
                                           const DecodeToken& token, float g, StoreKey store_key) {
@@ -349,7 +354,8 @@ __device__ __forceinline__ void AppendRow(const DecodeArgs& args, const DecodeLa
   store_key(my.slot + p.at.log_k + int64_t{token.n} * p.key_heads * p.key_dim + int64_t{my.task.key_head} * p.key_dim);
 }
 
-// Before a fold: shares the lanes' entries of u with the whole group, and empties the log.
+// Before a fold: copies the log's u from the lanes' registers to LDS, where the whole group reads it, and empties the
+// log in the registers.
 template <int kColumns, typename Shared>
 __device__ __forceinline__ void EmptyLog(const DecodeLane& my, Shared& sh, float (&u)[kColumns], float& g) {
 #pragma unroll
@@ -367,7 +373,8 @@ __device__ __forceinline__ Base* OwnBase(const DeltaRuleArgs& p, const DecodeLan
   return reinterpret_cast<Base*>(my.slot + p.at.base) + my.column_offset;
 }
 
-// Folds columns in registers. A draft's base stays in registers, rounded as if it had been stored and loaded.
+// Folds the log into the columns in registers. Then stores them to the slot's base, unless the call is a draft: a
+// draft's columns stay in registers, rounded as if they had been stored and loaded.
 template <int kElements, int kColumns, bool kExact, typename Base, typename Shared>
 __device__ __forceinline__ void FoldInRegisters(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
                                                 int64_t first_row, int log_length, Shared& sh,

@@ -43,7 +43,8 @@ __device__ __forceinline__ void LoadToken(const DeltaRuleArgs& p, const Gates& g
   token.beta = gates.BetaOf(at);
 }
 
-// Returns the output of column `lane` to that lane.
+// Applies one token to the group's columns of the state, of which each lane holds its kElements in `s`. Lane c returns
+// the output of column c; lanes past the last column return 0.
 template <int kWave, int kElements, int kColumns>
 __device__ __forceinline__ float Step(const Token<kElements, kColumns>& token, int lane,
                                       float (&s)[kColumns][kElements]) {
@@ -143,7 +144,8 @@ absl::Status WithScanShape(const char* name, const LayerDims& dims, const Device
   });
 }
 
-// `params` must have been validated; its g and beta are not used. Base: the element type of the layout's bases.
+// Launches the scan with g and beta from `gates` instead of the params' own. `params` must have been validated. Base:
+// the element type of the layout's bases.
 template <typename Base = float, typename Gates>
 absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, const Gates& gates,
                            const DeviceBatch& batch, const Stream& stream) {

@@ -12,7 +12,7 @@
 
 namespace gdn {
 
-// `data` is aligned to 16 bytes and `bytes` a multiple of 4.
+// Zeroes `bytes` bytes at `data`. `data` must be aligned to 16 bytes, and `bytes` a multiple of 4.
 absl::Status FillZeroGpu(void* data, size_t bytes, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -21,6 +21,7 @@ inline int64_t MatrixTiles(int64_t batch, int64_t rows, int64_t cols) {
   return batch * ((rows + kMatrixTileRows - 1) / kMatrixTileRows) * ((cols + kMatrixTileCols - 1) / kMatrixTileCols);
 }
 
+// Calls function(batch, row, col) for each element of this thread in its block's tile.
 template <typename Function>
 __device__ __forceinline__ void ForEachElement(int64_t rows, int64_t cols, const Function& function) {
   const int64_t tiles_down = (rows + kMatrixTileRows - 1) / kMatrixTileRows;

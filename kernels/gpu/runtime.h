@@ -37,7 +37,7 @@ struct DeviceInfo {
   int32_t memory_bus_bits = 0;
 };
 
-// Number of devices this process may use (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES).
+// Returns the number of devices that this process may use (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES).
 absl::StatusOr<int> DeviceCount();
 absl::StatusOr<DeviceInfo> DescribeDevice(int device);
 
@@ -50,7 +50,7 @@ absl::Status SynchronizeStream(const Stream& stream);
 
 absl::StatusOr<void*> DeviceMalloc(size_t bytes);
 void DeviceFree(void* data);
-// Page-locked host memory: copies from and to it run asynchronously.
+// Allocates page-locked host memory: copies from and to it run asynchronously.
 absl::StatusOr<void*> PinnedMalloc(size_t bytes);
 void PinnedFree(void* data);
 
@@ -61,7 +61,7 @@ absl::Status CopyOnDevice(void* to, const void* from, size_t bytes, const Stream
 
 // An event marks a point of a stream: the event is done once all work before that point is done. RecordEvent replaces
 // the point; an event that was never recorded counts as done. An event may be destroyed while something waits for it.
-// As all calls of this header, the functions report a lost device and a failed kernel (DEVICE_FAILED).
+// The functions report a lost device and a failed kernel (DEVICE_FAILED), like all calls of this header.
 using Event = void*;
 absl::StatusOr<Event> MakeEvent();
 void DestroyEvent(Event event);
@@ -73,7 +73,7 @@ absl::Status StreamWaitsFor(const Stream& stream, Event event);
 absl::Status WaitForEvent(Event event);
 absl::StatusOr<bool> EventIsDone(Event event);
 
-// An event that records a time as well. It costs more, so use it only to measure.
+// Makes an event that records a time as well. It costs more, so use it only to measure.
 absl::StatusOr<Event> MakeTimedEvent();
 // Returns the time between two timed events in microseconds. Waits for `end`.
 absl::StatusOr<double> MicrosecondsBetween(Event begin, Event end);
@@ -82,8 +82,9 @@ absl::StatusOr<double> MicrosecondsBetween(Event begin, Event end);
 using Graph = void*;
 absl::Status BeginCapture(const Stream& stream);
 absl::StatusOr<Graph> EndCapture(const Stream& stream);
-// True if work given to `stream` is recorded instead of run. `stream` is any stream of the calling thread's device. The
-// default stream counts as recorded while its use would invalidate another stream's recording.
+// True if work given to `stream`, any stream of the calling thread's device, is recorded instead of run. For the
+// default stream also true while another stream is being recorded, if use of the default stream would invalidate that
+// recording.
 absl::StatusOr<bool> IsCapturing(const Stream& stream);
 absl::Status LaunchGraph(Graph graph, const Stream& stream);
 void DestroyGraph(Graph graph);

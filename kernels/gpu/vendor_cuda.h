@@ -45,7 +45,7 @@ __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
 
 __device__ __forceinline__ void WaveBarrier() { __syncwarp(); }
 
-// Overlap by programmatic dependent launch.
+// Kernels overlap by programmatic dependent launch (compute capability 9.0 and later).
 __device__ __forceinline__ void WaitForPriorKernels() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
 }
@@ -56,7 +56,7 @@ inline bool OverlapsKernels(int device) {
   int major = 0;
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
-// The caller's GetLastError returns the errors.
+// Launches a kernel that may begin before the previous one has ended. The caller's GetLastError returns the errors.
 template <typename... Params, typename... Args>
 void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t stream, const Args&... args) {
   cudaLaunchAttribute early;
@@ -71,7 +71,7 @@ void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-// The AMD patterns, made of shuffles.
+// The lane exchanges of AMD (dpp.h), made of shuffles.
 template <int kWave, int kCtrl>
 __device__ __forceinline__ float UpdateDpp(float /*old*/, float source) {
   static_assert(kWave == 32, "an NVIDIA warp has 32 lanes");

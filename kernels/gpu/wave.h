@@ -42,7 +42,8 @@ __device__ __forceinline__ double ButterflyPartner(double x) {
   return x;
 }
 
-// Combines all lanes' x with combine(), in pairs of lanes kMask = 1, 2, 4, .. apart; combine must be commutative.
+// Combines the x of a group's kLanes lanes with combine(), in pairs of lanes kMask = 1, 2, 4, .. apart; every lane gets
+// the result. combine must be commutative.
 template <int kLanes, int kWave, int kMask = 1, typename T, typename Combine>
 __device__ __forceinline__ T GroupReduce(T x, Combine combine) {
   static_assert(kLanes <= kWave);

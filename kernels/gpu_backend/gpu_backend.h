@@ -25,7 +25,7 @@ namespace gdn {
 
 // Recording and replay of decode steps. kAuto: on if a measurement at startup shows that replays are faster.
 enum class GpuGraphs : uint8_t { kAuto, kOn, kOff };
-// "auto", "on" or "off".
+// Parses "auto", "on" or "off"; nullopt for other texts.
 inline std::optional<GpuGraphs> ParseGpuGraphs(std::string_view text) {
   if (text == "auto") return GpuGraphs::kAuto;
   if (text == "on") return GpuGraphs::kOn;

@@ -1,5 +1,5 @@
-// Page-locked staging memory: copies of ordinary host buffers run asynchronously, and the caller may free its buffer at
-// once.
+// Page-locked staging memory for copies between the device and ordinary host buffers. A copy to the device runs later,
+// in the stream's order, but the caller may reuse its buffer at once.
 //
 // Thread safety: one thread at a time; PinnedRing blocks while the ring is full of copies that have not run. Ownership:
 // owns its memory; the stream must outlive it.
@@ -19,22 +19,26 @@ namespace gdn::gpu {
 class PinnedRing {
  public:
   static constexpr size_t kDefaultBytes = size_t{16} << 20;
-  // `bytes` must be a multiple of 1024. A copy is made in pieces of a quarter of the ring.
+  // Makes a ring of `bytes` bytes, a multiple of 1024, for copies on `stream`. A larger copy is made in pieces of a
+  // quarter of the ring. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no page-locked memory.
   static absl::StatusOr<PinnedRing> Make(const Stream& stream, size_t bytes = kDefaultBytes);
 
   PinnedRing(PinnedRing&& other) noexcept;
   PinnedRing& operator=(PinnedRing&&) = delete;
   ~PinnedRing();
 
-  // Returns before the copy has run.
+  // Copies `host` into the ring and queues the copy from there to `device` on the stream. Returns before that copy has
+  // run; `host` may be changed or freed at once. Waits for the stream if the ring is full.
   absl::Status CopyIn(void* device, const void* host, size_t bytes);
-  // Returns when all earlier work is done and `host` has the data.
+  // Copies device memory to `host` through the ring, after all earlier work of the stream. `host` has the data when
+  // this returns.
   absl::Status CopyOut(void* host, const void* device, size_t bytes);
 
  private:
   PinnedRing(const Stream& stream, size_t bytes) : stream_(stream), bytes_(bytes) {}
 
-  // Returns `bytes` bytes of the ring that no copy in flight uses; waits for the stream if needed.
+  // Returns `bytes` bytes of the ring that no queued copy reads. If the ring's end is reached, first waits for the
+  // stream.
   absl::StatusOr<char*> Take(size_t bytes);
 
   const Stream stream_;

@@ -34,20 +34,21 @@ class IndexStaging {
   // allocate. May wait for the stream. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the device has no room.
   absl::Status Reserve(size_t bytes);
 
-  // Return the arrays on the device.
+  // Return the device addresses of an operator's arrays. Arrays that are not on the device yet are sent through `ring`.
   absl::StatusOr<DeviceBatch> Batch(PinnedRing& ring, const BatchArrays& arrays);
   absl::StatusOr<DeviceFold> Fold(PinnedRing& ring, const MaterializeStateParams& fold);
 
   absl::StatusOr<const CopyPiece*> Shares(PinnedRing& ring, absl::Span<const CopyPiece> shares);
 
-  // For a launch that copies its arrays itself: writes the arrays of Batch() and Fold() to `host`, which has
-  // StagedBytes(sequences), and assumes them to be at `device` until ForgetProvided or the next Provide. Lookup is by
-  // content, so arrays that have changed since are sent again. Returns the bytes written.
+  // Call for a launch that copies its arrays to the device itself. Writes them to `host` (StagedBytes(sequences)
+  // bytes), for that copy to `device`, and returns the bytes written. Batch and Fold then return addresses there for
+  // arrays with the same contents, until ForgetProvided or the next Provide; arrays that have changed since are sent
+  // again.
   static size_t StagedBytes(int32_t sequences);
   size_t Provide(char* device, char* host, const StageInParams& params);
   void ForgetProvided() { provided_.clear(); }
 
-  // Appends the device addresses of the step's arrays to `key`. False if a launch did not provide one of them.
+  // Appends the device addresses of the step's arrays to `key`. False if Provide has not been given one of them.
   bool AddPlaces(const ReplayableStep& step, std::string* key) const;
   // If set, sending an array is an error: a recording would keep its present contents for ever.
   void RefuseToSend(bool refuse) { refuses_ = refuse; }
@@ -56,7 +57,7 @@ class IndexStaging {
   // Arrays that lie one after another on the device, given as each array's host bytes.
   using Content = absl::Span<const absl::Span<const char>>;
   struct Provided {
-    size_t at;  // in provided_bytes_
+    size_t at;  // offset in provided_bytes_
     size_t bytes;
     const char* device;
   };
@@ -71,7 +72,7 @@ class IndexStaging {
   absl::Status Place(PinnedRing& ring, absl::Span<Wanted> arrays);
   absl::StatusOr<const char*> PlaceOne(PinnedRing& ring, Content content);  // Place has made room
   absl::StatusOr<const char*> PlaceAlone(PinnedRing& ring, Content content);
-  const char* FindProvided(Content content) const;  // null if it was not provided
+  const char* FindProvided(Content content) const;  // address on the device; null if Provide was not given it
 
   const Stream stream_;
   const size_t least_arena_bytes_;

@@ -30,6 +30,8 @@ class LaunchStreams {
   LaunchStreams(const LaunchStreams&) = delete;
   ~LaunchStreams();
 
+  // Queue a launch's copy to the device (Backend::StageIn), before operators issued later, and its copy to host memory
+  // (Backend::StageOut), after operators issued before. `host` is page-locked.
   absl::Status In(void* device, const void* host, size_t bytes);
   absl::Status Out(void* host, const void* device, size_t bytes);
   // Returns a fence after everything issued; null if all of that has already run.

@@ -11,8 +11,8 @@
 
 namespace gdn::gpu {
 
-// `host` is a matrix in its file's layout in host memory, which may be freed on return; `device` has PackedWeightBytes
-// bytes. RESOURCE_EXHAUSTED if the host has no memory for a copy; other errors as of PackWeights.
+// Reorders the matrix `host` (file layout in host memory; it may be freed on return) and copies it to `device`, which
+// has PackedWeightBytes bytes. RESOURCE_EXHAUSTED if the host has no memory for a copy; other errors as of PackWeights.
 absl::Status CopyPackedWeights(PinnedRing& ring, void* device, const WeightMatrix& host);
 
 }  // namespace gdn::gpu

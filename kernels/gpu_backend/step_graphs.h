@@ -34,7 +34,8 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   ~StepGraphs() { DropAll(); }
 
-  // `issue` launches the step. It must not change the host: it may run twice, the first time only to be recorded.
+  // Runs the step that `issue` launches: calls `issue`, records it, or replays what an equal key has recorded. `issue`
+  // must not change the host: it may run twice, the first time only to be recorded.
   absl::Status Run(const std::string& key, absl::FunctionRef<absl::Status()> issue);
 
   // True if the calling thread is recording a step now.

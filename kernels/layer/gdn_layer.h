@@ -88,7 +88,7 @@ inline constexpr int32_t kGemmFromTokens = 256;
 // the number of rows, else kPrefillSegmentMultiple.
 int32_t PrefillMultiple(const BackendInfo& backend, InputKind kind);
 
-// The kernels of a prefill call, determined by its own length only.
+// The kernels of a prefill call, chosen by the call's own length only, so that batching changes no bits.
 enum class PrefillPath : uint8_t { kScan, kChunked, kChunkedGemm };
 PrefillPath PrefillPathOf(int64_t call_tokens);
 
@@ -126,7 +126,8 @@ class GdnLayerRunner {
   absl::Status PrepareFolds(const LayerStep& step, const int32_t* log_lengths);
   absl::Status Run(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunDeltaRule(const LayerStep& step, int32_t* log_lengths);
-  absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // hidden_states and projected
+  // Runs a step of kind hidden_states or projected.
+  absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);
   absl::Status Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);
   absl::Status MixRows(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);  // without the norm
   absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
@@ -139,7 +140,8 @@ class GdnLayerRunner {
   absl::Status MixRowsOfTrees(const LayerStep& step, const Mixer& mixer);
   absl::Status DeltaRuleOfTrees(const LayerStep& step, const DeltaRuleParams& rule);
 
-  // Places each part's floats in the workspace, 64-byte aligned; null for 0 floats. Invalidates earlier parts.
+  // Gives each tensor of `parts` its floats in the workspace, 64-byte aligned, and sets its pointer; null for 0 floats.
+  // Pointers set by earlier calls become invalid.
   struct Part {
     float** data;
     int64_t floats;

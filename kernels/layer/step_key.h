@@ -12,7 +12,7 @@
 
 namespace gdn {
 
-// The step must be valid.
+// Returns the key of a valid step, for Backend::IssueOrReplay.
 std::string StepKey(const LayerStep& step);
 
 }  // namespace gdn

@@ -35,7 +35,7 @@ class TreeRounds {
 
   // Plans the rounds of a step whose draft has valid parents.
   absl::Status Begin(const LayerStep& step, const int32_t* log_lengths);
-  // Rows of the largest round.
+  // Returns the number of rows of the largest round.
   int64_t most_rows() const { return most_rows_; }
 
   // Goes to the next round; false if all paths have run.
@@ -50,9 +50,11 @@ class TreeRounds {
     float* to = nullptr;
     int64_t floats = 0;
   };
-  // Fills the round's slots, and copies the tokens' rows to the rows of the paths.
+  // Starts the round: fills the temporary slots from the sessions' slots, and copies each tensor's rows of the call's
+  // tokens to the rows of the paths.
   absl::Status Enter(absl::Span<const Rows> rows);
-  // Copies back the rows of tokens first computed in this round, and writes their log entries and columns.
+  // Ends the round: for tokens that no earlier path contained, copies each tensor's rows back to the call's tokens, and
+  // their log entries and columns to the sessions' slots.
   absl::Status Leave(absl::Span<const Rows> rows);
 
  private:

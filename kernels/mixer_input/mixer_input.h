@@ -66,8 +66,9 @@ struct MixerInputParams {
 // INVALID_ARGUMENT if a pointer is missing or the batch is invalid.
 absl::Status ValidateMixerInput(const MixerInputParams& params);
 
-// One launch; a second for records unless its blocks can write them (e.g. 64 < K <= 128, one token a sequence). `batch`
-// is params.batch, params.token_counts and, for records, params.log_lengths and params.base_slots on the device.
+// Takes one launch, and a second for records unless the blocks of the first can write them (e.g. 64 < K <= 128, one
+// token a sequence). `batch` is params.batch, params.token_counts and, for records, params.log_lengths and
+// params.base_slots on the device.
 absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream);
 
 }  // namespace gdn

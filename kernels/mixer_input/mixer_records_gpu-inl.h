@@ -93,7 +93,8 @@ __device__ __forceinline__ void LoadShared(MixerRecordShared& sh, int row, int l
   }
 }
 
-// Computes q and k of the key heads from `first_head` on, one token a sequence, and their value heads' records.
+// Computes q and k of the kRecordHeads key heads from `first_head` on, for a call of one token a sequence, and writes
+// the gates and records of their value heads.
 template <int kWave>
 __device__ __forceinline__ void HeadsAndRecords(const MixerArgs& p, int32_t first_head) {
   MixerRecordShared& sh = SharedMemory<MixerRecordShared>();

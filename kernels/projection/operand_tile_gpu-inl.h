@@ -37,9 +37,10 @@ struct OperandTile {
   static_assert(kXLoads * kLanes == kRows * kQuads && kWLoads * kLanes == kOutputs * kVectors);
   static_assert(kRows % 16 == 0 && kOutputs % 32 == 0 && kVectors <= 2);
 
-  // LDS offset of a feature's row (XAt) or output (WAt) `at + further`. Four neighbours from a multiple of four on stay
-  // adjacent. `further` is a compile-time constant with none of the bits of `at`: multiples of kSpan, a power of two,
-  // or of bits above it if kSpan is 32 or more. So few addresses differ by more than a constant.
+  // Return the position in LDS of a feature of row (XAt) or output (WAt) `at + further` of the tile. Four neighbours
+  // from a multiple of four on are adjacent. `further` is a compile-time constant that has none of the bits of `at`: a
+  // multiple of kSpan, a power of two, or bits above it if kSpan is 32 or more. So most addresses differ by a constant
+  // only.
   template <int kSpan>
   __device__ __forceinline__ static constexpr int XAt(int feature, int at, int further) {
     return feature * kRows + Swapped<kSpan>(at, further, RowSwap(feature));
@@ -178,8 +179,8 @@ class OperandMover {
   typename Weights::Raw w_[T::kWLoads];
 };
 
-// sum += the step's products, in the order of features: of a lane's rows from `row` on, four neighbours out of each
-// kSpanRows, and of its outputs from `output` on, four out of each kSpanOutputs.
+// Adds to a lane's sums the products of the tiles of x and w at `at` in LDS, in the order of features. The lane's rows
+// are four neighbours from `row` + i * kSpanRows on, its outputs four from `output` + i * kSpanOutputs on.
 template <typename T, int kSpanRows, int kSpanOutputs, typename Lds, int kThreadRows, int kThreadOutputs>
 __device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int output,
                                              float (&sum)[kThreadRows][kThreadOutputs]) {

@@ -29,7 +29,8 @@ struct PackedRow {
   const float* fp8_scales;   // F8_E4M3 only; the row's scales, one per 128 features,
   int64_t first_scale;       // start at this index
 
-  // `ahead`, a constant, is added to `index`; it costs no instruction.
+  // Returns the address of unit `index + ahead`, which has `bytes` bytes, of the plane that begins at byte `plane` of
+  // the tile. `ahead` is a constant; it costs no instruction.
   __device__ __forceinline__ const char* Unit(uint32_t plane, uint32_t index, uint32_t bytes, int ahead = 0) const {
     return tile + (plane + (index * kPackedRows + row) * bytes) + ahead * kPackedRows * static_cast<int>(bytes);
   }
@@ -86,8 +87,9 @@ __device__ __forceinline__ float HighF16(uint32_t word) { return FromF16(static_
 // Rotates a word left by `by` bits, right if `by` is negative.
 __device__ __forceinline__ uint32_t Rotated(uint32_t word, int by) { return word << (by & 31) | word >> (-by & 31); }
 
-// Raw bits of eight neighbouring weights. q: the first four if they have 8 bits, all eight if they have 4. more: the
-// other four (8 bits), or the bits above q: of the first four weights from bit 4 of each byte on, then of the others.
+// Raw bits of eight neighbouring weights. `q`: all eight if they have 4 bits, the first four if they have 8. `more`:
+// with 8 bits the other four; otherwise the bits above `q`, those of the first four weights from bit 4 of each byte on,
+// then those of the others.
 struct PackedEight {
   uint32_t q;
   uint32_t more;
@@ -141,7 +143,8 @@ struct PackedDecoder<WeightFormat::kQ4_K> {
   struct Scale {
     float factor, offset;
   };
-  // `bits`: result of ScaleBits; `half`: which 32 of the 64 features.
+  // Makes the Scale of 32 weights. `d_and_m`: the block's factors; `bits`: result of ScaleBits for 64 features; `half`:
+  // 0 for the first 32 of these, else 1.
   __device__ __forceinline__ static Scale Of(uint32_t d_and_m, uint32_t bits, int half) {
     const uint32_t pair = bits >> (12 * half);
     const float s = static_cast<float>(pair & 63u);
@@ -169,7 +172,8 @@ struct PackedDecoder<WeightFormat::kQ6_K> {
   struct Scale {
     float factor, offset;
   };
-  // `s`: scales of 64 features; `quarter`: which 16 of them.
+  // Makes the Scale of 16 weights. `d`: the block's factor; `s`: scales of 64 features; `quarter`: which 16 of these, 0
+  // to 3.
   __device__ __forceinline__ static Scale Of(uint32_t d, uint32_t s, int quarter) {
     const float factor = LowF16(d) * static_cast<float>(static_cast<int8_t>(s >> (8 * quarter)));
     return {factor, -32.0f * factor};

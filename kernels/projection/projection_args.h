@@ -96,8 +96,9 @@ struct XRows {
 // LaunchFewRows is the faster kernel up to this many rows.
 inline constexpr int64_t kFewRows = 8;
 
-// `params` must be validated, with rows, and with weights of one format: LaunchFewRows takes plain ones, the next
-// blocks of 32 or E4M3, the next blocks of 256. LaunchTiles takes any.
+// Launch the kernels for 1 to kFewRows rows (LaunchFewRows.., by weight format) and for any number of rows and any
+// format (LaunchTiles). `params` must be validated, with rows, and with weights of one format. LaunchFewRows takes
+// plain weights, LaunchFewRowsOfBlocks32 blocks of 32 and E4M3, LaunchFewRowsOfBlocks256 blocks of 256.
 absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfBlocks32(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfBlocks256(absl::Span<const ProjectionParams> params, const Stream& stream);

@@ -22,7 +22,8 @@
 
 namespace gdn::gpu {
 
-// Division of a block's work. A stage is 32 or 64 neighbouring features of each output, as many as fit the registers.
+// Division of a block's work among its threads. A stage is 32 or 64 neighbouring features of each output, as many as
+// fit the registers.
 struct QuantisedShape {
   int team_lanes;  // 8 or 16
   int rows;
@@ -30,10 +31,10 @@ struct QuantisedShape {
   int at_once;       // groups a team loads before it multiplies the first: small weights need more loads in flight
   int stage_blocks;  // blocks of 32 features per stage
   int threads;
-  int places;  // blocks that a processor with waves of 32 should hold; limits their registers
-  // True: the next kernel's blocks may begin before this kernel's loads. False: only once its loads are in flight.
-  // Blocks that begin early take the places that this kernel leaves free, and wait there: many would crowd some
-  // processors.
+  int places;  // blocks that run at once on a processor with waves of 32; limits their registers
+  // True: the blocks of the next kernel may begin before this kernel's loads. False: only once its loads are in flight.
+  // Blocks that begin early occupy what this kernel leaves free of a processor and wait there. Many of them would crowd
+  // some processors.
   bool next_first;
 };
 
@@ -95,7 +96,7 @@ struct StageOfX {
   }
 };
 
-// sum[r][o] += the stage's products, in order of features.
+// Adds to sum[r][o] the products of the stage's x of row r and weights of output o, in the order of features.
 template <typename T>
 __device__ __forceinline__ void MultiplyStage(const PackedBlocks<T::kFormat, T::kBlocks> (&blocks)[T::kLaneOutputs],
                                               typename T::Shared& s, int x_at,
@@ -206,7 +207,8 @@ class QuantisedProjection {
   typename T::Shared& s_;
 };
 
-// total += the sums of `kGroups` groups, in order.
+// Adds this result's sums of kGroups groups, which the teams have put into LDS at `sums_at`, to `total`, in group
+// order.
 template <typename T, int kGroups>
 __device__ __forceinline__ void AddSums(typename T::Shared& s, int sums_at, float& total) {
   const int mine = static_cast<int>(threadIdx.x);
@@ -266,7 +268,7 @@ __global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void Few
   ProjectQuantised<T, kWhole>(p, m, first_output, first_row, s);
 }
 
-// Number of blocks with tiles T, and of rounds in which the device's places run them.
+// Counts the blocks with tiles T, and the rounds in which the device runs them.
 template <typename T>
 struct QuantisedBlocks {
   int64_t blocks, places, rounds;
@@ -314,7 +316,8 @@ absl::Status LaunchOneRowOfWaves32(absl::Span<const ProjectionParams> params, co
                      : LaunchQuantisedTile<Small, 32, true>(params, stream);
 }
 
-// Teams of eight lanes take half the outputs: used if that leaves much fewer places idle, as each block reads x anew.
+// Launches the projection of kRows rows with teams of 16 or 8 lanes. Teams of 8 take half the outputs. They are used if
+// that uses much more of the device, because each block reads x again.
 template <WeightFormat kFormat, int kRows, int kWave>
 absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   constexpr int kOutputs = kRows <= 2 ? 1 : 2;
@@ -330,7 +333,7 @@ absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, cons
   return LaunchQuantisedTile<Wide, kWave, true>(params, stream);
 }
 
-// For one to kFewRows rows. `params` must have weights of kFormat.
+// Launches the projection for one to kFewRows rows. `params` must have weights of kFormat.
 template <WeightFormat kFormat>
 absl::Status LaunchFewQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   const bool whole = AllowsVectors(params) && params[0].weight.cols % kGroupFeatures == 0;

@@ -33,7 +33,8 @@ void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const flo
 // Converts outputs [begin, end) of every row, `stride` floats apart at `sums`, to y's dtype and stores them.
 void NarrowRows(const ProjectionParams& params, const float* sums, int64_t stride, int64_t begin, int64_t end);
 
-// oneDNN's single-threaded sgemm over fixed tiles of output features. RESOURCE_EXHAUSTED or INTERNAL if oneDNN fails.
+// Computes the projection with oneDNN's single-threaded sgemm over fixed tiles of output features, which `pool`
+// divides. RESOURCE_EXHAUSTED or INTERNAL if oneDNN fails.
 absl::Status ProjectSequenceGemm(const ProjectionParams& params, ThreadPool& pool);
 
 // Number of rows up to which kSequenceGemm computes row by row, so that a row's bits do not depend on it.

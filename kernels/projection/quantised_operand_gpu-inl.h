@@ -94,7 +94,8 @@ __device__ __forceinline__ void WithQuantisedFormat(WeightFormat format, const F
   }
 }
 
-// The same interface as OperandMover. kX: F32, or BF16 for either 16-bit dtype of x.
+// Moves tiles of x and of quantised weights to LDS, with the interface of OperandMover. kX: F32, or BF16 for either
+// 16-bit dtype of x.
 template <bool kVector, DType kX, typename T>
 class QuantisedMover {
  public:

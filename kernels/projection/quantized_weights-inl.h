@@ -27,8 +27,8 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Loads of a block's bytes into lanes, in memory order. No load reads past the bytes that it is named for, because a
-// matrix may end where its file's mapping ends.
+// Vector types, and loads of a block's bytes into lanes in memory order. No load reads past the bytes that its name
+// says, because a matrix may end where its file's mapping ends.
 using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
 using IntTag = hn::RebindToSigned<FloatTag>;
@@ -56,7 +56,7 @@ HWY_INLINE IntVec LoadShifted(const uint8_t* at) {
 
 HWY_INLINE FloatVec BroadcastHalf(const uint8_t* at) { return hn::Set(FloatTag(), HalfAt(at)); }
 
-// scale times signed bytes.
+// Returns `scale` times the signed bytes at `at`.
 HWY_INLINE FloatVec ScaledBytes(FloatVec scale, const uint8_t* at) {
   const hn::Rebind<int8_t, FloatTag> d8;
   const auto bytes = hn::LoadU(d8, reinterpret_cast<const int8_t*>(at));
@@ -113,10 +113,11 @@ struct QuantizedFormat<WeightFormat::kQ4_0> {
   }
 };
 
-// Scales of a Q4_K or Q5_K block, which begins with float16 d and m and 8 pairs of 6 bits in 12 bytes. The first 4
-// pairs fill six bits of a byte; the others have their low 4 bits in own bytes, the high 2 above the first pairs.
+// The scales and minima of the 8 runs of 32 weights in a Q4_K or Q5_K block. The block begins with float16 d and m and
+// then has 8 pairs of 6-bit numbers in 12 bytes; a pair is the scale and minimum of one run. The first 4 pairs fill six
+// bits of a byte; the others have their low 4 bits in own bytes, the high 2 above the first pairs.
 struct PairScales {
-  alignas(64) float scale[8];  // d times the first number of a pair; minimum: m times the second
+  alignas(64) float scale[8];  // d times the pair's first number; minimum: m times the second
   float minimum[8];
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL

@@ -11,8 +11,8 @@
 
 namespace gdn::gpu {
 
-// A lane's place in a tile with kRows lanes down and the rest across. Each two neighbours share a row, and lanes two
-// apart share a column, so NVIDIA's LDS serves half a wave's 16-byte loads of either operand at once.
+// A lane's row and column in a tile that is kRows lanes high. Two neighbouring lanes share a row, and lanes two apart
+// share a column, so NVIDIA's LDS serves half a wave's 16-byte loads of either operand at once.
 struct LanePlace {
   int row;
   int column;

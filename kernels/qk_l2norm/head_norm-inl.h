@@ -27,6 +27,7 @@ __device__ __forceinline__ double AddSquares(double sum, const Vec4& x) {
   return AddSquare(AddSquare(AddSquare(AddSquare(sum, x.x), x.y), x.z), x.w);
 }
 
+// Adds the sums of the kHeadLanes lanes of a head. Each lane gets the result.
 template <int kWave>
 __device__ __forceinline__ double HeadSum(double sum) {
   return GroupSum<kHeadLanes, kWave>(sum);

@@ -22,7 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
-// Stores each block of four floats of `v` as a column's part; consecutive blocks go `apart` floats apart.
+// Stores `v` as blocks of four floats, each of which is a part of one column: the first block to `to`, each later one
+// `apart` floats further on.
 template <class D>
 HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, int64_t apart, float* to) {
   if constexpr (hn::MaxLanes(D()) <= 4) {

@@ -85,7 +85,7 @@ class ByteAccount {
   Turn turn() const {
     return {.group = listed_ ? this : nullptr, .of = this, .weight = weight_.load(std::memory_order_relaxed)};
   }
-  // The account's limit for a quota; kNoQuota: no limit.
+  // Returns the account's limit for a quota; kNoQuota: no limit.
   int64_t quota(Quota quota) const { return quotas_.limit(quota); }
 
  private:
@@ -115,8 +115,9 @@ class ByteCharge {
   absl::Status TryGrow(int64_t bytes);
   // Reduces the charge to `bytes`. Does nothing if it has no more than that.
   void ShrinkTo(int64_t bytes);
-  // Splits off `bytes`, at most all of them, as a charge of its own.
+  // Moves `bytes` of this charge, or all if it has fewer, to a new charge, and returns that.
   ByteCharge Split(int64_t bytes);
+  // Gives the bytes back now. The charge is not valid any more.
   void Release();
 
  private:
@@ -136,8 +137,8 @@ class ByteLedger {
   ByteLedger(const ByteLedger&) = delete;
   ByteLedger& operator=(const ByteLedger&) = delete;
 
-  // Gives the principal an account of its own, or its account another weight (above 0). Earlier charges stay with the
-  // account that they were made to.
+  // Gives the listed principal an account of its own with this weight (above 0), or gives its account this weight.
+  // Earlier charges stay with the account that they were made to.
   void List(const std::string& principal, double weight);
   // Sets the quotas. An account that is over a new quota keeps what it has and gets no more. The keys of `principals`
   // are the names given to List.
@@ -147,11 +148,12 @@ class ByteLedger {
   // lower half of an IPv6 address, because a host may choose them.
   ByteAccountPtr AccountOf(std::string_view principal, std::string_view peer);
 
-  // Charges the bytes if the rule above allows it; a charge to an empty pool is allowed whatever its size.
-  // RESOURCE_EXHAUSTED (BYTES_EXHAUSTED: pool, needed, held, limit), or (QUOTA_EXCEEDED) if a quota forbids it.
+  // Charges the bytes if the pool's rule allows it (see the file's comment); a charge to an empty pool is allowed
+  // whatever its size. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED: pool, needed, held, limit), or (QUOTA_EXCEEDED) if a quota
+  // forbids it.
   absl::StatusOr<ByteCharge> TryCharge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
-  // Charges the bytes whatever the pool's limit, unless a quota forbids it: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). That
-  // is not counted in refusals(), because the caller may still make room; see CountRefusal.
+  // Charges the bytes whatever the pool's limit, unless a quota forbids it: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). The
+  // refusal is not counted in refusals(), because the caller may still make room; see CountRefusal.
   absl::StatusOr<ByteCharge> ChargeWithinQuota(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
   // Charges the bytes whatever limits and quotas say: for memory that exists already or must not be refused.
   ByteCharge Charge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
@@ -166,6 +168,7 @@ class ByteLedger {
   // Takes tokens of steps from the account's rate and from the rate of all together. If either has too few now, takes
   // none and returns RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). `now_ns`: any steady clock.
   absl::Status TakeTokens(const ByteAccountPtr& account, int64_t tokens, int64_t now_ns);
+  // True if TakeTokens can refuse this account's steps: the account, or all together, have a limited rate.
   bool MetersTokens(ByteAccount& account) { return account.quotas_.tokens().limited() || all_.tokens().limited(); }
   // Gives back the tokens of steps that did not happen.
   void GiveTokensBack(const ByteAccountPtr& account, int64_t tokens);
@@ -174,7 +177,7 @@ class ByteLedger {
   absl::Status RefuseQuota(const QuotaRefusal& refusal);
   // Counts a call that ended with the refusal of ChargeWithinQuota for this quota.
   void CountRefusal(Quota quota) { refusals_[static_cast<size_t>(quota)].fetch_add(1, std::memory_order_relaxed); }
-  // Calls that were refused because of the quota.
+  // Returns how many calls were refused because of the quota.
   int64_t refusals(Quota quota) const { return refusals_[static_cast<size_t>(quota)].load(std::memory_order_relaxed); }
   // One quota of an account that has a limit, and how much the account uses of it.
   struct QuotaUse {
@@ -182,6 +185,7 @@ class ByteLedger {
     int64_t limit = 0;
     int64_t used = 0;
   };
+  // Returns the account's quotas that have a limit, each with its use.
   std::vector<QuotaUse> QuotasOf(const ByteAccountPtr& account, int64_t now_ns) const;
 
   // The account's bytes divided by its share of the pool; above 1, it is over its share. The share is a part of the
@@ -217,7 +221,7 @@ class ByteLedger {
   double PartLocked(size_t pool, const ByteAccount& account) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   double SharesHeldLocked(size_t pool, const ByteAccount& account) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AllowsLocked(size_t pool, const ByteAccount& account, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The quota that forbids the charge, or nullopt.
+  // Returns the quota that forbids the charge, or nullopt.
   std::optional<QuotaRefusal> OverQuotaLocked(size_t pool, const ByteAccount& account, int64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayWaitOnLocked(size_t pool, const ChargeAwaiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

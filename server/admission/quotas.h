@@ -49,7 +49,8 @@ struct QuotaRefusal {
   std::optional<int64_t> retry_after_ns = std::nullopt;  // nullopt: waiting alone does not help
 };
 
-// RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota, of, needed, used, limit, and retry_after_ms if waiting helps).
+// Makes the error RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota, of, needed, used, limit, and retry_after_ms if waiting
+// helps).
 absl::Status QuotaExceeded(const QuotaRefusal& refusal);
 
 }  // namespace gdn

@@ -1,7 +1,7 @@
 // A token bucket: a rate of tokens per second, and a burst.
 //
-// The bucket is full at first. In any period at most burst + rate * period tokens can be taken, exactly: the bucket
-// counts integers of a billionth of a token, which is what a rate of 1 token per second adds in a nanosecond.
+// The bucket is full at first. In any period at most burst + rate * period tokens can be taken. This is exact: the
+// bucket counts billionths of a token as integers. A rate of 1 token per second adds one of these in a nanosecond.
 // Thread safety: safe from any thread; a bucket without a limit takes no lock. Ownership: none.
 //
 //   TokenBucket bucket;
@@ -42,7 +42,7 @@ class TokenBucket {
   Taking Take(int64_t tokens, int64_t now_ns);
   // Gives back tokens that were taken and not used.
   void GiveBack(int64_t tokens);
-  // Whole tokens in the bucket; kNever without a limit.
+  // Returns the number of whole tokens in the bucket; kNever without a limit.
   int64_t Left(int64_t now_ns);
 
  private:

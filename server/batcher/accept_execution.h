@@ -23,12 +23,13 @@
 
 namespace gdn {
 
-// A layer's progress after the acceptance of so many tokens of its draft; without a draft of 0 tokens.
+// Returns the layer's progress once the first `tokens` tokens of its draft are accepted and the others dropped. If the
+// layer has no draft, `tokens` is 0 and nothing changes.
 LayerProgress AfterAcceptance(const LayerProgress& before, int32_t tokens);
 
-// How an acceptance leaves its layer.
+// The result of an acceptance for its layer.
 struct AcceptedDraft {
-  LayerProgress after;        // without the draft
+  LayerProgress after;        // the work folds the log, so the slot has its own base afterwards
   bool folded = false;        // the slot has its own base then
   bool unrepeatable = false;  // the work overwrites what a retry of it would read
 };
@@ -40,8 +41,8 @@ class DraftMoves {
 
   // True if the acceptance needs work, so that it does more than change counts. `path`: empty for the first tokens.
   static bool Needed(const LayerProgress& before, int32_t tokens, absl::Span<const int32_t> path);
-  // Adds the acceptance of a draft in the slots of `where`, which are numbers in this pool. `path` must outlive the
-  // moves. Returns what Issue will leave.
+  // Adds the acceptance of a draft whose state is in the slots `where`, numbered as in this pool. `path` must outlive
+  // the moves. Returns what the layer has after Issue.
   AcceptedDraft Add(const LayerProgress& before, int32_t tokens, absl::Span<const int32_t> path,
                     const StepSlots& where);
   bool empty() const { return slots_.empty(); }

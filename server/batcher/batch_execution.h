@@ -32,7 +32,7 @@ namespace gdn {
 // replaces a shared one gets a copy of its log and convolution columns.
 absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease);
 
-// A launch that was issued and whose steps have not all ended.
+// A launch that was issued and has steps that have not ended.
 struct IssuedLaunch {
   // Rows whose states one run of operators can reach. A launch has more than one group only if its pools are too far
   // apart in memory.

@@ -65,8 +65,9 @@ class Batcher {
   // Threads that a submitted step may run on.
   enum class Where { kEngineThread, kHereIfShort };
 
-  // If this returns OK, the job ends in job->done exactly once. With kHereIfShort that may be before this returns.
-  // RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING, DEVICE_FAILED).
+  // Queues a job. If this returns OK, the job ends in job->done exactly once. With kHereIfShort, a short job may run on
+  // the caller's thread and end before this returns. RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING,
+  // DEVICE_FAILED).
   absl::Status Submit(StepJobPtr job, Where where = Where::kEngineThread);
 
   // The right to submit one job, which cannot be refused any more. The destructor gives it up.
@@ -86,7 +87,7 @@ class Batcher {
     explicit Place(Batcher* batcher) : batcher_(batcher) {}
     Batcher* batcher_ = nullptr;
   };
-  // Errors of Submit.
+  // Takes the right to submit one job, so that the work before it is not in vain. Errors of Submit.
   absl::StatusOr<Place> TakePlace();
 
   // Awaiter of Run: work that waits for the engine's thread. It lives in the frame of the flow that waits.
@@ -166,10 +167,12 @@ class Batcher {
   void End(std::unique_ptr<IssuedLaunch> issued);
   // Hands an issued launch to the ending thread.
   void PassOn(std::unique_ptr<IssuedLaunch> issued);
+  // Ends the job in its `done`, which lets the call's flow go on.
   static void Answer(StepJobPtr job);
-  // Does the same on a replier.
+  // Calls Answer on one of the repliers, the threads that answer calls.
   Task<void> AnswerAside(StepJobPtr job);
-  // Counts a launch's segments as run. Returns the prefills that have ended with it.
+  // Counts a launch's segments of prefills as run. Returns the prefills whose last segment has ended with it, or that
+  // have failed.
   std::vector<StepJobPtr> EndSegments(const IssuedLaunch& issued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Backend& backend_;
@@ -187,10 +190,10 @@ class Batcher {
   bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread issues a launch or runs work
   std::vector<LaunchLane*> free_lanes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::unique_ptr<IssuedLaunch>> issued_ ABSL_GUARDED_BY(mu_);  // for the ending thread
-  // Launches that the ending thread has, or will get.
+  // Number of launches that the ending thread has, or will get.
   int32_t to_be_ended_ ABSL_GUARDED_BY(mu_) = 0;
   std::atomic<bool> any_issued_{false};  // issued_ is not empty
-  // Jobs that have ended and that repliers still answer.
+  // Number of jobs that have ended and that repliers still answer.
   int32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
   int32_t places_ ABSL_GUARDED_BY(mu_) = 0;            // places taken and not used yet
   int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;      // launches whose steps have not all ended

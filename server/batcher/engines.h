@@ -36,10 +36,10 @@ class Engines {
     int32_t device = 0;
     StepJobPtr job;
   };
-  // Submits all parts (at least one), or none. Errors of Batcher::Submit.
+  // Submits the jobs of all parts (at least one), or none. Errors of Batcher::Submit.
   absl::Status Submit(std::vector<Part> parts, Batcher::Where where = Batcher::Where::kEngineThread);
 
-  // Drains all engines at the same time, as Batcher::Drain.
+  // Drains all engines at the same time, each as Batcher::Drain. Returns true if all are done within `timeout`.
   bool Drain(absl::Duration timeout);
   bool draining() const { return batchers_.front()->draining(); }
   size_t queued_steps() const;

@@ -46,8 +46,8 @@ struct LanePart {
   bool in_place = false;  // operators use the calls' own memory
   bool direct = false;    // the device copies from and to the calls' own memory
   std::array<size_t, kMaxStepFields> field_at{};
-  size_t arrays_at = 0;  // index arrays, behind the fields
-  size_t begin = 0;      // first input
+  size_t arrays_at = 0;  // offset of the index arrays, which follow the fields
+  size_t begin = 0;      // offset of the first input
   size_t output_at = 0;
 
   const StepJob& job() const { return *rows.front().job; }  // of the first row; the others are alike
@@ -65,7 +65,11 @@ class LaunchLane {
   // `fold` (null in a decode). Points step's tensors at the inputs and at room for the output.
   absl::Status Gather(const LanePart& part, const int32_t* log_lengths, const MaterializeStateParams* fold,
                       LayerStep* step);
+  // Issues the copies of a part's outputs from the device, to the lane or directly to the calls. Nothing to do if
+  // operators wrote there.
   absl::Status StageOut(const LanePart& part);
+  // Copies a part's outputs from the lane to their calls, unless they are there already. Call once the launch's fence
+  // has passed.
   void Scatter(const LanePart& part) const;
 
  private:

@@ -41,7 +41,7 @@ struct StepRow {
   char* output = nullptr;                     // tokens * shape.output_features elements of shape.output_dtype
   const Acceptance* accept_before = nullptr;  // of the layer's pending draft; null: none
   bool keep_reply = false;                    // the step has a request id
-  bool keep_output = false;                   // with it: also the output, for a retry
+  bool keep_output = false;  // if keep_reply: the stored reply also has the output, so that a retry gets it
   // Used by the engine: the reply to keep, with the output of the segments that have run.
   std::shared_ptr<StoredReply> reply;
 
@@ -56,8 +56,8 @@ struct StepRow {
   int64_t token_count = 0;
 };
 
-// A prefill has one row of any number of tokens; a decode has up to max_draft tokens in each row. Of the members of
-// ScheduledStep the maker sets only `prefill`; the batcher sets the others.
+// A prefill has one row of any number of tokens; a decode has up to max_draft tokens in each row. The maker sets
+// `prefill` of ScheduledStep's members; the batcher sets the others.
 struct StepJob : ScheduledStep {
   bool draft = false;                     // decode only: the tokens become a draft, to be accepted later
   bool tree = false;                      // draft only: some row has parents
@@ -76,7 +76,7 @@ struct StepJob : ScheduledStep {
   std::atomic<bool> cancelled{false};
 
   // Used by the engine:
-  SteadyTime submitted;           // when
+  SteadyTime submitted;           // when the batcher took the job
   std::shared_ptr<StepJob> self;  // keeps the job alive while it waits or runs
   int32_t aside = -1;             // slot that a begun prefill writes to
   int32_t on_their_way = 0;       // issued segments that have not ended

@@ -64,7 +64,7 @@ class CheckpointFiles {
   // Returns the file that holds the tensor. Opens the file first if needed.
   absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name);
   absl::StatusOr<StoredTensor> Fp8Tensor(const std::string& name, const SafetensorsFile& file);
-  // The path of the tensor's file, in quotes.
+  // Returns the path of the tensor's file, in quotes, for messages.
   std::string PathOf(const std::string& name) const { return StrCat("'", directory_, "/", tensors_.at(name), "'"); }
 
   std::string directory_;

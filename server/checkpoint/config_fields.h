@@ -23,7 +23,7 @@ namespace gdn {
 
 class ConfigFields {
  public:
-  // `text` is the nested part, or null.
+  // The fields of a whole config. `text`: its nested part "text_config", whose fields go first, or null.
   ConfigFields(const nlohmann::json& root, const nlohmann::json* text) : root_(root), text_(text) {}
   // The fields of an object inside a config. Refusals put `name` before a field: "linear_attn_config.head_dim".
   ConfigFields(std::string_view name, const nlohmann::json& object)
@@ -35,16 +35,17 @@ class ConfigFields {
   std::vector<std::string> Names() const;     // of all fields that are there
   std::string NameOf(std::string_view field) const { return prefix_ + std::string(field); }  // the name in refusals
 
-  // Returns an integer between `low` and `high`, both included.
+  // Returns the field's integer, which must be between `low` and `high`, both included. Errors of Invalid.
   absl::StatusOr<int32_t> Int(std::string_view field, int32_t low, int32_t high) const;
-  // Returns a number above 0 and below `end`.
+  // Returns the field's number, which must be above 0 and below `end`. Errors of Invalid.
   absl::StatusOr<float> Positive(std::string_view field, float end) const;
-  // Returns a number of at least `low` and below `end`; nothing if the field is absent.
+  // Returns the field's number, which must be at least `low` and below `end`; nothing if the field is absent. Errors of
+  // Invalid.
   absl::StatusOr<std::optional<float>> OptionalNumber(std::string_view field, float low, float end) const;
-  // Returns `absent` if the field is absent.
+  // Returns the field as a bool; `absent` if there is no such field.
   absl::StatusOr<bool> BoolOr(std::string_view field, bool absent) const;
 
-  // The refusal of the field's value, which may be missing.
+  // Makes the error that refuses the field's value, which may be missing.
   absl::Status Invalid(std::string_view field, std::string_view expected) const;
 
  private:
@@ -58,7 +59,7 @@ std::string ConfigValueText(const nlohmann::json* value);
 
 absl::Status InvalidConfigField(std::string_view field, std::string_view found, std::string_view expected);
 
-// Returns "a, b, c".
+// Returns the names with ", " between them: "a, b, c".
 std::string JoinedNames(absl::Span<const std::string_view> names);
 
 }  // namespace gdn

@@ -36,7 +36,8 @@ struct GgufConfig {
   const GgufArchitecture* architecture = nullptr;
 };
 
-// Errors are INVALID_ARGUMENT or NOT_FOUND. They name the key, what was found and what was expected.
+// Reads the config of the linear layers from the file's keys. Errors are INVALID_ARGUMENT or NOT_FOUND. They name the
+// key, what was found and what was expected.
 absl::StatusOr<GgufConfig> ReadGgufConfig(const GgufFile& file);
 
 // Makes an INVALID_ARGUMENT about a key or a tensor (`what`), with `name` in the message and the metadata.

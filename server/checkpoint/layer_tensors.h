@@ -63,9 +63,9 @@ absl::StatusOr<int32_t> HeadDimOfNorm(const ModelConfig& config, CheckpointFiles
 
 // Returns the tensors of config.gdn_layers, in that order. The weights must be below one of the family's prefixes.
 // Errors name the tensor, what was found and what was expected. NOT_FOUND if a tensor is missing. INVALID_ARGUMENT for
-// another shape or dtype; for an unknown tensor of the family's module (a conv1d.bias, a tensor of another format of
-// quantised weights); and for a tensor of the module in a layer that the config calls full attention. If such layers
-// have the module too, only their A_log is refused.
+// another shape or dtype, and for an unknown tensor of the family's module (a conv1d.bias, a tensor of another format
+// of quantised weights). INVALID_ARGUMENT also for a tensor of the module in a layer that the config calls full
+// attention. If such layers have the module too, only their A_log is refused.
 absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& config, CheckpointFiles& files);
 
 }  // namespace gdn

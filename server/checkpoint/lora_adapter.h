@@ -27,7 +27,7 @@ struct LoraPair {
   TensorView a;  // [r, in]
   TensorView b;  // [out, r]
   double scale = 0.0;
-  std::string a_name, b_name;  // of the tensors in the file
+  std::string a_name, b_name;  // names of the two tensors in the file
 };
 
 struct LoraAdapter {

@@ -25,16 +25,16 @@ enum class LayerTensor : uint8_t {
   kInQkvz,  // kInterleaved
   kInBa,    // kInterleaved and kFlatGroupedBa
   kInQkv,   // kFlat and kFlatGroupedBa
-  kInQ,     // kSeparate; so do the next two
+  kInQ,     // kSeparate, as kInK and kInV are
   kInK,
   kInV,
   kInZ,  // all but kInterleaved
-  kInB,  // kFlat and kSeparate; so does the next one
+  kInB,  // kFlat and kSeparate, as kInA is
   kInA,
   kZUp,    // if z has a low rank: the second matrix; kInZ is the first
-  kAUp,    // the same for a
-  kConv,   // kJoint
-  kConvQ,  // kSeparate; so do the next two
+  kAUp,    // if a has a low rank: the second matrix; kInA is the first
+  kConv,   // convolutions are kJoint
+  kConvQ,  // convolutions are kSeparate, as for kConvK and kConvV
   kConvK,
   kConvV,
   kALog,
@@ -51,8 +51,8 @@ struct ModelFamily {
   static constexpr std::string_view kFullAttention[] = {"full_attention"};
 
   std::string_view name;
-  absl::Span<const std::string_view> model_types;      // of the config, or of its text_config
-  absl::Span<const std::string_view> text_types = {};  // of text_config alone, if they are others
+  absl::Span<const std::string_view> model_types;      // model_type of the config, or of its text_config
+  absl::Span<const std::string_view> text_types = {};  // model_type of text_config alone, if it is another one
   // True if recorded layers of a reference implementation have been replayed. Otherwise the family is served only if
   // the operator allows unverified families.
   bool verified = false;
@@ -88,7 +88,7 @@ struct ModelFamily {
 
 absl::Span<const ModelFamily> ModelFamilies();
 
-// Returns null if there is none.
+// Returns the family with this model_type; null if there is none.
 const ModelFamily* FindModelFamily(std::string_view model_type);
 
 // Returns true if a config's field with this name says something about linear attention layers, in any known family.

@@ -37,8 +37,9 @@ struct QuantizationConfig {
   std::vector<std::string> unquantized = {};  // modules that are not quantised, by their whole names
 };
 
-// INVALID_ARGUMENT (INVALID_SPEC) names a field that would change what the tensors' formats mean: transforms of
-// weights, an FP8 format other than E4M3, and blocks other than 128 x 128.
+// Reads the config's quantization_config; without one, the result says that nothing is quantised. INVALID_ARGUMENT
+// (INVALID_SPEC) names a field that would change what the tensors' formats mean: transforms of weights, an FP8 format
+// other than E4M3, and blocks other than 128 x 128.
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(const ConfigFields& fields);
 
 // Checks that a packed tensor ("X.weight") is as the config says. INVALID_ARGUMENT (INVALID_SPEC: tensor) names what

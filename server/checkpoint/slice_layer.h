@@ -1,8 +1,8 @@
 // Cuts a checkpoint's layer down to some of its value heads. Takes the rows of each tensor, or the columns of the
 // out-projection, that a server of these heads needs.
 //
-// Packed weights (packed_weight.h) are unpacked first, even if the layer is not cut. Of other tensors, no more than the
-// slice is read: rows that are adjacent in a file stay there, and only other parts are copied. Quantised weights stay
+// Packed weights (packed_weight.h) are unpacked first, even if the layer is not cut. No more than the slice is read of
+// other tensors: rows that are adjacent in a file stay there, and only other parts are copied. Quantised weights stay
 // as they are, in whole blocks. Only F8_E4M3 is widened, if a slice cuts its blocks of 128 x 128. Tiled value heads
 // stay tiled in a slice, by the slice's own key heads.
 // Thread safety: free functions. Ownership: the result points into the checkpoint's files and into what it has made.

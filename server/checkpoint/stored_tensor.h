@@ -25,7 +25,7 @@ struct StoredTensor {
   WeightFormat encoding = WeightFormat::kF32;
   std::vector<int64_t> shape;  // row-major
   std::string_view data;
-  TensorView scales = {};  // of kF8E4M3: [ceil(N / 128), ceil(M / 128)]
+  TensorView scales = {};  // scales of kF8E4M3: [ceil(N / 128), ceil(M / 128)]
   bool widened = false;    // float32 of a quantised tensor: its blocks were cut, or no other format has it exactly
   // Set if the file packs the tensor in a way that kernels do not read. `encoding` is then the format that Unpacked
   // converts to, and `data` is empty until then.

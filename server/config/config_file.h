@@ -37,15 +37,15 @@ struct ConfigValue {
 
 using ConfigFile = std::map<std::string, ConfigValue, std::less<>>;  // by flag name, with "-"
 
-// Return the valid entries of the file or text, and add all faults to `faults`: a file that cannot be read, is not YAML
-// or has more than kMostConfigBytes; anchors and aliases, which are not supported; unknown keys, with the nearest known
-// key; keys that occur twice; lists and maps if one text is expected; elements with a comma. Only a map of quotas is
-// parsed; all other values stay texts.
+// Return the valid flags and values of the file or text, and add all faults to `faults`. It is a fault if the file
+// cannot be read, is not YAML or has more than kMostConfigBytes. Other faults: anchors and aliases, which are not
+// supported; unknown keys, with the nearest known key; keys that occur twice; lists and maps if one text is expected;
+// elements with a comma. Only a map of quotas is parsed; all other values stay texts.
 ConfigFile ReadConfig(const std::string& path, const ConfigKeys& keys, std::vector<ConfigFault>& faults);
 ConfigFile ParseConfig(std::string_view text, const ConfigKeys& keys, std::vector<ConfigFault>& faults);
 
-// Returns the place of the first flag `--name` in an error message that the file sets. Returns the file as a whole if
-// the file sets none of them.
+// Returns the line and column at which the file sets a flag that the message `complaint` names as "--name": the first
+// such flag. If the file sets none of them, returns the file as a whole.
 ConfigPlace PlaceOf(std::string_view complaint, const ConfigFile& file);
 
 // Returns a file that sets `values`, which maps flag names to texts. The user and password in a URL are hidden.

@@ -25,7 +25,7 @@ namespace gdn {
 
 // Returns the valid limits of the section, and adds all faults to `faults`.
 QuotaSettings ReadQuotas(const YamlNode& section, std::vector<ConfigFault>& faults);
-// Does the same for YAML text. "" sets no quota.
+// Parses YAML text as such a section. Returns its valid limits and adds all faults to `faults`. "" sets no quota.
 QuotaSettings ParseQuotas(std::string_view text, std::vector<ConfigFault>& faults);
 
 // Returns one line of YAML that sets the same quotas, or "" if there are none.

@@ -41,7 +41,9 @@ class Fleet {
   // Joins the fleet. Returns the error if the first lease cannot be obtained.
   absl::Status Begin();
   SessionArrivals& arrivals() { return arrivals_; }
-  // Gives back the right to a name for which no session was created. Returns at once; the work is done later.
+  // Gives up this server's right to a session name in the shared store, after a call took the right to create a session
+  // (BringRequest::make) but did not create it. Other servers may then use the name. Returns at once; the store is told
+  // later.
   void GiveBackName(const StateKey& key) { arrivals_.GiveBack(key); }
 
   // Call when the server drains. For `notice` it hands sessions over when other servers ask for them, while load

@@ -51,7 +51,7 @@ class NodeLease {
   int64_t lapses() const { return lapses_; }  // how often the lease has run out
 
  private:
-  // Renews the lease, and returns when to do so again.
+  // Renews the lease. Returns the time to wait before the next renewal.
   absl::Duration RenewAgain();
   absl::Status Renew();
 

@@ -35,14 +35,15 @@
 namespace gdn {
 
 struct BringRequest {
-  bool make = false;  // the call creates the session if there is none
+  bool make = false;  // if there is no such session, reserve its name for the call, which creates it
   ByteAccountPtr account;
   Deadline deadline;
 };
 
 class SessionArrivals {
  public:
-  // `longest_wait`: how long a call waits at most for a server that does not hand a session over.
+  // Takes the parts that arrivals need. `longest_wait`: longest time that a call waits for a server that does not hand
+  // a session over.
   SessionArrivals(const FleetParts& parts, absl::Duration longest_wait);
   ~SessionArrivals();
   SessionArrivals(const SessionArrivals&) = delete;
@@ -52,10 +53,9 @@ class SessionArrivals {
   // if there is no such session. UNAVAILABLE (SESSION_ELSEWHERE: node; SERVER_DRAINING; NODE_LEASE_LAPSED;
   // TIER_UNAVAILABLE), DATA_LOSS (INVALID_STATE_FILE), errors of AdoptSession and of the deadline.
   Task<absl::Status> Bring(StateKey key, BringRequest request);
-  // If the session is not here, gives back any right to it that this server has. Returns at once; the work is done
-  // later.
+  // Gives up any right that this server has to a session that is not here. Returns at once; the store is told later.
   void GiveBack(const StateKey& key) { Join(key, nullptr); }
-  // From now on takes no session in.
+  // Takes no session in from now on.
   void Close() { closed_ = true; }
 
   int64_t taken_over() const { return taken_over_; }

@@ -30,7 +30,7 @@ using LayerRanges = std::vector<LayerRange>;
 // a layer above 4095.
 absl::StatusOr<LayerRanges> ParseLayerRanges(std::string_view text);
 
-// The inverse of ParseLayerRanges; "" for no ranges.
+// Writes the ranges in the form that ParseLayerRanges reads; "" for no ranges.
 std::string LayerRangesToString(const LayerRanges& ranges);
 
 // Returns the Gated DeltaNet layers in the ranges, ascending; all of them if there are no ranges. INVALID_ARGUMENT

@@ -45,13 +45,15 @@ class LoadedModel {
   const std::string& name() const { return name_; }
   // spec.dims count the loaded heads only; gdn_layers has the layers that are not loaded too
   const ModelConfig& config() const { return config_; }
-  DType weight_dtype() const { return weight_dtype_; }  // of the first layer's out-projection; F32 if it is quantised
+  // Dtype of the first layer's out-projection; F32 if it is quantised.
+  DType weight_dtype() const { return weight_dtype_; }
   // 32 hexadecimal digits over config, weights of all GDN layers, and heads
   const std::string& fingerprint() const { return fingerprint_; }
-  const std::string& whole_fingerprint() const { return digests_.fingerprint; }  // with all heads
-  const HeadSlice& heads() const { return heads_; }                              // none: all heads
-  const std::map<int32_t, LayerWeights>& layers() const { return layers_; }      // the loaded ones
-  const ModelDigests& digests() const { return digests_; }                       // of the loaded layers
+  // Returns the fingerprint that the same layers have with all heads.
+  const std::string& whole_fingerprint() const { return digests_.fingerprint; }
+  const HeadSlice& heads() const { return heads_; }                          // loaded value heads; none: all heads
+  const std::map<int32_t, LayerWeights>& layers() const { return layers_; }  // loaded layers, by decoder layer index
+  const ModelDigests& digests() const { return digests_; }                   // digests of the loaded layers
   const WeightMemory& memory() const { return memory_; }
 
  private:
@@ -81,10 +83,11 @@ struct LoadOptions {
   std::string adapter = {};
 };
 
-// Errors: those of OpenCheckpoint, OpenLoraAdapter, CheckSlice and GdnLayersIn; FAILED_PRECONDITION (INVALID_SPEC) for
-// a family that the options do not allow; UNIMPLEMENTED (DEVICE_UNSUPPORTED) if the backend takes no Q8_0 and weights
-// are to be quantised; INVALID_ARGUMENT for weights that are not finite or cannot be quantised; RESOURCE_EXHAUSTED if
-// the backend has no memory for the weights.
+// Load the layers of a checkpoint, from a path or already opened, onto the backend. Errors of OpenCheckpoint,
+// OpenLoraAdapter, CheckSlice and GdnLayersIn. FAILED_PRECONDITION (INVALID_SPEC) for a family that the options do not
+// allow. UNIMPLEMENTED (DEVICE_UNSUPPORTED) if weights are to be quantised and the backend takes no Q8_0.
+// INVALID_ARGUMENT for weights that are not finite or cannot be quantised. RESOURCE_EXHAUSTED if the backend has no
+// memory for the weights.
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& path,
                                       const LoadOptions& options = {});
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint,

@@ -21,8 +21,8 @@ namespace gdn {
 // The message LayerDigest (proto/gdn/v1/info.proto) says exactly what is hashed.
 struct LayerDigest {
   int32_t layer = 0;
-  std::string format;         // of the matrices in the files: "BF16", "F8_E4M3", "GGUF Q4_K+Q6_K"
-  std::string vector_format;  // of the other tensors, in the same form
+  std::string format;         // format of the matrices in the files: "BF16", "F8_E4M3", "GGUF Q4_K+Q6_K"
+  std::string vector_format;  // format of the other tensors, in the same form
   std::string xxh3;           // XXH3-128, 32 hexadecimal digits
   bool has_adapter = false;   // an adapter is merged into the layer; `xxh3` is without it
 

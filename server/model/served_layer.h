@@ -31,8 +31,8 @@ struct ServedMatrix {
   int64_t cols = 0;
   std::string_view in_file;  // its bytes, unless `made` has them
   std::string made = {};
-  std::vector<float> scales = {};  // of kF8E4M3's blocks
-  bool widened = false;            // from a quantised format to float32
+  std::vector<float> scales = {};  // scales of the blocks of kF8E4M3
+  bool widened = false;            // true: widened from a quantised format to float32
 
   std::string_view data() const { return made.empty() ? in_file : std::string_view(made); }
   int64_t row_bytes() const { return RowBytes(format, cols); }
@@ -53,8 +53,9 @@ struct ServeLayerOptions {
   bool quantize_q8_0 = false;
 };
 
-// `layer` must have the tensors of LayerTensorsOf(spec), with the shapes that follow from the spec. INVALID_ARGUMENT if
-// a matrix cannot be quantised: its rows are not whole blocks, or a weight is not finite or too large.
+// Brings a layer into the served form. `layer` must have the tensors of LayerTensorsOf(spec), with the shapes that
+// follow from the spec. INVALID_ARGUMENT if a matrix cannot be quantised: its rows are not whole blocks, or a weight is
+// not finite or too large.
 absl::StatusOr<ServedLayer> ServeLayer(const LayerSpec& spec, const LayerTensors& layer,
                                        const ServeLayerOptions& options = {});
 

@@ -25,14 +25,16 @@ struct ServedModel {
   LayerDims dims;
   int32_t num_layers = 0;
   DType weight_dtype = DType::kF32;
-  std::vector<std::string> weight_formats = {};  // of the projections; the one with the most bytes first
+  std::vector<std::string> weight_formats = {};  // formats of the projections; the one with the most bytes first
   int64_t weight_bytes = 0;                      // bytes of all weights on each device
   std::string fingerprint;
-  ModelSlice slice = {};                   // which of the model's heads are served; none: all
-  std::map<int32_t, LayerWeights> layers;  // on the first device, by decoder layer index; the served GDN layers only
-  std::vector<std::map<int32_t, LayerWeights>> layers_elsewhere = {};  // on the other devices, in order
-  std::vector<int32_t> all_gdn_layers = {};      // with those that are not served (--layers), ascending
-  std::vector<LayerDigest> layer_digests = {};   // of the served layers, ascending
+  ModelSlice slice = {};  // which of the model's heads are served; none: all
+  // Weights on the first device, by decoder layer index; the served GDN layers only.
+  std::map<int32_t, LayerWeights> layers;
+  std::vector<std::map<int32_t, LayerWeights>> layers_elsewhere = {};  // weights on the other devices, in order
+  // All GDN layers of the model, also those that are not served (--layers), ascending.
+  std::vector<int32_t> all_gdn_layers = {};
+  std::vector<LayerDigest> layer_digests = {};   // digests of the served layers, ascending
   std::vector<std::string> digest_tensors = {};  // names of the tensors that a digest covers, in its order
 
   const std::map<int32_t, LayerWeights>& LayersOn(int32_t device) const {

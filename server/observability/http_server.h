@@ -46,9 +46,9 @@ class HttpServer {
   static constexpr int kThreads = 4;
   static constexpr size_t kMostConnections = 512;
 
-  // `address`: ADDRESS:PORT with an IPv4 address, an IPv6 address in brackets, or localhost; port 0 takes a free port.
-  // INVALID_ARGUMENT if it is none of these, UNAVAILABLE if the server cannot listen on it. A connection that is idle
-  // for `timeout`, rounded up to whole seconds, is closed.
+  // Listens on `address` and answers requests. `address`: ADDRESS:PORT with an IPv4 address, an IPv6 address in
+  // brackets, or localhost; port 0 takes a free port. INVALID_ARGUMENT if it is none of these, UNAVAILABLE if the
+  // server cannot listen on it. A connection that is idle for `timeout`, rounded up to whole seconds, is closed.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, HttpHandlers handlers,
                                                            absl::Duration timeout = absl::Seconds(5));
   virtual ~HttpServer() = default;

@@ -25,11 +25,12 @@ class MetricPage {
  public:
   using Labels = std::initializer_list<std::string_view>;  // values, in the order of the info's labels
 
-  // Adds a value of a counter or a gauge.
+  // Adds one sample to the page: the present value of a counter or a gauge with these label values. Call once for each
+  // set of label values; values are not summed.
   void Add(const MetricInfo& info, Labels labels, double value);
   void Add(const MetricInfo& info, Labels labels, int64_t value) { Add(info, labels, static_cast<double>(value)); }
-  // Adds a histogram. `unit` is the size of one of the counts' values in the metric's unit. An empty histogram is left
-  // out.
+  // Adds the counts of a histogram with these label values. `unit`: one unit of the counted values in the metric's unit
+  // (1e-9 if nanoseconds are counted and the metric is in seconds). An empty histogram is left out.
   void Add(const MetricInfo& info, Labels labels, const HistogramCounts& counts, double unit = 1);
   // Adds a histogram of nanoseconds, in seconds.
   void AddSeconds(const MetricInfo& info, Labels labels, const HistogramCounts& counts) {

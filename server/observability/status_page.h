@@ -24,7 +24,7 @@ struct StatusSecond {
   double prefill_tokens = 0;
   double errors = 0;
   double waiting_steps = 0;                              // at the end of the second
-  std::optional<double> rows_per_launch = std::nullopt;  // of decode launches; nothing if there were none
+  std::optional<double> rows_per_launch = std::nullopt;  // mean rows of a decode launch; nothing if there were none
   std::optional<double> decode_p50_ms = std::nullopt;
   std::optional<double> decode_p99_ms = std::nullopt;
 };

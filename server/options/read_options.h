@@ -16,7 +16,8 @@
 
 namespace gdn {
 
-// The result's `status` has the errors of SplitArguments, and INVALID_ARGUMENT for an argument that is not a flag.
+// Splits the command line into flags and their values. The result's `status` has the errors of SplitArguments, and
+// INVALID_ARGUMENT for an argument that is not a flag.
 CommandFlags ReadCommandLine(const std::vector<std::string>& arguments);
 bool ChecksConfig(const CommandFlags& line);  // true if the line has --check-config
 

@@ -35,7 +35,8 @@ namespace gdn {
 
 using NamedPaths = std::vector<std::pair<std::string, std::string>>;
 
-// Memory limits of the parts, in bytes. std::nullopt: derived from the host's memory (server/server_memory.h).
+// Limits in bytes of the memory that each part of the server uses. nullopt: derived from the host's memory
+// (server/server_memory.h).
 struct MemoryOptions {
   int64_t device_state_bytes = 0;  // for each device; 0: derived from its memory
   int32_t state_slots = 0;         // if not 0: the same limit, in slots of the largest model

@@ -40,18 +40,18 @@ struct WantedSession {
   bool make = false;  // the call creates the session if it does not exist
 };
 
-// Waits until every session is here or has failed to come. Failures are stored in caller.not_here, and FindSession
-// returns them.
+// Waits until every session is on this server or has failed to come. Failures go to caller.not_here, from which
+// FindSession returns them. Does nothing without a fleet.
 Task<void> BringHere(const SessionLookup& lookup, Caller& caller, std::vector<WantedSession> wanted);
-// Gives back the right to a name that the call took for a session and then did not create. Returns at once; the work is
-// done later.
+// Gives up the right to a session name that the call took (WantedSession::make) but did not use to create a session, so
+// that other servers may use the name. Returns at once; the store is told later. Does nothing without a fleet.
 void GiveBackName(const SessionLookup& lookup, const std::string& principal, const std::string& id);
-// Returns the id of the session to create: `asked`, or a new random one if that is empty and there is a fleet, which
-// must know the id first.
+// Returns the id of a session to create: `asked`. If that is empty and there is a fleet, returns a new random id,
+// because the fleet must reserve the id before the session is created.
 std::string IdToMake(const SessionLookup& lookup, const std::string& asked);
 
-// The sessions that a request names. They belong to the caller, or to the principal that an admin names in `subject`.
-// Empty for requests that create sessions.
+// Return the sessions that a request names, as BringHere takes them. They belong to the caller, or to the principal
+// that an admin names in `subject`. Empty for requests that create sessions, and for invalid names.
 std::vector<WantedSession> WantedByName(const SessionLookup& lookup, const Caller& caller, std::string_view name,
                                         std::string_view subject = "");
 template <typename Request>

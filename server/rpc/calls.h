@@ -1,6 +1,7 @@
-// The functions that answer the unary methods other than Prefill and Decode, one file for each subject (models,
-// sessions, many sessions, states, forks, drafts, prefixes, traces, admins). Each is given the parts that rpc_methods.h
-// lists for it.
+// The functions that answer the unary methods of GDN_IMMEDIATE_METHODS and GDN_TASK_METHODS (server/rpc/rpc_methods.h),
+// one source file for each subject (models, sessions, many sessions, states, forks, drafts, prefixes, traces, admins).
+// Each function is given the parts that rpc_methods.h lists for its method. Steps (Prefill, Decode, Step), streams, and
+// transfers of states and memory have reactors instead (server/rpc/reactors.h).
 //
 // Thread safety: free functions; a task belongs to its call's flow. Ownership: parts, caller, request and response must
 // outlive the task.
@@ -23,13 +24,13 @@
 
 namespace gdn {
 
-struct AdminParts;    // info_calls.h
-struct CommonParts;   // common_parts.h
-struct InfoParts;     // info_calls.h
-struct SessionParts;  // session_calls.h
-struct StepParts;     // call_rows.h
+struct AdminParts;    // server/rpc/info_calls.h
+struct CommonParts;   // server/rpc/common_parts.h
+struct InfoParts;     // server/rpc/info_calls.h
+struct SessionParts;  // server/rpc/session_calls.h
+struct StepParts;     // server/rpc/steps/call_rows.h
 
-// Declares one function for each method.
+// Declare one function for each immediate and each task method of rpc_methods.h, with the parts that it is given.
 #define GDN_DECLARE_IMMEDIATE(Name, Parts)                                                      \
   absl::Status Name(const Parts& parts, const Caller& caller, const v1::Name##Request& request, \
                     v1::Name##Response* response);

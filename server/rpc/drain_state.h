@@ -52,7 +52,7 @@ class DrainState {
     }
     ended_.Raise();
   }
-  // Raised by End.
+  // Returns the signal that End raises.
   Signal& ended() { return ended_; }
   Progress progress() const {
     absl::MutexLock lock(&mu_);

@@ -22,7 +22,8 @@ struct Prompt {
   std::vector<PrefixKey> keys;  // one for each segment: the prompt up to its end
 };
 
-// Errors of CheckPromptPrefix.
+// Reads the segments of `prefix`, and computes their keys for sessions of the principal and `spec`. Errors of
+// CheckPromptPrefix.
 absl::StatusOr<Prompt> ReadPrompt(const SessionParts& parts, const std::string& principal, const SessionSpec& spec,
                                   const v1::PromptPrefix& prefix);
 

@@ -20,7 +20,7 @@
 
 namespace gdn {
 
-// In step_reactors.cc. `request` is cleared once it is read.
+// Make the reactors of Prefill, Decode and Step (step_reactors.cc). `request` is cleared once it is read.
 grpc::ServerUnaryReactor* NewPrefillReactor(const StepParts& parts, grpc::CallbackServerContext* call,
                                             grpc::ByteBuffer& request, grpc::ByteBuffer* response);
 grpc::ServerUnaryReactor* NewDecodeReactor(const StepParts& parts, grpc::CallbackServerContext* call,
@@ -42,19 +42,20 @@ struct StreamParts {
   SharedRegions& shared_regions;
 };
 
-// In state_stream_reactors.cc. Export sends a session's states as one file; Watch sends them again and again as the
-// session advances.
+// Make the reactors of ExportState and WatchState (state_stream_reactors.cc). Export sends a session's states as one
+// file; Watch sends them again and again as the session advances.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const StreamParts& parts,
                                                              grpc::CallbackServerContext* call,
                                                              const grpc::ByteBuffer* request);
 grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const StreamParts& parts, grpc::CallbackServerContext* call,
                                                             const grpc::ByteBuffer* request);
 
-// In import_reactor.cc. Creates a session from a file.
+// Makes the reactor of ImportState (import_reactor.cc), which creates a session from a file.
 grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const StreamParts& parts, grpc::CallbackServerContext* call,
                                                             grpc::ByteBuffer* response);
 
-// In share_memory_reactor.cc. Creates a region of shared memory that lasts as long as the stream.
+// Makes the reactor of ShareMemory (share_memory_reactor.cc), which creates a region of shared memory that lasts as
+// long as the stream.
 grpc::ServerWriteReactor<v1::ShareMemoryResponse>* NewShareMemoryReactor(const StreamParts& parts,
                                                                          grpc::CallbackServerContext* call,
                                                                          const v1::ShareMemoryRequest* request);

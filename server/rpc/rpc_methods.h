@@ -10,9 +10,9 @@
 
 namespace gdn {
 
-// Each method is listed with the parts that it is given (server/rpc/service_parts.h).
-// Unary methods that the function of the same name answers (server/rpc/calls.h). Those of the first list are plain
-// functions, those of the second are tasks.
+// Each method is listed with the parts that its function is given (server/rpc/service_parts.h). In the first two lists
+// are the unary methods that the function of the same name answers (server/rpc/calls.h). Functions of the first list
+// are plain, and those of the second are tasks.
 #define GDN_IMMEDIATE_METHODS(X)    \
   X(GetServerInfo, InfoParts)       \
   X(ListModels, InfoParts)          \

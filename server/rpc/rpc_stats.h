@@ -35,8 +35,8 @@ class RpcStats {
   const LatencyHistogram& latency(RpcMethod method, size_t code) const {
     return latency_[static_cast<size_t>(method)][code];
   }
-  // Errors with this number of v1::ErrorReason. Errors without a reason count as INTERNAL, which is what the caller
-  // gets.
+  // Returns how many calls ended with the v1::ErrorReason of this number. Errors without a reason count as INTERNAL,
+  // which is what the caller gets.
   int64_t errors(int reason) const { return errors_[static_cast<size_t>(reason)].load(std::memory_order_relaxed); }
 
  private:

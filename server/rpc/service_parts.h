@@ -26,7 +26,7 @@ struct ServiceParts {
   InfoParts info;
   AdminParts admin;
 
-  // Returns the member of this type.
+  // Returns the member whose type is Parts.
   template <typename Parts>
   const Parts& Of() const {
     return std::get<const Parts&>(std::tie(common, steps, sessions, streams, info, admin));

@@ -35,12 +35,12 @@ struct SessionParts {
   StateService& states;
   const ModelCatalog& models;
   const StepLimits& limits;
-  std::string numerics_id;                                     // of the states
+  std::string numerics_id;                                     // numerics id of the states
   absl::Duration default_idle_ttl = absl::InfiniteDuration();  // for sessions created without idle_ttl
-  Executor& timers;                                            // for TaskQueueExecutor
+  Executor& timers;                                            // has the timers for each TaskQueueExecutor
 };
 
-// The epoch in a request, or nullopt.
+// Returns the session_epoch of a request; nullopt if it has none.
 template <typename Request>
 std::optional<int64_t> EpochOf(const Request& request) {
   return request.has_session_epoch() ? std::optional(request.session_epoch()) : std::nullopt;

@@ -16,12 +16,12 @@
 // launched ahead. A prefill needs a spare slot of its pool. The last spare of a pool is kept for principals that have
 // none.
 //
-// A step's wait is bounded, whatever the others send. The bound is the sum of three times: the launch that runs; one
-// launch of each other flow that waits; and, divided by the flow's share of the waiting weights, the time of the flow's
-// own steps before this one and of the launch that served the flow last. So a decode waits for the launch of prefills
-// that runs, and for one more if launches are issued ahead, but not for all waiting prefills. Between two segments, a
-// prefill waits for the decode time that the ratio of the shares grants for one segment. Before its first segment it
-// waits until a spare is free.
+// A step's wait is bounded, whatever the others send. The bound is the sum of three times. The first is the launch that
+// runs, the second is one launch of each other flow that waits. The third is the time of the flow's own steps before
+// this one and of the launch that served the flow last, divided by the flow's share of the waiting weights. So a decode
+// waits for the launch of prefills that runs, and for one more if launches are issued ahead, but not for all waiting
+// prefills. Between two segments, a prefill waits for the decode time that the ratio of the shares grants for one
+// segment. Before its first segment it waits until a spare is free.
 // Thread safety: none; the caller's lock. Ownership: steps are the caller's, and stay where they are until they were
 // given out whole or removed.
 //
@@ -116,7 +116,7 @@ class Scheduler {
   // Sets the principal's weight. Time is shared in proportion to weights. If no weight was ever set, every principal
   // has weight 1. Otherwise all principals whose weight was not set have weight 1 together.
   void SetWeight(const std::string& principal, double weight);
-  // Sets the number of a pool's spare slots, including those in use.
+  // Sets how many spare slots a pool has, including those in use.
   void SetSpares(const void* pool, int32_t spares);
 
   void Add(ScheduledStep& step);
@@ -132,7 +132,7 @@ class Scheduler {
   // Returns true if a decode that waits would take at most `us` alone, estimated from launches of its group. Returns
   // false if none was measured.
   bool IsShort(const ScheduledStep& step, double us) const;
-  // Learns how long `launch` really took.
+  // Records that `launch` took `us` microseconds, for later estimates of its group.
   void Observe(const Launch& launch, double us);
 
   size_t waiting() const { return waiting_; }  // steps that wait, including prefills with segments left

@@ -26,7 +26,7 @@ class AuditLog {
  public:
   using Fields = std::initializer_list<std::pair<std::string_view, std::string_view>>;
 
-  // Writes to the outputs of the process's log.
+  // Makes a log that writes to the outputs of the process's log.
   AuditLog();
 
   void Write(std::string_view event, Fields fields) const;

@@ -54,16 +54,17 @@ struct Identity {
 
 class Authenticator {
  public:
-  // INVALID_ARGUMENT if the file cannot be read or does not have the format of server/security/token_list.h.
+  // Makes an authenticator, and reads the token file if the options name one. INVALID_ARGUMENT if the file cannot be
+  // read or does not have the format of server/security/token_list.h.
   static absl::StatusOr<std::unique_ptr<Authenticator>> Make(AuthenticatorOptions options);
 
-  // Errors: UNAUTHENTICATED (UNAUTHENTICATED, TOKEN_EXPIRED); PERMISSION_DENIED (PERMISSION_DENIED) for a subject
-  // without a role.
+  // Returns the subject that the credentials prove, and its rights. UNAUTHENTICATED (UNAUTHENTICATED, TOKEN_EXPIRED) if
+  // they prove none; PERMISSION_DENIED (PERMISSION_DENIED) for a subject without a role.
   absl::StatusOr<Identity> LogIn(const Credentials& credentials, absl::Time now = absl::Now()) const;
   // Returns the subjects that the token file lists.
   std::vector<std::string> Subjects() const;
 
-  // Changes when the list changes. What a login returned before may not be true any more.
+  // Changes when the list changes. The result of an earlier login may then not be true any more.
   int64_t version() const { return version_.load(std::memory_order_acquire); }
 
   // Reads the file again. Returns true if it has changed. Errors are those of Make; the list then stays as it was.

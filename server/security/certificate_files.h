@@ -38,8 +38,8 @@ struct CertificateFileNames {
 
 class CertificateFiles {
  public:
-  // INVALID_ARGUMENT says which file is wrong, and what is wrong with it. UNAVAILABLE if the system has no memory for a
-  // copy.
+  // Reads and checks the files, and makes credentials from them. INVALID_ARGUMENT says which file is wrong, and what is
+  // wrong with it. UNAVAILABLE if the system has no memory for a copy.
   static absl::StatusOr<std::unique_ptr<CertificateFiles>> Make(CertificateFileNames names);
   ~CertificateFiles();
   CertificateFiles(const CertificateFiles&) = delete;

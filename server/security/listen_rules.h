@@ -16,7 +16,8 @@ namespace gdn {
 // Returns true if what is sent to "HOST:PORT" or "unix:/PATH" stays on this machine.
 bool StaysOnThisMachine(std::string_view address);
 
-// INVALID_ARGUMENT names the first address that other machines can reach.
+// Checks the addresses of a server without TLS: all must stay on this machine. INVALID_ARGUMENT names the first address
+// that other machines can reach.
 absl::Status CheckListenWithoutTls(const std::vector<std::string>& addresses);
 
 }  // namespace gdn

@@ -15,7 +15,7 @@
 
 namespace gdn {
 
-// `flag` is the flag that names the file. Errors show it.
+// Reads a PEM file. `flag`: the flag that names the file, for errors.
 absl::StatusOr<std::string> ReadPemFile(const std::string& path, std::string_view flag);
 
 // Checks that there are one or more certificates, and that the first one, which is its holder's, is valid now.

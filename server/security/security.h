@@ -44,8 +44,9 @@ struct SecurityOptions {
 
 class Security {
  public:
-  // INVALID_ARGUMENT for options that contradict each other and for invalid files; UNAVAILABLE if the system has no
-  // memory for copies of the certificates. Does not check where the server listens.
+  // Reads the files that the options name, and starts to watch them. INVALID_ARGUMENT for options that contradict each
+  // other and for invalid files; UNAVAILABLE if the system has no memory for copies of the certificates. Does not check
+  // where the server listens.
   static absl::StatusOr<std::unique_ptr<Security>> Make(SecurityOptions options);
   ~Security();
   Security(const Security&) = delete;

@@ -43,14 +43,15 @@ class TokenList {
     absl::Time expires = absl::InfiniteFuture();
   };
 
-  // Errors: INVALID_ARGUMENT says what is wrong, and with which subject or token.
+  // Add a subject with its roles, and a token of a subject. INVALID_ARGUMENT says what is wrong, and with which subject
+  // or token.
   absl::Status AddSubject(const std::string& subject, const Roles& roles);
   absl::Status AddToken(Token token);
 
   // Returns nullptr if no token has this text. The time that the search takes says nothing about a token: the search
   // looks up a digest, and a caller cannot choose any part of a digest. Whole digests are compared in constant time.
   const Token* Find(std::string_view token) const;
-  // Returns nullptr if the subject is not listed.
+  // Returns the roles of a subject; nullptr if the subject is not listed.
   const Roles* RolesOf(std::string_view subject) const;
   const std::map<std::string, Roles, std::less<>>& subjects() const { return roles_; }
 
@@ -62,7 +63,8 @@ class TokenList {
 // INVALID_ARGUMENT if the text cannot be a subject.
 absl::Status CheckSubject(std::string_view subject);
 
-// INVALID_ARGUMENT (INVALID_SPEC: field) if the text does not have the format above.
+// Parses the file's text; errors name `path`. INVALID_ARGUMENT (INVALID_SPEC: field) if the text does not have the
+// format above.
 absl::StatusOr<TokenList> ParseTokenList(std::string_view text, std::string_view path);
 
 }  // namespace gdn

@@ -172,7 +172,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void NoteAccepted(const Acceptance& request);
 
   std::vector<LayerInfo> Layers() const;
-  // INVALID_ARGUMENT (LAYER_NOT_GDN).
+  // Return the index of a layer in spec().layers, and its present state. INVALID_ARGUMENT (LAYER_NOT_GDN) if the
+  // session does not have it.
   absl::StatusOr<size_t> LayerIndex(int32_t layer) const;
   absl::StatusOr<LayerInfo> LayerAt(int32_t layer) const;
 
@@ -190,13 +191,13 @@ class Session : public std::enable_shared_from_this<Session> {
   // OK, or why the session was lost. A session that was deleted or has left in order was not lost.
   absl::Status CheckNotLost() const;
   bool state_is_lost() const;  // lost by LoseState; the session still belongs to this server
-  // CheckAlive, but OK if only the state is lost.
+  // OK if the session can be restored: CheckAlive is OK, or only the state is lost.
   absl::Status CheckRestorable() const;
   int64_t epoch() const;
   // Number of resets (SessionLease::Reset) in this process. After a reset, counts may be equal to earlier ones although
   // the states differ.
   int64_t resets() const;
-  // The version of a copy of the states that is taken now.
+  // Returns the version that a copy of the states would have if it were taken now.
   StateVersion version() const;
   absl::Time durable_time() const;  // only shown to users; InfinitePast: never durable
   SteadyTime last_used() const { return SteadyTime::FromNanos(last_used_.load(std::memory_order_relaxed)); }
@@ -230,14 +231,14 @@ class Session : public std::enable_shared_from_this<Session> {
   friend class StepLease;
   friend class SessionLease;
 
-  // Common part of both other constructors.
+  // Does what both other constructors need.
   Session(SessionInit init, SessionEnvironment* environment);
 
   struct Layer {
-    // The place of the state on the device. Forks share `slot` until one of them writes. That one takes the slot of its
-    // `claim`, copies the log and the convolution columns to it, and reads the base from `shared_base` until it folds.
-    // A fresh layer has a claim and no slot. Only the holder of the layer's StepLease or of the SessionLease changes
-    // these.
+    // The slots of the layer's state on the device. Forks share `slot` until one of them writes. The writer takes the
+    // slot of its `claim`, copies the log and the convolution columns to it, and reads the base from `shared_base`
+    // until it folds. A fresh layer has a claim and no slot. Only the holder of the layer's StepLease or of the
+    // SessionLease changes these.
     SlotRef slot;
     SlotRef shared_base;
     SlotClaim claim;

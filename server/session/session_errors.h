@@ -32,7 +32,9 @@ absl::Status CheckEpoch(const Session& session, const std::optional<int64_t>& ep
 // field, found, expected).
 absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32_t>& layers, const SessionSpec& spec);
 
-// Errors of servers that share sessions.
+// Make the errors UNAVAILABLE of servers that share sessions. NODE_LEASE_LAPSED: this server's lease has ended.
+// SESSION_MOVED: the session has moved to another server. SESSION_ELSEWHERE: the session is on the server `node`, which
+// did not hand it over in time.
 absl::Status NodeLeaseLapsed();
 absl::Status SessionMoved(const std::string& id);
 absl::Status SessionElsewhere(const std::string& id, const std::string& node);

@@ -73,9 +73,9 @@ class SessionGate {
   // Waits for the lock, in the order of the calls. After OK the caller has the lock. DEADLINE_EXCEEDED, CANCELLED.
   LockAwaiter Lock(Deadline deadline = {}) { return LockAwaiter(*this, std::move(deadline)); }
   void Unlock();
-  // Downgrades the lock to one pin.
+  // Turns the caller's lock into one pin, without a moment when somebody else can lock.
   void LockToPin();
-  // Hold downgrades the lock to a hold; ReleaseHold ends the hold.
+  // Hold turns the caller's lock into a hold: pins are possible, locks are not. ReleaseHold ends the hold.
   void Hold();
   void ReleaseHold();
 

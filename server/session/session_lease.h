@@ -64,6 +64,7 @@ class SessionLease {
   // stays where it is: on the device its slots become claims; if it is parked, the caller replaces the parked state.
   // Call CountChange first, so that no earlier copy has the same version.
   void Reset();
+  // Counts one change of the states, so that later copies have a higher version than earlier ones.
   void CountChange();
 
   // Number of claims that a fork needs for this session itself: one for each layer whose slot will be shared.

@@ -54,6 +54,7 @@ class SessionCreation {
   SessionLease& lease() { return lease_; }
   // Replaces the session by another one with the same key (a fork).
   void Replace(std::shared_ptr<Session> session) { session_ = std::move(session); }
+  // Unlocks the session, and lets others find it.
   void Publish();
 
  private:
@@ -68,7 +69,7 @@ class SessionCreation {
   SessionLease lease_;
 };
 
-// The places where a session's states may be, from which an end erases them.
+// The parts that keep sessions' states. Ended sessions are erased there.
 struct SessionPlaces {
   DeviceRoom& room;
   TierStack& tiers;
@@ -152,8 +153,8 @@ class SessionManager {
   enum class Phase { kMaking, kPublished, kEnding };
   struct Entry {
     std::shared_ptr<Session> session;
-    ByteCharge charge;  // in the pool kStates
-    ByteCharge count;   // in the pool kSessions
+    ByteCharge charge;  // charge in the pool kStates
+    ByteCharge count;   // charge in the pool kSessions
     Phase phase = Phase::kMaking;
     bool leaves = false;  // it leaves for another server; published until it has left
   };
@@ -179,6 +180,7 @@ class SessionManager {
   // Mark the session as leaving or as ending. False if it is being deleted or leaves already.
   bool BeginLeave(const Session& session);
   bool BeginEnd(const Session& session);
+  // True if the session with this key is being deleted.
   bool Ends(const Key& key) const;
   // Deletes a session for which BeginEnd has returned true. `even_unnoted`: as for TierStack::Erase.
   Task<absl::Status> End(std::shared_ptr<Session> session, bool even_unnoted);

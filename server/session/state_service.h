@@ -56,8 +56,8 @@ struct StateServiceOptions {
 
 class StateService {
  public:
-  // `executor` has the timers and runs work that no call waits for. Returns errors of opening the tiers, with the
-  // flag's name.
+  // Makes the parts and opens the tiers. `executor` has the timers and runs work that no call waits for. Returns errors
+  // of opening the tiers, with the flag's name.
   static absl::StatusOr<std::unique_ptr<StateService>> Make(std::vector<StateDevice> devices, ByteLedger& ledger,
                                                             Executor& executor, const StateServiceOptions& options);
   ~StateService();

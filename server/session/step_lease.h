@@ -52,7 +52,8 @@ class StepLease {
   const Session& session() const { return pin_.session(); }
   int32_t layer() const;
   const LayerProgress& before() const { return before_; }
-  // The step accepts a draft first, which leaves the layer with this progress. It counts once the step is committed.
+  // Records that the step first accepts the layer's draft, so that before() is `after`, the progress that the
+  // acceptance leaves. The acceptance takes effect with Commit, or not at all.
   void Accept(LayerProgress after) { before_ = std::move(after); }
   bool fresh() const { return !layer_->slot.valid(); }  // the layer has no slot yet: its state is zero
   // The pool of all slots that the layer has or will get.
@@ -88,6 +89,8 @@ class StepLease {
   StepLease(SessionPin pin, size_t index, Session::Layer& layer, InputKind kind)
       : pin_(std::move(pin)), index_(index), layer_(&layer), before_(layer.progress), kind_(kind) {}
   void Abandon();
+  // Ends the lease without a commit: the layer is free again, and joined calls end with `to_joined`. Without
+  // `though_joined`, does nothing and returns false if a call has joined.
   bool GiveBack(bool though_joined, const absl::Status& to_joined);
   void ReturnTakenSlot();  // returns taken_ to the spares or to the layer's claim
 

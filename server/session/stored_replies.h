@@ -28,6 +28,7 @@ class Session;
 
 class StoredReplies {
  public:
+  // The reply that an output belongs to, and the layer of the session that has it.
   struct Place {
     std::weak_ptr<Session> session;
     size_t layer = 0;  // index of the layer
@@ -65,7 +66,7 @@ class StoredReplies {
 
  private:
   void Release(std::unique_ptr<Node> node);
-  // Takes the next output to drop out of the count. Returns false if the limit is kept.
+  // Chooses the next output to drop, and stops counting its bytes. Returns false if the outputs are within the limit.
   bool TakeNext(Place* place);
   void Unlist(Node& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -50,6 +50,7 @@ struct LaunchStamps {
   std::string issuer, ender;  // labels of threads
 
   bool traced() const { return issued != 0; }
+  // Stamps `issued` and `issuer` for the calling thread, which begins to issue the launch.
   void Issued();
 };
 

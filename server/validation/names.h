@@ -21,13 +21,14 @@ std::string ModelName(std::string_view id);    // "models/ID"
 absl::StatusOr<std::string_view> ParseSessionName(std::string_view name);
 absl::StatusOr<std::string_view> ParseModelName(std::string_view name);
 
-// Each accepts "" too. INVALID_ARGUMENT (INVALID_NAME: field, value).
+// OK for a valid id, and for "", because these ids are optional. Else INVALID_ARGUMENT (INVALID_NAME: field, value).
 absl::Status CheckSessionId(std::string_view id);
 absl::Status CheckRequestId(std::string_view id);
 absl::Status CheckCheckpointId(std::string_view id);
-// Refuses "" too: only the newest checkpoint has no id, and it is not named.
+// OK for a valid id, but not for "": only the newest checkpoint has no id, and a request cannot name it. Else
+// INVALID_ARGUMENT (INVALID_NAME: field, value).
 absl::Status CheckNamedCheckpointId(std::string_view id);
-// Accepts "" too.
+// OK for "" and for at most kMaxAffinityLength printable ASCII characters. Errors as of CheckSessionId.
 absl::Status CheckAffinity(std::string_view affinity);
 
 }  // namespace gdn

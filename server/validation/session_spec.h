@@ -34,7 +34,7 @@ struct CheckedInitialState {
 
 v1::DecayKind ToProto(DecayKind decay);
 
-// INVALID_ARGUMENT (INVALID_SPEC: field).
+// Returns the dims of an operator session. INVALID_ARGUMENT (INVALID_SPEC: field) if they are not valid.
 absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec);
 
 // Returns the layers of a new session: the request's, or all `served` ones if it names none. INVALID_ARGUMENT

@@ -53,7 +53,7 @@ struct CheckedRow {
   absl::Span<const int32_t> parents = {};  // of each token of a draft that is a tree; empty: a chain
   std::optional<Acceptance> accept_before = std::nullopt;
 
-  // Tokens by which the session's count rises.
+  // Returns by how many tokens the step raises the session's count.
   int64_t counted_tokens() const {
     return (kind == RowKind::kDraft ? 0 : int64_t{tokens}) +
            (accept_before.has_value() ? accept_before->accepted_tokens : 0);
@@ -82,12 +82,12 @@ absl::StatusOr<InputKind> CheckInputKind(const v1::PrefillRequest& request);
 absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request);
 absl::StatusOr<InputKind> CheckInputKind(const v1::StepRequest& request);
 
-// Errors: INVALID_ARGUMENT with the reasons of tensor.h, INPUT_MISSING, INVALID_LENGTHS, TOO_MANY_TOKENS,
-// BATCH_TOO_LARGE, VALUE_OUT_OF_RANGE (draft_parents, kind) and INVALID_NAME (request_id).
-// FAILED_PRECONDITION (INPUT_NEEDS_MODEL) if `dims` has no layer (an operator session) and the input is not delta_rule.
-// `data`: the tensors' data; null: they are in the request. `partial_sums`: the server has some heads only, and the
-// output for hidden states is a term of a sum over servers. It is then F32; another output_dtype is refused
-// (INVALID_TENSOR_DTYPE).
+// Check a request's fields and tensors, but not the tensors' values, and return views of them. Errors: INVALID_ARGUMENT
+// with the reasons of tensor.h, INPUT_MISSING, INVALID_LENGTHS, TOO_MANY_TOKENS, BATCH_TOO_LARGE, VALUE_OUT_OF_RANGE
+// (draft_parents, kind) and INVALID_NAME (request_id). FAILED_PRECONDITION (INPUT_NEEDS_MODEL) if `dims` has no layer
+// (an operator session) and the input is not delta_rule. `data`: the tensors' data; null: they are in the request.
+// `partial_sums`: the server has some heads only, and the output for hidden states is a term of a sum over servers. It
+// is then F32; another output_dtype is refused (INVALID_TENSOR_DTYPE).
 absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const TensorBytes* data,
                                                const LayerDims& dims, bool partial_sums = false);
 absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const TensorBytes* data,
@@ -96,7 +96,8 @@ absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, 
 absl::StatusOr<CheckedInput> CheckStepInput(const v1::StepRequest& request, const TensorBytes* data,
                                             const LayerDims& dims, const StepLimits& limits, bool partial_sums = false);
 
-// Checks the values within the row's length. Errors: NON_FINITE_INPUT and VALUE_OUT_OF_RANGE.
+// Checks that the row's input values are finite, unless allow_non_finite is set; for delta_rule also that g is at most
+// 0 and beta is in its range. Errors: NON_FINITE_INPUT and VALUE_OUT_OF_RANGE.
 absl::Status CheckRowValues(const CheckedInput& input, const CheckedRow& row);
 
 // Hash of a row, which a retry must repeat: input kind, layer, length, output dtype, scale, use_qk_l2norm, the row's
@@ -104,10 +105,10 @@ absl::Status CheckRowValues(const CheckedInput& input, const CheckedRow& row);
 // part of it.
 Hash128 HashRow(const CheckedInput& input, const CheckedRow& row);
 
-// INVALID_ARGUMENT (BATCH_TOO_LARGE: found, expected) outside 1 .. max_batch.
+// Checks that a call has 1 .. max_batch sessions. INVALID_ARGUMENT (BATCH_TOO_LARGE: found, expected).
 absl::Status CheckBatchSize(int64_t sessions, const StepLimits& limits);
 
-// RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE: found, expected).
+// Checks that a message has at most max_message_bytes. RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE: found, expected).
 absl::Status CheckMessageSize(int64_t bytes, const StepLimits& limits);
 
 }  // namespace gdn

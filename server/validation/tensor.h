@@ -16,7 +16,8 @@
 
 namespace gdn {
 
-// INVALID_ARGUMENT (INVALID_TENSOR_DTYPE). `field` names the tensor in the message.
+// Converts a dtype of the API. INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) if it is not known. `field` names the tensor in
+// the message.
 absl::StatusOr<DType> CheckDType(v1::DType dtype, std::string_view field);
 v1::DType ToProto(DType dtype);
 
@@ -31,11 +32,12 @@ absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_vie
 // INVALID_ARGUMENT (INVALID_TENSOR_DATA: field, found, expected) if the shape does not need `found` bytes.
 absl::Status CheckDataLength(std::string_view field, int64_t found, DType dtype, const std::vector<int64_t>& shape);
 
-// Checks elements [begin, begin + count) of the view, which must be inside it. INVALID_ARGUMENT (NON_FINITE_INPUT:
-// field, index); the index has one number for each axis.
+// Checks that elements [begin, begin + count) of the view, which must be inside it, are finite. INVALID_ARGUMENT
+// (NON_FINITE_INPUT: field, index); the index has one number for each axis.
 absl::Status CheckFinite(std::string_view field, const TensorView& view, int64_t begin, int64_t count);
 
-// Does the same for values outside [low, high] (VALUE_OUT_OF_RANGE: field, index, found). NaN is left to CheckFinite.
+// Checks that elements [begin, begin + count) are inside [low, high]. INVALID_ARGUMENT (VALUE_OUT_OF_RANGE: field,
+// index, found). NaN is left to CheckFinite.
 absl::Status CheckRange(std::string_view field, const TensorView& view, int64_t begin, int64_t count, float low,
                         float high);
 

@@ -20,12 +20,13 @@
 
 namespace gdn {
 
-// True if the file has these heads of this model and further heads, so that TakeHeads can cut them out.
+// True if the file is of the slice's model and has the slice's heads and further ones, so that TakeHeads can cut the
+// slice out.
 bool HasHeads(const StateFile& file, const ModelSlice& slice);
 
-// Returns the part of the file (or of its header) for these heads. FAILED_PRECONDITION (STATE_MISMATCH: heads) if the
-// file lacks some of them, has another total of heads or no model, or the slice cuts a group of value heads that read
-// one key head. FAILED_PRECONDITION (STATE_MISMATCH: base_snapshot_id) for a delta.
+// Returns the states of the file for these heads only; of a header, its metadata. FAILED_PRECONDITION (STATE_MISMATCH:
+// heads) if the file lacks some of them, has another total of heads or no model, or the slice cuts a group of value
+// heads that read one key head. FAILED_PRECONDITION (STATE_MISMATCH: base_snapshot_id) for a delta.
 absl::StatusOr<StateFile> TakeHeads(const StateFile& file, const HeadSlice& heads);
 
 // Parses `file`, takes the heads and writes them as a file. Errors of ParseStateFile and TakeHeads.

@@ -18,14 +18,16 @@
 
 namespace gdn {
 
-// Returns the file's states as an image in wire order that views the file's bytes; `owner` keeps these alive. With
-// `convert`, bases are converted to the layout's dtype; otherwise errors of CheckStateDtype. FAILED_PRECONDITION
-// (STATE_MISMATCH) if the file's dims are not the layout's, a draft is longer than max_draft, or the file is a delta.
+// Makes a session image of a parsed file, for a server whose slots have `layout`. The image views the file's bytes, in
+// wire order, and keeps `owner`, which owns those bytes, alive. If the file's bases have another dtype than the layout,
+// the image has converted copies of them with `convert`, and otherwise the result is the error of CheckStateDtype.
+// FAILED_PRECONDITION (STATE_MISMATCH) if the dims differ, a draft is longer than the layout's max_draft, or the file
+// is a delta.
 absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout,
                                        std::shared_ptr<const void> owner, bool convert = false);
 
-// FAILED_PRECONDITION (STATE_MISMATCH: base_dtype) if the file has states, and their bases do not have the layout's
-// dtype. A file of which only the header was parsed is enough.
+// OK if the file's bases have the layout's dtype, or the file has no states. Else FAILED_PRECONDITION (STATE_MISMATCH:
+// base_dtype). It is enough if only the header was parsed.
 absl::Status CheckStateDtype(const StateFile& file, const StateLayout& layout);
 
 // Gives each layer of `delta` that has no base the base of `full`, as a view: the bytes of `full` must outlive `delta`.

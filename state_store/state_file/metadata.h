@@ -45,19 +45,20 @@ inline constexpr std::array<std::string_view, 8> kParts = {kConvState, kDraftCon
 
 std::string TensorName(int32_t layer, std::string_view part);  // "layer.3.log_k"
 
-// Returns the shape of one of a layer's float tensors. `part`: a name above, but not kReply.
+// Returns the shape of one float tensor of a layer. `part`: one of kParts, but not kReply.
 std::vector<int64_t> PartShape(std::string_view part, const LayerDims& dims, const SlotExtent& extent);
 
 // The log's tensors, with the members of SlotView that hold them.
 inline constexpr std::pair<std::string_view, absl::Span<const float> SlotView::*> kLogParts[] = {
     {kLogK, &SlotView::log_k}, {kLogU, &SlotView::log_u}, {kLogG, &SlotView::log_g}};
 
-// Make the error DATA_LOSS (INVALID_STATE_FILE: tensor). DamagedTensor's message begins with the tensor's name.
+// Make the error DATA_LOSS (INVALID_STATE_FILE: tensor) for a file that is not valid. DamagedTensor's message begins
+// with the tensor's name.
 absl::Status Damaged(std::string_view message, std::string_view tensor = kHeader);
 absl::Status DamagedTensor(std::string_view tensor, std::string_view message);
 // Makes the error FAILED_PRECONDITION (STATE_MISMATCH: field).
 absl::Status Mismatch(std::string_view field, std::string_view message);
-// Makes the error of Damaged for a metadata entry: `key` is `value`, and `expected` was expected.
+// Makes the error of Damaged that the metadata entry `key` has the text `value`, and that `expected` was expected.
 absl::Status InvalidEntry(std::string_view key, std::string_view value, std::string_view expected);
 
 // Metadata entries that identify the model, with the members of SessionHeader that hold them.
@@ -95,18 +96,21 @@ struct LayerEntry {
 absl::StatusOr<std::string> LayerText(const LayerEntry& entry);
 absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string& text);
 
-// The entry "accept" has the header's accept_* fields. The entry "owner" has fields that only the session's server
-// needs (StateFileOptions::include_owner).
+// AcceptText makes the text of the metadata entry "accept" from the header's accept_* fields; ParseAccept sets the
+// fields from it. OwnerText and ParseOwner do so for the entry "owner": fields that only the server that has the
+// session needs (StateFileOptions::include_owner). Errors as of LayerText and ParseLayer.
 absl::StatusOr<std::string> AcceptText(const SessionHeader& header);
 absl::Status ParseAccept(const std::string& text, SessionHeader& header);
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header);
 absl::Status ParseOwner(const std::string& text, int32_t layer_count, SessionHeader& header);
 
-// The entry "layers" has header.layers (StateFileOptions::list_layers).
+// LayersText makes the text of the metadata entry "layers" from header.layers (StateFileOptions::list_layers);
+// ParseLayerList sets header.layers from it.
 std::string LayersText(const SessionHeader& header);
 absl::Status ParseLayerList(const std::string& text, int32_t layer_count, SessionHeader& header);
 
-// The entry "heads" has header.slice. ParseHeads needs the header's dims and fingerprint, so parse these first.
+// HeadsText makes the text of the metadata entry "heads" from a slice; ParseHeads sets header.slice from it. ParseHeads
+// needs the header's dims and fingerprint, so parse these first.
 std::string HeadsText(const ModelSlice& slice);
 absl::Status ParseHeads(const std::string& text, SessionHeader& header);
 

@@ -60,7 +60,7 @@ absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPoo
 // whole file, which must match the header. The views in the result are empty. Errors as of ParseStateFile.
 absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes);
 
-// The place of a tensor in a file, and its expected checksum.
+// A tensor's byte range in a file, and its expected checksum.
 struct SealedTensor {
   std::string name;
   std::string checksum;  // HashBytes, in hexadecimal
@@ -73,8 +73,8 @@ struct SealedTensor {
 // Verifies a file while it arrives, so that little is left to do after its last byte. For one thread at a time.
 class ArrivingStateFile {
  public:
-  // `bytes` must contain the whole header. `file_bytes`: as for ParseStateFileHeader, or 0 if only the header says it.
-  // Errors as of ParseStateFileHeader.
+  // Begins with the header of a file that arrives. `bytes` must contain the whole header. `file_bytes`: as for
+  // ParseStateFileHeader, or 0 if only the header says it. Errors as of ParseStateFileHeader.
   static absl::StatusOr<ArrivingStateFile> Open(std::string_view bytes, int64_t file_bytes);
 
   const StateFile& header() const { return header_; }  // as of ParseStateFileHeader

@@ -29,7 +29,7 @@ struct StateKey {
   std::string checkpoint;  // "": the session itself; else a checkpoint id of the same characters
 
   friend bool operator==(const StateKey&, const StateKey&) = default;
-  // NOLINTNEXTLINE(modernize-use-nullptr): there is none
+  // NOLINTNEXTLINE(modernize-use-nullptr): the literal 0 is no pointer here
   friend auto operator<=>(const StateKey&, const StateKey&) = default;
   // Returns a text for messages, without the principal.
   std::string ToString() const {
@@ -88,7 +88,8 @@ class StateTier {
   // Erases the key's state; with `all`, the session and all its checkpoints. OK if there is nothing to erase.
   virtual absl::Status Erase(const StateKey& key, bool all) = 0;
 
-  // Returns the bases that the tier already has; the image of the next Store may lack them (LayerImage::has_base).
+  // Returns the versions of the bases that the tier has of the key. The image of the next Store may leave these bases
+  // out (LayerImage::has_base).
   virtual BaseVersions KnownBases(const StateKey& /*key*/) const { return {}; }
   // Lists all states, including named checkpoints, when a server starts. Damaged states are logged, counted and left
   // out.
@@ -115,9 +116,10 @@ class StateTier {
   }
   virtual absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() { return KeepsNoNotes(); }
 
-  // UNAVAILABLE (TIER_UNAVAILABLE: tier) while the tier hangs and refuses all calls. Does not ask the store.
+  // OK unless the tier hangs. While it does, all calls are refused with this error: UNAVAILABLE (TIER_UNAVAILABLE:
+  // tier). Does not ask the store.
   virtual absl::Status Answers() const { return absl::OkStatus(); }
-  // OK if the store answers. Changes nothing. UNAVAILABLE (TIER_UNAVAILABLE).
+  // Asks the store for any answer, and changes nothing. UNAVAILABLE (TIER_UNAVAILABLE) if there is none.
   virtual absl::Status Probe() { return absl::OkStatus(); }
 
   virtual TierUsage usage() const = 0;

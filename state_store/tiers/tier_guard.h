@@ -5,8 +5,8 @@
 // goes on hanging on its thread. Until it ends, the guard refuses all other calls at once, without asking the tier. So
 // a hang costs each caller `stall_after` at most once, the number of threads bounds the calls that hang, and no two
 // calls for one key run at the same time. An abandoned Store or Erase may still take effect, as after a lost reply.
-// If the last abandoned call ends with UNAVAILABLE, or any call does so after a quarter of `stall_after` or more (a
-// timeout of its own), the guard probes the tier until it answers, and refuses calls meanwhile.
+// The guard probes the tier until it answers, and refuses calls meanwhile, in two cases: the last abandoned call ends
+// with UNAVAILABLE, or any call ends so after a quarter of `stall_after` or more (a timeout of its own).
 // Thread safety: as StateTier. Ownership: the tier must outlive the guard; the destructor waits for calls that hang.
 //
 //   TierGuard guard(disk, {.stall_after = absl::Seconds(5)});
@@ -70,7 +70,7 @@ class TierGuard final : public StateTier {
     std::condition_variable ended;
     int thread = 0;  // number of the thread that runs the call; 0: none yet
     bool done = false;
-    bool given_up = false;
+    bool given_up = false;  // the caller has stopped waiting for it
   };
   template <typename Result, typename Ask>
   Result Guarded(Ask ask);

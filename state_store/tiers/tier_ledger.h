@@ -83,7 +83,8 @@ class TierLedger {
   };
 
   // --- Places.
-  // Records that the tier may have this state of the key, because it is not known whether a Store took effect.
+  // Records that the tier may have a state of the key: a Store's outcome is not known, or a copy of unknown age was
+  // found. The key's newest copy stays the one recorded.
   void AddCopy(size_t tier, const StateKey& key, const TierCopy& copy);
   // Records that the tier has the key's newest state; in a durable tier, this is the key's checkpoint. `reserved`: the
   // result of TakeQuota, which is replaced by the copy's own charge.
@@ -96,19 +97,19 @@ class TierLedger {
   bool HasCopy(size_t tier, const StateKey& key) const;
   // Returns the session's named checkpoints, sorted by id, each with the tier of its newest copy, or of any if unknown.
   std::vector<std::pair<StateKey, size_t>> NamedCheckpoints(const StateKey& session) const;
-  // Marks the tier's copy of the key as to be erased: the tier owes the erasure.
+  // Forgets the tier's copy of the key, and records that the tier must still erase it (a debt).
   void DropCopy(size_t tier, const StateKey& key);
-  // Records that the key is parked in the tier, as the most recently used one. Returns the other tiers whose copies are
-  // to be erased. If `tier` is not durable, durable copies are kept as checkpoints.
+  // Records that the key is parked in the tier, as the most recently used one. Returns the other tiers whose copies the
+  // caller must erase. If `tier` is not durable, these are not the durable ones, which stay as checkpoints.
   TierSet Park(size_t tier, const StateKey& key, int64_t bytes);
-  // Records that a durable tier has a new checkpoint of the key. If the key was parked in a durable tier, it is now
-  // parked in this one. Returns the other durable tiers with copies.
+  // Call after AddNewest of a checkpoint in a durable tier. A key that was parked in another durable tier is now parked
+  // in this one. Returns the other durable tiers with copies, for the caller to erase.
   TierSet MoveCheckpoint(size_t tier, const StateKey& key, int64_t bytes);
-  // Records that the key is not parked. Returns the tiers with copies that are not durable. If there are any, call
-  // Left(0, ..) after erasing them.
+  // Records that the key is on the device again. Returns the tiers that are not durable and have copies, for the caller
+  // to erase. If there are any, call Left(0, ..) after erasing them.
   TierSet Unpark(const StateKey& key);
-  // Removes the session: every tier owes the erasure of all its states. Call Left for each tier afterwards. `noted`:
-  // tiers whose debts are in a note, so that they must not be forgotten.
+  // Forgets the session, and records that every tier must still erase all its states. Call Left for each tier after the
+  // erasure. `noted`: tiers for which an erasure note is stored, so their debts are never forgotten.
   void End(const StateKey& session, TierSet noted = 0);
   // Removes the session without any erasures, because another server has it now, with its copies in a shared tier.
   void Forget(const StateKey& session);
@@ -123,16 +124,19 @@ class TierLedger {
   // Reserves the holder's quota for a new state of the key in the tier, less the bytes that the key already has there,
   // until the result is destroyed. RESOURCE_EXHAUSTED of TierHolders::TryCharge.
   absl::StatusOr<std::shared_ptr<void>> TakeQuota(size_t tier, const StateKey& key, int64_t bytes);
-  // Call after TakeQuota was refused. Calls TierHolders::GiveWay for the key's holder, without holding the lock.
+  // Call after TakeQuota was refused: calls TierHolders::GiveWay for the key's holder, without holding the lock, and
+  // returns its result.
   bool GiveWay(size_t tier, const StateKey& key);
-  // Finds the next state to evict, not in `tried` and without an Owner, and locks its session. Adopt the lock with an
-  // Owner, and call Moved. If there is none, but other evictions run, `may_wait` waits for a change (`waited`).
+  // Finds the next state to evict from the tier, not in `tried` and without an Owner, and locks its session. Adopt the
+  // lock with an Owner, and call Moved at the end. If there is none but other evictions run, `may_wait` waits until a
+  // session's lock is released; `waited` is then true: call again.
   struct Next {
     std::optional<StateKey> key;
     int64_t bytes = 0;
     bool waited = false;
     const void* holder = nullptr;
   };
+  // Limits the states that AcquireNext may return.
   struct Whose {
     const StateKey* like;          // if set, only states of this key's holder
     std::set<const void*> except;  // no states of these holders
@@ -142,7 +146,7 @@ class TierLedger {
   void Moved(size_t tier, const StateKey& key, bool moved);
   // Ends the erasure that Unpark or End began. `wake`: wakes waiting threads now, not only when the Owner is destroyed.
   void Left(size_t tier, bool wake);
-  // True if evictions may free so many bytes in the tier.
+  // True if the tier's parked states have at least so many bytes, or if running calls are freeing bytes there.
   bool CanFree(size_t tier, int64_t bytes) const;
   // Returns the size of the next state to evict from the tier; nullopt if no state is parked there.
   std::optional<int64_t> NextBytes(size_t tier) const;
@@ -150,11 +154,13 @@ class TierLedger {
   // --- Debts: pending erasures of a tier. true: of the session and all its checkpoints (the key then has no checkpoint
   // id); false: of the key only.
   using Debt = std::pair<StateKey, bool>;
+  // Returns the debts of the session in the tier.
   std::vector<Debt> Owed(size_t tier, const StateKey& session) const;
   // True if there is a debt under exactly this key.
   bool Owes(size_t tier, const StateKey& key) const;
-  // Adds a debt of the whole session that is in a note.
+  // Adds a debt of the whole session. It has an erasure note, so it is never forgotten.
   void OweNoted(size_t tier, const StateKey& session);
+  // Records that the tier has erased a debt's states. Ends a back-off that was for want of space.
   void Paid(size_t tier, const Debt& debt);
   // Returns at most `most` keys with debts in the tier, and locks their sessions. Adopt each lock with an Owner.
   std::vector<StateKey> AcquireOwing(size_t tier, size_t most);
@@ -165,7 +171,8 @@ class TierLedger {
   // Records the result of a call of the tier. Begins a back-off if two different sessions got UNAVAILABLE without a
   // success in between (one session's failure may not be the tier's). A success ends the back-off.
   void Note(size_t tier, const StateKey& session, const absl::Status& status);
-  // Begins a back-off. The text of `why` is not shown to other callers, because it may name a session.
+  // Begins a back-off: for retry_after, TakesStates returns an error with the code and reason of `why`. The text of
+  // `why` is not shown to other callers, because it may name a session.
   void BackOff(size_t tier, const absl::Status& why);
   // False for a while after a trim that moved nothing: `retry_after`, doubled with each further one, up to a minute.
   bool MayTrim() const;
@@ -186,7 +193,7 @@ class TierLedger {
     size_t checkpoint = kNowhere;       // durable tier with the newest durable copy; may equal `place`
     TierSet copies = 0;                 // tiers that have a state of the key, of any age
     std::map<size_t, Charged> charges;  // charges for `copies`, by tier
-    std::optional<Versions> versions;   // of the copy in `checkpoint`
+    std::optional<Versions> versions;   // versions that the copy in `checkpoint` may have
     int64_t bytes = 0;                  // bytes included in levels_[place].bytes
     std::list<Parked>::iterator used;   // the key's element in its holder's list of levels_[place]
   };
@@ -208,7 +215,8 @@ class TierLedger {
   void SetCopy(size_t tier, const StateKey& key, Entry& entry, int64_t bytes, std::shared_ptr<void> reserved = nullptr)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteUse(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns the first in the tier's eviction order with may_leave(holder) and take(key); nullptr if there is none.
+  // Returns the first key in the tier's eviction order whose holder passes may_leave(holder) and that passes take(key);
+  // nullptr if there is none.
   const StateKey* FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take,
                                const std::function<bool(const void*)>& may_leave) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -37,7 +37,7 @@ namespace gdn {
 // Most named checkpoints that a session may have, not counting its newest one, which has no name.
 inline constexpr size_t kMostNamedCheckpoints = 64;
 
-// The tiers that TierStack::Checkpoint asks.
+// The durable tiers in which TierStack::Checkpoint tries to store a checkpoint.
 struct CheckpointPlaces {
   const StateTier* first = nullptr;  // first tier to ask, for which the holder is already charged; nullptr: durable()
   bool within_quota = true;          // whether the holder's quota limits the tiers after `first`
@@ -63,8 +63,8 @@ class TierStack {
   // (LayerImage::has_base) can be stored only in durable(), for whose KnownBases() it was made.
   // Uses only the tier `fastest` (a result of NumberFrom) and slower ones.
   absl::Status Park(const StateKey& key, const SessionImagePtr& image, size_t fastest = 0);
-  // Moves a parked state down to the tier `fastest` or a slower one, unless it is there. Errors of Fetch and Park; the
-  // state then stays in its tier.
+  // Moves a parked state down to the tier `fastest` or a slower one. OK, with nothing done, if it is in such a tier
+  // already or is not parked. Errors of Fetch and Park; the state then stays in its tier.
   absl::Status Lower(size_t fastest, const StateKey& key);
   // Returns the index of the tier with this name ("host", "disk", "redis"), or of the next slower one if there is no
   // such tier; nullopt if all tiers are faster.
@@ -82,7 +82,8 @@ class TierStack {
   // the copy in a durable tier. Errors of StateTier::Load. DATA_LOSS (STATE_ROLLED_BACK) if a durable tier has an older
   // state than before, or none. FAILED_PRECONDITION (STATES_TAKEN_OVER) if another server has written a later one.
   absl::StatusOr<SessionImagePtr> Fetch(const StateKey& key) { return FetchFrom(key, /*parked=*/true); }
-  // UNAVAILABLE (TIER_UNAVAILABLE: tier) if the tier that the state rests in hangs: Fetch is refused until it answers.
+  // OK unless the tier that the state rests in hangs. Then UNAVAILABLE (TIER_UNAVAILABLE: tier), because Fetch is
+  // refused until the tier answers.
   absl::Status CanFetch(const StateKey& key) const;
   // True if the state rests in memory, so that Fetch waits for no disk and no network.
   bool RestsInMemory(const StateKey& key) const;
@@ -100,9 +101,11 @@ class TierStack {
                                          const CheckpointPlaces& places = {});
   // Returns the bases that the image of a checkpoint in durable() may leave out now.
   BaseVersions KnownBases(const StateKey& key) const;
-  // Parks the session at its newest checkpoint, which has `bytes`, without storing anything.
+  // Records that the session, whose state is only its newest checkpoint of `bytes` bytes now, is parked in that
+  // checkpoint's tier. Stores nothing. Does nothing if there is no checkpoint.
   void RestAtCheckpoint(const StateKey& key, int64_t bytes);
-  // Returns the tier and version of the key's newest durable copy; nullopt if either is not certain.
+  // Returns the tier and version of the key's newest durable copy; nullopt if there is none, or if its version is not
+  // known exactly.
   std::optional<CleanMarker::Copy> NewestCopy(const StateKey& key);
   // Lists the named checkpoints of a session, sorted by id. For a damaged one, only the key is set. Errors of
   // StateTier::Describe, except NOT_FOUND and DATA_LOSS.
@@ -140,7 +143,7 @@ class TierStack {
   void Trim();
   bool WantsTrim() const;
 
-  // True if the tier still has to erase states of the session, so its copies must not be used.
+  // True if the tier still has to erase states of the session: copies that List finds there must not be used.
   bool IsErased(const StateTier& tier, const StateKey& key) const;
   // True if the tier has a state of the key, of any age.
   bool HasCopy(const StateTier& tier, const StateKey& key) const;
@@ -163,7 +166,8 @@ class TierStack {
   // Loads the key's state, and checks that its version is one that the ledger expects (errors of Fetch).
   absl::StatusOr<SessionImagePtr> LoadKnown(size_t tier, const StateKey& key);
   size_t IndexOf(const StateTier& tier) const;
-  // Stores another copy in the tier, or else makes a copy in another durable tier the newest. False if there is none.
+  // Replaces a damaged copy in the tier: stores another tier's copy there, or else records the copy of another durable
+  // tier as the newest. False if there is no such copy that is recent enough.
   bool UseOtherCopy(size_t tier, const StateKey& key);
   void EraseCopies(const StateKey& key, TierLedger::TierSet tiers);
   absl::Status EraseOwed(size_t tier, const StateKey& key);

@@ -20,6 +20,7 @@
 
 namespace gdn {
 
+// Expects that the status has this code and reason. `what`: begins the message of a failure.
 inline void ExpectError(const absl::Status& status, absl::StatusCode code, std::string_view reason,
                         std::string_view what = "") {
   EXPECT_EQ(status.code(), code) << what << ": " << status;

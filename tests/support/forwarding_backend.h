@@ -114,7 +114,8 @@ class ForwardingBackend : public Backend {
   }
 
  protected:
-  // Called for every operator, copy within backend memory, StageOut and fence. Overrides may fail instead of run().
+  // Called for every operator, copy within backend memory, StageOut and fence. run() forwards the operation; an
+  // override may return an error without calling it.
   virtual absl::Status Operation(absl::FunctionRef<absl::Status()> run) { return run(); }
 
   Backend& other_;

@@ -19,7 +19,7 @@ namespace gdn {
 
 class StateFileChanges {
  public:
-  // The part of the file that is changed.
+  // The kind of data that a variant changes.
   enum class Of {
     kLabel,   // an entry that does not describe states: times, ids of snapshots, the model's name
     kEntry,   // any other entry of the metadata
@@ -27,7 +27,8 @@ class StateFileChanges {
     kValues,  // only the values of a tensor
   };
 
-  // For each text there is also a change to a text of `long_bytes` bytes, whose name ends with " is long".
+  // For each text in the header there is also a variant with a text of `long_bytes` bytes, whose name ends with " is
+  // long".
   explicit StateFileChanges(const std::string& file, size_t long_bytes = 3000);
 
   size_t size() const { return changes_.size(); }
@@ -35,6 +36,7 @@ class StateFileChanges {
   // Returns the change's name, such as "layer.0/reply/token_count = -1".
   const std::string& Name(size_t index) const { return changes_[index].name; }
   Of What(size_t index) const { return changes_[index].of; }
+  // Returns the changed file with this index.
   std::string File(size_t index) const;
   // Returns the original file without its checksums.
   std::string Unchanged() const { return Assemble(header_, data_); }

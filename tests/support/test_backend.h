@@ -39,8 +39,8 @@ std::vector<std::string> WithOneGpu(std::vector<std::string> names);
 // Returns the backends whose memory a test may read and write directly: "cpu", and the executor's backends if tests run
 // on the executor and its streams are not asynchronous.
 std::vector<std::string> HostBackends();
-// Makes other backends that promise the same bits as a host backend: with fewer and more threads, or smaller and larger
-// grids. `any_wave`: also with the other wave; false for operators that take another path there.
+// Makes other backends that promise the same bits as the backend `name`: with fewer and more threads, or smaller and
+// larger grids. `any_wave`: also with the other wave width; false for operators that take another path there.
 std::vector<std::unique_ptr<Backend>> BackendsOfTheSameBits(const std::string& name, bool any_wave);
 
 // Fixture of a test that runs once on each named backend. Skipped if a backend cannot be made ("gpu" without a device).

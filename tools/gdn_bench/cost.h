@@ -33,7 +33,7 @@ Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch, DType state = DType
 // The cost of a prefill of `sequences` sequences, each of `tokens_each` tokens.
 Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each, DType state = DType::kF32);
 
-// y [rows, out] = x [rows, in] W^T.
+// Returns the cost of y = x W^T for x [rows, in_features] and W [out_features, in_features].
 Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, WeightFormat weights);
 
 // The cost of a whole layer, from hidden_states to output. Projection weights are read once a call.
@@ -43,7 +43,7 @@ Cost LayerDraftCost(const LayerDims& dims, DType weight_dtype, int64_t tokens, D
 Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each,
                       DType state = DType::kF32);
 
-// Elements of the layer's in- and out-projections: (C + HV V + 2 HV) D + D HV V.
+// Returns the number of weights of the layer's in- and out-projections: (C + HV V + 2 HV) D + D HV V.
 int64_t ProjectionElements(const LayerDims& dims);
 
 // A machine's rates of memory traffic and arithmetic.
@@ -53,7 +53,7 @@ struct MachineRates {
   double update_bytes_per_s = 0;  // updating in place; bytes read plus bytes written
   double flops_per_s = 0;         // float32 multiply-adds, two operations each
 
-  // Returns the rate for bytes that are both read and written: the faster of the two ways.
+  // Returns the rate of traffic that both reads and writes: the faster of copying and updating in place.
   double read_write_bytes_per_s() const {
     return copy_bytes_per_s > update_bytes_per_s ? copy_bytes_per_s : update_bytes_per_s;
   }

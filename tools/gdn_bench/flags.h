@@ -38,7 +38,8 @@ struct CommandLine {
 // without a value replaced by --json=-.
 std::vector<std::string> NormalizeArguments(const std::vector<std::string>& arguments);
 
-// INVALID_ARGUMENT for a missing or unknown command or flag and for a bad value; the message says what to do.
+// Reads the command and its flags. INVALID_ARGUMENT for a missing or unknown command or flag and for a bad value; the
+// message says what to do.
 absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv);
 
 }  // namespace gdn::bench

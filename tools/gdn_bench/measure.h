@@ -1,8 +1,8 @@
 // Times a case and the machine's limits alternately.
 //
-// A round measures the limits and then runs the case for at least `min_time_s` (every other round in reverse order),
-// and takes the ratio within the round, so that other programs and clock changes affect both alike. The results are
-// medians over rounds. Thread safety: one thread at a time.
+// A round measures the limits and then runs the case for at least `min_time_s`; every other round does so in reverse
+// order. The ratio is taken within the round, so that other programs and clock changes affect both alike. The results
+// are medians over rounds. Thread safety: one thread at a time.
 //
 //   GDN_ASSIGN_OR_RETURN(CaseResult r, MeasureCase("decode_deferred/B=8", prepared, machine, {.repeat = 15}));
 #pragma once
@@ -27,12 +27,12 @@ struct CaseResult {
   Cost cost;
   double working_set_bytes = 0;
   bool cold = false;          // the working set is at least kColdFactor last-level caches
-  bool memory_bound = false;  // at the median rates
+  bool memory_bound = false;  // true: memory bounds the case, at the median rates
   int64_t steps_per_round = 0;
   TimingMethod method = TimingMethod::kCalls;
   Summary step_s;             // seconds a step
   Summary launch_s;           // the same with single launches, timed by the host's clock; empty for calls
-  Summary limit_s;            // seconds a step would take at the limit
+  Summary limit_s;            // least seconds of a step, by the machine's limits in the same round
   Summary fraction_of_limit;  // limit / time of the same round
   Summary read_bytes_per_s;
   Summary copy_bytes_per_s;
@@ -40,7 +40,7 @@ struct CaseResult {
   Summary flops_per_s;
 };
 
-// Errors of the case's run().
+// Measures the case and the limits in alternation. Errors of the case's run().
 absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, Machine& machine,
                                        const MeasureOptions& options);
 

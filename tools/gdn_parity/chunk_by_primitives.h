@@ -36,7 +36,7 @@ struct ChunkView {
 
 class ChunkByPrimitives {
  public:
-  // For chunks of up to `tokens` (at most 64). Fails on a backend that has no GPU stream.
+  // Allocates buffers for chunks of up to `tokens` tokens (at most 64). Fails on a backend that has no GPU stream.
   static absl::StatusOr<ChunkByPrimitives> Make(Backend& backend, int64_t tokens, int64_t key_dim, int64_t value_dim);
 
   // Advances `state` [K, V] and writes `output` [tokens, V]. Null state: starts from zeros, and the state is not kept.

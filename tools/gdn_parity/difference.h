@@ -13,7 +13,8 @@
 
 namespace gdn::parity {
 
-// All infinite if the sizes differ or the actual tensor has a NaN or an infinity. d = actual - expected.
+// Measures of d = actual - expected. All are infinite if the sizes differ or the actual tensor has a NaN or an
+// infinity.
 struct Difference {
   double max_abs = 0.0;        // max |d|
   double max_relative = 0.0;   // max |d| / max |expected|; max |d| if the reference is all zero

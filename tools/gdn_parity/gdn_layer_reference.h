@@ -12,7 +12,7 @@
 
 namespace gdn::parity {
 
-// Errors as of ValidateLayerStep.
+// Computes one step of a layer on host memory, and advances its states. Errors as of ValidateLayerStep.
 absl::Status GdnLayerReference(const LayerStep& step);
 
 }  // namespace gdn::parity

@@ -105,7 +105,8 @@ class OperatorCall {
     return *this;
   }
 
-  // `launch` is an operator's GPU launcher, or a member of Backend.
+  // Runs `reference` on the host and `launch` on the backend, and returns the worst difference of the outputs.
+  // `launch`: an operator's GPU launcher, or a member of Backend.
   template <typename Reference, typename Launch>
   absl::StatusOr<Difference> Run(Backend& backend, Reference reference, Launch launch) {
     reference(host_);

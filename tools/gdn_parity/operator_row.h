@@ -56,14 +56,14 @@ class OperatorRow {
     Expect(name, shape, device, expected);
     return device;
   }
-  // Returns memory that the operator reads and overwrites.
+  // Returns memory that has `values`, which the operator overwrites with an output. `expected`: the reference's output.
   absl::StatusOr<float*> InPlace(const std::string& in_name, const std::string& out_name, const Shape& shape,
                                  const std::vector<float>& values, const std::vector<float>& expected) {
     GDN_ASSIGN_OR_RETURN(float* device, In(in_name, shape, values));
     Expect(out_name, shape, device, expected);
     return device;
   }
-  // Adds an output that was already read back.
+  // Adds an output that the caller has read back itself.
   void Result(const std::string& name, const Shape& shape, const std::vector<float>& actual,
               const std::vector<float>& expected);
 

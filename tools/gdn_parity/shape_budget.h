@@ -14,7 +14,7 @@
 
 namespace gdn::parity {
 
-// Most updates of elements of S in a problem. The host executor does a few million a second.
+// Most updates of elements of S that a problem may need. The host executor does a few million a second.
 inline constexpr int64_t kHostBudget = 600'000;
 
 inline int64_t StateUpdates(const LayerDims& dims, const std::vector<int32_t>& lengths) {

@@ -31,7 +31,8 @@ struct Command {
   std::string_view summary;                  // one line
   std::string_view details = {};             // paragraphs for its own --help; may be empty
   std::vector<std::string_view> flags = {};  // flags besides those of every command (connection.cc)
-  // Runs the command. Returns the exit code, or an error, which is printed; errors of UsageError exit with kExitUsage.
+  // Runs the command. Returns the process's exit code, or an error, which the caller prints: it exits with kExitUsage
+  // for an error of UsageError, else with kExitFailed.
   absl::StatusOr<int> (*run)(const std::vector<std::string>& arguments);
 };
 

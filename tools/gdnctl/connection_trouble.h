@@ -10,8 +10,8 @@
 
 namespace gdn {
 
-// Returns what failed and what to do about it, from the message of an UNAVAILABLE error. An unknown message of gRPC is
-// returned with the question whether a server listens there; all other messages are returned unchanged.
+// Turns the message of an UNAVAILABLE error into a text that says what failed and what to do about it. Adds to an
+// unknown message of gRPC the question whether a server listens there. Returns all other messages unchanged.
 std::string ConnectionTrouble(std::string_view target, std::string_view message);
 
 }  // namespace gdn

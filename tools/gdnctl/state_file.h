@@ -42,15 +42,17 @@ struct StateFileReport {
   std::string Text(const std::string& key) const;  // returns a metadata entry; "" if there is none
 };
 
-// DATA_LOSS (INVALID_STATE_FILE: the tensor, or "header") if the file is cut, damaged or not a state file.
+// Reads a state file's header and verifies its checksums. DATA_LOSS (INVALID_STATE_FILE: the tensor, or "header") if
+// the file is cut, damaged or not a state file.
 absl::StatusOr<StateFileReport> InspectStateFile(std::string_view bytes);
 
 // Returns the fingerprint of the model with all its heads, also if the file has only some of them.
 std::string WholeFingerprint(const StateFileReport& file);
 std::string HeadsOf(const StateFileReport& file);  // "0-15/32"; "": all
 
-// Sets the target's operator to the file's dims, or its model to the one in `models` with the file's fingerprint (whole
-// or a slice; if several match, the one with the file's name). FAILED_PRECONDITION (STATE_MISMATCH) if none matches.
+// Sets the target's operator to the file's dims if the file is of an operator session. Else sets its model to the one
+// in `models` with the file's fingerprint (whole or a slice; if several match, the one with the file's name).
+// FAILED_PRECONDITION (STATE_MISMATCH) if none matches.
 absl::Status SetTargetSpec(const StateFileReport& file, const std::vector<v1::Model>& models,
                            v1::ImportStateRequest::Target* target);
 

@@ -192,7 +192,7 @@ class FakeGdnService final : public v1::GdnService::Service {
     int64_t epoch = 1;
     State now = {};
     std::map<std::string, State> checkpoints = {};  // by id; "" is the newest
-    absl::Status unusable = {};                     // why `now` must not be used
+    absl::Status unusable = {};                     // why `now` must not be used; OK: it may be
 
     void SetStoreBack(const std::string& checkpoint_id);
     void LoseState();
@@ -213,7 +213,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   // Calls write(piece) for each piece of the file, in order.
   template <typename Piece, typename Write>
   void CutInPieces(const std::string& file, const Write& write) const;
-  // Response: a DecodeResponse or a StepResponse.
+  // Runs a Decode or a Step. `Response`: a DecodeResponse or a StepResponse.
   template <typename Response>
   grpc::Status RunStep(const StepCall& step, Response* reply);
 
@@ -223,7 +223,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   void SaveIfDue(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Session*> Find(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckDurable() const { return options_.durable_tier ? absl::OkStatus() : NoDurableTier(); }
-  // OK if the session is in the request's epoch.
+  // Checks that the session is in the request's epoch, unless options_.ignore_session_epochs is set.
   template <typename Request>
   absl::Status CheckEpochOf(const Session& session, const Request& request) const {
     if (options_.ignore_session_epochs) return absl::OkStatus();
@@ -241,7 +241,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   // Takes the stored reply, or applies the row's acceptance and its tokens at `x`.
   RowResult ApplyRow(const StepCall& step, size_t row, StepAnswer answer, const float* x)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // nullopt: it was done before.
+  // Decides an acceptance by the rules. nullopt if its request id says that it was done before.
   absl::StatusOr<std::optional<Acceptance>> AnswerAcceptance(const std::string& request_id,
                                                              const v1::DraftAcceptance& asked)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

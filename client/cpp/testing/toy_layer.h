@@ -41,7 +41,8 @@ struct ToyState {
   std::array<float, kToyHidden> Step(int32_t layer, const float* x);
   // Advances by x [tokens, D]. Appends y of each token, or with `traces` the same number of bytes of the trace.
   void Advance(int32_t layer, const float* x, size_t tokens, bool traces, std::vector<float>& output);
-  // Does the same for a draft, and keeps it. The state does not advance; each token follows its parent.
+  // Computes a draft x [tokens, D], whose tokens follow their parents, and keeps x as the draft. The state does not
+  // advance. Appends y or traces as Advance does.
   void Draft(int32_t layer, const float* x, size_t tokens, bool traces, std::vector<float>& output);
   void EndPrefill(size_t tokens);
   // Describes the state in one line. Equal lines mean equal traces, token counts and drafts.

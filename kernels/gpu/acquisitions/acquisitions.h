@@ -24,14 +24,14 @@ class Acquisitions {
     int64_t first = std::numeric_limits<int64_t>::max();  // counted from 0
     bool all_after = false;                               // every acquisition after the first failure fails too
   };
-  // Starts counting at 0, with these failures.
+  // Starts to count acquisitions from 0, and makes those that `failing` names fail.
   static void Fail(const Failing& failing);
   // Ends the failures. Returns the number of acquisitions since Fail.
   static int64_t Stop();
 
-  // Called before each acquisition. False if it must fail.
+  // Counts an acquisition that is about to happen. Returns false if it must fail.
   static bool MayAcquire();
-  // MayAcquire as a status: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if it must fail.
+  // Counts an acquisition of `what`, as MayAcquire. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if it must fail.
   static absl::Status Acquire(const char* what);
   // Counts the first launch of each kernel (by name), which loads its code to the device.
   static absl::Status AcquireCode(const std::string& kernel);

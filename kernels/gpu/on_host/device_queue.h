@@ -44,7 +44,7 @@ class HostStream : public std::enable_shared_from_this<HostStream> {
  public:
   HostStream(std::shared_ptr<HostDevice> device, uint64_t seed, StreamPace pace);
 
-  // All calls return the device's failure.
+  // Queue work, or wait for queued work. Once the device has failed, all calls return its failure.
   absl::Status Enqueue(const char* what, Work work);
   absl::StatusOr<std::shared_ptr<StreamPoint>> Record();
   absl::Status WaitsFor(std::shared_ptr<const StreamPoint> point);
@@ -115,7 +115,8 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
 
   struct Freed {
     std::shared_ptr<Allocation> memory;
-    std::vector<std::pair<std::shared_ptr<HostStream>, int64_t>> users;  // and the last ticket that may use it
+    // Streams that may use the memory, each with the last ticket that may.
+    std::vector<std::pair<std::shared_ptr<HostStream>, int64_t>> users;
   };
 
   // Returns an error if the device has failed, or if this operation is the one to fail.

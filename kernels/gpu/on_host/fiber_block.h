@@ -85,7 +85,8 @@ struct RunningLane {
 };
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local RunningLane running_lane;
 
-// End the launch: no barrier separates the access from another lane's, or the element was never written.
+// End the launch with the error that no barrier separates the access from another lane's, or that the element was never
+// written.
 [[noreturn]] void FailLdsRead(const LdsShadow& shadow);
 [[noreturn]] void FailLdsWrite(const LdsShadow& shadow, int other);
 
@@ -118,9 +119,9 @@ inline void CheckLdsWrite(LdsShadow& shadow) {
   const RunningLane& me = running_lane;
   if (!IsAfterWrite(shadow, me)) FailLdsWrite(shadow, shadow.writer);
   if (shadow.read_block_epoch == me.block_epoch) {
-    const bool unordered = shadow.reader >> me.wave_shift != me.wave || shadow.many_reader_waves ||
-                           (shadow.read_wave_epoch == me.wave_epoch &&
-                            (shadow.many_readers || shadow.reader != me.index));
+    const bool unordered =
+        shadow.reader >> me.wave_shift != me.wave || shadow.many_reader_waves ||
+        (shadow.read_wave_epoch == me.wave_epoch && (shadow.many_readers || shadow.reader != me.index));
     if (unordered) FailLdsWrite(shadow, shadow.reader);
   }
   shadow.write_block_epoch = me.block_epoch;

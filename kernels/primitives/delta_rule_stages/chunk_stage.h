@@ -78,7 +78,8 @@ __device__ __forceinline__ void LoadTile(Array& tile, const float* base, int64_t
   LoadScaledTile<kRows, kThreads>(tile, base, stride, rows, features, aligned, [](int) { return 1.0f; });
 }
 
-// low, high += rows `row` and `row` + kRows / 2 of left [kRows, kInner] times columns column .. + 3 of right.
+// Adds a lane's share of the product left * right, whose rows number kRows and whose inner size is kInner, to `low` and
+// `high`. Both hold columns column .. column + 3: `low` in row `row`, `high` in row `row` + kRows / 2.
 template <int kRows, int kInner, int kLeftStride, typename Left, typename Right>
 __device__ __forceinline__ void MultiplyTiles(Left& left, Right& right, int row, int column, Vec4& low, Vec4& high) {
 #pragma unroll 2

@@ -46,7 +46,7 @@ struct VectorMultiplyParams {
   int64_t cols = 0;
   const float* x = nullptr;  // [rows, cols], x_stride floats from row to row
   int64_t x_stride = 0;
-  const float* v = nullptr;  // kRow: [cols]; kColumn: [rows], v_stride floats from one to the next
+  const float* v = nullptr;  // kRow: [cols]; kColumn: [rows]. For both kinds, element i is v[i * v_stride]
   int64_t v_stride = 1;
   float* y = nullptr;  // [rows, cols], y_stride floats from row to row
   int64_t y_stride = 0;

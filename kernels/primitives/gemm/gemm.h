@@ -46,9 +46,9 @@ struct GemmParams {
 absl::Status ValidateGemm(const GemmParams& params);
 void GemmReference(const GemmParams& params);
 
-// One thread per element: for products too small to tile, and for comparison.
+// Launches one thread per element of C: for products too small to tile, and for comparison.
 absl::Status GemmNaiveGpu(const GemmParams& params, const gpu::Stream& stream);
-// 64 x 64 tiles in LDS.
+// Launches the form with tiles of 64 x 64 elements in LDS.
 absl::Status GemmGpu(const GemmParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

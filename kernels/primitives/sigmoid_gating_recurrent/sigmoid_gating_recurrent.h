@@ -27,7 +27,7 @@ struct SigmoidGatingRecurrentParams {
 };
 
 absl::Status ValidateSigmoidGatingRecurrent(const SigmoidGatingRecurrentParams& params);
-// On host memory: GatingReference, then DeltaRuleScanReference.
+// Computes on host memory: GatingReference, then DeltaRuleScanReference.
 void SigmoidGatingRecurrentReference(const SigmoidGatingRecurrentParams& params);
 absl::Status SigmoidGatingRecurrentGpu(const SigmoidGatingRecurrentParams& params, const gpu::DeviceBatch& batch,
                                        const gpu::Stream& stream);

@@ -58,8 +58,8 @@ struct Caller {
   int64_t login_version = 0;
 };
 
-// PERMISSION_DENIED if the caller is not an admin. Without logins nobody is. `what`: the action that needs an admin,
-// for the message.
+// Checks that the caller is an admin; else PERMISSION_DENIED. If the server has no logins, nobody is an admin. `what`:
+// the action that needs an admin, for the message.
 absl::Status CheckAdmin(const Caller& caller, std::string_view what);
 
 // Reads the caller from the call's metadata. If the client sent a "traceparent", the trailing metadata gets the call's

@@ -29,14 +29,16 @@ struct PrincipalOptions {
 };
 
 struct PrincipalList {
-  std::map<std::string, double> weights;               // by name
-  std::map<std::string, std::string> names_by_digest;  // 64 lower case digits
+  std::map<std::string, double> weights;  // weight of each listed principal, by name
+  // Listed name of each credential, by the 64 lower-case digits of its digest.
+  std::map<std::string, std::string> names_by_digest;
 
   // The listed name of the first field that is a listed credential, or nullptr.
   const std::string* Find(const std::vector<std::string_view>& fields) const;
 };
 
-// INVALID_ARGUMENT (INVALID_SPEC: field) if the file cannot be read or does not have the form above.
+// Read the list from a file, and from a text; errors name `path`. INVALID_ARGUMENT (INVALID_SPEC: field) if the file
+// cannot be read or does not have the form above.
 absl::StatusOr<PrincipalList> ReadPrincipalList(const std::string& path);
 absl::StatusOr<PrincipalList> ParsePrincipalList(std::string_view text, std::string_view path);
 

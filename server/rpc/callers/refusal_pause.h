@@ -24,7 +24,7 @@ namespace gdn {
 
 class RefusalPauses {
  public:
-  // Half of the delay in RetryInfo (100 ms).
+  // Time that a refusal waits before it is sent: half of the delay in RetryInfo (100 ms).
   static constexpr absl::Duration kPause = absl::Milliseconds(50);
   static constexpr int kMostWaiting = 1024;
 

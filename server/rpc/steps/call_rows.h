@@ -36,7 +36,7 @@ struct StepParts {
   Residency& residency;
   Engines& engines;
   SharedRegions& shared_regions;
-  HostBlockPool& call_memory;     // for tensors of calls; page-locked if a device copies from it
+  HostBlockPool& call_memory;     // memory for tensors of calls; page-locked if a device copies from it
   const SteadyClock& rate_clock;  // for quotas of tokens per second
 };
 

@@ -31,7 +31,7 @@ namespace gdn {
 struct StepData {
   const ReceivedTensors& in;
   ReplyOutput& out;
-  ByteCharge& charge;  // for the request; grows by the other memory that the call needs
+  ByteCharge& charge;  // charge for the request; grows by the other memory that the call needs
 };
 
 // The rows of a step call, its checked input and its output (step_rows.h).
@@ -42,15 +42,16 @@ class StepMessage {
  public:
   virtual ~StepMessage() = default;
 
-  // Checks that need no session.
+  // Checks that need no session: the message's size, the number of sessions, and that an input is set.
   virtual absl::Status CheckForm(const ReceivedTensors& in, const StepLimits& limits) const = 0;
   virtual std::vector<WantedSession> Wanted(const SessionLookup& lookup, const Caller& caller) const = 0;
-  // One row for each session in the request, with the fields that the request gives for it.
+  // Returns one row for each session in the request, with the fields that the request gives for it.
   virtual std::vector<CallRow> Rows() const = 0;
-  // Checks the tensors for sessions of `spec`.
+  // Checks the request's tensors for sessions of `spec`, and returns views of them. Errors as of CheckStepInput
+  // (step_input.h).
   virtual absl::StatusOr<CheckedInput> CheckInput(const ReceivedTensors& in, const SessionSpec& spec,
                                                   const StepLimits& limits) const = 0;
-  // The reply's tensor.
+  // Returns the reply's tensor, to be filled.
   virtual v1::Tensor& output() const = 0;
   // Fills in the rest of the reply once the rows have ended.
   virtual void Answer(StepRows& rows) const = 0;

@@ -37,9 +37,9 @@ class StepRows final : public CallRows {
   bool none_found() const { return spec_ == nullptr; }
   // Checks shapes and values of the inputs. Inputs in shared memory are copied first.
   absl::Status CheckInput(const Caller& caller);
-  // Takes the tokens of the good rows from the caller's quota.
+  // Takes the tokens of the good rows from the caller's quota, if it has a token rate.
   absl::Status TakeTokens(const Caller& caller);
-  // Allocates memory for the reply's tensor.
+  // Sets the reply tensor's dtype and shape, and allocates memory for its data.
   absl::Status TakeOutput();
   // Admits each pinned row: it gets a stored reply, joins a call in flight, gets an error, or is added to its device's
   // job.
@@ -85,7 +85,7 @@ class StepRows final : public CallRows {
   // own error, else the call's.
   absl::Status RefuseFailedDevices();
   void NoteComputeTime(int64_t us);
-  // The row's part of the output, without padding.
+  // Returns the row's bytes in the output, without padding.
   absl::Span<char> OutputOf(size_t index) const;
   // True if the row's output is kept for a retry: the call has an id, and the output is not too large.
   bool KeepsOutput(const CheckedRow& row) const;

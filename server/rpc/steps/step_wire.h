@@ -1,6 +1,6 @@
 // Reads step requests and writes step replies. They are protobuf messages on the wire, but protobuf never sees the
-// tensors' bytes. Those of a request are copied once, from gRPC's buffers to memory that a device can copy from. Those
-// of a reply are lent to gRPC from the memory that the step wrote them to.
+// tensors' bytes. A request's bytes are copied once, from gRPC's buffers to memory that a device can copy from. A
+// reply's bytes are lent to gRPC from the memory that the step wrote them to.
 //
 // Protobuf parses unusual requests as a whole (a field that occurs twice, malformed bytes), so that every request means
 // what protobuf says.

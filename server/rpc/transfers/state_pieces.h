@@ -45,6 +45,7 @@ class FilePieces {
   FilePieces(EncodedStateFile file, TailFn tail);
 
   bool done() const { return file_ == nullptr || offset_ == file_->bytes(); }
+  // Returns the message with the next piece of the file. Call unless done().
   grpc::ByteBuffer Next();
 
  private:
@@ -76,13 +77,13 @@ class IncomingFile {
   IncomingFile(HostBlockPool& memory, int64_t max_bytes, int64_t total_bytes, ByteCharge charge)
       : memory_(memory), max_bytes_(max_bytes), total_bytes_(total_bytes), charge_(std::move(charge)) {}
 
-  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) if total_bytes is more than max_bytes, the most that the target's states can
-  // take.
+  // Checks the file's known size. RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) if total_bytes is more than max_bytes, the
+  // most that the target's states can take.
   absl::Status CheckTotal() const;
 
   // Returns space for the next `bytes` bytes; call Add once they are written. The bytes that are already here may move.
-  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE), DATA_LOSS (INVALID_STATE_FILE) beyond total_bytes, errors of
-  // ByteCharge::TryGrow and HostBlockPool::Take.
+  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) beyond max_bytes; DATA_LOSS (INVALID_STATE_FILE) beyond total_bytes; errors
+  // of ByteCharge::TryGrow and HostBlockPool::Take.
   absl::StatusOr<char*> Room(size_t bytes);
   void Add(size_t bytes) { size_ += bytes; }
 

@@ -38,7 +38,7 @@ inline absl::Status ClientGone() {
   return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has gone");
 }
 
-// `Reactor`: gRPC's base class.
+// A reactor of gRPC that runs one task, and finishes its call with the task's status. `Reactor`: gRPC's base class.
 template <typename Reactor>
 class StreamFlow : public Reactor, protected OwnedFlow<absl::Status> {
  public:

@@ -16,7 +16,7 @@
 
 namespace gdn {
 
-// INVALID_ARGUMENT (INVALID_SPEC) if the bytes are not a valid `Message`.
+// Parses the bytes as a `Message`. INVALID_ARGUMENT (INVALID_SPEC) if they are not a valid one.
 template <typename Message>
 absl::StatusOr<Message> ParseMessage(const grpc::ByteBuffer& bytes) {
   grpc::ByteBuffer copy(bytes);  // shares the bytes

@@ -44,7 +44,7 @@ class RpcServer {
 
   // The port of the first HOST:PORT address; 0 if there is none.
   int port() const { return port_; }
-  // The addresses given to Start, with the actual ports.
+  // Returns the addresses given to Start, with the actual ports.
   const std::vector<std::string>& addresses() const { return addresses_; }
   // Sets the health of the server to NOT_SERVING; calls are still answered. Safe from any thread until Stop.
   void ReportNotServing();

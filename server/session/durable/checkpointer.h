@@ -44,7 +44,7 @@ struct CheckpointPolicy {
 // Charges of a checkpoint that is being written. When a tier has stored it, the tier's own charges replace them.
 struct CheckpointRoom {
   const StateTier* tier = nullptr;                // the first tier that is asked to take it
-  ByteCharge there = {}, state = {}, count = {};  // in that tier, in kStates, and in kCheckpoints
+  ByteCharge there = {}, state = {}, count = {};  // charges in that tier's pool, in kStates, and in kCheckpoints
 };
 
 // A consistent copy of a session's states.

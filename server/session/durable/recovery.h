@@ -25,8 +25,10 @@ namespace gdn {
 
 struct Recovered {
   int64_t sessions = 0;
-  int64_t passed_over = 0;  // sessions that AdoptSession refused
-  int64_t set_back = 0;  // no tier has the version in the marker; counted in `sessions` too if there is an older copy
+  int64_t passed_over = 0;  // stored sessions that AdoptSession refused; they stay where they are
+  // Sessions whose version in the marker no tier has any more. If a tier has an older copy, the session continues from
+  // it and counts in `sessions` too.
+  int64_t set_back = 0;
 };
 
 // Returns the spec of a model; nothing if the model is not served.
@@ -38,8 +40,8 @@ std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& 
 // Returns an epoch for sessions that may have lost steps, by the number of starts that a durable tier has counted. No
 // other start gets the same epoch. DATA_LOSS (INVALID_STATE_FILE) for a number that is not possible.
 absl::StatusOr<int64_t> FirstEpoch(int64_t starts);
-// Does the same for a session with a right of this term (redis_session_claims.h). Many more terms than starts are
-// possible.
+// Returns an epoch for a session whose right has this term (redis_session_claims.h). No other term gets the same epoch.
+// DATA_LOSS (INVALID_STATE_FILE) for a term that is not possible. Many more terms than starts are possible.
 absl::StatusOr<int64_t> EpochOfTerm(int64_t term);
 
 // Takes over a stored session, which can be found from then on. `first_epoch`: an epoch above all that clients can
@@ -58,12 +60,14 @@ struct RecoveryParts {
 // Evidence about the steps that were answered before.
 struct RecoveryEvidence {
   const CleanMarker* marker = nullptr;  // left by an orderly shutdown after which nothing came; nullptr: there is none
-  int64_t first_epoch = 0;  // for sessions that the marker does not confirm: above all epochs that clients can know
+  // Epoch for sessions that the marker does not confirm, above all epochs that clients can know.
+  int64_t first_epoch = 0;
   std::set<std::string> absent = {};  // tiers that the marker may name and that cannot be reached
 };
 
-// Copies of stored states with their tiers. HeldBack has those of sessions with a newest state elsewhere, and of their
-// checkpoints.
+// StoredCopies: copies of one stored state, each with its tier. HeldBack: by key, the copies of sessions that are held
+// back, and of their named checkpoints. The marker names a newer state of these sessions, in a tier that cannot be
+// reached.
 using StoredCopies = std::vector<std::pair<StoredSession, StateTier*>>;
 using HeldBack = std::map<StateKey, StoredCopies>;
 

@@ -3,11 +3,11 @@
 // All states of a session are on one device: that of other sessions with its affinity if there is room, else the device
 // with the most room. A session that has left may come back to another device. Sessions on a failed device stay there,
 // and that device is not used for room. The victim is the least recently used session of the account that is furthest
-// over its share of the device; if no account is over its share, the least recently used session of all. For an account
-// over its share, sessions of accounts within their share are not moved. If an account is at its quota (kDeviceBytes),
-// the victim is its own least recently used session. A pinned or locked session is never moved. If no lower tier takes
-// a session (it is too large, or its folder cannot be written), the next one is tried, and for a while others are tried
-// before it.
+// over its share of the device. If no account is over its share, the victim is the least recently used session of all.
+// For an account over its share, sessions of accounts within their share are not moved. If an account is at its quota
+// (kDeviceBytes), the victim is its own least recently used session. A pinned or locked session is never moved. If no
+// lower tier takes a session (it is too large, or its folder cannot be written), the next one is tried, and for a while
+// others are tried before it.
 // Thread safety: all methods from any thread, except Advance and EvictAhead, which block on tiers and are called by one
 // thread at a time (Residency's). Ownership: the objects in the options must outlive it.
 //
@@ -58,7 +58,7 @@ struct RoomRequest {
 
 struct RoomClaims {
   std::vector<SlotClaim> slots;
-  ByteCharge charge;  // in the pool kDevice, for Track
+  ByteCharge charge;  // charge in the pool kDevice, to pass to Track
 
   bool empty() const { return slots.empty(); }
   void clear() {
@@ -67,7 +67,7 @@ struct RoomClaims {
   }
 };
 
-// Findings of one call's repeated Advance.
+// Findings that a request keeps between its calls of Advance.
 struct RoomEffort {
   std::unordered_set<const Session*> stuck;  // sessions that could not be moved
   // The lower tiers have no room for a session of so many bytes.
@@ -82,7 +82,7 @@ struct RoomEffort {
 
   static constexpr int32_t kAnyDevice = -1;
 
-  // The error if the call gives up.
+  // Returns the error to end the call with if it gives up.
   const absl::Status& error() const { return refused.ok() ? no_room : refused; }
 };
 
@@ -155,9 +155,9 @@ class DeviceRoom {
   absl::StatusOr<RoomProgress> MakeOwnRoom(const absl::Status& refused, const RoomRequest& request, RoomEffort& effort);
   // The working devices that the request may use, the best one first.
   std::vector<int32_t> PlacesFor(const RoomRequest& request) const;
-  // The largest budget of these devices.
+  // Returns the largest budget of these devices.
   int64_t LargestBudget(const std::vector<int32_t>& devices) const;
-  // Sum over the devices on which room may be made.
+  // Returns the sum of what is held on the devices on which room may be made.
   DeviceResidents::Held HeldFor(const RoomEffort& effort) const;
   // For each device: true if room may be made on it.
   std::vector<bool> DevicesFor(const RoomEffort& effort) const;
@@ -169,7 +169,8 @@ class DeviceRoom {
 
   const DeviceRoomOptions options_;
   std::atomic<int64_t> evictions_{0}, evicted_bytes_{0};
-  SteadyTime nothing_moves_until_;  // used by the moving thread: until this time all sessions count as pinned
+  // Used by the moving thread: until this time it tries to move no session, because none could be moved.
+  SteadyTime nothing_moves_until_;
   DeviceResidents residents_;
 };
 

@@ -75,7 +75,7 @@ class Residency {
   ResidencyCounters counters() const;
 
  private:
-  // One thing that is needed on the device: a session's states, or claims alone.
+  // A session's states that a call needs on the device, or claims on room alone.
   struct Need;
   // All needs of one call.
   struct Request;

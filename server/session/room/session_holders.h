@@ -29,6 +29,7 @@ class SessionHolders final : public TierHolders {
  public:
   explicit SessionHolders(ByteLedger& ledger) : ledger_(ledger) {}
 
+  // Records the account that the session's states are charged to.
   void Set(const StateKey& session, const ByteAccountPtr& account);
   // Call it when the session has ended. Charges for its states stay until the states are gone.
   void Forget(const StateKey& session);
@@ -36,12 +37,13 @@ class SessionHolders final : public TierHolders {
   Holder HolderOf(const StateKey& key) override;
   std::shared_ptr<void> Charge(std::string_view tier, const StateKey& key, const Holder& holder,
                                int64_t bytes) override;
-  // Errors (QUOTA_EXCEEDED) are those of the tier's quota.
+  // Charges `bytes` to the account of `holder`. The result gives the charge back when it is destroyed. Errors of the
+  // tier's quota: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
   absl::StatusOr<std::shared_ptr<void>> TryCharge(std::string_view tier, const Holder& holder, int64_t bytes) override;
   bool GiveWay(std::string_view tier, const Holder& holder) override;
   double SharesHeld(std::string_view tier, const Holder& holder) const override;
-  // Sets a function that frees host memory of an account which is not a session's, and returns false if there is none.
-  // Call it before the first session.
+  // Sets the function that GiveWay calls for the host tier. It frees host memory of the account that no session uses
+  // (stored prefixes), and returns false if there is none. Call before the first session.
   void SetGiveWay(std::function<bool(const ByteAccount&)> give_way) { give_way_ = std::move(give_way); }
 
  private:

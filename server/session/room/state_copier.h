@@ -46,7 +46,7 @@ class StateCopier {
 
   // OK, or DEVICE_FAILED if nothing is copied from or to the device any more.
   absl::Status CheckDevice(int32_t device) const { return At(device).health.status(); }
-  // OK if one of the devices still works.
+  // OK if one of the devices still works; else the error of the first device.
   absl::Status CheckAnyDevice() const;
   // Reports another result of work on a device to its health.
   void NoteDevice(int32_t device, const absl::Status& status) { static_cast<void>(At(device).health.Report(status)); }

@@ -63,7 +63,7 @@ class DiskFolder {
   struct Files {
     int64_t full_bytes = 0;
     int64_t delta_bytes = 0;
-    int64_t aside_bytes = 0;  // of the files that were set aside
+    int64_t aside_bytes = 0;  // size of the files that were set aside
   };
   // Finds all state files; ignores other files and folders. `remove_leftovers`: also removes unfinished files, and
   // sessions whose removal was not finished.

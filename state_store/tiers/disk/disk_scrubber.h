@@ -37,7 +37,8 @@ struct DiskScrubberParts {
   DiskTier& disk;
   TierStack& tiers;
   std::function<ScrubActivity()> activity;
-  // Called if the checkpoint on the disk of a live session is lost, while the session itself goes on.
+  // Called if the newest checkpoint of a live session is found damaged on the disk and has no other copy. The session
+  // goes on, and should be checkpointed again.
   std::function<void(const StateKey&)> on_not_durable = [](const StateKey&) {};
 };
 

@@ -1,5 +1,6 @@
-// Measures how full the disk's file system is, and decides whether new states may be written there: not from the time
-// that usage is above the high watermark until it has fallen to the low one. Files of other programs count too.
+// Measures how full the disk's file system is, and decides whether new states may be written there. They may not from
+// the time that usage is above the high watermark until it has fallen to the low one. Files of other programs count
+// too.
 //
 // Thread safety: safe from any thread; Look and Admit query the file system. Ownership: plain values.
 //
@@ -43,7 +44,8 @@ class DiskWatermarks {
       : folder_(std::move(folder)), options_(std::move(options)) {}
 
   bool on() const { return options_.high_percent > 0 && options_.high_percent < 100; }
-  // Measures the usage, and logs if a watermark was crossed. If the file system cannot be queried, nothing changes.
+  // Measures the usage, and updates problem() and used_share(). Logs if a watermark was crossed. If the file system
+  // cannot be queried, nothing changes.
   void Look();
   // OK if a new state of so many bytes may be written. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED: tier, needed,
   // available, watermark) otherwise.

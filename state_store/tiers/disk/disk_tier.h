@@ -88,14 +88,14 @@ class DiskTier final : public StateTier {
     int64_t bytes = 0;
   };
   SetAsideFiles set_aside() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Counts a failure in usage(), like that of a failed Load.
+  // Counts `status`, an error of a caller that read the files by itself, in usage().failures.
   void CountFailure(const absl::Status& status) { Counted(status).IgnoreError(); }
 
   // Above the high watermark, Store returns RESOURCE_EXHAUSTED for new keys; states that exist are still replaced.
   DiskWatermarks& watermarks() { return watermarks_; }
   const DiskWatermarks& watermarks() const { return watermarks_; }
 
-  // See DiskFolder.
+  // Calls the method of the same name of DiskFolder.
   absl::Status WriteCleanMarker(const CleanMarker& marker) { return folder_->WriteCleanMarker(marker); }
   absl::StatusOr<std::optional<CleanMarker>> TakeCleanMarker() { return folder_->TakeCleanMarker(); }
 
@@ -105,7 +105,7 @@ class DiskTier final : public StateTier {
     int64_t full_bytes = 0;
     int64_t delta_bytes = 0;
     absl::Status damage = {};      // why the files have been set aside; OK: they have not
-    std::string snapshot_id = {};  // of the full file; "" if another process wrote it
+    std::string snapshot_id = {};  // snapshot id of the full file; "" if another process wrote it
     BaseVersions bases = {};       // versions of the bases in the full file
     bool rewrite = false;          // the next Store writes a full file, because the last may not be durable
   };
@@ -122,7 +122,8 @@ class DiskTier final : public StateTier {
   Entry Find(const StateKey& key) const ABSL_LOCKS_EXCLUDED(mu_);
   void Put(const StateKey& key, Entry entry) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
-  // Makes the next Store of the key write a full file, because the files on the disk are not known any more.
+  // Forgets what is known of the key's files; with `all`, of the session's. The next Store then writes a full file,
+  // because a delta could belong to another one.
   void Distrust(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Reserve(int64_t bytes, int64_t replaced_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void AddUsed(int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);

@@ -27,6 +27,7 @@ class ErasureNotes {
 
   // Replaces the session's note; an empty set removes it. Durable on return.
   absl::Status Set(const StateKey& session, const std::set<std::string>& tiers);
+  // Returns all notes: the tiers that may still have copies, by session.
   absl::StatusOr<std::map<StateKey, std::set<std::string>>> All() const;
 
  private:

@@ -30,6 +30,7 @@ class PrincipalFolders {
   const std::string& directory() const { return directory_; }
   std::string PathOf(std::string_view principal) const;
 
+  // Keeps the principal's folder, if it exists, from being removed while it is used.
   class Hold {
    public:
     Hold(PrincipalFolders& folders, std::string_view principal);

@@ -21,7 +21,7 @@ namespace gdn {
 
 struct FileStart {
   std::string bytes;
-  int64_t file_bytes = 0;  // of the whole file
+  int64_t file_bytes = 0;  // size of the whole file
 };
 
 // Reads the first part of a file, with its whole header. If the header's length (the first 8 bytes) is invalid, returns
@@ -29,7 +29,8 @@ struct FileStart {
 // errors are returned.
 absl::StatusOr<FileStart> ReadHead(absl::FunctionRef<absl::StatusOr<FileStart>(int64_t)> first_bytes);
 
-// DATA_LOSS (INVALID_STATE_FILE: tensor) if the file is another session's, or has no owner entry.
+// OK if the file's owner entry names the key's session. Else DATA_LOSS (INVALID_STATE_FILE: tensor): the file is
+// another session's, or has no owner entry.
 absl::Status CheckOwner(const StateKey& key, const StateFile& file);
 
 // True if a durable tier counts this status as a failure (TierUsage::failures). NOT_FOUND and RESOURCE_EXHAUSTED do not

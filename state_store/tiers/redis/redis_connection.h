@@ -54,6 +54,7 @@ class RedisConnection {
 
   // Queues a command with these arguments. If `value` is not empty, its pieces end to end are one further argument.
   void Append(const std::vector<std::string_view>& arguments, const std::vector<std::string_view>& value = {});
+  // Sends the queued commands. UNAVAILABLE (TIER_UNAVAILABLE) if the connection is broken or makes no progress.
   absl::Status Flush();
   // Returns the next reply, which may be an error reply (see CheckReply). UNAVAILABLE if the connection is broken.
   absl::StatusOr<RedisReply> Receive();

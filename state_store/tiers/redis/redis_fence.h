@@ -1,5 +1,5 @@
-// Fencing of writes to Redis: each script that writes compares the server's token with the owner's token in the store,
-// so a server that has lost its right to a state cannot write it.
+// Fencing of writes to Redis: each script that writes compares the server's token with the owner's token in the store.
+// So a server that has lost its right to a state cannot write that state.
 //
 // Thread safety: all methods from any thread. Ownership: outlives the RedisFolder that uses it.
 //

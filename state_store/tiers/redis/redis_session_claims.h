@@ -69,23 +69,23 @@ class RedisSessionClaims final : public RedisFence {
   // Gives the right up, so that any server may take it. `orderly`: see TakenSession. This server forgets the right also
   // after an error. The store may then have the old or the new entry; the next Take gets a higher term in any case.
   absl::Status GiveUp(RedisConnection& redis, const StateKey& session, bool orderly);
-  // Gives up the right to a session that is not on this server, even if this object does not know the right (as after a
-  // lost reply). Does nothing if is_here() returns true. is_here runs under this object's lock and must not call it. So
-  // a session that is here keeps its right, and a session that is made later finds no old right.
+  // Gives up the right to a name whose session is not on this server, even if this object does not know the right (as
+  // after a lost reply). Does nothing if is_here() returns true: the session keeps its right. is_here runs under this
+  // object's lock and must not call this object, so no session of the name can be made meanwhile.
   absl::Status GiveBack(RedisConnection& redis, const StateKey& session, absl::FunctionRef<bool()> is_here);
   // Drops this object's record of the session. The store is not changed.
   void Forget(const StateKey& session);
   // Reads the store's count of terms, to notice if it was set back. Errors of the connection.
   absl::Status LookAtTerms(RedisConnection& redis);
 
-  // Adds the sessions to which this server has lost the right to `lost`, and forgets them. `lapsed`: the lease had
-  // expired, so others may have taken and ended sessions of this server. Errors of the connection: call again with the
-  // same `lapsed`.
+  // Asks the store for every session that this server has a right to. Adds those to which it has lost the right to
+  // `lost`, and forgets them. `lapsed`: the lease had expired, so others may have taken and ended sessions of this
+  // server. Errors of the connection: call again with the same `lapsed`.
   absl::Status FindLost(RedisConnection& redis, bool lapsed, std::vector<StateKey>& lost);
   // Number of times that the store was found set back: a right that this server never lost was missing there, or terms.
   int64_t set_backs() const { return set_backs_; }
 
-  // RedisFence, for each session separately. lost() is always OK.
+  // Implements RedisFence with a token for each session. lost() is always OK.
   std::string OwnerKey(const StateKey& key) const override;
   std::string token(const StateKey& key) const override;
   absl::Status lost(const StateKey& key) const override;
@@ -102,7 +102,8 @@ class RedisSessionClaims final : public RedisFence {
   std::string TokenOf(int64_t term) const;
   std::optional<Claim> Extract(const StateKey& session);
   int64_t highest_term() const;
-  // Records the store's count of terms. If it is less than `seen`, the most seen before the read, it was set back.
+  // Records `terms`, the store's count of terms. `seen`: the highest term known before the store was asked. If `terms`
+  // is less, the store was set back, and sessions given up by then do not count as orderly any more.
   void NoteTerms(int64_t terms, int64_t seen);
 
   const std::string prefix_;

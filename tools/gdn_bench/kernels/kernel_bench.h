@@ -41,7 +41,8 @@ struct KernelReport {
 // a filter that is not a regular expression.
 absl::StatusOr<std::vector<std::string>> KernelCaseNames(const KernelBenchOptions& options);
 
-// INVALID_ARGUMENT for a bad option. NOT_FOUND if no case matches. Errors of the backend, with the case's name.
+// Measures the cases that match the filter. INVALID_ARGUMENT for a bad option. NOT_FOUND if no case matches. Errors of
+// the backend, with the case's name.
 absl::StatusOr<KernelReport> RunKernelBench(const KernelBenchOptions& options);
 
 }  // namespace gdn::bench

@@ -24,12 +24,13 @@
 
 namespace gdn::bench {
 
-// A working set of at least this many times the last-level cache, visited in turn, counts as read from memory.
+// A case counts as reading from memory if its working set, visited in turn, is at least this many last-level caches.
 inline constexpr int64_t kColdFactor = 4;
 
 enum class TimingMethod { kCalls, kLaunches, kGraph };
 
-// A case that has been warmed up. A repetition is one run() on a CPU, or a graph of one or more runs on a GPU.
+// A case that is ready to be timed. A repetition is one run() on a CPU, or the replay of a graph of one or more runs on
+// a GPU.
 class TimedCase {
  public:
   virtual ~TimedCase() = default;

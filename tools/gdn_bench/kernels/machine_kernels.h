@@ -29,7 +29,7 @@ void UpdateInPlace(float* data, size_t floats, float factor);
 // multiplier^iterations.
 float MultiplyAdds(int64_t iterations, float multiplier, float addend);
 
-// Floating-point operations of one iteration of MultiplyAdds (two per lane and accumulator).
+// Returns the floating-point operations of one iteration of MultiplyAdds: two per lane and accumulator.
 int64_t FlopsPerIteration();
 
 }  // namespace gdn::bench

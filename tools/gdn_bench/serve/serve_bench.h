@@ -34,7 +34,7 @@ struct ServeOptions {
   int calls = 4000;          // calls to each server, for each load
   double time_limit_s = 20;  // longest time for each load; only the calls until then are reported
   Transport transport = Transport::kTcp;
-  std::string backend = "null";  // of gdn_server
+  std::string backend = "null";  // backend of gdn_server
   int gpu_device = 0;
   std::string secure;       // for suite "secure": the folder of credentials.h; "": none
   std::string gpu_devices;  // for suite "devices": the second server's devices, such as "0,1"
@@ -57,7 +57,7 @@ struct ServeRow {
 
 struct ServeResult {
   ServeRow row;
-  int64_t request_bytes = 0;  // of one call, on the wire
+  int64_t request_bytes = 0;  // size of one call's request on the wire
   int64_t response_bytes = 0;
   Measured measured;
   std::vector<RatioResult> ratios;
@@ -70,7 +70,8 @@ struct ServeReport {
   std::vector<ServeResult> results;
 };
 
-// INVALID_ARGUMENT for an option out of range; errors of the children and of the first call that fails.
+// Starts the servers and measures all rows. INVALID_ARGUMENT for an option out of range; errors of the children and of
+// the first call that fails.
 absl::StatusOr<ServeReport> RunServeBench(const ServeOptions& options);
 
 // Returns the rows to measure, in order. INVALID_ARGUMENT for an unknown suite.

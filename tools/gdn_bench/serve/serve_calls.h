@@ -49,7 +49,8 @@ class Caller {
   virtual int64_t response_bytes() const = 0;
 };
 
-// `sessions`: load.rows() names. The first call opens a stream if the load needs one; the Caller's destructor ends it.
+// Makes a client that sends calls of this load. `sessions`: load.rows() names. The first call opens a stream if the
+// load needs one; the Caller's destructor ends it.
 std::unique_ptr<Caller> MakeCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
                                    const std::vector<std::string>& sessions, Wire wire);
 

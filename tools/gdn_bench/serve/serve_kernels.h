@@ -28,8 +28,8 @@ struct KernelTimesOptions {
 
 class KernelTimes {
  public:
-  // `backend`: the name that the server reports. INVALID_ARGUMENT if this program has no such backend. Errors of making
-  // the backend.
+  // Makes the backend that the kernels are measured on. `backend`: the name that the server reports. INVALID_ARGUMENT
+  // if this program has no such backend. Errors of making the backend.
   static absl::StatusOr<KernelTimes> Make(const std::string& backend, const KernelTimesOptions& options);
 
   // Returns the times of the load's kernels; measures each case once. Measures segment_s only if `segment` is true.

@@ -24,13 +24,14 @@ struct LoadBlock {
   int64_t late = 0;  // in an open loop: calls that were due while every Caller was waiting for a reply
 };
 
-// Every Caller calls at least once, and begins no call after `seconds`. calls_per_s is the sum of the Callers' rates,
-// each over that Caller's own time, so waiting for the last Caller does not count. Returns the first error of any call.
+// Runs a closed loop: every Caller calls at least once, and begins no call after `seconds`. calls_per_s is the sum of
+// the Callers' rates. Each rate is over that Caller's own time, so waiting for the last Caller does not count. Returns
+// the first error of any call.
 absl::StatusOr<LoadBlock> RunClosedBlock(const Callers& callers, double seconds);
 
-// Sends a call at each of the times; each Caller has at most one in flight. Returns the first error of any call.
-// RESOURCE_EXHAUSTED if a call cannot be sent within `patience_s` after it was due, because leaving calls out would
-// hide slow ones.
+// Runs an open loop: sends a call at each of the times; each Caller has at most one in flight. Returns the first error
+// of any call. RESOURCE_EXHAUSTED if a call cannot be sent within `patience_s` after it was due, because leaving calls
+// out would hide slow ones.
 absl::StatusOr<LoadBlock> RunOpenBlock(const Callers& callers, const std::vector<double>& arrival_times_s,
                                        double patience_s = 10);
 

@@ -18,9 +18,9 @@
 
 namespace gdn::bench {
 
-// The server and setup of a measurement: gdn_server; the echo of messages; the echo of bytes; gdn_server during another
-// session's prefill; gdn_server with tensors in shared memory and messages over a Unix socket, on one device and on
-// several; gdn_server with TLS, tokens and an HTTP port; the echo of messages with the same TLS.
+// The server and setup of a measurement, in order. gdn_server; the echo of messages; the echo of bytes; gdn_server
+// during another session's prefill. gdn_server with tensors in shared memory and messages over a Unix socket, on one
+// device and on several. gdn_server with TLS, tokens and an HTTP port; the echo of messages with the same TLS.
 enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral, kGdnSecure, kEchoSecure };
 
 struct SideResult {
@@ -66,7 +66,8 @@ struct RatioGoal {
 
 struct RatioResult {
   RatioGoal goal;
-  // In seconds; of rates in tokens per second. `measure`: the denominator without kernels. `kernels`: 0 if none.
+  // Numerator and denominator, in seconds; for ratios of rates in tokens per second. `measure`: the denominator without
+  // the kernels' time. `kernels`: the kernels' time or rate; 0 if it is not part of the ratio.
   double ours = 0;
   double measure = 0;
   double kernels = 0;
@@ -78,7 +79,8 @@ struct RatioResult {
 std::string_view RatioName(RatioKind kind);
 bool IsRate(RatioKind kind);
 
-// nullopt if a side or the kernels' time is missing, or the kernels take no time in a ratio to an echo without a goal.
+// Computes the ratio. nullopt if a side or the kernels' time was not measured, or if the kernels take no time in a
+// ratio to an echo without a goal.
 std::optional<RatioResult> Evaluate(const RatioGoal& goal, const Measured& measured);
 
 // Returns every kind of ratio, without goals.

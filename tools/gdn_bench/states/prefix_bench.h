@@ -42,7 +42,8 @@ struct PrefixReport {
   Summary ratio;                    // unknown / known, of adjacent rounds
 };
 
-// INVALID_ARGUMENT for an option out of range; errors of the child and of the first call that fails.
+// Starts a server and measures. INVALID_ARGUMENT for an option out of range; errors of the child and of the first call
+// that fails.
 absl::StatusOr<PrefixReport> RunPrefixBench(const PrefixBenchOptions& options);
 std::string PrefixTable(const PrefixReport& report);
 nlohmann::ordered_json PrefixJson(const PrefixReport& report);

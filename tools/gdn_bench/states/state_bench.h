@@ -63,7 +63,8 @@ struct StateReport {
   std::vector<PauseResult> pauses;
 };
 
-// INVALID_ARGUMENT for an option out of range; errors of the children and of the first call or move that fails.
+// Starts the servers and measures all transfers, moves, forks and pauses. INVALID_ARGUMENT for an option out of range;
+// errors of the children and of the first call or move that fails.
 absl::StatusOr<StateReport> RunStateBench(const StateBenchOptions& options);
 
 // Measure the parts of the report with report.options, and add the results. gdn_server must have a --disk-dir.

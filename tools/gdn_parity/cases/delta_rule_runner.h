@@ -66,7 +66,7 @@ struct DeltaRuleProblem {
 
 struct DeltaRuleInputs {
   float strongest = -1.0f;       // g is uniform in [strongest, 0]
-  float scale = 0.0f;            // of q; 0: K^-0.5
+  float scale = 0.0f;            // multiplies q; 0: K^-0.5
   float state_deviation = 0.5f;  // standard deviation of initial states; 0: fresh states
   float key_correlation = 0.0f;  // 0 .. 1, share of a direction that all keys have in common
 };
@@ -87,14 +87,14 @@ struct DeltaRuleResult {
   std::vector<float> states = {};  // [sequences, HV, K, V]
 };
 
-// Returns tokens [begin, end) of a problem of one sequence, starting from `initial`.
+// Returns the problem that has tokens [begin, end) of a problem of one sequence, and `initial` as its initial state.
 DeltaRuleProblem Part(const DeltaRuleProblem& whole, int64_t begin, int64_t end, const std::vector<float>& initial);
 
 // State slots of sequences with their log lengths, which calls of any form can advance. Frees its backend memory when
 // it is destroyed; the backend must outlive it.
 class DeltaRuleSlots {
  public:
-  // `states`: initial bases, [slots, HV, K, V].
+  // Makes slots on the backend, one for each of the initial bases `states` [slots, HV, K, V], with empty logs.
   static absl::StatusOr<DeltaRuleSlots> Make(Backend& backend, const LayerDims& dims, const std::vector<float>& states);
 
   const StatePoolView& pool() const { return state_.device(); }
@@ -117,7 +117,7 @@ class DeltaRuleSlots {
 DeltaRuleResult DeltaRuleReferenceResult(const DeltaRuleProblem& problem);
 absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend);
 
-// Compares outputs and states.
+// Returns the difference of the outputs and states from the expected ones.
 Difference CompareResults(const DeltaRuleResult& actual, const DeltaRuleResult& expected);
 // Compares each sequence separately, so that large sequences do not hide errors of small ones.
 Difference CompareSequences(const DeltaRuleProblem& problem, const DeltaRuleResult& actual,

@@ -41,7 +41,7 @@ struct StageTensors {
 
 StageTensors StagesReference(const ChunkedProblem& problem);
 
-// Needs a GPU backend.
+// Runs the stages on the backend, which must be a GPU backend, and returns the outputs and states.
 absl::StatusOr<DeltaRuleResult> RunStages(const ChunkedProblem& problem, Backend& backend);
 
 }  // namespace gdn::parity

@@ -50,14 +50,15 @@ struct Requirements {
 std::vector<Check> CheckNode(const NodeFacts& facts, const HipRuntime& runtime, const Environment& environment,
                              const Requirements& requirements);
 
-// True if no check has the verdict kMissing or kUnknown.
+// True if no check has the verdict kMissing or kUnknown, so the node can run the GPU backend.
 bool Usable(const std::vector<Check>& checks);
 
 // Returns "doctor: usable: ..." or "doctor: NOT usable: ...", in one line.
 std::string Summary(const std::vector<Check>& checks);
 
-// Returns the GPUs that a *_VISIBLE_DEVICES value selects: indices into `gpus` or "GPU-<unique id in hexadecimal>",
-// separated by commas. Stops at the first entry that matches no GPU, as the runtimes do.
+// Returns the GPUs that a *_VISIBLE_DEVICES value selects. The value is a list of indices into `gpus` or of
+// "GPU-<unique id in hexadecimal>", separated by commas. Stops at the first element that matches no GPU, as the
+// runtimes do.
 std::vector<const GpuNode*> VisibleGpus(const std::vector<const GpuNode*>& gpus, const std::string& value);
 
 // For the checks alone, each in the .cc that is named after what it looks at.

@@ -55,7 +55,7 @@ struct PciCard {
 struct GpuNode {
   int kfd_node = 0;
   std::string gfx;           // "gfx906"
-  int64_t memory_bytes = 0;  // of the device's own memory banks
+  int64_t memory_bytes = 0;  // size of the device's own memory banks
   int64_t used_bytes = -1;   // -1: the driver does not report it
   std::string pci_address;   // "0000:03:00.0"
   uint32_t device_id = 0;    // PCI device id

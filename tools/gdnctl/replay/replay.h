@@ -28,8 +28,9 @@ namespace gdn {
 
 struct ReplayOptions {
   std::string model;          // "models/NAME"
-  DType dtype = DType::kF32;  // of the inputs; outputs are always requested in F32
-  // Called before each part with its name ("layer 3: decode unary"). An error ends the replay. May be empty.
+  DType dtype = DType::kF32;  // dtype of the inputs; outputs are always requested in F32
+  // Called before each path of a layer with its name ("layer 3: decode unary"). An error ends the replay and is
+  // returned. May be empty.
   std::function<absl::Status(std::string_view what)> before_part;
 };
 

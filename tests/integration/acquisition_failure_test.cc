@@ -82,6 +82,7 @@ TEST_P(FailureInTurn, OfStepsLeavesWhatWasThereOrATwinsState) {
 }
 
 TEST_P(FailureInTurn, OfOperationsWithoutADurableTierLosesWhatCannotBeRepeated) {
+  TestEveryPoint();
   const TokenFeed feed = TokenFeed::Operator(2);
   FailEach({"decode that folds",
             [&feed](const Caller& caller) {
@@ -378,6 +379,7 @@ TEST_P(FailureInTurn, OfAStepThatAcceptsLeavesWhatWasThereOrATwinsState) {
 }
 
 TEST_P(FailureInTurn, OfAStepThatAcceptsLosesOnlyWhatItOverwrote) {
+  TestEveryPoint();
   const TokenFeed feed = TokenFeed::Operator(2);
   const std::vector<Failures> operations = {Failures::kOperation, Failures::kOperationsFrom};
   const auto forked = [&feed](const Caller& caller) {

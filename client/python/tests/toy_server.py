@@ -545,14 +545,14 @@ class ToyStream:
         self._replies: deque[Any] = deque()
 
     def send(self, message: Any) -> None:
-        decodes = self._method == "StreamDecode"
-        rpc = Rpc("Decode", message.step) if decodes else Rpc("Prefill", message.segment)
-        kind = step_pb2.StreamDecodeResponse if decodes else step_pb2.StreamPrefillResponse
-        if self._replies and isinstance(self._replies[-1], errors.UnavailableError):
+        method = self._method.removeprefix("Stream")
+        rpc = Rpc(method, message.segment if method == "Prefill" else message.step)
+        kind = getattr(step_pb2, f"{self._method}Response")
+        if self._replies and isinstance(self._replies[-1], errors.GdnError):
             return
         try:
             self._replies.append(kind(result=self._server.call(rpc)))
-        except errors.UnavailableError as error:
+        except (errors.UnavailableError, errors.UnimplementedError) as error:
             self._replies.append(error)
         except errors.GdnError as error:
             failed = kind()

@@ -16,14 +16,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdn_client import array_flow, management, mixed, prefixes, recovery, session_flow, state_calls, streams, waiting
+from gdn_client import array_flow, management, prefixes, recovery, session_flow, state_calls, streams, waiting
 from gdn_client.errors import AbortedError, GdnError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
 from gdn_client.inputs import Input
-from gdn_client.mixed import StepResult, StepRow
+from gdn_client.mixed import MixedStep, StepCall, StepResult, StepRow
 from gdn_client.notebook import table
-from gdn_client.pipeline import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline
+from gdn_client.pipeline import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline, step_pipeline
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
@@ -488,8 +488,62 @@ class Batch:
             GdnError: without `partial_ok`, as in `decode`.
 
         """
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        call = StepCall(layer, rows, options, partial_ok, timeout)
+        return self._run(MixedStep(self._states, call, self._client.abilities).applied())
+
+    def step_future(  # threads only
+        self,
+        layer: int,
+        rows: Sequence[StepRow],
+        *,
+        partial_ok: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> StepFuture[list[StepResult]]:
+        """Starts `step` on another thread and returns a future. Order and failures are as in `Session.prefill_future`.
+
+        With `partial_ok`, rows that fail alone do not fail the future.
+        """
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        call = StepCall(layer, rows, options, partial_ok, timeout)
+        step = MixedStep(self._states, call, self._client.abilities)
+        return self._client.start(self._states, step.applied)
+
+    def step_stream(
+        self,
+        layer: int,
+        steps: Iterable[Sequence[StepRow]],
+        *,
+        window: int = DEFAULT_WINDOW,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[list[StepResult]]:
+        """Makes steps as `step` does, with inputs that are known in advance. Several steps are in flight at once.
+
+        Args:
+            layer: as in `Session.prefill`.
+            steps: for each step, a `StepRow` for each session. The rows decode or prefill; drafts and acceptances
+                depend on outputs, so they need `step`.
+            window: as in `Session.decode_stream`.
+            dtype: as in `Session.prefill`.
+            allow_non_finite: as in `Session.prefill`.
+            timeout: as in `Session.decode_stream`.
+
+        Yields:
+            The results of each step, as `step` returns them. If you stop early, steps that are in flight are still
+            applied.
+
+        Raises:
+            GdnError: a step failed. Steps before it were applied, and later steps were not.
+            ValueError: a step has rows that `step` would refuse, or that draft or accept.
+
+        """
         options, abilities = step_options(dtype, allow_non_finite=allow_non_finite), self._client.abilities
-        return self._run(mixed.step(self._states, layer, rows, options, abilities, partial_ok, timeout))
+        pipeline = step_pipeline(self._states, layer, options, abilities, window)
+        return streams.outputs(self._client.connection, pipeline, steps, timeout)
 
     def accept(self, tokens: Sequence[session_flow.Accepted]) -> None:
         """Accepts tokens of each session's drafts. `tokens[i]` is for session i, as in `Session.accept`."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
-from gdn_client.errors import DeadlineExceededError, GdnError, NoServerError, SessionLostError
+from gdn_client.errors import DeadlineExceededError, GdnError, NoServerError, SessionLostError, UnimplementedError
 
 T = TypeVar("T")
 
@@ -152,6 +152,11 @@ def worth_another_try(error: GdnError) -> bool:
             return not error.reason  # gRPC's own words for a connection that broke in the middle
         case _:
             return False
+
+
+def is_unknown_method(error: object) -> bool:
+    """Whether gRPC has answered in the place of a method that the server does not have."""
+    return isinstance(error, UnimplementedError) and not error.reason
 
 
 def exact(rpc: Rpc, retry: Retry) -> Flow[Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from gdn_client import array_flow
 from gdn_client.calls import ASTRAY, answered, give_up
 from gdn_client.errors import GdnError, InvalidArgumentError, UnimplementedError, from_status
-from gdn_client.flow import Flow, Rpc, worth_another_try
+from gdn_client.flow import Flow, Rpc, is_unknown_method, worth_another_try
 from gdn_client.inputs import DeltaRule, Input, Projected, tensors_of
 from gdn_client.proto.gdn.v1 import step_pb2
 from gdn_client.recovery import STATE_IS_GONE
@@ -229,11 +229,6 @@ def _padded(inputs: Sequence[Input], tokens: int) -> Input:
     return _with_tensors(inputs[0], rows)
 
 
-def _is_unknown_method(error: GdnError) -> bool:
-    """Whether gRPC has answered in the place of a method that the server does not have."""
-    return isinstance(error, UnimplementedError) and not error.reason
-
-
 def _has_to_accept(row: _Row) -> bool:
     """Whether AcceptTokens is to be called before the row.
 
@@ -297,7 +292,7 @@ class MixedStep:
                 yield from self._by_step()
                 return self._results()
             except UnimplementedError as error:
-                if not _is_unknown_method(error):
+                if not is_unknown_method(error):
                     raise
                 self._abilities.step = False
         yield from self._by_other_methods()
@@ -341,7 +336,7 @@ class MixedStep:
                 yield from answered([row.state for row in rows], [row.flight for row in rows], self._send)
                 break
             except GdnError as error:
-                if not self._call.partial_ok or _is_unknown_method(error):
+                if not self._call.partial_ok or is_unknown_method(error):
                     done = [row for row in rows if row.flight.answer is not None]
                     give_up([row.state for row in done], [row.flight for row in done])
                     raise

@@ -16,8 +16,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdn_client import array_flow, management, prefixes, recovery, session_flow, state_calls, streams, waiting
-from gdn_client.errors import AbortedError, GdnError
+from gdn_client import array_flow, management, many, prefixes, recovery, session_flow, state_calls, streams, waiting
+from gdn_client.errors import AbortedError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
 from gdn_client.inputs import Input
@@ -353,7 +353,8 @@ class Session(SessionView):
 class Batch:
     """Sessions that are stepped in one call. All of them have the same model, or the same operator dimensions.
 
-    Between calls you may step the sessions one by one, or in other batches.
+    Between calls you may step the sessions one by one, or in other batches. A `with` block ends with
+    one call that deletes all sessions that were neither attached nor detached.
     """
 
     def __init__(self, client: Client, sessions: Iterable[Session]) -> None:
@@ -362,6 +363,14 @@ class Batch:
         if not self._sessions:
             raise ValueError("a batch has at least one session")
         self._states = [session._state for session in self._sessions]
+
+    def __enter__(self) -> Batch:
+        for state in self._states:
+            state.check_not_ended()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end([session for session in self._sessions if session._owned])
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -549,18 +558,51 @@ class Batch:
         """Accepts tokens of each session's drafts. `tokens[i]` is for session i, as in `Session.accept`."""
         self._run(session_flow.accept(self._states, list(tokens)))
 
+    def fork(self, count: int = 1, *, idle_ttl: float | None = None, durable: bool = False) -> list[list[Session]]:
+        """Creates `count` sessions that continue from each session, in one call. Works as `Session.fork`.
+
+        Returns:
+            The children of each session.
+
+        Raises:
+            GdnError: a session could not be forked. No child is left.
+
+        """
+        ids = [[new_id() for _ in range(count)] for _ in self._states]
+        children = self._run(many.fork(self._states, ids, idle_ttl, durable, self._many()))
+        return [[Session(self._client, state, owned=True) for state in own] for own in children]
+
+    def reset(self) -> None:
+        """Sets every session back to zero tokens, in one call. Sessions keep their ids and named checkpoints.
+
+        A session that started from a prefix has no prefix then. Servers that do not know resets (version 0.1.0) get a
+        new session under the same id.
+
+        Raises:
+            GdnError: error of the first session that could not be reset. The call tries to reset all of them. After
+                UnavailableError or DeadlineExceededError it may have been applied; reset again, or delete the batch.
+
+        """
+        self._run(many.reset(self._states, self._many()))
+
     def delete(self) -> None:
-        """Deletes every session.
+        """Deletes every session, in one call.
 
         Raises:
             GdnError: error of the first session that could not be deleted. The call tries to delete all of them.
 
         """
-        errors = []
-        for session in self._sessions:
-            try:
-                session.delete()
-            except GdnError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        self._end(self._sessions)
+
+    def _many(self) -> many.Many:
+        return many.Many(self._client.limits.max_batch, self._client.abilities, self._states[0].retry)
+
+    def _end(self, sessions: Sequence[Session]) -> None:
+        for session in sessions:
+            session._owned = False
+            with contextlib.suppress(AbortedError):  # threads only
+                settle([session._state])
+        for session in sessions:
+            session._state.ended = True
+        if sessions:
+            self._client.connection.run(many.delete([session._state for session in sessions], self._many()))

@@ -257,11 +257,13 @@ class Abilities:
 
     Attributes:
         step: it may know the method Step.
+        many: it may know the methods for many sessions, such as CreateSessions.
         reply_bytes: most bytes of a prefill's reply, which servers of version 0.1.0 limit. None: there is no limit.
 
     """
 
     step: bool = True
+    many: bool = True
     reply_bytes: int | None = None
 
     def learn(self, error: GdnError) -> bool:

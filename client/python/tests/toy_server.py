@@ -25,6 +25,7 @@ from gdn_client.connection import Connection
 from gdn_client.flow import Rpc, Sleep
 from gdn_client.proto.gdn.v1 import batch_pb2, info_pb2, prefix_pb2, session_pb2, state_pb2, step_pb2, tensor_pb2
 from gdn_client.proto.google.rpc import error_details_pb2, status_pb2
+from gdn_client.steps import SentStep
 
 SIZE = 4  # of a token
 LAYERS = (0, 2)
@@ -148,7 +149,7 @@ class ToyServer:
             raise errors.UnavailableError("the connection is gone")
         if fault in ("roll back", "take state"):
             self.lose_states([n for n, one in self.sessions.items() if (one.newest is None) == (fault == "take state")])
-        request = copy.deepcopy(rpc.request)
+        request = rpc.request.parsed() if isinstance(rpc.request, SentStep) else copy.deepcopy(rpc.request)
         reply = getattr(self, f"_{rpc.method}")(request)
         if "durable" in fault:
             self.make_durable()

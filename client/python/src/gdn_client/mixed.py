@@ -35,7 +35,7 @@ from gdn_client.session_flow import (
 )
 from gdn_client.session_state import InFlight, PartDone, RequestId, SessionState, StepOptions, new_id
 from gdn_client.shared_memory import StepMemory
-from gdn_client.steps import KeptStep, LayerSteps, cut, fill_input, leading, rows_alone
+from gdn_client.steps import KeptRequest, KeptStep, LayerSteps, SentStep, cut, fill_input, leading, rows_alone
 from gdn_client.tensors import Array, element_name, host_array, is_torch, to_tensor
 
 Kind: TypeAlias = Literal["decode", "draft", "prefill"]
@@ -108,12 +108,12 @@ class StepCall:
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """The server's answer to a row, and the row as a request of its own if the client keeps inputs."""
+    """The server's answer to a row, and the row's request if the client keeps inputs (arguments of `KeptStep`)."""
 
     output: Array
     token_count: int
     durable: int
-    kept: step_pb2.PrefillRequest | step_pb2.DecodeRequest | None
+    kept: tuple[KeptRequest, int | None, int | None]
 
 
 class _Row:
@@ -157,7 +157,7 @@ class _Row:
         if self.path is not None:
             self.known.draft_tokens = max(self.known.draft_tokens, len(self.path))  # somebody else may have drafted
             note_acceptance(state, self.layer, self.path, answer.durable)
-        kept = KeptStep(self.known.count, self.tokens, answer.kept or step_pb2.DecodeRequest())
+        kept = KeptStep(self.known.count, self.tokens, *answer.kept)
         if self.flight.draft:
             state.note_draft(self.layer, kept)
         else:
@@ -191,17 +191,24 @@ def _check_row(given: StepRow, first: StepRow, at: int) -> None:
     if given.parents is not None and given.kind != "draft":
         raise ValueError(f"row {at} has parents, which are a draft's, and kind {given.kind!r}")
     array_flow.check_is_prompt(given.x)
-
-    def form(x: Input) -> list[object]:
-        kind = type(x).__name__ if isinstance(x, Projected | DeltaRule) else "hidden states"
-        tensors = [(is_torch(array), element_name(array), *array.shape[1:]) for array in tensors_of(x).values()]
-        return [kind, tensors, *(getattr(x, name, None) for name in _FLAGS)]
-
-    if form(given.x) != form(first.x):
+    if not _is_plainly_alike(given.x, first.x) and _form(given.x) != _form(first.x):
         raise ValueError(
             f"row {at} and row 0 have inputs of different kinds, libraries, dtypes, shapes of a token or options: "
-            f"{form(given.x)} and {form(first.x)}"
+            f"{_form(given.x)} and {_form(first.x)}"
         )
+
+
+def _is_plainly_alike(one: Any, other: Any) -> bool:
+    """Whether both are hidden states of one form. This is quick, because every row is checked in every call."""
+    if type(one) is not type(other) or isinstance(one, Projected | DeltaRule):
+        return False
+    return bool(one.dtype == other.dtype and one.shape[1:] == other.shape[1:])
+
+
+def _form(x: Input) -> list[object]:
+    kind = type(x).__name__ if isinstance(x, Projected | DeltaRule) else "hidden states"
+    tensors = [(is_torch(array), element_name(array), *array.shape[1:]) for array in tensors_of(x).values()]
+    return [kind, tensors, *(getattr(x, name, None) for name in _FLAGS)]
 
 
 def _with_tensors(like: Input, make: Callable[[str], Array]) -> Input:
@@ -311,7 +318,7 @@ class MixedStep:
 
     def taken(self, result: step_pb2.StepResponse) -> list[StepResult]:
         """Returns the results of the stream's reply, and notes that the sessions have advanced."""
-        self._answered(self._rows, self._streamed, result, StepMemory(None, self._streamed))
+        self._answered(self._rows, result, StepMemory(None, self._streamed))
         for row in self._rows:
             row.take()
         return self._results()
@@ -381,22 +388,20 @@ class MixedStep:
         with StepMemory(region, request) as memory:
             fill_input(request, given, memory.encode)
             memory.place_output(output_bytes(given, self._call.options))
-            self._answered(rows, request, (yield from self._reply(request, memory)), memory)
+            self._answered(rows, (yield from self._reply(memory)), memory)
 
-    def _reply(self, request: step_pb2.StepRequest, memory: StepMemory) -> Flow[step_pb2.StepResponse]:
+    def _reply(self, memory: StepMemory) -> Flow[step_pb2.StepResponse]:
         while True:
             try:
                 memory.sending()
-                reply: step_pb2.StepResponse = yield Rpc("Step", request, self._call.timeout, self._affinity)
-                memory.answered()
+                reply: step_pb2.StepResponse = yield Rpc("Step", memory.request(), self._call.timeout, self._affinity)
+                memory.answered(reply)
                 return reply
             except GdnError as error:
                 if not memory.failed(error):
                     raise
 
-    def _answered(
-        self, rows: Sequence[_Row], request: step_pb2.StepRequest, reply: step_pb2.StepResponse, memory: StepMemory
-    ) -> None:
+    def _answered(self, rows: Sequence[_Row], reply: step_pb2.StepResponse, memory: StepMemory) -> None:
         """Notes each row's answer.
 
         Raises:
@@ -404,10 +409,7 @@ class MixedStep:
 
         """
         output = memory.array_of(reply.output, next(iter(tensors_of(rows[0].given.x).values())))
-        kept: list[Any] = [None] * len(rows)
-        if any(row.state.keep_bytes > 0 for row in rows):
-            memory.to_message()
-            kept = rows_alone(request)
+        kept = self._kept(rows, memory)
         begin, again = 0, None
         for at, row in enumerate(rows):
             end = begin + row.tokens
@@ -427,6 +429,22 @@ class MixedStep:
             begin = end
         if again is not None:
             raise again
+
+    @staticmethod
+    def _kept(rows: Sequence[_Row], memory: StepMemory) -> list[tuple[KeptRequest, int | None, int | None]]:
+        """Returns what each row keeps. Rows of about equal length share the whole request, so that nothing is copied.
+
+        A short row does not keep the tokens of a much longer one in memory.
+        """
+        if all(row.state.keep_bytes <= 0 for row in rows):
+            return [(step_pb2.DecodeRequest(), None, 0)] * len(rows)
+        request, tokens = memory.kept(), [row.tokens for row in rows]
+        if len(rows) * max(tokens) <= 2 * sum(tokens):
+            size = request.ByteSize() // len(rows)
+            return [(request, at, size) for at in range(len(rows))]
+        whole = request.parsed() if isinstance(request, SentStep) else request
+        assert isinstance(whole, step_pb2.StepRequest)
+        return [(alone, None, None) for alone in rows_alone(whole)]
 
     # ---- Servers without the method Step
 

@@ -262,7 +262,7 @@ def test_an_attached_session_of_an_older_server_cannot_be_reset() -> None:
     client = client_of(server)
     client.session("toy", session_id="a").detach()
     attached = client.attach("a")
-    with pytest.raises(gdn_client.UnimplementedError, match="does not know resets"):
+    with pytest.raises(gdn_client.SessionLostError, match="cannot be reset, and this client has not made it"):
         client.batch([attached]).reset()
     attached.decode(LAYER, tokens())
 

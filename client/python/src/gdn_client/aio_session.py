@@ -468,7 +468,8 @@ class Batch:
             applied.
 
         Raises:
-            GdnError: a step failed. Steps before it were applied, and later steps were not.
+            GdnError: a step failed. Steps before it were applied, and later steps were not. If the server does not know
+                steps, some of the failed step's rows may have been applied, as in `step`.
             ValueError: a step has rows that `step` would refuse, or that draft or accept.
 
         """

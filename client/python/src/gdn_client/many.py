@@ -13,10 +13,17 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gdn_client.calls import answered
-from gdn_client.errors import AlreadyExistsError, GdnError, NotFoundError, UnimplementedError, from_status
+from gdn_client.errors import (
+    AlreadyExistsError,
+    GdnError,
+    NotFoundError,
+    SessionLostError,
+    UnimplementedError,
+    from_status,
+)
 from gdn_client.flow import Backoff, Flow, Retry, Rpc, exact, is_unknown_method, worth_another_try
 from gdn_client.proto.gdn.v1 import batch_pb2, session_pb2, state_pb2
-from gdn_client.recovery import STATE_IS_GONE, begin_anew, restore_newest
+from gdn_client.recovery import STATE_IS_GONE, begin_anew, described, restore_newest
 from gdn_client.session_flow import Abilities
 from gdn_client.session_state import SessionState
 from gdn_client.shared_memory import SharedMemory
@@ -275,33 +282,52 @@ def reset(states: Sequence[SessionState], many: Many) -> Flow[None]:
 def _reset_alone(state: SessionState, answer: Answer, was_restoring: bool, many: Many) -> Flow[Answer]:
     """Notes a session's answer. If the server has lost the session or cannot reset it, makes it anew."""
     backoff = Backoff(many.retry)
-    while True:
+    while isinstance(answer, GdnError) and _has_remedy(answer):
         try:
             done = yield from _mended(state, answer, many)
         except GdnError as error:
             done = error
-        if done is answer or not isinstance(done, GdnError) or not worth_another_try(done):
+        # Another error with a remedy: the server has crashed meanwhile.
+        answer = done if not isinstance(done, GdnError) or not worth_another_try(done) else answer
+        if isinstance(done, SessionLostError) or not isinstance(done, GdnError):
             break
         try:
             yield backoff.wait(done)
-        except GdnError:
-            break  # the time is over
-    if isinstance(done, GdnError):
-        state.restoring = was_restoring or worth_another_try(done)
+        except GdnError as error:
+            answer = error
+            break
+    if isinstance(answer, GdnError):
+        state.restoring = not isinstance(answer, SessionLostError) and (was_restoring or worth_another_try(answer))
     else:
-        state.was_reset(done)
-    return done
+        state.was_reset(answer)
+    return answer
 
 
-def _mended(state: SessionState, answer: Answer, many: Many) -> Flow[Answer]:
-    """Returns the session, which is made anew if the answer is an error that this remedies."""
-    if not isinstance(answer, GdnError):
-        return answer
-    if answer.reason in STATE_IS_GONE and (yield from restore_newest(state, state.epoch)) is not None:
-        (again,) = yield from _answers(_RESET, [batch_pb2.SessionReset(name=state.name)], state.session.affinity, many)
-        return again
-    remedies = answer.reason in STATE_IS_GONE or isinstance(answer, NotFoundError) or is_unknown_method(answer)
-    if not remedies or state.create is None:
-        return answer
+def _has_remedy(error: GdnError) -> bool:
+    if isinstance(error, SessionLostError):
+        return False
+    known = error.reason in STATE_IS_GONE or error.reason == "EPOCH_MISMATCH"
+    return known or isinstance(error, NotFoundError) or is_unknown_method(error)
+
+
+def _mended(state: SessionState, error: GdnError, many: Many) -> Flow[Answer]:
+    """Returns the session at zero tokens, or the answer to another reset.
+
+    Raises:
+        GdnError: the session is gone, and this client has not made it.
+
+    """
+    if error.reason in STATE_IS_GONE or error.reason == "EPOCH_MISMATCH":
+        session = yield from described(state)
+        if (yield from restore_newest(state, session.epoch)) is not None:
+            entry = batch_pb2.SessionReset(name=state.name)
+            (again,) = yield from _answers(_RESET, [entry], state.session.affinity, many)
+            return again
+    if state.create is None:
+        raise SessionLostError(
+            f"{state.name} cannot be reset, and this client has not made it: {error.message}",
+            reason=error.reason,
+            metadata={"session": state.name},
+        )
     state.set_to_zero()
-    return (yield from begin_anew(state, f"{state.name} is to be reset", answer.reason))
+    return (yield from begin_anew(state, f"{state.name} is to be reset", error.reason))

@@ -158,7 +158,7 @@ class History:
         self.given_up_after, self.whole_steps = given_up_after, whole_steps
         self.pairs: list[Pair] = []
         self.told: collections.Counter[str] = collections.Counter()
-        self.outputs = 0
+        self.outputs = self.resets = 0
         self.trace: list[str] = []
 
     # --- The frame.
@@ -563,17 +563,16 @@ class History:
         if self.random.random() < 0.5:  # it ends what the other calls have built up
             return False
         pairs = [self.pairs[int(i)] for i in self.random.permutation(len(self.pairs))[: self.some(2)]]
+        self.resets += 1
         with self.losses_of(pairs):
             mine, twin = self.batches(pairs)
             done, _ = self.attempt("reset", pairs, mine.reset)
             if not done and any(pair.mine._state.restoring for pair in pairs):  # no other call is taken
                 mine.reset()
                 done = True
-            if not done:
-                pairs = []
-            elif twin is not None:
+            if done:
                 twin.reset()
-            for pair in pairs:
+            for pair in pairs if done else ():
                 pair.drafts, pair.tree, pair.is_durable = {}, False, False
                 if pair.mine.stats.recreations > 0:  # the checkpoints have gone with the session of before
                     pair.named.clear()

@@ -151,6 +151,16 @@ def test_forks_are_those_of_each_session(fault: str, durable: bool, knows_many: 
             same(one.decode(OTHER, x[8]), twin.decode(OTHER, x[8]))
 
 
+def test_each_session_may_have_its_own_number_of_children() -> None:
+    server = ToyServer()
+    client = client_of(server)
+    batch = client.batch(client.create_sessions(3, "toy"))
+    assert [len(own) for own in batch.fork([2, 1, 3])] == [2, 1, 3]
+    assert (len(server.sessions), server.calls.count("ForkSessions")) == (9, 1)
+    with pytest.raises(ValueError, match="there are 2 numbers of children, expected 3"):
+        batch.fork([1, 1])
+
+
 def test_if_one_cannot_be_forked_no_child_is_left() -> None:
     server = ToyServer()
     client = client_of(server)

@@ -482,18 +482,27 @@ class Batch:
         await self._run(session_flow.accept(self._states, list(tokens)))
 
     async def fork(
-        self, count: int = 1, *, idle_ttl: float | None = None, durable: bool = False
+        self, count: int | Sequence[int] = 1, *, idle_ttl: float | None = None, durable: bool = False
     ) -> list[list[Session]]:
-        """Creates `count` sessions that continue from each session, in one call. Works as `Session.fork`.
+        """Creates sessions that continue from each session, in one call. Works as `Session.fork`.
+
+        Args:
+            count: number of children of each session, or a number for each session.
+            idle_ttl: as in `Session.fork`.
+            durable: as in `Session.fork`.
 
         Returns:
             The children of each session.
 
         Raises:
             GdnError: a session could not be forked. No child is left.
+            ValueError: there is not one number for each session.
 
         """
-        ids = [[new_id() for _ in range(count)] for _ in self._states]
+        counts = [count] * len(self) if isinstance(count, int) else list(count)
+        if len(counts) != len(self):
+            raise ValueError(f"there are {len(counts)} numbers of children, expected {len(self)}, one for each session")
+        ids = [[new_id() for _ in range(number)] for number in counts]
         children = await self._run(many.fork(self._states, ids, idle_ttl, durable, await self._many()))
         return [[Session(self._client, state, owned=True) for state in own] for own in children]
 

@@ -33,7 +33,7 @@ TWINS = {"client": "aio_client", "connection": "aio_connection", "session": "aio
 IMPORTED = TWINS | {"waiting": "aio_waiting"}
 THREADS_ONLY = "# threads only"
 AWAITED = {
-    *("self.close", "self.delete", "session.delete", "self.info", "self.models"),
+    *("self.close", "self.delete", "self._end", "self._many", "session.delete", "self.info", "self.models"),
     *("self._ask", "self._run", "self._served", "self._client.connection.run"),
     *("self.connection.close", "self.connection.download", "self.connection.run", "self.connection.send_all"),
     *("self._channel.close", "self._do", "self.call", "self.download", "self.share", "unary"),

@@ -53,8 +53,12 @@ class AioBatch:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._batch, name)
-        if name == "decode_stream":
+        if name in ("decode_stream", "step_stream"):
             return lambda *given, **named: self._runner.iterate(method(*given, **named))
+        if name == "fork":
+            return lambda *given, **named: [
+                [AioSession(self._runner, child) for child in own] for own in self._runner.run(method(*given, **named))
+            ]
         return lambda *given, **named: self._runner.run(method(*given, **named))
 
 
@@ -154,7 +158,7 @@ class History:
         self.given_up_after, self.whole_steps = given_up_after, whole_steps
         self.pairs: list[Pair] = []
         self.told: collections.Counter[str] = collections.Counter()
-        self.outputs = 0
+        self.outputs = self.resets = 0
         self.trace: list[str] = []
 
     # --- The frame.
@@ -467,6 +471,37 @@ class History:
             lambda at: twin.decode(layer, x[at]),
         )
 
+    def do_step_stream(self) -> bool:
+        layer = self.layer()
+        pairs = self.some_pairs(layer)
+        if not pairs or not self.whole_steps:
+            return False
+        steps = []
+        for _ in range(self.some(6)):
+            lengths = [int(self.random.integers(0, MOST_TOKENS + 1)) for _ in pairs]
+            kinds = [str(kind) for kind in self.random.choice(["decode", "prefill"], len(pairs))]
+            steps.append([StepRow(self.tokens(n), kind) for n, kind in zip(lengths, kinds, strict=True)])
+        mine, _ = self.batches(pairs)
+        return self.stream(
+            f"stream of steps {[[(row.kind, len(row.x)) for row in rows] for rows in steps]}",
+            pairs,
+            len(steps),
+            lambda: (
+                np.concatenate([result.output for result in results])
+                for results in mine.step_stream(layer, steps, window=WINDOW)
+            ),
+            lambda at: np.concatenate(
+                [self.plain_row(pair, layer, row) for pair, row in zip(pairs, steps[at], strict=True)]
+            ),
+        )
+
+    @staticmethod
+    def plain_row(pair: Pair, layer: int, row: StepRow) -> np.ndarray:
+        """A row without a draft, by the twin's other methods."""
+        if row.kind == "prefill":
+            return pair.twin.prefill(layer, row.x)
+        return pair.twin.decode(layer, row.x) if len(row.x) > 0 else row.x
+
     def do_prefill_stream(self) -> bool:
         layer = self.layer()
         pair = self.pick(layer)
@@ -506,6 +541,42 @@ class History:
                 for at, output in enumerate(got):
                     self.same(output, pair.twin.decode(layer, x[at]))
             return len(got) == len(x)
+        return False
+
+    def do_fork_many(self) -> bool:
+        pairs = [self.pairs[int(i)] for i in self.random.permutation(len(self.pairs))[: self.some(3)]]
+        with self.losses_of(pairs):
+            mine, _ = self.batches(pairs)
+            done, children = self.attempt("fork of many", pairs, mine.fork)
+            if not done:
+                return False
+            for pair, own, twins in zip(pairs, children, [pair.twin.fork() for pair in pairs], strict=True):
+                child = Pair(own[0], twins[0], dict(pair.drafts), pair.tree)
+                child.parents = getattr(pair, "parents", [])
+                self.pairs.append(child)
+            while len(self.pairs) > 6:
+                self.retire(self.pairs[int(self.random.integers(len(self.pairs)))])
+            return True
+        return False
+
+    def do_reset(self) -> bool:
+        if self.random.random() < 0.5:  # it ends what the other calls have built up
+            return False
+        pairs = [self.pairs[int(i)] for i in self.random.permutation(len(self.pairs))[: self.some(2)]]
+        self.resets += 1
+        with self.losses_of(pairs):
+            mine, twin = self.batches(pairs)
+            done, _ = self.attempt("reset", pairs, mine.reset)
+            if not done and any(pair.mine._state.restoring for pair in pairs):  # no other call is taken
+                mine.reset()
+                done = True
+            if done:
+                twin.reset()
+            for pair in pairs if done else ():
+                pair.drafts, pair.tree, pair.is_durable = {}, False, False
+                if pair.mine.stats.recreations > 0:  # the checkpoints have gone with the session of before
+                    pair.named.clear()
+            return done
         return False
 
     def do_fork(self) -> bool:
@@ -558,10 +629,12 @@ class History:
                 if not done and pair.mine._state.restoring:  # it may have been applied, and no other call is taken
                     pair.mine.restore(name)
                     done = True
-            except gdn_client.NotFoundError as error:
-                # It has gone with a session that had no other durable copy.
-                assert error.reason == "SESSION_NOT_FOUND" or pair.mine.stats.recreations > 0
+            except gdn_client.NotFoundError:
+                # It has gone with a session that had no other durable copy. If an earlier try of the restore was not
+                # answered, no other call is taken.
                 pair.named.clear()
+                if pair.mine._state.restoring:
+                    self.retire(pair)
                 return False
             if done:
                 pair.twin.restore(name)

@@ -102,7 +102,7 @@ class Trouble:
         self._random = random.Random(seed)
         self._kill_share = kill_share
         self._killer: threading.Thread | None = None
-        self._saved = False
+        self._saved = -1  # resets before the copy, because a store that is set back has the tokens of before a reset
         self.history: History | None = None
         self.kills = self.set_backs = 0
 
@@ -130,17 +130,17 @@ class Trouble:
         self._server.kill()
         self.kills += 1
         copy = self._states.with_name("copy")
-        if self._saved and self._random.random() < 0.1:
+        assert self.history is not None
+        if self._saved == self.history.resets and self._random.random() < 0.1:
             shutil.rmtree(self._states)
             shutil.copytree(copy, self._states)
             self.set_backs += 1
-            assert self.history is not None
             for pair in self.history.pairs:
                 pair.named, pair.is_durable = [], False
         elif self._random.random() < 0.3:
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(self._states, copy)
-            self._saved = True
+            self._saved = self.history.resets
         self._server.start()
 
 

@@ -13,8 +13,8 @@ import gdn_client
 class Refuses(ToyServer):
     """Refuses the first call of a method that comes behind `after` others of it."""
 
-    def __init__(self, method: str, after: int = 0) -> None:
-        super().__init__()
+    def __init__(self, method: str, after: int = 0, **server: Any) -> None:
+        super().__init__(**server)
         self.method, self.left = method, after
 
     def call(self, rpc: Any) -> Any:
@@ -49,10 +49,13 @@ def test_parts_of_a_sliced_fork_end_if_one_server_refuses(method: str) -> None:
         assert len(session.fork(2)) == 2
 
 
-def test_a_batch_ends_all_sessions_that_can_be_ended() -> None:
-    server = Refuses("DeleteSession")
+@pytest.mark.parametrize("knows_many", [True, False])
+def test_a_batch_ends_all_sessions_that_can_be_ended(knows_many: bool) -> None:
+    server = Refuses("" if knows_many else "DeleteSession", knows_many=knows_many)
     client = client_of(server)
     batch = client.batch([client.session("m", session_id=name) for name in "abc"])
+    if knows_many:
+        server.refuses["a"] = gdn_client.PermissionDeniedError("no", reason="PERMISSION_DENIED")
     with pytest.raises(gdn_client.PermissionDeniedError):
         batch.delete()
     assert list(server.sessions) == ["a"]

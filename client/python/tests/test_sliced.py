@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from conftest import MODEL
 from server import Server, running
+from toy_server import LAYERS, ToyServer, client_of, tokens
 
 import gdn_client
+from gdn_client.flow import Retry
 
 TOTAL = 6
 
@@ -196,3 +198,78 @@ def test_servers_that_are_not_one_model_are_refused(
         assert len(session.parts) == 1
     with pytest.raises(ValueError, match="no servers"):
         gdn_client.SlicedClient([])
+
+
+def rows_of(x: np.ndarray) -> list[list[gdn_client.StepRow]]:
+    """Two steps of three sessions: ragged, and with an acceptance of the first one's draft."""
+    row = gdn_client.StepRow
+    return [
+        [row(x[:3], "draft"), row(x[3:9], "prefill"), row(x[9:10])],
+        [row(x[10:12], accept=2), row(x[12:13]), row(x[13:13], "prefill")],
+    ]
+
+
+def test_a_step_is_the_calls_of_its_rows(
+    sliced: gdn_client.SlicedClient, client: gdn_client.Client, random: np.random.Generator
+) -> None:
+    x = hidden(client, random, 20)
+    sessions, alone = ([sliced.session() for _ in range(3)] for _ in range(2))
+    batch, layer = sliced.batch(sessions), sessions[0].layers[0]
+    for rows in rows_of(x):
+        for row, result, other in zip(rows, batch.step(layer, rows), alone, strict=True):
+            if row.accept is not None:
+                other.accept(row.accept)
+            if len(row.x) > 0:
+                step = other.prefill if row.kind == "prefill" else other.decode
+                options = {"draft": True} if row.kind == "draft" else {}
+                np.testing.assert_array_equal(result.output, step(layer, row.x, **options))
+            assert (result.token_count, result.error) == (other.token_count(layer), None)
+    rounded = batch.step(layer, [gdn_client.StepRow(x[:1])] * 3, dtype="float16")
+    assert all(result.output.dtype == np.float16 for result in rounded)
+    with pytest.raises(ValueError, match="there are 1 rows, expected 3"):
+        batch.step(layer, [gdn_client.StepRow(x[:1])])
+    with pytest.raises(TypeError, match="hidden states"):
+        batch.step(layer, [gdn_client.StepRow(gdn_client.Projected(x, x, x, x))] * 3)
+    for one in sessions + alone:
+        one.delete()
+
+
+@pytest.mark.parametrize("fault", ["away", "lose", "drop", "crash", "crash after", "durable drop"])
+@pytest.mark.parametrize("knows_step", [True, False])
+def test_a_step_that_one_server_has_not_answered_is_completed(knows_step: bool, fault: str) -> None:
+    x = tokens(20)
+    servers = [ToyServer(knows_step=knows_step) for _ in range(2)]
+    clients = [client_of(server) for server in servers]
+    calm = client_of(ToyServer())
+    with gdn_client.SlicedClient(clients) as sliced:
+        sessions = [
+            gdn_client.SlicedSession(sliced, [one.session("m", session_id=name) for one in clients]) for name in "abc"
+        ]
+        twins = [calm.session("m") for _ in range(3)]
+
+        def patience(seconds: float) -> None:
+            for session in sessions:
+                for part in session.parts:
+                    part._state.retry = Retry(overall=seconds)
+
+        for rows in rows_of(x):
+            left = [fault]
+            method = "Step" if knows_step else "Decode"
+            servers[1].faults = lambda called, m=method, f=left: f.pop() if called == m and f else ""
+            batch = sliced.batch(sessions)
+            patience(0)
+            with pytest.raises(gdn_client.UnavailableError):
+                batch.step(LAYERS[0], rows)
+            patience(60)
+            with pytest.raises(gdn_client.AbortedError, match="make the same call again"):
+                batch.step(LAYERS[0], [gdn_client.StepRow(x[:1])] * 3)
+            before = len(servers[0].calls)
+            results = batch.step(LAYERS[0], rows)
+            assert len(servers[0].calls) == before
+            for row, result, twin in zip(rows, results, twins, strict=True):
+                if row.accept is not None:
+                    twin.accept(row.accept)
+                if len(row.x) > 0:
+                    kind = {"draft": True} if row.kind == "draft" else {}
+                    one = (twin.prefill if row.kind == "prefill" else twin.decode)(LAYERS[0], row.x, **kind)
+                    np.testing.assert_array_equal(result.output, (2 * one.astype(np.float64)).astype(np.float32))

@@ -81,6 +81,13 @@ class Sides:
             same(result.output, alone(twin, row))
             assert result.token_count == session.token_count(LAYER) == twin.token_count(LAYER)
 
+    def check_outputs(self, rows: Sequence[StepRow], got: Sequence[StepResult]) -> None:
+        """As check, while later steps may have been applied."""
+        for row, result, twin in zip(rows, got, self.twins, strict=True):
+            assert result.error is None
+            same(result.output, alone(twin, row))
+            assert result.token_count == twin.token_count(LAYER)
+
     def go_on(self) -> None:
         """Outputs tell of all that was before."""
         for session, twin in zip(self.sessions, self.twins, strict=True):
@@ -320,6 +327,103 @@ def test_a_refused_row_of_an_older_server_can_be_mended() -> None:
     sides.go_on()
 
 
+# --- Futures and streams
+
+
+def plain_steps(x: np.ndarray) -> list[list[StepRow]]:
+    """Three steps that a stream takes, of six sessions."""
+    return [
+        [StepRow(x[at : at + n], kind) for at, (n, kind) in enumerate(zip(lengths, kinds, strict=True))]
+        for lengths, kinds in (
+            ((1, 7, 2, 0, 3, 1), ("decode", "prefill", "decode", "decode", "prefill", "decode")),
+            ((2, 1, 0, 5, 1, 1), ("decode", "decode", "prefill", "prefill", "decode", "decode")),
+            ((1, 1, 1, 1, 1, 4), ("decode", "decode", "decode", "decode", "decode", "prefill")),
+        )
+    ]
+
+
+class PlainSides(Sides):
+    """Sessions without drafts."""
+
+    def __init__(self, **server: Any) -> None:
+        super().__init__(**server)
+        for session in (*self.sessions, *self.twins):
+            session.accept(1)
+        self.server.calls.clear()
+
+
+def test_futures_of_steps_run_in_order() -> None:
+    sides = Sides()
+    first, second = mixed_rows(sides.x), [StepRow(sides.x[30:33])] * 6
+    second = [StepRow(row.x, accept=1 if at in (2, 4) else None) for at, row in enumerate(second)]
+    futures = [sides.batch.step_future(LAYER, rows) for rows in (first, second)]
+    for rows, future in zip((first, second), futures, strict=True):
+        for row, result, twin in zip(rows, future.result(), sides.twins, strict=True):
+            same(result.output, alone(twin, row))
+    assert sides.server.calls == ["Step", "Step"]
+    sides.go_on()
+
+
+def test_a_failed_future_of_a_step_stops_those_behind_it() -> None:
+    sides = PlainSides()
+    bad = [StepRow(np.full((1, SIZE), np.nan, np.float32))] * 6
+    futures = [sides.batch.step_future(LAYER, rows) for rows in (bad, plain_steps(sides.x)[0])]
+    assert isinstance(futures[1].exception(), gdn_client.AbortedError)
+    assert isinstance(futures[0].exception(), gdn_client.InvalidArgumentError)
+    alone_failed = sides.batch.step_future(LAYER, [*bad[:1], *plain_steps(sides.x)[0][1:]], partial_ok=True).result()
+    assert [result.error is None for result in alone_failed] == [False] + [True] * 5
+
+
+@pytest.mark.parametrize("knows_step", [True, False])
+@pytest.mark.parametrize("window", [1, 2, 9])
+def test_a_stream_of_steps_is_their_calls(window: int, knows_step: bool) -> None:
+    sides = PlainSides(knows_step=knows_step)
+    steps = plain_steps(sides.x)
+    got = list(sides.batch.step_stream(LAYER, steps, window=window))
+    assert (sides.server.calls == ["Step"] * 3) == knows_step
+    assert sides.server.calls.count("Step") == (3 if knows_step else 2)  # in a stream, and in a call
+    for rows, results in zip(steps, got, strict=True):
+        for row, result, twin in zip(rows, results, sides.twins, strict=True):
+            same(result.output, alone(twin, row))
+            assert result.token_count == twin.token_count(LAYER)
+    sides.go_on()
+
+
+@pytest.mark.parametrize("call", [0, 1, 2])
+@pytest.mark.parametrize("second", ["", "lose", "crash after", "drop"])
+@pytest.mark.parametrize("fault", ["away", *FAULTS])
+def test_a_stream_of_steps_outlives_faults(fault: str, second: str, call: int) -> None:
+    sides = PlainSides()
+    steps = plain_steps(sides.x)
+    sides.server.faults = nth("Step", *[""] * call, fault, second)
+    got = list(sides.batch.step_stream(LAYER, steps))
+    for rows, results in zip(steps, got, strict=True):
+        sides.check_outputs(rows, results)
+    sides.go_on()
+
+
+def test_a_step_of_a_stream_that_is_refused_leaves_those_behind_it_out() -> None:
+    sides = PlainSides()
+    steps = plain_steps(sides.x)
+    steps[1][3] = StepRow(np.full((1, SIZE), np.nan, np.float32))
+    results = sides.batch.step_stream(LAYER, steps)
+    sides.check_outputs(steps[0], next(results))
+    with pytest.raises(gdn_client.InvalidArgumentError):
+        next(results)
+    sides.check_outputs(steps[2], sides.step(steps[2]))
+    sides.go_on()
+
+
+def test_a_stream_takes_no_drafts() -> None:
+    sides = PlainSides()
+    for row in (StepRow(sides.x[:1], "draft"), StepRow(sides.x[:1], accept=0)):
+        with pytest.raises(ValueError, match="row 5 drafts or accepts"):
+            list(sides.batch.step_stream(LAYER, [[*plain_steps(sides.x)[0][:5], row]]))
+    with pytest.raises(ValueError, match="there are 5 rows, expected 6"):
+        list(sides.batch.step_stream(LAYER, [plain_steps(sides.x)[0][:5]]))
+    assert sides.server.calls == []
+
+
 # --- Prefills
 
 
@@ -381,3 +485,20 @@ def test_asyncio_gives_the_same(knows_step: bool) -> None:
             same(result.output, alone(session, row))
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("knows_step", [True, False])
+def test_streams_of_asyncio_give_the_same(knows_step: bool) -> None:
+    sides = PlainSides()
+    steps = [rows[:3] for rows in plain_steps(sides.x)]
+
+    async def main() -> list[list[StepResult]]:
+        client = aio_client_of(ToyServer(knows_step=knows_step))
+        sessions = [await client.session("toy", session_id=f"s{i}") for i in range(3)]
+        return [results async for results in client.batch(sessions).step_stream(LAYER, steps)]
+
+    calm = client_of(ToyServer())
+    twins = [calm.session("toy", session_id=f"s{i}") for i in range(3)]
+    for rows, results in zip(steps, asyncio.run(main()), strict=True):
+        for row, result, twin in zip(rows, results, twins, strict=True):
+            same(result.output, alone(twin, row))

@@ -241,3 +241,20 @@ def test_asyncio_streams_outlive_a_crash(tmp_path: Path) -> None:
                 same([output async for output in stream], want)
 
         asyncio.run(main())
+
+
+def test_a_stream_of_steps_gives_what_steps_give(client: gdn_client.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = tokens(client, 30)
+    one, two = ([client.session(affinity="a") for _ in range(2)] for _ in range(2))
+    layer = one[0].layers[0]
+    steps = [
+        [gdn_client.StepRow(x[at : at + 1]), gdn_client.StepRow(x[at : at + at % 5], "prefill")] for at in range(12)
+    ]
+    want = [client.batch(one).step(layer, rows) for rows in steps]
+    with monkeypatch.context() as without_calls:
+        without_calls.setattr(client.connection, "call", None)
+        got = list(client.batch(two).step_stream(layer, steps))
+    for results, expected in zip(got, want, strict=True):
+        same([result.output for result in results], [result.output for result in expected])
+        assert [result.token_count for result in results] == [result.token_count for result in expected]
+    client.batch([*one, *two]).delete()

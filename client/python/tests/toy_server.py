@@ -23,8 +23,9 @@ from gdn_client import aio, errors
 from gdn_client.aio_connection import Connection as AioConnection
 from gdn_client.connection import Connection
 from gdn_client.flow import Rpc, Sleep
-from gdn_client.proto.gdn.v1 import info_pb2, prefix_pb2, session_pb2, state_pb2, step_pb2, tensor_pb2
+from gdn_client.proto.gdn.v1 import batch_pb2, info_pb2, prefix_pb2, session_pb2, state_pb2, step_pb2, tensor_pb2
 from gdn_client.proto.google.rpc import error_details_pb2, status_pb2
+from gdn_client.steps import SentStep
 
 SIZE = 4  # of a token
 LAYERS = (0, 2)
@@ -85,15 +86,19 @@ class ToyServer:
         durable: bool = True,
         knows_epochs: bool = True,
         knows_step: bool = True,
+        knows_many: bool = True,
         reply_bytes: int = 1 << 24,
         message_bytes: int = 1 << 24,
     ) -> None:
         self.durable, self.knows_epochs, self.knows_step = durable, knows_epochs, knows_step
+        self.knows_many = knows_many
         self.reply_bytes, self.message_bytes = reply_bytes, message_bytes
         self.sessions: dict[str, ToySession] = {}
         self.prefixes: dict[bytes, dict[int, Layer]] = {}
         self.faults: Callable[[str], str] = lambda method: ""
         self.calls: list[str] = []
+        self.refuses: dict[str, errors.GdnError] = {}
+        self.most = 64
 
     # --- What happens to it.
 
@@ -133,7 +138,8 @@ class ToyServer:
 
     def call(self, rpc: Rpc) -> Any:
         self.calls.append(rpc.method)
-        if rpc.method == "Step" and not self.knows_step:
+        knows = self.knows_step if rpc.method == "Step" else self.knows_many or not rpc.method.endswith("Sessions")
+        if not knows:
             raise errors.UnimplementedError("")
         fault = self.faults(rpc.method)
         if fault == "away":
@@ -143,7 +149,7 @@ class ToyServer:
             raise errors.UnavailableError("the connection is gone")
         if fault in ("roll back", "take state"):
             self.lose_states([n for n, one in self.sessions.items() if (one.newest is None) == (fault == "take state")])
-        request = copy.deepcopy(rpc.request)
+        request = rpc.request.parsed() if isinstance(rpc.request, SentStep) else copy.deepcopy(rpc.request)
         reply = getattr(self, f"_{rpc.method}")(request)
         if "durable" in fault:
             self.make_durable()
@@ -189,7 +195,10 @@ class ToyServer:
 
     def _GetServerInfo(self, _: Any) -> Any:  # noqa: N802
         limits = info_pb2.Limits(
-            max_message_bytes=self.message_bytes, max_stored_reply_bytes=self.reply_bytes, max_draft=16, max_batch=64
+            max_message_bytes=self.message_bytes,
+            max_stored_reply_bytes=self.reply_bytes,
+            max_draft=16,
+            max_batch=self.most,
         )
         return info_pb2.GetServerInfoResponse(limits=limits)
 
@@ -218,6 +227,51 @@ class ToyServer:
         self._find(request.name, alive=False)
         del self.sessions[request.name.removeprefix("sessions/")]
         return session_pb2.DeleteSessionResponse()
+
+    def _each(self, entries: Any, method: str, take: Callable[[Any, Any], None], results: Any) -> None:
+        """Answers each entry by itself. `refuses` names sessions whose entries fail for now, with their errors."""
+        assert 1 <= len(entries) <= self.most
+        for entry in entries:
+            result, named = results.add(), getattr(entry, "session_id", "") or getattr(entry, "name", entry)
+            try:
+                if (error := self.refuses.pop(named.removeprefix("sessions/"), None)) is not None:
+                    raise error
+                take(result, getattr(self, f"_{method}")(entry))
+            except errors.GdnError as error:
+                self._tell(error, getattr(result, "error", result))
+
+    def _CreateSessions(self, request: batch_pb2.CreateSessionsRequest) -> Any:  # noqa: N802
+        reply = batch_pb2.CreateSessionsResponse()
+        self._each(request.requests, "CreateSession", lambda to, made: to.session.CopyFrom(made.session), reply.results)
+        return reply
+
+    def _DeleteSessions(self, request: batch_pb2.DeleteSessionsRequest) -> Any:  # noqa: N802
+        reply = batch_pb2.DeleteSessionsResponse()
+        assert len(set(request.names)) == len(request.names)
+        self._each(
+            [session_pb2.DeleteSessionRequest(name=name) for name in request.names],
+            *("DeleteSession", lambda to, made: None, reply.statuses),
+        )
+        return reply
+
+    def _ForkSessions(self, request: batch_pb2.ForkSessionsRequest) -> Any:  # noqa: N802
+        reply = batch_pb2.ForkSessionsResponse()
+        assert sum(len(entry.session_ids) for entry in request.requests) <= self.most
+        self._each(request.requests, "ForkSession", lambda to, made: to.sessions.extend(made.sessions), reply.results)
+        return reply
+
+    def _ResetSessions(self, request: batch_pb2.ResetSessionsRequest) -> Any:  # noqa: N802
+        reply = batch_pb2.ResetSessionsResponse()
+        self._each(request.resets, "reset", lambda to, made: to.session.CopyFrom(made), reply.results)
+        return reply
+
+    def _reset(self, entry: batch_pb2.SessionReset) -> session_pb2.Session:
+        one = self._find(entry.name, entry)
+        one.layers, one.accept = {index: Layer() for index in LAYERS}, ("", b"")
+        one.session.prefix_tokens = 0
+        if one.newest is not None:
+            one.newest = self._copy(one)
+        return self._described(one)
 
     def _Prefill(self, request: step_pb2.PrefillRequest) -> Any:  # noqa: N802
         tensor = request.hidden_states.hidden_states
@@ -303,6 +357,10 @@ class ToyServer:
     def _tell(error: errors.GdnError, status: status_pb2.Status) -> None:
         status.code, status.message = error.code.value[0], error.message
         status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, metadata=error.metadata))
+        if error.retry_after is not None:
+            retry = error_details_pb2.RetryInfo()
+            retry.retry_delay.nanos = int(1e9 * error.retry_after)
+            status.details.add().Pack(retry)
 
     @staticmethod
     def _row_payload(request: step_pb2.StepRequest, row: step_pb2.StepRow, tokens: list[bytes]) -> bytes:
@@ -545,14 +603,14 @@ class ToyStream:
         self._replies: deque[Any] = deque()
 
     def send(self, message: Any) -> None:
-        decodes = self._method == "StreamDecode"
-        rpc = Rpc("Decode", message.step) if decodes else Rpc("Prefill", message.segment)
-        kind = step_pb2.StreamDecodeResponse if decodes else step_pb2.StreamPrefillResponse
-        if self._replies and isinstance(self._replies[-1], errors.UnavailableError):
+        method = self._method.removeprefix("Stream")
+        rpc = Rpc(method, message.segment if method == "Prefill" else message.step)
+        kind = getattr(step_pb2, f"{self._method}Response")
+        if self._replies and isinstance(self._replies[-1], errors.GdnError):
             return
         try:
             self._replies.append(kind(result=self._server.call(rpc)))
-        except errors.UnavailableError as error:
+        except (errors.UnavailableError, errors.UnimplementedError) as error:
             self._replies.append(error)
         except errors.GdnError as error:
             failed = kind()

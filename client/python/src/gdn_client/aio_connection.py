@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -20,8 +21,10 @@ from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch
 from gdn_client.proto.gdn.v1 import shared_memory_pb2
 from gdn_client.requests import Snapshots, StateSnapshot
 from gdn_client.shared_memory import Region
+from gdn_client.steps import read_reply
 
 T = TypeVar("T")
+_STEPS = ("Prefill", "Decode", "Step")  # their replies are read without a copy of the output
 
 
 class Connection:
@@ -46,7 +49,7 @@ class Connection:
             self._methods[name] = getattr(self._channel, kind)(
                 path,
                 request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=reply.FromString,
+                response_deserializer=partial(read_reply, reply) if name in _STEPS else reply.FromString,
             )
         return self._methods[name]
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
+from typing import Any, TypeVar
 
 from gdn_client import aio_waiting as waiting
 from gdn_client.aio_connection import Connection
 from gdn_client.aio_waiting import MessageStream
 from gdn_client.errors import GdnError
-from gdn_client.inputs import Input
 from gdn_client.pipeline import Pipeline
-from gdn_client.tensors import Array
+
+T = TypeVar("T")
 
 
 async def outputs(
-    connection: Connection, pipeline: Pipeline, inputs: Iterable[Input], timeout: float | None
-) -> AsyncIterator[Array]:
+    connection: Connection, pipeline: Pipeline[T], inputs: Iterable[Any], timeout: float | None
+) -> AsyncIterator[T]:
     """Yields the outputs, in order. If the caller stops early, steps in flight are still applied.
 
     Use it with `async for`.
@@ -29,7 +30,7 @@ async def outputs(
     """
     stream: MessageStream | None = None
 
-    async def from_stream(open_stream: MessageStream) -> Array | None:
+    async def from_stream(open_stream: MessageStream) -> T | None:
         """Returns the oldest step's output, or None if the stream has failed."""
         nonlocal stream
         try:
@@ -44,17 +45,18 @@ async def outputs(
         stream = None
         return None
 
-    async def oldest() -> Array:
+    async def oldest() -> T:
         output = await from_stream(stream) if stream is not None else None
         return await connection.run(pipeline.again(timeout)) if output is None else output
 
     try:
         for x in inputs:
             message = pipeline.add(x)
-            if stream is None:
+            if stream is None and pipeline.is_known():
                 stream = connection.open_stream(pipeline.method, pipeline.affinity, timeout)
-            with contextlib.suppress(GdnError):  # the next reply reports the error
-                await stream.send(message)
+            if stream is not None:
+                with contextlib.suppress(GdnError):  # the next reply reports the error
+                    await stream.send(message)
             while pipeline.is_full or (stream is None and pipeline.under_way):
                 yield await oldest()
         while pipeline.under_way:

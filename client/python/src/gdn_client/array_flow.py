@@ -9,15 +9,18 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
+from google.protobuf.message import Message
 
 from gdn_client import session_flow
 from gdn_client.errors import InvalidArgumentError
 from gdn_client.flow import Flow
 from gdn_client.inputs import DeltaRule, Input, map_tensors
 from gdn_client.progress import Told
+from gdn_client.proto.gdn.v1 import step_pb2
 from gdn_client.session_state import SessionState, StepOptions
-from gdn_client.steps import cut, leading
-from gdn_client.tensors import Array, is_torch
+from gdn_client.shared_memory import StepMemory
+from gdn_client.steps import cut, fill_input, leading
+from gdn_client.tensors import Array, is_torch, to_tensor
 
 
 def _token_rank(given: Input) -> int:
@@ -85,19 +88,51 @@ def prefill(
     return joined(outputs)
 
 
-class PartStep:
+class _ArrayStep:
+    """A step with one output, in a call of its own or in a stream (`pipeline.StreamStep`)."""
+
+    step: session_flow.PrefillStep | session_flow.DecodeStep
+
+    @property
+    def layer(self) -> int:
+        """The layer that it steps."""
+        return self.step.layer
+
+    @property
+    def moves(self) -> list[int]:
+        """Number of tokens that each session's count grows by."""
+        return self.step.tokens
+
+    def shaped(self, output: Array) -> Array:
+        """Returns the output with the axes of x."""
+        return output
+
+    def message(self, ahead: Sequence[int] | None) -> Message:
+        """Returns the stream's message, for sessions that have `ahead` more tokens in flight before it."""
+        fill_input(self.step.request, self.step.given, to_tensor)
+        request = self.step.make(ahead)
+        if isinstance(request, step_pb2.PrefillRequest):
+            return step_pb2.StreamPrefillRequest(segment=request)
+        return step_pb2.StreamDecodeRequest(step=request)
+
+    def taken(self, result: Any) -> Array:
+        """Returns the output of the stream's reply, and notes that the sessions have advanced."""
+        return self.shaped(self.step.taken(result, StepMemory(None, self.step.request)))
+
+    def again(self, timeout: float | None) -> Flow[Array]:
+        """Repeats the step in a call of its own, and returns its output."""
+        return self.shaped((yield from session_flow.applied(self.step, timeout)))
+
+
+class PartStep(_ArrayStep):
     """A part of a prompt, `[T, ..]`."""
 
     def __init__(self, state: SessionState, layer: int, x: Input, options: StepOptions) -> None:
         check_is_prompt(x)
         self.step = session_flow.PrefillStep(state, layer, x, options)
 
-    def shaped(self, output: Array) -> Array:
-        """Returns the output unchanged."""
-        return output
 
-
-class RowsStep:
+class RowsStep(_ArrayStep):
     """A decode of `[B, ..]`, with one token in each row, or of `[B, T, ..]`. `alone`: one session, without axis B."""
 
     def __init__(

@@ -113,7 +113,8 @@ def _begin(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
         state.check_not_ended()
         if state.restoring:
             raise FailedPreconditionError(
-                f"a restore of {state.name} ended without an answer and may have been applied; restore it again"
+                f"a restore or reset of {state.name} ended without an answer and may have been applied; restore it "
+                "again, or reset it again"
             )
     common: dict[int, str] = {}
     for state, row in zip(states, rows):  # noqa: B905 - there may be no rows

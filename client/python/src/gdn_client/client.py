@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from gdn_client import management, prefixes, requests, session_flow
+from gdn_client import management, many, prefixes, requests, session_flow
 from gdn_client.channel import ConnectionOptions
 from gdn_client.connection import Connection
 from gdn_client.errors import GdnError
@@ -28,7 +28,7 @@ from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, trace_pb2
 from gdn_client.requests import StateSnapshot, model_name, session_name
 from gdn_client.session import Batch, Session
-from gdn_client.session_state import DEFAULT_KEEP_BYTES, KnownSessions, SessionState
+from gdn_client.session_state import DEFAULT_KEEP_BYTES, KnownSessions, SessionState, new_id
 from gdn_client.shared_memory import SharedMemory, Wanted
 from gdn_client.state_calls import StateFile
 
@@ -207,6 +207,44 @@ class Client:
         return Session(
             self, self.connection.run(session_flow.create(request, self._retry, keep, self.memory)), owned=True
         )
+
+    def create_sessions(
+        self,
+        count: int = 1,
+        model: str | None = None,
+        *,
+        operator: session_pb2.OperatorSpec | None = None,
+        ids: Sequence[str] = (),
+        affinity: str = "",
+        idle_ttl: float | None = None,
+        max_lifetime: float | None = None,
+        keep_bytes: int | None = None,
+    ) -> list[Session]:
+        """Creates `count` sessions in one call. Their states are zero. They share one affinity, and so one device.
+
+        Args:
+            count: number of sessions. More than `limits.max_batch` take several calls.
+            model: as in `session`.
+            operator: as in `session`.
+            ids: ids of the sessions. They replace `count`.
+            affinity: as in `session`. "": a random key.
+            idle_ttl: as in `session`.
+            max_lifetime: as in `session`.
+            keep_bytes: as in `session`.
+
+        Raises:
+            GdnError: a session could not be created, as in `session`. None of them is left.
+
+        """
+        names, key = list(ids) or [new_id() for _ in range(count)], affinity or new_id()
+        wanted = [requests.session_request(operator, name, key, idle_ttl, max_lifetime) for name in names]
+        served = "" if operator is not None else self._served(model)
+        for request in wanted if operator is None else ():
+            request.model = served
+        keep = self._keep_bytes if keep_bytes is None else keep_bytes
+        how = many.Many(self.limits.max_batch, self.abilities, self._retry)
+        states = self.connection.run(many.create(wanted, how, keep, self.memory))
+        return [Session(self, state, owned=True) for state in states]
 
     def _state_of(self, session: session_pb2.Session) -> SessionState:
         return SessionState(session, self._retry, None, self._keep_bytes, memory=self.memory)

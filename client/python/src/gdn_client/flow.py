@@ -16,17 +16,18 @@ from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
-from gdn_client.errors import DeadlineExceededError, GdnError, NoServerError, SessionLostError
+from gdn_client.errors import DeadlineExceededError, GdnError, NoServerError, SessionLostError, UnimplementedError
+from gdn_client.steps import SentStep
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Rpc:
-    """A unary call of GdnService."""
+    """A unary call of GdnService. The request is a message, or a step's bytes."""
 
     method: str
-    request: Message
+    request: Message | SentStep
     timeout: float | None = None  # seconds; None: the client's
     affinity: str = ""
 
@@ -36,7 +37,7 @@ class Rpc:
         return self.affinity or route_of(self.request)
 
 
-def route_of(request: Message) -> str:
+def route_of(request: Message | SentStep) -> str:
     """Returns the id of the first session that a request names. Servers use it for sessions without an affinity."""
     for where in ("acceptances", "rows", "sessions", "names", "session", "name"):
         named = getattr(request, where, "")
@@ -152,6 +153,11 @@ def worth_another_try(error: GdnError) -> bool:
             return not error.reason  # gRPC's own words for a connection that broke in the middle
         case _:
             return False
+
+
+def is_unknown_method(error: object) -> bool:
+    """Whether gRPC has answered in the place of a method that the server does not have."""
+    return isinstance(error, UnimplementedError) and not error.reason
 
 
 def exact(rpc: Rpc, retry: Retry) -> Flow[Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from gdn_client import array_flow
 from gdn_client.calls import ASTRAY, answered, give_up
 from gdn_client.errors import GdnError, InvalidArgumentError, UnimplementedError, from_status
-from gdn_client.flow import Flow, Rpc, worth_another_try
+from gdn_client.flow import Flow, Rpc, is_unknown_method, worth_another_try
 from gdn_client.inputs import DeltaRule, Input, Projected, tensors_of
 from gdn_client.proto.gdn.v1 import step_pb2
 from gdn_client.recovery import STATE_IS_GONE
@@ -35,8 +35,8 @@ from gdn_client.session_flow import (
 )
 from gdn_client.session_state import InFlight, PartDone, RequestId, SessionState, StepOptions, new_id
 from gdn_client.shared_memory import StepMemory
-from gdn_client.steps import KeptStep, LayerSteps, cut, fill_input, leading, rows_alone
-from gdn_client.tensors import Array, element_name, host_array, is_torch
+from gdn_client.steps import KeptRequest, KeptStep, LayerSteps, SentStep, cut, fill_input, leading, rows_alone
+from gdn_client.tensors import Array, element_name, host_array, is_torch, to_tensor
 
 Kind: TypeAlias = Literal["decode", "draft", "prefill"]
 _KINDS: dict[str, step_pb2.StepKind] = {
@@ -86,51 +86,62 @@ class StepResult:
     error: GdnError | None = None
 
 
+@dataclass(frozen=True)
+class StepCall:
+    """A step of one layer, as the caller asks for it.
+
+    Attributes:
+        layer: index of the layer.
+        rows: a row for each session.
+        options: dtype of the outputs, and whether NaN and Inf are accepted.
+        partial_ok: let each row fail alone.
+        timeout: seconds for each call. None: the client's.
+
+    """
+
+    layer: int
+    rows: Sequence[StepRow]
+    options: StepOptions
+    partial_ok: bool = False
+    timeout: float | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """The server's answer to a row, and the row as a request of its own if the client keeps inputs."""
+    """The server's answer to a row, and the row's request if the client keeps inputs (arguments of `KeptStep`)."""
 
     output: Array
     token_count: int
     durable: int
-    kept: step_pb2.PrefillRequest | step_pb2.DecodeRequest | None
+    kept: tuple[KeptRequest, int | None, int | None]
 
 
 class _Row:
     """A row of a call: what was asked, and its effect on the session."""
 
-    def __init__(
-        self, state: SessionState, layer: int, given: StepRow, options: StepOptions, request_id: RequestId
-    ) -> None:
-        self.state, self.layer, self.given, self.options = state, layer, given, options
+    def __init__(self, state: SessionState, call: StepCall, given: StepRow, request_id: RequestId) -> None:
+        self.state, self.layer, self.given, self.options = state, call.layer, given, call.options
         self.tokens = leading(given.x)[0]
         self.path = None if given.accept is None else path_of(given.accept)
         self.error: GdnError | None = None
         self.result: StepResult | None = None
         accepted = None if self.path is None else len(self.path)
-        self.flight = InFlight(request_id, layer, self.tokens, given.kind == "draft", self.digest, accepted)
+        self.flight = InFlight(request_id, call.layer, self.tokens, given.kind == "draft", self.digest, accepted)
 
     def digest(self) -> bytes:
         """Identifies the row. It is equal for rows with the same effect on a session."""
-        given, options = self.given, self.options
-        rest = [getattr(given.x, name, None) for name in _FLAGS]
-        what = ("step", self.layer, options.output_dtype, options.allow_non_finite, given.kind, self.path, rest)
-        digest = hashlib.blake2b(repr((*what, list(given.parents or ()))).encode())
-        for name, array in tensors_of(given.x).items():
-            digest.update(f"{name} {tuple(array.shape)} {element_name(array)}".encode())
-            digest.update(host_array(array).tobytes())
-        return digest.digest()
+        return digest_of(self.layer, self.given, self.options)
 
     @property
     def known(self) -> LayerSteps:
         """The layer, as the client knows it."""
         return self.state.layer(self.layer)
 
-    def fill(self, row: step_pb2.StepRow) -> None:
-        """Sets the row of a request, for the session as it is now."""
+    def fill(self, row: step_pb2.StepRow, ahead: int = 0) -> None:
+        """Sets the row of a request, for the session as it is now, or after its `ahead` tokens in flight."""
         row.session, row.session_epoch = self.state.name, self.state.epoch
         row.token_count, row.kind = self.tokens, _KINDS[self.given.kind]
-        row.expected_token_count = self.known.count + (self.flight.accepted or 0)
+        row.expected_token_count = self.known.count + ahead + (self.flight.accepted or 0)
         row.draft_parents.extend(self.given.parents or ())
         if self.path is None or self.flight.accepted_before:
             return
@@ -146,7 +157,7 @@ class _Row:
         if self.path is not None:
             self.known.draft_tokens = max(self.known.draft_tokens, len(self.path))  # somebody else may have drafted
             note_acceptance(state, self.layer, self.path, answer.durable)
-        kept = KeptStep(self.known.count, self.tokens, answer.kept or step_pb2.DecodeRequest())
+        kept = KeptStep(self.known.count, self.tokens, *answer.kept)
         if self.flight.draft:
             state.note_draft(self.layer, kept)
         else:
@@ -162,23 +173,42 @@ class _Row:
         return self.result or StepResult(None, self.known.count, self.error)
 
 
+def digest_of(layer: int, given: StepRow, options: StepOptions) -> bytes:
+    """Returns a digest that is equal for rows with the same effect on a session."""
+    rest = [getattr(given.x, name, None) for name in _FLAGS]
+    path = None if given.accept is None else path_of(given.accept)
+    what = ("step", layer, options.output_dtype, options.allow_non_finite, given.kind, path, rest)
+    digest = hashlib.blake2b(repr((*what, list(given.parents or ()))).encode())
+    for name, array in tensors_of(given.x).items():
+        digest.update(f"{name} {tuple(array.shape)} {element_name(array)}".encode())
+        digest.update(host_array(array).tobytes())
+    return digest.digest()
+
+
 def _check_row(given: StepRow, first: StepRow, at: int) -> None:
     if given.kind not in _KINDS:
         raise ValueError(f"row {at} has kind {given.kind!r}, expected one of {', '.join(_KINDS)}")
     if given.parents is not None and given.kind != "draft":
         raise ValueError(f"row {at} has parents, which are a draft's, and kind {given.kind!r}")
     array_flow.check_is_prompt(given.x)
-
-    def form(x: Input) -> list[object]:
-        kind = type(x).__name__ if isinstance(x, Projected | DeltaRule) else "hidden states"
-        tensors = [(is_torch(array), element_name(array), *array.shape[1:]) for array in tensors_of(x).values()]
-        return [kind, tensors, *(getattr(x, name, None) for name in _FLAGS)]
-
-    if form(given.x) != form(first.x):
+    if not _is_plainly_alike(given.x, first.x) and _form(given.x) != _form(first.x):
         raise ValueError(
             f"row {at} and row 0 have inputs of different kinds, libraries, dtypes, shapes of a token or options: "
-            f"{form(given.x)} and {form(first.x)}"
+            f"{_form(given.x)} and {_form(first.x)}"
         )
+
+
+def _is_plainly_alike(one: Any, other: Any) -> bool:
+    """Whether both are hidden states of one form. This is quick, because every row is checked in every call."""
+    if type(one) is not type(other) or isinstance(one, Projected | DeltaRule):
+        return False
+    return bool(one.dtype == other.dtype and one.shape[1:] == other.shape[1:])
+
+
+def _form(x: Input) -> list[object]:
+    kind = type(x).__name__ if isinstance(x, Projected | DeltaRule) else "hidden states"
+    tensors = [(is_torch(array), element_name(array), *array.shape[1:]) for array in tensors_of(x).values()]
+    return [kind, tensors, *(getattr(x, name, None) for name in _FLAGS)]
 
 
 def _with_tensors(like: Input, make: Callable[[str], Array]) -> Input:
@@ -204,11 +234,6 @@ def _padded(inputs: Sequence[Input], tokens: int) -> Input:
         return whole
 
     return _with_tensors(inputs[0], rows)
-
-
-def _is_unknown_method(error: GdnError) -> bool:
-    """Whether gRPC has answered in the place of a method that the server does not have."""
-    return isinstance(error, UnimplementedError) and not error.reason
 
 
 def _has_to_accept(row: _Row) -> bool:
@@ -237,34 +262,75 @@ class MixedStep:
 
     """
 
-    def __init__(
-        self,
-        states: Sequence[SessionState],
-        layer: int,
-        rows: Sequence[StepRow],
-        options: StepOptions,
-        abilities: Abilities,
-        partial_ok: bool,
-        timeout: float | None,
-    ) -> None:
-        if len(rows) != len(states):
-            raise ValueError(f"there are {len(rows)} rows, expected {len(states)}, one for each session")
-        for at, given in enumerate(rows):
-            _check_row(given, rows[0], at)
-        self._layer, self._options, self._abilities = layer, options, abilities
-        self._partial_ok, self._timeout = partial_ok, timeout
-        common = new_id()
+    def __init__(self, states: Sequence[SessionState], call: StepCall, abilities: Abilities) -> None:
+        if len(call.rows) != len(states):
+            raise ValueError(f"there are {len(call.rows)} rows, expected {len(states)}, one for each session")
+        for at, given in enumerate(call.rows):
+            _check_row(given, call.rows[0], at)
+        self._call, self._abilities = call, abilities
+        self._request_id = new_id()
         # Each row has its own object, because a recovery may give a row another id.
         self._rows = [
-            _Row(state, layer, given, options, RequestId(common)) for state, given in zip(states, rows, strict=True)
+            _Row(state, call, given, RequestId(self._request_id))
+            for state, given in zip(states, call.rows, strict=True)
         ]
         self._affinity = states[0].session.affinity
+        self._streamed = step_pb2.StepRequest()  # the request of a stream
 
-    def results(self) -> list[StepResult]:
-        """Returns each row's result, once the step is over."""
+    @property
+    def layer(self) -> int:
+        """The layer that it steps."""
+        return self._call.layer
+
+    @property
+    def moves(self) -> list[int]:
+        """Number of tokens that each session's count grows by."""
+        return [row.flight.moves for row in self._rows]
+
+    def applied(self) -> Flow[list[StepResult]]:
+        """Applies the rows, and returns each row's result. A flow that has failed may be run again.
+
+        Raises:
+            GdnError: without `partial_ok`, the error of the call. Its rows are given up, or were not applied.
+
+        """
+        if self._abilities.step:
+            try:
+                yield from self._by_step()
+                return self._results()
+            except UnimplementedError as error:
+                if not is_unknown_method(error):
+                    raise
+                self._abilities.step = False
+        yield from self._by_other_methods()
+        return self._results()
+
+    def _results(self) -> list[StepResult]:
         return [row.outcome() for row in self._rows]
 
-    def flow(self) -> Flow[None]:
+    # ---- Streams (`pipeline.StreamStep`)
+
+    def message(self, ahead: Sequence[int] | None) -> step_pb2.StreamStepRequest:
+        """Returns the stream's message, for sessions that have `ahead` more tokens in flight before it."""
+        self._streamed = self._request(self._request_id, self._rows, ahead)
+        fill_input(self._streamed, _packed([row.given.x for row in self._rows]), to_tensor)
+        return step_pb2.StreamStepRequest(step=self._streamed)
+
+    def taken(self, result: step_pb2.StepResponse) -> list[StepResult]:
+        """Returns the results of the stream's reply, and notes that the sessions have advanced."""
+        self._answered(self._rows, result, StepMemory(None, self._streamed))
+        for row in self._rows:
+            row.take()
+        return self._results()
+
+    def again(self, timeout: float | None) -> Flow[list[StepResult]]:
+        """Repeats the step in a call of its own, and returns its results."""
+        self._call = replace(self._call, timeout=timeout)
+        return (yield from self.applied())
+
+    # ---- The method Step
+
+    def _by_step(self) -> Flow[None]:
         """Applies the rows by the method Step.
 
         Raises:
@@ -277,7 +343,7 @@ class MixedStep:
                 yield from answered([row.state for row in rows], [row.flight for row in rows], self._send)
                 break
             except GdnError as error:
-                if not self._partial_ok or _is_unknown_method(error):
+                if not self._call.partial_ok or is_unknown_method(error):
                     done = [row for row in rows if row.flight.answer is not None]
                     give_up([row.state for row in done], [row.flight for row in done])
                     raise
@@ -303,45 +369,47 @@ class MixedStep:
             if row.error is None and row.flight.answer is None:
                 calls.setdefault(row.flight.request_id.value, []).append(row)
         for request_id, rows in calls.items():
-            yield from self._call(request_id, rows)
+            yield from self._send_rows(request_id, rows)
 
-    def _call(self, request_id: str, rows: Sequence[_Row]) -> Flow[None]:
-        options = self._options
-        request = step_pb2.StepRequest(layer=self._layer, output_dtype=options.output_dtype, request_id=request_id)
-        request.allow_non_finite, request.partial_ok = options.allow_non_finite, self._partial_ok
-        for row in rows:
-            row.fill(request.rows.add())
-        given = _packed([row.given.x for row in rows])
+    def _request(
+        self, request_id: str, rows: Sequence[_Row], ahead: Sequence[int] | None = None
+    ) -> step_pb2.StepRequest:
+        """Returns a request for these rows, without an input."""
+        call, options = self._call, self._call.options
+        request = step_pb2.StepRequest(layer=call.layer, output_dtype=options.output_dtype, request_id=request_id)
+        request.allow_non_finite, request.partial_ok = options.allow_non_finite, call.partial_ok
+        for row, tokens in zip(rows, ahead or [0] * len(rows), strict=True):
+            row.fill(request.rows.add(), tokens)
+        return request
+
+    def _send_rows(self, request_id: str, rows: Sequence[_Row]) -> Flow[None]:
+        request, given = self._request(request_id, rows), _packed([row.given.x for row in rows])
         region = yield from rows[0].state.memory.open()
         with StepMemory(region, request) as memory:
             fill_input(request, given, memory.encode)
-            memory.place_output(output_bytes(given, options))
-            reply = yield from self._reply(request, memory)
-            output = memory.array_of(reply.output, next(iter(tensors_of(given).values())))
-            kept: list[Any] = [None] * len(rows)
-            if any(row.state.keep_bytes > 0 for row in rows):
-                memory.to_message()
-                kept = rows_alone(request)
-        self._answered(rows, reply, output, kept)
+            memory.place_output(output_bytes(given, self._call.options))
+            self._answered(rows, (yield from self._reply(memory)), memory)
 
-    def _reply(self, request: step_pb2.StepRequest, memory: StepMemory) -> Flow[step_pb2.StepResponse]:
+    def _reply(self, memory: StepMemory) -> Flow[step_pb2.StepResponse]:
         while True:
             try:
                 memory.sending()
-                reply: step_pb2.StepResponse = yield Rpc("Step", request, self._timeout, self._affinity)
-                memory.answered()
+                reply: step_pb2.StepResponse = yield Rpc("Step", memory.request(), self._call.timeout, self._affinity)
+                memory.answered(reply)
                 return reply
             except GdnError as error:
                 if not memory.failed(error):
                     raise
 
-    def _answered(self, rows: Sequence[_Row], reply: step_pb2.StepResponse, output: Array, kept: Sequence[Any]) -> None:
+    def _answered(self, rows: Sequence[_Row], reply: step_pb2.StepResponse, memory: StepMemory) -> None:
         """Notes each row's answer.
 
         Raises:
             GdnError: of a row that may succeed after a recovery, or later.
 
         """
+        output = memory.array_of(reply.output, next(iter(tensors_of(rows[0].given.x).values())))
+        kept = self._kept(rows, memory)
         begin, again = 0, None
         for at, row in enumerate(rows):
             end = begin + row.tokens
@@ -362,9 +430,25 @@ class MixedStep:
         if again is not None:
             raise again
 
+    @staticmethod
+    def _kept(rows: Sequence[_Row], memory: StepMemory) -> list[tuple[KeptRequest, int | None, int | None]]:
+        """Returns what each row keeps. Rows of about equal length share the whole request, so that nothing is copied.
+
+        A short row does not keep the tokens of a much longer one in memory.
+        """
+        if all(row.state.keep_bytes <= 0 for row in rows):
+            return [(step_pb2.DecodeRequest(), None, 0)] * len(rows)
+        request, tokens = memory.kept(), [row.tokens for row in rows]
+        if len(rows) * max(tokens) <= 2 * sum(tokens):
+            size = request.ByteSize() // len(rows)
+            return [(request, at, size) for at in range(len(rows))]
+        whole = request.parsed() if isinstance(request, SentStep) else request
+        assert isinstance(whole, step_pb2.StepRequest)
+        return [(alone, None, None) for alone in rows_alone(whole)]
+
     # ---- Servers without the method Step
 
-    def by_other_methods(self) -> Flow[None]:
+    def _by_other_methods(self) -> Flow[None]:
         """Applies the rows by AcceptTokens, Decode and Prefill, which take several calls.
 
         If a call fails, the rows before it stay applied. The same step again goes on with the others.
@@ -379,7 +463,7 @@ class MixedStep:
                 else:
                     yield from self._decode(open_rows)
             except GdnError as error:
-                if not self._partial_ok:
+                if not self._call.partial_ok:
                     raise
                 for row in rows:
                     row.error = row.error if row.result else error
@@ -388,7 +472,7 @@ class MixedStep:
 
     def _alike(self) -> list[list[_Row]]:
         """Returns the rows that one call takes: those of a kind, or each row alone if it may fail alone."""
-        if self._partial_ok:
+        if self._call.partial_ok:
             return [[row] for row in self._rows]
         kinds = [[row for row in self._rows if row.given.kind == kind] for kind in _KINDS]
         return [rows for rows in kinds if rows]
@@ -430,9 +514,9 @@ class MixedStep:
         def told(_: int) -> None:
             self._note_done(row, outputs)
 
-        state, options = row.state, self._options
+        call = self._call
         output = yield from array_flow.prefill(
-            state, self._layer, rest, _ANY_SIZE, self._abilities, options, self._timeout, told, outputs
+            row.state, call.layer, rest, _ANY_SIZE, self._abilities, call.options, call.timeout, told, outputs
         )
         row.done(output)
 
@@ -446,37 +530,14 @@ class MixedStep:
                 own = list(row.given.parents or range(-1, row.tokens - 1))
                 parents += own + [-1] * (most - row.tokens)
         options = replace(
-            self._options,
+            self._call.options,
             draft=rows[0].given.kind == "draft",
             lengths=[row.tokens for row in rows],
             parents=parents,
         )
         given = _padded([row.given.x for row in rows], max(most, 1))
-        step = DecodeStep([row.state for row in rows], self._layer, given, options)
-        output = yield from array_flow.applied(step, self._timeout)
+        step = DecodeStep([row.state for row in rows], self._call.layer, given, options)
+        output = yield from array_flow.applied(step, self._call.timeout)
         for at, row in enumerate(rows):
             row.done(output[at, : row.tokens])
             self._note_done(row, [output[at, : row.tokens]])
-
-
-def step(
-    states: Sequence[SessionState],
-    layer: int,
-    rows: Sequence[StepRow],
-    options: StepOptions,
-    abilities: Abilities,
-    partial_ok: bool,
-    timeout: float | None,
-) -> Flow[list[StepResult]]:
-    """Applies `rows[i]` to session i, and returns each row's result."""
-    mixed = MixedStep(states, layer, rows, options, abilities, partial_ok, timeout)
-    if abilities.step:
-        try:
-            yield from mixed.flow()
-            return mixed.results()
-        except UnimplementedError as error:
-            if not _is_unknown_method(error):
-                raise
-            abilities.step = False
-    yield from mixed.by_other_methods()
-    return mixed.results()

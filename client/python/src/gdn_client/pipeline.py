@@ -7,29 +7,58 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from gdn_client.array_flow import PartStep, RowsStep
 from gdn_client.flow import Flow
-from gdn_client.inputs import Input
-from gdn_client.proto.gdn.v1 import step_pb2
-from gdn_client.session_flow import applied
+from gdn_client.mixed import MixedStep, StepCall, StepResult, StepRow
+from gdn_client.session_flow import Abilities
 from gdn_client.session_state import SessionState, StepOptions
-from gdn_client.shared_memory import StepMemory
-from gdn_client.steps import fill_input
-from gdn_client.tensors import Array, to_tensor
+from gdn_client.tensors import Array
 
 DEFAULT_WINDOW = 8
 PREFILL_WINDOW = 2  # one part is computed while the next travels
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Pipeline:
-    """The steps of one stream that are in flight."""
+class StreamStep(Protocol[T_co]):
+    """A step of a stream."""
+
+    @property
+    def layer(self) -> int:
+        """The layer that it steps."""
+
+    @property
+    def moves(self) -> list[int]:
+        """Number of tokens that each session's count grows by."""
+
+    def message(self, ahead: Sequence[int] | None) -> Message:
+        """Returns the stream's message, for sessions that have `ahead` more tokens in flight before it."""
+
+    def taken(self, result: Any) -> T_co:
+        """Returns the output of the stream's reply, and notes that the sessions have advanced."""
+
+    def again(self, timeout: float | None) -> Flow[T_co]:
+        """Repeats the step in a call of its own, and returns its output."""
+
+
+class Pipeline(Generic[T]):
+    """The steps of one stream that are in flight.
+
+    `make` makes a step from an input of the stream. `is_known` tells whether the server may know the stream's method;
+    without it, each step is a call of its own.
+    """
 
     def __init__(
-        self, method: str, states: Sequence[SessionState], make: Callable[[Input], RowsStep | PartStep], window: int
+        self,
+        method: str,
+        states: Sequence[SessionState],
+        make: Callable[[Any], StreamStep[T]],
+        window: int,
+        is_known: Callable[[], bool] = lambda: True,
     ) -> None:
         if window < 1:
             raise ValueError(f"window is {window}, expected at least 1")
@@ -38,7 +67,8 @@ class Pipeline:
         self.method = method
         self.states = states
         self.window = window
-        self.under_way: deque[RowsStep | PartStep] = deque()
+        self.under_way: deque[StreamStep[T]] = deque()
+        self.is_known = is_known
         self._make = make
 
     @property
@@ -51,36 +81,29 @@ class Pipeline:
         """The stream's routing key."""
         return self.states[0].session.affinity
 
-    def add(self, x: Input) -> Message:
+    def add(self, x: Any) -> Message:
         """Adds the next step, and returns its message."""
-        rows = self._make(x)
-        fill_input(rows.step.request, rows.step.given, to_tensor)
-        ahead = [sum(tokens) for tokens in zip(*(one.step.tokens for one in self.under_way), strict=True)] or None
-        message: Message
-        if isinstance(rows, PartStep):
-            message = step_pb2.StreamPrefillRequest(segment=rows.step.make(ahead))
-        else:
-            message = step_pb2.StreamDecodeRequest(step=rows.step.make(ahead))
-        self.under_way.append(rows)
+        step = self._make(x)
+        ahead = [sum(tokens) for tokens in zip(*(one.moves for one in self.under_way), strict=True)] or None
+        message = step.message(ahead)
+        self.under_way.append(step)
         for row, state in enumerate(self.states):
-            known = state.layer(rows.step.layer)
-            known.reached = max(known.reached, known.count + sum(one.step.tokens[row] for one in self.under_way))
+            known = state.layer(step.layer)
+            known.reached = max(known.reached, known.count + sum(one.moves[row] for one in self.under_way))
         return message
 
-    def take(self, reply: Any) -> Array | None:
+    def take(self, reply: Any) -> T | None:
         """Returns the oldest step's output, or None if the step has failed."""
         if reply.status.code != 0:
             return None
-        rows = self.under_way.popleft()
-        memory = StepMemory(None, rows.step.request)
-        return rows.shaped(rows.step.taken(reply.result, memory))
+        return self.under_way.popleft().taken(reply.result)
 
-    def again(self, timeout: float | None) -> Flow[Array]:
+    def again(self, timeout: float | None) -> Flow[T]:
         """Repeats the oldest step in flight in a call of its own. If it fails, the steps behind it are given up."""
-        rows = self.under_way[0]
+        step = self.under_way[0]
         answered = False
         try:
-            output = rows.shaped((yield from applied(rows.step, timeout)))
+            output = yield from step.again(timeout)
             answered = True
             self.under_way.popleft()
             return output
@@ -97,11 +120,28 @@ class Pipeline:
 
 def decode_pipeline(
     states: Sequence[SessionState], layer: int, options: StepOptions, window: int, alone: bool = False
-) -> Pipeline:
+) -> Pipeline[Array]:
     """Makes a pipeline of decodes. `alone`: of one session, without axis B."""
     return Pipeline("StreamDecode", states, lambda x: RowsStep(states, layer, x, options, alone), window)
 
 
-def prefill_pipeline(state: SessionState, layer: int, options: StepOptions, window: int) -> Pipeline:
+def prefill_pipeline(state: SessionState, layer: int, options: StepOptions, window: int) -> Pipeline[Array]:
     """Makes a pipeline of a prompt's parts."""
     return Pipeline("StreamPrefill", [state], lambda x: PartStep(state, layer, x, options), window)
+
+
+def step_pipeline(
+    states: Sequence[SessionState], layer: int, options: StepOptions, abilities: Abilities, window: int
+) -> Pipeline[list[StepResult]]:
+    """Makes a pipeline of steps with a row for each session. If the server does not know them, each is its own call."""
+
+    def make(rows: Sequence[StepRow]) -> MixedStep:
+        for at, row in enumerate(rows):
+            if row.kind == "draft" or row.accept is not None:
+                # Such a step may leave the counts alone, and the server would apply it behind one that has failed.
+                raise ValueError(
+                    f"row {at} drafts or accepts, expected rows of a stream to decode or prefill; call step for drafts"
+                )
+        return MixedStep(states, StepCall(layer, rows, options), abilities)
+
+    return Pipeline("StreamStep", states, make, window, lambda: abilities.step)

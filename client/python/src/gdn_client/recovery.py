@@ -109,14 +109,14 @@ def _find(state: SessionState) -> Flow[tuple[session_pb2.Session, bool]]:
 
 def _go_on_from_store(state: SessionState, found: session_pb2.Session) -> Flow[tuple[session_pb2.Session, bool]]:
     """Restores the newest checkpoint under a new epoch. Recreates the session if the server has no copy of it."""
-    copy = yield from _restore_newest(state, found.epoch)
+    copy = yield from restore_newest(state, found.epoch)
     if copy is not None:
         return copy, False
     why = f"the server has lost the state of {state.name}, and has no durable copy of it"
-    return (yield from _begin_anew(state, why, "CHECKPOINT_NOT_FOUND")), True
+    return (yield from begin_anew(state, why, "CHECKPOINT_NOT_FOUND")), True
 
 
-def _begin_anew(state: SessionState, why: str, reason: str) -> Flow[session_pb2.Session]:
+def begin_anew(state: SessionState, why: str, reason: str) -> Flow[session_pb2.Session]:
     """Deletes and recreates the session, after checking that this loses nothing."""
     if not state.kept_from_start:
         raise _lost(f"{why}, and {_not_kept(state)}", state, reason)
@@ -212,7 +212,7 @@ def _go_back(state: SessionState, session: session_pb2.Session) -> Flow[session_
                 "it and go on)"
             )
         copied = "the durable copy has it too" if session.HasField("durable_time") else "there is no durable copy"
-        copy = yield from _begin_anew(state, f"{why}; {copied}", "REPLY_DROPPED")
+        copy = yield from begin_anew(state, f"{why}; {copied}", "REPLY_DROPPED")
     state.epoch = copy.epoch
     if call is not None:
         call.refusal = ""
@@ -230,10 +230,10 @@ def _restore_durable_copy(state: SessionState, session: session_pb2.Session) -> 
         durable = layer.durable_token_count
         if state.layer(layer.layer).since(durable) is None and not _is_applied(state, layer.layer, durable):
             return None
-    return (yield from _restore_newest(state, session.epoch))
+    return (yield from restore_newest(state, session.epoch))
 
 
-def _restore_newest(state: SessionState, epoch: int) -> Flow[session_pb2.Session | None]:
+def restore_newest(state: SessionState, epoch: int) -> Flow[session_pb2.Session | None]:
     """Restores the newest checkpoint. Returns None if the server has no copy of the session."""
     request = state_pb2.RestoreCheckpointRequest(name=state.name, session_epoch=epoch)
     try:

@@ -16,14 +16,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdn_client import array_flow, management, mixed, prefixes, recovery, session_flow, state_calls, streams, waiting
-from gdn_client.errors import AbortedError, GdnError
+from gdn_client import array_flow, management, many, prefixes, recovery, session_flow, state_calls, streams, waiting
+from gdn_client.errors import AbortedError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
 from gdn_client.inputs import Input
-from gdn_client.mixed import StepResult, StepRow
+from gdn_client.mixed import MixedStep, StepCall, StepResult, StepRow
 from gdn_client.notebook import table
-from gdn_client.pipeline import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline
+from gdn_client.pipeline import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline, step_pipeline
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
@@ -353,7 +353,8 @@ class Session(SessionView):
 class Batch:
     """Sessions that are stepped in one call. All of them have the same model, or the same operator dimensions.
 
-    Between calls you may step the sessions one by one, or in other batches.
+    Between calls you may step the sessions one by one, or in other batches. A `with` block ends with
+    one call that deletes all sessions that were neither attached nor detached.
     """
 
     def __init__(self, client: Client, sessions: Iterable[Session]) -> None:
@@ -362,6 +363,14 @@ class Batch:
         if not self._sessions:
             raise ValueError("a batch has at least one session")
         self._states = [session._state for session in self._sessions]
+
+    def __enter__(self) -> Batch:
+        for state in self._states:
+            state.check_not_ended()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end([session for session in self._sessions if session._owned])
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -488,25 +497,124 @@ class Batch:
             GdnError: without `partial_ok`, as in `decode`.
 
         """
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        call = StepCall(layer, rows, options, partial_ok, timeout)
+        return self._run(MixedStep(self._states, call, self._client.abilities).applied())
+
+    def step_future(  # threads only
+        self,
+        layer: int,
+        rows: Sequence[StepRow],
+        *,
+        partial_ok: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> StepFuture[list[StepResult]]:
+        """Starts `step` on another thread and returns a future. Order and failures are as in `Session.prefill_future`.
+
+        With `partial_ok`, rows that fail alone do not fail the future.
+        """
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        call = StepCall(layer, rows, options, partial_ok, timeout)
+        step = MixedStep(self._states, call, self._client.abilities)
+        return self._client.start(self._states, step.applied)
+
+    def step_stream(
+        self,
+        layer: int,
+        steps: Iterable[Sequence[StepRow]],
+        *,
+        window: int = DEFAULT_WINDOW,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[list[StepResult]]:
+        """Makes steps as `step` does, with inputs that are known in advance. Several steps are in flight at once.
+
+        Args:
+            layer: as in `Session.prefill`.
+            steps: for each step, a `StepRow` for each session. The rows decode or prefill; drafts and acceptances
+                depend on outputs, so they need `step`.
+            window: as in `Session.decode_stream`.
+            dtype: as in `Session.prefill`.
+            allow_non_finite: as in `Session.prefill`.
+            timeout: as in `Session.decode_stream`.
+
+        Yields:
+            The results of each step, as `step` returns them. If you stop early, steps that are in flight are still
+            applied.
+
+        Raises:
+            GdnError: a step failed. Steps before it were applied, and later steps were not. If the server does not know
+                steps, some of the failed step's rows may have been applied, as in `step`.
+            ValueError: a step has rows that `step` would refuse, or that draft or accept.
+
+        """
         options, abilities = step_options(dtype, allow_non_finite=allow_non_finite), self._client.abilities
-        return self._run(mixed.step(self._states, layer, rows, options, abilities, partial_ok, timeout))
+        pipeline = step_pipeline(self._states, layer, options, abilities, window)
+        return streams.outputs(self._client.connection, pipeline, steps, timeout)
 
     def accept(self, tokens: Sequence[session_flow.Accepted]) -> None:
         """Accepts tokens of each session's drafts. `tokens[i]` is for session i, as in `Session.accept`."""
         self._run(session_flow.accept(self._states, list(tokens)))
 
+    def fork(
+        self, count: int | Sequence[int] = 1, *, idle_ttl: float | None = None, durable: bool = False
+    ) -> list[list[Session]]:
+        """Creates sessions that continue from each session, in one call. Works as `Session.fork`.
+
+        Args:
+            count: number of children of each session, or a number for each session.
+            idle_ttl: as in `Session.fork`.
+            durable: as in `Session.fork`.
+
+        Returns:
+            The children of each session.
+
+        Raises:
+            GdnError: a session could not be forked. No child is left.
+            ValueError: there is not one number for each session.
+
+        """
+        counts = [count] * len(self) if isinstance(count, int) else list(count)
+        if len(counts) != len(self):
+            raise ValueError(f"there are {len(counts)} numbers of children, expected {len(self)}, one for each session")
+        ids = [[new_id() for _ in range(number)] for number in counts]
+        children = self._run(many.fork(self._states, ids, idle_ttl, durable, self._many()))
+        return [[Session(self._client, state, owned=True) for state in own] for own in children]
+
+    def reset(self) -> None:
+        """Sets every session back to zero tokens, in one call. Sessions keep their ids and named checkpoints.
+
+        A session that started from a prefix has no prefix then. Servers that do not know resets (version 0.1.0) get a
+        new session under the same id.
+
+        Raises:
+            GdnError: error of the first session that could not be reset. The call tries to reset all of them. After
+                UnavailableError or DeadlineExceededError it may have been applied; reset again, or delete the batch.
+
+        """
+        self._run(many.reset(self._states, self._many()))
+
     def delete(self) -> None:
-        """Deletes every session.
+        """Deletes every session, in one call.
 
         Raises:
             GdnError: error of the first session that could not be deleted. The call tries to delete all of them.
 
         """
-        errors = []
-        for session in self._sessions:
-            try:
-                session.delete()
-            except GdnError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        self._end(self._sessions)
+
+    def _many(self) -> many.Many:
+        return many.Many(self._client.limits.max_batch, self._client.abilities, self._states[0].retry)
+
+    def _end(self, sessions: Sequence[Session]) -> None:
+        for session in sessions:
+            session._owned = False
+            with contextlib.suppress(AbortedError):  # threads only
+                settle([session._state])
+        for session in sessions:
+            session._state.ended = True
+        if sessions:
+            self._client.connection.run(many.delete([session._state for session in sessions], self._many()))

@@ -121,9 +121,8 @@ class PrefillStep(_Step):
         """Returns the output, and notes that the session has advanced."""
         state, before = self.states[0], self.states[0].layer(self.layer).count
         check_count(state, self.layer, reply.token_count, before + self.tokens[0])
-        if state.keep_bytes > 0:
-            memory.to_message()
-        state.note(self.layer, KeptStep(before, self.tokens[0], self.request), reply.durable_token_count)
+        request = memory.kept() if state.keep_bytes > 0 else self.request
+        state.note(self.layer, KeptStep(before, self.tokens[0], request), reply.durable_token_count)
         return memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
 
 
@@ -156,12 +155,12 @@ class DecodeStep(_Step):
         for state, tokens, count in zip(self.states, self.tokens, reply.token_counts, strict=True):
             check_count(state, self.layer, count, state.layer(self.layer).count + (0 if draft else tokens))
         output = memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
-        size = 0
+        size, request = 0, self.request
         if any(state.keep_bytes > 0 for state in self.states):
-            memory.to_message()  # the request is kept, the parts of the region are not
-            size = self.request.ByteSize() // len(self.states)
+            request = memory.kept()
+            size = request.ByteSize() // len(self.states)
         for row, state in enumerate(self.states):
-            kept = KeptStep(state.layer(self.layer).count, self.tokens[row], self.request, row, size)
+            kept = KeptStep(state.layer(self.layer).count, self.tokens[row], request, row, size)
             if draft:
                 state.note_draft(self.layer, kept)
             else:
@@ -178,10 +177,10 @@ def applied(step: PrefillStep | DecodeStep, timeout: float | None, region: Regio
         def send() -> Flow[Any]:
             while True:
                 try:
-                    request = step.make()
+                    step.make()
                     memory.sending()
-                    reply = yield Rpc(step.method, request, timeout, step.states[0].session.affinity)
-                    memory.answered()
+                    reply = yield Rpc(step.method, memory.request(), timeout, step.states[0].session.affinity)
+                    memory.answered(reply)
                     return reply
                 except GdnError as error:
                     if not memory.failed(error):
@@ -257,11 +256,13 @@ class Abilities:
 
     Attributes:
         step: it may know the method Step.
+        many: it may know the methods for many sessions, such as CreateSessions.
         reply_bytes: most bytes of a prefill's reply, which servers of version 0.1.0 limit. None: there is no limit.
 
     """
 
     step: bool = True
+    many: bool = True
     reply_bytes: int | None = None
 
     def learn(self, error: GdnError) -> bool:

@@ -138,7 +138,7 @@ class SessionState:
         given_up: the last call, if it ended without an answer.
         part_done: a row that the same call again need not apply.
         ended: the client has deleted the session, or has started to. No call may recreate it.
-        restoring: a restore got no answer, so the state may be that of the checkpoint. All other calls are refused.
+        restoring: a restore or reset got no answer, so the state may be the one after it. All other calls are refused.
         cannot_checkpoint: the server has no durable tier.
         checkpoints: named checkpoints, with their token counts.
         of_this_history: names of the checkpoints that the session has passed, and has not gone back behind.
@@ -295,6 +295,30 @@ class SessionState:
             self.note_durable(layer.layer, layer.durable_token_count)
         self.given_up, self.part_done, self.restoring = None, None, False
         self.astray, self.rolled_back, self.needs_replay = False, False, False
+
+    def set_to_zero(self) -> None:
+        """Notes that the session's tokens are given up, those of its prefix too."""
+        if self.create is not None and self.create.HasField("prefix"):
+            request = session_pb2.CreateSessionRequest()
+            request.CopyFrom(self.create)
+            request.ClearField("prefix")
+            self.create = request
+        self.start = 0
+        self.of_this_history.clear()
+        late, self.given_up, self.part_done = self.given_up, None, None
+        for index, known in self.layers.items():
+            self.kept_bytes -= known.cut_to(0, same_history=False)
+            known.durable, known.accepted = 0, None
+            if late is not None and late.layer == index:
+                known.reached = late.moves  # it may arrive behind the reset, and be taken back then
+
+    def was_reset(self, session: session_pb2.Session) -> None:
+        """Notes that the session went back to zero tokens."""
+        self.set_to_zero()
+        self.session, self.epoch = session, session.epoch
+        for layer in session.layers:
+            self.note_durable(layer.layer, layer.durable_token_count)
+        self.astray, self.rolled_back, self.needs_replay, self.restoring = False, False, False, False
 
 
 class KnownSessions:

@@ -31,7 +31,7 @@ from gdn_client import tensors
 from gdn_client.errors import GdnError, UnimplementedError
 from gdn_client.flow import Flow, OpenRegion
 from gdn_client.proto.gdn.v1 import shared_memory_pb2, tensor_pb2
-from gdn_client.steps import StepRequest, tensors_in
+from gdn_client.steps import SentStep, StepReply, StepRequest, input_pieces, tensors_in
 from gdn_client.tensors import Array
 
 ALIGNMENT = 64  # a cache line
@@ -222,6 +222,10 @@ class StepMemory:
         self._inputs: dict[int, Block] = {}  # by offset
         self._output: Block | None = None
         self._open_calls = False
+        self._loose: list[npt.NDArray[Any]] = []  # without a region: the inputs, which are copied when they are sent
+        self._pieces: list[Any] = []
+        self._sent: SentStep | None = None
+        self._lent: memoryview | None = None  # the output's bytes in the reply
 
     def __enter__(self) -> StepMemory:
         return self
@@ -233,7 +237,12 @@ class StepMemory:
         self._output = None
 
     def encode(self, array: Array) -> tensor_pb2.Tensor:
-        """Puts an array into a message. This is an `Encoder`."""
+        """Puts an array into a message, or its place in the request that is sent. This is an `Encoder`."""
+        if self._region is None:
+            host = tensors.host_array(array)
+            self._loose.append(host)
+            code = tensors.dtype_code(tensors.element_name(array))
+            return tensor_pb2.Tensor(dtype=code, shape=tuple(array.shape))
         size = tensors.byte_count(array)
         block = self._region.allocate(size) if self._region is not None and size > 0 else None
         if block is None:
@@ -252,6 +261,21 @@ class StepMemory:
         if self._output is not None:
             self._request.output_shared.CopyFrom(self._output.range())
 
+    def request(self) -> StepRequest | SentStep:
+        """Returns the request as the next try sends it."""
+        if not self._loose:
+            return self._request
+        self._pieces = self._pieces or input_pieces(self._request, self._loose)
+        self._sent = SentStep(self._request, self._pieces)
+        return self._sent
+
+    def kept(self) -> StepRequest | SentStep:
+        """Returns the request of the last try, with its tensors, which depends on no memory of others."""
+        if self._sent is not None:
+            return self._sent
+        self.to_message()
+        return self._request
+
     def bytes_of(self, tensor: tensor_pb2.Tensor) -> bytes:
         """Returns a copy of an input's elements, wherever they are."""
         block = self._inputs.get(tensor.shared.offset) if tensor.HasField("shared") else None
@@ -259,6 +283,8 @@ class StepMemory:
 
     def array_of(self, tensor: tensor_pb2.Tensor, like: Array) -> Array:
         """Returns an output as an array, without a copy if it is in the region."""
+        if self._lent is not None:
+            return tensors.from_bytes(tensor, self._lent, like)
         if not tensor.HasField("shared"):
             return tensors.from_tensor(tensor, like)
         assert self._output is not None
@@ -277,9 +303,10 @@ class StepMemory:
         """Notes that a call is about to begin."""
         self._open_calls = self._region is not None and self._request_is_shared()
 
-    def answered(self) -> None:
-        """Notes that the server has answered the call."""
+    def answered(self, reply: Any) -> None:
+        """Notes the server's answer to the call."""
         self._open_calls = False
+        self._lent = reply.data if isinstance(reply, StepReply) else None
 
     def failed(self, error: GdnError) -> bool:
         """Notes that the call has failed; the next one carries its tensors.

@@ -31,52 +31,91 @@ from gdn_client.requests import StateSnapshot, watch_request
 from gdn_client.session_state import SessionState, duration
 
 
-def fork(
-    state: SessionState, ids: Sequence[str], idle_ttl: float | None, durable: bool = False
-) -> Flow[list[SessionState]]:
-    """Creates sessions that continue from this one. `durable`: checkpoints those that could not be recreated."""
-    made: set[str] = set()  # children of an older state, made by this call
+class Fork:
+    """The creation of sessions that continue from one session. It may take several tries."""
 
-    def send() -> Flow[Sequence[session_pb2.Session]]:
-        request = state_pb2.ForkSessionRequest(
-            name=state.name, session_ids=ids, idle_ttl=duration(idle_ttl), session_epoch=state.epoch
+    def __init__(self, state: SessionState, ids: Sequence[str], idle_ttl: float | None) -> None:
+        self._state, self._ids, self._idle_ttl = state, ids, idle_ttl
+        self._made: set[str] = set()  # children of an older state, made by an earlier try
+
+    def request(self) -> state_pb2.ForkSessionRequest:
+        """Returns the request for the session as it is now."""
+        return state_pb2.ForkSessionRequest(
+            name=self._state.name,
+            session_ids=self._ids,
+            idle_ttl=duration(self._idle_ttl),
+            session_epoch=self._state.epoch,
         )
-        try:
-            reply: state_pb2.ForkSessionResponse = yield state.rpc("ForkSession", request)
-        except AlreadyExistsError as error:
-            if not made:
-                raise
-            yield from end(made)  # the last try broke off while it deleted them
-            raise of_another_state(state.name, "a fork") from error
-        if all(state.is_as_known(child.layers) for child in reply.sessions):
-            return reply.sessions
+
+    def refused(self, error: AlreadyExistsError) -> Flow[None]:
+        """Raises the error of a try, or the one that leads to another try."""
+        if not self._made:
+            raise error
+        yield from _end(self._state, self._made)  # the last try broke off while it deleted them
+        raise of_another_state(self._state.name, "a fork") from error
+
+    def taken(self, children: Sequence[session_pb2.Session]) -> Flow[Sequence[session_pb2.Session]]:
+        """Returns the children that the server has made.
+
+        Raises:
+            AbortedError: EPOCH_MISMATCH, they were made from an older state. They are deleted.
+
+        """
+        state = self._state
+        if all(state.is_as_known(child.layers) for child in children):
+            return children
         # Either this same fork was made before, and its children have advanced since; or it was made from an older
         # state.
         parent = yield from described(state)
         older = {layer.layer: (layer.token_count, layer.draft_length) for layer in parent.layers}
         if parent.epoch == state.epoch and state.is_as_known(parent.layers):
-            return reply.sessions
-        for child in reply.sessions:
+            return children
+        for child in children:
             if {layer.layer: (layer.token_count, layer.draft_length) for layer in child.layers} == older:
-                made.add(child.name)
-        yield from end(made)
+                self._made.add(child.name)
+        yield from _end(state, self._made)
         raise of_another_state(state.name, "a fork")
 
-    def end(names: set[str]) -> Flow[None]:
-        for name in sorted(names):
-            with contextlib.suppress(NotFoundError):
-                yield state.rpc("DeleteSession", session_pb2.DeleteSessionRequest(name=name))
+    def children(self, sessions: Sequence[session_pb2.Session]) -> list[SessionState]:
+        """Returns the client's views of the children."""
+        return [_child(self._state, session, self._idle_ttl) for session in sessions]
 
-    found = yield from uses(state, send)
-    children = [_child(state, child, idle_ttl) for child in found]
-    try:
-        for child in children if durable else ():
+    @staticmethod
+    def make_durable(children: Sequence[SessionState]) -> Flow[None]:
+        """Checkpoints the children that could not be recreated."""
+        for child in children:
             if not child.kept_from_start:
                 with contextlib.suppress(FailedPreconditionError, ResourceExhaustedError):  # a crash then raises
                     yield from checkpoint(child, "")
+
+
+def _end(state: SessionState, names: set[str]) -> Flow[None]:
+    for name in sorted(names):
+        with contextlib.suppress(NotFoundError):
+            yield state.rpc("DeleteSession", session_pb2.DeleteSessionRequest(name=name))
+
+
+def fork(
+    state: SessionState, ids: Sequence[str], idle_ttl: float | None, durable: bool = False
+) -> Flow[list[SessionState]]:
+    """Creates sessions that continue from this one. `durable`: checkpoints those that could not be recreated."""
+    one = Fork(state, ids, idle_ttl)
+
+    def send() -> Flow[Sequence[session_pb2.Session]]:
+        try:
+            reply: state_pb2.ForkSessionResponse = yield state.rpc("ForkSession", one.request())
+        except AlreadyExistsError as error:
+            yield from one.refused(error)
+            raise
+        return (yield from one.taken(reply.sessions))
+
+    children = one.children((yield from uses(state, send)))
+    try:
+        if durable:
+            yield from Fork.make_durable(children)
     except GdnError:
         with contextlib.suppress(GdnError):  # the caller does not get them
-            yield from end({child.name for child in children})
+            yield from _end(state, {child.name for child in children})
         raise
     return children
 

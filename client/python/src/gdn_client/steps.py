@@ -9,7 +9,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from gdn_client.inputs import DeltaRule, Input, Projected, map_tensors, tensors_of
 from gdn_client.proto.gdn.v1 import step_pb2, tensor_pb2
@@ -19,6 +22,10 @@ from gdn_client.tensors import Array
 StepRequest: TypeAlias = step_pb2.PrefillRequest | step_pb2.DecodeRequest | step_pb2.StepRequest
 # Puts an array into a message, either as bytes or as a place in shared memory.
 Encoder: TypeAlias = Callable[[Array], tensor_pb2.Tensor]
+
+_DATA: int = tensor_pb2.Tensor.DESCRIPTOR.fields_by_name["data"].number
+_OUTPUT: int = step_pb2.StepResponse.DESCRIPTOR.fields_by_name["output"].number << 3 | 2  # its tag
+_SMALL_REPLY = 4096  # bytes; a copy of fewer takes less time than to find the output
 
 
 def fill_input(request: StepRequest, given: Input, encode: Encoder) -> None:
@@ -73,6 +80,131 @@ def cut(given: Input, begin: int, end: int, axis: int = 0) -> Input:
     return map_tensors(given, lambda array: array[where])
 
 
+def _varint(number: int) -> bytes:
+    """Returns a number as protobuf writes it."""
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(0x80 | number & 0x7F)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+def _lengthy(number: int, size: int) -> bytes:
+    """Returns the tag and the length of a field of `size` bytes."""
+    return _varint(number << 3 | 2) + _varint(size)
+
+
+def input_pieces(request: StepRequest, arrays: Sequence[npt.NDArray[Any]]) -> list[Any]:
+    """Returns the bytes of the request's input, whose tensors have the elements of `arrays`, which are not copied.
+
+    The request's own tensors must have no elements. They are removed from the request.
+    """
+    kind = request.WhichOneof("input")
+    assert kind is not None
+    given, left = getattr(request, kind), iter(arrays)
+    pieces: list[Any] = []
+    for descriptor, tensor in given.ListFields():
+        if descriptor.message_type is None:
+            continue
+        flat = next(left).reshape(-1).view(np.uint8)
+        head = tensor.SerializeToString() + _lengthy(_DATA, flat.size)
+        pieces += [_lengthy(descriptor.number, len(head) + flat.size) + head, flat]
+        given.ClearField(descriptor.name)
+    flags = given.SerializeToString()
+    size = len(flags) + sum(len(piece) for piece in pieces)
+    number = request.DESCRIPTOR.fields_by_name[kind].number
+    request.ClearField(kind)
+    return [_lengthy(number, size), *pieces, flags]
+
+
+class SentStep:
+    """The bytes of a step's request. The tensors were copied only once, into these bytes.
+
+    Attributes:
+        name: the first session, for routing.
+
+    """
+
+    __slots__ = ("_bytes", "_kind", "name")
+
+    def __init__(self, request: StepRequest, pieces: Sequence[Any]) -> None:
+        """Joins a request without an input, and the pieces of its input."""
+        if isinstance(request, step_pb2.PrefillRequest):
+            self.name = request.session
+        else:
+            self.name = request.sessions[0] if isinstance(request, step_pb2.DecodeRequest) else request.rows[0].session
+        self._kind = type(request)
+        self._bytes = b"".join((request.SerializeToString(), *pieces))
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - the connection calls it as a message's
+        """Returns the bytes."""
+        return self._bytes
+
+    def ByteSize(self) -> int:  # noqa: N802
+        """Returns the number of bytes."""
+        return len(self._bytes)
+
+    def parsed(self) -> StepRequest:
+        """Returns the request as a message."""
+        return self._kind.FromString(self._bytes)
+
+
+def _read_varint(wire: bytes, at: int) -> tuple[int, int]:
+    """Returns the number at a place, and the place behind it. Raises IndexError at the end of the bytes."""
+    number, shift = 0, 0
+    while True:
+        digit = wire[at]
+        number |= (digit & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if digit < 0x80:
+            return number, at
+
+
+class StepReply:
+    """A step's reply. Its output has no elements; they are `data`, which is not copied. It has the reply's fields."""
+
+    __slots__ = ("_message", "data")
+
+    def __init__(self, message: Any, data: memoryview) -> None:
+        self._message, self.data = message, data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+
+def read_reply(kind: Any, wire: bytes) -> Any:
+    """Parses a step's reply of this kind.
+
+    Returns:
+        A StepReply if the reply is large and has its output first, as servers write it. Else a message.
+
+    """
+    if len(wire) >= _SMALL_REPLY and wire[0] == _OUTPUT:
+        try:
+            size, begin = _read_varint(wire, 1)
+            at, end = begin, begin + size
+            while at < end:
+                tag, behind = _read_varint(wire, at)
+                number, behind = _read_varint(wire, behind)
+                if tag == _DATA << 3 | 2 and behind + number <= end <= len(wire):
+                    head = wire[begin:at] + wire[behind + number : end]
+                    message = kind.FromString(_lengthy(_OUTPUT >> 3, len(head)) + head + wire[end:])
+                    if not message.output.data:  # else it occurs twice
+                        return StepReply(message, memoryview(wire)[behind : behind + number])
+                    break
+                if tag & 7 not in (0, 2):
+                    break
+                at = behind + number if tag & 7 == 2 else behind
+        except IndexError:
+            pass  # malformed bytes
+    return kind.FromString(wire)
+
+
+# A request that a client keeps: as it was sent, or as a message with its tensors.
+KeptRequest: TypeAlias = StepRequest | SentStep
+
+
 class KeptStep:
     """One step of one layer of one session, kept so that it can be sent again. Forked sessions share it.
 
@@ -89,7 +221,7 @@ class KeptStep:
         self,
         before: int,
         tokens: int,
-        request: step_pb2.PrefillRequest | step_pb2.DecodeRequest,
+        request: KeptRequest,
         row: int | None = None,
         size: int | None = None,
     ) -> None:
@@ -105,10 +237,13 @@ class KeptStep:
 
     def alone(self) -> step_pb2.PrefillRequest | step_pb2.DecodeRequest:
         """Returns a request for this session only, which the caller may change."""
-        if isinstance(self._request, step_pb2.DecodeRequest) and self._row is not None:
-            return row_of(self._request, self._row)
-        copy = type(self._request)()
-        copy.CopyFrom(self._request)  # type: ignore[arg-type]
+        request = self._request.parsed() if isinstance(self._request, SentStep) else self._request
+        if isinstance(request, step_pb2.StepRequest):
+            return rows_alone(request)[self._row or 0]
+        if isinstance(request, step_pb2.DecodeRequest) and self._row is not None:
+            return row_of(request, self._row)
+        copy = type(request)()
+        copy.CopyFrom(request)  # type: ignore[arg-type]
         return copy
 
 

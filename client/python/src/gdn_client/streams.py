@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from gdn_client import waiting
 from gdn_client.connection import Connection
 from gdn_client.errors import GdnError
 from gdn_client.futures import settle
-from gdn_client.inputs import Input
 from gdn_client.pipeline import Pipeline
-from gdn_client.tensors import Array
 from gdn_client.waiting import MessageStream
 
+T = TypeVar("T")
 
-def outputs(
-    connection: Connection, pipeline: Pipeline, inputs: Iterable[Input], timeout: float | None
-) -> Iterator[Array]:
+
+def outputs(connection: Connection, pipeline: Pipeline[T], inputs: Iterable[Any], timeout: float | None) -> Iterator[T]:
     """Yields the outputs, in order. If the caller stops early, steps in flight are still applied.
 
     If the caller is cancelled, which happens in asyncio only, they are undone.
@@ -33,7 +32,7 @@ def outputs(
     settle(pipeline.states)  # threads only
     stream: MessageStream | None = None
 
-    def from_stream(open_stream: MessageStream) -> Array | None:
+    def from_stream(open_stream: MessageStream) -> T | None:
         """Returns the oldest step's output, or None if the stream has failed."""
         nonlocal stream
         try:
@@ -48,17 +47,18 @@ def outputs(
         stream = None
         return None
 
-    def oldest() -> Array:
+    def oldest() -> T:
         output = from_stream(stream) if stream is not None else None
         return connection.run(pipeline.again(timeout)) if output is None else output
 
     try:
         for x in inputs:
             message = pipeline.add(x)
-            if stream is None:
+            if stream is None and pipeline.is_known():
                 stream = connection.open_stream(pipeline.method, pipeline.affinity, timeout)
-            with contextlib.suppress(GdnError):  # the next reply reports the error
-                stream.send(message)
+            if stream is not None:
+                with contextlib.suppress(GdnError):  # the next reply reports the error
+                    stream.send(message)
             while pipeline.is_full or (stream is None and pipeline.under_way):
                 yield oldest()
         while pipeline.under_way:

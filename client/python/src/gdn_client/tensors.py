@@ -8,6 +8,7 @@ Thread safety: free functions.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -77,8 +78,7 @@ def host_array(array: Array) -> npt.NDArray[Any]:
 
 def byte_count(array: Array) -> int:
     """Returns the size of the elements in a message or in shared memory."""
-    count = int(np.prod(tuple(array.shape), dtype=np.int64))
-    return count * ELEMENT_BYTES[dtype_code(element_name(array))]
+    return math.prod(array.shape) * ELEMENT_BYTES[dtype_code(element_name(array))]
 
 
 def copy_into(target: npt.NDArray[np.uint8], array: Array) -> None:
@@ -101,7 +101,9 @@ def to_tensor(array: Array) -> tensor_pb2.Tensor:
     return tensor_pb2.Tensor(dtype=dtype_code(element_name(array)), shape=tuple(array.shape), data=host.tobytes())
 
 
-def from_bytes(tensor: tensor_pb2.Tensor, data: bytes | npt.NDArray[np.uint8], like: Array | None = None) -> Array:
+def from_bytes(
+    tensor: tensor_pb2.Tensor, data: bytes | memoryview | npt.NDArray[np.uint8], like: Array | None = None
+) -> Array:
     """Returns the elements as numpy, or as torch on the device of `like` if that is a torch tensor.
 
     numpy arrays are read-only views of `data`, without a copy. A torch tensor on the CPU needs no copy if `data` is an
@@ -112,8 +114,7 @@ def from_bytes(tensor: tensor_pb2.Tensor, data: bytes | npt.NDArray[np.uint8], l
     if like is not None and is_torch(like):
         torch_module: Any = sys.modules["torch"]
         dtype = getattr(torch_module, name)
-        elements = int(np.prod(shape, dtype=np.int64))
-        if elements == 0:
+        if math.prod(shape) == 0:
             empty: Array = torch_module.empty(shape, dtype=dtype, device=like.device)
             return empty
         # torch requires writable memory.

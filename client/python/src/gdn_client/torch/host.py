@@ -28,6 +28,7 @@ AnySession: TypeAlias = Session | SlicedSession
 
 MAX_CALLS_AT_ONCE = 32  # each prompt is a call, and the server batches calls that arrive together
 EXIT_SECONDS = 10.0
+ROW_BYTES = 256  # more than a row of a step takes in a message beside its tokens
 
 
 class Reaper:
@@ -69,13 +70,29 @@ class Reaper:
     def _run(
         sessions: queue.SimpleQueue[AnySession | threading.Event | None], still_open: dict[str, AnySession]
     ) -> None:
-        while (session := sessions.get()) is not None:
-            if isinstance(session, threading.Event):
-                session.set()
-                continue
-            if still_open.pop(session.name, None) is None:
-                continue  # it was passed twice
-            with contextlib.suppress(GdnError, ValueError):  # the server deletes the rest by its idle TTL
+        while True:
+            taken = [sessions.get()]
+            with contextlib.suppress(queue.Empty):
+                while isinstance(taken[-1], Session | SlicedSession):
+                    taken.append(sessions.get_nowait())
+            ended = [one for one in taken if isinstance(one, Session | SlicedSession)]
+            # Without those that were passed twice.
+            _delete([one for one in ended if still_open.pop(one.name, None) is not None])
+            if taken[-1] is None:
+                return
+            if isinstance(taken[-1], threading.Event):
+                taken[-1].set()
+
+
+def _delete(sessions: Sequence[AnySession]) -> None:
+    """Deletes sessions of one host, in one call if one server has them. The server's idle TTL ends the rest."""
+    whole = [one for one in sessions if isinstance(one, Session)]
+    with contextlib.suppress(GdnError, ValueError):
+        if whole:
+            whole[0]._client.batch(whole).delete()
+    for session in sessions:
+        if isinstance(session, SlicedSession):
+            with contextlib.suppress(GdnError, ValueError):
                 session.delete()
 
 
@@ -140,7 +157,12 @@ class LayerHost:
         If one cannot be created, none is left.
         """
         self._check_is_open()
-        return self._all_or_none(lambda _: [self._new_session(affinity)], range(count))
+        if isinstance(self.client, SlicedClient):
+            return self._all_or_none(lambda _: [self._new_session(affinity)], range(count))
+        made = self.client.create_sessions(count, self.model.name, affinity=affinity, idle_ttl=self._idle_ttl)
+        for session in made:
+            self._keep_whole(session)
+        return self._registered(made)
 
     def _all_or_none(self, make: Callable[[T], list[AnySession]], items: Sequence[T]) -> list[AnySession]:
         """Returns the sessions that `make` creates for each item.
@@ -164,25 +186,49 @@ class LayerHost:
 
     def _new_session(self, affinity: str) -> AnySession:
         session = self.client.session(self.model.name, affinity=affinity, idle_ttl=self._idle_ttl)
-        # Beam search forks at every token. The session therefore keeps its inputs while there is room, so that a fork
-        # needs no copy on the server's disk.
         for part in session.parts if isinstance(session, SlicedSession) else [session]:
-            part._state.keeps_durable = True
+            self._keep_whole(part)
         return session
 
-    def fork(self, session: AnySession, count: int = 1) -> list[AnySession]:
-        """Creates sessions that continue from `session`. They survive a crash of the server."""
-        return self.fork_each([session], count)
+    @staticmethod
+    def _keep_whole(session: Session) -> None:
+        # Beam search forks at every token. The session therefore keeps its inputs while there is room, so that a fork
+        # needs no copy on the server's disk.
+        session._state.keeps_durable = True
 
-    def fork_each(self, sessions: Sequence[AnySession], count: int = 1) -> list[AnySession]:
-        """Forks each session. If one cannot be forked, no fork is left."""
+    def _registered(self, sessions: Sequence[Session]) -> list[AnySession]:
+        for session in sessions:
+            self.reaper.made(session)
+        return list(sessions)
+
+    def fork_each(self, sessions: Sequence[AnySession], counts: int | Sequence[int] = 1) -> list[AnySession]:
+        """Creates sessions that continue from each session, `counts[i]` from session i. They survive a crash.
+
+        If one cannot be forked, no fork is left.
+        """
         self._check_is_open()
-        return self._all_or_none(lambda one: list(one.fork(count, idle_ttl=self._idle_ttl, durable=True)), sessions)
+        if isinstance(self.client, Client) and sessions:
+            parents = self.client.batch(cast(Sequence[Session], sessions))
+            children = parents.fork(counts, idle_ttl=self._idle_ttl, durable=True)
+            return self._registered([child for own in children for child in own])
+        each = [counts] * len(sessions) if isinstance(counts, int) else counts
+        return self._all_or_none(
+            lambda one: list(one[0].fork(one[1], idle_ttl=self._idle_ttl, durable=True)),
+            list(zip(sessions, each, strict=True)),
+        )
 
     def batch(self, sessions: Sequence[AnySession]) -> Batch | SlicedBatch:
         """Groups sessions, so that one call of a server decodes all of them."""
         self._check_is_open()
         return cast(Any, self.client).batch(sessions)  # type: ignore[no-any-return]
+
+    @property
+    def call_tokens(self) -> int:
+        """Most tokens of hidden states in float32 that a step of several prompts may have. 0: it would save no call."""
+        if not self.client.abilities.step:
+            return 0
+        room = self.client.limits.max_message_bytes - (64 << 10) - ROW_BYTES * self.max_batch
+        return max(0, room // (4 * self.model.dims.hidden_size))
 
     def map(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Runs `call` for each item, all at the same time, and returns the results in order.

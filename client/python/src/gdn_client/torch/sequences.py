@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import torch
 
+from gdn_client.mixed import StepRow
 from gdn_client.session_state import new_id
 from gdn_client.torch.host import AnySession, LayerHost
 
@@ -104,35 +105,49 @@ class RemoteSequences:
         members: dict[int, list[int]] = {}
         for row, index in enumerate(self._rows):
             members.setdefault(index, []).append(row)
+        leaving: dict[int, list[list[int]]] = {}  # by session, groups of equal rows that need one of their own
         for index, shared in members.items():
-            if len(shared) == 1:
-                continue
             groups: dict[bytes, list[int]] = {}
-            for row in shared:
+            for row in shared if len(shared) > 1 else ():
                 groups.setdefault(_digest(rows[row]), []).append(row)
-            if len(groups) == 1:
-                continue
-            self._refuse_open_window("parted")
-            leaving = list(groups.values())[1:]
-            session = self._sessions[index]
-            is_new = all(session.token_count(layer) == 0 for layer in session.layers)
-            count = len(leaving)
-            made = self.host.new_sessions(count, self._affinity) if is_new else self.host.fork(session, count)
-            for group in leaving:
-                for row in group:
-                    self._rows[row] = len(self._sessions)
-                self._sessions.append(made.pop(0))
+            if len(groups) > 1:
+                leaving[index] = list(groups.values())[1:]
+        if not leaving:
+            return
+        self._refuse_open_window("parted")
+        for group, session in zip(
+            (group for groups in leaving.values() for group in groups), self._copies(leaving), strict=True
+        ):
+            for row in group:
+                self._rows[row] = len(self._sessions)
+            self._sessions.append(session)
+
+    def _copies(self, leaving: dict[int, list[list[int]]]) -> list[AnySession]:
+        """Returns a session for each group of rows, with the tokens of the session that it leaves."""
+        sessions = [self._sessions[index] for index in leaving]
+        counts = [len(groups) for groups in leaving.values()]
+        if all(session.token_count(layer) == 0 for session in sessions for layer in session.layers):
+            return self.host.new_sessions(sum(counts), self._affinity)
+        return self.host.fork_each(sessions, counts)
 
     def _advance(self, layer: int, inputs: Sequence[torch.Tensor], *, draft: bool = False) -> list[torch.Tensor]:
-        """Steps every session. Few tokens take one call for all sessions, and a prompt takes a call of its own."""
+        """Steps every session, in one call if the tokens fit one message. A longer prompt takes calls of its own."""
         if draft or max(len(x) for x in inputs) <= self.host.max_draft:
             return self._decode(layer, inputs, draft)
+        outputs, room = list(inputs), self.host.call_tokens
 
-        def prefill(index: int) -> torch.Tensor:
-            x = inputs[index]
-            return cast(torch.Tensor, self._sessions[index].prefill(layer, x)) if len(x) > 0 else x
+        def advance(group: list[int]) -> None:
+            if len(group) == 1:
+                results = [self._sessions[group[0]].prefill(layer, inputs[group[0]])]
+            else:
+                batch = self.host.batch([self._sessions[index] for index in group])
+                steps = batch.step(layer, [StepRow(inputs[index], "prefill") for index in group])
+                results = [cast(Any, step.output) for step in steps]
+            for index, output in zip(group, results, strict=True):
+                outputs[index] = cast(torch.Tensor, output)
 
-        return self.host.map(prefill, range(len(inputs)))
+        self.host.map(advance, _grouped([len(x) for x in inputs], room, self.host.max_batch))
+        return outputs
 
     def _decode(self, layer: int, inputs: Sequence[torch.Tensor], draft: bool) -> list[torch.Tensor]:
         outputs: list[torch.Tensor] = []
@@ -271,6 +286,21 @@ class RemoteSequences:
                     self._sessions[index].prefill(layer, inputs[index][:stay])
 
         self.host.map(send_again, range(len(self._sessions)))
+
+
+def _grouped(tokens: Sequence[int], room: int, most: int) -> list[list[int]]:
+    """Puts rows that have tokens into groups of at most `most` rows and `room` tokens. A row may be larger alone."""
+    groups: list[list[int]] = []
+    left = 0
+    for index, count in enumerate(tokens):
+        if count == 0:
+            continue
+        if not groups or count > left or len(groups[-1]) == most:
+            groups.append([])
+            left = room
+        groups[-1].append(index)
+        left -= count
+    return groups
 
 
 def _digest(row: torch.Tensor) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import sys
 import warnings
@@ -187,12 +188,23 @@ def test_a_server_without_digests_is_refused() -> None:
         compare_layers(info_pb2.Model(name="models/old"), {})
 
 
-def test_a_joint_convolution_is_cut(models: gdn_client.Client) -> None:
-    """As models of transformers hold it in memory."""
-    model, arrays = models.model("olmo_hybrid_1"), as_arrays(read(GOLDEN / "olmo_hybrid_1"))
-    joined = dict(arrays)
+@pytest.mark.parametrize("name", ["olmo_hybrid_1", "kimi_linear_1", "glm5_next_1", "bailing_hybrid_1"])
+def test_names_and_convolutions_may_be_those_of_transformers(models: gdn_client.Client, name: str) -> None:
+    model = models.model(name)
+    joined = {
+        re.sub(
+            r"\.((f_(a_|b_)?proj)\.weight|dt_bias|A_log)$",
+            r".forget_gate.\1",
+            each.replace(".attention.", ".self_attn."),
+        )
+        .replace(".linear_attn.forget_gate.", ".linear_attn.")
+        .replace(".self_attn.dense.", ".self_attn.o_proj."): array
+        for each, array in as_arrays(read(GOLDEN / name)).items()
+    }
     for layer in model.gdn_layers:
-        place = f"model.layers.{layer}.linear_attn."
+        place = next(
+            each.removesuffix("q_conv1d.weight") for each in joined if f"layers.{layer}." in each and "q_conv" in each
+        )
         parts = [joined.pop(f"{place}{part}_conv1d.weight") for part in "qkv"]
         joined[f"{place}conv1d.weight"] = np.concatenate(parts)
     assert compare_layers(model, joined).equal == list(model.gdn_layers)

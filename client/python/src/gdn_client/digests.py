@@ -34,6 +34,9 @@ _ELEMENT_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1}
 _SCALE_SUFFIX = "_scale_inv"
 # The one tensor that every layer has, and that no other module of a decoder layer has.
 _MARK = "A_log"
+# Modules of transformers rename some tensors: those of KDA's decay gate, and the out-projection of Bailing.
+_GATE = "forget_gate."
+_OUT, _DENSE = "o_proj.weight", "dense.weight"
 _CONVOLUTIONS = ("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight")
 
 
@@ -111,9 +114,10 @@ def compare_layers(
 
     Args:
         model: the served model, as `Client.model` returns it.
-        tensors: own tensors by their names in a checkpoint, such as "model.layers.0.linear_attn.A_log". Others may be
-            among them. Whole tensors with all heads, as numpy or torch arrays of any device, or as RawTensor. A
-            matrix in float8_e4m3fn needs its scales, in the checkpoint's dtype ("..._scale_inv").
+        tensors: own tensors by their names in a checkpoint or in a model of transformers, such as
+            "model.layers.0.linear_attn.A_log". Others may be among them. Whole tensors with all heads, as numpy or
+            torch arrays of any device, or as RawTensor. A matrix in float8_e4m3fn needs its scales, in the checkpoint's
+            dtype ("..._scale_inv").
         layers: indices of the layers to compare. None: all served ones that the tensors have.
 
     Raises:
@@ -180,7 +184,7 @@ def _places(tensors: Mapping[str, Tensor]) -> dict[int, str]:
     """Returns the beginning of each layer's names, such as "model.layers.0.linear_attn.", by the layer's index."""
     places: dict[int, str] = {}
     for name in tensors:
-        if found := re.fullmatch(rf"((?:.*\.)?layers\.(\d+)\.\w+\.){_MARK}", name):
+        if found := re.fullmatch(rf"((?:.*\.)?layers\.(\d+)\.\w+\.)(?:{re.escape(_GATE)})?{_MARK}", name):
             layer = int(found[2])
             if layer in places:
                 raise ValueError(
@@ -193,13 +197,16 @@ def _places(tensors: Mapping[str, Tensor]) -> dict[int, str]:
 def _named(model: info_pb2.Model, own: Mapping[str, Tensor]) -> list[list[tuple[str, Tensor]]]:
     """Returns the digest's tensors in its order. Several lists if a joint convolution may be cut in several ways."""
     names = list(model.digest_tensors)
+    own = {name.removeprefix(_GATE): tensor for name, tensor in own.items()}
+    if _DENSE in names and _DENSE not in own and _OUT in own:
+        own[_DENSE] = own[_OUT]
     if not all(name in own for name in _CONVOLUTIONS) and set(_CONVOLUTIONS) <= set(names) and "conv1d.weight" in own:
         # transformers joins the kernels of q, k and v when it loads them, and cuts three equal parts when it saves.
         joint = own["conv1d.weight"]
         cuts = [parts for parts in _cuts(model, int(joint.shape[0])) if not isinstance(joint, RawTensor)]
         wholes = [{**own, **_cut(cast(Any, joint), parts)} for parts in cuts]
     else:
-        wholes = [dict(own)]
+        wholes = [own]
     lists = []
     for whole in wholes:
         if missing := [name for name in names if name not in whole]:

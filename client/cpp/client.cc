@@ -189,6 +189,26 @@ absl::Status Client::DeleteSession(const v1::DeleteSessionRequest& request, cons
   return Call(&Stub::DeleteSession, request, call).status();
 }
 
+absl::StatusOr<v1::CreateSessionsResponse> Client::CreateSessions(const v1::CreateSessionsRequest& request,
+                                                                  const CallOptions& call) {
+  return Call(&Stub::CreateSessions, request, call);
+}
+
+absl::StatusOr<v1::DeleteSessionsResponse> Client::DeleteSessions(const v1::DeleteSessionsRequest& request,
+                                                                  const CallOptions& call) {
+  return Call(&Stub::DeleteSessions, request, call);
+}
+
+absl::StatusOr<v1::ForkSessionsResponse> Client::ForkSessions(const v1::ForkSessionsRequest& request,
+                                                              const CallOptions& call) {
+  return Call(&Stub::ForkSessions, request, call);
+}
+
+absl::StatusOr<v1::ResetSessionsResponse> Client::ResetSessions(const v1::ResetSessionsRequest& request,
+                                                                const CallOptions& call) {
+  return Call(&Stub::ResetSessions, request, call);
+}
+
 absl::StatusOr<v1::Session> Client::EvictSession(const v1::EvictSessionRequest& request, const CallOptions& call) {
   return PartOf(Call(&Stub::EvictSession, request, call), &v1::EvictSessionResponse::mutable_session);
 }

@@ -80,6 +80,17 @@ class Client {
   absl::StatusOr<std::vector<v1::Session>> ListAllSessions(const CallOptions& call = {});
   absl::Status DeleteSession(const std::string& name, const CallOptions& call = {});
   absl::Status DeleteSession(const v1::DeleteSessionRequest& request, const CallOptions& call = {});
+  // Many sessions in one call, at most Limits.max_batch. Each entry of the reply has its own result or error
+  // (StatusFromRpc). An error of the call itself means that no entry was carried out. UNIMPLEMENTED without a reason:
+  // the server is of version 0.1.0.
+  absl::StatusOr<v1::CreateSessionsResponse> CreateSessions(const v1::CreateSessionsRequest& request,
+                                                            const CallOptions& call = {});
+  absl::StatusOr<v1::DeleteSessionsResponse> DeleteSessions(const v1::DeleteSessionsRequest& request,
+                                                            const CallOptions& call = {});
+  absl::StatusOr<v1::ForkSessionsResponse> ForkSessions(const v1::ForkSessionsRequest& request,
+                                                        const CallOptions& call = {});
+  absl::StatusOr<v1::ResetSessionsResponse> ResetSessions(const v1::ResetSessionsRequest& request,
+                                                          const CallOptions& call = {});
   // Moves the session's states off the device. The next step brings them back.
   absl::StatusOr<v1::Session> EvictSession(const v1::EvictSessionRequest& request, const CallOptions& call = {});
 

@@ -32,6 +32,9 @@ def arguments() -> argparse.Namespace:
         help="a server, and the layers to take from it; repeat for several",
     )
     parser.add_argument("--remote-model", help="the served model's name, where a server has several")
+    parser.add_argument(
+        "--allow-uncompared", action="store_true", help="accept weights in another format than the server's"
+    )
     parser.add_argument("--tls-ca", help="PEM file of who signed the servers' certificates")
     parser.add_argument("--token-file", help="file with the bearer token")
     parser.add_argument("--max-new-tokens", type=int, default=256)
@@ -55,6 +58,7 @@ def attach_all(model: torch.nn.Module, options: argparse.Namespace) -> list[gdn_
                 target,
                 layers,
                 remote_model=options.remote_model,
+                allow_uncompared=options.allow_uncompared,
                 tls_ca=options.tls_ca,
                 token_file=options.token_file,
             )

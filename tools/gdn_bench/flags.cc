@@ -24,7 +24,7 @@ ABSL_FLAG(std::string, json, "",
           "file to write the results to as JSON; without a value, or with '-': stdout, and the table goes to stderr");
 ABSL_FLAG(std::string, backend, "",
           "kernel: backend to time: cpu (default) or gpu; serve: backend of gdn_server: null (default), cpu, gpu "
-          "(default for --suite=goals and devices) or auto");
+          "(default for --suite=goals, step and devices) or auto");
 ABSL_FLAG(std::string, gpu_graphs, "auto",
           "kernel: replay of repeated decode steps on the GPU, as in gdn_server: auto, on or off");
 ABSL_FLAG(int, gpu_device, 0, "kernel, serve: number of the GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
@@ -44,7 +44,8 @@ ABSL_FLAG(int, repeat, 15,
 ABSL_FLAG(double, min_time, 0.05, "kernel: shortest time of a case in a round, in seconds");
 ABSL_FLAG(std::string, suite, "",
           "serve: run a suite of loads with goals instead of one load: host (the service alone), goals (the service "
-          "against a GPU's kernels), devices (several GPUs against one)");
+          "against a GPU's kernels, and all of step), step (a Step against separate calls), devices (several GPUs "
+          "against one)");
 ABSL_FLAG(std::string, call, "decode", "serve: decode or prefill");
 ABSL_FLAG(std::string, api, "unary", "serve: unary or stream");
 ABSL_FLAG(std::string, transport, "tcp", "serve: tcp (loopback) or unix (a socket)");
@@ -94,7 +95,7 @@ constexpr char kUsage[] =
     "  gdn_bench kernel [--backend=gpu] [--filter=REGEX] [--json[=FILE]]\n"
     "                                                      operators and layers against memory bandwidth and "
     "multiply-add peak\n"
-    "  gdn_bench serve [--suite=host|goals|devices|secure] [--json[=FILE]]  calls of gdn_server against an echo "
+    "  gdn_bench serve [--suite=host|goals|step|devices|secure] [--json[=FILE]]  calls of gdn_server against an echo "
     "service and "
     "the "
     "kernels alone\n"
@@ -174,7 +175,9 @@ absl::StatusOr<ServeOptions> ServeOptionsOfFlags() {
   ServeOptions o;
   o.suite = absl::GetFlag(FLAGS_suite);
   o.backend = absl::GetFlag(FLAGS_backend);
-  if (o.backend.empty()) o.backend = o.suite == "goals" || o.suite == "devices" ? "gpu" : "null";
+  if (o.backend.empty()) {
+    o.backend = o.suite == "goals" || o.suite == "step" || o.suite == "devices" ? "gpu" : "null";
+  }
   GDN_ASSIGN_OR_RETURN(o.load, WorkloadOfFlags(o.backend));
   GDN_ASSIGN_OR_RETURN(o.transport, ParseName<Transport>("transport", absl::GetFlag(FLAGS_transport),
                                                          {{"tcp", Transport::kTcp}, {"unix", Transport::kUnix}}));

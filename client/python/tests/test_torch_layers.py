@@ -375,7 +375,11 @@ def test_some_layers_may_stay_local(next_pair: Pair) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_other_dtypes(next_pair: Pair, dtype: str) -> None:
     models = [load("qwen3_next_1").to(getattr(torch, dtype)) for _ in range(2)]
-    with gdn_torch.attach(models[1], next_pair.target, remote_model="qwen3_next_1"), torch.no_grad():
+    with pytest.raises(ValueError, match=r"F32 matrices .* allow_uncompared=True"):
+        gdn_torch.attach(models[1], next_pair.target, remote_model="qwen3_next_1")
+    with pytest.warns(UserWarning, match=r"layers \[0, 1, 2\]: .* F32 matrices"):
+        attachment = gdn_torch.attach(models[1], next_pair.target, remote_model="qwen3_next_1", allow_uncompared=True)
+    with attachment, torch.no_grad():
         local, remote = (model(**next_pair.one()).logits.float() for model in models)
     assert float((local - remote).norm() / local.norm()) < 0.05
     assert remote.dtype == torch.float32
@@ -395,12 +399,44 @@ def test_local_layers_can_come_back(next_pair: Pair) -> None:
         next_pair.attachment.detach()
 
 
-def test_other_weights_are_found(next_pair: Pair) -> None:
+def without_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a server of version 0.1.0."""
+    model_of = gdn_client.Client.model
+
+    def model(self: gdn_client.Client, *of: object, **how: object) -> object:
+        one = model_of(self, *of, **how)
+        one.ClearField("layer_digests")
+        return one
+
+    monkeypatch.setattr(gdn_client.Client, "model", model)
+
+
+def test_weights_that_differ_by_a_bit_are_found(next_pair: Pair) -> None:
+    model = load("qwen3_next_5")
+    with torch.no_grad():
+        weight = model.model.layers[1].linear_attn.out_proj.weight
+        weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
+    with pytest.raises(ValueError, match=r"layers \[1\] .* other weights .* verify=False"):
+        gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5", allow_uncompared=True)
+    assert not any(isinstance(module, gdn_torch.RemoteGatedDeltaNet) for module in model.modules())
+    with gdn_torch.attach(model, next_pair.target, [0, 2], remote_model="qwen3_next_5"):
+        pass  # the layers that are attached count
+
+
+def test_without_xxhash_attach_warns(next_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    with pytest.warns(UserWarning, match="not compared .*pip install"):
+        gdn_torch.attach(load("qwen3_next_5"), next_pair.target, remote_model="qwen3_next_5").close()
+
+
+def test_other_weights_are_found(next_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load("qwen3_next_5")
     with torch.no_grad():
         model.model.layers[1].linear_attn.out_proj.weight.mul_(-1)
-    with pytest.raises(ValueError, match=r"layer 1 .* other weights"):
-        gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5")
+    with monkeypatch.context() as old:
+        without_digests(old)
+        with pytest.raises(ValueError, match=r"layer 1 .* other weights"):
+            gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5")
     assert not any(isinstance(module, gdn_torch.RemoteGatedDeltaNet) for module in model.modules())
     gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5", verify=False).close()
     with pytest.raises(ValueError, match="hidden size"):

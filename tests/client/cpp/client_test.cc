@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/string_cat.h"
 #include "client/cpp/testing/server_error.h"
 #include "gmock/gmock.h"
 #include "grpcpp/test/mock_stream.h"
@@ -223,6 +224,43 @@ TEST_F(ClientTest, SendsWhatIsAskedOfSessionsAndGivesTheReplies) {
   v1::TraceCallsRequest trace;
   trace.set_keep(7);
   EXPECT_EQ(client_->TraceCalls(trace)->kept(), 7);
+}
+
+TEST_F(ClientTest, SendsManySessionsInOneCall) {
+  EXPECT_CALL(*stub_, CreateSessions(_, _, _)).WillOnce([](auto*, const v1::CreateSessionsRequest& request, auto* out) {
+    for (const auto& create : request.requests()) {
+      out->add_results()->mutable_session()->set_name(StrCat("sessions/", create.session_id()));
+    }
+    return grpc::Status::OK;
+  });
+  EXPECT_CALL(*stub_, ForkSessions(_, _, _)).WillOnce([](auto*, const v1::ForkSessionsRequest& request, auto* out) {
+    for (const auto& fork : request.requests()) out->add_results()->add_sessions()->set_name(fork.session_ids(0));
+    return grpc::Status::OK;
+  });
+  EXPECT_CALL(*stub_, ResetSessions(_, _, _)).WillOnce([](auto*, const v1::ResetSessionsRequest& request, auto* out) {
+    out->add_results()->mutable_session()->set_name(request.resets(0).name());
+    return grpc::Status::OK;
+  });
+  EXPECT_CALL(*stub_, DeleteSessions(_, _, _)).WillOnce([](auto*, const v1::DeleteSessionsRequest& request, auto* out) {
+    for (const auto& name : request.names()) out->add_statuses()->set_message(name);
+    return grpc::Status::OK;
+  });
+  v1::CreateSessionsRequest create;
+  for (const char* id : {"a", "b"}) create.add_requests()->set_session_id(id);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto created, client_->CreateSessions(create));
+  EXPECT_EQ(created.results(1).session().name(), "sessions/b");
+  v1::ForkSessionsRequest fork;
+  fork.add_requests()->add_session_ids("child");
+  GDN_ASSERT_OK_AND_ASSIGN(const auto forked, client_->ForkSessions(fork));
+  EXPECT_EQ(forked.results(0).sessions(0).name(), "child");
+  v1::ResetSessionsRequest reset;
+  reset.add_resets()->set_name("sessions/a");
+  GDN_ASSERT_OK_AND_ASSIGN(const auto done, client_->ResetSessions(reset));
+  EXPECT_EQ(done.results(0).session().name(), "sessions/a");
+  v1::DeleteSessionsRequest remove;
+  for (const char* name : {"sessions/a", "sessions/b"}) remove.add_names(name);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto deleted, client_->DeleteSessions(remove));
+  EXPECT_EQ(deleted.statuses(1).message(), "sessions/b");
 }
 
 }  // namespace

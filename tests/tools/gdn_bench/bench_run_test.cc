@@ -265,6 +265,41 @@ TEST(GdnBenchServe, ASuiteReportsItsGoals) {
   }
 }
 
+// The rows of the suite `step`, on a backend that computes and on one that does not.
+TEST(GdnBenchServe, ComparesStepsWithSeparateCalls) {
+  for (const std::string flags : {"--backend cpu --threads 2 --model-layers 1", "--backend null --model-layers 2"}) {
+    const Json json =
+        RunForJson("gdn_bench", "serve --suite step --hidden 64 --calls 1 --time-limit 1 " + flags + " --json");
+    EXPECT_EQ(json.at("suite"), "step");
+    ASSERT_EQ(json.at("results").size(), 6u);
+    for (size_t i = 0; i < 6; ++i) {
+      const Json& result = json.at("results")[i];
+      SCOPED_TRACE(result.dump());
+      EXPECT_EQ(result.at("call"), "step");
+      EXPECT_EQ(result.at("sessions"), 32);
+      EXPECT_EQ(result.at("request_ids"), i >= 3);
+      const Json& rows = result.at("rows");
+      const int64_t drafts = i % 3 == 2 ? 4 : 0, prefills = i % 3 == 0 ? 0 : 1;
+      EXPECT_EQ(rows.at("drafts"), drafts);
+      EXPECT_EQ(rows.at("decodes"), 32 - drafts - prefills);
+      EXPECT_EQ(rows.at("draft_tokens"), drafts);
+      EXPECT_EQ(rows.at("prefill_tokens"), 512 * prefills);
+      const int64_t tokens = 32 - drafts - prefills + 4 * drafts + 512 * prefills;
+      EXPECT_GT(result.at("request_bytes").get<int64_t>(), tokens * 64 * 2);
+      EXPECT_GT(result.at("response_bytes").get<int64_t>(), tokens * 64 * 2);
+      EXPECT_EQ(result.at("servers").size(), 2u);
+      for (const char* server : {"gdn", "gdn_separate"}) ExpectServer(result.at("servers").at(server));
+      const auto ratios = RatiosOf(result);
+      ASSERT_EQ(ratios.size(), 1u);
+      const Json& ratio = ratios.at("p50_step_over_separate");
+      EXPECT_EQ(ratio.at("goal"), prefills > 0 ? 0.85 : 1.0);
+      EXPECT_EQ(ratio.at("met"), ratio.at("ratio").at("median").get<double>() <= ratio.at("goal").get<double>());
+      EXPECT_GT(ratio.at("ours").get<double>(), 0);
+      EXPECT_GT(ratio.at("over").get<double>(), 0);
+    }
+  }
+}
+
 TEST(GdnBenchSchedule, JsonHoldsWhatTheDocumentationSays) {
   const Json json = RunForJson("gdn_bench", "schedule --seconds=0.5 --json");
   EXPECT_EQ(json.at("command"), "schedule");

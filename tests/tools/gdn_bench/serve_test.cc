@@ -237,6 +237,17 @@ TEST(Evaluate, ComparesWhatIsOnTopOfEachEcho) {
   EXPECT_FALSE(ratio.met);
 }
 
+TEST(Evaluate, ComparesAStepWithSeparateCalls) {
+  Measured measured;
+  measured.sides = {{Side::kGdn, SideOf(3e-3, 4e-3)}};
+  EXPECT_FALSE(Evaluate({RatioKind::kP50StepOverSeparate, 0.85}, measured).has_value());
+  measured.sides.emplace(Side::kGdnSeparate, SideOf(4e-3, 5e-3));
+  const RatioResult ratio = RatioOf(RatioKind::kP50StepOverSeparate, measured, 0.85);
+  EXPECT_DOUBLE_EQ(ratio.ratio.median, 0.775);  // 0.75 and 0.8
+  EXPECT_TRUE(ratio.met);
+  EXPECT_FALSE(RatioOf(RatioKind::kP50StepOverSeparate, measured, 0.77).met);
+}
+
 TEST(Evaluate, LeavesAwayWhatItCannotKnow) {
   Measured measured;
   measured.sides = {{Side::kGdn, SideOf(1, 1)}, {Side::kEcho, SideOf(1, 1)}};
@@ -250,8 +261,8 @@ TEST(Evaluate, LeavesAwayWhatItCannotKnow) {
 }
 
 TEST(ServeRows, NamesEveryLoadOfASuiteOnce) {
-  for (const auto& [suite, count] :
-       {std::pair("host", 12u), std::pair("goals", 14u), std::pair("devices", 1u), std::pair("secure", 1u)}) {
+  for (const auto& [suite, count] : {std::pair("host", 12u), std::pair("goals", 20u), std::pair("step", 6u),
+                                     std::pair("devices", 1u), std::pair("secure", 1u)}) {
     ServeOptions options;
     options.suite = suite;
     GDN_ASSERT_OK_AND_ASSIGN(const auto rows, ServeRows(options));
@@ -263,6 +274,26 @@ TEST(ServeRows, NamesEveryLoadOfASuiteOnce) {
     EXPECT_EQ(rows.size(), count);
     EXPECT_EQ(names.size(), count);
   }
+}
+
+TEST(ServeRows, StepsHave32RowsOfDecodesDraftsAndAPrefill) {
+  ServeOptions options;
+  options.suite = "step";
+  GDN_ASSERT_OK_AND_ASSIGN(const auto rows, ServeRows(options));
+  std::vector<std::vector<int>> mixes;
+  for (const ServeRow& row : rows) {
+    SCOPED_TRACE(row.name);
+    const Workload& load = row.load;
+    EXPECT_EQ(load.call, CallKind::kStep);
+    EXPECT_EQ(load.rows(), 32);
+    EXPECT_EQ(load.tokens_per_call(), load.decodes() + 4 * load.drafts + load.prefill_tokens);
+    ASSERT_EQ(row.goals.size(), 1u);
+    EXPECT_EQ(row.goals[0].kind, RatioKind::kP50StepOverSeparate);
+    EXPECT_EQ(row.goals[0].goal, load.prefill_tokens > 0 ? 0.85 : 1.0);
+    mixes.push_back({load.decodes(), load.drafts, load.prefill_tokens, load.request_ids ? 1 : 0});
+  }
+  EXPECT_THAT(mixes, ElementsAre(ElementsAre(32, 0, 0, 0), ElementsAre(31, 0, 512, 0), ElementsAre(27, 4, 512, 0),
+                                 ElementsAre(32, 0, 0, 1), ElementsAre(31, 0, 512, 1), ElementsAre(27, 4, 512, 1)));
 }
 
 TEST(ServeRows, AreTheNumbersOfClientsWithoutASuite) {
@@ -295,6 +326,8 @@ TEST(KernelTimes, AreThoseOfTheServersBackend) {
   EXPECT_FALSE(other_dims.has_value());
   GDN_ASSERT_OK_AND_ASSIGN(const auto draft, cpu.Of({.tokens = 2}, 1, false));
   EXPECT_FALSE(draft.has_value());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto step, none.Of({.call = CallKind::kStep}, 1, false));
+  EXPECT_FALSE(step.has_value()) << "no single case does the work of a step";
 }
 
 TEST(SyntheticCheckpoint, HasLayersOfSmallWeightsThatDiffer) {

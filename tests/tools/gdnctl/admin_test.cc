@@ -42,6 +42,41 @@ class AdminService final : public v1::GdnService::Service {
     asked += request->ShortDebugString();
     return grpc::Status::OK;
   }
+  // Sessions whose names have an x are not there.
+  grpc::Status DeleteSessions(grpc::ServerContext*, const v1::DeleteSessionsRequest* request,
+                              v1::DeleteSessionsResponse* response) override {
+    if (!has_many) return {grpc::StatusCode::UNIMPLEMENTED, ""};
+    asked += StrCat("[", request->ShortDebugString(), "]");
+    for (const std::string& name : request->names()) *response->add_statuses() = StatusOf(name);
+    return grpc::Status::OK;
+  }
+  grpc::Status ResetSessions(grpc::ServerContext*, const v1::ResetSessionsRequest* request,
+                             v1::ResetSessionsResponse* response) override {
+    asked += StrCat("[", request->ShortDebugString(), "]");
+    for (const v1::SessionReset& reset : request->resets()) {
+      v1::SessionResult& result = *response->add_results();
+      const google::rpc::Status status = StatusOf(reset.name());
+      if (status.code() == 0) result.mutable_session()->set_name(reset.name());
+      if (status.code() != 0) *result.mutable_error() = status;
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status CreateSession(grpc::ServerContext*, const v1::CreateSessionRequest* request,
+                             v1::CreateSessionResponse* response) override {
+    asked += request->ShortDebugString();
+    response->mutable_session()->set_name("sessions/new");
+    return grpc::Status::OK;
+  }
+  grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,
+                        v1::GetModelResponse* response) override {
+    *response->mutable_model() = ModelOf(request->name());
+    return grpc::Status::OK;
+  }
+  grpc::Status ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
+                          v1::ListModelsResponse* response) override {
+    *response->add_models() = ModelOf("models/qwen");
+    return grpc::Status::OK;
+  }
   grpc::Status EvictSession(grpc::ServerContext*, const v1::EvictSessionRequest* request,
                             v1::EvictSessionResponse* response) override {
     asked += request->ShortDebugString();
@@ -61,6 +96,7 @@ class AdminService final : public v1::GdnService::Service {
   // The server is at each step of its drain until it has been asked twice for that.
   grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
                              v1::GetServerInfoResponse* response) override {
+    response->mutable_limits()->set_max_batch(2);
     if (!draining) return grpc::Status::OK;
     const int asked_before = looks++;
     response->mutable_drain()->set_sessions(2);
@@ -81,7 +117,32 @@ class AdminService final : public v1::GdnService::Service {
     return grpc::Status::OK;
   }
 
+  static google::rpc::Status StatusOf(const std::string& name) {
+    google::rpc::Status status;
+    if (name.find('x') == std::string::npos) return status;
+    status.set_code(static_cast<int32_t>(grpc::StatusCode::NOT_FOUND));
+    status.set_message("there is none");
+    return status;
+  }
+  static v1::Model ModelOf(const std::string& name) {
+    v1::Model model;
+    model.set_name(name);
+    for (const int32_t layer : {0, 1, 2, 4, 5, 6}) {
+      model.add_gdn_layers(layer);
+      v1::LayerDigest& digest = *model.add_layer_digests();
+      digest.set_layer(layer);
+      digest.set_format("BF16");
+      digest.set_vector_format("F32");
+      digest.set_xxh3_128(StrCat("d16e57", layer));
+      digest.set_has_adapter(layer == 5);
+    }
+    model.add_digest_tensors("A_log");
+    model.add_digest_tensors("out_proj.weight");
+    return model;
+  }
+
   std::string asked;
+  bool has_many = true;
   std::atomic<bool> draining = false;
   std::atomic<int> looks = 0;
   bool may_drain = true;
@@ -102,7 +163,7 @@ class AdminCommandLine : public ::testing::Test {
 
   int Run(std::vector<std::string> arguments) {
     std::vector<Command> commands = AdminCommands();
-    for (const auto& group : {SessionCommands(), StateCommands(), TopCommands()}) {
+    for (const auto& group : {SessionCommands(), StateCommands(), TopCommands(), InfoCommands()}) {
       commands.insert(commands.end(), group.begin(), group.end());
     }
     arguments.push_back(target_);
@@ -123,6 +184,68 @@ TEST_F(AdminCommandLine, ListsEverybodysSessionsOnlyWithAll) {
   EXPECT_THAT(out_, AllOf(ContainsRegex("alice +sessions/chat .* disk "), HasSubstr("bob "), HasSubstr("owner")));
   ASSERT_EQ(Run({"sessions", "--noall"}), kExitOk) << err_;
   EXPECT_THAT(out_, AllOf(HasSubstr("sessions/chat"), Not(HasSubstr("alice")), Not(HasSubstr("owner"))));
+}
+
+TEST_F(AdminCommandLine, DeletesManySessionsInFewCalls) {
+  ASSERT_EQ(Run({"sessions", "delete", "a", "b", "sessions/c"}), kExitOk) << err_;
+  EXPECT_EQ(service_.asked, R"([names: "sessions/a" names: "sessions/b"][names: "sessions/c"])");
+  EXPECT_EQ(out_, "deleted sessions/a\ndeleted sessions/b\ndeleted sessions/c\n");
+  EXPECT_EQ(Run({"sessions", "delete", "a", "x", "c"}), kExitFailed);
+  EXPECT_EQ(out_, "deleted sessions/a\ndeleted sessions/c\n") << "one that fails does not stop the others";
+  EXPECT_EQ(err_, "gdnctl: sessions/x: NOT_FOUND: there is none\n");
+}
+
+TEST_F(AdminCommandLine, DeletesOneByOneOnAnOlderServerAndForOthers) {
+  service_.has_many = false;
+  ASSERT_EQ(Run({"sessions", "delete", "a", "b"}), kExitOk) << err_;
+  EXPECT_EQ(service_.asked, R"(name: "sessions/a"name: "sessions/b")");
+  EXPECT_EQ(out_, "deleted sessions/a\ndeleted sessions/b\n");
+  service_.has_many = true;
+  service_.asked.clear();
+  ASSERT_EQ(Run({"sessions", "delete", "a"}), kExitOk) << err_;
+  ASSERT_EQ(Run({"sessions", "delete", "--subject=bob", "a", "b"}), kExitOk) << err_;
+  EXPECT_THAT(service_.asked, AllOf(HasSubstr(R"("sessions/b" subject: "bob")"), Not(HasSubstr("["))));
+}
+
+TEST_F(AdminCommandLine, ResetsSessions) {
+  ASSERT_EQ(Run({"sessions", "reset", "--epoch=7", "a"}), kExitOk) << err_;
+  EXPECT_EQ(service_.asked, R"([resets { name: "sessions/a" session_epoch: 7 }])");
+  EXPECT_EQ(out_, "reset sessions/a\n");
+  service_.asked.clear();
+  EXPECT_EQ(Run({"sessions", "reset", "--epoch=0", "a", "x", "c"}), kExitFailed);
+  EXPECT_EQ(service_.asked, R"([resets { name: "sessions/a" } resets { name: "sessions/x" }])"
+                            R"([resets { name: "sessions/c" }])");
+  EXPECT_EQ(out_, "reset sessions/a\nreset sessions/c\n");
+  EXPECT_EQ(err_, "gdnctl: sessions/x: NOT_FOUND: there is none\n");
+  EXPECT_EQ(Run({"sessions", "reset", "--epoch=7", "a", "b"}), kExitUsage);
+  EXPECT_EQ(Run({"sessions", "reset", "--epoch=-1", "a"}), kExitUsage);
+  EXPECT_EQ(Run({"sessions", "reset", "--epoch=0"}), kExitUsage) << "no session is named";
+}
+
+TEST_F(AdminCommandLine, CreatesSessionsOfSomeLayers) {
+  ASSERT_EQ(Run({"sessions", "create", "--model=qwen", "--layers=0-3,6"}), kExitOk) << err_;
+  EXPECT_EQ(service_.asked, R"(model: "models/qwen" layers: 0 layers: 1 layers: 2 layers: 6)");
+  service_.asked.clear();
+  ASSERT_EQ(Run({"sessions", "create", "--model=qwen", "--layers=3"}), kExitOk) << err_;
+  EXPECT_EQ(service_.asked, R"(model: "models/qwen" layers: 3)") << "the server says what is wrong";
+  service_.asked.clear();
+  for (const char* layers : {"3-3", "2-0", "0-1-2", "a", "1-", "-1", "0,,1"}) {
+    EXPECT_EQ(Run({"sessions", "create", "--model=qwen", StrCat("--layers=", layers)}), kExitUsage) << layers;
+    EXPECT_THAT(err_, HasSubstr("--layers")) << layers;
+  }
+  EXPECT_EQ(Run({"sessions", "create", "--model=", "--operator=1,1,4,4", "--layers=0"}), kExitUsage);
+  EXPECT_EQ(service_.asked, "");
+}
+
+TEST_F(AdminCommandLine, ShowsTheDigestsOfNamedModels) {
+  ASSERT_EQ(Run({"models", "qwen"}), kExitOk) << err_;
+  EXPECT_THAT(out_, AllOf(HasSubstr("digests      XXH3-128 of A_log, out_proj.weight\n"),
+                          HasSubstr("  layer 4      d16e574  BF16, vectors F32\n"),
+                          HasSubstr("  layer 5      d16e575  BF16, vectors F32; without its adapter\n")));
+  ASSERT_EQ(Run({"models"}), kExitOk) << err_;
+  EXPECT_THAT(out_, AllOf(HasSubstr("models/qwen\n"), Not(HasSubstr("d16e57"))));
+  ASSERT_EQ(Run({"models", "--json"}), kExitOk) << err_;
+  EXPECT_THAT(out_, HasSubstr(R"("xxh3_128": "d16e575")"));
 }
 
 TEST_F(AdminCommandLine, EndsAndEvictsAnothersSessions) {

@@ -65,9 +65,10 @@ int CallersOf(const ServeOptions& options, const ServeRow& row) {
   return options.rate > 0 ? std::max(options.in_flight, row.clients) : row.clients;
 }
 
-std::vector<std::string> SessionsOf(size_t row, int caller, int count) {
+// `kind`: the beginning of their ids.
+std::vector<std::string> SessionsOf(const char* kind, size_t row, int caller, int count) {
   std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) names.push_back(absl::StrCat("sessions/bench-", row, "-", caller, "-", i));
+  for (int i = 0; i < count; ++i) names.push_back(absl::StrCat("sessions/", kind, "-", row, "-", caller, "-", i));
   return names;
 }
 
@@ -82,7 +83,8 @@ std::vector<std::string> ServerFlags(const ServeOptions& options, const std::vec
   int tokens = 1;
   for (const ServeRow& row : rows) {
     const int callers = CallersOf(options, row);
-    sessions = std::max<int64_t>(sessions, int64_t{callers} * row.load.rows());
+    const int64_t sides = row.load.call == CallKind::kStep ? 2 : 1;  // with sessions of their own
+    sessions = std::max<int64_t>(sessions, sides * callers * row.load.rows());
     if (row.load.call == CallKind::kDecode) tokens = std::max(tokens, row.load.tokens);
     message_bytes = std::max(message_bytes, 2 * row.load.tensor_bytes());
     if (!row.load.request_ids) continue;
@@ -120,10 +122,16 @@ class RowLoad {
     if (row.several_devices) controls_.push_back(ConnectAlone(targets.several));
     if (row.secure) controls_.push_back(std::make_unique<Client>(NewChannel(Side::kGdnSecure, targets.gdn_secure)));
     const int callers = CallersOf(options, row);
-    for (int i = 0; i < callers; ++i) sessions_.push_back(SessionsOf(index, i, row.load.rows()));
+    const bool step = row.load.call == CallKind::kStep;
+    for (int i = 0; i < callers; ++i) sessions_.push_back(SessionsOf("bench", index, i, row.load.rows()));
+    for (int i = 0; step && i < callers; ++i) {
+      separate_sessions_.push_back(SessionsOf("bench-separate", index, i, row.load.rows()));
+    }
     AddSide(Side::kGdn, targets.gdn, Wire::kMessages);
-    if (options.echo) AddSide(Side::kEcho, targets.echo, Wire::kMessages);
-    if (options.raw_echo) AddSide(Side::kRawEcho, targets.raw_echo, Wire::kBytes);
+    // A step is compared with other calls of the same server alone.
+    if (step) AddSide(Side::kGdnSeparate, targets.gdn, Wire::kSeparateCalls);
+    if (options.echo && !step) AddSide(Side::kEcho, targets.echo, Wire::kMessages);
+    if (options.raw_echo && !step) AddSide(Side::kRawEcho, targets.raw_echo, Wire::kBytes);
     if (row.shared_memory) AddSide(Side::kGdnShared, targets.gdn_socket, Wire::kSharedMemory);
     if (row.secure) {
       AddSide(Side::kGdnSecure, targets.gdn_secure, Wire::kMessages);
@@ -136,8 +144,10 @@ class RowLoad {
 
   absl::Status CreateSessions() {
     for (const auto& control : controls_) {
-      for (const auto& names : sessions_) {
-        for (const std::string& name : names) GDN_RETURN_IF_ERROR(CreateSession(*control, name, names.front()));
+      for (const auto* sessions : {&sessions_, &separate_sessions_}) {
+        for (const auto& names : *sessions) {
+          for (const std::string& name : names) GDN_RETURN_IF_ERROR(CreateSession(*control, name, names.front()));
+        }
       }
     }
     return row_.beside_tokens > 0 ? CreateSession(*controls_.front(), kNeighbour, "") : absl::OkStatus();
@@ -145,9 +155,11 @@ class RowLoad {
 
   absl::Status DeleteSessions() {
     for (const auto& control : controls_) {
-      for (const auto& names : sessions_) {
-        for (const std::string& name : names) {
-          GDN_RETURN_IF_ERROR(WithPrefix(control->DeleteSession(name), "DeleteSession"));
+      for (const auto* sessions : {&sessions_, &separate_sessions_}) {
+        for (const auto& names : *sessions) {
+          for (const std::string& name : names) {
+            GDN_RETURN_IF_ERROR(WithPrefix(control->DeleteSession(name), "DeleteSession"));
+          }
         }
       }
     }
@@ -196,8 +208,9 @@ class RowLoad {
     std::vector<std::shared_ptr<grpc::Channel>> channels;
     for (int i = 0; i < row_.clients; ++i) channels.push_back(NewChannel(side, target));
     Callers& callers = callers_[side];
-    for (size_t i = 0; i < sessions_.size(); ++i) {
-      callers.push_back(MakeCaller(channels[i % channels.size()], row_.load, sessions_[i], wire));
+    const auto& sessions = wire == Wire::kSeparateCalls ? separate_sessions_ : sessions_;
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      callers.push_back(MakeCaller(channels[i % channels.size()], row_.load, sessions[i], wire));
     }
   }
 
@@ -220,8 +233,9 @@ class RowLoad {
   const ServeOptions& options_;
   const ServeRow& row_;
   const Targets& targets_;
-  std::vector<std::unique_ptr<Client>> controls_;   // of the servers
-  std::vector<std::vector<std::string>> sessions_;  // of each caller
+  std::vector<std::unique_ptr<Client>> controls_;            // of the servers
+  std::vector<std::vector<std::string>> sessions_;           // of each caller
+  std::vector<std::vector<std::string>> separate_sessions_;  // of each caller that makes the separate calls of a Step
   std::vector<Side> order_;
   std::map<Side, Callers> callers_;
   double block_s_ = kBlockSeconds;

@@ -14,6 +14,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/sync_stream.h"
 #include "tools/gdn_bench/serve/rpc_setup.h"
+#include "tools/gdn_bench/serve/step_calls.h"
 
 namespace gdn::bench {
 namespace {
@@ -256,6 +257,10 @@ class SharedMemoryCaller final : public Caller {
 
 std::unique_ptr<Caller> MakeCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
                                    const std::vector<std::string>& sessions, Wire wire) {
+  if (load.call == CallKind::kStep) {
+    return wire == Wire::kSeparateCalls ? MakeSeparateCaller(std::move(channel), load, sessions)
+                                        : MakeWholeStepCaller(std::move(channel), load, sessions);
+  }
   if (wire == Wire::kSharedMemory) return std::make_unique<SharedMemoryCaller>(std::move(channel), load, sessions);
   if (load.call == CallKind::kDecode) {
     return MakeStepCaller(std::move(channel), load, MakeDecode(load, sessions), wire);

@@ -18,23 +18,31 @@
 
 namespace gdn::bench {
 
-enum class CallKind { kDecode, kPrefill };
+enum class CallKind { kDecode, kPrefill, kStep };
 enum class Api { kUnary, kStream };
-// The form of calls: messages; bytes, which the raw echo returns; or messages with tensors in shared memory.
-enum class Wire { kMessages, kBytes, kSharedMemory };
+// The form of calls: messages; bytes, which the raw echo returns; messages with tensors in shared memory; or the
+// separate messages that do the work of a Step.
+enum class Wire { kMessages, kBytes, kSharedMemory, kSeparateCalls };
 
 struct Workload {
   CallKind call = CallKind::kDecode;
   Api api = Api::kUnary;
-  int sessions = 8;  // B, in a Decode; a Prefill has one
-  int tokens = 1;    // T, tokens of each session
+  int sessions = 8;  // B, in a Decode; rows of a Step; a Prefill has one
+  int tokens = 1;    // T, tokens of each session; in a Step, of each row that decodes
   int hidden = 2048;
   DType dtype = DType::kBF16;
   bool request_ids = false;  // send a new request_id with each call, as clients that retry do
   int layers = 1;            // number of the model's layers; calls use them in turn
+  // The rows of a Step: decodes first, then drafts, then a prefill.
+  int drafts = 0;          // rows that draft, after they have accepted the draft before
+  int draft_tokens = 0;    // tokens of each draft
+  int prefill_tokens = 0;  // tokens of the row that prefills; 0: no row does
 
-  int rows() const { return call == CallKind::kDecode ? sessions : 1; }
-  int64_t tokens_per_call() const { return int64_t{rows()} * tokens; }
+  int rows() const { return call == CallKind::kPrefill ? 1 : sessions; }
+  int decodes() const { return rows() - drafts - (prefill_tokens > 0 ? 1 : 0); }
+  int64_t tokens_per_call() const {
+    return int64_t{decodes()} * tokens + int64_t{drafts} * draft_tokens + prefill_tokens;
+  }
   int64_t tensor_bytes() const { return tokens_per_call() * hidden * static_cast<int64_t>(DTypeSize(dtype)); }
 };
 
@@ -51,6 +59,7 @@ class Caller {
 
 // Makes a client that sends calls of this load. `sessions`: load.rows() names. The first call opens a stream if the
 // load needs one; the Caller's destructor ends it.
+// `wire` of a Step: messages or separate calls.
 std::unique_ptr<Caller> MakeCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
                                    const std::vector<std::string>& sessions, Wire wire);
 

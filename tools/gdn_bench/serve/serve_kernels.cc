@@ -33,6 +33,7 @@ absl::StatusOr<KernelTimes> KernelTimes::Make(const std::string& backend, const 
 }
 
 absl::StatusOr<std::optional<KernelSeconds>> KernelTimes::Of(const Workload& load, int clients, bool segment) {
+  if (load.call == CallKind::kStep) return std::nullopt;
   if (machine_ == nullptr) return KernelSeconds{};
   const bool decode = load.call == CallKind::kDecode;
   if (load.hidden != BenchLayerDims().hidden_size || (decode && load.tokens != 1)) return std::nullopt;

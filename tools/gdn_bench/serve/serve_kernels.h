@@ -33,7 +33,7 @@ class KernelTimes {
   static absl::StatusOr<KernelTimes> Make(const std::string& backend, const KernelTimesOptions& options);
 
   // Returns the times of the load's kernels; measures each case once. Measures segment_s only if `segment` is true.
-  // nullopt if no case matches the load: dimensions other than BenchLayerDims, or a Decode of several tokens.
+  // nullopt if no case matches the load: dimensions other than BenchLayerDims, a Decode of several tokens, or a Step.
   absl::StatusOr<std::optional<KernelSeconds>> Of(const Workload& load, int clients, bool segment);
 
  private:

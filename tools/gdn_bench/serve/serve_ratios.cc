@@ -20,6 +20,7 @@ Summary OfBlocks(const std::vector<double>& ours, const std::vector<double>& mea
 Side MeasureOf(RatioKind kind) {
   if (kind == RatioKind::kP50OverRawEcho) return Side::kRawEcho;
   if (kind == RatioKind::kRateSeveralOverOne) return Side::kGdnShared;
+  if (kind == RatioKind::kP50StepOverSeparate) return Side::kGdnSeparate;
   const bool over_itself = kind == RatioKind::kP99BesideLessSegmentOver || kind == RatioKind::kP50SharedOverMessages;
   return over_itself ? Side::kGdn : Side::kEcho;
 }
@@ -71,6 +72,7 @@ RatioResult Compute(const RatioGoal& goal, const SideResult& ours, const SideRes
   switch (goal.kind) {
     case RatioKind::kP50OverEcho:
     case RatioKind::kP50OverRawEcho:
+    case RatioKind::kP50StepOverSeparate:
       return OfMedians(goal, ours, measure, 0, [](double a, double b) { return a / b; });
     case RatioKind::kP50LessKernelsOverEcho:
       return OfMedians(goal, ours, measure, call_s, [call_s](double a, double b) { return (a - call_s) / b; });
@@ -127,6 +129,8 @@ std::string_view RatioName(RatioKind kind) {
       return "rate_several_over_one";
     case RatioKind::kP50SecureOverPlain:
       return "p50_secure_over_plain";
+    case RatioKind::kP50StepOverSeparate:
+      return "p50_step_over_separate";
   }
   return "";
 }
@@ -189,7 +193,7 @@ std::vector<RatioGoal> EveryRatio() {
        {RatioKind::kP50OverEcho, RatioKind::kP99OverEcho, RatioKind::kRateOverEcho, RatioKind::kP50OverRawEcho,
         RatioKind::kP50LessKernelsOverEcho, RatioKind::kP50OverEchoAndKernels, RatioKind::kRateOverBound,
         RatioKind::kP99BesideLessSegmentOver, RatioKind::kP50SharedOverMessages, RatioKind::kRateSeveralOverOne,
-        RatioKind::kP50SecureOverPlain}) {
+        RatioKind::kP50SecureOverPlain, RatioKind::kP50StepOverSeparate}) {
     goals.push_back({kind});
   }
   return goals;

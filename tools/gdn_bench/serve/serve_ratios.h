@@ -21,7 +21,8 @@ namespace gdn::bench {
 // The server and setup of a measurement, in order. gdn_server; the echo of messages; the echo of bytes; gdn_server
 // during another session's prefill. gdn_server with tensors in shared memory and messages over a Unix socket, on one
 // device and on several. gdn_server with TLS, tokens and an HTTP port; the echo of messages with the same TLS.
-enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral, kGdnSecure, kEchoSecure };
+// gdn_server with the separate calls that do the work of a Step.
+enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral, kGdnSecure, kEchoSecure, kGdnSeparate };
 
 struct SideResult {
   LatencyHistogram latencies;
@@ -57,6 +58,7 @@ enum class RatioKind {
   kP50SharedOverMessages,     // with shared memory / with messages, both without the kernels' time
   kRateSeveralOverOne,        // several devices / one device, both with shared memory
   kP50SecureOverPlain,        // with TLS / without, each relative to its echo
+  kP50StepOverSeparate,       // a Step / the separate calls, from the first request to the last reply
 };
 
 struct RatioGoal {

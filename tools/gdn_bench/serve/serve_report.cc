@@ -32,11 +32,16 @@ const char* SideName(Side side) {
       return "gdn_secure";
     case Side::kEchoSecure:
       return "echo_secure";
+    case Side::kGdnSeparate:
+      return "gdn_separate";
   }
   return "";
 }
 
-const char* CallName(const Workload& load) { return load.call == CallKind::kDecode ? "decode" : "prefill"; }
+const char* CallName(const Workload& load) {
+  if (load.call == CallKind::kStep) return "step";
+  return load.call == CallKind::kDecode ? "decode" : "prefill";
+}
 const char* ApiName(const Workload& load) { return load.api == Api::kUnary ? "unary" : "stream"; }
 const char* TransportName(Transport transport) { return transport == Transport::kTcp ? "tcp" : "unix"; }
 
@@ -133,6 +138,12 @@ Json ResultJson(const ServeResult& result) {
                {"beside_tokens", result.row.beside_tokens},
                {"request_bytes", result.request_bytes},
                {"response_bytes", result.response_bytes}};
+  if (load.call == CallKind::kStep) {
+    json["rows"] = {{"decodes", load.decodes()},
+                    {"drafts", load.drafts},
+                    {"draft_tokens", load.draft_tokens},
+                    {"prefill_tokens", load.prefill_tokens}};
+  }
   if (result.measured.kernels.has_value()) {
     const KernelSeconds& kernels = *result.measured.kernels;
     json["kernels"] = {{"call_us", kernels.call_s * kMicro},

@@ -11,6 +11,17 @@ constexpr int kPromptTokens = 2048;
 constexpr int kBesideTokens = 32'768;
 constexpr int kSharedSessions = 32;  // of decodes that are measured with shared memory too
 constexpr double kSharedGoal = 0.5;
+constexpr int kStepRows = 32;
+constexpr int kStepPrefillTokens = 512;
+constexpr int kStepDrafts = 4;
+constexpr int kStepDraftTokens = 4;
+
+std::string NameOfStep(const Workload& load) {
+  std::string name = absl::StrCat("Step of ", load.decodes(), " decodes");
+  if (load.drafts > 0) absl::StrAppend(&name, ", ", load.drafts, " drafts");
+  if (load.prefill_tokens > 0) absl::StrAppend(&name, ", prefill T=", load.prefill_tokens);
+  return absl::StrCat(name, load.request_ids ? ", ids" : "");
+}
 
 std::string NameOf(const Workload& load, int clients) {
   const char* const method = load.call == CallKind::kDecode ? "Decode" : "Prefill";
@@ -69,7 +80,39 @@ std::vector<ServeRow> HostSuite(const Workload& base) {
   return rows.Take();
 }
 
-// The service beside the kernels of a GPU.
+// A Step over the separate calls that do its work. `base`: with or without request ids.
+std::vector<ServeRow> StepRows(const Workload& base) {
+  std::vector<ServeRow> rows;
+  const auto add = [&](int drafts, int prefill_tokens, double goal) {
+    Workload load = base;
+    load.call = CallKind::kStep;
+    load.api = Api::kUnary;
+    load.sessions = kStepRows;
+    load.tokens = 1;
+    load.drafts = drafts;
+    load.draft_tokens = drafts > 0 ? kStepDraftTokens : 0;
+    load.prefill_tokens = prefill_tokens;
+    ServeRow row{.name = NameOfStep(load), .load = load, .clients = 1, .goals = {}};
+    row.goals = {{RatioKind::kP50StepOverSeparate, goal}};
+    rows.push_back(std::move(row));
+  };
+  add(/*drafts=*/0, /*prefill_tokens=*/0, 1.0);  // only decodes: a Decode is the one separate call
+  add(/*drafts=*/0, kStepPrefillTokens, 0.85);
+  add(kStepDrafts, kStepPrefillTokens, 0.85);
+  return rows;
+}
+
+std::vector<ServeRow> StepSuite(const Workload& base) {
+  std::vector<ServeRow> rows;
+  for (const bool ids : {false, true}) {
+    Workload load = base;
+    load.request_ids = ids;
+    for (ServeRow& row : StepRows(load)) rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// The service beside the kernels of a GPU, and its steps.
 std::vector<ServeRow> GoalsSuite(const Workload& base) {
   Rows rows(base);
   for (const bool ids : {false, true}) {
@@ -84,7 +127,9 @@ std::vector<ServeRow> GoalsSuite(const Workload& base) {
     rows.Decode(base.api, ids, /*sessions=*/1, /*clients=*/1, kBesideTokens,
                 {{RatioKind::kP99BesideLessSegmentOver, 1.5}});
   }
-  return rows.Take();
+  std::vector<ServeRow> all = rows.Take();
+  for (ServeRow& row : StepSuite(base)) all.push_back(std::move(row));
+  return all;
 }
 
 // One server on several devices over one on one: what clients on the host get of them.
@@ -118,11 +163,12 @@ std::vector<ServeRow> SecureSuite(const Workload& base) {
 absl::StatusOr<std::vector<ServeRow>> ServeRows(const ServeOptions& options) {
   if (options.suite == "host") return HostSuite(options.load);
   if (options.suite == "goals") return GoalsSuite(options.load);
+  if (options.suite == "step") return StepSuite(options.load);
   if (options.suite == "devices") return DevicesSuite(options.load);
   if (options.suite == "secure") return SecureSuite(options.load);
   if (!options.suite.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--suite='", options.suite, "' is not a suite; use host, goals, devices or secure"));
+        absl::StrCat("--suite='", options.suite, "' is not a suite; use host, goals, step, devices or secure"));
   }
   std::vector<ServeRow> rows;
   for (const int clients : options.concurrency) {

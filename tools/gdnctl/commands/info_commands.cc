@@ -82,6 +82,16 @@ std::string WeightsText(const v1::Model& model) {
   return StrCat(FormatBytes(model.weight_bytes()), ", in ", absl::StrJoin(model.weight_formats(), ", "));
 }
 
+// A line for each layer, for comparisons with another server's or with own weights.
+void PrintDigests(const v1::Model& model) {
+  if (model.layer_digests().empty()) return;
+  absl::PrintF("  digests      XXH3-128 of %s\n", absl::StrJoin(model.digest_tensors(), ", "));
+  for (const v1::LayerDigest& digest : model.layer_digests()) {
+    absl::PrintF("  layer %-6d %s  %s, vectors %s%s\n", digest.layer(), digest.xxh3_128(), digest.format(),
+                 digest.vector_format(), digest.has_adapter() ? "; without its adapter" : "");
+  }
+}
+
 absl::StatusOr<int> RunModels(const std::vector<std::string>& names) {
   const auto client = ConnectByFlags();
   v1::ListModelsResponse models;
@@ -104,6 +114,7 @@ absl::StatusOr<int> RunModels(const std::vector<std::string>& names) {
       absl::PrintF("  GDN layers   %d of %d: %s\n  a session    %s of state\n  fingerprint  %s\n",
                    model.gdn_layers_size(), model.num_layers(), FormatRanges(model.gdn_layers()),
                    FormatBytes(model.state_bytes_per_session()), model.fingerprint());
+      if (!names.empty()) PrintDigests(model);
     }
     if (models.models().empty()) absl::PrintF("The server has no models; it takes operator sessions.\n");
   });
@@ -119,6 +130,7 @@ std::vector<Command> InfoCommands() {
           {.name = "models",
            .arguments = "[NAME ...]",
            .summary = "Show the served models: dimensions, GDN layers, fingerprint",
+           .details = "If you name models, the digest of each layer is shown too. Equal digests mean equal weights.\n",
            .flags = {"json"},
            .run = RunModels}};
 }

@@ -10,6 +10,7 @@ Only one thread at a time may use a session. Other threads may use other session
 """
 
 from gdn_client.client import Client
+from gdn_client.digests import LayerComparison, RawTensor, compare_layers
 from gdn_client.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -56,6 +57,7 @@ __all__ = [
     "GdnError",
     "InternalError",
     "InvalidArgumentError",
+    "LayerComparison",
     "LayeredBatch",
     "LayeredClient",
     "LayeredSession",
@@ -66,6 +68,7 @@ __all__ = [
     "PermissionDeniedError",
     "Projected",
     "PromptPrefix",
+    "RawTensor",
     "ResourceExhaustedError",
     "Retry",
     "Session",
@@ -79,6 +82,7 @@ __all__ = [
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
+    "compare_layers",
     "first_segments",
     "prompt_prefix",
 ]

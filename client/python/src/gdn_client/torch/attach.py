@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 
 from gdn_client.client import Client
+from gdn_client.digests import LayerComparison, compare_layer
 from gdn_client.proto.gdn.v1.tensor_pb2 import DecayKind
 from gdn_client.sliced import SlicedClient
 from gdn_client.torch.cache_layer import remote_layer_of
@@ -125,6 +127,7 @@ def attach(
     remote_model: str | None = None,
     keep_local: bool = False,
     verify: bool = True,
+    allow_uncompared: bool = False,
     idle_ttl: float | None = None,
     **connection: Any,
 ) -> Attachment:
@@ -142,15 +145,19 @@ def attach(
         remote_model: name of the served model. None: the only one.
         keep_local: keep the local layers in memory, so that `Attachment.detach` can put them back. Otherwise their
             memory is freed.
-        verify: first compare each layer's output with the local layer's, on a few random tokens in two steps with a
-            cache. This finds other weights, and a transformers whose caches do not work with remote layers.
+        verify: first compare each layer with the local one. Its weights are compared by the server's digests, if the
+            server sends them. Its output is compared on a few random tokens in two steps with a cache. This finds other
+            weights, and a transformers whose caches do not work with remote layers. Layers without local weights (on
+            the device "meta") are not compared.
+        allow_uncompared: accept layers whose weights cannot be compared by digests, with a warning. The reason is
+            another dtype than in the server's checkpoint, a GGUF file or an adapter. Outputs are compared all the same.
         idle_ttl: seconds without a step after which the server deletes a sequence. None: the server's default.
         connection: arguments of the Client that is made for a target.
 
     Raises:
         TypeError: the target is neither a string, nor a client, nor a list of strings.
-        ValueError: the model has no such layers, or they are attached already, or the server's layers differ. Also if
-            the target is empty, is too long or has an invalid port.
+        ValueError: the model has no such layers, or they are attached already, or the server's layers differ, or
+            cannot be compared. Also if the target is empty, is too long or has an invalid port.
         NoServerError: no server answers at the target.
         RuntimeError: this release of transformers uses layers or caches in a way that the package does not know.
         GdnError: the server has refused a call.
@@ -171,7 +178,9 @@ def attach(
         call = layer_call(model, _first_layer(model)) if wanted else None
         check_cache(host, None if call is None else call.cache)
         if verify:
-            _verify({index: local[index].module for index in wanted}, host, call)
+            modules = {index: local[index].module for index in wanted}
+            _compare_weights(modules, host, allow_uncompared)
+            _verify(modules, host, call)
         attachment = Attachment(model, host, client is not target, keep_local)
         attachment.replace({index: local.pop(index) for index in wanted})
         undo.pop_all()
@@ -255,6 +264,23 @@ def _check_dimensions(local: Any, host: LayerHost) -> None:
     if own != remote:
         names = "hidden size, key heads, value heads, key dim, value dim, convolution width, decays by channel"
         raise ValueError(f"the model's layers are {own} ({names}), those of {host} are {remote}")
+
+
+def _compare_weights(local: dict[int, torch.nn.Module], host: LayerHost, allow_uncompared: bool) -> None:
+    """Raises ValueError if local weights are not those of the server, as far as digests tell."""
+    digests = {digest.layer: digest for digest in host.model.layer_digests}  # none: the server is of version 0.1.0
+    result = LayerComparison(str(host))
+    try:
+        for index, module in local.items():
+            if index in digests and not any(p.device.type == "meta" for p in module.parameters()):
+                compare_layer(host.model, digests[index], module.state_dict(), result)
+    except ImportError as error:
+        warnings.warn(f"weights are not compared with those of {host}: {error}", UserWarning, stacklevel=3)
+        return
+    try:
+        result.check(allow_uncompared=allow_uncompared)
+    except ValueError as error:
+        raise ValueError(f"{error}. With verify=False nothing is compared") from None
 
 
 def _verify(local: dict[int, torch.nn.Module], host: LayerHost, call: LayerCall | None) -> None:

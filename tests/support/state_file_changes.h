@@ -2,8 +2,8 @@
 //
 // It walks the header as JSON, so fields that are added to the format later are changed too. A variant stays a valid
 // safetensors file, unless the change is about that: offsets and data follow changed shapes. Checksums are removed, as
-// version 1 allows, because they would hide every other check. A value that the file has by chance (a time) is no reason
-// to leave a variant out: two files of one session have the same variants in the same order.
+// version 1 allows, because they would hide every other check. No variant is left out because the file has its value by
+// chance (a time): two files of one session have the same variants in the same order.
 // Thread safety: constant after construction. Ownership: plain values.
 //
 //   const StateFileChanges changes(file);

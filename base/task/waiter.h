@@ -32,7 +32,8 @@ class Waiter {
  public:
   struct Ending {
     bool won = false;  // this call has ended the wait
-    // Flow to post after all locks are released; null if the flow has not suspended yet and so continues by itself.
+    // Flow to post after all locks are released. Null if `won` is false, or if the flow has not suspended yet and so
+    // continues by itself.
     Flow* resume = nullptr;
   };
   Ending End(WaitEnd how);

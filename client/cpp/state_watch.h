@@ -30,11 +30,11 @@ struct StateSnapshot {
   std::string file;
 };
 
-// Assembles the pieces of one state file, and checks their offsets, sizes and checksums.
+// Checks the pieces of one state file: their offsets, sizes and checksums. Keeps none of them.
 class StatePieces {
  public:
-  // Takes the next piece of the file. DATA_LOSS (INVALID_STATE_FILE) if it is damaged, or does not follow the pieces
-  // before.
+  // Checks the next piece of the file and counts its bytes. DATA_LOSS (INVALID_STATE_FILE), and nothing is counted, if
+  // it is damaged or does not follow the pieces before.
   absl::Status Add(std::string_view data, int64_t offset, int64_t total_bytes, uint64_t checksum);
 
   bool begun() const { return total_.has_value(); }

@@ -113,8 +113,8 @@ absl::Status WithElements(int32_t key_dim, Function&& function) {
   return function(std::integral_constant<int, kElements>());
 }
 
-// The sequence, head and block of columns that a thread block computes. Columns are innermost, so that blocks that read
-// the same keys run side by side.
+// The sequence, the value head, its key head, and the index of the block of value columns that a thread block computes.
+// Column blocks are innermost, so that thread blocks that read the same keys run side by side.
 struct BlockTask {
   int32_t sequence, head, key_head, column_block;
 };

@@ -31,7 +31,7 @@ __device__ __forceinline__ float ButterflyPartner(float x) {
   if constexpr (kMask == 32) return Bpermute<kWave>(LaneId<kWave>() ^ 32, x);
 }
 
-// Returns x of lane ^ kMask for a double, moved as two 32-bit halves.
+// Does so for a double, moved as two 32-bit halves. Here too, kMask 4 and 8 read the mirrored lane.
 template <int kMask, int kWave>
 __device__ __forceinline__ double ButterflyPartner(double x) {
   uint32_t halves[2];

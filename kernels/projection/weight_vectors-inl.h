@@ -16,7 +16,7 @@ namespace gdn::gpu {
 
 inline constexpr int kWeightVector = 8;
 
-// Eight 16-bit elements, two in the bits of each float.
+// Eight 16-bit elements, two in the bits of each float, the first in the low half.
 struct PackedHalves {
   Vec4 bits;
 };

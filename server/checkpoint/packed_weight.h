@@ -49,8 +49,8 @@ struct PackedWeight {
   int64_t file_bytes() const { return static_cast<int64_t>(data.size() + scales.size() + zero_points.size()); }
 };
 
-// Returns the format to unpack to. F8_E4M3 for FP8 with one scale for all weights. Q4_0 or Q8_0 for integers in groups
-// of whole blocks, if all scales are float16 numbers. Otherwise F32. Reads the scales.
+// Returns the format to unpack to. F8_E4M3 for FP8 with one scale for all weights. For integers in groups of whole
+// blocks with float16 scales: Q4_0 if they are INT4 without zero points, else Q8_0. Otherwise F32. Reads the scales.
 WeightFormat UnpackedFormat(const PackedWeight& weight);
 
 // INVALID_ARGUMENT (INVALID_TENSOR_DATA) names the row and column of an FP8 weight that is not finite, or the number of

@@ -46,8 +46,9 @@ inline constexpr MetricInfo kTokens =
     Counter("gdn_tokens_total", "tokens", {"kind"}, "Tokens of the rows that gdn_steps_total counts.");
 
 // Group: Sessions and their states
-inline constexpr MetricInfo kSessions =
-    Gauge("gdn_sessions", "sessions", {}, "Sessions that exist, whichever tier holds their states.");
+inline constexpr MetricInfo kSessions = Gauge("gdn_sessions", "sessions", {},
+                                              "Sessions that this server has, whichever tier holds their states. Those "
+                                              "in a tier that has not answered yet do not count.");
 inline constexpr MetricInfo kExpiredSessions = Counter(
     "gdn_sessions_expired_total", "sessions", {}, "Sessions that were deleted because their time to live had passed.");
 inline constexpr MetricInfo kRecoveredSessions =

@@ -57,7 +57,7 @@ class SessionGate {
 
   explicit SessionGate(absl::Mutex& mu) : mu_(mu) {}
 
-  // Pins. False if the gate is locked, or if a lock waits for pins to be released.
+  // Pins, until Unpin. False if the gate is locked, or if a lock waits and the gate is not held.
   bool TryPin();
   bool TryPinLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds a pin for a caller that has one already; always possible.

@@ -110,7 +110,8 @@ class StateService {
   absl::Status OpenTiers(const StateServiceOptions& options);
   // Ends the periodic work and calls Checkpointer::CheckpointAll, if there is a durable tier.
   int64_t CheckpointAll(absl::Duration timeout, Checkpointer::CheckpointProgress progress);
-  // Checks how full the disk is, without waiting for a disk that hangs.
+  // Measures how full the disk is, if there is one. If the disk hangs, gives up after TierGuardOptions::stall_after;
+  // later calls then return at once until it answers.
   void LookAtDisk();
   void MakePrefixes(ByteLedger& ledger, const StateServiceOptions& options);
   // Recovers the sessions of a Redis that did not answer when the server started, and does now.

@@ -178,7 +178,8 @@ class TierStack {
   // Removes the tier from the session's note, because it has erased its copies.
   absl::Status DropNote(size_t tier, const StateKey& session);
   void EraseSomeOwed();
-  // Reserves the quota of the key's holder in the tier for a state. Moves other states of the holder down if needed.
+  // Reserves quota for a state as TierLedger::TakeQuota does, with its errors. If the key's holder has too little left,
+  // first drops its cached data in the tier, then moves its other states to lower tiers.
   absl::StatusOr<std::shared_ptr<void>> TakeQuota(size_t tier, const StateKey& key, int64_t bytes);
   absl::Status MakeRoom(size_t tier, int64_t bytes);
   // Moves a state that AcquireNext returned to a lower tier.

@@ -94,7 +94,9 @@ class DeviceResidents {
 
   // Removes the session. The caller destroys the result after it has released the mutex.
   Residents::node_type Extract(const Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Moves the cursor to the next session that may leave, starting at the current one. Returns false if there is none.
+  // Moves the cursor to the next session of its account that may leave, starting at the current one. Returns false if
+  // there is none; drop the cursor then. Moves sessions that no longer exist to `gone`, which the caller destroys after
+  // it has released the mutex.
   bool Find(Cursor& cursor, const Leaving& leaving, std::vector<Residents::node_type>& gone)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

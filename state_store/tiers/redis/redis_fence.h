@@ -22,7 +22,8 @@ class RedisFence {
 
   // Returns the name of a hash whose field "server" is the token of the server that may write the key's state.
   virtual std::string OwnerKey(const StateKey& key) const = 0;
-  // Returns the token that this server's writes carry; "" if it has no right to the key.
+  // Returns the token that this server's writes carry; "" if it has not taken the right to the key. Does not ask the
+  // store, so the token may outlast the right.
   virtual std::string token(const StateKey& key) const = 0;
   // OK, or the error if the right is lost. Does not ask the store.
   virtual absl::Status lost(const StateKey& key) const = 0;

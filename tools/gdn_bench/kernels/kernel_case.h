@@ -49,7 +49,7 @@ struct KernelCase {
 LayerDims BenchOperatorDims();
 LayerDims BenchLayerDims();
 
-// kGpu has batches large enough to fill a GPU.
+// kGpu has all cases of kCpu, larger batches and prefills that fill a GPU, and decodes as the server launches them.
 enum class CaseList { kCpu, kGpu };
 
 // The cases decode_deferred, decode_in_place, prefill_scan, prefill_chunk; projection_*; layer_*, in report order.

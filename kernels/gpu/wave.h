@@ -19,7 +19,7 @@ __device__ __forceinline__ int LaneId() {
 }
 
 // Returns x of lane ^ kMask, for the steps of a butterfly: kMask 1, 2, 4, 8, 16, 32. For 4 and 8 it reads the mirrored
-// lane of the half row or row, which has the same value after the smaller steps.
+// lane of the half row or row: that lane lies in the same other half, so a sum over all steps has each lane once.
 template <int kMask, int kWave>
 __device__ __forceinline__ float ButterflyPartner(float x) {
   static_assert(kMask == 1 || kMask == 2 || kMask == 4 || kMask == 8 || kMask == 16 || (kMask == 32 && kWave == 64));

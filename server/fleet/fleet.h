@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/threads/stop_signal.h"
+#include "server/fleet/fleet_leases.h"
 #include "server/fleet/fleet_parts.h"
 #include "server/fleet/node_lease.h"
 #include "server/fleet/session_arrivals.h"
@@ -41,6 +42,7 @@ class Fleet {
   // Joins the fleet. Returns the error if the first lease cannot be obtained.
   absl::Status Begin();
   SessionArrivals& arrivals() { return arrivals_; }
+  FleetLeases& leases() { return leases_; }  // of clients
   // Gives back the right to a name for which no session was created. Returns at once; the work is done later.
   void GiveBackName(const StateKey& key) { arrivals_.GiveBack(key); }
 
@@ -68,6 +70,7 @@ class Fleet {
   SessionDepartures departures_;  // before lease_, which reports lost sessions to it
   NodeLease lease_;
   SessionArrivals arrivals_;
+  FleetLeases leases_;
   StopSignal stop_;
   std::thread mailbox_;  // last: it uses all of the above
 };

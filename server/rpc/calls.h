@@ -1,6 +1,6 @@
 // The functions that answer the unary methods other than Prefill and Decode, one file for each subject (models,
-// sessions, many sessions, states, forks, drafts, prefixes, traces, admins). Each is given the parts that rpc_methods.h
-// lists for it.
+// sessions, many sessions, leases, states, forks, drafts, prefixes, traces, admins). Each is given the parts that
+// rpc_methods.h lists for it.
 //
 // Thread safety: free functions; a task belongs to its call's flow. Ownership: parts, caller, request and response must
 // outlive the task.
@@ -14,6 +14,7 @@
 #include "gdn/v1/admin.pb.h"
 #include "gdn/v1/batch.pb.h"
 #include "gdn/v1/info.pb.h"
+#include "gdn/v1/lease.pb.h"
 #include "gdn/v1/prefix.pb.h"
 #include "gdn/v1/session.pb.h"
 #include "gdn/v1/state.pb.h"

@@ -165,7 +165,8 @@ TEST_F(Authentication, ASubjectsSessionsAreThereForNobodyElse) {
   // Methods that take no session, or make one.
   const std::set<std::string> others = {"GetServerInfo",  "ListModels",   "GetModel",    "CreateSession",
                                         "CreateSessions", "ListSessions", "ImportState", "ShareMemory",
-                                        "TraceCalls",     "GetMetrics",   "Drain",       "DropPrefixes"};
+                                        "TraceCalls",     "GetMetrics",   "Drain",       "DropPrefixes",
+                                        "OpenLease",      "RenewLease",   "EndLease",    "ListLeases"};
   const auto mine = RequestsFor(feed_, "mine"), none = RequestsFor(feed_, "none");
   for (const std::string& method : Methods()) {
     if (others.count(method) > 0) continue;
@@ -181,6 +182,44 @@ TEST_F(Authentication, ASubjectsSessionsAreThereForNobodyElse) {
   EXPECT_EQ(alice.List(10).reply.sessions_size(), 1);
   EXPECT_EQ(Caller(server, kRoot).List(10).reply.sessions_size(), 0) << "an admin's own";
   EXPECT_TRUE(alice.Decode(feed_.Decode({"mine"}, TokenRange{3, 1})).ok());
+}
+
+TEST_F(Authentication, ASubjectsLeasesAreThereForNobodyElse) {
+  TestServer server(Options());
+  const Caller alice(server, kAlice), bob(server, kBob);
+  v1::OpenLeaseRequest open;
+  open.set_lease_id("mine");
+  const auto called = [&](const std::string& method, const auto& request, const char* who) {
+    return Call(server.channel(), method, request.SerializeAsString(), who);
+  };
+  ASSERT_TRUE(called("OpenLease", open, kAlice).status.ok());
+  v1::CreateSessionRequest create = feed_.Creation("a");
+  create.set_lease("leases/mine");
+  ASSERT_TRUE(alice.Create(create).ok());
+  const auto answers = [&](const std::string& id) {
+    std::string texts;
+    v1::RenewLeaseRequest renew;
+    renew.set_name("leases/" + id);
+    v1::EndLeaseRequest end;
+    end.set_name("leases/" + id);
+    v1::CreateSessionRequest under = feed_.Creation("b");
+    under.set_lease("leases/" + id);
+    texts += called("RenewLease", renew, kBob).Text();
+    texts += called("EndLease", end, kBob).Text();
+    texts += called("CreateSession", under, kBob).Text();
+    return absl::StrReplaceAll(texts, {{id, "ID"}});
+  };
+  EXPECT_EQ(answers("mine"), answers("none")) << "a foreign lease and none answer alike";
+  EXPECT_NE(answers("mine").find("LEASE_NOT_FOUND"), std::string::npos);
+  const Answer listed = called("ListLeases", v1::ListLeasesRequest(), kBob);
+  ASSERT_EQ(listed.messages.size(), 1u);
+  EXPECT_EQ(listed.messages[0], "") << "no lease";
+  EXPECT_TRUE(alice.Get("a").ok());
+  ASSERT_TRUE(called("OpenLease", open, kBob).status.ok()) << "bob may have one with the same id";
+  v1::EndLeaseRequest end;
+  end.set_name("leases/mine");
+  ASSERT_TRUE(called("EndLease", end, kBob).status.ok());
+  EXPECT_TRUE(alice.Get("a").ok()) << "and ends his own alone";
 }
 
 TEST_F(Authentication, ANewTokenKeepsTheSessionsAndAnOldOneEnds) {

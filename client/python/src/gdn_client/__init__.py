@@ -32,6 +32,7 @@ from gdn_client.errors import (
 )
 from gdn_client.flow import Retry
 from gdn_client.inputs import DeltaRule, Projected
+from gdn_client.lease import Lease
 from gdn_client.mixed import StepResult, StepRow
 from gdn_client.prefixes import first_segments, prompt_prefix
 from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec, PromptPrefix
@@ -55,6 +56,7 @@ __all__ = [
     "GdnError",
     "InternalError",
     "InvalidArgumentError",
+    "Lease",
     "NoServerError",
     "NotFoundError",
     "OperatorSpec",

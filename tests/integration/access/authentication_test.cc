@@ -333,6 +333,12 @@ TEST_F(Authentication, WhoDidWhatIsInTheAuditLogAndNoTokenIs) {
     v1::ResetSessionsResponse reset;
     ASSERT_TRUE(server.stub().ResetSessions(alice.NewContext().get(), resets, &reset).ok());
     ASSERT_TRUE(alice.Delete("a").ok());
+    v1::OpenLeaseRequest open;
+    open.set_lease_id("l");
+    v1::EndLeaseRequest end;
+    end.set_name("leases/l");
+    ASSERT_TRUE(Call(server.channel(), "OpenLease", open.SerializeAsString(), kAlice).status.ok());
+    ASSERT_TRUE(Call(server.channel(), "EndLease", end.SerializeAsString(), kAlice).status.ok());
     v1::ImportStateRequest::Target target;
     target.set_session_id("i");
     *target.mutable_operator_() = SmallOperator(1);
@@ -341,11 +347,11 @@ TEST_F(Authentication, WhoDidWhatIsInTheAuditLogAndNoTokenIs) {
     EXPECT_FALSE(Caller(server, kBob).Get("a").ok());
   }
   text = log.text();
-  for (const char* line :
-       {"event=session_created subject=\"alice\"", "event=session_forked subject=\"alice\"", "event=checkpoint_made",
-        "event=session_restored", "event=checkpoint_ended", "event=state_exported", "event=session_ended",
-        "event=state_imported", "event=session_reset subject=\"alice\"", "session=\"sessions/b\"",
-        "event=login_refused reason=\"UNAUTHENTICATED\""}) {
+  for (const char* line : {"event=session_created subject=\"alice\"", "event=session_forked subject=\"alice\"",
+                           "event=checkpoint_made", "event=session_restored", "event=checkpoint_ended",
+                           "event=state_exported", "event=session_ended", "event=lease_ended subject=\"alice\"",
+                           "lease=\"leases/l\"", "event=state_imported", "event=session_reset subject=\"alice\"",
+                           "session=\"sessions/b\"", "event=login_refused reason=\"UNAUTHENTICATED\""}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << " is not in\n" << text;
   }
   EXPECT_EQ(text.find("session=\"sessions/none\""), std::string::npos) << "nothing was done to it";

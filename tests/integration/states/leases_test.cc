@@ -291,6 +291,7 @@ TEST_F(LeasesTest, ADurableSessionComesBackWithItsLeaseWhoseGraceBeginsAnew) {
   EXPECT_EQ(renewed.lease().grace().seconds(), 3600);
   EXPECT_EQ(renewed.lease().sessions(), 1);
   EXPECT_TRUE(server->Drain());
+  server = nullptr;
   server = std::make_unique<TestServer>(options);
   const Caller third(*server);
   EXPECT_EQ(third.Get("stays").reply.lease(), "leases/long") << "after an orderly end too";

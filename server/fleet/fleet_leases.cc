@@ -47,7 +47,7 @@ absl::StatusOr<ClientLeasePtr> FleetLeases::Open(const ByteAccountPtr& account, 
 absl::StatusOr<ClientLeasePtr> FleetLeases::Renew(const std::string& principal, const std::string& id) {
   const absl::StatusOr<ClientLeasePtr> here = leases().Find(principal, id);
   std::optional<absl::Duration> grace;
-  if (here.ok()) grace = (*here)->grace();
+  if (here.ok() && (*here)->end() > leases().clock().Now()) grace = (*here)->grace();
   GDN_ASSIGN_OR_RETURN(const std::optional<RedisClientLeases::Found> found, redis().Renew({principal, id}, grace));
   if (!found.has_value()) return LeaseNotFound(id);
   leases().Adopt(principal, id, found->grace);

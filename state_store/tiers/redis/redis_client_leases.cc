@@ -31,9 +31,10 @@ if mode == 'look' then
   local left = {}
   for i = 2, #ARGV, 3 do
     local ends = redis.call('ZSCORE', KEYS[1], ARGV[i])
-    if not ends then
-      ends = now + ARGV[i + 2]
-      if ends > now then set(ARGV[i], ARGV[i + 1], ends) end
+    local known = now + ARGV[i + 2]
+    if not ends or (tonumber(ends) <= now and redis.call('HGET', KEYS[2], ARGV[i]) ~= 'ended') then
+      if known > now then set(ARGV[i], ARGV[i + 1], known) end
+      if not ends or known > now then ends = known end
     end
     left[#left + 1] = text(ends - now)
   end
@@ -59,11 +60,11 @@ if mode == 'forget' then
 end
 local lives = ends and grace and tonumber(ends) > now
 if mode == 'end' then
-  if lives then redis.call('ZADD', KEYS[1], text(now), lease) end
+  if lives then set(lease, 'ended', now) end
   return {}
 end
 if not lives then
-  if mode == 'find' or ARGV[3] == '' or (mode == 'renew' and ends) then return {} end
+  if mode == 'find' or ARGV[3] == '' or (mode == 'renew' and grace == 'ended') then return {} end
   grace = ARGV[3]
 end
 if mode == 'open' and grace ~= ARGV[3] then return {grace, text(ends - now)} end

@@ -2,9 +2,11 @@
 // servers see it here.
 //
 //   PREFIXleases        sorted set: PRINCIPAL/ID -> when the lease ends, in milliseconds of Redis' clock
-//   PREFIXlease-graces  hash: PRINCIPAL/ID -> the grace in milliseconds
+//   PREFIXlease-graces  hash: PRINCIPAL/ID -> the grace in milliseconds, or "ended" if the client has ended the lease
 //   PREFIXlease-scan    exists while a server looks for sessions that nobody has (TakeScan)
-// An entry outlives the end of its lease, so that a server that comes later learns of it; Forget removes it.
+// An entry outlives the end of its lease, so that a server that comes later learns of it; Forget removes it. Redis may
+// be set back, or a failover may lose a renewal. So a sign of life that a server knows of counts, unless the client has
+// ended the lease.
 // Thread safety: safe from any thread. Ownership: the pool must outlive it.
 //
 //   GDN_ASSIGN_OR_RETURN(const auto opened, leases.Open({"alice", "engine"}, absl::Seconds(60)));
@@ -46,15 +48,15 @@ class RedisClientLeases {
   // Errors of all methods: those of the connection.
   // Opens a lease, or notes a sign of life of it. If the lease has another grace, changes nothing and returns that one.
   absl::StatusOr<Found> Open(const Name& name, absl::Duration grace);
-  // Notes a sign of life. nullopt if the lease has ended. `grace`: the lease's, if this server knows it; then an entry
-  // that Redis has lost is made again.
+  // Notes a sign of life. nullopt if the lease has ended. `grace`: the lease's, if this server knows that it lives;
+  // then an entry that Redis has lost is made again.
   absl::StatusOr<std::optional<Found>> Renew(const Name& name, std::optional<absl::Duration> grace);
   // Returns the lease; nullopt if it has ended.
   absl::StatusOr<std::optional<Found>> Find(const Name& name);
   // Ends the lease.
   absl::Status End(const Name& name);
-  // Returns how much is left of each lease's grace, parallel to `known`; not above 0: it has ended. An entry that Redis
-  // does not have is made from what this server knows.
+  // Returns how much is left of each lease's grace, parallel to `known`; not above 0: it has ended. If Redis has no
+  // entry or an older one, it gets what this server knows.
   absl::StatusOr<std::vector<absl::Duration>> Look(const std::vector<Known>& known);
 
   // Returns at most 256 leases that ended at least `ago` ago, with the time since.

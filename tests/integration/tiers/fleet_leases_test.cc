@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "client/cpp/client.h"
@@ -134,6 +135,29 @@ TEST_F(FleetLeasesTest, SessionsOfAKilledServerEndThoughNobodyCallsThem) {
   EXPECT_TRUE(WaitUntil([&] { return Count(Caller(*b)) == 0; }, "the session to end here too"));
   EXPECT_NE(InRedis().find("free"), std::string::npos) << "others stay where they are";
   EXPECT_TRUE(Caller(*b).Get("free").ok());
+}
+
+TEST_F(FleetLeasesTest, ARedisThatForgetsASignOfLifeEndsNothing) {
+  const auto a = Start("a");
+  const Caller at_a(*a);
+  ASSERT_TRUE(Open(*a, "engine", 3600).ok());
+  ASSERT_TRUE(Make(at_a, "s", "engine").ok());
+  const auto end = [&] { return redis_.Command({"ZSCORE", "gdn:leases", "/engine"}); };
+  const std::string before = end();
+  ASSERT_GT(before.size(), 10u) << "milliseconds since 1970";
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"ZADD", "gdn:leases", "1", "/engine"}, {"DEL", "gdn:leases", "gdn:lease-graces"}}) {
+    redis_.Command(command);
+    EXPECT_TRUE(WaitUntil([&] { return end().size() == before.size(); }, "the entry to come back"));
+    EXPECT_EQ(Count(at_a), 1);
+    redis_.Command(command);
+    EXPECT_TRUE(Renew(*a, "engine").ok());
+    EXPECT_EQ(end().size(), before.size());
+  }
+  EXPECT_EQ(redis_.Command({"HGET", "gdn:lease-graces", "/engine"}), "3600000");
+  GDN_ASSERT_OK_AND_ASSIGN(const int64_t ended, Client::Connect(a->address())->EndLease("leases/engine"));
+  EXPECT_EQ(ended, 1);
+  EXPECT_TRUE(absl::IsNotFound(Renew(*a, "engine"))) << "the client's word counts, not the time that was left";
 }
 
 TEST_F(FleetLeasesTest, NothingEndsWhileRedisDoesNotAnswer) {

@@ -81,6 +81,9 @@ inline constexpr std::string_view kSessionMoved = "SESSION_MOVED";
 inline constexpr std::string_view kNodeLeaseLapsed = "NODE_LEASE_LAPSED";
 inline constexpr std::string_view kPrefixMismatch = "PREFIX_MISMATCH";
 inline constexpr std::string_view kStateLost = "STATE_LOST";
+inline constexpr std::string_view kLeaseNotFound = "LEASE_NOT_FOUND";
+inline constexpr std::string_view kLeaseExists = "LEASE_EXISTS";
+inline constexpr std::string_view kTooManyLeases = "TOO_MANY_LEASES";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

@@ -29,12 +29,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "client/python/src/gdn_client"
-TWINS = {"client": "aio_client", "connection": "aio_connection", "session": "aio_session", "streams": "aio_streams"}
+TWINS = {
+    "client": "aio_client",
+    "connection": "aio_connection",
+    "lease": "aio_lease",
+    "session": "aio_session",
+    "streams": "aio_streams",
+}
 IMPORTED = TWINS | {"waiting": "aio_waiting"}
 THREADS_ONLY = "# threads only"
 AWAITED = {
-    *("self.close", "self.delete", "self._end", "self._many", "session.delete", "self.info", "self.models"),
-    *("self._ask", "self._run", "self._served", "self._client.connection.run"),
+    *("self.close", "self.delete", "self.end", "self._end", "self._many", "session.delete", "self.info", "self.models"),
+    *("self._ask", "self._run", "self._served", "self._client.connection.run", "self._client.end_lease"),
     *("self.connection.close", "self.connection.download", "self.connection.run", "self.connection.send_all"),
     *("self._channel.close", "self._do", "self.call", "self.download", "self.share", "unary"),
     *("waiting.region_reply", "waiting.sleep"),

@@ -87,6 +87,8 @@ struct SessionHeader {
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
   int64_t prefix_tokens = 0;  // tokens of the stored prefix that the session started from; 0: none
+  std::string lease = {};     // id of the lease that the session ends with; "": none
+  absl::Duration lease_grace = absl::ZeroDuration();  // the lease's grace; 0 without a lease
   // The last AcceptTokens that had a request id, and what it accepted; "": there was none.
   std::string accept_request_id;
   int32_t accepted_tokens = 0;

@@ -77,8 +77,8 @@ class SlotClaim {
 // The slots of one layout. Use them through SlotRef and SlotClaim.
 class StatePool : public std::enable_shared_from_this<StatePool> {
  public:
-  // `slot_count` includes the spare slots. `memory` must have room for one slot more, because the first slot begins at a
-  // multiple of the slot size.
+  // `slot_count` includes the spare slots. `memory` must have room for one slot more, because the first slot begins at
+  // a multiple of the slot size.
   StatePool(class StateStore* store, int32_t device, DeviceBuffer memory, const StateLayout& layout,
             int32_t slot_count);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -163,22 +164,57 @@ absl::StatusOr<std::vector<v1::Session>> Client::ListSessions(const CallOptions&
 absl::StatusOr<std::vector<v1::Session>> Client::ListAllSessions(const CallOptions& call) {
   v1::ListSessionsRequest request;
   request.set_all(true);
-  return AllPages(std::move(request), call);
+  return AllPages(request, call);
 }
 
-absl::StatusOr<std::vector<v1::Session>> Client::AllPages(v1::ListSessionsRequest request, const CallOptions& call) {
-  std::vector<v1::Session> sessions;
+template <typename Request, typename Response>
+absl::Status Client::ForEachPage(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                                 Request request, const CallOptions& call,
+                                 absl::FunctionRef<void(std::type_identity_t<Response>&)> take) {
   request.set_page_size(kListPageSize);
   for (;;) {
-    GDN_ASSIGN_OR_RETURN(v1::ListSessionsResponse page, Call(&Stub::ListSessions, request, call));
-    for (v1::Session& session : *page.mutable_sessions()) sessions.push_back(std::move(session));
-    if (page.next_page_token().empty()) return sessions;
+    GDN_ASSIGN_OR_RETURN(Response page, Call(method, request, call));
+    take(page);
+    if (page.next_page_token().empty()) return absl::OkStatus();
     if (page.next_page_token() == request.page_token()) {
       return MakeError(absl::StatusCode::kInternal, reason::kInternal,
-                       "ListSessions gave the page token it was given, so its pages have no end");
+                       "the server gave the page token it was given, so its pages have no end");
     }
     request.set_page_token(page.next_page_token());
   }
+}
+
+absl::StatusOr<std::vector<v1::Session>> Client::AllPages(const v1::ListSessionsRequest& request,
+                                                          const CallOptions& call) {
+  std::vector<v1::Session> sessions;
+  const auto take = [&sessions](v1::ListSessionsResponse& page) {
+    for (v1::Session& session : *page.mutable_sessions()) sessions.push_back(std::move(session));
+  };
+  GDN_RETURN_IF_ERROR(ForEachPage(&Stub::ListSessions, request, call, take));
+  return sessions;
+}
+
+absl::StatusOr<v1::Lease> Client::OpenLease(const v1::OpenLeaseRequest& request, const CallOptions& call) {
+  return PartOf(Call(&Stub::OpenLease, request, call), &v1::OpenLeaseResponse::mutable_lease);
+}
+
+absl::StatusOr<v1::Lease> Client::RenewLease(const std::string& name, const CallOptions& call) {
+  return PartOf(Call(&Stub::RenewLease, Named<v1::RenewLeaseRequest>(name), call),
+                &v1::RenewLeaseResponse::mutable_lease);
+}
+
+absl::StatusOr<int64_t> Client::EndLease(const std::string& name, const CallOptions& call) {
+  GDN_ASSIGN_OR_RETURN(const v1::EndLeaseResponse ended, Call(&Stub::EndLease, Named<v1::EndLeaseRequest>(name), call));
+  return ended.ended_sessions();
+}
+
+absl::StatusOr<std::vector<v1::Lease>> Client::ListLeases(const CallOptions& call) {
+  std::vector<v1::Lease> leases;
+  const auto take = [&leases](v1::ListLeasesResponse& page) {
+    for (v1::Lease& lease : *page.mutable_leases()) leases.push_back(std::move(lease));
+  };
+  GDN_RETURN_IF_ERROR(ForEachPage(&Stub::ListLeases, v1::ListLeasesRequest(), call, take));
+  return leases;
 }
 
 absl::Status Client::DeleteSession(const std::string& name, const CallOptions& call) {

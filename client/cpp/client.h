@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -93,6 +94,15 @@ class Client {
                                                           const CallOptions& call = {});
   // Moves the session's states off the device. The next step brings them back.
   absl::StatusOr<v1::Session> EvictSession(const v1::EvictSessionRequest& request, const CallOptions& call = {});
+
+  // Leases: a session whose CreateSessionRequest.lease names one ends a grace period after the last OpenLease or
+  // RenewLease. KeptLease (kept_lease.h) opens a lease and renews it by itself. RenewLease and EndLease return
+  // NOT_FOUND (LEASE_NOT_FOUND) if the lease has ended. EndLease returns the number of sessions that were deleted.
+  absl::StatusOr<v1::Lease> OpenLease(const v1::OpenLeaseRequest& request, const CallOptions& call = {});
+  absl::StatusOr<v1::Lease> RenewLease(const std::string& name, const CallOptions& call = {});  // "leases/ID"
+  absl::StatusOr<int64_t> EndLease(const std::string& name, const CallOptions& call = {});
+  // Returns all pages. The timeout applies to each page.
+  absl::StatusOr<std::vector<v1::Lease>> ListLeases(const CallOptions& call = {});
 
   // Passes the state file to `sink` piece by piece, in order, or returns it as one string. Each piece's checksum is
   // verified before `sink` gets the piece. DATA_LOSS (INVALID_STATE_FILE) if pieces are damaged, missing, out of order
@@ -175,7 +185,12 @@ class Client {
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                 const Request& request, const CallOptions& call);
-  absl::StatusOr<std::vector<v1::Session>> AllPages(v1::ListSessionsRequest request, const CallOptions& call);
+  absl::StatusOr<std::vector<v1::Session>> AllPages(const v1::ListSessionsRequest& request, const CallOptions& call);
+  // Calls `method` for each page, and passes the page to `take`.
+  template <typename Request, typename Response>
+  absl::Status ForEachPage(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                           Request request, const CallOptions& call,
+                           absl::FunctionRef<void(std::type_identity_t<Response>&)> take);
 
   const std::shared_ptr<grpc::ChannelInterface> channel_;  // nullptr in tests that have their own stub
   const std::unique_ptr<Stub> stub_;

@@ -25,7 +25,8 @@ Fleet::Fleet(const FleetParts& parts, const FleetOptions& options)
                     departures_.DropUnowned();
                   }},
              options.lease),
-      arrivals_(parts, options.longest_wait) {
+      arrivals_(parts, options.longest_wait),
+      leases_(parts, arrivals_) {
   share_.claims().SetLeaseCheck([&environment = parts.environment] { return environment.CheckOurs().ok(); });
   parts.environment.has_right = [&share = share_](const StateKey& key) { return !share.claims().token(key).empty(); };
 }
@@ -34,6 +35,7 @@ Fleet::~Fleet() { Stop(); }
 
 absl::Status Fleet::Begin() {
   GDN_RETURN_IF_ERROR(lease_.Begin());
+  leases_.Begin();
   mailbox_ = std::thread([this] {
     NameThisThread("gdn-mailbox");
     ReadMailbox();
@@ -67,6 +69,7 @@ void Fleet::LeaveRest(absl::Duration timeout) {
 }
 
 void Fleet::Stop() {
+  leases_.Stop();
   stop_.Give();
   if (mailbox_.joinable()) mailbox_.join();
 }

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/threads/stop_signal.h"
+#include "server/fleet/fleet_leases.h"
 #include "server/fleet/fleet_parts.h"
 #include "server/fleet/node_lease.h"
 #include "server/fleet/session_arrivals.h"
@@ -41,6 +42,7 @@ class Fleet {
   // Joins the fleet. Returns the error if the first lease cannot be obtained.
   absl::Status Begin();
   SessionArrivals& arrivals() { return arrivals_; }
+  FleetLeases& leases() { return leases_; }  // of clients
   // Gives up this server's right to a session name in the shared store, after a call took the right to create a session
   // (BringRequest::make) but did not create it. Other servers may then use the name. Returns at once; the store is told
   // later.
@@ -70,6 +72,7 @@ class Fleet {
   SessionDepartures departures_;  // before lease_, which reports lost sessions to it
   NodeLease lease_;
   SessionArrivals arrivals_;
+  FleetLeases leases_;
   StopSignal stop_;
   std::thread mailbox_;  // last: it uses all of the above
 };

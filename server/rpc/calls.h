@@ -1,7 +1,7 @@
 // The functions that answer the unary methods of GDN_IMMEDIATE_METHODS and GDN_TASK_METHODS (server/rpc/rpc_methods.h),
-// one source file for each subject (models, sessions, many sessions, states, forks, drafts, prefixes, traces, admins).
-// Each function is given the parts that rpc_methods.h lists for its method. Steps (Prefill, Decode, Step), streams, and
-// transfers of states and memory have reactors instead (server/rpc/reactors.h).
+// one source file for each subject (models, sessions, many sessions, leases, states, forks, drafts, prefixes, traces,
+// admins). Each function is given the parts that rpc_methods.h lists for its method. Steps (Prefill, Decode, Step),
+// streams, and transfers of states and memory have reactors instead (server/rpc/reactors.h).
 //
 // Thread safety: free functions; a task belongs to its call's flow. Ownership: parts, caller, request and response must
 // outlive the task.
@@ -15,6 +15,7 @@
 #include "gdn/v1/admin.pb.h"
 #include "gdn/v1/batch.pb.h"
 #include "gdn/v1/info.pb.h"
+#include "gdn/v1/lease.pb.h"
 #include "gdn/v1/prefix.pb.h"
 #include "gdn/v1/session.pb.h"
 #include "gdn/v1/state.pb.h"

@@ -84,14 +84,16 @@ Hash128 HashForkRequest(v1::ForkSessionRequest request) {
 
 // `ids`: the children's.
 absl::StatusOr<Children> BeginChildren(const SessionParts& parts, const v1::ForkSessionRequest& request,
-                                       const std::vector<std::string>& ids, const Session& parent) {
+                                       const std::vector<std::string>& ids, const Session& parent,
+                                       ClientLeasePtr lease) {
   GDN_RETURN_IF_ERROR(CheckIds(request));
   SessionInit common{.principal = parent.principal(),
                      .id = {},
                      .spec = parent.spec(),
                      .affinity = parent.affinity(),
                      .account = parent.account(),
-                     .request = HashForkRequest(request)};
+                     .request = HashForkRequest(request),
+                     .lease = std::move(lease)};
   GDN_RETURN_IF_ERROR(SetLifetimes(parts, request, common));
   Children children;
   for (const std::string& id : ids) {
@@ -108,7 +110,11 @@ absl::StatusOr<Children> BeginChildren(const SessionParts& parts, const v1::Fork
 Task<absl::Status> ForkNamed(const SessionParts& parts, const Caller& caller, const std::vector<std::string>& ids,
                              const v1::ForkSessionRequest& request, v1::ForkSessionResponse* response) {
   GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> parent, FindSession(parts.lookup, caller, request.name()));
-  GDN_CO_ASSIGN_OR_RETURN(Children children, BeginChildren(parts, request, ids, *parent));
+  std::string lease_name = request.lease();
+  if (!request.has_lease() && parent->lease() != nullptr) lease_name = LeaseName(parent->lease()->id());
+  Task<absl::StatusOr<ClientLeasePtr>> named = LeaseNamed(parts, caller, std::move(lease_name));
+  GDN_CO_ASSIGN_OR_RETURN(ClientLeasePtr of_client, co_await std::move(named));
+  GDN_CO_ASSIGN_OR_RETURN(Children children, BeginChildren(parts, request, ids, *parent, std::move(of_client)));
   if (children.pending() > 0) {
     GDN_CO_ASSIGN_OR_RETURN(SessionLease lease,
                             co_await parts.states.residency().LockResident(parent, caller.deadline));

@@ -19,6 +19,7 @@ namespace gdn {
   X(GetModel, InfoParts)            \
   X(GetSession, SessionParts)       \
   X(ListSessions, SessionParts)     \
+  X(ListLeases, SessionParts)       \
   X(PrefetchSessions, SessionParts) \
   X(DropPrefixes, SessionParts)     \
   X(TraceCalls, CommonParts)        \
@@ -31,6 +32,9 @@ namespace gdn {
   X(DeleteSessions, SessionParts)    \
   X(ForkSessions, SessionParts)      \
   X(ResetSessions, SessionParts)     \
+  X(OpenLease, SessionParts)         \
+  X(RenewLease, SessionParts)        \
+  X(EndLease, SessionParts)          \
   X(CheckpointSession, SessionParts) \
   X(RestoreCheckpoint, SessionParts) \
   X(ListCheckpoints, SessionParts)   \

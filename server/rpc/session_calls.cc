@@ -217,6 +217,7 @@ void FillSession(StateService& states, const Session& session, v1::Session* out)
   }
   out->set_affinity(session.affinity());
   out->set_prefix_tokens(session.prefix_tokens());
+  if (session.lease() != nullptr) out->set_lease(LeaseName(session.lease()->id()));
   FillLayers(session.Layers(), out->mutable_layers());
   *out->mutable_create_time() = TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(session.create_time()));
   if (const auto layout = states.store().LayoutOf(spec.dims); layout.ok()) {
@@ -256,7 +257,7 @@ struct Beginning {
 };
 
 absl::StatusOr<Beginning> BeginSession(const SessionParts& parts, const Caller& caller, const std::string& id,
-                                       const v1::CreateSessionRequest& request) {
+                                       const v1::CreateSessionRequest& request, ClientLeasePtr lease) {
   GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), parts.limits));
   GDN_RETURN_IF_ERROR(CheckSessionId(request.session_id()));
   GDN_RETURN_IF_ERROR(CheckAffinity(request.affinity()));
@@ -267,7 +268,8 @@ absl::StatusOr<Beginning> BeginSession(const SessionParts& parts, const Caller& 
                    .spec = spec,
                    .affinity = request.affinity(),
                    .account = caller.account,
-                   .request = HashCreateRequest(request)};
+                   .request = HashCreateRequest(request),
+                   .lease = std::move(lease)};
   GDN_RETURN_IF_ERROR(SetLifetimes(parts, request, init));
   GDN_ASSIGN_OR_RETURN(const auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));
   GDN_ASSIGN_OR_RETURN(const PrefixStart start, FindStart(parts, caller, spec, request));
@@ -285,7 +287,9 @@ absl::StatusOr<Beginning> BeginSession(const SessionParts& parts, const Caller& 
 // `id`: the request's, or a random one.
 Task<absl::Status> CreateNamed(const SessionParts& parts, const Caller& caller, const std::string& id,
                                const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response) {
-  GDN_CO_ASSIGN_OR_RETURN(Beginning beginning, BeginSession(parts, caller, id, request));
+  Task<absl::StatusOr<ClientLeasePtr>> named = LeaseNamed(parts, caller, request.lease());
+  GDN_CO_ASSIGN_OR_RETURN(ClientLeasePtr of_client, co_await std::move(named));
+  GDN_CO_ASSIGN_OR_RETURN(Beginning beginning, BeginSession(parts, caller, id, request, std::move(of_client)));
   SessionCreation& creation = beginning.creation;
   if (creation.pending()) {
     GDN_CO_ASSIGN_OR_RETURN(SessionLease lease,

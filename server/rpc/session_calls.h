@@ -51,6 +51,10 @@ std::optional<int64_t> EpochOf(const Request& request) {
 Task<absl::Status> DeleteNamed(const SessionParts& parts, const Caller& caller, std::string principal,
                                std::string_view name);
 
+// Returns the caller's lease named "leases/ID"; nullptr for "". INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND
+// (LEASE_NOT_FOUND).
+Task<absl::StatusOr<ClientLeasePtr>> LeaseNamed(const SessionParts& parts, const Caller& caller, std::string name);
+
 void FillSession(StateService& states, const Session& session, v1::Session* out);
 void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out);
 

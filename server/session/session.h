@@ -29,6 +29,7 @@
 #include "base/task/deadline.h"
 #include "base/threads/steady_clock.h"
 #include "server/scheduler/session_turn.h"
+#include "server/session/client_leases.h"
 #include "server/session/session_environment.h"
 #include "server/session/session_gate.h"
 #include "session_rules/session_rules.h"
@@ -68,6 +69,7 @@ struct SessionInit {
   absl::Time create_time = absl::Now();       // only shown to users; not used for expiry
   absl::Duration age = absl::ZeroDuration();  // age that it has already
   int64_t prefix_tokens = 0;                  // tokens of the kept prefix that it continues from
+  ClientLeasePtr lease = {};                  // the session ends with it; nullptr: none
 };
 
 using StepReplyPtr = StoredReplyPtr;
@@ -139,6 +141,7 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Duration idle_ttl() const { return init_.idle_ttl; }
   absl::Duration max_lifetime() const { return init_.max_lifetime; }
   int64_t prefix_tokens() const { return init_.prefix_tokens; }
+  const ClientLeasePtr& lease() const { return init_.lease; }  // nullptr: none
   const Hash128& request() const { return init_.request; }
   SessionTurn& turn() const { return turn_; }  // used by the scheduler
   StateKey key() const { return {.principal = init_.principal, .id = init_.id, .checkpoint = {}}; }

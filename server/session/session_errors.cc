@@ -44,6 +44,31 @@ absl::Status SessionEnvironment::CheckOurs() const {
   return NodeLeaseLapsed();
 }
 
+absl::Status LeaseNotFound(const std::string& id) {
+  return MakeError(absl::StatusCode::kNotFound, reason::kLeaseNotFound,
+                   StrCat("no lease named 'leases/", id,
+                          "'; it may have ended because it was not renewed within its grace, and its sessions ended "
+                          "with it; open a lease and create the sessions again"),
+                   {{"lease", StrCat("leases/", id)}});
+}
+
+absl::Status LeaseExists(const std::string& id, absl::Duration found, absl::Duration expected) {
+  return MakeError(absl::StatusCode::kAlreadyExists, reason::kLeaseExists,
+                   StrCat("leases/", id, " has a grace of ", absl::FormatDuration(found), ", not ",
+                          absl::FormatDuration(expected), "; choose another id, or ask for that grace"),
+                   {{"lease", StrCat("leases/", id)},
+                    {"found", absl::FormatDuration(found)},
+                    {"expected", absl::FormatDuration(expected)}});
+}
+
+absl::Status TooManyLeases(int64_t limit) {
+  return MakeError(absl::StatusCode::kResourceExhausted, reason::kTooManyLeases,
+                   StrCat("you have ", limit,
+                          " leases, the most that a caller may have; end leases that you do not use, or put more "
+                          "sessions under each lease"),
+                   {{"limit", StrCat(limit)}});
+}
+
 absl::Status NodeLeaseLapsed() {
   return MakeError(absl::StatusCode::kUnavailable, reason::kNodeLeaseLapsed,
                    "this server could not renew its lease at Redis in time (--node-lease), so it refuses calls for its "

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "session_rules/refusals.h"
 #include "state_store/session_image.h"
 
@@ -31,6 +32,11 @@ absl::Status CheckEpoch(const Session& session, const std::optional<int64_t>& ep
 // OK if a stored state has the model and dims of `spec`, and no other layers. Else FAILED_PRECONDITION (STATE_MISMATCH:
 // field, found, expected).
 absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32_t>& layers, const SessionSpec& spec);
+
+// Errors of clients' leases (client_leases.h). `id`: the lease's, without "leases/".
+absl::Status LeaseNotFound(const std::string& id);
+absl::Status LeaseExists(const std::string& id, absl::Duration found, absl::Duration expected);
+absl::Status TooManyLeases(int64_t limit);
 
 // Make the errors UNAVAILABLE of servers that share sessions. NODE_LEASE_LAPSED: this server's lease has ended.
 // SESSION_MOVED: the session has moved to another server. SESSION_ELSEWHERE: the session is on the server `node`, which

@@ -73,6 +73,8 @@ SessionImage SessionLease::Describe(const std::string& numerics_id) const {
                   .idle_ttl = init.idle_ttl,
                   .max_lifetime = init.max_lifetime,
                   .prefix_tokens = init.prefix_tokens,
+                  .lease = init.lease == nullptr ? "" : init.lease->id(),
+                  .lease_grace = init.lease == nullptr ? absl::ZeroDuration() : init.lease->grace(),
                   .accept_request_id = session_->accept_request_id_,
                   .accepted_tokens = session_->accepted_tokens_,
                   .accepted_path = session_->accepted_path_};

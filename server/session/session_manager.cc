@@ -1,5 +1,6 @@
 #include "server/session/session_manager.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "base/error.h"
@@ -9,6 +10,7 @@
 #include "base/task/resume_on.h"
 #include "base/task/status_macros.h"
 #include "base/task/task_queue_executor.h"
+#include "base/task/when_all.h"
 #include "server/session/session_errors.h"
 
 namespace gdn {
@@ -23,6 +25,7 @@ absl::Status Busy(const std::string& id, std::string_view why) {
 }
 
 bool IsExpired(const Session& session, SteadyTime now) {
+  if (session.lease() != nullptr && session.lease()->ended()) return true;
   return now - session.last_used() > session.idle_ttl() || now - session.born() > session.max_lifetime();
 }
 
@@ -62,7 +65,10 @@ absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init)
                        ledger.TryCharge(BytePool::kStates, init.account, places_.room.BytesOf(init.spec)));
   const size_t layers = init.spec.layers.size();
   auto session = std::make_shared<Session>(std::move(init), std::vector<LayerInfo>(layers), &environment_);
-  sessions_.emplace(key, Entry{.session = session, .charge = std::move(charge), .count = std::move(count)});
+  sessions_.emplace(key, Entry{.session = session,
+                               .charge = std::move(charge),
+                               .count = std::move(count),
+                               .in_lease = CountedInLease(session->lease())});
   environment_.holders().Set(session->key(), session->account());
   SessionLease lease = session->TryLock();
   return SessionCreation(this, key, std::move(session), std::move(lease));
@@ -95,6 +101,7 @@ SessionLease SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> laye
                 .charge = environment_.ledger().Charge(BytePool::kStates, session->account(),
                                                        places_.room.BytesOf(session->spec())),
                 .count = environment_.ledger().Charge(BytePool::kSessions, session->account(), 1),
+                .in_lease = CountedInLease(session->lease()),
                 .phase = Phase::kPublished};
   environment_.holders().Set(session->key(), session->account());
   return lease;
@@ -334,6 +341,7 @@ bool SessionManager::Stays(const Key& key, const Session& session) {
 
 void SessionManager::DeleteExpired(SteadyTime now) {
   if (!environment_.CheckOurs().ok()) return;  // other servers may own the sessions, and expire them
+  leases_.EndLapsed(now);
   for (const std::shared_ptr<Session>& session : All()) {
     if (!IsExpired(*session, now) || session->gate().pins() > 0) continue;
     if (!BeginEnd(*session)) continue;
@@ -341,6 +349,23 @@ void SessionManager::DeleteExpired(SteadyTime now) {
     // `even_unnoted`: a session that comes back after a crash keeps its age and expires again.
     group_.Spawn(End(session, /*even_unnoted=*/true));
   }
+}
+
+Task<int64_t> SessionManager::EndLease(ClientLeasePtr lease) {
+  leases_.End(lease);  // sessions that are being created under it are left to DeleteExpired
+  std::vector<Task<absl::Status>> ends;
+  std::string after;
+  while (true) {
+    const std::vector<std::shared_ptr<Session>> page = List(lease->principal(), after, kListedAtOnce);
+    if (page.empty()) break;
+    for (const std::shared_ptr<Session>& session : page) {
+      if (session->lease() == lease && BeginEnd(*session)) ends.push_back(End(session, /*even_unnoted=*/true));
+    }
+    after = page.back()->id();
+  }
+  Task<std::vector<absl::Status>> all = WhenAll(std::move(ends));
+  const std::vector<absl::Status> ended = co_await std::move(all);
+  co_return std::ranges::count_if(ended, [](const absl::Status& status) { return status.ok(); });
 }
 
 size_t SessionManager::size() const {

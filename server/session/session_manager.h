@@ -28,6 +28,7 @@
 #include "base/task/task_group.h"
 #include "base/threads/task_queue.h"
 #include "server/admission/byte_ledger.h"
+#include "server/session/client_leases.h"
 #include "server/session/room/device_room.h"
 #include "server/session/session.h"
 #include "server/session/session_lease.h"
@@ -141,8 +142,14 @@ class SessionManager {
   // (Session::StopServing), `move` is called again. ABORTED (SESSION_BUSY) if the session is being deleted or leaves
   // already.
   Task<absl::Status> Leave(std::shared_ptr<Session> session, MoveFn move);
-  // Begins to delete expired sessions that no call uses now.
+  // Begins to delete sessions that have expired or whose lease has ended, and that no call uses now. First ends the
+  // leases whose grace has passed.
   void DeleteExpired(SteadyTime now);
+  // Ends the lease and deletes its sessions, after their running steps. Returns how many were deleted. DeleteExpired
+  // tries the others again.
+  Task<int64_t> EndLease(ClientLeasePtr lease);
+
+  ClientLeases& leases() { return leases_; }
 
   size_t size() const;  // sessions of all principals
   int64_t expired() const { return expired_; }
@@ -155,6 +162,7 @@ class SessionManager {
     std::shared_ptr<Session> session;
     ByteCharge charge;  // charge in the pool kStates
     ByteCharge count;   // charge in the pool kSessions
+    CountedInLease in_lease;
     Phase phase = Phase::kMaking;
     bool leaves = false;  // it leaves for another server; published until it has left
   };
@@ -191,6 +199,7 @@ class SessionManager {
   const SessionPlaces places_;
   SessionEnvironment& environment_;
   std::atomic<int64_t> expired_{0};
+  ClientLeases leases_{environment_.clock()};
   mutable absl::Mutex mu_;
   absl::Status CheckNotAway(std::string_view principal, std::string_view id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::string_view kSessionPrefix = "sessions/";
 constexpr std::string_view kModelPrefix = "models/";
+constexpr std::string_view kLeasePrefix = "leases/";
 
 absl::Status Refuse(std::string_view field, std::string_view value, std::string_view expected) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidName,
@@ -35,6 +36,7 @@ absl::StatusOr<std::string_view> ParseName(std::string_view field, std::string_v
 
 std::string SessionName(std::string_view id) { return StrCat(kSessionPrefix, id); }
 std::string ModelName(std::string_view id) { return StrCat(kModelPrefix, id); }
+std::string LeaseName(std::string_view id) { return StrCat(kLeasePrefix, id); }
 
 absl::StatusOr<std::string_view> ParseSessionName(std::string_view name) {
   return ParseName("session", kSessionPrefix, name);
@@ -42,8 +44,12 @@ absl::StatusOr<std::string_view> ParseSessionName(std::string_view name) {
 absl::StatusOr<std::string_view> ParseModelName(std::string_view name) {
   return ParseName("model", kModelPrefix, name);
 }
+absl::StatusOr<std::string_view> ParseLeaseName(std::string_view name) {
+  return ParseName("lease", kLeasePrefix, name);
+}
 
 absl::Status CheckSessionId(std::string_view id) { return CheckId("session_id", id, kMaxSessionIdLength); }
+absl::Status CheckLeaseId(std::string_view id) { return CheckId("lease_id", id, kMaxSessionIdLength); }
 absl::Status CheckRequestId(std::string_view id) { return CheckId("request_id", id, kMaxRequestIdLength); }
 
 absl::Status CheckCheckpointId(std::string_view id) { return CheckId("checkpoint_id", id, kMaxSessionIdLength); }

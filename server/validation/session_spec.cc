@@ -14,6 +14,10 @@ namespace gdn {
 namespace {
 
 constexpr int32_t kMaxOperatorLayers = 1024;
+// A lease's grace. Less than a second would make a pause of a client the end of its sessions.
+constexpr absl::Duration kLeastGrace = absl::Seconds(1);
+constexpr absl::Duration kMostGrace = absl::Hours(7 * 24);
+constexpr absl::Duration kDefaultGrace = absl::Seconds(60);
 
 absl::Status InvalidSpec(std::string_view field, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, message, {{"field", std::string(field)}});
@@ -124,6 +128,17 @@ absl::StatusOr<absl::Duration> CheckTimeToLive(std::string_view field, bool set,
   return duration;
 }
 
+absl::StatusOr<absl::Duration> CheckGrace(bool set, const google::protobuf::Duration& value) {
+  if (!set) return kDefaultGrace;
+  const absl::Duration grace = absl::Seconds(value.seconds()) + absl::Nanoseconds(value.nanos());
+  if (grace < kLeastGrace || grace > kMostGrace) {
+    return InvalidSpec("grace", StrCat("grace is ", absl::ToDoubleSeconds(grace), " s, expected ",
+                                       absl::ToInt64Seconds(kLeastGrace), " .. ", absl::ToInt64Seconds(kMostGrace),
+                                       ", or none for ", absl::ToInt64Seconds(kDefaultGrace)));
+  }
+  return grace;
+}
+
 Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
   Hasher hasher;
   hasher.UpdateField(request.model());
@@ -156,6 +171,10 @@ Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
   // Servers of other releases have stored hashes of requests without layers.
   if (!request.layers().empty()) hasher.UpdateField("layers");
   for (const int32_t layer : request.layers()) hasher.UpdateInt(layer);
+  if (!request.lease().empty()) {
+    hasher.UpdateField("lease");
+    hasher.UpdateField(request.lease());
+  }
   return hasher.Finish();
 }
 

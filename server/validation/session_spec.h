@@ -54,7 +54,10 @@ absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
 absl::StatusOr<absl::Duration> CheckTimeToLive(std::string_view field, bool set,
                                                const google::protobuf::Duration& value);
 
-// Hash of a create request: equal for equal spec, layers, affinity, times to live, initial states and prefix.
+// Returns the grace of a new lease: 1 s .. 7 days, or 60 s if `set` is false. INVALID_ARGUMENT (INVALID_SPEC: grace).
+absl::StatusOr<absl::Duration> CheckGrace(bool set, const google::protobuf::Duration& value);
+
+// Hash of a create request: equal for equal spec, layers, affinity, times to live, initial states, prefix and lease.
 Hash128 HashCreateRequest(const v1::CreateSessionRequest& request);
 
 }  // namespace gdn

@@ -69,6 +69,10 @@ absl::StatusOr<std::string> OwnerText(const SessionHeader& header) {
             {"changes", header.changes},
             {"layers", header.layers}};
   if (header.prefix_tokens > 0) json["prefix_tokens"] = header.prefix_tokens;
+  if (!header.lease.empty()) {
+    json["lease"] = header.lease;
+    json["lease_grace_s"] = absl::ToDoubleSeconds(header.lease_grace);
+  }
   return Dump(json);
 }
 
@@ -112,6 +116,16 @@ absl::Status ParseOwner(const std::string& text, int32_t layer_count, SessionHea
     const auto tokens = CountField(json, "prefix_tokens");
     if (!tokens.has_value()) return invalid(StrCat("prefix_tokens as a number of at most ", kMaxTokenCount));
     header.prefix_tokens = *tokens;
+  }
+  if (json.contains("lease")) {
+    const auto lease = TextField(json, "lease");
+    const auto grace = ParseSeconds(json, "lease_grace_s");
+    if (!lease.has_value() || lease->empty() || !IsId(*lease, kMaxSessionIdLength) ||
+        grace.value_or(absl::ZeroDuration()) <= absl::ZeroDuration() || *grace > kMostAge) {
+      return invalid("lease as an id, and lease_grace_s above 0");
+    }
+    header.lease = *lease;
+    header.lease_grace = *grace;
   }
   const auto layers = json.find("layers");
   if (layers == json.end() || !layers->is_array()) return invalid("an array of layers");

@@ -56,6 +56,10 @@ void AddStateFiles(const Corpus& corpus) {
   TestSession session = SmallSession();
   const std::string full = Encode(session, memory.host, {.include_owner = true});
   corpus.Add("state_file", "small", full);
+  TestSession leased = SmallSession();
+  leased.header.lease = "engine";
+  leased.header.lease_grace = absl::Seconds(30);
+  corpus.Add("state_file", "leased", Encode(leased, memory.host, {.include_owner = true}));
   corpus.Add("state_file", "operator", Encode(MakeOperatorSession(), memory.host, {.include_recurrent_state = true}));
   corpus.Add("state_file", "bf16",
              Encode(session, memory.host, {.include_recurrent_state = true, .recurrent_state_dtype = DType::kBF16}));

@@ -194,6 +194,8 @@ void ExpectSame(const TestSession& a, const TestSession& b, bool owner) {
     EXPECT_EQ(a.header.create_time, b.header.create_time);
     EXPECT_EQ(a.header.idle_ttl, b.header.idle_ttl);
     EXPECT_EQ(a.header.max_lifetime, b.header.max_lifetime);
+    EXPECT_EQ(a.header.lease, b.header.lease);
+    EXPECT_EQ(a.header.lease_grace, b.header.lease_grace);
   }
   ASSERT_EQ(a.layers.size(), b.layers.size());
   for (size_t i = 0; i < a.layers.size(); ++i) {

@@ -76,7 +76,7 @@ const Command* FindCommand(const std::vector<Command>& commands, const std::vect
   return found;
 }
 
-// "models/" or "sessions/" before a bare id.
+// "models/", "sessions/" or "leases/" before a bare id.
 absl::StatusOr<std::string> ResourceName(std::string_view collection, std::string_view flag, std::string_view id) {
   const std::string prefix = StrCat(collection, "/");
   if (id.empty() || id == prefix) return UsageError(StrCat("a name is needed: --", flag));
@@ -119,6 +119,7 @@ std::string_view NextStep(std::string_view reason) {
   if (reason == reason::kSessionNotFound) {
     return "'gdnctl sessions list' shows your sessions; 'gdnctl sessions create --model=NAME --id=ID' makes one";
   }
+  if (reason == reason::kLeaseNotFound) return "'gdnctl leases list' shows your leases on this server";
   if (reason == reason::kModelNotFound) return "'gdnctl models' shows what the server has";
   if (reason == reason::kCheckpointNotFound)
     return "'gdnctl checkpoints list --session=ID' shows the named checkpoints";
@@ -235,6 +236,8 @@ int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::
 absl::StatusOr<std::string> ToModelName(std::string_view id) { return ResourceName("models", "model", id); }
 
 absl::StatusOr<std::string> ToSessionName(std::string_view id) { return ResourceName("sessions", "session", id); }
+
+absl::StatusOr<std::string> ToLeaseName(std::string_view id) { return ResourceName("leases", "lease", id); }
 
 absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::string>& ids) {
   if (ids.empty()) return UsageError("which session? An id is needed");

@@ -45,9 +45,10 @@ int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::
 // Makes a client from the common flags (connection.cc).
 std::unique_ptr<Client> ConnectByFlags();
 
-// Convert "NAME" or "models/NAME" to "models/NAME", and the same for sessions. UsageError if `id` is empty.
+// Convert "NAME" or "models/NAME" to "models/NAME", and the same for sessions and leases. UsageError if `id` is empty.
 absl::StatusOr<std::string> ToModelName(std::string_view id);
 absl::StatusOr<std::string> ToSessionName(std::string_view id);
+absl::StatusOr<std::string> ToLeaseName(std::string_view id);
 
 // Converts ids to session names, for a command that needs at least one. UsageError if there is none.
 absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::string>& ids);

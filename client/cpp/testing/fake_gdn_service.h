@@ -84,8 +84,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   // replays.
   void Plan(int call, Fault fault);
   // Plans the outcomes of the next calls of "CreateSession", "GetSession", "DeleteSession", "ForkSession",
-  // "CheckpointSession", "ListCheckpoints", "DeleteCheckpoint", "RestoreCheckpoint", "ExportState" or "WatchState", in
-  // order. Replaces earlier plans for this method.
+  // "CheckpointSession", "ListCheckpoints", "DeleteCheckpoint", "RestoreCheckpoint", "ExportState", "WatchState",
+  // "OpenLease", "RenewLease", "EndLease" or "ListLeases", in order. Replaces earlier plans for this method.
   void PlanNext(const std::string& call, std::vector<Fault> faults);
   // Makes the next call return `status` and change nothing. Calls: "Prefill", "StreamPrefill", "Decode",
   // "StreamDecode", "Step", "StreamStep", "AcceptTokens" or one of PlanNext's. Several take turns.
@@ -123,6 +123,11 @@ class FakeGdnService final : public v1::GdnService::Service {
   grpc::Status GetSession(Context*, const v1::GetSessionRequest*, v1::GetSessionResponse*) override;
   grpc::Status DeleteSession(Context*, const v1::DeleteSessionRequest*, v1::DeleteSessionResponse*) override;
   grpc::Status ForkSession(Context*, const v1::ForkSessionRequest*, v1::ForkSessionResponse*) override;
+  grpc::Status OpenLease(Context*, const v1::OpenLeaseRequest*, v1::OpenLeaseResponse*) override;
+  grpc::Status RenewLease(Context*, const v1::RenewLeaseRequest*, v1::RenewLeaseResponse*) override;
+  grpc::Status EndLease(Context*, const v1::EndLeaseRequest*, v1::EndLeaseResponse*) override;
+  // Returns one page.
+  grpc::Status ListLeases(Context*, const v1::ListLeasesRequest*, v1::ListLeasesResponse*) override;
   grpc::Status CheckpointSession(Context*, const v1::CheckpointSessionRequest*,
                                  v1::CheckpointSessionResponse*) override;
   grpc::Status ListCheckpoints(Context*, const v1::ListCheckpointsRequest*, v1::ListCheckpointsResponse*) override;
@@ -189,6 +194,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   struct Session {
     std::string id = {};
     std::string create = {};  // the request, serialized
+    std::string lease = {};   // "leases/ID"; "": none
     int64_t epoch = 1;
     State now = {};
     std::map<std::string, State> checkpoints = {};  // by id; "" is the newest
@@ -220,6 +226,9 @@ class FakeGdnService final : public v1::GdnService::Service {
   std::optional<Fault> TakeFault(const std::string& method) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CrashLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Save(Session& session, const std::string& checkpoint_id) const;
+  // OK if the lease exists, or `name` is empty.
+  absl::Status CheckLease(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DescribeLease(const std::string& name, v1::Lease* out) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SaveIfDue(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Session*> Find(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckDurable() const { return options_.durable_tier ? absl::OkStatus() : NoDurableTier(); }
@@ -252,7 +261,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   const Options options_;
   mutable absl::Mutex mu_;
   std::map<std::string, Session> sessions_ ABSL_GUARDED_BY(mu_);
-  std::map<int, Fault> plan_ ABSL_GUARDED_BY(mu_);  // by log_.steps
+  std::map<std::string, google::protobuf::Duration> leases_ ABSL_GUARDED_BY(mu_);  // name -> grace
+  std::map<int, Fault> plan_ ABSL_GUARDED_BY(mu_);                                 // by log_.steps
   std::map<std::string, std::vector<Fault>> next_faults_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::deque<grpc::Status>> refusals_ ABSL_GUARDED_BY(mu_);
   std::string numerics_id_ ABSL_GUARDED_BY(mu_) = "numerics-1";

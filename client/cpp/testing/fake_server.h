@@ -61,8 +61,8 @@ class FakeServer {
   // Makes the next call of `method` (or the next message of a stream) return `status`, with its reason and metadata,
   // and change nothing. Methods: "Prefill", "StreamPrefill", "Decode", "StreamDecode", "Step", "StreamStep",
   // "AcceptTokens", "CreateSession", "GetSession", "DeleteSession", "ForkSession", "CheckpointSession",
-  // "ListCheckpoints", "DeleteCheckpoint", "RestoreCheckpoint", "ExportState", "WatchState". Several plans take effect
-  // in order.
+  // "ListCheckpoints", "DeleteCheckpoint", "RestoreCheckpoint", "ExportState", "WatchState", "OpenLease", "RenewLease",
+  // "EndLease", "ListLeases". Several plans take effect in order. Leases never end by time.
   void RefuseNext(const std::string& method, const absl::Status& status);
   // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
   void Crash();

@@ -221,6 +221,7 @@ void FakeGdnService::Describe(const Session& session, v1::Session* out) {
   out->set_name(SessionName(session.id));
   out->set_model(kToyModel);
   out->set_epoch(session.epoch);
+  out->set_lease(session.lease);
   out->set_tier(v1::STATE_TIER_HOST);
   if (session.checkpoints.count("") != 0) out->mutable_durable_time()->set_seconds(1'700'000'000);
   for (const auto& [index, layer] : session.now.layers) *out->add_layers() = Describe(session, index, layer);
@@ -231,6 +232,7 @@ grpc::Status FakeGdnService::CreateSession(Context*, const v1::CreateSessionRequ
   return Call("CreateSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_RETURN_IF_ERROR(CheckSessionId(request->session_id()));
     if (request->model() != kToyModel) return absl::NotFoundError("no such model");
+    GDN_RETURN_IF_ERROR(CheckLease(request->lease()));
     const std::string id =
         request->session_id().empty() ? StrCat("unnamed-", log_.sessions_created) : request->session_id();
     const auto [entry, made] = sessions_.emplace(SessionName(id), Session{.id = id});
@@ -238,6 +240,7 @@ grpc::Status FakeGdnService::CreateSession(Context*, const v1::CreateSessionRequ
     if (made) {
       ++log_.sessions_created;
       session.create = request->SerializeAsString();
+      session.lease = request->lease();
       for (int32_t layer = 0; layer < options_.layers; ++layer) session.now.layers[layer];
       if (options_.layers == 0) session.now.layers = {{kToyLayers[0], {}}, {kToyLayers[1], {}}};
       for (const auto& state : request->initial_states()) {
@@ -337,7 +340,10 @@ grpc::Status FakeGdnService::ForkSession(Context*, const v1::ForkSessionRequest*
     GDN_ASSIGN_OR_RETURN(const Session* const parent, Find(request->name()));
     v1::ForkSessionRequest identity = *request;
     identity.clear_session_epoch();
-    Session child{.id = {}, .create = identity.SerializeAsString()};
+    Session child{.id = {},
+                  .create = identity.SerializeAsString(),
+                  .lease = request->has_lease() ? request->lease() : parent->lease};
+    GDN_RETURN_IF_ERROR(CheckLease(child.lease));
     for (const auto& [index, layer] : parent->now.layers) child.now.layers[index].toy = layer.toy;
     std::vector<std::string> ids(request->session_ids().begin(), request->session_ids().end());
     std::ranges::replace(ids, std::string(), std::string("made-by-the-server"));

@@ -17,7 +17,7 @@ from gdn_client import aio
 PACKAGE = Path("client") / "python"
 OF_THREADS = {"prefill_future", "decode_future", "step_future", "start", "_repr_html_"}
 STARTS_AT_ONCE = {"decode_stream", "prefill_stream", "step_stream", "watch_state"}  # return iterators
-WITHOUT_A_CALL = {"batch", "detach", "summary", "token_count"}
+WITHOUT_A_CALL = {"batch", "detach", "stop", "summary", "token_count"}
 
 
 def check(root: Path) -> subprocess.CompletedProcess[str]:

@@ -82,13 +82,14 @@ absl::Status CheckAdmin(const Caller& caller, std::string_view what) {
                    StrCat(what, " needs the role admin"));
 }
 
-void Audit(const Access& access, const Caller& caller, std::string_view event, std::string_view session,
+void Audit(const Access& access, const Caller& caller, std::string_view event, std::string_view name,
            std::string_view owner) {
   if (access.audit == nullptr) return;
   const std::pair<std::string_view, std::string_view> subject("subject", caller.subject), peer("peer", caller.peer);
-  if (session.empty()) return access.audit->Write(event, {subject, peer});
-  if (owner.empty()) return access.audit->Write(event, {subject, peer, {"session", session}});
-  access.audit->Write(event, {subject, peer, {"session", session}, {"owner", owner}});
+  if (name.empty()) return access.audit->Write(event, {subject, peer});
+  const std::pair<std::string_view, std::string_view> named(name.starts_with("leases/") ? "lease" : "session", name);
+  if (owner.empty()) return access.audit->Write(event, {subject, peer, named});
+  access.audit->Write(event, {subject, peer, named, {"owner", owner}});
 }
 
 absl::Status StillAllowed(grpc::CallbackServerContext& call, const Access& access, const Caller& caller) {

@@ -66,9 +66,9 @@ absl::Status CheckAdmin(const Caller& caller, std::string_view what);
 // own. `gone`: cancelled by the reactor's OnCancel.
 Caller CallerOf(grpc::CallbackServerContext& call, const Access& access, const CancelSource& gone);
 
-// Writes a line to the audit log if callers have to log in: caller, event, session ("": none), and the session's owner
-// if it is not the caller.
-void Audit(const Access& access, const Caller& caller, std::string_view event, std::string_view session,
+// Writes a line to the audit log if callers have to log in: caller, event, session or lease ("": none), and the
+// session's owner if it is not the caller.
+void Audit(const Access& access, const Caller& caller, std::string_view event, std::string_view name,
            std::string_view owner = "");
 
 // OK if a stream may continue: its token has not expired and is still listed for the same subject. Else an error as in

@@ -226,6 +226,8 @@ class ArrivingSession {
     return {{.principal = init_.principal, .id = init_.id, .make = true}};
   }
   void KeepName() { keeps_name_ = true; }
+  const std::string& lease_name() const { return target_.lease(); }
+  void SetLease(ClientLeasePtr lease) { init_.lease = std::move(lease); }
 
   // Begins the session. Call once the file is complete and the name was brought here.
   absl::StatusOr<Beginning> Begin() {
@@ -255,6 +257,7 @@ class ArrivingSession {
     init_.principal = caller_.principal;
     init_.account = caller_.account;
     GDN_RETURN_IF_ERROR(SetLifetimes(parts_, target_, init_));
+    if (!target_.lease().empty()) GDN_RETURN_IF_ERROR(ParseLeaseName(target_.lease()).status());
     init_.id = target_.session_id();
     init_.affinity = target_.affinity();
     if (!init_.id.empty() && parts_.lookup.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
@@ -335,6 +338,9 @@ Task<absl::Status> ImportState(const SessionParts& parts, grpc::CallbackServerCo
   GDN_CO_RETURN_IF_ERROR(co_await RunOn(io, ReceiveFile(in, arriving)));
   if (call.IsCancelled()) co_return GoneBeforeItsEnd();
   GDN_CO_RETURN_IF_ERROR(arriving.CheckWhole());
+  Task<absl::StatusOr<ClientLeasePtr>> named = LeaseNamed(parts, caller, arriving.lease_name());
+  GDN_CO_ASSIGN_OR_RETURN(ClientLeasePtr of_client, co_await std::move(named));
+  arriving.SetLease(std::move(of_client));
   std::vector<WantedSession> wanted = arriving.TakeName();
   co_await BringHere(parts.lookup, caller, std::move(wanted));
   if (caller.not_here != nullptr) co_return caller.not_here->begin()->second;

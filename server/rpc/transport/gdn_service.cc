@@ -135,6 +135,7 @@ constexpr std::string_view AuditedAs(const v1::DeleteSessionRequest& /*request*/
 constexpr std::string_view AuditedAs(const v1::CreateSessionsRequest& /*request*/) { return "session_created"; }
 constexpr std::string_view AuditedAs(const v1::ForkSessionsRequest& /*request*/) { return "session_forked"; }
 constexpr std::string_view AuditedAs(const v1::DeleteSessionsRequest& /*request*/) { return "session_ended"; }
+constexpr std::string_view AuditedAs(const v1::EndLeaseRequest& /*request*/) { return "lease_ended"; }
 constexpr std::string_view AuditedAs(const v1::ResetSessionsRequest& /*request*/) { return "session_reset"; }
 constexpr std::string_view AuditedAs(const v1::RestoreCheckpointRequest& /*request*/) { return "session_restored"; }
 constexpr std::string_view AuditedAs(const v1::CheckpointSessionRequest& /*request*/) { return "checkpoint_made"; }

@@ -181,6 +181,10 @@ absl::Status AdoptSession(const StoredSession& stored, SessionManager& sessions,
   GDN_ASSIGN_OR_RETURN(const int64_t epoch, EpochOf(stored, first_epoch));
   std::vector<LayerInfo> layers = LayersOf(stored, spec);
   const SessionHeader& header = stored.header;
+  ClientLeasePtr lease;
+  if (!header.lease.empty()) {
+    lease = sessions.leases().Adopt(stored.key.principal, header.lease, header.lease_grace);
+  }
   const SessionLease adopted =
       sessions.Adopt({.principal = stored.key.principal,
                       .id = stored.key.id,
@@ -193,7 +197,8 @@ absl::Status AdoptSession(const StoredSession& stored, SessionManager& sessions,
                       .changes = std::max<int64_t>(header.changes, 1),
                       .create_time = header.create_time,
                       .age = SteadyNow() - header.born,
-                      .prefix_tokens = header.prefix_tokens},
+                      .prefix_tokens = header.prefix_tokens,
+                      .lease = std::move(lease)},
                      std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
   if (!adopted.valid()) {
     return MakeError(absl::StatusCode::kAborted, reason::kSessionBusy,

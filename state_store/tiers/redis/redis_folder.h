@@ -6,6 +6,7 @@
 //   PREFIX{PRINCIPAL/ID}:VERSION:I  chunk I of the file
 //   PREFIXowner, PREFIXincarnation  the owner of the prefix (redis_claim.h)
 //   PREFIXprincipal-key             secret key that principals' names are hashed with
+//   PREFIXleases, PREFIXlease-..    leases of clients (redis_client_leases.h)
 // Errors of methods that take a connection: those of RedisConnection. SwitchTo and Erase return IsFenced if another
 // server has the right; so does ReadManifest once this server has taken it.
 // Thread safety: constant. Ownership: values.

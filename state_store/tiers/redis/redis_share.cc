@@ -35,7 +35,8 @@ RedisShare::RedisShare(std::string prefix, std::string name, RedisClaim& claim, 
       pool_(pool),
       lease_pool_(pool.endpoint(), kLeaseConnectTimeout, wait.timeout + kLeaseAnswerTimeout),
       wait_(wait),
-      claims_(prefix_, RandomId(), claim.IncarnationKey()) {}
+      claims_(prefix_, RandomId(), claim.IncarnationKey()),
+      client_leases_(prefix_, lease_pool_) {}
 
 std::string RedisShare::MailboxOf(std::string_view server) const { return StrCat(prefix_, "asked:", server); }
 

@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "state_store/tiers/redis/redis_claim.h"
+#include "state_store/tiers/redis/redis_client_leases.h"
 #include "state_store/tiers/redis/redis_connection.h"
 #include "state_store/tiers/redis/redis_session_claims.h"
 #include "state_store/tiers/state_tier.h"
@@ -47,6 +48,8 @@ class RedisShare {
 
   RedisSessionClaims& claims() { return claims_; }
   const RedisSessionClaims& claims() const { return claims_; }
+  // Clients' leases, which all servers of the prefix share. RenewLease and EndLease below are about this server's own.
+  RedisClientLeases& client_leases() { return client_leases_; }
   const std::string& server() const { return claims_.server(); }
   const std::string& name() const { return name_; }
   // Number of times that the store was found set back: as RedisSessionClaims finds it, or because the stored lease has
@@ -81,6 +84,7 @@ class RedisShare {
   RedisPool lease_pool_;  // short timeouts, so that renewals do not wait for other calls
   const RedisWait wait_;
   RedisSessionClaims claims_;
+  RedisClientLeases client_leases_;
   std::atomic<int64_t> renewals_{0};
   std::atomic<int64_t> set_backs_{0};
 };

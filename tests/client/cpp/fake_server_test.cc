@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "client/cpp/durable_session.h"
+#include "client/cpp/kept_lease.h"
 #include "client/cpp/rpc_status.h"
 #include "client/cpp/tensor_codec.h"
 #include "gtest/gtest.h"
@@ -52,6 +53,41 @@ TEST(FakeServer, IsReachedByItsAddressToo) {
   GDN_ASSERT_OK_AND_ASSIGN(const v1::Session a, client->CreateSession(ToySession("")));
   GDN_ASSERT_OK_AND_ASSIGN(const v1::Session b, client->CreateSession(ToySession("")));
   EXPECT_NE(a.name(), b.name());
+}
+
+TEST(FakeServer, EndsSessionsWithTheirLease) {
+  const FakeServer server;
+  const auto client = server.Connect();
+  v1::OpenLeaseRequest open;
+  open.set_lease_id("engine");
+  open.mutable_grace()->set_seconds(30);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto lease, KeptLease::Open(*client, open));
+  EXPECT_EQ(lease->name(), "leases/engine");
+  open.mutable_grace()->set_seconds(31);
+  ExpectError(client->OpenLease(open).status(), absl::StatusCode::kAlreadyExists, reason::kLeaseExists);
+  open.mutable_grace()->set_nanos(-1);
+  open.mutable_grace()->set_seconds(1);
+  ExpectError(client->OpenLease(open).status(), absl::StatusCode::kInvalidArgument, reason::kInvalidSpec);
+  v1::CreateSessionRequest create = ToySession("a");
+  create.set_lease("leases/other");
+  ExpectError(client->CreateSession(create).status(), absl::StatusCode::kNotFound, reason::kLeaseNotFound);
+  create.set_lease(lease->name());
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::Session session, client->CreateSession(create));
+  EXPECT_EQ(session.lease(), "leases/engine");
+  v1::ForkSessionRequest fork;
+  fork.set_name("sessions/a");
+  fork.add_session_ids("b");
+  ASSERT_TRUE(client->ForkSession(fork).ok());
+  ASSERT_TRUE(client->CreateSession(ToySession("c")).ok());
+  GDN_ASSERT_OK_AND_ASSIGN(const std::vector<v1::Lease> listed, client->ListLeases());
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0].sessions(), 2);
+  EXPECT_EQ(listed[0].grace().seconds(), 30);
+  GDN_ASSERT_OK_AND_ASSIGN(const int64_t ended, lease->End());
+  EXPECT_EQ(ended, 2);
+  ExpectError(client->GetSession("sessions/b").status(), absl::StatusCode::kNotFound, reason::kSessionNotFound);
+  EXPECT_TRUE(client->GetSession("sessions/c").ok());
+  ExpectError(client->RenewLease(lease->name()).status(), absl::StatusCode::kNotFound, reason::kLeaseNotFound);
 }
 
 TEST(FakeServer, RefusesOnceAsItWasTold) {

@@ -165,7 +165,8 @@ TEST_F(Authentication, ASubjectsSessionsAreThereForNobodyElse) {
   // Methods that take no session, or make one.
   const std::set<std::string> others = {"GetServerInfo",  "ListModels",   "GetModel",    "CreateSession",
                                         "CreateSessions", "ListSessions", "ImportState", "ShareMemory",
-                                        "TraceCalls",     "GetMetrics",   "Drain",       "DropPrefixes"};
+                                        "TraceCalls",     "GetMetrics",   "Drain",       "DropPrefixes",
+                                        "OpenLease",      "RenewLease",   "EndLease",    "ListLeases"};
   const auto mine = RequestsFor(feed_, "mine"), none = RequestsFor(feed_, "none");
   for (const std::string& method : Methods()) {
     if (others.count(method) > 0) continue;
@@ -181,6 +182,44 @@ TEST_F(Authentication, ASubjectsSessionsAreThereForNobodyElse) {
   EXPECT_EQ(alice.List(10).reply.sessions_size(), 1);
   EXPECT_EQ(Caller(server, kRoot).List(10).reply.sessions_size(), 0) << "an admin's own";
   EXPECT_TRUE(alice.Decode(feed_.Decode({"mine"}, TokenRange{3, 1})).ok());
+}
+
+TEST_F(Authentication, ASubjectsLeasesAreThereForNobodyElse) {
+  TestServer server(Options());
+  const Caller alice(server, kAlice), bob(server, kBob);
+  v1::OpenLeaseRequest open;
+  open.set_lease_id("mine");
+  const auto called = [&](const std::string& method, const auto& request, const char* who) {
+    return Call(server.channel(), method, request.SerializeAsString(), who);
+  };
+  ASSERT_TRUE(called("OpenLease", open, kAlice).status.ok());
+  v1::CreateSessionRequest create = feed_.Creation("a");
+  create.set_lease("leases/mine");
+  ASSERT_TRUE(alice.Create(create).ok());
+  const auto answers = [&](const std::string& id) {
+    std::string texts;
+    v1::RenewLeaseRequest renew;
+    renew.set_name("leases/" + id);
+    v1::EndLeaseRequest end;
+    end.set_name("leases/" + id);
+    v1::CreateSessionRequest under = feed_.Creation("b");
+    under.set_lease("leases/" + id);
+    texts += called("RenewLease", renew, kBob).Text();
+    texts += called("EndLease", end, kBob).Text();
+    texts += called("CreateSession", under, kBob).Text();
+    return absl::StrReplaceAll(texts, {{id, "ID"}});
+  };
+  EXPECT_EQ(answers("mine"), answers("none")) << "a foreign lease and none answer alike";
+  EXPECT_NE(answers("mine").find("LEASE_NOT_FOUND"), std::string::npos);
+  const Answer listed = called("ListLeases", v1::ListLeasesRequest(), kBob);
+  ASSERT_EQ(listed.messages.size(), 1u);
+  EXPECT_EQ(listed.messages[0], "") << "no lease";
+  EXPECT_TRUE(alice.Get("a").ok());
+  ASSERT_TRUE(called("OpenLease", open, kBob).status.ok()) << "bob may have one with the same id";
+  v1::EndLeaseRequest end;
+  end.set_name("leases/mine");
+  ASSERT_TRUE(called("EndLease", end, kBob).status.ok());
+  EXPECT_TRUE(alice.Get("a").ok()) << "and ends his own alone";
 }
 
 TEST_F(Authentication, ANewTokenKeepsTheSessionsAndAnOldOneEnds) {
@@ -294,6 +333,12 @@ TEST_F(Authentication, WhoDidWhatIsInTheAuditLogAndNoTokenIs) {
     v1::ResetSessionsResponse reset;
     ASSERT_TRUE(server.stub().ResetSessions(alice.NewContext().get(), resets, &reset).ok());
     ASSERT_TRUE(alice.Delete("a").ok());
+    v1::OpenLeaseRequest open;
+    open.set_lease_id("l");
+    v1::EndLeaseRequest end;
+    end.set_name("leases/l");
+    ASSERT_TRUE(Call(server.channel(), "OpenLease", open.SerializeAsString(), kAlice).status.ok());
+    ASSERT_TRUE(Call(server.channel(), "EndLease", end.SerializeAsString(), kAlice).status.ok());
     v1::ImportStateRequest::Target target;
     target.set_session_id("i");
     *target.mutable_operator_() = SmallOperator(1);
@@ -302,11 +347,11 @@ TEST_F(Authentication, WhoDidWhatIsInTheAuditLogAndNoTokenIs) {
     EXPECT_FALSE(Caller(server, kBob).Get("a").ok());
   }
   text = log.text();
-  for (const char* line :
-       {"event=session_created subject=\"alice\"", "event=session_forked subject=\"alice\"", "event=checkpoint_made",
-        "event=session_restored", "event=checkpoint_ended", "event=state_exported", "event=session_ended",
-        "event=state_imported", "event=session_reset subject=\"alice\"", "session=\"sessions/b\"",
-        "event=login_refused reason=\"UNAUTHENTICATED\""}) {
+  for (const char* line : {"event=session_created subject=\"alice\"", "event=session_forked subject=\"alice\"",
+                           "event=checkpoint_made", "event=session_restored", "event=checkpoint_ended",
+                           "event=state_exported", "event=session_ended", "event=lease_ended subject=\"alice\"",
+                           "lease=\"leases/l\"", "event=state_imported", "event=session_reset subject=\"alice\"",
+                           "session=\"sessions/b\"", "event=login_refused reason=\"UNAUTHENTICATED\""}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << " is not in\n" << text;
   }
   EXPECT_EQ(text.find("session=\"sessions/none\""), std::string::npos) << "nothing was done to it";

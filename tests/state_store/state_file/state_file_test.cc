@@ -62,11 +62,14 @@ TEST_F(StateFiles, SessionsRoundTripBitForBitBetweenAnyLayouts) {
 TEST_F(StateFiles, TheOwnerTravelsOnlyWhenAskedFor) {
   TestSession session = MakeModelSession();
   session.header.max_lifetime = absl::Milliseconds(1500);
+  session.header.lease = "engine~1";
+  session.header.lease_grace = absl::Milliseconds(2500);
   GDN_ASSERT_OK_AND_ASSIGN(const auto with, Read(Encode(session, memory_.host, {.include_owner = true})));
   ExpectSame(TakeApart(with), session, /*owner=*/true);
   const std::string bytes = Encode(session, memory_.host);
   EXPECT_EQ(bytes.find("chat-1"), std::string::npos);
   EXPECT_EQ(bytes.find("ab12"), std::string::npos);
+  EXPECT_EQ(bytes.find("engine~1"), std::string::npos);
   const auto file = ParseStateFile(bytes);
   ASSERT_TRUE(file.ok());
   EXPECT_FALSE(file->has_owner);

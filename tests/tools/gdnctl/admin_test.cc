@@ -83,6 +83,21 @@ class AdminService final : public v1::GdnService::Service {
     response->mutable_session()->set_tier(v1::STATE_TIER_REDIS);
     return grpc::Status::OK;
   }
+  grpc::Status ListLeases(grpc::ServerContext*, const v1::ListLeasesRequest*,
+                          v1::ListLeasesResponse* response) override {
+    v1::Lease& lease = *response->add_leases();
+    lease.set_name("leases/engine");
+    lease.mutable_grace()->set_seconds(90);
+    lease.mutable_time_left()->set_nanos(1'500'000);
+    lease.set_sessions(3);
+    return grpc::Status::OK;
+  }
+  grpc::Status EndLease(grpc::ServerContext*, const v1::EndLeaseRequest* request,
+                        v1::EndLeaseResponse* response) override {
+    asked += request->ShortDebugString();
+    response->set_ended_sessions(3);
+    return grpc::Status::OK;
+  }
   grpc::Status ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* request,
                                v1::ListCheckpointsResponse* response) override {
     response->add_checkpoints()->set_checkpoint_id(StrCat("of ", request->name()));
@@ -163,7 +178,7 @@ class AdminCommandLine : public ::testing::Test {
 
   int Run(std::vector<std::string> arguments) {
     std::vector<Command> commands = AdminCommands();
-    for (const auto& group : {SessionCommands(), StateCommands(), TopCommands(), InfoCommands()}) {
+    for (const auto& group : {SessionCommands(), LeaseCommands(), StateCommands(), TopCommands(), InfoCommands()}) {
       commands.insert(commands.end(), group.begin(), group.end());
     }
     arguments.push_back(target_);
@@ -246,6 +261,17 @@ TEST_F(AdminCommandLine, ShowsTheDigestsOfNamedModels) {
   EXPECT_THAT(out_, AllOf(HasSubstr("models/qwen\n"), Not(HasSubstr("d16e57"))));
   ASSERT_EQ(Run({"models", "--json"}), kExitOk) << err_;
   EXPECT_THAT(out_, HasSubstr(R"("xxh3_128": "d16e575")"));
+}
+
+TEST_F(AdminCommandLine, ListsAndEndsLeases) {
+  for (const std::vector<std::string>& list : {std::vector<std::string>{"leases"}, {"leases", "list"}}) {
+    ASSERT_EQ(Run(list), kExitOk) << err_;
+    EXPECT_THAT(out_, ContainsRegex("leases/engine +1m30s +1ms +3\n"));
+  }
+  ASSERT_EQ(Run({"leases", "end", "engine", "leases/other"}), kExitOk) << err_;
+  EXPECT_EQ(service_.asked, "name: \"leases/engine\"name: \"leases/other\"");
+  EXPECT_EQ(out_, "ended leases/engine and its 3 sessions\nended leases/other and its 3 sessions\n");
+  EXPECT_EQ(Run({"leases", "end"}), kExitUsage) << "no lease is named";
 }
 
 TEST_F(AdminCommandLine, EndsAndEvictsAnothersSessions) {

@@ -149,9 +149,10 @@ TEST_F(CommandLine, NamesTheNextStepAfterARefusal) {
 }
 
 TEST_F(CommandLine, EveryCommandHasFlagsThatExistAndHelp) {
-  for (const auto& group : {InfoCommands(), InspectCommands(), SessionCommands(), StepCommands(), StateCommands(),
-                            StateViewCommands(), SliceCommands(), ReplayCommands(), TraceCommands(), TopCommands(),
-                            AdminCommands(), TokenCommands(), HealthCommands(), DoctorCommands(), TryCommands()}) {
+  for (const auto& group :
+       {InfoCommands(), InspectCommands(), SessionCommands(), LeaseCommands(), StepCommands(), StateCommands(),
+        StateViewCommands(), SliceCommands(), ReplayCommands(), TraceCommands(), TopCommands(), AdminCommands(),
+        TokenCommands(), HealthCommands(), DoctorCommands(), TryCommands()}) {
     for (const Command& command : group) {
       std::vector<std::string> arguments;
       std::istringstream words{std::string(command.name)};

@@ -34,6 +34,7 @@ from gdn_client.errors import (
 from gdn_client.flow import Retry
 from gdn_client.inputs import DeltaRule, Projected
 from gdn_client.layered import LayeredBatch, LayeredClient, LayeredSession
+from gdn_client.lease import Lease
 from gdn_client.mixed import StepResult, StepRow
 from gdn_client.prefixes import first_segments, prompt_prefix
 from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec, PromptPrefix
@@ -61,6 +62,7 @@ __all__ = [
     "LayeredBatch",
     "LayeredClient",
     "LayeredSession",
+    "Lease",
     "NoServerError",
     "NotFoundError",
     "OperatorSpec",

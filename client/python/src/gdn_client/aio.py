@@ -1,6 +1,6 @@
 """The client for asyncio.
 
-It has the classes `Client`, `Session` and `Batch` of `gdn_client`, with methods to be awaited.
+It has the classes `Client`, `Lease`, `Session` and `Batch` of `gdn_client`, with methods to be awaited.
 
     from gdn_client import aio
 
@@ -15,6 +15,7 @@ Thread safety: use the objects on one event loop, and each session in one task a
 """
 
 from gdn_client.aio_client import Client
+from gdn_client.aio_lease import Lease
 from gdn_client.aio_session import Batch, Session
 
-__all__ = ["Batch", "Client", "Session"]
+__all__ = ["Batch", "Client", "Lease", "Session"]

@@ -43,6 +43,26 @@ async def snapshots(
         yield check(snapshot)
 
 
+class Repeated:
+    """Calls `once` again and again in a task of its own, first after `first` seconds.
+
+    `once` returns the seconds until its next call, or None if there is none.
+    """
+
+    def __init__(self, once: Callable[[], Awaitable[float | None]], first: float) -> None:
+        self._once = once
+        self._task = asyncio.create_task(self._run(first))
+
+    async def _run(self, pause: float | None) -> None:
+        while pause is not None:
+            await asyncio.sleep(pause)
+            pause = await self._once()
+
+    def stop(self) -> None:
+        """Ends the task."""
+        self._task.cancel()
+
+
 class MessageStream:
     """A call that sends and receives messages."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -23,9 +24,10 @@ from gdn_client.errors import GdnError
 from gdn_client.flow import Download, Flow, Retry, Rpc, exact
 from gdn_client.futures import Futures, StepFuture
 from gdn_client.inputs import Input
+from gdn_client.lease import Lease
 from gdn_client.notebook import size, table
 from gdn_client.progress import bar
-from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, trace_pb2
+from gdn_client.proto.gdn.v1 import info_pb2, lease_pb2, session_pb2, trace_pb2
 from gdn_client.requests import StateSnapshot, model_name, session_name
 from gdn_client.session import Batch, Session
 from gdn_client.session_state import DEFAULT_KEEP_BYTES, KnownSessions, SessionState, new_id
@@ -88,6 +90,7 @@ class Client:
         )
         self.connection = Connection(target, options)
         self._retry = retry or Retry()
+        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
         self._keep_bytes = keep_bytes
         self._limits: info_pb2.Limits | None = None
         self.memory = SharedMemory(shared_memory, target)
@@ -131,7 +134,9 @@ class Client:
         return table(caption, ["model", "family", "layers", "hidden size", "a session's state"], rows)
 
     def close(self) -> None:
-        """Closes the connection. Sessions stay on the server."""
+        """Closes the connection. Sessions stay on the server; those of a lease end a grace period later."""
+        for lease in self._leases:
+            lease.stop()
         self._futures.close()  # threads only
         self.memory.close()
         self.connection.close()
@@ -180,6 +185,7 @@ class Client:
         max_lifetime: float | None = None,
         keep_bytes: int | None = None,
         prefix: session_pb2.PromptPrefix | None = None,
+        lease: Lease | str | None = None,
     ) -> Session:
         """Creates a session. Its states are zero, or those of the longest prefix of its prompt that the server knows.
 
@@ -195,12 +201,15 @@ class Client:
             keep_bytes: as in `Client`, for this session. None: the client's value.
             prefix: segments of the session's prompt, made by `prompt_prefix`. If the server knows some of them, the
                 session starts after these. You skip the first `Session.prefix_tokens` tokens of the prompt.
+            lease: the session ends with this lease, which `lease` opened; or the lease's name. Its forks do, too.
 
         Raises:
-            GdnError: for example MODEL_NOT_FOUND, SESSION_EXISTS, STATE_BUDGET_EXHAUSTED or QUOTA_EXCEEDED.
+            GdnError: for example MODEL_NOT_FOUND, SESSION_EXISTS, STATE_BUDGET_EXHAUSTED, QUOTA_EXCEEDED, or
+                LEASE_NOT_FOUND if the lease has ended.
 
         """
-        request = requests.session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix)
+        owner = requests.lease_name(lease)
+        request = requests.session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix, owner)
         if operator is None:
             request.model = self._served(model)
         keep = self._keep_bytes if keep_bytes is None else keep_bytes
@@ -218,6 +227,7 @@ class Client:
         affinity: str = "",
         idle_ttl: float | None = None,
         max_lifetime: float | None = None,
+        lease: Lease | str | None = None,
         keep_bytes: int | None = None,
     ) -> list[Session]:
         """Creates `count` sessions in one call. Their states are zero. They share one affinity, and so one device.
@@ -230,6 +240,7 @@ class Client:
             affinity: as in `session`. "": a random key.
             idle_ttl: as in `session`.
             max_lifetime: as in `session`.
+            lease: as in `session`.
             keep_bytes: as in `session`.
 
         Raises:
@@ -237,7 +248,8 @@ class Client:
 
         """
         names, key = list(ids) or [new_id() for _ in range(count)], affinity or new_id()
-        wanted = [requests.session_request(operator, name, key, idle_ttl, max_lifetime) for name in names]
+        owner = requests.lease_name(lease)
+        wanted = [requests.session_request(operator, name, key, idle_ttl, max_lifetime, None, owner) for name in names]
         served = "" if operator is not None else self._served(model)
         for request in wanted if operator is None else ():
             request.model = served
@@ -245,6 +257,42 @@ class Client:
         how = many.Many(self.limits.max_batch, self.abilities, self._retry)
         states = self.connection.run(many.create(wanted, how, keep, self.memory))
         return [Session(self, state, owned=True) for state in states]
+
+    def lease(self, *, grace: float | None = None, lease_id: str | None = None) -> Lease:
+        """Opens a lease, and renews it until it is stopped or ended, or the process ends.
+
+        Sessions that are created with `session(lease=...)` end a grace period after the last renewal.
+
+        Args:
+            grace: seconds, 1 to 604800 (7 days). None: 60 seconds.
+            lease_id: 1 to 128 characters of [A-Za-z0-9._~-]. None: the client draws a random id.
+
+        Raises:
+            GdnError: for example LEASE_EXISTS or TOO_MANY_LEASES.
+
+        """
+        opened = Lease(self, self.connection.run(management.open_lease(lease_id, grace, self._retry)))
+        self._leases.add(opened)
+        return opened
+
+    def leases(self) -> Iterator[lease_pb2.Lease]:
+        """Iterates over the caller's leases on this server, sorted by name, also those of other processes."""
+        token = ""
+        while True:
+            page = self._ask("ListLeases", lease_pb2.ListLeasesRequest(page_size=200, page_token=token))
+            yield from page.leases
+            token = page.next_page_token
+            if not token:
+                return
+
+    def end_lease(self, name: str) -> int:
+        """Ends a lease, by its id or name, and deletes its sessions. Returns how many sessions were deleted.
+
+        Raises:
+            NotFoundError: LEASE_NOT_FOUND, there is no such lease, or it has ended.
+
+        """
+        return self.connection.run(management.end_lease(name, self._retry))
 
     def _state_of(self, session: session_pb2.Session) -> SessionState:
         return SessionState(session, self._retry, None, self._keep_bytes, memory=self.memory)

@@ -1,4 +1,4 @@
-"""Calls on sessions and servers other than steps, as flows: admin calls, checkpoints, prefetching.
+"""Calls on sessions and servers other than steps, as flows: admin calls, leases, checkpoints, prefetching.
 
 Thread safety: free functions.
 """
@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from gdn_client.flow import Flow, Retry, Rpc, exact
-from gdn_client.proto.gdn.v1 import admin_pb2, info_pb2, session_pb2, state_pb2, trace_pb2
-from gdn_client.requests import session_name, tier_code
+from gdn_client.proto.gdn.v1 import admin_pb2, info_pb2, lease_pb2, session_pb2, state_pb2, trace_pb2
+from gdn_client.requests import lease_name, session_name, tier_code
+from gdn_client.session_state import duration, new_id
 
 
 def delete_session(name: str, subject: str, retry: Retry) -> Flow[None]:
@@ -44,6 +45,26 @@ def delete_checkpoint(name: str, checkpoint_id: str, retry: Retry) -> Flow[None]
     """Deletes a named checkpoint."""
     request = state_pb2.DeleteCheckpointRequest(name=session_name(name), checkpoint_id=checkpoint_id)
     yield from exact(Rpc("DeleteCheckpoint", request), retry)
+
+
+def open_lease(lease_id: str | None, grace: float | None, retry: Retry) -> Flow[lease_pb2.Lease]:
+    """Opens a lease. It has an id, so that a repeated call finds it."""
+    request = lease_pb2.OpenLeaseRequest(lease_id=lease_id or new_id(), grace=duration(grace))
+    reply: lease_pb2.OpenLeaseResponse = yield from exact(Rpc("OpenLease", request), retry)
+    return reply.lease
+
+
+def renew_lease(name: str, timeout: float) -> Flow[lease_pb2.Lease]:
+    """Renews a lease in one try of `timeout` seconds."""
+    reply: Any = yield Rpc("RenewLease", lease_pb2.RenewLeaseRequest(name=name), timeout)
+    return reply.lease  # type: ignore[no-any-return]
+
+
+def end_lease(name: str, retry: Retry) -> Flow[int]:
+    """Ends a lease, and returns the number of its sessions."""
+    request = lease_pb2.EndLeaseRequest(name=lease_name(name))
+    reply: lease_pb2.EndLeaseResponse = yield from exact(Rpc("EndLease", request), retry)
+    return reply.ended_sessions
 
 
 def metrics(retry: Retry) -> Flow[str]:

@@ -41,6 +41,12 @@ def session_name(name: str) -> str:
     return name if name.startswith("sessions/") else f"sessions/{name}"
 
 
+def lease_name(lease: object) -> str:
+    """Returns the name in the API, "leases/ID", of a lease that is given by itself, its id or its name; "" for None."""
+    name = lease if isinstance(lease, str) else str(getattr(lease, "name", ""))
+    return name if not name or name.startswith("leases/") else f"leases/{name}"
+
+
 def session_request(
     operator: session_pb2.OperatorSpec | None,
     session_id: str | None,
@@ -48,6 +54,7 @@ def session_request(
     idle_ttl: float | None,
     max_lifetime: float | None,
     prefix: session_pb2.PromptPrefix | None = None,
+    lease: str = "",
 ) -> session_pb2.CreateSessionRequest:
     """Returns the request for a session. Without an operator, the caller must add the model."""
     request = session_pb2.CreateSessionRequest(
@@ -56,6 +63,7 @@ def session_request(
         affinity=affinity,
         idle_ttl=duration(idle_ttl),
         max_lifetime=duration(max_lifetime),
+        lease=lease,
     )
     if prefix is not None and prefix.segments:
         request.prefix.CopyFrom(prefix)

@@ -45,6 +45,26 @@ def snapshots(run: Callable[[Flow[Watched]], Watched], flow: Flow[Watched]) -> I
     return itertools.chain([first], map(check, others))
 
 
+class Repeated:
+    """Calls `once` again and again on a thread of its own, first after `first` seconds.
+
+    `once` returns the seconds until its next call, or None if there is none. The thread keeps no process alive.
+    """
+
+    def __init__(self, once: Callable[[], float | None], first: float) -> None:
+        self._once = once
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, args=(first,), name="gdn-repeated", daemon=True).start()
+
+    def _run(self, pause: float | None) -> None:
+        while pause is not None and not self._stopped.wait(pause):
+            pause = self._once()
+
+    def stop(self) -> None:
+        """Lets no further call begin. A call that runs goes on."""
+        self._stopped.set()
+
+
 class MessageStream:
     """A call that sends and receives messages. Thread safety: for one thread."""
 

@@ -37,6 +37,12 @@ from gdn_client.state_calls import StateFile
 T = TypeVar("T")
 
 
+def _name_of(lease: Lease | str | None) -> str:
+    if lease is None:
+        return ""
+    return lease.name if isinstance(lease, Lease) else requests.lease_name(lease)
+
+
 class Client:
     """A connection to one server. It can be used as a context manager, which closes the connection at the end.
 
@@ -208,8 +214,9 @@ class Client:
                 lease that has ended: LEASE_NOT_FOUND.
 
         """
-        owner = lease.name if isinstance(lease, Lease) else requests.lease_name(lease) if lease else ""
-        request = requests.session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix, owner)
+        request = requests.session_request(
+            operator, session_id, affinity, idle_ttl, max_lifetime, prefix, _name_of(lease)
+        )
         if operator is None:
             request.model = self._served(model)
         keep = self._keep_bytes if keep_bytes is None else keep_bytes
@@ -308,6 +315,7 @@ class Client:
         model: str | None = None,
         session_id: str | None = None,
         affinity: str = "",
+        lease: Lease | str | None = None,
         progress: bool = False,
     ) -> Session:
         """Creates a session from the bytes of a state file.
@@ -317,6 +325,7 @@ class Client:
             model: name of the model that the file was exported from. You may omit it if the server serves only one.
             session_id: as in `session`.
             affinity: as in `session`.
+            lease: as in `session`.
             progress: show a progress bar. Needs tqdm.
 
         Raises:
@@ -326,7 +335,7 @@ class Client:
         """
         name = self._served(model)
         with bar(progress, "import", "B", len(file)) as told:
-            messages = requests.import_requests(file, name, session_id, affinity, told)
+            messages = requests.import_requests(file, name, session_id, affinity, told, _name_of(lease))
             reply = self.connection.send_all("ImportState", messages)
         return Session(self, self._state_of(reply.session), owned=True)
 

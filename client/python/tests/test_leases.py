@@ -45,7 +45,7 @@ def test_a_lease_is_renewed_and_its_end_ends_its_sessions(client: gdn_client.Cli
         assert lease.grace == 9
         session = client.session(lease=lease)
         child = session.fork()[0]
-        other = client.session(lease=lease.name)
+        other = client.import_state(session.export_state(), lease=lease.name)
         listed = next(one for one in client.leases() if one.name == lease.name)
         assert listed.sessions == 3
 

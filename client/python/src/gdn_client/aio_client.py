@@ -320,6 +320,7 @@ class Client:
         model: str | None = None,
         session_id: str | None = None,
         affinity: str = "",
+        lease: Lease | str | None = None,
         progress: bool = False,
     ) -> Session:
         """Creates a session from the bytes of a state file.
@@ -329,6 +330,7 @@ class Client:
             model: name of the model that the file was exported from. You may omit it if the server serves only one.
             session_id: as in `session`.
             affinity: as in `session`.
+            lease: as in `session`.
             progress: show a progress bar. Needs tqdm.
 
         Raises:
@@ -338,7 +340,7 @@ class Client:
         """
         name = await self._served(model)
         with bar(progress, "import", "B", len(file)) as told:
-            messages = requests.import_requests(file, name, session_id, affinity, told)
+            messages = requests.import_requests(file, name, session_id, affinity, told, requests.lease_name(lease))
             reply = await self.connection.send_all("ImportState", messages)
         return Session(self, self._state_of(reply.session), owned=True)
 

@@ -349,6 +349,7 @@ class Client:
         model: str | None = None,
         session_id: str | None = None,
         affinity: str = "",
+        lease: Lease | str | None = None,
         progress: bool = False,
     ) -> Session:
         """Creates a session from the bytes of a state file.
@@ -358,6 +359,7 @@ class Client:
             model: name of the model that the file was exported from. You may omit it if the server serves only one.
             session_id: as in `session`.
             affinity: as in `session`.
+            lease: as in `session`.
             progress: show a progress bar. Needs tqdm.
 
         Raises:
@@ -367,7 +369,7 @@ class Client:
         """
         name = self._served(model)
         with bar(progress, "import", "B", len(file)) as told:
-            messages = requests.import_requests(file, name, session_id, affinity, told)
+            messages = requests.import_requests(file, name, session_id, affinity, told, requests.lease_name(lease))
             reply = self.connection.send_all("ImportState", messages)
         return Session(self, self._state_of(reply.session), owned=True)
 

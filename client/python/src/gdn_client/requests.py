@@ -71,11 +71,16 @@ def session_request(
 
 
 def import_requests(
-    file: bytes, model: str, session_id: str | None, affinity: str, told: Told = lambda done: None
+    file: bytes,
+    model: str,
+    session_id: str | None,
+    affinity: str,
+    told: Told = lambda done: None,
+    lease: str = "",
 ) -> Iterator[session_pb2.ImportStateRequest]:
     """Yields the messages that carry a state file."""
     target = session_pb2.ImportStateRequest.Target(
-        session_id=session_id or new_id(), model=model, affinity=affinity, total_bytes=len(file)
+        session_id=session_id or new_id(), model=model, affinity=affinity, total_bytes=len(file), lease=lease
     )
     yield session_pb2.ImportStateRequest(target=target)
     for begin in range(0, len(file), IMPORT_CHUNK_BYTES):

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -19,16 +20,25 @@ absl::Status OddReply(const std::string& what) {
   return MakeError(absl::StatusCode::kInternal, reason::kInternal, what);
 }
 
-// Copies row `from` of `part` to row `to` of `whole`, which becomes like `part` with `rows` rows where it is empty.
-void PutRow(const v1::Tensor& part, size_t from, size_t to, size_t rows, v1::Tensor* whole) {
-  const size_t bytes = part.data().size() / static_cast<size_t>(part.shape(0));
+absl::Status CheckEntries(const std::string& what, size_t found, size_t sessions) {
+  if (found == sessions) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidLengths,
+                   StrCat(what, " has ", found, " entries, expected ", sessions, ", one for each session"),
+                   {{"field", what}});
+}
+
+// Copies `count` entries of `part`, from `from` on, to the entries of `whole` from `to` on. If `whole` is empty, it
+// becomes like `part` with `total` entries.
+void PutEntries(const v1::Tensor& part, size_t from, size_t to, size_t count, size_t total, v1::Tensor* whole) {
+  if (count == 0 && total > 0) return;  // an output of no tokens does not show how long a token is
+  const size_t bytes = count == 0 ? 0 : part.data().size() / static_cast<size_t>(part.shape(0));
   if (whole->shape_size() == 0) {
     whole->set_dtype(part.dtype());
     *whole->mutable_shape() = part.shape();
-    whole->set_shape(0, static_cast<int64_t>(rows));
-    whole->mutable_data()->resize(bytes * rows);
+    whole->set_shape(0, static_cast<int64_t>(total));
+    whole->mutable_data()->resize(bytes * total);
   }
-  whole->mutable_data()->replace(to * bytes, bytes, part.data(), from * bytes, bytes);
+  whole->mutable_data()->replace(to * bytes, count * bytes, part.data(), from * bytes, count * bytes);
 }
 
 }  // namespace
@@ -102,47 +112,87 @@ void DurableBatch::TryOnce(std::vector<Row>& rows, bool astray, const Backoff& b
   for (const auto& [id, members] : calls) {
     CallOptions call = rows[members.front()].session->TryOptions(backoff);
     call.timeout = std::min(options_.try_timeout, *call.timeout);
-    const std::vector<absl::Status> statuses = send(members, id, call);
+    const std::vector<absl::Status> statuses = send(members, id, call, backoff);
     for (size_t k = 0; k < members.size(); ++k) rows[members[k]].status = statuses[k];
   }
   for (Row* const row : tried) row->pending = !row->status.ok() && row->session->TryAgainAfter(row->status);
 }
 
-std::vector<absl::Status> DurableBatch::SendDecode(absl::Span<DurableSession* const> sessions,
-                                                   const std::vector<size_t>& rows, const std::string& id,
-                                                   const CallOptions& call, v1::Tensor* output) {
-  std::vector<v1::DecodeRequest*> parts;
-  for (const size_t row : rows) parts.push_back(&std::get<v1::DecodeRequest>(sessions[row]->step()));
-  v1::DecodeRequest request = JoinRows(parts);
-  for (const size_t row : rows) sessions[row]->AddRowTo(request, sessions[row]->token_count(request.layer()));
-  request.set_partial_ok(true);
-  request.set_request_id(id);
-  const absl::StatusOr<v1::DecodeResponse> reply = client_.Decode(request, call);
+template <typename Response>
+std::vector<absl::Status> DurableBatch::TakeRows(absl::Span<DurableSession* const> sessions,
+                                                 const std::vector<size_t>& rows, const absl::StatusOr<Response>& reply,
+                                                 const RowBounds& first, v1::Tensor* output) {
   if (!reply.ok()) return std::vector<absl::Status>(rows.size(), reply.status());
+  size_t entries = 0;
+  for (const size_t row : rows) entries += first[row + 1] - first[row];
   const auto count = static_cast<int>(rows.size());
   const v1::Tensor& tensor = reply->output();
   const bool any = std::any_of(reply->row_statuses().begin(), reply->row_statuses().end(),
                                [](const google::rpc::Status& status) { return status.code() == 0; });
   if (reply->token_counts_size() != count || reply->row_statuses_size() != count ||
       reply->durable_token_counts_size() != count ||
-      (any && (tensor.shape_size() == 0 || tensor.shape(0) != count || tensor.data().size() % rows.size() != 0))) {
+      (any && (tensor.shape_size() == 0 || tensor.shape(0) != static_cast<int64_t>(entries) ||
+               tensor.data().size() % std::max<size_t>(entries, 1) != 0))) {
     return std::vector<absl::Status>(
         rows.size(),
-        OddReply(StrCat("a Decode of ", count, " sessions was answered with ", reply->token_counts_size(),
+        OddReply(StrCat("a call of ", count, " sessions was answered with ", reply->token_counts_size(),
                         " token counts and ", reply->row_statuses_size(), " statuses, or rows of odd lengths")));
   }
   std::vector<absl::Status> statuses;
-  const size_t bytes = tensor.data().size() / rows.size();
+  const size_t bytes = tensor.data().size() / std::max<size_t>(entries, 1);
+  size_t from = 0;
   for (size_t k = 0; k < rows.size(); ++k) {
     const auto i = static_cast<int>(k);
+    const size_t own = first[rows[k] + 1] - first[rows[k]];
     absl::Status status = StatusFromRpc(reply->row_statuses(i));
     if (status.ok()) {
-      status = sessions[rows[k]]->FinishStep({.token_count = reply->token_counts(i),
-                                              .durable_token_count = reply->durable_token_counts(i),
-                                              .output = HashBytes({tensor.data().data() + k * bytes, bytes})});
-      if (status.ok()) PutRow(tensor, k, rows[k], sessions.size(), output);
+      status = sessions[rows[k]]->FinishStep(
+          {.token_count = reply->token_counts(i),
+           .durable_token_count = reply->durable_token_counts(i),
+           .output = HashBytes(std::string_view(tensor.data()).substr(from * bytes, own * bytes))});
+      if (status.ok()) PutEntries(tensor, from, first[rows[k]], own, first.back(), output);
     }
+    from += own;
     statuses.push_back(std::move(status));
+  }
+  return statuses;
+}
+
+std::vector<absl::Status> DurableBatch::SendDecode(absl::Span<DurableSession* const> sessions,
+                                                   const std::vector<size_t>& rows, const std::string& id,
+                                                   const CallOptions& call, const RowBounds& first,
+                                                   v1::Tensor* output) {
+  std::vector<v1::DecodeRequest*> parts;
+  for (const size_t row : rows) parts.push_back(&std::get<v1::DecodeRequest>(sessions[row]->step()));
+  v1::DecodeRequest request = JoinRows(parts);
+  for (const size_t row : rows) sessions[row]->AddRowTo(request, sessions[row]->token_count(request.layer()));
+  request.set_partial_ok(true);
+  request.set_request_id(id);
+  return TakeRows(sessions, rows, client_.Decode(request, call), first, output);
+}
+
+std::vector<absl::Status> DurableBatch::SendStep(absl::Span<DurableSession* const> sessions,
+                                                 const std::vector<size_t>& rows, const std::string& id,
+                                                 const CallOptions& call, const Backoff& backoff,
+                                                 const RowBounds& first, v1::Tensor* output) {
+  if (!client_.StepIsUnimplemented()) {
+    std::vector<SessionStep*> parts;
+    for (const size_t row : rows) parts.push_back(&sessions[row]->step());
+    v1::StepRequest request = JoinStep(parts);
+    for (const size_t row : rows) sessions[row]->AddRowTo(request);
+    request.set_partial_ok(true);
+    request.set_request_id(id);
+    const absl::StatusOr<v1::StepResponse> reply = client_.Step(request, call);
+    const bool older = reply.status().code() == absl::StatusCode::kUnimplemented && client_.StepIsUnimplemented();
+    if (!older) return TakeRows(sessions, rows, reply, first, output);
+  }
+  std::vector<absl::Status> statuses;
+  for (const size_t row : rows) {
+    const absl::StatusOr<DurableSession::Reply> reply = sessions[row]->SendRowInParts(backoff);
+    statuses.push_back(reply.ok() ? sessions[row]->FinishStep(reply->result) : reply.status());
+    if (!statuses.back().ok()) continue;
+    PutEntries(std::get<v1::StepResponse>(reply->message).output(), 0, first[row], first[row + 1] - first[row],
+               first.back(), output);
   }
   return statuses;
 }
@@ -150,15 +200,33 @@ std::vector<absl::Status> DurableBatch::SendDecode(absl::Span<DurableSession* co
 absl::StatusOr<DurableBatch::Reply> DurableBatch::Decode(absl::Span<DurableSession* const> sessions,
                                                          v1::DecodeRequest request) {
   GDN_RETURN_IF_ERROR(Check(sessions));
-  SessionStep whole = std::move(request);
-  GDN_RETURN_IF_ERROR(CheckInMessage(whole));
+  GDN_RETURN_IF_ERROR(CheckInMessage(request));
   GDN_ASSIGN_OR_RETURN(std::vector<v1::DecodeRequest> parts,
-                       CutRows(std::get<v1::DecodeRequest>(std::move(whole)), static_cast<int>(sessions.size())));
+                       CutRows(std::move(request), static_cast<int>(sessions.size())));
+  RowBounds first(sessions.size() + 1);
+  std::iota(first.begin(), first.end(), size_t{0});
   Reply reply;
   reply.rows = Run(
       sessions, [&](size_t row) { return sessions[row]->BeginStep(std::move(parts[row])); },
-      [&](const std::vector<size_t>& rows, const std::string& id, const CallOptions& call) {
-        return SendDecode(sessions, rows, id, call, &reply.output);
+      [&](const std::vector<size_t>& rows, const std::string& id, const CallOptions& call, const Backoff&) {
+        return SendDecode(sessions, rows, id, call, first, &reply.output);
+      });
+  return reply;
+}
+
+absl::StatusOr<DurableBatch::Reply> DurableBatch::Step(absl::Span<DurableSession* const> sessions,
+                                                       v1::StepRequest request) {
+  GDN_RETURN_IF_ERROR(Check(sessions));
+  GDN_RETURN_IF_ERROR(CheckInMessage(request));
+  GDN_ASSIGN_OR_RETURN(std::vector<RowStep> parts, CutStep(std::move(request)));
+  GDN_RETURN_IF_ERROR(CheckEntries("rows", parts.size(), sessions.size()));
+  RowBounds first = {0};
+  for (const RowStep& part : parts) first.push_back(first.back() + static_cast<size_t>(StepTokens(part.alone)));
+  Reply reply;
+  reply.rows = Run(
+      sessions, [&](size_t row) { return sessions[row]->BeginRow(std::move(parts[row])); },
+      [&](const std::vector<size_t>& rows, const std::string& id, const CallOptions& call, const Backoff& backoff) {
+        return SendStep(sessions, rows, id, call, backoff, first, &reply.output);
       });
   return reply;
 }
@@ -180,16 +248,12 @@ absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> DurableBatch
 absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> DurableBatch::Accept(
     absl::Span<DurableSession* const> sessions, const std::vector<DraftChoice>& choices, const std::string& what) {
   GDN_RETURN_IF_ERROR(Check(sessions));
-  if (choices.size() != sessions.size()) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, reason::kInvalidLengths,
-        StrCat(what, " has ", choices.size(), " entries, expected ", sessions.size(), ", one for each session"),
-        {{"field", what}});
-  }
+  GDN_RETURN_IF_ERROR(CheckEntries(what, choices.size(), sessions.size()));
   std::vector<absl::StatusOr<v1::SessionTokenCounts>> counts(sessions.size());
-  const auto send = [&](const std::vector<size_t>& rows, const std::string& id, const CallOptions& call) {
+  const auto send = [&](const std::vector<size_t>& rows, const std::string& id, const CallOptions& call,
+                        const Backoff&) {
     v1::AcceptTokensRequest request;
-    for (const size_t row : rows) sessions[row]->AddRowTo(request, choices[row]);
+    for (const size_t row : rows) sessions[row]->AddRowTo(request, sessions[row]->ChoiceToSend(choices[row]));
     request.set_partial_ok(true);
     request.set_request_id(id);
     const absl::StatusOr<v1::AcceptTokensResponse> reply = client_.AcceptTokens(request, call);

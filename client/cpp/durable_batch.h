@@ -1,8 +1,8 @@
 // One step of one layer for many DurableSessions in one call. Each row is applied exactly once.
 //
-// All rows go to the server in one Decode, under one request id. A row that succeeds counts as a step of its session,
-// with the bits of DurableSession::Decode. If rows fail, their sessions recover: they are found again, replayed, or set
-// back if a reply was dropped. Then these rows are sent again, until each row succeeds, cannot succeed, or
+// All rows go to the server in one Decode or Step, under one request id. A row that succeeds counts as a step of its
+// session, with the bits of the same row alone. If rows fail, their sessions recover: they are found again, replayed,
+// or set back if a reply was dropped. Then these rows are sent again, until each row succeeds, cannot succeed, or
 // overall_timeout has passed. Rows that need no recovery are sent first; the others recover one after the other. If a
 // whole reply is lost, the server answers the retry from stored replies.
 //
@@ -43,6 +43,13 @@ class DurableBatch final {
   // another number of rows, or in shared memory.
   absl::StatusOr<Reply> Decode(absl::Span<DurableSession* const> sessions, v1::DecodeRequest request);
 
+  // `request` is a Step whose row i is of session i; the names in the rows are ignored. Rows may be decodes, drafts and
+  // prefills, and may accept their layer's draft before. The output has the tokens of all rows, as StepResponse.output;
+  // it has no shape if no row with tokens succeeded. Errors as in Decode, and INVALID_ARGUMENT (INVALID_LENGTHS) if
+  // there is not one row for each session. On a server without Step (version 0.1.0), each row is sent alone: see
+  // DurableSession::Step.
+  absl::StatusOr<Reply> Step(absl::Span<DurableSession* const> sessions, v1::StepRequest request);
+
   // Accepts the first accepted_tokens[i] tokens of session i's draft. Returns each session's token counts or its error,
   // which is one of DurableSession::AcceptTokens. INVALID_ARGUMENT as in Decode.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptTokens(
@@ -61,7 +68,9 @@ class DurableBatch final {
   // Sends these rows once, under this request id, and returns their statuses. For rows that succeed, also finishes the
   // step in their sessions.
   using SendRows = absl::FunctionRef<std::vector<absl::Status>(const std::vector<size_t>& rows, const std::string& id,
-                                                               const CallOptions& call)>;
+                                                               const CallOptions& call, const Backoff& backoff)>;
+  // The place of each row in the first dimension of the whole batch's tensors: row i has [first[i], first[i + 1]).
+  using RowBounds = std::vector<size_t>;
 
   absl::Status Check(absl::Span<DurableSession* const> sessions) const;
   // `what` names the caller's argument, for errors.
@@ -74,7 +83,16 @@ class DurableBatch final {
   // Tries the pending rows once: with `astray` those whose sessions must recover first, otherwise the others.
   void TryOnce(std::vector<Row>& rows, bool astray, const Backoff& backoff, SendRows send);
   std::vector<absl::Status> SendDecode(absl::Span<DurableSession* const> sessions, const std::vector<size_t>& rows,
-                                       const std::string& id, const CallOptions& call, v1::Tensor* output);
+                                       const std::string& id, const CallOptions& call, const RowBounds& first,
+                                       v1::Tensor* output);
+  std::vector<absl::Status> SendStep(absl::Span<DurableSession* const> sessions, const std::vector<size_t>& rows,
+                                     const std::string& id, const CallOptions& call, const Backoff& backoff,
+                                     const RowBounds& first, v1::Tensor* output);
+  // Finishes the steps that a reply to these rows says to be applied, and copies their outputs to `output`.
+  template <typename Response>
+  static std::vector<absl::Status> TakeRows(absl::Span<DurableSession* const> sessions, const std::vector<size_t>& rows,
+                                            const absl::StatusOr<Response>& reply, const RowBounds& first,
+                                            v1::Tensor* output);
 
   Client& client_;
   const DurableSessionOptions options_;

@@ -27,6 +27,7 @@ absl::Status DurableSession::Recover(const Backoff& backoff) {
   bool recreated = false;
   GDN_ASSIGN_OR_RETURN(v1::Session session, FindOrRecreate(&recreated, backoff));
   rolled_back_ = false;
+  KeepAppliedAcceptance(session);
   // Inside a replay the counts are behind by themselves, and only a new epoch tells of another loss.
   if (session.epoch() != epoch_ || recreated || (!needs_replay_ && !IsWhereExpected(session))) {
     NoteLoss(session);
@@ -49,8 +50,37 @@ absl::Status DurableSession::Recover(const Backoff& backoff) {
     GDN_RETURN_IF_ERROR(DropDrafts(&session, backoff));
     GDN_RETURN_IF_ERROR(Replay(session, backoff));
   }
+  if (in_flight_.has_value()) {
+    in_flight_->unanswered = false;
+    in_flight_->accepted = AcceptanceIsApplied(session);
+    if (in_flight_->accepted) in_flight_->request_id.clear();
+  }
   needs_replay_ = astray_ = false;
   return absl::OkStatus();
+}
+
+bool DurableSession::AcceptanceIsApplied(const v1::Session& session) const {
+  if (!in_flight_.has_value() || !std::holds_alternative<AcceptCall>(in_flight_->what)) return false;
+  bool any = false;
+  for (const v1::LayerState& state : session.layers()) {
+    const auto layer = layers_.find(state.layer());
+    if (layer == layers_.end() || !layer->second.draft().has_value()) continue;
+    if (!InFlightIsApplied(layer->second, state.token_count())) return false;
+    any = true;
+  }
+  return any;
+}
+
+DraftChoice DurableSession::ChoiceToSend(const DraftChoice& choice) const {
+  return in_flight_->accepted ? DraftChoice() : choice;
+}
+
+bool DurableSession::MayRefuseForItself(const absl::Status& status) const {
+  if (!in_flight_.has_value() || astray_ || !in_flight_->unanswered) return false;
+  if (!std::holds_alternative<AcceptCall>(in_flight_->what) && !in_flight_->accept_before.has_value()) return false;
+  // The server compares the accepted tokens with the draft, which is then gone, or the row's own.
+  const std::string reason = ErrorReason(status);
+  return reason == reason::kTooManyTokens || reason == reason::kValueOutOfRange;
 }
 
 const LayerSteps* DurableSession::NotKeptFromStart() const {
@@ -114,7 +144,10 @@ bool DurableSession::ReplyIsGone() const {
   if (step == nullptr) return false;
   const std::string& refusal = in_flight_->refusal;
   // The id is looked at first: where it is the count or a draft that is refused, the server has forgotten the id.
-  if (IsDraft(*step)) return refusal == reason::kReplyDropped || refusal == reason::kDraftPending;
+  if (IsDraft(*step)) {
+    return refusal == reason::kReplyDropped || refusal == reason::kDraftPending ||
+           (in_flight_->accept_before.has_value() && refusal == reason::kTokenCountMismatch);
+  }
   return in_flight_->applied && (refusal == reason::kReplyDropped || refusal == reason::kTokenCountMismatch);
 }
 
@@ -172,13 +205,14 @@ absl::StatusOr<v1::Session> DurableSession::BeginAnew(absl::FunctionRef<absl::St
 
 absl::StatusOr<std::optional<v1::Session>> DurableSession::RestoreDurableCopy(const v1::Session& session,
                                                                               const Backoff& backoff) {
-  // A copy that has the step in it may have its reply, too; where it turned out not to, it is of no use again.
-  if (!session.has_durable_time() || in_flight_->copy_tried) return std::nullopt;
+  if (!session.has_durable_time()) return std::nullopt;
   for (const v1::LayerState& state : session.layers()) {
     const auto layer = layers_.find(state.layer());
     if (layer == layers_.end()) return std::nullopt;
     const int64_t count = state.durable_token_count();
-    if (!layer->second.StepAt(count).has_value() && !InFlightIsApplied(layer->second, count)) return std::nullopt;
+    if (layer->second.StepAt(count).has_value()) continue;
+    // A copy that has the step in it may have its reply, too; where it turned out not to, it is of no use again.
+    if (in_flight_->copy_tried || !InFlightIsApplied(layer->second, count)) return std::nullopt;
   }
   v1::RestoreCheckpointRequest request;
   request.set_name(name());
@@ -197,13 +231,27 @@ bool DurableSession::InFlightIsAppliedIn(const v1::Session& session) const {
   });
 }
 
+const DraftChoice* DurableSession::ChoiceInFlight(const LayerSteps& layer) const {
+  if (!in_flight_.has_value()) return nullptr;
+  if (const auto* const accept = std::get_if<AcceptCall>(&in_flight_->what)) return &accept->choice;
+  const bool here = StepLayer(std::get<SessionStep>(in_flight_->what)) == layer.layer();
+  return here && in_flight_->accept_before.has_value() ? &*in_flight_->accept_before : nullptr;
+}
+
+void DurableSession::KeepAppliedAcceptance(const v1::Session& session) {
+  if (!in_flight_.has_value() || !in_flight_->accept_before.has_value()) return;
+  const bool counts = !IsDraft(step()) && StepTokens(step()) > 0;
+  if (counts || !InFlightIsAppliedIn(session)) return;
+  layers_.at(StepLayer(step())).AcceptDraft(*std::exchange(in_flight_->accept_before, std::nullopt));
+  in_flight_->request_id.clear();
+}
+
 bool DurableSession::InFlightIsApplied(const LayerSteps& layer, int64_t token_count) const {
   if (!in_flight_.has_value() || !in_flight_->sent) return false;
-  int64_t tokens = 0;
+  const DraftChoice* const choice = ChoiceInFlight(layer);
+  int64_t tokens = choice != nullptr && layer.draft().has_value() ? choice->tokens() : 0;
   if (const auto* const step = std::get_if<SessionStep>(&in_flight_->what)) {
-    if (StepLayer(*step) == layer.layer() && !IsDraft(*step)) tokens = StepTokens(*step);
-  } else if (layer.draft().has_value()) {
-    tokens = std::get<AcceptCall>(in_flight_->what).choice.tokens();
+    if (StepLayer(*step) == layer.layer() && !IsDraft(*step)) tokens += StepTokens(*step);
   }
   return tokens > 0 && token_count == layer.token_count() + tokens;
 }
@@ -222,8 +270,8 @@ bool DurableSession::IsWhereExpected(const v1::Session& session) const {
       const bool drafts_here = step != nullptr && IsDraft(*step) && StepLayer(*step) == state.layer();
       expected |= state.draft_length() == 0 && InFlightIsApplied(layer, state.token_count());
       expected |= same_count && drafts_here && state.draft_length() == StepTokens(*step);
-      expected |= same_count && step == nullptr && state.draft_length() == 0 &&
-                  std::get<AcceptCall>(in_flight_->what).choice.tokens() == 0;
+      const DraftChoice* const choice = ChoiceInFlight(layer);
+      expected |= same_count && choice != nullptr && choice->tokens() == 0 && state.draft_length() == 0;
     }
     if (!expected) return false;
   }
@@ -268,9 +316,11 @@ absl::Status DurableSession::Replay(const v1::Session& session, const Backoff& b
     if (found->second.draft().has_value()) drafts.push_back(&found->second);
   }
   // Drafts come last, as accepting one in a replay accepts or drops those of all layers.
-  const auto* const accept = in_flight_.has_value() ? std::get_if<AcceptCall>(&in_flight_->what) : nullptr;
-  if (accept != nullptr && accept->choice.tokens() == 0) return absl::OkStatus();
-  for (LayerSteps* const layer : drafts) GDN_RETURN_IF_ERROR(ReplayStep(*layer->draft(), backoff));
+  for (LayerSteps* const layer : drafts) {
+    const DraftChoice* const choice = ChoiceInFlight(*layer);
+    if (choice != nullptr && choice->tokens() == 0) continue;  // dropped already
+    GDN_RETURN_IF_ERROR(ReplayStep(*layer->draft(), backoff));
+  }
   return absl::OkStatus();
 }
 

@@ -35,18 +35,35 @@ void Strip(SessionStep& request) {
       request);
 }
 
-Hash128 IdentityOf(const SessionStep& stripped) {
-  Hasher hasher;
+void UpdateChoice(Hasher& hasher, const DraftChoice& choice) {
+  hasher.UpdateField("accept");
+  hasher.UpdateInt(choice.first_tokens);
+  for (const int32_t token : choice.path) hasher.UpdateInt(token);
+}
+
+void UpdateStep(Hasher& hasher, const SessionStep& stripped) {
   hasher.UpdateInt(static_cast<int64_t>(stripped.index()));
   hasher.UpdateField(std::visit([](const auto& step) { return step.SerializeAsString(); }, stripped));
+}
+
+Hash128 IdentityOf(const SessionStep& stripped) {
+  Hasher hasher;
+  UpdateStep(hasher, stripped);
+  return hasher.Finish();
+}
+
+Hash128 IdentityOfRow(const RowStep& row) {
+  Hasher hasher;
+  UpdateStep(hasher, row.alone);
+  hasher.UpdateField("row");
+  hasher.UpdateInt(static_cast<int64_t>(row.kind));
+  if (row.accept_before.has_value()) UpdateChoice(hasher, *row.accept_before);
   return hasher.Finish();
 }
 
 Hash128 IdentityOfAccept(const DraftChoice& choice) {
   Hasher hasher;
-  hasher.UpdateField("accept");
-  hasher.UpdateInt(choice.first_tokens);
-  for (const int32_t token : choice.path) hasher.UpdateInt(token);
+  UpdateChoice(hasher, choice);
   return hasher.Finish();
 }
 
@@ -165,49 +182,82 @@ int64_t DurableSession::kept_bytes() const {
   return bytes;
 }
 
-absl::Status DurableSession::Begin(std::variant<SessionStep, AcceptCall> what, Hash128 identity) {
+absl::Status DurableSession::Begin(CallInFlight call) {
   GDN_RETURN_IF_ERROR(CheckRestored());
   if (!in_flight_.has_value()) {
-    in_flight_ = {.what = std::move(what), .identity = identity};
+    in_flight_ = std::move(call);
     return absl::OkStatus();
   }
-  if (in_flight_->identity == identity) return absl::OkStatus();
+  if (in_flight_->identity == call.identity) return absl::OkStatus();
   return absl::FailedPreconditionError(
       AbslView(StrCat("the call before on ", name(),
                       " ended without an answer and may have been applied; repeat it before another one")));
 }
 
-absl::Status DurableSession::BeginStep(SessionStep request) {
-  const int32_t index = StepLayer(request);
+absl::StatusOr<const LayerSteps*> DurableSession::FindLayer(int32_t index) const {
   const auto found = layers_.find(index);
-  if (found == layers_.end()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
-                     StrCat(name(), " has no layer ", index, "; expected one of its GDN layers"),
-                     {{"session", name()}, {"layer", StrCat(index)}});
-  }
-  if (found->second.draft().has_value() && !in_flight_.has_value()) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDraftPending,
-                     StrCat(name(), " layer ", index, " has a draft; AcceptTokens comes first"),
-                     {{"session", name()}, {"layer", StrCat(index)}});
-  }
-  GDN_RETURN_IF_ERROR(CheckInMessage(request));
+  if (found != layers_.end()) return &found->second;
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
+                   StrCat(name(), " has no layer ", index, "; expected one of its GDN layers"),
+                   {{"session", name()}, {"layer", StrCat(index)}});
+}
+
+absl::Status DurableSession::CheckNoDraft(const LayerSteps& layer, std::string_view advice) const {
+  if (!layer.draft().has_value() || in_flight_.has_value()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDraftPending,
+                   StrCat(name(), " layer ", layer.layer(), " has a draft; ", advice),
+                   {{"session", name()}, {"layer", StrCat(layer.layer())}});
+}
+
+absl::Status DurableSession::BeginStep(SessionStep request) {
+  GDN_ASSIGN_OR_RETURN(const LayerSteps* const layer, FindLayer(StepLayer(request)));
+  GDN_RETURN_IF_ERROR(CheckNoDraft(*layer, "AcceptTokens comes first"));
+  GDN_RETURN_IF_ERROR(std::visit([](auto& step) { return CheckInMessage(step); }, request));
   Strip(request);
   const Hash128 identity = IdentityOf(request);
-  return Begin(std::move(request), identity);
+  return Begin({.what = std::move(request), .identity = identity});
+}
+
+absl::Status DurableSession::BeginRow(RowStep row) {
+  GDN_ASSIGN_OR_RETURN(const LayerSteps* const layer, FindLayer(StepLayer(row.alone)));
+  Strip(row.alone);
+  const Hash128 identity = IdentityOfRow(row);
+  std::optional<DraftChoice>& accepted = row.accept_before;
+  if (!accepted.has_value()) GDN_RETURN_IF_ERROR(CheckNoDraft(*layer, "set accept_before, or accept it first"));
+  if (const auto ahead = accepted_ahead_.find(layer->layer()); accepted.has_value() && ahead != accepted_ahead_.end()) {
+    if (*accepted != ahead->second) {
+      return absl::FailedPreconditionError(
+          AbslView(StrCat(name(), " layer ", layer->layer(), " has accepted ", ahead->second.tokens(),
+                          " tokens of its draft with another layer, because the server has no Step; accept the same")));
+    }
+    accepted.reset();
+  }
+  if (accepted.has_value() && !in_flight_.has_value()) {
+    GDN_RETURN_IF_ERROR(
+        CheckChoice(*layer, layer->draft().has_value() ? StepTokens(layer->draft()->request) : 0, *accepted));
+  }
+  return Begin(
+      {.what = std::move(row.alone), .identity = identity, .kind = row.kind, .accept_before = std::move(accepted)});
+}
+
+absl::Status DurableSession::CheckChoice(const LayerSteps& layer, int64_t draft_length,
+                                         const DraftChoice& choice) const {
+  const int32_t accepted_tokens = choice.tokens();
+  if (accepted_tokens >= 0 && accepted_tokens <= draft_length) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+      StrCat("accepted_tokens is ", accepted_tokens, ", expected 0 .. ", std::max<int64_t>(draft_length, 0),
+             ", the draft of layer ", layer.layer()),
+      {{"session", name()}, {"found", StrCat(accepted_tokens)}, {"expected", StrCat("0 .. ", draft_length)}});
 }
 
 absl::Status DurableSession::BeginAccept(DraftChoice choice) {
-  const int32_t accepted_tokens = choice.tokens();
-  for (auto& [index, layer] : layers_) {
-    const int64_t draft = layer.draft().has_value() ? StepTokens(layer.draft()->request) : accepted_tokens;
-    if (accepted_tokens >= 0 && accepted_tokens <= draft) continue;
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
-                     StrCat("accepted_tokens is ", accepted_tokens, ", expected 0 .. ", std::max<int64_t>(draft, 0),
-                            ", the draft of layer ", index),
-                     {{"session", name()}, {"found", StrCat(accepted_tokens)}, {"expected", StrCat("0 .. ", draft)}});
+  for (const auto& [index, layer] : layers_) {
+    GDN_RETURN_IF_ERROR(
+        CheckChoice(layer, layer.draft().has_value() ? StepTokens(layer.draft()->request) : choice.tokens(), choice));
   }
   const Hash128 identity = IdentityOfAccept(choice);
-  return Begin(AcceptCall{std::move(choice)}, identity);
+  return Begin({.what = AcceptCall{std::move(choice)}, .identity = identity});
 }
 
 absl::Status DurableSession::Prepare(const Backoff& backoff) {
@@ -227,7 +277,11 @@ bool DurableSession::TryAgainAfter(const absl::Status& status) {
     if (!std::exchange(astray_, true) && in_flight_.has_value()) in_flight_->refusal = reason;
     return true;
   }
-  if (WorthAnotherTry(status)) return true;
+  if (WorthAnotherTry(status)) {
+    if (in_flight_.has_value() && in_flight_->sent) in_flight_->unanswered = true;
+    return true;
+  }
+  if (MayRefuseForItself(status)) return astray_ = true;
   if (!astray_) in_flight_.reset();
   GiveUp();
   return false;
@@ -238,14 +292,18 @@ void DurableSession::GiveUp() {
 }
 
 absl::Status DurableSession::FinishStep(const StepResult& result) {
-  SessionStep request = std::get<SessionStep>(std::move(std::exchange(in_flight_, std::nullopt)->what));
+  CallInFlight call = *std::exchange(in_flight_, std::nullopt);
+  SessionStep request = std::get<SessionStep>(std::move(call.what));
   LayerSteps& layer = layers_.at(StepLayer(request));
+  if (call.accept_before.has_value()) layer.AcceptDraft(*std::move(call.accept_before));
+  accepted_ahead_.erase(layer.layer());
   const bool draft = IsDraft(request);
   KeptStep step{.request = std::move(request),
                 .before = layer.token_count(),
                 .tokens = result.token_count - layer.token_count(),
                 .output = result.output};
-  if (step.tokens < 0 || (draft && step.tokens != 0)) {
+  const bool odd_row = call.kind.has_value() && !draft && step.tokens != StepTokens(step.request);
+  if (step.tokens < 0 || (draft && step.tokens != 0) || odd_row) {
     return MakeError(absl::StatusCode::kInternal, reason::kInternal,
                      StrCat(name(), " layer ", layer.layer(), " had seen ", step.before, " tokens before the step and ",
                             result.token_count, " after it"));
@@ -260,7 +318,10 @@ absl::Status DurableSession::FinishStep(const StepResult& result) {
 }
 
 absl::Status DurableSession::FinishAccept(const v1::SessionTokenCounts& counts) {
-  const DraftChoice accepted = std::get<AcceptCall>(std::exchange(in_flight_, std::nullopt)->what).choice;
+  return NoteAccepted(std::get<AcceptCall>(std::exchange(in_flight_, std::nullopt)->what).choice, counts);
+}
+
+absl::Status DurableSession::NoteAccepted(const DraftChoice& accepted, const v1::SessionTokenCounts& counts) {
   for (const v1::LayerState& state : counts.layers()) {
     const auto found = layers_.find(state.layer());
     if (found == layers_.end()) continue;
@@ -294,6 +355,20 @@ absl::StatusOr<v1::DecodeResponse> DurableSession::Decode(v1::DecodeRequest requ
   return std::get<v1::DecodeResponse>(std::move(reply.message));
 }
 
+absl::StatusOr<v1::StepResponse> DurableSession::Step(v1::StepRequest request) {
+  GDN_RETURN_IF_ERROR(CheckInMessage(request));
+  GDN_ASSIGN_OR_RETURN(std::vector<RowStep> rows, CutStep(std::move(request)));
+  if (rows.size() != 1) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kBatchTooLarge,
+                     StrCat("the step has ", rows.size(), " rows, expected 1"),
+                     {{"found", StrCat(rows.size())}, {"expected", "1"}});
+  }
+  GDN_RETURN_IF_ERROR(BeginRow(std::move(rows[0])));
+  GDN_ASSIGN_OR_RETURN(Reply reply, Recovered<Reply>([this](const Backoff& backoff) { return SendRow(backoff); }));
+  GDN_RETURN_IF_ERROR(FinishStep(reply.result));
+  return std::get<v1::StepResponse>(std::move(reply.message));
+}
+
 absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptTokens(int32_t accepted_tokens) {
   return RunAccept({.first_tokens = accepted_tokens});
 }
@@ -305,7 +380,7 @@ absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptPath(std::vector<in
 absl::StatusOr<v1::SessionTokenCounts> DurableSession::RunAccept(DraftChoice choice) {
   GDN_RETURN_IF_ERROR(BeginAccept(choice));
   GDN_ASSIGN_OR_RETURN(v1::SessionTokenCounts counts, Recovered<v1::SessionTokenCounts>([&](const Backoff& backoff) {
-                         return SendAccept(choice, RequestIdInFlight(), backoff);
+                         return SendAccept(ChoiceToSend(choice), RequestIdInFlight(), backoff);
                        }));
   GDN_RETURN_IF_ERROR(FinishAccept(counts));
   return counts;
@@ -372,6 +447,26 @@ void DurableSession::AddRowTo(v1::DecodeRequest& message, int64_t token_count) c
   message.add_expected_token_counts(token_count);
 }
 
+void DurableSession::AddRowTo(v1::StepRequest& message) const {
+  const SessionStep& step = std::get<SessionStep>(in_flight_->what);
+  const LayerSteps& layer = layers_.at(StepLayer(step));
+  v1::StepRow* const row = message.add_rows();
+  row->set_session(name());
+  row->set_session_epoch(epoch_);
+  row->set_token_count(static_cast<int32_t>(StepTokens(step)));
+  row->set_kind(*in_flight_->kind);
+  if (const auto* const decode = std::get_if<v1::DecodeRequest>(&step)) {
+    *row->mutable_draft_parents() = decode->draft_parents();
+  }
+  int64_t before = layer.token_count();
+  if (const auto& accepted = in_flight_->accept_before; accepted.has_value()) {
+    if (layer.draft().has_value()) before += accepted->tokens();
+    row->mutable_accept_before()->set_accepted_tokens(accepted->first_tokens);
+    row->mutable_accept_before()->mutable_path()->Add(accepted->path.begin(), accepted->path.end());
+  }
+  row->set_expected_token_count(before);
+}
+
 void DurableSession::AddRowTo(v1::AcceptTokensRequest& message, const DraftChoice& choice) const {
   v1::DraftAcceptance* const acceptance = message.add_acceptances();
   acceptance->set_session(name());
@@ -428,6 +523,77 @@ absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(const DraftCho
                      StrCat("AcceptTokens of one session was answered with ", response.counts_size(), " entries"));
   }
   return std::move(*response.mutable_counts(0));
+}
+
+absl::StatusOr<DurableSession::Reply> DurableSession::SendRow(const Backoff& backoff) {
+  if (client_.StepIsUnimplemented()) return SendRowInParts(backoff);
+  v1::StepRequest request = JoinStep({&step()});
+  AddRowTo(request);
+  request.set_request_id(RequestIdInFlight());
+  absl::StatusOr<v1::StepResponse> response = client_.Step(request, TryOptions(backoff));
+  if (response.status().code() == absl::StatusCode::kUnimplemented && client_.StepIsUnimplemented()) {
+    return SendRowInParts(backoff);
+  }
+  GDN_RETURN_IF_ERROR(response.status());
+  if (response->token_counts_size() != 1 || response->durable_token_counts_size() != 1) {
+    return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                     StrCat("a Step of one row was answered with ", response->token_counts_size(), " token counts"));
+  }
+  const StepResult result = {.token_count = response->token_counts(0),
+                             .durable_token_count = response->durable_token_counts(0),
+                             .output = HashBytes(response->output().data())};
+  return Reply{.message = *std::move(response), .result = result};
+}
+
+absl::Status DurableSession::CompareBeforeParts() {
+  in_flight_->refusal = reason::kReplyDropped;
+  in_flight_->copy_tried = true;
+  astray_ = true;
+  return absl::UnavailableError("a Step without an answer must be looked for on a server that does not know Step");
+}
+
+absl::StatusOr<DurableSession::Reply> DurableSession::SendRowInParts(const Backoff& backoff) {
+  CallInFlight& call = *in_flight_;
+  if (call.kind.has_value() && call.unanswered) return CompareBeforeParts();
+  if (std::exchange(call.kind, std::nullopt).has_value()) {
+    call.request_id.clear();  // it was a Step's
+    const std::optional<DraftChoice> accepted = std::exchange(call.accept_before, std::nullopt);
+    // Without a draft in this layer there is nothing to accept, and AcceptTokens would drop the other layers' drafts.
+    if (accepted.has_value() && layers_.at(StepLayer(step())).draft().has_value()) {
+      call.next = std::get<SessionStep>(std::move(call.what));
+      call.what = AcceptCall{*accepted};
+    }
+  }
+  if (const auto* const accept = std::get_if<AcceptCall>(&call.what)) {
+    const DraftChoice choice = accept->choice;
+    GDN_ASSIGN_OR_RETURN(const v1::SessionTokenCounts counts,
+                         SendAccept(ChoiceToSend(choice), RequestIdInFlight(), backoff));
+    for (const auto& [index, layer] : layers_) {
+      if (layer.draft().has_value()) accepted_ahead_.insert_or_assign(index, choice);
+    }
+    call.what = *std::exchange(call.next, std::nullopt);
+    call.request_id.clear();
+    GDN_RETURN_IF_ERROR(NoteAccepted(choice, counts));
+  }
+  GDN_ASSIGN_OR_RETURN(Reply reply, Send(step(), RequestIdInFlight(), token_count(StepLayer(step())), backoff));
+  v1::StepResponse row;
+  std::visit(
+      [&row](auto& message) {
+        row.mutable_output()->Swap(message.mutable_output());
+        row.set_compute_time_us(message.compute_time_us());
+      },
+      reply.message);
+  if (std::holds_alternative<v1::DecodeResponse>(reply.message) && row.output().shape_size() > 0) {
+    row.mutable_output()->mutable_shape()->erase(row.output().shape().begin());  // [1, T, ..]
+  }
+  if (row.output().shape_size() == 0 || row.output().shape(0) != StepTokens(step())) {
+    return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                     StrCat("a step of ", StepTokens(step()), " tokens was answered with another number of outputs"));
+  }
+  row.add_token_counts(reply.result.token_count);
+  row.add_durable_token_counts(reply.result.durable_token_count);
+  reply.message = std::move(row);
+  return reply;
 }
 
 // The part of a DurableSession that uses the state as a whole: checkpoints, exports, forks, restores.
@@ -542,6 +708,7 @@ std::unique_ptr<DurableSession> DurableSession::ChildOf(v1::Session child) const
   fork->initial_counts_ = initial_counts_;
   fork->prefix_tokens_ = prefix_tokens_;
   fork->layers_ = layers_;
+  fork->accepted_ahead_ = accepted_ahead_;
   fork->numerics_id_ = numerics_id_;
   fork->numerics_changed_ = numerics_changed_;
   for (const v1::LayerState& layer : child.layers()) {
@@ -629,6 +796,7 @@ absl::StatusOr<v1::Session> DurableSession::Restore(const std::string& checkpoin
                      {{"session", name()}, {"layer", StrCat(state.layer())}});
   }
   astray_ = rolled_back_ = needs_replay_ = false;
+  accepted_ahead_.clear();
   for (const v1::LayerState& state : restored.layers()) {
     layers_.insert_or_assign(state.layer(), LayerSteps(state.layer(), state.token_count()));
     checkpointed_counts_[state.layer()] = state.token_count();

@@ -66,6 +66,7 @@ struct DurableSessionStats {
   int64_t max_lost_tokens = 0;   // in any recovery
 };
 
+struct RowStep;
 struct SeenTokens;
 
 class DurableSession final {
@@ -93,6 +94,15 @@ class DurableSession final {
   // - RESOURCE_EXHAUSTED: the inputs are over max_kept_bytes, and the session cannot be made durable.
   absl::StatusOr<v1::PrefillResponse> Prefill(v1::PrefillRequest request);
   absl::StatusOr<v1::DecodeResponse> Decode(v1::DecodeRequest request);
+
+  // Applies a Step of one row; the tensors are [T, ..]. The session, the epoch, the count and the id are set here. The
+  // row's accept_before is applied together with its tokens, or not at all. Errors as in Prefill. INVALID_ARGUMENT
+  // also: BATCH_TOO_LARGE if there is another number of rows; TOO_MANY_TOKENS if the layer's draft is shorter than the
+  // accepted tokens. On a server without Step (version 0.1.0) this makes an AcceptTokens and then a Prefill or Decode.
+  // AcceptTokens accepts the drafts of all layers, so the next Step of each other layer must accept the same tokens;
+  // another choice: FAILED_PRECONDITION. If the server then refuses the row, the acceptance stays, and the same call
+  // again is allowed.
+  absl::StatusOr<v1::StepResponse> Step(v1::StepRequest request);
 
   // Accepts the first tokens of the draft, in every layer that has one. INVALID_ARGUMENT (TOO_MANY_TOKENS) if the draft
   // of a layer is shorter. Other errors as in Prefill.
@@ -145,7 +155,7 @@ class DurableSession final {
     Hash128 output;
   };
   struct Reply {
-    std::variant<v1::PrefillResponse, v1::DecodeResponse> message;
+    std::variant<v1::PrefillResponse, v1::DecodeResponse, v1::StepResponse> message;
     StepResult result;
   };
   struct AcceptCall {
@@ -161,6 +171,13 @@ class DurableSession final {
     bool copy_tried = false;      // whether the session has already gone back to
                                   // a durable copy that contains the step
     std::string refusal = {};     // reason because of which the session is checked
+    bool unanswered = false;      // whether a try may have been applied since the session was last compared
+    bool accepted = false;        // of an acceptance: whether the server has applied it in all layers
+
+    // For a row of a Step.
+    std::optional<v1::StepKind> kind = {};          // set while it is sent by Step
+    std::optional<DraftChoice> accept_before = {};  // applied with the step, or not at all
+    std::optional<SessionStep> next = {};           // step that follows the acceptance, on a server without Step
   };
 
   DurableSession(Client& client, DurableSessionOptions options);
@@ -170,8 +187,14 @@ class DurableSession final {
   // Prepare, send and a wait, until a try gives a result or TryAgainAfter says that none will. Then Finish, or GiveUp
   // if the time has passed.
   absl::Status BeginStep(SessionStep request);
+  absl::Status BeginRow(RowStep row);
   absl::Status BeginAccept(DraftChoice choice);
-  absl::Status Begin(std::variant<SessionStep, AcceptCall> what, Hash128 identity);
+  absl::Status Begin(CallInFlight call);
+  absl::StatusOr<const LayerSteps*> FindLayer(int32_t index) const;
+  // FAILED_PRECONDITION (DRAFT_PENDING) with this advice if the layer has a draft that no call in flight is about.
+  absl::Status CheckNoDraft(const LayerSteps& layer, std::string_view advice) const;
+  // INVALID_ARGUMENT (TOO_MANY_TOKENS) if the choice has more tokens than a draft of this length.
+  absl::Status CheckChoice(const LayerSteps& layer, int64_t draft_length, const DraftChoice& choice) const;
   // Brings the server's session to where the call can be made. Makes a checkpoint if one is due. One try.
   absl::Status Prepare(const Backoff& backoff);
   // Call after a try that failed, in Prepare or later. False if another try cannot succeed.
@@ -179,10 +202,12 @@ class DurableSession final {
   void GiveUp();
   absl::Status FinishStep(const StepResult& result);
   absl::Status FinishAccept(const v1::SessionTokenCounts& counts);
+  absl::Status NoteAccepted(const DraftChoice& accepted, const v1::SessionTokenCounts& counts);
   // step(): the step in flight. AddRowTo: adds this session as a row to a message for several sessions, with its name
   // and epoch, and the expected count or the acceptance.
   SessionStep& step() { return std::get<SessionStep>(in_flight_->what); }
   void AddRowTo(v1::DecodeRequest& message, int64_t token_count) const;
+  void AddRowTo(v1::StepRequest& message) const;
   void AddRowTo(v1::AcceptTokensRequest& message, const DraftChoice& choice) const;
 
   absl::StatusOr<Reply> RunStep(SessionStep request);
@@ -225,6 +250,13 @@ class DurableSession final {
                              const Backoff& backoff);
   absl::StatusOr<v1::SessionTokenCounts> SendAccept(const DraftChoice& choice, const std::string& request_id,
                                                     const Backoff& backoff);
+  // Sends the row in flight. The reply's message is a StepResponse.
+  absl::StatusOr<Reply> SendRow(const Backoff& backoff);
+  // Does the same on a server without Step: sends an AcceptTokens if the row accepts a draft, then a Prefill or Decode.
+  absl::StatusOr<Reply> SendRowInParts(const Backoff& backoff);
+  // For a row that a server with Step may have applied, before it is sent in parts to another server: that server must
+  // take its id for another call's. Makes the next try recover the session, to before the row.
+  absl::Status CompareBeforeParts();
 
   // Brings the server's session to where the caller believes it to be, or to where the call in flight has taken it:
   // finds or recreates it, and replays lost steps. One try, which continues where the last one broke off.
@@ -260,8 +292,19 @@ class DurableSession final {
   absl::Status Replay(const v1::Session& session, const Backoff& backoff);
   absl::Status ReplayLayer(LayerSteps& layer, int64_t token_count, const Backoff& backoff);
   absl::Status ReplayStep(KeptStep& step, const Backoff& backoff);
+  // Tokens of the layer's draft that the call in flight accepts. nullptr: it has no acceptance for this layer.
+  const DraftChoice* ChoiceInFlight(const LayerSteps& layer) const;
+  // If the server has applied a row that accepts a draft and adds no tokens to the count, keeps the acceptance. The
+  // next try then has only the rest: a draft, or a step without tokens.
+  void KeepAppliedAcceptance(const v1::Session& session);
   bool InFlightIsApplied(const LayerSteps& layer, int64_t token_count) const;
   bool InFlightIsAppliedIn(const v1::Session& session) const;
+  // True if the acceptance in flight was applied in every layer that has a draft here.
+  bool AcceptanceIsApplied(const v1::Session& session) const;
+  // The tokens that the acceptance in flight has to accept: none if the server has applied it, and forgotten its id.
+  DraftChoice ChoiceToSend(const DraftChoice& choice) const;
+  // True if an acceptance in flight may be refused because an earlier try of it was applied and forgotten.
+  bool MayRefuseForItself(const absl::Status& status) const;
 
   // Constant after construction.
   Client& client_;
@@ -273,6 +316,7 @@ class DurableSession final {
 
   v1::Session session_;
   std::map<int32_t, LayerSteps> layers_;
+  std::map<int32_t, DraftChoice> accepted_ahead_;  // drafts that a server without Step accepted with another layer's
   int64_t epoch_ = 0;
   bool astray_ = false;            // the server's session may not be where this object believes it to be
   bool rolled_back_ = false;       // astray_ holds, and the server has lost its state

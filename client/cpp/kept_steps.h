@@ -34,6 +34,7 @@ struct DraftChoice {
   std::vector<int32_t> path = {};  // tokens of a tree
 
   int32_t tokens() const { return path.empty() ? first_tokens : static_cast<int32_t>(path.size()); }
+  friend bool operator==(const DraftChoice&, const DraftChoice&) = default;
 };
 
 struct KeptStep {

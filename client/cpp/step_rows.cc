@@ -1,5 +1,6 @@
 #include "client/cpp/step_rows.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <variant>
@@ -8,7 +9,6 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "google/protobuf/descriptor.h"
-#include "google/protobuf/message.h"
 
 namespace gdn {
 namespace {
@@ -40,21 +40,57 @@ int64_t TokensOf(v1::DecodeRequest& batch) {
   return tensors.empty() || tensors.front().tensor->shape_size() < 2 ? 0 : tensors.front().tensor->shape(1);
 }
 
+google::protobuf::Message& MessageOf(SessionStep& step) {
+  return *std::visit([](auto& request) -> google::protobuf::Message* { return &request; }, step);
+}
+
+// Copies what all rows of a Step share.
+template <typename From, typename To>
+void CopyInput(const From& from, To& to) {
+  to.set_layer(from.layer());
+  to.set_output_dtype(from.output_dtype());
+  to.set_allow_non_finite(from.allow_non_finite());
+  if (from.has_hidden_states()) *to.mutable_hidden_states() = from.hidden_states();
+  if (from.has_projected()) *to.mutable_projected() = from.projected();
+  if (from.has_delta_rule()) *to.mutable_delta_rule() = from.delta_rule();
+}
+
+// Replaces the first `count` dimensions.
+void ReplaceLeading(int count, std::vector<int64_t> leading, v1::Tensor& tensor) {
+  leading.insert(leading.end(), tensor.shape().begin() + count, tensor.shape().end());
+  tensor.mutable_shape()->Assign(leading.begin(), leading.end());
+}
+
 absl::Status Refused(std::string_view reason, const std::string& field, const std::string& found,
                      const std::string& expected) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat(field, " has ", found, ", expected ", expected),
                    {{"field", field}, {"found", found}, {"expected", expected}});
 }
 
+// Refuses what RowStep cannot hold. The server checks the rest.
+absl::Status CheckStepRow(const v1::StepRow& row, const std::string& what) {
+  if (row.kind() < v1::STEP_KIND_DECODE || row.kind() > v1::STEP_KIND_PREFILL) {
+    return Refused(reason::kValueOutOfRange, StrCat(what, ".kind"), StrCat("the value ", static_cast<int>(row.kind())),
+                   "STEP_KIND_DECODE, STEP_KIND_DRAFT or STEP_KIND_PREFILL");
+  }
+  if (row.token_count() < 0) {
+    return Refused(reason::kInvalidLengths, StrCat(what, ".token_count"), StrCat("the value ", row.token_count()),
+                   "0 or more");
+  }
+  if (row.draft_parents_size() == 0 || (row.kind() == v1::STEP_KIND_DRAFT && row.token_count() > 0)) {
+    return absl::OkStatus();
+  }
+  return Refused(reason::kInvalidLengths, StrCat(what, ".draft_parents"), StrCat(row.draft_parents_size(), " entries"),
+                 "none, as the row has no draft");
+}
+
 }  // namespace
 
-absl::Status CheckInMessage(SessionStep& step) {
+absl::Status CheckInMessage(google::protobuf::Message& step) {
   std::string shared;
-  const bool output = std::visit([](const auto& request) { return request.has_output_shared(); }, step);
-  if (output) shared = "output_shared";
-  google::protobuf::Message& message =
-      *std::visit([](auto& request) -> google::protobuf::Message* { return &request; }, step);
-  for (const Field& field : InputTensors(message)) {
+  const auto* const output = step.GetDescriptor()->FindFieldByName("output_shared");
+  if (step.GetReflection()->HasField(step, output)) shared = output->name();
+  for (const Field& field : InputTensors(step)) {
     if (field.tensor->has_shared()) shared = field.name;
   }
   if (shared.empty()) return absl::OkStatus();
@@ -122,6 +158,74 @@ v1::DecodeRequest JoinRows(const std::vector<v1::DecodeRequest*>& rows) {
     const std::vector<Field> from = InputTensors(*rows[row]);
     for (size_t i = 0; i < into.size(); ++i) into[i].tensor->mutable_data()->append(from[i].tensor->data());
   }
+  return joined;
+}
+
+absl::StatusOr<std::vector<RowStep>> CutStep(v1::StepRequest batch) {
+  size_t total = 0;
+  for (int i = 0; i < batch.rows_size(); ++i) {
+    GDN_RETURN_IF_ERROR(CheckStepRow(batch.rows(i), StrCat("rows[", i, "]")));
+    total += static_cast<size_t>(batch.rows(i).token_count());
+  }
+  std::vector<std::string> data;
+  for (const auto& [name, tensor] : InputTensors(batch)) {
+    if (tensor->shape_size() == 0 || tensor->shape(0) != static_cast<int64_t>(total)) {
+      return Refused(reason::kInvalidTensorShape, name,
+                     tensor->shape_size() == 0 ? "no shape" : StrCat(tensor->shape(0), " tokens"),
+                     StrCat(total, ", those of all rows"));
+    }
+    if (tensor->data().size() % std::max<size_t>(total, 1) != 0) {
+      return Refused(reason::kInvalidTensorData, name, StrCat(tensor->data().size(), " bytes"),
+                     StrCat(total, " tokens of equal length"));
+    }
+    data.push_back(std::move(*tensor->mutable_data()));
+    tensor->clear_data();
+  }
+  std::vector<RowStep> cut;
+  size_t first = 0;
+  for (const v1::StepRow& row : batch.rows()) {
+    RowStep& part = cut.emplace_back();
+    part.kind = row.kind();
+    std::vector<int64_t> leading = {row.token_count()};
+    if (row.kind() == v1::STEP_KIND_PREFILL || row.token_count() == 0) {
+      CopyInput(batch, part.alone.emplace<v1::PrefillRequest>());
+    } else {
+      v1::DecodeRequest& decode = part.alone.emplace<v1::DecodeRequest>();
+      CopyInput(batch, decode);
+      decode.set_draft(row.kind() == v1::STEP_KIND_DRAFT);
+      *decode.mutable_draft_parents() = row.draft_parents();
+      leading.insert(leading.begin(), 1);
+    }
+    if (row.has_accept_before()) {
+      const v1::StepAcceptance& accepted = row.accept_before();
+      part.accept_before = {.first_tokens = accepted.accepted_tokens(),
+                            .path = {accepted.path().begin(), accepted.path().end()}};
+    }
+    const auto tokens = static_cast<size_t>(row.token_count());
+    size_t next = 0;
+    for (const Field& field : InputTensors(MessageOf(part.alone))) {
+      const std::string& all = data[next++];
+      const size_t bytes = all.size() / std::max<size_t>(total, 1);
+      field.tensor->set_data(all.data() + first * bytes, tokens * bytes);
+      ReplaceLeading(1, leading, *field.tensor);
+    }
+    first += tokens;
+  }
+  return cut;
+}
+
+v1::StepRequest JoinStep(const std::vector<SessionStep*>& rows) {
+  v1::StepRequest joined;
+  std::visit([&joined](const auto& first) { CopyInput(first, joined); }, *rows.front());
+  const std::vector<Field> into = InputTensors(joined);
+  int64_t tokens = StepTokens(*rows.front());
+  for (size_t row = 1; row < rows.size(); ++row) {
+    tokens += StepTokens(*rows[row]);
+    const std::vector<Field> from = InputTensors(MessageOf(*rows[row]));
+    for (size_t i = 0; i < into.size(); ++i) into[i].tensor->mutable_data()->append(from[i].tensor->data());
+  }
+  const int leading = std::holds_alternative<v1::DecodeRequest>(*rows.front()) ? 2 : 1;
+  for (const Field& field : into) ReplaceLeading(leading, {tokens}, *field.tensor);
   return joined;
 }
 

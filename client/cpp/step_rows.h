@@ -1,4 +1,5 @@
-// Cuts a batch's Decode into one request for each row, which its session keeps, and joins rows into one request.
+// Cuts a batch's Decode or Step into one request for each row, which its session keeps, and joins rows into one
+// request.
 //
 // Thread safety: free functions. Ownership: everything is moved or copied.
 //
@@ -6,18 +7,20 @@
 //   v1::DecodeRequest again = JoinRows({&rows[3], &rows[5]});
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cpp/kept_steps.h"
 #include "gdn/v1/step.pb.h"
+#include "google/protobuf/message.h"
 
 namespace gdn {
 
-// INVALID_ARGUMENT (INVALID_SHARED_RANGE) if a tensor or the output of the step is in shared memory, because these
-// bytes may have changed when the step is replayed.
-absl::Status CheckInMessage(SessionStep& step);
+// Takes a PrefillRequest, a DecodeRequest or a StepRequest. INVALID_ARGUMENT (INVALID_SHARED_RANGE) if a tensor or the
+// output is in shared memory, because these bytes may have changed when the step is replayed.
+absl::Status CheckInMessage(google::protobuf::Message& step);
 
 // Returns each row with its padding. A row names no session, epoch, count or request id. INVALID_ARGUMENT
 // (INVALID_TENSOR_SHAPE, INVALID_TENSOR_DATA, INVALID_LENGTHS) if a tensor or `lengths` does not have `rows` rows.
@@ -25,5 +28,21 @@ absl::StatusOr<std::vector<v1::DecodeRequest>> CutRows(v1::DecodeRequest batch, 
 
 // Joins rows of one batch, in this order. There must be at least one.
 v1::DecodeRequest JoinRows(const std::vector<v1::DecodeRequest*>& rows);
+
+// One row of a Step.
+struct RowStep {
+  SessionStep alone;  // the row's tokens alone: a Prefill if the kind is prefill or there are no tokens, else a Decode
+  v1::StepKind kind = v1::STEP_KIND_UNSPECIFIED;
+  std::optional<DraftChoice> accept_before = std::nullopt;
+};
+
+// Returns the rows. INVALID_ARGUMENT (INVALID_TENSOR_SHAPE, INVALID_TENSOR_DATA, INVALID_LENGTHS, VALUE_OUT_OF_RANGE)
+// if a tensor does not have the tokens of all rows, or a row has an unknown kind, a negative count, or draft_parents
+// without a draft.
+absl::StatusOr<std::vector<RowStep>> CutStep(v1::StepRequest batch);
+
+// Joins the inputs of such rows of one batch, in this order. The caller adds the message's rows. There must be at least
+// one.
+v1::StepRequest JoinStep(const std::vector<SessionStep*>& rows);
 
 }  // namespace gdn

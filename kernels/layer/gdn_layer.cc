@@ -117,6 +117,13 @@ absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths)
   return absl::OkStatus();
 }
 
+absl::Status GdnLayerRunner::RehearseDecode(const LayerStep& step, const int32_t* log_lengths) {
+  GDN_RETURN_IF_ERROR(ValidateDecodeStep(step, log_lengths));
+  if (step.batch.tokens() == 0) return absl::OkStatus();
+  moved_lengths_.assign(log_lengths, log_lengths + step.batch.sequences);
+  return HasTree(step) ? IssueTrees(step, moved_lengths_.data()) : Run(step, moved_lengths_.data());
+}
+
 absl::Status GdnLayerRunner::IssueDecode(const LayerStep& step, int32_t* log_lengths) {
   if (!backend_.info().replays_steps) {
     GDN_RETURN_IF_ERROR(PrepareFolds(step, log_lengths));

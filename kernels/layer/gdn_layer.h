@@ -110,6 +110,9 @@ class GdnLayerRunner {
   // and itself would give it; entries are stored behind the session's, in token order. A step that folds is prepared
   // first (Backend::Prepare), so that if it fails, it fails before it changes a state.
   absl::Status Decode(const LayerStep& step, int32_t* log_lengths);
+  // Issues what Decode would, and leaves `log_lengths` as they are. Call it in a dry run (Backend::Prepare), to acquire
+  // what a Decode needs before work that cannot be repeated.
+  absl::Status RehearseDecode(const LayerStep& step, const int32_t* log_lengths);
   // True if the last Decode has issued a fold. If Decode or later work failed then, the states of sequences whose logs
   // were to be folded are undefined. A step without folds changes no state until logs are advanced.
   bool may_have_folded() const { return may_have_folded_; }

@@ -335,7 +335,12 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   StampCopiedIn(issued.stamps);
   part.gathered = SteadyNow();
   if (!drafts.empty()) {
-    GDN_RETURN_IF_ERROR(backend_.Prepare([&] { return drafts.Issue(backend_); }));
+    // The acceptances change slots for good, so the tokens must not fail behind them for want of memory.
+    const auto in_vain = [&]() -> absl::Status {
+      GDN_RETURN_IF_ERROR(drafts.Issue(backend_));
+      return stepping.empty() ? absl::OkStatus() : runner_.RehearseDecode(step, log_lengths.data());
+    };
+    GDN_RETURN_IF_ERROR(backend_.Prepare(in_vain));
     part.accepted = true;
     GDN_RETURN_IF_ERROR(drafts.Issue(backend_));
   }

@@ -378,6 +378,37 @@ TEST_P(FailureInTurn, OfAStepThatAcceptsLeavesWhatWasThereOrATwinsState) {
   Report("accepting steps");
 }
 
+// The moves and the fold of an acceptance are in the session's own slot. So all that the row's tokens need is acquired
+// before them.
+TEST_P(FailureInTurn, OfAStepThatAcceptsLosesNothingForWantOfMemory) {
+  const Feeds feeds;
+  for (const char* kind : {"operator", "model"}) {
+    const TokenFeed& feed = feeds.of(kind);
+    for (const int64_t decoded : {3, 14}) {
+      for (const v1::StepKind row : {v1::STEP_KIND_DECODE, v1::STEP_KIND_DRAFT}) {
+        FeedPart part = {.id = "a", .range = {30, 4}, .kind = row};
+        part.path = {0, 2, 5};
+        const bool drafts = row == v1::STEP_KIND_DRAFT;
+        if (drafts) part.parents = {-1, 0, 0, 1};
+        FailEach({v1::StepKind_Name(row) + " behind a path at " + std::to_string(decoded) + " of the " + kind,
+                  Drafted(feed, decoded, kTree),
+                  [&feed, part, drafts](const Caller& caller) {
+                    Result result = StepCall(feed, {part})(caller);
+                    if (drafts && result.status.ok()) {
+                      EXPECT_TRUE(caller.Accept("a", 0).ok());
+                    }
+                    return result;
+                  },
+                  {{"a", 40, &feed}}},
+                 {Failures::kAcquisition, Failures::kAcquisitionsFrom});
+      }
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_EQ(lost_, 0);
+  Report("acquisitions of accepting steps");
+}
+
 TEST_P(FailureInTurn, OfAStepThatAcceptsLosesOnlyWhatItOverwrote) {
   TestEveryPoint();
   const TokenFeed feed = TokenFeed::Operator(2);

@@ -1,4 +1,5 @@
 // The end of a server: what it waits for, what it says of it, and that it comes.
+#include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "base/error.h"
@@ -16,6 +18,7 @@
 #include "server/process_end.h"
 #include "tests/integration/support/service_helpers.h"
 #include "tests/integration/support/token_feed.h"
+#include "tests/server/batcher/engine_gate.h"
 #include "tests/server/batcher/recording_backend.h"
 #include "tests/support/host_memory_backend.h"
 #include "tests/support/temp_folder.h"
@@ -165,6 +168,46 @@ TEST(Drain, GivesAnExportTheTimeItTakes) {
   const grpc::Status read = stream->Finish();
   EXPECT_TRUE(read.ok()) << read.error_message();
   drain.join();
+}
+
+TEST(Drain, WaitsForAStepOfRowsOfEveryKindAndKeepsIt) {
+  const TempFolder folder;
+  const TokenFeed feed = TokenFeed::Operator(1);
+  const GdnServerOptions options = {.states = {.disk = {.directory = folder.path() + "/states"}}};
+  const std::vector<std::string> ids = {"a", "b", "c"};
+  {
+    TestServer server(options);
+    const Caller caller(server);
+    for (const std::string& id : ids) feed.Start(caller, id, {0, 5});
+    ASSERT_TRUE(caller.Decode(feed.Draft({"c"}, {{5, 4}})).ok());
+    EngineBlocker engine(server.batcher());
+    std::thread step([&] {
+      FeedPart draft = {.id = "c", .range = {9, 3}, .kind = v1::STEP_KIND_DRAFT};
+      draft.accept = 2;
+      ASSERT_REPLY(
+          const auto reply,
+          caller.Step(feed.Step(
+              {{.id = "a", .range = {5, 1}}, {.id = "b", .range = {5, 40}, .kind = v1::STEP_KIND_PREFILL}, draft})));
+      EXPECT_THAT(reply.token_counts(), testing::ElementsAre(6, 45, 7));
+    });
+    EXPECT_TRUE(WaitUntil([&] { return server.batcher().queued_steps() > 0; }, "the step to be queued"));
+    std::atomic<bool> drained = false;
+    std::thread drain([&] {
+      EXPECT_TRUE(server.Drain());
+      drained = true;
+    });
+    EXPECT_TRUE(WaitUntil([&] { return HealthOf(server) != 1; }, "the drain to begin"));
+    EXPECT_FALSE(drained);
+    engine.Release();
+    step.join();
+    drain.join();
+  }
+  TestServer next(options);
+  const Caller caller(next);
+  EXPECT_EQ(caller.TokenCount("a", 0), 6);
+  EXPECT_EQ(caller.TokenCount("b", 0), 45);
+  EXPECT_EQ(caller.TokenCount("c", 0), 7);
+  EXPECT_EQ(caller.Get("c").reply.layers(0).draft_length(), 3);
 }
 
 }  // namespace

@@ -40,6 +40,25 @@ class DurablePlayer final : public Player {
     return outputs;
   }
 
+  // Rows that were given up are repeated alone; the others are done.
+  absl::StatusOr<std::vector<std::string>> StepMixed(const std::vector<MixedRow>& rows) override {
+    std::vector<std::string> outputs(rows.size());
+    std::vector<absl::Status> statuses(rows.size(), absl::UnavailableError("not tried yet"));
+    if (rows.size() > 1) {
+      GDN_ASSIGN_OR_RETURN(DurableBatch::Reply reply, batch_.Step(together_, MixedStepOf(rows)));
+      outputs = OutputsOf(rows, reply.output);
+      statuses = std::move(reply.rows);
+    }
+    for (size_t row = 0; row < rows.size(); ++row) {
+      if (statuses[row].ok()) continue;
+      if (!WorthAnotherTry(statuses[row])) return statuses[row];
+      const v1::StepRequest alone = MixedStepOf({rows[row]});
+      GDN_ASSIGN_OR_RETURN(v1::StepResponse reply, UntilAnswered([&] { return sessions_[row]->Step(alone); }));
+      outputs[row] = std::move(*reply.mutable_output()->mutable_data());
+    }
+    return outputs;
+  }
+
   absl::Status Accept(const DraftChoice& choice) override {
     if (sessions_.size() > 1) return AcceptTogether(choice);
     return UntilAnswered([&] {

@@ -137,7 +137,7 @@ std::vector<WorkerOptions> Workers(Client& tested) {
   };
   const auto reference = [&tested](CallForm form, absl::Duration timeout) {
     return [&tested, form, timeout](const std::vector<v1::CreateSessionRequest>& create) {
-      return MakeReferencePlayer(tested, create.front(), form, timeout);
+      return MakeReferencePlayer(tested, create.front(), form, MixedBy::kStep, timeout);
     };
   };
   return {{.form = "durable", .make = durable(patient)},

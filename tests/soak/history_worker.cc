@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -84,9 +86,9 @@ std::map<int32_t, int64_t> CountsOf(const google::protobuf::RepeatedPtrField<v1:
 }  // namespace
 
 const std::vector<std::string>& SoakCalls() {
-  static const std::vector<std::string> calls = {"prefill",        "decode", "draft",      "draft tree", "accept",
-                                                 "accept path",    "fork",   "export",     "checkpoint", "restore",
-                                                 "restore newest", "watch",  "keep prefix"};
+  static const std::vector<std::string> calls = {"prefill",        "decode", "draft",       "draft tree", "accept",
+                                                 "accept path",    "fork",   "export",      "checkpoint", "restore",
+                                                 "restore newest", "watch",  "keep prefix", "step"};
   return calls;
 }
 
@@ -124,8 +126,8 @@ absl::StatusOr<HistoryWorker::Twins> HistoryWorker::Make(const std::string& name
     spec->set_key_dim(kKeyDim);
     spec->set_value_dim(kValueDim);
     spec->set_layer_count(kLayers);
-    GDN_ASSIGN_OR_RETURN(twins.truth.emplace_back(),
-                         MakeReferencePlayer(world_.truth, request, CallForm::kUnary, absl::Seconds(60)));
+    GDN_ASSIGN_OR_RETURN(twins.truth.emplace_back(), MakeReferencePlayer(world_.truth, request, CallForm::kUnary,
+                                                                         MixedBy::kOtherMethods, absl::Seconds(60)));
   }
   GDN_ASSIGN_OR_RETURN(twins.tested, options_.make(create));
   for (size_t row = 0; row < twins.ids.size(); ++row) {
@@ -141,6 +143,19 @@ absl::StatusOr<HistoryWorker::Twins> HistoryWorker::MakeWithPrompt(const std::st
     GDN_RETURN_IF_ERROR(Step(twins, "prefill", layer, random_.NextInt(1, kMaxPrefill)));
   }
   return twins;
+}
+
+std::vector<int32_t> HistoryWorker::DrawChoice(int draft, const std::vector<int32_t>& parents, DraftChoice* choice) {
+  std::vector<int32_t> path;
+  if (parents.empty()) {
+    choice->first_tokens = random_.NextInt(0, draft);
+    path.resize(static_cast<size_t>(choice->first_tokens));
+    std::iota(path.begin(), path.end(), 0);
+  } else {
+    choice->path.assign(kTreePath.begin(), kTreePath.begin() + random_.NextInt(1, static_cast<int>(kTreePath.size())));
+    path = choice->path;
+  }
+  return path;
 }
 
 HistoryWorker::Input HistoryWorker::Draw(const std::string& call, int32_t layer, int sessions, int tokens,
@@ -206,19 +221,67 @@ absl::Status HistoryWorker::Draft(Twins& twins, bool tree, const std::string& fi
 
 absl::Status HistoryWorker::Accept(Twins& twins) {
   DraftChoice choice;
-  std::vector<int32_t> path;
-  if (twins.parents.empty()) {
-    choice.first_tokens = random_.NextInt(0, twins.draft);
-    path.resize(static_cast<size_t>(choice.first_tokens));
-    std::iota(path.begin(), path.end(), 0);
-  } else {
-    choice.path.assign(kTreePath.begin(), kTreePath.begin() + random_.NextInt(1, static_cast<int>(kTreePath.size())));
-    path = choice.path;
-  }
+  const std::vector<int32_t> path = DrawChoice(twins.draft, twins.parents, &choice);
   for (const auto& truth : twins.truth) GDN_RETURN_IF_ERROR(truth->Accept(choice));
   GDN_RETURN_IF_ERROR(twins.tested->Accept(choice));
   for (size_t row = 0; row < twins.ids.size(); ++row) Write(twins, row, {.call = "accept", .path = path});
   twins.draft = 0;
+  return absl::OkStatus();
+}
+
+// Steps of one layer whose rows are decodes, drafts and prefills, and accept the drafts of the step before. The first
+// one after the crash has such rows. The last one leaves no draft.
+absl::Status HistoryWorker::StepMixed(Twins& twins, int32_t layer) {
+  constexpr int kSteps = 4, kFirstAfterCrash = 2;
+  const size_t rows = twins.ids.size();
+  std::vector<int> drafts(rows, 0);  // tokens of each session's draft
+  std::vector<std::vector<int32_t>> parents(rows);
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<MixedRow> mixed;
+    std::vector<HistoryLine> lines;
+    std::vector<std::optional<std::vector<int32_t>>> paths(rows);
+    for (size_t row = 0; row < rows; ++row) {
+      const int kind = step == kSteps - 1 ? 0 : random_.NextInt(step == kFirstAfterCrash - 1 ? 2 : 0, 3);
+      const std::string call = kind == 0 ? "decode" : kind == 1 ? "prefill" : "draft";
+      const bool tree = kind == 3;
+      int tokens = random_.NextInt(call == "draft" ? 1 : 0, call == "prefill" ? kMaxPrefill : kMaxDraft);
+      if (tree) tokens = static_cast<int>(kTree.size());
+      const std::vector<int32_t> own_parents = tree ? kTree : std::vector<int32_t>();
+      Input input = Draw(call, layer, 1, tokens, own_parents);
+      MixedRow& drawn = mixed.emplace_back(MixedRow{.step = std::move(input.rows[0])});
+      if (drafts[row] > 0) paths[row] = DrawChoice(drafts[row], parents[row], &drawn.accept_before.emplace());
+      HistoryLine& line = lines.emplace_back(Line("truth", twins.ids[row], call));
+      line.layer = layer;
+      line.tokens = tokens;
+      line.inputs = std::move(input.digests[0]);
+      line.parents = own_parents;
+      drafts[row] = call == "draft" ? tokens : 0;
+      parents[row] = own_parents;
+    }
+    if (step == kFirstAfterCrash) Crash("step");
+    std::vector<std::string> truth;
+    for (size_t row = 0; row < rows; ++row) {
+      GDN_ASSIGN_OR_RETURN(const std::vector<std::string> output, twins.truth[row]->StepMixed({mixed[row]}));
+      truth.push_back(output.front());
+    }
+    GDN_ASSIGN_OR_RETURN(const std::vector<std::string> tested, twins.tested->StepMixed(mixed));
+    for (size_t row = 0; row < rows; ++row) {
+      HistoryLine& line = lines[row];
+      for (const char* run : {"truth", "tested"}) {
+        const bool is_truth = std::string_view(run) == "truth";
+        if (paths[row].has_value()) {  // of this layer, as no other has a draft
+          HistoryLine accept = Line(run, twins.ids[row], "accept");
+          accept.path = *paths[row];
+          world_.writer.Add(accept);
+        }
+        line.run = run;
+        line.output = DigestOf(is_truth ? truth[row] : tested[row]);
+        line.counts = is_truth ? twins.truth[row]->Counts(0) : twins.tested->Counts(row);
+        line.first = is_truth || row > 0 ? "" : std::exchange(first_, "");
+        world_.writer.Add(line);
+      }
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -363,6 +426,7 @@ absl::Status HistoryWorker::OneCall(Twins& twins, const std::string& call) {
   if (!with_draft || random_.NextInt(0, 1) == 0) GDN_RETURN_IF_ERROR(Settle(twins));
   if (call == "draft" || call == "draft tree") return Draft(twins, call == "draft tree", call);
   if (call == "keep prefix") return KeepAndBegin();
+  if (call == "step") return StepMixed(twins, layer);
   if (call == "restore") {
     GDN_RETURN_IF_ERROR(Checkpoint(twins, ""));  // or a crash would take the session, and its named copies with it
     GDN_RETURN_IF_ERROR(Checkpoint(twins, "named"));

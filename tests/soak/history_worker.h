@@ -84,6 +84,9 @@ class HistoryWorker {
                     const std::vector<int32_t>& parents = {});
   absl::Status Draft(Twins& twins, bool tree, const std::string& first = "");
   absl::Status Accept(Twins& twins);
+  // Draws tokens of a draft to accept. Returns them as a path.
+  std::vector<int32_t> DrawChoice(int draft, const std::vector<int32_t>& parents, DraftChoice* choice);
+  absl::Status StepMixed(Twins& twins, int32_t layer);
   absl::Status Settle(Twins& twins);
   absl::Status ForkAndStep(Twins& twins);
   absl::Status Export(Twins& twins);

@@ -20,6 +20,7 @@
 #include "client/cpp/client.h"
 #include "client/cpp/durable_session.h"
 #include "client/cpp/kept_steps.h"
+#include "tests/soak/mixed_rows.h"
 
 namespace gdn {
 
@@ -29,6 +30,9 @@ class Player {
 
   // Steps each session once, all in one layer with the same number of tokens. Returns the outputs' bytes.
   virtual absl::StatusOr<std::vector<std::string>> Step(const std::vector<SessionStep>& rows) = 0;
+  // Steps each session once, all in one layer, each with its own kind and number of tokens. No other layer may have a
+  // draft. Returns the outputs' bytes.
+  virtual absl::StatusOr<std::vector<std::string>> StepMixed(const std::vector<MixedRow>& rows) = 0;
   // Accepts the same tokens of each session's draft.
   virtual absl::Status Accept(const DraftChoice& choice) = 0;
   // Returns the tokens that the session's layers have seen, by layer, as of the last replies.
@@ -61,8 +65,10 @@ absl::StatusOr<std::unique_ptr<Player>> MakeDurablePlayer(Client& client,
                                                           const DurableSessionOptions& options);
 
 enum class CallForm { kUnary, kStream, kAsync };
+// Which methods take the rows of StepMixed.
+enum class MixedBy { kStep, kOtherMethods };
 // Makes a player of one session. `try_timeout`: time after which a call is sent again.
 absl::StatusOr<std::unique_ptr<Player>> MakeReferencePlayer(Client& client, const v1::CreateSessionRequest& create,
-                                                            CallForm form, absl::Duration try_timeout);
+                                                            CallForm form, MixedBy mixed, absl::Duration try_timeout);
 
 }  // namespace gdn

@@ -20,8 +20,14 @@ using KeptCall = std::variant<SessionStep, DraftChoice>;
 
 class ReferencePlayer final : public Player {
  public:
-  ReferencePlayer(Client& client, v1::CreateSessionRequest create, CallForm form, absl::Duration try_timeout)
-      : client_(client), create_(std::move(create)), form_(form), try_timeout_(try_timeout), async_(client) {}
+  ReferencePlayer(Client& client, v1::CreateSessionRequest create, CallForm form, MixedBy mixed,
+                  absl::Duration try_timeout)
+      : client_(client),
+        create_(std::move(create)),
+        form_(form),
+        mixed_(mixed),
+        try_timeout_(try_timeout),
+        async_(client) {}
 
   absl::Status Begin() {
     GDN_ASSIGN_OR_RETURN(const v1::Session made, Retried([&] { return client_.CreateSession(create_, Try()); }));
@@ -35,6 +41,22 @@ class ReferencePlayer final : public Player {
     GDN_RETURN_IF_ERROR(Recovered([&] { return SendStep(form_, rows.front(), id, &output); }));
     calls_.emplace_back(rows.front());
     return std::vector<std::string>{output};
+  }
+
+  absl::StatusOr<std::vector<std::string>> StepMixed(const std::vector<MixedRow>& rows) override {
+    const MixedRow& row = rows.front();
+    const bool empty = StepTokens(row.step) == 0;
+    std::vector<std::string> outputs = {""};
+    if (mixed_ == MixedBy::kOtherMethods) {
+      if (row.accept_before.has_value()) GDN_RETURN_IF_ERROR(Accept(*row.accept_before));
+      if (empty) return outputs;
+      return Step({row.step});
+    }
+    const std::string id = RandomId();
+    GDN_RETURN_IF_ERROR(Recovered([&] { return SendMixed(row, id, &outputs.front()); }));
+    if (row.accept_before.has_value()) calls_.emplace_back(*row.accept_before);
+    if (!empty) calls_.emplace_back(row.step);
+    return outputs;
   }
 
   absl::Status Accept(const DraftChoice& choice) override {
@@ -58,7 +80,7 @@ class ReferencePlayer final : public Player {
     }));
     v1::CreateSessionRequest create = create_;
     create.set_session_id(child);
-    auto fork = std::make_unique<ReferencePlayer>(client_, std::move(create), form_, try_timeout_);
+    auto fork = std::make_unique<ReferencePlayer>(client_, std::move(create), form_, mixed_, try_timeout_);
     fork->calls_ = calls_;
     fork->Take(reply.sessions(0));
     return fork;
@@ -276,6 +298,28 @@ class ReferencePlayer final : public Player {
                                         [&](const CallOptions& call) { return client_.StreamDecode(call); });
   }
 
+  absl::Status SendMixed(const MixedRow& row, const std::string& id, std::string* output) {
+    v1::StepRequest request = MixedStepOf({row});
+    v1::StepRow* const sent = request.mutable_rows(0);
+    const int32_t accepted = row.accept_before.has_value() ? row.accept_before->tokens() : 0;
+    sent->set_session(name());
+    sent->set_session_epoch(epoch_);
+    sent->set_expected_token_count(counts_[request.layer()] + accepted);
+    request.set_request_id(id);
+    GDN_ASSIGN_OR_RETURN(v1::StepResponse reply, SendStepOf(request));
+    counts_[request.layer()] = reply.token_counts(0);
+    *output = std::move(*reply.mutable_output()->mutable_data());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<v1::StepResponse> SendStepOf(const v1::StepRequest& request) {
+    if (form_ == CallForm::kUnary) return client_.Step(request, Try());
+    if (form_ == CallForm::kAsync) {
+      return Await<v1::StepResponse>([&](auto done) { async_.Step(request, std::move(done), Try()); });
+    }
+    return Exchange<v1::StepResponse>(steps_, request,
+                                      [&](const CallOptions& call) { return client_.StreamStep(call); });
+  }
+
   // One message of the open stream, or of a new one; a stream that breaks, or whose deadline passes, is opened again.
   template <typename Response, typename Stream, typename Request, typename Open>
   absl::StatusOr<Response> Exchange(std::optional<Stream>& stream, const Request& request, const Open& open) {
@@ -330,10 +374,12 @@ class ReferencePlayer final : public Player {
   Client& client_;
   const v1::CreateSessionRequest create_;
   const CallForm form_;
+  const MixedBy mixed_;
   const absl::Duration try_timeout_;
   AsyncClient async_;
   std::optional<PrefillStream> prefills_;
   std::optional<DecodeStream> decodes_;
+  std::optional<MixedStream> steps_;
   int64_t epoch_ = 0;
   std::map<int32_t, int64_t> counts_;
   std::vector<KeptCall> calls_;                               // from the session's start
@@ -344,8 +390,8 @@ class ReferencePlayer final : public Player {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Player>> MakeReferencePlayer(Client& client, const v1::CreateSessionRequest& create,
-                                                            CallForm form, absl::Duration try_timeout) {
-  auto player = std::make_unique<ReferencePlayer>(client, create, form, try_timeout);
+                                                            CallForm form, MixedBy mixed, absl::Duration try_timeout) {
+  auto player = std::make_unique<ReferencePlayer>(client, create, form, mixed, try_timeout);
   GDN_RETURN_IF_ERROR(player->Begin());
   return player;
 }

@@ -174,6 +174,20 @@ def test_a_batch_accepts_after_a_crash_with_one_acceptance_durable(path: bool) -
         twins.go_on(one, other)
 
 
+def test_an_acceptance_is_made_once_if_the_copy_has_it_and_not_its_reply() -> None:
+    """The acceptance is durable, its reply is lost, and the session's present state is lost before the retry."""
+    twins = Twins()
+    one, other = twins.pair()
+    for session in (one, other):
+        session.decode(LAYER, twins.x[6:9], draft=True)
+    faults = ["lose durable", "roll back"]
+    twins.server.faults = lambda method: faults.pop(0) if method == "AcceptTokens" and faults else ""
+    for session in (one, other):
+        session.accept(2)
+    assert not faults
+    twins.go_on(one, other)
+
+
 @pytest.mark.parametrize("fault", ["drop", "lose", "crash after", "crash"])
 def test_a_draft_whose_reply_is_gone_is_computed_again(fault: str) -> None:
     twins = Twins()

@@ -478,6 +478,9 @@ class ToyServer:
             rows.append((one, row, payload, again))
         reply = state_pb2.AcceptTokensResponse()
         for one, row, payload, again in rows:
+            tokens = row.accepted_tokens or len(row.path)
+            if not again and tokens > 0 and not any(layer.draft for layer in one.layers.values()):
+                raise _refuse(errors.InvalidArgumentError, "TOO_MANY_TOKENS", one.session.name.split("/")[1])
             for layer in one.layers.values():
                 if again or not layer.draft:
                     continue

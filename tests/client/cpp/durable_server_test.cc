@@ -51,6 +51,10 @@ class DurableServer : public ::testing::Test {
     ON_CALL(*stub, AcceptTokens).WillByDefault(Forward("AcceptTokens", &Stub::AcceptTokens));
     ON_CALL(*stub, Prefill).WillByDefault(Forward("Prefill", &Stub::Prefill));
     ON_CALL(*stub, Decode).WillByDefault(Forward("Decode", &Stub::Decode));
+    ON_CALL(*stub, Step).WillByDefault([this](auto* context, const auto& request, auto* response) {
+      return older_ ? grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "")
+                    : Forward("Step", &Stub::Step)(context, request, response);
+    });
     client_ = std::make_unique<Client>(std::move(stub));
   }
 
@@ -114,6 +118,7 @@ class DurableServer : public ::testing::Test {
   std::unique_ptr<TestServer> server_;
   std::unique_ptr<Caller> caller_;
   std::unique_ptr<Client> client_;
+  bool older_ = false;  // the server does not know Step
   std::string lost_;
   std::function<void()> meanwhile_;
   int others_ = 0;
@@ -309,6 +314,41 @@ TEST_F(DurableServerBatch, DraftsAreTakenAndAcceptedOnceForAllRows) {
     }
   }
   ExpectSameStates(ids_);
+}
+
+// One row decodes, one drafts and accepts in the same step, one prefills.
+TEST_F(DurableServerBatch, RowsOfEveryKindAreThoseOfAnUndisturbedServerWhateverIsKilled) {
+  for (const bool older : {false, true}) {
+    older_ = older;
+    Start(/*disk=*/true, 1 << 20, /*checkpoint_every_tokens=*/6);
+    sessions_.clear();
+    ids_.clear();
+    ASSERT_NO_FATAL_FAILURE(MakeRows(3));
+    const char* const lost = older ? "Decode" : "Step";
+    for (int64_t step = 0; step < 9; ++step) {
+      std::vector<FeedPart> parts = {{.id = ids_[0], .range = TokenOf(step, 0)},
+                                     {.id = ids_[1], .range = TokenOf(step, 1, 3), .kind = v1::STEP_KIND_DRAFT},
+                                     {.id = ids_[2], .range = TokenOf(step, 2, 4), .kind = v1::STEP_KIND_PREFILL}};
+      if (step > 0) parts[1].accept = 2;
+      for (int layer = 0; layer < kLayers; ++layer) {
+        if (step % 4 == 1 && layer == 1) KillAndStart();
+        if (step % 4 == 2 && layer == 0) LoseReplyOf(lost, [this] { KillAndStart(); });
+        if (step % 4 == 3) LoseReplyOf(lost, [] {});
+        GDN_ASSERT_OK_AND_ASSIGN(const DurableBatch::Reply reply, batch_.Step(Sessions(), feed_.Step(parts, layer)));
+        for (const absl::Status& status : reply.rows) ASSERT_EQ(status, absl::OkStatus()) << "step " << step;
+        // The steady server decodes what was accepted.
+        const std::string alone = feed_.DecodeAll(steady_, ids_[0], parts[0].range, layer);
+        if (step > 0) feed_.DecodeAll(steady_, ids_[1], TokenOf(step - 1, 1, 2), layer);
+        ASSERT_REPLY(const auto prefilled, steady_.Prefill(feed_.Prefill(ids_[2], parts[2].range, layer)));
+        EXPECT_TRUE(reply.output.data().substr(0, alone.size()) == alone) << "step " << step << " layer " << layer;
+        EXPECT_TRUE(reply.output.data().substr(4 * alone.size()) == prefilled.output().data()) << "step " << step;
+      }
+    }
+    ASSERT_TRUE(sessions_[1]->AcceptTokens(0).ok());
+    ExpectSameStates(ids_);
+    for (const std::string& id : ids_) ASSERT_TRUE(steady_.Delete(id).ok());
+    for (const auto& session : sessions_) ASSERT_EQ(session->Delete(), absl::OkStatus());
+  }
 }
 
 }  // namespace

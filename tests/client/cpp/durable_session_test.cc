@@ -171,6 +171,32 @@ TEST_F(DurableDrafts, AreTakenAndAcceptedOnceWhateverFailsAtWhicheverCall) {
   });
 }
 
+// The reply to the acceptance is lost; the copy that the session goes back to has the acceptance, and not its reply.
+TEST_F(DurableDrafts, AreAcceptedOnceIfTheCopyHasTheAcceptance) {
+  const Truth truth = Undisturbed(2, [this] { RunDrafts(); });
+  for (const Fault second : {Fault::kRollBack, Fault::kCrashBefore}) {
+    for (int call = 0; call < 18; ++call) {
+      SCOPED_TRACE(StrCat("fault ", static_cast<int>(second), ", call ", call));
+      Start({.layers = 2, .checkpoint_every_tokens = 1});
+      service_->Plan(call, Fault::kLoseReply);
+      service_->Plan(call + 1, second);
+      RunDrafts();
+      ExpectLike(truth);
+    }
+  }
+}
+
+TEST_F(DurableDrafts, AreAcceptedOnceOnAServerThatForgetsAcceptances) {
+  const Truth truth = Undisturbed(2, [this] { RunDrafts(); });
+  for (int call = 0; call < 18; ++call) {
+    SCOPED_TRACE(StrCat("call ", call));
+    Start({.layers = 2, .forget_stored_replies = true});
+    service_->Plan(call, Fault::kLoseReply);
+    RunDrafts();
+    ExpectLike(truth);
+  }
+}
+
 TEST_F(DurableDrafts, ThatAreTreesAreTakenAndAcceptedOnceWhateverFails) {
   const auto run = [this] {
     for (int32_t layer = 0; layer < 2; ++layer) ASSERT_EQ(Prefill(layer, 5, 100 + layer), absl::OkStatus());

@@ -33,6 +33,38 @@ TEST_F(Prefixes, ASessionThatBeginsBehindOneHasTheBitsOfOneThatComputedIt) {
   }
 }
 
+TEST_F(Prefixes, AStepBehindOneHasTheBitsOfOneBehindAComputedPrompt) {
+  TestServer server(Options());
+  const Caller caller(server);
+  for (const TokenFeed& feed : {TokenFeed::Operator(2), TokenFeed::Model()}) {
+    const auto named = [&feed](const char* id) { return feed.name() + id; };
+    MakeKept(caller, feed, named("first"), {100});
+    for (const char* id : {"a", "b", "c"}) {
+      ASSERT_REPLY(const v1::Session made, Create(caller, feed, named(id), PrefixOf({100, 200})));
+      ASSERT_EQ(made.prefix_tokens(), 100);
+      ASSERT_TRUE(feed.Create(caller, named(id) + "-computed").ok());
+      PrefillAll(caller, feed, named(id) + "-computed", 0, {100});
+    }
+    const auto step = [&](int layer, const std::string& suffix, bool accepts) {
+      std::vector<FeedPart> parts = {{.id = named("a") + suffix, .range = {100, 1}},
+                                     {.id = named("b") + suffix, .range = {100, 3}, .kind = v1::STEP_KIND_DRAFT},
+                                     {.id = named("c") + suffix, .range = {100, 40}, .kind = v1::STEP_KIND_PREFILL}};
+      if (accepts) parts[1].accept = 2;
+      const auto reply = caller.Step(feed.Step(parts, layer));
+      EXPECT_TRUE(reply.ok()) << reply.status.error_message();
+      return reply.reply.output().data();
+    };
+    for (const bool accepts : {false, true}) {
+      for (int layer = 0; layer < Layers(feed); ++layer) {
+        EXPECT_EQ(step(layer, "", accepts), step(layer, "-computed", accepts));
+      }
+    }
+    for (const char* id : {"a", "b", "c"}) {
+      EXPECT_EQ(caller.State(named(id)), caller.State(named(id) + "-computed")) << id;
+    }
+  }
+}
+
 TEST_F(Prefixes, TheLongestKnownIsTakenAndCanBeGoneOnFrom) {
   TestServer server(Options());
   const Caller caller(server);

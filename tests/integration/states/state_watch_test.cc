@@ -12,6 +12,7 @@
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"
 #include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/step_parts.h"
 #include "tests/support/assert_ok.h"
 
 namespace gdn::state_watch_test {
@@ -126,6 +127,29 @@ TEST_F(StateWatching, SnapshotsAddUpToWhatAnExportHolds) {
     Decode(step % 3, 7);
     EXPECT_EQ(ContentsOf(NextFile(watch)), ContentsOf(Exported())) << step;
   }
+}
+
+TEST_F(StateWatching, StepsBringSnapshotsAsOtherCallsDo) {
+  ASSERT_TRUE(caller_.Create("a", "m").ok());
+  ASSERT_TRUE(caller_.Create("beside", "m").ok());
+  StateWatch watch = Watch(EveryTokens(3));
+  NextFile(watch);
+  const auto step = [&](StepPart part, int64_t tokens) {
+    part.tokens = inputs_.Slice(taken_, tokens);
+    const StepPart other = {.id = "beside", .tokens = inputs_.Slice(0, 5), .kind = v1::STEP_KIND_PREFILL};
+    ASSERT_REPLY(const auto reply, caller_.Step(StepOf({part, other})));
+    taken_ += tokens;
+  };
+  step({.id = "a"}, 4);
+  EXPECT_EQ(ContentsOf(NextFile(watch)), ContentsOf(Exported()));
+  step({.id = "a", .kind = v1::STEP_KIND_PREFILL}, 20);
+  EXPECT_EQ(ContentsOf(NextFile(watch)), ContentsOf(Exported()));
+  step({.id = "a", .kind = v1::STEP_KIND_DRAFT}, 4);
+  step({.id = "a", .kind = v1::STEP_KIND_DRAFT, .accept = 3},
+       2);  // the accepted tokens bring a snapshot, with the new draft
+  const std::string file = NextFile(watch);
+  EXPECT_EQ(ContentsOf(file), ContentsOf(Exported()));
+  EXPECT_EQ(CountOf(file, 0), 4 + 20 + 3);
 }
 
 TEST_F(StateWatching, AStandbyGoesOnFromTheLastSnapshotToTheBit) {

@@ -75,6 +75,10 @@ def recover(state: SessionState) -> Flow[bool]:
         _check_drafts_are_known(state, session)
         yield from _drop_drafts(state, session)
         yield from _replay(state, session)
+    if call is not None and call.layer is None:
+        call.is_accepted = _is_accepted(state, session)
+        if call.is_accepted:  # the server may have forgotten the id, or the other rows of the call have a new one
+            call.request_id.value = new_id()
     state.session = session
     for layer in session.layers:
         state.layer(layer.layer).durable = layer.durable_token_count
@@ -153,6 +157,12 @@ def _is_applied(state: SessionState, layer: int, count: int) -> bool:
         return False
     moves = known.draft_tokens > 0 if call.layer is None else call.layer == layer
     return moves and call.moves > 0 and count == known.count + call.moves
+
+
+def _is_accepted(state: SessionState, session: session_pb2.Session) -> bool:
+    """Whether the acceptance in flight is applied in every layer that has a draft here."""
+    drafted = [layer for layer in session.layers if state.layer(layer.layer).draft_tokens > 0]
+    return len(drafted) > 0 and all(_is_applied(state, layer.layer, layer.token_count) for layer in drafted)
 
 
 def _is_where_expected(state: SessionState, session: session_pb2.Session) -> bool:

@@ -201,11 +201,14 @@ def accept(
     With a `request_id`, a call that got no answer can be repeated.
     """
     known_id = request_id or RequestId()
+    rows = [_acceptance(known_id, tokens) for tokens in accepted]
 
     def send() -> Flow[state_pb2.AcceptTokensResponse]:
         request = state_pb2.AcceptTokensRequest(request_id=known_id.value)
-        for state, tokens in zip(states, accepted, strict=True):
+        for state, flight, tokens in zip(states, rows, accepted, strict=True):
             row = request.acceptances.add(session=state.name, session_epoch=state.epoch)
+            if flight.is_accepted:
+                continue
             if isinstance(tokens, Sequence):
                 row.path.extend(tokens)
             else:
@@ -213,7 +216,6 @@ def accept(
         reply: state_pb2.AcceptTokensResponse = yield Rpc("AcceptTokens", request, None, states[0].session.affinity)
         return reply
 
-    rows = [_acceptance(known_id, tokens) for tokens in accepted]
     reply = yield from answered(states, rows, send)
     for state, tokens, counts in zip(states, accepted, reply.counts, strict=True):
         for layer in counts.layers:

@@ -73,6 +73,7 @@ class InFlight:
         sent: it may have been applied.
         accepted_before: an earlier try of this draft was applied and the draft is dropped again, but the tokens that it
             accepted first stay accepted. The next try accepts nothing.
+        is_accepted: for an acceptance, the server has applied it in every layer. The next try accepts nothing.
         answer: the server's answer, while other rows of the call have none.
         copy_tried: the durable copy contains the step, and the session has already gone back to that copy.
         refusal: the server's reason because of which the session must be checked.
@@ -87,6 +88,7 @@ class InFlight:
     accepted: int | None = None
     sent: bool = False
     accepted_before: bool = False
+    is_accepted: bool = False
     answer: Any = None
     copy_tried: bool = False
     refusal: str = ""

@@ -81,6 +81,8 @@ inline constexpr std::string_view kSessionMoved = "SESSION_MOVED";
 inline constexpr std::string_view kNodeLeaseLapsed = "NODE_LEASE_LAPSED";
 inline constexpr std::string_view kPrefixMismatch = "PREFIX_MISMATCH";
 inline constexpr std::string_view kStateLost = "STATE_LOST";
+inline constexpr std::string_view kSnapshotNotFound = "SNAPSHOT_NOT_FOUND";
+inline constexpr std::string_view kSnapshotExists = "SNAPSHOT_EXISTS";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

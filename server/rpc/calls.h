@@ -1,6 +1,6 @@
 // The functions that answer the unary methods other than Prefill and Decode, one file for each subject (models,
-// sessions, many sessions, states, forks, drafts, prefixes, traces, admins). Each is given the parts that rpc_methods.h
-// lists for it.
+// sessions, many sessions, states, forks, snapshots, drafts, prefixes, traces, admins). Each is given the parts that
+// rpc_methods.h lists for it.
 //
 // Thread safety: free functions; a task belongs to its call's flow. Ownership: parts, caller, request and response must
 // outlive the task.
@@ -16,6 +16,7 @@
 #include "gdn/v1/info.pb.h"
 #include "gdn/v1/prefix.pb.h"
 #include "gdn/v1/session.pb.h"
+#include "gdn/v1/snapshot.pb.h"
 #include "gdn/v1/state.pb.h"
 #include "gdn/v1/trace.pb.h"
 #include "server/rpc/callers/caller.h"

@@ -21,6 +21,7 @@ namespace gdn {
   X(ListSessions, SessionParts)     \
   X(PrefetchSessions, SessionParts) \
   X(DropPrefixes, SessionParts)     \
+  X(ListSnapshots, SessionParts)    \
   X(TraceCalls, CommonParts)        \
   X(GetMetrics, AdminParts)
 #define GDN_TASK_METHODS(X)          \
@@ -37,6 +38,9 @@ namespace gdn {
   X(DeleteCheckpoint, SessionParts)  \
   X(AcceptTokens, StepParts)         \
   X(KeepPrefix, SessionParts)        \
+  X(SnapshotSession, SessionParts)   \
+  X(SnapshotSessions, SessionParts)  \
+  X(DeleteSnapshots, SessionParts)   \
   X(EvictSession, SessionParts)      \
   X(Drain, AdminParts)
 // Methods with a reactor of their own (server/rpc/reactors.h).

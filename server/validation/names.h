@@ -27,6 +27,8 @@ absl::Status CheckRequestId(std::string_view id);
 absl::Status CheckCheckpointId(std::string_view id);
 // Refuses "" too: only the newest checkpoint has no id, and it is not named.
 absl::Status CheckNamedCheckpointId(std::string_view id);
+// Refuses "" too.
+absl::Status CheckSnapshotKey(std::string_view key);
 // Accepts "" too.
 absl::Status CheckAffinity(std::string_view affinity);
 

@@ -156,6 +156,10 @@ Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
   // Servers of other releases have stored hashes of requests without layers.
   if (!request.layers().empty()) hasher.UpdateField("layers");
   for (const int32_t layer : request.layers()) hasher.UpdateInt(layer);
+  if (!request.snapshot().empty()) {
+    hasher.UpdateField("snapshot");
+    hasher.UpdateField(request.snapshot());
+  }
   return hasher.Finish();
 }
 

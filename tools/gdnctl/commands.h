@@ -14,6 +14,7 @@ namespace gdn {
 std::vector<Command> InfoCommands();       // info, models
 std::vector<Command> InspectCommands();    // models inspect
 std::vector<Command> SessionCommands();    // sessions list | create | show | delete | evict
+std::vector<Command> SnapshotCommands();   // snapshots list | delete
 std::vector<Command> StepCommands();       // prefill, decode
 std::vector<Command> StateCommands();      // state export | import | .., checkpoints, sessions prefetch
 std::vector<Command> StateViewCommands();  // state inspect | watch

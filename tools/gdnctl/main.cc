@@ -12,9 +12,10 @@ int main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   std::vector<gdn::Command> commands;
   for (const auto& group :
-       {gdn::InfoCommands(), gdn::InspectCommands(), gdn::SessionCommands(), gdn::StepCommands(), gdn::ReplayCommands(),
-        gdn::StateCommands(), gdn::StateViewCommands(), gdn::SliceCommands(), gdn::TraceCommands(), gdn::TopCommands(),
-        gdn::AdminCommands(), gdn::TokenCommands(), gdn::HealthCommands(), gdn::DoctorCommands(), gdn::TryCommands()}) {
+       {gdn::InfoCommands(), gdn::InspectCommands(), gdn::SessionCommands(), gdn::SnapshotCommands(),
+        gdn::StepCommands(), gdn::ReplayCommands(), gdn::StateCommands(), gdn::StateViewCommands(),
+        gdn::SliceCommands(), gdn::TraceCommands(), gdn::TopCommands(), gdn::AdminCommands(), gdn::TokenCommands(),
+        gdn::HealthCommands(), gdn::DoctorCommands(), gdn::TryCommands()}) {
     commands.insert(commands.end(), group.begin(), group.end());
   }
   return gdn::RunCommandLine(commands, std::vector<std::string>(argv + 1, argv + argc));

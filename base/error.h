@@ -84,6 +84,8 @@ inline constexpr std::string_view kStateLost = "STATE_LOST";
 inline constexpr std::string_view kLeaseNotFound = "LEASE_NOT_FOUND";
 inline constexpr std::string_view kLeaseExists = "LEASE_EXISTS";
 inline constexpr std::string_view kTooManyLeases = "TOO_MANY_LEASES";
+inline constexpr std::string_view kSnapshotNotFound = "SNAPSHOT_NOT_FOUND";
+inline constexpr std::string_view kSnapshotExists = "SNAPSHOT_EXISTS";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

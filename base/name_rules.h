@@ -26,6 +26,22 @@ inline bool IsId(std::string_view text, size_t most) {
   return text.size() <= most && std::all_of(text.begin(), text.end(), is_id_character);
 }
 
+// A snapshot is stored as a session with the id kSnapshotMark + key. No session's id begins with this character, and it
+// sorts before all characters of ids.
+inline constexpr char kSnapshotMark = '+';
+
+inline bool IsSnapshotId(std::string_view id) { return !id.empty() && id.front() == kSnapshotMark; }
+// True for an id of a session or of a snapshot; not for the empty text.
+inline bool IsStateId(std::string_view id) {
+  const std::string_view name = IsSnapshotId(id) ? id.substr(1) : id;
+  return !name.empty() && IsId(name, kMaxSessionIdLength);
+}
+// Returns "sessions/ID" or "snapshots/KEY", for errors and log lines.
+inline std::string StateName(std::string_view id) {
+  std::string name(IsSnapshotId(id) ? "snapshots/" : "sessions/");
+  return name.append(IsSnapshotId(id) ? id.substr(1) : id);
+}
+
 // True for at most `most` printable ASCII characters; the empty text passes too.
 inline bool IsPrintable(std::string_view text, size_t most) {
   return text.size() <= most && std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });

@@ -33,7 +33,7 @@ RETRIED = "server/rpc/transport/rpc_status.cc"
 METRICS = "server/observability/metric_catalog.h"
 ARROWS = "tests/arrows/check_arrows.py"
 CHECKS = "tests/source_checks.py"  # which ARROWS imports
-API = [f"proto/gdn/v1/{name}.proto" for name in ("service", "step", "session", "batch", "lease", "prefix", "state", "shared_memory", "trace", "info", "admin", "tensor")]
+API = [f"proto/gdn/v1/{name}.proto" for name in ("service", "step", "session", "batch", "lease", "prefix", "snapshot", "state", "shared_memory", "trace", "info", "admin", "tensor")]
 PARITY = "gdn_parity --list"
 
 

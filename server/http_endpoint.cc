@@ -182,7 +182,7 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
                   .trouble = Trouble(),
                   .now = absl::Now(),
                   .uptime = absl::Now() - sources_.start_time,
-                  .sessions = static_cast<int64_t>(info.states.sessions().size()),
+                  .sessions = info.states.sessions().sessions(),
                   .waiting_steps = static_cast<int64_t>(info.engines.queued_steps()),
                   .addresses = options_.addresses,
                   .seconds = sampler_.seconds(),

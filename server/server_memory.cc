@@ -42,6 +42,11 @@ int64_t PrefixBudgetBytes(const MemoryOptions& options, int64_t host_state_bytes
   return host_state_bytes > 0 ? host_state_bytes / 2 : HostMemoryBytes() / 16;
 }
 
+int64_t SnapshotBudgetBytes(const MemoryOptions& options, const StateServiceOptions& states, size_t devices) {
+  if (options.snapshot_bytes.has_value()) return *options.snapshot_bytes;
+  return (static_cast<int64_t>(devices) * states.device_bytes + states.host_bytes) / 4;
+}
+
 ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices) {
   const int64_t eighth = HostMemoryBytes() / 8;
   const int64_t calls = options.memory.call_bytes.value_or(std::max(eighth, 4 * options.limits.max_message_bytes));
@@ -52,6 +57,10 @@ ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServ
               {BytePool::kCopies, {.limit_bytes = options.memory.copy_bytes.value_or(eighth), .flag = "--copy-bytes"}},
               {BytePool::kReplies, {.limit_bytes = options.memory.stored_reply_bytes, .flag = "--stored-reply-bytes"}},
               {BytePool::kStates, {.limit_bytes = SessionBytes(options, states, devices), .flag = "--session-bytes"}},
+              {BytePool::kSnapshots,
+               {.limit_bytes = SnapshotBudgetBytes(options.memory, states, devices),
+                .headroom = 0,  // an older snapshot makes room for a newer one
+                .flag = "--snapshot-bytes"}},
               {BytePool::kDisk,
                {.limit_bytes = disk_ends ? states.disk.limit_bytes : kNoByteLimit, .flag = "--disk-state-bytes"}}}};
 }

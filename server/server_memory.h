@@ -21,6 +21,8 @@ int64_t DeviceBudgetBytes(const MemoryOptions& options, Backend& backend, int64_
 int64_t HostBudgetBytes(const MemoryOptions& options, const BackendInfo& backend);
 // Returns the host memory for stored prefixes. `host_state_bytes`: the host memory for states of idle sessions.
 int64_t PrefixBudgetBytes(const MemoryOptions& options, int64_t host_state_bytes);
+// Returns the most bytes of all snapshots.
+int64_t SnapshotBudgetBytes(const MemoryOptions& options, const StateServiceOptions& states, size_t devices);
 // Returns the ledger's limits. By default calls have an eighth of the host's memory, but space for four of the largest
 // messages, and copies of states have an eighth.
 ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices);

@@ -113,11 +113,22 @@ void AddPrefixes(const PrefixIndex& prefixes, MetricPage& page) {
   page.Add(metric::kPrefixesGone, {"dropped"}, counts.dropped);
 }
 
+void AddSnapshots(const InfoParts& info, MetricPage& page) {
+  const SnapshotBook& book = info.states.environment().snapshots();
+  const ByteLedger& ledger = info.common.access.ledger;
+  page.Add(metric::kSnapshots, {}, book.size());
+  page.Add(metric::kSnapshotHeldBytes, {}, ledger.held(BytePool::kSnapshots));
+  page.Add(metric::kSnapshotLimitBytes, {}, ledger.limit(BytePool::kSnapshots));
+  page.Add(metric::kSnapshotsLost, {"evicted"}, book.evicted());
+  page.Add(metric::kSnapshotsLost, {"damaged"}, book.damaged());
+}
+
 void AddSessions(const InfoParts& info, MetricPage& page) {
-  page.Add(metric::kSessions, {}, static_cast<int64_t>(info.states.sessions().size()));
+  page.Add(metric::kSessions, {}, info.states.sessions().sessions());
   page.Add(metric::kExpiredSessions, {}, info.states.sessions().expired());
   page.Add(metric::kRecoveredSessions, {}, info.recovered_sessions);
   AddPrefixes(info.states.prefixes(), page);
+  AddSnapshots(info, page);
   AddTiers(info.states, page);
   const ResidencyCounters moves = info.states.residency().counters();
   page.Add(metric::kEvictions, {}, moves.evictions);

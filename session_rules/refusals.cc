@@ -3,12 +3,13 @@
 #include "base/bounded_text.h"
 #include "base/count_limits.h"
 #include "base/error.h"
+#include "base/name_rules.h"
 #include "base/string_cat.h"
 
 namespace gdn {
 namespace {
 
-std::string NameOf(const std::string& id) { return StrCat("sessions/", id); }
+std::string NameOf(const std::string& id) { return StateName(id); }
 
 }  // namespace
 

@@ -141,6 +141,16 @@ AsyncCall AsyncClient::ForkSession(v1::ForkSessionRequest request, Done<v1::Fork
   return Start(&Stub::ForkSession, std::move(request), std::move(done), call);
 }
 
+AsyncCall AsyncClient::SnapshotSession(v1::SnapshotSessionRequest request, Done<v1::SnapshotSessionResponse> done,
+                                       const CallOptions& call) {
+  return Start(&Stub::SnapshotSession, std::move(request), std::move(done), call);
+}
+
+AsyncCall AsyncClient::SnapshotSessions(v1::SnapshotSessionsRequest request, Done<v1::SnapshotSessionsResponse> done,
+                                        const CallOptions& call) {
+  return Start(&Stub::SnapshotSessions, std::move(request), std::move(done), call);
+}
+
 AsyncCall AsyncClient::CheckpointSession(v1::CheckpointSessionRequest request, Done<v1::CheckpointSessionResponse> done,
                                          const CallOptions& call) {
   return Start(&Stub::CheckpointSession, std::move(request), std::move(done), call);

@@ -63,6 +63,10 @@ class AsyncClient {
                           const CallOptions& call = {});
   AsyncCall ForkSession(v1::ForkSessionRequest request, Done<v1::ForkSessionResponse> done,
                         const CallOptions& call = {});
+  AsyncCall SnapshotSession(v1::SnapshotSessionRequest request, Done<v1::SnapshotSessionResponse> done,
+                            const CallOptions& call = {});
+  AsyncCall SnapshotSessions(v1::SnapshotSessionsRequest request, Done<v1::SnapshotSessionsResponse> done,
+                             const CallOptions& call = {});
   AsyncCall CheckpointSession(v1::CheckpointSessionRequest request, Done<v1::CheckpointSessionResponse> done,
                               const CallOptions& call = {});
   AsyncCall PrefetchSessions(v1::PrefetchSessionsRequest request, Done<v1::PrefetchSessionsResponse> done,

@@ -69,6 +69,8 @@ CallOptions Routed(const Request& request, CallOptions call) {
     if (request.sessions_size() > 0) name = request.sessions(0);
   } else if constexpr (requires { request.rows(0).session(); }) {
     if (request.rows_size() > 0) name = request.rows(0).session();
+  } else if constexpr (requires { request.requests(0).session(); }) {
+    if (request.requests_size() > 0) name = request.requests(0).session();
   } else if constexpr (requires { request.names(0); }) {
     if (request.names_size() > 0) name = request.names(0);
   } else if constexpr (requires { request.session_id(); }) {
@@ -311,6 +313,41 @@ absl::StatusOr<std::vector<v1::Session>> Client::ForkSession(const v1::ForkSessi
                                                              const CallOptions& call) {
   GDN_ASSIGN_OR_RETURN(v1::ForkSessionResponse response, Call(&Stub::ForkSession, request, call));
   return Moved(*response.mutable_sessions());
+}
+
+absl::StatusOr<v1::SnapshotSessionResponse> Client::SnapshotSession(const v1::SnapshotSessionRequest& request,
+                                                                    const CallOptions& call) {
+  return Call(&Stub::SnapshotSession, request, call);
+}
+
+absl::StatusOr<v1::SnapshotSessionsResponse> Client::SnapshotSessions(const v1::SnapshotSessionsRequest& request,
+                                                                      const CallOptions& call) {
+  return Call(&Stub::SnapshotSessions, request, call);
+}
+
+absl::StatusOr<v1::ListSnapshotsResponse> Client::ListSnapshots(int64_t lost_after, const CallOptions& call) {
+  v1::ListSnapshotsRequest request;
+  request.set_page_size(kListPageSize);
+  request.set_lost_after(lost_after);
+  GDN_ASSIGN_OR_RETURN(v1::ListSnapshotsResponse all, Call(&Stub::ListSnapshots, request, call));
+  while (!all.next_page_token().empty()) {
+    if (all.next_page_token() == request.page_token()) {
+      return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                       "ListSnapshots gave the page token it was given, so its pages have no end");
+    }
+    request.set_page_token(all.next_page_token());
+    GDN_ASSIGN_OR_RETURN(v1::ListSnapshotsResponse page, Call(&Stub::ListSnapshots, request, call));
+    for (v1::Snapshot& snapshot : *page.mutable_snapshots()) all.add_snapshots()->Swap(&snapshot);
+    all.set_next_page_token(page.next_page_token());
+  }
+  return all;
+}
+
+absl::StatusOr<v1::DeleteSnapshotsResponse> Client::DeleteSnapshots(const std::vector<std::string>& keys,
+                                                                    const CallOptions& call) {
+  v1::DeleteSnapshotsRequest request;
+  for (const std::string& key : keys) request.add_keys(key);
+  return Call(&Stub::DeleteSnapshots, request, call);
 }
 
 absl::StatusOr<v1::KeepPrefixResponse> Client::KeepPrefix(const std::string& session, const v1::PromptPrefix& prefix,

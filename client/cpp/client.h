@@ -126,6 +126,18 @@ class Client {
 
   absl::StatusOr<std::vector<v1::Session>> ForkSession(const v1::ForkSessionRequest& request,
                                                        const CallOptions& call = {});
+  // Takes read-only snapshots under the caller's own keys. Sessions start from one by CreateSessionRequest.snapshot or
+  // ForkSessionRequest.snapshot. The second form takes many, and answers each entry by itself.
+  absl::StatusOr<v1::SnapshotSessionResponse> SnapshotSession(const v1::SnapshotSessionRequest& request,
+                                                              const CallOptions& call = {});
+  absl::StatusOr<v1::SnapshotSessionsResponse> SnapshotSessions(const v1::SnapshotSessionsRequest& request,
+                                                                const CallOptions& call = {});
+  // Returns all pages as one, with the losses after the one with this mark (0: all that the server knows). The timeout
+  // applies to each page.
+  absl::StatusOr<v1::ListSnapshotsResponse> ListSnapshots(int64_t lost_after = 0, const CallOptions& call = {});
+  // Returns one status for each key, in order.
+  absl::StatusOr<v1::DeleteSnapshotsResponse> DeleteSnapshots(const std::vector<std::string>& keys,
+                                                              const CallOptions& call = {});
   // Stores the states of the session ("sessions/ID") as those of the prefix that it has just prefilled, for new
   // sessions to start from (prompt_prefix.h).
   absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const std::string& session, const v1::PromptPrefix& prefix,

@@ -11,16 +11,18 @@ namespace gdn {
 namespace {
 
 // Names of the pools in errors.
-constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call", "copy", "reply", "session",  "device",
-                                                                 "host", "disk", "redis", "sessions", "checkpoints"};
+constexpr std::array<std::string_view, kBytePools> kPoolNames = {
+    "call", "copy", "reply", "session", "device", "host", "disk", "redis", "snapshot", "sessions", "checkpoints"};
 std::string Place(BytePool pool) {
   if (pool == BytePool::kStates) return "room for sessions and named checkpoints";
   if (pool == BytePool::kDisk) return "disk";
+  if (pool == BytePool::kSnapshots) return "room for snapshots";
   return StrCat(kPoolNames[static_cast<size_t>(pool)], " memory");
 }
 
 // Advice in the error for a refused caller.
 std::string_view Remedy(BytePool pool) {
+  if (pool == BytePool::kSnapshots) return "Delete snapshots that are of no use";
   return pool < BytePool::kStates ? "Try again once earlier calls have ended, or send less at a time"
                                   : "Delete sessions or named checkpoints that are of no use, or try again later";
 }

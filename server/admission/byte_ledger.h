@@ -55,11 +55,12 @@ enum class BytePool : uint8_t {
   kHost,
   kDisk,
   kRedis,
+  kSnapshots,  // snapshots, by the size of their states, wherever these are; not in kStates
   // Counts instead of bytes:
   kSessions,
   kCheckpoints,  // named ones
 };
-inline constexpr size_t kBytePools = 10;
+inline constexpr size_t kBytePools = 11;
 
 inline constexpr int64_t kNoByteLimit = std::numeric_limits<int64_t>::max();
 

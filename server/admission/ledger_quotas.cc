@@ -9,8 +9,8 @@ namespace {
 
 // The quota of each pool. Stored replies have none, because the oldest are dropped.
 constexpr std::array<std::optional<Quota>, kBytePools> kPoolQuotas = {
-    Quota::kCallBytes, Quota::kCopyBytes, std::nullopt,       Quota::kStateBytes, Quota::kDeviceBytes,
-    Quota::kHostBytes, Quota::kDiskBytes, Quota::kRedisBytes, Quota::kSessions,   Quota::kCheckpoints};
+    Quota::kCallBytes, Quota::kCopyBytes,  std::nullopt, Quota::kStateBytes, Quota::kDeviceBytes, Quota::kHostBytes,
+    Quota::kDiskBytes, Quota::kRedisBytes, std::nullopt, Quota::kSessions,   Quota::kCheckpoints};
 
 // Retry delay for quotas that get free by themselves when calls end: about two batches.
 constexpr int64_t kCallsEndNanos = 100'000'000;

@@ -73,9 +73,19 @@ inline constexpr MetricInfo kPrefixesKept =
 inline constexpr MetricInfo kPrefixesGone = Counter("gdn_prefixes_gone_total", "prefixes", {"why"},
                                                     "Prefixes that were deleted: evicted (to make room), expired (not "
                                                     "used for --prefix-ttl) or dropped (by DropPrefixes).");
+inline constexpr MetricInfo kSnapshots =
+    Gauge("gdn_snapshots", "snapshots", {}, "Snapshots that exist, whichever tier holds their states.");
+inline constexpr MetricInfo kSnapshotHeldBytes =
+    Gauge("gdn_snapshot_held_bytes", "bytes", {}, "Bytes of all snapshots, each counted as a whole state.");
+inline constexpr MetricInfo kSnapshotLimitBytes =
+    Gauge("gdn_snapshot_limit_bytes", "bytes", {}, "Bytes that snapshots may hold (--snapshot-bytes).");
+inline constexpr MetricInfo kSnapshotsLost = Counter(
+    "gdn_snapshots_lost_total", "snapshots", {"why"},
+    "Snapshots that were lost: evicted (because --snapshot-bytes was full) or damaged (no tier has the state).");
 inline constexpr MetricInfo kTierSessions =
     Gauge("gdn_tier_sessions", "sessions", {"tier"},
-          "Sessions with states in the tier: device, host, disk or redis. On durable tiers checkpoints count too.");
+          "Sessions and snapshots with states in the tier: device, host, disk or redis. On durable tiers checkpoints "
+          "count too.");
 inline constexpr MetricInfo kTierUsedBytes =
     Gauge("gdn_tier_used_bytes", "bytes", {"tier"}, "Bytes that states use in the tier.");
 inline constexpr MetricInfo kTierLimitBytes =
@@ -209,7 +219,8 @@ inline constexpr MetricInfo kStartTime =
 inline constexpr std::array kAll = {  // one entry a line would be too long
     &kRpcDuration, &kErrors, &kStageDuration, &kQueueDuration, &kQueuedSteps, &kBatchRows, &kLaunchDuration, &kSteps,
     &kTokens, &kSessions, &kExpiredSessions, &kRecoveredSessions, &kPrefixStarts, &kPrefixTokens, &kPrefixEntries,
-    &kPrefixUsedBytes, &kPrefixLimitBytes, &kPrefixesKept, &kPrefixesGone, &kTierSessions, &kTierUsedBytes,
+    &kPrefixUsedBytes, &kPrefixLimitBytes, &kPrefixesKept, &kPrefixesGone, &kSnapshots, &kSnapshotHeldBytes,
+    &kSnapshotLimitBytes, &kSnapshotsLost, &kTierSessions, &kTierUsedBytes,
     &kTierLimitBytes, &kTierStores, &kTierLoads, &kTierStoredBytes, &kTierLoadedBytes, &kTierFailures, &kTierProblems,
     &kEvictions, &kEvictedBytes, &kReturns, &kReturnedBytes, &kMoveFailures, &kCheckpoints, &kCheckpointFailures,
     &kCheckpointAge, &kSessionsTakenOver, &kSessionsHandedOver, &kSessionsLost, &kSessionsAwaited, &kNodeLeaseValid,

@@ -163,6 +163,12 @@ const OptionTable& Options() {
       Row("prefix-ttl", AT(states.prefix_ttl), TimeOrNever(),
           "TIME: delete prefixes that no session has started from for this long. 0: they stay until their memory is "
           "needed."),
+      Row("snapshot-bytes", AT(memory.snapshot_bytes), BytesOrAuto(),
+          "BYTES: most bytes of all snapshots (SnapshotSession), in whichever tier, each counted as a whole state. "
+          "They "
+          "do not count against --session-bytes, but they take room in the tiers. Above the limit, the least recently "
+          "used snapshots are evicted, of the caller that is furthest over its share first. 0: no snapshots. `auto`: a "
+          "quarter of the device and host memory for states together."),
       Row("disk-dir", AT(states.disk.directory), Text(),
           "DIR: folder for the states of idle sessions and for checkpoints. Sessions then survive a restart. Each "
           "server needs a folder of its own."),

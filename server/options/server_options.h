@@ -42,6 +42,7 @@ struct MemoryOptions {
   int32_t state_slots = 0;         // if not 0: the same limit, in slots of the largest model
   std::optional<int64_t> host_state_bytes = std::nullopt;
   std::optional<int64_t> prefix_cache_bytes = std::nullopt;  // 0: no prefixes are stored
+  std::optional<int64_t> snapshot_bytes = std::nullopt;      // 0: no snapshots are kept
   int64_t stored_reply_bytes = int64_t{1} << 30;
   std::optional<int64_t> call_bytes = std::nullopt;
   std::optional<int64_t> copy_bytes = std::nullopt;

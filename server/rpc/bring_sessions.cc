@@ -16,8 +16,7 @@ namespace gdn {
 Task<void> BringHere(const SessionLookup& lookup, Caller& caller, std::vector<WantedSession> wanted) {
   if (lookup.fleet == nullptr || !caller.allowed.ok()) co_return;
   std::erase_if(wanted, [&](const WantedSession& session) {
-    return session.id.empty() || !CheckSessionId(session.id).ok() ||
-           lookup.sessions.Knows(session.principal, session.id);
+    return !IsStateId(session.id) || lookup.sessions.Knows(session.principal, session.id);
   });
   std::vector<Task<absl::Status>> coming;
   for (const WantedSession& session : wanted) {

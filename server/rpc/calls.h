@@ -1,6 +1,6 @@
 // The functions that answer the unary methods of GDN_IMMEDIATE_METHODS and GDN_TASK_METHODS (server/rpc/rpc_methods.h),
-// one source file for each subject (models, sessions, many sessions, leases, states, forks, drafts, prefixes, traces,
-// admins). Each function is given the parts that rpc_methods.h lists for its method. Steps (Prefill, Decode, Step),
+// one source file for each subject (models, sessions, many sessions, leases, states, forks, snapshots, drafts, prefixes,
+// traces, admins). Each function is given the parts that rpc_methods.h lists for its method. Steps (Prefill, Decode, Step),
 // streams, and transfers of states and memory have reactors instead (server/rpc/reactors.h).
 //
 // Thread safety: free functions; a task belongs to its call's flow. Ownership: parts, caller, request and response must
@@ -18,6 +18,7 @@
 #include "gdn/v1/lease.pb.h"
 #include "gdn/v1/prefix.pb.h"
 #include "gdn/v1/session.pb.h"
+#include "gdn/v1/snapshot.pb.h"
 #include "gdn/v1/state.pb.h"
 #include "gdn/v1/trace.pb.h"
 #include "server/rpc/callers/caller.h"

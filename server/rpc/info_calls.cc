@@ -126,7 +126,7 @@ absl::Status GetServerInfo(const InfoParts& info, const Caller& caller, const v1
   limits->set_max_stored_reply_bytes(info.limits.max_stored_reply_bytes);
   limits->set_max_queued_steps(info.max_queued_steps);
   response->set_state_bytes_used(info.states.room().used_bytes());
-  response->set_session_count(static_cast<int64_t>(info.states.sessions().size()));
+  response->set_session_count(info.states.sessions().sessions());
   limits->set_stored_reply_bytes(info.states.environment().replies().limit());
   if (const SharedRegions& regions = info.shared_regions; regions.offered()) {
     limits->set_shared_memory_bytes(std::min(regions.options().bytes_per_principal, regions.options().bytes));

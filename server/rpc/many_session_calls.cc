@@ -18,6 +18,7 @@
 #include "base/task/when_all.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/session_calls.h"
+#include "server/rpc/snapshot_calls.h"
 #include "server/rpc/transport/rpc_status.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
@@ -42,8 +43,16 @@ absl::StatusOr<ByteCharge> ChargeResults(const SessionParts& parts, const Caller
                                        results.count * kResultBytes + results.layers * kLayerBytes);
 }
 
+// Layers of the caller's session or snapshot with this id; 0 if it is not here.
+int64_t LayersOfId(const SessionParts& parts, const Caller& caller, std::string id) {
+  const auto session =
+      parts.lookup.sessions.Peek({.principal = caller.principal, .id = std::move(id), .checkpoint = ""});
+  return session == nullptr ? 0 : static_cast<int64_t>(session->spec().layers.size());
+}
+
 // Most layers of the session that the request asks for; 0 if it is refused.
-int64_t LayersOf(const SessionParts& parts, const v1::CreateSessionRequest& request) {
+int64_t LayersOf(const SessionParts& parts, const Caller& caller, const v1::CreateSessionRequest& request) {
+  if (!request.snapshot().empty()) return LayersOfId(parts, caller, SnapshotId(request.snapshot()));
   if (request.spec_case() == v1::CreateSessionRequest::kOperator) {
     const auto spec = CheckOperatorSpec(request.operator_());
     return spec.ok() ? spec->layer_count : 0;
@@ -55,10 +64,7 @@ int64_t LayersOf(const SessionParts& parts, const v1::CreateSessionRequest& requ
 // Layers of the caller's session with this name; 0 if it is not here.
 int64_t LayersOf(const SessionParts& parts, const Caller& caller, std::string_view name) {
   const auto id = ParseSessionName(name);
-  if (!id.ok()) return 0;
-  const auto session =
-      parts.lookup.sessions.Peek({.principal = caller.principal, .id = std::string(*id), .checkpoint = ""});
-  return session == nullptr ? 0 : static_cast<int64_t>(session->spec().layers.size());
+  return id.ok() ? LayersOfId(parts, caller, std::string(*id)) : 0;
 }
 
 // Finds names that occur twice in a call.
@@ -123,7 +129,7 @@ Task<absl::Status> CreateSessions(const SessionParts& parts, const Caller& calle
   Results results{.count = request.requests_size()};
   for (const v1::CreateSessionRequest& create : request.requests()) {
     GDN_CO_RETURN_IF_ERROR(ids.Add("requests", create.session_id()));
-    results.layers += LayersOf(parts, create);
+    results.layers += LayersOf(parts, caller, create);
   }
   GDN_CO_ASSIGN_OR_RETURN(const ByteCharge charge, ChargeResults(parts, caller, results));
   std::vector<v1::CreateSessionResponse> created;
@@ -132,6 +138,7 @@ Task<absl::Status> CreateSessions(const SessionParts& parts, const Caller& calle
   for (size_t i = 0; i < statuses.size(); ++i) {
     AddResult(statuses[i], *created[i].mutable_session(), *response->mutable_results());
   }
+  SetLossMark(parts, caller, response);
   co_return absl::OkStatus();
 }
 
@@ -161,7 +168,9 @@ Task<absl::Status> ForkSessions(const SessionParts& parts, const Caller& caller,
     for (const std::string& id : fork.session_ids()) GDN_CO_RETURN_IF_ERROR(ids.Add("session_ids", id));
     children += fork.session_ids_size();
     results.count += std::max(1, fork.session_ids_size());
-    results.layers += fork.session_ids_size() * LayersOf(parts, caller, fork.name());
+    results.layers +=
+        fork.session_ids_size() * (fork.snapshot().empty() ? LayersOf(parts, caller, fork.name())
+                                                           : LayersOfId(parts, caller, SnapshotId(fork.snapshot())));
   }
   if (children > 0) GDN_CO_RETURN_IF_ERROR(CheckBatchSize(children, parts.limits));
   GDN_CO_ASSIGN_OR_RETURN(const ByteCharge charge, ChargeResults(parts, caller, results));
@@ -176,6 +185,7 @@ Task<absl::Status> ForkSessions(const SessionParts& parts, const Caller& caller,
       *result->mutable_error() = ToRpcStatus(statuses[i]);
     }
   }
+  SetLossMark(parts, caller, response);
   co_return absl::OkStatus();
 }
 

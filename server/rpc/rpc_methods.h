@@ -22,6 +22,7 @@ namespace gdn {
   X(ListLeases, SessionParts)       \
   X(PrefetchSessions, SessionParts) \
   X(DropPrefixes, SessionParts)     \
+  X(ListSnapshots, SessionParts)    \
   X(TraceCalls, CommonParts)        \
   X(GetMetrics, AdminParts)
 #define GDN_TASK_METHODS(X)          \
@@ -41,6 +42,9 @@ namespace gdn {
   X(DeleteCheckpoint, SessionParts)  \
   X(AcceptTokens, StepParts)         \
   X(KeepPrefix, SessionParts)        \
+  X(SnapshotSession, SessionParts)   \
+  X(SnapshotSessions, SessionParts)  \
+  X(DeleteSnapshots, SessionParts)   \
   X(EvictSession, SessionParts)      \
   X(Drain, AdminParts)
 // Methods with a reactor of their own (server/rpc/reactors.h).

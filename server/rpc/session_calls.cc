@@ -15,8 +15,10 @@
 #include "base/task/status_macros.h"
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
+#include "server/rpc/fork_children.h"
 #include "server/rpc/prompt.h"
 #include "server/rpc/session_calls.h"
+#include "server/rpc/snapshot_calls.h"
 #include "server/session/session_errors.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
@@ -284,6 +286,71 @@ absl::StatusOr<Beginning> BeginSession(const SessionParts& parts, const Caller& 
   return beginning;
 }
 
+// OK if the request asks for nothing that its snapshot does not have.
+absl::Status CheckFitsSnapshot(const SessionParts& parts, const v1::CreateSessionRequest& request,
+                               const SessionSpec& snapshot) {
+  if (request.spec_case() == v1::CreateSessionRequest::SPEC_NOT_SET) return absl::OkStatus();
+  GDN_ASSIGN_OR_RETURN(const SessionSpec spec, SpecOf(parts.models, request));
+  const bool same_layers = !spec.model.empty() || spec.layers == snapshot.layers;
+  if (spec.model == snapshot.model && spec.dims == snapshot.dims && same_layers) return absl::OkStatus();
+  const auto shown = [](const SessionSpec& of) {
+    return of.model.empty() ? StrCat("an operator with ", of.layers.size(), " layers, ", LayerDimsToString(of.dims))
+                            : ModelName(of.model);
+  };
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch,
+                   StrCat("the snapshot '", request.snapshot(), "' is of ", shown(snapshot), ", the request is for ",
+                          shown(spec), "; leave the spec out, or name the snapshot's"),
+                   {{"field", "spec"}, {"found", shown(snapshot)}, {"expected", shown(spec)}});
+}
+
+// Creates a session that starts from a snapshot. `id`: the request's, or a random one.
+Task<absl::Status> CreateFromSnapshot(const SessionParts& parts, const Caller& caller, const std::string& id,
+                                      const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response) {
+  GDN_CO_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), parts.limits));
+  GDN_CO_RETURN_IF_ERROR(CheckSessionId(request.session_id()));
+  GDN_CO_RETURN_IF_ERROR(CheckAffinity(request.affinity()));
+  const std::string_view other = !request.initial_states().empty() ? "initial_states"
+                                 : request.has_prefix()            ? "prefix"
+                                 : !request.layers().empty()       ? "layers"
+                                                                   : "";
+  if (!other.empty()) {
+    co_return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                        StrCat("both snapshot and ", other, " are set; a session has the snapshot's states and layers"),
+                        {{"field", std::string(other)}});
+  }
+  const Hash128 hash = HashCreateRequest(request);
+  std::shared_ptr<Session> session =
+      parts.lookup.sessions.Peek({.principal = caller.principal, .id = id, .checkpoint = ""});
+  // A retry finds its session even if the snapshot is gone meanwhile.
+  if (id.empty() || session == nullptr || session->request() != hash) {
+    GDN_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Session> snapshot, FindSnapshot(parts, caller, request.snapshot()));
+    GDN_CO_RETURN_IF_ERROR(CheckFitsSnapshot(parts, request, snapshot->spec()));
+    Task<absl::StatusOr<ClientLeasePtr>> named = LeaseNamed(parts, caller, request.lease());
+    GDN_CO_ASSIGN_OR_RETURN(ClientLeasePtr of_client, co_await std::move(named));
+    SessionInit init{.principal = caller.principal,
+                     .id = id,
+                     .spec = snapshot->spec(),
+                     .affinity = request.affinity(),
+                     .account = caller.account,
+                     .request = hash,
+                     .lease = std::move(of_client)};
+    GDN_CO_RETURN_IF_ERROR(SetLifetimes(parts, request, init));
+    GDN_CO_ASSIGN_OR_RETURN(SessionCreation creation, parts.lookup.sessions.Begin(init));
+    session = creation.session();
+    init.id = session->id();
+    if (init.affinity.empty()) init.affinity = init.id;
+    Children children;
+    children.inits.push_back(std::move(init));
+    children.creations.push_back(std::move(creation));
+    Task<absl::Status> made = MakeChildren(parts, caller, snapshot, {}, children);
+    GDN_CO_RETURN_IF_ERROR(co_await std::move(made));
+    session = children.creations.front().session();
+    spdlog::info("session created id={} snapshot={}{}", session->id(), request.snapshot(), TraceForLog(caller.trace));
+  }
+  FillSession(parts.states, *session, response->mutable_session());
+  co_return absl::OkStatus();
+}
+
 // `id`: the request's, or a random one.
 Task<absl::Status> CreateNamed(const SessionParts& parts, const Caller& caller, const std::string& id,
                                const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response) {
@@ -319,16 +386,21 @@ Task<absl::Status> CreateSession(const SessionParts& parts, const Caller& caller
   if (parts.lookup.fleet != nullptr) {
     std::vector<WantedSession> wanted;
     wanted.push_back({.principal = caller.principal, .id = id, .make = true});
+    if (!request.snapshot().empty()) wanted.push_back(WantedSnapshot(caller, request.snapshot()));
     co_await BringHere(parts.lookup, brought, std::move(wanted));
   }
   absl::Status created;
-  if (brought.not_here != nullptr) {
-    created = brought.not_here->begin()->second;
+  if (brought.not_here != nullptr && brought.not_here->contains(id)) {
+    created = brought.not_here->at(id);
+  } else if (!request.snapshot().empty()) {
+    Task<absl::Status> create = CreateFromSnapshot(parts, brought, id, request, response);
+    created = co_await std::move(create);
   } else {
     Task<absl::Status> create = CreateNamed(parts, brought, id, request, response);
     created = co_await std::move(create);
   }
   if (!created.ok()) GiveBackName(parts.lookup, brought.principal, id);
+  if (created.ok()) SetLossMark(parts, caller, response);
   co_return created;
 }
 
@@ -351,8 +423,9 @@ absl::Status ListSessions(const SessionParts& parts, const Caller& caller, const
   const int32_t wanted = request.page_size() == 0 ? kDefaultPageSize : std::min(request.page_size(), kMaxPageSize);
   // One more than the page needs, to know whether there is another page.
   const size_t limit = static_cast<size_t>(wanted) + 1;
-  const auto sessions = request.all() ? parts.lookup.sessions.ListAll({after.principal, after.id}, limit)
-                                      : parts.lookup.sessions.List(caller.principal, after.id, limit);
+  const auto sessions =
+      request.all() ? parts.lookup.sessions.ListAll({after.principal, after.id}, limit, /*with_snapshots=*/false)
+                    : parts.lookup.sessions.List(caller.principal, after.id, limit);
   if (request.all()) parts.access.owners.LearnListed(*parts.access.authenticator);
   const size_t most = std::min(sessions.size(), static_cast<size_t>(wanted));
   size_t shown = 0;

@@ -43,6 +43,8 @@ Session::Session(SessionInit init, SessionEnvironment* environment)
       epoch_(init_.epoch),
       changes_(static_cast<uint64_t>(init_.changes)) {
   Touch();
+  // So that snapshots of an earlier server process are evicted before newer ones, the oldest first.
+  if (is_snapshot()) last_used_.store(born_.ToNanos(), std::memory_order_relaxed);
 }
 
 Session::Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment)
@@ -127,6 +129,12 @@ absl::StatusOr<LayerInfo> Session::LayerAt(int32_t layer) const {
 bool Session::resident() const {
   absl::MutexLock lock(&mu_);
   return resident_;
+}
+
+int32_t Session::shared_layers() const {
+  absl::MutexLock lock(&mu_);
+  return static_cast<int32_t>(
+      std::ranges::count_if(layers_, [](const Layer& layer) { return layer.slot.valid() && !layer.slot.exclusive(); }));
 }
 
 absl::Status Session::CheckAlive() const {

@@ -25,6 +25,7 @@
 #include "base/hash.h"
 #include "base/head_slice.h"
 #include "base/layer_dims.h"
+#include "base/name_rules.h"
 #include "base/task/arrivals.h"
 #include "base/task/deadline.h"
 #include "base/threads/steady_clock.h"
@@ -133,6 +134,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const std::string& principal() const { return init_.principal; }
   const std::string& id() const { return init_.id; }
+  // True if nobody may step the session: it is a snapshot, stored under the client's key.
+  bool is_snapshot() const { return IsSnapshotId(init_.id); }
   const ByteAccountPtr& account() const { return init_.account; }
   const SessionSpec& spec() const { return init_.spec; }
   const std::string& affinity() const { return init_.affinity; }
@@ -181,6 +184,8 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<LayerInfo> LayerAt(int32_t layer) const;
 
   bool resident() const;
+  // Number of layers whose slot on the device other sessions use too.
+  int32_t shared_layers() const;
   // OK, or why the session takes no calls: NOT_FOUND (SESSION_NOT_FOUND) if it was deleted, SESSION_MOVED if it has
   // left, or the error with which it was lost.
   absl::Status CheckAlive() const;

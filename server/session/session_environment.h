@@ -1,5 +1,5 @@
 // The objects that all sessions of a server share: the ledger of accounts, the accounts that copies in the tiers are
-// charged to, stored replies, version numbers of bases, and a listener for progress.
+// charged to, stored replies, the book of snapshots, version numbers of bases, and a listener for progress.
 //
 // Thread safety: safe from any thread; `on_progress` is set before the first session. Ownership: outlives every
 // session; the ledger outlives it.
@@ -18,6 +18,7 @@
 #include "base/threads/steady_clock.h"
 #include "server/admission/byte_ledger.h"
 #include "server/session/room/session_holders.h"
+#include "server/session/snapshots/snapshot_book.h"
 #include "server/session/stored_replies.h"
 #include "state_store/session_image.h"
 #include "state_store/tiers/state_tier.h"
@@ -29,7 +30,7 @@ class Session;
 class SessionEnvironment {
  public:
   explicit SessionEnvironment(ByteLedger& ledger, const SteadyClock& clock = SteadyClock::Real())
-      : ledger_(ledger), clock_(clock), holders_(ledger), replies_(ledger) {}
+      : ledger_(ledger), clock_(clock), holders_(ledger), replies_(ledger), snapshots_(ledger, clock) {}
 
   // Called after a step was committed, outside any lock.
   std::function<void(const std::shared_ptr<Session>&)> on_progress;
@@ -52,12 +53,14 @@ class SessionEnvironment {
   ByteLedger& ledger() { return ledger_; }
   SessionHolders& holders() { return holders_; }
   StoredReplies& replies() { return replies_; }
+  SnapshotBook& snapshots() { return snapshots_; }
 
  private:
   ByteLedger& ledger_;
   const SteadyClock& clock_;
   SessionHolders holders_;
   StoredReplies replies_;
+  SnapshotBook snapshots_;
   std::atomic<BaseVersion> next_base_version_{1};
   static constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
   std::atomic<int64_t> ours_until_{kForEver};

@@ -5,6 +5,7 @@
 
 #include "base/bounded_text.h"
 #include "base/error.h"
+#include "base/name_rules.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/session/session.h"
@@ -12,7 +13,7 @@
 namespace gdn {
 namespace {
 
-std::string NameOf(const std::string& id) { return StrCat("sessions/", id); }
+std::string NameOf(const std::string& id) { return StateName(id); }
 
 absl::Status Mismatch(std::string_view field, const std::string& found, const std::string& expected) {
   return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch,

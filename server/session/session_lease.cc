@@ -175,6 +175,7 @@ void SessionLease::CountChange() {
 }
 
 int32_t SessionLease::claims_to_share() const {
+  if (session_->is_snapshot()) return 0;  // it never writes
   absl::MutexLock lock(&session_->mu_);
   return static_cast<int32_t>(
       std::count_if(session_->layers_.begin(), session_->layers_.end(),
@@ -197,7 +198,7 @@ std::shared_ptr<Session> SessionLease::Fork(SessionInit init, std::vector<SlotCl
     to.slot = from.slot;
     to.shared_base = from.shared_base;
     to.base_version = from.base_version;
-    if (!from.claim.valid()) from.claim = std::move(own[next++]);
+    if (!from.claim.valid() && next < own.size()) from.claim = std::move(own[next++]);
   }
   ++child->changes_;
   return child;

@@ -67,10 +67,11 @@ class SessionLease {
   // Counts one change of the states, so that later copies have a higher version than earlier ones.
   void CountChange();
 
-  // Number of claims that a fork needs for this session itself: one for each layer whose slot will be shared.
+  // Number of claims that a fork needs for this session itself: one for each layer whose slot will be shared. 0 for a
+  // snapshot.
   int32_t claims_to_share() const;
-  // Makes a child session that continues from this session's state. `claims`: one for each layer of the child. `own`:
-  // claims_to_share() claims for this session, so none from the second child on.
+  // Makes a child session that continues from this session's state. `claims`: one for each layer of the child; none for
+  // a snapshot. `own`: claims_to_share() claims for this session, so none from the second child on.
   std::shared_ptr<Session> Fork(SessionInit init, std::vector<SlotClaim> claims, std::vector<SlotClaim> own);
 
   // Ends the session: no step is admitted any more, waiting calls are refused with `why`, and its slots are given up.

@@ -20,8 +20,8 @@ namespace {
 constexpr int kListedAtOnce = 64;
 
 absl::Status Busy(const std::string& id, std::string_view why) {
-  return MakeError(absl::StatusCode::kAborted, reason::kSessionBusy, StrCat("sessions/", id, " ", why, "; try again"),
-                   {{"session", StrCat("sessions/", id)}});
+  return MakeError(absl::StatusCode::kAborted, reason::kSessionBusy, StrCat(StateName(id), " ", why, "; try again"),
+                   {{"session", StateName(id)}});
 }
 
 bool IsExpired(const Session& session, SteadyTime now) {
@@ -43,10 +43,11 @@ void SessionCreation::Publish() {
   SessionManager::Entry& entry = manager_->sessions_.at(key_);
   entry.session = session_;
   entry.phase = SessionManager::Phase::kPublished;
+  if (session_->is_snapshot()) manager_->environment_.snapshots().Add(session_);
   manager_ = nullptr;
 }
 
-absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init) {
+absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init, ByteCharge snapshot) {
   if (init.id.empty()) init.id = RandomId();
   if (init.affinity.empty()) init.affinity = init.id;
   const Key key(init.principal, init.id);
@@ -60,9 +61,11 @@ absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init)
   GDN_RETURN_IF_ERROR(CheckNotAway(key.first, key.second));
   ByteLedger& ledger = environment_.ledger();
   if (init.account == nullptr) init.account = ledger.AccountOf(init.principal, /*peer=*/"");
-  GDN_ASSIGN_OR_RETURN(ByteCharge count, ledger.TryCharge(BytePool::kSessions, init.account, 1));
-  GDN_ASSIGN_OR_RETURN(ByteCharge charge,
-                       ledger.TryCharge(BytePool::kStates, init.account, places_.room.BytesOf(init.spec)));
+  ByteCharge count, charge = std::move(snapshot);
+  if (!IsSnapshotId(init.id)) {
+    GDN_ASSIGN_OR_RETURN(count, ledger.TryCharge(BytePool::kSessions, init.account, 1));
+    GDN_ASSIGN_OR_RETURN(charge, ledger.TryCharge(BytePool::kStates, init.account, places_.room.BytesOf(init.spec)));
+  }
   const size_t layers = init.spec.layers.size();
   auto session = std::make_shared<Session>(std::move(init), std::vector<LayerInfo>(layers), &environment_);
   sessions_.emplace(key, Entry{.session = session,
@@ -74,8 +77,8 @@ absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init)
   return SessionCreation(this, key, std::move(session), std::move(lease));
 }
 
-absl::StatusOr<SessionCreation> SessionManager::Begin(SessionInit init) {
-  GDN_ASSIGN_OR_RETURN(SessionCreation creation, BeginUnchecked(std::move(init)));
+absl::StatusOr<SessionCreation> SessionManager::Begin(SessionInit init, ByteCharge snapshot) {
+  GDN_ASSIGN_OR_RETURN(SessionCreation creation, BeginUnchecked(std::move(init), std::move(snapshot)));
   // Check the right after the session was added: whoever gives the right back looks for the session after that, so one
   // of the two sees the other.
   if (environment_.has_right && creation.pending() && !environment_.has_right(creation.session()->key())) {
@@ -97,20 +100,29 @@ SessionLease SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> laye
   absl::MutexLock lock(&mu_);
   const auto [it, adopted] = sessions_.try_emplace(key);
   if (!adopted) return SessionLease();
+  ByteLedger& ledger = environment_.ledger();
+  const BytePool pool = session->is_snapshot() ? BytePool::kSnapshots : BytePool::kStates;
   it->second = {.session = session,
-                .charge = environment_.ledger().Charge(BytePool::kStates, session->account(),
-                                                       places_.room.BytesOf(session->spec())),
-                .count = environment_.ledger().Charge(BytePool::kSessions, session->account(), 1),
+                .charge = ledger.Charge(pool, session->account(), places_.room.BytesOf(session->spec())),
+                .count = {},
                 .in_lease = CountedInLease(session->lease()),
                 .phase = Phase::kPublished};
   environment_.holders().Set(session->key(), session->account());
+  if (session->is_snapshot()) {
+    environment_.snapshots().Add(session);
+  } else {
+    it->second.count = ledger.Charge(BytePool::kSessions, session->account(), 1);
+  }
   return lease;
 }
 
 void SessionManager::Remove(const Key& key) {
   decltype(sessions_)::node_type removed;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
-  removed = sessions_.extract(key);
+  const auto it = sessions_.find(key);
+  if (it == sessions_.end()) return;
+  if (IsSnapshotId(key.second)) environment_.snapshots().Remove(*it->second.session);
+  removed = sessions_.extract(it);
   environment_.holders().Forget({.principal = key.first, .id = key.second, .checkpoint = ""});
 }
 
@@ -154,22 +166,37 @@ std::shared_ptr<Session> SessionManager::Peek(const StateKey& key) const {
 
 std::vector<std::shared_ptr<Session>> SessionManager::List(const std::string& principal, const std::string& after,
                                                            size_t limit) const {
+  // Ids of snapshots come first. All of them are before this text, and all ids of sessions are after it.
+  static const std::string kAfterSnapshots(1, kSnapshotMark + 1);
+  return ListFrom(principal, std::max(after, kAfterSnapshots), limit, /*snapshots=*/false);
+}
+
+std::vector<std::shared_ptr<Session>> SessionManager::ListSnapshots(const std::string& principal,
+                                                                    const std::string& after, size_t limit) const {
+  return ListFrom(principal, after, limit, /*snapshots=*/true);
+}
+
+std::vector<std::shared_ptr<Session>> SessionManager::ListFrom(const std::string& principal, const std::string& after,
+                                                               size_t limit, bool snapshots) const {
   std::vector<std::shared_ptr<Session>> listed;
   absl::MutexLock lock(&mu_);
   for (auto it = sessions_.upper_bound(Key(principal, after));
        it != sessions_.end() && it->first.first == principal && listed.size() < limit; ++it) {
+    if (IsSnapshotId(it->first.second) != snapshots) break;
     if (it->second.phase == Phase::kPublished) listed.push_back(it->second.session);
   }
   return listed;
 }
 
-std::vector<std::shared_ptr<Session>> SessionManager::ListAll(const Key& after, size_t limit) const {
+std::vector<std::shared_ptr<Session>> SessionManager::ListAll(const Key& after, size_t limit,
+                                                              bool with_snapshots) const {
   std::vector<std::shared_ptr<Session>> listed;
   Key last = after;
   while (true) {
     absl::MutexLock lock(&mu_);
     auto it = sessions_.upper_bound(last);
     for (int i = 0; i < kListedAtOnce && it != sessions_.end() && listed.size() < limit; ++i, ++it) {
+      if (!with_snapshots && IsSnapshotId(it->first.second)) continue;
       if (it->second.phase == Phase::kPublished) listed.push_back(it->second.session);
     }
     if (it == sessions_.end() || listed.size() == limit) return listed;
@@ -243,6 +270,14 @@ Task<absl::Status> SessionManager::Delete(std::string principal, std::string id)
     co_return SessionNotFound(id);
   }
   co_return co_await End(*std::move(session), /*even_unnoted=*/false);
+}
+
+absl::Status SessionManager::DropSnapshot(SessionLease& lease) {
+  const std::shared_ptr<Session> snapshot = lease.session();
+  if (!BeginEnd(*snapshot)) return Busy(snapshot->id(), "is being deleted, or leaves for another server");
+  GDN_RETURN_IF_ERROR(EraseLocked(lease, /*even_unnoted=*/false));
+  environment_.snapshots().NoteLost(snapshot->principal(), snapshot->id().substr(1), SnapshotLoss::Cause::kEvicted);
+  return absl::OkStatus();
 }
 
 void SessionManager::DeleteSoon(std::string principal, std::string id) {

@@ -89,8 +89,9 @@ class SessionManager {
   // request that created it, returns that session (not pending). Else ALREADY_EXISTS (SESSION_EXISTS). ABORTED
   // (SESSION_BUSY) while the same id is being created or deleted. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED, QUOTA_EXCEEDED)
   // if the account may hold no more sessions. UNAVAILABLE (TIER_UNAVAILABLE) for names of SetAway. UNAVAILABLE
-  // (SESSION_MOVED) if sessions are shared and this server has no right to the name any more.
-  absl::StatusOr<SessionCreation> Begin(SessionInit init);
+  // (SESSION_MOVED) if sessions are shared and this server has no right to the name any more. `snapshot`: the charge in
+  // the pool kSnapshots if the id is a snapshot's (IsSnapshotId); it then counts in no other pool here.
+  absl::StatusOr<SessionCreation> Begin(SessionInit init, ByteCharge snapshot = {});
   // Adds a session that was found in a tier, where its states are parked. Returns it locked, so that the caller can
   // tell the tiers first; the lease is invalid if the id is taken. `epoch_is_stored`: the stored state has the epoch of
   // `init`. If not, the session counts as changed until it is stored again.
@@ -113,19 +114,26 @@ class SessionManager {
   // The published session with this name, or nullptr. Does not count as a use.
   std::shared_ptr<Session> Peek(const StateKey& key) const;
 
-  // At most `limit` sessions of the principal with ids after `after`, ascending by id.
+  // At most `limit` sessions of the principal with ids after `after`, ascending by id, without snapshots.
   std::vector<std::shared_ptr<Session>> List(const std::string& principal, const std::string& after,
                                              size_t limit) const;
+  // The same for the principal's snapshots. `after`: a snapshot's id or "".
+  std::vector<std::shared_ptr<Session>> ListSnapshots(const std::string& principal, const std::string& after,
+                                                      size_t limit) const;
   // At most `limit` sessions of all principals after this one of (principal, id), ascending by principal and id. The
   // mutex is released now and then, so sessions that are created or deleted meanwhile may be missing.
-  std::vector<std::shared_ptr<Session>> ListAll(const std::pair<std::string, std::string>& after, size_t limit) const;
-  // All published sessions of all principals, as ListAll.
+  std::vector<std::shared_ptr<Session>> ListAll(const std::pair<std::string, std::string>& after, size_t limit,
+                                                bool with_snapshots = true) const;
+  // All published sessions of all principals, with snapshots, as ListAll.
   std::vector<std::shared_ptr<Session>> All() const { return ListAll({}, std::numeric_limits<size_t>::max()); }
 
   // Deletes the session and erases its states from every tier. Ends when they are erased, or are noted durably to be
   // erased. NOT_FOUND (SESSION_NOT_FOUND); ABORTED (SESSION_BUSY) while a step of it runs, another call deletes it or
   // it leaves; UNAVAILABLE (TIER_UNAVAILABLE) as TierStack::Erase. After an error the session still exists.
   Task<absl::Status> Delete(std::string principal, std::string id);
+  // Ends a snapshot that the caller has locked, for want of room, and notes it as lost. Blocks on the tiers. ABORTED
+  // (SESSION_BUSY) if another call ends it; UNAVAILABLE (TIER_UNAVAILABLE) as TierStack::Erase. It then still exists.
+  absl::Status DropSnapshot(SessionLease& lease);
   // Begins Delete and returns at once; nobody hears of the result.
   void DeleteSoon(std::string principal, std::string id);
   // Sets the session back to no tokens, in the same epoch. If a durable tier has a copy of the session, a copy of the
@@ -151,7 +159,9 @@ class SessionManager {
 
   ClientLeases& leases() { return leases_; }
 
-  size_t size() const;  // sessions of all principals
+  size_t size() const;  // sessions of all principals, with snapshots
+  // Sessions of all principals, without snapshots.
+  int64_t sessions() const { return static_cast<int64_t>(size()) - environment_.snapshots().size(); }
   int64_t expired() const { return expired_; }
 
  private:
@@ -160,8 +170,8 @@ class SessionManager {
   enum class Phase { kMaking, kPublished, kEnding };
   struct Entry {
     std::shared_ptr<Session> session;
-    ByteCharge charge;  // charge in the pool kStates
-    ByteCharge count;   // charge in the pool kSessions
+    ByteCharge charge;  // charge in the pool kStates; of a snapshot in kSnapshots
+    ByteCharge count;   // charge in the pool kSessions; none for a snapshot
     CountedInLease in_lease;
     Phase phase = Phase::kMaking;
     bool leaves = false;  // it leaves for another server; published until it has left
@@ -179,7 +189,9 @@ class SessionManager {
     }
   };
 
-  absl::StatusOr<SessionCreation> BeginUnchecked(SessionInit init);
+  absl::StatusOr<SessionCreation> BeginUnchecked(SessionInit init, ByteCharge snapshot);
+  std::vector<std::shared_ptr<Session>> ListFrom(const std::string& principal, const std::string& after, size_t limit,
+                                                 bool snapshots) const;
   void Remove(const Key& key);
   // Ends the leaving of a session that could not leave. Returns false if it was lost meanwhile; then it must leave.
   bool Stays(const Key& key, const Session& session);

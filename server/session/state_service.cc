@@ -82,6 +82,8 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
   self.sessions_ = std::make_unique<SessionManager>(
       SessionPlaces{.room = room, .tiers = tiers, .io = self.transfer_threads_, .executor = executor},
       self.environment_);
+  room.DropSnapshotsBy([&self](SessionLease& lease) { return self.sessions_->DropSnapshot(lease); },
+                       [&self] { return self.environment_.snapshots().size() > 0; });
   self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, tiers,
                                                     options.housekeeping, [&self] {
                                                       self.LookAtDisk();

@@ -59,6 +59,11 @@ absl::Status CheckNamedCheckpointId(std::string_view id) {
   return Refuse("checkpoint_id", id, "the id of a named checkpoint; the newest, which has none, goes with its session");
 }
 
+absl::Status CheckSnapshotKey(std::string_view key) {
+  if (!key.empty() && IsId(key, kMaxSessionIdLength)) return absl::OkStatus();
+  return Refuse("key", key, StrCat("1 .. ", kMaxSessionIdLength, " characters of [A-Za-z0-9._~-]"));
+}
+
 absl::Status CheckAffinity(std::string_view affinity) {
   if (IsPrintable(affinity, kMaxAffinityLength)) return absl::OkStatus();
   return Refuse("affinity", affinity, StrCat("at most ", kMaxAffinityLength, " printable ASCII characters"));

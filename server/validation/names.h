@@ -31,6 +31,8 @@ absl::Status CheckCheckpointId(std::string_view id);
 // OK for a valid id, but not for "": only the newest checkpoint has no id, and a request cannot name it. Else
 // INVALID_ARGUMENT (INVALID_NAME: field, value).
 absl::Status CheckNamedCheckpointId(std::string_view id);
+// Refuses "" too.
+absl::Status CheckSnapshotKey(std::string_view key);
 // OK for "" and for at most kMaxAffinityLength printable ASCII characters. Errors as of CheckSessionId.
 absl::Status CheckAffinity(std::string_view affinity);
 

@@ -175,6 +175,10 @@ Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
     hasher.UpdateField("lease");
     hasher.UpdateField(request.lease());
   }
+  if (!request.snapshot().empty()) {
+    hasher.UpdateField("snapshot");
+    hasher.UpdateField(request.snapshot());
+  }
   return hasher.Finish();
 }
 

@@ -86,7 +86,7 @@ absl::Status ParseOwner(const std::string& text, int32_t layer_count, SessionHea
     if (!value.has_value()) return invalid(StrCat("a JSON object with the text '", field, "'"));
     header.*member = *value;
   }
-  if (!IsId(header.id, kMaxSessionIdLength) || header.principal.size() > kMostNameBytes ||
+  if ((!header.id.empty() && !IsStateId(header.id)) || header.principal.size() > kMostNameBytes ||
       !IsPrintable(header.affinity, kMaxAffinityLength)) {
     return invalid("a principal, an id and an affinity as sessions have them");
   }

@@ -15,6 +15,7 @@ std::vector<Command> InfoCommands();       // info, models
 std::vector<Command> InspectCommands();    // models inspect
 std::vector<Command> SessionCommands();    // sessions list | create | show | delete | reset | evict
 std::vector<Command> LeaseCommands();      // leases list | end
+std::vector<Command> SnapshotCommands();   // snapshots list | delete
 std::vector<Command> StepCommands();       // prefill, decode
 std::vector<Command> StateCommands();      // state export | import | .., checkpoints, sessions prefetch
 std::vector<Command> StateViewCommands();  // state inspect | watch

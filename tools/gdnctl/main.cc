@@ -11,10 +11,11 @@ int main(int argc, char** argv) {
   // The error of a call says in words what gRPC would log.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   std::vector<gdn::Command> commands;
-  for (const auto& group : {gdn::InfoCommands(), gdn::InspectCommands(), gdn::SessionCommands(), gdn::LeaseCommands(),
-                            gdn::StepCommands(), gdn::ReplayCommands(), gdn::StateCommands(), gdn::StateViewCommands(),
-                            gdn::SliceCommands(), gdn::TraceCommands(), gdn::TopCommands(), gdn::AdminCommands(),
-                            gdn::TokenCommands(), gdn::HealthCommands(), gdn::DoctorCommands(), gdn::TryCommands()}) {
+  for (const auto& group :
+       {gdn::InfoCommands(), gdn::InspectCommands(), gdn::SessionCommands(), gdn::LeaseCommands(),
+        gdn::SnapshotCommands(), gdn::StepCommands(), gdn::ReplayCommands(), gdn::StateCommands(),
+        gdn::StateViewCommands(), gdn::SliceCommands(), gdn::TraceCommands(), gdn::TopCommands(), gdn::AdminCommands(),
+        gdn::TokenCommands(), gdn::HealthCommands(), gdn::DoctorCommands(), gdn::TryCommands()}) {
     commands.insert(commands.end(), group.begin(), group.end());
   }
   return gdn::RunCommandLine(commands, std::vector<std::string>(argv + 1, argv + argc));

@@ -84,8 +84,10 @@ class FakeGdnService final : public v1::GdnService::Service {
   // replays.
   void Plan(int call, Fault fault);
   // Plans the outcomes of the next calls of "CreateSession", "GetSession", "DeleteSession", "ForkSession",
-  // "CheckpointSession", "ListCheckpoints", "DeleteCheckpoint", "RestoreCheckpoint", "ExportState", "WatchState",
-  // "OpenLease", "RenewLease", "EndLease" or "ListLeases", in order. Replaces earlier plans for this method.
+  // "SnapshotSession", "SnapshotSessions", "ListSnapshots", "DeleteSnapshots", "CheckpointSession", "ListCheckpoints",
+  // "DeleteCheckpoint", "RestoreCheckpoint", "ExportState", "WatchState",
+  // "OpenLease", "RenewLease", "EndLease" or "ListLeases", in order. Replaces earlier plans for this
+  // method.
   void PlanNext(const std::string& call, std::vector<Fault> faults);
   // Makes the next call return `status` and change nothing. Calls: "Prefill", "StreamPrefill", "Decode",
   // "StreamDecode", "Step", "StreamStep", "AcceptTokens" or one of PlanNext's. Several take turns.
@@ -98,6 +100,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   // Simulates a step that failed while it changed the session's state. All calls but GetSession, DeleteSession and
   // RestoreCheckpoint then get STATE_ROLLED_BACK if the session has a newest checkpoint, else STATE_LOST.
   void LoseState(const std::string& session);
+  // Evicts the snapshot, as a server does whose --snapshot-bytes is full. Does nothing if there is none with this key.
+  void EvictSnapshot(const std::string& key);
   void SetNumerics(const std::string& numerics_id);
   // Adds `tokens` to the layer's token count, as if another client had stepped it.
   void MoveLayer(const std::string& session, int32_t layer, int64_t tokens);
@@ -128,6 +132,10 @@ class FakeGdnService final : public v1::GdnService::Service {
   grpc::Status EndLease(Context*, const v1::EndLeaseRequest*, v1::EndLeaseResponse*) override;
   // Returns one page.
   grpc::Status ListLeases(Context*, const v1::ListLeasesRequest*, v1::ListLeasesResponse*) override;
+  grpc::Status SnapshotSession(Context*, const v1::SnapshotSessionRequest*, v1::SnapshotSessionResponse*) override;
+  grpc::Status SnapshotSessions(Context*, const v1::SnapshotSessionsRequest*, v1::SnapshotSessionsResponse*) override;
+  grpc::Status ListSnapshots(Context*, const v1::ListSnapshotsRequest*, v1::ListSnapshotsResponse*) override;
+  grpc::Status DeleteSnapshots(Context*, const v1::DeleteSnapshotsRequest*, v1::DeleteSnapshotsResponse*) override;
   grpc::Status CheckpointSession(Context*, const v1::CheckpointSessionRequest*,
                                  v1::CheckpointSessionResponse*) override;
   grpc::Status ListCheckpoints(Context*, const v1::ListCheckpointsRequest*, v1::ListCheckpointsResponse*) override;
@@ -241,6 +249,12 @@ class FakeGdnService final : public v1::GdnService::Service {
   // Does a call of this method, which reads the session's state file.
   template <typename Request>
   grpc::Status ReadFile(const std::string& method, const Request& request, float error, std::string* file);
+  // Takes a snapshot, or finds the one that the same request has taken.
+  absl::Status TakeSnapshot(const v1::SnapshotSessionRequest& request, v1::Snapshot* out)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<const Session*> FindSnapshot(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t SnapshotLossMark() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void DescribeSnapshot(const Session& snapshot, v1::Snapshot* out);
   static v1::LayerState Describe(const Session& session, int32_t index, const Layer& layer);
   static void Describe(const Session& session, v1::Session* out);
 
@@ -262,7 +276,11 @@ class FakeGdnService final : public v1::GdnService::Service {
   mutable absl::Mutex mu_;
   std::map<std::string, Session> sessions_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, google::protobuf::Duration> leases_ ABSL_GUARDED_BY(mu_);  // name -> grace
-  std::map<int, Fault> plan_ ABSL_GUARDED_BY(mu_);                                 // by log_.steps
+  std::map<std::string, Session> snapshots_ ABSL_GUARDED_BY(mu_);                  // by key, which is their id
+  std::vector<std::string> lost_snapshots_
+      ABSL_GUARDED_BY(mu_);                                   // keys of those that were evicted since the last start
+  int64_t first_loss_mark_ ABSL_GUARDED_BY(mu_) = 1'000'000;  // the mark before the first of them
+  std::map<int, Fault> plan_ ABSL_GUARDED_BY(mu_);            // by log_.steps
   std::map<std::string, std::vector<Fault>> next_faults_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::deque<grpc::Status>> refusals_ ABSL_GUARDED_BY(mu_);
   std::string numerics_id_ ABSL_GUARDED_BY(mu_) = "numerics-1";

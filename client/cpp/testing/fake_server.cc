@@ -44,6 +44,8 @@ void FakeServer::RefuseNext(const std::string& method, const absl::Status& statu
 
 void FakeServer::Crash() { parts_->service.Crash(); }
 
+void FakeServer::EvictSnapshot(const std::string& key) { parts_->service.EvictSnapshot(key); }
+
 int64_t FakeServer::token_count(const std::string& session, int32_t layer) const {
   return parts_->service.token_count(session, layer);
 }

@@ -60,12 +60,16 @@ class FakeServer {
   void FailStep(int step, Fault fault);
   // Makes the next call of `method` (or the next message of a stream) return `status`, with its reason and metadata,
   // and change nothing. Methods: "Prefill", "StreamPrefill", "Decode", "StreamDecode", "Step", "StreamStep",
-  // "AcceptTokens", "CreateSession", "GetSession", "DeleteSession", "ForkSession", "CheckpointSession",
-  // "ListCheckpoints", "DeleteCheckpoint", "RestoreCheckpoint", "ExportState", "WatchState", "OpenLease", "RenewLease",
-  // "EndLease", "ListLeases". Several plans take effect in order. Leases never end by time.
+  // "AcceptTokens", "CreateSession", "GetSession", "DeleteSession", "ForkSession", "SnapshotSession",
+  // "SnapshotSessions", "ListSnapshots", "DeleteSnapshots", "CheckpointSession", "ListCheckpoints", "DeleteCheckpoint",
+  // "RestoreCheckpoint", "ExportState", "WatchState", "OpenLease", "RenewLease", "EndLease",
+  // "ListLeases". Several plans take effect in order. Leases never end by time.
   void RefuseNext(const std::string& method, const absl::Status& status);
-  // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
+  // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost,
+  // and so are all snapshots.
   void Crash();
+  // Evicts the snapshot with this key, as a server does whose --snapshot-bytes is full.
+  void EvictSnapshot(const std::string& key);
 
   // Tokens that a layer has seen; -1 if there is no such session or layer.
   int64_t token_count(const std::string& session, int32_t layer) const;

@@ -184,6 +184,9 @@ grpc::Status FakeGdnService::Call(const std::string& method,
 }
 
 void FakeGdnService::CrashLocked() {
+  first_loss_mark_ += static_cast<int64_t>(lost_snapshots_.size()) + 1'000'000;
+  lost_snapshots_.clear();
+  snapshots_.clear();
   std::erase_if(sessions_, [](const auto& session) { return session.second.checkpoints.count("") == 0; });
   for (auto& [name, session] : sessions_) session.Restore(session.checkpoints.at(""));
 }
@@ -231,8 +234,13 @@ grpc::Status FakeGdnService::CreateSession(Context*, const v1::CreateSessionRequ
                                            v1::CreateSessionResponse* response) {
   return Call("CreateSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     GDN_RETURN_IF_ERROR(CheckSessionId(request->session_id()));
-    if (request->model() != kToyModel) return absl::NotFoundError("no such model");
+    if (request->model() != kToyModel && request->snapshot().empty()) return absl::NotFoundError("no such model");
     GDN_RETURN_IF_ERROR(CheckLease(request->lease()));
+    const Session* snapshot = nullptr;
+    if (!request->snapshot().empty() && !sessions_.contains(SessionName(request->session_id()))) {
+      GDN_ASSIGN_OR_RETURN(snapshot, FindSnapshot(request->snapshot()));
+    }
+    response->set_snapshot_loss_mark(SnapshotLossMark());
     const std::string id =
         request->session_id().empty() ? StrCat("unnamed-", log_.sessions_created) : request->session_id();
     const auto [entry, made] = sessions_.emplace(SessionName(id), Session{.id = id});
@@ -246,6 +254,7 @@ grpc::Status FakeGdnService::CreateSession(Context*, const v1::CreateSessionRequ
       for (const auto& state : request->initial_states()) {
         session.now.layers.at(state.layer()).toy.token_count = state.token_count();
       }
+      if (snapshot != nullptr) session.now = snapshot->now;
     } else if (session.create != request->SerializeAsString()) {
       return SessionExists(id);
     }
@@ -337,7 +346,13 @@ grpc::Status FakeGdnService::RestoreCheckpoint(Context*, const v1::RestoreCheckp
 grpc::Status FakeGdnService::ForkSession(Context*, const v1::ForkSessionRequest* request,
                                          v1::ForkSessionResponse* response) {
   return Call("ForkSession", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
-    GDN_ASSIGN_OR_RETURN(const Session* const parent, Find(request->name()));
+    const Session* parent = nullptr;
+    if (request->snapshot().empty()) {
+      GDN_ASSIGN_OR_RETURN(parent, Find(request->name()));
+    } else {
+      GDN_ASSIGN_OR_RETURN(parent, FindSnapshot(request->snapshot()));
+    }
+    response->set_snapshot_loss_mark(SnapshotLossMark());
     v1::ForkSessionRequest identity = *request;
     identity.clear_session_epoch();
     Session child{.id = {},

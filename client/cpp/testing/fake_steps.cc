@@ -29,6 +29,7 @@ grpc::Status FakeGdnService::RunPrefill(const std::string& call, const v1::Prefi
   if (grpc::Status status = RunStep(step, &reply); !status.ok()) return status;
   response->set_token_count(reply.token_counts(0));
   response->set_durable_token_count(reply.durable_token_counts(0));
+  response->set_snapshot_loss_mark(reply.snapshot_loss_mark());
   response->mutable_output()->Swap(reply.mutable_output());
   return grpc::Status::OK;
 }
@@ -159,6 +160,7 @@ absl::Status FakeGdnService::Apply(const StepCall& step, Response* reply) {
     reply->add_durable_token_counts(result.durable_token_count);
     if (step.partial_ok) *reply->add_row_statuses() = ServerRpcError(row_error(row, answers[row].status()));
   }
+  reply->set_snapshot_loss_mark(SnapshotLossMark());
   GDN_ASSIGN_OR_RETURN(*reply->mutable_output(), MakeTensor(output, input.output_shape));
   return absl::OkStatus();
 }

@@ -24,6 +24,7 @@ void AnswerRows(StepRows& rows, Response& response) {
     if (!row.status.ok()) rows.parts().common.stats.CountError(row.status);
   }
   response.set_compute_time_us(rows.compute_time_us());
+  response.set_snapshot_loss_mark(rows.SnapshotLossMark());
 }
 
 }  // namespace
@@ -90,6 +91,7 @@ void PrefillMessage::Answer(StepRows& rows) const {
   response_.set_token_count(rows.all().front().token_count);
   response_.set_durable_token_count(rows.DurableTokenCount(rows.all().front()));
   response_.set_compute_time_us(rows.compute_time_us());
+  response_.set_snapshot_loss_mark(rows.SnapshotLossMark());
 }
 
 // ---- Decode

@@ -26,6 +26,7 @@ StepRows::~StepRows() {
 absl::Status StepRows::Find(const Caller& caller) {
   std::vector<CallRow> rows = message_.Rows();
   deadline_ = caller.deadline.time();
+  principal_ = caller.principal;
   if (trace_ != nullptr) {
     trace_->session = std::string(rows.front().name);
     trace_->rows = static_cast<int32_t>(rows.size());

@@ -59,6 +59,8 @@ class StepRows final : public CallRows {
   int64_t TokenCount(const CallRow& row) const;
   int64_t DurableTokenCount(const CallRow& row) const;
   int64_t compute_time_us() const { return compute_time_us_.load(); }
+  // SnapshotBook::MarkOf the caller.
+  int64_t SnapshotLossMark() const { return parts_.environment.snapshots().MarkOf(principal_); }
   // Writes zeros for failed rows, and hands the output to shared memory if the request asked for that.
   void FinishOutput(v1::Tensor& output);
   const CheckedInput& input() const { return input_; }
@@ -99,6 +101,7 @@ class StepRows final : public CallRows {
   CheckedInput input_;
   SharedTensors shared_;
   SteadyTime deadline_;
+  std::string_view principal_;  // in the call's Caller, which outlives this object
   std::vector<JobRows> jobs_;
   std::vector<JoinedCall>
       joined_;                // parallel to rows_; `ended` is null for rows that have joined no call; may be empty

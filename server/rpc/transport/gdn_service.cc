@@ -136,6 +136,9 @@ constexpr std::string_view AuditedAs(const v1::CreateSessionsRequest& /*request*
 constexpr std::string_view AuditedAs(const v1::ForkSessionsRequest& /*request*/) { return "session_forked"; }
 constexpr std::string_view AuditedAs(const v1::DeleteSessionsRequest& /*request*/) { return "session_ended"; }
 constexpr std::string_view AuditedAs(const v1::EndLeaseRequest& /*request*/) { return "lease_ended"; }
+constexpr std::string_view AuditedAs(const v1::SnapshotSessionRequest& /*request*/) { return "snapshot_made"; }
+constexpr std::string_view AuditedAs(const v1::SnapshotSessionsRequest& /*request*/) { return "snapshot_made"; }
+constexpr std::string_view AuditedAs(const v1::DeleteSnapshotsRequest& /*request*/) { return "snapshot_ended"; }
 constexpr std::string_view AuditedAs(const v1::ResetSessionsRequest& /*request*/) { return "session_reset"; }
 constexpr std::string_view AuditedAs(const v1::RestoreCheckpointRequest& /*request*/) { return "session_restored"; }
 constexpr std::string_view AuditedAs(const v1::CheckpointSessionRequest& /*request*/) { return "checkpoint_made"; }
@@ -156,6 +159,27 @@ std::vector<std::string> NamedIn(const v1::DeleteSessionsRequest& request, const
   std::vector<std::string> names;
   for (int i = 0; i < response.statuses_size(); ++i) {
     if (response.statuses(i).code() == 0) names.push_back(request.names(i));
+  }
+  return names;
+}
+std::string SnapshotName(const std::string& key) { return "snapshots/" + key; }
+std::vector<std::string> NamedIn(const v1::SnapshotSessionRequest& request,
+                                 const v1::SnapshotSessionResponse& /*response*/) {
+  return {SnapshotName(request.key())};
+}
+std::vector<std::string> NamedIn(const v1::SnapshotSessionsRequest& /*request*/,
+                                 const v1::SnapshotSessionsResponse& response) {
+  std::vector<std::string> names;
+  for (const v1::SnapshotResult& result : response.results()) {
+    if (result.has_snapshot()) names.push_back(SnapshotName(result.snapshot().key()));
+  }
+  return names;
+}
+std::vector<std::string> NamedIn(const v1::DeleteSnapshotsRequest& request,
+                                 const v1::DeleteSnapshotsResponse& response) {
+  std::vector<std::string> names;
+  for (int i = 0; i < response.statuses_size(); ++i) {
+    if (response.statuses(i).code() == 0) names.push_back(SnapshotName(request.keys(i)));
   }
   return names;
 }

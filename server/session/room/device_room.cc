@@ -211,7 +211,7 @@ absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
   std::unordered_set<const Session*> tried = effort.stuck;
   std::vector<DeviceResidents::Candidate> candidates;
   // Usually the first candidate can leave. If many are in use, each further round fetches more.
-  for (size_t most = kFewCandidates; options_.tiers.TakesStates().ok(); most *= 4) {
+  for (size_t most = kFewCandidates; options_.tiers.TakesStates().ok() || MayDropSnapshots(); most *= 4) {
     candidates = residents_.FirstToLeave({.devices = DevicesFor(effort),
                                           .account = effort.account,
                                           .wanted_by = effort.wanted_by,
@@ -221,15 +221,17 @@ absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
                                          most);
     if (candidates.empty()) break;
     for (const auto& [session, device] : candidates) {
-      if (!options_.tiers.TakesStates().ok()) break;
+      const bool takes = options_.tiers.TakesStates().ok();
+      if (!takes && !MayDropSnapshots()) break;
       tried.insert(session.get());
-      if (BytesOf(*session) >= effort.too_large) {
+      if (!takes && !session->is_snapshot()) continue;
+      if (BytesOf(*session) >= effort.too_large && !session->is_snapshot()) {
         effort.stuck.insert(session.get());
         continue;
       }
       SessionLease lease = session->TryLock();
       if (!lease.valid() || !lease.resident()) continue;
-      const absl::Status evicted = Evict(lease);
+      const absl::Status evicted = EvictOrDrop(lease);
       if (evicted.ok()) {
         effort.device = device;  // go on making room on this device, not a little on each
         return evicted;
@@ -243,6 +245,13 @@ absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
     }
   }
   return absl::NotFoundError("no session can be moved");
+}
+
+absl::Status DeviceRoom::EvictOrDrop(SessionLease& lease) {
+  absl::Status evicted = options_.tiers.TakesStates();
+  if (evicted.ok()) evicted = Evict(lease);
+  const bool drop = absl::IsResourceExhausted(evicted) && lease.session()->is_snapshot() && drop_snapshot_;
+  return drop ? drop_snapshot_(lease) : evicted;
 }
 
 void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, RoomEffort& effort) {

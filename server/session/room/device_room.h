@@ -7,7 +7,8 @@
 // For an account over its share, sessions of accounts within their share are not moved. If an account is at its quota
 // (kDeviceBytes), the victim is its own least recently used session. A pinned or locked session is never moved. If no
 // lower tier takes a session (it is too large, or its folder cannot be written), the next one is tried, and for a while
-// others are tried before it.
+// others are tried before it. A snapshot that no tier has room for is ended
+// (DropSnapshotsBy).
 // Thread safety: all methods from any thread, except Advance and EvictAhead, which block on tiers and are called by one
 // thread at a time (Residency's). Ownership: the objects in the options must outlive it.
 //
@@ -19,10 +20,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -111,7 +114,13 @@ class DeviceRoom {
   void CountRefusal(const absl::Status& error) const;
   // True if moving sessions may help against this error of TryClaim.
   bool CanMakeRoom(const absl::Status& error) const {
-    return absl::IsResourceExhausted(error) && !options_.tiers.empty();
+    return absl::IsResourceExhausted(error) && (!options_.tiers.empty() || MayDropSnapshots());
+  }
+  // Sets how a locked snapshot is ended if no tier has room for it: `drop` ends it, `any` tells whether there are
+  // snapshots. Call it before the first session.
+  void DropSnapshotsBy(std::function<absl::Status(SessionLease& lease)> drop, std::function<bool()> any) {
+    drop_snapshot_ = std::move(drop);
+    any_snapshot_ = std::move(any);
   }
   // Takes one step towards room: claims it if there is enough, else moves one session down. Errors of TryClaim;
   // UNAVAILABLE (TIER_UNAVAILABLE: tier) if a tier that is needed cannot be written; DEVICE_FAILED. The errors do not
@@ -165,9 +174,14 @@ class DeviceRoom {
   // now; the error of a failed device.
   absl::Status EvictOne(RoomEffort& effort, SteadyTime unused_since = SteadyTime::InfiniteFuture());
   absl::Status Evict(SessionLease& lease, size_t fastest = 0);
+  // Evict, or ends a snapshot that no tier has room for.
+  absl::Status EvictOrDrop(SessionLease& lease);
+  bool MayDropSnapshots() const { return any_snapshot_ && any_snapshot_(); }
   void NoteStuck(const Session& session, const absl::Status& why, RoomEffort& effort);
 
   const DeviceRoomOptions options_;
+  std::function<absl::Status(SessionLease& lease)> drop_snapshot_;
+  std::function<bool()> any_snapshot_;
   std::atomic<int64_t> evictions_{0}, evicted_bytes_{0};
   // Used by the moving thread: until this time it tries to move no session, because none could be moved.
   SteadyTime nothing_moves_until_;

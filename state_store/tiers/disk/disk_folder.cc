@@ -39,8 +39,6 @@ constexpr char kSecretName[] = "principal-key";
 // A bound against damaged files, because epochs are made from the number. No server starts so often.
 constexpr int64_t kMostStarts = int64_t{1} << 40;
 
-bool IsName(std::string_view id) { return !id.empty() && IsId(id, kMaxSessionIdLength); }
-
 bool IsPrincipal(const std::string& principal) {
   return principal.size() <= kMaxSessionIdLength &&
          std::ranges::all_of(principal, [](unsigned char c) { return absl::ascii_isxdigit(c); });
@@ -113,12 +111,13 @@ absl::StatusOr<std::unique_ptr<DiskFolder>> DiskFolder::Open(const std::string& 
 }
 
 absl::Status DiskFolder::ValidateKey(const StateKey& key) {
-  if (IsPrincipal(key.principal) && IsName(key.id) && IsId(key.checkpoint, kMaxSessionIdLength)) {
+  if (IsPrincipal(key.principal) && IsStateId(key.id) && IsId(key.checkpoint, kMaxSessionIdLength)) {
     return absl::OkStatus();
   }
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidName,
                    StrCat("'", key.ToString(), "' of principal '", key.principal,
-                          "' is no name for a state; expected 1 to 128 of [A-Za-z0-9._~-] and hexadecimal digits"));
+                          "' is no name for a state; expected 1 to 128 of [A-Za-z0-9._~-], or + and a key, and "
+                          "hexadecimal digits"));
 }
 
 std::string DiskFolder::SessionFolder(const StateKey& key) const {
@@ -158,7 +157,7 @@ absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remo
         continue;
       }
       const std::string id = folder.starts_with(kSessionPrefix) ? folder.substr(kSessionPrefix.size()) : "";
-      if (!IsFolder(session) || !IsName(id)) {
+      if (!IsFolder(session) || !IsStateId(id)) {
         pass_over(session);
         continue;
       }

@@ -5,7 +5,7 @@
 //   DIR/incarnation                                how many servers have begun here
 //   DIR/owed/PRINCIPAL/s-ID                        tiers that still have to erase the session (erasure_notes.h)
 //   DIR/principal-key                              secret key that principals' names are hashed with; mode 0600
-//   DIR/sessions/PRINCIPAL/s-ID/                   PRINCIPAL: hexadecimal digits, or "anonymous"
+//   DIR/sessions/PRINCIPAL/s-ID/                   PRINCIPAL: hexadecimal digits, or "anonymous"; a snapshot's ID: +KEY
 //     state.safetensors                            the session
 //     state.delta.safetensors                      changes since then, if most of the session has not changed
 //     checkpoint-CHECKPOINT.safetensors            each named checkpoint

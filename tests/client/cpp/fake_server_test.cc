@@ -90,6 +90,56 @@ TEST(FakeServer, EndsSessionsWithTheirLease) {
   ExpectError(client->RenewLease(lease->name()).status(), absl::StatusCode::kNotFound, reason::kLeaseNotFound);
 }
 
+TEST(FakeServer, KeepsSnapshotsAndTellsOfLostOnes) {
+  FakeServer server;
+  const auto client = server.Connect();
+  ASSERT_TRUE(client->CreateSession(ToySession("a")).ok());
+  ASSERT_TRUE(client->Prefill(Prompt("sessions/a", 0)).ok());
+  const int64_t seen = server.token_count("sessions/a", 0);
+  v1::SnapshotSessionsRequest take;
+  for (const char* key : {"k", "l"}) {
+    take.add_requests()->set_session("sessions/a");
+    take.mutable_requests(take.requests_size() - 1)->set_key(key);
+  }
+  take.add_requests()->set_session("sessions/none");
+  take.mutable_requests(2)->set_key("m");
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::SnapshotSessionsResponse taken, client->SnapshotSessions(take));
+  EXPECT_EQ(taken.results(0).snapshot().layers(0).token_count(), seen);
+  EXPECT_EQ(StatusFromRpc(taken.results(2).error()).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(client->SnapshotSession(take.requests(0)).ok()) << "the same request again";
+  v1::SnapshotSessionRequest other = take.requests(0);
+  other.set_expected_token_count(seen);
+  ExpectError(client->SnapshotSession(other).status(), absl::StatusCode::kAlreadyExists, reason::kSnapshotExists);
+
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::PrefillResponse before, client->Prefill(Prompt("sessions/a", 0)));
+  EXPECT_EQ(before.snapshot_loss_mark(), taken.snapshot_loss_mark());
+  v1::CreateSessionRequest begin;
+  begin.set_session_id("b");
+  begin.set_snapshot("k");
+  ASSERT_TRUE(client->CreateSession(begin).ok());
+  EXPECT_EQ(server.token_count("sessions/b", 0), seen);
+  v1::ForkSessionRequest fork;
+  fork.set_snapshot("l");
+  fork.add_session_ids("c");
+  ASSERT_TRUE(client->ForkSession(fork).ok());
+  EXPECT_EQ(server.token_count("sessions/c", 0), seen);
+
+  server.EvictSnapshot("k");
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::PrefillResponse after, client->Prefill(Prompt("sessions/a", 0)));
+  EXPECT_EQ(after.snapshot_loss_mark(), before.snapshot_loss_mark() + 1);
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::ListSnapshotsResponse list, client->ListSnapshots(before.snapshot_loss_mark()));
+  ASSERT_EQ(list.snapshots_size(), 1);
+  EXPECT_EQ(list.snapshots(0).key(), "l");
+  ASSERT_EQ(list.lost_size(), 1);
+  EXPECT_EQ(list.lost(0).key(), "k");
+  EXPECT_FALSE(list.lost_incomplete());
+  begin.set_session_id("d");
+  ExpectError(client->CreateSession(begin).status(), absl::StatusCode::kNotFound, reason::kSnapshotNotFound);
+  GDN_ASSERT_OK_AND_ASSIGN(const v1::DeleteSnapshotsResponse deleted, client->DeleteSnapshots({"l", "k"}));
+  EXPECT_EQ(deleted.statuses(0).code(), 0);
+  EXPECT_EQ(StatusFromRpc(deleted.statuses(1)).code(), absl::StatusCode::kNotFound);
+}
+
 TEST(FakeServer, RefusesOnceAsItWasTold) {
   FakeServer server;
   const auto client = server.Connect();

@@ -138,6 +138,11 @@ std::map<std::string, std::string> RequestsFor(const TokenFeed& feed, const std:
   v1::ResetSessionsRequest resets;
   resets.add_resets()->set_name(name);
   requests["ResetSessions"] = resets.SerializeAsString();
+  v1::SnapshotSessionsRequest snapshots;
+  snapshots.add_requests()->set_session(name);
+  snapshots.mutable_requests(0)->set_key("key");
+  requests["SnapshotSession"] = snapshots.requests(0).SerializeAsString();
+  requests["SnapshotSessions"] = snapshots.SerializeAsString();
   requests["AcceptTokens"] = AcceptOf({id}, {1}).SerializeAsString();
   v1::PrefetchSessionsRequest prefetch;
   prefetch.add_names(name);
@@ -163,10 +168,10 @@ TEST_F(Authentication, ASubjectsSessionsAreThereForNobodyElse) {
   const std::string before = alice.State("mine");
 
   // Methods that take no session, or make one.
-  const std::set<std::string> others = {"GetServerInfo",  "ListModels",   "GetModel",    "CreateSession",
-                                        "CreateSessions", "ListSessions", "ImportState", "ShareMemory",
-                                        "TraceCalls",     "GetMetrics",   "Drain",       "DropPrefixes",
-                                        "OpenLease",      "RenewLease",   "EndLease",    "ListLeases"};
+  const std::set<std::string> others = {
+      "GetServerInfo", "ListModels",  "GetModel",   "CreateSession", "CreateSessions", "ListSessions",
+      "ImportState",   "ShareMemory", "TraceCalls", "GetMetrics",    "Drain",          "DropPrefixes",
+      "OpenLease",     "RenewLease",  "EndLease",   "ListLeases",    "ListSnapshots",  "DeleteSnapshots"};
   const auto mine = RequestsFor(feed_, "mine"), none = RequestsFor(feed_, "none");
   for (const std::string& method : Methods()) {
     if (others.count(method) > 0) continue;

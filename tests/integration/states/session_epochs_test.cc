@@ -93,6 +93,22 @@ class SessionEpochs : public ::testing::Test {
     *request.mutable_prefix() = PrefixOf({kPrompt.count});
     return Call(&Stub::KeepPrefix, request);
   }
+  v1::SnapshotSessionRequest SnapshotOf(const std::string& id, const Epoch& epoch) {
+    v1::SnapshotSessionRequest request;
+    request.set_session("sessions/" + id);
+    request.set_key("key-of-" + id);
+    return At(std::move(request), epoch);
+  }
+  grpc::Status Snapshot(const std::string& id, const Epoch& epoch) {
+    return Call(&Stub::SnapshotSession, SnapshotOf(id, epoch));
+  }
+  grpc::Status SnapshotMany(const std::string& id, const Epoch& epoch) {
+    v1::SnapshotSessionsRequest request;
+    *request.add_requests() = SnapshotOf(id, epoch);
+    v1::SnapshotSessionsResponse response;
+    const grpc::Status status = server_->stub().SnapshotSessions(caller_->NewContext().get(), request, &response);
+    return status.ok() ? StatusOf(response.results(0).error()) : status;
+  }
   // OK once the first snapshot begins to come.
   grpc::Status Watch(const std::string& id, const Epoch& epoch) {
     auto request = Named<v1::WatchStateRequest>(id, epoch);
@@ -152,6 +168,10 @@ class SessionEpochs : public ::testing::Test {
       all +=
           session.name() + " " + std::to_string(session.epoch()) + " " + std::to_string(session.durable_time().nanos());
     }
+    v1::ListSnapshotsResponse snapshots;
+    EXPECT_TRUE(
+        server_->stub().ListSnapshots(caller_->NewContext().get(), v1::ListSnapshotsRequest(), &snapshots).ok());
+    for (const v1::Snapshot& snapshot : snapshots.snapshots()) all += snapshot.key();
     const auto checkpoints = caller_->Checkpoints(id);
     for (const v1::Checkpoint& named : checkpoints.reply.checkpoints()) all += named.checkpoint_id();
     return all;
@@ -184,6 +204,8 @@ TEST_F(SessionEpochs, AreHonouredByEveryMethodThatUsesASessionsState) {
       {"RestoreCheckpoint", [&](const auto& id, const auto& at) { return Restore(id, at); }},
       {"WatchState", [&](const auto& id, const auto& at) { return Watch(id, at); }},
       {"KeepPrefix", [&](const auto& id, const auto& at) { return KeepPrefix(id, at); }},
+      {"SnapshotSession", [&](const auto& id, const auto& at) { return Snapshot(id, at); }},
+      {"SnapshotSessions", [&](const auto& id, const auto& at) { return SnapshotMany(id, at); }},
       {"AcceptTokens", [&](const auto& id, const auto& at) { return Accept(id, at); }},
       {"Prefill", [&](const auto& id, const auto& at) { return Prefill(id, at); }},
       {"StreamPrefill", [&](const auto& id, const auto& at) { return StreamPrefill(id, at); }},
@@ -208,6 +230,8 @@ TEST_F(SessionEpochs, AreHonouredByEveryMethodThatUsesASessionsState) {
       {"EndLease", "ends sessions of whatever state"},
       {"ListLeases", "names no session"},
       {"DropPrefixes", "names no session"},
+      {"ListSnapshots", "names no session"},
+      {"DeleteSnapshots", "names no session"},
       {"ListCheckpoints", "tells each checkpoint's epoch"},
       {"DeleteCheckpoint", "a named checkpoint is not the session's state"},
       {"PrefetchSessions", "a hint: states move as they are, and the next call names its epoch"},

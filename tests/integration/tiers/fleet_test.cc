@@ -125,6 +125,52 @@ TEST_F(FleetTest, ASessionGoesWhereItIsCalledForAsItWas) {
   EXPECT_EQ(b->server().fleet()->arrivals().replayed(), 0);
 }
 
+TEST_F(FleetTest, ASnapshotGoesWhereASessionStartsFromIt) {
+  const auto a = Start("a");
+  const auto b = Start("b");
+  const Caller at_a(*a);
+  const Caller at_b(*b);
+  for (const Caller* caller : {&steady_, &at_a}) feed_.Start(*caller, "s", kPrompt, 2);
+  v1::SnapshotSessionRequest take;
+  take.set_session("sessions/s");
+  take.set_key("k");
+  v1::SnapshotSessionResponse taken;
+  ASSERT_TRUE(a->stub().SnapshotSession(at_a.NewContext().get(), take, &taken).ok());
+  feed_.DecodeAll(at_a, "s", {90, 3});
+  const auto begin = [](const Caller& caller, const std::string& id, const std::string& key) {
+    v1::CreateSessionRequest request;
+    request.set_session_id(id);
+    request.set_snapshot(key);
+    Outcome<v1::CreateSessionResponse> outcome;
+    outcome.status = caller.server().stub().CreateSession(caller.NewContext().get(), request, &outcome.reply);
+    return outcome;
+  };
+  const auto keys = [](const Caller& caller) {
+    v1::ListSnapshotsResponse list;
+    EXPECT_TRUE(
+        caller.server().stub().ListSnapshots(caller.NewContext().get(), v1::ListSnapshotsRequest(), &list).ok());
+    EXPECT_TRUE(list.lost().empty()) << "what has gone to another server is not lost";
+    return list.snapshots_size();
+  };
+  const auto made = begin(at_b, "made", "k");
+  ASSERT_TRUE(made.ok()) << made.status.error_message();
+  EXPECT_EQ(at_b.State("made"), steady_.State("s"));
+  EXPECT_EQ(feed_.DecodeAll(at_b, "made", {22, 20}), feed_.DecodeAll(steady_, "s", {22, 20}));
+  EXPECT_EQ(keys(at_a), 0);
+  EXPECT_EQ(keys(at_b), 1);
+  EXPECT_TRUE(IsHere(at_a, "s")) << "its session stays";
+  EXPECT_TRUE(RefusedAs(begin(at_b, "none", "unknown"), "SNAPSHOT_NOT_FOUND"));
+  ASSERT_TRUE(a->stub().SnapshotSession(at_a.NewContext().get(), take, &taken).error_code() ==
+              grpc::StatusCode::ALREADY_EXISTS)
+      << "the session has moved on, and the key is known wherever it is";
+  v1::DeleteSnapshotsRequest drop;
+  drop.add_keys("k");
+  v1::DeleteSnapshotsResponse dropped;
+  ASSERT_TRUE(b->stub().DeleteSnapshots(at_b.NewContext().get(), drop, &dropped).ok());
+  EXPECT_EQ(dropped.statuses(0).code(), 0) << dropped.statuses(0).message();
+  EXPECT_TRUE(RefusedAs(begin(at_a, "late", "k"), "SNAPSHOT_NOT_FOUND"));
+}
+
 TEST_F(FleetTest, StepsInTurnsAtEveryServerGiveTheUndisturbedOutputs) {
   const auto a = Start("a");
   const auto b = Start("b");

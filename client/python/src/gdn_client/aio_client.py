@@ -12,15 +12,16 @@ import weakref
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, TypeVar
 
-from gdn_client import management, many, prefixes, requests, session_flow
+from gdn_client import management, many, prefixes, requests, session_flow, snapshots
 from gdn_client.aio_connection import Connection
 from gdn_client.aio_lease import Lease
 from gdn_client.aio_session import Batch, Session
 from gdn_client.channel import ConnectionOptions
+from gdn_client.errors import GdnError
 from gdn_client.flow import Download, Retry, Rpc, exact
 from gdn_client.inputs import Input
 from gdn_client.progress import bar
-from gdn_client.proto.gdn.v1 import info_pb2, lease_pb2, session_pb2, trace_pb2
+from gdn_client.proto.gdn.v1 import info_pb2, lease_pb2, session_pb2, snapshot_pb2, trace_pb2
 from gdn_client.requests import StateSnapshot, model_name, session_name
 from gdn_client.session_state import DEFAULT_KEEP_BYTES, KnownSessions, SessionState, new_id
 from gdn_client.shared_memory import SharedMemory, Wanted
@@ -148,8 +149,9 @@ class Client:
         keep_bytes: int | None = None,
         prefix: session_pb2.PromptPrefix | None = None,
         lease: Lease | str | None = None,
+        snapshot: str | None = None,
     ) -> Session:
-        """Creates a session. Its states are zero, or those of the longest prefix of its prompt that the server knows.
+        """Creates a session. Its states are zero, those of a known prefix of its prompt, or those of a snapshot.
 
         Args:
             model: name of a served model. You may omit it if the server serves only one.
@@ -164,14 +166,23 @@ class Client:
             prefix: segments of the session's prompt, made by `prompt_prefix`. If the server knows some of them, the
                 session starts after these. You skip the first `Session.prefix_tokens` tokens of the prompt.
             lease: the session ends with this lease, which `lease` opened; or the lease's name. Its forks do, too.
+            snapshot: key of a snapshot (`Session.snapshot`). The session has its model or operator, and its tokens.
+                After a crash of the server the client cannot recreate such a session without a checkpoint.
 
         Raises:
             GdnError: for example MODEL_NOT_FOUND, SESSION_EXISTS, STATE_BUDGET_EXHAUSTED, QUOTA_EXCEEDED, or
                 LEASE_NOT_FOUND if the lease has ended.
+            NotFoundError: SNAPSHOT_NOT_FOUND.
+            ValueError: a model, an operator or a prefix is given beside a snapshot.
 
         """
         owner = requests.lease_name(lease)
         request = requests.session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix, owner)
+        if snapshot is not None:
+            if model is not None or operator is not None or prefix is not None:
+                raise ValueError("a session that starts from a snapshot has its model and tokens; give nothing else")
+            made = await self.connection.run(snapshots.create(request, snapshot, self._retry))
+            return Session(self, self._state_of(made, keep_bytes), owned=True)
         if operator is None:
             request.model = await self._served(model)
         keep = self._keep_bytes if keep_bytes is None else keep_bytes
@@ -260,8 +271,31 @@ class Client:
         """
         return await self.connection.run(management.end_lease(name, self._retry))
 
-    def _state_of(self, session: session_pb2.Session) -> SessionState:
-        return SessionState(session, self._retry, None, self._keep_bytes, memory=self.memory)
+    def _state_of(self, session: session_pb2.Session, keep_bytes: int | None = None) -> SessionState:
+        keep = self._keep_bytes if keep_bytes is None else keep_bytes
+        return SessionState(session, self._retry, None, keep, memory=self.memory)
+
+    @property
+    def snapshot_loss_mark(self) -> int:
+        """A number in the newest answer that had one. It changes when the server loses a snapshot, and if it restarts.
+
+        Steps and calls that create sessions or snapshots have it, but not streams. 0 if the server knows of no
+        snapshot of the caller.
+        """
+        return self.connection.reach.snapshot_loss_mark
+
+    async def snapshots(self, *, lost_after: int = 0) -> snapshot_pb2.ListSnapshotsResponse:
+        """Lists the caller's snapshots in `snapshots`, and those that the server has lost in `lost`.
+
+        Args:
+            lost_after: a mark (`snapshot_loss_mark`) up to which losses are known. 0: all that the server remembers.
+
+        """
+        return await self.connection.run(snapshots.listing(lost_after, self._retry))
+
+    async def delete_snapshots(self, keys: Iterable[str]) -> list[GdnError | None]:
+        """Deletes snapshots. Returns None for each key, or its error, such as a NotFoundError."""
+        return await self.connection.run(snapshots.delete(keys, self._retry))
 
     async def attach(self, name: str) -> Session:
         """Opens an existing session, by its id or name.

@@ -66,7 +66,7 @@ class Connection:
             reply = await unary(rpc.request, timeout=timeout, metadata=self._options.metadata(rpc.route))
         except grpc.RpcError as error:
             raise self.reach.error(error) from None
-        self.reach.answered()
+        self.reach.answered(reply)
         return reply
 
     async def send_all(self, name: str, requests: Iterator[Any]) -> Any:

@@ -9,16 +9,30 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdn_client import aio_streams as streams
-from gdn_client import aio_waiting as waiting
-from gdn_client import array_flow, management, many, prefixes, recovery, session_flow, state_calls
+from gdn_client import (
+    aio_streams as streams,
+)
+from gdn_client import (
+    aio_waiting as waiting,
+)
+from gdn_client import (
+    array_flow,
+    management,
+    many,
+    prefixes,
+    recovery,
+    session_flow,
+    snapshots,
+    state_calls,
+)
+from gdn_client.errors import GdnError
 from gdn_client.flow import Flow
 from gdn_client.inputs import Input
 from gdn_client.mixed import MixedStep, StepCall, StepResult, StepRow
 from gdn_client.notebook import table
 from gdn_client.pipeline import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline, step_pipeline
 from gdn_client.progress import bar
-from gdn_client.proto.gdn.v1 import state_pb2
+from gdn_client.proto.gdn.v1 import snapshot_pb2, state_pb2
 from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
 from gdn_client.requests import StateSnapshot, tier_name
 from gdn_client.session_state import Parents, SessionState, new_id, step_options
@@ -227,6 +241,21 @@ class Session(SessionView):
         """
         return await self._run(state_calls.checkpoint(self._state, checkpoint_id))
 
+    async def snapshot(self, key: str) -> snapshot_pb2.Snapshot:
+        """Takes a read-only snapshot of the session as it is now. `Client.session` starts sessions from it.
+
+        The server may evict it later; `Client.snapshot_loss_mark` then changes.
+
+        Args:
+            key: 1 to 128 characters of [A-Za-z0-9._~-].
+
+        Raises:
+            AlreadyExistsError: SNAPSHOT_EXISTS, the key is in use.
+            ResourceExhaustedError: there is no room.
+
+        """
+        return await self._run(snapshots.take(self._state, key))
+
     async def keep_prefix(self, prefix: PromptPrefix, tokens: int | None = None) -> bool:
         """Keeps the states on the server, for sessions whose prompt starts with the same segments.
 
@@ -347,6 +376,15 @@ class Batch:
 
     async def _run(self, flow: Flow[T]) -> T:
         return await self._client.connection.run(flow)
+
+    async def snapshot(self, keys: Sequence[str]) -> list[snapshot_pb2.Snapshot | GdnError]:
+        """Takes a snapshot of each session in one call, as `Session.snapshot`, under the key in its place.
+
+        Returns:
+            The snapshot or the error of each session. Sessions that the server has lost are not restored by this call.
+
+        """
+        return await self._run(snapshots.take_many(self._states, keys))
 
     async def decode(
         self,

@@ -101,10 +101,12 @@ class Reach:
     def __init__(self, target: str) -> None:
         self._target = target
         self._answered = False
+        self.snapshot_loss_mark = 0  # of the newest reply that had one
 
-    def answered(self) -> None:
+    def answered(self, reply: Any) -> None:
         """Notes that a reply has arrived."""
         self._answered = True
+        self.snapshot_loss_mark = getattr(reply, "snapshot_loss_mark", self.snapshot_loss_mark)
 
     def error(self, error: Any) -> GdnError:
         """Converts the error of a call.

@@ -65,7 +65,7 @@ class Connection:
             reply = unary(rpc.request, timeout=timeout, metadata=self._options.metadata(rpc.route))
         except grpc.RpcError as error:
             raise self.reach.error(error) from None
-        self.reach.answered()
+        self.reach.answered(reply)
         return reply
 
     def send_all(self, name: str, requests: Iterator[Any]) -> Any:

@@ -1,0 +1,48 @@
+// Makes sessions that continue from the state of another one: forks, snapshots, and sessions that start from one.
+//
+// Thread safety: free functions; a task belongs to its call's flow. Ownership: parts, caller and children must outlive
+// the task.
+//
+//   Task<absl::Status> made = MakeChildren(parts, caller, parent, {.epoch = epoch}, children);
+//   GDN_CO_RETURN_IF_ERROR(co_await std::move(made));
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/task/task.h"
+#include "server/rpc/callers/caller.h"
+#include "server/rpc/session_calls.h"
+#include "server/session/session_manager.h"
+
+namespace gdn {
+
+// The children of one call: all of them are sessions, or all are snapshots.
+struct Children {
+  std::vector<SessionInit> inits;          // with the ids of the creations
+  std::vector<SessionCreation> creations;  // parallel to inits
+
+  // Number of children that do not exist yet.
+  int32_t pending() const;
+};
+
+// What the parent must be like; checked once nobody can step it.
+struct ExpectedParent {
+  std::optional<int64_t> epoch = std::nullopt;
+  std::optional<int64_t> token_count = std::nullopt;  // of every layer
+};
+
+// ABORTED (EPOCH_MISMATCH), ABORTED (TOKEN_COUNT_MISMATCH: token_count, expected) with the first layer that differs.
+absl::Status CheckParent(const Session& parent, const ExpectedParent& expected);
+
+// Makes the pending children from the parent's state, and publishes all. Their room on the device is charged to the
+// first child's account. Children that are snapshots take room only for the parent's next writes. Errors of
+// Residency::LockResident, Residency::Reserve and CheckParent; no child exists then. If the parent is a snapshot whose
+// state is lost, it is ended and noted as lost: NOT_FOUND (SNAPSHOT_NOT_FOUND).
+Task<absl::Status> MakeChildren(const SessionParts& parts, const Caller& caller, std::shared_ptr<Session> parent,
+                                ExpectedParent expected, Children& children);
+
+}  // namespace gdn

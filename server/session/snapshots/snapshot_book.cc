@@ -1,0 +1,192 @@
+#include "server/session/snapshots/snapshot_book.h"
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "base/random_id.h"
+#include "server/session/session.h"
+
+namespace gdn {
+namespace {
+
+// How long a snapshot that could not be ended is passed over.
+constexpr absl::Duration kSnapshotStuck = absl::Seconds(1);
+// Hexadecimal digits of a mark's random beginning: below 2^48, so that marks stay below 2^53.
+constexpr size_t kMarkDigits = 12;
+
+}  // namespace
+
+SnapshotBook::Record& SnapshotBook::RecordOf(const std::string& principal) {
+  const auto [it, is_new] = records_.try_emplace(principal);
+  if (is_new) {
+    it->second.base = 1 + std::stol(RandomId().substr(0, kMarkDigits), nullptr, /*base=*/16);
+    any_.store(true, std::memory_order_relaxed);
+  }
+  it->second.touched = ++changes_;
+  return it->second;
+}
+
+void SnapshotBook::Add(const std::shared_ptr<Session>& snapshot) {
+  const SteadyTime used = snapshot->last_used();
+  absl::MutexLock lock(&mu_);
+  if (!entries_
+           .try_emplace(snapshot.get(), Entry{.snapshot = snapshot,
+                                              .account = snapshot->account(),
+                                              .principal = snapshot->principal(),
+                                              .used = used})
+           .second) {
+    return;
+  }
+  lines_[snapshot->account().get()].emplace(used, snapshot.get());
+  ++RecordOf(snapshot->principal()).snapshots;
+  TrimLosses();
+}
+
+void SnapshotBook::Forget(Entries::node_type& node) {
+  const Entry& entry = node.mapped();
+  if (entry.taken) {
+    taken_.fetch_sub(1, std::memory_order_relaxed);
+  } else {
+    const auto line = lines_.find(entry.account.get());
+    line->second.erase({entry.used, node.key()});
+    if (line->second.empty()) lines_.erase(line);
+  }
+  if (const auto record = records_.find(entry.principal); record != records_.end()) --record->second.snapshots;
+}
+
+void SnapshotBook::Remove(const Session& snapshot) {
+  Entries::node_type removed;  // destroyed after the lock is released
+  absl::MutexLock lock(&mu_);
+  removed = entries_.extract(&snapshot);
+  if (!removed.empty()) Forget(removed);
+}
+
+std::optional<SnapshotBook::Use> SnapshotBook::FirstOf(const ByteAccount* account) {
+  std::set<Use>& line = lines_.at(account);
+  const SteadyTime now = clock_.Now();
+  for (auto it = line.begin(); it != line.end();) {
+    Entry& entry = entries_.at(it->second);
+    const std::shared_ptr<Session> snapshot = entry.snapshot.lock();
+    const SteadyTime used = snapshot == nullptr ? entry.used : snapshot->last_used();
+    if (used > entry.used) {  // it was used since it was last looked at
+      auto moved = line.extract(it++);
+      entry.used = moved.value().first = used;
+      const auto there = line.insert(std::move(moved)).position;
+      if (it == line.end() || *there < *it) it = there;
+      continue;
+    }
+    if (snapshot != nullptr && now >= entry.stuck_until) return *it;
+    ++it;
+  }
+  return std::nullopt;
+}
+
+std::shared_ptr<Session> SnapshotBook::TakeFirst(const ByteAccount& wanted_by, int64_t bytes) {
+  const auto held = static_cast<double>(ledger_.held(BytePool::kSnapshots, wanted_by));
+  const double shares = ledger_.SharesHeld(BytePool::kSnapshots, wanted_by);
+  const bool by_one_over = held > 0 && shares * (held + static_cast<double>(bytes)) / held > 1;
+  absl::MutexLock lock(&mu_);
+  std::optional<Use> first;
+  double most = 0;
+  for (const auto& [account, line] : lines_) {
+    const double its = std::max(1.0, ledger_.SharesHeld(BytePool::kSnapshots, *account));
+    if (by_one_over && account != &wanted_by && its <= 1) continue;
+    const std::optional<Use> use = its < most ? std::nullopt : FirstOf(account);
+    if (!use.has_value() || (its == most && first.has_value() && *first < *use)) continue;
+    first = use;
+    most = its;
+  }
+  if (!first.has_value()) return nullptr;
+  Entry& entry = entries_.at(first->second);
+  const auto line = lines_.find(entry.account.get());
+  line->second.erase(*first);
+  if (line->second.empty()) lines_.erase(line);
+  entry.taken = true;
+  taken_.fetch_add(1, std::memory_order_relaxed);
+  return entry.snapshot.lock();
+}
+
+void SnapshotBook::PutBack(const Session& snapshot) {
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(&snapshot);
+  if (it == entries_.end() || !it->second.taken) return;
+  Entry& entry = it->second;
+  entry.taken = false;
+  entry.stuck_until = clock_.Now() + kSnapshotStuck;
+  lines_[entry.account.get()].emplace(entry.used, &snapshot);
+  taken_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void SnapshotBook::NoteLost(const std::string& principal, std::string_view key, SnapshotLoss::Cause cause) {
+  (cause == SnapshotLoss::Cause::kEvicted ? evicted_ : damaged_).fetch_add(1, std::memory_order_relaxed);
+  absl::MutexLock lock(&mu_);
+  Record& record = RecordOf(principal);
+  ++record.lost;
+  record.losses.push_back(
+      {.key = std::string(key), .cause = cause, .when = absl::Now(), .mark = record.base + record.lost});
+  ++all_losses_;
+  if (record.losses.size() > kMostLosses) {
+    record.losses.pop_front();
+    --all_losses_;
+  }
+  TrimLosses();
+}
+
+void SnapshotBook::TrimLosses() {
+  while (all_losses_ > kMostAllLosses) {
+    const auto most =
+        std::ranges::max_element(records_, {}, [](const auto& record) { return record.second.losses.size(); });
+    // Some at once, so that the records are not searched for each loss.
+    for (size_t i = 0; i < kMostLosses / 4 && !most->second.losses.empty(); ++i, --all_losses_) {
+      most->second.losses.pop_front();
+    }
+  }
+  if (records_.size() <= kMostPrincipals) return;
+  // Forget the principal whose record has not changed for longest, of those without a snapshot.
+  auto oldest = records_.end();
+  for (auto it = records_.begin(); it != records_.end(); ++it) {
+    if (it->second.snapshots > 0) continue;
+    if (oldest == records_.end() || it->second.touched < oldest->second.touched) oldest = it;
+  }
+  if (oldest == records_.end()) return;
+  all_losses_ -= oldest->second.losses.size();
+  records_.erase(oldest);
+}
+
+int64_t SnapshotBook::MarkOf(std::string_view principal) const {
+  if (!any_.load(std::memory_order_relaxed)) return 0;
+  absl::MutexLock lock(&mu_);
+  const auto it = records_.find(principal);
+  return it == records_.end() ? 0 : it->second.base + it->second.lost;
+}
+
+SnapshotBook::Losses SnapshotBook::LossesAfter(std::string_view principal, int64_t after) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = records_.find(principal);
+  if (it == records_.end()) return {.losses = {}, .incomplete = after != 0, .mark = 0};
+  const Record& record = it->second;
+  Losses found{.losses = {}, .incomplete = false, .mark = record.base + record.lost};
+  const bool is_known = after >= record.base && after <= found.mark;
+  for (const SnapshotLoss& loss : record.losses) {
+    if (!is_known || loss.mark > after) found.losses.push_back(loss);
+  }
+  const int64_t expected = is_known ? found.mark - after : record.lost;
+  found.incomplete = (after != 0 && !is_known) || static_cast<int64_t>(found.losses.size()) < expected;
+  return found;
+}
+
+std::optional<SnapshotLoss::Cause> SnapshotBook::CauseOf(std::string_view principal, std::string_view key) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = records_.find(principal);
+  if (it == records_.end()) return std::nullopt;
+  const std::deque<SnapshotLoss>& losses = it->second.losses;
+  const auto loss = std::find_if(losses.rbegin(), losses.rend(), [key](const auto& each) { return each.key == key; });
+  return loss == losses.rend() ? std::nullopt : std::optional(loss->cause);
+}
+
+int64_t SnapshotBook::size() const {
+  absl::MutexLock lock(&mu_);
+  return static_cast<int64_t>(entries_.size());
+}
+
+}  // namespace gdn

@@ -1,7 +1,7 @@
 // The functions that answer the unary methods of GDN_IMMEDIATE_METHODS and GDN_TASK_METHODS (server/rpc/rpc_methods.h),
-// one source file for each subject (models, sessions, many sessions, leases, states, forks, snapshots, drafts, prefixes,
-// traces, admins). Each function is given the parts that rpc_methods.h lists for its method. Steps (Prefill, Decode, Step),
-// streams, and transfers of states and memory have reactors instead (server/rpc/reactors.h).
+// one source file for each subject (models, sessions, many sessions, leases, states, forks, snapshots, drafts,
+// prefixes, traces, admins). Each function is given the parts that rpc_methods.h lists for its method. Steps (Prefill,
+// Decode, Step), streams, and transfers of states and memory have reactors instead (server/rpc/reactors.h).
 //
 // Thread safety: free functions; a task belongs to its call's flow. Ownership: parts, caller, request and response must
 // outlive the task.

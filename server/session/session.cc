@@ -43,8 +43,12 @@ Session::Session(SessionInit init, SessionEnvironment* environment)
       epoch_(init_.epoch),
       changes_(static_cast<uint64_t>(init_.changes)) {
   Touch();
-  // So that snapshots of an earlier server process are evicted before newer ones, the oldest first.
-  if (is_snapshot()) last_used_.store(born_.ToNanos(), std::memory_order_relaxed);
+  // So that snapshots of an earlier server process are evicted before newer ones, the oldest first. Ages in files end
+  // when the file was written, so they do not give the order; the wall clock decides about the order alone.
+  const absl::Duration age = absl::Now() - init_.create_time;
+  if (is_snapshot() && age > absl::ZeroDuration()) {
+    last_used_.store((environment->clock().Now() - age).ToNanos(), std::memory_order_relaxed);
+  }
 }
 
 Session::Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment)

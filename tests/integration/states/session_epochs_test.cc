@@ -96,7 +96,7 @@ class SessionEpochs : public ::testing::Test {
   v1::SnapshotSessionRequest SnapshotOf(const std::string& id, const Epoch& epoch) {
     v1::SnapshotSessionRequest request;
     request.set_session("sessions/" + id);
-    request.set_key("key-of-" + id);
+    request.set_key("key" + std::to_string(keys_++));
     return At(std::move(request), epoch);
   }
   grpc::Status Snapshot(const std::string& id, const Epoch& epoch) {
@@ -179,6 +179,7 @@ class SessionEpochs : public ::testing::Test {
 
   const TempFolder folder_;
   const TokenFeed feed_ = TokenFeed::Operator(1);
+  int keys_ = 0;  // keys of snapshots that were asked for
   std::unique_ptr<TestServer> server_;
   std::unique_ptr<Caller> caller_;
 };

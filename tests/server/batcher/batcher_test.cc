@@ -161,9 +161,9 @@ TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
   jobs.push_back(Decode({MakeSession()}));
   jobs.push_back(Decode({MakeSession(OperatorSessionSpec(1, /*value_dim=*/16))}));  // another layout
   jobs.push_back(Decode({MakeSession()}));
-  jobs.back()->job->scale = 0.5f;
+  jobs.back()->job->shape.delta_rule.scale = 0.5f;
   jobs.push_back(Decode({MakeSession()}));
-  jobs.back()->job->use_qk_l2norm = true;
+  jobs.back()->job->shape.delta_rule.use_qk_l2norm = true;
   jobs.push_back(Decode({MakeSession()}));
   for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
   gate.Release();

@@ -55,7 +55,7 @@ class Call {
     values_ = static_cast<size_t>(total) * kFeatures;
     for (size_t i = 0; i < values_; ++i) input_[i] = value + static_cast<float>(i % 1000);
     std::fill_n(output_, values_, -1.0f);
-    job_.kind = InputKind::kHiddenStates;
+    job_.shape.kind = InputKind::kHiddenStates;
     job_.shape.fields[0] = {.dtype = DType::kF32, .features = kFeatures};
     job_.shape.field_count = 1;
     job_.shape.output_features = kFeatures;

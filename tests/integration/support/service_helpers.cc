@@ -30,38 +30,30 @@ DType ToDType(v1::DType dtype) { return static_cast<DType>(dtype); }  // the two
 // The status code of a reason: INVALID_ARGUMENT of all that are not here.
 grpc::StatusCode CodeOf(const std::string& reason) {
   using enum grpc::StatusCode;
-  static const auto *const kCodes =
-                               new std::map<grpc::StatusCode, std::set<std::string>>{
-                                   {ABORTED,
-                                    {"EPOCH_MISMATCH", "REPLY_DROPPED", "SESSION_BUSY", "TOKEN_COUNT_MISMATCH"}},
-                                   {ALREADY_EXISTS, {"LEASE_EXISTS", "SESSION_EXISTS"}},
-                                   {ALREADY_EXISTS, {"SESSION_EXISTS", "SNAPSHOT_EXISTS"}},
-                                   {DATA_LOSS, {"INVALID_STATE_FILE", "STATE_LOST", "STATE_ROLLED_BACK"}},
-                                   {FAILED_PRECONDITION,
-                                    {"DRAFT_PENDING", "INPUT_KIND_MISMATCH", "INPUT_NEEDS_MODEL", "NO_DURABLE_TIER",
-                                     "PREFIX_MISMATCH", "STATE_MISMATCH", "STATES_TAKEN_OVER"}},
-                                   {NOT_FOUND,
-                                    {"CHECKPOINT_NOT_FOUND", "LEASE_NOT_FOUND", "MODEL_NOT_FOUND", "SESSION_NOT_FOUND",
-                                     "SHARED_REGION_NOT_FOUND"}},
-                                   {"CHECKPOINT_NOT_FOUND", "MODEL_NOT_FOUND", "SESSION_NOT_FOUND",
-                                    "SHARED_REGION_NOT_FOUND", "SNAPSHOT_NOT_FOUND"}},
-                           {OUT_OF_RANGE, {"COUNT_LIMIT"}},
-                           {RESOURCE_EXHAUSTED,
-                            {"BYTES_EXHAUSTED", "MESSAGE_TOO_LARGE", "QUEUE_FULL", "QUOTA_EXCEEDED",
-                             "SHARED_MEMORY_EXHAUSTED", "STATE_BUDGET_EXHAUSTED", "TOO_MANY_CHECKPOINTS",
-                             "TOO_MANY_LEASES"}},
-                           {PERMISSION_DENIED, {"PERMISSION_DENIED"}},
-                           {UNAUTHENTICATED, {"TOKEN_EXPIRED", "UNAUTHENTICATED"}},
-                           {UNIMPLEMENTED, {"SHARED_MEMORY_NOT_OFFERED"}}, {
-    UNAVAILABLE, {
-      "DEVICE_FAILED", "NODE_LEASE_LAPSED", "SERVER_DRAINING", "SESSION_ELSEWHERE", "SESSION_MOVED", "TIER_UNAVAILABLE"
-    }
+  static const auto* const kCodes = new std::map<grpc::StatusCode, std::set<std::string>>{
+      {ABORTED, {"EPOCH_MISMATCH", "REPLY_DROPPED", "SESSION_BUSY", "TOKEN_COUNT_MISMATCH"}},
+      {ALREADY_EXISTS, {"LEASE_EXISTS", "SESSION_EXISTS", "SNAPSHOT_EXISTS"}},
+      {DATA_LOSS, {"INVALID_STATE_FILE", "STATE_LOST", "STATE_ROLLED_BACK"}},
+      {FAILED_PRECONDITION,
+       {"DRAFT_PENDING", "INPUT_KIND_MISMATCH", "INPUT_NEEDS_MODEL", "NO_DURABLE_TIER", "PREFIX_MISMATCH",
+        "STATE_MISMATCH", "STATES_TAKEN_OVER"}},
+      {NOT_FOUND,
+       {"CHECKPOINT_NOT_FOUND", "LEASE_NOT_FOUND", "MODEL_NOT_FOUND", "SESSION_NOT_FOUND", "SHARED_REGION_NOT_FOUND",
+        "SNAPSHOT_NOT_FOUND"}},
+      {OUT_OF_RANGE, {"COUNT_LIMIT"}},
+      {RESOURCE_EXHAUSTED,
+       {"BYTES_EXHAUSTED", "MESSAGE_TOO_LARGE", "QUEUE_FULL", "QUOTA_EXCEEDED", "SHARED_MEMORY_EXHAUSTED",
+        "STATE_BUDGET_EXHAUSTED", "TOO_MANY_CHECKPOINTS", "TOO_MANY_LEASES"}},
+      {PERMISSION_DENIED, {"PERMISSION_DENIED"}},
+      {UNAUTHENTICATED, {"TOKEN_EXPIRED", "UNAUTHENTICATED"}},
+      {UNIMPLEMENTED, {"SHARED_MEMORY_NOT_OFFERED"}},
+      {UNAVAILABLE,
+       {"DEVICE_FAILED", "NODE_LEASE_LAPSED", "SERVER_DRAINING", "SESSION_ELSEWHERE", "SESSION_MOVED",
+        "TIER_UNAVAILABLE"}}};
+  for (const auto& [code, reasons] : *kCodes) {
+    if (reasons.contains(reason)) return code;
   }
-};
-for (const auto& [code, reasons] : *kCodes) {
-  if (reasons.contains(reason)) return code;
-}
-return INVALID_ARGUMENT;
+  return INVALID_ARGUMENT;
 }
 
 // Appends one sequence's rows of a [B, T, D] tensor.

@@ -30,6 +30,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     "delete_checkpoint": lambda session: session.delete_checkpoint("a"),
     "restore": lambda session: session.restore(),
     "keep_prefix": lambda session: session.keep_prefix(PROMPT),
+    "snapshot": lambda session: session.snapshot("k"),
     "evict": lambda session: session.evict(),
     "export_state": lambda session: session.export_state(),
     "watch_state": lambda session: next(session.watch_state(every_tokens=1)),
@@ -76,6 +77,7 @@ def test_a_batch_with_a_session_that_has_ended_moves_none() -> None:
         lambda: batch.decode_future(L, tokens(2)).result(),
         lambda: list(batch.decode_stream(L, [tokens(2)])),
         lambda: batch.accept([0, 0]),
+        lambda: batch.snapshot(["k", "l"]),
     ):
         with pytest.raises(gdn_client.NotFoundError, match="has ended"):
             use()
@@ -117,6 +119,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "accept": (0,),
     "delete_checkpoint": ("a",),
     "keep_prefix": (PROMPT,),
+    "snapshot": ("k",),
 }
 
 

@@ -348,7 +348,8 @@ class PlainSides(Sides):
     def __init__(self, **server: Any) -> None:
         super().__init__(**server)
         for session in (*self.sessions, *self.twins):
-            session.accept(1)
+            if session._state.layer(LAYER).draft_tokens > 0:
+                session.accept(1)
         self.server.calls.clear()
 
 

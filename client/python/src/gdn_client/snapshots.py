@@ -44,6 +44,8 @@ def take_many(states: Sequence[SessionState], keys: Sequence[str]) -> Flow[list[
     """Takes a snapshot of each session in one call. Returns the snapshot or the error of each."""
     if len(keys) != len(states):
         raise ValueError(f"there are {len(keys)} keys for {len(states)} sessions; give one for each")
+    for state in states:
+        state.check_not_ended()
     requests = [_request(state, key) for state, key in zip(states, keys, strict=True)]
     call = Rpc(
         "SnapshotSessions", snapshot_pb2.SnapshotSessionsRequest(requests=requests), None, states[0].session.affinity

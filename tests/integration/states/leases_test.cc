@@ -171,6 +171,35 @@ TEST_F(LeasesTest, ForksHaveTheirParentsLeaseUnlessTheyNameOne) {
   EXPECT_EQ(Sessions(caller_), 2u);
 }
 
+TEST_F(LeasesTest, SnapshotsEndWithTheLeaseOfTheirSessionAndTheirSessionsWithTheOneThatTheyName) {
+  for (const char* lease : {"engine", "other"}) ASSERT_TRUE(Open(caller_, lease).ok());
+  ASSERT_TRUE(caller_.Create(Creation("a", "leases/engine")).ok());
+  ASSERT_TRUE(feed_.Create(caller_, "free").ok());
+  for (const char* id : {"a", "free"}) {
+    v1::SnapshotSessionRequest take;
+    take.set_session(std::string("sessions/") + id);
+    take.set_key(std::string("of-") + id);
+    ASSERT_TRUE(Call(caller_, &Stub::SnapshotSession, take).ok());
+  }
+  v1::CreateSessionRequest from;
+  from.set_session_id("b");
+  from.set_snapshot("of-a");
+  from.set_lease("leases/none");
+  EXPECT_TRUE(RefusedAs(caller_.Create(from), "LEASE_NOT_FOUND", {{"lease", "leases/none"}}));
+  from.set_lease("leases/other");
+  ASSERT_REPLY(const auto made, caller_.Create(from));
+  EXPECT_EQ(made.lease(), "leases/other");
+  ASSERT_TRUE(End(caller_, "leases/engine").ok());
+  ASSERT_REPLY(const auto left, Call(caller_, &Stub::ListSnapshots, v1::ListSnapshotsRequest()));
+  ASSERT_EQ(left.snapshots_size(), 1);
+  EXPECT_EQ(left.snapshots(0).key(), "of-free");
+  EXPECT_EQ(left.lost_size(), 0) << "its owner has ended it";
+  EXPECT_EQ(caller_.Get("a").reason(), "SESSION_NOT_FOUND");
+  EXPECT_TRUE(caller_.Get("b").ok());
+  ASSERT_TRUE(End(caller_, "leases/other").ok());
+  EXPECT_EQ(caller_.Get("b").reason(), "SESSION_NOT_FOUND");
+}
+
 TEST_F(LeasesTest, AnImportedSessionHasTheLeaseOfItsTarget) {
   ASSERT_TRUE(Open(caller_, "a").ok());
   ASSERT_TRUE(Open(caller_, "b").ok());

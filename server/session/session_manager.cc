@@ -389,14 +389,16 @@ void SessionManager::DeleteExpired(SteadyTime now) {
 Task<int64_t> SessionManager::EndLease(ClientLeasePtr lease) {
   leases_.End(lease);  // sessions that are being created under it are left to DeleteExpired
   std::vector<Task<absl::Status>> ends;
-  std::string after;
-  while (true) {
-    const std::vector<std::shared_ptr<Session>> page = List(lease->principal(), after, kListedAtOnce);
-    if (page.empty()) break;
-    for (const std::shared_ptr<Session>& session : page) {
-      if (session->lease() == lease && BeginEnd(*session)) ends.push_back(End(session, /*even_unnoted=*/true));
+  for (const auto list : {&SessionManager::ListSnapshots, &SessionManager::List}) {
+    std::string after;
+    while (true) {
+      const std::vector<std::shared_ptr<Session>> page = (this->*list)(lease->principal(), after, kListedAtOnce);
+      if (page.empty()) break;
+      for (const std::shared_ptr<Session>& session : page) {
+        if (session->lease() == lease && BeginEnd(*session)) ends.push_back(End(session, /*even_unnoted=*/true));
+      }
+      after = page.back()->id();
     }
-    after = page.back()->id();
   }
   Task<std::vector<absl::Status>> all = WhenAll(std::move(ends));
   const std::vector<absl::Status> ended = co_await std::move(all);

@@ -29,8 +29,8 @@ LayerProgress AfterAcceptance(const LayerProgress& before, int32_t tokens);
 
 // The result of an acceptance for its layer.
 struct AcceptedDraft {
-  LayerProgress after;        // the work folds the log, so the slot has its own base afterwards
-  bool folded = false;        // the slot has its own base then
+  LayerProgress after;        // progress without the draft
+  bool folded = false;        // the work folds the log, so the slot has its own base afterwards
   bool unrepeatable = false;  // the work overwrites what a retry of it would read
 };
 

@@ -29,7 +29,7 @@ struct Children {
   int32_t pending() const;
 };
 
-// What the parent must be like; checked once nobody can step it.
+// Properties that the parent must have. They are checked once nobody can step it.
 struct ExpectedParent {
   std::optional<int64_t> epoch = std::nullopt;
   std::optional<int64_t> token_count = std::nullopt;  // of every layer

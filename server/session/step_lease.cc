@@ -96,7 +96,8 @@ void StepLease::Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> 
       layer.calls = PrefillCalls::Other();
     }
     layer.progress = outcome.after;
-    if (kind_ != InputKind::kNone) layer.kind = kind_;
+    // A step without tokens leaves a fresh layer fresh, and any kind may follow, as after an eviction.
+    if (kind_ != InputKind::kNone && !fresh()) layer.kind = kind_;
     layer.busy = false;
     ++session->changes_;
     if (!layer.flight_id.empty()) {

@@ -111,6 +111,18 @@ TEST_F(StepTest, AnAcceptanceAloneNeedsNoTokens) {
   EXPECT_EQ(caller_.State("a"), caller_.State("b"));
 }
 
+// A state without tokens is not exported, so it must not have an input kind that an export would lose.
+TEST_F(StepTest, NoTokensLeaveAFreshLayerFresh) {
+  for (const v1::StepKind kind : {v1::STEP_KIND_DECODE, v1::STEP_KIND_PREFILL}) {
+    const std::string id = "fresh-" + std::to_string(kind);
+    Create(id);
+    ASSERT_TRUE(caller_.Step(StepOf({{.id = id, .tokens = RandomTokens(0, 1), .kind = kind, .accept = 0}})).ok());
+    ASSERT_REPLY(const std::string file, caller_.Export(id));
+    ASSERT_TRUE(caller_.Import(id + "-twin", "m", file).ok());
+    EXPECT_EQ(caller_.State(id), caller_.State(id + "-twin"));
+  }
+}
+
 TEST_F(StepTest, AcceptsTheDraftOfItsLayerAlone) {
   for (const char* const id : {"a", "b"}) Create(id);
   const Tokens tokens = Next(8);

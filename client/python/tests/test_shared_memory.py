@@ -42,7 +42,7 @@ def test_rows_of_a_step_are_shared_too(client: gdn_client.Client, sharing: gdn_c
     for one in (client, sharing):
         sessions = [one.session("next", affinity="a") for _ in range(2)]
         layer, batch = sessions[0].layers[0], one.batch(sessions)
-        got = batch.step(layer, [gdn_client.StepRow(x[:9], "prefill"), gdn_client.StepRow(x[9:12], "draft")])
+        got = list(batch.step(layer, [gdn_client.StepRow(x[:9], "prefill"), gdn_client.StepRow(x[9:12], "draft")]))
         got += batch.step(layer, [gdn_client.StepRow(x[12:13]), gdn_client.StepRow(x[13:15], accept=2)])
         outputs.append([row.output for row in got])
         if one is sharing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytest
 from toy_server import LAYERS, SIZE, ToyServer, aio_client_of, client_of, tokens
 
 import gdn_client
-from gdn_client import StepResult, StepRow
+from gdn_client import StepResult, StepResults, StepRow
 from gdn_client.flow import Retry
+from gdn_client.mixed import MixedStep
+from gdn_client.session_state import StepOptions
+from gdn_client.step_call import StepCall
 
 LAYER, OTHER = LAYERS
 FAULTS = ["lose", "drop", "crash", "crash after", "roll back", "take state", "durable lose", "durable drop"]
@@ -72,8 +76,11 @@ class Sides:
         self.batch = self.client.batch(self.sessions)
         self.server.calls.clear()
 
-    def step(self, rows: Sequence[StepRow]) -> list[StepResult]:
-        return self.batch.step(LAYER, rows)
+    def step(self, rows: Sequence[StepRow], *, packed: bool = False) -> Sequence[StepResult]:
+        if not packed:
+            return self.batch.step(LAYER, rows)
+        lengths = [replace(row, x=len(row.x)) for row in rows]
+        return self.batch.step(LAYER, lengths, x=np.concatenate([row.x for row in rows]))
 
     def check(self, rows: Sequence[StepRow], got: Sequence[StepResult]) -> None:
         for row, result, session, twin in zip(rows, got, self.sessions, self.twins, strict=True):
@@ -114,12 +121,62 @@ def test_rows_are_their_own_calls() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("second", ["", "lose", "crash after", "drop"])
-def test_each_row_is_applied_once_whatever_fails(fault: str, second: str) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_row_is_applied_once_whatever_fails(fault: str, second: str, packed: bool) -> None:
     sides = Sides()
     rows = mixed_rows(sides.x)
     sides.server.faults = nth("Step", fault, second)
+    sides.check(rows, sides.step(rows, packed=packed))
+    sides.go_on()
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_first_try_that_is_broken_off_is_gone_on_with(sent: bool) -> None:
+    sides = Sides()
+    rows = mixed_rows(sides.x)
+    states = [session._state for session in sides.sessions]
+    flow = MixedStep(states, StepCall(LAYER, rows, StepOptions()), sides.client.abilities).applied()
+    call = next(flow)
+    if sent:
+        sides.client.connection.call(call)
+    flow.close()
+    given_up = {state.given_up.request_id.value for state in states if state.given_up is not None}
+    assert given_up == {call.request.parsed().request_id}
     sides.check(rows, sides.step(rows))
     sides.go_on()
+
+
+def test_a_packed_input_has_the_tokens_of_all_rows() -> None:
+    sides = Sides()
+    rows = mixed_rows(sides.x)
+    got = sides.step(rows, packed=True)
+    assert sides.server.calls == ["Step"]
+    sides.check(rows, got)
+    assert isinstance(got, StepResults)
+    same(got.output, np.concatenate([result.output for result in got]))
+    assert got.token_counts == [result.token_count for result in got]
+    assert len(got) == len(rows)
+    same(got[-1].output, got[5].output)
+    assert [len(result.output) for result in got[1:3]] == [7, 3]
+    with pytest.raises(IndexError):
+        got[6]
+
+
+def test_wrong_packed_inputs_are_refused_before_a_call() -> None:
+    sides = Sides()
+    x = sides.x[:6]
+    whole = [StepRow(1)] * 6
+    for rows, given, said in (
+        (whole, None, "row 0 has 1 tokens, and the call has no packed input"),
+        ([*whole[:5], StepRow(2)], x, "7 tokens together, and x has 6"),
+        ([*whole[:5], StepRow(-1)], x, "row 5 has x -1"),
+        ([*whole[:5], StepRow(x[:1])], x, "row 5 has x array"),
+        (whole, x[0], "expected an axis of tokens"),
+        (whole[:5], x, "there are 5 rows, expected 6"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            sides.batch.step(LAYER, rows, x=given)
+    assert sides.server.calls == []
 
 
 @pytest.mark.parametrize("crash", [False, True])

@@ -10,8 +10,12 @@ import pytest
 from google.protobuf.message import DecodeError
 
 import gdn_client
-from gdn_client.proto.gdn.v1 import step_pb2, tensor_pb2
+from gdn_client.first_try import fill_row, row_bytes
+from gdn_client.flow import Retry
+from gdn_client.proto.gdn.v1 import session_pb2, step_pb2, tensor_pb2
+from gdn_client.session_state import SessionState, StepOptions
 from gdn_client.shared_memory import StepMemory
+from gdn_client.step_call import KINDS, StepCall, StepRow
 from gdn_client.steps import SentStep, StepReply, fill_input, read_reply
 from gdn_client.tensors import to_tensor
 
@@ -59,6 +63,37 @@ def test_a_sent_request_is_the_message(random: np.random.Generator, dtype: Any) 
                 assert got.ByteSize() == len(got.SerializeToString())
                 assert got.name == "sessions/a"
             assert memory.kept() is got
+
+
+def test_the_bytes_of_rows_are_the_messages() -> None:
+    random = plain_random.Random(2)
+    for _ in range(300):
+        rows, states, want = [], [], step_pb2.StepRequest(request_id="r", layer=3)
+        for _ in range(random.randrange(1, 6)):
+            kind = random.choice(list(KINDS))
+            parents = [-1, 0, 0] if kind == "draft" and random.random() < 0.5 else None
+            accept = random.choice([None, 0, 1, 8, 200, [], [0, 2], [200, 300]])
+            rows.append(StepRow(random.choice([0, 1, 7, 300, 70000]), kind, parents, accept))
+            name = "sessions/" + "é" * random.choice([1, 20, 60, 120])
+            session = session_pb2.Session(name=name, epoch=random.choice([0, 1, 1 << 52]))
+            session.layers.add(layer=3, token_count=random.choice([0, 127, 128, 16383, 16384, 1 << 53]))
+            states.append(SessionState(session, Retry()))
+            row = want.rows.add(session=name, session_epoch=session.epoch)
+            fill_row(row, rows[-1], rows[-1].x)
+            moved = 0 if accept is None else accept if isinstance(accept, int) else len(accept)
+            row.expected_token_count = session.layers[0].token_count + moved
+        tokens = [row.x for row in rows]
+        given = np.zeros((sum(tokens), 1), np.float16)
+        request = step_pb2.StepRequest(request_id="r", layer=3)
+        call = StepCall(3, rows, StepOptions(), x=given)
+        memory = StepMemory(None, request, row_bytes(states, call, tokens), states[0].name)
+        memory.hold(given)
+        fill_input(want, given, to_tensor)
+        sent = memory.request()
+        assert isinstance(sent, SentStep)
+        assert sent.parsed() == want
+        assert sent.name == states[0].name
+        assert memory.kept() is sent
 
 
 def test_a_kept_request_does_not_change_with_the_callers_array() -> None:

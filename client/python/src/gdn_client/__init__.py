@@ -35,13 +35,13 @@ from gdn_client.flow import Retry
 from gdn_client.inputs import DeltaRule, Projected
 from gdn_client.layered import LayeredBatch, LayeredClient, LayeredSession
 from gdn_client.lease import Lease
-from gdn_client.mixed import StepResult, StepRow
 from gdn_client.prefixes import first_segments, prompt_prefix
 from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec, PromptPrefix
 from gdn_client.proto.gdn.v1.tensor_pb2 import DecayKind
 from gdn_client.requests import StateSnapshot
 from gdn_client.session import Batch, Session
 from gdn_client.sliced import SlicedBatch, SlicedClient, SlicedSession
+from gdn_client.step_call import StepResult, StepResults, StepRow
 from gdn_client.version import __version__ as __version__
 
 __all__ = [
@@ -80,6 +80,7 @@ __all__ = [
     "SlicedSession",
     "StateSnapshot",
     "StepResult",
+    "StepResults",
     "StepRow",
     "UnauthenticatedError",
     "UnavailableError",

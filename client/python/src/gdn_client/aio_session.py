@@ -28,7 +28,7 @@ from gdn_client import (
 from gdn_client.errors import GdnError
 from gdn_client.flow import Flow
 from gdn_client.inputs import Input
-from gdn_client.mixed import MixedStep, StepCall, StepResult, StepRow
+from gdn_client.mixed import MixedStep
 from gdn_client.notebook import table
 from gdn_client.pipeline import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline, step_pipeline
 from gdn_client.progress import bar
@@ -37,6 +37,7 @@ from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
 from gdn_client.requests import StateSnapshot, tier_name
 from gdn_client.session_state import Parents, SessionState, new_id, step_options
 from gdn_client.session_view import SUMMARY, SessionView
+from gdn_client.step_call import StepCall, StepResults, StepRow
 from gdn_client.steps import leading
 from gdn_client.tensors import Array
 
@@ -443,11 +444,12 @@ class Batch:
         layer: int,
         rows: Sequence[StepRow],
         *,
+        x: Input | None = None,
         partial_ok: bool = False,
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
-    ) -> list[StepResult]:
+    ) -> StepResults:
         """Advances a layer of every session in one call, each by its own number of tokens and in its own way.
 
         `rows[i]` is for session i. Its output has the bits of `prefill` or `decode` of this session alone. A row's
@@ -461,13 +463,16 @@ class Batch:
             layer: as in `Session.prefill`.
             rows: a `StepRow` for each session, with inputs of one kind, dtype and library. All rows together must fit
                 one message.
+            x: the packed input, `[N, D]` for N tokens of all rows, one after the other. Each row's own `x` is then
+                its number of tokens. This is quicker than an input for each row.
             partial_ok: let each row fail alone, with its `error`. The call then raises no GdnError.
             dtype: as in `Session.prefill`.
             allow_non_finite: as in `Session.prefill`.
             timeout: seconds.
 
         Returns:
-            A `StepResult` for each row: its output, `[T, D]` for hidden states, and the layer's token count.
+            A `StepResult` for each row: its output, `[T, D]` for hidden states, and the layer's token count. `output`
+            of the whole has the outputs of all rows, one after the other.
 
         Raises:
             ValueError: there is not one row for each session, or inputs differ in more than their number of tokens.
@@ -475,7 +480,7 @@ class Batch:
 
         """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
-        call = StepCall(layer, rows, options, partial_ok, timeout)
+        call = StepCall(layer, rows, options, partial_ok, timeout, x)
         return await self._run(MixedStep(self._states, call, self._client.abilities).applied())
 
     def step_stream(
@@ -487,7 +492,7 @@ class Batch:
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
-    ) -> AsyncIterator[list[StepResult]]:
+    ) -> AsyncIterator[StepResults]:
         """Makes steps as `step` does, with inputs that are known in advance. Several steps are in flight at once.
 
         Use it with `async for`.

@@ -199,6 +199,14 @@ def _may_have_drafted(state: SessionState) -> bool:
     return call is not None and call.draft and call.sent
 
 
+def abandoned(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
+    """Notes that a call was given up in the middle of its first try, so that it may have been applied."""
+    for state, row in zip(states, rows, strict=True):
+        row.sent = True
+        _may_have_moved(state, row)
+    give_up(states, rows)
+
+
 def give_up(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
     """Keeps the rows that may have been applied, so that the same call again goes on with them."""
     for state, row in zip(states, rows):  # noqa: B905

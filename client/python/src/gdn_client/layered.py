@@ -18,11 +18,11 @@ from typing import Any, Generic, TypeVar
 from gdn_client.client import Client
 from gdn_client.errors import GdnError
 from gdn_client.inputs import Input
-from gdn_client.mixed import StepResult, StepRow
 from gdn_client.requests import model_name, only_model
 from gdn_client.session import Batch, Session
 from gdn_client.session_flow import Accepted
 from gdn_client.session_state import new_id
+from gdn_client.step_call import StepResults, StepRow
 from gdn_client.tensors import Array
 
 P = TypeVar("P", Session, Batch)
@@ -128,7 +128,7 @@ class LayeredSession(_Parts[Session]):
 class LayeredBatch(_Parts[Batch]):
     """Layered sessions that are stepped in one call of the server that has the layer."""
 
-    def step(self, layer: int, rows: Sequence[StepRow], **options: Any) -> list[StepResult]:
+    def step(self, layer: int, rows: Sequence[StepRow], **options: Any) -> StepResults:
         """Advances a layer of every session on its server, as `Batch.step`."""
         return self.of(layer).step(layer, rows, **options)
 

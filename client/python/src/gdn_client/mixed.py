@@ -9,111 +9,38 @@ Thread safety: as for sessions, one thread at a time.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 
 from gdn_client import array_flow
-from gdn_client.calls import ASTRAY, answered, give_up
+from gdn_client.calls import ASTRAY, abandoned, answered, give_up
 from gdn_client.errors import GdnError, InvalidArgumentError, UnimplementedError, from_status
+from gdn_client.first_try import Kept, fill_row, is_plain, kept_of, note_all, note_row, row_bytes
 from gdn_client.flow import Flow, Rpc, is_unknown_method, worth_another_try
-from gdn_client.inputs import DeltaRule, Input, Projected, tensors_of
+from gdn_client.inputs import Input, tensors_of
 from gdn_client.proto.gdn.v1 import step_pb2
 from gdn_client.recovery import STATE_IS_GONE
-from gdn_client.session_flow import (
-    Abilities,
-    Accepted,
-    DecodeStep,
-    accept,
-    check_count,
-    note_acceptance,
-    output_bytes,
-    path_of,
-)
-from gdn_client.session_state import InFlight, PartDone, RequestId, SessionState, StepOptions, new_id
+from gdn_client.session_flow import Abilities, DecodeStep, accept, output_bytes, path_of
+from gdn_client.session_state import InFlight, PartDone, RequestId, SessionState, new_id
 from gdn_client.shared_memory import StepMemory
-from gdn_client.steps import KeptRequest, KeptStep, LayerSteps, SentStep, cut, fill_input, leading, rows_alone
-from gdn_client.tensors import Array, element_name, host_array, is_torch, to_tensor
+from gdn_client.step_call import KINDS, StepCall, StepResult, StepResults, StepRow, digest_of, packed, with_tensors
+from gdn_client.steps import LayerSteps, cut, fill_input, leading
+from gdn_client.tensors import Array, is_torch, to_tensor
 
-Kind: TypeAlias = Literal["decode", "draft", "prefill"]
-_KINDS: dict[str, step_pb2.StepKind] = {
-    "decode": step_pb2.STEP_KIND_DECODE,
-    "draft": step_pb2.STEP_KIND_DRAFT,
-    "prefill": step_pb2.STEP_KIND_PREFILL,
-}
 _ANY_SIZE = 1 << 62
-_FLAGS = ("scale", "use_qk_l2norm", "allow_beta_to_two")
-
-
-@dataclass(frozen=True, eq=False)
-class StepRow:
-    """One session's part of a `Batch.step`.
-
-    Attributes:
-        x: hidden states `[T, D]` for T tokens and hidden size D, or a `Projected` or a `DeltaRule` with T tokens. T may
-            be 0, for example if the row only accepts.
-        kind: how the tokens are computed. "decode" is `Session.decode`, "draft" is that with `draft`, and "prefill" is
-            `Session.prefill`.
-        parents: for a draft that is a tree, as in `Session.decode`. None: a chain.
-        accept: tokens of this layer's draft that are accepted first, as in `Session.accept`. The other tokens are
-            dropped. 0 drops the whole draft. None: the layer must have no draft. Other layers keep their drafts.
-
-    """
-
-    x: Input
-    kind: Kind = "decode"
-    parents: Sequence[int] | None = None
-    accept: Accepted | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class StepResult:
-    """The result of a `StepRow`.
-
-    Attributes:
-        output: `[T, D]`, or `[T, HV * V]` for Projected, or `[T, HV, V]` for DeltaRule, like the row's input. None if
-            the row has failed.
-        token_count: tokens that the session's layer has seen after the row, as far as the client knows.
-        error: why the row has failed. None: it was applied.
-
-    """
-
-    output: Array | None
-    token_count: int
-    error: GdnError | None = None
-
-
-@dataclass(frozen=True)
-class StepCall:
-    """A step of one layer, as the caller asks for it.
-
-    Attributes:
-        layer: index of the layer.
-        rows: a row for each session.
-        options: dtype of the outputs, and whether NaN and Inf are accepted.
-        partial_ok: let each row fail alone.
-        timeout: seconds for each call. None: the client's.
-
-    """
-
-    layer: int
-    rows: Sequence[StepRow]
-    options: StepOptions
-    partial_ok: bool = False
-    timeout: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """The server's answer to a row, and the row's request if the client keeps inputs (arguments of `KeptStep`)."""
+    """The server's answer to a row, and what is kept of the row."""
 
     output: Array
-    token_count: int
-    durable: int
-    kept: tuple[KeptRequest, int | None, int | None]
+    counts: tuple[int, int]  # tokens, and durable tokens
+    kept: Kept
 
 
 class _Row:
@@ -121,7 +48,8 @@ class _Row:
 
     def __init__(self, state: SessionState, call: StepCall, given: StepRow, request_id: RequestId) -> None:
         self.state, self.layer, self.given, self.options = state, call.layer, given, call.options
-        self.tokens = leading(given.x)[0]
+        self.x = cast(Input, given.x)
+        self.tokens = leading(self.x)[0]
         self.path = None if given.accept is None else path_of(given.accept)
         self.error: GdnError | None = None
         self.result: StepResult | None = None
@@ -140,28 +68,13 @@ class _Row:
     def fill(self, row: step_pb2.StepRow, ahead: int = 0) -> None:
         """Sets the row of a request, for the session as it is now, or after its `ahead` tokens in flight."""
         row.session, row.session_epoch = self.state.name, self.state.epoch
-        row.token_count, row.kind = self.tokens, _KINDS[self.given.kind]
         row.expected_token_count = self.known.count + ahead + (self.flight.accepted or 0)
-        row.draft_parents.extend(self.given.parents or ())
-        if self.path is None or self.flight.accepted_before:
-            return
-        if isinstance(self.given.accept, Sequence) and self.path:
-            row.accept_before.path.extend(self.path)
-        else:
-            row.accept_before.accepted_tokens = len(self.path)
+        fill_row(row, self.given, self.tokens, accepts=not self.flight.accepted_before)
 
     def take(self) -> None:
         """Notes that the session has advanced, as the answer says, and sets the result."""
-        state, answer = self.state, self.flight.answer
-        check_count(state, self.layer, answer.token_count, self.known.count + self.flight.moves)
-        if self.path is not None:
-            self.known.draft_tokens = max(self.known.draft_tokens, len(self.path))  # somebody else may have drafted
-            note_acceptance(state, self.layer, self.path, answer.durable)
-        kept = KeptStep(self.known.count, self.tokens, *answer.kept)
-        if self.flight.draft:
-            state.note_draft(self.layer, kept)
-        else:
-            state.note(self.layer, kept, answer.durable)
+        answer = self.flight.answer
+        note_row(self.state, self.layer, self.given, self.tokens, answer.counts, answer.kept)
         self.done(answer.output)
 
     def done(self, output: Array) -> None:
@@ -171,55 +84,6 @@ class _Row:
     def outcome(self) -> StepResult:
         """Returns the result, or the error."""
         return self.result or StepResult(None, self.known.count, self.error)
-
-
-def digest_of(layer: int, given: StepRow, options: StepOptions) -> bytes:
-    """Returns a digest that is equal for rows with the same effect on a session."""
-    rest = [getattr(given.x, name, None) for name in _FLAGS]
-    path = None if given.accept is None else path_of(given.accept)
-    what = ("step", layer, options.output_dtype, options.allow_non_finite, given.kind, path, rest)
-    digest = hashlib.blake2b(repr((*what, list(given.parents or ()))).encode())
-    for name, array in tensors_of(given.x).items():
-        digest.update(f"{name} {tuple(array.shape)} {element_name(array)}".encode())
-        digest.update(host_array(array).tobytes())
-    return digest.digest()
-
-
-def _check_row(given: StepRow, first: StepRow, at: int) -> None:
-    if given.kind not in _KINDS:
-        raise ValueError(f"row {at} has kind {given.kind!r}, expected one of {', '.join(_KINDS)}")
-    if given.parents is not None and given.kind != "draft":
-        raise ValueError(f"row {at} has parents, which are a draft's, and kind {given.kind!r}")
-    array_flow.check_is_prompt(given.x)
-    if not _is_plainly_alike(given.x, first.x) and _form(given.x) != _form(first.x):
-        raise ValueError(
-            f"row {at} and row 0 have inputs of different kinds, libraries, dtypes, shapes of a token or options: "
-            f"{_form(given.x)} and {_form(first.x)}"
-        )
-
-
-def _is_plainly_alike(one: Any, other: Any) -> bool:
-    """Whether both are hidden states of one form. This is quick, because every row is checked in every call."""
-    if type(one) is not type(other) or isinstance(one, Projected | DeltaRule):
-        return False
-    return bool(one.dtype == other.dtype and one.shape[1:] == other.shape[1:])
-
-
-def _form(x: Input) -> list[object]:
-    kind = type(x).__name__ if isinstance(x, Projected | DeltaRule) else "hidden states"
-    tensors = [(is_torch(array), element_name(array), *array.shape[1:]) for array in tensors_of(x).values()]
-    return [kind, tensors, *(getattr(x, name, None) for name in _FLAGS)]
-
-
-def _with_tensors(like: Input, make: Callable[[str], Array]) -> Input:
-    """Returns an input of the same kind with other tensors."""
-    tensors: dict[str, Any] = {name: make(name) for name in tensors_of(like)}
-    return replace(like, **tensors) if isinstance(like, Projected | DeltaRule) else tensors["hidden_states"]
-
-
-def _packed(inputs: Sequence[Input]) -> Input:
-    """Returns the tokens of all inputs, one after the other."""
-    return _with_tensors(inputs[0], lambda name: array_flow.joined([tensors_of(x)[name] for x in inputs]))
 
 
 def _padded(inputs: Sequence[Input], tokens: int) -> Input:
@@ -233,7 +97,7 @@ def _padded(inputs: Sequence[Input], tokens: int) -> Input:
             whole[row, : array.shape[0]] = array
         return whole
 
-    return _with_tensors(inputs[0], rows)
+    return with_tensors(inputs[0], rows)
 
 
 def _has_to_accept(row: _Row) -> bool:
@@ -265,15 +129,11 @@ class MixedStep:
     def __init__(self, states: Sequence[SessionState], call: StepCall, abilities: Abilities) -> None:
         if len(call.rows) != len(states):
             raise ValueError(f"there are {len(call.rows)} rows, expected {len(states)}, one for each session")
-        for at, given in enumerate(call.rows):
-            _check_row(given, call.rows[0], at)
-        self._call, self._abilities = call, abilities
+        self._states, self._call, self._abilities = states, call, abilities
+        self._tokens = call.tokens()
         self._request_id = new_id()
-        # Each row has its own object, because a recovery may give a row another id.
-        self._rows = [
-            _Row(state, call, given, RequestId(self._request_id))
-            for state, given in zip(states, call.rows, strict=True)
-        ]
+        # The outcome of the first try, if it was made without `_rows`: its error, or None.
+        self._first: GdnError | None = None
         self._affinity = states[0].session.affinity
         self._streamed = step_pb2.StepRequest()  # the request of a stream
 
@@ -285,9 +145,21 @@ class MixedStep:
     @property
     def moves(self) -> list[int]:
         """Number of tokens that each session's count grows by."""
-        return [row.flight.moves for row in self._rows]
+        return [
+            (0 if row.kind == "draft" else tokens) + (0 if row.accept is None else len(path_of(row.accept)))
+            for row, tokens in zip(self._call.rows, self._tokens, strict=True)
+        ]
 
-    def applied(self) -> Flow[list[StepResult]]:
+    @cached_property
+    def _rows(self) -> list[_Row]:
+        """The rows, each with an id of its own, because a recovery may give a row another one."""
+        call = self._call.with_own_inputs()
+        return [
+            _Row(state, call, given, RequestId(self._request_id))
+            for state, given in zip(self._states, call.rows, strict=True)
+        ]
+
+    def applied(self) -> Flow[StepResults]:
         """Applies the rows, and returns each row's result. A flow that has failed may be run again.
 
         Raises:
@@ -296,6 +168,10 @@ class MixedStep:
         """
         if self._abilities.step:
             try:
+                if "_rows" not in self.__dict__ and is_plain(self._states, self.layer):
+                    results = yield from self._by_first_try()
+                    if results is not None:
+                        return results
                 yield from self._by_step()
                 return self._results()
             except UnimplementedError as error:
@@ -305,30 +181,55 @@ class MixedStep:
         yield from self._by_other_methods()
         return self._results()
 
-    def _results(self) -> list[StepResult]:
-        return [row.outcome() for row in self._rows]
+    def _results(self) -> StepResults:
+        return StepResults.of([row.outcome() for row in self._rows])
 
     # ---- Streams (`pipeline.StreamStep`)
 
     def message(self, ahead: Sequence[int] | None) -> step_pb2.StreamStepRequest:
         """Returns the stream's message, for sessions that have `ahead` more tokens in flight before it."""
         self._streamed = self._request(self._request_id, self._rows, ahead)
-        fill_input(self._streamed, _packed([row.given.x for row in self._rows]), to_tensor)
+        fill_input(self._streamed, self._call.packed(), to_tensor)
         return step_pb2.StreamStepRequest(step=self._streamed)
 
-    def taken(self, result: step_pb2.StepResponse) -> list[StepResult]:
+    def taken(self, result: step_pb2.StepResponse) -> StepResults:
         """Returns the results of the stream's reply, and notes that the sessions have advanced."""
         self._answered(self._rows, result, StepMemory(None, self._streamed))
         for row in self._rows:
             row.take()
         return self._results()
 
-    def again(self, timeout: float | None) -> Flow[list[StepResult]]:
+    def again(self, timeout: float | None) -> Flow[StepResults]:
         """Repeats the step in a call of its own, and returns its results."""
         self._call = replace(self._call, timeout=timeout)
         return (yield from self.applied())
 
     # ---- The method Step
+
+    def _by_first_try(self) -> Flow[StepResults | None]:
+        """Makes the first try. Returns the results, or None: it has failed, or a row has, and `_by_step` goes on."""
+        states, call, given = self._states, self._call, self._call.packed()
+        request = self._head(self._request_id)
+        region = yield from states[0].memory.open()
+        with StepMemory(region, request, row_bytes(states, call, self._tokens), states[0].name) as memory:
+            memory.hold(given)
+            memory.place_output(output_bytes(given, call.options))
+            try:
+                memory.sending()
+                reply = yield Rpc("Step", memory.request(), call.timeout, self._affinity)
+                memory.answered(reply)
+                if any(status.code != 0 for status in reply.row_statuses):
+                    self._answered(self._rows, reply, memory)
+                    return None
+            except GdnError as error:
+                if not memory.failed(error):
+                    self._first = error
+                return None
+            except BaseException:
+                abandoned(states, [row.flight for row in self._rows])
+                raise
+            output = memory.array_of(reply.output, next(iter(tensors_of(given).values())))
+            return StepResults(output, self._tokens, note_all(states, call, self._tokens, reply, memory))
 
     def _by_step(self) -> Flow[None]:
         """Applies the rows by the method Step.
@@ -364,6 +265,9 @@ class MixedStep:
 
     def _send(self) -> Flow[None]:
         """Makes one try of the rows that have no answer, with a call for each request id."""
+        if self._first is not None:
+            error, self._first = self._first, None
+            raise error
         calls: dict[str, list[_Row]] = {}
         for row in self._rows:
             if row.error is None and row.flight.answer is None:
@@ -371,19 +275,24 @@ class MixedStep:
         for request_id, rows in calls.items():
             yield from self._send_rows(request_id, rows)
 
+    def _head(self, request_id: str) -> step_pb2.StepRequest:
+        """Returns a request without rows and without an input."""
+        call, options = self._call, self._call.options
+        request = step_pb2.StepRequest(layer=call.layer, output_dtype=options.output_dtype, request_id=request_id)
+        request.allow_non_finite, request.partial_ok = options.allow_non_finite, call.partial_ok
+        return request
+
     def _request(
         self, request_id: str, rows: Sequence[_Row], ahead: Sequence[int] | None = None
     ) -> step_pb2.StepRequest:
         """Returns a request for these rows, without an input."""
-        call, options = self._call, self._call.options
-        request = step_pb2.StepRequest(layer=call.layer, output_dtype=options.output_dtype, request_id=request_id)
-        request.allow_non_finite, request.partial_ok = options.allow_non_finite, call.partial_ok
+        request = self._head(request_id)
         for row, tokens in zip(rows, ahead or [0] * len(rows), strict=True):
             row.fill(request.rows.add(), tokens)
         return request
 
     def _send_rows(self, request_id: str, rows: Sequence[_Row]) -> Flow[None]:
-        request, given = self._request(request_id, rows), _packed([row.given.x for row in rows])
+        request, given = self._request(request_id, rows), packed([row.x for row in rows])
         region = yield from rows[0].state.memory.open()
         with StepMemory(region, request) as memory:
             fill_input(request, given, memory.encode)
@@ -408,14 +317,14 @@ class MixedStep:
             GdnError: of a row that may succeed after a recovery, or later.
 
         """
-        output = memory.array_of(reply.output, next(iter(tensors_of(rows[0].given.x).values())))
-        kept = self._kept(rows, memory)
+        output = memory.array_of(reply.output, next(iter(tensors_of(rows[0].x).values())))
+        kept = kept_of([row.state for row in rows], [row.tokens for row in rows], memory)
         begin, again = 0, None
         for at, row in enumerate(rows):
             end = begin + row.tokens
             if not reply.row_statuses or reply.row_statuses[at].code == 0:
                 counts = reply.token_counts[at], reply.durable_token_counts[at]
-                row.flight.answer = _Answer(output[begin:end], *counts, kept[at])
+                row.flight.answer = _Answer(output[begin:end], counts, kept[at])
             else:
                 error = from_status(reply.row_statuses[at])
                 error.metadata.setdefault("session", row.state.name)
@@ -429,22 +338,6 @@ class MixedStep:
             begin = end
         if again is not None:
             raise again
-
-    @staticmethod
-    def _kept(rows: Sequence[_Row], memory: StepMemory) -> list[tuple[KeptRequest, int | None, int | None]]:
-        """Returns what each row keeps. Rows of about equal length share the whole request, so that nothing is copied.
-
-        A short row does not keep the tokens of a much longer one in memory.
-        """
-        if all(row.state.keep_bytes <= 0 for row in rows):
-            return [(step_pb2.DecodeRequest(), None, 0)] * len(rows)
-        request, tokens = memory.kept(), [row.tokens for row in rows]
-        if len(rows) * max(tokens) <= 2 * sum(tokens):
-            size = request.ByteSize() // len(rows)
-            return [(request, at, size) for at in range(len(rows))]
-        whole = request.parsed() if isinstance(request, SentStep) else request
-        assert isinstance(whole, step_pb2.StepRequest)
-        return [(alone, None, None) for alone in rows_alone(whole)]
 
     # ---- Servers without the method Step
 
@@ -474,7 +367,7 @@ class MixedStep:
         """Returns the rows that one call takes: those of a kind, or each row alone if it may fail alone."""
         if self._call.partial_ok:
             return [[row] for row in self._rows]
-        kinds = [[row for row in self._rows if row.given.kind == kind] for kind in _KINDS]
+        kinds = [[row for row in self._rows if row.given.kind == kind] for kind in KINDS]
         return [rows for rows in kinds if rows]
 
     def _was_done(self, row: _Row) -> bool:
@@ -509,7 +402,7 @@ class MixedStep:
     def _prefill(self, row: _Row) -> Flow[None]:
         done = row.state.part_done
         outputs: list[Array] = [] if done is None else done.outputs
-        rest = cut(row.given.x, sum(leading(output)[0] for output in outputs), row.tokens)
+        rest = cut(row.x, sum(leading(output)[0] for output in outputs), row.tokens)
 
         def told(_: int) -> None:
             self._note_done(row, outputs)
@@ -535,7 +428,7 @@ class MixedStep:
             lengths=[row.tokens for row in rows],
             parents=parents,
         )
-        given = _padded([row.given.x for row in rows], max(most, 1))
+        given = _padded([row.x for row in rows], max(most, 1))
         step = DecodeStep([row.state for row in rows], self._call.layer, given, options)
         output = yield from array_flow.applied(step, self._call.timeout)
         for at, row in enumerate(rows):

@@ -13,9 +13,10 @@ from google.protobuf.message import Message
 
 from gdn_client.array_flow import PartStep, RowsStep
 from gdn_client.flow import Flow
-from gdn_client.mixed import MixedStep, StepCall, StepResult, StepRow
+from gdn_client.mixed import MixedStep
 from gdn_client.session_flow import Abilities
 from gdn_client.session_state import SessionState, StepOptions
+from gdn_client.step_call import StepCall, StepResults, StepRow
 from gdn_client.tensors import Array
 
 DEFAULT_WINDOW = 8
@@ -132,7 +133,7 @@ def prefill_pipeline(state: SessionState, layer: int, options: StepOptions, wind
 
 def step_pipeline(
     states: Sequence[SessionState], layer: int, options: StepOptions, abilities: Abilities, window: int
-) -> Pipeline[list[StepResult]]:
+) -> Pipeline[StepResults]:
     """Makes a pipeline of steps with a row for each session. If the server does not know them, each is its own call."""
 
     def make(rows: Sequence[StepRow]) -> MixedStep:

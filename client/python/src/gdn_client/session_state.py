@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gdn_client.errors import GdnError, NotFoundError
 from gdn_client.flow import Retry, Rpc
 from gdn_client.proto import Duration
-from gdn_client.proto.gdn.v1 import session_pb2, tensor_pb2
+from gdn_client.proto.gdn.v1 import session_pb2, step_pb2, tensor_pb2
 from gdn_client.shared_memory import SharedMemory
 from gdn_client.steps import KeptStep, LayerSteps
 from gdn_client.tensors import dtype_code
@@ -170,6 +170,7 @@ class SessionState:
     cannot_checkpoint: bool = False
     checkpoints: dict[str, dict[int, int]] = field(default_factory=dict)
     of_this_history: set[str] = field(default_factory=set)
+    _row_head: tuple[int, bytes] = (-1, b"")  # of an epoch
 
     def __post_init__(self) -> None:
         self.epoch = self.session.epoch
@@ -183,6 +184,14 @@ class SessionState:
     def name(self) -> str:
         """The session's name, "sessions/ID"."""
         return self.session.name
+
+    @property
+    def row_head(self) -> bytes:
+        """The session's name and epoch, as fields of a `StepRow`."""
+        if self._row_head[0] != self.epoch:
+            row = step_pb2.StepRow(session=self.name, session_epoch=self.epoch)
+            self._row_head = self.epoch, row.SerializeToString()
+        return self._row_head[1]
 
     def check_not_ended(self) -> None:
         """Raises NotFoundError (SESSION_NOT_FOUND) if the client has ended the session."""
@@ -225,13 +234,15 @@ class SessionState:
     def note(self, layer: int, step: KeptStep, durable: int) -> None:
         """Notes a step that the server has answered."""
         known = self.layer(layer)
-        if self.keep_bytes > 0:
-            known.add(step)
-            self.kept_bytes += step.bytes if step.tokens > 0 else 0
-        else:
-            known.moved_to(step.after)
-            known.begin = step.after
-        self.note_durable(layer, durable)
+        known.count = after = step.before + step.tokens
+        known.reached = max(known.reached, after)
+        if self.keep_bytes <= 0:
+            known.begin = after
+        elif step.tokens > 0:
+            known.kept.append(step)
+            self.kept_bytes += step.bytes
+        if durable > 0 or self.kept_bytes > self.keep_bytes:
+            self.note_durable(layer, durable)
 
     def note_draft(self, layer: int, step: KeptStep) -> None:
         """Notes a draft that the server has answered."""
@@ -243,9 +254,11 @@ class SessionState:
         """Notes that a durable copy has `count` tokens. Drops inputs that need not be kept any more."""
         known = self.layer(layer)
         known.durable = max(known.durable, count)
-        if not self.keeps_durable:
+        if not self.keeps_durable and known.kept and known.kept[0].after <= known.durable:
             self.kept_bytes -= known.trim()
-        while self.is_over and (durable := [one for one in self._with_steps() if one.kept[0].after <= one.durable]):
+        while self.kept_bytes > self.keep_bytes and (
+            durable := [one for one in self._with_steps() if one.kept[0].after <= one.durable]
+        ):
             self._drop_of(durable)
 
     @property

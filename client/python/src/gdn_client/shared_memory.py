@@ -30,8 +30,17 @@ import numpy.typing as npt
 from gdn_client import tensors
 from gdn_client.errors import GdnError, UnimplementedError
 from gdn_client.flow import Flow, OpenRegion
+from gdn_client.inputs import DeltaRule, Input, Projected
 from gdn_client.proto.gdn.v1 import shared_memory_pb2, tensor_pb2
-from gdn_client.steps import SentStep, StepReply, StepRequest, input_pieces, tensors_in
+from gdn_client.steps import (
+    SentStep,
+    StepReply,
+    StepRequest,
+    fill_input,
+    hidden_states_pieces,
+    input_pieces,
+    tensors_in,
+)
 from gdn_client.tensors import Array
 
 ALIGNMENT = 64  # a cache line
@@ -216,9 +225,11 @@ class SharedMemory:
 class StepMemory:
     """The memory of one step's tensors: parts of a region, or the step's messages. A context manager."""
 
-    def __init__(self, region: Region | None, request: StepRequest) -> None:
+    def __init__(self, region: Region | None, request: StepRequest, rows: bytes = b"", name: str = "") -> None:
+        """Takes the request of the step. `rows`: its field `rows`, if it has none, and `name` of its first session."""
         self._region = region
         self._request = request
+        self._rows, self._name = rows, name
         self._inputs: dict[int, Block] = {}  # by offset
         self._output: Block | None = None
         self._open_calls = False
@@ -235,6 +246,13 @@ class StepMemory:
             self._end_region()
         self._inputs.clear()
         self._output = None
+
+    def hold(self, given: Input) -> None:
+        """Puts a step's input into the request."""
+        if self._region is None and self._rows and not isinstance(given, Projected | DeltaRule):
+            self._pieces = hidden_states_pieces(given)
+        else:
+            fill_input(self._request, given, self.encode)
 
     def encode(self, array: Array) -> tensor_pb2.Tensor:
         """Puts an array into a message, or its place in the request that is sent. This is an `Encoder`."""
@@ -263,10 +281,10 @@ class StepMemory:
 
     def request(self) -> StepRequest | SentStep:
         """Returns the request as the next try sends it."""
-        if not self._loose:
-            return self._request
+        if not self._loose and not self._pieces:
+            return SentStep(self._request, [self._rows], self._name) if self._rows else self._request
         self._pieces = self._pieces or input_pieces(self._request, self._loose)
-        self._sent = SentStep(self._request, self._pieces)
+        self._sent = SentStep(self._request, [self._rows, *self._pieces], self._name)
         return self._sent
 
     def kept(self) -> StepRequest | SentStep:
@@ -274,7 +292,7 @@ class StepMemory:
         if self._sent is not None:
             return self._sent
         self.to_message()
-        return self._request
+        return SentStep(self._request, [self._rows], self._name) if self._rows else self._request
 
     def bytes_of(self, tensor: tensor_pb2.Tensor) -> bytes:
         """Returns a copy of an input's elements, wherever they are."""

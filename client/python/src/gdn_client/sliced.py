@@ -28,11 +28,12 @@ from gdn_client.errors import AbortedError, GdnError, InvalidArgumentError, Sess
 from gdn_client.flow import Flow, worth_another_try
 from gdn_client.futures import map_at_once, settle
 from gdn_client.inputs import Input, tensors_of
-from gdn_client.mixed import MixedStep, StepCall, StepResult, StepRow, digest_of
+from gdn_client.mixed import MixedStep
 from gdn_client.proto.gdn.v1 import info_pb2
 from gdn_client.requests import model_name, only_model
 from gdn_client.session import Session
 from gdn_client.session_state import RequestId, SessionState, StepOptions, new_id, step_options
+from gdn_client.step_call import StepCall, StepResult, StepResults, StepRow, digest_of
 from gdn_client.steps import leading
 from gdn_client.tensors import Array, element_name, host_array, is_torch
 
@@ -284,17 +285,18 @@ class SlicedBatch:
         layer: int,
         rows: Sequence[StepRow],
         *,
+        x: Array | None = None,
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
-    ) -> list[StepResult]:
+    ) -> StepResults:
         """Advances a layer of every session, each by its own tokens and in its own way, in one call of each server.
 
         Works as `Batch.step` without `partial_ok`, but takes only hidden states. Errors are those of
         `SlicedSession.prefill`.
         """
         options = step_options("float32", allow_non_finite=allow_non_finite)
-        return _step(self._client, self._sessions, StepCall(layer, rows, options, timeout=timeout), dtype)
+        return _step(self._client, self._sessions, StepCall(layer, rows, options, timeout=timeout, x=x), dtype)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Accepts the first `tokens[i]` tokens of session i's drafts, and drops the others."""
@@ -530,17 +532,16 @@ def _decode(
     return _sum(outputs, x, dtype)
 
 
-def _step(
-    client: SlicedClient, sessions: Sequence[SlicedSession], call: StepCall, dtype: str | None
-) -> list[StepResult]:
+def _step(client: SlicedClient, sessions: Sequence[SlicedSession], call: StepCall, dtype: str | None) -> StepResults:
+    call = call.with_own_inputs()
     for row in call.rows:
-        _check_is_array(row.x)
+        _check_is_array(cast(Input, row.x))
 
     def digest() -> bytes:
         names = [session.name for session in sessions]
         return _digest("step", call.layer, None, names, [digest_of(call.layer, row, call.options) for row in call.rows])
 
-    def start(states: Sequence[SessionState]) -> Callable[[], Flow[list[StepResult]]]:
+    def start(states: Sequence[SessionState]) -> Callable[[], Flow[StepResults]]:
         return MixedStep(states, call, client.abilities).applied
 
     with _call_of(sessions, digest) as unfinished:
@@ -549,7 +550,7 @@ def _step(
     for row, parts in zip(call.rows, zip(*answers, strict=True), strict=True):
         output = _sum([cast(Array, part.output) for part in parts], cast(Array, row.x), dtype)
         results.append(StepResult(output, parts[0].token_count))
-    return results
+    return StepResults.of(results)
 
 
 def _accept(client: SlicedClient, sessions: Sequence[SlicedSession], tokens: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from gdn_client.inputs import DeltaRule, Input, Projected, map_tensors, tensors_of
 from gdn_client.proto.gdn.v1 import step_pb2, tensor_pb2
-from gdn_client.tensors import Array
+from gdn_client.tensors import Array, dtype_code, element_name, host_array
 
 # A request with a step's tensors.
 StepRequest: TypeAlias = step_pb2.PrefillRequest | step_pb2.DecodeRequest | step_pb2.StepRequest
@@ -25,6 +26,8 @@ Encoder: TypeAlias = Callable[[Array], tensor_pb2.Tensor]
 
 _DATA: int = tensor_pb2.Tensor.DESCRIPTOR.fields_by_name["data"].number
 _OUTPUT: int = step_pb2.StepResponse.DESCRIPTOR.fields_by_name["output"].number << 3 | 2  # its tag
+_INPUT: int = step_pb2.StepRequest.DESCRIPTOR.fields_by_name["hidden_states"].number
+_HIDDEN_STATES: int = step_pb2.HiddenStatesInput.DESCRIPTOR.fields_by_name["hidden_states"].number
 _SMALL_REPLY = 4096  # bytes; a copy of fewer takes less time than to find the output
 
 
@@ -80,8 +83,10 @@ def cut(given: Input, begin: int, end: int, axis: int = 0) -> Input:
     return map_tensors(given, lambda array: array[where])
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """Returns a number as protobuf writes it."""
+    if 0x7F < number < 1 << 14:  # most numbers; this is quicker
+        return bytes((0x80 | number & 0x7F, number >> 7))
     digits = bytearray()
     while number > 0x7F:
         digits.append(0x80 | number & 0x7F)
@@ -90,9 +95,23 @@ def _varint(number: int) -> bytes:
     return bytes(digits)
 
 
-def _lengthy(number: int, size: int) -> bytes:
+def field_head(number: int, size: int) -> bytes:
     """Returns the tag and the length of a field of `size` bytes."""
-    return _varint(number << 3 | 2) + _varint(size)
+    return varint(number << 3 | 2) + varint(size)
+
+
+@lru_cache(maxsize=256)
+def _tensor_head(number: int, dtype: tensor_pb2.DType, shape: tuple[int, ...], size: int) -> bytes:
+    """Returns what is before the elements of a tensor of `size` bytes, which is the field `number`."""
+    head = tensor_pb2.Tensor(dtype=dtype, shape=shape).SerializeToString() + field_head(_DATA, size)
+    return field_head(number, len(head) + size) + head
+
+
+def hidden_states_pieces(array: Array) -> list[Any]:
+    """Returns the bytes of a StepRequest's input of hidden states, as `input_pieces` would, without a message."""
+    flat = host_array(array).reshape(-1).view(np.uint8)
+    head = _tensor_head(_HIDDEN_STATES, dtype_code(element_name(array)), tuple(array.shape), flat.size)
+    return [field_head(_INPUT, len(head) + flat.size) + head, flat]
 
 
 def input_pieces(request: StepRequest, arrays: Sequence[npt.NDArray[Any]]) -> list[Any]:
@@ -108,14 +127,14 @@ def input_pieces(request: StepRequest, arrays: Sequence[npt.NDArray[Any]]) -> li
         if descriptor.message_type is None:
             continue
         flat = next(left).reshape(-1).view(np.uint8)
-        head = tensor.SerializeToString() + _lengthy(_DATA, flat.size)
-        pieces += [_lengthy(descriptor.number, len(head) + flat.size) + head, flat]
+        head = tensor.SerializeToString() + field_head(_DATA, flat.size)
+        pieces += [field_head(descriptor.number, len(head) + flat.size) + head, flat]
         given.ClearField(descriptor.name)
     flags = given.SerializeToString()
     size = len(flags) + sum(len(piece) for piece in pieces)
     number = request.DESCRIPTOR.fields_by_name[kind].number
     request.ClearField(kind)
-    return [_lengthy(number, size), *pieces, flags]
+    return [field_head(number, size), *pieces, flags]
 
 
 class SentStep:
@@ -128,9 +147,11 @@ class SentStep:
 
     __slots__ = ("_bytes", "_kind", "name")
 
-    def __init__(self, request: StepRequest, pieces: Sequence[Any]) -> None:
-        """Joins a request without an input, and the pieces of its input."""
-        if isinstance(request, step_pb2.PrefillRequest):
+    def __init__(self, request: StepRequest, pieces: Sequence[Any], name: str = "") -> None:
+        """Joins a request, and pieces with more of its fields. `name`: the first session, if it is in the pieces."""
+        if name:
+            self.name = name
+        elif isinstance(request, step_pb2.PrefillRequest):
             self.name = request.session
         else:
             self.name = request.sessions[0] if isinstance(request, step_pb2.DecodeRequest) else request.rows[0].session
@@ -189,7 +210,7 @@ def read_reply(kind: Any, wire: bytes) -> Any:
                 number, behind = _read_varint(wire, behind)
                 if tag == _DATA << 3 | 2 and behind + number <= end <= len(wire):
                     head = wire[begin:at] + wire[behind + number : end]
-                    message = kind.FromString(_lengthy(_OUTPUT >> 3, len(head)) + head + wire[end:])
+                    message = kind.FromString(field_head(_OUTPUT >> 3, len(head)) + head + wire[end:])
                     if not message.output.data:  # else it occurs twice
                         return StepReply(message, memoryview(wire)[behind : behind + number])
                     break
@@ -272,17 +293,6 @@ class LayerSteps:
     draft: KeptStep | None = None
     draft_tokens: int = 0
     accepted: tuple[list[int], int] | None = None
-
-    def add(self, step: KeptStep) -> None:
-        """Adds a step. `step.before` must be `count`."""
-        self.moved_to(step.after)
-        if step.tokens > 0:
-            self.kept.append(step)
-
-    def moved_to(self, count: int) -> None:
-        """Notes that the layer has seen `count` tokens."""
-        self.count = count
-        self.reached = max(self.reached, count)
 
     def drop_first(self) -> int:
         """Drops the oldest step, and returns its bytes."""

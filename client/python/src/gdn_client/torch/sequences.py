@@ -20,8 +20,8 @@ from typing import Any, cast
 
 import torch
 
-from gdn_client.mixed import StepRow
 from gdn_client.session_state import new_id
+from gdn_client.step_call import StepRow
 from gdn_client.torch.host import AnySession, LayerHost
 
 

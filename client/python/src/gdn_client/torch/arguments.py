@@ -12,6 +12,7 @@ from transformers import Cache
 # Decoders pass these arguments to every layer, and no Gated DeltaNet layer uses them.
 INERT = {
     "cache_position",
+    "input_ids",
     "is_causal",
     "logits_to_keep",
     "num_items_in_batch",

@@ -45,7 +45,7 @@ struct AdminParts {
   std::function<void()> begin_drain = nullptr;  // starts a drain soon, like SIGTERM; nullptr: Drain is not possible
 };
 
-// Fills in the progress of the drain, which has begun.
+// Writes the progress of the drain to `out`. Call only once the drain has begun.
 void FillDrain(const CommonParts& common, const Engines& engines, v1::DrainProgress* out);
 
 }  // namespace gdn

@@ -23,7 +23,8 @@
 
 namespace gdn {
 
-// The path of "unix:/PATH" or "unix:///PATH"; nullopt if `address` does not begin with "unix:".
+// Returns the path of "unix:/PATH" or "unix:///PATH", which is not checked; nullopt if `address` does not begin with
+// "unix:".
 std::optional<std::string> UnixSocketPath(const std::string& address);
 
 class UnixSocket {
@@ -41,8 +42,8 @@ class UnixSocket {
 
   // The path to bind the socket to.
   const std::string& bind_path() const { return bound_path_; }
-  // Moves the socket to its path. Call once the server listens on bind_path(). UNAVAILABLE if another process listens
-  // on the path; ALREADY_EXISTS if the path exists and is not a socket.
+  // Moves the socket to its path, with mode 0600. Call once the server listens on bind_path(). UNAVAILABLE if another
+  // process listens on the path, or the socket cannot be moved; ALREADY_EXISTS if the path exists and is not a socket.
   absl::Status Publish();
 
  private:

@@ -29,8 +29,8 @@ namespace gdn {
 
 struct ReceivedTensors {
   int64_t message_bytes = 0;  // size of the whole request
-  // Pointers into `block`. If that is not valid, the data are in the parsed message, or were skipped because the request
-  // is too large.
+  // Pointers into `block`. If that is not valid, the data are in the parsed message, or were skipped because the
+  // request is too large.
   TensorBytes data;
   HostBlock block;
 

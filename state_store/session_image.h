@@ -53,10 +53,11 @@ struct LayerImage {
   PrefillCalls calls = PrefillCalls::Other();  // not stored in files
 };
 
-// True if `known` has the layer's index with the version of its base, so that the base need not be copied or written.
+// True if the layer's base has a version (not 0), and `known` has the same version for layer.layer. The base then need
+// not be copied or written.
 bool IsKnownBase(const LayerImage& layer, const BaseVersions& known);
 
-// Orders the states of a session by age: the older state is less.
+// Orders the states of a session by age: the older state is less. Compares `created`, then `epoch`, then `changes`.
 struct StateVersion {
   int64_t created = 0;  // creation time of the session, ns since 1970; tells sessions with the same name apart
   int64_t epoch = 0;
@@ -114,8 +115,9 @@ struct SessionImage {
 };
 using SessionImagePtr = std::shared_ptr<const SessionImage>;
 
-// Returns a layer of an image in wire order. Tensors that must be converted are written to `scratch`, and the view
-// borrows it; the others stay in the image. If `base` is false, the base is not converted, so do not read it.
+// Returns a view of a layer of `image` in wire order, valid as long as the image and `scratch`. Tensors that must be
+// converted are written to `scratch`; the others stay in the image. If `base` is false, the base is not converted, so
+// do not read it.
 SlotView ViewLayer(const SessionImage& image, const LayerImage& layer, bool base, std::vector<float>& scratch);
 
 }  // namespace gdn

@@ -48,13 +48,13 @@ class EncodedStateFile {
   std::string snapshot_id_;
 };
 
-// Returns the base with the accepted log folded in: wire order, float32, even if the base is bfloat16. `view` must have
-// passed CheckSlotView.
+// Returns the base [HV, K, V] with the accepted log folded in: wire order, float32, even if the base is bfloat16. The
+// draft is left out. `view` must have passed CheckSlotView. INVALID_ARGUMENT only for bad dims.
 absl::StatusOr<std::shared_ptr<std::vector<float>>> FoldedBase(const StateLayout& of, const SlotExtent& extent,
                                                                const SlotView& view);
 
-// Makes a state file of the image. INVALID_ARGUMENT if the image's parts do not fit each other or the options.
-// Computes checksums on `pool`, unless that is nullptr.
+// Makes a state file of the image, which it keeps alive, with a new snapshot id. INVALID_ARGUMENT if the image's parts
+// do not fit each other or the options. Converts and computes checksums on `pool`; nullptr: on the calling thread.
 absl::StatusOr<EncodedStateFile> EncodeStateFile(SessionImagePtr image, const StateFileOptions& options,
                                                  SharedThreadPool* pool = nullptr);
 

@@ -21,7 +21,7 @@
 namespace gdn {
 
 // True if the file is of the slice's model and has the slice's heads and further ones, so that TakeHeads can cut the
-// slice out.
+// slice out. False for a slice of all heads.
 bool HasHeads(const StateFile& file, const ModelSlice& slice);
 
 // Returns the states of the file for these heads only; of a header, its metadata. FAILED_PRECONDITION (STATE_MISMATCH:

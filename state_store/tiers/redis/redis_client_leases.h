@@ -59,11 +59,11 @@ class RedisClientLeases {
   // entry or an older one, it gets what this server knows.
   absl::StatusOr<std::vector<absl::Duration>> Look(const std::vector<Known>& known);
 
-  // Returns at most 256 leases that ended at least `ago` ago, with the time since.
+  // Returns at most 256 leases that ended at least `ago` ago, with the time since, the earliest end first.
   absl::StatusOr<std::vector<std::pair<Name, absl::Duration>>> Ended(absl::Duration ago);
-  // True if no other server has taken the scan within `interval`.
+  // Takes the scan for `interval`. False if a server, maybe this one, has taken it less than its interval ago.
   absl::StatusOr<bool> TakeScan(absl::Duration interval);
-  // Removes the entry of a lease, if it has ended.
+  // Removes the entry of a lease, if it has ended; does nothing otherwise.
   absl::Status Forget(const Name& name);
 
  private:

@@ -39,7 +39,8 @@ struct RedisEndpoint {
 // the error says what to do instead.
 absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text);
 
-// Reads the password from the endpoint's file; "" if no file is named. UNAVAILABLE (TIER_UNAVAILABLE).
+// Reads the password from the endpoint's file, without white space at the end; "" if no file is named. UNAVAILABLE
+// (TIER_UNAVAILABLE) if the file cannot be read or is empty.
 absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint);
 
 // Makes an error of the redis tier, with the tier and the endpoint in its metadata.

@@ -32,7 +32,7 @@ struct Children {
 // Properties that the parent must have; nullopt: any. They are checked once nobody can step it.
 struct ExpectedParent {
   std::optional<int64_t> epoch = std::nullopt;
-  std::optional<int64_t> token_count = std::nullopt;  // of every layer
+  std::optional<int64_t> token_count = std::nullopt;  // the same in every layer
 };
 
 // OK if the parent has the expected properties. Else ABORTED (EPOCH_MISMATCH), or ABORTED (TOKEN_COUNT_MISMATCH:

@@ -34,7 +34,7 @@ struct InfoParts {
   int32_t max_queued_steps = 0;
   const SteadyClock& rate_clock;  // for quotas of tokens per second
   std::string version;
-  std::string numerics_id;  // numerics id of the states
+  std::string numerics_id;  // of the states (NumericsIdFor); equal ids promise equal bits
   int64_t recovered_sessions = 0;
 };
 

@@ -35,7 +35,7 @@ struct SessionParts {
   StateService& states;
   const ModelCatalog& models;
   const StepLimits& limits;
-  std::string numerics_id;                                     // numerics id of the states
+  std::string numerics_id;  // of the states (NumericsIdFor); equal ids promise equal bits
   absl::Duration default_idle_ttl = absl::InfiniteDuration();  // for sessions created without idle_ttl
   Executor& timers;                                            // has the timers for each TaskQueueExecutor
 };

@@ -46,7 +46,8 @@ class StepMessage {
   // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE), INVALID_ARGUMENT (INPUT_MISSING, BATCH_TOO_LARGE).
   virtual absl::Status CheckForm(const ReceivedTensors& in, const StepLimits& limits) const = 0;
   virtual std::vector<WantedSession> Wanted(const SessionLookup& lookup, const Caller& caller) const = 0;
-  // Returns one row for each session in the request, with the fields that the request gives for it.
+  // Returns one row for each session in the request, in its order, with the fields that the request gives for it. Names
+  // are borrowed from the request.
   virtual std::vector<CallRow> Rows() const = 0;
   // Checks the request's tensors for sessions of `spec`, and returns views of them. Errors as of CheckStepInput
   // (step_input.h).
@@ -54,7 +55,7 @@ class StepMessage {
                                                   const StepLimits& limits) const = 0;
   // Returns the reply's tensor for the caller to fill in; it belongs to the reply.
   virtual v1::Tensor& output() const = 0;
-  // Fills in the rest of the reply once the rows have ended.
+  // Fills in the rest of the reply: token counts, output, errors of rows. Call once StepRows::Finish has returned OK.
   virtual void Answer(StepRows& rows) const = 0;
 
   // True if errors of rows contain the row's number.
@@ -103,7 +104,7 @@ class DecodeMessage final : public StepMessage {
   v1::DecodeResponse& response_;
 };
 
-// The message of Step, whose rows are of several kinds.
+// The message of Step, whose rows are of several kinds. The request and the response must outlive it.
 class MixedMessage final : public StepMessage {
  public:
   MixedMessage(const v1::StepRequest& request, v1::StepResponse& response) : request_(request), response_(response) {}

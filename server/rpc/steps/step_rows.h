@@ -31,7 +31,7 @@ class StepRows final : public CallRows {
   ~StepRows();
 
   // --- The stages of RunStep, in their order; errors as in CallRows.
-  // Looks up the rows' sessions.
+  // Reads the rows from the message, and looks up their sessions as CallRows::Find.
   absl::Status Find(const Caller& caller);
   // True if no row has a session. Each row then has its own error, and there is nothing to run.
   bool none_found() const { return spec_ == nullptr; }

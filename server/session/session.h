@@ -237,7 +237,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // Changes since the states were last made durable.
   struct Undurable {
     bool any = false;
-    int64_t tokens = 0;  // tokens of the layer that has advanced most
+    int64_t tokens = 0;  // tokens since then, of the layer that has advanced most
     SteadyTime since;    // time of the last durable copy, or of the session's creation
   };
   Undurable undurable() const;

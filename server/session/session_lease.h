@@ -38,7 +38,8 @@ class SessionLease {
   void Release();
   // Lets steps run again, but keeps other leases out until Release. The methods below must not be called after this.
   void Hold();
-  // Turns the lease into a pin: the caller may step the session, whose states stay where they are.
+  // Turns the lease into a pin, and is not valid then: the caller may step the session, whose states stay where they
+  // are.
   SessionPin IntoPin() &&;
 
   LayerSlots slots(size_t index) const;     // `index`: in spec.layers

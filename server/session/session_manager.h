@@ -151,10 +151,10 @@ class SessionManager {
                            std::optional<int64_t> epoch);
   // Moves a locked session's states to where another server finds them. Called on a thread that may block.
   using MoveFn = std::function<absl::Status(SessionLease& lease)>;
-  // Lets the session leave for another server. If `move` returns OK, nothing of the session is left here, and calls
-  // that waited for it are refused with SESSION_MOVED. Else it stays. But if it was lost meanwhile
-  // (Session::StopServing), `move` is called again. ABORTED (SESSION_BUSY) if the session is being deleted or leaves
-  // already.
+  // Lets the session leave for another server, after its running steps. If `move` returns OK, nothing of the session is
+  // left here, and calls that waited for it are refused with SESSION_MOVED. Else it stays, and the error of `move` is
+  // returned. But if it was lost meanwhile (Session::StopServing), `move` is called again. ABORTED (SESSION_BUSY) if
+  // the session is being deleted or leaves already.
   Task<absl::Status> Leave(std::shared_ptr<Session> session, MoveFn move);
   // Begins to delete sessions that have expired at `now` or whose lease has ended, and that no call uses now. First
   // ends the leases whose grace has passed. Does nothing while other servers may own the sessions.

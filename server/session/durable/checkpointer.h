@@ -108,7 +108,9 @@ class Checkpointer {
   // DEADLINE_EXCEEDED, CANCELLED.
   Task<absl::Status> WaitForRoom(std::shared_ptr<Session> session, std::optional<int32_t> layer, int64_t tokens,
                                  Deadline deadline = {});
-  // Schedule checkpoints by the policy: NoteProgress after a step, Sweep for all sessions now and then.
+  // Schedule checkpoints by the policy, and return at once. NoteProgress, after a step: if a layer is half of
+  // every_tokens or more beyond its durable copy. Sweep, now and then: for sessions that have changed and were not made
+  // durable for `every`; it also lets failed checkpoints be tried again. `now`: by StateParts::clock.
   void NoteProgress(const std::shared_ptr<Session>& session);
   void Sweep(const std::vector<std::shared_ptr<Session>>& sessions, SteadyTime now);
   // Makes the sessions durable in their present state. For a shutdown: from now on accounts' quotas in the tiers do not

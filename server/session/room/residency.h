@@ -87,7 +87,8 @@ class Residency {
   // Runs every stage of bringing sessions back from lower tiers. Ends on any of the request's executors. A returned
   // error is the whole call's; the error of one session is in its Need::status.
   Task<absl::Status> BringAll(Request& request);
-  // Pins the sessions that are on the device, and locks the others. Waits until none is pinned or locked by others.
+  // Pins the sessions that are on the device, and locks the others: all or none. Waits while others keep it from one of
+  // them. DEADLINE_EXCEEDED, CANCELLED.
   Task<absl::Status> LockAll(Request& request);
   // Claims room for every need that is not refused. Returns false if the request has given up its room for an older one
   // and must begin again.

@@ -61,7 +61,7 @@ bool IsKnownBase(const LayerImage& layer, const BaseVersions& known);
 struct StateVersion {
   int64_t created = 0;  // creation time of the session, ns since 1970; tells sessions with the same name apart
   int64_t epoch = 0;
-  int64_t changes = 0;  // number of commits before this state; within an epoch, more commits mean a later state
+  int64_t changes = 0;  // changes of the session up to this state; within an epoch, more mean a later state
 
   friend bool operator==(const StateVersion&, const StateVersion&) = default;
   // NOLINTNEXTLINE(modernize-use-nullptr): the literal 0 is no pointer here
@@ -82,7 +82,7 @@ struct SessionHeader {
   std::vector<int32_t> layers;  // all layers of the session, ascending, with or without a state
   Hash128 request;              // hash of the request that made the session
   int64_t epoch = 1;
-  int64_t changes = 0;     // number of commits before this state
+  int64_t changes = 0;     // changes up to this state: creation, commits, acceptances, resets
   absl::Time create_time;  // wall clock, for display and for version()
   SteadyTime born;         // creation time on this process's clock; files store the age instead
   absl::Duration idle_ttl = absl::InfiniteDuration();

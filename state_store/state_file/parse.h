@@ -60,7 +60,7 @@ absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPoo
 // whole file, which must match the header. The views in the result are empty. Errors as of ParseStateFile.
 absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes);
 
-// A tensor's byte range in a file, and its expected checksum; copies, which need no file.
+// A tensor's name, its byte range in a file, and its expected checksum. Views nothing of the file.
 struct SealedTensor {
   std::string name;
   std::string checksum;  // HashBytes, in hexadecimal

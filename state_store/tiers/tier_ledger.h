@@ -130,16 +130,16 @@ class TierLedger {
   // Call after TakeQuota was refused: calls TierHolders::GiveWay for the key's holder, without holding the lock, and
   // returns its result.
   bool GiveWay(size_t tier, const StateKey& key);
-  // Finds the next state to evict from the tier, not in `tried` and without an Owner, and locks its session. Adopt the
-  // lock with an Owner, and call Moved at the end. If there is none but other evictions run, `may_wait` waits until a
-  // session's lock is released; `waited` is then true: call again.
+  // Result of AcquireNext: the next state to evict from the tier, not in `tried` and without an Owner. Its session is
+  // locked now: adopt the lock with an Owner, and call Moved at the end. `key` nullopt: there is none. If other
+  // evictions run then, `may_wait` waits until a session's lock is released; `waited` is then true: call again.
   struct Next {
     std::optional<StateKey> key;
     int64_t bytes = 0;
     bool waited = false;
     const void* holder = nullptr;
   };
-  // Limits the states that AcquireNext may return.
+  // Limits the states that AcquireNext may return; by default all of the tier's.
   struct Whose {
     const StateKey* like;          // if set, only states of this key's holder
     std::set<const void*> except;  // no states of these holders
@@ -166,7 +166,8 @@ class TierLedger {
   void OweNoted(size_t tier, const StateKey& session);
   // Records that the tier has erased a debt's states. Ends a back-off that was for want of space.
   void Paid(size_t tier, const Debt& debt);
-  // Returns at most `most` keys with debts in the tier, and locks their sessions. Adopt each lock with an Owner.
+  // Returns at most `most` keys with debts in the tier whose sessions had no Owner, and locks these. Adopt each lock
+  // with an Owner.
   std::vector<StateKey> AcquireOwing(size_t tier, size_t most);
 
   // --- Back-off.

@@ -96,8 +96,8 @@ class TierStack {
   void Release(const StateKey& key);
   // Makes a checkpoint in the fastest durable tier that accepts it, moving parked states down if a tier is full. Then
   // erases the copies in other durable tiers. An image without its bases can be stored only in durable(). If no tier
-  // accepts it, returns the error of a tier that cannot be reached, else of the first tier. FAILED_PRECONDITION
-  // (NO_DURABLE_TIER).
+  // accepts it, returns the error of a tier that cannot be reached, else of the first tier: errors of StateTier::Store,
+  // RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). FAILED_PRECONDITION (NO_DURABLE_TIER).
   absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image,
                                          const CheckpointPlaces& places = {});
   // Returns the bases that the image of a checkpoint in durable() may leave out now.
@@ -128,8 +128,9 @@ class TierStack {
   // Sets whether the tier has not been listed yet. Erase then assumes that it may have copies of any session.
   void SetUnlisted(const StateTier& tier, bool unlisted);
 
-  // Call after a durable tier has found its copy of the key damaged. Calls `set_aside` with the session locked; it must
-  // remove that copy, or return false if the copy was replaced meanwhile. Then stores another copy in its place.
+  // HandleDamage and its results. Call it after a durable tier has found its copy of the key damaged. It calls
+  // `set_aside` with the session locked, which must remove that copy, or return false if the copy was replaced
+  // meanwhile. Then it stores another copy in its place, if there is one.
   enum class DamageOutcome {
     kGone,        // nothing was done: the damaged copy was replaced or erased, or the tier hangs
     kCopyUsed,    // the damaged copy was replaced, or another durable tier's copy is the newest now

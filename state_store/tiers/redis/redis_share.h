@@ -35,7 +35,7 @@
 
 namespace gdn {
 
-// Number of replicas that must confirm a write before it counts as written, and the time to wait for them.
+// Number of replicas that must confirm a write before it counts as written (0: none), and the time to wait for them.
 struct RedisWait {
   int replicas = 0;
   absl::Duration timeout = absl::Seconds(1);

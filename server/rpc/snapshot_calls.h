@@ -29,7 +29,7 @@ inline std::string_view KeyOf(const Session& snapshot) { return std::string_view
 // Returns the caller's snapshot for BringHere, which does not reserve the key. An invalid key is skipped there.
 WantedSession WantedSnapshot(const Caller& caller, std::string_view key);
 // Finds the caller's snapshot, which counts as a use of it. INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND
-// (SNAPSHOT_NOT_FOUND), and the errors of SessionManager::Find and BringHere.
+// (SNAPSHOT_NOT_FOUND), the error in caller.not_here, and UNAVAILABLE as SessionManager::Find.
 absl::StatusOr<std::shared_ptr<Session>> FindSnapshot(const SessionParts& parts, const Caller& caller,
                                                       std::string_view key);
 // Makes the error NOT_FOUND (SNAPSHOT_NOT_FOUND: snapshot; lost: "evicted" or "damaged" if the book knows of the loss).

@@ -45,7 +45,7 @@ struct Caller {
   absl::Status allowed = {};    // OK, or why the call is refused: UNAUTHENTICATED, PERMISSION_DENIED
   std::string principal = {};   // its name by Principals, never the token itself; "" if anonymous or refused
   Deadline deadline = {};       // the call's; cancelled when the client disconnects
-  ByteAccountPtr account = {};  // charged for the memory that its calls use; never null
+  ByteAccountPtr account = {};  // charged for the memory that its calls use; CallerOf sets it always
   TraceContextPtr trace = {};   // from the client's "traceparent"; null without one
   // Why sessions and snapshots could not be brought from another server of the fleet (bring_sessions.h), by their ids;
   // null: all were brought.

@@ -60,7 +60,7 @@ struct SessionInit {
   std::string principal = {};
   std::string id;
   SessionSpec spec;
-  std::string affinity;         // "": SessionManager::Begin sets it to the id
+  std::string affinity;         // sessions with the same one share a device if they can; "": Begin sets it to the id
   ByteAccountPtr account = {};  // charged for the session; nullptr: the principal's account, without an address
   Hash128 request = {};         // identifies the request that created it
   absl::Duration idle_ttl = absl::InfiniteDuration();

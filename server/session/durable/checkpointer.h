@@ -82,8 +82,9 @@ class Checkpointer {
 
   // Makes a durable copy, and ends once a tier has stored it. While it waits for memory of the pool kCopies, it does
   // not lock the session. `checkpoint_id` "": the newest checkpoint, which is replaced; else a named one, which is made
-  // or replaced. FAILED_PRECONDITION (NO_DURABLE_TIER), RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS; BYTES_EXHAUSTED or
-  // QUOTA_EXCEEDED if the account may take no more room), and errors of Capture and TierStack::Checkpoint.
+  // or replaced. `epoch`: as for Capture. FAILED_PRECONDITION (NO_DURABLE_TIER), RESOURCE_EXHAUSTED
+  // (TOO_MANY_CHECKPOINTS; BYTES_EXHAUSTED or QUOTA_EXCEEDED if the account may take no more room), and errors of
+  // Capture and TierStack::Checkpoint.
   Task<absl::StatusOr<CheckpointResult>> Checkpoint(std::shared_ptr<Session> session, std::string checkpoint_id,
                                                     Deadline deadline = {},
                                                     std::optional<int64_t> epoch = std::nullopt);
@@ -94,10 +95,10 @@ class Checkpointer {
   // TierStack::EraseCheckpoint.
   Task<absl::Status> Delete(std::shared_ptr<Session> session, std::string checkpoint_id);
   // Restores the session from a checkpoint ("": the newest), in the next epoch, after its running steps. Its states are
-  // then parked in the durable tier, and a lost state is usable again. NOT_FOUND (CHECKPOINT_NOT_FOUND),
-  // FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), OUT_OF_RANGE (COUNT_LIMIT), ABORTED (EPOCH_MISMATCH),
-  // DEADLINE_EXCEEDED, CANCELLED, errors of Session::CheckRestorable and of the tier. After an error the session is as
-  // it was.
+  // then parked in the durable tier, and a lost state is usable again. `epoch`: as for Capture. NOT_FOUND
+  // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), OUT_OF_RANGE (COUNT_LIMIT), ABORTED
+  // (EPOCH_MISMATCH), DEADLINE_EXCEEDED, CANCELLED, errors of Session::CheckRestorable and of the tier. After an error
+  // the session is as it was.
   Task<absl::Status> Restore(std::shared_ptr<Session> session, std::string checkpoint_id, Deadline deadline = {},
                              std::optional<int64_t> epoch = std::nullopt);
 

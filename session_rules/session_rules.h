@@ -22,7 +22,7 @@
 
 namespace gdn {
 
-// An acceptance: which tokens of the drafts of a session's layers become the session's.
+// An acceptance: which tokens of the drafts of a session's layers become the session's. The other tokens are dropped.
 struct Acceptance {
   int32_t accepted_tokens = 0;     // number of tokens; the path's length if there is a path
   std::vector<int32_t> path = {};  // indices in the draft; empty: the first ones

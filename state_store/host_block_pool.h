@@ -62,11 +62,11 @@ class HostBlockPool {
   // Returns a block of exactly `bytes` bytes with undefined contents; may allocate. Errors of Backend::AllocateHost of
   // the last backend.
   absl::StatusOr<HostBlock> Take(size_t bytes);
-  // As Take, for a multiple of 64 KiB (of 16 MiB from 16 MiB on) that is at least `bytes`, so that files of similar
-  // sizes reuse blocks.
+  // Returns a block as Take does, of the next multiple of 64 KiB (of 16 MiB for 16 MiB and more), so that files of
+  // similar sizes reuse blocks.
   absl::StatusOr<HostBlock> TakeForFile(size_t bytes);
-  // As Take, for at least `bytes` and at least 4 KiB. Rounds up by at most an eighth or 4 KiB, whichever is more, so
-  // that calls of similar sizes reuse blocks.
+  // Returns a block as Take does, of at least 4 KiB, and rounded up by at most an eighth or 4 KiB, whichever is more.
+  // So calls of similar sizes reuse blocks.
   absl::StatusOr<HostBlock> TakeForCall(size_t bytes);
 
  private:

@@ -49,7 +49,7 @@ struct LayerImage {
   bool has_base = true;  // false: the slot has no base, because the receiver has it already, with this base_version
   HostBlock slot;        // layout.slot_floats() floats in the backend's order. If it is not valid, `wire` is used:
   SlotView wire;         // always with a base, in memory that SessionImage::owner keeps alive
-  StoredReplyPtr reply;  // may be nullptr
+  StoredReplyPtr reply;  // the last step that had a request id; nullptr: none had
   PrefillCalls calls = PrefillCalls::Other();  // not stored in files
 };
 

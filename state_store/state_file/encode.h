@@ -27,8 +27,8 @@ struct StateFileOptions {
   DType recurrent_state_dtype = DType::kF32;  // dtype of these extra tensors: kF32 or kBF16
   bool include_owner = false;                 // write principal, id, affinity and lifetimes, as tiers do
   bool list_layers = false;                   // for a model's session: write its layers, as exports do
-  // "": a full file. Otherwise a delta to that file: it leaves out the bases of layers with has_base == false, and of
-  // layers whose base_version is in known_bases.
+  // "": a full file. Otherwise the snapshot id of a full file, to which this one is a delta. It leaves out the bases of
+  // layers with has_base == false, and of layers whose base_version is in known_bases.
   std::string base_snapshot_id = {};
   BaseVersions known_bases = {};
 };

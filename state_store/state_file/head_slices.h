@@ -24,9 +24,10 @@ namespace gdn {
 // slice out. False for a slice of all heads.
 bool HasHeads(const StateFile& file, const ModelSlice& slice);
 
-// Returns the states of the file for these heads only; of a header, its metadata. FAILED_PRECONDITION (STATE_MISMATCH:
-// heads) if the file lacks some of them, has another total of heads or no model, or the slice cuts a group of value
-// heads that read one key head. FAILED_PRECONDITION (STATE_MISMATCH: base_snapshot_id) for a delta.
+// Returns the states of the file for these heads only; if only the header was parsed, its metadata. FAILED_PRECONDITION
+// (STATE_MISMATCH: heads) if the file lacks some of them, or has another total of heads or no model. The same if the
+// slice cuts a group of value heads that read one key head. FAILED_PRECONDITION (STATE_MISMATCH: base_snapshot_id) for
+// a delta.
 absl::StatusOr<StateFile> TakeHeads(const StateFile& file, const HeadSlice& heads);
 
 // Parses `file`, takes the heads and writes them as a file. Errors of ParseStateFile and TakeHeads.

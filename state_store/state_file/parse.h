@@ -41,7 +41,7 @@ struct StateFile {
   int32_t log_capacity = 0;        // L of the writer; 0 if the file does not have it
   DType base_dtype = DType::kF32;  // of the writer's bases; with kBF16, their tensors have this dtype too
   std::string snapshot_id;
-  std::string base_snapshot_id;  // "": a full file
+  std::string base_snapshot_id;  // the full file to which this one is a delta; "": this one is full
   absl::Time created;
   bool has_owner = false;
   std::vector<StateFileLayer> layers;                                // ascending

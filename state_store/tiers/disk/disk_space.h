@@ -36,7 +36,8 @@ struct DiskWatermarkOptions {
   std::function<absl::StatusOr<DiskSpace>(const std::string& folder)> space = SpaceOf;
 };
 
-// Key in the metadata of Admit's error. It tells the caller that moving states out of the tier would not help.
+// Key in the metadata of Admit's error; the value is the high watermark in percent. It tells the caller that moving
+// states out of the tier would not help.
 inline constexpr char kWatermark[] = "watermark";
 
 class DiskWatermarks {

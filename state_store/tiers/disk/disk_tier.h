@@ -54,8 +54,9 @@ class DiskTier final : public StateTier {
 
   std::string_view name() const override { return "disk"; }
   bool durable() const override { return true; }
-  // Stores a delta if it is much smaller than the full file; named checkpoints are always full files. INVALID_ARGUMENT
-  // (STATE_MISMATCH) if the image leaves out a base that is not in KnownBases, (INVALID_NAME) for an invalid key.
+  // Stores a delta if it is much smaller than the full file; named checkpoints are always full files. Errors of
+  // StateTier::Store; INVALID_ARGUMENT (STATE_MISMATCH) if the image leaves out a base that is not in KnownBases,
+  // (INVALID_NAME) for an invalid key.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   // Sets base_version of the layers to that of the Store that wrote the base; 0 if another process wrote it.
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;

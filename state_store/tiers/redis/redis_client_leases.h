@@ -35,12 +35,12 @@ class RedisClientLeases {
   };
   struct Found {
     absl::Duration grace;
-    absl::Duration left;  // not above 0: the lease has ended
+    absl::Duration left;  // left of the grace; not above 0: the lease has ended
   };
   struct Known {
     Name name;
     absl::Duration grace;
-    absl::Duration left;  // as this server knows it
+    absl::Duration left;  // left of the grace, as this server knows it
   };
 
   RedisClientLeases(std::string prefix, RedisPool& pool) : prefix_(std::move(prefix)), pool_(pool) {}

@@ -22,8 +22,9 @@ struct RedisAddress {
 struct RedisEndpoint {
   std::string host;
   int port = 6379;
-  std::string unix_path;                // instead of host and port
-  std::vector<RedisAddress> sentinels;  // instead of an address: Sentinels that know the master named `master_name`
+  std::string unix_path;  // instead of host and port; "": not used
+  std::vector<RedisAddress>
+      sentinels;  // instead of both: Sentinels that know the master `master_name`; empty: not used
   std::string master_name;
   std::string user;           // "": the default user
   std::string password_file;  // read for each connection, so the password can be changed; "": no password

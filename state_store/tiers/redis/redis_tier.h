@@ -63,7 +63,8 @@ class RedisTier final : public StateTier {
   bool durable() const override { return true; }
   std::string endpoint() const { return pool_.endpoint().ToString(); }
 
-  // UNAVAILABLE may also mean that only the reply was lost: the complete new state is then stored.
+  // Errors of StateTier::Store. UNAVAILABLE may also mean that only the reply was lost: the complete new state is then
+  // stored.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
   absl::Status Erase(const StateKey& key, bool all) override;

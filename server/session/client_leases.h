@@ -98,7 +98,7 @@ class ClientLeases {
                                       const std::string& id, absl::Duration grace);
   // Notes a sign of life: the lease now ends its grace from now. NOT_FOUND (LEASE_NOT_FOUND), also if it has ended.
   absl::StatusOr<ClientLeasePtr> Renew(const std::string& principal, const std::string& id);
-  // Returns the lease. That is no sign of life. NOT_FOUND (LEASE_NOT_FOUND), also if it has ended.
+  // Returns the lease, which counts as no sign of life. NOT_FOUND (LEASE_NOT_FOUND), also if it has ended.
   absl::StatusOr<ClientLeasePtr> Find(const std::string& principal, const std::string& id) const;
   // Returns the lease of a session that was found in a tier or comes from another server. If this server does not know
   // the lease, it is made, without an account, and its grace begins now.

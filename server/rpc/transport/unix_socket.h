@@ -29,9 +29,9 @@ std::optional<std::string> UnixSocketPath(const std::string& address);
 
 class UnixSocket {
  public:
-  // Makes a folder beside `path` in which to bind the socket that Publish moves to `path`; nothing is bound yet.
-  // INVALID_ARGUMENT if `path` is not absolute, or it or the temporary path is too long for a socket. UNAVAILABLE if
-  // its folder cannot be written to.
+  // Makes a folder beside `path`, and those above it if missing, in which to bind the socket that Publish moves to
+  // `path`; nothing is bound yet. INVALID_ARGUMENT if `path` is not absolute, or it or the temporary path is too long
+  // for a socket. UNAVAILABLE if its folder cannot be written to.
   static absl::StatusOr<UnixSocket> Prepare(const std::string& path);
   UnixSocket(UnixSocket&& other) noexcept
       : path_(std::move(other.path_)),

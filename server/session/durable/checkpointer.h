@@ -38,7 +38,7 @@ namespace gdn {
 
 struct CheckpointPolicy {
   int64_t every_tokens = 0;                         // 0: not by tokens
-  absl::Duration every = absl::InfiniteDuration();  // time since the last checkpoint of a session that has changed
+  absl::Duration every = absl::InfiniteDuration();  // due so long after the last one, if changed; infinite: never
 };
 
 // Charges of a checkpoint that is being written. When a tier has stored it, the tier's own charges replace them.

@@ -34,9 +34,9 @@ absl::StatusOr<StateFile> TakeHeads(const StateFile& file, const HeadSlice& head
 absl::StatusOr<std::string> SliceStateFile(std::string_view file, const HeadSlice& heads);
 
 // Joins the files of all slices, given in any order, into one file of all heads. Errors of ParseStateFile.
-// FAILED_PRECONDITION (STATE_MISMATCH) with the field that differs: model_fingerprint, dims, base_dtype, heads (some
-// are missing or there twice), layer.L (token counts or the last step), accept (the last AcceptTokens) or
-// base_snapshot_id (a file is a delta).
+// FAILED_PRECONDITION (STATE_MISMATCH) with the field that differs: model_fingerprint, dims, base_dtype, layers, heads
+// (some are missing or there twice), or base_snapshot_id (a file is a delta). The field may also be layer.L (token
+// counts or the last step), or accept (the last AcceptTokens).
 absl::StatusOr<std::string> JoinStateFiles(absl::Span<const std::string_view> files);
 
 }  // namespace gdn

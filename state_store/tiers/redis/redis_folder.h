@@ -69,7 +69,7 @@ class RedisFolder {
   // expired.
   absl::Status SwitchTo(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest) const;
   // Erases the key's manifest and chunks atomically; with `all`, those of the session and of all its checkpoints. OK if
-  // there are none.
+  // there are none. IsFenced if this server does not have the right, also because a shared session is not there at all.
   absl::Status Erase(RedisConnection& redis, const StateKey& key, bool all) const;
 
   // Lists the session's named checkpoints that have a manifest, in no order.

@@ -22,14 +22,14 @@
 
 namespace gdn {
 
-// An acceptance: which tokens of the drafts of a session's layers become the session's.
+// An acceptance: which tokens of the drafts of a session's layers become the session's. The other tokens are dropped.
 struct Acceptance {
   int32_t accepted_tokens = 0;     // number of tokens; the path's length if there is a path
   std::vector<int32_t> path = {};  // indices in the draft; empty: the first ones
   std::string request_id = {};     // "": none
   std::optional<int64_t> epoch = std::nullopt;
 
-  // Indices of the accepted tokens in the draft, in order.
+  // Returns the indices of the accepted tokens in the draft, in order: the path, or 0 .. accepted_tokens - 1.
   std::vector<int32_t> tokens() const;
 };
 
@@ -50,7 +50,7 @@ struct SessionFacts {
   const std::string& id;
   int64_t epoch = 1;
   bool has_model = true;  // false: an operator session
-  // The last acceptance that had a request id.
+  // The last acceptance that had a request id, as in Acceptance; "": there was none.
   std::string_view accept_request_id = {};
   int32_t accepted_tokens = 0;
   absl::Span<const int32_t> accepted_path = {};
@@ -80,8 +80,8 @@ enum class StepAnswer : uint8_t {
   kJoin,    // it is running: answer with its reply
 };
 
-// Decides how to answer a step. Checks the request id, the epoch, the acceptance, the expected token count (after the
-// acceptance), a running step, a pending draft, the input's kind and the limit of counts, in this order.
+// Decides how to answer a step, and changes nothing. The checks are, in this order: request id, epoch, acceptance,
+// expected token count (after the acceptance), running step, pending draft, kind of input, and limit of counts.
 // INVALID_ARGUMENT (REQUEST_ID_REUSED, TOO_MANY_TOKENS, VALUE_OUT_OF_RANGE), ABORTED (REPLY_DROPPED, EPOCH_MISMATCH,
 // TOKEN_COUNT_MISMATCH, SESSION_BUSY), FAILED_PRECONDITION (DRAFT_PENDING, INPUT_NEEDS_MODEL, INPUT_KIND_MISMATCH),
 // OUT_OF_RANGE (COUNT_LIMIT).
@@ -92,13 +92,14 @@ absl::StatusOr<StepAnswer> AnswerStep(const SessionFacts& session, const LayerFa
 absl::Status CheckEpoch(const SessionFacts& session, absl::Span<const LayerFacts> layers,
                         const std::optional<int64_t>& epoch);
 
-// Reads an acceptance from the fields of a request, without its id and epoch: a count, or a path of at most `max_draft`
-// tokens. A path of the draft's first tokens becomes a count. INVALID_ARGUMENT (INVALID_LENGTHS, TOO_MANY_TOKENS).
+// Reads an acceptance from the fields of a request, without its id and epoch: a count from 0 on, or a path of at most
+// `max_draft` tokens. A path of the draft's first tokens becomes a count. INVALID_ARGUMENT (INVALID_LENGTHS if both are
+// given, TOO_MANY_TOKENS). WasAccepted and AnswerStep check whether the draft has these tokens.
 absl::StatusOr<Acceptance> ReadAcceptance(int32_t accepted_tokens, absl::Span<const int32_t> path, int32_t max_draft);
 
 // True if this acceptance was done before, by its request id. False if it can be done now: each draft has the accepted
-// tokens. `layers`: all of the session's. INVALID_ARGUMENT (REQUEST_ID_REUSED, TOO_MANY_TOKENS, VALUE_OUT_OF_RANGE),
-// ABORTED (EPOCH_MISMATCH, SESSION_BUSY).
+// tokens, or there is no draft and it accepts none. `layers`: all of the session's. INVALID_ARGUMENT
+// (REQUEST_ID_REUSED, TOO_MANY_TOKENS, VALUE_OUT_OF_RANGE), ABORTED (EPOCH_MISMATCH, SESSION_BUSY).
 absl::StatusOr<bool> WasAccepted(const SessionFacts& session, absl::Span<const LayerFacts> layers,
                                  const Acceptance& request);
 

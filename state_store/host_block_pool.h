@@ -59,11 +59,14 @@ class HostBlockPool {
   HostBlockPool& operator=(const HostBlockPool&) = delete;
   ~HostBlockPool();
 
-  // Returns a block with undefined contents. Errors of Backend::AllocateHost of the last backend.
+  // Returns a block of exactly `bytes` bytes with undefined contents; may allocate. Errors of Backend::AllocateHost of
+  // the last backend.
   absl::StatusOr<HostBlock> Take(size_t bytes);
-  // Rounds up to 64 KiB (from 16 MiB on: to 16 MiB), so that files of similar sizes reuse blocks.
+  // Returns a block as Take does, of the next multiple of 64 KiB (of 16 MiB for 16 MiB and more), so that files of
+  // similar sizes reuse blocks.
   absl::StatusOr<HostBlock> TakeForFile(size_t bytes);
-  // Rounds up by at most an eighth or 4 KiB, whichever is more, so that calls of similar sizes reuse blocks.
+  // Returns a block as Take does, of at least 4 KiB, and rounded up by at most an eighth or 4 KiB, whichever is more.
+  // So calls of similar sizes reuse blocks.
   absl::StatusOr<HostBlock> TakeForCall(size_t bytes);
 
  private:

@@ -21,7 +21,8 @@ class PrefillCalls {
   // Returns the value of a state that also had decodes, was imported, or whose calls are not known.
   static PrefillCalls Other();
 
-  // Returns these calls and one more prefill of `tokens` tokens. A prefill of 0 tokens changes nothing.
+  // Returns these calls and one more prefill of `tokens` tokens. A prefill of 0 tokens changes nothing, and Other()
+  // stays Other().
   PrefillCalls Then(int64_t tokens) const;
   bool only_prefills() const { return only_prefills_; }
 

@@ -49,18 +49,19 @@ struct LayerImage {
   bool has_base = true;  // false: the slot has no base, because the receiver has it already, with this base_version
   HostBlock slot;        // layout.slot_floats() floats in the backend's order. If it is not valid, `wire` is used:
   SlotView wire;         // always with a base, in memory that SessionImage::owner keeps alive
-  StoredReplyPtr reply;  // may be nullptr
+  StoredReplyPtr reply;  // the last step that had a request id; nullptr: none had
   PrefillCalls calls = PrefillCalls::Other();  // not stored in files
 };
 
-// True if `known` has the layer's index with the version of its base, so that the base need not be copied or written.
+// True if the layer's base has a version (not 0), and `known` has the same version for layer.layer. The base then need
+// not be copied or written.
 bool IsKnownBase(const LayerImage& layer, const BaseVersions& known);
 
-// Orders the states of a session by age: the older state is less.
+// Orders the states of a session by age: the older state is less. Compares `created`, then `epoch`, then `changes`.
 struct StateVersion {
   int64_t created = 0;  // creation time of the session, ns since 1970; tells sessions with the same name apart
   int64_t epoch = 0;
-  int64_t changes = 0;  // number of commits before this state; within an epoch, more commits mean a later state
+  int64_t changes = 0;  // changes of the session up to this state; within an epoch, more mean a later state
 
   friend bool operator==(const StateVersion&, const StateVersion&) = default;
   // NOLINTNEXTLINE(modernize-use-nullptr): the literal 0 is no pointer here
@@ -81,7 +82,7 @@ struct SessionHeader {
   std::vector<int32_t> layers;  // all layers of the session, ascending, with or without a state
   Hash128 request;              // hash of the request that made the session
   int64_t epoch = 1;
-  int64_t changes = 0;     // number of commits before this state
+  int64_t changes = 0;     // changes up to this state: creation, commits, acceptances, resets
   absl::Time create_time;  // wall clock, for display and for version()
   SteadyTime born;         // creation time on this process's clock; files store the age instead
   absl::Duration idle_ttl = absl::InfiniteDuration();
@@ -114,8 +115,9 @@ struct SessionImage {
 };
 using SessionImagePtr = std::shared_ptr<const SessionImage>;
 
-// Returns a layer of an image in wire order. Tensors that must be converted are written to `scratch`, and the view
-// borrows it; the others stay in the image. If `base` is false, the base is not converted, so do not read it.
+// Returns a view of a layer of `image` in wire order, valid as long as the image and `scratch`. Tensors that must be
+// converted are written to `scratch`; the others stay in the image. If `base` is false, the base is not converted, so
+// do not read it.
 SlotView ViewLayer(const SessionImage& image, const LayerImage& layer, bool base, std::vector<float>& scratch);
 
 }  // namespace gdn

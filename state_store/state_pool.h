@@ -61,10 +61,10 @@ class SlotClaim {
 
   bool valid() const { return pool_ != nullptr; }
   const std::shared_ptr<StatePool>& pool() const { return pool_; }
-  // Takes the slot; its contents are undefined. Uses up the claim.
+  // Takes the slot; its contents are undefined. Uses up the claim, which must be valid.
   SlotRef Take() &&;
-  // Turns a slot back into a claim. The slot must have no other share. A spare slot becomes free, and the result is not
-  // valid.
+  // Turns a slot back into a claim. The slot must be valid and have no other share; with one, the process aborts. A
+  // spare slot becomes free, and the result is not valid.
   static SlotClaim Return(SlotRef slot);
 
  private:
@@ -90,10 +90,11 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
     return static_cast<int32_t>(std::clamp<int64_t>(slot_count / 8, kLeastSpareSlots, 8));
   }
   static constexpr int32_t kLeastSpareSlots = 2;
-  // Takes a spare slot. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if all are in use.
+  // Takes a spare slot, which is free again with its last share. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if all are
+  // in use.
   absl::StatusOr<SlotRef> TakeSpare();
-  // Swaps which of the two slots counts as spare: the claim of `slot` then stands for `spare`, and `slot` is the spare
-  // one. `slot` must have only one share.
+  // Swaps which of the two slots of this pool counts as spare: the claim of `slot` then stands for `spare`, and `slot`
+  // is the spare one. `slot` must have only one share.
   void ExchangeSpare(const SlotRef& slot, const SlotRef& spare);
 
  private:

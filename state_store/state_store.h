@@ -25,10 +25,10 @@
 namespace gdn {
 
 struct StateStoreOptions {
-  int64_t budget_bytes = 0;  // most bytes of all claims together
-  int32_t max_draft = 8;     // most tokens of a decode row; sizes the log and the convolution columns
-  DType base_dtype = DType::kF32;
-  int32_t device = 0;  // index of the backend among the server's devices
+  int64_t budget_bytes = 0;        // most bytes of all claims together
+  int32_t max_draft = 8;           // most tokens of a decode row; sizes the log and the convolution columns
+  DType base_dtype = DType::kF32;  // dtype of the bases in slots: kF32 or kBF16
+  int32_t device = 0;              // index of the backend among the server's devices
 };
 
 class StateStore {
@@ -37,8 +37,9 @@ class StateStore {
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
 
-  // Returns claims on `count` slots of one pool. INVALID_ARGUMENT for bad dims. RESOURCE_EXHAUSTED
-  // (STATE_BUDGET_EXHAUSTED: needed, available) if the budget has no room.
+  // Returns claims on `count` slots of one pool, which is made if none has room. INVALID_ARGUMENT for bad dims.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED: needed, available) if the budget has no room. Errors of
+  // Backend::Allocate.
   absl::StatusOr<std::vector<SlotClaim>> Reserve(const LayerDims& dims, int32_t count);
   // Returns claims on `count` more slots of an existing pool, for sessions that share slots of that pool.
   // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the budget has no room or the pool has too few free slots.
@@ -53,7 +54,7 @@ class StateStore {
 
  private:
   friend class StatePool;
-  // Returns the bytes of a claim that was given up to the budget.
+  // Gives the bytes of a claim that has ended back to the budget.
   void Unreserve(int64_t bytes);
   static std::vector<SlotClaim> ClaimsOf(const std::shared_ptr<StatePool>& pool, int32_t count);
   absl::Status NoRoom(int64_t needed, int64_t available, std::string_view why) const;

@@ -31,27 +31,32 @@ struct SessionLookup {
   SessionManager& sessions;
   Fleet* fleet = nullptr;  // nullptr: sessions are not shared with other servers, and none is brought here
   SessionOwners& owners;
-  int32_t max_batch;  // a call that names more sessions is refused
+  int32_t max_batch;  // most sessions of a call; a call that names more is refused
 };
 
 struct WantedSession {
   std::string principal;
-  std::string id;     // an id that is not valid is skipped here; the call then refuses it
-  bool make = false;  // the call creates the session if it does not exist
+  std::string id;     // of a session or a snapshot; BringHere skips an invalid id, and the call then refuses it
+  bool make = false;  // true: if there is no such session, reserves the name, because the call will create it
 };
 
-// Waits until every session is on this server or has failed to come. Failures go to caller.not_here, from which
-// FindSession returns them. Does nothing without a fleet.
+// Waits until every session is on this server, or could not be brought in time (caller.deadline). Sets caller.not_here
+// to the errors of SessionArrivals::Bring, if there are any; FindSession returns them. Skips invalid ids and sessions
+// that are here. Does nothing without a fleet, or if the caller is refused (Caller::allowed).
 Task<void> BringHere(const SessionLookup& lookup, Caller& caller, std::vector<WantedSession> wanted);
 // Gives up the right to a session name that the call took (WantedSession::make) but did not use to create a session, so
-// that other servers may use the name. Returns at once; the store is told later. Does nothing without a fleet.
+// that other servers may use the name. Returns at once; the store is told later, unless the session is here by then.
+// Does nothing without a fleet.
 void GiveBackName(const SessionLookup& lookup, const std::string& principal, const std::string& id);
 // Returns the id of a session to create: `asked`. If that is empty and there is a fleet, returns a new random id,
-// because the fleet must reserve the id before the session is created.
+// because the fleet must reserve the id before the session is created. Without a fleet returns "", for which
+// SessionManager::Begin makes an id.
 std::string IdToMake(const SessionLookup& lookup, const std::string& asked);
 
-// Return the sessions that a request names, as BringHere takes them. They belong to the caller, or to the principal
-// that an admin names in `subject`. Empty for requests that create sessions, and for invalid names.
+// Return the sessions for BringHere: the session named `name`, and all sessions in the fields of a request. They belong
+// to the caller, or to the principal of `subject` (PrincipalFor). Invalid names are left out, and so are snapshots,
+// sessions that the call creates, and a `subject` that the caller may not name. WantedIn returns none without a fleet,
+// or for more than max_batch sessions.
 std::vector<WantedSession> WantedByName(const SessionLookup& lookup, const Caller& caller, std::string_view name,
                                         std::string_view subject = "");
 template <typename Request>
@@ -86,10 +91,13 @@ std::vector<WantedSession> WantedIn(const SessionLookup& lookup, const Caller& c
   return wanted;
 }
 
-// The principal of the session that a request names: the caller's, or that of `subject` if it is not empty.
-// PERMISSION_DENIED if a caller that is not an admin names a subject.
+// Returns the principal of the session that a request names: the caller's, or that of `subject` if this is not empty.
+// `subject`: as for SessionOwners::PrincipalOf; it need not be known. PERMISSION_DENIED if a caller that is not an
+// admin names any subject.
 absl::StatusOr<std::string> PrincipalFor(const SessionOwners& owners, const Caller& caller, std::string_view subject);
-// Finds the caller's session named "sessions/ID". INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND (SESSION_NOT_FOUND).
+// Finds the caller's session named "sessions/ID", and counts that as a use. INVALID_ARGUMENT (INVALID_NAME); the error
+// in caller.not_here; errors of SessionManager::Find. In a fleet, UNAVAILABLE (SESSION_MOVED) instead of NOT_FOUND,
+// because the session was here when the call began.
 absl::StatusOr<std::shared_ptr<Session>> FindSession(const SessionLookup& lookup, const Caller& caller,
                                                      std::string_view name);
 

@@ -32,7 +32,8 @@ struct InfoParts;     // server/rpc/info_calls.h
 struct SessionParts;  // server/rpc/session_calls.h
 struct StepParts;     // server/rpc/steps/call_rows.h
 
-// Declare one function for each immediate and each task method of rpc_methods.h, with the parts that it is given.
+// Declare one function for each immediate and each task method of rpc_methods.h, with the parts that it is given. The
+// result is the call's status; `response` is sent only if that is OK.
 #define GDN_DECLARE_IMMEDIATE(Name, Parts)                                                      \
   absl::Status Name(const Parts& parts, const Caller& caller, const v1::Name##Request& request, \
                     v1::Name##Response* response);

@@ -21,7 +21,7 @@ namespace gdn {
 
 class DrainState {
  public:
-  struct Sessions {  // sessions that the drain makes durable
+  struct Sessions {  // numbers: all that the drain makes durable, and those that are durable or have failed
     int64_t all = 0;
     int64_t durable = 0;
     int64_t failed = 0;
@@ -33,7 +33,7 @@ class DrainState {
     bool begun() const { return begin_time != absl::InfiniteFuture(); }
   };
 
-  // Returns false if the drain had begun before.
+  // Begins the drain now. Returns false, and changes nothing, if it had begun before.
   bool Begin() {
     absl::MutexLock lock(&mu_);
     if (progress_.begun()) return false;
@@ -44,7 +44,8 @@ class DrainState {
     absl::MutexLock lock(&mu_);
     progress_.sessions = sessions;
   }
-  // Ends the drain as callers see it: the server has done everything that it does while it still answers calls.
+  // Marks the drain as ended and raises ended(): the server has done everything that it does while it still answers
+  // calls.
   void End() {
     {
       absl::MutexLock lock(&mu_);

@@ -25,23 +25,25 @@ struct Children {
   std::vector<SessionInit> inits;          // with the ids of the creations
   std::vector<SessionCreation> creations;  // parallel to inits
 
-  // Number of children that do not exist yet.
+  // Returns the number of children that do not exist yet (SessionCreation::pending).
   int32_t pending() const;
 };
 
-// Properties that the parent must have. They are checked once nobody can step it.
+// Properties that the parent must have; nullopt: any. They are checked once nobody can step it.
 struct ExpectedParent {
   std::optional<int64_t> epoch = std::nullopt;
-  std::optional<int64_t> token_count = std::nullopt;  // of every layer
+  std::optional<int64_t> token_count = std::nullopt;  // the same in every layer
 };
 
-// ABORTED (EPOCH_MISMATCH), ABORTED (TOKEN_COUNT_MISMATCH: token_count, expected) with the first layer that differs.
+// OK if the parent has the expected properties. Else ABORTED (EPOCH_MISMATCH), or ABORTED (TOKEN_COUNT_MISMATCH:
+// token_count, expected) for the first layer that differs.
 absl::Status CheckParent(const Session& parent, const ExpectedParent& expected);
 
-// Makes the pending children from the parent's state, and publishes all. Their room on the device is charged to the
-// first child's account. Children that are snapshots take room only for the parent's next writes. Errors of
-// Residency::LockResident, Residency::Reserve and CheckParent; no child exists then. If the parent is a snapshot whose
-// state is lost, it is ended and noted as lost: NOT_FOUND (SNAPSHOT_NOT_FOUND).
+// Locks the parent, brings it to the device, makes the pending children from its state, and publishes all. Their room
+// on the device is charged to the first child's account. Snapshots take slots only for the parent's next writes. Errors
+// of Residency::LockResident, Residency::Reserve and CheckParent; no pending child is made then. If the parent is a
+// snapshot that was evicted, or whose state is lost: NOT_FOUND (SNAPSHOT_NOT_FOUND). A lost one is ended and noted as
+// lost.
 Task<absl::Status> MakeChildren(const SessionParts& parts, const Caller& caller, std::shared_ptr<Session> parent,
                                 ExpectedParent expected, Children& children);
 

@@ -34,7 +34,7 @@ struct InfoParts {
   int32_t max_queued_steps = 0;
   const SteadyClock& rate_clock;  // for quotas of tokens per second
   std::string version;
-  std::string numerics_id;  // numerics id of the states
+  std::string numerics_id;  // of the states (NumericsIdFor); equal ids promise equal bits
   int64_t recovered_sessions = 0;
 };
 
@@ -45,7 +45,7 @@ struct AdminParts {
   std::function<void()> begin_drain = nullptr;  // starts a drain soon, like SIGTERM; nullptr: Drain is not possible
 };
 
-// Fills in the progress of the drain, which has begun.
+// Writes the progress of the drain to `out`. Call only once the drain has begun.
 void FillDrain(const CommonParts& common, const Engines& engines, v1::DrainProgress* out);
 
 }  // namespace gdn

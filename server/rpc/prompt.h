@@ -19,7 +19,7 @@ namespace gdn {
 struct Prompt {
   std::vector<PromptSegment> segments;
   InputKind kind = InputKind::kNone;
-  std::vector<PrefixKey> keys;  // one for each segment: the prompt up to its end
+  std::vector<PrefixKey> keys;  // parallel to segments: the key of the prompt up to the end of each
 };
 
 // Reads the segments of `prefix`, and computes their keys for sessions of the principal and `spec`. Errors of

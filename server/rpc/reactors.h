@@ -20,7 +20,8 @@
 
 namespace gdn {
 
-// Make the reactors of Prefill, Decode and Step (step_reactors.cc). `request` is cleared once it is read.
+// Make the reactors of Prefill, Decode and Step (step_reactors.cc). Each runs its call and deletes itself once the call
+// is over. `request` is cleared once it is read; `response` is written before the call finishes.
 grpc::ServerUnaryReactor* NewPrefillReactor(const StepParts& parts, grpc::CallbackServerContext* call,
                                             grpc::ByteBuffer& request, grpc::ByteBuffer* response);
 grpc::ServerUnaryReactor* NewDecodeReactor(const StepParts& parts, grpc::CallbackServerContext* call,
@@ -42,20 +43,22 @@ struct StreamParts {
   SharedRegions& shared_regions;
 };
 
-// Make the reactors of ExportState and WatchState (state_stream_reactors.cc). Export sends a session's states as one
-// file; Watch sends them again and again as the session advances.
+// Make the reactors of ExportState and WatchState (state_stream_reactors.cc), which delete themselves. Export sends a
+// session's states as one file; Watch sends them again and again as the session advances. `request` must live until the
+// call is over.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const StreamParts& parts,
                                                              grpc::CallbackServerContext* call,
                                                              const grpc::ByteBuffer* request);
 grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const StreamParts& parts, grpc::CallbackServerContext* call,
                                                             const grpc::ByteBuffer* request);
 
-// Makes the reactor of ImportState (import_reactor.cc), which creates a session from a file.
+// Makes the reactor of ImportState (import_reactor.cc), which creates a session from a file and deletes itself.
+// `response` must live until the call is over.
 grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const StreamParts& parts, grpc::CallbackServerContext* call,
                                                             grpc::ByteBuffer* response);
 
 // Makes the reactor of ShareMemory (share_memory_reactor.cc), which creates a region of shared memory that lasts as
-// long as the stream.
+// long as the stream, and deletes itself. `request` must live until the call is over.
 grpc::ServerWriteReactor<v1::ShareMemoryResponse>* NewShareMemoryReactor(const StreamParts& parts,
                                                                          grpc::CallbackServerContext* call,
                                                                          const v1::ShareMemoryRequest* request);

@@ -10,9 +10,9 @@
 
 namespace gdn {
 
-// Each method is listed with the parts that its function is given (server/rpc/service_parts.h). In the first two lists
-// are the unary methods that the function of the same name answers (server/rpc/calls.h). Functions of the first list
-// are plain, and those of the second are tasks.
+// Each list calls X(Name, Parts) for its methods; Parts: the parts that the method's function is given
+// (server/rpc/service_parts.h). In the first two lists are the unary methods that the function of the same name answers
+// (server/rpc/calls.h). Functions of the first list are plain, and those of the second are tasks.
 #define GDN_IMMEDIATE_METHODS(X)    \
   X(GetServerInfo, InfoParts)       \
   X(ListModels, InfoParts)          \
@@ -47,7 +47,7 @@ namespace gdn {
   X(DeleteSnapshots, SessionParts)   \
   X(EvictSession, SessionParts)      \
   X(Drain, AdminParts)
-// Methods with a reactor of their own (server/rpc/reactors.h).
+// The same for methods with a reactor of their own (server/rpc/reactors.h).
 #define GDN_REACTOR_METHODS(X) \
   X(Prefill, StepParts)        \
   X(Decode, StepParts)         \

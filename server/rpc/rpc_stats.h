@@ -27,16 +27,17 @@ inline constexpr size_t kStatusCodes = 17;  // OK and gRPC's sixteen
 class RpcStats {
  public:
   void Count(RpcMethod method, const absl::Status& status, int64_t nanos);
-  // Counts the error of a call, or of a row in a call that ended with OK.
+  // Counts an error by its reason: that of a row or an entry in a call that ended with OK. Count does this for the
+  // error of a call. `status` must not be OK.
   void CountError(const absl::Status& status);
-  // Counts an error by the name of its reason, as in ErrorInfo.
+  // Counts an error by the name of its reason, as in ErrorInfo. An unknown name counts as INTERNAL.
   void CountReason(std::string_view name);
 
   const LatencyHistogram& latency(RpcMethod method, size_t code) const {
     return latency_[static_cast<size_t>(method)][code];
   }
-  // Returns how many calls ended with the v1::ErrorReason of this number. Errors without a reason count as INTERNAL,
-  // which is what the caller gets.
+  // Returns how many errors, of calls and of single rows or entries, had the v1::ErrorReason of this number. Errors
+  // without a reason count as INTERNAL, which is what the caller gets.
   int64_t errors(int reason) const { return errors_[static_cast<size_t>(reason)].load(std::memory_order_relaxed); }
 
  private:

@@ -35,7 +35,7 @@ struct SessionParts {
   StateService& states;
   const ModelCatalog& models;
   const StepLimits& limits;
-  std::string numerics_id;                                     // numerics id of the states
+  std::string numerics_id;  // of the states (NumericsIdFor); equal ids promise equal bits
   absl::Duration default_idle_ttl = absl::InfiniteDuration();  // for sessions created without idle_ttl
   Executor& timers;                                            // has the timers for each TaskQueueExecutor
 };
@@ -46,23 +46,25 @@ std::optional<int64_t> EpochOf(const Request& request) {
   return request.has_session_epoch() ? std::optional(request.session_epoch()) : std::nullopt;
 }
 
-// Deletes the session named "sessions/ID" of the principal. Errors of SessionManager::Delete; INVALID_ARGUMENT
-// (INVALID_NAME). `name` must outlive the task.
+// Deletes the session named "sessions/ID" of the principal. INVALID_ARGUMENT (INVALID_NAME); the error in
+// caller.not_here; errors of SessionManager::Delete. `parts`, `caller` and `name` must outlive the task.
 Task<absl::Status> DeleteNamed(const SessionParts& parts, const Caller& caller, std::string principal,
                                std::string_view name);
 
-// Returns the caller's lease named "leases/ID"; nullptr for "". INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND
-// (LEASE_NOT_FOUND).
+// Returns the caller's lease named "leases/ID"; nullptr for "". In a fleet, asks Redis if the lease is not known here.
+// INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND (LEASE_NOT_FOUND), UNAVAILABLE (TIER_UNAVAILABLE) if Redis does not
+// answer.
 Task<absl::StatusOr<ClientLeasePtr>> LeaseNamed(const SessionParts& parts, const Caller& caller, std::string name);
 
 void FillSession(StateService& states, const Session& session, v1::Session* out);
 void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out);
 
-// Finds the model named "models/NAME". NOT_FOUND (MODEL_NOT_FOUND), INVALID_ARGUMENT (INVALID_NAME).
+// Finds the model named "models/NAME"; it belongs to `models`. NOT_FOUND (MODEL_NOT_FOUND), INVALID_ARGUMENT
+// (INVALID_NAME).
 absl::StatusOr<const ServedModel*> FindModel(const ModelCatalog& models, const std::string& name);
 
-// SpecOf reads the `spec` of a request: a model or an operator. Errors of FindModel and CheckOperatorSpec;
-// INVALID_ARGUMENT (INVALID_SPEC) if neither is set.
+// SpecOf reads the `spec` of a request: a model, with all of its layers, or an operator. Errors of FindModel and
+// CheckOperatorSpec; INVALID_ARGUMENT (INVALID_SPEC) if neither is set.
 absl::StatusOr<SessionSpec> SpecOfModel(const ModelCatalog& models, const std::string& name);
 absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec);
 absl::Status SpecMissing();
@@ -73,12 +75,13 @@ absl::StatusOr<SessionSpec> SpecOf(const ModelCatalog& models, const Request& re
   return SpecMissing();
 }
 
-// Limits the times to live to the quotas of init.account. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota idle-ttl,
-// max-lifetime) if the request asked for more; a default that is longer is shortened.
+// Limits init's times to live to the quotas of init.account. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota idle-ttl,
+// max-lifetime) for a longer time that the request asked for (`asked_idle`, `asked_lifetime`). A longer default is
+// shortened.
 absl::Status KeepLifetimesToQuotas(ByteLedger& ledger, bool asked_idle, bool asked_lifetime, SessionInit& init);
 
-// Sets init's times to live from the request, or to the server's default. init.account must be the caller's.
-// INVALID_ARGUMENT (INVALID_SPEC: field); errors of KeepLifetimesToQuotas.
+// Sets init's times to live from the request. The defaults are parts.default_idle_ttl and an infinite lifetime.
+// init.account must be the caller's. INVALID_ARGUMENT (INVALID_SPEC: field); errors of KeepLifetimesToQuotas.
 template <typename Request>
 absl::Status SetLifetimes(const SessionParts& parts, const Request& request, SessionInit& init) {
   GDN_ASSIGN_OR_RETURN(init.idle_ttl, CheckTimeToLive("idle_ttl", request.has_idle_ttl(), request.idle_ttl()));

@@ -26,16 +26,16 @@ namespace gdn {
 inline std::string SnapshotId(std::string_view key) { return StrCat(std::string_view(&kSnapshotMark, 1), key); }
 inline std::string_view KeyOf(const Session& snapshot) { return std::string_view(snapshot.id()).substr(1); }
 
-// The snapshot as BringHere takes it.
+// Returns the caller's snapshot for BringHere, which does not reserve the key. An invalid key is skipped there.
 WantedSession WantedSnapshot(const Caller& caller, std::string_view key);
 // Finds the caller's snapshot, which counts as a use of it. INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND
-// (SNAPSHOT_NOT_FOUND), and the errors of SessionManager::Find and BringHere.
+// (SNAPSHOT_NOT_FOUND), the error in caller.not_here, and UNAVAILABLE as SessionManager::Find.
 absl::StatusOr<std::shared_ptr<Session>> FindSnapshot(const SessionParts& parts, const Caller& caller,
                                                       std::string_view key);
-// NOT_FOUND (SNAPSHOT_NOT_FOUND), with the cause if the book knows of the loss.
+// Makes the error NOT_FOUND (SNAPSHOT_NOT_FOUND: snapshot; lost: "evicted" or "damaged" if the book knows of the loss).
 absl::Status SnapshotNotFound(const SessionParts& parts, const std::string& principal, std::string_view key);
-// Ends a snapshot whose only state is lost, and notes the loss. Returns SnapshotNotFound, or the error that keeps it
-// from ending.
+// Ends a snapshot whose only state is lost, and notes the loss. Returns SnapshotNotFound, also if another call has
+// ended it, or the error that keeps it from ending.
 Task<absl::Status> LoseSnapshot(const SessionParts& parts, std::shared_ptr<Session> snapshot);
 
 template <typename Response>

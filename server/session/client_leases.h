@@ -46,9 +46,9 @@ class ClientLease {
   const std::string& principal() const { return principal_; }
   const std::string& id() const { return id_; }
   absl::Duration grace() const { return grace_; }
-  const ByteAccountPtr& account() const { return account_; }  // nullptr: found with a session
+  const ByteAccountPtr& account() const { return account_; }  // nullptr: made by ClientLeases::Adopt
   bool ended() const { return ended_.load(std::memory_order_acquire); }
-  // The time when the lease ends without another sign of life.
+  // Returns the time when the lease ends without another sign of life, by the clock of ClientLeases.
   SteadyTime end() const { return SteadyTime::FromNanos(end_.load(std::memory_order_relaxed)); }
   int64_t sessions() const { return sessions_.load(std::memory_order_relaxed); }
 
@@ -91,23 +91,25 @@ class ClientLeases {
   ClientLeases(const ClientLeases&) = delete;
   ClientLeases& operator=(const ClientLeases&) = delete;
 
-  // Opens a lease. If the principal has one with this id, that is a sign of life of it. ALREADY_EXISTS (LEASE_EXISTS)
-  // if that lease has another grace. RESOURCE_EXHAUSTED (TOO_MANY_LEASES) if the account has kMostLeases.
+  // Opens a lease, which ends `grace` from now. If the principal has one with this id, that is a sign of life of it: it
+  // is returned, and ends `grace` from now too. ALREADY_EXISTS (LEASE_EXISTS) if that lease has another grace.
+  // RESOURCE_EXHAUSTED (TOO_MANY_LEASES) if the account has kMostLeases.
   absl::StatusOr<ClientLeasePtr> Open(const ByteAccountPtr& account, const std::string& principal,
                                       const std::string& id, absl::Duration grace);
-  // Notes a sign of life. NOT_FOUND (LEASE_NOT_FOUND).
+  // Notes a sign of life: the lease now ends its grace from now. NOT_FOUND (LEASE_NOT_FOUND), also if it has ended.
   absl::StatusOr<ClientLeasePtr> Renew(const std::string& principal, const std::string& id);
-  // Returns the lease. That is no sign of life. NOT_FOUND (LEASE_NOT_FOUND).
+  // Returns the lease, which counts as no sign of life. NOT_FOUND (LEASE_NOT_FOUND), also if it has ended.
   absl::StatusOr<ClientLeasePtr> Find(const std::string& principal, const std::string& id) const;
   // Returns the lease of a session that was found in a tier or comes from another server. If this server does not know
-  // the lease, its grace begins now.
+  // the lease, it is made, without an account, and its grace begins now.
   ClientLeasePtr Adopt(const std::string& principal, const std::string& id, absl::Duration grace);
-  // Ends the lease; its sessions are for the caller to end. Does nothing if it has ended.
+  // Ends the lease: ended() is true and its id is free. Its sessions are for the caller to end. Does nothing if it has
+  // ended.
   void End(const ClientLeasePtr& lease);
-  // Ends leases whose grace has passed at `now`. In a fleet: none.
+  // Ends leases whose grace has passed at `now`. In a fleet (SetShared): none.
   void EndLapsed(SteadyTime now);
 
-  // At most `limit` leases of the principal with ids after `after`, ascending by id.
+  // Returns at most `limit` leases of the principal with ids after `after` ("": from the first), ascending by id.
   std::vector<ClientLeasePtr> List(const std::string& principal, const std::string& after, size_t limit) const;
 
   // For the fleet. SetShared: from now on EndLapsed ends no lease. SetEnd: the lease ends at this time, if no later

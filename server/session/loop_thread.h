@@ -19,8 +19,8 @@ namespace gdn {
 
 class LoopThread {
  public:
-  // Begins the first round after `pause`, and the next one after the pause that a round returns. An infinite pause
-  // lasts until the destructor.
+  // Begins the first round after `pause`, and the next one after the pause that a round returns; 0: at once. An
+  // infinite pause lasts until the destructor.
   LoopThread(std::string name, absl::Duration pause, std::function<absl::Duration()> round)
       : thread_([this, name = std::move(name), pause, round = std::move(round)]() mutable {
           NameThisThread(name);

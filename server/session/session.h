@@ -60,23 +60,24 @@ struct SessionInit {
   std::string principal = {};
   std::string id;
   SessionSpec spec;
-  std::string affinity;         // "": SessionManager::Begin sets it to the id
+  std::string affinity;         // sessions with the same one share a device if they can; "": Begin sets it to the id
   ByteAccountPtr account = {};  // charged for the session; nullptr: the principal's account, without an address
   Hash128 request = {};         // identifies the request that created it
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
   int64_t epoch = 1;
-  int64_t changes = 1;                        // 1 for its creation, and its commits before this process had it
-  absl::Time create_time = absl::Now();       // only shown to users; not used for expiry
+  int64_t changes = 1;                        // number of changes so far (SessionLease::changes); 1 for a new session
+  absl::Time create_time = absl::Now();       // by the wall clock: for users, version() and order, not for expiry
   absl::Duration age = absl::ZeroDuration();  // age that it has already
-  int64_t prefix_tokens = 0;                  // tokens of the kept prefix that it continues from
+  int64_t prefix_tokens = 0;                  // tokens of the kept prefix that it continues from; 0: none
   ClientLeasePtr lease = {};                  // the session ends with it; nullptr: none
 };
 
 using StepReplyPtr = StoredReplyPtr;
 
-// A call that has joined the step of another call and gets that step's reply. It lives in the joined call's frame until
-// that call has waited for `ended`.
+// A call that has joined the step of another call and gets that step's reply. `ended` counts it as one open operation;
+// End sets the reply or error and ends that operation. It lives in the joined call's frame until that call has waited
+// for `ended`.
 struct JoinedCall {
   Arrivals* ended = nullptr;
   absl::StatusOr<StepReplyPtr> reply;
@@ -94,7 +95,8 @@ struct LayerInfo {
   LayerProgress progress;
   InputKind kind = InputKind::kNone;
   int64_t durable_token_count = 0;
-  // Calls that wait for the step in flight: the one that computes it and those that have joined it.
+  // Number of calls that wait for the step in flight: the one that computes it and those that have joined it. 0: none
+  // is in flight.
   int32_t waiting_calls = 0;
   PrefillCalls calls = {};  // the prefills that have led to `progress`
 };
@@ -103,7 +105,8 @@ class Session;
 class StepLease;
 class SessionLease;
 
-// Keeps a session's states on the device for a call.
+// Keeps a session's states on the device, and the session alive, until it is released or destroyed. Any number of calls
+// may have one.
 class SessionPin {
  public:
   SessionPin() = default;
@@ -127,8 +130,9 @@ struct Admission;
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  // The first constructor makes a new session on the device, with one claim for each layer. The second makes a session
-  // whose states are parked; `parked` (parallel to spec.layers) describes them.
+  // The first constructor makes a session on the device, with one claim for each layer; none for a snapshot. The second
+  // makes one whose states are parked, or that has none yet. `parked` (parallel to spec.layers) describes them.
+  // `environment` must outlive the session.
   Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment);
   Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnvironment* environment);
 
@@ -139,7 +143,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const ByteAccountPtr& account() const { return init_.account; }
   const SessionSpec& spec() const { return init_.spec; }
   const std::string& affinity() const { return init_.affinity; }
-  absl::Time create_time() const { return init_.create_time; }  // shown
+  absl::Time create_time() const { return init_.create_time; }  // by the wall clock
   SteadyTime born() const { return born_; }
   absl::Duration idle_ttl() const { return init_.idle_ttl; }
   absl::Duration max_lifetime() const { return init_.max_lifetime; }
@@ -151,30 +155,31 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionGate& gate() { return gate_; }
 
   enum class PinOutcome { kPinned, kNotResident, kWait };
-  // Pins the session. kNotResident: the states are parked. kWait: the session is locked or about to be; wait with
-  // SessionGate::Pinnable.
+  // Pins the session without waiting. kPinned: `pin` has it. kNotResident: the states are parked. kWait: the session is
+  // locked, or a lock waits; wait with SessionGate::Pinnable and try again.
   PinOutcome TryPin(SessionPin* pin);
-  // Locks the session. The lease is invalid if the session is pinned, locked or held, or if somebody waits for the
-  // lock.
+  // Locks the session without waiting. The lease is invalid if the session is pinned, locked or held, or if somebody
+  // waits for the lock.
   SessionLease TryLock();
   class LockAwaiter;
-  // Waits for the lock, in the order of the calls. DEADLINE_EXCEEDED, CANCELLED. Defined in session_lease.h.
+  // Waits for the lock, in the order of the calls, until all pins, locks and holds before it have gone. Does not check
+  // whether the session is alive. DEADLINE_EXCEEDED, CANCELLED. Defined in session_lease.h.
   //
   //   GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await session->Lock(deadline));
   LockAwaiter Lock(Deadline deadline = {});
 
-  // Admits a step. `pin` is of this session; the lease takes it over. INVALID_ARGUMENT (LAYER_NOT_GDN,
-  // REQUEST_ID_REUSED), FAILED_PRECONDITION (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED
-  // (EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH, SESSION_BUSY, REPLY_DROPPED), OUT_OF_RANGE (COUNT_LIMIT), NOT_FOUND
-  // (SESSION_NOT_FOUND) once deleted. If the admission says joined, `joined` gets the reply and ends; that needs a
-  // request id. `joined` may be null for calls without one.
+  // Admits a step. `pin` is of this session; the lease takes it over, and without a lease it is released.
+  // INVALID_ARGUMENT (LAYER_NOT_GDN), errors of AnswerStep (session_rules.h) and CheckAlive. If the admission says
+  // joined, `joined` gets the reply and ends; that needs a request id, and joined->ended set. `joined` may be null for
+  // calls without one.
   absl::StatusOr<Admission> Admit(SessionPin pin, const StepRequest& request, JoinedCall* joined);
 
-  // Admits an acceptance. Returns leases on the layers with a pending draft; none if the acceptance was done before
-  // (same request id). INVALID_ARGUMENT (TOO_MANY_TOKENS, VALUE_OUT_OF_RANGE, REQUEST_ID_REUSED), ABORTED
-  // (EPOCH_MISMATCH, SESSION_BUSY), NOT_FOUND (SESSION_NOT_FOUND).
+  // Admits an acceptance for a caller with a pin. Returns leases, each with a pin of its own, on the layers with a
+  // pending draft. None if the acceptance was done before (same request id), or if there is no draft and it accepts no
+  // tokens. Errors of WasAccepted (session_rules.h) and CheckAlive.
   absl::StatusOr<std::vector<StepLease>> AdmitAccept(const SessionPin& pin, const Acceptance& request);
-  // Records an acceptance by its request id, so that a retry is recognised. Call before its leases are committed.
+  // Records an acceptance by its request id, so that a retry is recognised; does nothing without an id. Call before its
+  // leases are committed.
   void NoteAccepted(const Acceptance& request);
 
   std::vector<LayerInfo> Layers() const;
@@ -186,15 +191,17 @@ class Session : public std::enable_shared_from_this<Session> {
   bool resident() const;
   // Number of layers whose slot on the device other sessions use too.
   int32_t shared_layers() const;
-  // OK, or why the session takes no calls: NOT_FOUND (SESSION_NOT_FOUND) if it was deleted, SESSION_MOVED if it has
-  // left, or the error with which it was lost.
+  // OK, or why the session takes no calls: NOT_FOUND (SESSION_NOT_FOUND) if it was deleted, UNAVAILABLE (SESSION_MOVED)
+  // if it has left, or the error with which it was lost (StopServing, LoseState).
   absl::Status CheckAlive() const;
-  // Marks the session as lost because another server has it. From then on its calls are refused with `why`. A running
-  // step's result is discarded.
+  // Marks the session as lost because another server has it. Calls that begin later are refused with `why`. In a fleet,
+  // so are calls whose step runs now (CallRows::CheckStillOurs). A session that was lost so before keeps its first
+  // error.
   void StopServing(const absl::Status& why);
   // Marks the session as lost because a step of this layer failed with `why` and may have changed the state for good.
   // Every call is refused except its end and RestoreCheckpoint, which makes it usable again. Until then its states are
-  // not stored. Returns the error for calls: DATA_LOSS (STATE_ROLLED_BACK if there is a durable copy, else STATE_LOST).
+  // not stored. Returns the error for calls: DATA_LOSS (STATE_ROLLED_BACK if there is a durable copy, else STATE_LOST),
+  // or that of an earlier loss.
   absl::Status LoseState(int32_t layer, const absl::Status& why);
   // OK, or why the session was lost. A session that was deleted or has left in order was not lost.
   absl::Status CheckNotLost() const;
@@ -207,11 +214,12 @@ class Session : public std::enable_shared_from_this<Session> {
   int64_t resets() const;
   // Returns the version that a copy of the states would have if it were taken now.
   StateVersion version() const;
-  absl::Time durable_time() const;  // only shown to users; InfinitePast: never durable
+  absl::Time durable_time() const;  // by the wall clock; InfinitePast: no copy is durable
   SteadyTime last_used() const { return SteadyTime::FromNanos(last_used_.load(std::memory_order_relaxed)); }
   void Touch() { last_used_.store(environment_->clock().Now().ToNanos(), std::memory_order_relaxed); }
 
-  // Drops the output of a stored reply, if `reply` is still the stored reply of the layer with this index.
+  // Drops the output of a stored reply, if `reply` is still the stored reply of the layer with this index in
+  // spec().layers. A retry then gets REPLY_DROPPED.
   void DropOutput(size_t index, const StoredReply* reply);
 
   // When a copy of the states was taken: `shown` by the wall clock, for users; `at` by the steady clock, for schedules.
@@ -229,7 +237,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // Changes since the states were last made durable.
   struct Undurable {
     bool any = false;
-    int64_t tokens = 0;  // tokens of the layer that has advanced most
+    int64_t tokens = 0;  // tokens since then, of the layer that has advanced most
     SteadyTime since;    // time of the last durable copy, or of the session's creation
   };
   Undurable undurable() const;
@@ -268,12 +276,12 @@ class Session : public std::enable_shared_from_this<Session> {
 
   absl::Status AliveLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ended_.ok() ? lost_ : ended_; }
   LayerInfo InfoLocked(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The facts that the rules need (session_rules/session_rules.h).
+  // Return the facts that the rules need (session_rules/session_rules.h): views, valid while the mutex is held.
   SessionFacts FactsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   LayerFacts FactsLocked(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Stores the layer's reply. The caller must call StoredReplies::Trim after it has released the mutex.
   void SetReply(Layer& layer, StepReplyPtr reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes counts, kinds, replies and the last acceptance from the image.
+  // Takes counts, kinds, replies and the last acceptance from the image. Layers that it leaves out become fresh.
   void Apply(const SessionImage& image) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Undurable UndurableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -292,7 +300,7 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Status lost_ ABSL_GUARDED_BY(mu_);   // why it was lost; DATA_LOSS if only the state was lost; OK otherwise
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 1;
   int64_t resets_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t changes_ ABSL_GUARDED_BY(mu_);              // 1 for its creation, its commits and resets
+  uint64_t changes_ ABSL_GUARDED_BY(mu_);              // SessionLease::changes
   uint64_t durable_changes_ ABSL_GUARDED_BY(mu_) = 0;  // changes that the newest durable copy has
   Moment durable_ ABSL_GUARDED_BY(mu_);                // when the newest durable copy was taken
   std::string accept_request_id_ ABSL_GUARDED_BY(mu_);

@@ -32,21 +32,21 @@ class SessionEnvironment {
   explicit SessionEnvironment(ByteLedger& ledger, const SteadyClock& clock = SteadyClock::Real())
       : ledger_(ledger), clock_(clock), holders_(ledger), replies_(ledger), snapshots_(ledger, clock) {}
 
-  // Called after a step was committed, outside any lock.
+  // Called after a step was committed, or a session was created with states, outside any lock. It must not block.
   std::function<void(const std::shared_ptr<Session>&)> on_progress;
 
   // Clock for ages and for what is due. The wall clock decides about no session's lifetime.
   const SteadyClock& clock() const { return clock_; }
 
-  // Sets until when this server's sessions are surely its own. Only for servers that share sessions; without a call,
-  // that time never ends.
+  // Sets the time until which this server's sessions are surely its own. Only for servers that share sessions; without
+  // a call, that time never ends.
   void SetOursUntil(SteadyTime time) { ours_until_.store(time.ToNanos(), std::memory_order_release); }
   // True if another server may take sessions of this one.
   bool shares_sessions() const { return ours_until_.load(std::memory_order_relaxed) != kForEver; }
   // OK while this server's sessions are surely its own, else UNAVAILABLE (NODE_LEASE_LAPSED).
   absl::Status CheckOurs() const;
   // Returns true if this server has the right to the session's name. Set before the first session, if servers share
-  // sessions.
+  // sessions; null otherwise.
   std::function<bool(const StateKey&)> has_right = nullptr;
 
   BaseVersion NextBaseVersion() { return next_base_version_.fetch_add(1, std::memory_order_relaxed); }

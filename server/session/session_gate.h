@@ -64,11 +64,12 @@ class SessionGate {
   void PinAgain();
   void PinAgainLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++pins_; }
   void Unpin();
-  // Waits until a pin is possible. The caller must then try again, because another may have locked meanwhile.
-  // DEADLINE_EXCEEDED, CANCELLED.
+  // Waits until a pin is possible, and does not pin. The caller must then try again, because another may have locked
+  // meanwhile. DEADLINE_EXCEEDED, CANCELLED.
   PinAwaiter Pinnable(Deadline deadline = {}) { return PinAwaiter(*this, std::move(deadline)); }
 
-  // Locks. False if the gate is pinned, locked or held, or if somebody waits for the lock.
+  // Locks, until Unlock, LockToPin or Hold. False if the gate is pinned, locked or held, or if somebody waits for the
+  // lock.
   bool TryLock();
   // Waits for the lock, in the order of the calls. After OK the caller has the lock. DEADLINE_EXCEEDED, CANCELLED.
   LockAwaiter Lock(Deadline deadline = {}) { return LockAwaiter(*this, std::move(deadline)); }

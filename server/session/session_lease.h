@@ -18,10 +18,10 @@
 
 namespace gdn {
 
-// The slots of a layer's state on the device.
+// The slots of a layer's state on the device, valid while the lease lives.
 struct LayerSlots {
   int32_t slot = -1;       // slot of log and convolution columns; -1: the layer is fresh
-  int32_t base_slot = -1;  // slot of the base
+  int32_t base_slot = -1;  // slot of the base, often the same; -1: the layer is fresh
   const StatePoolView* pool = nullptr;
 };
 
@@ -38,23 +38,26 @@ class SessionLease {
   void Release();
   // Lets steps run again, but keeps other leases out until Release. The methods below must not be called after this.
   void Hold();
-  // Turns the lease into a pin: the caller may step the session, whose states stay where they are.
+  // Turns the lease into a pin, and is not valid then: the caller may step the session, whose states stay where they
+  // are.
   SessionPin IntoPin() &&;
 
-  LayerSlots slots(size_t index) const;     // index-th of spec.layers
-  std::shared_ptr<StatePool> pool() const;  // pool of the layers' slots and claims; nullptr if there are none
-  // An image with the header and the layers that have a state, but without the states.
+  LayerSlots slots(size_t index) const;     // `index`: in spec.layers
+  std::shared_ptr<StatePool> pool() const;  // pool of all slots and claims; nullptr if there are none
+  // Returns an image with the header and the layers that have a slot, but without states and layout. `numerics_id`: put
+  // into the image.
   SessionImage Describe(const std::string& numerics_id) const;
-  uint64_t changes() const;             // changes so far: the creation, each commit and each CountChange
+  uint64_t changes() const;             // 1 for the creation, and each commit, acceptance and CountChange
   std::vector<int64_t> counts() const;  // token counts, parallel to spec.layers
 
-  // Gives up the slots and claims on the device. Call after the states were stored elsewhere or are not wanted any
-  // more.
+  // Gives up the slots and claims on the device, and drops the stored replies; the session is parked then. Call after
+  // the states were stored elsewhere or are not wanted any more.
   void Unload();
   // Makes the session resident with the states in `slots` (parallel to image.layers). `claims` are for the layers that
-  // the image leaves out, in order. Counts, kinds and replies are taken from the image.
+  // the image leaves out, in order; a snapshot needs none. Counts, kinds and replies are taken from the image.
   void Install(const SessionImage& image, std::vector<SlotRef> slots, std::vector<SlotClaim> claims);
-  // Takes counts and kinds from the image for a session whose states stay parked.
+  // Takes counts, kinds and the last acceptance from the image for a session whose states stay parked. Drops its stored
+  // replies, which are parked too.
   void InstallParked(const SessionImage& image);
   // Sets the epoch after the states were restored from a checkpoint. If the session's state was lost, it is usable
   // again.
@@ -67,14 +70,16 @@ class SessionLease {
   // Counts one change of the states, so that later copies have a higher version than earlier ones.
   void CountChange();
 
-  // Number of claims that a fork needs for this session itself: one for each layer whose slot will be shared. 0 for a
-  // snapshot.
+  // Returns the number of claims that a fork needs for this session itself: one for each layer whose slot will be
+  // shared and that has no claim yet. 0 for a snapshot.
   int32_t claims_to_share() const;
-  // Makes a child session that continues from this session's state. `claims`: one for each layer of the child; none for
-  // a snapshot. `own`: claims_to_share() claims for this session, so none from the second child on.
+  // Makes a child session that continues from this session's state and shares its slots; nobody can find it yet.
+  // `claims`: one for each layer of the child; none for a snapshot. `own`: claims_to_share() claims for this session,
+  // so none from the second child on.
   std::shared_ptr<Session> Fork(SessionInit init, std::vector<SlotClaim> claims, std::vector<SlotClaim> own);
 
-  // Ends the session: no step is admitted any more, waiting calls are refused with `why`, and its slots are given up.
+  // Ends the session for good: no step is admitted any more, waiting calls are refused with `why`, and its slots are
+  // given up. Tiers are not told.
   void MarkEnded(const absl::Status& why);
   void MarkDeleted();  // MarkEnded with SESSION_NOT_FOUND
 

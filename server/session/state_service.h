@@ -40,7 +40,7 @@
 namespace gdn {
 
 struct StateServiceOptions {
-  int64_t device_bytes = 0;  // budget for states on each device
+  int64_t device_bytes = 0;  // budget in bytes for states on each device
   int32_t max_draft = 8;
   DType state_dtype = DType::kF32;  // dtype of the states' bases
   int64_t host_bytes = 0;           // 0: no host tier
@@ -62,26 +62,29 @@ class StateService {
                                                             Executor& executor, const StateServiceOptions& options);
   ~StateService();
 
-  // Recovers the sessions that an earlier process left behind. Shared sessions are left out; they come when they are
-  // called for. If there is a disk and Redis does not answer, its sessions are recovered later, when it does; `spec_of`
-  // is then called on another thread, until StopWatching.
+  // Recovers the sessions that an earlier process left behind. Call once, before the first call is served. Shared
+  // sessions are left out; they come when they are called for. If there is a disk and Redis does not answer, its
+  // sessions are recovered later, when it does; `spec_of` is then called on another thread, until StopWatching. Errors
+  // of the durable tiers: the server cannot start then.
   absl::StatusOr<Recovered> Recover(const SpecOfModelFn& spec_of);
   // Returns a random secret for principals' names (server/rpc/callers/principals.h). It is kept on the disk, else in
-  // Redis, else nowhere.
+  // Redis, so that later starts return the same; without both, each call returns another. Errors of
+  // StateTier::KeepSecret.
   absl::StatusOr<std::string> KeepSecret();
   // Starts to verify states on the disk while there is no work, until StopWatching. Call after Recover. Does nothing
-  // without a disk.
+  // without a disk, or if options.bytes_per_second is 0.
   void StartScrubbing(const DiskScrubberOptions& options, std::function<ScrubActivity()> activity);
   void StopWatching() {
     store_watch_ = nullptr;
     scrub_thread_ = nullptr;
   }
-  // Makes all sessions durable in their present state, if there is a durable tier. Calls that do not step may still
-  // come. This does most of Drain's work in advance.
+  // Ends housekeeping, and makes all sessions durable in their present state, if there is a durable tier. Blocks at
+  // most `timeout`. Calls that do not step may still come. This does most of Drain's work in advance. `progress`: as
+  // for Checkpointer::CheckpointAll.
   void MakeDurable(absl::Duration timeout, Checkpointer::CheckpointProgress progress);
-  // Makes all sessions durable in their present state, if there is a durable tier. With a disk it leaves a note there
-  // of the sessions that are durable (clean_marker.h). No step may run any more. Returns false if a session could not
-  // be made durable in time.
+  // Makes all sessions durable in their present state, if there is a durable tier, and waits at most `timeout` for
+  // that. With a disk it leaves a note there of the sessions that are durable (clean_marker.h). No step may run any
+  // more. Returns false if a session could not be made durable in time; true without a durable tier.
   bool Drain(absl::Duration timeout);
   // Undoes Recover's changes to the durable tiers, so that the next start finds what this one did. Call if the server
   // cannot serve after all and no call has come.
@@ -110,8 +113,8 @@ class StateService {
   absl::Status OpenTiers(const StateServiceOptions& options);
   // Ends the periodic work and calls Checkpointer::CheckpointAll, if there is a durable tier.
   int64_t CheckpointAll(absl::Duration timeout, Checkpointer::CheckpointProgress progress);
-  // Measures how full the disk is, if there is one. If the disk hangs, gives up after TierGuardOptions::stall_after;
-  // later calls then return at once until it answers.
+  // Measures how full the disk is, if there is one. If the disk hangs, waits TierGuardOptions::stall_after once; later
+  // calls then return at once until it answers.
   void LookAtDisk();
   void MakePrefixes(ByteLedger& ledger, const StateServiceOptions& options);
   // Recovers the sessions of a Redis that did not answer when the server started, and does now.
@@ -123,7 +126,8 @@ class StateService {
   // Makes the marker with the stored states that the next start may rely on.
   CleanMarker MakeMarker();
   void WriteMarker(const CleanMarker& marker);
-  // Marks a session as not durable because its checkpoint is gone. Its next checkpoint is then due and complete.
+  // Marks a session as not durable because its checkpoint on the disk is gone. Its next checkpoint is then due and
+  // complete. Does nothing if the state rests on the disk.
   void CountNotDurable(const StateKey& key);
 
   absl::Duration watch_interval_;

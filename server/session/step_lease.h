@@ -62,25 +62,26 @@ class StepLease {
     return fresh() ? layer_->claim.pool() : layer_->slot.pool();
   }
 
-  // Takes the slots for a step that works in place (a decode). INTERNAL if a slot is shared and none is claimed, which
-  // is a defect.
+  // Takes the slots for a step that works in place (a decode); call one Prepare method, once. INTERNAL if a slot is
+  // shared and none is claimed, which is a defect.
   absl::StatusOr<StepSlots> PrepareDecode();
-  // Takes a slot to which a step aside (a prefill) writes the whole state. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED)
-  // if no spare slot is free.
+  // Takes a slot to which a step aside (a prefill) writes the whole state, and returns its index. RESOURCE_EXHAUSTED
+  // (STATE_BUDGET_EXHAUSTED) if no spare slot is free; INTERNAL as PrepareDecode.
   absl::StatusOr<int32_t> PrepareAside();
   bool needs_spare() const { return !layer_->claim.valid(); }  // PrepareAside will take a spare slot
   // The slots that a step aside reads; -1 if the layer is fresh.
   int32_t slot() const { return layer_->slot.index(); }
   int32_t base_slot() const { return layer_->shared_base.valid() ? layer_->shared_base.index() : slot(); }
 
-  // Applies the step to the session. With a request id the reply is stored, and joined calls get it.
+  // Applies the step to the session, ends the lease and releases its pin. With a request id `reply`, which needs no id
+  // and payload yet, is stored, and joined calls get it; else it may be null.
   void Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> reply);
   // Ends the lease of a failed step that may have changed the state for good: the session is lost (Session::LoseState).
-  // Returns the error, which joined calls get too. If the whole device has failed, the session is not marked as lost,
-  // and the error is `why`.
+  // Returns the error, which joined calls get too. If `why` is DEVICE_FAILED, the session is not marked as lost, and
+  // the error is `why`.
   absl::Status Lose(const absl::Status& why);
-  // Gives the lease back, unless another call has joined the step and wants its result. Returns true if it was given
-  // back.
+  // Gives the lease back without a commit, unless another call has joined the step and wants its result. Returns true
+  // if it was given back; the lease is not valid then.
   bool TryCancel();
   bool joined() const;  // another call waits for the step's result
 

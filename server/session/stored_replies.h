@@ -52,12 +52,14 @@ class StoredReplies {
     StoredReplies* replies = nullptr;
     void operator()(Node* node) const { replies->Release(std::unique_ptr<Node>(node)); }
   };
-  // Counts the bytes of an output, until this object is destroyed or the output is dropped.
+  // Charges the bytes of an output to its account in the pool kReplies, until this object is destroyed or the output is
+  // dropped.
   using Kept = std::unique_ptr<Node, Releaser>;
 
-  // Counts an output as the newest of its account. Does not check the limit, which Trim does.
+  // Counts an output of `bytes` bytes as the newest of its account. Does not check the limit, which Trim does. May be
+  // called under the session's mutex.
   Kept Keep(const ByteAccountPtr& account, Place place, int64_t bytes);
-  // Drops outputs (Session::DropOutput) until the rest is within the limit.
+  // Drops outputs (Session::DropOutput) until the rest is within the limit. Call without any session's mutex.
   void Trim();
 
   int64_t bytes() const { return ledger_.held(BytePool::kReplies); }
@@ -66,7 +68,8 @@ class StoredReplies {
 
  private:
   void Release(std::unique_ptr<Node> node);
-  // Chooses the next output to drop, and stops counting its bytes. Returns false if the outputs are within the limit.
+  // Chooses the next output to drop, sets `place` to it, and stops counting its bytes. Returns false if the outputs are
+  // within the limit.
   bool TakeNext(Place* place);
   void Unlist(Node& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -27,8 +27,8 @@ struct StateFileOptions {
   DType recurrent_state_dtype = DType::kF32;  // dtype of these extra tensors: kF32 or kBF16
   bool include_owner = false;                 // write principal, id, affinity and lifetimes, as tiers do
   bool list_layers = false;                   // for a model's session: write its layers, as exports do
-  // "": a full file. Otherwise a delta to that file: it leaves out the bases of layers with has_base == false, and of
-  // layers whose base_version is in known_bases.
+  // "": a full file. Otherwise the snapshot id of a full file, to which this one is a delta. It leaves out the bases of
+  // layers with has_base == false, and of layers whose base_version is in known_bases.
   std::string base_snapshot_id = {};
   BaseVersions known_bases = {};
 };
@@ -48,13 +48,13 @@ class EncodedStateFile {
   std::string snapshot_id_;
 };
 
-// Returns the base with the accepted log folded in: wire order, float32, even if the base is bfloat16. `view` must have
-// passed CheckSlotView.
+// Returns the base [HV, K, V] with the accepted log folded in: wire order, float32, even if the base is bfloat16. The
+// draft is left out. `view` must have passed CheckSlotView. INVALID_ARGUMENT only for bad dims.
 absl::StatusOr<std::shared_ptr<std::vector<float>>> FoldedBase(const StateLayout& of, const SlotExtent& extent,
                                                                const SlotView& view);
 
-// Makes a state file of the image. INVALID_ARGUMENT if the image's parts do not fit each other or the options.
-// Computes checksums on `pool`, unless that is nullptr.
+// Makes a state file of the image, which it keeps alive, with a new snapshot id. INVALID_ARGUMENT if the image's parts
+// do not fit each other or the options. Converts and computes checksums on `pool`; nullptr: on the calling thread.
 absl::StatusOr<EncodedStateFile> EncodeStateFile(SessionImagePtr image, const StateFileOptions& options,
                                                  SharedThreadPool* pool = nullptr);
 

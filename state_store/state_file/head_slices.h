@@ -21,21 +21,22 @@
 namespace gdn {
 
 // True if the file is of the slice's model and has the slice's heads and further ones, so that TakeHeads can cut the
-// slice out.
+// slice out. False for a slice of all heads.
 bool HasHeads(const StateFile& file, const ModelSlice& slice);
 
-// Returns the states of the file for these heads only; of a header, its metadata. FAILED_PRECONDITION (STATE_MISMATCH:
-// heads) if the file lacks some of them, has another total of heads or no model, or the slice cuts a group of value
-// heads that read one key head. FAILED_PRECONDITION (STATE_MISMATCH: base_snapshot_id) for a delta.
+// Returns the states of the file for these heads only; if only the header was parsed, its metadata. FAILED_PRECONDITION
+// (STATE_MISMATCH: heads) if the file lacks some of them, or has another total of heads or no model. The same if the
+// slice cuts a group of value heads that read one key head. FAILED_PRECONDITION (STATE_MISMATCH: base_snapshot_id) for
+// a delta.
 absl::StatusOr<StateFile> TakeHeads(const StateFile& file, const HeadSlice& heads);
 
 // Parses `file`, takes the heads and writes them as a file. Errors of ParseStateFile and TakeHeads.
 absl::StatusOr<std::string> SliceStateFile(std::string_view file, const HeadSlice& heads);
 
 // Joins the files of all slices, given in any order, into one file of all heads. Errors of ParseStateFile.
-// FAILED_PRECONDITION (STATE_MISMATCH) with the field that differs: model_fingerprint, dims, base_dtype, heads (some
-// are missing or there twice), layer.L (token counts or the last step), accept (the last AcceptTokens) or
-// base_snapshot_id (a file is a delta).
+// FAILED_PRECONDITION (STATE_MISMATCH) with the field that differs: model_fingerprint, dims, base_dtype, layers, heads
+// (some are missing or there twice), or base_snapshot_id (a file is a delta). The field may also be layer.L (token
+// counts or the last step), or accept (the last AcceptTokens).
 absl::StatusOr<std::string> JoinStateFiles(absl::Span<const std::string_view> files);
 
 }  // namespace gdn

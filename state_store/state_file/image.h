@@ -22,7 +22,7 @@ namespace gdn {
 // wire order, and keeps `owner`, which owns those bytes, alive. If the file's bases have another dtype than the layout,
 // the image has converted copies of them with `convert`, and otherwise the result is the error of CheckStateDtype.
 // FAILED_PRECONDITION (STATE_MISMATCH) if the dims differ, a draft is longer than the layout's max_draft, or the file
-// is a delta.
+// is a delta. Errors of CheckSlotView.
 absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout,
                                        std::shared_ptr<const void> owner, bool convert = false);
 
@@ -31,11 +31,13 @@ absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout&
 absl::Status CheckStateDtype(const StateFile& file, const StateLayout& layout);
 
 // Gives each layer of `delta` that has no base the base of `full`, as a view: the bytes of `full` must outlive `delta`.
-// FAILED_PRECONDITION (STATE_MISMATCH) if `delta` is a delta to another file.
+// FAILED_PRECONDITION (STATE_MISMATCH) if `delta` is a delta to another file, or differs in dims, base_dtype or
+// log_capacity. DATA_LOSS (INVALID_STATE_FILE) if `full` lacks a base; `delta` must not be used then.
 absl::Status CompleteDelta(const StateFile& full, StateFile& delta);
 
-// Merges a delta with its full file into a new full file: tensors and metadata of `delta`, with the bases that `delta`
-// leaves out taken from `full`. FAILED_PRECONDITION (STATE_MISMATCH) if `delta` is a delta to another file.
+// Merges a delta with its full file into a new full file, which gets a new snapshot id. It has the tensors and metadata
+// of `delta`, and the bases that `delta` leaves out from `full`. Errors of ParseStateFile and CompleteDelta; DATA_LOSS
+// (INVALID_STATE_FILE) if a tensor has no checksum.
 absl::StatusOr<std::string> MergeDelta(std::string_view full, std::string_view delta);
 
 }  // namespace gdn

@@ -63,8 +63,8 @@ inline std::optional<Hash128> ParseHash(const std::optional<std::string>& text) 
   return hash;
 }
 
-// Appends the field's integers to `values`. A missing field is OK. False if the field is not an array of at most
-// kMaxDraftLimit integers, each in [least, kMaxDraftLimit).
+// Appends the integers of the field to `values`. A missing field is OK. False if the field is not an array of at most
+// kMaxDraftLimit integers, each in [least, kMaxDraftLimit); some may be appended then.
 inline bool ReadIntegers(const Json& json, const char* field, int32_t least, std::vector<int32_t>& values) {
   const auto it = json.find(field);
   if (it == json.end()) return true;

@@ -45,7 +45,7 @@ inline constexpr std::array<std::string_view, 8> kParts = {kConvState, kDraftCon
 
 std::string TensorName(int32_t layer, std::string_view part);  // "layer.3.log_k"
 
-// Returns the shape of one float tensor of a layer. `part`: one of kParts, but not kReply.
+// Returns the shape of one float tensor of a layer with these counts. `part`: one of kParts, but not kReply.
 std::vector<int64_t> PartShape(std::string_view part, const LayerDims& dims, const SlotExtent& extent);
 
 // The log's tensors, with the members of SlotView that hold them.
@@ -75,9 +75,9 @@ std::string OptionalText(const Metadata& metadata, const std::string& key);
 absl::StatusOr<std::string> OptionalId(const Metadata& metadata, const std::string& key);
 // DATA_LOSS (INVALID_STATE_FILE) if a model's name or the numerics_id is longer than kMostNameBytes.
 absl::Status CheckTextLengths(const Metadata& metadata);
-// Parses an RFC 3339 time. nullopt for other texts, also for "infinite-future".
+// Parses an RFC 3339 time. nullopt for other texts, also for "infinite-future" and "infinite-past".
 std::optional<absl::Time> ParseWallTime(const std::string& text);
-// Parse a decimal number without sign, spaces or leading zeros. nullopt for other texts.
+// Parse a decimal number from 0 to the type's maximum, without sign, spaces or leading zeros. nullopt for other texts.
 std::optional<int32_t> ParseIndex(std::string_view text);
 std::optional<int64_t> ParseInt(std::string_view text);
 
@@ -98,19 +98,22 @@ absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string&
 
 // AcceptText makes the text of the metadata entry "accept" from the header's accept_* fields; ParseAccept sets the
 // fields from it. OwnerText and ParseOwner do so for the entry "owner": fields that only the server that has the
-// session needs (StateFileOptions::include_owner). Errors as of LayerText and ParseLayer.
+// session needs (StateFileOptions::include_owner). Errors as of LayerText and ParseLayer; some fields may be set then.
+// `layer_count`: more than every layer in the list, else an error.
 absl::StatusOr<std::string> AcceptText(const SessionHeader& header);
 absl::Status ParseAccept(const std::string& text, SessionHeader& header);
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header);
 absl::Status ParseOwner(const std::string& text, int32_t layer_count, SessionHeader& header);
 
 // LayersText makes the text of the metadata entry "layers" from header.layers (StateFileOptions::list_layers);
-// ParseLayerList sets header.layers from it.
+// ParseLayerList sets header.layers from it. DATA_LOSS (INVALID_STATE_FILE) unless these are ascending layers below
+// `layer_count`, at least one.
 std::string LayersText(const SessionHeader& header);
 absl::Status ParseLayerList(const std::string& text, int32_t layer_count, SessionHeader& header);
 
 // HeadsText makes the text of the metadata entry "heads" from a slice; ParseHeads sets header.slice from it. ParseHeads
-// needs the header's dims and fingerprint, so parse these first.
+// needs the header's dims and fingerprint, so parse these first. DATA_LOSS (INVALID_STATE_FILE) if the slice does not
+// fit them.
 std::string HeadsText(const ModelSlice& slice);
 absl::Status ParseHeads(const std::string& text, SessionHeader& header);
 

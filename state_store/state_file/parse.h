@@ -41,7 +41,7 @@ struct StateFile {
   int32_t log_capacity = 0;        // L of the writer; 0 if the file does not have it
   DType base_dtype = DType::kF32;  // of the writer's bases; with kBF16, their tensors have this dtype too
   std::string snapshot_id;
-  std::string base_snapshot_id;  // "": a full file
+  std::string base_snapshot_id;  // the full file to which this one is a delta; "": this one is full
   absl::Time created;
   bool has_owner = false;
   std::vector<StateFileLayer> layers;                                // ascending
@@ -60,7 +60,7 @@ absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPoo
 // whole file, which must match the header. The views in the result are empty. Errors as of ParseStateFile.
 absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes);
 
-// A tensor's byte range in a file, and its expected checksum.
+// A tensor's name, its byte range in a file, and its expected checksum. Views nothing of the file.
 struct SealedTensor {
   std::string name;
   std::string checksum;  // HashBytes, in hexadecimal
@@ -81,10 +81,11 @@ class ArrivingStateFile {
   int64_t file_bytes() const { return static_cast<int64_t>(file_.header_bytes() + file_.data_bytes()); }
   // The tensors that have a checksum, in file order, for callers that read the file in pieces without keeping them.
   const std::vector<SealedTensor>& tensors() const { return tensors_; }
-  // Verifies the tensors that have become complete since the last call. `bytes` is the file so far. Errors as of
-  // ParseStateFile.
+  // Verifies the tensors that have become complete since the last call. `bytes` is the whole file so far, from its
+  // first byte, and may have moved. Errors as of ParseStateFile.
   absl::Status Check(std::string_view bytes, SharedThreadPool* pool = nullptr);
-  // Verifies what Check has not verified yet, and parses the whole file, `bytes`. Errors as of ParseStateFile.
+  // Verifies what Check has not verified yet, and parses the whole file, `bytes`, which must outlive the result. Errors
+  // as of ParseStateFile.
   absl::StatusOr<StateFile> Finish(std::string_view bytes);
 
  private:

@@ -27,7 +27,8 @@ inline constexpr std::string_view kFormatVersionByChannel = "4";  // as 2 or 3, 
 inline constexpr std::string_view kFormatVersionTree = "5";       // as 2, 3 or 4, with a draft that is a tree
 
 // Returns the header of a file with these tensors and checksums: 8 bytes with its length, then its text. Sets
-// format_version from the metadata's dims and base_dtype, but leaves kFormatVersionTree as it is.
+// format_version from the metadata's dims and base_dtype, but leaves kFormatVersionTree as it is. Errors of ParseDims
+// and SafetensorsHeader.
 absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
                                          const Checksums& checksums);
 // True if the file has a header_checksum. DATA_LOSS (INVALID_STATE_FILE) if that is not the header's. Searches the raw

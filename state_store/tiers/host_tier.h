@@ -25,8 +25,8 @@ class HostTier final : public StateTier {
  public:
   // The sum of the images' bytes() never exceeds `limit_bytes`; 0: no limit.
   explicit HostTier(int64_t limit_bytes) : limit_bytes_(limit_bytes) { usage_.limit_bytes = limit_bytes; }
-  // Sets a function that is called after each Store. A cache that uses the rest of the limit shrinks then. Call before
-  // the first Store.
+  // Sets a function that is called after each successful Store, on its thread and outside the mutex. A cache that uses
+  // the rest of the limit shrinks then. Call before the first Store.
   void SetOnStored(std::function<void()> on_stored) { on_stored_ = std::move(on_stored); }
   // Returns the bytes that are left of the limit; INT64_MAX if there is no limit.
   int64_t left_bytes() const;
@@ -34,8 +34,8 @@ class HostTier final : public StateTier {
   std::string_view name() const override { return "host"; }
   bool durable() const override { return false; }
 
-  // Keeps the image in memory. INVALID_ARGUMENT for an image that leaves bases out, because this tier has no other copy
-  // of them.
+  // Keeps the image in memory, without a copy. INVALID_ARGUMENT (INTERNAL) for an image that leaves bases out, because
+  // this tier has no other copy of them. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) beyond the limit.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
   absl::Status Erase(const StateKey& key, bool all) override;

@@ -25,7 +25,7 @@ namespace gdn {
 
 struct StateKey {
   std::string principal;   // hexadecimal digits, or "" for anonymous callers
-  std::string id;          // a session id: 1 .. 128 of [A-Za-z0-9._~-]
+  std::string id;          // a session id: 1 .. 128 of [A-Za-z0-9._~-]; a snapshot's: "+" and its key
   std::string checkpoint;  // "": the session itself; else a checkpoint id of the same characters
 
   friend bool operator==(const StateKey&, const StateKey&) = default;
@@ -38,6 +38,7 @@ struct StateKey {
 };
 
 // Returns the range [first, second) of a std::map by StateKey that has the session's state and checkpoints.
+// `key.checkpoint` does not matter.
 template <typename Map>
 auto SessionRange(Map& map, const StateKey& key) {
   return std::pair(map.lower_bound({.principal = key.principal, .id = key.id, .checkpoint = ""}),
@@ -82,27 +83,34 @@ class StateTier {
   // Replaces the key's state atomically: a reader finds the old or the new state, also after a crash at any time.
   // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no room; the old state is then still there. UNAVAILABLE
   // (TIER_UNAVAILABLE) if the tier cannot be reached or written; it may then have the old or the new state.
+  // FAILED_PRECONDITION (STATES_TAKEN_OVER) if another server owns the state there.
   virtual absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) = 0;
-  // Returns the key's state. NOT_FOUND; UNAVAILABLE (TIER_UNAVAILABLE); DATA_LOSS (INVALID_STATE_FILE: tensor).
+  // Returns the key's state, which stays in the tier. NOT_FOUND if there is none; UNAVAILABLE (TIER_UNAVAILABLE);
+  // DATA_LOSS (INVALID_STATE_FILE: tensor) if it is damaged; FAILED_PRECONDITION (STATE_MISMATCH) if it does not fit
+  // this server's layout, or (STATES_TAKEN_OVER) as Store.
   virtual absl::StatusOr<SessionImagePtr> Load(const StateKey& key) = 0;
-  // Erases the key's state; with `all`, the session and all its checkpoints. OK if there is nothing to erase.
+  // Erases the key's state; with `all`, the session and all its checkpoints. Durable on return. OK if there is nothing
+  // to erase. UNAVAILABLE (TIER_UNAVAILABLE): the state may be erased or not. FAILED_PRECONDITION (STATES_TAKEN_OVER)
+  // as Store.
   virtual absl::Status Erase(const StateKey& key, bool all) = 0;
 
   // Returns the versions of the bases that the tier has of the key. The image of the next Store may leave these bases
   // out (LayerImage::has_base).
   virtual BaseVersions KnownBases(const StateKey& /*key*/) const { return {}; }
-  // Lists all states, including named checkpoints, when a server starts. Damaged states are logged, counted and left
-  // out.
+  // Lists all states, including named checkpoints, when a server starts; none if the tier is not durable. Damaged
+  // states are logged, counted and left out. UNAVAILABLE (TIER_UNAVAILABLE).
   virtual absl::StatusOr<std::vector<StoredSession>> List() = 0;
 
   // Reads only the header of the key's state. Errors of Load. UNIMPLEMENTED if the tier is not durable.
   virtual absl::StatusOr<StoredSession> Describe(const StateKey& /*key*/) { return NotDurable(); }
 
-  // Counts the starts of servers, durably: returns a higher number than before. UNIMPLEMENTED if not durable().
+  // Counts the starts of servers, durably: returns a higher number than before. UNIMPLEMENTED if the tier is not
+  // durable; UNAVAILABLE (TIER_UNAVAILABLE); DATA_LOSS (INVALID_STATE_FILE) if the stored number is damaged.
   virtual absl::StatusOr<int64_t> NextIncarnation() { return NotDurable(); }
 
   // Returns the secret that is stored beside the states. If there is none yet, stores `proposed` and returns it.
-  // UNIMPLEMENTED if the tier is not durable.
+  // UNIMPLEMENTED if the tier is not durable; UNAVAILABLE (TIER_UNAVAILABLE); DATA_LOSS (INVALID_STATE_FILE) if the
+  // stored secret is empty.
   virtual absl::StatusOr<std::string> KeepSecret(std::string_view /*proposed*/) { return NotDurable(); }
 
   // Asks the store whether this server still owns it. UNAVAILABLE if it does not answer. FAILED_PRECONDITION

@@ -49,8 +49,9 @@ class TierGuard final : public StateTier {
   absl::Status Erase(const StateKey& key, bool all) override;
   absl::StatusOr<StoredSession> Describe(const StateKey& key) override;
   absl::Status SetErasureNote(const StateKey& session, const std::set<std::string>& tiers) override;
-  // Runs `work`, which uses the tier or its storage, like a call of the tier. `work` may outlive this call, so it must
-  // not refer to local variables of the caller.
+  // Runs `work`, which uses the tier or its storage, like a call of the tier: returns its status, or UNAVAILABLE
+  // (TIER_UNAVAILABLE: tier) if it hangs. `work` may outlive this call, so it must not refer to local variables of the
+  // caller.
   absl::Status Run(std::function<absl::Status()> work);
 
   // These calls are not guarded: they wait for the tier. A server makes them at startup or on a thread for them alone.
@@ -74,7 +75,7 @@ class TierGuard final : public StateTier {
   };
   template <typename Result, typename Ask>
   Result Guarded(Ask ask);
-  // Runs `work` and returns its status; nullopt if the tier does not answer.
+  // Runs `work` and returns its status; nullopt if the tier hangs already, or `work` hangs.
   std::optional<absl::Status> TryRun(std::function<absl::Status()> work);
   void Work(Call& call, const std::function<absl::Status()>& work);
   // Waits for the call. True if it has ended, false if its thread made no progress for stall_after.

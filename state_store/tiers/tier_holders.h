@@ -27,7 +27,7 @@ class TierHolders {
   virtual std::shared_ptr<void> Charge(std::string_view tier, const StateKey& key, const Holder& holder,
                                        int64_t bytes) = 0;
   // Reserves bytes of the holder's quota in the tier for a state that is to be stored, until the result is destroyed.
-  // RESOURCE_EXHAUSTED if that exceeds the quota. Without quotas, the result is empty.
+  // RESOURCE_EXHAUSTED (QUOTA_EXCEEDED) if that exceeds the quota. Without quotas, the result is empty.
   virtual absl::StatusOr<std::shared_ptr<void>> TryCharge(std::string_view tier, const Holder& holder, int64_t bytes) {
     (void)tier, (void)holder, (void)bytes;
     return std::shared_ptr<void>();

@@ -64,7 +64,8 @@ class TierLedger {
   TierLedger(const TierLedger&) = delete;
   TierLedger& operator=(const TierLedger&) = delete;
 
-  // A lock on a session, for a scope: its holder may move the session and call tiers for it.
+  // A lock on a session and its checkpoints, for a scope: its holder may move the session and call tiers for it. The
+  // constructor waits while another thread has it. The key must outlive the Owner.
   class Owner {
    public:
     struct Acquired {};
@@ -89,7 +90,8 @@ class TierLedger {
   // Records that the tier has the key's newest state; in a durable tier, this is the key's checkpoint. `reserved`: the
   // result of TakeQuota, which is replaced by the copy's own charge.
   void AddNewest(size_t tier, const StateKey& key, const TierCopy& copy = {}, std::shared_ptr<void> reserved = nullptr);
-  // The range of versions that the tier with the key's checkpoint can have, if that tier was not set back.
+  // The range of versions that the tier with the key's checkpoint can have, if that tier was not set back. VersionsOf:
+  // nullopt if they are not known.
   struct Versions {
     StateVersion oldest, newest;
   };
@@ -97,7 +99,7 @@ class TierLedger {
   bool HasCopy(size_t tier, const StateKey& key) const;
   // Returns the session's named checkpoints, sorted by id, each with the tier of its newest copy, or of any if unknown.
   std::vector<std::pair<StateKey, size_t>> NamedCheckpoints(const StateKey& session) const;
-  // Forgets the tier's copy of the key, and records that the tier must still erase it (a debt).
+  // Forgets the tier's copy of the key, with its charge, and records that the tier must still erase it (a debt).
   void DropCopy(size_t tier, const StateKey& key);
   // Records that the key is parked in the tier, as the most recently used one. Returns the other tiers whose copies the
   // caller must erase. If `tier` is not durable, these are not the durable ones, which stay as checkpoints.
@@ -111,32 +113,33 @@ class TierLedger {
   // Forgets the session, and records that every tier must still erase all its states. Call Left for each tier after the
   // erasure. `noted`: tiers for which an erasure note is stored, so their debts are never forgotten.
   void End(const StateKey& session, TierSet noted = 0);
-  // Removes the session without any erasures, because another server has it now, with its copies in a shared tier.
+  // Removes the session and its debts without any erasures, because another server has it now, with its copies in a
+  // shared tier.
   void Forget(const StateKey& session);
   // Returns the tiers that may have a state or a checkpoint of the session, also those that still owe its erasure.
   TierSet TiersWith(const StateKey& session) const;
   // Returns the tier that the key is parked in, and marks the key as most recently used. If the key is not parked, or
-  // `parked` is false, returns the tier with its checkpoint. kNowhere if there is none.
+  // `parked` is false, returns the durable tier with its checkpoint. kNowhere if there is none.
   size_t Find(const StateKey& key, bool parked);
   size_t PlaceOf(const StateKey& key) const;
 
   // --- Room.
   // Reserves the holder's quota for a new state of the key in the tier, less the bytes that the key already has there,
-  // until the result is destroyed. RESOURCE_EXHAUSTED of TierHolders::TryCharge.
+  // until the result is destroyed. RESOURCE_EXHAUSTED of TierHolders::TryCharge. Without holders, the result is empty.
   absl::StatusOr<std::shared_ptr<void>> TakeQuota(size_t tier, const StateKey& key, int64_t bytes);
   // Call after TakeQuota was refused: calls TierHolders::GiveWay for the key's holder, without holding the lock, and
   // returns its result.
   bool GiveWay(size_t tier, const StateKey& key);
-  // Finds the next state to evict from the tier, not in `tried` and without an Owner, and locks its session. Adopt the
-  // lock with an Owner, and call Moved at the end. If there is none but other evictions run, `may_wait` waits until a
-  // session's lock is released; `waited` is then true: call again.
+  // Result of AcquireNext: the next state to evict from the tier, not in `tried` and without an Owner. Its session is
+  // locked now: adopt the lock with an Owner, and call Moved at the end. `key` nullopt: there is none. If other
+  // evictions run then, `may_wait` waits until a session's lock is released; `waited` is then true: call again.
   struct Next {
     std::optional<StateKey> key;
     int64_t bytes = 0;
     bool waited = false;
     const void* holder = nullptr;
   };
-  // Limits the states that AcquireNext may return.
+  // Limits the states that AcquireNext may return; by default all of the tier's.
   struct Whose {
     const StateKey* like;          // if set, only states of this key's holder
     std::set<const void*> except;  // no states of these holders
@@ -144,9 +147,10 @@ class TierLedger {
   Next AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait, const Whose& whose = {});
   // Ends an eviction; call before its Owner is destroyed. If it was not `moved`, the state becomes most recently used.
   void Moved(size_t tier, const StateKey& key, bool moved);
-  // Ends the erasure that Unpark or End began. `wake`: wakes waiting threads now, not only when the Owner is destroyed.
+  // Call once the copies are erased in the tier that Unpark or End began to free: CanFree and AcquireNext stop waiting
+  // for it. `wake`: wakes waiting threads now, not only when the Owner is destroyed.
   void Left(size_t tier, bool wake);
-  // True if the tier's parked states have at least so many bytes, or if running calls are freeing bytes there.
+  // True if the tier's parked states have at least `bytes` bytes together, or if running calls are freeing bytes there.
   bool CanFree(size_t tier, int64_t bytes) const;
   // Returns the size of the next state to evict from the tier; nullopt if no state is parked there.
   std::optional<int64_t> NextBytes(size_t tier) const;
@@ -162,11 +166,12 @@ class TierLedger {
   void OweNoted(size_t tier, const StateKey& session);
   // Records that the tier has erased a debt's states. Ends a back-off that was for want of space.
   void Paid(size_t tier, const Debt& debt);
-  // Returns at most `most` keys with debts in the tier, and locks their sessions. Adopt each lock with an Owner.
+  // Returns at most `most` keys with debts in the tier whose sessions had no Owner, and locks these. Adopt each lock
+  // with an Owner.
   std::vector<StateKey> AcquireOwing(size_t tier, size_t most);
 
   // --- Back-off.
-  // OK, or why the tier takes no states now.
+  // OK, or the error of BackOff while the tier is in a back-off.
   absl::Status TakesStates(size_t tier) const;
   // Records the result of a call of the tier. Begins a back-off if two different sessions got UNAVAILABLE without a
   // success in between (one session's failure may not be the tier's). A success ends the back-off.
@@ -216,7 +221,7 @@ class TierLedger {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteUse(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the first key in the tier's eviction order whose holder passes may_leave(holder) and that passes take(key);
-  // nullptr if there is none.
+  // nullptr if there is none. Keys are passed to `take` in that order until it returns true.
   const StateKey* FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take,
                                const std::function<bool(const void*)>& may_leave) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -57,19 +57,20 @@ class TierStack {
   std::vector<StateTier*> DurableTiers() const;
 
   // Stores the state of a session that leaves the device, moving other states down to make room. RESOURCE_EXHAUSTED
-  // (STATE_BUDGET_EXHAUSTED) if no tier has room. UNAVAILABLE (TIER_UNAVAILABLE: tier) if a tier that might have room
-  // cannot be written. FAILED_PRECONDITION (STATES_TAKEN_OVER) if the only tier left is another server's now. After an
-  // error the caller still has the state, and parked states stay parked. An image without its bases
-  // (LayerImage::has_base) can be stored only in durable(), for whose KnownBases() it was made.
-  // Uses only the tier `fastest` (a result of NumberFrom) and slower ones.
+  // (STATE_BUDGET_EXHAUSTED) if no tier has room, (QUOTA_EXCEEDED) if the holder's quota has none. UNAVAILABLE
+  // (TIER_UNAVAILABLE: tier) if a tier that might have room cannot be written. FAILED_PRECONDITION (STATES_TAKEN_OVER)
+  // if the only tier left is another server's now. After an error the caller still has the state, and parked states
+  // stay parked. An image without its bases (LayerImage::has_base) can be stored only in durable(), for whose
+  // KnownBases() it was made. Uses only the tier `fastest` (a result of NumberFrom) and slower ones.
   absl::Status Park(const StateKey& key, const SessionImagePtr& image, size_t fastest = 0);
-  // Moves a parked state down to the tier `fastest` or a slower one. OK, with nothing done, if it is in such a tier
-  // already or is not parked. Errors of Fetch and Park; the state then stays in its tier.
+  // Moves a parked state down to the tier `fastest` (a result of NumberFrom) or a slower one. OK, with nothing done, if
+  // it is in such a tier already or is not parked. Errors of Fetch and Park; the state then stays in its tier.
   absl::Status Lower(size_t fastest, const StateKey& key);
   // Returns the index of the tier with this name ("host", "disk", "redis"), or of the next slower one if there is no
   // such tier; nullopt if all tiers are faster.
   std::optional<size_t> NumberFrom(std::string_view name) const;
-  // OK if some tier accepts states now; else the reason why all of them are in a back-off, which names no session.
+  // OK if some tier accepts states now. Else the reason, which names no session: all are in a back-off or hang, or
+  // there is no tier (RESOURCE_EXHAUSTED).
   absl::Status TakesStates() const { return TakesStatesFrom(0); }
   // Records a parked state, or a named checkpoint, that a durable tier's List has found. If two tiers have the key,
   // adopt the newer copy last; the other copy is erased when the state is stored again.
@@ -95,8 +96,8 @@ class TierStack {
   void Release(const StateKey& key);
   // Makes a checkpoint in the fastest durable tier that accepts it, moving parked states down if a tier is full. Then
   // erases the copies in other durable tiers. An image without its bases can be stored only in durable(). If no tier
-  // accepts it, returns the error of a tier that cannot be reached, else of the first tier. FAILED_PRECONDITION
-  // (NO_DURABLE_TIER).
+  // accepts it, returns the error of a tier that cannot be reached, else of the first tier: errors of StateTier::Store,
+  // RESOURCE_EXHAUSTED (QUOTA_EXCEEDED). FAILED_PRECONDITION (NO_DURABLE_TIER).
   absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image,
                                          const CheckpointPlaces& places = {});
   // Returns the bases that the image of a checkpoint in durable() may leave out now.
@@ -112,8 +113,8 @@ class TierStack {
   absl::StatusOr<std::vector<StoredSession>> ListCheckpoints(const StateKey& session);
   // RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS) if the session has kMostNamedCheckpoints others besides `key`.
   absl::Status CheckNamedCheckpoints(const StateKey& key) const;
-  // Erases a named checkpoint in every tier. NOT_FOUND (CHECKPOINT_NOT_FOUND). After an error of a tier, the checkpoint
-  // is not listed any more, and later calls erase it in that tier.
+  // Erases a named checkpoint in every tier. NOT_FOUND (CHECKPOINT_NOT_FOUND), errors of StateTier::Erase. After an
+  // error of a tier, the checkpoint is not listed any more, and later calls erase it in that tier.
   absl::Status EraseCheckpoint(const StateKey& key);
   // Erases all states and checkpoints of a session in every tier. If a durable tier with copies cannot be reached, a
   // durable note is stored, and later calls, or a later server, erase the copies; nobody finds them until then.
@@ -122,13 +123,14 @@ class TierStack {
   absl::Status Erase(const StateKey& key, bool even_unnoted = false);
   // Drops the session, because another server has it now. Only copies in tiers that are not durable are erased.
   void Forget(const StateKey& session);
-  // Loads the erasure notes of earlier servers. Call once, before List of any tier.
+  // Loads the erasure notes of earlier servers. Call once, before List of any tier. Errors of StateTier::ErasureNotes.
   absl::Status LoadErasureNotes();
   // Sets whether the tier has not been listed yet. Erase then assumes that it may have copies of any session.
   void SetUnlisted(const StateTier& tier, bool unlisted);
 
-  // Call after a durable tier has found its copy of the key damaged. Calls `set_aside` with the session locked; it must
-  // remove that copy, or return false if the copy was replaced meanwhile. Then stores another copy in its place.
+  // HandleDamage and its results. Call it after a durable tier has found its copy of the key damaged. It calls
+  // `set_aside` with the session locked, which must remove that copy, or return false if the copy was replaced
+  // meanwhile. Then it stores another copy in its place, if there is one.
   enum class DamageOutcome {
     kGone,        // nothing was done: the damaged copy was replaced or erased, or the tier hangs
     kCopyUsed,    // the damaged copy was replaced, or another durable tier's copy is the newest now
@@ -179,10 +181,11 @@ class TierStack {
   absl::Status DropNote(size_t tier, const StateKey& session);
   void EraseSomeOwed();
   // Reserves quota for a state as TierLedger::TakeQuota does, with its errors. If the key's holder has too little left,
-  // first drops its cached data in the tier, then moves its other states to lower tiers.
+  // first drops its cached data in the tier, then moves its other states to lower tiers, if there are any.
   absl::StatusOr<std::shared_ptr<void>> TakeQuota(size_t tier, const StateKey& key, int64_t bytes);
   absl::Status MakeRoom(size_t tier, int64_t bytes);
-  // Moves a state that AcquireNext returned to a lower tier.
+  // Moves a state that AcquireNext returned to a lower tier, and gives up its lock. After an error it stays in the
+  // tier, as the most recently used one.
   absl::Status MoveDown(size_t tier, const StateKey& key);
   absl::Status MoveOut(size_t tier, int64_t bytes);
   bool HasRoomFrom(size_t first, int64_t bytes) const;

@@ -18,8 +18,8 @@ namespace gdn {
 // scratch.
 inline constexpr int64_t kCallBytes = int64_t{16} << 10;
 
-// Charges the caller's account kCallBytes and `message_bytes` in the pool kCalls. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED,
-// QUOTA_EXCEEDED), or the error in caller.allowed.
+// Charges the caller's account kCallBytes and `message_bytes` in the pool kCalls, until the result is destroyed.
+// RESOURCE_EXHAUSTED (BYTES_EXHAUSTED, QUOTA_EXCEEDED), or the error in caller.allowed.
 inline absl::StatusOr<ByteCharge> ChargeCall(ByteLedger& ledger, const Caller& caller, size_t message_bytes) {
   GDN_RETURN_IF_ERROR(caller.allowed);
   return ledger.TryCharge(BytePool::kCalls, caller.account, kCallBytes + static_cast<int64_t>(message_bytes));

@@ -30,15 +30,17 @@ struct PrincipalOptions {
 
 struct PrincipalList {
   std::map<std::string, double> weights;  // weight of each listed principal, by name
-  // Listed name of each credential, by the 64 lower-case digits of its digest.
+  // Listed name of each credential, by the credential's SHA-256 as 64 lower-case hexadecimal digits.
   std::map<std::string, std::string> names_by_digest;
 
-  // The listed name of the first field that is a listed credential, or nullptr.
+  // Returns the listed name of the first of `fields` that is a listed credential; nullptr if none is. `fields`: the
+  // caller's credentials, not hashed. The name belongs to this list.
   const std::string* Find(const std::vector<std::string_view>& fields) const;
 };
 
 // Read the list from a file, and from a text; errors name `path`. INVALID_ARGUMENT (INVALID_SPEC: field) if the file
-// cannot be read or does not have the form above.
+// cannot be read, does not have the form in this file's comment, lists a name or digest twice, or a weight outside (0,
+// 1e6].
 absl::StatusOr<PrincipalList> ReadPrincipalList(const std::string& path);
 absl::StatusOr<PrincipalList> ParsePrincipalList(std::string_view text, std::string_view path);
 

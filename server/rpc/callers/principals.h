@@ -22,10 +22,11 @@ class Principals {
  public:
   Principals(std::string key, PrincipalList list) : key_(std::move(key)), list_(std::move(list)) {}
 
-  // The name for a caller's credentials, in their order. Different credentials have different names. "" if `fields` is
-  // empty.
+  // Returns the name for a caller's credentials: 64 hexadecimal digits, or "" if `fields` is empty. If one of them is
+  // listed, the name is that of the listed principal (NameOfListed). Otherwise other credentials, or the same in
+  // another order, have another name.
   std::string NameOf(const std::vector<std::string_view>& fields) const;
-  // The name of the principal that is listed as `listed`.
+  // Returns the name of the principal that is listed as `listed`: 64 hexadecimal digits. It need not be in the list.
   std::string NameOfListed(const std::string& listed) const;
 
  private:

@@ -34,7 +34,8 @@ class RefusalPauses {
     return reason == reason::kBytesExhausted || reason == reason::kQuotaExceeded;
   }
 
-  // Returns `refusal` after the pause; at once if too many calls are delayed or the client has gone.
+  // Returns `refusal` after kPause. Returns it at once if kMostWaiting calls are delayed, and earlier if `gone` is
+  // cancelled because the client has gone.
   Task<absl::Status> Answer(absl::Status refusal, Deadline gone) {
     if (waiting_.fetch_add(1) < kMostWaiting) (co_await SleepUntil(SteadyNow() + kPause, gone)).IgnoreError();
     waiting_.fetch_sub(1);

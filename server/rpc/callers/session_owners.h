@@ -27,14 +27,15 @@ class SessionOwners {
   SessionOwners(const SessionOwners&) = delete;
   SessionOwners& operator=(const SessionOwners&) = delete;
 
-  // Remembers the subject of a principal. The first one stays.
+  // Remembers the subject of a principal. If the principal has one already, that one stays.
   void Learn(const std::string& principal, const std::string& subject);
   // Learns the subjects that the authenticator lists, if the list has changed since the last call.
   void LearnListed(const Authenticator& authenticator);
 
   // Returns the subject of a principal; for an unknown principal "~" and its internal name.
   std::string OwnerOf(const std::string& principal) const;
-  // Returns the principal's internal name for a subject, or for "~" and an internal name. No subject begins with "~".
+  // Returns the principal's internal name for a subject, which need not be known, or for "~" and an internal name. No
+  // subject begins with "~".
   std::string PrincipalOf(std::string_view owner) const;
 
  private:

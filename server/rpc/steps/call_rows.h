@@ -44,33 +44,36 @@ struct CallRow {
   std::string_view name;  // "sessions/ID"; borrowed from the request
   std::optional<int64_t> expected_token_count;
   std::optional<int64_t> epoch;
-  std::shared_ptr<Session> session;  // null if it was not found
+  std::shared_ptr<Session> session;  // null if FindSession returned an error
   SessionPin pin;
   absl::Status status;
   int64_t ahead = 0;        // tokens that the call adds to those since the session's last checkpoint
-  int64_t token_count = 0;  // after the step
+  int64_t token_count = 0;  // the layer's, after the step
 };
 
 class CallRows {
  public:
-  // `numbered`: errors contain the row's number.
+  // `partial_ok`: a bad row does not end the call. `numbered`: messages of errors contain the row's number.
   CallRows(const StepParts& parts, bool partial_ok, bool numbered)
       : parts_(parts), partial_ok_(partial_ok), numbered_(numbered) {}
   CallRows(const CallRows&) = delete;
   CallRows& operator=(const CallRows&) = delete;
 
   // --- The stages, in their order. A returned error ends the call; a row's own error is kept in the row.
-  // Looks up the rows' sessions. INVALID_ARGUMENT (DUPLICATE_SESSION), errors of FindSession.
+  // Looks up the rows' sessions. INVALID_ARGUMENT (DUPLICATE_SESSION) if two rows name one session, also with
+  // partial_ok. Errors of FindSession are those of a row.
   absl::Status Find(const Caller& caller, std::vector<CallRow> rows);
-  // The sessions of the rows without an error, in row order.
+  // Returns the sessions of the rows that had no error when NoteGood was called last, in row order.
   std::vector<SessionAhead> Sessions() const;
-  // Takes the pins of Sessions(), or the errors that came in their place.
+  // Takes the pins of Sessions(), or the errors that came in their place, parallel to it. Without partial_ok returns
+  // the first error. In a fleet STATES_TAKEN_OVER becomes UNAVAILABLE (SESSION_MOVED).
   absl::Status TakePins(Residency::PinResults pins);
 
   const std::vector<CallRow>& all() const { return rows_; }
   const StepParts& parts() const { return parts_; }
   bool partial_ok() const { return partial_ok_; }
-  // The row's error with the metadata that the client gets: the session's name, and the row's number if `numbered`.
+  // Returns the row's error as the client gets it: with the session's name in its metadata, and with the row's number
+  // and the name before the message if `numbered`. OK stays OK.
   absl::Status RowError(size_t index) const;
 
  protected:
@@ -79,10 +82,11 @@ class CallRows {
   absl::Status Refuse(size_t index, absl::Status why);
   // Sets good_ to the rows that have no error so far.
   void NoteGood();
-  // Fails the rows of sessions that another server may own by now, even if their step ran here.
+  // Fails the rows of sessions that another server may own by now, even if their step ran here. Does nothing if this
+  // server shares no sessions.
   void CheckStillOurs();
-  // The call's error: that of the first bad row, with the rows that were applied all the same as metadata. OK with
-  // partial_ok.
+  // Returns the call's error: that of the first bad row, with the rows that were applied all the same as metadata. OK
+  // with partial_ok, or if no row is bad.
   absl::Status Outcome() const;
 
   const StepParts& parts_;

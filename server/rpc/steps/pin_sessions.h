@@ -24,13 +24,14 @@ struct SessionAhead {
   int64_t tokens = 0;  // tokens that the step adds to those since the last checkpoint
 };
 
-// Waits until no session would move further from its last checkpoint than the policy allows, on `layer`, or on any
-// layer with a draft if it is nullopt. DEADLINE_EXCEEDED, CANCELLED.
+// Waits until no session would move further from its last checkpoint than CheckpointPolicy::every_tokens allows, on
+// `layer`, or on any layer with a draft if it is nullopt. Does not wait for a session whose checkpoint has just failed.
+// DEADLINE_EXCEEDED, CANCELLED.
 Task<absl::Status> WaitForCheckpoints(Checkpointer& checkpointer, const std::vector<SessionAhead>& sessions,
                                       std::optional<int32_t> layer, const Deadline& deadline);
 
-// Brings the sessions' states to their devices, and keeps them there while the pins live. Results as Residency::Pin;
-// empty if `sessions` is empty.
+// Brings the sessions' states to their devices, and keeps them there while the pins live. Results as Residency::Pin,
+// parallel to `sessions`; empty if `sessions` is empty.
 Task<Residency::PinResults> PinSessions(Residency& residency, const std::vector<SessionAhead>& sessions,
                                         const Deadline& deadline);
 

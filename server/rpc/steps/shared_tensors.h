@@ -26,16 +26,18 @@ class SharedTensors {
   // True if an input or the output is in shared memory.
   static bool UsedBy(const CheckedInput& input);
 
-  // Finds the regions, checks all ranges, and copies the inputs. `message_bytes`: size of the request itself. `charge`
+  // Finds the regions, checks all ranges, copies the inputs, and lets the views in `input` point to the copies.
+  // `message_bytes`: size of the request itself; the inputs count towards StepLimits::max_message_bytes too. `charge`
   // grows by the size of the copies. Errors of SharedRegions::Find and SharedRegion, with `field`, of CheckMessageSize,
   // ByteCharge::TryGrow, and HostBlockPool::TakeForCall.
   absl::Status Load(const SharedRegions& regions, const std::string& principal, int64_t message_bytes,
                     const StepLimits& limits, HostBlockPool& memory, ByteCharge& charge, CheckedInput& input);
   bool takes_output() const { return output_region_ != nullptr; }
-  // Copies the output's data to the region that the request names, and records that in `output`. Returns false if
-  // writing to the region fails (for example, the file system is full); the reply must then carry the data.
+  // Copies the output's data to the region that the request names, and records that in `output`. Call only if
+  // takes_output(). Returns false if writing to the region fails (for example, the file system is full); the reply must
+  // then carry the data.
   bool PutOutput(std::string_view data, v1::Tensor& output) const;
-  // Frees the copies and releases the output's region.
+  // Frees the copies, which the views in `input` must not use any more, and releases the output's region.
   void Clear();
 
  private:

@@ -42,18 +42,20 @@ class StepMessage {
  public:
   virtual ~StepMessage() = default;
 
-  // Checks that need no session: the message's size, the number of sessions, and that an input is set.
+  // Checks that need no session: the message's size, that an input is set, and the number of sessions.
+  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE), INVALID_ARGUMENT (INPUT_MISSING, BATCH_TOO_LARGE).
   virtual absl::Status CheckForm(const ReceivedTensors& in, const StepLimits& limits) const = 0;
   virtual std::vector<WantedSession> Wanted(const SessionLookup& lookup, const Caller& caller) const = 0;
-  // Returns one row for each session in the request, with the fields that the request gives for it.
+  // Returns one row for each session in the request, in its order, with the fields that the request gives for it. Names
+  // are borrowed from the request.
   virtual std::vector<CallRow> Rows() const = 0;
   // Checks the request's tensors for sessions of `spec`, and returns views of them. Errors as of CheckStepInput
   // (step_input.h).
   virtual absl::StatusOr<CheckedInput> CheckInput(const ReceivedTensors& in, const SessionSpec& spec,
                                                   const StepLimits& limits) const = 0;
-  // Returns the reply's tensor, to be filled.
+  // Returns the reply's tensor for the caller to fill in; it belongs to the reply.
   virtual v1::Tensor& output() const = 0;
-  // Fills in the rest of the reply once the rows have ended.
+  // Fills in the rest of the reply: token counts, output, errors of rows. Call once StepRows::Finish has returned OK.
   virtual void Answer(StepRows& rows) const = 0;
 
   // True if errors of rows contain the row's number.
@@ -102,7 +104,7 @@ class DecodeMessage final : public StepMessage {
   v1::DecodeResponse& response_;
 };
 
-// The message of Step, whose rows are of several kinds.
+// The message of Step, whose rows are of several kinds. The request and the response must outlive it.
 class MixedMessage final : public StepMessage {
  public:
   MixedMessage(const v1::StepRequest& request, v1::StepResponse& response) : request_(request), response_(response) {}
@@ -122,7 +124,9 @@ class MixedMessage final : public StepMessage {
   v1::StepResponse& response_;
 };
 
-// Runs one step. The step is dropped if the client goes before it has begun.
+// Runs one step, and fills in the reply if the result is OK. With partial_ok the result is OK even if rows failed;
+// their errors are then in the reply. A step that has not begun is dropped if the client goes. `trace`: null if the
+// call is not traced.
 Task<absl::Status> RunStep(const StepParts& parts, Caller caller, const StepMessage& message, StepData data,
                            CallTrace* trace);
 

@@ -29,7 +29,9 @@ namespace gdn {
 
 struct ReceivedTensors {
   int64_t message_bytes = 0;  // size of the whole request
-  TensorBytes data;           // pointers into `block`; if that is not valid, the data are in the message
+  // Pointers into `block`. If that is not valid, the data are in the parsed message, or were skipped because the
+  // request is too large.
+  TensorBytes data;
   HostBlock block;
 
   const TensorBytes* bytes() const { return block.valid() ? &data : nullptr; }
@@ -41,13 +43,13 @@ struct ReplyOutput {
   size_t bytes = 0;
 };
 
-// Called before a request with more than a few KiB beside its tensors' data is parsed. Returns OK if the parsed message
-// may take `bytes` bytes.
+// Called before a request with more than 4 KiB beside its tensors' data is parsed. `bytes`: upper bound of the memory
+// that the parsed message takes. Any status but OK refuses the request.
 using MayParse = absl::FunctionRef<absl::Status(int64_t bytes)>;
 
-// Parses `wire` into `request` and the tensors' data, and clears `wire`. A request of more than `max_bytes` is read
-// without its tensors' data, so that the caller can refuse it and name the session. INVALID_ARGUMENT
-// (MALFORMED_MESSAGE), errors of `may_parse`.
+// Parses `wire` into `request` and the tensors' data, and clears `wire`, also after an error. A request of more than
+// `max_bytes` is read without its tensors' data, so that the caller can refuse it and name the session. If `memory` has
+// no block, the data stay in `request`. INVALID_ARGUMENT (MALFORMED_MESSAGE), errors of `may_parse`.
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
                                                 MayParse may_parse, v1::PrefillRequest& request);
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
@@ -61,7 +63,8 @@ absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t 
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
                                                 MayParse may_parse, v1::StreamStepRequest& request);
 
-// Serializes `reply` with the output's data.
+// Serializes `reply` with the output's data, and takes the output tensor out of `reply`. gRPC keeps `output.block`
+// until the bytes are sent.
 grpc::ByteBuffer WriteStepReply(v1::PrefillResponse& reply, ReplyOutput output);
 grpc::ByteBuffer WriteStepReply(v1::DecodeResponse& reply, ReplyOutput output);
 grpc::ByteBuffer WriteStepReply(v1::StepResponse& reply, ReplyOutput output);

@@ -36,7 +36,8 @@ struct PieceTail {
   uint64_t checksum = 0;
 };
 
-// The messages of one file. `data` is field 1 of each message; `tail` serializes the other fields.
+// The messages of one file, each with at most 2 MiB of it. `data` is field 1 of each message; `tail` serializes the
+// other fields. Without a file it is done at once.
 class FilePieces {
  public:
   using TailFn = std::function<std::string(const PieceTail&)>;
@@ -45,7 +46,7 @@ class FilePieces {
   FilePieces(EncodedStateFile file, TailFn tail);
 
   bool done() const { return file_ == nullptr || offset_ == file_->bytes(); }
-  // Returns the message with the next piece of the file. Call unless done().
+  // Returns the message with the next piece of the file, in order. Call only if not done().
   grpc::ByteBuffer Next();
 
  private:
@@ -64,8 +65,9 @@ struct ImportMessage {
   std::optional<uint64_t> checksum;
 };
 
-// Parses an ImportStateRequest and copies its data to the address that `place` returns for the data's size. Returns the
-// error of `place`, or INVALID_ARGUMENT (INVALID_SPEC) if the bytes are not such a message.
+// Parses an ImportStateRequest and copies its data to the address that `place` returns for the data's size;
+// ImportMessage::data then views that. Returns the error of `place`, or INVALID_ARGUMENT (INVALID_SPEC) if the bytes
+// are not such a message.
 absl::StatusOr<ImportMessage> ReadImportMessage(grpc::ByteBuffer& message,
                                                 absl::FunctionRef<absl::StatusOr<char*>(size_t)> place);
 
@@ -73,17 +75,18 @@ absl::StatusOr<ImportMessage> ReadImportMessage(grpc::ByteBuffer& message,
 // that the client announces.
 class IncomingFile {
  public:
-  // `total_bytes` 0: not known. `charge` grows with the memory.
+  // `max_bytes`: most that the file may have. `total_bytes`: size that the client announces; 0: not known. `charge`,
+  // which may have 0 bytes, grows with the memory.
   IncomingFile(HostBlockPool& memory, int64_t max_bytes, int64_t total_bytes, ByteCharge charge)
       : memory_(memory), max_bytes_(max_bytes), total_bytes_(total_bytes), charge_(std::move(charge)) {}
 
-  // Checks the file's known size. RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) if total_bytes is more than max_bytes, the
-  // most that the target's states can take.
+  // OK if the file's size is not known, or is at most max_bytes, the most that the target's states can take. Else
+  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE).
   absl::Status CheckTotal() const;
 
   // Returns space for the next `bytes` bytes; call Add once they are written. The bytes that are already here may move.
-  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) beyond max_bytes; DATA_LOSS (INVALID_STATE_FILE) beyond total_bytes; errors
-  // of ByteCharge::TryGrow and HostBlockPool::Take.
+  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) beyond max_bytes; DATA_LOSS (INVALID_STATE_FILE) beyond total_bytes, if that
+  // is known; errors of ByteCharge::TryGrow and HostBlockPool::TakeForFile.
   absl::StatusOr<char*> Room(size_t bytes);
   void Add(size_t bytes) { size_ += bytes; }
 

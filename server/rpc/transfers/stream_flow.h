@@ -48,7 +48,7 @@ class StreamFlow : public Reactor, protected OwnedFlow<absl::Status> {
 
   // Start(task): call once, after the constructor. gRPC queues operations that begin before it knows the reactor.
   using OwnedFlow<absl::Status>::Start;
-  const CancelSource& gone() const { return gone_; }  // for CallerOf
+  const CancelSource& gone() const { return gone_; }  // cancelled when the client goes; for CallerOf
 
  protected:
   void Ended(absl::Status status) override {

@@ -15,8 +15,8 @@
 
 namespace gdn {
 
-// Upper bound of the bytes for the parsed message and its wire bytes. For a malformed message, the most that so many
-// bytes could become. Takes time in proportion to the bytes.
+// Returns an upper bound of the bytes of memory for the parsed message of this type and its wire bytes. For a malformed
+// message, the most that so many bytes could become. Takes time in proportion to the bytes.
 int64_t ParsedBytes(const google::protobuf::Descriptor& type, const grpc::ByteBuffer& wire);
 int64_t ParsedBytes(const google::protobuf::Descriptor& type, std::string_view wire);
 

@@ -17,14 +17,15 @@
 
 namespace gdn {
 
-// Converts a status and its metadata to the form that is sent. Long messages and values are cut in the middle, and
-// metadata that does not fit is left out, so that the trailers are smaller than 8 KiB.
+// Converts a status and its metadata to the form that is sent, with RetryInfo if waiting may help. OK stays OK, and an
+// error without a reason gets INTERNAL. Long messages and values are cut in the middle, and metadata that does not fit
+// is left out, so that the trailers are smaller than 8 KiB.
 google::rpc::Status ToRpcStatus(const absl::Status& status);
 
 // Returns the reason in the status that ToRpcStatus has made of an error; "" if it is OK.
 std::string ReasonOf(const google::rpc::Status& status);
 
-// Converts a status for gRPC. The message and metadata are sent in the trailer `grpc-status-details-bin`.
+// Converts a status for gRPC. The result of ToRpcStatus is sent in the trailer `grpc-status-details-bin`.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
 // For calls without partial_ok: returns `error` with the rows that were applied all the same (`rows`, ascending) as

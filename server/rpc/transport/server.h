@@ -35,8 +35,9 @@ struct RpcServerOptions {
 
 class RpcServer {
  public:
-  // Each address is HOST:PORT (port 0: any free port) or unix:/PATH (server/rpc/transport/unix_socket.h).
-  // UNAVAILABLE if an address cannot be bound; errors of CheckHostPort (base/net/host_port.h) and UnixSocket.
+  // Begins to serve; calls are answered on return. Each address is HOST:PORT (port 0: any free port) or unix:/PATH
+  // (server/rpc/transport/unix_socket.h). UNAVAILABLE if an address cannot be bound or gRPC does not start; errors of
+  // CheckHostPort (base/net/host_port.h) and UnixSocket. `parts` must outlive the server.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServiceParts& parts,
                                                           const std::vector<std::string>& addresses,
                                                           const RpcServerOptions& options = {});
@@ -44,16 +45,18 @@ class RpcServer {
 
   // The port of the first HOST:PORT address; 0 if there is none.
   int port() const { return port_; }
-  // Returns the addresses given to Start, with the actual ports.
+  // Returns the addresses given to Start, in their order, with the actual ports.
   const std::vector<std::string>& addresses() const { return addresses_; }
-  // Sets the health of the server to NOT_SERVING; calls are still answered. Safe from any thread until Stop.
+  // Sets the health of all services to NOT_SERVING; calls are still answered. Safe from any thread until Stop.
   void ReportNotServing();
   // Sets only the health of the service `kDevicesHealth` to NOT_SERVING: one device has failed and others still work.
   void ReportDegraded();
   static constexpr const char* kDevicesHealth = "devices";
-  // Shuts the server down. Health turns NOT_SERVING and new steps are refused. Accepted steps, exports, imports and
-  // other open calls may take until `timeout`. Then `before_closing` is called, while calls that do not step are still
-  // answered, and the connections are closed. Returns true if everything that was open ended in time.
+  // Shuts the server down, and blocks until that is done. Health turns NOT_SERVING and new steps are refused. Accepted
+  // steps, exports, imports and other open calls may take until `timeout`. Then `before_closing` is called, while calls
+  // that do not step are still answered. After it connections are closed and open calls are cancelled; calls that do
+  // not end within 10 s more are left behind. Returns true if everything that was open ended in time, or if the server
+  // was stopped before.
   bool Stop(absl::Duration timeout, const std::function<void()>& before_closing = nullptr);
   // The listener that accepts the connections.
   const SocketListener& listener() const { return *listener_; }

@@ -26,7 +26,7 @@ struct TransportLimits {
   std::optional<int64_t> memory_bytes = std::nullopt;  // for all connections' buffers; nullopt: no limit
   int32_t streams_per_connection = 1024;               // concurrent calls; a gRPC client queues the others
   // If nothing arrives on a connection for keepalive_time, the server sends a ping, with or without calls. If no answer
-  // comes within keepalive_timeout, it closes the connection. 0: no pings.
+  // comes within keepalive_timeout, it closes the connection. keepalive_time 0: no pings.
   absl::Duration keepalive_time = absl::Seconds(60);
   absl::Duration keepalive_timeout = absl::Seconds(20);
   // Shortest interval allowed between a client's pings, if no reply or header is sent between them. After three

@@ -23,13 +23,15 @@
 
 namespace gdn {
 
-// The path of "unix:/PATH" or "unix:///PATH"; nullopt if `address` does not begin with "unix:".
+// Returns the path of "unix:/PATH" or "unix:///PATH", which is not checked; nullopt if `address` does not begin with
+// "unix:".
 std::optional<std::string> UnixSocketPath(const std::string& address);
 
 class UnixSocket {
  public:
-  // Makes a folder beside `path` in which to bind the socket that Publish moves to `path`. INVALID_ARGUMENT if `path`
-  // is not absolute or too long for a socket. UNAVAILABLE if its folder cannot be written to.
+  // Makes a folder beside `path`, and those above it if missing, in which to bind the socket that Publish moves to
+  // `path`; nothing is bound yet. INVALID_ARGUMENT if `path` is not absolute, or it or the temporary path is too long
+  // for a socket. UNAVAILABLE if its folder cannot be written to.
   static absl::StatusOr<UnixSocket> Prepare(const std::string& path);
   UnixSocket(UnixSocket&& other) noexcept
       : path_(std::move(other.path_)),
@@ -41,8 +43,8 @@ class UnixSocket {
 
   // The path to bind the socket to.
   const std::string& bind_path() const { return bound_path_; }
-  // Moves the socket to its path. Call once the server listens on bind_path(). UNAVAILABLE if another process listens
-  // on the path; ALREADY_EXISTS if the path exists and is not a socket.
+  // Moves the socket to its path, with mode 0600. Call once the server listens on bind_path(). UNAVAILABLE if another
+  // process listens on the path, or the socket cannot be moved; ALREADY_EXISTS if the path exists and is not a socket.
   absl::Status Publish();
 
  private:

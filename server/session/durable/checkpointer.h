@@ -38,7 +38,7 @@ namespace gdn {
 
 struct CheckpointPolicy {
   int64_t every_tokens = 0;                         // 0: not by tokens
-  absl::Duration every = absl::InfiniteDuration();  // time since the last checkpoint of a session that has changed
+  absl::Duration every = absl::InfiniteDuration();  // due so long after the last one, if changed; infinite: never
 };
 
 // Charges of a checkpoint that is being written. When a tier has stored it, the tier's own charges replace them.
@@ -72,43 +72,52 @@ class Checkpointer {
 
   // Returns the bases that the receiver of the copy has already, which are left out. Called when the session is locked.
   using KnownBases = std::function<BaseVersions()>;
-  // Copies the session's states, wherever they are, and returns a consistent copy. `epoch`, here and below: the epoch
-  // that the caller knows; nullopt: any. If the session is in another epoch, the call returns ABORTED (EPOCH_MISMATCH),
-  // and nothing is copied, written or restored. The epoch is compared under the lock under which the states are taken.
-  // DEADLINE_EXCEEDED, CANCELLED before the session is locked.
+  // Copies the session's states, wherever they are, and returns a consistent copy. `known` null: with all bases.
+  // `epoch`, here and below: the epoch that the caller knows; nullopt: any. If the session is in another epoch, the
+  // call returns ABORTED (EPOCH_MISMATCH), and nothing is copied, written or restored. The epoch is compared under the
+  // lock under which the states are taken. DEADLINE_EXCEEDED, CANCELLED before the session is locked; errors of
+  // Session::CheckAlive, StateCopier::CopyOut and TierStack::Fetch.
   Task<absl::StatusOr<CapturedState>> Capture(std::shared_ptr<Session> session, KnownBases known,
                                               Deadline deadline = {}, std::optional<int64_t> epoch = std::nullopt);
 
-  // Makes a durable copy. While it waits for memory of the pool kCopies, it does not lock the session. `checkpoint_id`
-  // "": the newest checkpoint, which is replaced; else a named one. FAILED_PRECONDITION (NO_DURABLE_TIER),
-  // RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS; BYTES_EXHAUSTED if the account may take no more room), and errors of
-  // TierStack::Checkpoint.
+  // Makes a durable copy, and ends once a tier has stored it. While it waits for memory of the pool kCopies, it does
+  // not lock the session. `checkpoint_id` "": the newest checkpoint, which is replaced; else a named one, which is made
+  // or replaced. `epoch`: as for Capture. FAILED_PRECONDITION (NO_DURABLE_TIER), RESOURCE_EXHAUSTED
+  // (TOO_MANY_CHECKPOINTS; BYTES_EXHAUSTED or QUOTA_EXCEEDED if the account may take no more room), and errors of
+  // Capture and TierStack::Checkpoint.
   Task<absl::StatusOr<CheckpointResult>> Checkpoint(std::shared_ptr<Session> session, std::string checkpoint_id,
                                                     Deadline deadline = {},
                                                     std::optional<int64_t> epoch = std::nullopt);
-  // Lists the session's named checkpoints, by id. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of
-  // TierStack::ListCheckpoints.
+  // Lists the session's named checkpoints, sorted by id. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of
+  // Session::CheckRestorable and TierStack::ListCheckpoints.
   Task<absl::StatusOr<std::vector<StoredSession>>> List(std::shared_ptr<Session> session);
-  // Deletes a named checkpoint. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::EraseCheckpoint.
+  // Deletes a named checkpoint. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of Session::CheckAlive and
+  // TierStack::EraseCheckpoint.
   Task<absl::Status> Delete(std::shared_ptr<Session> session, std::string checkpoint_id);
-  // Restores the session from a checkpoint ("": the newest), in the next epoch. Its states are then parked in the
-  // durable tier. NOT_FOUND (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), OUT_OF_RANGE
-  // (COUNT_LIMIT), errors of the tier. After an error nothing has changed.
+  // Restores the session from a checkpoint ("": the newest), in the next epoch, after its running steps. Its states are
+  // then parked in the durable tier, and a lost state is usable again. `epoch`: as for Capture. NOT_FOUND
+  // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), OUT_OF_RANGE (COUNT_LIMIT), ABORTED
+  // (EPOCH_MISMATCH), DEADLINE_EXCEEDED, CANCELLED, errors of Session::CheckRestorable and of the tier. After an error
+  // the session is as it was.
   Task<absl::Status> Restore(std::shared_ptr<Session> session, std::string checkpoint_id, Deadline deadline = {},
                              std::optional<int64_t> epoch = std::nullopt);
 
   // True if WaitForRoom may wait: there is a policy by tokens and a durable tier.
   bool bounds_steps() const { return policy_.every_tokens != 0 && parts_.tiers.durable() != nullptr; }
-  // Waits until a step of `tokens` tokens keeps to the policy, on `layer`, or on every layer with a draft if that is
-  // nullopt. Does not wait if the last checkpoint failed a moment ago. DEADLINE_EXCEEDED, CANCELLED.
+  // Waits until a step of `tokens` tokens keeps to CheckpointPolicy::every_tokens, on `layer`, or on every layer with a
+  // draft if that is nullopt. Does not wait if the last checkpoint failed a moment ago, or the session takes no calls.
+  // DEADLINE_EXCEEDED, CANCELLED.
   Task<absl::Status> WaitForRoom(std::shared_ptr<Session> session, std::optional<int32_t> layer, int64_t tokens,
                                  Deadline deadline = {});
-  // Schedule checkpoints by the policy: NoteProgress after a step, Sweep for all sessions now and then.
+  // Schedule checkpoints by the policy, and return at once. NoteProgress, after a step: if a layer is half of
+  // every_tokens or more beyond its durable copy. Sweep, now and then: for sessions that have changed and were not made
+  // durable for `every`; it also lets failed checkpoints be tried again. `now`: by StateParts::clock.
   void NoteProgress(const std::shared_ptr<Session>& session);
   void Sweep(const std::vector<std::shared_ptr<Session>>& sessions, SteadyTime now);
-  // Makes the sessions durable in their present state. Blocks at most `timeout`, and returns how many are not durable.
-  // `progress` receives the number of sessions, of durable ones and of failed ones: at first and after each session,
-  // one call at a time, perhaps after this has returned.
+  // Makes the sessions durable in their present state. For a shutdown: from now on accounts' quotas in the tiers do not
+  // count. Blocks at most `timeout`, and returns how many are not durable. A session with a lost state is restored
+  // instead. `progress` receives the number of sessions, of durable ones and of failed ones: at first and after each
+  // session, one call at a time, perhaps after this has returned.
   using CheckpointProgress = std::function<void(int64_t all, int64_t durable, int64_t failed)>;
   int64_t CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions,
                         absl::Duration timeout = absl::InfiniteDuration(), CheckpointProgress progress = nullptr);
@@ -130,15 +139,15 @@ class Checkpointer {
   Task<absl::StatusOr<CheckpointResult>> CheckpointLocked(SessionLease lease, ByteCharge charge,
                                                           std::string checkpoint_id);
   // Charges the account for a checkpoint in the fastest durable tier that allows it. A checkpoint that replaces one
-  // there needs no charge.
+  // there needs no charge. RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS, BYTES_EXHAUSTED, QUOTA_EXCEEDED).
   absl::StatusOr<CheckpointRoom> TakeRoom(const Session& session, const StateKey& key);
   absl::StatusOr<CheckpointRoom> TakeRoomIn(const StateTier& tier, const Session& session, const StateKey& key);
   absl::Status RestoreLocked(SessionLease& lease, const std::string& checkpoint_id);
   // Makes one session of CheckpointAll durable.
   Task<void> MakeDurable(std::shared_ptr<Session> session, std::shared_ptr<Final> final);
 
-  // Schedules a checkpoint. False if one is scheduled or under way, if one failed a moment ago, or without a durable
-  // tier.
+  // Schedules a checkpoint. False, with nothing done, if one is scheduled or under way, if one failed less than 5 s
+  // ago, or without a durable tier.
   bool Schedule(const std::shared_ptr<Session>& session);
   bool HasRoom(const Session& session, std::optional<int32_t> layer, int64_t tokens) const;
   // Begins scheduled checkpoints. Only kMostCopies run at a time, because each holds a copy of its session. Checkpoints

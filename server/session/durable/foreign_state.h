@@ -15,7 +15,8 @@ namespace gdn {
 
 class Session;
 
-// DATA_LOSS (INVALID_STATE_FILE) unless the image has, for each layer, the same counts as the session.
+// OK if the image has, for each layer, the same counts of tokens, log entries and draft as the session. Else DATA_LOSS
+// (INVALID_STATE_FILE: session, layer).
 absl::Status CheckIsStateOf(const Session& session, const SessionImage& image);
 
 // Returns ABORTED (REPLY_DROPPED): the stored reply to the call has another length than the call's own output, which

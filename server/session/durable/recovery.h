@@ -34,7 +34,8 @@ struct Recovered {
 // Returns the spec of a model; nothing if the model is not served.
 using SpecOfModelFn = std::function<std::optional<SessionSpec>(const std::string& model)>;
 
-// Returns what a stored state says about each layer of the session.
+// Returns what a stored state says about each layer of the session, parallel to spec.layers. A layer that it does not
+// have is fresh.
 std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& spec);
 
 // Returns an epoch for sessions that may have lost steps, by the number of starts that a durable tier has counted. No
@@ -45,9 +46,10 @@ absl::StatusOr<int64_t> FirstEpoch(int64_t starts);
 absl::StatusOr<int64_t> EpochOfTerm(int64_t term);
 
 // Takes over a stored session, which can be found from then on. `first_epoch`: an epoch above all that clients can
-// know, if steps may be lost; nothing if none are. `tell_tiers` is called before anybody can use the session, and calls
-// TierStack::Adopt. FAILED_PRECONDITION (STATE_MISMATCH) if the session does not fit what is served, ABORTED
-// (SESSION_BUSY) if its name is taken, OUT_OF_RANGE (COUNT_LIMIT) if no epoch can follow.
+// know, if steps may be lost; the session then begins in it, or after its own if that is later. nullopt: no steps are
+// lost, and it keeps its epoch. `tell_tiers` is called before anybody can use the session, and calls TierStack::Adopt.
+// FAILED_PRECONDITION (STATE_MISMATCH) if the session does not fit what is served, ABORTED (SESSION_BUSY) if its name
+// is taken, OUT_OF_RANGE (COUNT_LIMIT) if no epoch can follow.
 absl::Status AdoptSession(const StoredSession& stored, SessionManager& sessions, const SpecOfModelFn& spec_of,
                           std::optional<int64_t> first_epoch, absl::FunctionRef<void()> tell_tiers);
 
@@ -74,7 +76,8 @@ using HeldBack = std::map<StateKey, StoredCopies>;
 // Takes over what is in the tiers `durable` of the stack, fastest first. A session keeps its epoch if a tier has
 // exactly the version that the marker names. If the marker names an absent tier and the other tiers have nothing later,
 // the session is held back: another call with `held_back` and that tier takes it over. In all other cases the latest
-// copy counts, in a new epoch. Copies of sessions that are served already are added to theirs.
+// copy counts, in a new epoch. Copies of sessions that are served already are added to theirs. Errors of
+// StateTier::List; nothing is taken over then.
 absl::StatusOr<Recovered> RecoverSessions(const RecoveryParts& parts, const std::vector<StateTier*>& durable,
                                           const RecoveryEvidence& evidence, HeldBack& held_back);
 

@@ -32,8 +32,8 @@ class StoreWatch {
   StoreWatch(const StoreWatchParts& parts, absl::Duration interval);
 
  private:
-  // Asks the store once, and acts on the answer. Returns true if the store belongs to another server, so that nothing
-  // is left to be watched.
+  // Asks the store once, and acts on the answer; blocks on it. Returns true if the store belongs to another server, so
+  // that nothing is left to be watched.
   bool Look();
   void StopServing(const absl::Status& why);
   void CountNothingDurable();

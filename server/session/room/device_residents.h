@@ -43,8 +43,8 @@ class DeviceResidents {
     std::vector<bool> devices = {};                       // by device: true if its sessions may leave
     const ByteAccount* account = nullptr;                 // only sessions of this account; nullptr: of any
     const ByteAccount* wanted_by = nullptr;               // gets the room; nullptr: nobody in particular
-    SteadyTime unused_since;                              // only sessions that nobody has used since then
-    const std::unordered_set<const Session*>& not_these;  // sessions that were tried
+    SteadyTime unused_since;                              // only sessions whose last use was then or before
+    const std::unordered_set<const Session*>& not_these;  // sessions that are left out, because they were tried
     SteadyTime now;
   };
   struct Candidate {
@@ -56,17 +56,18 @@ class DeviceResidents {
   DeviceResidents(const DeviceResidents&) = delete;
   DeviceResidents& operator=(const DeviceResidents&) = delete;
 
-  // Adds a session. If it is here already, it is removed first. `affinity`: DeviceRoom::AffinityOf.
+  // Adds a session, whose states are on this device now. If it is here already, it is removed first. `affinity`:
+  // DeviceRoom::AffinityOf. `charge`: for its bytes there, held until Remove.
   void Add(const std::shared_ptr<Session>& session, int32_t device, std::string affinity, ByteCharge charge);
   void Remove(const Session& session);
-  // Returns at most `most` sessions, the first to leave first. An account within its share of the device makes no room
-  // for another one that is over its own.
+  // Returns at most `most` sessions that may leave, the first to leave first; they stay here and are not locked. An
+  // account within its share of the device makes no room for another one that is over its own.
   std::vector<Candidate> FirstToLeave(const Leaving& leaving, size_t most);
   // Notes that the session could not leave. It then goes last for a while: 5 s, and twice as long each further time, up
   // to 5 minutes. Returns false if it goes last already, or is not here.
   bool NoteStuck(const Session& session, SteadyTime now);
 
-  // The device of the sessions with this affinity, if there are any.
+  // Returns the device of the sessions with this affinity; nullopt if there are none.
   std::optional<int32_t> DeviceOf(const std::string& affinity) const;
   int64_t sessions() const;
   Held held(int32_t device) const;
@@ -94,9 +95,9 @@ class DeviceResidents {
 
   // Removes the session. The caller destroys the result after it has released the mutex.
   Residents::node_type Extract(const Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Moves the cursor to the next session of its account that may leave, starting at the current one. Returns false if
-  // there is none; drop the cursor then. Moves sessions that no longer exist to `gone`, which the caller destroys after
-  // it has released the mutex.
+  // Moves the cursor to the next session of its account that may leave, starting at the current one; the account itself
+  // is not checked. Returns false if there is none; drop the cursor then. Moves sessions that no longer exist to
+  // `gone`, which the caller destroys after it has released the mutex.
   bool Find(Cursor& cursor, const Leaving& leaving, std::vector<Residents::node_type>& gone)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

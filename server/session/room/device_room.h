@@ -52,7 +52,7 @@ struct DeviceRoomOptions {
 struct RoomRequest {
   LayerDims dims;
   std::shared_ptr<StatePool> pool = nullptr;  // pool that the slots must be in; nullptr: any
-  int32_t count = 0;
+  int32_t count = 0;                          // slots
   std::string affinity = {};  // prefers the device of the sessions with this key (AffinityOf); "": no preference
   // Account to charge for the room, and its bytes; nullptr: no charge.
   ByteAccountPtr account = nullptr;
@@ -73,7 +73,7 @@ struct RoomClaims {
 // Findings that a request keeps between its calls of Advance.
 struct RoomEffort {
   std::unordered_set<const Session*> stuck;  // sessions that could not be moved
-  // The lower tiers have no room for a session of so many bytes.
+  // The lower tiers have no room for a session of so many bytes or more; the maximum: not known.
   int64_t too_large = std::numeric_limits<int64_t>::max();
   absl::Status refused;         // why a session was not moved, as the caller is told
   absl::Status no_room;         // error of the last TryClaim
@@ -103,36 +103,40 @@ class DeviceRoom {
   DeviceRoom& operator=(const DeviceRoom&) = delete;
 
   // Track records that the session's states are on the device, so that they may be moved. `charge`: the charge that
-  // came with its claims; if invalid, the account is charged now, whatever its quota. Forget removes the session.
+  // came with its claims (RoomClaims); if invalid, the account is charged now, whatever its quota. Forget removes the
+  // session and its charge; does nothing if it is not there.
   void Track(const std::shared_ptr<Session>& session, int32_t device = 0, ByteCharge charge = {});
   void Forget(const Session& session) { residents_.Remove(session); }
 
-  // Claims room without moving sessions. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no room now,
-  // (QUOTA_EXCEEDED) if the account is at its quota; DEVICE_FAILED if no device works.
+  // Claims room without moving sessions or waiting. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no room
+  // now, (QUOTA_EXCEEDED) if the account is at its quota; UNAVAILABLE (DEVICE_FAILED) if no device works; errors of
+  // StateStore::Reserve.
   absl::StatusOr<RoomClaims> TryClaim(const RoomRequest& request);
-  // Counts a call that ends with this error of TryClaim or Advance.
+  // Counts a call that ends with this error of TryClaim or Advance in ByteLedger::refusals, if it is QUOTA_EXCEEDED.
   void CountRefusal(const absl::Status& error) const;
   // True if moving sessions may help against this error of TryClaim.
   bool CanMakeRoom(const absl::Status& error) const {
     return absl::IsResourceExhausted(error) && (!options_.tiers.empty() || MayDropSnapshots());
   }
-  // Sets how a locked snapshot is ended if no tier has room for it: `drop` ends it, `any` tells whether there are
-  // snapshots. Call it before the first session.
+  // Sets how a locked snapshot is ended if no tier has room for it: `drop` ends it, and its error keeps it; `any` tells
+  // whether there are snapshots. Call it before the first session.
   void DropSnapshotsBy(std::function<absl::Status(SessionLease& lease)> drop, std::function<bool()> any) {
     drop_snapshot_ = std::move(drop);
     any_snapshot_ = std::move(any);
   }
-  // Takes one step towards room: claims it if there is enough, else moves one session down. Errors of TryClaim;
-  // UNAVAILABLE (TIER_UNAVAILABLE: tier) if a tier that is needed cannot be written; DEVICE_FAILED. The errors do not
-  // name the sessions that could not be moved.
+  // Takes one step towards room: claims it if there is enough (kMade, in `claims`), else moves one session down.
+  // `effort`: new for each call, and the same for all of its steps. Blocks on the tiers. Errors of TryClaim;
+  // UNAVAILABLE (TIER_UNAVAILABLE: tier) if a tier that is needed cannot be written; UNAVAILABLE (DEVICE_FAILED). The
+  // errors do not name the sessions that could not be moved.
   absl::StatusOr<RoomProgress> Advance(const RoomRequest& request, RoomEffort& effort, RoomClaims* claims);
-  // Moves the session of the lease down to the tier with the number `fastest` or a slower one, from the device or a
-  // faster tier. A session that is there already stays. Errors of TierStack::Park and TierStack::Lower,
-  // DEVICE_FAILED; the session then stays where it was. Any thread.
+  // Moves the session of the lease down to the tier `fastest` (TierStack::NumberFrom) or a slower one, from the device
+  // or a faster tier. A session that is there already stays. Blocks on the tiers. Errors of TierStack::Park and
+  // TierStack::Lower, UNAVAILABLE (DEVICE_FAILED); the session then stays where it was. Any thread.
   absl::Status SendDown(SessionLease& lease, size_t fastest);
-  // True if so little room is left on the devices that idle sessions should leave before room is needed.
+  // True if less than a sixteenth of the working devices' budget is left and there is a lower tier, so that idle
+  // sessions should leave before room is needed.
   bool WantsAhead() const;
-  // Moves one session down that was not used for a while. False if there is none that can be moved.
+  // Moves one session down that was not used for 5 s. Blocks on the tiers. False if there is none that can be moved.
   bool EvictAhead();
 
   int32_t devices() const { return static_cast<int32_t>(options_.stores.size()); }
@@ -140,10 +144,11 @@ class DeviceRoom {
   int64_t budget_bytes() const;  // sum over all devices
   int64_t used_bytes() const;
   int64_t working_budget_bytes() const;  // sum over the working devices
-  // Bytes of a session's states, one slot for each layer.
+  // Returns the bytes of a session's states on a device, one slot for each layer; 0 for dims that no layout has.
   int64_t BytesOf(const SessionSpec& spec) const;
   int64_t BytesOf(const Session& session) const { return BytesOf(session.spec()); }
-  // Charges a copy of the session's states on its way to or from the device. Never waits or fails.
+  // Charges a copy of the session's states, on its way to or from the device, in the pool kCopies until the result is
+  // destroyed. Never waits or fails.
   ByteCharge ChargeCopy(const Session& session) const {
     return options_.ledger.Charge(BytePool::kCopies, session.account(), BytesOf(session));
   }
@@ -151,9 +156,9 @@ class DeviceRoom {
   int64_t sessions() const { return residents_.sessions(); }  // on the devices
   int64_t sessions(int32_t device) const { return residents_.held(device).sessions; }
   int64_t looks() const { return residents_.looks(); }  // DeviceResidents::looks
-  // RoomRequest::affinity for a session; "" if the session has no affinity of its own choice.
+  // Returns RoomRequest::affinity for a session; "" if its client chose none, so that its affinity is its id.
   static std::string AffinityOf(const Session& session);
-  // The account's quota of bytes on the devices, or kNoQuota.
+  // Returns the account's quota of bytes on the devices, or kNoQuota.
   static int64_t QuotaOf(const ByteAccount& account) { return account.quota(Quota::kDeviceBytes); }
   int64_t evictions() const { return evictions_; }
   int64_t evicted_bytes() const { return evicted_bytes_; }
@@ -162,19 +167,19 @@ class DeviceRoom {
   bool Works(int32_t device) const { return options_.copier.CheckDevice(device).ok(); }
   absl::StatusOr<std::vector<SlotClaim>> ClaimSlots(const RoomRequest& request);
   absl::StatusOr<RoomProgress> MakeOwnRoom(const absl::Status& refused, const RoomRequest& request, RoomEffort& effort);
-  // The working devices that the request may use, the best one first.
+  // Returns the working devices that the request may use, the best one first; none if there is no such device.
   std::vector<int32_t> PlacesFor(const RoomRequest& request) const;
   // Returns the largest budget of these devices.
   int64_t LargestBudget(const std::vector<int32_t>& devices) const;
   // Returns the sum of what is held on the devices on which room may be made.
   DeviceResidents::Held HeldFor(const RoomEffort& effort) const;
-  // For each device: true if room may be made on it.
+  // Returns for each device true if it works and room may be made on it.
   std::vector<bool> DevicesFor(const RoomEffort& effort) const;
-  // Moves the first session that can be moved, of those not used since `unused_since`. NOT_FOUND if none can be moved
-  // now; the error of a failed device.
+  // Moves the first session that can be moved, of those not used since `unused_since`, and sets effort.device to its
+  // device. NOT_FOUND if none can be moved now; the error of a failed device.
   absl::Status EvictOne(RoomEffort& effort, SteadyTime unused_since = SteadyTime::InfiniteFuture());
   absl::Status Evict(SessionLease& lease, size_t fastest = 0);
-  // Evict, or ends a snapshot that no tier has room for.
+  // Evicts the session of the lease, or ends it if it is a snapshot that no tier has room for.
   absl::Status EvictOrDrop(SessionLease& lease);
   bool MayDropSnapshots() const { return any_snapshot_ && any_snapshot_(); }
   void NoteStuck(const Session& session, const absl::Status& why, RoomEffort& effort);

@@ -52,21 +52,25 @@ class Residency {
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
 
-  // Returns the pins if all sessions are on the device and none is locked; else an empty vector. Does not wait.
+  // Returns the pins, parallel to `sessions`, if all sessions are on the device and can be pinned at once
+  // (Session::TryPin); else an empty vector. Does not wait.
   static PinResults TryPin(const std::vector<std::shared_ptr<Session>>& sessions);
   // Pins the sessions, at least one, and brings their states to the device if necessary. Errors, for each session:
-  // NOT_FOUND if it was deleted, RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no room, DEADLINE_EXCEEDED,
-  // CANCELLED, those of DeviceRoom::Advance and TierStack::Fetch.
+  // those of Session::CheckAlive, RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED, QUOTA_EXCEEDED) if there is no room,
+  // DEADLINE_EXCEEDED, CANCELLED, those of DeviceRoom::Advance, TierStack::Fetch and CheckIsStateOf.
   Task<PinResults> Pin(std::vector<std::shared_ptr<Session>> sessions, Deadline deadline);
-  // Locks the session and brings its states to the device.
+  // Locks the session and brings its states to the device, moving other sessions down if necessary. Errors as those of
+  // a session in Pin.
   Task<absl::StatusOr<SessionLease>> LockResident(std::shared_ptr<Session> session, Deadline deadline);
-  // Puts the image's states on the device for a locked session that has none there. Moves other sessions down if
-  // necessary.
+  // Puts the image's states on the device for a locked session that has none there, and returns its lease; an image
+  // without layers only claims the slots. Moves other sessions down if necessary. Errors as those of a session in Pin,
+  // but none of a tier's Fetch; the lease is then released.
   Task<absl::StatusOr<SessionLease>> Place(SessionLease lease, SessionImagePtr image, Deadline deadline);
   // Claims room for `account`: slots beside a session's own, or for a session that is being created. Moves other
-  // sessions down if necessary.
+  // sessions down if necessary. Errors of DeviceRoom::Advance, DEADLINE_EXCEEDED, CANCELLED.
   Task<absl::StatusOr<RoomClaims>> Reserve(RoomRequest room, ByteAccountPtr account, Deadline deadline);
-  // Begins to bring the session's states to the device, and returns at once. False if they are there already.
+  // Begins to bring the session's states to the device, and returns at once; tries for about 1 s, and nobody hears of
+  // an error. False, with nothing begun, if they are there already.
   bool Prefetch(const std::shared_ptr<Session>& session);
   // Begins to move idle sessions down if little room is left, one after the other, between the requests of calls. Call
   // now and then; does not wait.
@@ -81,14 +85,15 @@ class Residency {
   struct Request;
 
   // Runs every stage of bringing sessions back from lower tiers. Ends on any of the request's executors. A returned
-  // error is the whole call's; the error of one session is in its need.
+  // error is the whole call's; the error of one session is in its Need::status.
   Task<absl::Status> BringAll(Request& request);
-  // Pins the sessions that are on the device, and locks the others. Waits until none is pinned or locked by others.
+  // Pins the sessions that are on the device, and locks the others: all or none. Waits while others keep it from one of
+  // them. DEADLINE_EXCEEDED, CANCELLED.
   Task<absl::Status> LockAll(Request& request);
   // Claims room for every need that is not refused. Returns false if the request has given up its room for an older one
   // and must begin again.
   Task<bool> ClaimRoom(Request& request);
-  // Fetches the states into their claimed slots, several at the same time.
+  // Fetch the states into their claimed slots, several at the same time. An error is in Need::status.
   Task<void> FetchAll(Request& request);
   Task<void> FetchOne(Request& request, Need& need);
 

@@ -22,7 +22,7 @@
 
 namespace gdn {
 
-// Returns the pool for states in the tier of that name.
+// Returns the pool for states in the tier of that name: "host", "disk" or "redis".
 BytePool PoolOfTier(std::string_view tier);
 
 class SessionHolders final : public TierHolders {
@@ -31,7 +31,8 @@ class SessionHolders final : public TierHolders {
 
   // Records the account that the session's states are charged to.
   void Set(const StateKey& session, const ByteAccountPtr& account);
-  // Call it when the session has ended. Charges for its states stay until the states are gone.
+  // Forgets the session's account. Call it when the session has ended. Charges for its states stay until the states are
+  // gone.
   void Forget(const StateKey& session);
 
   Holder HolderOf(const StateKey& key) override;

@@ -44,20 +44,22 @@ class StateCopier {
   StateCopier(const StateCopier&) = delete;
   StateCopier& operator=(const StateCopier&) = delete;
 
-  // OK, or DEVICE_FAILED if nothing is copied from or to the device any more.
+  // OK, or UNAVAILABLE (DEVICE_FAILED) if the device has failed, so that nothing is copied from or to it any more.
   absl::Status CheckDevice(int32_t device) const { return At(device).health.status(); }
-  // OK if one of the devices still works; else the error of the first device.
+  // OK if one of the devices still works; else the UNAVAILABLE (DEVICE_FAILED) of the first device.
   absl::Status CheckAnyDevice() const;
   // Reports another result of work on a device to its health.
   void NoteDevice(int32_t device, const absl::Status& status) { static_cast<void>(At(device).health.Report(status)); }
 
-  // Copies the states of a session on the device to host memory. Leaves out bases that `known` has in the same version
-  // (LayerImage::has_base).
+  // Copies the states of a session that is on the device to host memory, on all threads of the options or only the
+  // caller's. Leaves out bases that `known` has in the same version (LayerImage::has_base). The session is unchanged.
+  // UNAVAILABLE (DEVICE_FAILED), errors of HostBlockPool::Take and Backend::TransferOut.
   absl::StatusOr<SessionImagePtr> CopyOut(const SessionLease& lease, const BaseVersions& known,
                                           Threads threads = Threads::kAll);
 
   // Copies the image's states to the device of `claims`, and makes the session resident there. `claims`: one for each
-  // layer of the session. After an error the session is unchanged.
+  // layer of the session; used up. After an error the session is unchanged: UNAVAILABLE (DEVICE_FAILED), INTERNAL if
+  // the image has another layout or lacks a base, errors of Backend::TransferIn.
   absl::Status CopyIn(const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease);
 
   int64_t failures() const { return failures_; }  // number of copies that failed

@@ -34,14 +34,15 @@ struct CleanMarker {
     StateVersion version = {};
   };
 
-  // RedisClaim::found of the next server, if no other server uses Redis before it and Redis is not set back.
-  // kPrefixUnknown: nothing in Redis is evidence.
+  // The value that RedisClaim::found has at the next start, if no other server uses Redis before it and Redis is not
+  // set back: the id of this server, or kPrefixUnused. kPrefixUnknown: nothing in Redis is evidence.
   std::string redis = std::string(kPrefixUnused);
   std::map<StateKey, Copy> sessions = {};  // newest copies; the keys have no checkpoint id
 
   // True if the marker is still valid, given RedisClaim::found of this start: nobody has used Redis in between.
   bool AgreesWith(std::string_view found) const { return found == redis && found != kPrefixUnknown; }
-  // Returns the session's newest copy; nullptr if the marker does not vouch for the session.
+  // Returns the session's newest copy, which belongs to the marker; nullptr if the marker does not vouch for the
+  // session.
   const Copy* Find(const StateKey& session) const;
 
   std::string ToText() const;

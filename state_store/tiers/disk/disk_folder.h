@@ -41,8 +41,9 @@ namespace gdn {
 
 class DiskFolder {
  public:
-  // Makes the folder if it is missing, and takes its lock. UNAVAILABLE (TIER_UNAVAILABLE: path) if the folder cannot be
-  // used, or another process has the lock.
+  // Makes the folder and those above it if they are missing, and takes its lock until this object is destroyed.
+  // NOT_FOUND if it is a link that leads nowhere. UNAVAILABLE (TIER_UNAVAILABLE: path) if the folder cannot be used, or
+  // another process has the lock.
   static absl::StatusOr<std::unique_ptr<DiskFolder>> Open(const std::string& directory);
   DiskFolder(const DiskFolder&) = delete;
   DiskFolder& operator=(const DiskFolder&) = delete;
@@ -65,23 +66,24 @@ class DiskFolder {
     int64_t delta_bytes = 0;
     int64_t aside_bytes = 0;  // size of the files that were set aside
   };
-  // Finds all state files; ignores other files and folders. `remove_leftovers`: also removes unfinished files, and
-  // sessions whose removal was not finished.
+  // Finds all state files, by key; ignores other files and folders. `remove_leftovers`: also removes unfinished files,
+  // sessions whose removal was not finished, and empty folders, and logs what it ignores.
   absl::StatusOr<std::map<StateKey, Files>> Scan(bool remove_leftovers) const;
 
-  // Makes the session's folder. It is durable on return.
+  // Makes the session's folder, and its principal's, unless they exist. Durable on return.
   absl::Status MakeSessionFolder(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes the key's files, also those that were set aside. The removal is durable only after SyncRemoval.
+  // Removes the key's files, also those that were set aside; OK if there are none. With checkpoint "" other checkpoints
+  // stay. The removal is durable only after SyncRemoval, which also removes folders that are empty now.
   absl::Status RemoveFiles(const StateKey& key) const;
   absl::Status SyncRemoval(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
   // Removes the files of the session and of all its checkpoints, durably. A crash at any time leaves all of them or
   // none. After an error they may be removed or not; call it again.
   absl::Status RemoveSession(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Moves the key's files to their AsidePath, and replaces earlier files there.
+  // Moves the key's files to their AsidePath, durably, and replaces earlier files there.
   absl::Status SetAside(const StateKey& key) const;
 
-  // Writes the marker of an orderly end.
+  // Writes the marker of an orderly end, durably; replaces an earlier one.
   absl::Status WriteCleanMarker(const CleanMarker& marker) const;
   // Removes the marker durably and returns it; nullopt if the last server did not write one, or it cannot be parsed.
   absl::StatusOr<std::optional<CleanMarker>> TakeCleanMarker() const;

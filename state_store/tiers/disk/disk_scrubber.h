@@ -37,8 +37,8 @@ struct DiskScrubberParts {
   DiskTier& disk;
   TierStack& tiers;
   std::function<ScrubActivity()> activity;
-  // Called if the newest checkpoint of a live session is found damaged on the disk and has no other copy. The session
-  // goes on, and should be checkpointed again.
+  // Called on the thread of Step if the newest checkpoint of a live session is found damaged on the disk and has no
+  // other copy. The session goes on, and should be checkpointed again.
   std::function<void(const StateKey&)> on_not_durable = [](const StateKey&) {};
 };
 
@@ -67,7 +67,8 @@ class DiskScrubber {
   DiskScrubber(const DiskScrubber&) = delete;
   DiskScrubber& operator=(const DiskScrubber&) = delete;
 
-  // Reads at most one piece. Returns the time to wait before the next call.
+  // Reads at most one piece of kPieceBytes, or a header; blocks on the disk. Returns the time to wait before the next
+  // call, at most 1 s.
   absl::Duration Step();
   ScrubCounts counts() const;
 

@@ -26,16 +26,18 @@ struct DiskSpace {
   int64_t total_bytes = 0;
 };
 
-// Returns the usage of the folder's file system. UNAVAILABLE (TIER_UNAVAILABLE: tier, path).
+// Returns the usage of the folder's file system, in bytes. Errors of durable_file.h: UNAVAILABLE (TIER_UNAVAILABLE:
+// tier, path).
 absl::StatusOr<DiskSpace> SpaceOf(const std::string& folder);
 
 struct DiskWatermarkOptions {
   int32_t high_percent = 100;  // percent of the file system in use; 0 or 100: no watermarks
-  int32_t low_percent = 100;   // below high_percent
+  int32_t low_percent = 100;   // below high_percent: usage at which new states are accepted again
   std::function<absl::StatusOr<DiskSpace>(const std::string& folder)> space = SpaceOf;
 };
 
-// Key in the metadata of Admit's error. It tells the caller that moving states out of the tier would not help.
+// Key in the metadata of Admit's error; the value is the high watermark in percent. It tells the caller that moving
+// states out of the tier would not help.
 inline constexpr char kWatermark[] = "watermark";
 
 class DiskWatermarks {
@@ -44,11 +46,12 @@ class DiskWatermarks {
       : folder_(std::move(folder)), options_(std::move(options)) {}
 
   bool on() const { return options_.high_percent > 0 && options_.high_percent < 100; }
-  // Measures the usage, and updates problem() and used_share(). Logs if a watermark was crossed. If the file system
-  // cannot be queried, nothing changes.
+  // Measures the usage, and updates problem() and used_share(); does nothing without watermarks. Logs if a watermark
+  // was crossed. If the file system cannot be queried, nothing changes. May hang with the disk.
   void Look();
-  // OK if a new state of so many bytes may be written. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED: tier, needed,
-  // available, watermark) otherwise.
+  // Measures the usage. OK if a new state of `bytes` bytes may be written: it fits below the high watermark, which was
+  // not crossed, or there are no watermarks. Else RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED: tier, needed, available,
+  // watermark). May hang with the disk.
   absl::Status Admit(int64_t bytes);
   // Makes Admit accept everything from now on. For shutdown, when a state that is not stored is lost.
   void Lift();

@@ -45,16 +45,18 @@ struct DiskTierOptions {
 
 class DiskTier final : public StateTier {
  public:
-  // Makes the folder if it is missing, takes its lock, counts the bytes in it and removes unfinished files.
-  // UNAVAILABLE (TIER_UNAVAILABLE: path) if the folder cannot be used, or another process uses it.
+  // Makes the folder if it is missing, takes its lock, counts the bytes in it and removes unfinished files. `blocks`:
+  // for loaded files; must outlive the tier and its images. Errors of DiskFolder::Open: UNAVAILABLE (TIER_UNAVAILABLE:
+  // path) if the folder cannot be used, or another process uses it.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const DiskTierOptions& options, HostBlockPool& blocks);
   DiskTier(const DiskTier&) = delete;
   DiskTier& operator=(const DiskTier&) = delete;
 
   std::string_view name() const override { return "disk"; }
   bool durable() const override { return true; }
-  // Named checkpoints are always full files. INVALID_ARGUMENT (STATE_MISMATCH) if the image leaves out a base that is
-  // not in KnownBases.
+  // Stores a delta if it is much smaller than the full file; named checkpoints are always full files. Errors of
+  // StateTier::Store; INVALID_ARGUMENT (STATE_MISMATCH) if the image leaves out a base that is not in KnownBases,
+  // (INVALID_NAME) for an invalid key.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   // Sets base_version of the layers to that of the Store that wrote the base; 0 if another process wrote it.
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
@@ -73,7 +75,7 @@ class DiskTier final : public StateTier {
   // --- For the scrubber (disk_scrubber.h).
   // Returns the first key after `after` (nullopt: the first key of all); nullopt if there is none.
   std::optional<StateKey> NextKey(const std::optional<StateKey>& after) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the paths of the key's files: the full file, and the delta if there is one.
+  // Returns the paths of the key's files: the full file, also if it does not exist, and the delta if there is one.
   std::vector<std::string> PathsOf(const StateKey& key) const;
   // Returns the damage for which the key's files were set aside; OK if they were not.
   absl::Status damage(const StateKey& key) const { return Find(key).damage; }
@@ -122,8 +124,8 @@ class DiskTier final : public StateTier {
   Entry Find(const StateKey& key) const ABSL_LOCKS_EXCLUDED(mu_);
   void Put(const StateKey& key, Entry entry) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets what is known of the key's files; with `all`, of the session's. The next Store then writes a full file,
-  // because a delta could belong to another one.
+  // Forgets the snapshot id and bases of the key's full file; with `all`, of all files of the session. The next Store
+  // then writes a full file, because a delta could belong to another one.
   void Distrust(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Reserve(int64_t bytes, int64_t replaced_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void AddUsed(int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);

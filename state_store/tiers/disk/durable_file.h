@@ -30,20 +30,24 @@ inline constexpr std::string_view kTemporarySuffix = ".tmp";
 
 absl::Status IoError(int error, std::string_view action, const std::string& path);
 
-// Opens a file to read. NOT_FOUND if there is none. SizeOf and ReadAt take what it returns.
+// Opens a file to read. NOT_FOUND if there is none. SizeOf and ReadAt take what it returns; SizeOf's `path` is for its
+// error.
 absl::StatusOr<OwnedFd> OpenToRead(const std::string& path);
 absl::StatusOr<int64_t> SizeOf(const OwnedFd& file, const std::string& path);
-// Reads [offset, offset + size) of the file, or up to its end. Returns the number of bytes, or -1 and sets errno.
+// Reads [offset, offset + size) of the file into `to`, or up to its end. Returns the number of bytes read, or -1 and
+// sets errno.
 ssize_t ReadAt(const OwnedFd& file, char* to, size_t size, uint64_t offset);
 
-// Reads a whole file into memory that `room(bytes)` returns, in parts on `pool` unless that is nullptr. NOT_FOUND if
-// there is no such file. The file is not mapped, so a file that shrinks meanwhile gives fewer bytes and no SIGBUS.
+// Reads a whole file into memory that `room(bytes)` returns, in parts on `pool` unless that is nullptr, and returns a
+// view of that memory. NOT_FOUND if there is no such file; errors of `room`. The file is not mapped, so a file that
+// shrinks meanwhile gives fewer bytes and no SIGBUS.
 absl::StatusOr<std::string_view> ReadFile(const std::string& path,
                                           absl::FunctionRef<absl::StatusOr<char*>(size_t)> room,
                                           SharedThreadPool* pool = nullptr);
 // Reads a small file into a string. Errors as of ReadFile.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path);
-// Reads the first `bytes` bytes of a file, or all of a shorter one. Sets `file_bytes` to the file's size.
+// Reads the first `bytes` bytes of a file, or all of a shorter one. Sets `file_bytes` to the file's size. Errors as of
+// ReadFile.
 absl::StatusOr<std::string> ReadFileStart(const std::string& path, int64_t bytes, int64_t& file_bytes);
 
 struct ReplaceResult {
@@ -51,15 +55,17 @@ struct ReplaceResult {
   // True if the new file has its name. If `status` is then an error, the file may be lost in a crash of the machine.
   bool replaced = false;
 };
-// Writes the pieces to a temporary file in `folder`, syncs it and renames it to `name`. If that fails, the old file is
-// unchanged and the temporary one is removed.
+// Writes the pieces to a temporary file in `folder`, syncs it, renames it to `name` and syncs the folder. If a step
+// before the rename fails, the old file is unchanged and the temporary one is removed. Only the file's owner can read
+// it.
 ReplaceResult ReplaceFile(const std::string& folder, const std::string& name,
                           const std::vector<std::string_view>& pieces);
 
 absl::Status SyncFolder(const std::string& folder);
-// Returns the entries of a folder; none if there is no such folder.
+// Returns the entries of a folder, in no order; none if there is no such folder or it is a file.
 absl::StatusOr<std::vector<std::filesystem::directory_entry>> ListFolder(const std::string& folder);
-// Makes the folder unless it exists. Its parent must exist. Durable only after SyncFolder of the parent.
+// Makes the folder, for its owner alone, unless the name exists. Its parent must exist. Durable only after SyncFolder
+// of the parent.
 absl::Status MakeFolder(const std::string& folder);
 // Removes the file. OK if there is none. Durable only after SyncFolder of its folder.
 absl::Status RemoveFile(const std::string& path);

@@ -25,7 +25,8 @@ class ErasureNotes {
  public:
   explicit ErasureNotes(std::string directory) : principals_(std::move(directory)) {}
 
-  // Replaces the session's note; an empty set removes it. Durable on return.
+  // Replaces the session's note by these tiers' names; an empty set removes it. Durable on return. INVALID_ARGUMENT
+  // (INVALID_NAME) for an invalid key.
   absl::Status Set(const StateKey& session, const std::set<std::string>& tiers);
   // Returns all notes: the tiers that may still have copies, by session.
   absl::StatusOr<std::map<StateKey, std::set<std::string>>> All() const;

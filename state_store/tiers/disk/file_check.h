@@ -31,9 +31,9 @@ class FileCheck {
   FileCheck(const FileCheck&) = delete;
   FileCheck& operator=(const FileCheck&) = delete;
 
-  // Reads up to `bytes` bytes more; the first call reads the whole header instead. True if the whole file is verified.
-  // DATA_LOSS (INVALID_STATE_FILE: tensor) if the file is damaged, cut or another session's. UNAVAILABLE if the system
-  // cannot read it.
+  // Reads up to `bytes` bytes more, at least 1; the first call reads the whole header instead. True if the whole file
+  // is verified. DATA_LOSS (INVALID_STATE_FILE: tensor) if the file is damaged, cut or another session's.
+  // FAILED_PRECONDITION (STATE_MISMATCH) if this build refuses it. UNAVAILABLE if the system cannot read it.
   absl::StatusOr<bool> Advance(int64_t bytes);
   int64_t read_bytes() const { return read_bytes_; }
   const std::string& path() const { return path_; }

@@ -37,14 +37,14 @@ absl::Status CheckOwner(const StateKey& key, const StateFile& file);
 // count.
 bool IsTierFailure(const absl::Status& status);
 
-// Returns the status of a Status or StatusOr, for code that handles both.
+// Returns the status of a Status or StatusOr, for code that handles both; it lives as long as the argument.
 inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
 template <typename T>
 const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
   return result.status();
 }
 
-// Describes the state in `file`, of which only the header was parsed. `bytes`: size of the key's files.
+// Describes the state in `file`, of which only the header must have been parsed. `bytes`: size of the key's files.
 StoredSession DescribeStored(const StateKey& key, StateFile file, int64_t bytes);
 
 }  // namespace gdn

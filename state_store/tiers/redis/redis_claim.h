@@ -39,12 +39,14 @@ class RedisClaim final : public RedisFence {
       : prefix_(std::move(prefix)), server_(std::move(server)) {}
 
   // Makes this server the owner, also if another one was. Returns its incarnation, higher than any in the store.
-  // FAILED_PRECONDITION (STATES_TAKEN_OVER) if servers share the prefix, and this one does not.
+  // FAILED_PRECONDITION (STATES_TAKEN_OVER) if servers share the prefix and this one does not, or if lost(). Errors of
+  // the connection.
   absl::StatusOr<int64_t> Take(RedisConnection& redis);
-  // The previous owner, as Take found it: its id if it ended in order, else kPrefixUnused or kPrefixUnknown
-  // (clean_marker.h).
+  // Returns the previous owner, as the first Take found it: its id if it ended in order, else kPrefixUnused or
+  // kPrefixUnknown (clean_marker.h). "" before Take.
   std::string found() const;
-  // Records that this server has ended in order. Returns its id. IsFenced if another server has the prefix.
+  // Records that this server has ended in order; call it after the last write. Returns its id. IsFenced if another
+  // server has the prefix; errors of the connection.
   absl::StatusOr<std::string> NoteStop(RedisConnection& redis) const;
   // Returns the token that writes carry; "" before Take.
   std::string token() const;

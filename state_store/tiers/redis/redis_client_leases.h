@@ -35,35 +35,37 @@ class RedisClientLeases {
   };
   struct Found {
     absl::Duration grace;
-    absl::Duration left;  // not above 0: the lease has ended
+    absl::Duration left;  // left of the grace; not above 0: the lease has ended
   };
   struct Known {
     Name name;
     absl::Duration grace;
-    absl::Duration left;  // as this server knows it
+    absl::Duration left;  // left of the grace, as this server knows it
   };
 
   RedisClientLeases(std::string prefix, RedisPool& pool) : prefix_(std::move(prefix)), pool_(pool) {}
 
   // Errors of all methods: those of the connection.
-  // Opens a lease, or notes a sign of life of it. If the lease has another grace, changes nothing and returns that one.
+  // Opens a lease that ends `grace` from now. If it is there already, notes a sign of life of it. If it is there with
+  // another grace, changes nothing; Found::grace then differs from `grace`.
   absl::StatusOr<Found> Open(const Name& name, absl::Duration grace);
-  // Notes a sign of life. nullopt if the lease has ended. `grace`: the lease's, if this server knows that it lives;
-  // then an entry that Redis has lost is made again.
+  // Notes a sign of life: the lease ends its grace from now. nullopt if it has ended. `grace`: the lease's, if this
+  // server knows that it lives. Redis then makes the lease again if it has lost the entry or takes the grace for over,
+  // unless the client has ended the lease.
   absl::StatusOr<std::optional<Found>> Renew(const Name& name, std::optional<absl::Duration> grace);
   // Returns the lease; nullopt if it has ended.
   absl::StatusOr<std::optional<Found>> Find(const Name& name);
-  // Ends the lease.
+  // Ends the lease; does nothing if it has ended.
   absl::Status End(const Name& name);
   // Returns how much is left of each lease's grace, parallel to `known`; not above 0: it has ended. If Redis has no
   // entry or an older one, it gets what this server knows.
   absl::StatusOr<std::vector<absl::Duration>> Look(const std::vector<Known>& known);
 
-  // Returns at most 256 leases that ended at least `ago` ago, with the time since.
+  // Returns at most 256 leases that ended at least `ago` ago, with the time since, the earliest end first.
   absl::StatusOr<std::vector<std::pair<Name, absl::Duration>>> Ended(absl::Duration ago);
-  // True if no other server has taken the scan within `interval`.
+  // Takes the scan for `interval`. False if a server, maybe this one, has taken it less than its interval ago.
   absl::StatusOr<bool> TakeScan(absl::Duration interval);
-  // Removes the entry of a lease, if it has ended.
+  // Removes the entry of a lease, if it has ended; does nothing otherwise.
   absl::Status Forget(const Name& name);
 
  private:

@@ -43,8 +43,8 @@ std::string_view ReplyText(const redisReply& reply, size_t index);
 
 class RedisConnection {
  public:
-  // Connects, authenticates and selects the endpoint's database. UNAVAILABLE (TIER_UNAVAILABLE). A command fails if it
-  // makes no progress for `command_timeout`.
+  // Connects, authenticates and selects the endpoint's database; not for an endpoint with Sentinels (RedisPool).
+  // UNAVAILABLE (TIER_UNAVAILABLE). A command fails if it makes no progress for `command_timeout`.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Connect(const RedisEndpoint& endpoint,
                                                                   absl::Duration connect_timeout,
                                                                   absl::Duration command_timeout);
@@ -53,10 +53,13 @@ class RedisConnection {
   RedisConnection& operator=(const RedisConnection&) = delete;
 
   // Queues a command with these arguments. If `value` is not empty, its pieces end to end are one further argument.
+  // Arguments and pieces of 4 KiB or more are not copied: they must live until Flush returns.
   void Append(const std::vector<std::string_view>& arguments, const std::vector<std::string_view>& value = {});
-  // Sends the queued commands. UNAVAILABLE (TIER_UNAVAILABLE) if the connection is broken or makes no progress.
+  // Sends the queued commands, and blocks until that is done. UNAVAILABLE (TIER_UNAVAILABLE) if the connection is
+  // broken or makes no progress.
   absl::Status Flush();
-  // Returns the next reply, which may be an error reply (see CheckReply). UNAVAILABLE if the connection is broken.
+  // Waits for the next reply, in the order of the commands, which may be an error reply (see CheckReply). UNAVAILABLE
+  // (TIER_UNAVAILABLE) if the connection is broken or makes no progress.
   absl::StatusOr<RedisReply> Receive();
   // Converts an error reply to a status: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the server's memory is full,
   // FAILED_PRECONDITION (STATES_TAKEN_OVER: owner) if a fenced script was refused (redis_fence.h), else UNAVAILABLE
@@ -97,7 +100,8 @@ class RedisPool {
   RedisPool(RedisEndpoint endpoint, absl::Duration connect_timeout, absl::Duration command_timeout)
       : endpoint_(std::move(endpoint)), connect_timeout_(connect_timeout), command_timeout_(command_timeout) {}
 
-  // Calls use(connection) and returns its result. UNAVAILABLE if no connection can be made.
+  // Calls use(connection) on this thread and returns its result, a Status or StatusOr. A broken connection is not kept.
+  // UNAVAILABLE (TIER_UNAVAILABLE) if no connection can be made, or no Sentinel names a master.
   template <typename Use>
   auto Run(Use use) -> decltype(use(std::declval<RedisConnection&>())) {
     GDN_ASSIGN_OR_RETURN(std::unique_ptr<RedisConnection> connection, Take());

@@ -22,8 +22,9 @@ struct RedisAddress {
 struct RedisEndpoint {
   std::string host;
   int port = 6379;
-  std::string unix_path;                // instead of host and port
-  std::vector<RedisAddress> sentinels;  // instead of an address: Sentinels that know the master named `master_name`
+  std::string unix_path;  // instead of host and port; "": not used
+  std::vector<RedisAddress>
+      sentinels;  // instead of both: Sentinels that know the master `master_name`; empty: not used
   std::string master_name;
   std::string user;           // "": the default user
   std::string password_file;  // read for each connection, so the password can be changed; "": no password
@@ -39,7 +40,8 @@ struct RedisEndpoint {
 // the error says what to do instead.
 absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text);
 
-// Reads the password from the endpoint's file; "" if no file is named. UNAVAILABLE (TIER_UNAVAILABLE).
+// Reads the password from the endpoint's file, without white space at the end; "" if no file is named. UNAVAILABLE
+// (TIER_UNAVAILABLE) if the file cannot be read or is empty.
 absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint);
 
 // Makes an error of the redis tier, with the tier and the endpoint in its metadata.

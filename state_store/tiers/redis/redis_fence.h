@@ -25,7 +25,8 @@ class RedisFence {
   // Returns the token that this server's writes carry; "" if it has not taken the right to the key. Does not ask the
   // store, so the token may outlast the right.
   virtual std::string token(const StateKey& key) const = 0;
-  // OK, or the error if the right is lost. Does not ask the store.
+  // OK, or FAILED_PRECONDITION (STATES_TAKEN_OVER) if all rights are lost for good. Does not ask the store, so OK does
+  // not show that this server has the right.
   virtual absl::Status lost(const StateKey& key) const = 0;
   // Call after an IsFenced error. If the store was set back to a time before this server had the right, takes the right
   // again and returns OK. Otherwise FAILED_PRECONDITION (STATES_TAKEN_OVER). Errors of the connection.
@@ -40,7 +41,8 @@ if owner ~= ARGV[1] then return redis.error_reply('FENCED ' .. owner) end
 
 // True if the error is the refusal of a fenced script.
 bool IsFenced(const absl::Status& status);
-// Returned by FencedOffBy if the state has no owner. FencedOffBy: the current owner's token, from an IsFenced error.
+// Returned by FencedOffBy if the state has no owner. FencedOffBy: the current owner's token, from an IsFenced error; ""
+// for any other.
 inline constexpr std::string_view kNoOwner = "nobody";
 std::string FencedOffBy(const absl::Status& status);
 

@@ -65,12 +65,14 @@ class RedisFolder {
   // the stored text is not a manifest.
   absl::StatusOr<RedisManifest> ReadManifest(RedisConnection& redis, const StateKey& key) const;
   // Makes the manifest's chunks the key's state: atomically sets the manifest, makes the chunks permanent and removes
-  // those of the earlier manifest. All chunks must have been written.
+  // those of the earlier manifest. All chunks must have been written; UNAVAILABLE, with nothing changed, if one has
+  // expired.
   absl::Status SwitchTo(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest) const;
-  // Erases the key's manifest and chunks atomically; with `all`, those of the session and of all its checkpoints.
+  // Erases the key's manifest and chunks atomically; with `all`, those of the session and of all its checkpoints. OK if
+  // there are none. IsFenced if this server does not have the right, also because a shared session is not there at all.
   absl::Status Erase(RedisConnection& redis, const StateKey& key, bool all) const;
 
-  // Lists the session's named checkpoints that have a manifest.
+  // Lists the session's named checkpoints that have a manifest, in no order.
   absl::StatusOr<std::vector<StateKey>> ListCheckpoints(RedisConnection& redis, const StateKey& session) const;
   // Lists some of the keys with a manifest; a key may occur twice. `cursor` is "0" before the first and after the last.
   absl::StatusOr<std::vector<StateKey>> ListPage(RedisConnection& redis, std::string& cursor) const;

@@ -66,8 +66,10 @@ class RedisSessionClaims final : public RedisFence {
   // Takes the right to a session, unless another server with a lease has it. With `make`, also takes the name of a
   // session that does not exist. Errors of the connection. UNAVAILABLE if this server has no lease in the store.
   absl::StatusOr<TakenSession> Take(RedisConnection& redis, const StateKey& session, bool make);
-  // Gives the right up, so that any server may take it. `orderly`: see TakenSession. This server forgets the right also
-  // after an error. The store may then have the old or the new entry; the next Take gets a higher term in any case.
+  // Gives the right up, so that any server may take it. `orderly`: see TakenSession. Does nothing if this object has no
+  // record of the right. This server forgets the right also after an error: those of the connection, or IsFenced if
+  // another server has the session. The store may then have the old or the new entry; the next Take gets a higher term
+  // in any case.
   absl::Status GiveUp(RedisConnection& redis, const StateKey& session, bool orderly);
   // Gives up the right to a name whose session is not on this server, even if this object does not know the right (as
   // after a lost reply). Does nothing if is_here() returns true: the session keeps its right. is_here runs under this

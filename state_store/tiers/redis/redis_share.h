@@ -35,7 +35,7 @@
 
 namespace gdn {
 
-// Number of replicas that must confirm a write before it counts as written, and the time to wait for them.
+// Number of replicas that must confirm a write before it counts as written (0: none), and the time to wait for them.
 struct RedisWait {
   int replicas = 0;
   absl::Duration timeout = absl::Seconds(1);
@@ -66,11 +66,13 @@ class RedisShare {
   // Renews the lease for `ttl` from now on. True if it had not expired. Errors of the connection. FAILED_PRECONDITION
   // (STATES_TAKEN_OVER), permanently, once another owner has the prefix (RedisClaim::Check).
   absl::StatusOr<bool> RenewLease(absl::Duration ttl);
-  // Ends the lease: other servers may take this server's sessions at once.
+  // Ends the lease: other servers may take this server's sessions at once. Errors of the connection.
   absl::Status EndLease();
-  // Asks the server `holder` for the session, through its mailbox.
+  // Asks the server `holder` for the session, through its mailbox, and does not wait for it. Nobody reads it if that
+  // server is gone. Errors of the connection.
   absl::Status Ask(std::string_view holder, const StateKey& session);
-  // Waits for the next session that this server is asked for; nullopt after `timeout`, which is 1 s or more.
+  // Waits for the next session that this server is asked for; blocks. nullopt after `timeout`, which is 1 s or more and
+  // less than the pool's command timeout. Errors of the connection.
   absl::StatusOr<std::optional<StateKey>> NextAsked(absl::Duration timeout);
 
  private:

@@ -63,13 +63,15 @@ class RedisTier final : public StateTier {
   bool durable() const override { return true; }
   std::string endpoint() const { return pool_.endpoint().ToString(); }
 
-  // UNAVAILABLE may also mean that only the reply was lost: the complete new state is then stored.
+  // Errors of StateTier::Store. UNAVAILABLE may also mean that only the reply was lost: the complete new state is then
+  // stored.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
   absl::Status Erase(const StateKey& key, bool all) override;
   absl::StatusOr<std::vector<StoredSession>> List() override;
   absl::StatusOr<StoredSession> Describe(const StateKey& key) override;
-  // Takes the prefix, also from another server. Nothing can be stored or erased before that. UNAVAILABLE.
+  // Takes the prefix, also from another server (RedisClaim::Take). Nothing can be stored or erased before that.
+  // UNAVAILABLE (TIER_UNAVAILABLE), FAILED_PRECONDITION (STATES_TAKEN_OVER).
   absl::StatusOr<int64_t> NextIncarnation() override;
   absl::Status CheckClaim() override;
   absl::Status Probe() override {
@@ -82,9 +84,10 @@ class RedisTier final : public StateTier {
   // Number of times that Redis was found set back (RedisClaim::set_backs plus RedisShare::set_backs).
   int64_t set_backs() const { return claim_.set_backs() + (share_ == nullptr ? 0 : share_->set_backs()); }
   RedisShare* share() { return share_.get(); }  // nullptr: the prefix is this server's alone
-  // Lists the named checkpoints of a session. Errors of the connection.
+  // Lists the named checkpoints of a session, in no order. Errors of the connection.
   absl::StatusOr<std::vector<StateKey>> ListCheckpoints(const StateKey& session);
-  // Drops this object's record of the session, which is another server's now. Redis is not changed.
+  // Drops this object's record of the session, which is another server's now, so that usage() does not count it. Redis
+  // is not changed.
   void Forget(const StateKey& session);
   absl::StatusOr<std::string> KeepSecret(std::string_view proposed) override;
   // used_bytes and sessions cover only states that this object has stored, loaded or listed.

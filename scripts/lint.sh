@@ -10,7 +10,7 @@
 #   --no-tidy   leave clang-tidy out
 #   --deploy    only the container files, manifests and scripts
 #
-# Runs clang-format, clang-tidy, buf (lint; and breaking changes against the last tag), shellcheck, hadolint, yamllint, docker-compose,
+# Runs clang-format, clang-tidy, buf (lint; and breaking changes against released versions), shellcheck, hadolint, yamllint, docker-compose,
 # kubernetes-validate, the source rules of tests/arrows and the checks of the documents. Tools come from scripts/setup.sh
 # --lint; what Debian lacks is put in build/venv-lint.
 set -euo pipefail
@@ -173,10 +173,15 @@ lint_deploy() {
   run "shellcheck" shellcheck -x "${shell_files[@]}"
 }
 
-buf_breaking() {
-  local tag
-  tag="$(git describe --tags --abbrev=0 2>/dev/null)" || { echo "no tag yet to compare with"; return 0; }
-  "${buf}" breaking proto --against ".git#tag=${tag},subdir=proto"
+buf_breaking() {  # against every released version; protoc adds the JSON names, which buf compares too
+  local released names rc=0
+  names="$(mktemp --suffix=.binpb)"
+  for released in tests/compatibility/v*/descriptors.binpb; do
+    protoc --descriptor_set_in="${released}" --include_imports --descriptor_set_out="${names}" gdn/v1/service.proto \
+      && "${buf}" breaking proto --against "${names}" || rc=1
+  done
+  rm -f "${names}"
+  return "${rc}"
 }
 
 sources_too() {  # what --deploy leaves out

@@ -23,8 +23,8 @@
 
 namespace gdn {
 
-// Returns the layer's progress once the first `tokens` tokens of its draft are accepted and the others dropped. If the
-// layer has no draft, `tokens` is 0 and nothing changes.
+// Returns the layer's progress once `tokens` tokens of its draft are accepted and the others dropped. A log that is
+// full then is folded, so its length begins at 0 again. If the layer has no draft, `tokens` must be 0.
 LayerProgress AfterAcceptance(const LayerProgress& before, int32_t tokens);
 
 // The result of an acceptance for its layer.
@@ -34,19 +34,20 @@ struct AcceptedDraft {
   bool unrepeatable = false;  // the work overwrites what a retry of it would read
 };
 
-// The work of acceptances whose states are in one pool.
+// The work on the device of acceptances whose states are in one pool. Used by one thread, the engine's.
 class DraftMoves {
  public:
   explicit DraftMoves(const StatePoolView& pool) : pool_(pool) {}
 
   // True if the acceptance needs work, so that it does more than change counts. `path`: empty for the first tokens.
   static bool Needed(const LayerProgress& before, int32_t tokens, absl::Span<const int32_t> path);
-  // Adds the acceptance of a draft whose state is in the slots `where`, numbered as in this pool. `path` must outlive
-  // the moves. Returns what the layer has after Issue.
+  // Adds the acceptance of a draft whose state is in the slots `where`, numbered as in this pool; adds no work if it is
+  // not Needed. `path` must outlive this object. Returns what the layer has after Issue.
   AcceptedDraft Add(const LayerProgress& before, int32_t tokens, absl::Span<const int32_t> path,
                     const StepSlots& where);
   bool empty() const { return slots_.empty(); }
-  // Issues the work. It cannot be repeated, so run it under Backend::Prepare first.
+  // Issues all added work to the device, without waiting for it; errors of the backend. It cannot be repeated, so call
+  // it in Backend::Prepare first, which acquires all it needs without computing.
   absl::Status Issue(Backend& backend) const;
 
  private:
@@ -63,9 +64,9 @@ struct AcceptRow {
 };
 
 // Accepts all rows or none. When the task ends, the leases are committed or given back. `committing` is called once
-// nothing can fail any more, before the first lease is committed. All resources that could be missing are acquired
-// first. If the work fails all the same, sessions whose drafts or bases it may have changed for good are lost
-// (StepLease::Lose), and the others are unchanged.
+// nothing can fail any more, before the first lease is committed; it is not called on an error. All resources that
+// could be missing are acquired first. If the work fails all the same, sessions whose drafts or bases it may have
+// changed for good are lost (StepLease::Lose), and the others are unchanged. Returns the error of Batcher::Run.
 Task<absl::Status> AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing);
 
 }  // namespace gdn

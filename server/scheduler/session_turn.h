@@ -10,7 +10,9 @@
 namespace gdn {
 
 struct SessionTurn {
-  std::array<double, 2> due{};  // when its next decode and its next prefill are due, in its flow's time
+  // When the session's next decode and its next prefill are due: microseconds of device time that its steps were
+  // charged so far, at least the time of its flow when they came.
+  std::array<double, 2> due{};
 };
 
 }  // namespace gdn

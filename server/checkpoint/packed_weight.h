@@ -36,7 +36,7 @@ struct PackedWeight {
   int64_t rows = 0;
   int64_t cols = 0;
   std::string_view data;
-  int64_t group = 0;  // weights that share a scale; divides `cols`
+  int64_t group = 0;  // neighbouring weights of a row that share a scale; above 0 and divides `cols`
   bool one_scale = false;
   // A plain format or E4M3. There are [rows, cols / group] scales, or one if one_scale is set.
   WeightFormat scale_format = WeightFormat::kF32;

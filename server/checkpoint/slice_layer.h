@@ -27,11 +27,12 @@ namespace gdn {
 absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensors>& layers, const HeadSlice& heads,
                         bool quantize_q8_0 = false);
 
-// Returns the spec of a sliced layer: the slice's dims, and one convolution kernel.
+// Returns the spec of a sliced layer: the slice's dims, and one convolution kernel. The same spec if the slice has all
+// heads.
 LayerSpec SliceSpec(const LayerSpec& spec, const HeadSlice& heads);
 
-// Returns the tensors of LayerTensorsOf(SliceSpec(..)). CheckSlice must have passed. If the slice has all heads, the
-// layer is only unpacked.
+// Returns the tensors of LayerTensorsOf(SliceSpec(..)), which may point into the bytes that `layer` points to.
+// CheckSlice must have passed. If the slice has all heads, the layer is only unpacked.
 MadeLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const HeadSlice& heads);
 
 }  // namespace gdn

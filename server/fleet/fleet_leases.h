@@ -34,19 +34,21 @@ class FleetLeases {
   void Begin();
   void Stop() { thread_.reset(); }
 
-  // As the methods of ClientLeases, for all servers of the fleet. UNAVAILABLE (TIER_UNAVAILABLE) if Redis does not
-  // answer. After Open or Renew has failed so, the sign of life counts on this server only.
+  // These do what the methods of ClientLeases do, for all servers of the fleet, and block on Redis. Errors of these
+  // methods. UNAVAILABLE (TIER_UNAVAILABLE) if Redis does not answer; the sign of life of Open then counts on this
+  // server only.
   absl::StatusOr<ClientLeasePtr> Open(const ByteAccountPtr& account, const std::string& principal,
                                       const std::string& id, absl::Duration grace);
   absl::StatusOr<ClientLeasePtr> Renew(const std::string& principal, const std::string& id);
   absl::StatusOr<ClientLeasePtr> Find(const std::string& principal, const std::string& id);
-  // Ends the lease in Redis; the other servers learn of it. NOT_FOUND (LEASE_NOT_FOUND).
+  // Ends the lease in Redis and returns it. It ends on each server of the fleet, this one too, at the next comparison
+  // with Redis. NOT_FOUND (LEASE_NOT_FOUND), UNAVAILABLE (TIER_UNAVAILABLE).
   absl::StatusOr<ClientLeasePtr> End(const std::string& principal, const std::string& id);
 
  private:
   absl::Duration Round();
   absl::Status EndLapsed();
-  // Takes sessions that no server has and whose leases have ended.
+  // Begins to take sessions that no server has and whose leases have ended. They then end here.
   absl::Status TakeLeftSessions();
 
   ClientLeases& leases() { return parts_.sessions.leases(); }

@@ -44,7 +44,7 @@ struct DigestOptions {
 // The fingerprint is equal for equal numerics, however the checkpoint is cut into files. It covers the config as far as
 // the layers depend on it; the name, format, shape and bytes of each tensor of `layers` and of an adapter's pairs for
 // them; and options.quantized. It does not cover names above the layer, other layers, the file layout or the folder.
-// Reads every weight once, on all processors.
+// Reads every weight once, on all processors. `layers` must not be empty; they are as read, not merged or sliced.
 ModelDigests DigestModel(const ModelConfig& config, const std::vector<LayerTensors>& layers,
                          const DigestOptions& options);
 

@@ -53,9 +53,9 @@ struct ServeLayerOptions {
   bool quantize_q8_0 = false;
 };
 
-// Brings a layer into the served form. `layer` must have the tensors of LayerTensorsOf(spec), with the shapes that
-// follow from the spec. INVALID_ARGUMENT if a matrix cannot be quantised: its rows are not whole blocks, or a weight is
-// not finite or too large.
+// Brings a layer into the served form. `layer` must have the tensors of LayerTensorsOf(spec), unpacked, with the shapes
+// that follow from the spec. The result may point into its bytes. INVALID_ARGUMENT if a matrix cannot be quantised: its
+// rows are not whole blocks (INVALID_TENSOR_SHAPE), or a weight is not finite or too large (INVALID_TENSOR_DATA).
 absl::StatusOr<ServedLayer> ServeLayer(const LayerSpec& spec, const LayerTensors& layer,
                                        const ServeLayerOptions& options = {});
 

@@ -41,8 +41,8 @@ class FleetLeases {
                                       const std::string& id, absl::Duration grace);
   absl::StatusOr<ClientLeasePtr> Renew(const std::string& principal, const std::string& id);
   absl::StatusOr<ClientLeasePtr> Find(const std::string& principal, const std::string& id);
-  // Ends the lease in Redis and returns it. It ends on each server of the fleet, this one too, at the next comparison
-  // with Redis. NOT_FOUND (LEASE_NOT_FOUND), UNAVAILABLE (TIER_UNAVAILABLE).
+  // Ends the lease in Redis and returns it. Other servers of the fleet end it at their next comparison with Redis. So
+  // does this one, unless the caller ends it here before. NOT_FOUND (LEASE_NOT_FOUND), UNAVAILABLE (TIER_UNAVAILABLE).
   absl::StatusOr<ClientLeasePtr> End(const std::string& principal, const std::string& id);
 
  private:

@@ -39,12 +39,12 @@ inline constexpr std::array kTraceStageNames = {"parse",   "admit",    "queue", 
 // Returns nanoseconds of a monotonic clock, never 0.
 int64_t TraceNow();
 
-// When a launch reached each point, as TraceNow. 0: it did not, or none of its calls is traced.
+// Times (TraceNow) at which a launch reached each point. 0: it did not, or none of its calls is traced.
 struct LaunchStamps {
   int64_t issued = 0;
   int64_t copied_in = 0;  // if its rows are in several pools: those of the first pool
   int64_t launched = 0;
-  int64_t begun = 0;  // when the device began
+  int64_t begun = 0;  // when the device began, by the device time of the launch
   int64_t computed = 0;
   int64_t copied_out = 0;
   std::string issuer, ender;  // labels of threads
@@ -79,7 +79,7 @@ struct CallTrace {
   absl::Status status;
   absl::Time begin_time;  // wall clock
 
-  // When the call reached each point, as TraceNow. 0: it did not.
+  // Times (TraceNow) at which the call reached each point. 0: it did not.
   int64_t parse = 0;
   int64_t admit = 0;
   int64_t admitted = 0;  // every row has its lease, its stored reply, another call to wait for, or its error
@@ -93,9 +93,11 @@ struct CallTrace {
 
   int64_t begin() const { return parse; }
   int64_t duration() const { return replied - parse; }
-  // Adds a launch. If several of its rows are the call's, call this for each; the launch is added once.
+  // Adds a launch that has ended. May be called for each of the launch's rows that are the call's, one after another;
+  // the launch is added once.
   void AddLaunch(const LaunchStamps& stamps);
-  // Returns the stages that the call passed, by their begin. The launches of a prefill may overlap.
+  // Returns the stages that the call passed, ascending by their begin. A stage occurs once for each launch. The
+  // launches of a prefill may overlap.
   std::vector<TracedStage> stages() const;
 };
 

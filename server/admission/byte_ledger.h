@@ -44,18 +44,19 @@
 
 namespace gdn {
 
-// Kinds of use, one pool each.
+// Kinds of memory, and numbers of things, that accounts are charged for. Each has a pool of its own; units are bytes if
+// not said otherwise.
 enum class BytePool : uint8_t {
   kCalls,    // messages of calls that wait or run, and their replies
   kCopies,   // temporary copies of states: exports, imports, checkpoints, moves to and from the device
   kReplies,  // outputs of replies that are stored so that a retry gets them
-  kStates,   // sessions and named checkpoints, by the size of their states, wherever these are
-  // Bytes of states (and named checkpoints) in each place. The account furthest over its share is evicted first.
+  kStates,   // sessions and named checkpoints, by the size of their states, whichever tier holds these
+  // Bytes of states (and named checkpoints) in each tier. The account furthest over its share is evicted first.
   kDevice,
   kHost,
   kDisk,
   kRedis,
-  kSnapshots,  // snapshots, by the size of their states, wherever these are; not in kStates
+  kSnapshots,  // snapshots, by the size of their states, whichever tier holds these; not in kStates
   // Counts instead of bytes:
   kSessions,
   kCheckpoints,  // named checkpoints; a session's newest checkpoint does not count
@@ -92,10 +93,10 @@ class ByteAccount {
  private:
   friend class ByteLedger;
   std::string name_;
-  std::string peer_;      // address of an account that is not listed
+  std::string peer_;      // address of an account that is not listed; "" if it is listed
   bool metered_ = false;  // the ledger's metered_ has the account; guarded by the ledger's mutex
   bool listed_ = false;
-  std::atomic<double> weight_{1};  // for a listed principal; changed under the ledger's mutex
+  std::atomic<double> weight_{1};  // weight of a listed principal, else 1; changed under the ledger's mutex
   QuotaLine quotas_;
   std::array<int64_t, kBytePools> used_ = {};  // held in each pool, by BytePool; guarded by the ledger's mutex
 };

@@ -29,7 +29,7 @@ LayerProgress AfterAcceptance(const LayerProgress& before, int32_t tokens);
 
 // The result of an acceptance for its layer.
 struct AcceptedDraft {
-  LayerProgress after;        // progress without the draft
+  LayerProgress after;        // the layer's progress afterwards, when it has no draft any more
   bool folded = false;        // the work folds the log, so the slot has its own base afterwards
   bool unrepeatable = false;  // the work overwrites what a retry of it would read
 };

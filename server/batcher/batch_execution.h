@@ -39,13 +39,13 @@ struct IssuedLaunch {
   // apart in memory.
   struct RowGroup : LanePart {
     StatePoolView pool;                 // covers the pools of all rows
-    std::vector<StepOutcome> outcomes;  // for decodes, parallel to rows
-    std::vector<bool> unrepeatable;     // for decodes, parallel to rows: StepSlots::CannotBeRepeated
+    std::vector<StepOutcome> outcomes;  // for decodes, parallel to rows: what to commit
+    std::vector<bool> unrepeatable;     // for decodes, parallel to rows: a fold overwrites what a retry would read
     bool may_have_written = false;      // an operator that writes to the rows' slots was issued
     std::vector<bool>
         overwrites_draft;          // for decodes, parallel to rows: the row accepts a draft that it then overwrites
     bool may_have_folded = false;  // an operator that folds was issued
-    std::vector<bool> unrepeatable_acceptances;  // for decodes, parallel to rows: AcceptedDraft::unrepeatable
+    std::vector<bool> unrepeatable_acceptances;  // for decodes, parallel to rows: so does the work of its acceptance
     bool accepted = false;                       // the work of acceptances was issued
     absl::Status status;
     // When its inputs were sent, so that the device could begin; InfiniteFuture if they were not.
@@ -59,7 +59,7 @@ struct IssuedLaunch {
   Fence fence;
   SteadyTime begin;             // when issuing began
   SteadyTime launched;          // when its operators were issued
-  LaunchStamps stamps;          // used if a call of the launch is traced
+  LaunchStamps stamps;          // times of the launch, set if one of its calls is traced
   SteadyTime end;               // set by Wait: when the launch had run
   int64_t compute_time_us = 0;  // set by Wait: time that the device spent on this launch
 

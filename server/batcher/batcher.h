@@ -93,7 +93,7 @@ class Batcher {
   // Takes the right to submit one job, before the caller does work that a refusal would waste. Errors of Submit.
   absl::StatusOr<Place> TakePlace();
 
-  // Awaiter of Run: work that waits for the engine's thread. It lives in the frame of the flow that waits.
+  // Awaiter of Run: work that waits for the engine's thread. It lives in the coroutine frame of the flow that waits.
   class [[nodiscard]] Work {
    public:
     Work(Batcher& batcher, absl::FunctionRef<absl::Status(Backend&)> run) : batcher_(batcher), run_(run) {}
@@ -194,7 +194,7 @@ class Batcher {
   std::vector<Work*> works_ ABSL_GUARDED_BY(mu_);   // in order of arrival
   bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread issues a launch or runs work
   std::vector<LaunchLane*> free_lanes_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::unique_ptr<IssuedLaunch>> issued_ ABSL_GUARDED_BY(mu_);  // for the ending thread
+  std::deque<std::unique_ptr<IssuedLaunch>> issued_ ABSL_GUARDED_BY(mu_);  // not taken yet by the ending thread
   // Number of launches that the ending thread has, or will get.
   int32_t to_be_ended_ ABSL_GUARDED_BY(mu_) = 0;
   std::atomic<bool> any_issued_{false};  // issued_ is not empty
@@ -202,8 +202,8 @@ class Batcher {
   int32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
   int32_t places_ ABSL_GUARDED_BY(mu_) = 0;            // places taken and not used yet
   int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;      // launches whose steps have not all ended
-  absl::Duration expected_time_ ABSL_GUARDED_BY(mu_);  // estimate for all chosen launches that have not run
-  SteadyTime expected_end_ ABSL_GUARDED_BY(mu_);       // estimate for the last chosen launch
+  absl::Duration expected_time_ ABSL_GUARDED_BY(mu_);  // estimated time of all chosen launches that have not run
+  SteadyTime expected_end_ ABSL_GUARDED_BY(mu_);       // estimated end of the last chosen launch
   absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);     // longest time to issue a launch; falls by a tenth each launch
   // The scheduler has no step that may run now, until something changes.
   bool nothing_may_run_ ABSL_GUARDED_BY(mu_) = false;
@@ -214,7 +214,7 @@ class Batcher {
   // calls whose steps have ended, because serializing a large reply takes as long as a step and the ending thread must
   // go on to the next launch.
   std::optional<ThreadExecutor> repliers_;
-  std::optional<TaskGroup> answers_;  // on the repliers
+  std::optional<TaskGroup> answers_;  // tasks of AnswerAside, on the repliers
   std::thread ender_;
   std::thread engine_;
 };

@@ -35,7 +35,7 @@ namespace gdn {
 struct StepRow {
   StepLease lease;
   int32_t tokens = 0;
-  std::array<const char*, kMaxStepFields> inputs{};  // for each field the row's first token; tokens are dense
+  std::array<const char*, kMaxStepFields> inputs{};  // each field's data of the row's first token; the others follow
   // [tokens], index of each token's parent in a tree-shaped draft; -1: the last token before the draft. Empty: a chain.
   absl::Span<const int32_t> parents = {};
   char* output = nullptr;                     // tokens * shape.output_features elements of shape.output_dtype

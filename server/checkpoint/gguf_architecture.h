@@ -22,7 +22,7 @@
 namespace gdn {
 
 struct GgufArchitecture {
-  ModelFamily family;       // tensor_names: names below "blk.N."
+  ModelFamily family;       // here model_types are architectures, and tensor_names are names below "blk.N."
   bool tiled = false;       // value heads are tiled if a key head has several, unless ssm.v_head_reordered is false
   bool positive_a = false;  // ssm_a is exp(A_log); otherwise it is -exp(A_log)
   // Says if files of this architecture have the key kda.gate_lower_bound, which means the bounded gate. For KDA only.

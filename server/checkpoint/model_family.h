@@ -20,21 +20,22 @@
 
 namespace gdn {
 
-// The tensors of a layer, each with the layouts that have it. Shapes follow from the spec.
+// The tensors of a layer. kIn* are rows of the input projection, each with the values of spec.projections that have it.
+// Shapes follow from the spec.
 enum class LayerTensor : uint8_t {
-  kInQkvz,  // kInterleaved
-  kInBa,    // kInterleaved and kFlatGroupedBa
-  kInQkv,   // kFlat and kFlatGroupedBa
-  kInQ,     // kSeparate, as kInK and kInV are
+  kInQkvz,  // q, k, v and z; kInterleaved
+  kInBa,    // b and a; kInterleaved and kFlatGroupedBa
+  kInQkv,   // q, k and v; kFlat and kFlatGroupedBa
+  kInQ,     // q; kSeparate, as kInK and kInV are
   kInK,
   kInV,
-  kInZ,  // all but kInterleaved
-  kInB,  // kFlat and kSeparate, as kInA is
+  kInZ,  // z; all but kInterleaved
+  kInB,  // b; kFlat and kSeparate, as kInA is
   kInA,
   kZUp,    // if z has a low rank: the second matrix; kInZ is the first
   kAUp,    // if a has a low rank: the second matrix; kInA is the first
-  kConv,   // convolutions are kJoint
-  kConvQ,  // convolutions are kSeparate, as for kConvK and kConvV
+  kConv,   // convolution kernel of q, k and v; spec.convolutions is kJoint
+  kConvQ,  // convolution kernel of q; spec.convolutions is kSeparate, as for kConvK and kConvV
   kConvK,
   kConvV,
   kALog,
@@ -43,7 +44,7 @@ enum class LayerTensor : uint8_t {
   kOut,
 };
 
-// Returns the tensors of a layer, in the order above.
+// Returns the tensors that a layer with this spec has, in the order of LayerTensor.
 std::vector<LayerTensor> LayerTensorsOf(const LayerSpec& spec);
 
 struct ModelFamily {

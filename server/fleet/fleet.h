@@ -43,7 +43,7 @@ class Fleet {
   // if the lease cannot be obtained.
   absl::Status Begin();
   SessionArrivals& arrivals() { return arrivals_; }
-  FleetLeases& leases() { return leases_; }  // of clients
+  FleetLeases& leases() { return leases_; }  // leases of clients, not this server's own
   // Gives up this server's right to a session name in the shared store, after a call took the right to create a session
   // (BringRequest::make) but did not create it. Other servers may then use the name. Returns at once; the store is told
   // later.

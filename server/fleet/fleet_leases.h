@@ -30,7 +30,7 @@ class FleetLeases {
   FleetLeases(const FleetLeases&) = delete;
   FleetLeases& operator=(const FleetLeases&) = delete;
 
-  // Starts the thread. Stop ends it.
+  // Starts the thread that compares leases with Redis. Stop ends it and waits for it.
   void Begin();
   void Stop() { thread_.reset(); }
 
@@ -56,7 +56,7 @@ class FleetLeases {
 
   const FleetParts parts_;
   SessionArrivals& arrivals_;
-  bool failing_ = false;  // used by the thread
+  bool failing_ = false;  // the last round has failed, which was logged; used by the thread
   TaskGroup group_;
   std::optional<LoopThread> thread_;  // last: it uses all of the above
 };

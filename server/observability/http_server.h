@@ -24,7 +24,7 @@
 namespace gdn {
 
 struct HttpRequest {
-  std::string_view authorization = {};  // the header's value; "" without one
+  std::string_view authorization = {};  // value of the header Authorization; "" without one
   std::string_view host = {};
   bool from_loopback = false;
 };
@@ -33,7 +33,7 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body;
-  std::string location = {};  // the target of a redirect
+  std::string location = {};  // the target of a redirect; "": none
 };
 
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;

@@ -84,7 +84,7 @@ struct GdnServerOptions {
 struct DeviceOptions {
   std::string backend = "auto";  // "auto", "gpu", "cpu" or "null"
   int32_t gpu_device = 0;
-  std::vector<int32_t> gpu_devices = {};  // each number once; empty: gpu_device alone
+  std::vector<int32_t> gpu_devices = {};  // numbers of the GPUs to use, each once; empty: gpu_device alone
   GpuGraphs gpu_graphs = GpuGraphs::kAuto;
   int32_t threads = 0;
 };

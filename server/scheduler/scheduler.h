@@ -47,8 +47,9 @@
 
 namespace gdn {
 
-// Microseconds that prefills alone must have had the device until decodes no longer count as about. It is more than a
-// client that generates takes from one token to the next.
+// Microseconds of device time that prefills alone must have had since the last decode, until their launches are no
+// longer kept short for decodes that may come. It is more than a client that generates takes from one token to the
+// next.
 inline constexpr double kBusyUs = 250'000;
 
 struct SchedulerOptions {
@@ -56,7 +57,7 @@ struct SchedulerOptions {
   double prefill_share = 0.2;     // part of a principal's time for its prefills while its decodes wait too
   double ride_ahead_us = 8000;    // most us of time over weight that a flow may be ahead of the leader and ride along
   double segment_us = 2000;       // time that a launch of prefill segments should take
-  double busy_segment_us = 1000;  // the same while decodes are about, because they wait for it
+  double busy_segment_us = 1000;  // the same until prefills alone have had kBusyUs, because a decode may wait for it
   int64_t max_segment_tokens = 4096;  // most tokens of all segments of a launch, unless one segment_multiple is more
   int64_t least_merged_tokens = 256;  // calls share a launch only if each gets so many tokens of what it may have
   LaunchCost decode_cost{40, 4};      // estimates before the first measurements, in us: of a launch, and of each token
@@ -71,7 +72,7 @@ class ScheduledStep {
   SessionTurn* turn = nullptr;  // never null when added; a call of several sessions counts as its first session
   uint64_t group = 0;           // steps of one group may share a launch: decodes with decodes, prefills with prefills
   bool prefill = false;
-  int64_t row_count = 1;          // rows of a decode
+  int64_t row_count = 1;          // rows of a decode, which count for max_rows
   int64_t token_count = 1;        // tokens of all rows
   int64_t segment_multiple = 64;  // a prefill's segments are multiples of so many tokens; equal in a group
   const void* pool = nullptr;     // the pool of the spare slot that a prefill needs; null: it needs none
@@ -93,8 +94,8 @@ class ScheduledStep {
 struct Launch {
   struct Part {
     ScheduledStep* step = nullptr;
-    int64_t first = 0;   // first token, counted in the call
-    int64_t tokens = 0;  // of a decode: the tokens of all its rows
+    int64_t first = 0;   // index in the call of the segment's first token; 0 for a decode
+    int64_t tokens = 0;  // tokens of the segment; for a decode the tokens of all its rows
     bool last = false;   // nothing of the step waits after this part: it is the whole step, or its last segment
   };
   bool prefill = false;

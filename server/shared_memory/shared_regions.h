@@ -58,12 +58,12 @@ class SharedRegions {
   // Returns the principal's region of this name. NOT_FOUND (SHARED_REGION_NOT_FOUND: region), the same for unknown,
   // ended and other principals' regions.
   absl::StatusOr<SharedRegionPtr> Find(const std::string& principal, const std::string& name) const;
-  // Ends a region: nobody finds it any more, and its file is unlinked; who has it may go on. Returns true to the caller
-  // that ends it first, false if there is no such region any more.
+  // Ends a region: nobody finds it any more, and its file is unlinked. Callers that have it may go on using it. Returns
+  // true to the caller that ends it first, false if there is no such region any more.
   bool End(const std::string& name);
   // Ends all regions, and refuses new ones from then on (SERVER_DRAINING). End of such a region returns false.
   void Drain();
-  // Raised by Drain.
+  // Returns the signal that Drain raises. Calls that hold a region open wait for it.
   Signal& drained() { return drained_; }
 
  private:

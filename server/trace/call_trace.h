@@ -77,7 +77,7 @@ struct CallTrace {
   int64_t response_bytes = 0;
   int32_t launch_count = 0;
   absl::Status status;
-  absl::Time begin_time;  // wall clock
+  absl::Time begin_time;  // when the call began, by the wall clock
 
   // Times (TraceNow) at which the call reached each point. 0: it did not.
   int64_t parse = 0;
@@ -96,7 +96,7 @@ struct CallTrace {
   // Adds a launch that has ended. May be called for each of the launch's rows that are the call's, one after another;
   // the launch is added once.
   void AddLaunch(const LaunchStamps& stamps);
-  // Returns the stages that the call passed, ascending by their begin. A stage occurs once for each launch. The
+  // Returns the stages that the call passed, ascending by their begin. A stage of launches occurs once for each. The
   // launches of a prefill may overlap.
   std::vector<TracedStage> stages() const;
 };

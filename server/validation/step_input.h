@@ -38,9 +38,10 @@ struct StepLimits {
 using TensorBytes = std::array<std::string_view, kMaxStepFields>;
 
 struct CheckedField {
-  std::string_view name;  // as in the message: "hidden_states", "mixed_qkv", ...
+  std::string_view name;  // name of the field in the request: "hidden_states", "mixed_qkv", ...
   TensorView view;
-  const v1::SharedRange* shared = nullptr;  // if not null: copy the view's data from there; the view has none
+  // Range of shared memory to copy the view's data from, in the request; the view has none until then. null: it has.
+  const v1::SharedRange* shared = nullptr;
 };
 
 // The path that computes a row.

@@ -46,8 +46,8 @@ class DraftMoves {
   AcceptedDraft Add(const LayerProgress& before, int32_t tokens, absl::Span<const int32_t> path,
                     const StepSlots& where);
   bool empty() const { return slots_.empty(); }
-  // Issues all added work to the device, without waiting for it; errors of the backend. It cannot be repeated, so call
-  // it in Backend::Prepare first, which acquires all it needs without computing.
+  // Issues all added work to the device; errors of the backend. The work cannot be repeated, so call this in
+  // Backend::Prepare first, which acquires all it needs without computing.
   absl::Status Issue(Backend& backend) const;
 
  private:

@@ -74,8 +74,9 @@ class BatchExecutor {
   // Both must outlive the executor.
   BatchExecutor(Backend& backend, DeviceHealth& health) : backend_(backend), health_(health), runner_(backend) {}
 
-  // Issues a launch without waiting for the device, and never returns null. Failures are recorded in its groups and in
-  // `stopped`. `lane` must not be used by another launch until this one has ended.
+  // Issues a launch, and never returns null. Does not wait for the device, unless operators compute when they are
+  // issued. Failures are recorded in its groups and in `stopped`. `lane` must not be used by another launch until this
+  // one has ended.
   std::unique_ptr<IssuedLaunch> Issue(Launch launch, LaunchLane& lane);
 
   // Blocks until a launch has run and copies the results to their calls. Failures are recorded in its groups. Call it

@@ -37,7 +37,9 @@ class ConfigFields {
   bool IsNull(std::string_view field) const;
   // Returns the names of all fields that are not null, without a prefix. A name that both parts have comes twice.
   std::vector<std::string> Names() const;
-  std::string NameOf(std::string_view field) const { return prefix_ + std::string(field); }  // the name in refusals
+  std::string NameOf(std::string_view field) const {
+    return prefix_ + std::string(field);
+  }  // the field's name in refusals
 
   // Returns the field's integer, which must be between `low` (0 or more) and `high`, both included. The error of
   // Invalid if it is not, or if the field is absent.

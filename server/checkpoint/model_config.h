@@ -30,8 +30,8 @@ struct ModelConfig {
 // Reads a config.json. Fields may be at the top level or in "text_config". The Gated DeltaNet layers are those of
 // layer_types; else of the family's own fields, which must agree with layer_types; else all but full_attention_layers;
 // else all but each full_attention_interval-th, counted from 1. INVALID_ARGUMENT (INVALID_SPEC) names the field, its
-// value and what was expected. It is returned for text that is not JSON, for a value that the family cannot have, and
-// for a field about the layers that the family does not know, because no such field may be ignored.
+// value and what was expected. It is returned for text that is not JSON and for a value that the family cannot have. A
+// field about the layers that the family does not know is refused too, because no such field may be ignored.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json);
 
 }  // namespace gdn

@@ -77,7 +77,7 @@ struct ModelFamily {
   // DeltaNet layers are then those with an A_log.
   std::string_view module = "linear_attn";
   bool module_is_shared = false;
-  // What may come before the layer's number in the names of tensors. A checkpoint uses exactly one of them.
+  // Texts that may come before the layer's number in the names of tensors. A checkpoint uses exactly one of them.
   absl::Span<const std::string_view> prefixes = kPrefixes;
   // True if A_log may have more entries than there are value heads. Only the first ones count.
   bool long_a_log = false;

@@ -24,8 +24,8 @@
 
 namespace gdn {
 
-// The shape of a value in the file: one text, a switch (true or false, which needs no value on the command line), a
-// list or a map of NAME: VALUE, or a map of quotas.
+// The shape of a value in the file. kText: one text. kSwitch: true or false; the flag needs no value on the command
+// line. kList: a list, or a map of NAME: VALUE. kQuotaMap: a map of quotas.
 enum class ValueShape { kText, kSwitch, kList, kQuotaMap };
 
 template <typename T>

@@ -40,7 +40,7 @@ struct YamlNode {
 };
 
 inline constexpr size_t kMostYamlDepth = 4;       // levels: the file, quotas, principals, one principal
-inline constexpr size_t kMostShownLetters = 100;  // characters of a key or value that a fault shows
+inline constexpr size_t kMostShownLetters = 100;  // most bytes of a key or value that a fault shows
 
 // Returns the tree of the text's single document; a node kNothing if there is none. If the text is not YAML in UTF-8,
 // returns nullopt and adds a fault. Anchors, aliases, values nested too deep and a second document only add faults.

@@ -35,7 +35,8 @@ class SessionDepartures {
   // thread, one call at a time, first with 0 and 0. It must not block.
   using Progress = std::function<void(int64_t all, int64_t gone, int64_t failed)>;
   // Hands over all sessions that are here. Blocks for `timeout` at most. Returns true if all have left. After a timeout
-  // the others may still leave, and `progress` is then called, so it must live until this object is destroyed.
+  // the others may still leave, and `progress` is then called. So what it uses must live until this object is
+  // destroyed.
   bool HandOverAll(absl::Duration timeout, Progress progress);
   // Stops serving these sessions at once, because other servers own them now, and begins to delete their states here.
   // Steps that run are discarded. Does not wait.

@@ -10,8 +10,8 @@
 namespace gdn {
 
 struct SessionTurn {
-  // When the session's next decode and its next prefill are due: microseconds of device time that its steps were
-  // charged so far, at least the time of its flow when they came.
+  // Times at which the session's next decode and its next prefill are due. They rise by the device time, in
+  // microseconds, that each of its steps is charged. A session that comes back begins at its flow's time.
   std::array<double, 2> due{};
 };
 

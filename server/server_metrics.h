@@ -28,7 +28,7 @@ struct MetricSources {
   absl::Time start_time;
   const DiskTier* disk = nullptr;            // nullptr: there is no disk
   const DiskScrubber* scrubber = nullptr;    // nullptr: nothing is scrubbed
-  const SocketListener* listener = nullptr;  // for gRPC's connections
+  const SocketListener* listener = nullptr;  // counts gRPC's connections; nullptr: the server does not listen yet
 };
 
 // Returns the usage of all devices together, as one tier "device", and then of the tiers below, the fastest first.

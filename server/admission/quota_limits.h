@@ -60,7 +60,7 @@ class QuotaLimits {
 
 struct PrincipalQuotas {
   QuotaLimits limits;
-  std::optional<double> weight;  // its share; nullopt: the weight in the list of principals, or 1
+  std::optional<double> weight;  // weight of its share; nullopt: the weight in the list of principals, or 1
   bool operator==(const PrincipalQuotas&) const = default;
 };
 

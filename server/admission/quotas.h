@@ -43,7 +43,7 @@ class QuotaLine {
 
 struct QuotaRefusal {
   Quota quota = Quota::kSessions;
-  bool of_all = false;  // true: the quota of all callers together
+  bool of_all = false;  // true: the quota is that of all callers together, else the caller's own
   int64_t needed = 0;
   int64_t used = 0;
   int64_t limit = 0;

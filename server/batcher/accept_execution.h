@@ -57,7 +57,7 @@ class DraftMoves {
 };
 
 struct AcceptRow {
-  StepLease lease;  // for a layer with a pending draft
+  StepLease lease;  // of the layer whose pending draft is accepted
   int32_t accepted_tokens = 0;
   // Indices of the accepted tokens in the draft, accepted_tokens of them; empty: the first ones.
   std::vector<int32_t> path = {};

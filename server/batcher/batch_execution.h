@@ -53,7 +53,7 @@ struct IssuedLaunch {
   };
   Launch launch;
   std::vector<StepJobPtr> jobs;       // parallel to launch.parts
-  std::vector<absl::Status> stopped;  // parallel to launch.parts: why a prefill's segment was not issued
+  std::vector<absl::Status> stopped;  // parallel to launch.parts: why a prefill's segment was not issued, or OK
   std::vector<RowGroup> groups;
   LaunchLane* lane = nullptr;
   Fence fence;

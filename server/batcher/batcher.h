@@ -136,7 +136,7 @@ class Batcher {
     const LayerWeights* weights = nullptr;
     StateLayout layout;
     StepShape shape;
-    PrefillPath path = PrefillPath::kScan;  // for prefills
+    PrefillPath path = PrefillPath::kScan;  // kernels of a prefill; kScan for decodes
     bool draft = false;
     bool tree = false;  // some rows of the draft are trees; chains in the same launch would run as trees
 
@@ -160,11 +160,11 @@ class Batcher {
   void EndLoop();
   void Schedule(StepJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return scheduler_.waiting() > 0 || !works_.empty(); }
-  // True if a launch can be issued now.
+  // True if a launch can be issued now: a lane is free and a step may run.
   bool MayIssue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !free_lanes_.empty() && scheduler_.waiting() > 0 && !nothing_may_run_;
   }
-  // Waits until the running launch is expected to end soon, or work arrives.
+  // Blocks, with mu_ released, until the running launch is expected to end soon, none runs, or work of Run arrives.
   void AwaitLastMoment() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Chosen Choose(bool prefills) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Execute(Work& work);

@@ -38,7 +38,7 @@ struct StepRow {
   std::array<const char*, kMaxStepFields> inputs{};  // each field's data of the row's first token; the others follow
   // [tokens], index of each token's parent in a tree-shaped draft; -1: the last token before the draft. Empty: a chain.
   absl::Span<const int32_t> parents = {};
-  char* output = nullptr;                     // tokens * shape.output_features elements of shape.output_dtype
+  char* output = nullptr;                     // space for tokens * shape.output_features of shape.output_dtype
   const Acceptance* accept_before = nullptr;  // acceptance of the pending draft, done first; null: none. Borrowed
   bool keep_reply = false;                    // the step has a request id, so a reply is stored for retries
   bool keep_output = false;  // if keep_reply: the stored reply also has the output, so that a retry gets it

@@ -55,9 +55,9 @@ std::vector<HeadRows> LayerTensorRows(LayerTensor tensor, const LayerSpec& spec)
 // only in sum, and are then -1.
 std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec);
 
-// For decays by channel, whose vectors and kernels may be stored with other dimensions of size 1. If the tensor differs
-// from LayerTensorShape in these only, gives it that shape. With `long_a_log`, also cuts off the elements of A_log
-// behind its heads. Leaves all other tensors as they are.
+// Gives `stored` the shape of LayerTensorShape if it differs only in dimensions of size 1. For vectors and kernels of
+// layers with decays by channel. With `long_a_log`, also cuts off the elements of A_log behind its heads. Leaves all
+// other tensors as they are; the caller checks the shape.
 void DropSpareDimensions(LayerTensor tensor, const LayerSpec& spec, bool long_a_log, StoredTensor& stored);
 
 // Returns the dimension of a head: the length of the first Gated DeltaNet layer's norm weight. Used if

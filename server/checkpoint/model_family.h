@@ -52,8 +52,8 @@ struct ModelFamily {
   static constexpr std::string_view kFullAttention[] = {"full_attention"};
 
   std::string_view name;
-  absl::Span<const std::string_view> model_types;      // model_type of the config, or of its text_config
-  absl::Span<const std::string_view> text_types = {};  // model_type of text_config alone, if it is another one
+  absl::Span<const std::string_view> model_types;      // values that the config's model_type may have
+  absl::Span<const std::string_view> text_types = {};  // values of text_config.model_type; empty: as model_types
   // True if recorded layers of a reference implementation have been replayed. Otherwise the family is served only if
   // the operator allows unverified families.
   bool verified = false;

@@ -41,8 +41,9 @@ struct PackedWeight {
   // A plain format or E4M3. There are [rows, cols / group] scales, or one if one_scale is set.
   WeightFormat scale_format = WeightFormat::kF32;
   std::string_view scales;
-  std::string_view zero_points = {};  // kInt4 only: int32 [ceil(rows / 8), cols / group], packed by rows
-  float global_scale = 1.0f;          // kNvfp4 only
+  // For kInt4: int32 [ceil(rows / 8), cols / group], each with 4 bits for 8 rows, the first in the lowest. Empty: none.
+  std::string_view zero_points = {};
+  float global_scale = 1.0f;  // for kNvfp4: all scales are multiplied by it, or if global_divides divided by it
   bool global_divides = false;
 
   int64_t scale_count() const { return one_scale ? 1 : rows * (cols / group); }

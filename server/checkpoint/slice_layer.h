@@ -22,8 +22,9 @@
 
 namespace gdn {
 
-// Errors are INVALID_ARGUMENT: those of CheckHeadSlice; and (INVALID_SPEC: tensor) for an out-projection if the slice
-// cuts its quantised blocks, either as stored or, with `quantize_q8_0`, as it will be quantised.
+// Checks that SliceLayer can take these heads of the layers. INVALID_ARGUMENT: errors of CheckHeadSlice; and
+// (INVALID_SPEC: tensor) for an out-projection if the slice cuts its quantised blocks, either as stored or, with
+// `quantize_q8_0`, as it will be quantised.
 absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensors>& layers, const HeadSlice& heads,
                         bool quantize_q8_0 = false);
 

@@ -47,7 +47,8 @@ std::vector<float> FloatsOf(const TensorView& view);
 enum class MinusInfinity : bool { kRefused, kTaken };
 
 // INVALID_ARGUMENT (INVALID_TENSOR_DATA) if a weight, or a factor of a quantised block, is not finite. The error names
-// the weight by its index, the factor by its block, counted over the tensor. Reads the whole tensor.
+// the weight by its index, the factor by its block, counted over the tensor. Reads the whole tensor. `minus_infinity`
+// counts for plain tensors only.
 absl::Status CheckFinite(const StoredTensor& tensor, MinusInfinity minus_infinity = MinusInfinity::kRefused);
 
 // Unpacks a packed tensor to `encoding`. The new bytes are appended to `made`, and the result points into them. Returns

@@ -31,7 +31,7 @@ inline constexpr size_t kMostConfigBytes = size_t{256} << 10;
 using ConfigKeys = std::map<std::string, ValueShape>;
 
 struct ConfigValue {
-  std::string text;  // in the form of the command line
+  std::string text;  // the value, in the form of the command line
   ConfigPlace place;
 };
 

@@ -75,9 +75,9 @@ class LoadedModel {
 struct LoadOptions {
   // Serve a family even if nobody has compared its layers with a reference implementation.
   bool allow_unverified_family = false;
-  // Load a slice of every layer. None: all heads.
+  // Value heads of every layer to load. Default: all heads.
   HeadSlice heads = {};
-  // Load the Gated DeltaNet layers in these ranges. Empty: all layers.
+  // Ranges of decoder layers, of which the Gated DeltaNet layers are loaded. Empty: all layers.
   LayerRanges layers = {};
   // Quantise large projections to Q8_0 if the checkpoint has them in F32, F16 or BF16.
   bool quantize_q8_0 = false;

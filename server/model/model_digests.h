@@ -18,7 +18,8 @@
 
 namespace gdn {
 
-// The message LayerDigest (proto/gdn/v1/info.proto) says exactly what is hashed.
+// Digest of one Gated DeltaNet layer as it is in the files. The message LayerDigest (proto/gdn/v1/info.proto) says
+// exactly what is hashed.
 struct LayerDigest {
   int32_t layer = 0;
   std::string format;         // format of the matrices in the files: "BF16", "F8_E4M3", "GGUF Q4_K+Q6_K"

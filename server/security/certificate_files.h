@@ -31,7 +31,7 @@ enum class ClientCertificates {
 
 struct CertificateFileNames {
   std::string certificate;     // PEM: the server's certificate, and those between it and its CA
-  std::string key;             // PEM
+  std::string key;             // PEM: the private key of that certificate, without a password
   std::string client_ca = {};  // PEM: the CAs that issue clients' certificates; "": ClientCertificates::kNone
   ClientCertificates clients = ClientCertificates::kNone;
 };

@@ -68,7 +68,7 @@ class Security {
   absl::Mutex mu_;  // one reload at a time
   std::unique_ptr<CertificateFiles> certificates_;
   std::unique_ptr<Authenticator> authenticator_;
-  std::array<std::string, 2> told_ ABSL_GUARDED_BY(mu_);  // the last errors; each is logged once
+  std::array<std::string, 2> told_ ABSL_GUARDED_BY(mu_);  // last errors of certificates and of tokens, logged once
   StopSignal stop_;
   std::thread thread_;  // last, because it uses all of the above
 };

@@ -42,12 +42,12 @@ int64_t TraceNow();
 // Times (TraceNow) at which a launch reached each point. 0: it did not, or none of its calls is traced.
 struct LaunchStamps {
   int64_t issued = 0;
-  int64_t copied_in = 0;  // if its rows are in several pools: those of the first pool
+  int64_t copied_in = 0;  // when its inputs were sent; if its rows are in several pools: those of the first pool
   int64_t launched = 0;
   int64_t begun = 0;  // when the device began, by the device time of the launch
   int64_t computed = 0;
   int64_t copied_out = 0;
-  std::string issuer, ender;  // labels of threads
+  std::string issuer, ender;  // labels of the threads that issued and that ended the launch
 
   bool traced() const { return issued != 0; }
   // Stamps `issued` and `issuer` for the calling thread, which begins to issue the launch.
@@ -69,7 +69,7 @@ struct CallTrace {
   std::string method;
   std::string principal;
   std::string session;      // name of the first row's session
-  TraceContextPtr context;  // place in the client's trace
+  TraceContextPtr context;  // place in the client's trace; null: none
   int32_t layer = 0;
   int32_t rows = 0;
   int64_t tokens = 0;
@@ -89,7 +89,7 @@ struct CallTrace {
   int64_t committed = 0;
   int64_t answered = 0;  // the reply is complete
   int64_t replied = 0;
-  std::string starter, answerer;  // labels of threads
+  std::string starter, answerer;  // labels of the threads that began the call and that completed its reply
 
   int64_t begin() const { return parse; }
   int64_t duration() const { return replied - parse; }

@@ -116,9 +116,9 @@ class GdnServer {
   std::vector<StateDevice> StateDevices();
   absl::Status ListPrincipals(std::string key);
   std::optional<SessionSpec> SpecOfServed(const std::string& model) const;
-  // Opens the ports and begins to serve.
+  // Recovers sessions, joins the fleet if there is one, opens the ports and begins to serve. Part of Start.
   absl::Status Serve();
-  // Recovers the sessions of the durable tiers, and returns their number.
+  // Recovers the sessions of the durable tiers, and returns their number. Errors of StateService::Recover.
   absl::StatusOr<int64_t> RecoverSessions();
   ServiceParts PartsForCalls(int64_t recovered_sessions);
   absl::Status JoinFleet();

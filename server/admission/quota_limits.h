@@ -21,7 +21,7 @@
 namespace gdn {
 
 enum class Quota : uint8_t {
-  kSessions,     // existing sessions, wherever their states are
+  kSessions,     // number of existing sessions, wherever their states are
   kCheckpoints,  // named checkpoints; a session's newest checkpoint does not count
   // Bytes:
   kStateBytes,  // states of all sessions and named checkpoints, wherever they are

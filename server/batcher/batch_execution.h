@@ -43,8 +43,8 @@ struct IssuedLaunch {
     std::vector<bool> unrepeatable;     // for decodes, parallel to rows: a fold overwrites what a retry would read
     bool may_have_written = false;      // an operator that writes to the rows' slots was issued
     std::vector<bool>
-        overwrites_draft;          // for decodes, parallel to rows: the row accepts a draft that it then overwrites
-    bool may_have_folded = false;  // an operator that folds was issued
+        overwrites_draft;  // for decodes, parallel to rows: tokens overwrite what a retry of accepting would read
+    bool may_have_folded = false;                // an operator that folds was issued
     std::vector<bool> unrepeatable_acceptances;  // for decodes, parallel to rows: so does the work of its acceptance
     bool accepted = false;                       // the work of acceptances was issued
     absl::Status status;

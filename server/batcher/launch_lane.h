@@ -63,12 +63,14 @@ class LaunchLane {
   // Makes space for all parts of a launch, and sets their offsets. The lane's last launch must have ended, because
   // smaller buffers are freed first. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED), and errors of the device.
   absl::Status Reserve(absl::Span<LanePart* const> parts);
-  // Sends a part's inputs and index arrays: the batch, and the arrays in `step`, `log_lengths` (null in a prefill) and
-  // `fold` (null in a decode). Points step's tensors at the inputs and at room for the output.
+  // Sends a part's inputs and index arrays before anything issued later runs: the batch, and the arrays in `step`,
+  // `log_lengths` (null in a prefill) and `fold` (null in a decode). If operators can read host memory, sends nothing
+  // and only gathers rows that are apart. Points step's tensors at the inputs and at space for the output. Call Reserve
+  // first. Errors of the backend.
   absl::Status Gather(const LanePart& part, const int32_t* log_lengths, const MaterializeStateParams* fold,
                       LayerStep* step);
   // Issues the copies of a part's outputs from the device, to the lane or directly to the calls, without waiting. They
-  // are complete when the launch's fence has passed. Does nothing if operators wrote there.
+  // are complete when the launch's fence has passed. Does nothing if operators wrote there. Errors of the backend.
   absl::Status StageOut(const LanePart& part);
   // Copies a part's outputs from the lane to their calls, unless they are there already. Call once the launch's fence
   // has passed.

@@ -65,7 +65,7 @@ class CheckpointFiles {
  private:
   explicit CheckpointFiles(std::string directory) : directory_(std::move(directory)) {}
 
-  // Returns the file that holds the tensor. Opens the file first if needed.
+  // Returns the file that holds the tensor, which this object owns. Opens the file first if needed. Errors of Raw.
   absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name);
   absl::StatusOr<StoredTensor> Fp8Tensor(const std::string& name, const SafetensorsFile& file);
   // Returns the path of the tensor's file, in quotes, for messages.

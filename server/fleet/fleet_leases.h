@@ -48,7 +48,8 @@ class FleetLeases {
  private:
   absl::Duration Round();
   absl::Status EndLapsed();
-  // Begins to take sessions that no server has and whose leases have ended. They then end here.
+  // Begins to take sessions that no server has and whose leases have ended. They then end here. Errors of Redis, and
+  // UNAVAILABLE (NODE_LEASE_LAPSED).
   absl::Status TakeLeftSessions();
 
   ClientLeases& leases() { return parts_.sessions.leases(); }

@@ -81,7 +81,7 @@ class SessionArrivals {
   bool Finish(const StateKey& key, Arrival& arrival, absl::Status status, bool made);
 
   // Tries to take the session. Call on a thread that may block. Returns nullopt if the session is here or its name is
-  // reserved, else the server that has it.
+  // reserved, else the server that has it. Errors of Bring.
   absl::StatusOr<std::optional<TakenSession>> Take(const StateKey& key, bool make);
   absl::Status Adopt(const StateKey& key, const TakenSession& taken, bool make);
   void AdoptCheckpoints(const StateKey& key);

@@ -32,7 +32,7 @@ class SessionDepartures {
   // again; one that has lost its state always stays. False if there is no such session here.
   bool HandOver(const StateKey& key);
   // Receives the progress: sessions in all, those that have left, and those that could not leave. Called from any
-  // thread, one call at a time, first with 0 and 0. It must not block.
+  // thread, one call at a time, first with 0 and 0.
   using Progress = std::function<void(int64_t all, int64_t gone, int64_t failed)>;
   // Hands over all sessions that are here. Blocks for `timeout` at most. Returns true if all have left. After a timeout
   // the others may still leave, and `progress` is then called. So what it uses must live until this object is
@@ -54,7 +54,8 @@ class SessionDepartures {
   Task<absl::Status> Leave(std::shared_ptr<Session> session);
   Task<void> LeaveAsAsked(std::shared_ptr<Session> session);
   Task<void> LeaveWithAll(std::shared_ptr<Session> session, std::shared_ptr<Work> work);
-  // Stores the session and gives the right to it up. Call on a thread that may block.
+  // Stores the session and gives the right to it up. Call on a thread that may block. If the state cannot be stored,
+  // returns the error, and the session stays.
   absl::Status Store(SessionLease& lease);
 
   const FleetParts parts_;

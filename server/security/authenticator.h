@@ -36,7 +36,7 @@ struct AuthenticatorOptions {
 // Returns the subject of a verified certificate: its URI, or its common name if it has no URI. Returns "", which is
 // nobody, if the certificate has several URIs or several common names, or if the common name has a colon, as a URI has.
 // Names of proxies and admins may be URIs, and a caller who can get a certificate with any common name must not pass
-// for them.
+// for them. The result points into an argument's text.
 std::string_view CertificateSubject(absl::Span<const std::string_view> uris,
                                     absl::Span<const std::string_view> common_names);
 

@@ -23,15 +23,17 @@ absl::Status ReadGlm5Next(const ConfigFields& fields, LayerSpec& spec);
 absl::Status ReadBailingHybrid(const ConfigFields& fields, LayerSpec& spec);
 
 // Returns the KDA layers (from 0, ascending) by linear_attn_config's kda_layers and full_attn_layers, which count from
-// 1; nullopt if there are neither but layer_types. INVALID_ARGUMENT (INVALID_SPEC) if that is missing too, or if the
-// lists do not cover all layers once.
+// 1; nullopt if there are neither but layer_types. With one list, all other layers belong to the other; with both, each
+// layer must be in one. Else INVALID_ARGUMENT (INVALID_SPEC), also if all three are missing or no layer is KDA.
 absl::StatusOr<ModelFamily::Layers> ReadKimiLayers(const ConfigFields& fields, int32_t num_layers);
 // Returns the KDA layers (from 0, ascending) by linear_attn_config's kda_layers and full_attn_layers, which count from
-// 0 here; nullopt if there are neither. INVALID_ARGUMENT (INVALID_SPEC) if the lists do not cover all layers once.
+// 0 here; nullopt if there are neither. With one list, all other layers belong to the other; with both, each layer
+// must be in one. Else INVALID_ARGUMENT (INVALID_SPEC), also if no layer is KDA.
 absl::StatusOr<ModelFamily::Layers> ReadGlmLayers(const ConfigFields& fields, int32_t num_layers);
 // Returns the KDA layers (from 0, ascending): all except the last of each layer_group_size layers. layer_types decides
 // about layers after the last whole group. nullopt if the config has layer_types and no layer_group_size.
-// INVALID_ARGUMENT (INVALID_SPEC) if it lacks what is needed.
+// INVALID_ARGUMENT (INVALID_SPEC) if both are missing, if the size is not 2 to `num_layers`, or if layer_types is
+// missing and the last group is not whole.
 absl::StatusOr<ModelFamily::Layers> ReadBailingLayers(const ConfigFields& fields, int32_t num_layers);
 
 }  // namespace gdn

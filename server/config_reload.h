@@ -12,11 +12,11 @@
 
 namespace gdn {
 
-// Waits for SIGTERM or SIGINT, or without a --config file for SIGHUP, and returns the signal. With a --config file,
-// reads the file again on SIGHUP and when it has changed, which is checked every two seconds. Options that may change
-// while the server runs take effect. The log names the options that have changed, and says for each whether it took
-// effect. `options`: the result of ReadOptions for `line`. `signals`: these three signals, which must be blocked in
-// every thread.
+// Blocks until SIGTERM or SIGINT comes, or without a --config file SIGHUP, and returns the signal. With a --config
+// file, reads the file again on SIGHUP and when it has changed, which is checked every two seconds. Options that may
+// change while the server runs take effect; a file with a fault changes nothing. The log names the options that have
+// changed, and says for each whether it took effect. `options`: the result of ReadOptions for `line`. `signals`: these
+// three signals, which must be blocked in every thread.
 int WaitForEnd(GdnServer& server, const CommandFlags& line, ServerOptions& options, const sigset_t& signals);
 
 }  // namespace gdn

@@ -57,26 +57,29 @@ struct ServiceParts;
 
 class GdnServer {
  public:
-  // Loads the models on every device, and decides how much memory states get. At least one backend. Errors of
-  // LoadModel; INVALID_ARGUMENT if the backends differ in their numerics.
+  // Loads the models on every device, and decides how much memory states get. Takes at least one backend. Does not
+  // listen yet. Errors of LoadModel and StateLayout::Make; INVALID_ARGUMENT (DEVICE_UNSUPPORTED) if the backends differ
+  // in their numerics.
   static absl::StatusOr<std::unique_ptr<GdnServer>> Make(std::vector<std::unique_ptr<Backend>> backends,
                                                          GdnServerOptions options);
   static absl::StatusOr<std::unique_ptr<GdnServer>> Make(std::unique_ptr<Backend> backend, GdnServerOptions options);
   ~GdnServer();
 
-  // Opens the tiers, recovers the sessions that an earlier process left there, and begins to serve. Errors of
-  // StateService::Make, StateService::Recover and RpcServer::Start.
+  // Opens the tiers, recovers the sessions that an earlier process left there, joins the fleet if there is one, and
+  // begins to serve. Call once. Errors of StateService::Make and Recover, RpcServer::Start, Security::Make,
+  // Fleet::Begin and HttpEndpoint::Start, and of the principals' files. After an error the server can only be
+  // destroyed.
   absl::Status Start();
 
-  // Sets the quotas of callers. Call after Start, from one thread at a time. An account that is over a new quota keeps
-  // what it has and gets no more.
+  // Replaces the quotas of all callers. Call after Start, from one thread at a time. An account that is over a new
+  // quota keeps what it has and gets no more.
   void SetQuotas(const QuotaSettings& quotas);
 
-  // Ends the service in order. In a fleet, sessions are first handed over to other servers while calls are still
-  // served. Then health turns NOT_SERVING and new steps are refused; accepted steps and other open calls may take until
-  // `timeout`. Then sessions are made durable, if there is a durable tier, within `checkpoint_timeout`; most of this
-  // happens while GetServerInfo still tells the progress. Returns false, and logs it, if a call had not ended or a
-  // session was not made durable.
+  // Ends the service in order, and blocks. In a fleet, sessions are first handed over to other servers while calls are
+  // still served; this takes FleetOptions::notice and then at most `checkpoint_timeout`. Then health turns NOT_SERVING
+  // and new steps are refused; accepted steps and other open calls may take until `timeout`. Then sessions are made
+  // durable, if there is a durable tier, within `checkpoint_timeout`; most of this happens while GetServerInfo still
+  // tells the progress. Returns false, and logs it, if a call had not ended or a session was not made durable.
   bool Drain(absl::Duration timeout, absl::Duration checkpoint_timeout = absl::InfiniteDuration());
   // OK while at least one device works; else the error of the first device. A failure is permanent.
   absl::Status device_status() const;
@@ -86,7 +89,8 @@ class GdnServer {
   Backend& backend() { return *devices_.front().backend; }
   const StateServiceOptions& state_options() const { return state_options_; }
 
-  // Addresses and ports that the server listens on. Valid after Start.
+  // Port of the first TCP address (0 if there is none), and the addresses that the server listens on. Valid after
+  // Start.
   int port() const { return rpc_->port(); }
   const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
   std::optional<int> http_port() const;    // nullopt without an HTTP port
@@ -112,9 +116,9 @@ class GdnServer {
   std::vector<StateDevice> StateDevices();
   absl::Status ListPrincipals(std::string key);
   std::optional<SessionSpec> SpecOfServed(const std::string& model) const;
-  // Opens the ports and begins to serve.
+  // Recovers sessions, joins the fleet if there is one, opens the ports and begins to serve. Part of Start.
   absl::Status Serve();
-  // Recovers the sessions of the durable tiers, and returns their number.
+  // Recovers the sessions of the durable tiers, and returns their number. Errors of StateService::Recover.
   absl::StatusOr<int64_t> RecoverSessions();
   ServiceParts PartsForCalls(int64_t recovered_sessions);
   absl::Status JoinFleet();

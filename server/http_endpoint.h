@@ -35,7 +35,8 @@ struct HttpEndpointOptions {
 
 class HttpEndpoint {
  public:
-  // Opens the port at `listen` ("ADDRESS:PORT") and answers requests. Errors of HttpServer::Start.
+  // Opens the port at `listen` ("ADDRESS:PORT") and answers requests until the endpoint is destroyed. Errors of
+  // HttpServer::Start. What `sources` refer to must outlive it.
   static absl::StatusOr<std::unique_ptr<HttpEndpoint>> Start(const std::string& listen, const MetricSources& sources,
                                                              HttpEndpointOptions options);
 
@@ -48,7 +49,7 @@ class HttpEndpoint {
       : sources_(sources), options_(std::move(options)), sampler_(sources) {}
 
   bool MaySeeStatus(const HttpRequest& request) const;
-  // Returns why the server takes no steps, or "" if it takes steps.
+  // Returns why the server is not ready, so that load balancers should send it no calls; "" if it is ready.
   std::string Trouble() const;
   std::vector<int32_t> FailedDevices() const;
   HttpResponse Metrics() const;

@@ -19,8 +19,9 @@ inline constexpr int kDrainFailed = 3;
 inline constexpr int kDeviceFailed = 4;
 
 // Drains the server, destroys it, and returns the exit code. It is kDeviceFailed if limits.tell_of_device is set and
-// the last device has failed. Else it is kDrainFailed if an accepted call had no time to end or a session could not be
-// made durable. Else it is 0. If a time limit passes before, the process exits at once with the code that applies then.
+// no device worked when the drain began. Else it is kDrainFailed if an accepted call had no time to end or a session
+// could not be made durable. Else it is 0. If a time limit passes before, the process exits at once with the code that
+// applies then. The process must also end within limits.destruction after the drain, or it is ended with that code.
 int DrainAndEnd(std::unique_ptr<GdnServer> server, const EndLimits& limits);
 
 }  // namespace gdn

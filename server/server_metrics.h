@@ -28,17 +28,17 @@ struct MetricSources {
   absl::Time start_time;
   const DiskTier* disk = nullptr;            // nullptr: there is no disk
   const DiskScrubber* scrubber = nullptr;    // nullptr: nothing is scrubbed
-  const SocketListener* listener = nullptr;  // for gRPC's connections
+  const SocketListener* listener = nullptr;  // counts gRPC's connections; nullptr: the server does not listen yet
 };
 
-// Returns the usage of all devices together, as one tier, and then of the tiers below, in their order.
+// Returns the usage of all devices together, as one tier "device", and then of the tiers below, the fastest first.
 std::vector<TierUsage> TierUsages(StateService& states);
 // Returns the longest time since a session was last made durable, over the sessions that have taken steps since. Zero
 // if there are none.
 absl::Duration OldestUndurable(const SessionManager& sessions, SteadyTime now);
 
-// Returns the metrics in Prometheus' text form. `device_free_bytes`: free memory of each device; nothing if the device
-// does not report it. Empty: no device has been asked yet.
+// Returns the metrics in Prometheus' text form. `device_free_bytes`: free memory of each device, by its number; nullopt
+// if the device does not report it. Empty: no device has been asked yet.
 std::string ServerMetrics(const MetricSources& sources, const std::vector<std::optional<int64_t>>& device_free_bytes);
 
 }  // namespace gdn

@@ -10,7 +10,8 @@
 
 namespace gdn {
 
-// Logs a warning if the state cannot be sent. The manager then acts on its own time limits.
+// Sends the state, such as "READY=1", to $NOTIFY_SOCKET; does nothing if that is not set. Logs a warning if the state
+// cannot be sent. The manager then acts on its own time limits.
 void TellServiceManager(std::string_view state);
 
 }  // namespace gdn

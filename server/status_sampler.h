@@ -33,12 +33,14 @@ class StatusSampler {
   ~StatusSampler();
 
   void Start();
-  // Adds a sample of what has happened since the last one. The thread calls it each second. Tests call it too.
+  // Adds a sample of what has happened since the last one, and drops the oldest if there are kSeconds already. The
+  // thread calls it each second. Tests call it too.
   void Sample();
 
-  // Returns the samples, the oldest first.
+  // Returns the samples of the last seconds, at most kSeconds, the oldest first.
   std::vector<StatusSecond> seconds() const;
-  // Returns the free memory of each device, as it was when last asked; nothing if the device does not report it.
+  // Returns the free bytes of each device, by its number, as they were when the devices were last asked (every ten
+  // seconds). nullopt if the device has failed or does not report it. Empty before Start.
   std::vector<std::optional<int64_t>> device_free_bytes() const;
 
  private:

@@ -12,8 +12,8 @@
 
 namespace gdn {
 
-// Returns the address in `peer`, which is as gRPC gives it: without the port, and for IPv6 the /64 network. A form that
-// is not known is returned unchanged.
+// Returns the address in `peer`, which is as gRPC gives it: without the port, and for IPv6 the /64 network. Returns
+// "unix" for every Unix socket. Any other text, such as "", is returned unchanged.
 std::string PeerAddress(std::string_view peer);
 
 }  // namespace gdn

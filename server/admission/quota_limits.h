@@ -21,8 +21,8 @@
 namespace gdn {
 
 enum class Quota : uint8_t {
-  kSessions,     // existing sessions, wherever their states are
-  kCheckpoints,  // named ones
+  kSessions,     // number of existing sessions, wherever their states are
+  kCheckpoints,  // named checkpoints; a session's newest checkpoint does not count
   // Bytes:
   kStateBytes,  // states of all sessions and named checkpoints, wherever they are
   kDeviceBytes,
@@ -34,7 +34,7 @@ enum class Quota : uint8_t {
   // Tokens of steps; a token counts once for each layer that it goes through:
   kTokensPerSecond,
   kTokenBurst,  // tokens that may come at once; if not set, those of one second
-  // Nanoseconds:
+  // Nanoseconds, for each session; a longer time is refused if it was asked for, else shortened:
   kIdleTtl,
   kMaxLifetime,
 };
@@ -60,7 +60,7 @@ class QuotaLimits {
 
 struct PrincipalQuotas {
   QuotaLimits limits;
-  std::optional<double> weight;  // its share; nullopt: the weight in the list of principals, or 1
+  std::optional<double> weight;  // weight of its share; nullopt: the weight in the list of principals, or 1
   bool operator==(const PrincipalQuotas&) const = default;
 };
 

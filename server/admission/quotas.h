@@ -28,7 +28,8 @@ class QuotaLine {
   void Set(const QuotaLimits& limits, int64_t now_ns);
 
   int64_t limit(Quota quota) const { return limits_[static_cast<size_t>(quota)].load(std::memory_order_relaxed); }
-  // Tokens that may come at once, if there is a rate.
+  // Returns how many tokens may come at once: the limit kTokenBurst, or if that is not set the tokens of one second.
+  // Without a rate nothing limits tokens, and the result has no meaning.
   int64_t burst() const {
     const int64_t own = limit(Quota::kTokenBurst);
     return own == kNoQuota ? limit(Quota::kTokensPerSecond) : own;
@@ -42,11 +43,11 @@ class QuotaLine {
 
 struct QuotaRefusal {
   Quota quota = Quota::kSessions;
-  bool of_all = false;  // true: the quota of all callers together
+  bool of_all = false;  // true: the quota is that of all callers together, else the caller's own
   int64_t needed = 0;
   int64_t used = 0;
   int64_t limit = 0;
-  std::optional<int64_t> retry_after_ns = std::nullopt;  // nullopt: waiting alone does not help
+  std::optional<int64_t> retry_after_ns = std::nullopt;  // when to try again, from now; nullopt: waiting does not help
 };
 
 // Makes the error RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota, of, needed, used, limit, and retry_after_ms if waiting

@@ -19,7 +19,8 @@
 
 namespace gdn {
 
-inline constexpr int64_t kMostTokens = 1'000'000'000;  // highest rate (tokens per second) and highest burst
+// Highest rate (tokens per second) and highest burst. A burst's billionths of a token fit an int64_t.
+inline constexpr int64_t kMostTokens = 1'000'000'000;
 
 class TokenBucket {
  public:
@@ -27,9 +28,9 @@ class TokenBucket {
 
   struct Taking {
     bool taken = true;
-    // Time until the bucket would have enough, if nobody else takes; kNever: more than the burst was asked.
+    // Time until the bucket would have enough, if nobody else takes; 0 if taken; kNever: more than the burst was asked.
     int64_t wait_ns = 0;
-    int64_t left = kNever;  // whole tokens left; kNever: no limit
+    int64_t left = kNever;  // whole tokens left after this call; kNever: no limit
   };
 
   // Sets rate and burst, each 1 .. kMostTokens. Tokens in the bucket stay, up to the new burst; a bucket that had no
@@ -38,9 +39,9 @@ class TokenBucket {
   void Unlimit();
   bool limited() const { return limited_.load(std::memory_order_relaxed); }
 
-  // Takes all of `tokens` (0 or more), or none.
+  // Takes all of `tokens` (0 or more), or none if the bucket has fewer. Does not wait. Always takes without a limit.
   Taking Take(int64_t tokens, int64_t now_ns);
-  // Gives back tokens that were taken and not used.
+  // Gives back tokens that were taken and not used. The bucket does not rise above the burst.
   void GiveBack(int64_t tokens);
   // Returns the number of whole tokens in the bucket; kNever without a limit.
   int64_t Left(int64_t now_ns);
@@ -52,8 +53,8 @@ class TokenBucket {
   absl::Mutex mu_;
   int64_t per_second_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t burst_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t level_ ABSL_GUARDED_BY(mu_) = 0;  // billionths of a token
-  int64_t at_ns_ ABSL_GUARDED_BY(mu_) = 0;  // time of level_
+  int64_t level_ ABSL_GUARDED_BY(mu_) = 0;  // tokens in the bucket at at_ns_, in billionths of a token
+  int64_t at_ns_ ABSL_GUARDED_BY(mu_) = 0;  // time of level_, on the caller's clock
 };
 
 }  // namespace gdn

@@ -28,8 +28,9 @@
 
 namespace gdn {
 
-// Returns the slots that the lease's step reads and writes, and prepares them: a new state is zeroed, and a slot that
-// replaces a shared one gets a copy of its log and convolution columns.
+// Returns the slots that the lease's step reads and writes, and issues to the device what prepares them. A new state is
+// zeroed. A slot that replaces a shared one gets a copy of its log and convolution columns. Errors of
+// StepLease::PrepareDecode and of the backend.
 absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease);
 
 // A launch that was issued and has steps that have not ended.
@@ -38,48 +39,55 @@ struct IssuedLaunch {
   // apart in memory.
   struct RowGroup : LanePart {
     StatePoolView pool;                 // covers the pools of all rows
-    std::vector<StepOutcome> outcomes;  // for decodes, parallel to rows
-    std::vector<bool> unrepeatable;     // for decodes, parallel to rows: StepSlots::CannotBeRepeated
+    std::vector<StepOutcome> outcomes;  // for decodes, parallel to rows: what to commit
+    std::vector<bool> unrepeatable;     // for decodes, parallel to rows: a fold overwrites what a retry would read
     bool may_have_written = false;      // an operator that writes to the rows' slots was issued
     std::vector<bool>
-        overwrites_draft;          // for decodes, parallel to rows: the row accepts a draft that it then overwrites
-    bool may_have_folded = false;  // an operator that folds was issued
-    std::vector<bool> unrepeatable_acceptances;  // for decodes, parallel to rows: AcceptedDraft::unrepeatable
+        overwrites_draft;  // for decodes, parallel to rows: tokens overwrite what a retry of accepting would read
+    bool may_have_folded = false;                // an operator that folds was issued
+    std::vector<bool> unrepeatable_acceptances;  // for decodes, parallel to rows: so does the work of its acceptance
     bool accepted = false;                       // the work of acceptances was issued
     absl::Status status;
-    SteadyTime gathered = SteadyTime::InfiniteFuture();  // when its inputs were sent, so that the device could begin
+    // When its inputs were sent, so that the device could begin; InfiniteFuture if they were not.
+    SteadyTime gathered = SteadyTime::InfiniteFuture();
   };
   Launch launch;
   std::vector<StepJobPtr> jobs;       // parallel to launch.parts
-  std::vector<absl::Status> stopped;  // parallel to launch.parts: why a prefill's segment was not issued
+  std::vector<absl::Status> stopped;  // parallel to launch.parts: why a prefill's segment was not issued, or OK
   std::vector<RowGroup> groups;
   LaunchLane* lane = nullptr;
   Fence fence;
   SteadyTime begin;             // when issuing began
   SteadyTime launched;          // when its operators were issued
-  LaunchStamps stamps;          // used if a call of the launch is traced
+  LaunchStamps stamps;          // times of the launch, set if one of its calls is traced
   SteadyTime end;               // set by Wait: when the launch had run
   int64_t compute_time_us = 0;  // set by Wait: time that the device spent on this launch
 
-  // Status of part `part` once the launch has run: why it was not issued, or its group's status.
+  // Returns the status of part `part` (an index in launch.parts) after Wait: why it was not issued, or its group's
+  // status. OK for a part without tokens.
   absl::Status StatusOf(size_t part) const;
 };
 
 class BatchExecutor {
  public:
   // Nothing is computed on a failed device. Every failed launch is reported to `health` before its calls are answered.
+  // Both must outlive the executor.
   BatchExecutor(Backend& backend, DeviceHealth& health) : backend_(backend), health_(health), runner_(backend) {}
 
-  // Issues a launch. Failures are recorded in its groups and in `stopped`. `lane` must not be used by another launch
-  // until this one has ended.
+  // Issues a launch, and never returns null. Does not wait for the device, unless operators compute when they are
+  // issued. Failures are recorded in its groups and in `stopped`. `lane` must not be used by another launch until this
+  // one has ended.
   std::unique_ptr<IssuedLaunch> Issue(Launch launch, LaunchLane& lane);
 
-  // Waits until a launch has run and copies the results to their calls.
+  // Blocks until a launch has run and copies the results to their calls. Failures are recorded in its groups. Call it
+  // once for each launch, before its steps are ended.
   void Wait(IssuedLaunch& issued);
 
-  // Commits or fails the rows of decodes. If a failed step may have changed its state for good, the session is lost.
+  // Commits or fails the rows of decodes, and ends their leases. Call it after Wait. If a failed step may have changed
+  // its state for good, the session is lost.
   void EndDecodes(IssuedLaunch& issued);
-  // Commits or fails a prefill. None of its segments may be on its way. `status` OK: its last segment has run.
+  // Commits a prefill if `status` is OK, which means that its last segment has run; else fails it with `status`. None
+  // of its segments may be on its way.
   void EndPrefill(StepJob& job, const absl::Status& status);
 
   const BatchStats& stats() const { return stats_; }

@@ -21,13 +21,13 @@ inline constexpr std::array<const char*, 3> kBatchKindNames = {"decode", "draft"
 struct BatchStats {
   // Counters of one kind of step.
   struct OfKind {
-    LatencyHistogram queue;  // from submission to the launch that runs the step or its first segment
+    LatencyHistogram queue;  // time from a job's submission to the launch that runs it or its first segment
     RowHistogram rows;       // rows of each launch
     // Times of each launch, in this order. copy_in: gathering and sending its inputs. issue: issuing its operators; not
     // counted if operators compute when they are issued. compute: device time. copy_out: copying its outputs to the
     // calls.
     LatencyHistogram copy_in, issue, compute, copy_out;
-    std::atomic<int64_t> steps{0};   // committed rows
+    std::atomic<int64_t> steps{0};   // committed rows; a prefill is one, whatever its segments
     std::atomic<int64_t> tokens{0};  // tokens of the committed rows
   };
 

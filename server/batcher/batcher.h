@@ -46,31 +46,34 @@
 namespace gdn {
 
 struct BatcherOptions {
-  int32_t max_queued_steps = 4096;  // jobs that may wait
+  int32_t max_queued_steps = 4096;  // most jobs that may wait, with taken places; more are refused with QUEUE_FULL
   int32_t max_batch_rows = 512;     // most rows merged into one decode launch (a single job may have more)
   absl::Duration short_step = absl::Microseconds(200);  // longest estimated step that runs on the submitting thread
 };
 
 class Batcher {
  public:
-  // Work for a failed device is refused with the error of the failure. The engine reports failures to `health`.
+  // Work for a failed device is refused with the error of the failure. The engine reports failures to `health`. Both
+  // references must outlive the batcher.
   Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& options);
   ~Batcher();
   Batcher(const Batcher&) = delete;
   Batcher& operator=(const Batcher&) = delete;
 
-  // Sets the weight of this account (ByteAccount::name) in sharing the device's time. `weight` is above 0.
+  // Sets the weight of this account (ByteAccount::name) in sharing the device's time. `weight` is above 0. Once any
+  // weight is set, all accounts without one have weight 1 together.
   void SetWeight(const std::string& account, double weight);
 
-  // Threads that a submitted step may run on.
+  // Threads that a submitted step may run on: the engine's only, or also the thread that submits it (see Submit).
   enum class Where { kEngineThread, kHereIfShort };
 
-  // Queues a job. If this returns OK, the job ends in job->done exactly once. With kHereIfShort, a short job may run on
-  // the caller's thread and end before this returns. RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING,
-  // DEVICE_FAILED).
+  // Queues a job. If this returns OK, the job ends in job->done exactly once. With kHereIfShort, a decode that finds
+  // the engine idle may be issued on the caller's thread; a short one may also end before this returns.
+  // RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING, DEVICE_FAILED).
   absl::Status Submit(StepJobPtr job, Where where = Where::kEngineThread);
 
-  // The right to submit one job, which cannot be refused any more. The destructor gives it up.
+  // The right to submit one job, which cannot be refused any more. The destructor gives it up. Must not outlive the
+  // batcher. A moved-from or default place holds no right and must not submit.
   class Place {
    public:
     Place() = default;
@@ -87,10 +90,10 @@ class Batcher {
     explicit Place(Batcher* batcher) : batcher_(batcher) {}
     Batcher* batcher_ = nullptr;
   };
-  // Takes the right to submit one job, so that the work before it is not in vain. Errors of Submit.
+  // Takes the right to submit one job, before the caller does work that a refusal would waste. Errors of Submit.
   absl::StatusOr<Place> TakePlace();
 
-  // Awaiter of Run: work that waits for the engine's thread. It lives in the frame of the flow that waits.
+  // Awaiter of Run: work that waits for the engine's thread. It lives in the coroutine frame of the flow that waits.
   class [[nodiscard]] Work {
    public:
     Work(Batcher& batcher, absl::FunctionRef<absl::Status(Backend&)> run) : batcher_(batcher), run_(run) {}
@@ -110,13 +113,15 @@ class Batcher {
     absl::Status status_;
     Flow* flow_ = nullptr;
   };
-  // Runs `work` on the engine's thread between batches, in the order of these calls. The flow then continues on its own
-  // executor; `work` must live until then. Returns the status of `work`, or UNAVAILABLE (DEVICE_FAILED).
+  // Runs `work` on the engine's thread between batches, in the order of these calls, and waits until the device has
+  // done it. co_await the result at once: the flow continues on its own executor, and `work` must live until then.
+  // Gives the status of `work`, or UNAVAILABLE (DEVICE_FAILED).
   Work Run(absl::FunctionRef<absl::Status(Backend&)> work) { return Work(*this, work); }
 
-  // Refuses new steps from now on.
+  // Refuses new steps from now on (SERVER_DRAINING). Places that are taken already may still submit.
   void RefuseSteps();
-  // Refuses new steps and waits, at most `timeout`, until all submitted ones are done. Returns true if they are.
+  // Refuses new steps and blocks, at most `timeout`, until all submitted ones and all taken places are done. Returns
+  // true if they are.
   bool Drain(absl::Duration timeout);
   bool draining() const;
 
@@ -131,7 +136,7 @@ class Batcher {
     const LayerWeights* weights = nullptr;
     StateLayout layout;
     StepShape shape;
-    PrefillPath path = PrefillPath::kScan;  // for prefills
+    PrefillPath path = PrefillPath::kScan;  // kernels of a prefill; kScan for decodes
     bool draft = false;
     bool tree = false;  // some rows of the draft are trees; chains in the same launch would run as trees
 
@@ -155,11 +160,11 @@ class Batcher {
   void EndLoop();
   void Schedule(StepJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return scheduler_.waiting() > 0 || !works_.empty(); }
-  // True if a launch can be issued now.
+  // True if a launch can be issued now: a lane is free and a step may run.
   bool MayIssue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !free_lanes_.empty() && scheduler_.waiting() > 0 && !nothing_may_run_;
   }
-  // Waits until the running launch is expected to end soon, or work arrives.
+  // Blocks, with mu_ released, until the running launch is expected to end soon, none runs, or work of Run arrives.
   void AwaitLastMoment() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Chosen Choose(bool prefills) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Execute(Work& work);
@@ -178,7 +183,7 @@ class Batcher {
   Backend& backend_;
   DeviceHealth& health_;
   const BatcherOptions options_;
-  const bool runs_behind_;  // the device works behind the host
+  const bool runs_behind_;  // operators return before the device has computed them
   BatchExecutor executor_;
   std::array<LaunchLane, 2> lanes_;
 
@@ -189,7 +194,7 @@ class Batcher {
   std::vector<Work*> works_ ABSL_GUARDED_BY(mu_);   // in order of arrival
   bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread issues a launch or runs work
   std::vector<LaunchLane*> free_lanes_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::unique_ptr<IssuedLaunch>> issued_ ABSL_GUARDED_BY(mu_);  // for the ending thread
+  std::deque<std::unique_ptr<IssuedLaunch>> issued_ ABSL_GUARDED_BY(mu_);  // not taken yet by the ending thread
   // Number of launches that the ending thread has, or will get.
   int32_t to_be_ended_ ABSL_GUARDED_BY(mu_) = 0;
   std::atomic<bool> any_issued_{false};  // issued_ is not empty
@@ -197,9 +202,9 @@ class Batcher {
   int32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;
   int32_t places_ ABSL_GUARDED_BY(mu_) = 0;            // places taken and not used yet
   int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;      // launches whose steps have not all ended
-  absl::Duration expected_time_ ABSL_GUARDED_BY(mu_);  // estimate for all chosen launches that have not run
-  SteadyTime expected_end_ ABSL_GUARDED_BY(mu_);       // estimate for the last chosen launch
-  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);     // time to issue a launch: the longest of late, decaying
+  absl::Duration expected_time_ ABSL_GUARDED_BY(mu_);  // estimated time of all chosen launches that have not run
+  SteadyTime expected_end_ ABSL_GUARDED_BY(mu_);       // estimated end of the last chosen launch
+  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);     // longest time to issue a launch; falls by a tenth each launch
   // The scheduler has no step that may run now, until something changes.
   bool nothing_may_run_ ABSL_GUARDED_BY(mu_) = false;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
@@ -209,7 +214,7 @@ class Batcher {
   // calls whose steps have ended, because serializing a large reply takes as long as a step and the ending thread must
   // go on to the next launch.
   std::optional<ThreadExecutor> repliers_;
-  std::optional<TaskGroup> answers_;  // on the repliers
+  std::optional<TaskGroup> answers_;  // tasks of AnswerAside, on the repliers
   std::thread ender_;
   std::thread engine_;
 };

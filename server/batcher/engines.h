@@ -28,18 +28,19 @@ class Engines {
   Batcher& at(int32_t device) { return *batchers_[static_cast<size_t>(device)]; }
   const Batcher& at(int32_t device) const { return *batchers_[static_cast<size_t>(device)]; }
 
-  // Sets the weight of this account in sharing each device's time. `weight` is above 0.
+  // Sets the weight of this account in sharing each device's time, as Batcher::SetWeight. `weight` is above 0.
   void SetWeight(const std::string& account, double weight);
 
-  // A call's rows whose states are on one device.
+  // A call's rows whose states are on one device, as one job. `device`: 0 .. size() - 1.
   struct Part {
     int32_t device = 0;
     StepJobPtr job;
   };
-  // Submits the jobs of all parts (at least one), or none. Errors of Batcher::Submit.
+  // Submits the jobs of all parts (at least one), or none. Errors of Batcher::Submit. Only the last part's job may run
+  // on the caller's thread, if `where` allows it.
   absl::Status Submit(std::vector<Part> parts, Batcher::Where where = Batcher::Where::kEngineThread);
 
-  // Drains all engines at the same time, each as Batcher::Drain. Returns true if all are done within `timeout`.
+  // Drains all engines at the same time, each as Batcher::Drain. Blocks; returns true if all are done within `timeout`.
   bool Drain(absl::Duration timeout);
   bool draining() const { return batchers_.front()->draining(); }
   size_t queued_steps() const;

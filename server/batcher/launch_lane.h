@@ -24,7 +24,8 @@
 
 namespace gdn {
 
-// Tokens [first, first + tokens) of a row.
+// Tokens [first, first + tokens) of a row. Job and row are borrowed. Inputs and output point at the first of these
+// tokens in the call's own memory, and the sizes are those of all of them.
 struct RowSpan {
   StepJob* job = nullptr;
   StepRow* row = nullptr;
@@ -42,7 +43,7 @@ struct RowSpan {
 struct LanePart {
   std::vector<RowSpan> rows;
 
-  // Set by Reserve; offsets in bytes:
+  // Set by Reserve. Offsets are in bytes, in the lane's buffer for inputs or (output_at) in that for outputs:
   bool in_place = false;  // operators use the calls' own memory
   bool direct = false;    // the device copies from and to the calls' own memory
   std::array<size_t, kMaxStepFields> field_at{};
@@ -50,7 +51,7 @@ struct LanePart {
   size_t begin = 0;      // offset of the first input
   size_t output_at = 0;
 
-  const StepJob& job() const { return *rows.front().job; }  // of the first row; the others are alike
+  const StepJob& job() const { return *rows.front().job; }  // job of the first row; all rows have its shape and kind
   const StepShape& shape() const { return job().shape; }
   size_t output_bytes() const;
 };
@@ -59,14 +60,17 @@ class LaunchLane {
  public:
   explicit LaunchLane(Backend& backend) : backend_(backend) {}
 
-  // Makes room for all parts of a launch. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED).
+  // Makes space for all parts of a launch, and sets their offsets. The lane's last launch must have ended, because
+  // smaller buffers are freed first. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED), and errors of the device.
   absl::Status Reserve(absl::Span<LanePart* const> parts);
-  // Sends a part's inputs and index arrays: the batch, and the arrays in `step`, `log_lengths` (null in a prefill) and
-  // `fold` (null in a decode). Points step's tensors at the inputs and at room for the output.
+  // Sends a part's inputs and index arrays before anything issued later runs: the batch, and the arrays in `step`,
+  // `log_lengths` (null in a prefill) and `fold` (null in a decode). If operators can read host memory, sends nothing
+  // and only gathers rows that are apart. Points step's tensors at the inputs and at space for the output. Call Reserve
+  // first. Errors of the backend.
   absl::Status Gather(const LanePart& part, const int32_t* log_lengths, const MaterializeStateParams* fold,
                       LayerStep* step);
-  // Issues the copies of a part's outputs from the device, to the lane or directly to the calls. Nothing to do if
-  // operators wrote there.
+  // Issues the copies of a part's outputs from the device, to the lane or directly to the calls, without waiting. They
+  // are complete when the launch's fence has passed. Does nothing if operators wrote there. Errors of the backend.
   absl::Status StageOut(const LanePart& part);
   // Copies a part's outputs from the lane to their calls, unless they are there already. Call once the launch's fence
   // has passed.

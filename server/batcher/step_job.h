@@ -35,23 +35,23 @@ namespace gdn {
 struct StepRow {
   StepLease lease;
   int32_t tokens = 0;
-  std::array<const char*, kMaxStepFields> inputs{};  // for each field the row's first token; tokens are dense
-  // [tokens], parent of each token of a tree-shaped draft; empty: a chain.
+  std::array<const char*, kMaxStepFields> inputs{};  // each field's data of the row's first token; the others follow
+  // [tokens], index of each token's parent in a tree-shaped draft; -1: the last token before the draft. Empty: a chain.
   absl::Span<const int32_t> parents = {};
-  char* output = nullptr;                     // tokens * shape.output_features elements of shape.output_dtype
-  const Acceptance* accept_before = nullptr;  // of the layer's pending draft; null: none
-  bool keep_reply = false;                    // the step has a request id
+  char* output = nullptr;                     // space for tokens * shape.output_features of shape.output_dtype
+  const Acceptance* accept_before = nullptr;  // acceptance of the pending draft, done first; null: none. Borrowed
+  bool keep_reply = false;                    // the step has a request id, so a reply is stored for retries
   bool keep_output = false;  // if keep_reply: the stored reply also has the output, so that a retry gets it
   // Used by the engine: the reply to keep, with the output of the segments that have run.
   std::shared_ptr<StoredReply> reply;
 
-  // Appends the parent of each token, also for a chain.
+  // Appends the parent of each token to `to`; in a chain that is the token before it, -1 for the first.
   void AddParents(std::vector<int32_t>& to) const {
     if (!parents.empty()) to.insert(to.end(), parents.begin(), parents.end());
     for (int32_t token = 0; parents.empty() && token < tokens; ++token) to.push_back(token - 1);
   }
 
-  // Results. token_count is set if status is OK.
+  // Results. token_count, set if status is OK: tokens that the layer's state has after the step, without a draft.
   absl::Status status;
   int64_t token_count = 0;
 };
@@ -71,14 +71,16 @@ struct StepJob : ScheduledStep {
 
   int64_t compute_time_us = 0;  // result: device time of the launches that ran the job
 
-  // Drops the step if it has not begun; drops a prefill if its last segment has not begun.
+  // Asks to drop the step, from any thread, without waiting. Rows of a decode that is issued already are computed and
+  // committed, and so is a prefill whose last segment is. The others end with CANCELLED, unless another call has joined
+  // the row.
   void Cancel() { cancelled.store(true, std::memory_order_relaxed); }
   std::atomic<bool> cancelled{false};
 
   // Used by the engine:
   SteadyTime submitted;           // when the batcher took the job
   std::shared_ptr<StepJob> self;  // keeps the job alive while it waits or runs
-  int32_t aside = -1;             // slot that a begun prefill writes to
+  int32_t aside = -1;             // slot that a begun prefill writes to; -1: it has not begun
   int32_t on_their_way = 0;       // issued segments that have not ended
   absl::Status failure;           // first error of a segment that has ended
 };

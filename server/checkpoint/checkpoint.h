@@ -27,12 +27,13 @@ using CheckpointStorage = std::variant<std::map<std::string, SafetensorsFile>, G
 
 struct Checkpoint {
   ModelConfig config;
-  std::vector<LayerTensors> layers;  // the layers of config.gdn_layers
+  std::vector<LayerTensors> layers;  // the layers of config.gdn_layers, in that order
   CheckpointStorage files;           // the tensors point into these files
 };
 
-// `path` is a folder, or a GGUF file with any name. Errors are INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS. They name the
-// file, field or tensor, what was found and what was expected.
+// Maps the files of `path`: a folder, or a GGUF file with any name. Reads and checks the config and the tensors' names,
+// dtypes and shapes, but not all weights. Errors are INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS. They name the file,
+// field or tensor, what was found and what was expected.
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path);
 
 }  // namespace gdn

@@ -24,11 +24,13 @@ namespace gdn {
 // Suffix of the name of an F8_E4M3 tensor's scales. Weights are multiplied by the scales, despite the name.
 inline constexpr std::string_view kScaleSuffix = "_scale_inv";
 
-// Returns the file that holds each tensor, by an index (model.safetensors.index.json). INVALID_ARGUMENT (INVALID_SPEC)
-// with `path` in the message if the index is damaged or names anything but plain files.
+// Returns the name of the file that holds each tensor, by the tensor's name. `text`: the content of an index
+// (model.safetensors.index.json). INVALID_ARGUMENT (INVALID_SPEC) with `path` in the message if the index is damaged or
+// names anything but plain files.
 absl::StatusOr<std::map<std::string, std::string>> ParseCheckpointIndex(std::string_view text, const std::string& path);
 
-// A tensor of any dtype that safetensors has, as it is stored.
+// A tensor of any dtype that safetensors has, as it is stored. `dtype` is safetensors' name, such as "I32". `data` is
+// borrowed from the file.
 struct RawView {
   std::string dtype;
   std::vector<int64_t> shape;
@@ -37,8 +39,9 @@ struct RawView {
 
 class CheckpointFiles {
  public:
-  // NOT_FOUND if the folder has neither form. INVALID_ARGUMENT (INVALID_SPEC) for an index that is damaged or names
-  // anything but plain files of the folder.
+  // Opens model.safetensors, or reads the index. NOT_FOUND if the folder has neither. INVALID_ARGUMENT (INVALID_SPEC)
+  // for an index that is damaged or names anything but plain files of the folder. Otherwise errors of
+  // SafetensorsFile::Open.
   static absl::StatusOr<CheckpointFiles> Open(const std::string& directory);
 
   // The name of every tensor and the file that holds it. No shard is opened to find them.
@@ -55,13 +58,14 @@ class CheckpointFiles {
   // SafetensorsFile.
   absl::StatusOr<RawView> Raw(const std::string& name);
 
-  // Hands over the opened files, by their names. Views stay valid as long as the files live.
+  // Hands over the files that were opened so far, by their names. Views stay valid as long as the files live. Call at
+  // most once, last.
   std::map<std::string, SafetensorsFile> ReleaseFiles() { return std::move(files_); }
 
  private:
   explicit CheckpointFiles(std::string directory) : directory_(std::move(directory)) {}
 
-  // Returns the file that holds the tensor. Opens the file first if needed.
+  // Returns the file that holds the tensor, which this object owns. Opens the file first if needed. Errors of Raw.
   absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name);
   absl::StatusOr<StoredTensor> Fp8Tensor(const std::string& name, const SafetensorsFile& file);
   // Returns the path of the tensor's file, in quotes, for messages.

@@ -23,29 +23,38 @@ namespace gdn {
 
 class ConfigFields {
  public:
-  // The fields of a whole config. `text`: its nested part "text_config", whose fields go first, or null.
+  // The fields of a whole config. `text`: its nested part "text_config", whose fields go first, or null. Both are
+  // borrowed.
   ConfigFields(const nlohmann::json& root, const nlohmann::json* text) : root_(root), text_(text) {}
-  // The fields of an object inside a config. Refusals put `name` before a field: "linear_attn_config.head_dim".
+  // The fields of an object inside a config, which is borrowed. Refusals put `name` before a field:
+  // "linear_attn_config.head_dim".
   ConfigFields(std::string_view name, const nlohmann::json& object)
       : root_(object), text_(nullptr), prefix_(std::string(name) + ".") {}
 
-  const nlohmann::json* Find(std::string_view field) const;  // null if it is absent
+  const nlohmann::json* Find(std::string_view field) const;  // nullptr if it is absent or null; else borrowed
   bool Has(std::string_view field) const { return Find(field) != nullptr; }
-  bool IsNull(std::string_view field) const;  // true if the field is there with the value null
-  std::vector<std::string> Names() const;     // of all fields that are there
-  std::string NameOf(std::string_view field) const { return prefix_ + std::string(field); }  // the name in refusals
+  // Returns true if the field is there with the value null. If both parts have it, the part that goes first decides.
+  bool IsNull(std::string_view field) const;
+  // Returns the names of all fields that are not null, without a prefix. A name that both parts have comes twice.
+  std::vector<std::string> Names() const;
+  std::string NameOf(std::string_view field) const {
+    return prefix_ + std::string(field);
+  }  // the field's name in refusals
 
-  // Returns the field's integer, which must be between `low` and `high`, both included. Errors of Invalid.
+  // Returns the field's integer, which must be between `low` (0 or more) and `high`, both included. The error of
+  // Invalid if it is not, or if the field is absent.
   absl::StatusOr<int32_t> Int(std::string_view field, int32_t low, int32_t high) const;
-  // Returns the field's number, which must be above 0 and below `end`. Errors of Invalid.
+  // Returns the field's number, which must be above 0 and below `end`. The error of Invalid if it is not, or if the
+  // field is absent.
   absl::StatusOr<float> Positive(std::string_view field, float end) const;
-  // Returns the field's number, which must be at least `low` and below `end`; nothing if the field is absent. Errors of
-  // Invalid.
+  // Returns the field's number, which must be at least `low` and below `end`; nullopt if the field is absent or null.
+  // Otherwise the error of Invalid.
   absl::StatusOr<std::optional<float>> OptionalNumber(std::string_view field, float low, float end) const;
-  // Returns the field as a bool; `absent` if there is no such field.
+  // Returns the field as a bool; `absent` if there is no such field or it is null. The error of Invalid for any value
+  // but true and false.
   absl::StatusOr<bool> BoolOr(std::string_view field, bool absent) const;
 
-  // Makes the error that refuses the field's value, which may be missing.
+  // Makes the error INVALID_ARGUMENT (INVALID_SPEC: field) that refuses the field's value, which may be missing.
   absl::Status Invalid(std::string_view field, std::string_view expected) const;
 
  private:
@@ -54,7 +63,7 @@ class ConfigFields {
   std::string prefix_;
 };
 
-// Returns a field's value as JSON for a message, cut if it is long; "missing" for null.
+// Returns a field's value as JSON for a message, cut after 80 bytes; "missing" for nullptr.
 std::string ConfigValueText(const nlohmann::json* value);
 
 absl::Status InvalidConfigField(std::string_view field, std::string_view found, std::string_view expected);

@@ -22,10 +22,10 @@
 namespace gdn {
 
 struct GgufArchitecture {
-  ModelFamily family;       // tensor_names: names below "blk.N."
+  ModelFamily family;       // here model_types are architectures, and tensor_names are names below "blk.N."
   bool tiled = false;       // value heads are tiled if a key head has several, unless ssm.v_head_reordered is false
   bool positive_a = false;  // ssm_a is exp(A_log); otherwise it is -exp(A_log)
-  // For KDA. lower_bound: says if files have kda.gate_lower_bound, which means the bounded gate.
+  // Says if files of this architecture have the key kda.gate_lower_bound, which means the bounded gate. For KDA only.
   enum class LowerBound : uint8_t { kNever, kMaybe, kAlways };
   bool kda = false;
   LowerBound lower_bound = LowerBound::kNever;
@@ -36,15 +36,17 @@ struct GgufConfig {
   const GgufArchitecture* architecture = nullptr;
 };
 
-// Reads the config of the linear layers from the file's keys. Errors are INVALID_ARGUMENT or NOT_FOUND. They name the
-// key, what was found and what was expected.
+// Reads the config of the linear layers from the file's keys and the names of its tensors. `architecture` in the result
+// is a constant, never null. Errors are INVALID_ARGUMENT or NOT_FOUND. They name the key, what was found and what was
+// expected.
 absl::StatusOr<GgufConfig> ReadGgufConfig(const GgufFile& file);
 
-// Makes an INVALID_ARGUMENT about a key or a tensor (`what`), with `name` in the message and the metadata.
+// Makes an INVALID_ARGUMENT (`reason`) about a key or a tensor: `what` is "key" or "tensor". The message has `name`
+// before `message`. The metadata has the name as "tensor", or for a key as "field".
 absl::Status InvalidGguf(std::string_view what, const std::string& name, std::string_view reason,
                          std::string_view message);
 
-// Returns the tensor's name: "blk.3.ssm_a".
+// Returns the tensor's name, such as "blk.3.ssm_a". The family must have the tensor.
 std::string GgufTensorName(const ModelFamily& family, int32_t layer, LayerTensor tensor);
 
 // Returns "blk.3.ssm_dt", the name of ssm_dt.bias in older files of Ollama.

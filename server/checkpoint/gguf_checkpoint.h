@@ -17,7 +17,8 @@
 
 namespace gdn {
 
-// Errors are INVALID_ARGUMENT or NOT_FOUND. They name the key or tensor, what was found and what was expected.
+// Reads the config and finds the tensors of all linear layers; of the weights it only reads ssm_a. The result owns the
+// file. Errors are INVALID_ARGUMENT or NOT_FOUND. They name the key or tensor, what was found and what was expected.
 absl::StatusOr<Checkpoint> ReadGguf(GgufFile file);
 
 }  // namespace gdn

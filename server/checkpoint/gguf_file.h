@@ -55,7 +55,8 @@ std::string GgmlTypeName(GgmlType type);
 // Returns the format in which a layer's weights of this type are served; nothing for a type that is not supported.
 std::optional<WeightFormat> WeightFormatOf(GgmlType type);
 
-// A block's number of elements and its size. GgmlBlockOf returns nothing for a type of unknown size.
+// Number of elements in a block, the unit in which a type stores them, and the block's size. GgmlBlockOf returns
+// nothing for a type that GgmlType does not name.
 struct GgmlBlock {
   int64_t elements;
   int64_t bytes;
@@ -77,17 +78,19 @@ class GgufFile {
 
   // Parses one file. `bytes` must outlive the result. DATA_LOSS (INVALID_STATE_FILE) if the file is cut or is not in
   // the format, names a key or tensor twice, or has tensors that overlap, reach beyond its end or are not whole blocks.
-  // INVALID_ARGUMENT (INVALID_SPEC) for another version.
+  // INVALID_ARGUMENT (INVALID_SPEC) for another version than 2 and 3, and for a general.alignment that is not 1 to
+  // 65536.
   static absl::StatusOr<GgufFile> Parse(std::string_view bytes);
 
   const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
   bool Has(const std::string& key) const { return values_.count(key) != 0; }
   bool IsArray(const std::string& key) const;
-  // Returns the keys that begin with `prefix`, in order.
+  // Returns the whole keys that begin with `prefix`, in ascending order. They are borrowed from this file.
   std::vector<std::string_view> KeysUnder(const std::string& prefix) const;
 
-  // Return a key's value. NOT_FOUND if there is none, INVALID_ARGUMENT (INVALID_SPEC) for a value of another type.
-  // Errors name the key.
+  // Return a key's value. Int and Ints take any integer type if the value fits int64_t; Float takes F32 and F64.
+  // NOT_FOUND if there is no such key, INVALID_ARGUMENT (INVALID_SPEC) for a value of another type. Errors name the
+  // key.
   absl::StatusOr<int64_t> Int(const std::string& key) const;
   absl::StatusOr<double> Float(const std::string& key) const;
   absl::StatusOr<std::string_view> Text(const std::string& key) const;
@@ -111,7 +114,8 @@ class GgufFile {
 
   static std::optional<int64_t> IntOf(uint32_t type, const char* at);
   absl::StatusOr<const Value*> Find(const std::string& key) const;
-  // Adds the tensors of another part of a split. The part's number must be `number`.
+  // Adds the tensors of another part of a split into `parts`. DATA_LOSS if the part does not say that it is number
+  // `number` (from 0) of so many, or has a tensor that is there already.
   absl::Status Join(GgufFile part, int64_t number, int64_t parts);
 
   std::vector<MappedFile> files_;

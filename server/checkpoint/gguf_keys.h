@@ -21,10 +21,12 @@ namespace gdn {
 // DeltaNet.
 absl::Span<const std::string_view> GgufKeysRead(bool kda);
 
-// Returns true if a key (without the architecture's name) changes what linear layers compute, so that it must be read.
+// Returns true if a key (without the architecture's name) may change what linear layers compute, by the beginning of
+// its name. Such a key must be read, or the file is refused.
 bool ConcernsLinearLayers(std::string_view key);
 
-// INVALID_ARGUMENT (INVALID_SPEC) names the first key of the architecture that concerns linear layers and is not read.
+// Returns OK if all keys of the architecture that concern linear layers are among GgufKeysRead(kda). Otherwise
+// INVALID_ARGUMENT (INVALID_SPEC: field) names the first one that is not.
 absl::Status CheckGgufKeys(const GgufFile& file, std::string_view architecture, bool kda);
 
 }  // namespace gdn

@@ -19,13 +19,14 @@
 
 namespace gdn {
 
-// The parts of "{prefix}{layer}.{module}.{tensor}".
+// The layer and the tensor in a name "{prefix}{layer}.{module}.{tensor}". `tensor` is borrowed from the name.
 struct LayerTensorPlace {
   int32_t layer = 0;
   std::string_view tensor;
 };
 
-// Returns nothing for a name that is not below the family's module. The result points into `name`.
+// Returns the parts of a tensor's name; nullopt if it does not begin with `prefix` or is not below the family's module.
+// The result points into `name`.
 std::optional<LayerTensorPlace> PlaceOf(std::string_view name, std::string_view prefix, const ModelFamily& family);
 
 struct LayerTensors {
@@ -33,10 +34,10 @@ struct LayerTensors {
   std::map<LayerTensor, StoredTensor> tensors;
 };
 
-// A layer that was changed after it was read.
+// A layer with tensors that were changed after they were read. Other tensors still point into the checkpoint's files.
 struct MadeLayer {
   LayerTensors tensors;
-  std::deque<std::string> made;  // the bytes of tensors that are not in a file
+  std::deque<std::string> made;  // the bytes of changed tensors, which point into these strings
 
   bool HasMade(const char* data) const;  // true if `data` points into `made`
 };
@@ -46,19 +47,21 @@ struct HeadRows {
   enum Per : uint8_t { kKeyHead, kValueHead, kAll } per;
   int64_t each;
 };
-// Returns the rows of a tensor; for the out-projection, its columns. Nothing for separate convolutions.
+// Returns the rows of a tensor from first to last; for the out-projection, its columns. Empty for separate
+// convolutions.
 std::vector<HeadRows> LayerTensorRows(LayerTensor tensor, const LayerSpec& spec);
 
-// Returns a tensor's shape. For separate convolutions the rows may be known only in sum, and are then -1.
+// Returns the shape that a tensor must have, outermost dimension first. For separate convolutions the rows may be known
+// only in sum, and are then -1.
 std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec);
 
-// For decays by channel, whose vectors and kernels may be stored with other dimensions of size 1. If the tensor differs
-// from LayerTensorShape in these only, gives it that shape. With `long_a_log`, also cuts off the elements of A_log
-// behind its heads. Leaves all other tensors as they are.
+// Gives `stored` the shape of LayerTensorShape if it differs only in dimensions of size 1. For vectors and kernels of
+// layers with decays by channel. With `long_a_log`, also cuts off the elements of A_log behind its heads. Leaves all
+// other tensors as they are; the caller checks the shape.
 void DropSpareDimensions(LayerTensor tensor, const LayerSpec& spec, bool long_a_log, StoredTensor& stored);
 
-// Returns the dimension of a head: the length of the first layer's norm weight. For a config in which head_dim may
-// belong to other layers. Errors are NOT_FOUND or INVALID_ARGUMENT, and name the tensor.
+// Returns the dimension of a head: the length of the first Gated DeltaNet layer's norm weight. Used if
+// config.head_dim_by_norm. Errors are NOT_FOUND or INVALID_ARGUMENT and name the tensor, or those of the file.
 absl::StatusOr<int32_t> HeadDimOfNorm(const ModelConfig& config, CheckpointFiles& files);
 
 // Returns the tensors of config.gdn_layers, in that order. The weights must be below one of the family's prefixes.

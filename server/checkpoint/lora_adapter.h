@@ -37,11 +37,12 @@ struct LoraAdapter {
 
 // Reads the factors of the layers. Errors are INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS, and name the file, field or
 // tensor, what was found and what was expected. Refused are kinds of adapters that cannot be merged (DoRA,
-// fan_in_fan_out, PiSSA and others), tensors that do not fit the config's layers, and values that are not finite.
+// fan_in_fan_out, PiSSA and others) and adapters for a model in GGUF. So are tensors that do not fit the config's
+// layers, and values that are not finite.
 absl::StatusOr<LoraAdapter> OpenLoraAdapter(const std::string& folder, const ModelConfig& config);
 
-// Returns `layer` with its pairs merged. A merged matrix is F32, also if it was packed or quantised. The others stay as
-// they are.
+// Returns `layer` with its pairs merged. A merged matrix is F32, also if it was packed or quantised, and belongs to the
+// result. The other tensors still point into the checkpoint's files. Nothing points into the adapter.
 MadeLayer MergeAdapter(const LoraAdapter& adapter, const LayerTensors& layer);
 
 }  // namespace gdn

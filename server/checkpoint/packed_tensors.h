@@ -31,8 +31,9 @@ struct PackedTensor {
   std::vector<std::string> names;  // the tensors of the matrix, and those beside it that are ignored
 };
 
-// Returns the matrix `name` ("X.weight") with the layer's `shape`, or nothing if it is not packed. INVALID_ARGUMENT or
-// NOT_FOUND names the tensor that is missing, has another dtype or shape, or contradicts the config.
+// Returns the matrix `name` ("X.weight") with the layer's `shape`, or nullopt if it is not packed or not there.
+// INVALID_ARGUMENT or NOT_FOUND names the tensor that is missing, has another dtype or shape, or contradicts the
+// config.
 absl::StatusOr<std::optional<PackedTensor>> FindPackedTensor(const std::string& name, const std::vector<int64_t>& shape,
                                                              const QuantizationConfig& config, CheckpointFiles& files);
 

@@ -36,13 +36,14 @@ struct PackedWeight {
   int64_t rows = 0;
   int64_t cols = 0;
   std::string_view data;
-  int64_t group = 0;  // weights that share a scale; divides `cols`
+  int64_t group = 0;  // neighbouring weights of a row that share a scale; above 0 and divides `cols`
   bool one_scale = false;
   // A plain format or E4M3. There are [rows, cols / group] scales, or one if one_scale is set.
   WeightFormat scale_format = WeightFormat::kF32;
   std::string_view scales;
-  std::string_view zero_points = {};  // kInt4 only: int32 [ceil(rows / 8), cols / group], packed by rows
-  float global_scale = 1.0f;          // kNvfp4 only
+  // For kInt4: int32 [ceil(rows / 8), cols / group], each with 4 bits for 8 rows, the first in the lowest. Empty: none.
+  std::string_view zero_points = {};
+  float global_scale = 1.0f;  // for kNvfp4: all scales are multiplied by it, or if global_divides divided by it
   bool global_divides = false;
 
   int64_t scale_count() const { return one_scale ? 1 : rows * (cols / group); }

@@ -31,9 +31,9 @@ struct WeightScheme {
 };
 
 struct QuantizationConfig {
-  std::string method = {};                    // "compressed-tensors", "modelopt", "fp8"; "": not quantised
-  std::string format = {};                    // "pack-quantized" (compressed-tensors), "NVFP4" (modelopt)
-  std::vector<WeightScheme> weights = {};     // from config_groups of compressed-tensors
+  std::string method = {};                    // quant_method: "compressed-tensors", "modelopt", "fp8", ..; "": none
+  std::string format = {};                    // as the config has it: "pack-quantized", "NVFP4", ..; "": none
+  std::vector<WeightScheme> weights = {};     // from config_groups of compressed-tensors; empty: any scheme
   std::vector<std::string> unquantized = {};  // modules that are not quantised, by their whole names
 };
 
@@ -42,8 +42,9 @@ struct QuantizationConfig {
 // other than E4M3, and blocks other than 128 x 128.
 absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(const ConfigFields& fields);
 
-// Checks that a packed tensor ("X.weight") is as the config says. INVALID_ARGUMENT (INVALID_SPEC: tensor) names what
-// was found and what the config says.
+// Checks that a packed tensor ("X.weight") with the format and scheme `found` is as the config says. For methods other
+// than compressed-tensors and modelopt, only the list of unquantised modules counts. INVALID_ARGUMENT (INVALID_SPEC:
+// tensor) names what was found and what the config says.
 absl::Status CheckScheme(const QuantizationConfig& config, const std::string& tensor, PackedFormat format,
                          const WeightScheme& found);
 

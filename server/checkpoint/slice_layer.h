@@ -22,16 +22,18 @@
 
 namespace gdn {
 
-// Errors are INVALID_ARGUMENT: those of CheckHeadSlice; and (INVALID_SPEC: tensor) for an out-projection if the slice
-// cuts its quantised blocks, either as stored or, with `quantize_q8_0`, as it will be quantised.
+// Checks that SliceLayer can take these heads of the layers. INVALID_ARGUMENT: errors of CheckHeadSlice; and
+// (INVALID_SPEC: tensor) for an out-projection if the slice cuts its quantised blocks, either as stored or, with
+// `quantize_q8_0`, as it will be quantised.
 absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensors>& layers, const HeadSlice& heads,
                         bool quantize_q8_0 = false);
 
-// Returns the spec of a sliced layer: the slice's dims, and one convolution kernel.
+// Returns the spec of a sliced layer: the slice's dims, and one convolution kernel. The same spec if the slice has all
+// heads.
 LayerSpec SliceSpec(const LayerSpec& spec, const HeadSlice& heads);
 
-// Returns the tensors of LayerTensorsOf(SliceSpec(..)). CheckSlice must have passed. If the slice has all heads, the
-// layer is only unpacked.
+// Returns the tensors of LayerTensorsOf(SliceSpec(..)), which may point into the bytes that `layer` points to.
+// CheckSlice must have passed. If the slice has all heads, the layer is only unpacked.
 MadeLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const HeadSlice& heads);
 
 }  // namespace gdn

@@ -34,29 +34,32 @@ struct StoredTensor {
   int64_t ElementCount() const;
 };
 
-// Returns the shape of the scales of an F8_E4M3 matrix of this shape.
+// Returns the shape of the scales of an F8_E4M3 matrix of shape [N, M]: [ceil(N / 128), ceil(M / 128)].
 std::vector<int64_t> Fp8BlocksOf(const std::vector<int64_t>& shape);
 
-// Makes a tensor of a view in a dtype that kernels read.
+// Makes a tensor of a view, in the view's dtype. Borrows the view's bytes.
 StoredTensor PlainTensor(const TensorView& view);
 
 // Returns all elements as float32.
 std::vector<float> FloatsOf(const TensorView& view);
 
-// Says if -infinity is allowed. In A_log it means a decay factor of 1.
+// Says if -infinity is allowed in a plain tensor. In A_log it means a decay factor of 1.
 enum class MinusInfinity : bool { kRefused, kTaken };
 
 // INVALID_ARGUMENT (INVALID_TENSOR_DATA) if a weight, or a factor of a quantised block, is not finite. The error names
-// the weight by its index, the factor by its block, counted over the tensor. Reads the whole tensor.
+// the weight by its index, the factor by its block, counted over the tensor. Reads the whole tensor. `minus_infinity`
+// counts for plain tensors only.
 absl::Status CheckFinite(const StoredTensor& tensor, MinusInfinity minus_infinity = MinusInfinity::kRefused);
 
-// Unpacks a packed tensor to `encoding`. The new bytes are appended to `made`. Returns any other tensor as it is.
+// Unpacks a packed tensor to `encoding`. The new bytes are appended to `made`, and the result points into them. Returns
+// any other tensor as it is.
 StoredTensor Unpacked(const StoredTensor& tensor, std::deque<std::string>& made);
 
-// Returns the bytes that the tensor takes in its file.
+// Returns the bytes that the tensor takes in its file, with its scales; for a slice, those of its share.
 int64_t FileBytes(const StoredTensor& tensor);
 
-// Decodes all elements, in order. A packed tensor must be unpacked first.
+// Decodes all elements, in order, to `out`, which has space for ElementCount() floats. A packed tensor must be unpacked
+// first.
 void DecodeTensor(const StoredTensor& tensor, float* out);
 
 }  // namespace gdn

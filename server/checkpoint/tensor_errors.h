@@ -16,13 +16,14 @@ absl::StatusOr<T> WithPrefix(absl::StatusOr<T> result, std::string_view prefix) 
   return result;
 }
 
-// Makes the error INVALID_ARGUMENT with `reason`: the file's tensor `name` is wrong, as `message` says.
+// Makes the error INVALID_ARGUMENT (`reason`: tensor) with the message "tensor 'NAME' MESSAGE".
 inline absl::Status InvalidTensor(std::string_view reason, const std::string& name, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat("tensor '", name, "' ", message),
                    {{"tensor", name}});
 }
 
-// Makes the error INVALID_ARGUMENT: a weight is not finite. `what` names it: tensor, index and value.
+// Makes the error INVALID_ARGUMENT (INVALID_TENSOR_DATA) for a weight that is not finite. `what` says where it is and
+// its value: "element [3, 17] is infinity".
 inline absl::Status NotFinite(std::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
                    StrCat(what, "; weights must be finite: the file is damaged, fetch or convert it anew"));

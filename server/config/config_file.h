@@ -26,12 +26,12 @@ namespace gdn {
 
 inline constexpr size_t kMostConfigBytes = size_t{256} << 10;
 
-// The flags that a file may hold, with the shapes of their values. Names are written with "-"; the file may use "_"
-// instead.
+// The flags that a file may hold, by name, with the shapes of their values. Names are written with "-"; the file may
+// use "_" instead.
 using ConfigKeys = std::map<std::string, ValueShape>;
 
 struct ConfigValue {
-  std::string text;  // in the form of the command line
+  std::string text;  // the value, in the form of the command line
   ConfigPlace place;
 };
 
@@ -45,10 +45,11 @@ ConfigFile ReadConfig(const std::string& path, const ConfigKeys& keys, std::vect
 ConfigFile ParseConfig(std::string_view text, const ConfigKeys& keys, std::vector<ConfigFault>& faults);
 
 // Returns the line and column at which the file sets a flag that the message `complaint` names as "--name": the first
-// such flag. If the file sets none of them, returns the file as a whole.
+// such flag in the message that the file sets. If it sets none, returns the place of the file as a whole, 0 and 0.
 ConfigPlace PlaceOf(std::string_view complaint, const ConfigFile& file);
 
-// Returns a file that sets `values`, which maps flag names to texts. The user and password in a URL are hidden.
+// Returns the YAML text of a file that sets `values`, which maps flag names to texts of the command line. The user and
+// password in a URL are replaced by [hidden].
 std::string PrintConfig(const std::map<std::string, std::string>& values);
 
 }  // namespace gdn

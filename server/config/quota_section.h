@@ -23,9 +23,11 @@
 
 namespace gdn {
 
-// Returns the valid limits of the section, and adds all faults to `faults`.
+// Returns the valid limits of the section `quotas`, and adds all faults to `faults`. A principal has the limits of
+// `default` that it does not set itself.
 QuotaSettings ReadQuotas(const YamlNode& section, std::vector<ConfigFault>& faults);
-// Parses YAML text as such a section. Returns its valid limits and adds all faults to `faults`. "" sets no quota.
+// Parses YAML text as the content of the section `quotas`. Returns its valid limits and adds all faults to `faults`.
+// "" sets no quota.
 QuotaSettings ParseQuotas(std::string_view text, std::vector<ConfigFault>& faults);
 
 // Returns one line of YAML that sets the same quotas, or "" if there are none.

@@ -24,8 +24,8 @@
 
 namespace gdn {
 
-// The shape of a value in the file: one text, a switch (which needs no value on the command line), a list, or a map of
-// quotas.
+// The shape of a value in the file. kText: one text. kSwitch: true or false; the flag needs no value on the command
+// line. kList: a list, or a map of NAME: VALUE. kQuotaMap: a map of quotas.
 enum class ValueShape { kText, kSwitch, kList, kQuotaMap };
 
 template <typename T>
@@ -40,20 +40,22 @@ inline constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max();
 
 ValueForm<std::string> Text();
 ValueForm<bool> Switch();
-// A list: elements separated by commas.
+// A list: elements separated by commas, which no element may contain. "" is the empty list.
 ValueForm<std::vector<std::string>> List();
-// Pairs of names and values: "a=b,c=d". An element without "=" is a name with the value "".
+// Pairs of names and values, in order: "a=b,c=d". The first "=" separates them; an element without "=" is a name with
+// the value "".
 ValueForm<std::vector<std::pair<std::string, std::string>>> Pairs();
-// A number of bytes from `low` to `high`: "1048576", "1MiB", "8GiB".
+// A number of bytes from `low` to `high`, both included: "1048576", "512KiB", "1MiB", "8GiB".
 ValueForm<int64_t> Bytes(int64_t low = 0, int64_t high = kMostBytes);
 // "auto", which is std::nullopt, or a number of bytes of at least `low`.
 ValueForm<std::optional<int64_t>> BytesOrAuto(int64_t low = 0);
 ValueForm<absl::Duration> Time(absl::Duration low = absl::ZeroDuration(),
                                absl::Duration high = absl::InfiniteDuration());
-// A time. 0 means never, and is absl::InfiniteDuration().
+// A time of 0 or more, such as "30s". The text "0" means never, and is read as absl::InfiniteDuration().
 ValueForm<absl::Duration> TimeOrNever();
 
-// Makes a form from functions. `parse` returns false if it refuses the text.
+// Makes a form from functions. `parse` returns false if it refuses the text; `read` then returns `expected` and leaves
+// its value alone.
 template <typename T>
 ValueForm<T> Form(std::string expected, std::function<bool(std::string_view text, T& value)> parse,
                   std::function<std::string(const T& value)> print, ValueShape shape = ValueShape::kText) {
@@ -82,6 +84,7 @@ ValueForm<T> Whole(T low, T high = std::numeric_limits<T>::max()) {
 }
 
 // A form that takes one of a few words, each of which stands for a value. Errors write the word "" as "nothing".
+// `print` takes only a value that has a word.
 template <typename T>
 ValueForm<T> OneOf(std::vector<std::pair<std::string, T>> words) {
   std::string expected = "expected ";

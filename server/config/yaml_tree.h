@@ -15,7 +15,7 @@
 
 namespace gdn {
 
-// Counted from 1. 0 and 0 stand for the file as a whole.
+// A place in the file, with line and column counted from 1. 0 and 0 stand for the file as a whole.
 struct ConfigPlace {
   int line = 0;
   int column = 0;
@@ -31,7 +31,7 @@ struct ConfigFault {
 
 enum class YamlKind { kNothing, kScalar, kSequence, kMap };
 
-// A value as it was written. The children of a map are its keys and values in turn.
+// A value as it was written: `text` for a scalar, else `children`. Those of a map are its keys and values in turn.
 struct YamlNode {
   YamlKind kind = YamlKind::kNothing;
   ConfigPlace place;
@@ -40,9 +40,10 @@ struct YamlNode {
 };
 
 inline constexpr size_t kMostYamlDepth = 4;       // levels: the file, quotas, principals, one principal
-inline constexpr size_t kMostShownLetters = 100;  // characters of a key or value that a fault shows
+inline constexpr size_t kMostShownLetters = 100;  // most bytes of a key or value that a fault shows
 
-// Returns the tree of the text's single document. If the text is not YAML, returns nothing and adds a fault.
+// Returns the tree of the text's single document; a node kNothing if there is none. If the text is not YAML in UTF-8,
+// returns nullopt and adds a fault. Anchors, aliases, values nested too deep and a second document only add faults.
 std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault>& faults);
 
 struct YamlEntry {
@@ -51,8 +52,9 @@ struct YamlEntry {
   const YamlNode* value = nullptr;
 };
 
-// Returns the entries of a map that have a key in `known` (if `known` is empty: any key), each key once. Adds all
-// others to `faults`. `where` names the map in a fault: "the file". `keys` says which keys are expected.
+// Returns the entries of `map` that have a key in `known` (if `known` is empty: any key), each key once, in order. They
+// point into `map`. Adds a fault for all others, and if `map` is no map. `where` names the map in a fault: "the file".
+// `keys` says there which keys are expected.
 std::vector<YamlEntry> MapEntries(const YamlNode& map, std::string_view where,
                                   const std::vector<std::string_view>& known, std::string_view keys,
                                   std::vector<ConfigFault>& faults);

@@ -28,7 +28,7 @@ struct FleetOptions {
   absl::Duration lease = absl::Seconds(15);
   // How long a draining server goes on serving before it hands its sessions over.
   absl::Duration notice = absl::Seconds(3);
-  // How long a call waits for a session that another server does not hand over.
+  // How long calls for a session wait, from the first one on, while another server does not hand it over.
   absl::Duration longest_wait = absl::Seconds(30);
 };
 
@@ -39,20 +39,22 @@ class Fleet {
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
 
-  // Joins the fleet. Returns the error if the first lease cannot be obtained.
+  // Joins the fleet: obtains this server's lease at Redis, and starts the threads. Blocks on Redis. Returns the error
+  // if the lease cannot be obtained.
   absl::Status Begin();
   SessionArrivals& arrivals() { return arrivals_; }
-  FleetLeases& leases() { return leases_; }  // of clients
+  FleetLeases& leases() { return leases_; }  // leases of clients, not this server's own
   // Gives up this server's right to a session name in the shared store, after a call took the right to create a session
   // (BringRequest::make) but did not create it. Other servers may then use the name. Returns at once; the store is told
   // later.
   void GiveBackName(const StateKey& key) { arrivals_.GiveBack(key); }
 
-  // Call when the server drains. For `notice` it hands sessions over when other servers ask for them, while load
-  // balancers learn that this server is not ready. Then it takes no session in any more, and hands over all that are
-  // left. Returns true if all have left within `timeout`.
+  // Call when the server drains; blocks. For `notice` it hands sessions over when other servers ask for them, while
+  // load balancers learn that this server is not ready. Then it takes no session in any more, and hands over all that
+  // are left. Returns true if these have all left within `timeout`, counted from the end of `notice`.
   bool Leave(absl::Duration notice, absl::Duration timeout, const SessionDepartures::Progress& progress);
-  // Call after the last call of the server has ended. Hands over sessions that have come since Leave.
+  // Hands over the sessions that are still here or have come since Leave, and blocks for `timeout` at most. Call after
+  // the last call of the server has ended.
   void LeaveRest(absl::Duration timeout);
   // Gives the lease back. Call when no session is served any more, so that other servers may take the rest at once.
   // Otherwise they must wait until the lease runs out, as after a crash.

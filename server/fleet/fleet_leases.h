@@ -30,23 +30,26 @@ class FleetLeases {
   FleetLeases(const FleetLeases&) = delete;
   FleetLeases& operator=(const FleetLeases&) = delete;
 
-  // Starts the thread. Stop ends it.
+  // Starts the thread that compares leases with Redis. Stop ends it and waits for it.
   void Begin();
   void Stop() { thread_.reset(); }
 
-  // As the methods of ClientLeases, for all servers of the fleet. UNAVAILABLE (TIER_UNAVAILABLE) if Redis does not
-  // answer. After Open or Renew has failed so, the sign of life counts on this server only.
+  // These do what the methods of ClientLeases do, for all servers of the fleet, and block on Redis. Errors of these
+  // methods. UNAVAILABLE (TIER_UNAVAILABLE) if Redis does not answer; the sign of life of Open then counts on this
+  // server only.
   absl::StatusOr<ClientLeasePtr> Open(const ByteAccountPtr& account, const std::string& principal,
                                       const std::string& id, absl::Duration grace);
   absl::StatusOr<ClientLeasePtr> Renew(const std::string& principal, const std::string& id);
   absl::StatusOr<ClientLeasePtr> Find(const std::string& principal, const std::string& id);
-  // Ends the lease in Redis; the other servers learn of it. NOT_FOUND (LEASE_NOT_FOUND).
+  // Ends the lease in Redis and returns it. Other servers of the fleet end it at their next comparison with Redis. So
+  // does this one, unless the caller ends it here before. NOT_FOUND (LEASE_NOT_FOUND), UNAVAILABLE (TIER_UNAVAILABLE).
   absl::StatusOr<ClientLeasePtr> End(const std::string& principal, const std::string& id);
 
  private:
   absl::Duration Round();
   absl::Status EndLapsed();
-  // Takes sessions that no server has and whose leases have ended.
+  // Begins to take sessions that no server has and whose leases have ended. They then end here. Errors of Redis, and
+  // UNAVAILABLE (NODE_LEASE_LAPSED).
   absl::Status TakeLeftSessions();
 
   ClientLeases& leases() { return parts_.sessions.leases(); }
@@ -54,7 +57,7 @@ class FleetLeases {
 
   const FleetParts parts_;
   SessionArrivals& arrivals_;
-  bool failing_ = false;  // used by the thread
+  bool failing_ = false;  // the last round has failed, which was logged; used by the thread
   TaskGroup group_;
   std::optional<LoopThread> thread_;  // last: it uses all of the above
 };

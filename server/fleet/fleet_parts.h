@@ -16,7 +16,7 @@
 namespace gdn {
 
 struct FleetParts {
-  RedisTier& redis;  // opened with sharing
+  RedisTier& redis;  // opened with sharing, so that redis.share() is not null
   TierStack& tiers;
   DeviceRoom& room;
   SessionManager& sessions;

@@ -38,12 +38,13 @@ class NodeLease {
   NodeLease(const NodeLease&) = delete;
   NodeLease& operator=(const NodeLease&) = delete;
 
-  // Gets the first lease, then starts the thread that renews it. Errors of RedisShare::RenewLease.
+  // Gets the first lease, then starts the thread that renews it. Blocks on Redis. Errors of RedisShare::RenewLease and
+  // FindLost.
   absl::Status Begin();
-  // Stops renewing. The lease then runs out by itself.
+  // Stops renewing, and waits for the thread. The lease then runs out by itself.
   void Stop() { thread_.reset(); }
   // Stops renewing and gives the lease back, so that others need not wait until it runs out. Call when no session is
-  // served any more.
+  // served any more. Logs a warning if Redis does not take it. Does nothing if Begin has failed or Stop was called.
   void End();
 
   bool valid() const { return parts_.environment.CheckOurs().ok(); }
@@ -62,7 +63,7 @@ class NodeLease {
   bool look_through_ = false;
   // When the last confirmed renewal was sent; InfiniteFuture: none yet.
   SteadyTime confirmed_ = SteadyTime::InfiniteFuture();
-  bool failing_ = false;              // used by the thread
+  bool failing_ = false;              // the last renewal has failed, which was logged; used by the thread
   std::optional<LoopThread> thread_;  // last: it uses all of the above
 };
 

@@ -42,20 +42,20 @@ struct BringRequest {
 
 class SessionArrivals {
  public:
-  // Takes the parts that arrivals need. `longest_wait`: longest time that a call waits for a server that does not hand
-  // a session over.
+  // Borrows the parts. `longest_wait`: time from the beginning of an attempt after which its calls fail with
+  // SESSION_ELSEWHERE, if another server has not handed the session over.
   SessionArrivals(const FleetParts& parts, absl::Duration longest_wait);
   ~SessionArrivals();
   SessionArrivals(const SessionArrivals&) = delete;
   SessionArrivals& operator=(const SessionArrivals&) = delete;
 
-  // OK if the session is here, or, with `make`, if its name is reserved for this server. NOT_FOUND (SESSION_NOT_FOUND)
-  // if there is no such session. UNAVAILABLE (SESSION_ELSEWHERE: node; SERVER_DRAINING; NODE_LEASE_LAPSED;
-  // TIER_UNAVAILABLE), DATA_LOSS (INVALID_STATE_FILE), errors of AdoptSession and of the deadline.
+  // Waits until the session is here. OK if it is, or, with `make`, if its name is reserved for this server. NOT_FOUND
+  // (SESSION_NOT_FOUND) if there is no such session. UNAVAILABLE (SESSION_ELSEWHERE: node; SERVER_DRAINING;
+  // NODE_LEASE_LAPSED; TIER_UNAVAILABLE), DATA_LOSS (INVALID_STATE_FILE), errors of AdoptSession and of the deadline.
   Task<absl::Status> Bring(StateKey key, BringRequest request);
   // Gives up any right that this server has to a session that is not here. Returns at once; the store is told later.
   void GiveBack(const StateKey& key) { Join(key, nullptr); }
-  // Takes no session in from now on.
+  // Takes no session in from now on: calls for sessions that are not here get SERVER_DRAINING.
   void Close() { closed_ = true; }
 
   int64_t taken_over() const { return taken_over_; }
@@ -81,7 +81,7 @@ class SessionArrivals {
   bool Finish(const StateKey& key, Arrival& arrival, absl::Status status, bool made);
 
   // Tries to take the session. Call on a thread that may block. Returns nullopt if the session is here or its name is
-  // reserved, else the server that has it.
+  // reserved, else the server that has it. Errors of Bring.
   absl::StatusOr<std::optional<TakenSession>> Take(const StateKey& key, bool make);
   absl::Status Adopt(const StateKey& key, const TakenSession& taken, bool make);
   void AdoptCheckpoints(const StateKey& key);

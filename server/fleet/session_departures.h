@@ -28,17 +28,20 @@ class SessionDepartures {
  public:
   explicit SessionDepartures(const FleetParts& parts) : parts_(parts), group_(parts.executor) {}
 
-  // Begins to hand the session over. A session that cannot leave now stays, and may be asked for again. False if there
-  // is no such session here.
+  // Begins to hand the session over, without waiting. A session that cannot leave now stays, and may be asked for
+  // again; one that has lost its state always stays. False if there is no such session here.
   bool HandOver(const StateKey& key);
-  // Receives the progress: sessions in all, those that have left, and those that could not leave.
+  // Receives the progress: sessions in all, those that have left, and those that could not leave. Called from any
+  // thread, one call at a time, first with 0 and 0.
   using Progress = std::function<void(int64_t all, int64_t gone, int64_t failed)>;
-  // Hands over all sessions that are here. Blocks for `timeout` at most. Returns true if all have left. The others may
-  // still leave later, and `progress` is then called.
+  // Hands over all sessions that are here. Blocks for `timeout` at most. Returns true if all have left. After a timeout
+  // the others may still leave, and `progress` is then called. So what it uses must live until this object is
+  // destroyed.
   bool HandOverAll(absl::Duration timeout, Progress progress);
-  // Stops serving these sessions and deletes their states here, because other servers own them now.
+  // Stops serving these sessions at once, because other servers own them now, and begins to delete their states here.
+  // Steps that run are discarded. Does not wait.
   void Drop(const std::vector<StateKey>& keys);
-  // Drops all sessions for which this server, as far as it knows, has no right.
+  // Drops all sessions here for which this server has no right, as far as it knows without asking Redis.
   void DropUnowned();
 
   int64_t handed_over() const { return handed_over_; }
@@ -51,7 +54,8 @@ class SessionDepartures {
   Task<absl::Status> Leave(std::shared_ptr<Session> session);
   Task<void> LeaveAsAsked(std::shared_ptr<Session> session);
   Task<void> LeaveWithAll(std::shared_ptr<Session> session, std::shared_ptr<Work> work);
-  // Stores the session and gives the right to it up. Call on a thread that may block.
+  // Stores the session and gives the right to it up. Call on a thread that may block. If the state cannot be stored,
+  // returns the error, and the session stays.
   absl::Status Store(SessionLease& lease);
 
   const FleetParts parts_;

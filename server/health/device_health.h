@@ -25,7 +25,8 @@ class DeviceHealth {
   DeviceHealth(const DeviceHealth&) = delete;
   DeviceHealth& operator=(const DeviceHealth&) = delete;
 
-  // Returns `status`. The first DEVICE_FAILED becomes the health; other errors do not change it.
+  // Returns `status` as it is. The first one with the reason DEVICE_FAILED becomes the health, and `on_failure` is
+  // called before this returns. Other errors do not change the health.
   absl::Status Report(absl::Status status);
 
   // Returns OK, or the device's failure. A failure is never cleared.

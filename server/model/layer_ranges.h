@@ -26,15 +26,15 @@ struct LayerRange {
 // Ascending, without common layers. Empty: all layers of any model.
 using LayerRanges = std::vector<LayerRange>;
 
-// Parses "0-23,30". INVALID_ARGUMENT (INVALID_SPEC: layers) for any other text, for ranges that do not ascend, and for
-// a layer above 4095.
+// Parses ranges of layers, counted from 0 with both ends included: "0-23,30". INVALID_ARGUMENT (INVALID_SPEC: layers)
+// for any other text, "" too, for ranges that overlap or do not ascend, and for a layer above 4095.
 absl::StatusOr<LayerRanges> ParseLayerRanges(std::string_view text);
 
 // Writes the ranges in the form that ParseLayerRanges reads; "" for no ranges.
 std::string LayerRangesToString(const LayerRanges& ranges);
 
-// Returns the Gated DeltaNet layers in the ranges, ascending; all of them if there are no ranges. INVALID_ARGUMENT
-// (INVALID_SPEC: layers) if a range has a layer that the model lacks, or no Gated DeltaNet layer.
+// Returns the model's Gated DeltaNet layers in the ranges, ascending; all of them if there are no ranges.
+// INVALID_ARGUMENT (INVALID_SPEC: layers) if a range has a layer that the model lacks, or has no Gated DeltaNet layer.
 absl::StatusOr<std::vector<int32_t>> GdnLayersIn(const LayerRanges& ranges, const ModelConfig& config);
 
 }  // namespace gdn

@@ -43,11 +43,13 @@ struct WeightMemory {
 class LoadedModel {
  public:
   const std::string& name() const { return name_; }
-  // spec.dims count the loaded heads only; gdn_layers has the layers that are not loaded too
+  // Returns the checkpoint's config. Its spec.dims count the loaded heads only; its gdn_layers has the layers that are
+  // not loaded too.
   const ModelConfig& config() const { return config_; }
   // Dtype of the first layer's out-projection; F32 if it is quantised.
   DType weight_dtype() const { return weight_dtype_; }
-  // 32 hexadecimal digits over config, weights of all GDN layers, and heads
+  // Returns 32 hexadecimal digits that are equal for equal numerics. They cover the config, the weights of all GDN
+  // layers (also those that are not loaded), the adapter, the quantisation and the loaded heads.
   const std::string& fingerprint() const { return fingerprint_; }
   // Returns the fingerprint that the same layers have with all heads.
   const std::string& whole_fingerprint() const { return digests_.fingerprint; }
@@ -73,9 +75,9 @@ class LoadedModel {
 struct LoadOptions {
   // Serve a family even if nobody has compared its layers with a reference implementation.
   bool allow_unverified_family = false;
-  // Load a slice of every layer. None: all heads.
+  // Value heads of every layer to load. Default: all heads.
   HeadSlice heads = {};
-  // Load the Gated DeltaNet layers in these ranges. Empty: all layers.
+  // Ranges of decoder layers, of which the Gated DeltaNet layers are loaded. Empty: all layers.
   LayerRanges layers = {};
   // Quantise large projections to Q8_0 if the checkpoint has them in F32, F16 or BF16.
   bool quantize_q8_0 = false;
@@ -87,7 +89,7 @@ struct LoadOptions {
 // OpenLoraAdapter, CheckSlice and GdnLayersIn. FAILED_PRECONDITION (INVALID_SPEC) for a family that the options do not
 // allow. UNIMPLEMENTED (DEVICE_UNSUPPORTED) if weights are to be quantised and the backend takes no Q8_0.
 // INVALID_ARGUMENT for weights that are not finite or cannot be quantised. RESOURCE_EXHAUSTED if the backend has no
-// memory for the weights.
+// memory for the weights. Blocks while it reads and copies all weights. The backend must outlive the result.
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& path,
                                       const LoadOptions& options = {});
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint,

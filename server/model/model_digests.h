@@ -18,7 +18,8 @@
 
 namespace gdn {
 
-// The message LayerDigest (proto/gdn/v1/info.proto) says exactly what is hashed.
+// Digest of one Gated DeltaNet layer as it is in the files. The message LayerDigest (proto/gdn/v1/info.proto) says
+// exactly what is hashed.
 struct LayerDigest {
   int32_t layer = 0;
   std::string format;         // format of the matrices in the files: "BF16", "F8_E4M3", "GGUF Q4_K+Q6_K"
@@ -44,7 +45,7 @@ struct DigestOptions {
 // The fingerprint is equal for equal numerics, however the checkpoint is cut into files. It covers the config as far as
 // the layers depend on it; the name, format, shape and bytes of each tensor of `layers` and of an adapter's pairs for
 // them; and options.quantized. It does not cover names above the layer, other layers, the file layout or the folder.
-// Reads every weight once, on all processors.
+// Reads every weight once, on all processors. `layers` must not be empty; they are as read, not merged or sliced.
 ModelDigests DigestModel(const ModelConfig& config, const std::vector<LayerTensors>& layers,
                          const DigestOptions& options);
 

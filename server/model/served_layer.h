@@ -29,7 +29,7 @@ struct ServedMatrix {
   WeightFormat format = WeightFormat::kF32;
   int64_t rows = 0;  // 0: the layout has no such matrix
   int64_t cols = 0;
-  std::string_view in_file;  // its bytes, unless `made` has them
+  std::string_view in_file;  // the matrix's bytes, borrowed from the checkpoint; not used if `made` has them
   std::string made = {};
   std::vector<float> scales = {};  // scales of the blocks of kF8E4M3
   bool widened = false;            // true: widened from a quantised format to float32
@@ -38,7 +38,7 @@ struct ServedMatrix {
   int64_t row_bytes() const { return RowBytes(format, cols); }
 };
 
-// The tensors of LayerWeights, in ServedForm(spec).
+// The tensors of a layer as LayerWeights has them, but in host memory, in the form ServedForm(spec).
 struct ServedLayer {
   ServedMatrix in_qkv, in_z, in_b, in_a, z_up, a_up, out;
   // True if the columns of `out` keep the file's tiled order, because a block of its format spans value heads.
@@ -53,9 +53,9 @@ struct ServeLayerOptions {
   bool quantize_q8_0 = false;
 };
 
-// Brings a layer into the served form. `layer` must have the tensors of LayerTensorsOf(spec), with the shapes that
-// follow from the spec. INVALID_ARGUMENT if a matrix cannot be quantised: its rows are not whole blocks, or a weight is
-// not finite or too large.
+// Brings a layer into the served form. `layer` must have the tensors of LayerTensorsOf(spec), unpacked, with the shapes
+// that follow from the spec. The result may point into its bytes. INVALID_ARGUMENT if a matrix cannot be quantised: its
+// rows are not whole blocks (INVALID_TENSOR_SHAPE), or a weight is not finite or too large (INVALID_TENSOR_DATA).
 absl::StatusOr<ServedLayer> ServeLayer(const LayerSpec& spec, const LayerTensors& layer,
                                        const ServeLayerOptions& options = {});
 

@@ -31,7 +31,7 @@ struct ServedModel {
   ModelSlice slice = {};  // which of the model's heads are served; none: all
   // Weights on the first device, by decoder layer index; the served GDN layers only.
   std::map<int32_t, LayerWeights> layers;
-  std::vector<std::map<int32_t, LayerWeights>> layers_elsewhere = {};  // weights on the other devices, in order
+  std::vector<std::map<int32_t, LayerWeights>> layers_elsewhere = {};  // the same on devices 1, 2, .., in order
   // All GDN layers of the model, also those that are not served (--layers), ascending.
   std::vector<int32_t> all_gdn_layers = {};
   std::vector<LayerDigest> layer_digests = {};   // digests of the served layers, ascending

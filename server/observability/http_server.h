@@ -24,7 +24,7 @@
 namespace gdn {
 
 struct HttpRequest {
-  std::string_view authorization = {};  // the header's value; "" without one
+  std::string_view authorization = {};  // value of the header Authorization; "" without one
   std::string_view host = {};
   bool from_loopback = false;
 };
@@ -33,22 +33,23 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body;
-  std::string location = {};  // the target of a redirect
+  std::string location = {};  // the target of a redirect; "": none
 };
 
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
-using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;  // by path
+using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;  // by path without query, as it was sent
 
 class HttpServer {
  public:
-  // Most bytes of a request's line and headers.
+  // Most bytes of a request's line and headers; a larger request is answered with the status 431.
   static constexpr int kMostRequestBytes = 8192;
   static constexpr int kThreads = 4;
   static constexpr size_t kMostConnections = 512;
 
-  // Listens on `address` and answers requests. `address`: ADDRESS:PORT with an IPv4 address, an IPv6 address in
-  // brackets, or localhost; port 0 takes a free port. INVALID_ARGUMENT if it is none of these, UNAVAILABLE if the
-  // server cannot listen on it. A connection that is idle for `timeout`, rounded up to whole seconds, is closed.
+  // Listens on `address` and answers requests until the result is destroyed. `address`: ADDRESS:PORT with an IPv4
+  // address, an IPv6 address in brackets, or localhost (127.0.0.1); port 0 takes a free port. INVALID_ARGUMENT if it is
+  // none of these, UNAVAILABLE if the server cannot listen on it. A connection that is idle for `timeout`, rounded up
+  // to whole seconds, is closed.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, HttpHandlers handlers,
                                                            absl::Duration timeout = absl::Seconds(5));
   virtual ~HttpServer() = default;
@@ -56,9 +57,10 @@ class HttpServer {
   virtual int port() const = 0;
 };
 
-// Returns the INVALID_ARGUMENT of Start for an invalid address.
+// Returns OK if Start takes the address, else the INVALID_ARGUMENT that it would return. Opens nothing.
 absl::Status CheckHttpAddress(const std::string& address);
-// Returns true if an address or host name, with or without a port, is this machine itself.
+// Returns true if an address or host name, with or without a port, is this machine itself: localhost, 127.x.x.x or ::1.
+// Looks no name up.
 bool IsLoopback(std::string_view host);
 
 }  // namespace gdn

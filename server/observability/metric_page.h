@@ -25,8 +25,8 @@ class MetricPage {
  public:
   using Labels = std::initializer_list<std::string_view>;  // values, in the order of the info's labels
 
-  // Adds one sample to the page: the present value of a counter or a gauge with these label values. Call once for each
-  // set of label values; values are not summed.
+  // Adds one sample to the page: the present value of a counter or a gauge with these label values, at most as many as
+  // the info has labels. Call once for each set of label values; values are not summed.
   void Add(const MetricInfo& info, Labels labels, double value);
   void Add(const MetricInfo& info, Labels labels, int64_t value) { Add(info, labels, static_cast<double>(value)); }
   // Adds the counts of a histogram with these label values. `unit`: one unit of the counted values in the metric's unit

@@ -17,9 +17,9 @@ struct Plot {
     std::vector<std::optional<double>> values;  // one value a second, the newest last; nothing: a gap
   };
   std::string title;
-  std::string unit;            // "tokens/s"
+  std::string unit;            // the values' unit, shown beside the title: "tokens/s"
   std::vector<Series> series;  // one or two
-  int seconds = 300;           // width of the plot
+  int seconds = 300;           // seconds that the plot shows, up to now; at least the length of each series
   bool by_decades = false;     // a logarithmic axis, so that one large value leaves the others readable
 };
 

@@ -24,7 +24,7 @@ enum class OptionUse {
   kNotInFile,  // only on the command line
 };
 
-// A flag. Its form reads and prints one member of the options.
+// A flag. Its form's `read` sets one member of the options that it is given, and `print` writes that member as text.
 struct Option : ValueForm<ServerOptions> {
   std::string help = {};
   OptionUse use = OptionUse::kAtStart;
@@ -34,8 +34,8 @@ struct Option : ValueForm<ServerOptions> {
 using OptionTable = std::map<std::string, Option, std::less<>>;
 const OptionTable& Options();
 
-// Returns what is wrong with the options against each other, one text for each fault, which names the flags:
-// "--state-slots and --device-state-bytes are both given, ..".
+// Returns what is wrong with the options together, one text for each fault, which names the flags: "--state-slots and
+// --device-state-bytes are both given, ..". Empty if nothing is wrong.
 std::vector<std::string> OptionFaults(const ServerOptions& options);
 
 }  // namespace gdn

@@ -19,7 +19,7 @@ namespace gdn {
 // Splits the command line into flags and their values. The result's `status` has the errors of SplitArguments, and
 // INVALID_ARGUMENT for an argument that is not a flag.
 CommandFlags ReadCommandLine(const std::vector<std::string>& arguments);
-bool ChecksConfig(const CommandFlags& line);  // true if the line has --check-config
+bool ChecksConfig(const CommandFlags& line);  // true if the line has --check-config and it is not false
 
 // Returns the options that the --config file and the command line set together. The command line overrides the file.
 // For lists with OptionUse::kRepeats, each use of the flag gives one element. Call it again to read a changed file.
@@ -32,8 +32,8 @@ struct OptionChange {
   bool takes_effect = false;
 };
 
-// Returns the options of the file that differ between `options` and `next`. Copies those that may change while a server
-// runs from `next` to `options`.
+// Returns the options that differ between `options` and `next`, by name, of those that the file may hold. Copies the
+// ones that may change while a server runs (takes_effect) from `next` to `options`, and no others.
 std::vector<OptionChange> TakeLiveChanges(ServerOptions& options, const ServerOptions& next);
 
 std::string OptionsHelp();

@@ -35,11 +35,11 @@ namespace gdn {
 
 using NamedPaths = std::vector<std::pair<std::string, std::string>>;
 
-// Limits in bytes of the memory that each part of the server uses. nullopt: derived from the host's memory
-// (server/server_memory.h).
+// Limits in bytes of the memory that each part of the server uses. nullopt: the default of server/server_memory.h,
+// which follows from the host's memory or other limits.
 struct MemoryOptions {
-  int64_t device_state_bytes = 0;  // for each device; 0: derived from its memory
-  int32_t state_slots = 0;         // if not 0: the same limit, in slots of the largest model
+  int64_t device_state_bytes = 0;  // memory for states on each device; 0: derived from the device's memory
+  int32_t state_slots = 0;         // if not 0: that limit as a number of states of one layer of the largest model
   std::optional<int64_t> host_state_bytes = std::nullopt;
   std::optional<int64_t> prefix_cache_bytes = std::nullopt;  // 0: no prefixes are stored
   std::optional<int64_t> snapshot_bytes = std::nullopt;      // 0: no snapshots are kept
@@ -53,7 +53,7 @@ struct GdnServerOptions {
   NamedPaths models = {};
   NamedPaths adapters = {};  // folders of LoRA adapters, by model name
   LoadOptions load = {};
-  std::vector<std::string> listen = {"127.0.0.1:0"};  // host:port (0: a free one) or unix:/path
+  std::vector<std::string> listen = {"127.0.0.1:0"};  // addresses of gRPC: host:port (0: a free port) or unix:/path
   std::string version = "unknown";                    // returned by GetServerInfo
   MemoryOptions memory = {};
   StateServiceOptions states = {};  // `memory` sets its sizes of memory, `limits` its max_draft
@@ -68,10 +68,13 @@ struct GdnServerOptions {
   SecurityOptions security = {};
   int32_t trace_calls = 0;       // number of traces to keep, of the newest calls (TraceCalls)
   std::string http_listen = {};  // ADDRESS:PORT of /metrics, /readyz and so on; "": no port
-  std::function<bool(std::string_view authorization)> may_see_status = nullptr;  // see HttpEndpointOptions
-  std::function<GpuGraphCounts(Backend&)> graph_counts = nullptr;                // see MetricSources
+  // Returns true if a caller with this "authorization" header ("" without one) may see /statusz. nullptr: admins may,
+  // or without logins callers from this machine.
+  std::function<bool(std::string_view authorization)> may_see_status = nullptr;
+  // Returns how often the backend replayed steps, for the metrics. nullptr: no backend replays.
+  std::function<GpuGraphCounts(Backend&)> graph_counts = nullptr;
   const SteadyClock* rate_clock = &SteadyClock::Real();  // clock for quotas of tokens per second
-  // Called once, by any thread, when the last device has failed. It must not destroy the server.
+  // Called once, by any thread, when no device works any more. It must not destroy the server.
   std::function<void()> on_device_failure = nullptr;
   // Called once, by any thread, when an admin asks the server to shut down. Another thread should then call Drain soon.
   // nullptr: nobody may ask.
@@ -81,7 +84,7 @@ struct GdnServerOptions {
 struct DeviceOptions {
   std::string backend = "auto";  // "auto", "gpu", "cpu" or "null"
   int32_t gpu_device = 0;
-  std::vector<int32_t> gpu_devices = {};  // each number once; empty: gpu_device alone
+  std::vector<int32_t> gpu_devices = {};  // numbers of the GPUs to use, each once; empty: gpu_device alone
   GpuGraphs gpu_graphs = GpuGraphs::kAuto;
   int32_t threads = 0;
 };
@@ -91,7 +94,7 @@ struct EndLimits {
   absl::Duration steps = absl::Seconds(30);         // for accepted steps, exports and imports to end
   absl::Duration checkpoints = absl::Seconds(300);  // then for sessions to be made durable
   absl::Duration destruction = absl::Seconds(10);   // then for the backend to be destroyed
-  bool tell_of_device = false;  // shut down when the last device has failed, with exit code kDeviceFailed
+  bool tell_of_device = false;  // shut down when no device works any more, with exit code kDeviceFailed
 };
 
 // The program's options. The constructor sets the defaults that differ from those of a server in a test.

@@ -22,7 +22,7 @@ class LaunchCost {
   bool measured() const { return measured_; }  // true after the first Observe
 
   double Estimate(int64_t tokens) const { return fixed_us_ + token_us_ * static_cast<double>(tokens); }
-  // Returns the most tokens that take no longer than `us`; 0 if one token takes longer.
+  // Returns the most tokens that take no longer than `us` by the estimate, at most 2^30; 0 if one token takes longer.
   int64_t TokensWithin(double us) const;
 
  private:

@@ -47,8 +47,9 @@
 
 namespace gdn {
 
-// Microseconds that prefills alone must have had the device until decodes no longer count as about. It is more than a
-// client that generates takes from one token to the next.
+// Microseconds of device time that prefills alone must have had since the last decode, until their launches are no
+// longer kept short for decodes that may come. It is more than a client that generates takes from one token to the
+// next.
 inline constexpr double kBusyUs = 250'000;
 
 struct SchedulerOptions {
@@ -56,22 +57,22 @@ struct SchedulerOptions {
   double prefill_share = 0.2;     // part of a principal's time for its prefills while its decodes wait too
   double ride_ahead_us = 8000;    // most us of time over weight that a flow may be ahead of the leader and ride along
   double segment_us = 2000;       // time that a launch of prefill segments should take
-  double busy_segment_us = 1000;  // the same while decodes are about, because they wait for it
-  int64_t max_segment_tokens = 4096;  // most tokens of all segments of a launch; at least a step's segment_multiple
-  int64_t least_merged_tokens = 256;  // least tokens of a launch for each call that shares it
-  LaunchCost decode_cost{40, 4};      // estimates before the first measurements
+  double busy_segment_us = 1000;  // the same until prefills alone have had kBusyUs, because a decode may wait for it
+  int64_t max_segment_tokens = 4096;  // most tokens of all segments of a launch, unless one segment_multiple is more
+  int64_t least_merged_tokens = 256;  // calls share a launch only if each gets so many tokens of what it may have
+  LaunchCost decode_cost{40, 4};      // estimates before the first measurements, in us: of a launch, and of each token
   LaunchCost prefill_cost{100, 2.7};
 };
 
-// One call's step as the scheduler sees it. The caller sets the public members and does not change them while the step
-// waits.
+// One call's step as the scheduler sees it. The caller sets the public members, and does not change them, move the step
+// or destroy it while the scheduler has it. What the pointers point to must live as long.
 class ScheduledStep {
  public:
   std::string principal;
-  SessionTurn* turn = nullptr;  // a call of several sessions counts as its first session
+  SessionTurn* turn = nullptr;  // never null when added; a call of several sessions counts as its first session
   uint64_t group = 0;           // steps of one group may share a launch: decodes with decodes, prefills with prefills
   bool prefill = false;
-  int64_t row_count = 1;          // rows of a decode
+  int64_t row_count = 1;          // rows of a decode, which count for max_rows
   int64_t token_count = 1;        // tokens of all rows
   int64_t segment_multiple = 64;  // a prefill's segments are multiples of so many tokens; equal in a group
   const void* pool = nullptr;     // the pool of the spare slot that a prefill needs; null: it needs none
@@ -93,9 +94,9 @@ class ScheduledStep {
 struct Launch {
   struct Part {
     ScheduledStep* step = nullptr;
-    int64_t first = 0;   // first token, counted in the call
-    int64_t tokens = 0;  // of a decode: the tokens of all its rows
-    bool last = false;   // nothing of the step waits after this part
+    int64_t first = 0;   // index in the call of the segment's first token; 0 for a decode
+    int64_t tokens = 0;  // tokens of the segment; for a decode the tokens of all its rows
+    bool last = false;   // nothing of the step waits after this part: it is the whole step, or its last segment
   };
   bool prefill = false;
   uint64_t group = 0;
@@ -113,8 +114,8 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
   ~Scheduler();
 
-  // Sets the principal's weight. Time is shared in proportion to weights. If no weight was ever set, every principal
-  // has weight 1. Otherwise all principals whose weight was not set have weight 1 together.
+  // Sets the principal's weight, which is above 0. Time is shared in proportion to weights. If no weight was ever set,
+  // every principal has weight 1. Otherwise all principals whose weight was not set have weight 1 together.
   void SetWeight(const std::string& principal, double weight);
   // Sets how many spare slots a pool has, including those in use.
   void SetSpares(const void* pool, int32_t spares);
@@ -123,14 +124,15 @@ class Scheduler {
   // Removes a step that waits or has segments left. Does nothing with any other step. A prefill keeps its spare until
   // ReleaseSpare.
   void Remove(ScheduledStep& step);
-  // Call it once for each prefill, when the step no longer writes to its spare slot. Does nothing if the step has no
-  // spare.
+  // Gives the prefill's spare to the next prefill that waits for one. Call it when the step no longer writes to its
+  // spare slot. Does nothing if the step has no spare.
   void ReleaseSpare(ScheduledStep& step);
 
-  // Gives out the steps that should run next. `prefills`: true if they may be prefills.
+  // Gives out the steps that should run next, and charges their estimated time. `prefills`: true if they may be
+  // prefills. Empty if no step may run now. A prefill comes back in later launches until a part is its last.
   Launch Next(bool prefills);
-  // Returns true if a decode that waits would take at most `us` alone, estimated from launches of its group. Returns
-  // false if none was measured.
+  // Returns true if a decode that waits would take at most `us` microseconds alone, estimated from launches of its
+  // group. Returns false if none was measured.
   bool IsShort(const ScheduledStep& step, double us) const;
   // Records that `launch` took `us` microseconds, for later estimates of its group.
   void Observe(const Launch& launch, double us);
@@ -178,7 +180,7 @@ class Scheduler {
   struct Flow {
     Principal* principal = nullptr;
     double weight = 0;   // the principal's, or a part of it while both of its flows have steps
-    double served = 0;   // us of device time over the share
+    double served = 0;   // estimated device time that the flow was charged, in us, divided by its share
     double due_now = 0;  // ScheduledStep::due_ of the flow's step that led last
     size_t steps = 0;    // steps that wait for their turn, and not for a spare
     bool in_heap = false;
@@ -238,7 +240,7 @@ class Scheduler {
   size_t waiting_ = 0;
   int64_t set_weights_ = 0;
   std::array<int64_t, 2> others_{};   // flows with steps and without a set weight, by class
-  double us_since_decode_ = kBusyUs;  // device time that prefills alone have had
+  double us_since_decode_ = kBusyUs;  // device time, in us, that prefills have had since the last decode
 };
 
 }  // namespace gdn

@@ -10,7 +10,9 @@
 namespace gdn {
 
 struct SessionTurn {
-  std::array<double, 2> due{};  // when its next decode and its next prefill are due, in its flow's time
+  // Times at which the session's next decode and its next prefill are due. They rise by the device time, in
+  // microseconds, that each of its steps is charged. A session that comes back begins at its flow's time.
+  std::array<double, 2> due{};
 };
 
 }  // namespace gdn

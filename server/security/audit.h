@@ -26,7 +26,7 @@ class AuditLog {
  public:
   using Fields = std::initializer_list<std::pair<std::string_view, std::string_view>>;
 
-  // Makes a log that writes to the outputs of the process's log.
+  // Makes a log that writes to the outputs that the process's log has now. If that log is off, nothing is written.
   AuditLog();
 
   void Write(std::string_view event, Fields fields) const;
@@ -43,8 +43,8 @@ class AuditLog {
   int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// Returns the line `audit event=NAME key="value" ..`. Quotes, backslashes and bytes that are not printable are escaped,
-// so a caller who chooses a value cannot forge another line.
+// Returns the line `audit event=NAME key="value" ..`, without an end of line. Quotes, backslashes and bytes that are
+// not printable are escaped in values, so a caller who chooses a value cannot forge another line.
 std::string AuditLine(std::string_view event, AuditLog::Fields fields);
 
 }  // namespace gdn

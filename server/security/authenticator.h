@@ -36,38 +36,40 @@ struct AuthenticatorOptions {
 // Returns the subject of a verified certificate: its URI, or its common name if it has no URI. Returns "", which is
 // nobody, if the certificate has several URIs or several common names, or if the common name has a colon, as a URI has.
 // Names of proxies and admins may be URIs, and a caller who can get a certificate with any common name must not pass
-// for them.
+// for them. The result points into an argument's text.
 std::string_view CertificateSubject(absl::Span<const std::string_view> uris,
                                     absl::Span<const std::string_view> common_names);
 
 struct Credentials {
-  std::vector<std::string_view> authorization = {};  // values of that metadata
-  std::vector<std::string_view> claims = {};         // values of the header that a proxy sets
+  std::vector<std::string_view> authorization = {};  // values of the call's metadata "authorization"
+  std::vector<std::string_view> claims = {};         // values of x-gdn-verified-subject, which a proxy sets
   std::string_view certificate = {};                 // the verified certificate's subject; "": none
 };
 
 struct Identity {
   std::string subject;
   bool admin = false;
-  absl::Time expires = absl::InfiniteFuture();  // when the token expires
+  absl::Time expires = absl::InfiniteFuture();  // when the token expires; InfiniteFuture: never, or no token
 };
 
 class Authenticator {
  public:
-  // Makes an authenticator, and reads the token file if the options name one. INVALID_ARGUMENT if the file cannot be
-  // read or does not have the format of server/security/token_list.h.
+  // Makes an authenticator, and reads the token file if the options name one. INVALID_ARGUMENT (INVALID_SPEC: field) if
+  // the file cannot be read or does not have the format of server/security/token_list.h.
   static absl::StatusOr<std::unique_ptr<Authenticator>> Make(AuthenticatorOptions options);
 
-  // Returns the subject that the credentials prove, and its rights. UNAUTHENTICATED (UNAUTHENTICATED, TOKEN_EXPIRED) if
-  // they prove none; PERMISSION_DENIED (PERMISSION_DENIED) for a subject without a role.
+  // Returns the subject that the credentials prove, and its rights. A certificate whose subject is not in the token
+  // file makes its holder a user. UNAUTHENTICATED (UNAUTHENTICATED, TOKEN_EXPIRED) if they prove no subject.
+  // PERMISSION_DENIED (PERMISSION_DENIED) for a subject that the file lists without a role.
   absl::StatusOr<Identity> LogIn(const Credentials& credentials, absl::Time now = absl::Now()) const;
-  // Returns the subjects that the token file lists.
+  // Returns the subjects that the token file lists, in ascending order; empty without a file.
   std::vector<std::string> Subjects() const;
 
-  // Changes when the list changes. The result of an earlier login may then not be true any more.
+  // Returns a number that rises when the list changes. The result of an earlier login may then not be true any more.
   int64_t version() const { return version_.load(std::memory_order_acquire); }
 
-  // Reads the file again. Returns true if it has changed. Errors are those of Make; the list then stays as it was.
+  // Reads the file again. Returns true if it has changed, false without a file. Errors are those of Make; the list then
+  // stays as it was. Call from one thread at a time.
   absl::StatusOr<bool> Reload();
 
  private:

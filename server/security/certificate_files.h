@@ -31,15 +31,15 @@ enum class ClientCertificates {
 
 struct CertificateFileNames {
   std::string certificate;     // PEM: the server's certificate, and those between it and its CA
-  std::string key;             // PEM
+  std::string key;             // PEM: the private key of that certificate, without a password
   std::string client_ca = {};  // PEM: the CAs that issue clients' certificates; "": ClientCertificates::kNone
   ClientCertificates clients = ClientCertificates::kNone;
 };
 
 class CertificateFiles {
  public:
-  // Reads and checks the files, and makes credentials from them. INVALID_ARGUMENT says which file is wrong, and what is
-  // wrong with it. UNAVAILABLE if the system has no memory for a copy.
+  // Reads and checks the files, and makes credentials from them. INVALID_ARGUMENT (INVALID_SPEC: field) says which file
+  // is wrong, and what is wrong with it. UNAVAILABLE if the system has no memory for a copy.
   static absl::StatusOr<std::unique_ptr<CertificateFiles>> Make(CertificateFileNames names);
   ~CertificateFiles();
   CertificateFiles(const CertificateFiles&) = delete;
@@ -48,7 +48,8 @@ class CertificateFiles {
   const std::shared_ptr<grpc::ServerCredentials>& credentials() const { return credentials_; }
 
   // Reads the files again. Returns true if they have changed: new handshakes use the new contents within a second or
-  // two, and open connections continue. Errors are those of Make; then nothing changes.
+  // two, and open connections continue. Errors are those of Make. After INVALID_ARGUMENT nothing has changed; after
+  // UNAVAILABLE the certificate may be new and client_ca old, until a later call succeeds.
   absl::StatusOr<bool> Reload();
 
  private:

@@ -13,11 +13,12 @@
 
 namespace gdn {
 
-// Returns true if what is sent to "HOST:PORT" or "unix:/PATH" stays on this machine.
+// Returns true if what is sent to "HOST:PORT" or "unix:/PATH" stays on this machine: the host is localhost, 127.x.x.x
+// or [::1], or it is a Unix socket. Looks no name up, so any other name counts as another machine.
 bool StaysOnThisMachine(std::string_view address);
 
-// Checks the addresses of a server without TLS: all must stay on this machine. INVALID_ARGUMENT names the first address
-// that other machines can reach.
+// Checks the addresses of a server without TLS: all must stay on this machine (StaysOnThisMachine). INVALID_ARGUMENT
+// names the first one that does not.
 absl::Status CheckListenWithoutTls(const std::vector<std::string>& addresses);
 
 }  // namespace gdn

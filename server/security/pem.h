@@ -15,13 +15,17 @@
 
 namespace gdn {
 
-// Reads a PEM file. `flag`: the flag that names the file, for errors.
+// Returns the text of a file, without looking at it. INVALID_ARGUMENT (INVALID_SPEC: field) if the file cannot be read.
+// `flag`: the flag that names the file, for errors: "--tls-cert".
 absl::StatusOr<std::string> ReadPemFile(const std::string& path, std::string_view flag);
 
-// Checks that there are one or more certificates, and that the first one, which is its holder's, is valid now.
+// Checks that there are one or more certificates, none of them damaged, and that the first one, which is its holder's,
+// has not expired and is valid already. `path`, `flag`: the file and its flag, for errors. INVALID_ARGUMENT
+// (INVALID_SPEC: field).
 absl::Status CheckCertificateChain(const std::string& pem, std::string_view path, std::string_view flag);
 
-// Checks that the key is that of the chain's first certificate, and is not encrypted.
+// Checks that the key is that of the chain's first certificate, and is not encrypted. `path`, `flag`: the key's file
+// and its flag, for errors. INVALID_ARGUMENT (INVALID_SPEC: field).
 absl::Status CheckKeyOf(const std::string& key_pem, const std::string& chain_pem, std::string_view path,
                         std::string_view flag);
 

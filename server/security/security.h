@@ -44,9 +44,9 @@ struct SecurityOptions {
 
 class Security {
  public:
-  // Reads the files that the options name, and starts to watch them. INVALID_ARGUMENT for options that contradict each
-  // other and for invalid files; UNAVAILABLE if the system has no memory for copies of the certificates. Does not check
-  // where the server listens.
+  // Reads the files that the options name, and starts a thread that watches them. INVALID_ARGUMENT for options that
+  // contradict each other and for invalid files; UNAVAILABLE if the system has no memory for copies of the
+  // certificates. Does not check where the server listens (CheckSecurityOptions does).
   static absl::StatusOr<std::unique_ptr<Security>> Make(SecurityOptions options);
   ~Security();
   Security(const Security&) = delete;
@@ -54,7 +54,7 @@ class Security {
 
   // Credentials for the listeners. nullptr: no TLS.
   std::shared_ptr<grpc::ServerCredentials> tls() const;
-  // nullptr: there are no logins, and everybody is served.
+  // Returns what checks logins, which this object owns. nullptr: there are no logins, and everybody is served.
   const Authenticator* authenticator() const { return authenticator_.get(); }
   // Reads the files again, as a thread of this object does every reload_interval. An invalid file is logged, and the
   // old contents stay.
@@ -68,12 +68,13 @@ class Security {
   absl::Mutex mu_;  // one reload at a time
   std::unique_ptr<CertificateFiles> certificates_;
   std::unique_ptr<Authenticator> authenticator_;
-  std::array<std::string, 2> told_ ABSL_GUARDED_BY(mu_);  // the last errors; each is logged once
+  std::array<std::string, 2> told_ ABSL_GUARDED_BY(mu_);  // last errors of certificates and of tokens, logged once
   StopSignal stop_;
   std::thread thread_;  // last, because it uses all of the above
 };
 
-// Checks the options and the addresses to listen on, without reading a file. Errors: INVALID_ARGUMENT.
+// Checks that the options fit together, and that without TLS and allow_insecure all addresses to listen on stay on this
+// machine. Reads no file. Errors: INVALID_ARGUMENT.
 absl::Status CheckSecurityOptions(const SecurityOptions& options, const std::vector<std::string>& listen);
 
 }  // namespace gdn

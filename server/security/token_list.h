@@ -43,15 +43,16 @@ class TokenList {
     absl::Time expires = absl::InfiniteFuture();
   };
 
-  // Add a subject with its roles, and a token of a subject. INVALID_ARGUMENT says what is wrong, and with which subject
-  // or token.
+  // Add a subject with its roles, and then a token of a subject that was added. INVALID_ARGUMENT, which names the
+  // subjects, if a subject cannot be one (CheckSubject) or is there twice, or if two tokens have the same digest.
   absl::Status AddSubject(const std::string& subject, const Roles& roles);
   absl::Status AddToken(Token token);
 
-  // Returns nullptr if no token has this text. The time that the search takes says nothing about a token: the search
-  // looks up a digest, and a caller cannot choose any part of a digest. Whole digests are compared in constant time.
+  // Returns the token with this text, also if it has expired; nullptr if there is none. The list owns it. The time that
+  // the search takes says nothing about a token: the search looks up a digest, and a caller cannot choose any part of a
+  // digest. Whole digests are compared in constant time.
   const Token* Find(std::string_view token) const;
-  // Returns the roles of a subject; nullptr if the subject is not listed.
+  // Returns the roles of a subject, which the list owns; nullptr if the subject is not listed.
   const Roles* RolesOf(std::string_view subject) const;
   const std::map<std::string, Roles, std::less<>>& subjects() const { return roles_; }
 
@@ -60,11 +61,12 @@ class TokenList {
   std::map<uint64_t, std::vector<Token>> tokens_;  // by the first 8 bytes of the digests
 };
 
-// INVALID_ARGUMENT if the text cannot be a subject.
+// Returns OK if the text may be a subject: 1 to 256 printable ASCII characters without space, " and \, not beginning
+// with ~. Else INVALID_ARGUMENT.
 absl::Status CheckSubject(std::string_view subject);
 
-// Parses the file's text; errors name `path`. INVALID_ARGUMENT (INVALID_SPEC: field) if the text does not have the
-// format above.
+// Parses the text of a token file, JSON as this header describes. INVALID_ARGUMENT (INVALID_SPEC: field) if the text
+// does not have that format or lists a subject or a token twice; the error names `path`.
 absl::StatusOr<TokenList> ParseTokenList(std::string_view text, std::string_view path);
 
 }  // namespace gdn

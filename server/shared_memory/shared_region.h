@@ -26,8 +26,8 @@ inline constexpr std::string_view kSharedRegionPrefix = "gdn-shm-";
 
 class SharedRegion {
  public:
-  // Makes a file of `bytes` bytes in `directory`, and allocates all of its space at once. RESOURCE_EXHAUSTED
-  // (SHARED_MEMORY_EXHAUSTED) if the system refuses.
+  // Makes a file of `bytes` (1 or more) bytes in `directory`, which only this user may open, and allocates all of its
+  // space at once. RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED) if the system refuses.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> Make(const std::string& directory, int64_t bytes);
   SharedRegion(const SharedRegion&) = delete;
   SharedRegion& operator=(const SharedRegion&) = delete;
@@ -38,17 +38,19 @@ class SharedRegion {
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }
 
-  // INVALID_ARGUMENT (INVALID_SHARED_RANGE: region, found, expected) if the range is not inside the region.
+  // Returns OK if the `bytes` bytes from `offset` on are inside the region, also if they are none. Else
+  // INVALID_ARGUMENT (INVALID_SHARED_RANGE: region, found, expected). Does not look at the file.
   absl::Status CheckRange(int64_t offset, int64_t bytes) const;
-  // INVALID_ARGUMENT (SHARED_MEMORY_TRUNCATED: region) if the file ends before `end` now.
+  // Returns OK if the file has at least `end` bytes now. Else INVALID_ARGUMENT (SHARED_MEMORY_TRUNCATED: region).
   absl::Status CheckSize(int64_t end) const;
-  // Copies the bytes that are at `offset` now. The range must be inside the region. INVALID_ARGUMENT
-  // (SHARED_MEMORY_TRUNCATED: region) if the file ends before the range does.
+  // Copies to.size() bytes that are at `offset` now. The range must be inside the region (CheckRange). INVALID_ARGUMENT
+  // (SHARED_MEMORY_TRUNCATED: region) if the file ends before the range does; a part may then have been copied.
   absl::Status Read(int64_t offset, absl::Span<char> to) const;
-  // Writes bytes at `offset`. The range must be inside the region. RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED) if the
-  // system refuses; a part may then have been written.
+  // Writes bytes at `offset`. The range must be inside the region (CheckRange). RESOURCE_EXHAUSTED
+  // (SHARED_MEMORY_EXHAUSTED) if the system refuses; a part may then have been written.
   absl::Status Write(int64_t offset, std::string_view from) const;
-  // Removes the file's name. Processes that have the file open or mapped keep its bytes.
+  // Removes the file's name, so that nobody can open it any more. Processes that have the file open or mapped keep its
+  // bytes. Does nothing the second time.
   void Unlink();
 
  private:

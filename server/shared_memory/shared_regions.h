@@ -39,7 +39,8 @@ struct SharedMemoryOptions {
 
 class SharedRegions {
  public:
-  // If the server cannot write to `directory`, it offers no memory, and unavailable() says why.
+  // Removes files of regions that killed servers left in `directory`. If the server cannot make a file there, or
+  // `directory` is "", it offers no memory, and unavailable() says why.
   explicit SharedRegions(SharedMemoryOptions options);
   // Ends the regions that are left. No SharedRegionPtr may outlive this object.
   ~SharedRegions();
@@ -49,17 +50,20 @@ class SharedRegions {
   const SharedMemoryOptions& options() const { return options_; }
   int64_t used_bytes() const;
 
-  // Makes a region. Errors: UNIMPLEMENTED (SHARED_MEMORY_NOT_OFFERED), INVALID_ARGUMENT (INVALID_SPEC) for bytes below
-  // 1, RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED: needed, available) over a limit, UNAVAILABLE (SERVER_DRAINING), and
+  // Makes a region for the principal, and charges it to `account` (ByteAccount::name) until nobody has it any more.
+  // Errors: UNIMPLEMENTED (SHARED_MEMORY_NOT_OFFERED), INVALID_ARGUMENT (INVALID_SPEC) for bytes below 1,
+  // RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED: needed, available) over a limit, UNAVAILABLE (SERVER_DRAINING), and
   // those of SharedRegion::Make.
   absl::StatusOr<SharedRegionPtr> Open(const std::string& principal, const std::string& account, int64_t bytes);
-  // NOT_FOUND (SHARED_REGION_NOT_FOUND: region), the same for unknown, ended and other principals' regions.
+  // Returns the principal's region of this name. NOT_FOUND (SHARED_REGION_NOT_FOUND: region), the same for unknown,
+  // ended and other principals' regions.
   absl::StatusOr<SharedRegionPtr> Find(const std::string& principal, const std::string& name) const;
-  // Ends a region: nobody finds it any more, and its file is unlinked. Returns true to the caller that ends it first.
+  // Ends a region: nobody finds it any more, and its file is unlinked. Callers that have it may go on using it. Returns
+  // true to the caller that ends it first, false if there is no such region any more.
   bool End(const std::string& name);
-  // Ends all regions, and refuses new ones from then on. End of such a region returns false.
+  // Ends all regions, and refuses new ones from then on (SERVER_DRAINING). End of such a region returns false.
   void Drain();
-  // Raised by Drain.
+  // Returns the signal that Drain raises. Calls that hold a region open wait for it.
   Signal& drained() { return drained_; }
 
  private:

@@ -39,15 +39,15 @@ inline constexpr std::array kTraceStageNames = {"parse",   "admit",    "queue", 
 // Returns nanoseconds of a monotonic clock, never 0.
 int64_t TraceNow();
 
-// When a launch reached each point, as TraceNow. 0: it did not, or none of its calls is traced.
+// Times (TraceNow) at which a launch reached each point. 0: it did not, or none of its calls is traced.
 struct LaunchStamps {
   int64_t issued = 0;
-  int64_t copied_in = 0;  // if its rows are in several pools: those of the first pool
+  int64_t copied_in = 0;  // when its inputs were sent; if its rows are in several pools: those of the first pool
   int64_t launched = 0;
-  int64_t begun = 0;  // when the device began
+  int64_t begun = 0;  // when the device began, by the device time of the launch
   int64_t computed = 0;
   int64_t copied_out = 0;
-  std::string issuer, ender;  // labels of threads
+  std::string issuer, ender;  // labels of the threads that issued and that ended the launch
 
   bool traced() const { return issued != 0; }
   // Stamps `issued` and `issuer` for the calling thread, which begins to issue the launch.
@@ -69,7 +69,7 @@ struct CallTrace {
   std::string method;
   std::string principal;
   std::string session;      // name of the first row's session
-  TraceContextPtr context;  // place in the client's trace
+  TraceContextPtr context;  // place in the client's trace; null: none
   int32_t layer = 0;
   int32_t rows = 0;
   int64_t tokens = 0;
@@ -77,9 +77,9 @@ struct CallTrace {
   int64_t response_bytes = 0;
   int32_t launch_count = 0;
   absl::Status status;
-  absl::Time begin_time;  // wall clock
+  absl::Time begin_time;  // when the call began, by the wall clock
 
-  // When the call reached each point, as TraceNow. 0: it did not.
+  // Times (TraceNow) at which the call reached each point. 0: it did not.
   int64_t parse = 0;
   int64_t admit = 0;
   int64_t admitted = 0;  // every row has its lease, its stored reply, another call to wait for, or its error
@@ -89,13 +89,15 @@ struct CallTrace {
   int64_t committed = 0;
   int64_t answered = 0;  // the reply is complete
   int64_t replied = 0;
-  std::string starter, answerer;  // labels of threads
+  std::string starter, answerer;  // labels of the threads that began the call and that completed its reply
 
   int64_t begin() const { return parse; }
   int64_t duration() const { return replied - parse; }
-  // Adds a launch. If several of its rows are the call's, call this for each; the launch is added once.
+  // Adds a launch that has ended. May be called for each of the launch's rows that are the call's, one after another;
+  // the launch is added once.
   void AddLaunch(const LaunchStamps& stamps);
-  // Returns the stages that the call passed, by their begin. The launches of a prefill may overlap.
+  // Returns the stages that the call passed, ascending by their begin. A stage of launches occurs once for each. The
+  // launches of a prefill may overlap.
   std::vector<TracedStage> stages() const;
 };
 

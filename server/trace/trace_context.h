@@ -24,7 +24,7 @@ using TraceContextPtr = std::shared_ptr<const TraceContext>;  // null: the call 
 // Reads a traceparent and makes a span id for the call. Returns nothing if the text is malformed. If the version is
 // above 00, only the fields that version 00 has are read.
 std::optional<TraceContext> ParseTraceparent(std::string_view text);
-// Returns the traceparent for requests that this call makes itself: their parent is this call's span.
+// Returns the traceparent, of version 00, for requests that this call makes itself: their parent is this call's span.
 std::string ToTraceparent(const TraceContext& context);
 // Returns " trace_id=.. span_id=.." for a log line, or "" for null.
 std::string TraceForLog(const TraceContextPtr& context);

@@ -34,7 +34,8 @@ struct CheckedInitialState {
 
 v1::DecayKind ToProto(DecayKind decay);
 
-// Returns the dims of an operator session. INVALID_ARGUMENT (INVALID_SPEC: field) if they are not valid.
+// Returns the dims and the number of layers (1 if the spec sets none) of an operator session. INVALID_ARGUMENT
+// (INVALID_SPEC: field) if they are not valid.
 absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec);
 
 // Returns the layers of a new session: the request's, or all `served` ones if it names none. INVALID_ARGUMENT
@@ -43,8 +44,9 @@ absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec);
 absl::StatusOr<std::vector<int32_t>> CheckSessionLayers(const v1::CreateSessionRequest& request,
                                                         const std::vector<int32_t>& served);
 
-// `layers`: the session's GDN layers, ascending. The result is ascending too. Copies no data, whatever the message asks
-// for. INVALID_ARGUMENT (LAYER_NOT_GDN, INVALID_SPEC, NON_FINITE_INPUT and the reasons of CheckTensor).
+// Returns the initial states of a new session, ascending by layer, as views of the message; layers that it does not
+// name have none. `layers`: the session's GDN layers, ascending. INVALID_ARGUMENT: LAYER_NOT_GDN, INVALID_SPEC (a layer
+// twice, an invalid token_count, a conv_state for an operator), NON_FINITE_INPUT and the reasons of CheckTensor.
 absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
     const google::protobuf::RepeatedPtrField<v1::InitialState>& states, const LayerDims& dims,
     const std::vector<int32_t>& layers);
@@ -57,7 +59,8 @@ absl::StatusOr<absl::Duration> CheckTimeToLive(std::string_view field, bool set,
 // Returns the grace of a new lease: 1 s .. 7 days, or 60 s if `set` is false. INVALID_ARGUMENT (INVALID_SPEC: grace).
 absl::StatusOr<absl::Duration> CheckGrace(bool set, const google::protobuf::Duration& value);
 
-// Hash of a create request: equal for equal spec, layers, affinity, times to live, initial states, prefix and lease.
+// Returns a hash that says if a request repeats an earlier one. It is equal for equal spec, layers, affinity, times to
+// live, initial states, prefix, lease and snapshot, whatever the session id.
 Hash128 HashCreateRequest(const v1::CreateSessionRequest& request);
 
 }  // namespace gdn

@@ -33,13 +33,15 @@ struct StepLimits {
   int64_t max_stored_reply_bytes = int64_t{1} << 20;
 };
 
-// Data of an input's tensors, at the index field number - 1. For a request that was parsed without the data.
+// Data of an input's tensors, at the index of the tensor's field number in the input message - 1. For a request that
+// was parsed without the data.
 using TensorBytes = std::array<std::string_view, kMaxStepFields>;
 
 struct CheckedField {
-  std::string_view name;  // as in the message: "hidden_states", "mixed_qkv", ...
+  std::string_view name;  // name of the field in the request: "hidden_states", "mixed_qkv", ...
   TensorView view;
-  const v1::SharedRange* shared = nullptr;  // if not null: copy the view's data from there; the view has none
+  // Range of shared memory to copy the view's data from, in the request; the view has none until then. null: it has.
+  const v1::SharedRange* shared = nullptr;
 };
 
 // The path that computes a row.
@@ -50,7 +52,7 @@ struct CheckedRow {
   RowKind kind = RowKind::kDecode;
   int32_t tokens = 0;
   int64_t first = 0;                       // index of its first token in the tensors, which may have padding
-  absl::Span<const int32_t> parents = {};  // of each token of a draft that is a tree; empty: a chain
+  absl::Span<const int32_t> parents = {};  // of a draft's tokens, by index in the row; -1: the root; empty: a chain
   std::optional<Acceptance> accept_before = std::nullopt;
 
   // Returns by how many tokens the step raises the session's count.
@@ -66,11 +68,11 @@ struct CheckedInput {
   std::vector<CheckedField> fields;  // parallel to shape.fields
   std::vector<CheckedRow> rows;      // in the order of the request
   int64_t tokens = 0;                // of all rows, padding included
-  bool mixed = false;                // rows of several kinds are possible (a Step)
+  bool mixed = false;                // the request is a Step, whose rows may be of several kinds
   bool allow_non_finite = false;
   std::vector<int64_t> output_shape;  // shape of the whole reply
   std::string_view request_id;
-  const v1::SharedRange* output_shared = nullptr;  // range for the output; nullptr: it goes into the reply
+  const v1::SharedRange* output_shared = nullptr;  // range for the output, borrowed; nullptr: it goes into the reply
 
   const char* RowData(size_t field, const CheckedRow& row) const {
     return fields[field].view.data.data() + shape.FieldBytes(field, row.first);
@@ -84,10 +86,10 @@ absl::StatusOr<InputKind> CheckInputKind(const v1::StepRequest& request);
 
 // Check a request's fields and tensors, but not the tensors' values, and return views of them. Errors: INVALID_ARGUMENT
 // with the reasons of tensor.h, INPUT_MISSING, INVALID_LENGTHS, TOO_MANY_TOKENS, BATCH_TOO_LARGE, VALUE_OUT_OF_RANGE
-// (draft_parents, kind) and INVALID_NAME (request_id). FAILED_PRECONDITION (INPUT_NEEDS_MODEL) if `dims` has no layer
-// (an operator session) and the input is not delta_rule. `data`: the tensors' data; null: they are in the request.
-// `partial_sums`: the server has some heads only, and the output for hidden states is a term of a sum over servers. It
-// is then F32; another output_dtype is refused (INVALID_TENSOR_DTYPE).
+// (draft_parents, kind, scale) and INVALID_NAME (request_id). FAILED_PRECONDITION (INPUT_NEEDS_MODEL) if `dims` has no
+// layer (an operator session) and the input is not delta_rule. `data`: the tensors' data; null: they are in the
+// request. `partial_sums`: the server has some heads only, and the output for hidden states is a term of a sum over
+// servers. It is then F32; another output_dtype is refused (INVALID_TENSOR_DTYPE).
 absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const TensorBytes* data,
                                                const LayerDims& dims, bool partial_sums = false);
 absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const TensorBytes* data,
@@ -97,12 +99,13 @@ absl::StatusOr<CheckedInput> CheckStepInput(const v1::StepRequest& request, cons
                                             const LayerDims& dims, const StepLimits& limits, bool partial_sums = false);
 
 // Checks that the row's input values are finite, unless allow_non_finite is set; for delta_rule also that g is at most
-// 0 and beta is in its range. Errors: NON_FINITE_INPUT and VALUE_OUT_OF_RANGE.
+// 0 and beta is in 0 .. max_beta. All fields' views must have their data. INVALID_ARGUMENT (NON_FINITE_INPUT,
+// VALUE_OUT_OF_RANGE: field, index).
 absl::Status CheckRowValues(const CheckedInput& input, const CheckedRow& row);
 
-// Hash of a row, which a retry must repeat: input kind, layer, length, output dtype, scale, use_qk_l2norm, the row's
-// kind, draft tree and acceptance, allow_beta_to_two, and the row's data. allow_non_finite changes no result and is not
-// part of it.
+// Returns a hash of what a retry of the row must repeat: input kind, layer, length, output dtype, scale, use_qk_l2norm,
+// the row's kind, draft tree and acceptance, allow_beta_to_two, and the dtypes and data of the row's inputs.
+// allow_non_finite changes no result and is not part of it. All fields' views must have their data.
 Hash128 HashRow(const CheckedInput& input, const CheckedRow& row);
 
 // Checks that a call has 1 .. max_batch sessions. INVALID_ARGUMENT (BATCH_TOO_LARGE: found, expected).

@@ -16,8 +16,8 @@
 
 namespace gdn {
 
-// Converts a dtype of the API. INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) if it is not known. `field` names the tensor in
-// the message.
+// Converts a dtype of the API. INVALID_ARGUMENT (INVALID_TENSOR_DTYPE: field, found, expected) if it is not set or not
+// known. `field` names the tensor in the error.
 absl::StatusOr<DType> CheckDType(v1::DType dtype, std::string_view field);
 v1::DType ToProto(DType dtype);
 
@@ -29,15 +29,16 @@ v1::DType ToProto(DType dtype);
 absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_view data, std::string_view field,
                                        const std::vector<int64_t>& expected, const v1::SharedRange** shared = nullptr);
 
-// INVALID_ARGUMENT (INVALID_TENSOR_DATA: field, found, expected) if the shape does not need `found` bytes.
+// Returns OK if a dense tensor of this dtype and shape has exactly `found` bytes. Else INVALID_ARGUMENT
+// (INVALID_TENSOR_DATA: field, found, expected).
 absl::Status CheckDataLength(std::string_view field, int64_t found, DType dtype, const std::vector<int64_t>& shape);
 
 // Checks that elements [begin, begin + count) of the view, which must be inside it, are finite. INVALID_ARGUMENT
 // (NON_FINITE_INPUT: field, index); the index has one number for each axis.
 absl::Status CheckFinite(std::string_view field, const TensorView& view, int64_t begin, int64_t count);
 
-// Checks that elements [begin, begin + count) are inside [low, high]. INVALID_ARGUMENT (VALUE_OUT_OF_RANGE: field,
-// index, found). NaN is left to CheckFinite.
+// Checks that elements [begin, begin + count) of the view, which must be inside it, are from `low` to `high`, both
+// included. INVALID_ARGUMENT (VALUE_OUT_OF_RANGE: field, index, found). NaN passes; CheckFinite finds it.
 absl::Status CheckRange(std::string_view field, const TensorView& view, int64_t begin, int64_t count, float low,
                         float high);
 

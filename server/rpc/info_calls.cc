@@ -8,6 +8,7 @@
 #include "server/rpc/calls.h"
 #include "server/rpc/info_calls.h"
 #include "server/rpc/session_calls.h"
+#include "server/session/snapshots/snapshot_book.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
 #include "server/validation/tensor.h"
@@ -108,6 +109,14 @@ void FillPrefixes(const PrefixIndex& prefixes, v1::PrefixInfo* out) {
   out->set_expired(counts.expired);
 }
 
+void FillSnapshots(const ByteLedger& ledger, const SnapshotBook& book, v1::SnapshotInfo* out) {
+  out->set_limit_bytes(ledger.limit(BytePool::kSnapshots));
+  out->set_held_bytes(ledger.held(BytePool::kSnapshots));
+  out->set_count(book.size());
+  out->set_evicted(book.evicted());
+  out->set_damaged(book.damaged());
+}
+
 }  // namespace
 
 absl::Status GetServerInfo(const InfoParts& info, const Caller& caller, const v1::GetServerInfoRequest& /*request*/,
@@ -159,6 +168,7 @@ absl::Status GetServerInfo(const InfoParts& info, const Caller& caller, const v1
   }
   if (info.common.drain.progress().begun()) FillDrain(info.common, info.engines, response->mutable_drain());
   if (info.states.prefixes().on()) FillPrefixes(info.states.prefixes(), response->mutable_prefixes());
+  FillSnapshots(info.common.access.ledger, info.states.environment().snapshots(), response->mutable_snapshots());
   if (info.common.lookup.fleet != nullptr) FillFleet(*info.common.lookup.fleet, response->mutable_fleet());
   // One flag sets it for all models, so the first one tells.
   if (const auto model = info.models.begin(); model != info.models.end() && !model->second.slice.heads.is_whole()) {

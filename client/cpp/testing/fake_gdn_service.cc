@@ -45,6 +45,8 @@ grpc::Status FakeGdnService::GetServerInfo(Context*, const v1::GetServerInfoRequ
   disk->set_sessions(3);
   disk->set_used_bytes(64 << 20);
   response->set_recovered_sessions(2);
+  response->mutable_snapshots()->set_count(static_cast<int64_t>(snapshots_.size()));
+  response->mutable_snapshots()->set_evicted(static_cast<int64_t>(lost_snapshots_.size()));
   return grpc::Status::OK;
 }
 

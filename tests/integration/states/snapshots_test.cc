@@ -490,6 +490,12 @@ TEST_F(Snapshots, AreEvictedLeastRecentlyUsedFirstAndEachAnswerTells) {
   EXPECT_EQ(taken.snapshot_loss_mark(), mark);
   ASSERT_REPLY(const auto prefill, caller.Prefill(feed_.Prefill("owner", {90, 3})));
   EXPECT_EQ(prefill.snapshot_loss_mark(), mark);
+  const v1::SnapshotInfo info = caller.Info().reply.snapshots();
+  EXPECT_EQ(info.limit_bytes(), 3 * bytes_);
+  EXPECT_EQ(info.held_bytes(), 3 * bytes_);
+  EXPECT_EQ(info.count(), 3);
+  EXPECT_EQ(info.evicted(), 1);
+  EXPECT_EQ(info.damaged(), 0);
   ASSERT_REPLY(const auto decode, caller.Decode(feed_.Decode({"owner"}, {95, 1})));
   EXPECT_EQ(decode.snapshot_loss_mark(), mark);
   ASSERT_REPLY(const auto mixed, caller.Step(AsStep(feed_.Decode({"owner"}, {96, 1}))));

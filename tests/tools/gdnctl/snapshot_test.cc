@@ -22,7 +22,7 @@ TEST(SnapshotCommands, ListsAndDeletesSnapshotsAndTellsOfLostOnes) {
   const auto run = [&server](std::vector<std::string> arguments) {
     const absl::FlagSaver saver;
     arguments.push_back("--target=" + server.target());
-    return RunCommand(SnapshotCommands(), arguments);
+    return RunCommand(arguments.front() == "info" ? InfoCommands() : SnapshotCommands(), arguments);
   };
   const auto client = Client::Connect(server.target());
   v1::CreateSessionRequest create;
@@ -43,6 +43,8 @@ TEST(SnapshotCommands, ListsAndDeletesSnapshotsAndTellsOfLostOnes) {
   EXPECT_THAT(listed.out, HasSubstr("k2"));
   EXPECT_THAT(listed.out, HasSubstr(" 7 "));
   EXPECT_THAT(listed.out, HasSubstr("lost: k1 was evicted"));
+  EXPECT_THAT(run({"info"}).out, HasSubstr("snapshots    1, "));
+  EXPECT_THAT(run({"info"}).out, HasSubstr("; 1 evicted, 0 damaged"));
   const Outcome deleted = run({"snapshots", "delete", "k2"});
   EXPECT_EQ(deleted.exit_code, kExitOk) << deleted.err;
   EXPECT_THAT(deleted.out, HasSubstr("deleted snapshot k2"));

@@ -58,6 +58,11 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
                    prefixes.hits(), prefixes.hits() + prefixes.misses(), prefixes.tokens_skipped(),
                    prefixes.evictions());
     }
+    if (const v1::SnapshotInfo& snapshots = info.snapshots(); snapshots.count() + snapshots.evicted() > 0) {
+      absl::PrintF("snapshots    %d, %s of %s; %d evicted, %d damaged\n", snapshots.count(),
+                   FormatBytes(snapshots.held_bytes()), FormatBytes(snapshots.limit_bytes()), snapshots.evicted(),
+                   snapshots.damaged());
+    }
     if (info.has_fleet()) {
       const v1::FleetInfo& fleet = info.fleet();
       absl::PrintF("fleet        node %s, lease of %s %s; %d sessions taken over (%d in a new epoch), %d handed over\n",

@@ -35,7 +35,8 @@ struct CausalConv1dParams {
 absl::Status ValidateCausalConv1d(const CausalConv1dParams& params);
 void CausalConv1dReference(const CausalConv1dParams& params);
 absl::Status CausalConv1dCpu(const CausalConv1dParams& params, ThreadPool& pool);
-// `batch` holds params.batch and params.token_counts on the device.
+// Issues the kernel on `stream` and may return before it has run. `batch` holds params.batch and params.token_counts in
+// device memory; the params must be valid.
 absl::Status CausalConv1dGpu(const CausalConv1dParams& params, const gpu::DeviceBatch& batch,
                              const gpu::Stream& stream);
 

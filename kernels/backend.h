@@ -164,8 +164,8 @@ class Backend {
 
   // WeightBytes: bytes of a matrix in the order in which this backend's projections read it, without F8_E4M3's scales.
   // CopyWeightsIn: copies host.data (file layout, host memory) to `device` in that order, before operators issued later
-  // run. It checks host.scales, but copies none: the caller does. INVALID_ARGUMENT if the backend cannot represent the
-  // values.
+  // run. host.scales may be checked, but the caller copies them. INVALID_ARGUMENT if the backend cannot represent the
+  // values, RESOURCE_EXHAUSTED if the host has no memory to reorder them.
   virtual int64_t WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const;
   virtual absl::Status CopyWeightsIn(void* device, const WeightMatrix& host);
 

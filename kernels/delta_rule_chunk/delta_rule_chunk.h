@@ -31,7 +31,7 @@ inline constexpr int32_t kGpuChunkTokens = 32;  // C on the GPU: the largest tha
 absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool);
 
 // Returns the floats of device memory that DeltaRuleChunkGpu needs for `workspace`; grows with tokens and sequences. 0
-// if the batch is empty or the scan runs because of max_beta.
+// if there are no sequences, or if the scan runs because of max_beta.
 int64_t GpuWorkspaceFloats(const DeltaRuleParams& params, const gpu::Stream& stream);
 
 // Issues the kernels on `stream`. Bases are [HV][V][K] in device memory. `batch` is params.batch with its arrays on the

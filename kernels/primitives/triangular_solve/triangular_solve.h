@@ -19,7 +19,7 @@
 
 namespace gdn {
 
-// Size of the largest matrix, and of the largest chunk.
+// Most rows of a matrix, as many as the largest chunk has tokens.
 inline constexpr int32_t kMaxTriangularSize = 64;
 
 struct UnitLowerInverseParams {
@@ -41,7 +41,7 @@ struct CausalSolveParams {
 absl::Status ValidateUnitLowerInverse(const UnitLowerInverseParams& params);
 absl::Status ValidateCausalSolve(const CausalSolveParams& params);
 
-// Row by row substitution in double.
+// References on host memory for valid params: row by row substitution in double.
 void UnitLowerInverseReference(const UnitLowerInverseParams& params);
 void CausalSolveReference(const CausalSolveParams& params);
 

@@ -30,8 +30,7 @@ struct LayerStep {
   const LayerWeights* weights = nullptr;  // not used, and may be null, for kDeltaRule only
   StatePoolView pool = {};
   PackedBatch batch = {};
-  const int64_t* token_counts =
-      nullptr;  // [sequences] host: the session's tokens before this step; unused by kDeltaRule
+  const int64_t* token_counts = nullptr;  // [sequences] host: tokens before this step; may be null for kDeltaRule
   InputKind kind = InputKind::kHiddenStates;
   // Prefill only, [sequences] host: tokens of the whole call that each sequence's rows are a segment of, at least its
   // rows. Null: the rows are the whole call. Determines the segment's kernels, and so its bits.

@@ -102,8 +102,11 @@ class Backend {
   // enough.
   virtual absl::StatusOr<void*> Allocate(size_t bytes);
   virtual void Free(void* data, size_t bytes);
+  // CopyIn copies host memory to backend memory, CopyOut the reverse, in the order of issue with operators. The caller
+  // may change `host` when CopyIn returns, and read it when CopyOut does.
   virtual absl::Status CopyIn(void* device, const void* host, size_t bytes);
   virtual absl::Status CopyOut(void* host, const void* device, size_t bytes);
+  // Blocks until all issued operators and copies have run, and returns their first failure.
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
   // Copies within backend memory, in the order of issue with operators and other copies; may return before it has run.
   // The ranges must not overlap.

@@ -24,7 +24,7 @@ namespace gdn {
 struct CausalConv1dParams {
   StatePoolView pool;  // channels C and width W are pool.layout.dims()
   PackedBatch batch;
-  const int64_t* token_counts = nullptr;  // [sequences] host memory: tokens before this call, >= 0
+  const int64_t* token_counts = nullptr;  // [sequences] host memory: each session's tokens before this call, >= 0
   const float* x = nullptr;               // [tokens, C] dense
   const float* weight = nullptr;          // [C, W]; tap W - 1 multiplies the current token
   float* y = nullptr;                     // [tokens, C] dense; may not alias x

@@ -23,7 +23,7 @@ namespace gdn::gpu {
 struct ConvGeometry {
   DeviceBatch batch;
   float* conv;          // slot 0's conv section, [P, C]
-  int64_t slot_floats;  // from slot to slot
+  int64_t slot_floats;  // floats from slot to slot
   int32_t columns;      // P: columns of a slot's ring
   int32_t channels;     // C
   int32_t width;        // W: taps of a channel

@@ -50,7 +50,7 @@ __device__ __forceinline__ void WidenColumn(const HeldColumn<kElements, uint16_t
 }
 
 // Loads the lane's part of `count` columns of the base, at most kColumns, from `columns` on. The other columns of `s`
-// become zero. StoreState stores them. kExact: K fills all lanes, all is 16-byte aligned, and `count` is ignored.
+// become zero. StoreState stores them. kExact: K fills all lanes, all is aligned to 4 elements, `count` is ignored.
 template <int kElements, int kColumns, bool kExact, typename Element>
 __device__ __forceinline__ void LoadState(const Element* columns, int count, int lane, int key_dim,
                                           float (&s)[kColumns][kElements]) {

@@ -61,7 +61,7 @@ inline HeadToken HeadTokenAt(const DeltaRuleParams& params, int64_t token, int64
 }
 
 // INVALID_ARGUMENT if the dims or the batch are invalid, a pointer is missing or a stride is shorter than its row.
-// Without tokens, only the pool must have a pointer. Values of tensors are not checked.
+// Without tokens, q to output may be null and strides are not checked. Values of tensors are never checked.
 absl::Status ValidateDeltaRule(const DeltaRuleParams& params);
 
 }  // namespace gdn

@@ -142,7 +142,7 @@ __device__ __forceinline__ bool Whole(int i, int key_dim) {
 
 // Loads this lane's elements (lane is 0 .. 15) of a row of key_dim elements as float32; elements past key_dim become
 // zero. StoreFragment stores them. Element: float, or uint16_t for bfloat16. kExact: the row fills all lanes and is
-// 16-byte aligned.
+// aligned to four elements.
 template <int kElements, bool kExact, typename Element>
 __device__ __forceinline__ void LoadFragment(const Element* row, int lane, int key_dim, float (&x)[kElements]) {
 #pragma unroll

@@ -34,7 +34,8 @@ inline constexpr int32_t kLogCapacity = 16;
 // Largest max_draft (tokens) that StateLayout::Make accepts.
 inline constexpr int32_t kMaxDraftLimit = 64;
 // Tokens of a prefill between two roundings of a base that is not float32, counted from the sequence's first row. A
-// multiple of both chunk lengths; it divides the length of every segment except a call's last.
+// multiple of both chunk lengths. It divides the lengths of the segments that a prefill call is computed in
+// (gdn_layer.h), except the last one's.
 inline constexpr int32_t kBaseRoundTokens = 64;
 
 class StateLayout {
@@ -48,8 +49,8 @@ class StateLayout {
   const LayerDims& dims() const { return dims_; }
   int32_t max_draft() const { return max_draft_; }
   DType base_dtype() const { return base_dtype_; }
-  int32_t log_rows() const { return kLogCapacity + max_draft_; }                                         // R
-  int32_t conv_columns() const { return dims_.conv_width > 0 ? dims_.conv_width - 1 + max_draft_ : 0; }  // P
+  int32_t log_rows() const { return kLogCapacity + max_draft_; }                                         // R: entries
+  int32_t conv_columns() const { return dims_.conv_width > 0 ? dims_.conv_width - 1 + max_draft_ : 0; }  // P: columns
 
   // Returns the ring column of token `token`, counted from the session's first, which is 0; earlier ones are negative.
   // Only if conv_width > 0.

@@ -15,7 +15,7 @@ namespace gdn {
 // Returns the processor's model name for people, or "unknown processor".
 std::string ProcessorName();
 
-// Highway's name, in lower case, for the instruction set it chose at run time, the same for every operator: "avx3".
+// Returns Highway's name, in lower case, of the instruction set that it chose at run time for every operator: "avx3".
 std::string SimdTargetName();
 
 // Returns the versions of Highway and of the compiler, on which the bits of SIMD operators depend too:

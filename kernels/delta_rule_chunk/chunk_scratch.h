@@ -53,7 +53,7 @@ struct ChannelChunkScratch {
   static constexpr int64_t kC = kChunkTokens;
   static constexpr int64_t kB = kDecayBlockTokens;
 
-  int64_t row;  // K, rounded up to whole vectors; keys and queries have zeros there
+  int64_t row;  // K, rounded up to a multiple of 16; keys, queries and log decays are zero past K
 
   // For the block that is being prepared; B = kDecayBlockTokens.
   float* block_q;  // [B, row]

@@ -50,7 +50,7 @@ constexpr bool HasWavesOf32(std::integer_sequence<int, kWidths...>) {
 // The chunks that one round of launches works on, because the workspace may not hold all chunks: chunks [chunk, chunk +
 // chunks) of each of the sequences [sequence, sequence + sequences).
 struct Span {
-  float* states;  // [sequences][chunks][HV][kKeys][value_slots]; only for waves of 32
+  float* states;  // S before each chunk, [sequences][chunks][HV][kKeys][value_slots]; only for waves of 32
   int32_t sequence, sequences;
   int32_t chunk, chunks;
   int32_t value_slots;  // V, rounded up to whole slices

@@ -162,7 +162,7 @@ inline constexpr int kSharingLanes = kColumnLanes / (2 * kColumns);
 struct DecodeToken {
   int t, n, entry;
   int since;   // position of the log's first entry
-  int buffer;  // offset of the token's shared weights
+  int buffer;  // offset of the token's data in sh.weight: 0 or L, for even and odd t
   int64_t row;
   int key_dim;
   int at;      // the lane's number within the group

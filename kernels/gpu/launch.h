@@ -38,9 +38,9 @@ inline int64_t StridedBlocks(int64_t elements, int64_t per_block, const Stream& 
 }
 
 // Launches `kernel` on `stream` with `threads` threads a block, and may return before it has run; a grid without blocks
-// launches nothing. `name` is for errors and must be a literal. INVALID_ARGUMENT if the grid is too large for a device;
-// UNAVAILABLE (DEVICE_FAILED) if the device refuses the launch. A later synchronisation reports errors inside the
-// kernel.
+// launches nothing. `name` is for errors and must be a literal. INVALID_ARGUMENT if the grid is too large for a device.
+// UNAVAILABLE (DEVICE_FAILED) if the device refuses the launch, RESOURCE_EXHAUSTED if memory for it is short. A later
+// synchronisation reports errors inside the kernel.
 template <typename... Params, typename... Args>
 absl::Status Launch(const char* name, void (*kernel)(Params...), const Grid& grid, int threads, const Stream& stream,
                     const Args&... args) {

@@ -23,7 +23,7 @@
 
 namespace gdn {
 
-// Recording and replay of decode steps. kAuto: on if a measurement at startup shows that replays are at least 10%
+// Recording and replay of decode steps. kAuto: on if a measurement at startup shows that replays are more than 10%
 // faster; off on the host executor.
 enum class GpuGraphs : uint8_t { kAuto, kOn, kOff };
 // Parses "auto", "on" or "off"; nullopt for other texts.

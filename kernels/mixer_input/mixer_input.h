@@ -24,7 +24,7 @@ namespace gdn {
 struct MixerInputParams {
   StatePoolView pool = {};
   PackedBatch batch = {};
-  const int64_t* token_counts = nullptr;  // [sequences] host memory
+  const int64_t* token_counts = nullptr;  // [sequences] host memory: each session's tokens before this call, >= 0
 
   // Joint projections, of which `layout` says the order: set both, or neither.
   ProjectionLayout layout = ProjectionLayout::kFlat;

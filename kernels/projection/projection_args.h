@@ -73,7 +73,7 @@ bool AllowsVectors(absl::Span<const ProjectionParams> params);
 // a kernel's arguments would move them to scratch memory.
 struct XRows {
   const void* data;
-  int64_t first;  // index of the first element
+  int64_t first;  // index in `data` of row 0's first feature
   int64_t stride;
   int32_t rows;  // number of rows left, at most 2^31 - 1
   int32_t features;

@@ -24,7 +24,7 @@ inline constexpr int32_t kMaxTriangularSize = 64;
 
 struct UnitLowerInverseParams {
   int64_t batch = 0;
-  int32_t size = 0;          // n, 1 .. 64; computed as the next larger of 16, 32, 64
+  int32_t size = 0;          // n, 1 .. 64; computed as the least of 16, 32 and 64 that is not smaller
   const float* a = nullptr;  // [batch, n, n], strictly lower part
   float* inverse = nullptr;  // [batch, n, n]; may be `a`: in place
 };

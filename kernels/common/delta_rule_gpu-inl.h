@@ -280,7 +280,7 @@ __device__ __forceinline__ T HalveSums(T low, T high, int lane) {
   return kept + ButterflyPartner<kMask, kWave>(passed);
 }
 
-// Sums each of kValues values (a power of two up to 16) over the 16 lanes of a column; a lane returns the sum of value
+// Sums each of kValues values (a power of two up to 16) over the 16 lanes of a column. A lane returns the sum of value
 // lane * kValues / 16, rounded down. All 16 lanes take part. Each step halves the values a lane holds, so all sums
 // together cost little more than one. The order of a sum's terms does not depend on kValues. T is float or double.
 template <int kValues, int kWave, int kMask = kColumnLanes / 2, typename T>

@@ -190,8 +190,9 @@ HWY_INLINE void OffDiagonalBlock(const ChannelChunkScratch& scratch, int64_t blo
   });
 }
 
-// Computes -A and P of the `rows` rows of block `block` (number in the chunk) after LoadBlock, and decays its rows from
-// the chunk's start and its columns to the block's end. Call for the chunk's blocks in order, from 0.
+// Computes -A and P of the `rows` rows of block `block` (number in the chunk) after LoadBlock. Then scratch.q and k
+// have its rows decayed from the chunk's start, and k_t its columns decayed to the block's end. Call for the chunk's
+// blocks in order, from 0.
 HWY_NOINLINE void BlockMatrices(const ChannelChunkScratch& scratch, int64_t block, int64_t rows) {
   const int64_t first = block * kDecayBlockTokens;
   const int64_t corner = first * kChunkTokens + first;

@@ -12,8 +12,8 @@
 
 namespace gdn {
 
-// Share of a sequence that one task computes: `heads` value heads of one key head, a divisor of HV / H, and at most
-// `panels` panels of value columns of each.
+// Share of a sequence that one task computes: `heads` value heads of one key head, and at most `panels` panels of value
+// columns of each. `heads` divides HV / H.
 struct Partition {
   int64_t heads;
   int64_t panels;

@@ -47,8 +47,8 @@ constexpr bool HasWavesOf32(std::integer_sequence<int, kWidths...>) {
   return ((kWidths == 32) || ...);
 }
 
-// The chunks that one round of launches works on, because the workspace may not hold all chunks: chunks [chunk, chunk +
-// chunks) of each of the sequences [sequence, sequence + sequences).
+// The chunks that one round of launches works on, because the workspace may not hold all chunks. They are chunks
+// [chunk, chunk + chunks) of each of the sequences [sequence, sequence + sequences).
 struct Span {
   float* states;  // S before each chunk, [sequences][chunks][HV][kKeys][value_slots]; only for waves of 32
   int32_t sequence, sequences;
@@ -91,9 +91,9 @@ absl::Status ForEachSpan(const SpanSize& size, int64_t sequences, int64_t chunks
 }
 
 // The path for waves of 32 (delta_rule_split_gpu.hip), for keys up to kSplitMostKeys elements. `prepared` has room for
-// ChunkWorkspace::kFloats floats a (chunk, value head), `states` SplitWorkspaceFloats floats: the states of as many
-// chunks as fit 64 MiB, about what an L2 cache keeps until they are read. It holds at least the states of one chunk of
-// one sequence, or of the chunks between two roundings of a bfloat16 base.
+// ChunkWorkspace::kFloats floats a (chunk, value head), `states` for SplitWorkspaceFloats floats. That is the states of
+// as many chunks as fit 64 MiB, about what an L2 cache keeps until they are read. It holds at least the states of one
+// chunk of one sequence, or of the chunks between two roundings of a bfloat16 base.
 inline constexpr int32_t kSplitMostKeys = 128;
 inline constexpr int64_t kSplitStateFloats = int64_t{16} << 20;
 int64_t SplitWorkspaceFloats(const StateLayout& layout, int64_t sequences, int64_t max_length);

@@ -62,7 +62,7 @@ class RowFetcher {
 };
 
 // Returns a fetcher for the chunk of token rows [first, first + kChunkTokens), cut at `end`; it fetches nothing if none
-// are left. It fetches the data that a task reads and writes: the task's value columns run from first_column of value
+// are left. It fetches the data that a task reads and writes. The task's value columns run from first_column of value
 // head hv to last_column (exclusive) of head hv + heads - 1, all with one key head.
 inline RowFetcher NextChunk(const DeltaRuleParams& params, int64_t first, int64_t end, int64_t hv, int64_t heads,
                             int64_t first_column, int64_t last_column) {

@@ -30,8 +30,8 @@ struct ChannelShared {
   LdsArray<int32_t, 2 * kColumnLanes> call;                      // per lane: first row of the sequence, then its slot
 };
 
-// Copies the call's first row and slot through LDS and back, each lane by its own element, so that values derived from
-// them are in vector registers; there are not enough scalar ones. Values do not change. Call from all threads of the
+// Copies the call's first row and slot through LDS and back, each lane by its own element. So values derived from them
+// are in vector registers; there are not enough scalar ones. The values do not change. Call from all threads of the
 // block.
 template <typename Shared>
 __device__ __forceinline__ void CountInVectors(Shared& sh, DecodeCall& call) {
@@ -56,8 +56,9 @@ __device__ __forceinline__ const float* DecayRow(const DeltaRuleArgs& p, const D
 }
 
 // Puts a token's data of key channel `channel` into LDS for all groups; `decay` is e^{G_t}. The first column block of a
-// value head also writes g, and that of a key head's first value head k, to the token's row of the log, which no block
-// reads. It does not if `inside` is false (channel >= K), or if the token follows a fold and the call is no draft.
+// value head also writes g to the token's row of the log, which no block reads. For a key head's first value head it
+// writes k too. It does not if `inside` is false (channel >= K), or if the token follows a fold and the call is no
+// draft.
 template <typename Shared>
 __device__ __forceinline__ void ShareToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
                                            int channel, bool inside, float decay, float k, float q, float g,

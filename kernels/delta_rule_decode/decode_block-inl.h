@@ -51,7 +51,7 @@ struct TokenBlock {
   // Sets weight_k[token][entry] to the first 12 bits of `weight` and rest_k to the others. The state keeps a
   // prediction's error and repeating keys give equal weights, so rounding the weight would add up to 2.4e-7 a token.
   // Near weight_k = 1 the rounding of weight_k u depends only on u's size, which changes slowly, so it would add up
-  // too; with 12 bits it depends on u's last digits.
+  // too. With 12 bits it depends on u's last digits.
   void SetWeightK(int token, int32_t entry, double weight) {
     constexpr uint32_t kFirstBits = ~uint32_t{0xfff};
     const float first = std::bit_cast<float>(std::bit_cast<uint32_t>(static_cast<float>(weight)) & kFirstBits);

@@ -28,8 +28,8 @@ struct ChannelRecord {
   static constexpr int64_t Floats(int64_t key_dim) { return Keys(key_dim) + kLogCapacity * key_dim; }
 };
 
-// A sequence's token row in the batch (below 0: no token), its slot (below 0: padding), the slot that its base is read
-// from, and the log entry that the token gets, 0 .. 15.
+// Row of a sequence's token in the batch (below 0: no token), and its slot (below 0: padding). base_slot is the slot
+// that its base is read from, `entry` the log entry that the token gets, 0 .. 15.
 struct RecordPlace {
   int32_t row, slot, base_slot, entry;
 };
@@ -67,7 +67,7 @@ __device__ __forceinline__ DecodeRecord ReadRecord(const float* record, int lane
   return r;
 }
 
-// Returns the dot products of one key with k and q, summed over the 16 lanes of a group; each lane passes its own
+// Returns the dot products of one key with k and q, summed over the 16 lanes of a group. Each lane passes its own
 // elements of all kEntries keys, of k and of q. Lanes [i * 16 / kEntries, (i + 1) * 16 / kEntries) of the group get the
 // products of key i. Call from all 16 lanes. kEntries: a power of two, at most 16.
 template <int kWave, int kElements, int kEntries>

@@ -54,8 +54,8 @@ inline Grid DecodeGrid(const DecodeArgs& args, const DeviceBatch& batch) {
 absl::Status DeltaRuleDecodeWideGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                     const Stream& stream);
 
-// Launches the decode of at most one token a sequence, which uses records (decode_record_gpu-inl.h): params.records, or
-// if that is null, records that it first computes in `workspace`, DecodeRecordFloatsGpu floats on the device.
+// Launches the decode of at most one token a sequence, which uses params.records (decode_record_gpu-inl.h). If that is
+// null, it first computes records in `workspace`, DecodeRecordFloatsGpu floats on the device.
 absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
 
@@ -152,7 +152,7 @@ __device__ __forceinline__ float LoadLogG(const DeltaRuleArgs& p, const DecodeLa
                                                                         : 0.0f;
 }
 
-// Number of neighbouring lanes that hold the same sum after SumOfLane of 2 kColumns values: each lane then has S0^T k
+// Number of neighbouring lanes that hold the same sum after SumOfLane of 2 kColumns values. Each lane then has S0^T k
 // or S0^T q of one of its group's kColumns columns.
 template <int kColumns>
 inline constexpr int kSharingLanes = kColumnLanes / (2 * kColumns);
@@ -355,7 +355,7 @@ __device__ __forceinline__ void KeepU(const DecodeLane& my, const DecodeToken& t
   }
 }
 
-// Adds the token to the log in memory, in a row that no block of this launch reads: writes its g, and calls
+// Adds the token to the log in memory, in a row that no block of this launch reads. Writes its g, and calls
 // store_key(row) to write k, once for each key head. In each value head's first block of columns, group `group` does
 // this; others return at once. If the call is no draft, skips tokens after its fold; a later kernel writes these.
 template <typename StoreKey>
@@ -368,8 +368,8 @@ __device__ __forceinline__ void AppendRow(const DecodeArgs& args, const DecodeLa
   store_key(my.slot + p.at.log_k + int64_t{token.n} * p.key_heads * p.key_dim + int64_t{my.task.key_head} * p.key_dim);
 }
 
-// Copies the log's u from the lanes' registers to sh.u, where the whole group reads it for a fold, and empties the log
-// in the registers (u and g become 0).
+// Copies the log's u from the lanes' registers to sh.u, where the whole group reads it for a fold. Empties the log in
+// the registers: u and g become 0.
 template <int kColumns, typename Shared>
 __device__ __forceinline__ void EmptyLog(const DecodeLane& my, Shared& sh, float (&u)[kColumns], float& g) {
 #pragma unroll

@@ -147,9 +147,9 @@ __device__ __forceinline__ void FoldColumns(float decay, int entries, int lane, 
 template <int kElements>
 inline constexpr int kMostColumns = kElements <= 32 ? 32 / kElements : 1;
 
-// Returns the value columns per group: the most of `most`, most / 2 and most / 4 (at least 2 if `most` is) that waste
-// no columns and still fill the device; the least of them if none does. `heads`: value heads of all sequences. More
-// columns per block share the log's dot products.
+// Returns the value columns per group, one of `most`, most / 2 and most / 4 (at least 2 if `most` is). It is the most
+// of them that wastes no columns and still fills the device, or the least if none does. `heads`: value heads of all
+// sequences together. More columns per block share the log's dot products.
 inline int ChooseColumns(int most, int64_t heads, int32_t value_dim, const Stream& stream) {
   int columns = most;
   while (columns > 2 && columns * 4 > most) {

@@ -32,8 +32,8 @@ __device__ __forceinline__ float ButterflyPartner(float x) {
   if constexpr (kMask == 32) return Bpermute<kWave>(LaneId<kWave>() ^ 32, x);
 }
 
-// Returns the double x of the partner lane, moved as two 32-bit halves: of lane ^ kMask, but for kMask 4 and 8 of the
-// mirrored lane of the half row (7 - i) or row (15 - i). Every lane of the wave calls.
+// Returns the double x of the partner lane, moved as two 32-bit halves. The partner is lane ^ kMask, but for kMask 4
+// and 8 the mirrored lane of the half row (7 - i) or row (15 - i). Every lane of the wave calls.
 template <int kMask, int kWave>
 __device__ __forceinline__ double ButterflyPartner(double x) {
   uint32_t halves[2];

@@ -74,8 +74,8 @@ absl::Status ValidateLayerStep(const LayerStep& step);
 absl::Status ValidatePrefillStep(const LayerStep& step);
 absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_lengths);
 
-// Segments of a prefill call end at multiples of this many tokens from its first one, or at its end: a multiple of both
-// chunk lengths, so that no segment cuts a chunk.
+// Segments of a prefill call end at multiples of this many tokens from its first one, or at its end. It is a multiple
+// of both chunk lengths, so that no segment cuts a chunk.
 inline constexpr int32_t kPrefillSegmentMultiple = 64;
 // Most tokens that a runner computes at a time if the backend runs one sequence at a time. Bounds the workspace.
 inline constexpr int32_t kPrefillSegmentTokens = 512;
@@ -114,7 +114,7 @@ class GdnLayerRunner {
 
   // Advances each sequence by its 0 .. max_draft rows through the deferred update. `log_lengths` [sequences], host, is
   // read and updated on return. In a draft with parents, each token gets the output and log entry that a chain of its
-  // ancestors and itself would give it; entries are stored behind the session's, in token order. A step that folds is
+  // ancestors and itself would give it. Entries are stored behind the session's, in token order. A step that folds is
   // prepared first (Backend::Prepare), so that if it fails, it fails before it changes a state. Padding gets zeros as
   // output. Issues work, which may run later. INVALID_ARGUMENT as from ValidateDecodeStep.
   absl::Status Decode(const LayerStep& step, int32_t* log_lengths);

@@ -26,8 +26,8 @@ struct LayerWeights {
   WeightMatrix a_up;  // [HV * K, decay_rank]
   WeightMatrix z_up;  // [HV * V, output_gate_rank]
   WeightMatrix out;   // [D, HV * V]
-  // True if the columns of `out` have value heads in tiled order (head i r + j at block j H + i), as in files whose
-  // quantised blocks span heads.
+  // True if the columns of `out` have value heads in tiled order: head i r + j, r = HV / H, is at block j H + i. So
+  // they are in files whose quantised blocks span heads.
   bool tiled_out = false;
 
   const float* conv_weight = nullptr;  // [C, W]

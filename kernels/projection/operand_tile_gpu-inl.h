@@ -39,8 +39,8 @@ struct OperandTile {
 
   // Return the position in LDS, in floats from the tile's start, of a feature of row (XAt) or output (WAt) `at +
   // further` of the tile. Four neighbours from a multiple of four on are adjacent. `further` is a compile-time constant
-  // that has none of the bits of `at`: a multiple of kSpan, a power of two, or bits above it if kSpan is 32 or more. So
-  // most addresses differ by a constant only.
+  // that has none of the bits of `at`. It is a multiple of kSpan, a power of two, or bits above it if kSpan is 32 or
+  // more. So most addresses differ by a constant only.
   template <int kSpan>
   __device__ __forceinline__ static constexpr int XAt(int feature, int at, int further) {
     return feature * kRows + Swapped<kSpan>(at, further, RowSwap(feature));

@@ -37,8 +37,9 @@ struct PackedRow {
   __device__ __forceinline__ Vec4 Load16(uint32_t plane, uint32_t index, int ahead = 0) const {
     return Load4(reinterpret_cast<const float*>(Unit(plane, index, 16, ahead)));
   }
-  // Load one 32-bit word, or two as 64 bits with the first lowest, at byte `at` (a multiple of the load's size) of this
-  // row's unit `index`, which has `bytes` bytes, in the plane that begins at byte `plane` of the tile.
+  // Load one 32-bit word, or two as 64 bits with the first lowest, from this row's unit `index` of the plane that
+  // begins at byte `plane` of the tile. A unit has `bytes` bytes; `at` is the byte in it, a multiple of the load's
+  // size.
   __device__ __forceinline__ uint32_t LoadWord(uint32_t plane, uint32_t index, uint32_t bytes, uint32_t at = 0) const {
     return *reinterpret_cast<const uint32_t*>(Unit(plane + at, index, bytes));
   }
@@ -89,9 +90,9 @@ __device__ __forceinline__ float HighF16(uint32_t word) { return FromF16(static_
 // Returns the word rotated left by `by` bits, or right by -`by` if `by` is negative.
 __device__ __forceinline__ uint32_t Rotated(uint32_t word, int by) { return word << (by & 31) | word >> (-by & 31); }
 
-// Raw bits of eight neighbouring weights. `q`: the low 4 bits of all eight (byte i has weight i in its low half, weight
-// i + 4 in its high half), or the first four if they have 8 bits. `more`: with 8 bits the other four; otherwise the
-// bits above `q`, those of the first four weights from bit 4 of each byte on, then those of the others.
+// Raw bits of eight neighbouring weights. `q`: the first four if they have 8 bits. Otherwise the low 4 bits of all
+// eight: byte i has weight i in its low half, weight i + 4 in its high half. `more`: with 8 bits the other four;
+// otherwise the bits above `q`, those of the first four weights from bit 4 of each byte on, then those of the others.
 struct PackedEight {
   uint32_t q;
   uint32_t more;
@@ -100,8 +101,8 @@ struct PackedEight {
 template <WeightFormat kFormat>
 struct PackedDecoder;
 
-// A PackedDecoder decodes the weights of one format, here Q8_0. It has Scale (data that several weights share), Of
-// (makes a Scale from the bits in memory; d is the block's factor), and Decode (writes eight weights to w in order).
+// A PackedDecoder decodes the weights of one format, here Q8_0. Scale is data that several weights share. Of makes a
+// Scale from the bits in memory; d is the block's factor. Decode writes eight weights to w in order.
 template <>
 struct PackedDecoder<WeightFormat::kQ8_0> {
   struct Scale {

@@ -20,9 +20,9 @@ void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst);
 // Converts rows [first, first + count) of a matrix of any format to float32 in `out`, dense [count, weight.cols].
 void WidenWeightRows(const WeightMatrix& weight, int64_t first, int64_t count, float* out);
 
-// True if the matrix is quantised and is to be decoded in registers: for few rows of x (at most two to four, by
-// instruction set) and whole runs of 32 columns. Otherwise some of its rows at a time are decoded into memory that fits
-// a core's cache.
+// True if the matrix is quantised, has whole runs of 32 columns, and `rows` (of x) is at most 2 or 4, by instruction
+// set. It is then to be decoded in registers. Other quantised matrices are decoded some rows at a time into memory that
+// fits a core's cache.
 bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows);
 // Number of equal-length streams in which ProjectFewQuantizedRows reads the weights.
 inline constexpr int kFewQuantizedStreams = 4;

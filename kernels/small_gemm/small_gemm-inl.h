@@ -153,8 +153,8 @@ HWY_INLINE void StorePanel(const float* panel, int64_t rows, int64_t columns, El
   CopyRows<false>(panel, kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag())), rows, columns, to, to_row);
 }
 
-// Calls body(std::integral_constant<int, n>, row) for tiles of n rows from `row` on that cover [0, rows) in order: as
-// many of kTileRows as fit, then at most one each of 4, 2 and 1.
+// Calls body(std::integral_constant<int, n>, row) for tiles of n rows from `row` on that cover [0, rows) in order.
+// There are as many of kTileRows as fit, then at most one each of 4, 2 and 1.
 template <class Body>
 HWY_INLINE void ForRowTiles(int64_t rows, const Body& body) {
   int64_t row = 0;

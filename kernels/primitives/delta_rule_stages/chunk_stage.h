@@ -105,9 +105,9 @@ __device__ __forceinline__ void MultiplyTiles(Left& left, Right& right, int row,
   }
 }
 
-// Launches the kernel that kernel(c) returns, c a std::integral_constant of C, for valid parameters: a block per unit
-// (chunk or sequence) and value head along x, and slice of the features along y, with `threads` threads (0: 4 C).
-// `units` and `slices` are their numbers.
+// Launches the kernel that kernel(c) returns, c a std::integral_constant of C, for valid parameters. Along x there is a
+// block for each of `units` units (chunks or sequences) and value head, along y one for each of `slices` slices of the
+// features. A block has `threads` threads (0: 4 C).
 template <typename Params, typename Kernel>
 absl::Status LaunchStage(const char* name, const Params& params, int64_t units, int64_t slices, const Stream& stream,
                          const Kernel& kernel, int threads = 0) {

@@ -23,7 +23,7 @@ struct SlotExtent {
   int64_t token_count = 0;   // accepted tokens since the session began, without the pending draft
   int32_t log_length = 0;    // entries of the log in use, < L
   int32_t draft_length = 0;  // pending draft: log entries after log_length, columns from token_count on
-  // Parent of each token of the pending draft (base/draft_tree.h); empty for a chain.
+  // Index in the pending draft of each of its tokens' parents, or -1 (base/draft_tree.h); empty for a chain.
   std::vector<int32_t> draft_parents = {};
 
   friend bool operator==(const SlotExtent&, const SlotExtent&) = default;

@@ -124,8 +124,9 @@ struct ChannelWorkspace {
 int64_t ChannelChunkWorkspaceFloats(const DeltaRuleParams& params);
 absl::Status DeltaRuleChannelChunkGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
-// Launch the two kernels of DeltaRuleChannelChunkGpu for one span. `key_slots` is KeySlots(K). `exact`: K fills the
-// lanes and V the blocks, so that no element needs a guard.
+// Launch the two kernels of DeltaRuleChannelChunkGpu for one span; for waves of 32 and K up to kSplitMostKeys,
+// split::LaunchBoth takes the second's place. `key_slots` is KeySlots(K). `exact`: K = key_slots, V is whole blocks,
+// and pool, v and output are 16-byte aligned, so that no element needs a guard.
 absl::Status PrepareChannelChunks(const ChunkArgs& args, const Span& span, int32_t key_slots, const Stream& stream);
 absl::Status WalkChannelChunks(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
                                const Stream& stream);

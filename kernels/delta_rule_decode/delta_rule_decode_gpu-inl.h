@@ -109,7 +109,7 @@ struct DecodeLane {
   BlockTask task;
   int thread, lane, group, column, count;
   float* slot;
-  int64_t column_offset;  // offset of the columns in a base
+  int64_t column_offset;  // offset of the group's columns in a slot's base, in elements
   float* log_u;           // u of the columns; entries are u_stride apart
   float* log_g;
   int64_t u_stride;

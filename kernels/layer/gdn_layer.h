@@ -38,7 +38,8 @@ struct LayerStep {
   // Decode only; see DeltaRuleDecodeParams.
   const int32_t* base_slots = nullptr;  // [sequences] host
   bool draft = false;
-  // Drafts only, [tokens] host: parent of each token within its sequence, or -1 (base/draft_tree.h); null: chains.
+  // Drafts only, [tokens] host: index in its sequence's rows of each token's parent, or -1 if the token follows the
+  // session's last one (base/draft_tree.h). Null: each token follows the one before it.
   const int32_t* draft_parents = nullptr;
 
   // Dense tensors of any dtype, of which the kind's are read. All arithmetic is float32.

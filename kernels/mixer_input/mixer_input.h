@@ -65,7 +65,7 @@ struct MixerInputParams {
 };
 
 // INVALID_ARGUMENT if the batch or the dims are invalid, a number is out of range, a pointer is missing, or joint
-// inputs are given with dims that decay by channel. Without tokens, pointers may be null.
+// inputs are given with dims that decay by channel. Without tokens, all pointers but the batch's may be null.
 absl::Status ValidateMixerInput(const MixerInputParams& params);
 
 // Issues one launch on `stream`, and a second for records unless the blocks of the first can write them (e.g. 64 < K <=

@@ -97,8 +97,8 @@ __device__ __forceinline__ void LoadShared(MixerRecordShared& sh, int row, int l
 }
 
 // Computes q and k of the kRecordHeads key heads (as far as they exist) from `first_head` on, for sequence blockIdx.z
-// of a call of at most one token a sequence. Also writes the gates and records of their value heads, and their
-// convolution columns. All threads of the block call.
+// of a call of at most one token a sequence. Also writes the gates and records of their value heads, and stores the
+// convolution inputs of q and k in the ring. All threads of the block call.
 template <int kWave>
 __device__ __forceinline__ void HeadsAndRecords(const MixerArgs& p, int32_t first_head) {
   MixerRecordShared& sh = SharedMemory<MixerRecordShared>();

@@ -29,7 +29,7 @@
 
 namespace gdn {
 
-// The bit of a format in BackendInfo::weight_formats.
+// Returns the bit that stands for a format in BackendInfo::weight_formats.
 constexpr uint32_t WeightFormatBit(WeightFormat format) { return 1u << static_cast<uint32_t>(format); }
 inline constexpr uint32_t kPlainWeights =
     WeightFormatBit(WeightFormat::kF32) | WeightFormatBit(WeightFormat::kF16) | WeightFormatBit(WeightFormat::kBF16);
@@ -37,40 +37,44 @@ inline constexpr uint32_t kAllWeights =
     (WeightFormatBit(WeightFormat::kQ6_K) << 1) - WeightFormatBit(WeightFormat::kF32);
 
 struct BackendInfo {
-  std::string name;               // "cpu", "gpu", "host", "null"
-  std::string device;             // for people: the processor's or card's name
-  std::string numerics_id;        // equal ids promise equal bits. From backend, instruction set, kernel version, L, C
+  std::string name;    // "cpu", "gpu", "host", "null"
+  std::string device;  // for people: the processor's or card's name
+  // Opaque. Backends with equal ids compute equal bits: it names the device kind, instruction set, toolkit, kernel
+  // version, log length and chunk length.
+  std::string numerics_id;
   int32_t threads = 0;            // worker threads of a CPU backend; 0 elsewhere
-  int64_t memory_bytes = 0;       // memory of the device
+  int64_t memory_bytes = 0;       // host: memory this process may use; GPU: what was free when the backend was made
   bool unified_memory = false;    // backend memory can be read and written by the host directly
-  bool lazy_memory = false;       // memory is committed when it is first touched
-  bool transposed_base = false;   // slots keep the base as [HV, V, K]
-  bool merges_sequences = false;  // one call may prefill several sequences
-  bool replays_steps = false;     // IssueOrReplay may replay
+  bool lazy_memory = false;       // Allocate only reserves; memory is committed when it is first touched
+  bool transposed_base = false;   // slots keep the base as [HV, V, K], not [HV, K, V]
+  bool merges_sequences = false;  // a layer should prefill several sequences in one call, not one by one
+  bool replays_steps = false;     // IssueOrReplay may replay; false: it always calls `issue`
   std::string graphs;             // for people: whether steps are replayed and why; empty if the backend never does
-  // kSequenceGemm computes a row with the same bits for any number of rows up to this one.
+  // Projections on the path kSequenceGemm compute a row with the same bits for any number of rows up to this
+  // (inclusive).
   int64_t stable_gemm_rows = std::numeric_limits<int64_t>::max();
-  // Formats that projections accept (WeightFormatBit); other formats are refused with UNIMPLEMENTED.
+  // Bits (WeightFormatBit) of the formats that projections accept. Weights in other formats must be unpacked first.
   uint32_t weight_formats = kPlainWeights;
 
   bool TakesWeights(WeightFormat format) const { return (weight_formats & WeightFormatBit(format)) != 0; }
 };
 
-// The bytes and index arrays that a launch copies to the device.
+// The bytes and index arrays that a launch copies to the device. Nothing is owned. `host` and `device` each have room
+// for `bytes` + BatchArrayBytes(batch.sequences) bytes.
 struct StageInParams {
   void* device = nullptr;
-  void* host = nullptr;  // StageIn writes the arrays after the first `bytes` bytes
+  void* host = nullptr;  // holds `bytes` bytes of data; StageIn writes the arrays behind them
   size_t bytes = 0;      // a multiple of 64
   PackedBatch batch;
-  // Host memory, [sequences] each; null if the launch's operators do not need the array.
+  // Host memory, [sequences] each, with the values that the launch's operators get. Null if none of them needs it.
   const int64_t* token_counts = nullptr;
   const int32_t* log_lengths = nullptr;
   const int32_t* base_slots = nullptr;
-  const MaterializeStateParams* fold = nullptr;  // has at most batch.sequences entries; null: no fold
+  const MaterializeStateParams* fold = nullptr;  // of the launch's MaterializeState: count <= sequences; null: none
 };
 
 // A decode step that may recur. `key` determines every argument of the step's kernels except the addresses of its index
-// arrays.
+// arrays. The arrays are those that the step's operators get: host memory, [sequences] each, not owned.
 struct ReplayableStep {
   std::string key;
   PackedBatch batch;
@@ -79,7 +83,8 @@ struct ReplayableStep {
   const int32_t* base_slots = nullptr;
 };
 
-// A point in the order of issue; null: everything before it has already run.
+// A point in the order of issue. MakeFence makes the event, WaitFence takes it back. Null: all before it has already
+// run.
 struct Fence {
   void* event = nullptr;
 };
@@ -92,27 +97,34 @@ class Backend {
   // The defaults up to the operators are for backends that use host memory (reserved at once, committed when touched)
   // and whose operators have finished when they return.
 
-  // Returns zeroed memory, 64-byte aligned. If info().lazy_memory, a state pool may be reserved whole.
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is not enough.
+  // Returns zeroed memory, 64-byte aligned; the caller gives it to Free with the same byte count. If
+  // info().lazy_memory, it is only reserved until touched. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is not
+  // enough.
   virtual absl::StatusOr<void*> Allocate(size_t bytes);
   virtual void Free(void* data, size_t bytes);
+  // CopyIn copies host memory to backend memory, CopyOut the reverse, in the order of issue with operators. The caller
+  // may change `host` when CopyIn returns, and read it when CopyOut does.
   virtual absl::Status CopyIn(void* device, const void* host, size_t bytes);
   virtual absl::Status CopyOut(void* host, const void* device, size_t bytes);
+  // Blocks until all issued operators and copies have run, and returns their first failure.
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
-  // Copies within backend memory, in the order of issue with operators and other copies. The ranges must not overlap.
+  // Copies within backend memory, in the order of issue with operators and other copies; may return before it has run.
+  // The ranges must not overlap.
   virtual absl::Status Copy(void* to, const void* from, size_t bytes);
-  // Makes many such copies, in any order. The default makes one after the other.
+  // Copies many pieces within backend memory, ordered as Copy, but among themselves in any order: no piece may write
+  // what another reads or writes. INVALID_ARGUMENT if ValidateCopyPieces refuses them. The default copies one by one.
   virtual absl::Status CopyPieces(absl::Span<const CopyPiece> pieces);
-  // Bytes that Allocate could still return now; info().memory_bytes if that is unknown.
+  // Returns the bytes that Allocate could still return now; info().memory_bytes if the backend cannot know; 0 if the
+  // device fails to answer.
   virtual int64_t FreeMemoryBytes() { return info().memory_bytes; }
 
-  // Host memory for transfers: 64-byte aligned, uninitialised, page-locked if that makes transfers faster.
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is not enough.
+  // Returns host memory for transfers: 64-byte aligned, uninitialised, page-locked if that makes transfers faster. The
+  // caller gives it to FreeHost. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is not enough.
   virtual absl::StatusOr<void*> AllocateHost(size_t bytes);
   virtual void FreeHost(void* data, size_t bytes);
-  // Moves states concurrently with operators: any thread, several at a time, complete on return. Not ordered with
-  // operators and copies: the caller ensures that none that touches the device range is in flight. Any host memory
-  // works; AllocateHost's is the fastest.
+  // TransferOut copies backend memory to the host, TransferIn the reverse, concurrently with operators. Any thread,
+  // several at a time; complete on return. Not ordered with operators and copies: the caller ensures that none that
+  // touches the device range is in flight. Any host memory works; AllocateHost's is the fastest.
   virtual absl::Status TransferOut(void* host, const void* device, size_t bytes);
   virtual absl::Status TransferIn(void* device, const void* host, size_t bytes);
 
@@ -120,25 +132,29 @@ class Backend {
   // flight. Host memory must come from AllocateHost, and nobody may touch it or the device ranges until the launch's
   // fence has passed. The defaults do everything synchronously.
 
-  // Binds the calling thread to the device. Call before the thread issues the first operation of a launch.
+  // Binds the calling thread to the device. Call before the thread issues the first operation of a launch. The arrays
+  // that an earlier launch's StageIn staged are no longer used.
   virtual absl::Status UseThread() { return absl::OkStatus(); }
-  // Bytes that StageIn needs at the end of `host` and `device` for the arrays of `sequences` sequences and a fold.
+  // Returns the bytes that StageIn needs behind StageInParams::bytes, in `host` and in `device`, for the arrays of
+  // `sequences` sequences and a fold.
   virtual size_t BatchArrayBytes(int32_t /*sequences*/) const { return 0; }
   // Copies `bytes` bytes and the index arrays from host to device, before anything issued later runs. Operators that
-  // are given equal arrays then use the staged ones and send nothing.
+  // are given equal arrays then use the staged ones and send nothing. `host` stays in use until a later fence passes.
   virtual absl::Status StageIn(const StageInParams& params);
-  // Copies more of a launch's bytes to the device, without arrays; ordered as StageIn.
+  // Copies more of a launch's bytes to the device, without arrays, before anything issued later runs. `host` stays in
+  // use until a later fence passes.
   virtual absl::Status StagePiece(void* device, const void* host, size_t bytes);
   // Copies to host memory, after everything issued before. Complete when a fence made later has passed.
   virtual absl::Status StageOut(void* host, const void* device, size_t bytes);
-  // Returns a fence that passes when everything issued before has run. Wait for it exactly once.
+  // Returns a fence that passes when everything issued before has run. Give it to WaitFence exactly once.
   virtual absl::StatusOr<Fence> MakeFence() { return Fence{}; }
-  // Waits for the fence and reports failures. Polls while the end is likely to be near, then sleeps.
+  // Blocks until the fence passes; at once for a null one. Fails if the device has failed. Polls for half a
+  // millisecond, then sleeps.
   virtual absl::Status WaitFence(Fence /*fence*/) { return absl::OkStatus(); }
 
   // Runs `issue`, which issues a step's operators, or replays what it launched for an equal key. `issue` must have no
   // effect that its caller sees, because it may run twice, the first time without effect on the device. A step is
-  // replayed only if its launch's StageIn staged its arrays.
+  // replayed only if its launch's StageIn staged its arrays. Returns the failure of `issue` or of the replay.
   virtual absl::Status IssueOrReplay(const ReplayableStep& /*step*/, absl::FunctionRef<absl::Status()> issue) {
     return issue();
   }
@@ -150,12 +166,13 @@ class Backend {
   virtual absl::Status Prepare(absl::FunctionRef<absl::Status()> /*issue*/) { return absl::OkStatus(); }
 
   // WeightBytes: bytes of a matrix in the order in which this backend's projections read it, without F8_E4M3's scales.
-  // CopyWeightsIn: copies `host` (file layout in host memory, scales too) to `device` in that order, before operators
-  // issued later run. INVALID_ARGUMENT if the backend cannot represent the values.
+  // CopyWeightsIn: copies host.data (file layout, host memory) to `device` in that order, before operators issued later
+  // run. host.scales may be checked, but the caller copies them. INVALID_ARGUMENT if the backend cannot represent the
+  // values, RESOURCE_EXHAUSTED if the host has no memory to reorder them.
   virtual int64_t WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const;
   virtual absl::Status CopyWeightsIn(void* device, const WeightMatrix& host);
 
-  // Zeroes a slot, ordered with operators and copies.
+  // Zeroes all of a slot, ordered with operators and copies. INVALID_ARGUMENT if `slot` is not one of the pool's.
   virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot);
 
   // The operators of operators.h. An override checks the params first. INVALID_ARGUMENT if they break the contract.
@@ -166,7 +183,7 @@ class Backend {
   virtual absl::Status Convert(const ConvertParams& params) { return ConvertCpu(params); }
 
   // Fused operators, with the same bits as the operators they replace; the defaults call those one by one. Projections
-  // takes up to 4 projections that share x, rows and path.
+  // takes 1 to 4 projections that share x, x_stride, rows, path and weight.cols. INVALID_ARGUMENT as for the operators.
   virtual absl::Status Projections(absl::Span<const ProjectionParams> params);
   virtual absl::Status MixerInput(const MixerInputParams& params);
   // Returns how many floats MixerInputParams::records must have, so that MixerInput prepares log data that makes the
@@ -174,7 +191,8 @@ class Backend {
   virtual int64_t DecodeRecordFloats(const StateLayout& /*layout*/, const PackedBatch& /*batch*/) const { return 0; }
 };
 
-// A RAII owner of memory from Allocate or AllocateHost.
+// A RAII owner of memory from Allocate or AllocateHost; the backend must outlive it. Owns nothing if
+// default-constructed.
 template <absl::StatusOr<void*> (Backend::*kAllocate)(size_t), void (Backend::*kFree)(void*, size_t)>
 class OwnedBuffer {
  public:

@@ -26,15 +26,16 @@ struct SlotImage {
   std::vector<float> conv = {};   // [C, W - 1], newest last; empty for a bare operator
 };
 
-// Read a slot, and write one. `token_count`: tokens that the state has seen, which says where the convolution columns
-// are. INVALID_ARGUMENT if the slot is outside the pool, or if the log or the image's sizes do not fit the layout; then
-// nothing is written. WriteSlot zeroes the rest of the slot, so that equal images make equal slots.
+// Read a slot in backend memory, and write one; both wait for the backend. `token_count`: tokens that the state has
+// seen, which says where the convolution columns are; `log_length`: log entries to read. INVALID_ARGUMENT if the slot
+// is outside the pool, or if the log or the image's sizes do not fit the layout; then nothing is written. WriteSlot
+// zeroes the rest of the slot, so that equal images make equal slots.
 absl::StatusOr<SlotImage> ReadSlot(Backend& backend, const StatePoolView& pool, int32_t slot, int32_t log_length,
                                    int64_t token_count);
 absl::Status WriteSlot(Backend& backend, const StatePoolView& pool, int32_t slot, int64_t token_count,
                        const SlotImage& image);
 
-// ReadSlot and WriteSlot for a pool in host memory whose bases are not transposed.
+// ReadSlot and WriteSlot for a pool in host memory whose bases are [HV, K, V], not transposed.
 absl::StatusOr<SlotImage> ReadHostSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
                                        int64_t token_count);
 absl::Status WriteHostSlot(const StatePoolView& pool, int32_t slot, int64_t token_count, const SlotImage& image);

@@ -18,18 +18,19 @@
 
 namespace gdn {
 
-// The counts that say which log entries and convolution columns of a slot are in use.
+// The counts of a session that say which log entries and convolution columns of its slot are in use.
 struct SlotExtent {
-  int64_t token_count = 0;
+  int64_t token_count = 0;   // accepted tokens since the session began, without the pending draft
   int32_t log_length = 0;    // entries of the log in use, < L
   int32_t draft_length = 0;  // pending draft: log entries after log_length, columns from token_count on
-  // Parent of each token of the pending draft (base/draft_tree.h); empty for a chain.
+  // Index in the pending draft of each of its tokens' parents, or -1 (base/draft_tree.h); empty for a chain.
   std::vector<int32_t> draft_parents = {};
 
   friend bool operator==(const SlotExtent&, const SlotExtent&) = default;
 };
 
-// The used parts of a slot in wire order. n = log_length + draft_length log entries, d = draft_length columns.
+// The used parts of a slot in wire order, borrowed. n = log_length + draft_length log entries, d = draft_length
+// columns.
 struct SlotView {
   // [HV, K, V]; empty if left out. At most one of base and base_bf16 is set: base_bf16 for a bfloat16 base.
   absl::Span<const float> base;
@@ -44,21 +45,24 @@ struct SlotView {
 };
 
 // Returns views of the slot's used tensors in wire order. Tensors that the slot has in this order are viewed in `slot`
-// (layout.slot_floats() floats); the others are converted into `scratch`, which must live as long as the view.
+// (layout.slot_floats() floats of host memory); the others are converted into `scratch`. Both must live as long as the
+// view. `transposed_base`: the slot's base is [HV, V, K]. The extent must have passed CheckSlotExtent.
 SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* slot, const SlotExtent& extent,
                   std::vector<float>& scratch);
 
 // INVALID_ARGUMENT (STATE_MISMATCH) if the extent does not fit the layout, or the view's sizes do not fit both.
-// FAILED_PRECONDITION (STATE_MISMATCH) if the draft is longer than layout.max_draft().
+// FAILED_PRECONDITION (STATE_MISMATCH) if the draft is longer than layout.max_draft(). CheckSlotView checks both; a
+// view without a base is valid.
 absl::Status CheckSlotExtent(const StateLayout& layout, const SlotExtent& extent);
 absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, const SlotView& view);
 
 // Converts the view's base to the layout's dtype if it has the other one (widens or rounds it). Returns the memory that
-// the view then points to; nullptr if nothing was converted.
+// the view then points to, which the caller keeps as long as the view; nullptr if nothing was converted.
 std::shared_ptr<const void> ConvertBase(const StateLayout& layout, SlotView& view);
 
-// Writes the whole slot, with zeros for what the view leaves out, and converts a base of the other dtype. The view must
-// have passed CheckSlotView.
+// Writes the whole slot (layout.slot_floats() floats of host memory), with zeros for what the view leaves out, and
+// converts a base of the other dtype. `transposed_base`: the slot's base becomes [HV, V, K]. The view must have passed
+// CheckSlotView.
 void FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent& extent, const SlotView& view,
               float* slot);
 

@@ -24,7 +24,7 @@ namespace gdn {
 struct CausalConv1dParams {
   StatePoolView pool;  // channels C and width W are pool.layout.dims()
   PackedBatch batch;
-  const int64_t* token_counts = nullptr;  // [sequences] host memory: tokens before this call, >= 0
+  const int64_t* token_counts = nullptr;  // [sequences] host memory: each session's tokens before this call, >= 0
   const float* x = nullptr;               // [tokens, C] dense
   const float* weight = nullptr;          // [C, W]; tap W - 1 multiplies the current token
   float* y = nullptr;                     // [tokens, C] dense; may not alias x
@@ -35,7 +35,8 @@ struct CausalConv1dParams {
 absl::Status ValidateCausalConv1d(const CausalConv1dParams& params);
 void CausalConv1dReference(const CausalConv1dParams& params);
 absl::Status CausalConv1dCpu(const CausalConv1dParams& params, ThreadPool& pool);
-// `batch` holds params.batch and params.token_counts on the device.
+// Issues the kernel on `stream` and may return before it has run. `batch` holds params.batch and params.token_counts in
+// device memory; the params must be valid.
 absl::Status CausalConv1dGpu(const CausalConv1dParams& params, const gpu::DeviceBatch& batch,
                              const gpu::Stream& stream);
 

@@ -22,12 +22,12 @@ namespace gdn::gpu {
 
 struct ConvGeometry {
   DeviceBatch batch;
-  float* conv;          // slot 0's columns
-  int64_t slot_floats;  // from slot to slot
-  int32_t columns;      // P
+  float* conv;          // slot 0's conv section, [P, C]
+  int64_t slot_floats;  // floats from slot to slot
+  int32_t columns;      // P: columns of a slot's ring
   int32_t channels;     // C
-  int32_t width;        // W
-  int32_t tile_tokens;  // >= W - 1
+  int32_t width;        // W: taps of a channel
+  int32_t tile_tokens;  // tokens of a tile, >= W - 1; PlanConvTiles sets it
 };
 
 // A sequence as one thread sees it: pointers are at the thread's first channel.
@@ -36,10 +36,10 @@ struct ConvSequence {
   int64_t x_stride;  // floats from token to token
   float* ring;       // column 0 of the slot's ring; if not live, of some other slot, and not to be used
   int32_t channels;  // floats from column to column
-  int32_t columns;
-  int32_t first;  // column of the call's first token
-  int32_t length;
-  bool live;  // false for padding: its outputs are zero, its slot is not touched
+  int32_t columns;   // P: columns of the ring
+  int32_t first;     // ring column of the call's first token
+  int32_t length;    // tokens of the sequence in this call
+  bool live;         // false for padding: its outputs are zero, its slot is not touched
 };
 
 inline ConvGeometry MakeConvGeometry(const StatePoolView& pool, const DeviceBatch& batch) {
@@ -53,9 +53,9 @@ inline ConvGeometry MakeConvGeometry(const StatePoolView& pool, const DeviceBatc
           .tile_tokens = 0};
 }
 
-// Returns the grid for `blocks_x` blocks of channels, and sets the geometry's tile. A tile's tokens are sequential, so
-// tiles are short unless the grid fills the device anyway. If the sequences alone fill it several times over, a block
-// takes several sequences and loads its taps once.
+// Returns the grid: x is `blocks_x` blocks of channels, y tiles, z sequences; empty if the batch has no tokens. Sets
+// geometry.tile_tokens. A tile's tokens are sequential, so tiles are short unless the grid fills the device anyway. If
+// the sequences alone fill it several times over, a block takes several sequences and loads its taps once.
 inline Grid PlanConvTiles(int64_t blocks_x, const Stream& stream, ConvGeometry& geometry) {
   constexpr int32_t kShortestTile = 4;
   constexpr int32_t kLongestTile = 16;
@@ -73,7 +73,8 @@ inline Grid PlanConvTiles(int64_t blocks_x, const Stream& stream, ConvGeometry& 
   return {blocks_x, tiles, batch.sequences < groups ? batch.sequences : groups};
 }
 
-// Returns count mod columns. Avoids a 64-bit remainder, which costs hundreds of cycles. `columns` must be small.
+// Returns count mod columns, for count >= 0 and columns in 1 .. 65536. Avoids a 64-bit remainder, which costs hundreds
+// of cycles.
 __device__ __forceinline__ int32_t ColumnOf(int64_t count, uint32_t columns) {
   const auto low = static_cast<uint32_t>(count);
   const auto high = static_cast<uint32_t>(count >> 32);
@@ -82,8 +83,8 @@ __device__ __forceinline__ int32_t ColumnOf(int64_t count, uint32_t columns) {
   return static_cast<int32_t>((high % columns * carry + low % columns) % columns);
 }
 
-// Returns the thread's view of a sequence of the batch. `x`: the thread's first channel of the batch's first token;
-// `channel`: the number of that channel in the ring.
+// Returns the thread's view of a sequence of the batch. `x`: the thread's first channel of the batch's first token,
+// with tokens `x_stride` floats apart. `channel`: the number of that channel in a ring column, 0 .. C - 1.
 __device__ __forceinline__ ConvSequence SequenceAt(const ConvGeometry& g, int32_t sequence, const float* x,
                                                    int64_t x_stride, int32_t channel) {
   const int32_t begin = g.batch.cu_seqlens[sequence];
@@ -102,15 +103,16 @@ __device__ __forceinline__ ConvSequence SequenceAt(const ConvGeometry& g, int32_
   return s;
 }
 
-// Returns the address of the thread's inputs of token `t`, counted from the call's first token. Negative tokens are in
-// the ring. t > -P.
+// Returns the address of the thread's inputs of token `t` of the sequence, counted from the call's first. Negative
+// tokens are earlier ones, in the ring: -P < t < s.length. Only for live sequences if t < 0.
 __device__ __forceinline__ const float* TokenInput(const ConvSequence& s, int32_t t) {
   if (t >= 0) return s.x + t * s.x_stride;
   const int32_t column = s.first + t;
   return s.ring + int64_t{column < 0 ? column + s.columns : column} * s.channels;
 }
 
-// State of four channels with width 4: each channel's taps, and the inputs of the last three tokens.
+// State of four neighbouring channels with width 4: each channel's taps, and the inputs of the last three tokens. Step
+// takes the next token's inputs and returns its outputs.
 struct ConvWindow4 {
   Vec4 taps_x, taps_y, taps_z, taps_w;
   Vec4 oldest, older, newest;
@@ -141,7 +143,7 @@ struct ConvWindow4 {
 };
 
 // Returns the output of token `t`, counted from the call's first, for the channel that is `offset` after the thread's
-// first one, for any width. `taps`: that channel's.
+// first one. `taps`: that channel's `width` taps; any width >= 2. Only for live sequences.
 __device__ __forceinline__ float ConvolveToken(const ConvSequence& s, int32_t offset, const float* taps, int32_t width,
                                                int32_t t) {
   float sum = taps[0] * TokenInput(s, t - width + 1)[offset];
@@ -150,7 +152,8 @@ __device__ __forceinline__ float ConvolveToken(const ConvSequence& s, int32_t of
   return Silu(sum);
 }
 
-// Stores the newest min(T, P) inputs in the ring, for four channels (kVector) or one, from channel s + `offset` on.
+// Stores the inputs of the sequence's newest min(length, P) tokens in its ring. kVector: for four channels, else for
+// one; the first is `offset` after the thread's first channel. Only for live sequences.
 template <bool kVector>
 __device__ __forceinline__ void AdvanceRing(const ConvSequence& s, int32_t offset) {
 #pragma unroll 1
@@ -164,7 +167,8 @@ __device__ __forceinline__ void AdvanceRing(const ConvSequence& s, int32_t offse
   }
 }
 
-// Convolves tokens [begin, end) of four channels with width 4.
+// Convolves tokens [begin, end) of a sequence, for four channels with width 4. `window` has its taps loaded. `y` is the
+// output of the sequence's first token, tokens `y_stride` floats apart. Padding gets zeros.
 __device__ __forceinline__ void ConvolveTile4(const ConvSequence& s, ConvWindow4& window, int32_t begin, int32_t end,
                                               float* y, int32_t y_stride) {
   if (!s.live) {
@@ -180,8 +184,9 @@ __device__ __forceinline__ void ConvolveTile4(const ConvSequence& s, ConvWindow4
   }
 }
 
-// Convolves channels [channel, channel + 4) of this block's sequences and tiles into y [tokens, C]. Element map(c) of a
-// row of x [tokens, x_stride] is channel c. kVector: width 4, map keeps neighbours adjacent, all 16-byte aligned.
+// Convolves channels [channel, channel + 4), as far as they exist, of this block's sequences and tiles into y [tokens,
+// C], and updates their rings. Element map(c) of a row of x [tokens, x_stride] is channel c; weight is [C, W]. kVector:
+// width 4, all four channels exist, map keeps neighbours adjacent, everything is 16-byte aligned.
 template <bool kVector, typename Map>
 __device__ __forceinline__ void ConvolveChannels(const ConvGeometry& g, const float* x, int64_t x_stride,
                                                  const Map& map, const float* weight, int32_t channel, float* y) {

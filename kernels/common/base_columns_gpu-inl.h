@@ -14,8 +14,8 @@
 
 namespace gdn::gpu {
 
-// A lane's part of a column in the base's own dtype. A prefetched bfloat16 column thus takes half the registers;
-// WidenColumn converts it when it is used.
+// A lane's kElements elements of a column in the base's own dtype. HoldColumn loads them; WidenColumn converts them to
+// float32 when they are used. A prefetched bfloat16 column thus takes half the registers.
 template <int kElements, typename Base>
 struct HeldColumn {
   float x[kElements];
@@ -49,7 +49,8 @@ __device__ __forceinline__ void WidenColumn(const HeldColumn<kElements, uint16_t
   for (int i = 0; i < kElements; i += 4) Unpack4(WidenBf16x4(held.bits[i / 4]), x + i);
 }
 
-// Loads `count` columns of the base, at most kColumns, from `columns` on. The other columns of `s` become zero.
+// Loads the lane's part of `count` columns of the base, at most kColumns, from `columns` on. The other columns of `s`
+// become zero. StoreState stores them. kExact: K fills all lanes, all is aligned to 4 elements, `count` is ignored.
 template <int kElements, int kColumns, bool kExact, typename Element>
 __device__ __forceinline__ void LoadState(const Element* columns, int count, int lane, int key_dim,
                                           float (&s)[kColumns][kElements]) {
@@ -74,18 +75,18 @@ __device__ __forceinline__ void StoreState(Element* columns, int count, int lane
   }
 }
 
-// True if storing to a base of this type rounds.
+// True if storing float32 values to a base with elements of this type rounds them: uint16_t, which is bfloat16.
 template <typename Base>
 inline constexpr bool kRounds = std::is_same_v<Base, uint16_t>;
 
-// Returns a head's base in a slot.
+// Returns the base [V][K] of value head `head` in slot `slot` of the pool. Base: float, or uint16_t for bfloat16.
 template <typename Base>
 __device__ __forceinline__ Base* HeadBase(const DeltaRuleArgs& p, int slot, int head) {
   return reinterpret_cast<Base*>(p.pool + slot * p.at.slot_floats + p.at.base) +
          int64_t{head} * p.value_dim * p.key_dim;
 }
 
-// Rounds the state to bfloat16, as a store to the base and a load would.
+// Rounds float32 values to bfloat16 in place, as a store to a bfloat16 base and a load would.
 template <int kElements, int kColumns>
 __device__ __forceinline__ void RoundState(float (&s)[kColumns][kElements]) {
 #pragma unroll

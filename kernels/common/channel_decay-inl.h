@@ -25,7 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
-// Returns exp(sums) for a vector of channels.
+// Returns exp(sums) for a vector of channels: sums are rounded to float32 first; NaN gives NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> DecayOf(D d, const double* HWY_RESTRICT sums) {
   const hn::Half<D> half;
@@ -35,7 +35,7 @@ HWY_INLINE hn::Vec<D> DecayOf(D d, const double* HWY_RESTRICT sums) {
   return ExpOrNaN(d, hn::Combine(d, high, low));
 }
 
-// sums += g for a vector of channels.
+// sums += g for a vector of channels, in double.
 template <class D>
 HWY_INLINE void AddToSums(D d, const float* HWY_RESTRICT g, double* HWY_RESTRICT sums) {
   const hn::Half<D> half;
@@ -50,7 +50,7 @@ HWY_INLINE hn::Vec<hn::CappedTag<float, 1>> DecayOf(hn::CappedTag<float, 1> d, c
 }
 HWY_INLINE void AddToSums(hn::CappedTag<float, 1>, const float* g, double* sums) { *sums += double{*g}; }
 
-// sums += g; returns exp(sums).
+// Adds g to the sums of a vector of channels, in double, and returns exp of the new sums.
 template <class D>
 HWY_INLINE hn::Vec<D> AddDecay(D d, const float* HWY_RESTRICT g, double* HWY_RESTRICT sums) {
   AddToSums(d, g, sums);

@@ -22,11 +22,11 @@
 
 namespace gdn {
 
-// Above the rows of any call, yet small enough that rows * features fits an int64.
+// Most rows that an operator accepts, inclusive: above the rows of any call, yet rows * features fits an int64.
 inline constexpr int64_t kMaxOperatorRows = int64_t{1} << 31;
 
-// Makes the error INVALID_ARGUMENT (VALUE_OUT_OF_RANGE: field) with the message "op: pieces", because of a field's
-// value.
+// Makes the error INVALID_ARGUMENT (VALUE_OUT_OF_RANGE) about the value of `field`, which is the error's detail
+// "field". The message is "op: " and the concatenated pieces.
 template <typename... Pieces>
 absl::Status InvalidField(absl::string_view op, absl::string_view field, const Pieces&... pieces) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange, gdn::StrCat(op, ": ", pieces...),
@@ -45,13 +45,14 @@ struct NamedPointer {
   const void* pointer;
 };
 
-// Checks each pointer, in order.
+// Returns INVALID_ARGUMENT (INPUT_MISSING) that names the first null pointer; OK if there is none.
 inline absl::Status RequirePointers(absl::string_view op, std::initializer_list<NamedPointer> pointers) {
   for (const auto& [name, pointer] : pointers) GDN_RETURN_IF_ERROR(RequirePointer(op, name, pointer));
   return absl::OkStatus();
 }
 
-// `hint` is appended to the expected range in the message.
+// INVALID_ARGUMENT (VALUE_OUT_OF_RANGE) that names `name`, unless low <= value <= high. `hint` is appended as it is to
+// the expected range in the message.
 inline absl::Status RequireRange(absl::string_view op, absl::string_view name, int64_t value, int64_t low, int64_t high,
                                  absl::string_view hint = "") {
   if (value >= low && value <= high) return absl::OkStatus();
@@ -65,7 +66,8 @@ inline absl::Status RequireAtLeast(absl::string_view op, absl::string_view name,
   return RequireRange(op, name, value, low, std::numeric_limits<int64_t>::max(), hint);
 }
 
-// Checks element `index` of an array. Its name is built only for an error, because that is slower than the check.
+// RequireRange for element `index` of `array`, named "array[index]". The name is built only for an error, because that
+// is slower than the check.
 inline absl::Status RequireEntryRange(absl::string_view op, absl::string_view array, int64_t index, int64_t value,
                                       int64_t low, int64_t high, absl::string_view hint = "") {
   if (value >= low && value <= high) return absl::OkStatus();
@@ -82,7 +84,7 @@ struct NamedSize {
   int64_t size;
 };
 
-// Checks that each size is 0 .. kMaxOperatorRows.
+// INVALID_ARGUMENT that names the first size outside 0 .. kMaxOperatorRows (inclusive).
 inline absl::Status RequireSizes(absl::string_view op, std::initializer_list<NamedSize> sizes) {
   for (const auto& [name, size] : sizes) GDN_RETURN_IF_ERROR(RequireRange(op, name, size, 0, kMaxOperatorRows));
   return absl::OkStatus();
@@ -93,7 +95,7 @@ inline absl::Status RequireFinite(absl::string_view op, absl::string_view name, 
   return InvalidField(op, name, name, " is ", value, "; expected a finite number");
 }
 
-// Checks that the value is finite and above 0.
+// INVALID_ARGUMENT (VALUE_OUT_OF_RANGE) that names `name`, unless the value is finite and above 0.
 inline absl::Status RequirePositive(absl::string_view op, absl::string_view name, float value) {
   if (std::isfinite(value) && value > 0.0f) return absl::OkStatus();
   return InvalidField(op, name, name, " is ", value, "; expected a positive finite number");

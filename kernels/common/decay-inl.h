@@ -25,16 +25,17 @@ namespace gdn::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// exp(x); NaN for a NaN, which Highway's Exp turns into 0.
+// Returns exp(x), but NaN for a NaN, which Highway's Exp turns into 0.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpOrNaN(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
 }
 
-// Floats of a buffer for `count` factors: a multiple of 16.
+// Returns the floats that a buffer for `count` factors must have: `count` rounded up to a multiple of 16.
 constexpr int64_t PaddedFactors(int64_t count) { return (count + 15) / 16 * 16; }
 
-// factors[j] = exp(exponent(j)), j < count. `factors` has PaddedFactors(count) floats; those past count become 1.
+// factors[j] = exp(exponent(j)) for 0 <= j < count; exponents are rounded to float32 first. `factors` has
+// PaddedFactors(count) floats; those past count become 1.
 template <class D, class Exponent>
 HWY_INLINE void ExpOfEach(D d, int64_t count, const Exponent& exponent, float* factors) {
   const int64_t padded = PaddedFactors(count);
@@ -45,14 +46,15 @@ HWY_INLINE void ExpOfEach(D d, int64_t count, const Exponent& exponent, float* f
   }
 }
 
-// factors[j] = exp(newest - sums[j]); sizes as for ExpOfEach.
+// factors[j] = exp(newest - sums[j]) for 0 <= j < count, subtracted in double. `factors` has PaddedFactors(count)
+// floats; those past count become 1.
 template <class D>
 HWY_INLINE void ExpDifferences(D d, double newest, const double* sums, int64_t count, float* factors) {
   ExpOfEach(
       d, count, [&](int64_t j) HWY_ATTR { return newest - sums[j]; }, factors);
 }
 
-// factors[j] = exp(sums[j]); sizes as for ExpOfEach.
+// factors[j] = exp(sums[j]) for 0 <= j < count. `factors` has PaddedFactors(count) floats; those past count become 1.
 template <class D>
 HWY_INLINE void ExpSums(D d, const double* sums, int64_t count, float* factors) {
   ExpOfEach(

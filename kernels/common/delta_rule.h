@@ -38,7 +38,8 @@ struct DeltaRuleParams {
   BatchArrays arrays() const { return {.batch = batch}; }
 };
 
-// Addresses of a token's inputs for one value head, and of its output.
+// Addresses of a token's inputs for one value head (q and k are its key head's), its beta, and the address of its
+// output. Nothing is owned.
 struct HeadToken {
   const float* q;  // [K]
   const float* k;  // [K]
@@ -59,7 +60,8 @@ inline HeadToken HeadTokenAt(const DeltaRuleParams& params, int64_t token, int64
           .output = params.output + row * dims.value_dim};
 }
 
-// INVALID_ARGUMENT if a pointer is missing, a stride is shorter than its row or the batch is invalid.
+// INVALID_ARGUMENT if the dims or the batch are invalid, a pointer is missing or a stride is shorter than its row.
+// Without tokens, q to output may be null and strides are not checked. Values of tensors are never checked.
 absl::Status ValidateDeltaRule(const DeltaRuleParams& params);
 
 }  // namespace gdn

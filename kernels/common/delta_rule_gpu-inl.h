@@ -22,14 +22,14 @@ namespace gdn::gpu {
 
 inline constexpr int kColumnLanes = 16;
 inline constexpr int kDeltaRuleThreads = 256;
-inline constexpr int kDeltaRuleGroups = kDeltaRuleThreads / kColumnLanes;  // columns that a block computes at a time
+inline constexpr int kDeltaRuleGroups = kDeltaRuleThreads / kColumnLanes;  // groups of 16 lanes in a thread block
 
-// Offsets of a slot's sections, in floats.
+// Offsets of a slot's sections from the slot's start, and the sizes of a slot and of its conv section, all in floats.
 struct StateOffsets {
   int64_t slot_floats, base, log_k, log_u, log_g, conv, conv_floats;
 };
 
-// DeltaRuleParams for the device.
+// DeltaRuleParams as kernels take them: all pointers are device memory, not owned. `group` is value_heads / key_heads.
 struct DeltaRuleArgs {
   float* pool;
   StateOffsets at;
@@ -81,13 +81,13 @@ inline DeltaRuleArgs MakeDeltaRuleArgs(const DeltaRuleParams& params, const Devi
   return args;
 }
 
-// True if every fragment is full and 16-byte aligned: K fills the lanes, V fills the blocks. Otherwise kernels guard
-// single elements; the bits are the same.
+// True if every fragment of a base is full and 16-byte aligned: K is 16 `elements` and V a multiple of `block_columns`.
+// Otherwise kernels guard single elements; the bits are the same.
 inline bool ExactColumns(const StatePoolView& pool, int elements, int block_columns) {
   const LayerDims& dims = pool.layout.dims();
   return dims.key_dim == kColumnLanes * elements && dims.value_dim % block_columns == 0 && Aligned16(pool.data);
 }
-// True if every token's q, k and v are 16-byte aligned.
+// True if the q, k and v of every token start at a multiple of 16 bytes.
 inline bool AlignedRows(const DeltaRuleParams& params) {
   return Aligned16(params.q, params.k, params.v) && params.q_stride % 4 == 0 && params.k_stride % 4 == 0 &&
          params.v_stride % 4 == 0;
@@ -96,13 +96,15 @@ inline bool ExactRule(const DeltaRuleParams& params, int elements, int block_col
   return ExactColumns(params.pool, elements, block_columns) && AlignedRows(params);
 }
 
-// True if LoadVectors can be used for every row and column.
+// True if LoadVectors can read every row of q, k and v and every column of a base: all 16-byte aligned, and K and V
+// multiples of 4.
 inline bool VectorRule(const DeltaRuleParams& params) {
   const LayerDims& dims = params.pool.layout.dims();
   return dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 && Aligned16(params.pool.data) && AlignedRows(params);
 }
 
-// Calls function(integral_constant<int, n>) with a lane's elements n: the smallest of 4, 8, .. kMost with 16 n >= K.
+// Calls function(integral_constant<int, n>) with a lane's elements n: the smallest of 4, 8, 16, .. kMost with 16 n >=
+// K. K must be at most 16 kMost. Returns what the function returns.
 template <int kMost, int kElements = 4, typename Function>
 absl::Status WithElements(int32_t key_dim, Function&& function) {
   if constexpr (kElements < kMost) {
@@ -130,16 +132,17 @@ __device__ __forceinline__ BlockTask TaskOf(const DeltaRuleArgs& p) {
   return task;
 }
 
-// True if elements x[i] .. x[i + 3] of all lanes are below K. Uniform across the block, so only a row's last vectors
-// need per-lane guards, whose masks would fill the scalar registers. The first half is always below K, because
-// kElements is the smallest size that holds K.
+// True if the row has all elements that any lane holds in x[i] .. x[i + 3]; `i` is a multiple of 4. Uniform across the
+// block, so only a row's last vectors need per-lane guards, whose masks would fill the scalar registers. The first half
+// always exists, because kElements is the smallest size that holds K.
 template <int kElements>
 __device__ __forceinline__ bool Whole(int i, int key_dim) {
   return (kElements > 4 && i < kElements / 2) || (i + 4) * kColumnLanes <= key_dim;
 }
 
-// Loads this lane's elements of a row of key_dim elements as float32; elements past key_dim become zero. StoreFragment
-// stores them. Element: float, or uint16_t for bfloat16. kExact: the row fills all lanes and is 16-byte aligned.
+// Loads this lane's elements (lane is 0 .. 15) of a row of key_dim elements as float32; elements past key_dim become
+// zero. StoreFragment stores them. Element: float, or uint16_t for bfloat16. kExact: the row fills all lanes and is
+// aligned to four elements.
 template <int kElements, bool kExact, typename Element>
 __device__ __forceinline__ void LoadFragment(const Element* row, int lane, int key_dim, float (&x)[kElements]) {
 #pragma unroll
@@ -179,7 +182,8 @@ __device__ __forceinline__ void StoreFragment(Element* row, int lane, int key_di
   }
 }
 
-// LoadFragment and StoreFragment by vectors of four: rows are aligned, K is a multiple of 4 (any K if kWhole).
+// LoadFragment and StoreFragment by vectors of four: rows are 16-byte aligned (bfloat16: 8) and K is a multiple of 4.
+// kWhole: K fills all lanes (K = 16 kElements), so nothing is compared.
 template <int kElements, bool kWhole, typename Element>
 __device__ __forceinline__ void LoadVectors(const Element* row, int lane, int key_dim, float (&x)[kElements]) {
 #pragma unroll
@@ -199,14 +203,16 @@ __device__ __forceinline__ void StoreVectors(Element* row, int lane, int key_dim
   }
 }
 
-// base[offset], `base` uniform across lanes. A 32-bit byte offset takes one register a lane, an address two.
+// Returns the address of base[offset]. `base` is uniform across lanes; `offset` counts elements and must stay below 4
+// GiB in bytes. A 32-bit byte offset takes one register a lane, an address two.
 template <typename Element>
 __device__ __forceinline__ Element* At(Element* base, uint32_t offset) {
   using Byte = std::conditional_t<std::is_const_v<Element>, const char, char>;
   return reinterpret_cast<Element*>(reinterpret_cast<Byte*>(base) + offset * uint32_t{sizeof(Element)});
 }
 
-// Loads the next kElements of a row of which `left` elements remain; missing ones are zero.
+// Loads this lane's elements of the piece that starts at `row`, spread over lanes as in LoadFragment. `left` elements
+// of the whole row remain from there; missing ones are zero. kExact: the whole piece exists and is 16-byte aligned.
 template <int kElements, bool kExact>
 __device__ __forceinline__ void LoadPiece(const float* row, int lane, int left, float (&x)[kElements]) {
   if constexpr (kExact) {
@@ -220,7 +226,8 @@ __device__ __forceinline__ void LoadPiece(const float* row, int lane, int left, 
   }
 }
 
-// Loads kColumns adjacent values, of which `count` exist; the others are zero.
+// Loads kColumns adjacent floats, of which the first `count` exist; the others become zero. kExact: all exist, and
+// `from` is 16-byte aligned if kColumns is a multiple of 4.
 template <int kColumns, bool kExact>
 __device__ __forceinline__ void LoadColumns(const float* from, int count, float (&x)[kColumns]) {
   if constexpr (kExact && kColumns % 4 == 0) {
@@ -232,7 +239,7 @@ __device__ __forceinline__ void LoadColumns(const float* from, int count, float 
   }
 }
 
-// This lane's part of a dot product, accumulated in four sums.
+// Returns this lane's part of a dot product, accumulated in four sums; GroupSum over the column's lanes completes it.
 template <int kElements>
 __device__ __forceinline__ float Dot(const float (&a)[kElements], const float (&b)[kElements]) {
   float sum[4] = {a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3]};
@@ -262,8 +269,9 @@ __device__ __forceinline__ double WideDot(const float (&a)[kElements], const flo
   return sum.Total();
 }
 
-// Adds one of two values across the lanes kMask apart: the lower lane returns the sum of `low`, the upper that of
-// `high`. Passed by value: gfx906 would resolve a lane-dependent array index by comparing it with every possible index.
+// Adds two values across each pair of lanes that ButterflyPartner<kMask> makes. The lane without bit kMask returns the
+// pair's sum of `low`, the other that of `high`. Passed by value: gfx906 would resolve a lane-dependent array index by
+// comparing it with every possible index.
 template <int kMask, int kWave, typename T>
 __device__ __forceinline__ T HalveSums(T low, T high, int lane) {
   const bool upper = (lane & kMask) != 0;
@@ -272,9 +280,9 @@ __device__ __forceinline__ T HalveSums(T low, T high, int lane) {
   return kept + ButterflyPartner<kMask, kWave>(passed);
 }
 
-// Sums each of kValues values over the lanes of a column; a lane returns the sum of value lane * kValues / 16. Each
-// step halves the values a lane holds, so all sums together cost little more than one. The order of a sum's terms does
-// not depend on kValues. T is float or double.
+// Sums each of kValues values (a power of two up to 16) over the 16 lanes of a column. A lane returns the sum of value
+// lane * kValues / 16, rounded down. All 16 lanes take part. Each step halves the values a lane holds, so all sums
+// together cost little more than one. The order of a sum's terms does not depend on kValues. T is float or double.
 template <int kValues, int kWave, int kMask = kColumnLanes / 2, typename T>
 __device__ __forceinline__ T SumOfLane(const T (&x)[kValues], int lane) {
   if constexpr (kMask == 0) {
@@ -292,7 +300,8 @@ __device__ __forceinline__ T SumOfLane(const T (&x)[kValues], int lane) {
   }
 }
 
-// Zeroes the block's columns in the output rows [first, end) of a padding sequence.
+// Zeroes the output of a padding sequence: the task's value head and column block, in token rows [first, end) of the
+// batch. All threads of the block take part.
 __device__ __forceinline__ void ZeroOutput(const DeltaRuleArgs& p, const BlockTask& task, int block_columns,
                                            int64_t first, int64_t end) {
   const int column = task.column_block * block_columns;

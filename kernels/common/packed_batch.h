@@ -31,7 +31,8 @@ struct PackedBatch {
   }
 };
 
-// The index arrays that an operator's GPU kernels read, in host memory, [sequences] each. Null: they do not need it.
+// The index arrays that an operator's GPU kernels read: the batch's, and three of [sequences] elements each, null if
+// the kernels do not need them. Host memory, not owned.
 struct BatchArrays {
   PackedBatch batch;
   const int64_t* token_counts = nullptr;
@@ -39,10 +40,11 @@ struct BatchArrays {
   const int32_t* base_slots = nullptr;
 };
 
-// INVALID_ARGUMENT if lengths or slots break what PackedBatch says, or a slot is not below slot_count; the error names
-// the element.
+// INVALID_ARGUMENT that names the element if lengths or slots break what PackedBatch says, or a slot is not below
+// slot_count. A batch without sequences is valid, but needs cu_seqlens = {0}.
 absl::Status ValidatePackedBatch(const PackedBatch& batch, int32_t slot_count);
-// INVALID_ARGUMENT if token counts are missing, or outside 0 .. kMaxTokenCount for a sequence with a slot.
+// INVALID_ARGUMENT if token_counts is null, or outside 0 .. kMaxTokenCount (inclusive) for a sequence that is no
+// padding. The batch must be valid.
 absl::Status ValidateTokenCounts(absl::string_view op, const PackedBatch& batch, const int64_t* token_counts);
 
 // Zeroes the rows of padding sequences in `output`, [tokens, row_floats] in host memory.

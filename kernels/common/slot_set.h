@@ -24,11 +24,11 @@ namespace gdn {
 
 class SlotSet {
  public:
-  // Makes a set for at most `most` slots.
+  // Makes an empty set for at most `most` different slots, most >= 0.
   explicit SlotSet(int32_t most)
       : bits_(std::bit_width(2 * static_cast<uint32_t>(most) + 1)), table_(size_t{1} << bits_, kNone) {}
 
-  // Adds a slot. True if it was not in the set.
+  // Adds a slot, which may be any number but INT32_MIN. True if it was not in the set.
   bool Add(int32_t slot) {
     int32_t& place = table_[PlaceOf(slot)];
     const bool is_new = place == kNone;
@@ -56,7 +56,8 @@ class SlotSet {
   absl::InlinedVector<int32_t, kInlined> table_;
 };
 
-// Returns INVALID_ARGUMENT naming the lowest slot that occurs more than once; `slots` must contain one.
+// Returns INVALID_ARGUMENT (VALUE_OUT_OF_RANGE) that names the lowest slot that is in `slots` more than once; there
+// must be one. `op` and `name` are the operator's and the array's names for the message.
 inline absl::Status RepeatedSlot(absl::string_view op, absl::string_view name, std::vector<int32_t> slots) {
   std::sort(slots.begin(), slots.end());
   const int32_t twice = *std::adjacent_find(slots.begin(), slots.end());

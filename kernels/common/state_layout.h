@@ -29,12 +29,13 @@
 
 namespace gdn {
 
-// L: number of accepted tokens after which the log is folded into the base. Part of numerics_id.
+// L: number of log entries (accepted tokens) after which the log is folded into the base. Part of numerics_id.
 inline constexpr int32_t kLogCapacity = 16;
 // Largest max_draft (tokens) that StateLayout::Make accepts.
 inline constexpr int32_t kMaxDraftLimit = 64;
 // Tokens of a prefill between two roundings of a base that is not float32, counted from the sequence's first row. A
-// multiple of both chunk lengths; it divides the length of every segment except a call's last.
+// multiple of both chunk lengths. It divides the lengths of the segments that a prefill call is computed in
+// (gdn_layer.h), except the last one's.
 inline constexpr int32_t kBaseRoundTokens = 64;
 
 class StateLayout {
@@ -48,10 +49,11 @@ class StateLayout {
   const LayerDims& dims() const { return dims_; }
   int32_t max_draft() const { return max_draft_; }
   DType base_dtype() const { return base_dtype_; }
-  int32_t log_rows() const { return kLogCapacity + max_draft_; }                                         // R
-  int32_t conv_columns() const { return dims_.conv_width > 0 ? dims_.conv_width - 1 + max_draft_ : 0; }  // P
+  int32_t log_rows() const { return kLogCapacity + max_draft_; }                                         // R: entries
+  int32_t conv_columns() const { return dims_.conv_width > 0 ? dims_.conv_width - 1 + max_draft_ : 0; }  // P: columns
 
-  // Column of token `token` in the ring. Tokens before the session's first have negative numbers.
+  // Returns the ring column of token `token`, counted from the session's first, which is 0; earlier ones are negative.
+  // Only if conv_width > 0.
   int64_t conv_column(int64_t token) const {
     const int64_t columns = conv_columns();        // not 0 if there is a convolution
     return (token % columns + columns) % columns;  // NOLINT(clang-analyzer-core.DivideZero): only called where there is
@@ -63,7 +65,8 @@ class StateLayout {
   int64_t log_u_offset() const { return log_u_offset_; }
   int64_t log_g_offset() const { return log_g_offset_; }
   int64_t conv_offset() const { return conv_offset_; }
-  // k, u and g of the log: where the section starts, and the floats of an entry.
+  // A section of the log: its offset from the slot's start, and the size of one entry, both in floats. log_sections()
+  // returns those of k, u and g, in this order.
   struct LogSection {
     int64_t offset, features;
   };
@@ -95,7 +98,8 @@ struct StatePoolView {
   int32_t slot_count = 0;
 
   float* slot(int32_t index) const { return data + int64_t{index} * layout.slot_floats(); }
-  // Returns value head `hv` of a slot's base. Element: uint16_t if layout.base_dtype() is kBF16, else float.
+  // Returns the address of value head `hv`, K * V elements, in the base of slot `index`. Element: uint16_t if
+  // layout.base_dtype() is kBF16, else float.
   template <typename Element>
   Element* base(int32_t index, int64_t hv) const {
     const LayerDims& dims = layout.dims();
@@ -103,28 +107,33 @@ struct StatePoolView {
   }
 };
 
-// Numerics id that a server with bases of this dtype reports: the backend's id, with a suffix if bases are bfloat16.
+// Returns the numerics id that a server with bases of this dtype reports: the backend's id, followed by "-state=bf16"
+// if bases are bfloat16.
 std::string NumericsIdFor(std::string_view backend_numerics_id, DType base_dtype);
 
-// Calls function(Element()) with the element type of the layout's bases.
+// Calls function(Element()) with the element type of the layout's bases, uint16_t for bfloat16 or float, and returns
+// its result.
 template <typename Function>
 auto WithBaseElement(const StateLayout& layout, Function&& function) {
   return layout.base_dtype() == DType::kBF16 ? function(uint16_t{}) : function(float{});
 }
 
-// Reads a slot's whole base [HV, K, V] in host memory as float32, or writes it, rounded to the base's dtype.
+// Copy a slot's whole base, HV * K * V elements in the slot's own order, to `base` as float32, or from it, rounded to
+// the base's dtype. Pool and `base` are host memory.
 void ReadBase(const StatePoolView& pool, int32_t slot, float* base);
 void WriteBase(const StatePoolView& pool, int32_t slot, const float* base);
-// Rounds float32 values to `dtype`; they stay float32 in memory.
+// Rounds `count` float32 values to a 16-bit `dtype` in place: they stay float32 in memory. Does nothing for kF32.
 void RoundElements(DType dtype, float* values, int64_t count);
 
-// Extends `all` to include the slots of `pool`. Both have the same layout, and their addresses differ by a multiple of
-// the slot size. Returns false, and changes nothing, if the slot numbers would overflow.
+// Extends `all` to the slots of `pool`, and to the memory between the two, which also counts as slots. Both have the
+// same layout, and their addresses differ by a multiple of the slot size. Returns false, and changes nothing, if the
+// slot numbers would overflow an int32.
 bool JoinPools(const StatePoolView& pool, StatePoolView* all);
-// Number that slot `index` of `pool` has in `all`; a negative index is returned unchanged.
+// Returns the number that slot `index` of `pool` has in `all`, which includes `pool` (JoinPools); a negative index is
+// returned unchanged.
 int32_t SlotIn(const StatePoolView& all, const StatePoolView& pool, int32_t index);
 
-// INVALID_ARGUMENT if `pool` has no memory or `slot` is outside it.
+// INVALID_ARGUMENT if pool.data is null or `slot` is not in 0 .. slot_count - 1.
 absl::Status ValidateSlot(const StatePoolView& pool, int32_t slot);
 
 }  // namespace gdn

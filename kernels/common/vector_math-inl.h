@@ -20,7 +20,8 @@ namespace gdn::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Calls body(tag, i) for whole vectors of [0, count), then for the remaining elements one by one.
+// Calls body(tag, i) for whole vectors of [0, count) that start at i, then with a one-lane tag for each remaining
+// element.
 template <class Body>
 HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   const hn::ScalableTag<float> d;
@@ -30,8 +31,8 @@ HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   for (; i < count; ++i) body(hn::CappedTag<float, 1>(), i);
 }
 
-// Sigmoid as 1 / (1 + e) or e / (1 + e) with e = exp(-|x|) in (0, 1], so no finite x overflows. NaN gives NaN; it needs
-// a select, because Max and Exp do not propagate it.
+// Returns sigmoid(x) as 1 / (1 + e) or e / (1 + e) with e = exp(-|x|) in (0, 1], so no finite x overflows. NaN gives
+// NaN; it needs a select, because Max and Exp do not propagate it.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Sigmoid(D d, V x) {
   const V one = hn::Set(d, 1.0f);
@@ -41,13 +42,14 @@ HWY_INLINE V Sigmoid(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Div(numerator, hn::Add(one, e)));
 }
 
-// x * sigmoid(x).
+// Returns x * sigmoid(x); NaN for NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Silu(D d, V x) {
   return hn::Mul(x, Sigmoid(d, x));
 }
 
-// Sum of squares in double; the order depends on `count` only. No float32 input overflows it.
+// Returns the sum of `count` squares in double; its order depends only on `count` and the instruction set. No float32
+// input overflows it.
 HWY_INLINE double SumSquares(const float* HWY_RESTRICT x, int64_t count) {
   const hn::ScalableTag<double> d64;
   const hn::Rebind<float, decltype(d64)> d32;

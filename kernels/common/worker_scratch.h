@@ -24,11 +24,12 @@
 
 namespace gdn {
 
-// Memory reserved in advance, so that operators that take their scratch from it cannot run out midway.
+// Memory reserved in advance, so that operators that take their scratch from it cannot run out midway. For one thread
+// at a time.
 class ScratchArena {
  public:
-  // Makes room for at least `floats` floats; earlier reservations remain. Call only while no scratch is taken.
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if memory is exhausted.
+  // Makes the arena hold at least `floats` floats in all; never shrinks it. Call only while no scratch is taken.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED), and unchanged, if memory is exhausted.
   absl::Status Reserve(int64_t floats) {
     if (floats <= floats_) return absl::OkStatus();
     std::unique_ptr<float, Free> larger(static_cast<float*>(AlignedAllocate(Bytes(floats))));
@@ -38,7 +39,8 @@ class ScratchArena {
     return absl::OkStatus();
   }
 
-  // While an InUse lives, WorkerScratch::Make on its thread takes memory from the arena as long as it has room.
+  // While an InUse lives, WorkerScratch::Make on its thread takes memory from the arena as long as it has room. A
+  // thread may have one at a time. The arena must outlive it.
   class InUse {
    public:
     explicit InUse(ScratchArena& arena) { current = &arena; }
@@ -66,11 +68,11 @@ class ScratchArena {
 
 class WorkerScratch {
  public:
-  // The number of floats that Make takes from an arena.
+  // Returns the number of floats that Make with the same arguments takes from an arena.
   static int64_t Floats(int workers, int64_t floats) { return workers * PieceFloats(floats); }
 
-  // Returns `floats` zeroed floats for each worker, from the arena in use if it has room, else allocated.
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if memory is exhausted.
+  // Returns `floats` zeroed floats for each worker, from the arena in use on this thread if it has room, else
+  // allocated. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if memory is exhausted.
   static absl::StatusOr<WorkerScratch> Make(int workers, int64_t floats) {
     WorkerScratch scratch;
     scratch.piece_floats_ = PieceFloats(floats);

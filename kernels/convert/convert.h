@@ -20,11 +20,12 @@ struct ConvertParams {
   OutputTensor y;  // [count]; must not overlap x
 };
 
-// INVALID_ARGUMENT if a pointer is missing, or unless exactly one of the two dtypes is float32.
+// INVALID_ARGUMENT if count is negative, if a pointer is null (unless count is 0), or unless exactly one of the two
+// dtypes is float32.
 absl::Status ValidateConvert(const ConvertParams& params);
 
-// Both check the params, because they are called without a backend too. ConvertCpu converts on host memory, limited by
-// memory bandwidth; it is also the reference.
+// Both call ValidateConvert first, because they are called without a backend too. ConvertCpu converts host memory on
+// the calling thread; it is also the reference. ConvertGpu issues the conversion of device memory on `stream`.
 absl::Status ConvertCpu(const ConvertParams& params);
 absl::Status ConvertGpu(const ConvertParams& params, const gpu::Stream& stream);
 

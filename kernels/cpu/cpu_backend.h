@@ -16,7 +16,7 @@ struct CpuBackendOptions {
   int threads = 0;  // 0: one per processor that this process may use
 };
 
-// Makes the CPU backend, with a thread pool of its own. INVALID_ARGUMENT for threads outside [0, 1024].
+// Makes the CPU backend, with a thread pool of its own. INVALID_ARGUMENT for threads outside 0 .. 1024 (inclusive).
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const CpuBackendOptions& options);
 
 }  // namespace gdn

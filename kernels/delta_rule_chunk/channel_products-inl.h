@@ -41,10 +41,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 
-// Vectors that hold a block's columns: one of 16 lanes, or kTileVectors narrower ones at a time.
+// Number of vectors that hold a block's 16 columns at a time: one of 16 lanes, or kTileVectors narrower ones.
 inline constexpr int kBlockVectors = kManyRegisters ? 1 : kTileVectors;
 
-// to = a * b over whole vectors; the arrays may be the same.
+// to[c] = a[c] * b[c] for c < row, a multiple of the vector's lanes; the arrays may be the same.
 HWY_INLINE void MultiplyRow(const float* a, const float* b, int64_t row, float* to) {
   const FloatTag d;
   for (int64_t c = 0; c < row; c += static_cast<int64_t>(hn::Lanes(d))) {
@@ -52,7 +52,8 @@ HWY_INLINE void MultiplyRow(const float* a, const float* b, int64_t row, float* 
   }
 }
 
-// Loads the rows of tokens [first, first + rows) of one head: q, k and e^g, dense.
+// Loads token rows [first, first + rows) of the batch for value head `hv`, at most kDecayBlockTokens: q, k and e^g,
+// dense, into scratch.block_q, block_k and decay. Sets scratch.sums to the sums of their g.
 HWY_INLINE void LoadBlock(const DeltaRuleParams& params, int64_t first, int64_t rows, int64_t hv,
                           const ChannelChunkScratch& scratch) {
   const FloatTag d;
@@ -75,8 +76,9 @@ HWY_INLINE void LoadBlock(const DeltaRuleParams& params, int64_t first, int64_t 
   }
 }
 
-// Computes column j of a block's A and P in rows [i, i + kRows), all after j. `carry` holds k_j decayed to the row
-// before them, afterwards to their last row. a and p point to element (i, j).
+// Computes column j of a block's -A and P in rows [i, i + kRows) of the block, all after j. scratch.carry holds k_j
+// decayed to the row before them, afterwards to their last row. `beta` is of the block's rows; a and p point to element
+// (i, j) of matrices whose rows have kChunkTokens elements.
 template <int kRows>
 HWY_INLINE void ColumnProducts(const ChannelChunkScratch& scratch, int64_t i, const float* beta, float* a, float* p) {
   const FloatTag d;
@@ -104,7 +106,8 @@ HWY_INLINE void ColumnProducts(const ChannelChunkScratch& scratch, int64_t i, co
   }
 }
 
-// Computes the diagonal block of A and P that starts at `a` and `p`.
+// Computes the diagonal block of -A (below the diagonal) and P (with the diagonal) whose first element `a` and `p`
+// point to, from the `rows` rows that LoadBlock has loaded. `beta` is of these rows.
 HWY_INLINE void DiagonalBlock(const ChannelChunkScratch& scratch, int64_t rows, const float* beta, float* a, float* p) {
   const FloatTag d;
   for (int64_t j = 0; j < rows; ++j) {
@@ -127,7 +130,8 @@ HWY_INLINE void DiagonalBlock(const ChannelChunkScratch& scratch, int64_t rows, 
   }
 }
 
-// Decays the block's rows q_i and k_i from its start, and its columns k_j to its end.
+// Writes the block's rows q_i and k_i, decayed from its start, to scratch.q and k, and its columns k_j, decayed to its
+// end, to scratch.k_t. Also sets block_decay of the block and adds the block's sums to chunk_sums.
 HWY_INLINE void DecayRowsAndColumns(const ChannelChunkScratch& scratch, int64_t block, int64_t rows) {
   const int64_t row = scratch.row;
   const size_t bytes = static_cast<size_t>(row) * sizeof(float);
@@ -156,7 +160,8 @@ HWY_INLINE void DecayRowsAndColumns(const ChannelChunkScratch& scratch, int64_t 
   TransposeRows(scratch.block_k, row, rows, row, scratch.k_t + first, kChunkTokens);
 }
 
-// Computes A and P of the rows of `block`, decayed from the end of block `earlier`, in that block's columns.
+// Computes -A and P of the rows of block `block` in the columns of block `earlier`. The rows in scratch.q and k are
+// decayed from the end of `earlier`.
 HWY_INLINE void OffDiagonalBlock(const ChannelChunkScratch& scratch, int64_t block, int64_t rows, int64_t earlier) {
   const FloatTag d;
   const int64_t width = kBlockVectors * static_cast<int64_t>(hn::Lanes(d));
@@ -185,7 +190,9 @@ HWY_INLINE void OffDiagonalBlock(const ChannelChunkScratch& scratch, int64_t blo
   });
 }
 
-// Computes A and P of a block's rows after LoadBlock; then decays rows and columns for later blocks.
+// Computes -A and P of the `rows` rows of block `block` (number in the chunk) after LoadBlock. Then scratch.q and k
+// have its rows decayed from the chunk's start, and k_t its columns decayed to the block's end. Call for the chunk's
+// blocks in order, from 0.
 HWY_NOINLINE void BlockMatrices(const ChannelChunkScratch& scratch, int64_t block, int64_t rows) {
   const int64_t first = block * kDecayBlockTokens;
   const int64_t corner = first * kChunkTokens + first;
@@ -201,7 +208,8 @@ HWY_NOINLINE void BlockMatrices(const ChannelChunkScratch& scratch, int64_t bloc
   }
 }
 
-// Decays the columns k_j from their block's end to the chunk's, and computes the chunk's own decay.
+// Decays the columns k_j of scratch.k_t from their block's end to the chunk's, and sets scratch.chunk_decay. Call after
+// the chunk's last block; `tokens` is the chunk's, at least 1.
 HWY_NOINLINE void DecayToEnd(const ChannelChunkScratch& scratch, int64_t tokens) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));

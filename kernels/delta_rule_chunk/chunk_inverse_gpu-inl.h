@@ -16,7 +16,8 @@ inline constexpr int kChunkHalf = kGpuChunkTokens / 2;
 inline constexpr int kChunkStride = kGpuChunkTokens + 4;  // row stride of a chunk's matrix in LDS
 static_assert(kChunkHalf == 16 && kDeltaRuleThreads == kChunkHalf * kChunkHalf);
 
-// Solves column `c` of the inverse of I + A's diagonal block `b`.
+// Computes column `c` (0 .. 15) of the inverse of diagonal block `b` (0 or 1) of I + A, in one lane. Rows of `matrix`
+// and `inverse` are kChunkStride apart.
 template <typename Matrix, typename Inverse>
 __device__ __forceinline__ void SolveColumn(Matrix& matrix, Inverse& inverse, int b, int c) {
   float t[kChunkHalf];
@@ -38,8 +39,9 @@ __device__ __forceinline__ void SolveColumn(Matrix& matrix, Inverse& inverse, in
   for (int i = 0; i < kChunkHalf; ++i) inverse[(b * kChunkHalf + i) * kChunkStride + b * kChunkHalf + c] = t[i];
 }
 
-// out [C][C] <- (I + A)^-1 diag(beta). `matrix` is A, zero from the diagonal on. `inverse` (same size) and `product` [C
-// / 2][C / 2] are scratch.
+// out [C][C] <- (I + A)^-1 diag(beta), with zeros above the diagonal. `matrix` is A [C][kChunkStride] in LDS, zero from
+// the diagonal on; `beta` is [C]. `inverse` (as large as A) and `product` [C / 2][C / 2] are scratch in LDS. All 256
+// threads call, after a barrier behind the writes of A and beta.
 template <typename Matrix, typename Inverse, typename Product, typename Beta>
 __device__ __forceinline__ void WriteInverse(Matrix& matrix, Inverse& inverse, Product& product, Beta& beta,
                                              float* out) {

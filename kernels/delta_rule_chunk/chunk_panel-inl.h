@@ -26,7 +26,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 
-// acc[r] = scale_r * acc[r].
+// Multiplies row r of the tile by scale[r], for r < kRows.
 template <int kRows>
 HWY_INLINE void ScaleRows(const float* scale, hn::Vec<FloatTag> (&acc)[kRows][kTileVectors]) {
   const FloatTag d;
@@ -37,7 +37,8 @@ HWY_INLINE void ScaleRows(const float* scale, hn::Vec<FloatTag> (&acc)[kRows][kT
   }
 }
 
-// Operands of a panel's rows. C is kChunkTokens; `width` is the number of columns of a register tile.
+// Operands of a panel's rows; nothing is owned. C is kChunkTokens; `width` is the number of columns of a register tile,
+// kTileVectors vectors.
 struct PanelOperands {
   const float* q;  // [C, K], rows key_row apart
   const float* k;  // [C, K], rows key_row apart
@@ -53,7 +54,7 @@ struct PanelOperands {
   RowFetcher& ahead;   // prefetches between products
 };
 
-// Computes rows [row, row + kRows) of a panel: U, then O, which replaces the values.
+// Computes rows [row, row + kRows) of a panel: U, then O, which replaces the values. Rows above must be done.
 template <int kRows>
 HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
   const FloatTag d;

@@ -12,7 +12,8 @@
 
 namespace gdn {
 
-// A task of a sequence: `heads` value heads of one key head, and `panels` panels of value columns of each.
+// Share of a sequence that one task computes: `heads` value heads of one key head, and at most `panels` panels of value
+// columns of each. `heads` divides HV / H.
 struct Partition {
   int64_t heads;
   int64_t panels;

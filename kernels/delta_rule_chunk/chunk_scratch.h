@@ -14,7 +14,7 @@
 
 namespace gdn {
 
-inline constexpr int64_t kMaxPanelColumns = 32;  // two vectors of at most 16 floats
+inline constexpr int64_t kMaxPanelColumns = 32;  // most value columns of a panel: two vectors of at most 16 floats
 
 struct ChunkScratch {
   static constexpr int64_t kC = kChunkTokens;
@@ -35,7 +35,8 @@ struct ChunkScratch {
     return 3 * kC * key_dim + 4 * kC * kC + kMaxPanelColumns * (key_dim + 3 * kC);
   }
 
-  // Every size is a multiple of 16 floats, so every buffer starts at a cache line.
+  // Divides `data`, Floats(key_dim) floats that it does not own, into the buffers. Every size is a multiple of 16
+  // floats, so every buffer starts at a cache line if `data` does.
   ChunkScratch(float* data, int64_t key_dim) {
     const auto take = [&data](int64_t floats) { return std::exchange(data, data + floats); };
     for (float** matrix : {&q, &k, &k_t}) *matrix = take(kC * key_dim);
@@ -45,16 +46,16 @@ struct ChunkScratch {
   }
 };
 
-// Tokens of a block, within which decays are multiplied from token to token. Divides the chunk.
+// Tokens of a block, within which decays are multiplied from token to token. Divides kChunkTokens.
 inline constexpr int64_t kDecayBlockTokens = 16;
 
 struct ChannelChunkScratch {
   static constexpr int64_t kC = kChunkTokens;
   static constexpr int64_t kB = kDecayBlockTokens;
 
-  int64_t row;  // K, rounded up to whole vectors; keys and queries have zeros there
+  int64_t row;  // K, rounded up to a multiple of 16; keys, queries and log decays are zero past K
 
-  // For the block that is being prepared.
+  // For the block that is being prepared; B = kDecayBlockTokens.
   float* block_q;  // [B, row]
   float* block_k;  // [B, row]
   float* decay;    // [B, row], e^{g_i}
@@ -84,7 +85,8 @@ struct ChannelChunkScratch {
            kMaxPanelColumns * (key_dim + 2 * kC);
   }
 
-  // Every size is a multiple of 16 floats, so every buffer starts at a cache line.
+  // Divides `data`, Floats(key_dim) floats that it does not own, into the buffers. Every size is a multiple of 16
+  // floats, so every buffer starts at a cache line if `data` does.
   ChannelChunkScratch(float* data, int64_t key_dim) : row(Padded(key_dim)) {
     const auto take = [&data](int64_t floats) { return std::exchange(data, data + floats); };
     for (float** block : {&block_q, &block_k, &decay}) *block = take(kB * row);

@@ -38,7 +38,8 @@ struct ChunkArgs {
   int32_t chunks;  // chunks of the longest sequence
 };
 
-// The first kernel: computes t, p and the decays of every chunk.
+// Launches the first kernel, which computes t, p and the decays of every chunk and value head into args.workspace. For
+// one decay a head.
 absl::Status PrepareChunks(const ChunkArgs& args, const DeviceBatch& batch, const Stream& stream);
 
 template <int... kWidths>
@@ -46,23 +47,25 @@ constexpr bool HasWavesOf32(std::integer_sequence<int, kWidths...>) {
   return ((kWidths == 32) || ...);
 }
 
-// The chunks that one round of launches works on, because the workspace may not hold all chunks.
+// The chunks that one round of launches works on, because the workspace may not hold all chunks. They are chunks
+// [chunk, chunk + chunks) of each of the sequences [sequence, sequence + sequences).
 struct Span {
-  float* states;  // [sequences][chunks][HV][kKeys][value_slots]; only for waves of 32
+  float* states;  // S before each chunk, [sequences][chunks][HV][kKeys][value_slots]; only for waves of 32
   int32_t sequence, sequences;
   int32_t chunk, chunks;
   int32_t value_slots;  // V, rounded up to whole slices
 };
 
-// K, rounded up to 64, 128 or 256.
+// Returns K, which is at most 256, rounded up to 64, 128 or 256.
 inline int32_t KeySlots(int32_t key_dim) { return key_dim <= 64 ? 64 : key_dim <= 128 ? 128 : 256; }
 
-// The size of a span: the number of sequences, and of chunks of each.
+// The size of a span: the number of sequences, and the number of chunks of each.
 struct SpanSize {
   int64_t sequences, chunks;
 };
-// Returns the largest span that fits `floats` floats, if a chunk of one sequence takes `chunk_floats`; at least the
-// chunks between two roundings of the base.
+// Returns the largest span of a batch of `sequences` sequences of up to `chunks` chunks that fits `floats` floats, if a
+// chunk of one sequence takes `chunk_floats`. It is at least one chunk, or the chunks between two roundings of the
+// base.
 inline SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t chunks, int64_t chunk_floats,
                            int64_t floats) {
   const int64_t blocks = std::max<int64_t>(1, floats / chunk_floats);
@@ -71,7 +74,8 @@ inline SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t
   const int64_t fitting = blocks / std::max<int64_t>(1, together) / multiple * multiple;
   return {together, std::min(chunks, std::max(multiple, fitting))};
 }
-// Calls launch(span) for each span; `span` has the fields that all share.
+// Calls launch(span) for each span of the batch in order, a group of sequences from its first chunk to its last, then
+// the next. `span` has the fields that all share. Stops at the first error and returns it.
 template <typename Launcher>
 absl::Status ForEachSpan(const SpanSize& size, int64_t sequences, int64_t chunks, Span span, const Launcher& launch) {
   for (int64_t sequence = 0; sequence < sequences; sequence += size.sequences) {
@@ -86,8 +90,9 @@ absl::Status ForEachSpan(const SpanSize& size, int64_t sequences, int64_t chunks
   return absl::OkStatus();
 }
 
-// The path for waves of 32 (delta_rule_split_gpu.hip), for keys up to kSplitMostKeys. `states` holds the states of as
-// many chunks as fit 64 MiB, about what an L2 cache keeps until they are read. It holds at least the states of one
+// The path for waves of 32 (delta_rule_split_gpu.hip), for keys up to kSplitMostKeys elements. `prepared` has room for
+// ChunkWorkspace::kFloats floats a (chunk, value head), `states` for SplitWorkspaceFloats floats. That is the states of
+// as many chunks as fit 64 MiB, about what an L2 cache keeps until they are read. It holds at least the states of one
 // chunk of one sequence, or of the chunks between two roundings of a bfloat16 base.
 inline constexpr int32_t kSplitMostKeys = 128;
 inline constexpr int64_t kSplitStateFloats = int64_t{16} << 20;
@@ -114,12 +119,14 @@ struct ChannelWorkspace {
 };
 
 // DeltaRuleChannelChunkGpu launches the chunked delta rule for decays by channel (delta_rule_channel_gpu.hip), for K up
-// to 256: it prepares a span of chunks, then walks it. Strides must be at most 2^24 floats. `workspace` has
-// ChannelChunkWorkspaceFloats floats on the device.
+// to 256: it prepares a span of chunks, then walks it, until none is left. Strides must be at most 2^24 floats.
+// `workspace` has ChannelChunkWorkspaceFloats floats on the device, which is 0 for longer keys.
 int64_t ChannelChunkWorkspaceFloats(const DeltaRuleParams& params);
 absl::Status DeltaRuleChannelChunkGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
-// Launch the two kernels of DeltaRuleChannelChunkGpu for one span. `key_slots` is KeySlots(K).
+// Launch the two kernels of DeltaRuleChannelChunkGpu for one span; for waves of 32 and K up to kSplitMostKeys,
+// split::LaunchBoth takes the second's place. `key_slots` is KeySlots(K). `exact`: K = key_slots, V is whole blocks,
+// and pool, v and output are 16-byte aligned, so that no element needs a guard.
 absl::Status PrepareChannelChunks(const ChunkArgs& args, const Span& span, int32_t key_slots, const Stream& stream);
 absl::Status WalkChannelChunks(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
                                const Stream& stream);

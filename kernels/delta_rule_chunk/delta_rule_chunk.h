@@ -25,16 +25,19 @@ inline bool ChunkTakesScan(const DeltaRuleParams& params) { return params.max_be
 inline constexpr int32_t kChunkTokens = 64;     // C on the CPU. Part of numerics_id.
 inline constexpr int32_t kGpuChunkTokens = 32;  // C on the GPU: the largest that fits the LDS. Part of numerics_id.
 
-// Computes with SIMD on the CPU, on the threads of `pool`. The reference is DeltaRuleScanReference: the two forms are
+// Computes with SIMD on the CPU, on the threads of `pool`, and returns when done; params must be valid.
+// RESOURCE_EXHAUSTED if there is no memory for scratch. The reference is DeltaRuleScanReference: the two forms are
 // equal in exact arithmetic.
 absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool);
 
-// Floats of device memory that DeltaRuleChunkGpu needs for `workspace`; grows with tokens and sequences.
+// Returns the floats of device memory that DeltaRuleChunkGpu needs for `workspace`; grows with tokens and sequences. 0
+// if there are no sequences, or if the scan runs because of max_beta.
 int64_t GpuWorkspaceFloats(const DeltaRuleParams& params, const gpu::Stream& stream);
 
-// Bases are [HV][V][K] in device memory. `batch` is params.batch with its arrays on the device. `workspace` is 16-byte
-// aligned. Calls with max_beta above 1, keys of more than 256 elements, or strides over 2^24 floats (including the
-// output's, HV V) run DeltaRuleScanGpu, which is as accurate.
+// Issues the kernels on `stream`. Bases are [HV][V][K] in device memory. `batch` is params.batch with its arrays on the
+// device. `workspace` is GpuWorkspaceFloats floats of device memory, 16-byte aligned. Calls with max_beta above 1, keys
+// of more than 256 elements, or strides over 2^24 floats (including the output's, HV V) run DeltaRuleScanGpu, which is
+// as accurate.
 absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, float* workspace,
                                const gpu::Stream& stream);
 

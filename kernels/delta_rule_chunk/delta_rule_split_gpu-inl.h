@@ -37,7 +37,8 @@ __device__ __forceinline__ Place ThisPlace() {
   return {thread / kLanes, lane, lane / kColumnGroups, lane % kColumnGroups * 4};
 }
 
-// Returns row[at .. at + 3], zero from `count` on.
+// Returns row[at .. at + 3] as float32; elements whose index is `count` or more are zero. kExact: all four exist and
+// are aligned to four elements.
 template <bool kExact, typename Element>
 __device__ __forceinline__ Vec4 LoadGuarded(const Element* row, int at, int count) {
   if constexpr (kExact) return Load4(row + at);
@@ -49,7 +50,8 @@ __device__ __forceinline__ void StoreGuarded(Element* row, int at, int count, co
   StoreSome(row + at, count - at, /*aligned=*/false, x);
 }
 
-// sum[r] += a[row_group + 4 r][0 .. kDepth) b[0 .. kDepth)[column .. column + 3]; rows of b have kSlice floats.
+// sum[r][c] += dot of row row_group + 4 r of `a` with column `column` + c of `b`, over kDepth elements (a multiple of
+// 4). `a` starts at element a_at with rows a_stride apart; `b` starts at b_at with rows of kSlice floats.
 template <int kDepth, typename A, typename B>
 __device__ __forceinline__ void MultiplyTile(A& a, int a_at, int a_stride, B& b, int b_at, const Place& place,
                                              float (&sum)[kTileRows][4]) {
@@ -69,7 +71,8 @@ __device__ __forceinline__ void MultiplyTile(A& a, int a_at, int a_stride, B& b,
   }
 }
 
-// Loads a chunk's rows of q or k through registers into LDS [kC][kKeys + 4], zero past K and past the last row.
+// Loads a chunk's rows of q or k through registers into LDS [kC][kKeys + 4], zero past K and past the last row. Fetch
+// loads row 0 from `from`, rows `stride` floats apart; Store writes what Fetch loaded. All threads of the block call.
 template <int kKeys, bool kExact>
 struct RowMover {
   static constexpr int kRowVectors = kKeys / 4;
@@ -95,7 +98,8 @@ struct RowMover {
   }
 };
 
-// Loads a [C][C] matrix of a workspace block through registers into LDS [C][kStride].
+// Loads a dense [C][C] matrix of a workspace block through registers into LDS [C][kStride]: Fetch loads, Store writes.
+// All threads of the block call.
 struct SquareMover {
   Vec4 ahead[kC * kC / 4 / kThreads];
 
@@ -113,8 +117,9 @@ struct SquareMover {
   }
 };
 
-// Prepared floats of a chunk and head. PreparedOf finds them for chunk `chunk` of the span; `first_row` is the
-// sequence's first row. The next chunk's are `value_heads` blocks further on.
+// kPreparedFloats: floats that the first kernel prepares for a chunk and value head. PreparedOf returns their address
+// for sequence `in_span` and chunk `chunk`, both counted from the span's first; `first_row` is the sequence's first row
+// in the batch. The next chunk's are `value_heads` times kPreparedFloats further on.
 template <int kKeys, bool kByChannel>
 inline constexpr int kPreparedFloats = kByChannel ? ChannelWorkspace::Floats(kKeys) : ChunkWorkspace::kFloats;
 template <int kKeys, bool kByChannel>
@@ -132,12 +137,12 @@ __device__ __forceinline__ float* StateOf(const Span& span, const DeltaRuleArgs&
   return span.states + block * kKeys * span.value_slots;
 }
 
-// V, rounded up to whole slices.
+// Returns V, rounded up to a multiple of kSlice.
 inline int64_t ValueSlots(const LayerDims& dims) { return CeilDivide(dims.value_dim, kSlice) * kSlice; }
 
-// Launch the first and the second kernel of one span. `exact`: all vectors are whole, that is, K = kKeys and V fills
-// its slices. by_channel: the span's chunks have been prepared for decays by channel. Their keys in the workspace are
-// whole, so only V counts for `exact`.
+// Launch the first and the second kernel of one span, LaunchBoth one after the other. `exact`: all vectors are whole
+// and aligned, that is, K = kKeys and V fills its slices. by_channel: the span's chunks have been prepared for decays
+// by channel. Their keys in the workspace are whole, so only V counts for `exact`.
 absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool by_channel,
                           bool exact, const Stream& stream);
 absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool by_channel, bool exact, const Stream& stream);
@@ -147,7 +152,8 @@ inline absl::Status LaunchBoth(const ChunkArgs& args, const StateLayout& layout,
   return LaunchOutputs(args, span, by_channel, exact, stream);
 }
 
-// Calls launch(kKeys, kByChannel) with constants: the slots of a key, and whether decays go by channel.
+// Calls launch(kKeys, kByChannel) with integral constants and returns its result: KeySlots(K), for K up to 128, and
+// `by_channel`.
 template <typename Launcher>
 absl::Status WithSplitKernels(int32_t key_dim, bool by_channel, const Launcher& launch) {
   const auto with_keys = [&](auto keys) {

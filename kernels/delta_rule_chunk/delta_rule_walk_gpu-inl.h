@@ -25,8 +25,9 @@ struct WalkShared {
   LdsArray<float, 2 * kC> decays;  // e^G, then e^{G_C-G}
 };
 
-// Moves a chunk's rows of q or k to LDS, zero past K and past the last row. Whole chunks of exact shapes take two
-// steps: Fetch loads while the block computes, Store writes. Others are loaded and stored by Store.
+// Moves a chunk's `rows` rows of q or k to LDS, rows of 16 kElements floats, zero past K and past the last row. Whole
+// chunks of exact shapes take two steps: Fetch loads while the block computes, Store writes. Others are loaded and
+// stored by Store. `from` is the first row, rows are `stride` floats apart. All threads of the block call.
 template <int kElements, bool kExact>
 struct RowMover {
   static constexpr int kRowVectors = kColumnLanes * kElements / 4;
@@ -73,9 +74,10 @@ __device__ __forceinline__ float DotInOrder(const float (&a)[kElements], const f
   return dot;
 }
 
-// Multiplies the chunk's rows in LDS (q or k) with the group's columns of S. Each lane gets the sums of one column for
-// some of the rows, in `out`. The loop is not unrolled, to save registers: its results pass through LDS, where each is
-// read by the lane that wrote it.
+// Multiplies the chunk's rows in LDS (q or k) with the group's columns of S. out[b] is the product of row b * 16 /
+// kColumns + lane / kColumns with the group's column lane % kColumns; `column` is that column's number in the block.
+// The loop is not unrolled, to save registers: its results pass through `values`, where each is read by the lane that
+// wrote it.
 template <int kWave, int kElements, int kColumns, typename Rows, typename Values>
 __device__ __forceinline__ void ReadState(Rows& rows, Values& values, int lane, int column,
                                           const float (&s)[kColumns][kElements], float (&out)[2 * kColumns]) {
@@ -101,7 +103,8 @@ __device__ __forceinline__ void ReadState(Rows& rows, Values& values, int lane, 
   for (int b = 0; b < kC / kRows; ++b) out[b] = values[column * kStride + b * kRows + lane / kColumns];
 }
 
-// out += matrix * values: matrix [C][C] is lower triangular, values is a column of this lane.
+// out += matrix * x: `matrix` [C][kStride] is lower triangular, x is column `column` of `values` [..][kStride]. out[b]
+// is row b * 16 / kColumns + lane / kColumns, as in ReadState.
 template <int kColumns, typename Matrix, typename Values>
 __device__ __forceinline__ void MultiplyLower(Matrix& matrix, Values& values, int lane, int column,
                                               float (&out)[2 * kColumns]) {
@@ -124,7 +127,7 @@ __device__ __forceinline__ void WriteValues(Values& values, int lane, int column
   for (int b = 0; b < 2 * kColumns; ++b) values[column * kStride + b * kRows + lane / kColumns] = x[b];
 }
 
-// s += rows^T values, for the lane's elements and the group's columns.
+// s += rows^T values, summed over the chunk's rows in order, for the lane's elements and the columns of group `group`.
 template <int kElements, int kColumns, typename Rows, typename Values>
 __device__ __forceinline__ void AddOuterProducts(Rows& rows, Values& values, int group, int lane,
                                                  float (&s)[kColumns][kElements]) {
@@ -152,7 +155,8 @@ __device__ __forceinline__ void AddOuterProducts(Rows& rows, Values& values, int
   }
 }
 
-// True if each group takes two columns: that leaves at least two blocks for every processor. Otherwise one column.
+// True if each group of lanes should take two value columns, not one: V is above 16, and at least two blocks remain for
+// every processor.
 inline bool TwoColumns(const LayerDims& dims, int64_t sequences, const Stream& stream) {
   const int64_t wide_blocks = sequences * dims.value_heads * CeilDivide(dims.value_dim, 2 * kDeltaRuleGroups);
   return dims.value_dim > kDeltaRuleGroups && wide_blocks >= int64_t{stream.processors} * 2;

@@ -20,12 +20,13 @@ namespace gdn {
 
 class RowFetcher {
  public:
-  // Adds the first `floats` of each of `rows` rows, which are `stride` floats apart. Call at most kMostPieces times.
+  // Adds the first `floats` floats of each of `rows` rows (both at least 1), which are `stride` floats apart. Call at
+  // most kMostPieces times.
   void Add(const float* first, int64_t stride, int64_t rows, int64_t floats) {
     pieces_[static_cast<size_t>(count_++)] = {first, stride, rows, floats};
   }
 
-  // Prefetches the next lines, if any are left.
+  // Prefetches the next kLinesAtATime cache lines, or as many as are left.
   void Fetch() {
     for (int line = 0; line < kLinesAtATime && piece_ < count_; ++line) {
       Piece& piece = pieces_[static_cast<size_t>(piece_)];
@@ -60,8 +61,9 @@ class RowFetcher {
   int64_t column_ = 0;  // floats of the piece's present row that were prefetched
 };
 
-// Returns a fetcher for the chunk that starts at `first` (none if that is not before `end`): the data that a task of
-// value columns [first_column, last_column) of value heads [hv, hv + heads), with one key head, reads and writes.
+// Returns a fetcher for the chunk of token rows [first, first + kChunkTokens), cut at `end`; it fetches nothing if none
+// are left. It fetches the data that a task reads and writes. The task's value columns run from first_column of value
+// head hv to last_column (exclusive) of head hv + heads - 1, all with one key head.
 inline RowFetcher NextChunk(const DeltaRuleParams& params, int64_t first, int64_t end, int64_t hv, int64_t heads,
                             int64_t first_column, int64_t last_column) {
   RowFetcher ahead;

@@ -30,8 +30,9 @@ struct ChannelShared {
   LdsArray<int32_t, 2 * kColumnLanes> call;                      // per lane: first row of the sequence, then its slot
 };
 
-// Copies the call's first row and slot through LDS, each lane from its own element, so that values derived from them
-// are in vector registers; there are not enough scalar ones. Call from all threads of the block.
+// Copies the call's first row and slot through LDS and back, each lane by its own element. So values derived from them
+// are in vector registers; there are not enough scalar ones. The values do not change. Call from all threads of the
+// block.
 template <typename Shared>
 __device__ __forceinline__ void CountInVectors(Shared& sh, DecodeCall& call) {
   const int lane = static_cast<int>(threadIdx.x) % kColumnLanes;
@@ -45,8 +46,8 @@ __device__ __forceinline__ void CountInVectors(Shared& sh, DecodeCall& call) {
   call.slot_index = sh.call[kColumnLanes + lane];
 }
 
-// Returns the log decays g of the token at position n (counted since the log was last empty), which is in the log or in
-// the call.
+// Returns the log decays g [K], for the task's value head, of the token at position n (counted since the log was last
+// empty). Positions below log_length are in the slot's log, others in the call, whose first row is `first`.
 __device__ __forceinline__ const float* DecayRow(const DeltaRuleArgs& p, const DecodeLane& my, int64_t first,
                                                  int log_length, int n) {
   const int64_t features = int64_t{p.value_heads} * p.key_dim;
@@ -54,8 +55,10 @@ __device__ __forceinline__ const float* DecayRow(const DeltaRuleArgs& p, const D
   return row + int64_t{my.task.head} * p.key_dim;
 }
 
-// Shares a token's data of one channel with all groups. If the block appends, it also writes the log's row, which no
-// block reads.
+// Puts a token's data of key channel `channel` into LDS for all groups; `decay` is e^{G_t}. The first column block of a
+// value head also writes g to the token's row of the log, which no block reads. For a key head's first value head it
+// writes k too. It does not if `inside` is false (channel >= K), or if the token follows a fold and the call is no
+// draft.
 template <typename Shared>
 __device__ __forceinline__ void ShareToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
                                            int channel, bool inside, float decay, float k, float q, float g,
@@ -75,7 +78,8 @@ __device__ __forceinline__ void ShareToken(const DecodeArgs& args, const DecodeL
   my.slot[p.at.log_k + (int64_t{token.n} * p.key_heads + my.task.key_head) * p.key_dim + channel] = k;
 }
 
-// Returns the log as the token sees it, with the decays already in the products.
+// Returns the lane's entry of the log as the token sees it. The decays are already in the products, so weight and decay
+// are 1. Call after a barrier behind the writes of sh.dots.
 template <typename Shared>
 __device__ __forceinline__ TokenLog ChannelLog(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
   const EntryDots dots = LaneDots(my, token, sh);

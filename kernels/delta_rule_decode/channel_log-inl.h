@@ -35,13 +35,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 
-// The log of one head.
+// The log of one value head: where its entries are. Nothing is owned.
 struct ChannelLog {
   // Cache lines to prefetch per vector of channels: computing one takes as long as fetching about two lines.
   static constexpr int kLinesAhead = 2;
   static constexpr int64_t kLine = 64;
 
-  // Floats of scratch for a step and for a fold of `entries` entries.
+  // Returns the floats of scratch that a worker needs for a step and for a fold of `entries` entries.
   static int64_t ScratchFloats(const LayerDims& dims, int64_t entries) {
     return (3 + 2 * kMaxBlockTokens) * PaddedFactors(dims.key_dim) + entries * (int64_t{dims.key_dim} + dims.value_dim);
   }
@@ -55,7 +55,7 @@ struct ChannelLog {
   const char* next = nullptr;  // next address of the base to prefetch
   const char* last = nullptr;
 
-  // Sets the range of the base that later steps will read, for AskAhead.
+  // Sets the range [begin, end) of the base that later steps will read, for AskAhead to prefetch.
   void Expect(const void* begin, const void* end) {
     next = static_cast<const char*>(begin);
     last = static_cast<const char*>(end);
@@ -65,14 +65,15 @@ struct ChannelLog {
     for (int i = 0; i < kLinesAhead && next < last; ++i, next += kLine) hwy::Prefetch(next);
   }
 
-  // Continues with the entries that follow a draft's fold, whose u and g are elsewhere.
+  // Sets where u and g of entry 0 are from now on, with the same strides: the entries after a draft's fold are
+  // elsewhere. The caller sets `entries` to 0.
   void MoveTo(const float* next_u, const float* next_g) {
     u = next_u;
     g = next_g;
   }
 };
 
-// One worker's memory, divided into buffers.
+// One worker's memory, ChannelLog::ScratchFloats floats that are not owned, divided into buffers.
 struct ChannelScratch {
   ChannelScratch(float* data, const LayerDims& dims) {
     const int64_t row = PaddedFactors(dims.key_dim);
@@ -83,7 +84,7 @@ struct ChannelScratch {
     token_row = row;
   }
 
-  // k and q of token `b` of a block, multiplied by their decays.
+  // Addresses of k and q [K] of token `b` of a block, multiplied by e^{G_t}.
   float* k(int b) const { return tokens + 2 * b * token_row; }
   float* q(int b) const { return k(b) + token_row; }
 
@@ -94,7 +95,7 @@ struct ChannelScratch {
   float* fold;  // [entries, K] and [entries, V]
 };
 
-// Opens the first `entries` entries of head `hv` in the slot at `data`.
+// Points `log` at the first `entries` entries, at most kMaxLogRows, of value head `hv` in the slot at `data`.
 HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv, int32_t entries, ChannelLog& log) {
   const LayerDims& dims = layout.dims();
   const float* log_k = data + layout.log_k_offset() + hv / dims.group() * dims.key_dim;
@@ -107,8 +108,9 @@ HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv
   }
 }
 
-// to = diag(e^{G_L}) from + sum_i (e^{G_L - G_i} k_i) u_i^T, both [K, V], may be the same. Base is float, or uint16_t
-// for bfloat16. scratch: ChannelLog::ScratchFloats.
+// to = diag(e^{G_L}) from + sum_i (e^{G_L - G_i} k_i) u_i^T over all entries of the log; G_L is the last one's. `from`
+// and `to` are [K, V] and may be the same. Base is float, or uint16_t for bfloat16, to which it rounds. `scratch` has
+// ChannelLog::ScratchFloats(dims, log.entries) floats.
 template <typename Base>
 HWY_NOINLINE void FoldHead(const ChannelLog& log, const LayerDims& dims, const Base* from, Base* to, float* scratch) {
   const int64_t K = dims.key_dim;
@@ -137,8 +139,9 @@ HWY_NOINLINE void FoldHead(const ChannelLog& log, const LayerDims& dims, const B
   FoldTiles({.entries = log.entries, .keys = keys, .u = u, .decay = own.decay, .decay_row = 1}, dims, from, to);
 }
 
-// Products of entry `e` with a token's k and q, decayed from the entry to the token. The caller passes the log decays
-// after entry e + 1 in `own.sums`; they are extended to e. wide_k is k in double.
+// Computes weight_k and weight_q: the products of entry `e` with the k and q of token `at`, decayed from the entry to
+// the token. own.sums holds the sums of the log decays after entry e + 1; that entry's are added. wide_k is k in
+// double.
 HWY_INLINE void EntryProducts(ChannelLog& log, int32_t e, const HeadToken& at, const double* wide_k, int64_t key_dim,
                               const ChannelScratch& own, double& weight_k, float& weight_q) {
   const FloatTag d;
@@ -162,7 +165,9 @@ HWY_INLINE void EntryProducts(ChannelLog& log, int32_t e, const HeadToken& at, c
   weight_k = WideDot(decayed, wide_k, key_dim);
 }
 
-// Appends `count` tokens, from row `token` on, to the head's log, and fills `block` to compute them.
+// Adds `count` tokens (at most kMaxBlockTokens), from row `token` of the batch on, to the log of value head `hv`, and
+// fills `block` for DecodeBlock to compute them. Writes their g to log_g, entry i at log_g + i * g_stride; their k stay
+// in the call's tensor. The log must stay within kLogCapacity entries.
 HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int count, int64_t hv, ChannelLog& log,
                              float* log_g, float* scratch, TokenBlock& block) {
   const LayerDims& dims = rule.pool.layout.dims();

@@ -17,17 +17,18 @@ namespace gdn::gpu {
 
 template <int kElements>
 inline constexpr int kLaneChannels = kColumnLanes* kElements;
-// Entries whose weights are in LDS at a time: all, except for the longest keys.
+// Number of log entries whose weights are in LDS at a time: all 16, but 2 for keys above 256 elements.
 template <int kElements>
 inline constexpr int kPieceEntries = kElements <= 16 ? kLogCapacity : 2;
-// Threads that share a channel; each takes some of the entries.
+// Number of threads that share a channel; each takes kPartEntries of the entries.
 template <int kElements>
 inline constexpr int kChannelParts =
     kLaneChannels<kElements> < kDeltaRuleThreads ? kDeltaRuleThreads / kLaneChannels<kElements> : 1;
 template <int kElements>
 inline constexpr int kPartEntries = kPieceEntries<kElements> / kChannelParts<kElements>;
 
-// Calls body(channel, part) for this thread's channels; channels past K are assigned to threads too.
+// Calls body(channel, part) for each of this thread's channels; `part` says which of the channel's kChannelParts
+// threads it is. Channels run to kLaneChannels, so those past K are assigned to threads too.
 template <int kElements, typename Body>
 __device__ __forceinline__ void ForEachChannel(int thread, const Body& body) {
   constexpr int kChannels = kLaneChannels<kElements>;
@@ -59,8 +60,9 @@ __device__ __forceinline__ float WeighEntries(const float (&own)[kOwn], const fl
   return expf(static_cast<float>(sum));
 }
 
-// Calls keep(e, weight) for entries [low, high) of a log of `entries`. The weights and the order of sums are those of
-// WeighEntries. g is read from memory by g_at(e), kAhead loads at a time.
+// Calls keep(e, e^{G_n-G_e}) for the entries e in [low, high) that a log of n = `entries` entries has, newest first,
+// and returns e^{G_n-G_{low-1}}. The order of sums is that of WeighEntries. g_at(e) reads g from memory, kAhead loads
+// at a time.
 template <int kAhead = 4, typename GAt, typename Keep>
 __device__ __forceinline__ float WeighInMemory(int entries, int low, int high, const GAt& g_at, const Keep& keep) {
   double sum = 0.0;
@@ -79,14 +81,14 @@ __device__ __forceinline__ float WeighInMemory(int entries, int low, int high, c
   return expf(static_cast<float>(sum));
 }
 
-// Loads a lane's elements of a row of K from LDS.
+// Loads this lane's kElements elements of the row of channels that starts at `at` in LDS, spread as in LoadFragment.
 template <int kElements, typename Rows>
 __device__ __forceinline__ void LoadChannels(Rows& rows, int at, int lane, float (&x)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; i += 4) Unpack4(rows.Load4(at + i * kColumnLanes + lane * 4), x + i);
 }
 
-// s <- diag(decay) s, with `decay` a row of e^{G_n} in LDS.
+// s <- diag(decay) s for this lane's elements; `decay` is a row of kLaneChannels factors e^{G_n} in LDS.
 template <int kElements, int kColumns, typename Decay>
 __device__ __forceinline__ void DecayChannels(Decay& decay, int lane, float (&s)[kColumns][kElements]) {
 #pragma unroll
@@ -101,8 +103,8 @@ __device__ __forceinline__ void DecayChannels(Decay& decay, int lane, float (&s)
   }
 }
 
-// s <- s + sum_e (w_e k_e) u_e^T, with each entry's weights w_e a row in LDS; entries in order for each element.
-// key_row(e), u_at(e, u) and the pieces of keys are as in FoldColumns.
+// s <- s + sum (w_e k_e) u_e^T over entries e < `entries`, in order for each element. Entry e's weights w_e are row e,
+// of kLaneChannels floats, in LDS. key_row(e) returns k_e [K], u_at(e, u) loads u_e of the columns into `u`.
 template <int kElements, int kColumns, bool kExact, typename Weights, typename KeyRow, typename UAt>
 __device__ __forceinline__ void FoldWeighted(Weights& weights, int entries, int lane, int key_dim, KeyRow key_row,
                                              UAt u_at, float (&s)[kColumns][kElements]) {

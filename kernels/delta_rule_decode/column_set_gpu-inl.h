@@ -17,7 +17,7 @@ constexpr int SetColumns(int wave_width, int32_t key_dim) {
   return wave_width / kColumnLanes * (key_dim <= 8 * kColumnLanes ? kSetColumnsOfGroup<8> : kSetColumnsOfGroup<16>);
 }
 
-// The data that a lane holds of kColumns columns: its elements of the base, and u and v.
+// The data that a lane holds of its group's kColumns columns of a set: its elements of the base, and u and v.
 template <int kElements, int kColumns, typename Base>
 struct ColumnSet {
   HeldColumn<kElements, Base> s[kColumns];
@@ -25,7 +25,8 @@ struct ColumnSet {
   float v;            // v of the lane's own column
 };
 
-// Addresses of a lane's parts of a set. Later sets are a multiple of the set's columns further on.
+// Addresses of a lane's parts of a set: base, u and v as in ColumnSet; `target` is where its result goes, an output or
+// the token's u. Later sets are a multiple of the set's columns further on.
 template <typename Base>
 struct SetPlace {
   const Base* base;
@@ -52,8 +53,9 @@ __device__ __forceinline__ void LoadSet(const SetPlace<Base>& at, int columns_on
   set.v = at.v[columns_on];
 }
 
-// Folds the log and the token into the set's columns and stores them to the base. `now` is u_t of the lane's own
-// column, `keys` points to log_k of the first entry, `k` is the token's key.
+// Folds a log of kLogCapacity - 1 entries and the token into the set's columns, and stores them at `columns`, the
+// group's first in the base. `now` is u_t of the lane's own column, `keys` the key head's log_k of entry 0, `k` the
+// token's key. All lanes of the wave call; `set` is used up.
 template <int kWave, int kElements, int kColumns, bool kWhole, typename Base>
 __device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& log, int lane, float now,
                                         const float* keys, const float (&k)[kElements], Base* columns,
@@ -101,7 +103,8 @@ __device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& 
   }
 }
 
-// FoldSet for decays by channel. The record has all it needs: e^{G_L}, and each entry's weighted key.
+// FoldSet for decays by channel. The record has e^{G_L} and the weighted keys of all kLogCapacity entries, the token's
+// last. K fills all lanes.
 template <int kWave, int kElements, int kColumns, typename Base>
 __device__ __forceinline__ void FoldChannelSet(const float* record, int lane, float now, int32_t key_dim, Base* columns,
                                                ColumnSet<kElements, kColumns, float>& set) {

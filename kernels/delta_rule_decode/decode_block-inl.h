@@ -34,10 +34,12 @@ using OneLaneTag = hn::CappedTag<float, 1>;  // for columns that do not fill a v
 
 inline constexpr int32_t kMaxLogRows = kLogCapacity + kMaxDraftLimit;
 inline constexpr int kMaxBlockTokens = 4;
-// Most (vectors of columns in a tile) x (tokens of a block); each takes two sums in registers.
+// Most sums of a tile with k, (vectors of columns) x (tokens of a block); there are as many with q. All are in
+// registers.
 inline constexpr int kMaxTileSums = kManyRegisters ? 8 : 4;
 
-// Tokens that share a pass over the base, with their data that does not depend on the column.
+// Up to kMaxBlockTokens tokens of one value head that share a pass over the base, with their data that does not depend
+// on the column. Its tensors are not owned. G sums the log decays since the base; entry i < t is in the log.
 struct TokenBlock {
   int32_t first_entry = 0;  // log entries before the block's first token
   HeadToken tokens[kMaxBlockTokens];
@@ -46,9 +48,10 @@ struct TokenBlock {
   float rest_k[kMaxBlockTokens][kLogCapacity];    // the remaining bits of weight_k
   float weight_q[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . q_t), i <= t
 
-  // Splits the weight, because the state keeps a prediction's error and repeating keys give equal weights: rounding the
-  // weight would add up to 2.4e-7 a token. Near weight_k = 1 the rounding of weight_k u depends only on u's size, which
-  // changes slowly, so it would add up too; with 12 bits it depends on u's last digits.
+  // Sets weight_k[token][entry] to the first 12 bits of `weight` and rest_k to the others. The state keeps a
+  // prediction's error and repeating keys give equal weights, so rounding the weight would add up to 2.4e-7 a token.
+  // Near weight_k = 1 the rounding of weight_k u depends only on u's size, which changes slowly, so it would add up
+  // too. With 12 bits it depends on u's last digits.
   void SetWeightK(int token, int32_t entry, double weight) {
     constexpr uint32_t kFirstBits = ~uint32_t{0xfff};
     const float first = std::bit_cast<float>(std::bit_cast<uint32_t>(static_cast<float>(weight)) & kFirstBits);
@@ -73,12 +76,13 @@ HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, i
   return sum;
 }
 
-// Converts `row` to double, for WideDot.
+// Converts `count` elements of `row` to double, for WideDot.
 HWY_INLINE void Widen(const float* HWY_RESTRICT row, int64_t count, double* HWY_RESTRICT wide) {
   for (int64_t i = 0; i < count; ++i) wide[i] = row[i];
 }
 
-// a.b in double: products of float32 elements are exact, and the sum is accurate to 1e-15.
+// Returns a.b over `count` elements in double; `b` holds float32 values (Widen), so products are exact, and the sum is
+// accurate to 1e-15.
 HWY_INLINE double WideDot(const float* HWY_RESTRICT a, const double* HWY_RESTRICT b, int64_t count) {
   constexpr int kSums = 4;
   const hn::CappedTag<double, 8> wide;
@@ -103,7 +107,8 @@ HWY_INLINE double WideDot(const float* HWY_RESTRICT a, const double* HWY_RESTRIC
   return sum;
 }
 
-// Computes predictions, log entries and outputs of columns [column, column + kVectors * lanes).
+// Computes predictions, log entries and outputs of kTokens tokens for value columns [column, column + kVectors *
+// lanes). `base` is the head's [K, V]. u of entry i is read from, or written to, log_u + i * u_stride.
 template <int kTokens, int kVectors, class D, typename Base>
 HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dims, const Base* HWY_RESTRICT base,
                               float* log_u, int64_t u_stride, int64_t column) {
@@ -169,7 +174,7 @@ HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dim
   }
 }
 
-// Covers [column, V) with the widest tiles that fit, then narrower ones.
+// Calls DecodeColumns for all of [column, V), with the widest tiles that fit, then narrower ones.
 template <int kTokens, int kVectors, typename Base>
 HWY_INLINE void DecodeTiles(const TokenBlock& block, const LayerDims& dims, const Base* base, float* log_u,
                             int64_t u_stride, int64_t column) {
@@ -193,16 +198,17 @@ HWY_NOINLINE void DecodeBlock(const TokenBlock& block, const LayerDims& dims, co
   DecodeTiles<kTokens, kMaxTileSums / kTokens>(block, dims, base, log_u, u_stride, 0);
 }
 
-// Operands of a fold. `from` has K rows and V columns.
+// Operands of a fold of a log into a head's base [K, V]; not owned.
 struct FoldOperands {
   int64_t entries = 0;
   const float* keys = nullptr;   // [entries, K], each multiplied by its decay to the end
   const float* u = nullptr;      // [entries, V]
-  const float* decay = nullptr;  // row i's decay is decay[i * decay_row]
+  const float* decay = nullptr;  // row i of the base is multiplied by decay[i * decay_row]
   int64_t decay_row = 0;
 };
 
-// Folds the tile of rows [row, row + kRows) and kVectors vectors of columns from `column` on.
+// Folds rows [row, row + kRows) and kVectors vectors of columns from `column` on: reads that tile of `from`, writes
+// that of `to`.
 template <int kRows, int kVectors, class D, typename Base>
 HWY_INLINE void FoldTile(D d, const FoldOperands& fold, const LayerDims& dims, int64_t row, int64_t column,
                          const Base* from, Base* to) {
@@ -214,7 +220,8 @@ HWY_INLINE void FoldTile(D d, const FoldOperands& fold, const LayerDims& dims, i
   StoreTile(d, acc, to + at, V);
 }
 
-// to = decay from + keys^T u, both [K, V], may be the same. Base is float, or uint16_t for bfloat16.
+// to = diag(decay) from + keys^T u. `from` and `to` are [K, V] and may be the same. Base is float, or uint16_t for
+// bfloat16, to which it rounds.
 template <typename Base>
 HWY_INLINE void FoldTiles(const FoldOperands& fold, const LayerDims& dims, const Base* from, Base* to) {
   const FloatTag d;

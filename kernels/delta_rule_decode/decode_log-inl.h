@@ -32,9 +32,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 
-// The log of one head.
+// The log of one value head: where its entries are, and the sums of their decays. Nothing is owned.
 struct HeadLog {
-  // Floats of scratch for a fold of `entries` entries: keys times their factors, and the u's.
+  // Returns the floats of scratch that a worker needs for a fold of `entries` entries: keys times their factors, and u.
   static int64_t ScratchFloats(const LayerDims& dims, int64_t entries) {
     return entries * (int64_t{dims.key_dim} + dims.value_dim);
   }
@@ -47,11 +47,12 @@ struct HeadLog {
 
   void Expect(const void* /*begin*/, const void* /*end*/) {}
 
-  // Continues with the entries that follow a draft's fold, whose u are elsewhere.
+  // Sets where u of entry 0 is from now on, with the same stride: the entries after a draft's fold are elsewhere. The
+  // caller sets `entries` to 0.
   void MoveTo(const float* next_u, const float* /*next_g*/) { u = next_u; }
 };
 
-// Opens the first `entries` entries of head `hv` in the slot at `data`.
+// Points `log` at the first `entries` entries, at most kMaxLogRows, of value head `hv` in the slot at `data`.
 HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv, int32_t entries, HeadLog& log) {
   const LayerDims& dims = layout.dims();
   const float* log_k = data + layout.log_k_offset() + hv / dims.group() * dims.key_dim;
@@ -65,8 +66,9 @@ HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv
   }
 }
 
-// to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T, both [K, V], may be the same. Base is float, or uint16_t for
-// bfloat16. scratch: HeadLog::ScratchFloats.
+// to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T over all entries of the log; G_L is the last one's. `from` and
+// `to` are [K, V] and may be the same. Base is float, or uint16_t for bfloat16, to which it rounds. `scratch` has
+// HeadLog::ScratchFloats(dims, log.entries) floats.
 template <typename Base>
 HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const Base* from, Base* to, float* scratch) {
   const FloatTag d;
@@ -91,7 +93,9 @@ HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const Base
   FoldTiles({.entries = log.entries, .keys = keys, .u = u, .decay = decay, .decay_row = 0}, dims, from, to);
 }
 
-// Appends `count` tokens, from row `token` on, to the head's log, and fills `block` to compute them.
+// Adds `count` tokens (at most kMaxBlockTokens), from row `token` of the batch on, to the log of value head `hv`, and
+// fills `block` for DecodeBlock to compute them. Writes their g to log_g, entries HV apart; their k stay in the call's
+// tensor. The log must stay within kLogCapacity entries.
 HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int count, int64_t hv, HeadLog& log,
                              float* log_g, float* /*scratch*/, TokenBlock& block) {
   const FloatTag d;

@@ -18,8 +18,8 @@ static_assert(kDecodeRecordFloats == 4 * kLogCapacity + 16);
 inline constexpr int kRecordToken = 4 * kLogCapacity;
 inline constexpr int kRecordPlace = kRecordToken + 4;
 
-// Offsets, in floats, in a record for decays by channel. Its first kDecodeRecordFloats are as in a record for decays by
-// head, with a decay of 1 and the weights multiplied into the products; rows of K floats follow.
+// Offsets, in floats, in a record for decays by channel, and its size (Floats). Its first kDecodeRecordFloats are as in
+// a record for decays by head, with a decay of 1 and the weights multiplied into the products; rows of K floats follow.
 struct ChannelRecord {
   static constexpr int64_t kK = kDecodeRecordFloats;                            // e^{G_t} k_t
   static constexpr int64_t Q(int64_t key_dim) { return kK + key_dim; }          // e^{G_t} q_t
@@ -28,11 +28,12 @@ struct ChannelRecord {
   static constexpr int64_t Floats(int64_t key_dim) { return Keys(key_dim) + kLogCapacity * key_dim; }
 };
 
-// A sequence's token row (below 0: no token), its slots (`slot` below 0: padding) and its next log entry.
+// Row of a sequence's token in the batch (below 0: no token), and its slot (below 0: padding). base_slot is the slot
+// that its base is read from, `entry` the log entry that the token gets, 0 .. 15.
 struct RecordPlace {
   int32_t row, slot, base_slot, entry;
 };
-// One lane's part of a record.
+// One lane's part of a record: the log entry with the lane's number (0 .. 15), and the data that all lanes share.
 struct DecodeRecord {
   TokenLog log;
   float beta, g;
@@ -66,7 +67,7 @@ __device__ __forceinline__ DecodeRecord ReadRecord(const float* record, int lane
   return r;
 }
 
-// Returns the dot products of one key with k and q, summed over the 16 lanes of a group; each lane passes its own
+// Returns the dot products of one key with k and q, summed over the 16 lanes of a group. Each lane passes its own
 // elements of all kEntries keys, of k and of q. Lanes [i * 16 / kEntries, (i + 1) * 16 / kEntries) of the group get the
 // products of key i. Call from all 16 lanes. kEntries: a power of two, at most 16.
 template <int kWave, int kElements, int kEntries>
@@ -82,8 +83,9 @@ __device__ __forceinline__ EntryDots DotsOfLane(const float (&keys)[kEntries][kE
   return {SplitProduct(SumOfLane<kEntries, kWave>(parts_k, lane)), SumOfLane<kEntries, kWave>(parts_q, lane)};
 }
 
-// Writes a record's log and token data, by the 16 lanes of a group. `factor` is DecayFactor's result, `dots` the lane's
-// entry's (if in use), `self` k_t.q_t.
+// Writes a record's log and token data; all 16 lanes of a group call, lane e for entry e. `entry` is the token's entry,
+// `factor` DecayFactor's result for the lane, `dots` the lane's entry's (ignored from `entry` on), g and beta the
+// token's, `self` k_t.q_t.
 __device__ __forceinline__ void WriteRecord(int entry, int lane, float factor, float g, float beta,
                                             const EntryDots& dots, float self, float* record) {
   const bool logged = lane < entry;

@@ -22,7 +22,7 @@
 namespace gdn {
 
 struct DeltaRuleDecodeParams {
-  DeltaRuleParams rule;            // each length <= layout.max_draft()
+  DeltaRuleParams rule;            // each sequence has at most layout.max_draft() tokens
   int32_t* log_lengths = nullptr;  // [sequences] host memory, in: entries in use, < L; out: after the call
   // [sequences] host memory: slots to read the bases from, none in another sequence's `batch.slots`; nullptr:
   // `batch.slots`. Logs and convolution columns are always those of `batch.slots`; a fold writes its base there too.
@@ -31,49 +31,54 @@ struct DeltaRuleDecodeParams {
   // entries are appended to the log, past L if need be (log_lengths become length + T). Outputs and the entries' bits
   // are those of a call that folds.
   bool draft = false;
-  // Written by MixerInput for the same batch, log lengths and bases, if DecodeRecordFloats is not 0; else null.
+  // Backend memory that MixerInput has written for the same batch, log lengths and bases, Backend::DecodeRecordFloats
+  // floats. Null, also if that is 0: the decode finds the data itself, with the same bits.
   const float* records = nullptr;
 
   BatchArrays arrays() const { return {.batch = rule.batch, .log_lengths = log_lengths, .base_slots = base_slots}; }
 };
 
-// Folds the logs of `src` slots into the bases of `dst` slots and copies the convolution columns; dst logs are then
-// empty. A negative source means a fresh state, all zero. dst[i] == src[i] folds in place. Every prefill and restore
-// starts with it.
+// Folds the logs of `src` slots into the bases of `dst` slots and copies the convolution columns. The dst logs count as
+// empty then; the caller keeps the lengths. A negative source means a fresh state: zero base and columns. dst[i] ==
+// src[i] folds in place. No other entry may write a slot that an entry reads. Every prefill and restore starts with it.
 struct MaterializeStateParams {
   StatePoolView pool;
   int32_t count = 0;
   const int32_t* src = nullptr;          // [count] host memory
   const int32_t* dst = nullptr;          // [count] host memory, distinct, >= 0
-  const int32_t* log_lengths = nullptr;  // [count] host memory, entries in use in src
+  const int32_t* log_lengths = nullptr;  // [count] host memory, entries in use in src, 0 .. layout.log_rows()
   const int32_t* src_bases = nullptr;    // [count] host memory, slots that hold the sources' bases; nullptr: src
 };
 
 absl::Status ValidateDeltaRuleDecode(const DeltaRuleDecodeParams& params);
-// Checks the arguments that are not tensors. The batch must be valid; `base_slots` may be null.
+// Checks a decode's arguments that are not tensors. INVALID_ARGUMENT if a sequence has more than max_draft tokens
+// (TOO_MANY_TOKENS), a log length is outside 0 .. L - 1, or a base slot is outside the pool or another sequence's slot.
+// The batch must be valid; `base_slots` may be null.
 absl::Status ValidateDecodeLogs(absl::string_view op, const StatePoolView& pool, const PackedBatch& batch,
                                 const int32_t* log_lengths, const int32_t* base_slots);
-// Sets log_lengths to their values after the call: logs grow and are emptied by folds, except that drafts do not fold.
+// Changes log_lengths [sequences] from their values before a decode of `batch` to those after it: each grows by its
+// sequence's tokens, modulo L unless it is a draft. Padding stays.
 void AdvanceLogs(const PackedBatch& batch, bool draft, int32_t* log_lengths);
 inline void AdvanceLogs(const DeltaRuleDecodeParams& params) {
   AdvanceLogs(params.rule.batch, params.draft, params.log_lengths);
 }
 absl::Status ValidateMaterializeState(const MaterializeStateParams& params);
-// The operator's and arguments' names that ValidateFold's errors use.
+// The names of the operator and of three of its arguments that ValidateFold's errors use. Not owned.
 struct FoldNames {
   absl::string_view op, src, dst, src_bases;
 };
-// Checks as ValidateMaterializeState, for a caller whose arguments have other names (`names`).
+// Checks as ValidateMaterializeState, for a caller whose arguments have other names (`names`). INVALID_ARGUMENT names
+// the first argument or element that is invalid.
 absl::Status ValidateFold(const FoldNames& names, const MaterializeStateParams& params);
 
-// Double-precision references on host memory. Stored values (log, base) are rounded to the layout's dtypes, as in the
-// fast path.
+// Double-precision references on host memory, with params that must be valid. Stored values (log, base) are rounded to
+// the layout's dtypes, as in the fast path. The first updates log_lengths.
 void DeltaRuleDecodeReference(const DeltaRuleDecodeParams& params);
 void MaterializeStateReference(const MaterializeStateParams& params);
 
 absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool);
 absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool);
-// Return the number of floats that a call takes from a ScratchArena.
+// Return the number of floats that a call takes from a ScratchArena with a pool of `threads` threads.
 int64_t ScratchFloats(const DeltaRuleDecodeParams& params, int threads);
 int64_t ScratchFloats(const MaterializeStateParams& params, int threads);
 

@@ -31,7 +31,8 @@ struct DecodeArgs {
   int32_t row_mask;  // token n goes to log row n & row_mask: L - 1, or all ones for a draft
 };
 
-// Returns the floats of DecodeArgs::unwritten that a kernel needs that keeps columns in memory.
+// Returns the number of floats in DecodeArgs::unwritten that a kernel needs that keeps columns in memory; 0 if it may
+// write the bases.
 inline int64_t UnwrittenFloats(const DeltaRuleDecodeParams& params) {
   const StateLayout& layout = params.rule.pool.layout;
   const bool elsewhere = params.draft || layout.base_dtype() != DType::kF32;
@@ -48,12 +49,13 @@ inline Grid DecodeGrid(const DecodeArgs& args, const DeviceBatch& batch) {
   return {.x = int64_t{batch.sequences} * args.rule.value_heads * args.rule.column_blocks, .early = true};
 }
 
-// Launches the decode for K above 256: one column per group, in registers if K fills the lanes, else in memory.
+// Launches the decode for K above 256: one value column per group, in registers if K fills the lanes, else in memory.
+// `workspace` has UnwrittenFloats(params) floats on the device.
 absl::Status DeltaRuleDecodeWideGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                     const Stream& stream);
 
-// Launches the decode of one token a sequence, which uses records (decode_record_gpu-inl.h): params.records, or if that
-// is null, records that it first computes in `workspace`.
+// Launches the decode of at most one token a sequence, which uses params.records (decode_record_gpu-inl.h). If that is
+// null, it first computes records in `workspace`, DecodeRecordFloatsGpu floats on the device.
 absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
 
@@ -82,7 +84,8 @@ struct DecodeShared {
   LdsArray<float, kLogCapacity * kBlockColumns> u;  // to exchange between lanes, and for a fold
 };
 
-// Values that are the same for a whole block and call.
+// A thread block's task, and its sequence's data in the call: rows, tokens, slot, log length before the call, and the
+// slot that bases are read from. Negative slot_index: padding.
 struct DecodeCall {
   BlockTask task;
   int64_t first;  // first row of the sequence
@@ -100,12 +103,13 @@ __device__ __forceinline__ DecodeCall CallOf(const DecodeArgs& args) {
   return call;
 }
 
-// A lane, and the columns of its group of 16 lanes: kColumns from `column` on, of which `count` exist.
+// A lane (0 .. 15 in its group), its group in the block, and the group's value columns: kColumns from `column` on, of
+// which `count` exist (0 or less: none; it may exceed kColumns).
 struct DecodeLane {
   BlockTask task;
   int thread, lane, group, column, count;
   float* slot;
-  int64_t column_offset;  // offset of the columns in a base
+  int64_t column_offset;  // offset of the group's columns in a slot's base, in elements
   float* log_u;           // u of the columns; entries are u_stride apart
   float* log_g;
   int64_t u_stride;
@@ -127,7 +131,7 @@ __device__ __forceinline__ DecodeLane LaneOf(const DeltaRuleArgs& p, const Decod
   return my;
 }
 
-// Loads u of log entry `lane` for the group's columns; zeros if the log has no such entry.
+// Loads u of log entry my.lane for the group's columns; zeros if the log has no such entry.
 template <int kColumns, bool kExact>
 __device__ __forceinline__ void LoadLogU(const DecodeLane& my, int log_length, float (&u)[kColumns]) {
   if constexpr (kExact) {
@@ -139,23 +143,26 @@ __device__ __forceinline__ void LoadLogU(const DecodeLane& my, int log_length, f
   }
 }
 
-// Returns g of log entry `lane`, 0 if the log has no such entry. Only the block's last wave loads it: that wave finds
-// the weights for all groups (FindWeights), while the others continue with the dot products.
+// Returns g of log entry my.lane and the task's value head, 0 if the log has no such entry. Only the block's last wave
+// loads it, others get 0: that wave finds the weights for all groups (FindWeights), while the others continue with the
+// dot products.
 template <int kWave>
 __device__ __forceinline__ float LoadLogG(const DeltaRuleArgs& p, const DecodeLane& my, int log_length) {
   return my.thread >= kDeltaRuleThreads - kWave && my.lane < log_length ? my.log_g[int64_t{my.lane} * p.value_heads]
                                                                         : 0.0f;
 }
 
-// Number of lanes that hold the same sum. After the sums, each lane has S0^T k or S0^T q of one of its group's columns.
+// Number of neighbouring lanes that hold the same sum after SumOfLane of 2 kColumns values. Each lane then has S0^T k
+// or S0^T q of one of its group's kColumns columns.
 template <int kColumns>
 inline constexpr int kSharingLanes = kColumnLanes / (2 * kColumns);
 
-// A token of the call. Its position n counts tokens since the log was last empty.
+// A token of a sequence, and what a lane does for it. `t` is its number in the call from 0, `row` its row in the batch.
+// Its position n counts tokens since the log was last empty; `entry` is n mod L.
 struct DecodeToken {
   int t, n, entry;
   int since;   // position of the log's first entry
-  int buffer;  // offset of the token's shared weights
+  int buffer;  // offset of the token's data in sh.weight: 0 or L, for even and odd t
   int64_t row;
   int key_dim;
   int at;      // the lane's number within the group
@@ -191,8 +198,8 @@ __device__ __forceinline__ float TokenValue(const DeltaRuleArgs& p, const Decode
              : 0.0f;
 }
 
-// Returns the key of the token at position n (counted since the log was last empty), which is in the log or in the
-// call.
+// Returns the key [K], for the task's key head, of the token at position n (counted since the log was last empty).
+// Positions below log_length are in the slot's log, others in the call, whose first row is `first`.
 __device__ __forceinline__ const float* KeyRow(const DeltaRuleArgs& p, const DecodeLane& my, int64_t first,
                                                int log_length, int n) {
   const int64_t offset = int64_t{my.task.key_head} * p.key_dim;
@@ -200,14 +207,15 @@ __device__ __forceinline__ const float* KeyRow(const DeltaRuleArgs& p, const Dec
                         : p.k + (first + n - log_length) * p.k_stride + offset;
 }
 
-// Stores an entry's dots in LDS: the products of both buffers first, then the rests of those with k.
+// Stores the dots of log entry `entry` in sh.dots, in the token's buffer: the products of both buffers first, then the
+// rests of those with k.
 template <typename Shared>
 __device__ __forceinline__ void StoreEntryDots(const DecodeToken& token, int entry, const EntryDots& dots, Shared& sh) {
   dots.Store(sh.dots, 2 * token.buffer + entry, 4 * kLogCapacity + token.buffer + entry);
 }
 
-// Sums a group's parts of k_e.k_t and k_e.q_t, and puts the sums into LDS for all groups. Group e does so for log entry
-// e; call from all lanes.
+// Sums the lanes' parts of k_e.k_t and k_e.q_t over a group, and puts the sums into LDS for all groups. Group e does so
+// for log entry e; call from all lanes of the block.
 template <int kWave, typename Shared>
 __device__ __forceinline__ void ShareEntryDots(const DecodeLane& my, const DecodeToken& token, double part_k,
                                                float part_q, Shared& sh) {
@@ -217,8 +225,9 @@ __device__ __forceinline__ void ShareEntryDots(const DecodeLane& my, const Decod
   if (token.at == 0) StoreEntryDots(token, my.group, dots, sh);
 }
 
-// Returns e^{G_t-G_e} for the lane's entry e, whose g the lane has; lane `entry` has the token's g and returns e^{G_t}.
-// Sums in double, in an order that does not depend on the token's position in the call.
+// Returns e^{G_t-G_e} for the lane's entry e, whose g the lane has. Lane `entry` has the token's g; it and the lanes
+// above, whose g must be 0, return e^{G_t}. All lanes of the wave call. Sums in double, in an order that does not
+// depend on the token's position in the call.
 template <int kWave>
 __device__ __forceinline__ float DecayFactor(int entry, int lane, float g) {
   const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;
@@ -236,7 +245,7 @@ __device__ __forceinline__ float DecayFactor(int entry, int lane, float g) {
 }
 
 // Computes the weights e^{G_t-G_e} of all log entries, and e^{G_t}, and puts them into LDS. The block's last wave does
-// this; other waves return at once. `g`: LoadLogG's result, to which the token's own g is added.
+// this; other waves return at once. `g`: LoadLogG's result; lane token.entry's is set to the token's own g.
 template <int kWave, typename Shared>
 __device__ __forceinline__ void FindWeights(const DeltaRuleArgs& p, const DecodeLane& my, const DecodeToken& token,
                                             Shared& sh, float& g) {
@@ -248,23 +257,24 @@ __device__ __forceinline__ void FindWeights(const DeltaRuleArgs& p, const Decode
   if (token.at == token.entry) sh.decay[token.t % 2] = factor;
 }
 
-// The log as a token sees it; lane e has entry e.
+// The log as token t sees it; lane e of a group has entry e. `entry` is the token's own. For decays by channel the
+// products contain the weights, and weight and decay are 1.
 struct TokenLog {
   float weight;    // e^{G_t-G_e}; 1 from `entry` on
   float weight_k;  // weight * k_e.k_t, rounded; 0 from `entry` on
   float rest_k;    // the rounding error of weight_k
-  float weight_q;  // weight * k_e.q_t
+  float weight_q;  // weight * k_e.q_t; 0 from `entry` on
   float decay;     // e^{G_t}
   float self;      // k_t.q_t
 };
 
-// Multiplies a key product by `factor`; the rounding error goes to `rest`.
+// Returns a key product times `factor`, in two floats: the rounding error of the first is in `rest`.
 __device__ __forceinline__ KeyProduct Weighted(float factor, const KeyProduct& product) {
   const float nearest = factor * product.nearest;
   return {nearest, fmaf(factor, product.rest, fmaf(factor, product.nearest, -nearest))};
 }
 
-// Returns the EntryDots of the lane's entry; zeros from `entry` on.
+// Returns the EntryDots of log entry my.lane from LDS; zeros from token.entry on.
 template <typename Shared>
 __device__ __forceinline__ EntryDots LaneDots(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
   const int entry = min(my.lane, token.entry);
@@ -273,7 +283,8 @@ __device__ __forceinline__ EntryDots LaneDots(const DecodeLane& my, const Decode
   return {{logged ? dots.k.nearest : 0.0f, logged ? dots.k.rest : 0.0f}, logged ? dots.q : 0.0f};
 }
 
-// Returns the log data that the block's groups have put into LDS.
+// Returns the log data of entry my.lane for the token, from what the block's groups have put into LDS. Call after a
+// barrier behind ShareEntryDots and FindWeights.
 template <typename Shared>
 __device__ __forceinline__ TokenLog SharedLog(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
   const EntryDots dots = LaneDots(my, token, sh);
@@ -288,8 +299,9 @@ __device__ __forceinline__ TokenLog SharedLog(const DecodeLane& my, const Decode
   return log;
 }
 
-// Computes the token from state and log. Returns the lane's part of it, and u_t of the lane's own column in `now`.
-// state_dots(c, k, q) gives this lane's parts of S0^T k and S0^T q of column c.
+// Computes the token from state and log. Returns the output of the lane's own column if token.reads, else its u_t;
+// `now` becomes u_t in both cases. v and beta are the token's (v of the own column), u[c] is u of the lane's log entry.
+// state_dots(c, k, q) gives this lane's parts of S0^T k and S0^T q of column c. All lanes of the wave call.
 template <int kWave, int kColumns, typename StateDots>
 __device__ __forceinline__ float ReadColumns(const DecodeToken& token, float v, float beta, const float (&u)[kColumns],
                                              StateDots state_dots, const TokenLog& log, float& now) {
@@ -310,7 +322,8 @@ __device__ __forceinline__ float ReadColumns(const DecodeToken& token, float v, 
   return token.reads ? fmaf(log.self, now, sum) : now;
 }
 
-// Returns the address that the lane's part of the token is stored at: in the output, or in the token's row of log_u.
+// Returns the address for ReadColumns' result: the own column's in the output if token.reads, else in the token's row
+// of log_u.
 __device__ __forceinline__ float* TokenTarget(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token) {
   const DeltaRuleArgs& p = args.rule;
   return token.reads ? p.output + (token.row * p.value_heads + my.task.head) * p.value_dim + my.column + token.own
@@ -329,7 +342,7 @@ __device__ __forceinline__ float ReadToken(const DecodeArgs& args, const DecodeL
 }
 
 // Adds the token to the log that the lanes hold in registers: `u` of lane token.entry becomes u_t of the group's
-// columns. `now`: u_t of the lane's own column, from ReadToken. Lanes exchange their values through LDS.
+// columns; other lanes' stay. `now`: u_t of the lane's own column, from ReadToken. Lanes exchange values through sh.u.
 template <int kColumns, typename Shared>
 __device__ __forceinline__ void KeepU(const DecodeLane& my, const DecodeToken& token, float now, Shared& sh,
                                       float (&u)[kColumns]) {
@@ -342,8 +355,9 @@ __device__ __forceinline__ void KeepU(const DecodeLane& my, const DecodeToken& t
   }
 }
 
-// Adds the token to the log in memory, in a row that no block of this launch reads: writes its g, and calls
-// store_key(row) to write k. In each head's first block of columns, group `group` does this; others return at once.
+// Adds the token to the log in memory, in a row that no block of this launch reads. Writes its g, and calls
+// store_key(row) to write k, once for each key head. In each value head's first block of columns, group `group` does
+// this; others return at once. If the call is no draft, skips tokens after its fold; a later kernel writes these.
 template <typename StoreKey>
 __device__ __forceinline__ void AppendRow(const DecodeArgs& args, const DecodeLane& my, int group,
                                           const DecodeToken& token, float g, StoreKey store_key) {
@@ -354,8 +368,8 @@ __device__ __forceinline__ void AppendRow(const DecodeArgs& args, const DecodeLa
   store_key(my.slot + p.at.log_k + int64_t{token.n} * p.key_heads * p.key_dim + int64_t{my.task.key_head} * p.key_dim);
 }
 
-// Before a fold: copies the log's u from the lanes' registers to LDS, where the whole group reads it, and empties the
-// log in the registers.
+// Copies the log's u from the lanes' registers to sh.u, where the whole group reads it for a fold. Empties the log in
+// the registers: u and g become 0.
 template <int kColumns, typename Shared>
 __device__ __forceinline__ void EmptyLog(const DecodeLane& my, Shared& sh, float (&u)[kColumns], float& g) {
 #pragma unroll
@@ -367,14 +381,15 @@ __device__ __forceinline__ void EmptyLog(const DecodeLane& my, Shared& sh, float
   WaveBarrier();
 }
 
-// Returns the group's columns of the slot's base. Base: float or uint16_t.
+// Returns the group's columns in the base of the sequence's own slot (not base_slot), where folds are stored. Base:
+// float or uint16_t.
 template <typename Base>
 __device__ __forceinline__ Base* OwnBase(const DeltaRuleArgs& p, const DecodeLane& my) {
   return reinterpret_cast<Base*>(my.slot + p.at.base) + my.column_offset;
 }
 
-// Folds the log into the columns in registers. Then stores them to the slot's base, unless the call is a draft: a
-// draft's columns stay in registers, rounded as if they had been stored and loaded.
+// Folds the full log, with u as EmptyLog left it in sh.u, into the columns in registers. Then stores them to the slot's
+// base, unless the call is a draft: a draft's columns stay in registers, rounded as if they had been stored and loaded.
 template <int kElements, int kColumns, bool kExact, typename Base, typename Shared>
 __device__ __forceinline__ void FoldInRegisters(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
                                                 int64_t first_row, int log_length, Shared& sh,

@@ -21,7 +21,8 @@ __device__ __forceinline__ KeyProduct SplitProduct(double product) {
   return {nearest, static_cast<float>(product - static_cast<double>(nearest))};
 }
 
-// Dot products of a token with one entry's key. In LDS, `nearest` and q of all entries are adjacent; `rest` is apart.
+// Dot products of a token's k and q with one entry's key. In LDS, `nearest` of an entry is at `at`, q kLogCapacity
+// further on, and `rest` at `rest_at`.
 struct EntryDots {
   KeyProduct k;
   float q;
@@ -39,7 +40,8 @@ struct EntryDots {
 };
 inline constexpr int kEntryDotFloats = 3 * kLogCapacity;
 
-// A lane's partial dot products of rows with k and q, summed as WideDot (a logged key with k) or Dot does.
+// A lane's partial dot products of rows with k and q, summed as WideDot (row 0, a logged key, with k) or Dot does (all
+// others, in four sums each). k[0] is unused.
 template <int kRows>
 struct DotSums {
   WideSum wide_k;  // row 0 with k; row 0 is a logged key
@@ -70,9 +72,10 @@ __device__ __forceinline__ void AddProducts(const float* const (&rows)[kRows], c
   }
 }
 
-// This lane's parts of row.k and row.q, streamed, because rows above 256 elements would fill the registers. Row 0 is a
-// logged key: its product with k is summed as in WideDot into wide_k, and part_k[0] is not written. Other sums run in
-// the order of Dot and begin at `start` (-0 for Dot's bits). Only the last elements are guarded.
+// Computes this lane's parts of row.k and row.q for kRows rows of K, streamed, because rows above 256 elements would
+// fill the registers. Row 0 is a logged key: its product with k is summed as in WideDot into wide_k, and part_k[0] is
+// not written. Other sums run in the order of Dot and begin at `start` (-0 for Dot's bits). Only the last elements are
+// guarded; kExact: none are.
 template <bool kExact, int kRows>
 __device__ __forceinline__ void StreamedDots(const float* const (&rows)[kRows], const float* k, const float* q,
                                              int lane, int key_dim, const float (&start)[kRows], double& wide_k,
@@ -104,8 +107,9 @@ __device__ __forceinline__ void StreamedDots(const float* const (&rows)[kRows], 
   }
 }
 
-// s <- decay s + sum_e weight_e k_e u_e^T, entries in order for each element. key_row(e) returns k_e, weight_at(e)
-// exp(G_L - G_e); u_at(e, float (&)[kColumns]) loads u_e of the columns. Keys above 256 are read 64 elements at a time.
+// s <- decay s + sum_e weight_e k_e u_e^T over e < `entries`, in order for each element. key_row(e) returns k_e [K],
+// weight_at(e) exp(G_L - G_e); u_at(e, float (&)[kColumns]) loads u_e of the columns. Keys above 256 elements are read
+// 64 elements at a time.
 template <int kElements, int kColumns, bool kExact, typename KeyRow, typename WeightAt, typename UAt>
 __device__ __forceinline__ void FoldColumns(float decay, int entries, int lane, int key_dim, KeyRow key_row,
                                             WeightAt weight_at, UAt u_at, float (&s)[kColumns][kElements]) {
@@ -138,12 +142,14 @@ __device__ __forceinline__ void FoldColumns(float decay, int entries, int lane, 
   }
 }
 
-// Most columns per group with kElements per lane: 32 registers of state, so that two waves fit a SIMD.
+// Most value columns per group of 16 lanes with kElements elements per lane: 32 registers of state, so that two waves
+// fit a SIMD.
 template <int kElements>
 inline constexpr int kMostColumns = kElements <= 32 ? 32 / kElements : 1;
 
-// Returns the columns per group: the most of `most`, most / 2 and most / 4 (at least 2 if `most` is) that waste no
-// columns and still fill the device. More columns per block share the log's dot products.
+// Returns the value columns per group, one of `most`, most / 2 and most / 4 (at least 2 if `most` is). It is the most
+// of them that wastes no columns and still fills the device, or the least if none does. `heads`: value heads of all
+// sequences together. More columns per block share the log's dot products.
 inline int ChooseColumns(int most, int64_t heads, int32_t value_dim, const Stream& stream) {
   int columns = most;
   while (columns > 2 && columns * 4 > most) {
@@ -155,7 +161,7 @@ inline int ChooseColumns(int most, int64_t heads, int32_t value_dim, const Strea
   return columns;
 }
 
-// Calls function(std::integral_constant<int, columns>) with the result of ChooseColumns.
+// Calls function(std::integral_constant<int, columns>) with ChooseColumns(kMost, ..)'s result, and returns its status.
 template <int kMost, int kColumns = kMost, typename Function>
 absl::Status WithColumns(int columns, Function&& function) {
   if constexpr (kColumns > 2 && kColumns * 4 > kMost) {

@@ -15,14 +15,16 @@
 
 namespace gdn {
 
-// Double-precision reference on host memory. States have the layout's dtype and are rounded as it says; all else is
-// double. Slow and simple.
+// Double-precision reference on host memory; params must be valid. States have the layout's dtype and are rounded as it
+// says; all else is double. Slow and simple.
 void DeltaRuleScanReference(const DeltaRuleParams& params);
 
-// Computes with SIMD on the CPU. A task of `pool` is one (sequence, value head, column slice).
+// Computes with SIMD on the CPU and returns when done; params must be valid. A task of `pool` is one (sequence, value
+// head, column slice).
 absl::Status DeltaRuleScanCpu(const DeltaRuleParams& params, ThreadPool& pool);
 
-// Bases are [HV][V][K] in device memory. `batch` is params.batch with its arrays on the device.
+// Issues the kernel on `stream`; params must be valid. Bases are [HV][V][K] in device memory. `batch` is params.batch
+// with its arrays on the device.
 absl::Status DeltaRuleScanGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream);
 
 }  // namespace gdn

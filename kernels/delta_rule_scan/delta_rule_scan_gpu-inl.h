@@ -13,12 +13,14 @@
 
 namespace gdn::gpu {
 
-// For dims that decay by channel. `params` must have been validated.
+// Launches the scan for dims that decay by channel. `params` must have been validated; `batch` is params.batch with its
+// arrays on the device.
 absl::Status DeltaRuleChannelScanGpu(const DeltaRuleParams& params, const DeviceBatch& batch, const Stream& stream);
 
 namespace {
 
-// A token's data for one group. The next token's is loaded ahead only up to K = 256; beyond there are no registers.
+// A token's data for one group of 16 lanes: this lane's elements of q and k, v of the group's columns, and the gates.
+// The next token's is loaded ahead only up to K = 256; beyond there are no registers.
 template <int kElements, int kColumns>
 struct Token {
   float q[kElements];
@@ -44,7 +46,7 @@ __device__ __forceinline__ void LoadToken(const DeltaRuleArgs& p, const Gates& g
 }
 
 // Applies one token to the group's columns of the state, of which each lane holds its kElements in `s`. Lane c returns
-// the output of column c; lanes past the last column return 0.
+// the output of column c; lanes from kColumns on return 0. All lanes of the wave call.
 template <int kWave, int kElements, int kColumns>
 __device__ __forceinline__ float Step(const Token<kElements, kColumns>& token, int lane,
                                       float (&s)[kColumns][kElements]) {
@@ -124,7 +126,8 @@ absl::Status LaunchScan(const char* name, const DeltaRuleParams& params, const G
   return Launch(name, kernel, grid, kDeltaRuleThreads, stream, args, gates);
 }
 
-// Calls launch(wave, elements, columns), std::integral_constants, unless there are no tokens.
+// Calls launch(wave, elements, columns) with std::integral_constants, and returns its status; OK without a call if
+// there are no tokens. They are the wave width, a lane's elements of a column, and a group's value columns.
 template <typename LaunchOf>
 absl::Status WithScanShape(const char* name, const LayerDims& dims, const DeviceBatch& batch, const Stream& stream,
                            const LaunchOf& launch) {
@@ -144,8 +147,8 @@ absl::Status WithScanShape(const char* name, const LayerDims& dims, const Device
   });
 }
 
-// Launches the scan with g and beta from `gates` instead of the params' own. `params` must have been validated. Base:
-// the element type of the layout's bases.
+// Launches the scan with g and beta from `gates` instead of the params' own; `name` is the kernel's for errors.
+// `params` must have been validated. Base: the element type of the layout's bases, which the caller chooses.
 template <typename Base = float, typename Gates>
 absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, const Gates& gates,
                            const DeviceBatch& batch, const Stream& stream) {

@@ -12,7 +12,8 @@
 
 namespace gdn {
 
-// Zeroes `bytes` bytes at `data`. `data` must be aligned to 16 bytes, and `bytes` a multiple of 4.
+// Zeroes `bytes` bytes of device memory at `data`, in the stream's order. `data` must be aligned to 16 bytes, and
+// `bytes` a multiple of 4; 0 is valid.
 absl::Status FillZeroGpu(void* data, size_t bytes, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -26,14 +26,15 @@ struct GatedRmsNormParams {
   const float* z = nullptr;       // [rows, V]
   const float* weight = nullptr;  // [V]
   float* y = nullptr;             // [rows, V]
-  // Tiled order if both exceed 1: of a token's key_heads * group rows, row i group + j goes to row j key_heads + i.
+  // y is written in tiled order if both exceed 1: of a token's key_heads * group rows, row i group + j goes to row j
+  // key_heads + i. x and z keep their order. If tiled, `rows` must be a multiple of key_heads * group.
   int32_t key_heads = 1;
   int32_t group = 1;
 
   bool tiled() const { return key_heads > 1 && group > 1; }
 };
 
-// Returns the row of y that input row `row` is written to.
+// Returns the row of y that input row `row` is written to in tiled order; `row` itself if key_heads or group is 1.
 constexpr int64_t OutputRowOf(int64_t row, int32_t key_heads, int32_t group) {
   const int64_t head = row % (int64_t{key_heads} * group);
   return row - head + head % group * key_heads + head / group;

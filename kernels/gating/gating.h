@@ -22,7 +22,7 @@ namespace gdn {
 struct GatingParams {
   ALogConvention convention = ALogConvention::kRaw;
   DecayGate gate = DecayGate::kSoftplus;
-  float lower_bound = 0.0f;  // L for kBoundedSigmoid; unused otherwise
+  float lower_bound = 0.0f;  // L for kBoundedSigmoid, finite and below 0; unused otherwise
   float beta_scale = 1.0f;
   int32_t value_heads = 0;
   int32_t decay_dim = 1;  // 1: a decay for each head; K: one for each key channel

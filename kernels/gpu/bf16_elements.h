@@ -17,7 +17,8 @@ namespace gdn::gpu {
 
 __device__ __forceinline__ float RoundToBf16(float value) { return FromBf16(ToBf16(value)); }
 
-// Raw bits of four elements; the first is in the lowest bits.
+// Returns the raw bits of four neighbouring elements, the first in the lowest bits. `p` is aligned to 8 bytes.
+// WidenBf16x4 converts them to float32.
 __device__ __forceinline__ uint64_t LoadBf16Bits(const uint16_t* p) { return *reinterpret_cast<const uint64_t*>(p); }
 __device__ __forceinline__ Vec4 WidenBf16x4(uint64_t bits) {
   const uint32_t low = static_cast<uint32_t>(bits);

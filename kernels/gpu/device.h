@@ -42,7 +42,8 @@ __device__ __forceinline__ void Unpack4(const Vec4& v, float* to) {
   to[3] = v.w;
 }
 
-// Call first in a kernel that can do nothing before the results of earlier kernels are there.
+// Lets the next kernel begin, then waits until the results of earlier kernels are there. Call first in a kernel with
+// Grid::early that can do nothing before.
 __device__ __forceinline__ void BeginEarly() {
   LetNextKernelBegin();
   WaitForPriorKernels();

@@ -8,19 +8,19 @@
 
 namespace gdn::gpu {
 
-// dpp_ctrl values. DppQuadPerm: each of a quad's four lanes reads the given lane of its quad.
+// dpp_ctrl values. DppQuadPerm: lanes 0 .. 3 of each quad read lanes a, b, c and d (0 .. 3) of their quad.
 constexpr int DppQuadPerm(int a, int b, int c, int d) { return a | (b << 2) | (c << 4) | (d << 6); }
 inline constexpr int kDppRowMirror = 0x140;      // lane i of a row of 16 reads lane 15 - i
 inline constexpr int kDppRowHalfMirror = 0x141;  // lane i of a half row reads lane 7 - i
 
-// Returns the lane that `lane` reads with the pattern `ctrl`.
+// Returns the lane of the wave that `lane` reads with the pattern `ctrl`, one of those above.
 constexpr int DppSource(int ctrl, int lane) {
   if (ctrl == kDppRowMirror) return (lane & ~15) + 15 - (lane & 15);
   if (ctrl == kDppRowHalfMirror) return (lane & ~7) + 7 - (lane & 7);
   return (lane & ~3) | ((ctrl >> (2 * (lane & 3))) & 3);
 }
 
-// Returns the mask if lane i reads lane i ^ mask; 0 for other patterns.
+// Returns the mask if every lane i reads lane i ^ mask with the pattern `ctrl`; 0 for other patterns.
 constexpr int DppXorMask(int ctrl) {
   if (ctrl == kDppRowMirror) return 15;
   if (ctrl == kDppRowHalfMirror) return 7;
@@ -28,7 +28,8 @@ constexpr int DppXorMask(int ctrl) {
   return ctrl == DppQuadPerm(mask, 1 ^ mask, 2 ^ mask, 3 ^ mask) ? mask : 0;
 }
 
-// ds_swizzle's bit-mask mode, within groups of 32 lanes: lane i reads lane ((i & and) | or) ^ xor.
+// ds_swizzle's bit-mask mode, within groups of 32 lanes: lane i reads lane ((i & and) | or) ^ xor; masks have 5 bits.
+// SwizzlePattern returns the pattern, SwizzleSource the lane of the wave that `lane` reads with it.
 constexpr int SwizzlePattern(int and_mask, int or_mask, int xor_mask) {
   return and_mask | (or_mask << 5) | (xor_mask << 10);
 }

@@ -12,7 +12,7 @@ namespace gdn::gpu {
 
 inline constexpr float kFloatMax = 3.40282347e38f;
 
-// 1 / (1 + e^-x), computed with exp of -|x|, so that nothing overflows.
+// Returns 1 / (1 + e^-x), computed with exp of -|x|, so that nothing overflows. NaN gives NaN.
 __device__ __forceinline__ float Sigmoid(float x) {
   const float e = expf(-fabsf(x));
   const float s = 1.0f / (1.0f + e);
@@ -21,7 +21,7 @@ __device__ __forceinline__ float Sigmoid(float x) {
 
 __device__ __forceinline__ float Silu(float x) { return x * Sigmoid(x); }
 
-// log(1 + e^x); returns x above 20, where float32 cannot distinguish the two.
+// Returns log(1 + e^x), or x if that is above 20, where float32 cannot distinguish the two.
 __device__ __forceinline__ float Softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
 // Returns the nearest finite number; NaN stays NaN. Compares, because fminf and fmaxf would return the other operand.
@@ -29,14 +29,16 @@ __device__ __forceinline__ float ClampFinite(float x) {
   return x > kFloatMax ? kFloatMax : (x < -kFloatMax ? -kFloatMax : x);
 }
 
-// Returns g of a token and head. `a_log` is A_log, or -exp(A_log) if `negative_exp`. A NaN in any of them gives NaN.
+// Returns g = -exp(A_log) softplus(a + dt_bias) of a token and value head: finite and <= 0. `a_log` is A_log, or
+// -exp(A_log) if `negative_exp`. A NaN in any of them gives NaN.
 __device__ __forceinline__ float LogDecay(float a, float a_log, float dt_bias, bool negative_exp) {
   const float rate = negative_exp ? a_log : -ClampFinite(expf(a_log));
   // Clamped before too, because a rate of 0 times an infinite sum would be NaN.
   return ClampFinite(rate * Softplus(ClampFinite(a + dt_bias)));
 }
 
-// Returns the bounded g: lower_bound sigmoid(exp(A_log) (a + dt_bias)). A NaN gives NaN.
+// Returns the bounded g: lower_bound sigmoid(exp(A_log) (a + dt_bias)), in lower_bound .. 0. `a_log` is A_log, or
+// -exp(A_log) if `negative_exp`. A NaN gives NaN.
 __device__ __forceinline__ float BoundedLogDecay(float a, float a_log, float dt_bias, bool negative_exp,
                                                  float lower_bound) {
   const float rate = negative_exp ? -a_log : ClampFinite(expf(a_log));

@@ -13,8 +13,8 @@ struct Grid {
   int64_t x = 1;
   int64_t y = 1;
   int64_t z = 1;
-  // The kernel calls WaitForPriorKernels before it reads or writes what other kernels write. So if the stream supports
-  // it, the kernel's blocks may begin while the kernel before it ends.
+  // True only if the kernel calls WaitForPriorKernels before it reads or writes what other kernels write. So if the
+  // stream supports it, the kernel's blocks may begin while the kernel before it ends.
   bool early = false;
 };
 

@@ -22,23 +22,25 @@ namespace gdn::gpu {
 
 constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// True if all addresses allow 16-byte accesses, to choose between a kernel's vector and scalar paths. A null pointer
+// True if all addresses are multiples of 16 bytes, to choose between a kernel's vector and scalar paths. A null pointer
 // counts as aligned.
 template <typename... Pointers>
 bool Aligned16(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-// Number of blocks for `elements` with `per_block` each, but at most what fills the device several times over; kernels
-// stride over the rest.
+// Returns the number of blocks for `elements` elements, `per_block` each, but at most 16 for each processor, which
+// fills the device several times over; kernels stride over the rest. 0 if there are no elements.
 inline int64_t StridedBlocks(int64_t elements, int64_t per_block, const Stream& stream) {
   const int64_t needed = CeilDivide(elements, per_block);
   const int64_t enough = int64_t{stream.processors} * 16;
   return needed < enough ? needed : enough;
 }
 
-// Launches `kernel` with `threads` threads a block; a grid without blocks launches nothing. UNAVAILABLE (DEVICE_FAILED)
-// if the device refuses the launch; errors inside the kernel are reported by a later synchronisation.
+// Launches `kernel` on `stream` with `threads` threads a block, and may return before it has run; a grid without blocks
+// launches nothing. `name` is for errors and must be a literal. INVALID_ARGUMENT if the grid is too large for a device.
+// UNAVAILABLE (DEVICE_FAILED) if the device refuses the launch, RESOURCE_EXHAUSTED if memory for it is short. A later
+// synchronisation reports errors inside the kernel.
 template <typename... Params, typename... Args>
 absl::Status Launch(const char* name, void (*kernel)(Params...), const Grid& grid, int threads, const Stream& stream,
                     const Args&... args) {
@@ -70,8 +72,8 @@ absl::Status WithWaveWidth(const Stream& stream, const char* name, Function&& fu
 }
 }  // namespace internal
 
-// Calls function(std::integral_constant<int, width>) with the stream's width. FAILED_PRECONDITION (DEVICE_UNSUPPORTED)
-// if this build has no kernels for it.
+// Calls function(std::integral_constant<int, width>) with the stream's wave width, and returns its status.
+// FAILED_PRECONDITION (DEVICE_UNSUPPORTED), naming `name`, if this build has no kernels for that width.
 template <typename Function>
 absl::Status WithWaveWidth(const Stream& stream, const char* name, Function&& function) {
   return internal::WithWaveWidth(stream, name, std::forward<Function>(function), WaveWidths());

@@ -8,7 +8,8 @@
 
 namespace gdn::gpu {
 
-// While one lives, launches of its thread load the kernel's code and run nothing.
+// While one lives, launches of its thread load the kernel's code and run nothing. They do not nest: the end of one ends
+// the mode for the thread.
 class LoadingOnly {
  public:
   LoadingOnly() { active_ = true; }
@@ -17,7 +18,7 @@ class LoadingOnly {
 
   static bool active() { return active_; }
 
-  // While one lives, launches run as usual.
+  // While one lives, launches of its thread run as usual. Its end restores the mode that it found.
   class Paused {
    public:
     Paused() : was_active_(active_) { active_ = false; }

@@ -21,7 +21,8 @@ inline int64_t MatrixTiles(int64_t batch, int64_t rows, int64_t cols) {
   return batch * ((rows + kMatrixTileRows - 1) / kMatrixTileRows) * ((cols + kMatrixTileCols - 1) / kMatrixTileCols);
 }
 
-// Calls function(batch, row, col) for each element of this thread in its block's tile.
+// Calls function(batch, row, col) for each element of this thread in its block's tile; blockIdx.x is the tile's number,
+// below MatrixTiles. `rows` and `cols` are each matrix's; elements outside are skipped.
 template <typename Function>
 __device__ __forceinline__ void ForEachElement(int64_t rows, int64_t cols, const Function& function) {
   const int64_t tiles_down = (rows + kMatrixTileRows - 1) / kMatrixTileRows;

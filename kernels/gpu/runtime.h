@@ -37,11 +37,12 @@ struct DeviceInfo {
   int32_t memory_bus_bits = 0;
 };
 
-// Returns the number of devices that this process may use (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES).
+// Returns the number of devices that this process may use (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES). DescribeDevice
+// takes numbers from 0 below it; free_bytes is the memory that is free at the call.
 absl::StatusOr<int> DeviceCount();
 absl::StatusOr<DeviceInfo> DescribeDevice(int device);
 
-// Makes `device` the calling thread's current device; for threads other than the one that made the stream.
+// Makes `device` the calling thread's current device. Needed in threads other than the one that made the stream.
 absl::Status UseDevice(int device);
 absl::StatusOr<int> DeviceInUse();  // the calling thread's current device
 absl::StatusOr<Stream> MakeStream(int device);
@@ -50,11 +51,12 @@ absl::Status SynchronizeStream(const Stream& stream);
 
 absl::StatusOr<void*> DeviceMalloc(size_t bytes);
 void DeviceFree(void* data);
-// Allocates page-locked host memory: copies from and to it run asynchronously.
+// Allocates page-locked host memory, for PinnedFree: copies from and to it run asynchronously.
 absl::StatusOr<void*> PinnedMalloc(size_t bytes);
 void PinnedFree(void* data);
 
-// Copies run in the stream's order. With pinned host memory the functions return at once.
+// Copies run in the stream's order. With pinned host memory the functions return at once, and the memory must stay
+// until the copy has run; with other host memory they may block.
 absl::Status CopyToDevice(void* device, const void* host, size_t bytes, const Stream& stream);
 absl::Status CopyToHost(void* host, const void* device, size_t bytes, const Stream& stream);
 absl::Status CopyOnDevice(void* to, const void* from, size_t bytes, const Stream& stream);
@@ -66,30 +68,32 @@ using Event = void*;
 absl::StatusOr<Event> MakeEvent();
 void DestroyEvent(Event event);
 absl::Status RecordEvent(Event event, const Stream& stream);
-// Makes work given to `stream` from now on wait for the event's last recorded point. Returns at once. Event and stream
-// must be of one device.
+// Makes work given to `stream` from now on wait for the event's last recorded point; later records do not matter.
+// Returns at once. Event and stream must be of one device.
 absl::Status StreamWaitsFor(const Stream& stream, Event event);
 // Blocks the calling thread until the event is done; the thread sleeps. Several threads may wait for one event.
 absl::Status WaitForEvent(Event event);
 absl::StatusOr<bool> EventIsDone(Event event);
 
-// Makes an event that records a time as well. It costs more, so use it only to measure.
+// Makes an event that records a time as well, for DestroyEvent. It costs more, so use it only to measure.
 absl::StatusOr<Event> MakeTimedEvent();
-// Returns the time between two timed events in microseconds. Waits for `end`.
+// Returns the time from `begin` to `end`, two recorded timed events, in microseconds. Blocks until `end` is done.
 absl::StatusOr<double> MicrosecondsBetween(Event begin, Event end);
 
-// Launches between BeginCapture and EndCapture are recorded, not run. UNIMPLEMENTED on the host executor.
+// The calling thread's launches on the stream between BeginCapture and EndCapture are recorded, not run. EndCapture
+// returns the graph, which the caller destroys; it fails if something that cannot be recorded was called meanwhile.
 using Graph = void*;
 absl::Status BeginCapture(const Stream& stream);
 absl::StatusOr<Graph> EndCapture(const Stream& stream);
 // True if work given to `stream`, any stream of the calling thread's device, is recorded instead of run. For the
-// default stream also true while another stream is being recorded, if use of the default stream would invalidate that
-// recording.
+// default stream (null) also true while another stream is being recorded, if use of the default stream would invalidate
+// that recording.
 absl::StatusOr<bool> IsCapturing(const Stream& stream);
 absl::Status LaunchGraph(Graph graph, const Stream& stream);
 void DestroyGraph(Graph graph);
 
-// OK for the vendor's success code, else the error of `call`. Also used for launches.
+// Returns OK for the vendor's success code, else the error of `call` as the file's comment says, and clears the
+// runtime's last error. Also used for launches, with the kernel's name.
 absl::Status RuntimeStatus(int code, const char* call);
 
 }  // namespace gdn::gpu

@@ -17,7 +17,7 @@ struct Stream {
   bool overlaps = false;   // a kernel may begin while the one before it ends (Grid::early); NVIDIA from sm_90 on
 };
 
-// A PackedBatch with its index arrays in device memory, and the sizes that a launch needs on the host.
+// A PackedBatch with its index arrays in device memory, not owned, and the sizes that a launch needs on the host.
 struct DeviceBatch {
   int32_t sequences = 0;
   int32_t tokens = 0;
@@ -29,7 +29,7 @@ struct DeviceBatch {
   const int32_t* base_slots = nullptr;    // [sequences]; slots if each base is in its sequence's slot
 };
 
-// The index arrays of MaterializeStateParams in device memory, [count] each.
+// The index arrays of MaterializeStateParams in device memory, [count] each, not owned.
 struct DeviceFold {
   const int32_t* src = nullptr;
   const int32_t* dst = nullptr;

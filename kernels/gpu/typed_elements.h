@@ -16,8 +16,9 @@
 
 namespace gdn::gpu {
 
-// Loads elements data[index .. index + 4) without conversion. Elements from index + count on are not read and become
-// zero. `vector`: the four are in one aligned 16 bytes (F32) or 8, and count is not 1, 2 or 3.
+// Loads elements data[index .. index + 4) without conversion, for WidenRaw4: 16-bit ones lie two in x and two in y.
+// Elements from index + count on are not read and become zero. `vector`: the four are in one aligned 16 bytes (F32) or
+// 8, and count is not 1, 2 or 3.
 __device__ __forceinline__ Vec4 LoadRaw4(const void* data, DType dtype, int64_t index, int32_t count, bool vector) {
   Vec4 raw{0.0f, 0.0f, 0.0f, 0.0f};
   if (count <= 0) return raw;
@@ -69,7 +70,8 @@ __device__ __forceinline__ void StoreElement(void* data, DType dtype, int64_t in
   }
 }
 
-// Stores elements data[index .. index + 4), which must be in one aligned 16 bytes (F32) or 8.
+// Stores four values, rounded to nearest even, as elements data[index .. index + 4), which must be in one aligned 16
+// bytes (F32) or 8.
 __device__ __forceinline__ void StoreElements4(void* data, DType dtype, int64_t index, const Vec4& values) {
   if (dtype == DType::kF32) return Store4(static_cast<float*>(data) + index, values);
   const uint32_t low = NarrowElement(dtype, values.x) | static_cast<uint32_t>(NarrowElement(dtype, values.y)) << 16;
@@ -77,7 +79,8 @@ __device__ __forceinline__ void StoreElements4(void* data, DType dtype, int64_t 
   *reinterpret_cast<uint64_t*>(static_cast<uint16_t*>(data) + index) = low | static_cast<uint64_t>(high) << 32;
 }
 
-// True if LoadRaw4 and StoreElements4 can use vectors on rows of `stride` elements at `data`.
+// True if LoadRaw4 and StoreElements4 can use vectors, from every fourth element on, on rows that are `stride` elements
+// apart and start at `data`.
 inline bool AllowsRaw4(const void* data, DType dtype, int64_t stride) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   return stride % 4 == 0 && address % (4 * DTypeSize(dtype)) == 0;

@@ -22,7 +22,8 @@ __device__ __forceinline__ void MultiplyAdd(float a, const Vec4& b, float (&sum)
   sum[3] = fmaf(a, b.w, sum[3]);
 }
 
-// Loads up to four elements at p, of float or bfloat16; those from `count` on are 0.
+// Loads up to four elements at p, of float or bfloat16 (uint16_t), as float32; those from `count` on (it may be
+// negative) are not read and 0. `aligned`: p is aligned to four elements. StoreSome stores those before `count`.
 template <typename Element, typename Count>
 __device__ __forceinline__ Vec4 LoadSome(const Element* p, Count count, bool aligned) {
   if (aligned && count >= 4) return Load4(p);

@@ -18,7 +18,7 @@
 
 namespace gdn::gpu {
 
-inline constexpr int kStaticLdsBytes = 48 * 1024;  // gfx906 has 64 KB
+inline constexpr int kStaticLdsBytes = 48 * 1024;  // most LDS that a kernel may declare; gfx906 has 64 KiB
 
 // Wave widths that kernels are compiled for.
 using WaveWidths = std::integer_sequence<int, 32>;
@@ -26,8 +26,8 @@ using WaveWidths = std::integer_sequence<int, 32>;
 __device__ __forceinline__ float FromF16(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 __device__ __forceinline__ uint16_t ToF16(float value) { return __half_as_ushort(__float2half_rn(value)); }
 
-// BiasedByte: kByteBias + byte number kByte of a word, as float. WidenE4M3: four E4M3 bytes divided by kE4M3Unit. If
-// any of them is NaN, at least one result is NaN, maybe another byte's.
+// BiasedByte: kByteBias + byte number kByte (0 lowest) of a word, as float. WidenE4M3: the values of four E4M3 bytes,
+// the lowest first, divided by kE4M3Unit. If any of them is NaN, at least one result is NaN, maybe another byte's.
 inline constexpr float kByteBias = 32768.0f;  // putting the byte into a mantissa is faster than a conversion
 inline constexpr float kE4M3Unit = 1.0f;
 template <int kByte>
@@ -45,7 +45,8 @@ __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
 
 __device__ __forceinline__ void WaveBarrier() { __syncwarp(); }
 
-// Kernels overlap by programmatic dependent launch (compute capability 9.0 and later).
+// WaitForPriorKernels waits until the stream's earlier kernels have ended; LetNextKernelBegin lets the next one begin
+// once all blocks have called it. By programmatic dependent launch (compute capability 9.0 and later); no-ops before.
 __device__ __forceinline__ void WaitForPriorKernels() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
 }
@@ -56,7 +57,8 @@ inline bool OverlapsKernels(int device) {
   int major = 0;
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
-// Launches a kernel that may begin before the previous one has ended. The caller's GetLastError returns the errors.
+// Launches a kernel that may begin before the previous one has ended. Reports nothing itself: the caller's GetLastError
+// returns the errors.
 template <typename... Params, typename... Args>
 void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t stream, const Args&... args) {
   cudaLaunchAttribute early;
@@ -71,7 +73,8 @@ void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-// The lane exchanges of AMD (dpp.h), made of shuffles.
+// The lane exchanges of AMD (dpp.h), made of shuffles; all 32 lanes must call. Each returns the value of the lane that
+// the pattern, or `lane` modulo 32, names.
 template <int kWave, int kCtrl>
 __device__ __forceinline__ float UpdateDpp(float /*old*/, float source) {
   static_assert(kWave == 32, "an NVIDIA warp has 32 lanes");
@@ -90,7 +93,7 @@ __device__ __forceinline__ float Bpermute(int lane, float value) {
   return __shfl_sync(0xffffffffu, value, lane & (kWave - 1));
 }
 
-// Names that differ between the two runtimes.
+// Names that differ between the CUDA and HIP runtimes; Api functions return the runtime's error code.
 using ApiDeviceProperties = cudaDeviceProp;
 inline constexpr auto kErrorOutOfMemory = cudaErrorMemoryAllocation;
 inline constexpr auto kClockRateAttribute = cudaDevAttrClockRate;

@@ -16,7 +16,7 @@
 
 namespace gdn::gpu {
 
-inline constexpr int kStaticLdsBytes = 64 * 1024;
+inline constexpr int kStaticLdsBytes = 64 * 1024;  // most LDS that a kernel may declare
 
 // Wave widths that kernels are compiled for.
 using WaveWidths = std::integer_sequence<int, 64>;
@@ -28,8 +28,8 @@ __device__ __forceinline__ uint16_t ToF16(float value) {
   return __builtin_bit_cast(uint16_t, static_cast<_Float16>(value));
 }
 
-// BiasedByte: kByteBias + byte number kByte of a word, as float. WidenE4M3: four E4M3 bytes divided by kE4M3Unit. If
-// any of them is NaN, at least one result is NaN, maybe another byte's.
+// BiasedByte: kByteBias + byte number kByte (0 lowest) of a word, as float. WidenE4M3: the values of four E4M3 bytes,
+// the lowest first, divided by kE4M3Unit. If any of them is NaN, at least one result is NaN, maybe another byte's.
 inline constexpr float kByteBias = 0.0f;
 inline constexpr float kE4M3Unit = 256.0f;
 template <int kByte>
@@ -51,7 +51,8 @@ __device__ __forceinline__ void WaveBarrier() {
   __builtin_amdgcn_wave_barrier();
 }
 
-// Kernels do not overlap: a kernel begins when the one before it has ended.
+// Kernels do not overlap: a kernel begins when the one before it has ended. So these do nothing, and LaunchEarly is a
+// plain launch.
 __device__ __forceinline__ void WaitForPriorKernels() {}
 __device__ __forceinline__ void LetNextKernelBegin() {}
 inline bool OverlapsKernels(int /*device*/) { return false; }
@@ -60,7 +61,8 @@ void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, hipStream_t 
   kernel<<<grid, threads, 0, stream>>>(args...);
 }
 
-// Cross-lane moves of 32-bit values. kCtrl: a pattern of dpp.h. Every lane reads some lane, so `old` is never kept.
+// Cross-lane moves of 32-bit values; all lanes of the wave call, and each gets the value of the lane that kCtrl or
+// kPattern, patterns of dpp.h, name for it. Every lane reads some lane, so `old` is never returned.
 template <int kWave, int kCtrl>
 __device__ __forceinline__ float UpdateDpp(float old, float source) {
   return __int_as_float(__builtin_amdgcn_update_dpp(__float_as_int(old), __float_as_int(source), kCtrl,
@@ -70,13 +72,13 @@ template <int kWave, int kPattern>
 __device__ __forceinline__ float DsSwizzle(float value) {
   return __int_as_float(__builtin_amdgcn_ds_swizzle(__float_as_int(value), kPattern));
 }
-// Every lane reads the value of lane `lane` of the wave.
+// Returns the value of lane `lane` of the wave, which may differ from lane to lane. All lanes of the wave call.
 template <int kWave>
 __device__ __forceinline__ float Bpermute(int lane, float value) {
   return __int_as_float(__builtin_amdgcn_ds_bpermute(lane << 2, __float_as_int(value)));
 }
 
-// Names that differ between the two runtimes.
+// Names that differ between the CUDA and HIP runtimes; Api functions return the runtime's error code.
 using ApiDeviceProperties = hipDeviceProp_t;
 inline constexpr auto kErrorOutOfMemory = hipErrorOutOfMemory;
 inline constexpr auto kClockRateAttribute = hipDeviceAttributeClockRate;

@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t FloatToBits(float value) { return __float_as
 __device__ __forceinline__ Vec4 Load4(const float* p) { return *reinterpret_cast<const Vec4*>(p); }
 __device__ __forceinline__ void Store4(float* p, const Vec4& v) { *reinterpret_cast<Vec4*>(p) = v; }
 
-// An array in a block's LDS.
+// An array in a block's LDS; operator[] and the vector accesses take an element's index, a multiple of 4 for vectors.
 template <typename T, int kCount>
 struct LdsArray {
   alignas(16) T data[kCount];

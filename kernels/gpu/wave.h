@@ -18,8 +18,9 @@ __device__ __forceinline__ int LaneId() {
   return static_cast<int>(threadIdx.x) & (kWave - 1);
 }
 
-// Returns x of lane ^ kMask, for the steps of a butterfly: kMask 1, 2, 4, 8, 16, 32. For 4 and 8 it reads the mirrored
-// lane of the half row or row: that lane lies in the same other half, so a sum over all steps has each lane once.
+// Returns x of the partner lane in step kMask of a butterfly: 1, 2, 4, 8, 16, or 32 in waves of 64. The partner is lane
+// ^ kMask, but for 4 and 8 the mirrored lane of the half row (7 - i) or row (15 - i). That lane lies in the same other
+// half, so a sum over all steps has each lane once. Every lane of the wave calls.
 template <int kMask, int kWave>
 __device__ __forceinline__ float ButterflyPartner(float x) {
   static_assert(kMask == 1 || kMask == 2 || kMask == 4 || kMask == 8 || kMask == 16 || (kMask == 32 && kWave == 64));
@@ -31,7 +32,8 @@ __device__ __forceinline__ float ButterflyPartner(float x) {
   if constexpr (kMask == 32) return Bpermute<kWave>(LaneId<kWave>() ^ 32, x);
 }
 
-// Does so for a double, moved as two 32-bit halves. Here too, kMask 4 and 8 read the mirrored lane.
+// Returns the double x of the partner lane, moved as two 32-bit halves. The partner is lane ^ kMask, but for kMask 4
+// and 8 the mirrored lane of the half row (7 - i) or row (15 - i). Every lane of the wave calls.
 template <int kMask, int kWave>
 __device__ __forceinline__ double ButterflyPartner(double x) {
   uint32_t halves[2];
@@ -42,8 +44,8 @@ __device__ __forceinline__ double ButterflyPartner(double x) {
   return x;
 }
 
-// Combines the x of a group's kLanes lanes with combine(), in pairs of lanes kMask = 1, 2, 4, .. apart; every lane gets
-// the result. combine must be commutative.
+// Combines the x of a group's kLanes lanes (a power of two) with combine(), which must be commutative; every lane gets
+// the result. Every lane of the wave calls. kMask is for the recursion: leave it at 1.
 template <int kLanes, int kWave, int kMask = 1, typename T, typename Combine>
 __device__ __forceinline__ T GroupReduce(T x, Combine combine) {
   static_assert(kLanes <= kWave);
@@ -54,7 +56,8 @@ __device__ __forceinline__ T GroupReduce(T x, Combine combine) {
   }
 }
 
-// Sum over a group's lanes; T is float or double.
+// Returns to every lane the sum of x over its group of kLanes lanes, with the same bits. T is float or double. Every
+// lane of the wave calls.
 template <int kLanes, int kWave, typename T>
 __device__ __forceinline__ T GroupSum(T x) {
   return GroupReduce<kLanes, kWave>(x, [](T a, T b) { return a + b; });

@@ -19,8 +19,8 @@ namespace gdn::gpu {
 class PinnedRing {
  public:
   static constexpr size_t kDefaultBytes = size_t{16} << 20;
-  // Makes a ring of `bytes` bytes, a multiple of 1024, for copies on `stream`. A larger copy is made in pieces of a
-  // quarter of the ring. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no page-locked memory.
+  // Makes a ring of `bytes` bytes, a multiple of 1024, for copies on `stream`. A copy larger than a quarter of the ring
+  // is made in pieces of a quarter. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is no page-locked memory.
   static absl::StatusOr<PinnedRing> Make(const Stream& stream, size_t bytes = kDefaultBytes);
 
   PinnedRing(PinnedRing&& other) noexcept;
@@ -30,15 +30,15 @@ class PinnedRing {
   // Copies `host` into the ring and queues the copy from there to `device` on the stream. Returns before that copy has
   // run; `host` may be changed or freed at once. Waits for the stream if the ring is full.
   absl::Status CopyIn(void* device, const void* host, size_t bytes);
-  // Copies device memory to `host` through the ring, after all earlier work of the stream. `host` has the data when
-  // this returns.
+  // Copies device memory to `host` through the ring, after all earlier work of the stream. Blocks: `host` has the data
+  // when this returns.
   absl::Status CopyOut(void* host, const void* device, size_t bytes);
 
  private:
   PinnedRing(const Stream& stream, size_t bytes) : stream_(stream), bytes_(bytes) {}
 
-  // Returns `bytes` bytes of the ring that no queued copy reads. If the ring's end is reached, first waits for the
-  // stream.
+  // Returns `bytes` bytes of the ring, at most a quarter of it, that no queued copy uses. If the ring's end is reached,
+  // first waits for the stream.
   absl::StatusOr<char*> Take(size_t bytes);
 
   const Stream stream_;

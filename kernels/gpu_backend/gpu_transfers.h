@@ -23,14 +23,16 @@ class GpuTransfers {
   GpuTransfers(const GpuTransfers&) = delete;
   ~GpuTransfers();
 
-  // Copy device memory to the host, or host memory to the device, or zero device memory. The work is complete on
-  // return. Copies are fastest if `host` is page-locked.
+  // Copy device memory to the host, or host memory to the device, or zero device memory (aligned to 16 bytes, `bytes` a
+  // multiple of 4). They block until the work is complete, also after a failure. Not ordered with other streams. Copies
+  // are fastest if `host` is page-locked.
   absl::Status Out(void* host, const void* device, size_t bytes);
   absl::Status In(void* device, const void* host, size_t bytes);
   absl::Status Zero(void* device, size_t bytes);
 
  private:
-  // Runs copy(stream) on a stream that nobody else uses, and waits for it. Makes the device the thread's current one.
+  // Calls copy(stream) with a stream that nobody else uses, and waits for the stream. Makes the device the thread's
+  // current one. Returns the first failure.
   template <typename Copy>
   absl::Status Run(Copy copy);
   absl::StatusOr<Stream> Take();

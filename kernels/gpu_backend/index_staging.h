@@ -24,7 +24,8 @@ class IndexStaging {
  public:
   static constexpr size_t kDefaultArenaBytes = size_t{1} << 20;
 
-  // `arena_bytes` is the size of the first allocation on the device. A step of 256 sequences needs 2 to 6 KiB.
+  // `arena_bytes` is the least size of the first allocation on the device, which is made when first needed. A step of
+  // 256 sequences needs 2 to 6 KiB.
   explicit IndexStaging(const Stream& stream, size_t arena_bytes = kDefaultArenaBytes)
       : stream_(stream), least_arena_bytes_(arena_bytes) {}
   IndexStaging(const IndexStaging&) = delete;
@@ -34,23 +35,27 @@ class IndexStaging {
   // allocate. May wait for the stream. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the device has no room.
   absl::Status Reserve(size_t bytes);
 
-  // Return the device addresses of an operator's arrays. Arrays that are not on the device yet are sent through `ring`.
+  // Return the device addresses of an operator's arrays, valid until the next operator has run. Arrays that are not on
+  // the device yet are sent through `ring`, so the caller may change its own at once. Arrays that are null stay null,
+  // but base_slots becomes slots, and src_bases src. Errors are Reserve's, the ring's and RefuseToSend's.
   absl::StatusOr<DeviceBatch> Batch(PinnedRing& ring, const BatchArrays& arrays);
   absl::StatusOr<DeviceFold> Fold(PinnedRing& ring, const MaterializeStateParams& fold);
 
+  // Returns the device address of the shares, as Batch does for index arrays.
   absl::StatusOr<const CopyPiece*> Shares(PinnedRing& ring, absl::Span<const CopyPiece> shares);
 
-  // Call for a launch that copies its arrays to the device itself. Writes them to `host` (StagedBytes(sequences)
-  // bytes), for that copy to `device`, and returns the bytes written. Batch and Fold then return addresses there for
-  // arrays with the same contents, until ForgetProvided or the next Provide; arrays that have changed since are sent
-  // again.
+  // Call Provide for a launch that copies its arrays to the device itself. It writes them to `host`
+  // (StagedBytes(sequences) bytes), for that copy to `device`, and returns the bytes written. Batch and Fold then
+  // return addresses there for arrays with the same contents, until ForgetProvided or the next Provide; arrays that
+  // have changed since are sent again.
   static size_t StagedBytes(int32_t sequences);
   size_t Provide(char* device, char* host, const StageInParams& params);
   void ForgetProvided() { provided_.clear(); }
 
-  // Appends the device addresses of the step's arrays to `key`. False if Provide has not been given one of them.
+  // Appends the device addresses of the step's arrays to `key`, as raw bytes. False if Provide has not been given one
+  // of them; `key` may then have some.
   bool AddPlaces(const ReplayableStep& step, std::string* key) const;
-  // If set, sending an array is an error: a recording would keep its present contents for ever.
+  // If set, sending an array is an INTERNAL error: a recording would keep its present contents for ever.
   void RefuseToSend(bool refuse) { refuses_ = refuse; }
 
  private:
@@ -68,7 +73,7 @@ class IndexStaging {
     const char* at = nullptr;
   };
 
-  // Finds all arrays of one operator on the device, uploading those that are not there.
+  // Sets `at` of all arrays of one operator to their addresses on the device, and sends those that are not there.
   absl::Status Place(PinnedRing& ring, absl::Span<Wanted> arrays);
   absl::StatusOr<const char*> PlaceOne(PinnedRing& ring, Content content);  // Place has made room
   absl::StatusOr<const char*> PlaceAlone(PinnedRing& ring, Content content);

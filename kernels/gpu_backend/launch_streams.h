@@ -30,17 +30,19 @@ class LaunchStreams {
   LaunchStreams(const LaunchStreams&) = delete;
   ~LaunchStreams();
 
-  // Queue a launch's copy to the device (Backend::StageIn), before operators issued later, and its copy to host memory
-  // (Backend::StageOut), after operators issued before. `host` is page-locked.
+  // In queues a launch's copy to the device (Backend::StageIn), before operators issued later; Out its copy to host
+  // memory (Backend::StageOut), after operators issued before. `host` is page-locked and in use until a later fence
+  // passes.
   absl::Status In(void* device, const void* host, size_t bytes);
   absl::Status Out(void* host, const void* device, size_t bytes);
-  // Returns a fence after everything issued; null if all of that has already run.
+  // Returns a fence after everything issued, which WaitFence must get exactly once. If no event can be made, waits
+  // instead and returns null, which WaitFence does not take.
   absl::StatusOr<Event> MakeFence();
   absl::Status WaitFence(Event fence);
   absl::Status Synchronize();
 
  private:
-  // Makes later work of `waiting` wait for the work that `first` has now.
+  // Makes later work of `waiting` wait for the work that `first` has now. Blocks only if no event can be made.
   absl::Status Order(const Stream& first, const Stream& waiting);
   // Returns the stream, made at first use, or the operators' stream if none can be made.
   const Stream& Beside(std::optional<Stream>& stream);

@@ -35,15 +35,17 @@ class StepGraphs {
   ~StepGraphs() { DropAll(); }
 
   // Runs the step that `issue` launches: calls `issue`, records it, or replays what an equal key has recorded. `issue`
-  // must not change the host: it may run twice, the first time only to be recorded.
+  // must not change the host: it may run twice, the first time only to be recorded. If recording fails, or memory for a
+  // replay is short, it is called plainly. Returns the failure of that call or of the replay.
   absl::Status Run(const std::string& key, absl::FunctionRef<absl::Status()> issue);
 
   // True if the calling thread is recording a step now.
   bool recording() const { return recorder_.load() == std::this_thread::get_id(); }
 
-  // Waits for the stream and destroys all recordings.
+  // Blocks until the stream's work and any recording are done, and destroys all recordings.
   void DropAll();
-  // For memory freed by the recording thread: returns true if it is recording, and frees `data` when it has finished.
+  // For memory that is to be freed: returns false if the calling thread is not recording; the caller frees it.
+  // Otherwise returns true and frees `data` when the recording, which then counts as failed, has ended.
   bool FreesLater(void* data);
 
   GpuGraphCounts counts() const {
@@ -60,7 +62,8 @@ class StepGraphs {
   };
   using Entries = std::list<Entry>;
 
-  // Returns the entry of `key`, new or old, and makes it the most recently used.
+  // Returns the entry of `key`, new or old, and makes it the most recently used. A new one may evict the least recently
+  // used.
   Entry& Find(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Graph> Record(absl::FunctionRef<absl::Status()> issue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -75,12 +78,13 @@ class StepGraphs {
   std::vector<void*> freed_while_recording_;  // used by that thread only
 };
 
-// Time of a few short launches, plain and replayed, to decide if replays pay; microseconds.
+// Times of six short launches and a wait for them, plain and replayed, in microseconds, to decide if replays pay.
 struct GraphGain {
   double plain_us = 0.0, replayed_us = 0.0;  // medians
   bool worthwhile() const { return replayed_us < 0.9 * plain_us; }
 };
-// Returns an error if the runtime cannot record, or replays something else than was recorded.
+// Measures on `stream`, and blocks meanwhile. Returns an error if the runtime cannot record, or replays something else
+// than was recorded.
 absl::StatusOr<GraphGain> MeasureGraphGain(const Stream& stream);
 
 }  // namespace gdn::gpu

@@ -20,16 +20,17 @@
 
 namespace gdn {
 
-// A path of a slot's pending draft.
+// The accepted path of a slot's pending draft: its tokens in order from the root. Not owned.
 struct DraftPath {
   int32_t slot = 0;
-  int64_t token_count = 0;         // before the draft
-  int32_t log_length = 0;          // before the draft
-  absl::Span<const int32_t> path;  // indices of the draft's tokens, ascending
+  int64_t token_count = 0;         // the session's tokens before the draft
+  int32_t log_length = 0;          // log entries before the draft, < L
+  absl::Span<const int32_t> path;  // indices of the draft's tokens from 0, ascending; may be empty
 };
 
 // Moves the log entries and convolution columns of each path's tokens to where a chain of these tokens would have put
-// them; FoldAccepted can follow. Slots must be distinct. INVALID_ARGUMENT before anything is changed.
+// them; FoldAccepted can follow. Slots must be distinct, which is not checked. INVALID_ARGUMENT, and nothing is
+// changed, if a slot, log length or path is out of range. Issues copies, which may run later.
 absl::Status MoveDraftPaths(Backend& backend, const StatePoolView& pool, absl::Span<const DraftPath> paths);
 
 struct FoldAcceptedParams {
@@ -42,8 +43,10 @@ struct FoldAcceptedParams {
   uint8_t* folded = nullptr;            // out: 1 if the base is in slots[i] now, 0 if nothing changed; may be null
 };
 
-// Log entries past the accepted ones are lost; convolution columns do not change. INVALID_ARGUMENT before anything is
-// changed.
+// Folds each slot's log into its base, L entries at a time, while L or more are accepted, and moves the rest to the
+// log's front. Log entries past the accepted ones are lost; convolution columns do not change. INVALID_ARGUMENT, and
+// nothing is changed, if the params are invalid. Issues operators, which may run later; log_lengths and folded are set
+// on return.
 absl::Status FoldAccepted(Backend& backend, const FoldAcceptedParams& params);
 
 }  // namespace gdn

@@ -24,23 +24,25 @@
 
 namespace gdn {
 
-// One step of one layer for a packed batch. All pointers are backend memory except the index arrays (host).
+// One step of one layer for a packed batch. All pointers are backend memory except the index arrays (host), which are
+// only read during the call. Nothing is owned.
 struct LayerStep {
-  const LayerWeights* weights = nullptr;  // may be nullptr for kDeltaRule only
+  const LayerWeights* weights = nullptr;  // not used, and may be null, for kDeltaRule only
   StatePoolView pool = {};
   PackedBatch batch = {};
-  const int64_t* token_counts = nullptr;  // [sequences] host: tokens before this step
+  const int64_t* token_counts = nullptr;  // [sequences] host: tokens before this step; may be null for kDeltaRule
   InputKind kind = InputKind::kHiddenStates;
-  // Prefill only, [sequences] host: tokens of the whole call that each sequence's rows are a segment of; null: the rows
-  // are the whole call. Determines the segment's kernels, and so its bits.
+  // Prefill only, [sequences] host: tokens of the whole call that each sequence's rows are a segment of, at least its
+  // rows. Null: the rows are the whole call. Determines the segment's kernels, and so its bits.
   const int32_t* call_tokens = nullptr;
   // Decode only; see DeltaRuleDecodeParams.
   const int32_t* base_slots = nullptr;  // [sequences] host
   bool draft = false;
-  // Drafts only, [tokens] host: parent of each token within its sequence, or -1 (base/draft_tree.h); null: chains.
+  // Drafts only, [tokens] host: index in its sequence's rows of each token's parent, or -1 if the token follows the
+  // session's last one (base/draft_tree.h). Null: each token follows the one before it.
   const int32_t* draft_parents = nullptr;
 
-  // Any dtype; converted to float32 on the device.
+  // Dense tensors of any dtype, of which the kind's are read. All arithmetic is float32.
   InputTensor hidden_states = {};  // [tokens, D]
   InputTensor mixed_qkv = {};      // [tokens, C]
   InputTensor z = {};              // [tokens, HV * V]
@@ -57,7 +59,8 @@ struct LayerStep {
   OutputTensor output = {};  // [tokens, D], or [tokens, HV * V] for projected and delta_rule
 };
 
-// An input tensor of a kind, and its elements per token. LayerFields lists a kind's tensors in the API's order.
+// An input tensor of a kind, and its elements per token. LayerFields lists a kind's tensors in the API's order, in
+// `storage`, to which its result points; empty for kNone.
 struct LayerField {
   InputTensor LayerStep::*tensor;
   int64_t features;
@@ -66,29 +69,33 @@ absl::Span<const LayerField> LayerFields(InputKind kind, const LayerDims& dims,
                                          std::array<LayerField, kMaxStepFields>& storage);
 int64_t LayerOutputFeatures(InputKind kind, const LayerDims& dims);
 
-// INVALID_ARGUMENT naming what is missing, out of range or inconsistent with the pool. The runner calls these before it
-// changes anything.
+// INVALID_ARGUMENT naming what is missing, out of range or inconsistent with the pool, for any step, a prefill's or a
+// decode's. The runner calls these before it changes anything. A batch without tokens needs no tensors.
 absl::Status ValidateLayerStep(const LayerStep& step);
 absl::Status ValidatePrefillStep(const LayerStep& step);
 absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_lengths);
 
-// Segments of a prefill call end at multiples of this many tokens from its first one: a multiple of both chunk lengths,
-// so that no segment cuts a chunk.
+// Segments of a prefill call end at multiples of this many tokens from its first one, or at its end. It is a multiple
+// of both chunk lengths, so that no segment cuts a chunk.
 inline constexpr int32_t kPrefillSegmentMultiple = 64;
-// Most tokens of one run if the backend runs one sequence at a time. Bounds the workspace.
+// Most tokens that a runner computes at a time if the backend runs one sequence at a time. Bounds the workspace.
 inline constexpr int32_t kPrefillSegmentTokens = 512;
-// Most tokens of one run if the backend merges sequences. Bounds the workspace.
+// Most tokens, of all sequences together, that a runner computes at a time if the backend merges sequences. Bounds the
+// workspace.
 inline constexpr int32_t kMaxMergedTokens = 1024;
-// Calls with at least this many tokens use the chunked form of the delta rule; shorter ones use the scan.
+// Prefill calls with at least this many tokens a sequence use the chunked form of the delta rule; shorter ones the
+// scan.
 inline constexpr int32_t kChunkedFromTokens = 32;
-// Calls with at least this many use the GEMM if the backend merges sequences: shorter ones have too few tiles.
+// Prefill calls with at least this many tokens a sequence project by the path kSequenceGemm; shorter ones have too few
+// tiles. Only for backends that merge sequences: others always use that path in a prefill.
 inline constexpr int32_t kGemmFromTokens = 256;
 
-// Segment multiple in tokens: kPrefillSegmentTokens for steps with projections on a backend whose GEMM's bits depend on
-// the number of rows, else kPrefillSegmentMultiple.
+// Returns the number of tokens of whose multiples prefill segments must end: kPrefillSegmentTokens for hidden states on
+// a backend whose stable_gemm_rows are fewer, else kPrefillSegmentMultiple.
 int32_t PrefillMultiple(const BackendInfo& backend, InputKind kind);
 
-// The kernels of a prefill call, chosen by the call's own length only, so that batching changes no bits.
+// The kernels of a sequence's prefill call: the scan, the chunked form, or that with a GEMM for the projections.
+// PrefillPathOf chooses by the tokens of the sequence's whole call only, so that batching changes no bits.
 enum class PrefillPath : uint8_t { kScan, kChunked, kChunkedGemm };
 PrefillPath PrefillPathOf(int64_t call_tokens);
 
@@ -100,23 +107,27 @@ class GdnLayerRunner {
   GdnLayerRunner(GdnLayerRunner&&) noexcept;
   ~GdnLayerRunner();
 
-  // Advances each sequence by its rows. Slots must hold folded states (call MaterializeState first). Adjacent sequences
-  // with the same path are computed together if the backend merges them, else one by one. A segment must start at a
-  // multiple of PrefillMultiple in its call.
+  // Advances each sequence by its rows, which may be none; padding gets zeros as output. Slots must hold folded states
+  // (call MaterializeState first). Adjacent sequences with the same path are computed together if the backend merges
+  // them, else one by one. A segment must start at a multiple of PrefillMultiple in its call. Issues work, which may
+  // run later. INVALID_ARGUMENT, and nothing is issued, if ValidatePrefillStep refuses the step.
   absl::Status Prefill(const LayerStep& step);
 
   // Advances each sequence by its 0 .. max_draft rows through the deferred update. `log_lengths` [sequences], host, is
-  // read and updated. In a draft with parents, each token gets the output and log entry that a chain of its ancestors
-  // and itself would give it; entries are stored behind the session's, in token order. A step that folds is prepared
-  // first (Backend::Prepare), so that if it fails, it fails before it changes a state.
+  // read and updated on return. In a draft with parents, each token gets the output and log entry that a chain of its
+  // ancestors and itself would give it. Entries are stored behind the session's, in token order. A step that folds is
+  // prepared first (Backend::Prepare), so that if it fails, it fails before it changes a state. Padding gets zeros as
+  // output. Issues work, which may run later. INVALID_ARGUMENT as from ValidateDecodeStep.
   absl::Status Decode(const LayerStep& step, int32_t* log_lengths);
   // Issues what Decode would, and leaves `log_lengths` as they are. Call it in a dry run (Backend::Prepare), to acquire
   // what a Decode needs before work that cannot be repeated.
   absl::Status RehearseDecode(const LayerStep& step, const int32_t* log_lengths);
-  // True if the last Decode has issued a fold. If Decode or later work failed then, the states of sequences whose logs
-  // were to be folded are undefined. A step without folds changes no state until logs are advanced.
+  // True if the last Decode was no draft and came as far as its delta rule, which may fold. If Decode or later work
+  // failed then, the states of sequences whose logs were to be folded are undefined. Others change no state until the
+  // caller advances logs.
   bool may_have_folded() const { return may_have_folded_; }
-  // True if the last Decode issued an operator that writes to slots: log entries or convolution columns of its tokens.
+  // True if the last Decode came as far as an operator that writes to slots: log entries or convolution columns of its
+  // tokens.
   bool may_have_written() const { return may_have_written_; }
 
  private:
@@ -136,15 +147,16 @@ class GdnLayerRunner {
   absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
                          const float* records);
   absl::Status ZeroOutput(const LayerStep& step, int32_t sequence);
-  // Steps whose drafts are trees: operators that depend on a token's ancestors run once per path (TreeRounds), the
-  // others once per token.
+  // HasTree is true if a sequence's draft parents are no chain. The other three run such a step: operators that depend
+  // on a token's ancestors once per path (TreeRounds), the others once per token.
   static bool HasTree(const LayerStep& step);
   absl::Status IssueTrees(const LayerStep& step, int32_t* log_lengths);
   absl::Status MixRowsOfTrees(const LayerStep& step, const Mixer& mixer);
   absl::Status DeltaRuleOfTrees(const LayerStep& step, const DeltaRuleParams& rule);
 
-  // Gives each tensor of `parts` its floats in the workspace, 64-byte aligned, and sets its pointer; null for 0 floats.
-  // Pointers set by earlier calls become invalid.
+  // A tensor's pointer, and the floats that it needs. Reserve and ReserveIn give each of `parts` its floats in the
+  // workspace, 64-byte aligned, and set its pointer; null for 0 floats. Pointers set by earlier calls become invalid.
+  // They wait for the device if the workspace must grow, and fail as Backend::Allocate does.
   struct Part {
     float** data;
     int64_t floats;
@@ -153,9 +165,10 @@ class GdnLayerRunner {
   absl::Status Reserve(absl::Span<const Part> parts) { return ReserveIn(workspace_, parts); }
   absl::Status ReserveIn(DeviceBuffer& workspace, absl::Span<const Part> parts);
   // Reserves `parts`, and float32 memory for the step's tensors of other dtypes. Converts those inputs and points the
-  // step to the float32 tensors.
+  // step, also its output, to the float32 tensors. Hidden states stay: projections read and write any dtype.
   absl::Status ReserveWidened(Parts parts, LayerStep& step);
-  // Converts the output back to the step's dtype.
+  // Converts the float32 output of `widened` (ReserveWidened's step) to that of `step`, in its dtype. Does nothing if
+  // that is float32.
   absl::Status Narrow(const LayerStep& widened, const LayerStep& step);
 
   Backend& backend_;

@@ -15,7 +15,7 @@
 namespace gdn {
 
 struct ProjectedInputs {
-  // Joint outputs, which MixerInput splits.
+  // Joint outputs, if decays go by head; MixerInput splits them.
   float* qkvz = nullptr;  // [tokens, 2 H K + 2 HV V]
   float* ba = nullptr;    // [tokens, 2 HV]
   // Separate outputs, if decays go by channel. low_a and low_z: the first matrix's output if a, or z, is a product of
@@ -29,7 +29,8 @@ struct ProjectedInputs {
   float* z = nullptr;  // [tokens, HV, V]
 };
 
-// Projects hidden states [tokens, D] to the tensors of `to`. The weights must be valid.
+// Issues the projections of dense hidden states [tokens, D] to the tensors of `to`: the joint ones, or the separate
+// ones if decays go by channel. The weights must be valid. Fails as Backend::Projections does.
 absl::Status ProjectLayerInputs(Backend& backend, ProjectionPath path, const LayerWeights& weights,
                                 const InputTensor& hidden_states, int64_t tokens, const ProjectedInputs& to);
 

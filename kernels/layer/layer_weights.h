@@ -26,8 +26,8 @@ struct LayerWeights {
   WeightMatrix a_up;  // [HV * K, decay_rank]
   WeightMatrix z_up;  // [HV * V, output_gate_rank]
   WeightMatrix out;   // [D, HV * V]
-  // True if the columns of `out` have value heads in tiled order (head i r + j at block j H + i), as in files whose
-  // quantised blocks span heads.
+  // True if the columns of `out` have value heads in tiled order: head i r + j, r = HV / H, is at block j H + i. So
+  // they are in files whose quantised blocks span heads.
   bool tiled_out = false;
 
   const float* conv_weight = nullptr;  // [C, W]
@@ -36,10 +36,10 @@ struct LayerWeights {
   const float* norm_weight = nullptr;  // [V]
 };
 
-// INVALID_ARGUMENT if the spec is invalid or not in the served form, a shape does not match it, or a pointer is
-// missing.
+// INVALID_ARGUMENT if the spec is invalid or not in the served form (ServedForm), a matrix's shape does not match it,
+// or a pointer is missing. Formats and values are not checked.
 absl::Status ValidateLayerWeights(const LayerWeights& weights);
-// Validates only the weights that projected steps read: all except the projections.
+// Validates, with the same errors, only what projected steps read: the spec and all weights except the projections.
 absl::Status ValidateMixerWeights(const LayerWeights& weights);
 
 }  // namespace gdn

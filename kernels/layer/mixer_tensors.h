@@ -11,7 +11,7 @@
 
 namespace gdn {
 
-// All pointers are backend memory.
+// All pointers are backend memory that the mixer does not own. Null if the step does not need the tensor.
 struct GdnLayerRunner::Mixer {
   ProjectedInputs in;          // projections of hidden states; all null if the step brings projected inputs
   float* split = nullptr;      // [tokens, C + 2 HV] scratch

@@ -12,7 +12,7 @@
 
 namespace gdn {
 
-// Returns the key of a valid step, for Backend::IssueOrReplay.
+// Returns the key of a valid decode step, raw bytes, for Backend::IssueOrReplay.
 std::string StepKey(const LayerStep& step);
 
 }  // namespace gdn

@@ -26,35 +26,40 @@
 
 namespace gdn {
 
-// Most bytes of temporary slots, but at least one slot (and one more to align them). Larger calls run in rounds.
+// Most bytes of temporary slots at a time, but at least one slot (and one more to align them). Calls that need more run
+// in several rounds.
 inline constexpr int64_t kTreeSlotBytes = int64_t{64} << 20;
 
 class TreeRounds {
  public:
   explicit TreeRounds(Backend& backend) : backend_(backend) {}
 
-  // Plans the rounds of a step whose draft has valid parents.
+  // Plans the rounds of a step whose draft has valid parents, and allocates the temporary slots; waits for the device
+  // if they must grow. `log_lengths` [sequences], host, are those before the step. They and the step's arrays must stay
+  // until the last Leave. Fails as Backend::Allocate does.
   absl::Status Begin(const LayerStep& step, const int32_t* log_lengths);
-  // Returns the number of rows of the largest round.
+  // Returns the number of rows (path tokens) of the largest round: the round's tensors need as many rows.
   int64_t most_rows() const { return most_rows_; }
 
-  // Goes to the next round; false if all paths have run.
+  // Goes to the next round, the first after Begin; false if all paths have run.
   bool Next();
-  // Returns `step` (Begin's, or a copy with widened tensors) for the round's paths. The caller sets its tensors.
+  // Returns `step` (Begin's, or a copy with widened tensors) with the round's batch, pool and index arrays, which stay
+  // valid until the next round. The caller sets its tensors to the round's.
   LayerStep Step(const LayerStep& step);
   int32_t* log_lengths() { return log_lengths_.data(); }
 
-  // A tensor with rows of `floats` floats, to copy between the call's tokens and the round's path tokens.
+  // A tensor with dense rows of `floats` floats, to copy between the call's tokens and the round's path tokens: from
+  // the former in Enter, from the latter in Leave.
   struct Rows {
     const float* from = nullptr;
     float* to = nullptr;
     int64_t floats = 0;
   };
   // Starts the round: fills the temporary slots from the sessions' slots, and copies each tensor's rows of the call's
-  // tokens to the rows of the paths.
+  // tokens to the rows of the paths. Issues copies, which may run later.
   absl::Status Enter(absl::Span<const Rows> rows);
   // Ends the round: for tokens that no earlier path contained, copies each tensor's rows back to the call's tokens, and
-  // their log entries and columns to the sessions' slots.
+  // their log entries and columns to the sessions' slots. Issues copies, which may run later.
   absl::Status Leave(absl::Span<const Rows> rows);
 
  private:

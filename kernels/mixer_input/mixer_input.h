@@ -24,14 +24,14 @@ namespace gdn {
 struct MixerInputParams {
   StatePoolView pool = {};
   PackedBatch batch = {};
-  const int64_t* token_counts = nullptr;  // [sequences] host memory
+  const int64_t* token_counts = nullptr;  // [sequences] host memory: each session's tokens before this call, >= 0
 
-  // Joint projections: set both, or neither.
+  // Joint projections, of which `layout` says the order: set both, or neither.
   ProjectionLayout layout = ProjectionLayout::kFlat;
   const float* qkvz = nullptr;     // [tokens, 2 H K + 2 HV V]
   const float* ba = nullptr;       // [tokens, 2 HV]
   float* split_scratch = nullptr;  // [tokens, C + 2 HV]; a backend may or may not use it
-  // Split inputs, used if qkvz is null.
+  // Split inputs: set all three if qkvz and ba are null; not used otherwise.
   const float* mixed_qkv = nullptr;  // [tokens, C]
   const float* b = nullptr;          // [tokens, HV]
   const float* a = nullptr;          // [tokens, HV], or [tokens, HV, K] if the dims decay by channel
@@ -52,7 +52,8 @@ struct MixerInputParams {
   float* g = nullptr;          // [tokens, HV], or [tokens, HV, K]
   float* beta = nullptr;       // [tokens, HV]
 
-  // Set if a decode follows and the backend's DecodeRecordFloats is not 0: the log data that the decode reads.
+  // Set if a decode follows and the backend's DecodeRecordFloats is not 0: receives the log data that the decode reads.
+  // The two arrays below are used only with it.
   float* records = nullptr;              // [DecodeRecordFloats]
   const int32_t* log_lengths = nullptr;  // [sequences] host memory, as in DeltaRuleDecodeParams
   const int32_t* base_slots = nullptr;   // [sequences] host memory, or null
@@ -63,12 +64,13 @@ struct MixerInputParams {
   }
 };
 
-// INVALID_ARGUMENT if a pointer is missing or the batch is invalid.
+// INVALID_ARGUMENT if the batch or the dims are invalid, a number is out of range, a pointer is missing, or joint
+// inputs are given with dims that decay by channel. Without tokens, all pointers but the batch's may be null.
 absl::Status ValidateMixerInput(const MixerInputParams& params);
 
-// Takes one launch, and a second for records unless the blocks of the first can write them (e.g. 64 < K <= 128, one
-// token a sequence). `batch` is params.batch, params.token_counts and, for records, params.log_lengths and
-// params.base_slots on the device.
+// Issues one launch on `stream`, and a second for records unless the blocks of the first can write them (e.g. 64 < K <=
+// 128, one token a sequence). The params must be valid. `batch` is params.batch, params.token_counts and, for records,
+// params.log_lengths and params.base_slots on the device.
 absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -26,7 +26,8 @@ struct MixerArgs {
   QkvzIndex at;  // the identity on channels if the inputs are already split
   bool projected;
   bool negative_exp;
-  // Blocks of each task along x; the gates take one.
+  // Numbers of blocks along x for each task: q and k heads, value channels, z. One more block, or gate_blocks, has
+  // gates.
   int32_t head_blocks;
   int32_t value_blocks;
   int32_t z_blocks;
@@ -45,20 +46,21 @@ struct MixerArgs {
   float* k;
   float* g;
   float* beta;
-  // Log sections and output of records.
+  // For records only: the pool, floats from slot to slot, offsets in a slot, and where records are written.
   float* pool;
   int64_t slot_floats;
   uint32_t log_k, log_g;
   int32_t group_heads;  // value heads of a key head
   float* records;
-  // For gates with a value per channel or a bound: blocks along x, a thread per (head, channel).
+  // For gates with a value per channel or a bound: number of blocks along x, with a thread per (value head, channel).
   int32_t gate_blocks;
   int32_t decay_dim;  // 1 or K
   bool bounded;
   float lower_bound;
 };
 
-// g and beta of one token and value head.
+// g and beta of one token and value head. GatesOf computes them for softplus gates with one decay a head; `row` is the
+// token's in the batch.
 struct TokenGates {
   float g, beta;
 };
@@ -74,7 +76,7 @@ __device__ __forceinline__ void StoreGates(const MixerArgs& p, int64_t row, int3
   p.beta[row * p.at.value_heads + head] = gates.beta;
 }
 
-// Key heads of a block that writes records.
+// Number of key heads that a block that writes records handles.
 inline constexpr int kRecordHeads = kHeadsPerBlock / 2;
 inline constexpr int kRecordElements = 8;  // elements per lane, 16 lanes a row
 inline constexpr int kRecordGroups = kMixerThreads / kColumnLanes;
@@ -85,7 +87,8 @@ struct MixerRecordShared {
   LdsArray<float, kRecordHeads> self;                       // k_t.q_t
 };
 
-// Loads a row from LDS as LoadVectors does from memory; elements past K are zero.
+// Loads this lane's elements of row `row` (0 .. 3: q, k of the first key head, q, k of the second) from sh.rows, spread
+// over 16 lanes as LoadVectors does; elements past K are zero.
 __device__ __forceinline__ void LoadShared(MixerRecordShared& sh, int row, int lane, float (&x)[kRecordElements]) {
 #pragma unroll
   for (int i = 0; i < kRecordElements; i += 4) {
@@ -93,8 +96,9 @@ __device__ __forceinline__ void LoadShared(MixerRecordShared& sh, int row, int l
   }
 }
 
-// Computes q and k of the kRecordHeads key heads from `first_head` on, for a call of one token a sequence, and writes
-// the gates and records of their value heads.
+// Computes q and k of the kRecordHeads key heads (as far as they exist) from `first_head` on, for sequence blockIdx.z
+// of a call of at most one token a sequence. Also writes the gates and records of their value heads, and stores the
+// convolution inputs of q and k in the ring. All threads of the block call.
 template <int kWave>
 __device__ __forceinline__ void HeadsAndRecords(const MixerArgs& p, int32_t first_head) {
   MixerRecordShared& sh = SharedMemory<MixerRecordShared>();

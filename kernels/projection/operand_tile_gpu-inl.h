@@ -28,19 +28,19 @@ struct OperandTile {
   static constexpr int kOutputs = kTileOutputs;
   static constexpr int kDepth = kTileDepth;
   static constexpr int kFloats = kDepth * (kRows + kOutputs);
-  // Neighbouring lanes that load one row of x (kQuads) or one output's weights (kVectors).
+  // Numbers of neighbouring lanes that together load one row of x (kQuads), or one output's weights (kVectors).
   static constexpr int kQuads = kDepth / 4;
   static constexpr int kVectors = kDepth / kWeightVector;
-  // Loads per lane.
+  // Loads per lane and step: of four elements of x (kXLoads), of eight weights (kWLoads).
   static constexpr int kXLoads = kRows * kQuads / kLanes;
   static constexpr int kWLoads = kOutputs * kVectors / kLanes;
   static_assert(kXLoads * kLanes == kRows * kQuads && kWLoads * kLanes == kOutputs * kVectors);
   static_assert(kRows % 16 == 0 && kOutputs % 32 == 0 && kVectors <= 2);
 
-  // Return the position in LDS of a feature of row (XAt) or output (WAt) `at + further` of the tile. Four neighbours
-  // from a multiple of four on are adjacent. `further` is a compile-time constant that has none of the bits of `at`: a
-  // multiple of kSpan, a power of two, or bits above it if kSpan is 32 or more. So most addresses differ by a constant
-  // only.
+  // Return the position in LDS, in floats from the tile's start, of a feature of row (XAt) or output (WAt) `at +
+  // further` of the tile. Four neighbours from a multiple of four on are adjacent. `further` is a compile-time constant
+  // that has none of the bits of `at`. It is a multiple of kSpan, a power of two, or bits above it if kSpan is 32 or
+  // more. So most addresses differ by a constant only.
   template <int kSpan>
   __device__ __forceinline__ static constexpr int XAt(int feature, int at, int further) {
     return feature * kRows + Swapped<kSpan>(at, further, RowSwap(feature));
@@ -60,8 +60,9 @@ struct OperandTile {
   __device__ __forceinline__ static constexpr int OutputSwap(int feature) { return feature / kWeightVector * 16; }
 };
 
-// A lane's part of x in a step. Rows that do not exist are copies of the last one. kX: the dtype that x is loaded as;
-// `dtype`: the one that it is widened from.
+// A lane's part of x in a step of kDepth features: Load reads it from memory, Store writes it to LDS as float32. Rows
+// that do not exist are copies of the last one. kVector: rows allow LoadRaw4's vectors. kX: the dtype that x is loaded
+// as, of the same size as `dtype`, which it is widened from.
 template <bool kVector, DType kX, typename T>
 class XMover {
  public:
@@ -133,7 +134,7 @@ class OperandMover {
     }
   }
 
-  // Loads features [feature, feature + kDepth); zeros past the last.
+  // Loads features [feature, feature + kDepth) of the lane's rows and outputs into registers; zeros past the last.
   __device__ __forceinline__ void Load(int32_t feature) {
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
@@ -179,8 +180,8 @@ class OperandMover {
   typename Weights::Raw w_[T::kWLoads];
 };
 
-// Adds to a lane's sums the products of the tiles of x and w at `at` in LDS, in the order of features. The lane's rows
-// are four neighbours from `row` + i * kSpanRows on, its outputs four from `output` + i * kSpanOutputs on.
+// Adds to a lane's sums the products of the tiles of x and w at `at` in LDS, in the order of features. sum[4 i + j] is
+// row `row` + i * kSpanRows + j of the tile, with j < 4; outputs likewise, from `output` + i * kSpanOutputs on.
 template <typename T, int kSpanRows, int kSpanOutputs, typename Lds, int kThreadRows, int kThreadOutputs>
 __device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int output,
                                              float (&sum)[kThreadRows][kThreadOutputs]) {
@@ -198,7 +199,7 @@ __device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int outp
   }
 }
 
-// Host code: calls function(std::integral_constant<DType, dtype>()).
+// Host code: calls function(std::integral_constant<DType, dtype>()) for F32, F16 or BF16, and returns its result.
 template <typename Function>
 auto WithXDType(DType dtype, Function&& function) {
   if (dtype == DType::kBF16) return function(std::integral_constant<DType, DType::kBF16>());

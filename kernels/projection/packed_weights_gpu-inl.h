@@ -26,19 +26,20 @@ struct PackedRow {
   const char* tile;
   uint32_t row;              // row within the tile
   uint32_t high, scales, d;  // offsets of these planes in the tile
-  const float* fp8_scales;   // F8_E4M3 only; the row's scales, one per 128 features,
-  int64_t first_scale;       // start at this index
+  const float* fp8_scales;   // F8_E4M3 only: the matrix's scales
+  int64_t first_scale;       // index in them of the row's first scale; a row has one per 128 features
 
-  // Returns the address of unit `index + ahead`, which has `bytes` bytes, of the plane that begins at byte `plane` of
-  // the tile. `ahead` is a constant; it costs no instruction.
+  // Returns the address of this row's unit `index + ahead`, which has `bytes` bytes, of the plane that begins at byte
+  // `plane` of the tile. `ahead` is a constant; it costs no instruction.
   __device__ __forceinline__ const char* Unit(uint32_t plane, uint32_t index, uint32_t bytes, int ahead = 0) const {
     return tile + (plane + (index * kPackedRows + row) * bytes) + ahead * kPackedRows * static_cast<int>(bytes);
   }
   __device__ __forceinline__ Vec4 Load16(uint32_t plane, uint32_t index, int ahead = 0) const {
     return Load4(reinterpret_cast<const float*>(Unit(plane, index, 16, ahead)));
   }
-  // Load one 32-bit word, or two as 64 bits, at byte `at` of unit `index`, which has `bytes` bytes, in the plane that
-  // begins at byte `plane` of the tile.
+  // Load one 32-bit word, or two as 64 bits with the first lowest, from this row's unit `index` of the plane that
+  // begins at byte `plane` of the tile. A unit has `bytes` bytes; `at` is the byte in it, a multiple of the load's
+  // size.
   __device__ __forceinline__ uint32_t LoadWord(uint32_t plane, uint32_t index, uint32_t bytes, uint32_t at = 0) const {
     return *reinterpret_cast<const uint32_t*>(Unit(plane + at, index, bytes));
   }
@@ -56,7 +57,8 @@ struct PackedMatrix {
   const float* fp8_scales;
 };
 
-// Row of `output`, which must exist, in tile `tile`. `planes`: PackedPlanesOf of the matrix's format and features.
+// Returns the row of output `output`, which must exist; `tile` is output / kPackedRows, passed apart because it may be
+// uniform. `planes`: PackedPlanesOf of the matrix's format and features.
 __device__ __forceinline__ PackedRow PackedRowOf(const PackedMatrix& m, const PackedPlanes& planes, int32_t tile,
                                                  int32_t output, int32_t features) {
   const int32_t first = tile * kPackedRows;
@@ -71,7 +73,8 @@ __device__ __forceinline__ PackedRow PackedRowOf(const PackedMatrix& m, const Pa
   return row;
 }
 
-// w[i] = (kByteBias + byte i) * factor + offset if kBiased, else byte i * factor + offset.
+// Decodes a word's four bytes, the lowest first: w[i] = (kByteBias + byte i) * factor + offset if kBiased, else byte i
+// * factor + offset, rounded once.
 template <bool kBiased>
 __device__ __forceinline__ void DecodeBytes(uint32_t bytes, float factor, float offset, float* w) {
   constexpr float kTaken = kBiased ? 0.0f : kByteBias;
@@ -84,12 +87,12 @@ __device__ __forceinline__ void DecodeBytes(uint32_t bytes, float factor, float 
 __device__ __forceinline__ float LowF16(uint32_t word) { return FromF16(static_cast<uint16_t>(word)); }
 __device__ __forceinline__ float HighF16(uint32_t word) { return FromF16(static_cast<uint16_t>(word >> 16)); }
 
-// Rotates a word left by `by` bits, right if `by` is negative.
+// Returns the word rotated left by `by` bits, or right by -`by` if `by` is negative.
 __device__ __forceinline__ uint32_t Rotated(uint32_t word, int by) { return word << (by & 31) | word >> (-by & 31); }
 
-// Raw bits of eight neighbouring weights. `q`: all eight if they have 4 bits, the first four if they have 8. `more`:
-// with 8 bits the other four; otherwise the bits above `q`, those of the first four weights from bit 4 of each byte on,
-// then those of the others.
+// Raw bits of eight neighbouring weights. `q`: the first four if they have 8 bits. Otherwise the low 4 bits of all
+// eight: byte i has weight i in its low half, weight i + 4 in its high half. `more`: with 8 bits the other four;
+// otherwise the bits above `q`, those of the first four weights from bit 4 of each byte on, then those of the others.
 struct PackedEight {
   uint32_t q;
   uint32_t more;
@@ -98,8 +101,8 @@ struct PackedEight {
 template <WeightFormat kFormat>
 struct PackedDecoder;
 
-// A PackedDecoder decodes the weights of one format. It has Scale (data that several weights share), Of (makes a Scale
-// from the bits in memory), and Decode (writes eight weights).
+// A PackedDecoder decodes the weights of one format, here Q8_0. Scale is data that several weights share. Of makes a
+// Scale from the bits in memory; d is the block's factor. Decode writes eight weights to w in order.
 template <>
 struct PackedDecoder<WeightFormat::kQ8_0> {
   struct Scale {
@@ -112,7 +115,8 @@ struct PackedDecoder<WeightFormat::kQ8_0> {
   }
 };
 
-// High nibbles are not shifted: they count as 16 times their values.
+// Decodes Q4_0; d is the block's factor. High nibbles are not shifted: they count as 16 times their values, so they
+// have a factor and offset of their own.
 template <>
 struct PackedDecoder<WeightFormat::kQ4_0> {
   struct Scale {
@@ -128,7 +132,9 @@ struct PackedDecoder<WeightFormat::kQ4_0> {
   }
 };
 
-// Scales of 64 features: (s, t, s, t) of six bits each; the bits above them are arbitrary.
+// Returns the scales of 64 features of a Q4_K or Q5_K block: (s, t, s, t) of six bits each, the first lowest; the bits
+// above them are arbitrary. `words`: the block's 16-byte unit of plane s. `group`: number of these 64 features, of
+// which only the last two bits matter.
 __device__ __forceinline__ uint32_t ScaleBits(const Vec4& words, int32_t group) {
   // These are 24 bits, from bit 24 * group on, of words 1 to 3.
   const bool second_half = (group & 2) != 0;
@@ -143,8 +149,8 @@ struct PackedDecoder<WeightFormat::kQ4_K> {
   struct Scale {
     float factor, offset;
   };
-  // Makes the Scale of 32 weights. `d_and_m`: the block's factors; `bits`: result of ScaleBits for 64 features; `half`:
-  // 0 for the first 32 of these, else 1.
+  // Makes the Scale of 32 weights. `d_and_m`: the block's float16 factors, d in the low half; `bits`: ScaleBits' result
+  // for 64 features; `half`: 0 for the first 32 of these, else 1.
   __device__ __forceinline__ static Scale Of(uint32_t d_and_m, uint32_t bits, int half) {
     const uint32_t pair = bits >> (12 * half);
     const float s = static_cast<float>(pair & 63u);
@@ -172,8 +178,8 @@ struct PackedDecoder<WeightFormat::kQ6_K> {
   struct Scale {
     float factor, offset;
   };
-  // Makes the Scale of 16 weights. `d`: the block's factor; `s`: scales of 64 features; `quarter`: which 16 of these, 0
-  // to 3.
+  // Makes the Scale of 16 weights. `d`: the block's factor, float16 bits; `s`: the four int8 scales of 64 features, the
+  // first lowest; `quarter`: which 16 of these, 0 to 3.
   __device__ __forceinline__ static Scale Of(uint32_t d, uint32_t s, int quarter) {
     const float factor = LowF16(d) * static_cast<float>(static_cast<int8_t>(s >> (8 * quarter)));
     return {factor, -32.0f * factor};
@@ -203,7 +209,7 @@ struct PackedDecoder<WeightFormat::kF8E4M3> {
   }
 };
 
-// Raw bits of 32 or 64 neighbouring weights of an output; kBlocks: number of blocks of 32.
+// Raw bits of 32 or 64 neighbouring weights of an output, from LoadBlocks; kBlocks: number of blocks of 32, 1 or 2.
 template <WeightFormat kFormat, int kBlocks>
 struct PackedBlocks {
   using Decoder = PackedDecoder<kFormat>;
@@ -219,7 +225,7 @@ struct PackedBlocks {
   int32_t odd;    // 1 if the first block is the second half of its 64 weights, else 0
   int32_t group;  // Q4_K, Q5_K: index of these 64 weights in the row
 
-  // Decodes weights [8 j, 8 j + 8) of block b. b and j must be constants.
+  // Decodes weights [8 j, 8 j + 8), j < 4, of block b < kBlocks into w in order. b and j must be constants.
   __device__ __forceinline__ void Decode(int b, int j, float (&w)[8]) const {
     const int32_t second = kBlocks == 2 ? b : odd;
     float words[4];
@@ -244,9 +250,9 @@ struct PackedBlocks {
   }
 };
 
-// Loads weights [32 index, 32 (index + kBlocks)); index is a multiple of kBlocks. Weights past the last of `features`
-// are replaced by others of the row, so that lanes load without a check; their x is 0. kWhole: there are none, and
-// features is a multiple of 64.
+// Loads the row's weights [32 index, 32 (index + kBlocks)); index is a multiple of kBlocks. Weights past the last of
+// `features` are replaced by others of the row, so that lanes load without a check; the caller multiplies them by 0.
+// kWhole: there are none, and features is a multiple of 64.
 template <WeightFormat kFormat, int kBlocks, bool kWhole>
 __device__ __forceinline__ PackedBlocks<kFormat, kBlocks> LoadBlocks(const PackedRow& row, int32_t index,
                                                                      int32_t features) {

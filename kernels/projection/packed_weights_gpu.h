@@ -33,7 +33,8 @@ namespace gdn {
 inline constexpr int kPackedRows = 16;
 inline constexpr int64_t kMaxPackedFeatures = int64_t{1} << 26;
 
-// Bytes of a row in each plane, in the planes' order; 0 for planes that the format does not have.
+// Bytes of one row in each plane, in the planes' order; 0 for planes that the format does not have. Plain formats have
+// all in q.
 struct PackedRowBytes {
   int64_t q = 0;
   int64_t high = 0;
@@ -61,7 +62,8 @@ constexpr PackedRowBytes PackedRowBytesOf(WeightFormat format, int64_t cols) {
   }
 }
 
-// Offsets of a tile's planes and its end, in bytes. `cols` is at most kMaxPackedFeatures.
+// Offsets of a tile's planes high, scales and d, and of its end, in bytes from the tile's start, where q is. `cols` is
+// at most kMaxPackedFeatures.
 struct PackedPlanes {
   uint32_t high, scales, d, bytes;
 };
@@ -74,14 +76,16 @@ constexpr PackedPlanes PackedPlanesOf(WeightFormat format, int64_t cols) {
           static_cast<uint32_t>(d + kPackedRows * row.d)};
 }
 
-// Bytes of a packed matrix. Plain formats are not reordered.
+// Returns the bytes of a packed matrix of [rows, cols], with padding rows but without F8_E4M3's scales. Plain formats
+// are not reordered: their bytes are the file's.
 constexpr int64_t PackedWeightBytes(WeightFormat format, int64_t rows, int64_t cols) {
   if (IsPlain(format)) return rows * RowBytes(format, cols);
   return (rows + kPackedRows - 1) / kPackedRows * kPackedRows * PackedRowBytesOf(format, cols).total();
 }
 
-// Packs a matrix from its file's layout, host memory to host memory; plain weights are copied. INVALID_ARGUMENT if
-// quantised weights have more than kMaxPackedFeatures columns, or a finite F8_E4M3 scale exceeds 2^119.
+// Packs a matrix from its file's layout in host memory to `packed`, PackedWeightBytes bytes of host memory; plain
+// weights are copied, scales are not. INVALID_ARGUMENT if quantised weights have more than kMaxPackedFeatures columns,
+// or a finite F8_E4M3 scale exceeds 2^119 in magnitude.
 absl::Status PackWeights(const WeightMatrix& from, void* packed);
 
 }  // namespace gdn

@@ -25,14 +25,15 @@
 
 namespace gdn {
 
-// A row-major [rows, cols] matrix in backend memory: rows are output features, cols input features. Quantised ones are
-// laid out by Backend::CopyWeightsIn, on a GPU with reordered bits (packed_weights_gpu.h).
+// A row-major [rows, cols] matrix in backend memory, not owned: rows are output features, cols input features.
+// Quantised ones are laid out by Backend::CopyWeightsIn, on a GPU with reordered bits (packed_weights_gpu.h). Without
+// rows, the other fields do not matter.
 struct WeightMatrix {
   WeightFormat format = WeightFormat::kF32;
   const void* data = nullptr;  // aligned to AlignmentOf(format), or to 16 if a GPU packs it
   int64_t rows = 0;
   int64_t cols = 0;               // a multiple of BlockOf(format).weights
-  const float* scales = nullptr;  // kF8E4M3 only: [Fp8Blocks(rows), Fp8Blocks(cols)]
+  const float* scales = nullptr;  // kF8E4M3 only: [Fp8Blocks(rows), Fp8Blocks(cols)], one per 128 x 128 weights
 };
 
 constexpr WeightMatrix PlainMatrix(DType dtype, const void* data, int64_t rows, int64_t cols) {
@@ -53,24 +54,27 @@ struct ProjectionParams {
 
 absl::Status ValidateProjection(const ProjectionParams& params);
 
-// Writes a row of weights as float32 to `out` [cols], on host memory.
+// Writes row `row` of a matrix in host memory and in its file's layout to `out` [cols], as float32.
 void WeightRow(const WeightMatrix& weight, int64_t row, float* out);
 
-// Double-precision sums on host memory, over the weights' float32 values.
+// Reference for params in host memory and weights in their file's layout: double-precision sums over the weights'
+// float32 values. The params must be valid.
 void ProjectionReference(const ProjectionParams& params);
 
-// kRowStable: one SIMD accumulator over the features in order, then one fixed reduction; bits depend only on x's row
-// and W's row. kSequenceGemm is the same below a number of rows that depends on the instruction set. RESOURCE_EXHAUSTED
-// if there is no memory for a copy of x.
+// Computes on the threads of `pool` and returns when done; params must be valid. kRowStable: one SIMD accumulator over
+// the features in order, then one fixed reduction; bits depend only on x's row and W's row. kSequenceGemm is the same
+// up to SequenceGemmStableRows() rows. RESOURCE_EXHAUSTED if there is no memory for a copy of x.
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
-// Floats that a call takes from a ScratchArena; 0 for a GEMM, which serves only prefills and allocates its own memory.
+// Returns the floats that a call with a pool of `threads` threads takes from a ScratchArena; 0 for a GEMM, which serves
+// only prefills and allocates its own memory.
 int64_t ScratchFloats(const ProjectionParams& params, int threads);
 
-// Every sum on a GPU has the order of projection_args.h, on both paths. INVALID_ARGUMENT for sizes and addresses that
-// only a GPU cannot take.
+// Issues the projection on `stream`. Every sum on a GPU has the order of projection_args.h, on both paths. The params
+// must have passed ValidateProjection; INVALID_ARGUMENT for sizes and addresses that only a GPU cannot take.
 absl::Status ProjectionGpu(const ProjectionParams& params, const gpu::Stream& stream);
-// Computes 1 to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch; weights of several dtypes take
-// one launch each. Checks all params: INVALID_ARGUMENT also if x, its stride, rows, path or input features differ.
+// Issues 1 to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch, or one launch for each run of
+// neighbours with the same weight format. Checks all params (ValidateProjection too): INVALID_ARGUMENT also if x, its
+// stride, rows, path or input features differ.
 inline constexpr int kMaxProjectionsPerLaunch = 4;
 absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);
 

@@ -39,7 +39,7 @@ struct ProjectionMatrix {
 };
 
 struct ProjectionArgs {
-  ProjectionMatrix matrices[kMaxProjectionsPerLaunch];  // unused ones have first_tile past the last tile
+  ProjectionMatrix matrices[kMaxProjectionsPerLaunch];  // unused ones at the end have first_tile == output_tiles
   const void* x;
   int64_t x_stride;
   int64_t rows;
@@ -53,26 +53,27 @@ struct ProjectionArgs {
   int64_t tiles() const { return int64_t{row_tiles} * output_tiles; }
 };
 
-// Number of tiles of outputs of all matrices.
+// Returns the number of tiles of outputs of all matrices together; a tile belongs to one matrix.
 inline int64_t OutputTiles(absl::Span<const ProjectionParams> params, int64_t outputs_per_tile) {
   int64_t tiles = 0;
   for (const ProjectionParams& p : params) tiles += (p.weight.rows + outputs_per_tile - 1) / outputs_per_tile;
   return tiles;
 }
 
-// Makes the arguments of one launch. All params must be validated, have rows, and share x, its dtype and stride, the
-// rows, the features and the weight format. Matrices without outputs are left out.
+// Makes the arguments of one launch. All params, at most kMaxProjectionsPerLaunch, must be validated, have rows, and
+// share x, its dtype and stride, the rows, the features and the weight format. Matrices without outputs are left out.
 ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t rows_per_tile,
                                   int32_t outputs_per_tile);
 
-// True if the rows of all weights allow 16-byte loads, and those of x loads of four elements.
+// True if the rows of all weights allow aligned 16-byte loads and have a multiple of 8 features, and those of x allow
+// aligned loads of four elements.
 bool AllowsVectors(absl::Span<const ProjectionParams> params);
 
-// A lane's view of x's rows from `first_row` on. A copy, because a pointer to a kernel's arguments would move them to
-// scratch memory.
+// A view of x's rows from `first_row` on, in which that row has number 0. It copies what it needs, because a pointer to
+// a kernel's arguments would move them to scratch memory.
 struct XRows {
   const void* data;
-  int64_t first;  // index of the first element
+  int64_t first;  // index in `data` of row 0's first feature
   int64_t stride;
   int32_t rows;  // number of rows left, at most 2^31 - 1
   int32_t features;
@@ -85,7 +86,8 @@ struct XRows {
         rows(p.rows - first_row < 0x7fffffff ? static_cast<int32_t>(p.rows - first_row) : 0x7fffffff),
         features(p.features),
         dtype(p.x_dtype) {}
-  // Raw features [f, f + 4) of `row`; zeros past the last feature or row. kVector: as AllowsVectors.
+  // Returns the raw features [f, f + 4) of row `row`, for Widen; zeros past the last feature or row. kVector:
+  // AllowsVectors is true, and f a multiple of 4.
   template <bool kVector>
   __device__ __forceinline__ Vec4 Load(int32_t row, int32_t f) const {
     return LoadRaw4(data, dtype, first + row * stride + f, row < rows ? features - f : 0, kVector);
@@ -93,18 +95,18 @@ struct XRows {
   __device__ __forceinline__ Vec4 Widen(const Vec4& raw) const { return WidenRaw4(raw, dtype); }
 };
 
-// LaunchFewRows is the faster kernel up to this many rows.
+// Most rows of x (inclusive) for which LaunchFewRows and its siblings are used; for more, others are faster.
 inline constexpr int64_t kFewRows = 8;
 
 // Launch the kernels for 1 to kFewRows rows (LaunchFewRows.., by weight format) and for any number of rows and any
-// format (LaunchTiles). `params` must be validated, with rows, and with weights of one format. LaunchFewRows takes
-// plain weights, LaunchFewRowsOfBlocks32 blocks of 32 and E4M3, LaunchFewRowsOfBlocks256 blocks of 256.
+// format (LaunchTiles). `params` must be as for MakeProjectionArgs. LaunchFewRows takes plain weights,
+// LaunchFewRowsOfBlocks32 blocks of 32 and E4M3, LaunchFewRowsOfBlocks256 blocks of 256.
 absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfBlocks32(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfBlocks256(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream);
-// Launches the GEMM kernel. Call only if GemmFillsDevice: waves of 32, AllowsVectors, and enough tiles to
-// fill the device.
+// Launches the GEMM kernel, for params as for MakeProjectionArgs. Call only if GemmFillsDevice is true: waves of 32,
+// AllowsVectors, and enough tiles to fill the device.
 absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream& stream);
 bool GemmFillsDevice(absl::Span<const ProjectionParams> params, const Stream& stream);
 

@@ -25,16 +25,16 @@ namespace gdn::gpu {
 // Division of a block's work among its threads. A stage is 32 or 64 neighbouring features of each output, as many as
 // fit the registers.
 struct QuantisedShape {
-  int team_lanes;  // 8 or 16
-  int rows;
+  int team_lanes;    // lanes of a team, 8 or 16
+  int rows;          // rows of x in a tile
   int lane_outputs;  // outputs computed by a lane from each value of x that it reads from LDS
   int at_once;       // groups a team loads before it multiplies the first: small weights need more loads in flight
   int stage_blocks;  // blocks of 32 features per stage
   int threads;
   int places;  // blocks that run at once on a processor with waves of 32; limits their registers
-  // True: the blocks of the next kernel may begin before this kernel's loads. False: only once its loads are in flight.
-  // Blocks that begin early occupy what this kernel leaves free of a processor and wait there. Many of them would crowd
-  // some processors.
+  // True: the blocks of the next kernel may begin before this kernel's loads. False: only once its last loads are in
+  // flight. Blocks that begin early occupy what this kernel leaves free of a processor and wait there. Many of them
+  // would crowd some processors.
   bool next_first;
 };
 
@@ -56,8 +56,9 @@ struct QuantisedTile {
   static constexpr int kRoundGroups = kTeams * kAtOnce;
   static constexpr int kQuads = kFeatures / 4;
   static constexpr int kXLoads = (kRows * kQuads + kTeamLanes - 1) / kTeamLanes;
-  // LDS: x of the teams, with gaps so that a wave's teams read different banks, and the sums of a round. For few rows
-  // the sums have two buffers of their own, which saves a barrier per round; for more rows they reuse x's memory.
+  // Floats in LDS: x of the teams, with gaps so that a wave's teams read different banks, and the sums of a round. For
+  // up to two rows the sums have two buffers of their own, which saves a barrier per round; for more rows they reuse
+  // x's memory.
   static constexpr int kXFloats = kAtOnce * kRows * kFeatures + 4;
   static constexpr int kResults = kRows * kOutputs;
   static constexpr int kRoundSums = kRoundGroups * kResults;
@@ -72,7 +73,8 @@ struct QuantisedTile {
   };
 };
 
-// Moves a stage's x from memory to the team's LDS.
+// Moves a stage's x, the tile's rows from feature `feature` on, from memory to the team's LDS: Load to registers, Store
+// to position `at`, rows of kFeatures floats. All lanes of the team call; `lane` counts in the team.
 template <typename T, bool kWhole>
 struct StageOfX {
   Vec4 raw[T::kXLoads];
@@ -96,7 +98,8 @@ struct StageOfX {
   }
 };
 
-// Adds to sum[r][o] the products of the stage's x of row r and weights of output o, in the order of features.
+// Adds to sum[r][o] the products of the stage's x of row r, at x_at in LDS, and weights of the lane's output o, in the
+// order of features.
 template <typename T>
 __device__ __forceinline__ void MultiplyStage(const PackedBlocks<T::kFormat, T::kBlocks> (&blocks)[T::kLaneOutputs],
                                               typename T::Shared& s, int x_at,
@@ -120,7 +123,7 @@ __device__ __forceinline__ void MultiplyStage(const PackedBlocks<T::kFormat, T::
   }
 }
 
-// A block's work on its tile of outputs and rows.
+// A thread's part of its block's work on the tile of outputs from first_output and rows from first_row on.
 template <typename T, bool kWhole>
 class QuantisedProjection {
  public:
@@ -144,7 +147,8 @@ class QuantisedProjection {
     }
   }
 
-  // Writes to LDS this lane's sums of groups first + team, first + kTeams + team, ... (kGroups per team).
+  // Writes to LDS, from sums_at on, this lane's sums of groups first + team, first + kTeams + team, ... (kGroups per
+  // team); group first + i has kResults sums from sums_at + i * kResults on. All threads of the block call.
   template <int kGroups>
   __device__ __forceinline__ void SumGroups(int32_t first, int sums_at) const {
     float sum[kGroups][T::kRows][T::kLaneOutputs];
@@ -183,7 +187,8 @@ class QuantisedProjection {
   }
 
  private:
-  // Loads a stage of each group. A group past the last gets the last weights, and zeros for x.
+  // Loads the weights of stage `stage` of each of the team's kGroups groups. A group past the last gets the last
+  // weights; its x is zero.
   template <int kGroups>
   __device__ __forceinline__ void LoadWeights(
       int32_t first, int stage, PackedBlocks<T::kFormat, T::kBlocks> (&blocks)[kGroups][T::kLaneOutputs]) const {
@@ -207,8 +212,8 @@ class QuantisedProjection {
   typename T::Shared& s_;
 };
 
-// Adds this result's sums of kGroups groups, which the teams have put into LDS at `sums_at`, to `total`, in group
-// order.
+// Adds the sums of kGroups groups for result number threadIdx.x of the tile, which the teams have put into LDS at
+// `sums_at`, to `total`, in group order. Threads without a result do nothing.
 template <typename T, int kGroups>
 __device__ __forceinline__ void AddSums(typename T::Shared& s, int sums_at, float& total) {
   const int mine = static_cast<int>(threadIdx.x);
@@ -268,7 +273,7 @@ __global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void Few
   ProjectQuantised<T, kWhole>(p, m, first_output, first_row, s);
 }
 
-// Counts the blocks with tiles T, and the rounds in which the device runs them.
+// Numbers of blocks with tiles T, of blocks that the device runs at once (places), and of rounds in which it runs all.
 template <typename T>
 struct QuantisedBlocks {
   int64_t blocks, places, rounds;
@@ -280,8 +285,8 @@ struct QuantisedBlocks {
         rounds(CeilDivide(blocks, places)) {}
   double PartUsed() const { return static_cast<double>(blocks) / static_cast<double>(places * rounds); }
 
-  // For waves of 32: time of one row, in units of a thread's work on one output and group, measured on an H200. Waiting
-  // for a round of loads costs kLatency units; after that a processor's threads share its units.
+  // Returns, for waves of 32, the time of one row in units of a thread's work on one output and group, measured on an
+  // H200. Waiting for a round of loads costs kLatency units; after that a processor's threads share its units.
   double Cost(int32_t features, const Stream& stream) const {
     constexpr double kLatency = 900;
     const int64_t of_processor = std::min<int64_t>(T::kPlaces, CeilDivide(blocks, stream.processors));
@@ -298,7 +303,8 @@ absl::Status LaunchQuantisedTile(absl::Span<const ProjectionParams> params, cons
   return Launch("projection_few_quantised", FewQuantisedKernel<T, kWave, kWhole>, grid, T::kThreads, stream, args);
 }
 
-// One row on waves of 32: launches the tile with the least Cost. 8-bit weights fill the registers with half a group.
+// Launches the projection of one row on waves of 32, with the tile of least Cost. Features must be whole groups
+// (kGroupFeatures) and AllowsVectors true. 8-bit weights fill the registers with half a group.
 template <WeightFormat kFormat>
 absl::Status LaunchOneRowOfWaves32(absl::Span<const ProjectionParams> params, const Stream& stream) {
   constexpr bool kBytes = PackedBlocks<kFormat, 1>::kBytes;
@@ -316,8 +322,9 @@ absl::Status LaunchOneRowOfWaves32(absl::Span<const ProjectionParams> params, co
                      : LaunchQuantisedTile<Small, 32, true>(params, stream);
 }
 
-// Launches the projection of kRows rows with teams of 16 or 8 lanes. Teams of 8 take half the outputs. They are used if
-// that uses much more of the device, because each block reads x again.
+// Launches the projection of up to kRows rows with teams of 16 or 8 lanes; features as for LaunchOneRowOfWaves32. Teams
+// of 8 take half the outputs. They are used only if that uses over 15% more of the device, because each block reads x
+// again.
 template <WeightFormat kFormat, int kRows, int kWave>
 absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   constexpr int kOutputs = kRows <= 2 ? 1 : 2;
@@ -333,7 +340,8 @@ absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, cons
   return LaunchQuantisedTile<Wide, kWave, true>(params, stream);
 }
 
-// Launches the projection for one to kFewRows rows. `params` must have weights of kFormat.
+// Launches the projection for one to kFewRows rows. `params` must be as for MakeProjectionArgs, with weights of
+// kFormat.
 template <WeightFormat kFormat>
 absl::Status LaunchFewQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   const bool whole = AllowsVectors(params) && params[0].weight.cols % kGroupFeatures == 0;

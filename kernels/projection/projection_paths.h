@@ -14,33 +14,39 @@
 
 namespace gdn {
 
-// Widens `count` BF16 or F16 elements, exactly.
+// Converts `count` BF16 or F16 (`dtype`) elements of `src` to float32, exactly.
 void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst);
 
-// Converts rows [first, first + count) of a matrix of any format to float32.
+// Converts rows [first, first + count) of a matrix of any format to float32 in `out`, dense [count, weight.cols].
 void WidenWeightRows(const WeightMatrix& weight, int64_t first, int64_t count, float* out);
 
-// True if a quantised matrix is decoded in registers: for few rows (at most two to four, by instruction set). For more,
-// some of its rows at a time are decoded into memory that fits a core's cache.
+// True if the matrix is quantised, has whole runs of 32 columns, and `rows` (of x) is at most 2 or 4, by instruction
+// set. It is then to be decoded in registers. Other quantised matrices are decoded some rows at a time into memory that
+// fits a core's cache.
 bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows);
 // Number of equal-length streams in which ProjectFewQuantizedRows reads the weights.
 inline constexpr int kFewQuantizedStreams = 4;
-// Computes outputs [begin, end) of each row r to y + r * y_stride. x is packed: for each vector of the instruction set,
-// the same columns of every row.
+// Computes outputs [begin, end) of each of `rows` rows of x, TakesFewQuantizedRows being true for them. Output o of row
+// r goes to y[r * y_stride + o - begin]. `packed` is x: for each vector of the instruction set, the same columns of
+// every row.
 void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
                              float* y, int64_t y_stride);
 
-// Converts outputs [begin, end) of every row, `stride` floats apart at `sums`, to y's dtype and stores them.
+// Converts outputs [begin, end) of every row to y's dtype and stores them in params.y. Output o of row r is sums[r *
+// stride + o - begin].
 void NarrowRows(const ProjectionParams& params, const float* sums, int64_t stride, int64_t begin, int64_t end);
 
 // Computes the projection with oneDNN's single-threaded sgemm over fixed tiles of output features, which `pool`
-// divides. RESOURCE_EXHAUSTED or INTERNAL if oneDNN fails.
+// divides, and returns when done. RESOURCE_EXHAUSTED if memory is short, INTERNAL if oneDNN fails otherwise; y is then
+// undefined.
 absl::Status ProjectSequenceGemm(const ProjectionParams& params, ThreadPool& pool);
 
-// Number of rows up to which kSequenceGemm computes row by row, so that a row's bits do not depend on it.
+// Returns the most rows (inclusive) for which kSequenceGemm computes as kRowStable, so that a row's bits do not depend
+// on their number.
 int64_t SequenceGemmStableRows();
 
-// Names what the GEMM's bits depend on besides its arguments: "dnnl2.6.3-isa3f".
+// Returns a name of what the GEMM's bits depend on besides its arguments, oneDNN's version and instruction set:
+// "dnnl2.6.3-isa3f".
 std::string SequenceGemmId();
 
 }  // namespace gdn

@@ -19,13 +19,15 @@
 
 namespace gdn::gpu {
 
-// Raw bits of eight neighbouring weights and of their scale.
+// Raw bits of eight neighbouring weights and of their scale, as LoadPackedEight loads and DecodeEight reads them; how
+// many words of `scale` are in use depends on the format.
 struct RawEight {
   PackedEight bits;
   uint32_t scale[4];
 };
 
-// Loads weights [feature, feature + 8) of a row; zeros past the last. `feature` is a multiple of eight.
+// Loads weights [feature, feature + 8) of a row of `features` weights; all bits are zero if `feature` is past the last.
+// `feature` is a multiple of eight.
 template <WeightFormat kFormat>
 __device__ __forceinline__ RawEight LoadPackedEight(const PackedRow& row, int32_t feature, int32_t features) {
   RawEight raw{};
@@ -75,7 +77,7 @@ __device__ __forceinline__ void DecodeEight(const RawEight& raw, int32_t feature
   }
 }
 
-// Calls function(std::integral_constant<WeightFormat, format>()) with a quantised format.
+// Calls function(std::integral_constant<WeightFormat, format>()); `format` must be quantised.
 template <typename Function>
 __device__ __forceinline__ void WithQuantisedFormat(WeightFormat format, const Function& function) {
   switch (format) {
@@ -111,7 +113,7 @@ class QuantisedMover {
         vector_(lane % T::kVectors * kWeightVector),
         first_output_(first_output) {}
 
-  // Loads features [feature, feature + kDepth); zeros past the last.
+  // Loads features [feature, feature + kDepth) of the lane's rows and outputs into registers; zeros past the last.
   __device__ __forceinline__ void Load(int32_t feature) {
     feature_ = feature + vector_;
     x_.Load(feature);
@@ -161,7 +163,8 @@ class QuantisedMover {
   int32_t feature_ = 0;  // first feature of what w_ holds
 };
 
-// Host code: calls function(QuantisedWeights()), or for plain weights as WithWeights.
+// Host code: calls function(QuantisedWeights()) for a quantised format, or for a plain one as WithWeights, and returns
+// its result.
 struct QuantisedWeights {};
 template <typename Function>
 auto WithAnyWeights(WeightFormat format, Function&& function) {

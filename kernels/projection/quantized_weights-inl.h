@@ -56,7 +56,7 @@ HWY_INLINE IntVec LoadShifted(const uint8_t* at) {
 
 HWY_INLINE FloatVec BroadcastHalf(const uint8_t* at) { return hn::Set(FloatTag(), HalfAt(at)); }
 
-// Returns `scale` times the signed bytes at `at`.
+// Returns `scale` times a vector of signed bytes at `at`, one byte a lane.
 HWY_INLINE FloatVec ScaledBytes(FloatVec scale, const uint8_t* at) {
   const hn::Rebind<int8_t, FloatTag> d8;
   const auto bytes = hn::LoadU(d8, reinterpret_cast<const int8_t*>(at));
@@ -67,7 +67,8 @@ inline constexpr int kChunk = 32;  // weights decoded at a time
 static_assert(kChunk % kFloatLanes == 0);
 inline constexpr int kChunkVectors = kChunk / kFloatLanes;
 
-// scale * q - minimum, with q the low four bits of each element of `bits`.
+// Returns scale * q - minimum, rounded once, with q the low four bits of each element of `bits`; higher bits are
+// ignored.
 HWY_INLINE FloatVec ScaledNibbles(FloatVec scale, FloatVec minimum, IntVec bits) {
   const FloatTag d;
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
@@ -117,12 +118,12 @@ struct QuantizedFormat<WeightFormat::kQ4_0> {
 // then has 8 pairs of 6-bit numbers in 12 bytes; a pair is the scale and minimum of one run. The first 4 pairs fill six
 // bits of a byte; the others have their low 4 bits in own bytes, the high 2 above the first pairs.
 struct PairScales {
-  alignas(64) float scale[8];  // d times the pair's first number; minimum: m times the second
+  alignas(64) float scale[8];  // d times the pair's first number; minimum, right behind it: m times the second
   float minimum[8];
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  // Each row's 16 bytes are a quarter of a vector. Its words are: d and m; the first four scales; the first four
-  // minima; the low bits of the others.
+  // Reads the scales of one block for each of kRows rows, at most 4. Each row's first 16 bytes are a quarter of a
+  // vector. Its words are: d and m; the first four scales; the first four minima; the low bits of the others.
   template <int kRows>
   static HWY_INLINE void Of(const uint8_t* const (&blocks)[kRows], PairScales (&pairs)[kRows]) {
     static_assert(kRows <= 4);
@@ -252,7 +253,8 @@ struct QuantizedFormat<WeightFormat::kQ6_K> {
   }
 };
 
-// A "block" is 32 bytes of a row; `scale` is the scale of its 128 weights.
+// Decodes F8_E4M3, whose "block" here is 32 bytes of a row; `scale` points to the scale of the 128 x 128 weights around
+// it.
 template <>
 struct QuantizedFormat<WeightFormat::kF8E4M3> {
   static constexpr int kGroups = 1;
@@ -281,7 +283,8 @@ struct QuantizedFormat<WeightFormat::kF8E4M3> {
   }
 };
 
-// Reads the data that the weights of each row's block share.
+// Reads into shared[r] the data that the weights of row r's block share, for kRows (at most 4) rows. scales[r] points
+// to the block's scale for F8_E4M3 and is not read for other formats.
 template <class Format, int kRows>
 HWY_INLINE void PrepareBlocks(const uint8_t* const (&blocks)[kRows], const float* const (&scales)[kRows],
                               typename Format::Shared (&shared)[kRows]) {

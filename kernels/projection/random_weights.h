@@ -35,7 +35,8 @@ struct RandomWeights {
   }
 };
 
-// Offsets of a block's float16 factors, and the standard deviation of its weights for a factor of 1.
+// Offsets, in bytes, of a block's float16 factors in a format with blocks, and the standard deviation of its weights
+// for a factor of 1.
 struct BlockFactors {
   int64_t factor_at;
   int64_t minimum_at;  // below 0: the format has none

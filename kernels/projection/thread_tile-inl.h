@@ -11,8 +11,8 @@
 
 namespace gdn::gpu {
 
-// A lane's row and column in a tile that is kRows lanes high. Two neighbouring lanes share a row, and lanes two apart
-// share a column, so NVIDIA's LDS serves half a wave's 16-byte loads of either operand at once.
+// A lane's row and column, counted in lanes, in a tile that is kRows lanes high. Two neighbouring lanes share a row,
+// and lanes two apart share a column, so NVIDIA's LDS serves half a wave's 16-byte loads of either operand at once.
 struct LanePlace {
   int row;
   int column;
@@ -32,7 +32,7 @@ __device__ __forceinline__ void SetZero(float (&tile)[kRows][kOutputs]) {
   }
 }
 
-// row[j] += x * w[j].
+// row[j] += x * w[j] for all outputs j, the elements of w's vectors in order.
 template <int kOutputs, int kVectors>
 __device__ __forceinline__ void AddOuter(float (&row)[kOutputs], float x, const Vec4 (&w)[kVectors]) {
   static_assert(kOutputs == 4 * kVectors);
@@ -45,7 +45,7 @@ __device__ __forceinline__ void AddOuter(float (&row)[kOutputs], float x, const 
   }
 }
 
-// tile[first + i][j] += x[i] * w[j] for i 0 .. 3.
+// tile[first + i][j] += x[i] * w[j] for i 0 .. 3 and all outputs j, the elements of w's vectors in order.
 template <int kRows, int kOutputs, int kVectors>
 __device__ __forceinline__ void AddOuters(float (&tile)[kRows][kOutputs], int first, const Vec4& x,
                                           const Vec4 (&w)[kVectors]) {

@@ -68,8 +68,8 @@ struct F32Weights {
   }
 };
 
-// Loads elements p[0 .. 8); those from `count` on are not read and become zero. kVector: p is 16-byte aligned and rows
-// have a multiple of eight elements.
+// Loads elements p[0 .. 8) raw, for Weights::Widen; those from `count` on (it may be negative) are not read and become
+// zero. kVector: p is 16-byte aligned and rows have a multiple of eight elements.
 template <typename Weights, bool kVector>
 __device__ __forceinline__ typename Weights::Raw LoadEight(const typename Weights::Element* p, int64_t count) {
   if constexpr (kVector) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ typename Weights::Raw LoadEight(const typename Weight
   }
 }
 
-// Host code: calls function(Bf16Weights()), or F16Weights or F32Weights by dtype.
+// Host code: calls function(Bf16Weights()), or with F16Weights or F32Weights by dtype, and returns its result.
 template <typename Function>
 auto WithWeights(DType dtype, Function&& function) {
   if (dtype == DType::kBF16) return function(Bf16Weights());

@@ -16,7 +16,7 @@ namespace gdn::gpu {
 
 inline constexpr int kHeadLanes = 32;
 
-// A head of at most this many elements stays in its lanes' registers, one vector each.
+// Most elements of a head that stays in its lanes' registers, one vector of four each.
 inline constexpr int kRegisterHeadDim = kHeadLanes * 4;
 
 __device__ __forceinline__ double AddSquare(double sum, float x) {
@@ -27,13 +27,13 @@ __device__ __forceinline__ double AddSquares(double sum, const Vec4& x) {
   return AddSquare(AddSquare(AddSquare(AddSquare(sum, x.x), x.y), x.z), x.w);
 }
 
-// Adds the sums of the kHeadLanes lanes of a head. Each lane gets the result.
+// Returns to each lane the total of the sums of its head's kHeadLanes lanes. Every lane of the wave calls.
 template <int kWave>
 __device__ __forceinline__ double HeadSum(double sum) {
   return GroupSum<kHeadLanes, kWave>(sum);
 }
 
-// Calls body(e) for this lane's elements of a head.
+// Calls body(e) for this lane's elements e < dim of a head, in order; `lane` is 0 .. kHeadLanes - 1.
 template <typename Body>
 __device__ __forceinline__ void ForEachOfLane(int lane, int dim, const Body& body) {
   for (int first = 4 * lane; first < dim; first += 4 * kHeadLanes) {
@@ -42,7 +42,7 @@ __device__ __forceinline__ void ForEachOfLane(int lane, int dim, const Body& bod
   }
 }
 
-// Returns scale / norm for a head whose squares sum to `sum`: the factor of each of its elements.
+// Returns scale / sqrt(sum + kL2NormEpsilon), the factor of each element of a head whose squares sum to `sum`.
 __device__ __forceinline__ float L2NormFactor(double sum, float scale) {
   return static_cast<float>(static_cast<double>(scale) / sqrt(sum + static_cast<double>(kL2NormEpsilon)));
 }

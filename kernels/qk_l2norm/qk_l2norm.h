@@ -21,7 +21,7 @@ struct QkL2NormParams {
   int32_t key_dim = 0;
   int64_t rows = 0;
   bool normalize = true;
-  float scale = 1.0f;        // multiplies q only
+  float scale = 1.0f;        // multiplies q only; finite
   const float* q = nullptr;  // [rows, H, K], in_stride floats from row to row
   const float* k = nullptr;  // [rows, H, K], in_stride floats from row to row
   int64_t in_stride = 0;

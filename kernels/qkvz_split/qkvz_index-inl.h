@@ -23,14 +23,15 @@ struct QkvzIndex {
   int32_t key_dim;      // K
   int32_t value_dim;    // V
 
-  // Computed where they are used, not stored, because kernel arguments take scalar registers from the kernel's start.
+  // H K, HV V and C. Computed where they are used, not stored, because kernel arguments take scalar registers from the
+  // kernel's start.
   __device__ __forceinline__ int32_t KeyFeatures() const { return key_heads * key_dim; }
   __device__ __forceinline__ int32_t ValueFeatures() const { return value_heads * value_dim; }
   __device__ __forceinline__ int32_t Channels() const { return 2 * KeyFeatures() + ValueFeatures(); }
-  // Elements of a key head's group (q, k, v, z) in the interleaved layout.
+  // Number of elements of a key head's group (q, k, v, z) in a row of qkvz in the interleaved layout.
   __device__ __forceinline__ int32_t GroupFeatures() const { return 2 * (key_dim + group * value_dim); }
 
-  // Position in a row of qkvz of a channel of [q | k | v].
+  // Returns the position in a row of qkvz of channel `channel`, 0 .. C - 1, of [q | k | v].
   __device__ __forceinline__ int32_t Mixed(int32_t channel) const {
     if (!interleaved) return channel;
     if (channel < 2 * KeyFeatures()) {
@@ -41,19 +42,19 @@ struct QkvzIndex {
     }
     return Value(channel - 2 * KeyFeatures(), 0);
   }
-  // Position in a row of qkvz of an element of z, [HV, V].
+  // Returns the position in a row of qkvz of element `element` of z, [HV, V].
   __device__ __forceinline__ int32_t Z(int32_t element) const {
     if (!interleaved) return Channels() + element;
     return Value(element, group * value_dim);
   }
-  // Position of a value head's b (B) or a (A) in a row of ba.
+  // Return the position in a row of ba of the b (B) or a (A) of value head `head`.
   __device__ __forceinline__ int32_t B(int32_t head) const {
     return interleaved ? head / group * 2 * group + head % group : head;
   }
   __device__ __forceinline__ int32_t A(int32_t head) const { return B(head) + (interleaved ? group : value_heads); }
 
-  // Position of an interleaved element of v, or of z if `beyond` is group * value_dim. A key head's value heads are
-  // adjacent, so an element keeps its offset within the group.
+  // Returns the position in a row of interleaved qkvz of element `element`, in [HV, V], of v (`beyond` 0) or of z
+  // (`beyond` group * value_dim). A key head's value heads are adjacent, so an element keeps its offset in the group.
   __device__ __forceinline__ int32_t Value(int32_t element, int32_t beyond) const {
     const int32_t group_values = group * value_dim;
     const int32_t key_head = element / group_values;

@@ -39,7 +39,8 @@ inline constexpr bool kManyRegisters = HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64;
 inline constexpr int kTileRows = kManyRegisters ? 8 : 6;
 inline constexpr int kTileVectors = 2;
 
-// Load and store a vector of float32, or of bfloat16 as uint16_t: widened exactly, rounded to nearest even.
+// Load and store a vector of float32 values, from or to float32, or bfloat16 as uint16_t: widened exactly, rounded to
+// nearest even. Addresses need no alignment.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadElements(D d, const float* from) {
   return hn::LoadU(d, from);
@@ -78,7 +79,7 @@ HWY_INLINE void SetTile(D d, float value, hn::Vec<D> (&acc)[kRows][kVectors]) {
   }
 }
 
-// acc = diag(scale) C; row r's factor is scale[r * scale_step].
+// acc = diag(scale) C: row r of the tile is scale[r * scale_step] times the elements from c + r * c_row on.
 template <int kRows, int kVectors, class D, typename Element>
 HWY_INLINE void LoadScaledTile(D d, const float* scale, int64_t scale_step, const Element* c, int64_t c_row,
                                hn::Vec<D> (&acc)[kRows][kVectors]) {
@@ -91,7 +92,7 @@ HWY_INLINE void LoadScaledTile(D d, const float* scale, int64_t scale_step, cons
   }
 }
 
-// C = acc.
+// C = acc: row r of the tile goes to c + r * c_row, rounded if Element is uint16_t (bfloat16).
 template <int kRows, int kVectors, class D, typename Element>
 HWY_INLINE void StoreTile(D d, const hn::Vec<D> (&acc)[kRows][kVectors], Element* c, int64_t c_row) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -120,7 +121,9 @@ HWY_INLINE void MultiplyAccumulate(D d, int64_t depth, const float* HWY_RESTRICT
   }
 }
 
-// Copies the first `columns` elements of each row. If kPad, fills the row with zeros up to a tile's width.
+// Copies the first `columns` elements, at most a tile's width (kTileVectors vectors), of each row; rows are from_row
+// and to_row elements apart. Converts between float and bfloat16 (uint16_t). kPad: fills rows with zeros up to that
+// width.
 template <bool kPad, typename From, typename To>
 HWY_INLINE void CopyRows(const From* HWY_RESTRICT from, int64_t from_row, int64_t rows, int64_t columns,
                          To* HWY_RESTRICT to, int64_t to_row) {
@@ -139,7 +142,8 @@ HWY_INLINE void CopyRows(const From* HWY_RESTRICT from, int64_t from_row, int64_
   }
 }
 
-// Load or store a panel: a dense matrix one tile wide; loads fill it with zeros past `columns`.
+// Load or store a panel: a dense float matrix [rows, kTileVectors vectors]. They copy its first `columns` columns from
+// or to a matrix with rows from_row or to_row elements apart; loads fill the panel with zeros past them.
 template <typename Element>
 HWY_INLINE void LoadPanel(const Element* from, int64_t from_row, int64_t rows, int64_t columns, float* panel) {
   CopyRows<true>(from, from_row, rows, columns, panel, kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag())));
@@ -149,8 +153,8 @@ HWY_INLINE void StorePanel(const float* panel, int64_t rows, int64_t columns, El
   CopyRows<false>(panel, kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag())), rows, columns, to, to_row);
 }
 
-// Calls body(std::integral_constant<int, n>, row) for tiles of n = kTileRows, then 4, 2 and 1 rows that cover [0,
-// rows).
+// Calls body(std::integral_constant<int, n>, row) for tiles of n rows from `row` on that cover [0, rows) in order.
+// There are as many of kTileRows as fit, then at most one each of 4, 2 and 1.
 template <class Body>
 HWY_INLINE void ForRowTiles(int64_t rows, const Body& body) {
   int64_t row = 0;

@@ -22,8 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
-// Stores `v` as blocks of four floats, each of which is a part of one column: the first block to `to`, each later one
-// `apart` floats further on.
+// Stores `v` as blocks of four floats, the lowest lanes first: the first block to `to`, each later one `apart` floats
+// further on.
 template <class D>
 HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, int64_t apart, float* to) {
   if constexpr (hn::MaxLanes(D()) <= 4) {
@@ -36,7 +36,7 @@ HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, int64_t apart, float* to) {
 }
 #endif
 
-// to[c * to_row + r] = from[r * from_row + c] for rows r and columns c.
+// to[c * to_row + r] = from[r * from_row + c] for r < rows and c < columns; other elements of `to` stay.
 HWY_INLINE void TransposeRows(const float* HWY_RESTRICT from, int64_t from_row, int64_t rows, int64_t columns,
                               float* HWY_RESTRICT to, int64_t to_row) {
   int64_t whole_rows = 0;

@@ -24,16 +24,18 @@ class Acquisitions {
     int64_t first = std::numeric_limits<int64_t>::max();  // counted from 0
     bool all_after = false;                               // every acquisition after the first failure fails too
   };
-  // Starts to count acquisitions from 0, and makes those that `failing` names fail.
+  // Starts to count acquisitions of all threads from 0, and makes those that `failing` names fail, until Stop.
   static void Fail(const Failing& failing);
-  // Ends the failures. Returns the number of acquisitions since Fail.
+  // Ends counting and failures. Returns the number of acquisitions since Fail, also of failed ones; -1 without a Fail.
   static int64_t Stop();
 
-  // Counts an acquisition that is about to happen. Returns false if it must fail.
+  // Counts an acquisition that is about to happen. Returns false if it must fail; always true outside Fail .. Stop.
   static bool MayAcquire();
-  // Counts an acquisition of `what`, as MayAcquire. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if it must fail.
+  // Counts an acquisition of `what` (words for the message), as MayAcquire. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED)
+  // if it must fail.
   static absl::Status Acquire(const char* what);
-  // Counts the first launch of each kernel (by name), which loads its code to the device.
+  // Acquires a kernel's code at its first launch (by name) in the process; OK, and not counted, if it is loaded. After
+  // a failure the next launch counts again.
   static absl::Status AcquireCode(const std::string& kernel);
   // Makes the next launch of every kernel load its code again, as in a new process.
   static void ForgetCode();

@@ -22,19 +22,22 @@ struct Allocation {
   char* data = nullptr;
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
-  const void* device = nullptr;    // owning device of kDevice memory; nullptr if streams run synchronously
+  const void* device = nullptr;    // HostDevice of kDevice memory, only compared; nullptr if streams run synchronously
   std::atomic<bool> freed{false};  // true after ForgetMemory
 };
 
-// Returns 256-byte aligned memory. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is not enough.
+// Returns 256-byte aligned, uninitialised memory and registers it; the caller ends it with ForgetMemory and
+// ReleaseMemory. 0 bytes are valid. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if there is not enough.
 absl::StatusOr<void*> AllocateMemory(MemoryKind kind, size_t bytes, const void* device = nullptr);
-// Returns the live allocation that contains the whole range; null if there is none.
+// Returns the live allocation that contains all of [data, data + bytes); null if there is none.
 std::shared_ptr<const Allocation> FindMemory(const void* data, size_t bytes);
-// Removes the allocation from the registry and marks it freed. Aborts if no allocation begins at `data`.
+// Removes the allocation from the registry, marks it freed and returns it; its bytes stay until ReleaseMemory. Aborts
+// the process if no live allocation begins at `data`.
 std::shared_ptr<Allocation> ForgetMemory(void* data);
 void ReleaseMemory(Allocation& memory);
 
-// Sets each byte to 0xff, so that floats nobody has written since are NaN.
+// Sets each byte to 0xff, so that floats nobody has written since are NaN. PoisonIsWhole: true if all bytes still are
+// so.
 void PoisonMemory(void* data, size_t bytes);
 bool PoisonIsWhole(const Allocation& memory);
 

@@ -33,25 +33,29 @@ using Clock = std::chrono::steady_clock;
 class HostDevice;
 class HostStream;
 
-// A point of a stream: reached when all work up to and including `ticket` has run.
+// A point of a stream: reached when all work up to and including `ticket` has run. Tickets count a stream's work from
+// 1.
 struct StreamPoint {
   std::shared_ptr<HostStream> stream;
   int64_t ticket = 0;
-  Clock::time_point time;  // when the stream reached the point
+  Clock::time_point time;  // when the stream reached the point; valid from then on
 };
 
 class HostStream : public std::enable_shared_from_this<HostStream> {
  public:
   HostStream(std::shared_ptr<HostDevice> device, uint64_t seed, StreamPace pace);
 
-  // Queue work, or wait for queued work. Once the device has failed, all calls return its failure.
+  // Enqueue queues work for the stream's thread, in order; `what` names it in errors and must be a literal. Record
+  // queues a point. WaitsFor makes later work wait for the point. Synchronize blocks until all queued work has run.
+  // Once the device has failed, all four return its failure.
   absl::Status Enqueue(const char* what, Work work);
   absl::StatusOr<std::shared_ptr<StreamPoint>> Record();
   absl::Status WaitsFor(std::shared_ptr<const StreamPoint> point);
   absl::Status Synchronize();
   HostDevice& device() { return *device_; }
 
-  // Called by the maker of the stream and by whoever waits for its end.
+  // Start starts the stream's thread: call once, before any work. HasEnded is true once a destroyed stream's thread
+  // runs nothing more. Join blocks until then.
   void Start();
   bool HasEnded();
   void Join();
@@ -65,7 +69,7 @@ class HostStream : public std::enable_shared_from_this<HostStream> {
     Work work;
   };
 
-  // Queues work and returns its ticket.
+  // Queues work and returns its ticket. `counted`: as one of the device's operations, which options can make fail.
   absl::StatusOr<int64_t> Push(const char* what, Work work, bool counted = true);
   absl::StatusOr<std::shared_ptr<StreamPoint>> Mark(const char* what, bool counted);
   void Run();
@@ -96,18 +100,20 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
   ~HostDevice();
 
   HostStream* MakeStream();
-  // Destroys the stream. Its thread ends when it has run what was queued.
+  // Destroys the stream without waiting. Its thread ends when it has run what was queued; points of it stay usable.
   void DestroyStream(HostStream* stream);
 
   absl::Status status();
   int64_t operations();
   void Drain();
 
-  // Blocks until the stream has reached the point; makes a lazy stream run the work before it.
+  // Blocks until the stream has reached the point; makes a lazy stream run the work before it. Returns the device's
+  // failure if it has failed.
   absl::Status WaitFor(const StreamPoint& point);
   absl::StatusOr<bool> IsDone(const StreamPoint& point);
 
-  // Frees memory when everything queued now has run. Fails the device if the memory was written meanwhile.
+  // Frees memory when all work that is queued now on the device's streams has run. Poisons it if there is any, and
+  // fails the device if the memory was written meanwhile.
   void FreeLater(std::shared_ptr<Allocation> memory);
 
  private:
@@ -119,7 +125,7 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
     std::vector<std::pair<std::shared_ptr<HostStream>, int64_t>> users;
   };
 
-  // Returns an error if the device has failed, or if this operation is the one to fail.
+  // Returns OK if the operation may run; an error if the device has failed, or if this operation is the one to fail.
   absl::Status MayStart(const HostStream::Operation& operation);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitTicket(HostStream& stream, int64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -135,16 +141,19 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
   std::vector<Freed> freed_ ABSL_GUARDED_BY(mu_);
 };
 
-// Devices set up by HostStreams, at least one; DeviceNumber returns null if streams run synchronously.
+// Number of devices that HostStreams has set up, at least one. DeviceNumber returns device `device`, the first if there
+// is no such number, and null if streams run synchronously.
 int HostDeviceCount();
 std::shared_ptr<HostDevice> DeviceNumber(int device);
-// The calling thread's device: that of its last SetCurrentDevice, else the first.
+// Returns the calling thread's device, as DeviceNumber: that of its last SetCurrentDevice, else the first.
 std::shared_ptr<HostDevice> CurrentDevice();
 void SetCurrentDevice(int device);
 int CurrentDeviceNumber();
-// Device that owns the memory, if it is still set up; the calling thread's for memory that any device may use.
+// Returns the device that owns the memory, if it is still set up. Otherwise, and for memory that any device may use,
+// the calling thread's.
 std::shared_ptr<HostDevice> DeviceOf(const Allocation& memory);
-// UNAVAILABLE (DEVICE_FAILED) if the calling thread may not give `what` to the stream: its device is another one.
+// UNAVAILABLE (DEVICE_FAILED) if there are several devices and the stream's is not the calling thread's, so that the
+// thread may not give work to it. `what` names the work for the message.
 absl::Status CheckDeviceOf(HostStream& stream, const char* what);
 
 }  // namespace gdn::gpu::simt

@@ -26,7 +26,7 @@ struct LaneContext {
   Dim3 grid_dim;
 };
 
-// Returns the context of the lane that is running.
+// Returns the context of the lane that is running; for kernel code only.
 const LaneContext& Here();
 
 struct CallSite {
@@ -34,10 +34,10 @@ struct CallSite {
   int line;
 };
 
-// The values that the lanes of a wave brought to a cross-lane call.
+// The values that the lanes of a wave brought to a cross-lane call; valid until the lane's second call after it.
 struct WaveValues {
-  int lane;
-  int lanes;  // lanes that are present, from lane 0 on
+  int lane;   // the caller's number in the wave
+  int lanes;  // number of lanes that are present, from lane 0 on
   const uint32_t* values;
 
   bool present(int from) const { return from >= 0 && from < lanes; }
@@ -52,7 +52,7 @@ WaveValues Exchange(uint32_t value, CallSite site) {
 void WaveFence(CallSite site);
 void BlockBarrier(CallSite site);
 
-// Ends the launch with an error that names kernel, block and thread. Does not return.
+// Ends the launch with the error "`what` `detail`", naming kernel, block and thread. Does not return; for kernel code.
 [[noreturn]] void Fail(const char* what, int64_t detail);
 
 inline void RequireAligned(const void* p, uintptr_t alignment) {
@@ -63,7 +63,8 @@ inline void RequireLdsIndex(int index, int count, int size) {
   if (index < 0 || index + count > size) Fail("an LDS access is out of bounds, at element", index);
 }
 
-// The last writer and reader of an LDS element. Epochs count barriers from 1; 0 means never.
+// The last writer and reader of an LDS element (lane numbers in the block). Epochs count the barriers of the block or
+// of the wave from 1; 0 means never.
 struct LdsShadow {
   uint32_t write_block_epoch = 0;
   uint32_t write_wave_epoch = 0;
@@ -85,12 +86,13 @@ struct RunningLane {
 };
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local RunningLane running_lane;
 
-// End the launch with the error that no barrier separates the access from another lane's, or that the element was never
-// written.
+// End the launch with the error that no barrier separates the access from that of another lane (`other` for a write),
+// or that the element was never written. They do not return.
 [[noreturn]] void FailLdsRead(const LdsShadow& shadow);
 [[noreturn]] void FailLdsWrite(const LdsShadow& shadow, int other);
 
-// False if another lane has written the element and no barrier has separated the two accesses.
+// True if lane `me` may access the element as far as writes go: false if another lane wrote it last and no barrier has
+// separated the two accesses.
 inline bool IsAfterWrite(const LdsShadow& shadow, const RunningLane& me) {
   if (shadow.write_block_epoch != me.block_epoch || shadow.writer == me.index) return true;
   return shadow.writer >> me.wave_shift == me.wave && shadow.write_wave_epoch != me.wave_epoch;
@@ -129,13 +131,15 @@ inline void CheckLdsWrite(LdsShadow& shadow) {
   shadow.writer = me.index;
 }
 
-// Returns the block's memory for one Shared struct; constructed and poisoned at first use.
+// Returns the block's memory for one Shared struct, `construct` being its key; poisoned and then constructed at first
+// use in each block. The block owns it.
 void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*));
 
-// Records that the lane called WaitForPriorKernels.
+// Records that a lane of the block has called WaitForPriorKernels.
 void NoteWait();
 
-// Runs `kernel` for every thread of every block. INTERNAL if a check fails; `early` is Grid::early.
+// Runs `kernel` for every thread of every block on the calling thread, and returns when all have run. `threads`: of a
+// block, 1 to 1,024. `early` is Grid::early. INTERNAL if a check fails; blocks after that one do not run.
 absl::Status RunGrid(const char* name, const Dim3& grid, int threads, int wave_width,
                      const std::function<void()>& kernel, bool early = false);
 

@@ -36,9 +36,10 @@ struct HostStreamsOptions {
   bool asynchronous = false;
   uint64_t seed = 1;
   // Number of the operation that fails, counted from 0 over launches, copies, event records and stream waits. All later
-  // operations fail too. Negative: none.
+  // operations of that device fail too. Negative: none.
   int64_t fail_at = -1;
-  // Number of devices, which run and fail independently in one address space; fail_at counts on device fail_device.
+  // Number of devices, at least 1, which run and fail independently in one address space; fail_at counts on device
+  // fail_device.
   int devices = 1;
   int fail_device = 0;
   // Paces of the first streams made; later streams draw theirs from the seed.
@@ -47,19 +48,19 @@ struct HostStreamsOptions {
 
 class HostStreams {
  public:
-  // Replaces the devices by new ones, none of which has failed.
+  // Replaces the devices by new ones, none of which has failed. Streams and memory of the old ones stay valid.
   static void Configure(const HostStreamsOptions& options);
   // Restores the devices that the environment variables describe, as before any Configure.
   static void ConfigureFromEnvironment();
-  // Number of operations given to this device's streams so far.
+  // Number of operations (as fail_at counts them) given to this device's streams so far; 0 if streams are synchronous.
   static int64_t operations(int device = 0);
-  // Waits until all streams have run what they were given.
+  // Blocks until all streams, also destroyed ones, have run what they were given.
   static void Drain();
 };
 
 namespace simt {
 // Called by simt.h: runs `launch` in the stream's order, or at once if the stream has no handle. Only records it while
-// the calling thread records that stream.
+// the calling thread records that stream; only counts the kernel's code as loaded while LoadingOnly is active.
 absl::Status EnqueueLaunch(const Stream& stream, const char* name, std::function<absl::Status()> launch);
 
 // For runtime.h's graphs: records launches, and nothing else, between Begin and End, by one thread.
@@ -69,9 +70,11 @@ struct RecordedLaunch {
 };
 using Recording = std::vector<RecordedLaunch>;
 absl::Status BeginRecording(const Stream& stream);
-// Returns the recorded launches; FAILED_PRECONDITION if something that cannot be recorded was called meanwhile.
+// Ends the calling thread's recording and returns its launches. FAILED_PRECONDITION if something that cannot be
+// recorded was called meanwhile, or if the thread does not record that stream.
 absl::StatusOr<Recording> EndRecording(const Stream& stream);
-// FAILED_PRECONDITION while the calling thread is recording; the recording is then invalid.
+// FAILED_PRECONDITION if the calling thread is recording, whose EndRecording then fails too; OK otherwise. `call` names
+// what cannot be recorded.
 absl::Status RefuseWhileRecording(const char* call);
 }  // namespace simt
 

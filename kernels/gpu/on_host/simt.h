@@ -65,8 +65,8 @@ inline uint32_t FloatToBits(float value) {
 inline float FromF16(uint16_t bits) { return F16ToFloat(bits); }
 inline uint16_t ToF16(float value) { return FloatToF16(value); }
 
-// BiasedByte: kByteBias + byte number kByte of a word, as float. WidenE4M3: four E4M3 bytes divided by kE4M3Unit. If
-// any of them is NaN, at least one result is NaN, maybe another byte's.
+// BiasedByte: kByteBias + byte number kByte (0 lowest) of a word, as float. WidenE4M3: the values of four E4M3 bytes,
+// the lowest first, divided by kE4M3Unit. If any of them is NaN, at least one result is NaN, maybe another byte's.
 inline constexpr float kByteBias = 32768.0f;
 inline constexpr float kE4M3Unit = 256.0f;
 template <int kByte>
@@ -82,7 +82,7 @@ inline void WidenE4M3(uint32_t word, float (&values)[4]) {
   values[3] = FromF16(static_cast<uint16_t>(odd >> 16));
 }
 
-// Misaligned accesses fault on a GPU, so they fail here too.
+// Load or store four floats. A misaligned address faults on a GPU, so here it ends the launch with an error.
 inline Vec4 Load4(const float* p) {
   simt::RequireAligned(p, 16);
   return *reinterpret_cast<const Vec4*>(p);
@@ -142,7 +142,7 @@ class LdsArray {
   simt::LdsShadow shadow_[kCount];
 };
 
-// Returns the block's LDS: poisoned and marked unwritten for each block.
+// Returns the block's LDS, one T that all its lanes share: poisoned and marked unwritten for each block.
 template <typename T>
 T& SharedMemory() {
   return *static_cast<T*>(simt::BlockSharedMemory(sizeof(T), alignof(T), [](void* memory) { new (memory) T; }));
@@ -155,7 +155,8 @@ inline void WaveBarrier(const char* file = __builtin_FILE(), int line = __builti
   simt::WaveFence({file, line});
 }
 
-// Kernels run one after another; the executor only checks that they call this.
+// Kernels run one after another, so there is nothing to wait for; the executor only checks that kernels with
+// Grid::early call WaitForPriorKernels.
 inline void WaitForPriorKernels() { simt::NoteWait(); }
 inline void LetNextKernelBegin() {}
 

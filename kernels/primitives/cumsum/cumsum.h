@@ -21,10 +21,10 @@ namespace gdn {
 struct CumsumParams {
   int64_t tokens = 0;
   int64_t features = 1;
-  int64_t chunk = 0;            // tokens; 0: one sum over all
+  int64_t chunk = 0;            // tokens of a chunk; 0: one sum over all
   const float* x = nullptr;     // [tokens, features]
   float* y = nullptr;           // [tokens, features]
-  double* workspace = nullptr;  // CumsumWorkspaceBytes, 8-byte aligned
+  double* workspace = nullptr;  // CumsumWorkspaceBytes bytes, 8-byte aligned; may be null if that is 0
 };
 
 inline constexpr int64_t kMaxCumsumTokens = int64_t{1} << 30;
@@ -35,7 +35,7 @@ absl::Status ValidateCumsum(const CumsumParams& params);
 void CumsumReference(const CumsumParams& params);
 absl::Status CumsumGpu(const CumsumParams& params, const gpu::Stream& stream);
 
-// Tokens per block.
+// Tokens that a block of the GPU kernel sums: with one feature, and with several.
 inline constexpr int64_t kCumsumScalarTile = 2048;
 inline constexpr int64_t kCumsumVectorTile = 64;
 

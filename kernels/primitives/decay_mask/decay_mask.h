@@ -21,7 +21,7 @@ namespace gdn {
 
 inline constexpr int32_t kMaxDecayMaskSize = 256;
 
-// Outputs that are null are not computed.
+// Params of decay masks: `batch` chunks of `size` tokens each. Outputs that are null are not computed.
 struct DecayMaskParams {
   int64_t batch = 1;
   int32_t size = 0;          // tokens, up to kMaxDecayMaskSize

@@ -16,7 +16,7 @@
 
 namespace gdn::gpu {
 
-// Features (columns) of an LDS tile. Rows are padded by one Vec4 to avoid bank conflicts.
+// Features (columns) of an LDS tile. Rows are kTileStride floats apart: padded by one Vec4 to avoid bank conflicts.
 inline constexpr int kTileFeatures = 32;
 inline constexpr int kTileStride = kTileFeatures + 4;
 
@@ -26,8 +26,8 @@ struct Chunk {
   int rows;       // tokens of the chunk, 1 .. C
 };
 
-// Returns the chunk with this index. Its sequence is the last one whose first chunk is not after it (an empty sequence
-// begins where the next one does).
+// Returns the chunk with this index, 0 .. batch.chunks - 1. Its sequence is the last one whose first chunk is not after
+// it (an empty sequence begins where the next one does).
 __device__ __forceinline__ Chunk FindChunk(const ChunkedBatch& batch, int64_t index) {
   int low = 0;
   int high = batch.sequences - 1;
@@ -44,21 +44,24 @@ __device__ __forceinline__ Chunk FindChunk(const ChunkedBatch& batch, int64_t in
   return {index, first, static_cast<int>(left < batch.chunk_tokens ? left : batch.chunk_tokens)};
 }
 
-// e^difference of two decay sums, rounded to float32 only after the subtraction. Differences below -1000 (a decay of 0
-// in float32) are clamped, so that the rounding cannot overflow. A NaN stays a NaN.
+// Returns e^difference for the difference, <= 0, of two decay sums; it is rounded to float32 only after the
+// subtraction. Differences below -1000 (a decay of 0 in float32) are clamped, so that the rounding cannot overflow. NaN
+// stays NaN.
 __device__ __forceinline__ float DecayFactor(double difference) {
   return expf(static_cast<float>(difference < -1000.0 ? -1000.0 : difference));
 }
 
 __device__ __forceinline__ Vec4 Scale(const Vec4& v, float s) { return {v.x * s, v.y * s, v.z * s, v.w * s}; }
 
-// True if rows `stride` floats apart can be read and written four floats at a time.
+// True if rows `stride` floats apart from `base` on all start at a multiple of 16 bytes, to be read four floats at a
+// time.
 __device__ __forceinline__ bool RowsAligned(const float* base, int64_t stride) {
   return ((reinterpret_cast<uintptr_t>(base) | static_cast<uintptr_t>(stride * 4)) & 15) == 0;
 }
 
-// Loads kRows x kTileFeatures into LDS from rows `stride` floats apart at `base`, row i times scale(i), zero past
-// `rows` and `features`.
+// Loads kRows x kTileFeatures floats into LDS from rows `stride` floats apart at `base`, row i times scale(i). Elements
+// past `rows` and `features`, both counted from `base`, are not read and become zero. `aligned`: RowsAligned. All
+// kThreads threads of the block call.
 template <int kRows, int kThreads, typename Array, typename RowScale>
 __device__ __forceinline__ void LoadScaledTile(Array& tile, const float* base, int64_t stride, int rows, int features,
                                                bool aligned, RowScale&& scale) {
@@ -79,7 +82,8 @@ __device__ __forceinline__ void LoadTile(Array& tile, const float* base, int64_t
 }
 
 // Adds a lane's share of the product left * right, whose rows number kRows and whose inner size is kInner, to `low` and
-// `high`. Both hold columns column .. column + 3: `low` in row `row`, `high` in row `row` + kRows / 2.
+// `high`. Both hold columns column .. column + 3: `low` of row `row`, below kRows / 2, `high` of row `row` + kRows / 2.
+// In LDS, rows of `left` are kLeftStride floats apart, rows of `right` kTileStride.
 template <int kRows, int kInner, int kLeftStride, typename Left, typename Right>
 __device__ __forceinline__ void MultiplyTiles(Left& left, Right& right, int row, int column, Vec4& low, Vec4& high) {
 #pragma unroll 2
@@ -101,8 +105,9 @@ __device__ __forceinline__ void MultiplyTiles(Left& left, Right& right, int row,
   }
 }
 
-// Launches kernel(c), c a std::integral_constant of C, for valid parameters: a block per unit (chunk or sequence),
-// value head and slice of the features, with `threads` threads (0: 4 C).
+// Launches the kernel that kernel(c) returns, c a std::integral_constant of C, for valid parameters. Along x there is a
+// block for each of `units` units (chunks or sequences) and value head, along y one for each of `slices` slices of the
+// features. A block has `threads` threads (0: 4 C).
 template <typename Params, typename Kernel>
 absl::Status LaunchStage(const char* name, const Params& params, int64_t units, int64_t slices, const Stream& stream,
                          const Kernel& kernel, int threads = 0) {

@@ -31,7 +31,8 @@
 
 namespace gdn {
 
-// Sequences laid end to end and divided into chunks; every sequence starts a new chunk.
+// Sequences laid end to end and divided into chunks; every sequence starts a new chunk. The arrays are backend memory,
+// not owned.
 struct ChunkedBatch {
   LayerDims dims;            // heads and head dimensions
   int32_t chunk_tokens = 0;  // C: 16, 32 or 64
@@ -57,7 +58,7 @@ struct ChunkKktParams {
   float* a = nullptr;             // [chunks, HV, C, C], strictly lower
 };
 
-// Decay sums and KK^T in one stage.
+// Params of decay sums and KK^T (matrix A) in one stage; writes g_sum and a.
 struct CumsumKktParams {
   ChunkedBatch batch = {};
   const float* k = nullptr;  // [tokens, H, K]
@@ -121,7 +122,8 @@ struct ChunkOutputParams {
   float* output = nullptr;           // [tokens, HV, V]
 };
 
-// All stages in a row. Everything except the inputs is written: the results and every intermediate tensor.
+// Params of all stages in a row. q to initial_state are inputs. Everything else is written and must not be null: the
+// results and every intermediate tensor.
 struct DeltaRuleStagesParams {
   ChunkedBatch batch = {};
   const float* q = nullptr;  // [tokens, H, K], scaled
@@ -144,7 +146,8 @@ struct DeltaRuleStagesParams {
 };
 
 // INVALID_ARGUMENT if a pointer is missing, a stride is shorter than its row, C is not 16, 32 or 64, or the counts
-// cannot belong to any batch. The index arrays' contents are in backend memory and are not checked.
+// cannot belong to any batch. The index arrays' contents are in backend memory and are not checked. The *Gpu functions
+// need valid params.
 absl::Status ValidateStage(const ChunkDecaySumsParams& params);
 absl::Status ValidateStage(const ChunkKktParams& params);
 absl::Status ValidateStage(const CumsumKktParams& params);
@@ -154,7 +157,8 @@ absl::Status ValidateStage(const WyParams& params);
 absl::Status ValidateStage(const ChunkStateParams& params);
 absl::Status ValidateStage(const ChunkOutputParams& params);
 
-// Double-precision references. A stage's stored results are float32 (G: double), sums within it double.
+// Double-precision references on host memory, for valid params. A stage's stored results are float32 (G: double), sums
+// within it double.
 void ChunkDecaySumsReference(const ChunkDecaySumsParams& params);
 void ChunkKktReference(const ChunkKktParams& params);
 void CumsumKktReference(const CumsumKktParams& params);

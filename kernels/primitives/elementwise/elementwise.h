@@ -29,7 +29,7 @@ struct UnaryParams {
   int64_t count = 0;
   const float* x = nullptr;  // [count]
   float* y = nullptr;        // [count]
-  float factor = 1.0f;       // for kScale
+  float factor = 1.0f;       // y = factor * x for kScale; unused otherwise
 };
 
 struct BinaryParams {

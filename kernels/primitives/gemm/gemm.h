@@ -46,9 +46,10 @@ struct GemmParams {
 absl::Status ValidateGemm(const GemmParams& params);
 void GemmReference(const GemmParams& params);
 
-// Launches one thread per element of C: for products too small to tile, and for comparison.
+// Launches the form with one thread per element of C: for products too small to tile, and for comparison. Params must
+// be valid. Same bits as GemmGpu.
 absl::Status GemmNaiveGpu(const GemmParams& params, const gpu::Stream& stream);
-// Launches the form with tiles of 64 x 64 elements in LDS.
+// Launches the form with tiles of 64 x 64 elements in LDS. Params must be valid. Same bits as GemmNaiveGpu.
 absl::Status GemmGpu(const GemmParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

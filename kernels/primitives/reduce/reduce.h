@@ -23,16 +23,16 @@ namespace gdn {
 
 enum class ReduceOp : uint8_t { kSum, kMax, kAbsDiffSum, kAbsDiffMax, kSquaredDiff };
 
-// Elements that the first pass reduces to one number.
+// Number of elements that a block of the first pass reduces to one number.
 inline constexpr int64_t kReduceBlockElements = 4096;
 
 struct ReduceParams {
   ReduceOp op = ReduceOp::kSum;
   int64_t count = 0;
   const float* x = nullptr;     // [count]
-  const float* y = nullptr;     // [count], for the differences
+  const float* y = nullptr;     // [count], for the three ops on differences; unused otherwise
   float* result = nullptr;      // [1]
-  double* workspace = nullptr;  // ReduceWorkspaceBytes(count), 8-byte aligned
+  double* workspace = nullptr;  // ReduceWorkspaceBytes(count) bytes, 8-byte aligned; unused by the reference
 };
 
 size_t ReduceWorkspaceBytes(int64_t count);

@@ -19,12 +19,12 @@
 
 namespace gdn {
 
-// Size of the largest matrix, and of the largest chunk.
+// Most rows of a matrix, as many as the largest chunk has tokens.
 inline constexpr int32_t kMaxTriangularSize = 64;
 
 struct UnitLowerInverseParams {
   int64_t batch = 0;
-  int32_t size = 0;          // n, 1 .. 64; computed as the next larger of 16, 32, 64
+  int32_t size = 0;          // n, 1 .. 64; computed as the least of 16, 32 and 64 that is not smaller
   const float* a = nullptr;  // [batch, n, n], strictly lower part
   float* inverse = nullptr;  // [batch, n, n]; may be `a`: in place
 };
@@ -41,7 +41,7 @@ struct CausalSolveParams {
 absl::Status ValidateUnitLowerInverse(const UnitLowerInverseParams& params);
 absl::Status ValidateCausalSolve(const CausalSolveParams& params);
 
-// Row by row substitution in double.
+// References on host memory for valid params: row by row substitution in double.
 void UnitLowerInverseReference(const UnitLowerInverseParams& params);
 void CausalSolveReference(const CausalSolveParams& params);
 

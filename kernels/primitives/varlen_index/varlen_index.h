@@ -20,11 +20,11 @@
 
 namespace gdn {
 
-// Outputs that are null are not computed.
+// Params of the index arrays, all in backend memory. Outputs that are null are not computed.
 struct VarlenIndexParams {
   int32_t sequences = 0;
   int32_t tokens = 0;
-  int32_t chunk = 0;                    // tokens; for chunk_offsets
+  int32_t chunk = 0;                    // tokens of a chunk, for chunk_offsets only
   const int32_t* cu_seqlens = nullptr;  // [sequences + 1]
   int32_t* lengths = nullptr;           // [sequences]
   int32_t* sequence_ids = nullptr;      // [tokens]

@@ -56,7 +56,8 @@ inline constexpr int32_t kMaxHiddenSize = 1 << 20;
 // `expected` was expected.
 absl::Status InvalidSpecField(std::string_view field, const absl::AlphaNum& value, std::string_view expected);
 
-// INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
+// OK, or INVALID_ARGUMENT (INVALID_SPEC: field) naming the first field that is out of range, its value and what was
+// expected. Only conv_width and hidden_size may be 0, and only both (a bare operator).
 absl::Status ValidateLayerDims(const LayerDims& dims);
 
 // "H=16 HV=32 K=128 V=128 W=4 D=2048", and " decay=per-channel" for kPerChannel.

@@ -67,11 +67,12 @@ struct LayerSpec {
 inline constexpr float kMaxOutputGateScale = 1024.0f;
 inline constexpr float kLeastDecayLowerBound = -1024.0f;
 
-// INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
+// OK, or INVALID_ARGUMENT (INVALID_SPEC: field) naming the first field that is out of range or does not fit the others,
+// its value and what was expected.
 absl::Status ValidateLayerSpec(const LayerSpec& spec);
 
-// Returns the same layer's spec in the layout that kernels take: q, k and v joined, value heads grouped, and n *
-// output_gate_scale stored as the norm weight.
+// Returns the same layer's spec in the layout that kernels take: one conv kernel, value heads grouped, and n *
+// output_gate_scale stored as the norm weight. Projections are kFlat, but kInterleaved stays; a_log and the ranks stay.
 LayerSpec ServedForm(const LayerSpec& spec);
 
 }  // namespace gdn

@@ -20,7 +20,8 @@ void* AllocateFrame(size_t bytes);
 // Frees a block of AllocateFrame. `bytes` is the number that AllocateFrame was called with.
 void FreeFrame(void* block, size_t bytes) noexcept;
 
-// Like AllocateFrame and FreeFrame, but always from the pool, so that tests can test it in any build.
+// Like AllocateFrame and FreeFrame, but with the pool in builds with sanitizers too, so that tests can test it in any
+// build.
 void* AllocateFromPool(size_t bytes);
 void FreeToPool(void* block, size_t bytes) noexcept;
 

@@ -71,7 +71,8 @@ class SharedThreadPool {
   ThreadPool pool_;
 };
 
-// Runs body(index) for every index in [0, count) on the pool's threads, or in order if `pool` is null.
+// Runs body(index) for every index in [0, count), and returns when all are done. Uses the pool's threads; runs in order
+// on the calling thread if `pool` is null, or while the pool runs another caller's loop.
 void ForEachIndex(SharedThreadPool* pool, int64_t count, absl::FunctionRef<void(int64_t)> body);
 
 }  // namespace gdn

@@ -77,8 +77,9 @@ int Call(Function&& function) noexcept {
 }
 
 // Runs `issue` under the context's mutex; on a GPU, in the order of the caller's stream. Does not wait for the work.
+// Returns the status of `issue`, or of the stream.
 absl::Status InOrderOf(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
-// Runs `issue` like InOrderOf, and waits until the device has done the work.
+// Runs `issue` like InOrderOf; if it succeeds, waits under the mutex until the device has done all work of the context.
 absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
 
 // Runs `issue` like InOrderOf or AndWait, for the function of the C interface with this name. Returns a gdn_code, which
@@ -88,16 +89,19 @@ int WaitOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef
 
 // Makes the error INVALID_ARGUMENT with this reason and message, and the argument's name as metadata "field".
 absl::Status Invalid(std::string_view reason, std::string_view field, std::string_view message);
-// INVALID_ARGUMENT if `pointer` is null. `what` names the argument.
+// OK, or INVALID_ARGUMENT (INPUT_MISSING) if `pointer` is null. `what` names the argument, and `function` the function
+// of the C interface, for the message.
 absl::Status RequireArgument(const char* function, const char* what, const void* pointer);
-// INVALID_ARGUMENT if `given` is null, or its `struct_size` differs from `known`, the size in this library.
+// OK, or INVALID_ARGUMENT if `given` is null (INPUT_MISSING), or its `struct_size` differs from `known`, the size in
+// this library (INVALID_SPEC). `type` is the struct's name, for the message.
 absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size, size_t known);
-// INVALID_ARGUMENT if the array is null, or a slot in it is outside the pool or not in use. With `distinct`, also if a
-// slot occurs twice. The caller holds the context's mutex.
+// OK if `count` is 0. INVALID_ARGUMENT if `count` is negative, the array is null, or a slot in it is outside the pool
+// or not in use. With `distinct`, also if a slot occurs twice. The caller holds the context's mutex.
 absl::Status RequireSlots(const char* function, const gdn_pool& pool, int32_t count, const int32_t* slots,
                           bool distinct);
 
-// DATA_LOSS (STATE_LOST) if a slot's state is lost; skips negative slots. The caller holds the context's mutex.
+// OK, or DATA_LOSS (STATE_LOST) if a slot's state is lost; skips negative slots, and does not check others' range. The
+// caller holds the context's mutex.
 absl::Status RequireStates(const char* function, const gdn_pool& pool, int32_t count, const int32_t* slots);
 
 }  // namespace gdn::capi

@@ -38,16 +38,18 @@ struct ClientOptions {
   // Instead of `token`: a file whose first line is sent as "Bearer LINE". It is read again for each call, so the token
   // can be replaced. "": none.
   std::string token_file = {};
-  int max_receive_message_bytes = -1;                       // -1: no limit
-  absl::Duration max_reconnect_backoff = absl::Seconds(1);  // longest wait between attempts to reach a server
+  int max_receive_message_bytes = -1;  // -1: no limit; only for Connect
+  // Longest wait between attempts to reach a server, 50 ms to 1 h; only for Connect.
+  absl::Duration max_reconnect_backoff = absl::Seconds(1);
 };
 
 struct CallOptions {
-  std::optional<absl::Duration> timeout;  // default: ClientOptions::default_timeout; step streams and WatchState have
-                                          // no deadline by default
-  std::string affinity;                   // routing key, sent as `x-gdn-affinity`; "": the id of the first session in
-                                          // the request, which servers use for sessions without an affinity
-  TransferProgress progress = nullptr;    // called by ExportState and ImportState
+  // Default: ClientOptions::default_timeout; step streams and WatchState have no deadline by default.
+  std::optional<absl::Duration> timeout;
+  // Routing key, sent as `x-gdn-affinity`. "": the affinity that a CreateSession names, else the id of the first
+  // session in the request, which servers use for sessions without an affinity. Streams and AsyncClient then send none.
+  std::string affinity;
+  TransferProgress progress = nullptr;  // called by ExportState and ImportState, on the calling thread
 };
 
 class Client {
@@ -61,7 +63,8 @@ class Client {
 
   // Makes a client on a channel that the caller has made.
   explicit Client(const std::shared_ptr<grpc::ChannelInterface>& channel, ClientOptions options = {});
-  // Makes a client on a stub, for tests (v1::MockGdnServiceStub). ImportState then returns FAILED_PRECONDITION.
+  // Makes a client on a stub, for tests (v1::MockGdnServiceStub). ImportState, ShareMemory and calls of AsyncClient
+  // then return FAILED_PRECONDITION.
   explicit Client(std::unique_ptr<v1::GdnService::StubInterface> stub, ClientOptions options = {});
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -81,9 +84,9 @@ class Client {
   absl::StatusOr<std::vector<v1::Session>> ListAllSessions(const CallOptions& call = {});
   absl::Status DeleteSession(const std::string& name, const CallOptions& call = {});
   absl::Status DeleteSession(const v1::DeleteSessionRequest& request, const CallOptions& call = {});
-  // Many sessions in one call, at most Limits.max_batch. Each entry of the reply has its own result or error
-  // (StatusFromRpc). An error of the call itself means that no entry was carried out. UNIMPLEMENTED without a reason:
-  // the server is of version 0.1.0.
+  // Many sessions in one call, 1 to Limits.max_batch. Each entry of the reply has its own result or error
+  // (StatusFromRpc). If the server returns an error for the call itself, no entry was carried out. After UNAVAILABLE or
+  // DEADLINE_EXCEEDED entries may have been. UNIMPLEMENTED without a reason: the server is of version 0.1.0.
   absl::StatusOr<v1::CreateSessionsResponse> CreateSessions(const v1::CreateSessionsRequest& request,
                                                             const CallOptions& call = {});
   absl::StatusOr<v1::DeleteSessionsResponse> DeleteSessions(const v1::DeleteSessionsRequest& request,
@@ -92,7 +95,7 @@ class Client {
                                                         const CallOptions& call = {});
   absl::StatusOr<v1::ResetSessionsResponse> ResetSessions(const v1::ResetSessionsRequest& request,
                                                           const CallOptions& call = {});
-  // Moves the session's states off the device. The next step brings them back.
+  // Moves the session's states off the device, and returns the session. The next step brings them back.
   absl::StatusOr<v1::Session> EvictSession(const v1::EvictSessionRequest& request, const CallOptions& call = {});
 
   // Leases: a session whose CreateSessionRequest.lease names one ends a grace period after the last OpenLease or
@@ -113,8 +116,9 @@ class Client {
   absl::StatusOr<std::string> ExportState(const v1::ExportStateRequest& request, const CallOptions& call = {});
 
   // Makes a session from a state file. The file is sent with checksums, in pieces of kImportChunkBytes. The first form
-  // sets target.total_bytes. The second form calls `source` for at most that many next bytes, until it returns none. An
-  // error of `source` ends the call, makes no session and is returned.
+  // sets target.total_bytes. The second form calls `source` for at most that many next bytes, until it returns none;
+  // each view must stay valid until the next call. An error of `source` ends the call, makes no session and is
+  // returned.
   absl::StatusOr<v1::Session> ImportState(const v1::ImportStateRequest::Target& target, std::string_view file,
                                           const CallOptions& call = {});
   absl::StatusOr<v1::Session> ImportState(const v1::ImportStateRequest::Target& target,
@@ -168,11 +172,13 @@ class Client {
   // [N, D] for hidden_states, [N, HV * V] for projected, [N, HV, V] for delta_rule. A row has the bits of Decode or
   // Prefill of its session alone. UNIMPLEMENTED without a reason: the server is of version 0.1.0 (StepIsUnimplemented).
   absl::StatusOr<v1::StepResponse> Step(const v1::StepRequest& request, const CallOptions& call = {});
-  // True once the server has answered a Step of this client with UNIMPLEMENTED, because it is older than the method.
+  // True once the server has answered Step() of this client with UNIMPLEMENTED, because it is older than the method.
+  // Calls of AsyncClient and streams do not count.
   bool StepIsUnimplemented() const { return step_is_unimplemented_; }
 
-  // Opens memory for the tensors of these calls, shared with a server on the same host (shared_memory.h). The timeout
-  // applies to the opening. UNIMPLEMENTED if the server shares no memory.
+  // Opens memory of `bytes` bytes (1 or more) for the tensors of these calls, shared with a server on the same host
+  // (shared_memory.h). The timeout applies to the opening. UNIMPLEMENTED if the server shares no memory,
+  // RESOURCE_EXHAUSTED if it has no room.
   absl::StatusOr<std::unique_ptr<SharedMemory>> ShareMemory(int64_t bytes, const CallOptions& call = {});
 
   // Returns the time that each stage of the caller's last steps took. Also sets how many steps the server records.
@@ -183,7 +189,8 @@ class Client {
   // Starts the server's shutdown. For admins only. With request.wait, use the timeout InfiniteDuration.
   absl::StatusOr<v1::DrainProgress> Drain(const v1::DrainRequest& request, const CallOptions& call = {});
 
-  // Open a stream. Errors of the call itself are reported by the stream.
+  // Open a stream without waiting for the server. INVALID_ARGUMENT if the token or affinity cannot be sent. The
+  // server's errors come from the stream's Read and Finish.
   absl::StatusOr<PrefillStream> StreamPrefill(const CallOptions& call = {});
   absl::StatusOr<DecodeStream> StreamDecode(const CallOptions& call = {});
   absl::StatusOr<MixedStream> StreamStep(const CallOptions& call = {});

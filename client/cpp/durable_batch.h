@@ -51,11 +51,13 @@ class DurableBatch final {
   absl::StatusOr<Reply> Step(absl::Span<DurableSession* const> sessions, v1::StepRequest request);
 
   // Accepts the first accepted_tokens[i] tokens of session i's draft. Returns each session's token counts or its error,
-  // which is one of DurableSession::AcceptTokens. INVALID_ARGUMENT as in Decode.
+  // which is one of DurableSession::AcceptTokens. INVALID_ARGUMENT with nothing changed: DUPLICATE_SESSION;
+  // BATCH_TOO_LARGE if there is no session; INVALID_LENGTHS if there is not one number for each; a session of another
+  // Client.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptTokens(
       absl::Span<DurableSession* const> sessions, absl::Span<const int32_t> accepted_tokens);
   // Accepts the tokens of paths[i], root first, from session i's draft, which is a tree. Returns each session's token
-  // counts or its error, which is one of DurableSession::AcceptPath. INVALID_ARGUMENT as in Decode.
+  // counts or its error, which is one of DurableSession::AcceptPath. INVALID_ARGUMENT as in AcceptTokens.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptPaths(
       absl::Span<DurableSession* const> sessions, absl::Span<const std::vector<int32_t>> paths);
 

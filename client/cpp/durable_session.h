@@ -71,13 +71,14 @@ struct SeenTokens;
 
 class DurableSession final {
  public:
-  // Makes a session on the server. If the same request has made it before, continues that session. `client` is
-  // borrowed. INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS or RESOURCE_EXHAUSTED of CreateSession.
+  // Makes a session on the server, and retries until overall_timeout. If the same request has made it before, continues
+  // that session. An empty session_id becomes a random one. `client` is borrowed. Errors of Client::CreateSession;
+  // after UNAVAILABLE or DEADLINE_EXCEEDED the session may exist.
   static absl::StatusOr<std::unique_ptr<DurableSession>> Create(Client& client, v1::CreateSessionRequest request,
                                                                 DurableSessionOptions options = {});
-  // Continues an existing session, such as an imported one or a fork, from its token counts. The inputs before that are
-  // not known here, so the session can be recovered only from its durable copy: checkpoint it first.
-  // FAILED_PRECONDITION (DRAFT_PENDING) if it has a draft.
+  // Continues an existing session ("sessions/ID"), such as an imported one or a fork, from its token counts. The inputs
+  // before that are not known here, so the session can be recovered only from its durable copy: checkpoint it first.
+  // FAILED_PRECONDITION (DRAFT_PENDING) if it has a draft. Other errors of Client::GetSession.
   static absl::StatusOr<std::unique_ptr<DurableSession>> Attach(Client& client, const std::string& name,
                                                                 DurableSessionOptions options = {});
   DurableSession(const DurableSession&) = delete;
@@ -135,11 +136,11 @@ class DurableSession final {
   // does not exist, other calls return FAILED_PRECONDITION.
   absl::StatusOr<v1::Session> Restore(const std::string& checkpoint_id = "");
 
-  // Deletes the session on the server. OK if it does not exist any more.
+  // Deletes the session on the server, and retries until overall_timeout. OK if it does not exist any more.
   absl::Status Delete();
 
   const std::string& name() const { return session_.name(); }
-  const v1::Session& session() const { return session_; }  // as of its creation or lookup
+  const v1::Session& session() const { return session_; }  // as of Create or Attach; not updated
   int64_t token_count(int32_t layer) const;                // -1: no such layer
   int64_t epoch() const { return epoch_; }                 // last known epoch, for calls of the Client
   int64_t kept_bytes() const;
@@ -166,13 +167,13 @@ class DurableSession final {
     std::variant<SessionStep, AcceptCall> what;
     Hash128 identity;             // hash of the caller's arguments, by which a repeated call is recognised
     std::string request_id = {};  // "": the next try takes a new one
-    bool sent = false;            // whether it may have been applied
-    bool applied = false;         // whether the server has applied it, by its token counts
-    bool copy_tried = false;      // whether the session has already gone back to
+    bool sent = false;            // it was sent at least once, so it may have been applied
+    bool applied = false;         // the server has applied it, by its token counts
+    bool copy_tried = false;      // the session has already gone back to
                                   // a durable copy that contains the step
     std::string refusal = {};     // reason because of which the session is checked
-    bool unanswered = false;      // whether a try may have been applied since the session was last compared
-    bool accepted = false;        // of an acceptance: whether the server has applied it in all layers
+    bool unanswered = false;      // a try may have been applied since the session was last compared
+    bool accepted = false;        // for an acceptance: the server has applied it in all layers
 
     // For a row of a Step.
     std::optional<v1::StepKind> kind = {};          // set while it is sent by Step

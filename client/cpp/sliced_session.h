@@ -51,9 +51,10 @@ class SlicedSession final {
   // others may have applied the step, repeat the call too.
   absl::StatusOr<v1::PrefillResponse> Prefill(v1::PrefillRequest request);
   absl::StatusOr<v1::DecodeResponse> Decode(v1::DecodeRequest request);
+  // Accepts the first tokens of the draft on every server, as DurableSession::AcceptTokens. Errors as in Decode.
   absl::StatusOr<v1::SessionTokenCounts> AcceptTokens(int32_t accepted_tokens);
 
-  // Runs on every server. Returns the first error, after all were tried.
+  // Run on every server, at the same time. Return the first error in the order of the heads, after all were tried.
   absl::Status Checkpoint(const std::string& checkpoint_id = "");
   absl::Status Delete();
 

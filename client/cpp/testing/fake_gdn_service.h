@@ -80,8 +80,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   explicit FakeGdnService(Options options) : options_(std::move(options)) {}
   FakeGdnService() : FakeGdnService(Options{}) {}
 
-  // Plans the outcome of one Prefill, Decode, Step or AcceptTokens. `call` counts them from now on, from 0, with
-  // replays.
+  // Plans the outcome of one Prefill, Decode, Step or AcceptTokens, or of one message of their streams. `call` counts
+  // them from now on, from 0, with replays.
   void Plan(int call, Fault fault);
   // Plans the outcomes of the next calls of "CreateSession", "GetSession", "DeleteSession", "ForkSession",
   // "SnapshotSession", "SnapshotSessions", "ListSnapshots", "DeleteSnapshots", "CheckpointSession", "ListCheckpoints",
@@ -94,19 +94,21 @@ class FakeGdnService final : public v1::GdnService::Service {
   void RefuseNext(const std::string& call, grpc::Status status);
   // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
   void Crash();
-  // Simulates a store that was set back to this checkpoint of the session ("": the newest). Until RestoreCheckpoint,
-  // steps get STATE_ROLLED_BACK. If there is no such checkpoint, the session has no newest checkpoint any more.
+  // Simulates a store that was set back to this checkpoint of the session ("": the newest). The session must exist.
+  // Until RestoreCheckpoint, steps get STATE_ROLLED_BACK. If there is no such checkpoint, the session has no newest
+  // checkpoint any more.
   void SetStoreBack(const std::string& session, const std::string& checkpoint_id);
-  // Simulates a step that failed while it changed the session's state. All calls but GetSession, DeleteSession and
-  // RestoreCheckpoint then get STATE_ROLLED_BACK if the session has a newest checkpoint, else STATE_LOST.
+  // Simulates a step that failed while it changed the session's state. The session must exist. Calls that use its state
+  // (steps, acceptances, checkpoints, exports, forks, snapshots) then get STATE_ROLLED_BACK if it has a newest
+  // checkpoint, else STATE_LOST.
   void LoseState(const std::string& session);
   // Evicts the snapshot, as a server does whose --snapshot-bytes is full. Does nothing if there is none with this key.
   void EvictSnapshot(const std::string& key);
   void SetNumerics(const std::string& numerics_id);
-  // Adds `tokens` to the layer's token count, as if another client had stepped it.
+  // Adds `tokens` to the layer's token count, as if another client had stepped it. Session and layer must exist.
   void MoveLayer(const std::string& session, int32_t layer, int64_t tokens);
 
-  // Describes the states of a session: equal texts mean equal states, token counts and drafts.
+  // Describes the states of a session, which must exist: equal texts mean equal states, token counts and drafts.
   std::string States(const std::string& session) const;
   std::set<std::string> session_names() const;
   // Tokens that a layer has seen; -1 if there is no such session or layer.

@@ -28,12 +28,14 @@ class RestartableServer {
   RestartableServer(const RestartableServer&) = delete;
   RestartableServer& operator=(const RestartableServer&) = delete;
 
-  // Returns when the server listens: on a free port of 127.0.0.1 the first time, on the same port later. NOT_FOUND if
-  // the program is missing; UNAVAILABLE, with the end of the log, if it exits or does not listen within a minute.
+  // Starts the program with the flags, and returns when it listens: on a free port of 127.0.0.1 the first time, on the
+  // same port later. NOT_FOUND if the program is missing; UNAVAILABLE, with the end of the log, if it exits or does not
+  // listen within a minute.
   absl::Status Start();
+  // Kills the server (SIGKILL) and waits until it is gone. Does nothing if none runs.
   void Kill();
 
-  std::string target() const;  // valid after Start
+  std::string target() const;  // "127.0.0.1:PORT"; valid after Start
   pid_t pid() const { return process_.has_value() ? process_->pid() : 0; }
 
  private:

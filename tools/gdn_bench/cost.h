@@ -26,7 +26,8 @@ struct Cost {
 // In the functions below, `state` is the dtype of the states' bases.
 
 // The cost of a decode step of one token for each of `batch` sessions. Deferred: reads the base once, writes it every
-// L-th step, reads (L - 1) / 2 log entries on average and writes one. In place: reads and writes the state.
+// L-th step (L: kLogCapacity), reads (L - 1) / 2 log entries on average and writes one. In place: reads and writes the
+// state.
 Cost DecodeDeferredCost(const LayerDims& dims, int64_t batch, DType state = DType::kF32);
 Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch, DType state = DType::kF32);
 
@@ -64,9 +65,9 @@ struct LimitTime {
   bool memory_bound = false;  // true: bound by memory; false: by multiply-adds
 };
 
-// The least time of a cost: max(memory, arithmetic), with memory = 2 p / read_write_rate + (bytes_read - p) / read_rate
-// and p = min(bytes_read, bytes_written). So a byte written together with a byte read takes the combined rate, and all
-// other bytes the read rate.
+// The least time of a cost: max(memory, arithmetic). With p = min(bytes_read, bytes_written), memory = 2 p /
+// read_write_rate + (bytes_read - p) / read_rate + 2 (bytes_written - p) / read_write_rate. So a byte written together
+// with a byte read takes the combined rate, and a byte written alone costs as much as such a pair.
 LimitTime LimitOf(const Cost& cost, const MachineRates& rates);
 
 }  // namespace gdn::bench

@@ -36,13 +36,15 @@ struct ChunkView {
 
 class ChunkByPrimitives {
  public:
-  // Allocates buffers for chunks of up to `tokens` tokens (at most 64). Fails on a backend that has no GPU stream.
+  // Allocates buffers for chunks of up to `tokens` tokens (at most 64). Errors of GpuStreamOf if the backend has no GPU
+  // stream, and of the device.
   static absl::StatusOr<ChunkByPrimitives> Make(Backend& backend, int64_t tokens, int64_t key_dim, int64_t value_dim);
 
-  // Advances `state` [K, V] and writes `output` [tokens, V]. Null state: starts from zeros, and the state is not kept.
+  // Advances `state` [K, V] and writes `output` [tokens, V], both in backend memory. Null state: starts from zeros, and
+  // the state is not kept. Issues the launches and does not wait for them.
   absl::Status Run(const ChunkView& chunk, float* state, float* output);
 
-  // Intermediate results of the last chunk, [tokens, ...], dense.
+  // Intermediate results of the last chunk, [tokens, ...], dense, in backend memory; the next Run overwrites them.
   const float* attention() const { return attention_; }  // A
   const float* inverse() const { return inverse_; }      // T
   const float* scores() const { return scores_; }        // P

@@ -13,8 +13,7 @@
 
 namespace gdn::parity {
 
-// Measures of d = actual - expected. All are infinite if the sizes differ or the actual tensor has a NaN or an
-// infinity.
+// Measures of d = actual - expected. All are infinite if the sizes differ, or either tensor has a NaN or an infinity.
 struct Difference {
   double max_abs = 0.0;        // max |d|
   double max_relative = 0.0;   // max |d| / max |expected|; max |d| if the reference is all zero

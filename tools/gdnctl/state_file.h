@@ -46,7 +46,7 @@ struct StateFileReport {
 // the file is cut, damaged or not a state file.
 absl::StatusOr<StateFileReport> InspectStateFile(std::string_view bytes);
 
-// Returns the fingerprint of the model with all its heads, also if the file has only some of them.
+// Returns the fingerprint of the model with all its heads, also if the file has only some of them; "" for an operator.
 std::string WholeFingerprint(const StateFileReport& file);
 std::string HeadsOf(const StateFileReport& file);  // "0-15/32"; "": all
 

@@ -18,10 +18,12 @@ inline constexpr int64_t kGpuTileFloats = 256 * 4 * 4;
 // Most threads that StreamReadGpu and MultiplyAddsGpu launch.
 int64_t GpuLimitThreads(const gpu::Stream& stream);
 
+// Launch a pass over the buffers, and do not wait: data = value, dst = src, and data *= factor. Errors of the launch.
 absl::Status StreamFillGpu(float* data, int64_t floats, float value, const gpu::Stream& stream);
 absl::Status StreamCopyGpu(const float* src, float* dst, int64_t floats, const gpu::Stream& stream);
 absl::Status StreamUpdateGpu(float* data, int64_t floats, float factor, const gpu::Stream& stream);
-// Sets sums[t] to the sum of the floats that thread t read, for t < GpuLimitThreads(); 0 for threads without a tile.
+// Sets sums[t], in device memory, to the sum of the floats that thread t read, for t < GpuLimitThreads(); 0 for threads
+// without a tile. Does not wait.
 absl::Status StreamReadGpu(const float* data, int64_t floats, float* sums, const gpu::Stream& stream);
 
 // In each of GpuLimitThreads() threads, does x <- x * multiplier + addend for steps = `rounds` x kGpuStepsPerRound

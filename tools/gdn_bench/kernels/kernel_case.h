@@ -73,7 +73,8 @@ inline constexpr int64_t kLargestRotation = int64_t{768} << 20;
 absl::StatusOr<std::shared_ptr<DeviceBuffer>> RandomBuffer(Backend& backend, int64_t count, float low, float high,
                                                            DType dtype = DType::kF32);
 
-// A pool of `slots` slots of random state, with logs that can be folded (their log decays are not positive).
+// Slots of random states, with logs that can be folded (their log decays are not positive). MakeStatePool makes `slots`
+// of them, with bases of `base_dtype`. Errors of the backend.
 struct RandomStatePool {
   std::shared_ptr<DeviceBuffer> memory;
   StatePoolView view;

@@ -16,7 +16,8 @@
 
 namespace gdn::bench {
 
-// Returns flags of gdn_server: TLS that requires client certificates, and tokens.
+// Returns flags of gdn_server: TLS that requires client certificates, tokens, and an HTTP listener on a free loopback
+// port. Does not check that the files exist.
 std::vector<std::string> SecureServerFlags(const std::string& folder);
 
 // Returns credentials with the same TLS for the echo server. INVALID_ARGUMENT if a file cannot be read.

@@ -100,10 +100,13 @@ class DeltaRuleSlots {
   const StatePoolView& pool() const { return state_.device(); }
   std::vector<int32_t>& log_lengths() { return log_lengths_; }
 
-  // Advances slot i by sequence i and returns the outputs. `draft` and `base_slots` are for kDecode and kDraft.
+  // Advances slot i by sequence i and returns the outputs, [tokens, HV, V]. Not for kStages. `draft` and `base_slots`
+  // (slots whose bases are read; null: the own ones) are for kDecode and kDraft; with either, each sequence's tokens go
+  // in one call.
   absl::StatusOr<std::vector<float>> Advance(DeltaRuleForm form, const DeltaRuleProblem& problem, bool draft = false,
                                              const int32_t* base_slots = nullptr);
-  // Folds the logs of the first `count` slots onto the bases of `base_slots` (null: their own), and returns the states.
+  // Folds the logs of the first `count` slots onto the bases of `base_slots` (null: their own), and returns the states
+  // [count, HV, K, V]. The logs are then empty.
   absl::StatusOr<std::vector<float>> States(int32_t count, const int32_t* base_slots = nullptr);
 
  private:
@@ -132,6 +135,7 @@ struct DeltaRuleCall {
   int64_t tokens;
 };
 // Runs the calls one after the other on the same state, and compares with one pass of the reference over all tokens.
+// `whole` has one sequence, with as many tokens as the calls together.
 CaseResult CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vector<DeltaRuleCall>& calls,
                                  Backend& backend);
 

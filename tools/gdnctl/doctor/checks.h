@@ -43,10 +43,11 @@ Environment ProcessEnvironment();
 
 struct Requirements {
   std::vector<std::string> architectures = {"gfx906"};  // architectures that kernels are built for
-  bool gpu_build = true;                                // whether this build has GPU kernels
+  bool gpu_build = true;                                // this build has GPU kernels
   int64_t memory_bytes = int64_t{4} << 30;              // bytes that must be free on one GPU, for weights and states
 };
 
+// Makes the checks in their order; a check may rely on those before it. Checks that have nothing to say are left out.
 std::vector<Check> CheckNode(const NodeFacts& facts, const HipRuntime& runtime, const Environment& environment,
                              const Requirements& requirements);
 
@@ -56,9 +57,9 @@ bool Usable(const std::vector<Check>& checks);
 // Returns "doctor: usable: ..." or "doctor: NOT usable: ...", in one line.
 std::string Summary(const std::vector<Check>& checks);
 
-// Returns the GPUs that a *_VISIBLE_DEVICES value selects. The value is a list of indices into `gpus` or of
-// "GPU-<unique id in hexadecimal>", separated by commas. Stops at the first element that matches no GPU, as the
-// runtimes do.
+// Returns the GPUs that a *_VISIBLE_DEVICES value selects, each once, in its order. The value is a list of indices into
+// `gpus` or of "GPU-<unique id in hexadecimal>", separated by commas. Stops at the first element that matches no GPU,
+// as the runtimes do; "" selects none.
 std::vector<const GpuNode*> VisibleGpus(const std::vector<const GpuNode*>& gpus, const std::string& value);
 
 // For the checks alone, each in the .cc that is named after what it looks at.

@@ -49,8 +49,8 @@ struct GoldenIo {
   std::vector<GoldenLayer> layers;  // ascending by layer, at least one
 };
 
-// Reads a recording. Errors of SafetensorsFile::Open. INVALID_ARGUMENT, with the tensor's name, if a tensor is missing
-// or does not fit the others.
+// Reads a recording, with at least one layer, token and decode step. Errors of SafetensorsFile::Open. INVALID_ARGUMENT,
+// with the tensor's name, if a tensor is missing or does not fit the others.
 absl::StatusOr<GoldenIo> ReadGoldenIo(const std::string& path);
 
 }  // namespace gdn

@@ -25,6 +25,7 @@ struct TopSample {
   v1::TraceCallsResponse traced;      // the caller's calls, if the server keeps them
 };
 
+// Takes a sample by three calls. Errors of Client.
 absl::StatusOr<TopSample> TakeTopSample(Client& client);
 
 // Rates are per second, and absent if no time has passed between the samples.
@@ -49,12 +50,13 @@ struct TopFigures {
   double seconds = 0;  // between the samples
   v1::GetServerInfoResponse info;
   std::vector<Tier> tiers;
-  bool traced = false;            // whether the server records calls
+  bool traced = false;            // the server records calls
   std::vector<Method> methods;    // over the calls that began after the earlier sample
   std::vector<Session> sessions;  // the busiest first
   std::optional<double> tokens;   // total of all the caller's sessions
 };
 
+// Returns the figures of `now`, and the changes since `before`. A counter that has become smaller counts as unchanged.
 TopFigures FiguresBetween(const TopSample& before, const TopSample& now);
 
 // Returns one JSON document: the server's info with the API's field names, and the figures.

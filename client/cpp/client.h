@@ -74,10 +74,11 @@ class Client {
   // answers.
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(const CallOptions& call = {});
   absl::StatusOr<std::vector<v1::Model>> ListModels(const CallOptions& call = {});
-  absl::StatusOr<v1::Model> GetModel(const std::string& name, const CallOptions& call = {});  // "models/NAME"
+  absl::StatusOr<v1::Model> GetModel(const std::string& name, const CallOptions& call = {});  // `name`: "models/NAME"
 
   absl::StatusOr<v1::Session> CreateSession(const v1::CreateSessionRequest& request, const CallOptions& call = {});
-  absl::StatusOr<v1::Session> GetSession(const std::string& name, const CallOptions& call = {});  // "sessions/ID"
+  // Returns the session "sessions/ID". NOT_FOUND (SESSION_NOT_FOUND) if the caller has none with this name.
+  absl::StatusOr<v1::Session> GetSession(const std::string& name, const CallOptions& call = {});
   // Returns the caller's sessions, from all pages of the list. The timeout applies to each page.
   absl::StatusOr<std::vector<v1::Session>> ListSessions(const CallOptions& call = {});
   // Returns the sessions of every caller, each with its owner. For admins only.
@@ -102,7 +103,7 @@ class Client {
   // RenewLease. KeptLease (kept_lease.h) opens a lease and renews it by itself. RenewLease and EndLease return
   // NOT_FOUND (LEASE_NOT_FOUND) if the lease has ended. EndLease returns the number of sessions that were deleted.
   absl::StatusOr<v1::Lease> OpenLease(const v1::OpenLeaseRequest& request, const CallOptions& call = {});
-  absl::StatusOr<v1::Lease> RenewLease(const std::string& name, const CallOptions& call = {});  // "leases/ID"
+  absl::StatusOr<v1::Lease> RenewLease(const std::string& name, const CallOptions& call = {});  // `name`: "leases/ID"
   absl::StatusOr<int64_t> EndLease(const std::string& name, const CallOptions& call = {});
   // Returns all pages. The timeout applies to each page.
   absl::StatusOr<std::vector<v1::Lease>> ListLeases(const CallOptions& call = {});
@@ -176,7 +177,7 @@ class Client {
   // Calls of AsyncClient and streams do not count.
   bool StepIsUnimplemented() const { return step_is_unimplemented_; }
 
-  // Opens memory of `bytes` bytes (1 or more) for the tensors of these calls, shared with a server on the same host
+  // Opens memory of `bytes` bytes (1 or more) for the tensors of steps, shared with a server on the same host
   // (shared_memory.h). The timeout applies to the opening. UNIMPLEMENTED if the server shares no memory,
   // RESOURCE_EXHAUSTED if it has no room.
   absl::StatusOr<std::unique_ptr<SharedMemory>> ShareMemory(int64_t bytes, const CallOptions& call = {});

@@ -90,7 +90,8 @@ class DurableBatch final {
   std::vector<absl::Status> SendStep(absl::Span<DurableSession* const> sessions, const std::vector<size_t>& rows,
                                      const std::string& id, const CallOptions& call, const Backoff& backoff,
                                      const RowBounds& first, v1::Tensor* output);
-  // Finishes the steps that a reply to these rows says to be applied, and copies their outputs to `output`.
+  // Finishes the steps that a reply to these rows says to be applied, and copies their outputs to `output`. Returns the
+  // status of each of `rows`.
   template <typename Response>
   static std::vector<absl::Status> TakeRows(absl::Span<DurableSession* const> sessions, const std::vector<size_t>& rows,
                                             const absl::StatusOr<Response>& reply, const RowBounds& first,

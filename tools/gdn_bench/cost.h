@@ -23,21 +23,20 @@ struct Cost {
   int64_t tokens = 0;
 };
 
-// In the functions below, `state` is the dtype of the states' bases.
-
-// The cost of a decode step of one token for each of `batch` sessions. Deferred: reads the base once, writes it every
-// L-th step (L: kLogCapacity), reads (L - 1) / 2 log entries on average and writes one. In place: reads and writes the
-// state.
+// The least cost of a decode step of one token for each of `batch` sessions, whose bases have dtype `state`. Deferred:
+// reads the base once, writes it every L-th step (L: kLogCapacity), reads (L - 1) / 2 log entries on average and writes
+// one. In place: reads and writes the state.
 Cost DecodeDeferredCost(const LayerDims& dims, int64_t batch, DType state = DType::kF32);
 Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch, DType state = DType::kF32);
 
-// The cost of a prefill of `sequences` sequences, each of `tokens_each` tokens.
+// The least cost of a prefill of `sequences` sequences, each of `tokens_each` tokens. `state`: dtype of their bases.
 Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each, DType state = DType::kF32);
 
 // Returns the cost of y = x W^T for x [rows, in_features] and W [out_features, in_features].
 Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, WeightFormat weights);
 
-// The cost of a whole layer, from hidden_states to output. Projection weights are read once a call.
+// The least cost of a whole layer, from hidden_states to output. Projection weights, of `weight_dtype`, are read once a
+// call. `state`: dtype of the bases.
 Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch, DType state = DType::kF32);
 // The cost of a draft of one session, which does not write the base. Tokens that paths of a tree share count once.
 Cost LayerDraftCost(const LayerDims& dims, DType weight_dtype, int64_t tokens, DType state_dtype);

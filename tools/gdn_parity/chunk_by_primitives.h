@@ -45,10 +45,10 @@ class ChunkByPrimitives {
   absl::Status Run(const ChunkView& chunk, float* state, float* output);
 
   // Intermediate results of the last chunk, [tokens, ...], dense, in backend memory; the next Run overwrites them.
-  const float* attention() const { return attention_; }  // A
-  const float* inverse() const { return inverse_; }      // T
-  const float* scores() const { return scores_; }        // P
-  const float* updates() const { return updates_; }      // U
+  const float* attention() const { return attention_; }  // A = tril(beta_i (k_i . k_j) e^{G_i - G_j}, -1)
+  const float* inverse() const { return inverse_; }      // T = (I + A)^-1
+  const float* scores() const { return scores_; }        // P = tril(Q K^T e^{G_i - G_j})
+  const float* updates() const { return updates_; }      // U = T (beta (V - e^G K S))
 
  private:
   explicit ChunkByPrimitives(Backend& backend) : data_(backend) {}

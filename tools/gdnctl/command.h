@@ -40,7 +40,8 @@ struct Command {
 // kExitUsage.
 absl::Status UsageError(std::string_view message);
 
-// Finds the command, reads its flags, runs it and returns the process's exit code. Errors go to stderr.
+// Finds the command that `arguments` (the program's name left out) begin with, reads its flags, runs it and returns the
+// process's exit code. Errors go to stderr.
 int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::string>& arguments);
 
 // Makes a client from the common flags (connection.cc). Call after PrepareConnection. Does not connect yet.

@@ -32,7 +32,7 @@ absl::Status PrintSession(const v1::Session& session);
 // Returns "512 B", "64.0 MiB", up to TiB.
 std::string FormatBytes(int64_t bytes);
 std::string FormatDims(const v1::LayerDims& dims);
-std::string FormatHeads(const v1::HeadSlice& heads);                   // "0-15/32"
+std::string FormatHeads(const v1::HeadSlice& heads);                   // "0-15/32": value heads 0 to 15 of 32
 std::string FormatTimestamp(const google::protobuf::Timestamp& time);  // "2026-01-31T12:00:00Z"
 std::string FormatTier(v1::StateTier tier);                            // "device", "host", "disk", "redis"; else "-"
 // Returns "models/NAME", or "operator H=.. HV=.. K=.. V=.. x LAYERS".

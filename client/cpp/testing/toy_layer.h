@@ -53,7 +53,8 @@ using ToyStates = std::map<int32_t, ToyState>;  // by layer
 // Makes a state file of a session in this epoch. `error` is added to every element of the recurrent states. Drafts are
 // left out, except for their lengths.
 std::string ToyStateFile(const ToyStates& layers, int64_t epoch, float error);
-// Reads the states of the layers kToyLayers from such a file. Errors of SafetensorsFile.
+// Reads the states of the layers kToyLayers from a file that ToyStateFile has made. Traces and drafts are not in it.
+// Errors of SafetensorsFile.
 absl::StatusOr<ToyStates> ParseToyStateFile(std::string_view bytes);
 
 }  // namespace gdn

@@ -24,7 +24,7 @@
 namespace gdn::bench {
 
 struct PreparedCase {
-  Cost cost;                     // of one step
+  Cost cost;                     // least cost of one step
   int64_t steps = 1;             // number of steps of one run(), which rotates once over all slots or weights
   double working_set_bytes = 0;  // bytes that one run() touches
   // Issues the work and returns; the caller must wait for it. Host arrays that change from run to run repeat after

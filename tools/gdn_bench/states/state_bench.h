@@ -31,7 +31,7 @@ struct StateBenchOptions {
 
 // The rate of a transfer or move, and that of its comparison.
 struct RateResult {
-  std::string name;     // "export"
+  std::string name;     // name of the transfer or move, such as "export"
   std::string measure;  // name of the comparison, such as "grpc_stream"
   int64_t bytes = 0;    // bytes of a round
   Summary bytes_per_s;

@@ -84,12 +84,13 @@ inline Check Missing(std::string found, std::string to_do) {
   return {"", Verdict::kMissing, std::move(found), std::move(to_do)};
 }
 
-std::optional<Check> CheckCard(Node& node);  // devices_check.cc
+// Make one check each. A check about GPUs removes those that fail it from node.gpus. nullopt: it has nothing to say.
+std::optional<Check> CheckCard(Node& node);  // this one and the next four are in devices_check.cc
 std::optional<Check> CheckDriver(Node& node);
 std::optional<Check> CheckKfd(Node& node);
 std::optional<Check> CheckTopology(Node& node);
 std::optional<Check> CheckRenderNodes(Node& node);
-std::optional<Check> CheckVisible(Node& node);  // gpus_check.cc
+std::optional<Check> CheckVisible(Node& node);  // this one and the next six are in gpus_check.cc
 std::optional<Check> CheckOverride(Node& node);
 std::optional<Check> CheckArchitecture(Node& node);
 std::optional<Check> CheckMemory(Node& node);

@@ -21,7 +21,7 @@
 namespace gdn {
 
 struct GoldenTensor {
-  std::vector<int64_t> shape;  // [B, ...]
+  std::vector<int64_t> shape;  // [B, ...], B: number of sequences
   std::vector<float> values;
 
   // Returns all values of one sequence.
@@ -33,7 +33,7 @@ struct GoldenTensor {
 struct GoldenLayer {
   int32_t layer = 0;
   GoldenTensor prefill_in, prefill_out;             // [B, T, D]
-  std::vector<GoldenTensor> decode_in, decode_out;  // each [B, 1, D]
+  std::vector<GoldenTensor> decode_in, decode_out;  // by step, each [B, 1, D]
   GoldenTensor whole_in, whole_out;                 // [B, T', D]; empty if the layer's whole pass is not recorded
   GoldenTensor conv_state;                          // [B, C, n]
   GoldenTensor recurrent_state;                     // [B, HV, K, V]
@@ -42,10 +42,10 @@ struct GoldenLayer {
 };
 
 struct GoldenIo {
-  int64_t batch = 0;          // B
-  int64_t prompt_tokens = 0;  // T
+  int64_t batch = 0;          // B, number of sequences
+  int64_t prompt_tokens = 0;  // T, tokens of each sequence's prefill
   int64_t decode_steps = 0;
-  int64_t hidden_size = 0;          // D
+  int64_t hidden_size = 0;          // D, features of a token
   std::vector<GoldenLayer> layers;  // ascending by layer, at least one
 };
 

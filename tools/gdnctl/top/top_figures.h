@@ -21,7 +21,7 @@ namespace gdn {
 struct TopSample {
   absl::Time at;
   v1::GetServerInfoResponse info;
-  std::vector<v1::Session> sessions;  // the caller's
+  std::vector<v1::Session> sessions;  // all sessions of the caller
   v1::TraceCallsResponse traced;      // the caller's calls, if the server keeps them
 };
 
@@ -35,7 +35,7 @@ struct TopFigures {
     std::optional<double> stores, loads;
   };
   struct Method {
-    std::string name;  // "Decode"
+    std::string name;  // of the RPC, such as "Decode"
     std::optional<double> calls, tokens;
     double rows = 0;  // mean number of rows of a call
     double queue_p50_ms = 0, p50_ms = 0, p99_ms = 0;

@@ -13,7 +13,7 @@
 namespace gdn {
 
 struct TryOptions {
-  std::string server;  // the program
+  std::string server;  // path of gdn_server
   std::string model;   // a folder with a checkpoint and with recorded inputs and outputs (io.safetensors)
 };
 

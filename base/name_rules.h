@@ -12,7 +12,7 @@
 
 namespace gdn {
 
-// Limits in bytes.
+// Lengths of the longest texts that are accepted, in bytes.
 inline constexpr size_t kMaxSessionIdLength = 128;
 inline constexpr size_t kMaxRequestIdLength = 64;
 inline constexpr size_t kMaxAffinityLength = 256;

@@ -19,7 +19,7 @@
 namespace gdn {
 
 struct CommandFlags {
-  // by name (with -, not _); a switch: "true", "false" or as written
+  // Names (with -, not _) and values, in the line's order. The value of a switch is "true", "false" or as written.
   std::vector<std::pair<std::string, std::string>> values;
   std::vector<std::string> positional;  // arguments that are no flags, and all after "--"
   bool help = false;                    // --help or -h

@@ -32,7 +32,7 @@
 namespace gdn {
 
 struct ClientOptions {
-  // Timeout of a call; InfiniteDuration: no deadline. Step streams have none.
+  // Timeout of a call; InfiniteDuration: no deadline. Step streams and WatchState have none.
   absl::Duration default_timeout = absl::Seconds(60);
   std::string token;  // sent unchanged as `authorization` metadata; "": none
   // Instead of `token`: a file whose first line is sent as "Bearer LINE". It is read again for each call, so the token

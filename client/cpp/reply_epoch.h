@@ -22,12 +22,12 @@
 
 namespace gdn {
 
-// OK unless the reply shows that the server used the state of another epoch. Most replies have no epoch, and are
-// accepted.
+// Always OK, because most replies have no epoch. The overloads for checkpoints and restores check the reply's epoch.
 template <typename Request, typename Response>
 absl::Status CheckReplyEpoch(const Request& /*request*/, const Response& /*response*/) {
   return absl::OkStatus();
 }
+// ABORTED (EPOCH_MISMATCH) unless the checkpoint has the request's epoch, or the request names none.
 absl::Status CheckReplyEpoch(const v1::CheckpointSessionRequest& request,
                              const v1::CheckpointSessionResponse& response);
 // ABORTED (EPOCH_MISMATCH) unless the session's new epoch is the request's plus 1, or the request names none.

@@ -41,7 +41,8 @@ absl::StatusOr<v1::Tensor> MakeTensor(const TensorView& view);
 // not shape x dtype (INVALID_TENSOR_DATA). The latter also for a tensor in shared memory: use SharedMemory::View.
 absl::StatusOr<TensorView> ViewTensor(const v1::Tensor& tensor);
 
-// Returns the tensor's dtype and shape with `bytes` instead of its own bytes. Errors as of ViewTensor.
+// Returns the tensor's dtype and shape with `bytes` instead of its own bytes; `bytes` must outlive the result. Errors
+// as of ViewTensor.
 absl::StatusOr<TensorView> ViewTensorBytes(const v1::Tensor& tensor, std::string_view bytes);
 
 // Returns the elements as float32, in row-major order. Errors as of ViewTensor, and INVALID_ARGUMENT

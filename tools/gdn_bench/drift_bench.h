@@ -23,7 +23,7 @@ struct DriftOptions {
 
 // Relative Euclidean errors.
 struct DriftErrors {
-  double output = 0;  // error of the outputs since the row before (at most the last 1,000)
+  double output = 0;  // error of the outputs since the row before (at most of its last 1,000 tokens)
   double state = 0;   // error of the state after the row's tokens
 };
 

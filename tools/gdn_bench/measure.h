@@ -30,9 +30,9 @@ struct CaseResult {
   bool memory_bound = false;  // true: memory bounds the case, at the median rates
   int64_t steps_per_round = 0;
   TimingMethod method = TimingMethod::kCalls;
-  Summary step_s;             // seconds of a step of the case
-  Summary launch_s;           // the same with single launches, timed by the host's clock; empty for calls
-  Summary limit_s;            // least seconds of a step, by the machine's limits in the same round
+  Summary step_s;    // seconds of a step of the case
+  Summary launch_s;  // the same with single launches, timed by the host's clock; empty for TimingMethod::kCalls
+  Summary limit_s;   // least seconds of a step, by the machine's limits in the same round
   Summary fraction_of_limit;  // limit / time of the same round
   Summary read_bytes_per_s;
   Summary copy_bytes_per_s;

@@ -61,7 +61,8 @@ class BackendData {
 // A pool of slots in backend memory, and the same pool on the host for the reference.
 class StatePair {
  public:
-  // The slots start as fresh states.
+  // Makes a pool of `slots` slots of fresh states on the backend, and the same pool on the host. `max_draft`: as for
+  // StateLayout::Make. Errors of StateLayout::Make and of the backend.
   static absl::StatusOr<StatePair> Make(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft);
 
   const StatePoolView& device() const { return device_; }

@@ -115,7 +115,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   int64_t token_count(const std::string& session, int32_t layer) const;
   // Calls so far.
   struct Log {
-    int steps = 0;  // Prefill, Decode, Step and AcceptTokens
+    int steps = 0;  // of Prefill, Decode, Step and AcceptTokens, and messages of their streams
     int sessions_created = 0;
     std::set<std::string> checked_calls;     // names of the methods that were called with an expected token count
     std::set<std::string> identified_calls;  // names of the methods that were called with a request_id
@@ -132,7 +132,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   grpc::Status OpenLease(Context*, const v1::OpenLeaseRequest*, v1::OpenLeaseResponse*) override;
   grpc::Status RenewLease(Context*, const v1::RenewLeaseRequest*, v1::RenewLeaseResponse*) override;
   grpc::Status EndLease(Context*, const v1::EndLeaseRequest*, v1::EndLeaseResponse*) override;
-  // Returns one page.
+  // Returns all leases as one page.
   grpc::Status ListLeases(Context*, const v1::ListLeasesRequest*, v1::ListLeasesResponse*) override;
   grpc::Status SnapshotSession(Context*, const v1::SnapshotSessionRequest*, v1::SnapshotSessionResponse*) override;
   grpc::Status SnapshotSessions(Context*, const v1::SnapshotSessionsRequest*, v1::SnapshotSessionsResponse*) override;

@@ -24,7 +24,7 @@ struct KernelBenchOptions {
   int gpu_device = 0;               // index among the devices that HIP_VISIBLE_DEVICES leaves
   std::string gpu_graphs = "auto";  // the GPU replays repeated decode steps as graphs: "auto", "on" or "off"
   std::string filter;               // regular expression found anywhere in a case's name; empty: all
-  DType state_dtype = DType::kF32;  // of the states' bases; kBF16: only cases with states, named with /state=bf16
+  DType state_dtype = DType::kF32;  // dtype of the states' bases; kBF16: only cases with states, named with /state=bf16
   MeasureOptions measure;
 };
 

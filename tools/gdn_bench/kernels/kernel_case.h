@@ -37,7 +37,7 @@ struct PreparedCase {
 struct CaseSetting {
   Backend& backend;
   int64_t rotation_bytes = 0;       // bytes that a memory-bound case rotates over, so that no run finds them in a cache
-  DType state_dtype = DType::kF32;  // of the states' bases
+  DType state_dtype = DType::kF32;  // dtype of the states' bases
 };
 
 struct KernelCase {

@@ -38,7 +38,7 @@ struct ServeOptions {
   int gpu_device = 0;
   std::string secure;       // for suite "secure": the folder of credentials.h; "": none
   std::string gpu_devices;  // for suite "devices": the second server's devices, such as "0,1"
-  int threads = 0;          // number of CPU threads
+  int threads = 0;          // number of CPU threads; 0: one for each processor
   std::string server;       // path of gdn_server
   std::string self;         // path of this program, which is also the echo server
 };

@@ -23,7 +23,7 @@ namespace gdn::bench {
 
 struct KernelTimesOptions {
   int gpu_device = 0;
-  int threads = 0;  // number of CPU threads
+  int threads = 0;  // number of CPU threads; 0: one for each processor
 };
 
 class KernelTimes {

@@ -43,7 +43,7 @@ struct KernelSeconds {
 struct Measured {
   std::map<Side, SideResult> sides;
   std::optional<KernelSeconds> kernels;  // nullopt: not known
-  double tokens_per_call = 1;            // for decodes: steps
+  double tokens_per_call = 1;            // by which rates of calls are multiplied; for a decode, its number of tokens
 };
 
 enum class RatioKind {

@@ -48,7 +48,7 @@ struct ForkResult {
 };
 
 struct PauseResult {
-  std::string name;  // "pause_full", "pause_changes"
+  std::string name;  // "pause_full": checkpoints are whole; "pause_changes": they have what changed
   int64_t checkpoints = 0;
   double checkpoint_s = 0;  // mean seconds of a checkpoint
   Latencies with, without;  // another session's calls with and without checkpoints, equally many
@@ -56,7 +56,7 @@ struct PauseResult {
 
 struct StateReport {
   StateBenchOptions options;
-  int64_t state_bytes = 0;  // of the session's slots
+  int64_t state_bytes = 0;  // size of the measured session's slots
   double load_average = 0;  // of the system, over the minute before the measurement
   std::vector<RateResult> rates;
   std::vector<ForkResult> forks;

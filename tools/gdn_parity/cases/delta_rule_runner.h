@@ -52,7 +52,7 @@ enum class DeltaRuleForm {
 struct DeltaRuleProblem {
   LayerDims dims = {};
   std::vector<int32_t> lengths = {};
-  float max_beta = 1.0f;            // DeltaRuleParams::max_beta
+  float max_beta = 1.0f;            // upper bound of beta (DeltaRuleParams::max_beta)
   std::vector<float> q = {};        // [tokens, H, K], scaled
   std::vector<float> k = {};        // [tokens, H, K]
   std::vector<float> v = {};        // [tokens, HV, V]

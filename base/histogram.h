@@ -87,7 +87,7 @@ inline constexpr std::array<int64_t, 21> kLatencyBoundsNs = {
     10'000,      20'000,        50'000,        100'000,       200'000,        500'000,        1'000'000,
     2'000'000,   5'000'000,     10'000'000,    20'000'000,    50'000'000,     100'000'000,    200'000'000,
     500'000'000, 1'000'000'000, 2'000'000'000, 5'000'000'000, 10'000'000'000, 20'000'000'000, 50'000'000'000};
-using LatencyHistogram = Histogram<kLatencyBoundsNs>;  // nanoseconds
+using LatencyHistogram = Histogram<kLatencyBoundsNs>;  // of times in nanoseconds
 
 // Upper bounds of the buckets of a RowHistogram: numbers of rows in a launch.
 inline constexpr std::array<int64_t, 13> kRowBounds = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};

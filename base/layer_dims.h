@@ -41,7 +41,7 @@ struct LayerDims {
   bool has_layer() const { return hidden_size > 0; }
   bool decays_by_channel() const { return decay == DecayKind::kPerChannel; }
   int32_t decay_dim() const { return decays_by_channel() ? key_dim : 1; }        // log decays per token and value head
-  int64_t decay_features() const { return int64_t{value_heads} * decay_dim(); }  // per token: HV, or HV * K
+  int64_t decay_features() const { return int64_t{value_heads} * decay_dim(); }  // log decays per token: HV, or HV * K
 
   friend bool operator==(const LayerDims&, const LayerDims&) = default;
 };

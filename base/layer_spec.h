@@ -37,9 +37,9 @@ enum class DecayGate : uint8_t { kSoftplus, kBoundedSigmoid };
 enum class ProjectionLayout : uint8_t { kInterleaved, kFlat, kSeparate, kFlatGroupedBa };
 
 enum class ConvLayout : uint8_t { kJoint, kSeparate };       // one kernel over [q | k | v], or one for each
-enum class ALogConvention : uint8_t { kRaw, kNegativeExp };  // A_log, or -exp(A_log) in its place
-enum class NormWeight : uint8_t { kAsStored, kOnePlus };     // w, or 1 + w
-enum class ValueHeadOrder : uint8_t { kGrouped, kTiled };    // value head h reads key head h / r, or h % H
+enum class ALogConvention : uint8_t { kRaw, kNegativeExp };  // files store A_log, or -exp(A_log) in its place
+enum class NormWeight : uint8_t { kAsStored, kOnePlus };     // the norm multiplies by the stored w, or by 1 + w
+enum class ValueHeadOrder : uint8_t { kGrouped, kTiled };    // value head h reads key head h / (HV / H), or h % H
 
 struct LayerSpec {
   LayerDims dims;

@@ -90,7 +90,7 @@ absl::StatusOr<uint64_t> SafetensorsTensorBytes(std::string_view dtype, const st
 // A tensor with any dtype that the format has.
 struct RawTensor {
   std::string name;
-  std::string dtype;  // "F32", "U8", ...
+  std::string dtype;  // as the format spells it: "F32", "U8", ...
   std::vector<int64_t> shape;
   std::string_view data;
 };

@@ -33,7 +33,7 @@
 namespace gdn {
 
 struct ConnectionLimits {
-  int64_t connections = 0;           // open at once; 0: no limit
+  int64_t connections = 0;           // most connections that are open at once; 0: no limit
   int64_t connections_per_peer = 0;  // per IPv4 address or IPv6 /64; 0: no limit. Unix sockets are exempt
   // IP addresses exempt from the per-peer limit, because many clients come through them; an IPv6 address exempts its
   // /64. Texts that are no IP address are ignored.
@@ -66,7 +66,7 @@ class SocketListener {
  private:
   struct Connection {
     ino_t inode = 0;   // identifies the socket, in case the descriptor number is reused
-    std::string peer;  // "" for a Unix socket or a proxy
+    std::string peer;  // network of the peer, as NetworkOf; "" for a Unix socket or a proxy
   };
 
   SocketListener(std::vector<ListeningSocket> sockets, ConnectionLimits limits, OnConnection on_connection);

@@ -36,7 +36,7 @@ class ThreadPool {
  private:
   void WorkerLoop(int worker);
   void RunBody(int worker);
-  bool Join(uint64_t& seen);  // a worker enters the loop in flight; true once per loop
+  bool Join(uint64_t& seen);  // lets a worker enter the open loop, once: sets `seen` to it; else false
   void Leave();               // a worker leaves the loop when no index is left
   void AwaitWorkers();        // the caller waits for those that joined
 

@@ -99,7 +99,7 @@ class DurableBatch final {
 
   Client& client_;
   const DurableSessionOptions options_;
-  const std::string id_prefix_;  // of request ids; unique to this object
+  const std::string id_prefix_;  // beginning of its request ids; unique to this object
   int64_t next_request_ = 0;
 };
 

@@ -62,8 +62,8 @@ struct DurableSessionStats {
                             // the session went back to before its step
   int64_t replayed_steps = 0;
   int64_t replayed_tokens = 0;
-  int64_t last_lost_tokens = 0;  // in the last recovery, by the layer that lost most
-  int64_t max_lost_tokens = 0;   // in any recovery
+  int64_t last_lost_tokens = 0;  // tokens lost in the last recovery, in the layer that lost most
+  int64_t max_lost_tokens = 0;   // the largest last_lost_tokens of all recoveries
 };
 
 struct RowStep;
@@ -141,7 +141,7 @@ class DurableSession final {
 
   const std::string& name() const { return session_.name(); }
   const v1::Session& session() const { return session_; }  // as of Create or Attach; not updated
-  int64_t token_count(int32_t layer) const;                // -1: no such layer
+  int64_t token_count(int32_t layer) const;                // tokens that the layer has seen; -1: no such layer
   int64_t epoch() const { return epoch_; }                 // last known epoch, for calls of the Client
   int64_t kept_bytes() const;
   const DurableSessionStats& stats() const { return stats_; }
@@ -310,8 +310,8 @@ class DurableSession final {
   // Constant after construction.
   Client& client_;
   const DurableSessionOptions options_;
-  const std::string id_prefix_;                     // of request ids; unique to this object
-  std::optional<v1::CreateSessionRequest> create_;  // none: attached
+  const std::string id_prefix_;                     // beginning of its request ids; unique to this object
+  std::optional<v1::CreateSessionRequest> create_;  // request that makes the session; none: attached
   std::map<int32_t, int64_t> initial_counts_;       // token counts of a session that create_ makes
   int64_t prefix_tokens_ = 0;                       // tokens of the prefix that the session started from
 
@@ -322,7 +322,7 @@ class DurableSession final {
   bool astray_ = false;            // the server's session may not be where this object believes it to be
   bool rolled_back_ = false;       // astray_ holds, and the server has lost its state
   bool needs_replay_ = false;      // the server has lost something, and the replay is not complete
-  std::string numerics_id_;        // "": not known
+  std::string numerics_id_;        // of the server at Create or Attach; "": not known
   bool numerics_changed_ = false;  // replayed outputs may then differ from the first ones
   std::optional<CallInFlight> in_flight_;
   bool restoring_ = false;  // a restore got no answer, so the state may be the checkpoint's; in_flight_ is then none

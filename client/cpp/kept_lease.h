@@ -57,7 +57,7 @@ class KeptLease {
   mutable std::mutex mu_;
   std::condition_variable stop_changed_;
   bool stop_ = false;     // guarded by mu_
-  absl::Status renewed_;  // guarded by mu_
+  absl::Status renewed_;  // result of the last renewal; guarded by mu_
   std::once_flag joined_;
   std::thread thread_;  // last: it uses all of the above
 };

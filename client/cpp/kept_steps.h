@@ -42,7 +42,7 @@ struct KeptStep {
   SessionStep request;
   int64_t before = 0;       // tokens that the layer had seen before the step
   int64_t tokens = 0;       // tokens that the step added; of a draft, the accepted ones
-  Hash128 output = {};      // digest of the first reply's bytes
+  Hash128 output = {};      // digest of the output's bytes in the first reply
   int64_t bytes = 0;        // size of the request when it was kept
   DraftChoice choice = {};  // the accepted tokens, if the step was a draft
 

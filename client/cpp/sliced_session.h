@@ -59,7 +59,7 @@ class SlicedSession final {
   absl::Status Delete();
 
   const std::string& name() const { return parts_.front().session->name(); }  // the same on every server
-  int64_t token_count(int32_t layer) const;                                   // -1: no such layer
+  int64_t token_count(int32_t layer) const;  // tokens that the layer has seen; -1: no such layer
   // Number of servers. heads(i) and part(i), 0 <= i < size(), number them in the order of their heads.
   int size() const { return static_cast<int>(parts_.size()); }
   const v1::HeadSlice& heads(int part) const { return parts_[static_cast<size_t>(part)].heads; }

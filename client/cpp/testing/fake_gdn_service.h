@@ -281,8 +281,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   std::map<std::string, Session> snapshots_ ABSL_GUARDED_BY(mu_);                  // by key, which is their id
   std::vector<std::string> lost_snapshots_
       ABSL_GUARDED_BY(mu_);                                   // keys of those that were evicted since the last start
-  int64_t first_loss_mark_ ABSL_GUARDED_BY(mu_) = 1'000'000;  // the mark before the first of them
-  std::map<int, Fault> plan_ ABSL_GUARDED_BY(mu_);            // by log_.steps
+  int64_t first_loss_mark_ ABSL_GUARDED_BY(mu_) = 1'000'000;  // the mark before the first of lost_snapshots_
+  std::map<int, Fault> plan_ ABSL_GUARDED_BY(mu_);            // by the value of log_.steps at the call
   std::map<std::string, std::vector<Fault>> next_faults_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::deque<grpc::Status>> refusals_ ABSL_GUARDED_BY(mu_);
   std::string numerics_id_ ABSL_GUARDED_BY(mu_) = "numerics-1";

@@ -19,8 +19,8 @@
 
 namespace gdn {
 
-inline constexpr int kToyHidden = 4;       // D
-inline constexpr int kToyConvColumns = 3;  // W - 1
+inline constexpr int kToyHidden = 4;       // D, features of a token
+inline constexpr int kToyConvColumns = 3;  // W - 1, inputs that the conv state keeps
 inline constexpr int32_t kToyLayers[] = {0, 2};
 inline constexpr char kToyFingerprint[] = "0123456789abcdef0123456789abcdef";
 

@@ -53,7 +53,7 @@ struct DeltaRuleProblem {
   LayerDims dims = {};
   std::vector<int32_t> lengths = {};
   float max_beta = 1.0f;            // upper bound of beta (DeltaRuleParams::max_beta)
-  std::vector<float> q = {};        // [tokens, H, K], scaled
+  std::vector<float> q = {};        // [tokens, H, K], already multiplied by the scale
   std::vector<float> k = {};        // [tokens, H, K]
   std::vector<float> v = {};        // [tokens, HV, V]
   std::vector<float> g = {};        // [tokens, HV], or [tokens, HV, K]
@@ -142,6 +142,6 @@ CaseResult CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vecto
 // Dumps the problem with these results as op "delta_rule", for check_parity_dump.py.
 absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResult& result);
 
-const char* DeltaRuleFormName(DeltaRuleForm form);  // "scan", "chunk", ...
+const char* DeltaRuleFormName(DeltaRuleForm form);  // "scan", "chunk", "decode", "draft" or "stages"
 
 }  // namespace gdn::parity

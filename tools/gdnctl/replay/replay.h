@@ -42,7 +42,7 @@ enum ReplayPath : size_t {
   kDecodeStreamed,
   kWhole,
   kConvState,       // the larger error of the unary and the streamed sessions
-  kRecurrentState,  // the larger error of both, too
+  kRecurrentState,  // the larger error of the unary and the streamed sessions
 };
 
 // Returns the lengths of a prompt's streamed segments: 1, 7, 64, 250, 1, 7, .. until its end.

@@ -35,7 +35,7 @@ struct TopFigures {
     std::optional<double> stores, loads;
   };
   struct Method {
-    std::string name;  // of the RPC, such as "Decode"
+    std::string name;  // name of the RPC, such as "Decode"
     std::optional<double> calls, tokens;
     double rows = 0;  // mean number of rows of a call
     double queue_p50_ms = 0, p50_ms = 0, p99_ms = 0;
@@ -53,7 +53,7 @@ struct TopFigures {
   bool traced = false;            // the server records calls
   std::vector<Method> methods;    // over the calls that began after the earlier sample
   std::vector<Session> sessions;  // the busiest first
-  std::optional<double> tokens;   // total of all the caller's sessions
+  std::optional<double> tokens;   // tokens per second of all the caller's sessions
 };
 
 // Returns the figures of `now`, and the changes since `before`. A counter that has become smaller counts as unchanged.

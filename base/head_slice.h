@@ -43,7 +43,8 @@ std::string HeadSliceToString(const HeadSlice& heads);
 // separates value heads that read one key head.
 absl::Status CheckHeadSlice(const HeadSlice& heads, const LayerDims& dims);
 
-// Returns the dims of a layer that has only these heads. `heads` must have passed CheckHeadSlice.
+// Returns the dims of a layer that has only these heads of a model with `dims`. `heads` must have passed
+// CheckHeadSlice.
 LayerDims SliceDims(const LayerDims& dims, const HeadSlice& heads);
 // Returns the dims of the whole model's layer. `own` are the dims of the slice `heads`, as SliceDims returns them.
 LayerDims WholeDims(const LayerDims& own, const HeadSlice& heads);

@@ -36,7 +36,7 @@ struct HistogramCounts {
     since.sum -= before.sum;
     return since;
   }
-  // Adds the counts of a histogram with the same bounds. This one may be empty.
+  // Adds the counts of `other`, which has the same bounds and is not empty. This one may be empty.
   void Add(const HistogramCounts& other) {
     bounds = other.bounds;
     buckets.resize(other.buckets.size());

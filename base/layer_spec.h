@@ -26,7 +26,8 @@ namespace gdn {
 // Activation of z before it multiplies the norm's output. silu(x) = x sigmoid(x).
 enum class GateActivation : uint8_t { kSilu, kSigmoid };
 
-// Function that maps a to the log decay g; see the formula above.
+// Function that maps a to the log decay g. kSoftplus: g = -exp(A_log) softplus(a + dt_bias). kBoundedSigmoid: g =
+// decay_lower_bound sigmoid(exp(A_log) (a + dt_bias)).
 enum class DecayGate : uint8_t { kSoftplus, kBoundedSigmoid };
 
 // Matrices in which files store the weights of q, k, v, z, b and a; r = HV / H.
@@ -44,7 +45,7 @@ enum class ValueHeadOrder : uint8_t { kGrouped, kTiled };    // value head h rea
 struct LayerSpec {
   LayerDims dims;
 
-  // The formula.
+  // The fields of the formula, up to norm_weight. The others are about the files' layout.
   DecayGate decay_gate = DecayGate::kSoftplus;
   float decay_lower_bound = 0.0f;  // kBoundedSigmoid: the lower limit of g, < 0; kSoftplus: 0
   float beta_scale = 1.0f;         // 1, or 2 if the state may have negative eigenvalues
@@ -53,7 +54,7 @@ struct LayerSpec {
   float output_gate_scale = 1.0f;
   NormWeight norm_weight = NormWeight::kAsStored;
 
-  // The weights' layout.
+  // The layout of the weights in files. Kernels take another one: ServedForm.
   ProjectionLayout projections = ProjectionLayout::kFlat;
   int32_t decay_rank = 0;        // a = W_up (W_down x) of this rank; 0: one matrix
   int32_t output_gate_rank = 0;  // z = W_up (W_down x) of this rank; 0: one matrix

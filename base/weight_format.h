@@ -77,7 +77,8 @@ constexpr int64_t AlignmentOf(WeightFormat format) {
 inline constexpr int64_t kFp8Block = 128;
 constexpr int64_t Fp8Blocks(int64_t count) { return (count + kFp8Block - 1) / kFp8Block; }
 
-// Converts `count` whole blocks to float32. Not for F8_E4M3, whose scales are stored elsewhere.
+// Converts `count` whole blocks to count * BlockOf(format).weights floats. Not for F8_E4M3, whose scales are stored
+// elsewhere.
 void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, float* out);
 
 // True if the factor d of a GGUF block is finite, and also m if the format has it.

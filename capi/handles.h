@@ -63,7 +63,8 @@ namespace gdn::capi {
 // Returns the status as a gdn_code. Stores an error for the thread's gdn_last_error and gdn_last_reason.
 int Report(const absl::Status& status);
 
-// Runs `function` and returns its status as a gdn_code. Turns std exceptions into codes.
+// Runs `function`, which returns an absl::Status, and returns it as a gdn_code, as Report does. Exceptions become
+// codes: std::bad_alloc GDN_OUT_OF_MEMORY, other std ones GDN_INTERNAL.
 template <typename Function>
 int Call(Function&& function) noexcept {
   try {
@@ -82,8 +83,8 @@ absl::Status InOrderOf(gdn_context& context, void* stream, absl::FunctionRef<abs
 // Runs `issue` like InOrderOf; if it succeeds, waits under the mutex until the device has done all work of the context.
 absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
 
-// Runs `issue` like InOrderOf or AndWait, for the function of the C interface with this name. Returns a gdn_code, which
-// is GDN_INVALID_ARGUMENT if `pool` is null.
+// IssueOn runs `issue` as InOrderOf does, WaitOn as AndWait, for the function of the C interface with this name. They
+// return a gdn_code, which is GDN_INVALID_ARGUMENT if `pool` is null.
 int IssueOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef<absl::Status()> issue);
 int WaitOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef<absl::Status()> issue);
 

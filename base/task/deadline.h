@@ -68,8 +68,8 @@ class CancelSource {
  public:
   CancelSource();
 
-  // Ends all waits under this source's deadlines, now and later. The waiting flows continue on their executors, not
-  // within this call.
+  // Ends all waits under this source's deadlines with CANCELLED, now and later. The waiting flows continue on their
+  // executors, not within this call.
   void Cancel() { cancellation_->Cancel(); }
   bool cancelled() const { return cancellation_->cancelled(); }
   Deadline Until(SteadyTime time) const { return Deadline(time, cancellation_); }

@@ -15,7 +15,7 @@
 
 namespace gdn {
 
-// Returns a block of at least `bytes` bytes, aligned to 16 bytes. Never null.
+// Returns a block of at least `bytes` bytes, aligned to 16 bytes. Never null: if memory is exhausted, the process ends.
 void* AllocateFrame(size_t bytes);
 // Frees a block of AllocateFrame. `bytes` is the number that AllocateFrame was called with.
 void FreeFrame(void* block, size_t bytes) noexcept;

@@ -47,15 +47,17 @@ struct CallOptions {
   // Default: ClientOptions::default_timeout; step streams and WatchState have no deadline by default.
   std::optional<absl::Duration> timeout;
   // Routing key, sent as `x-gdn-affinity`. "": the affinity that a CreateSession names, else the id of the first
-  // session in the request, which servers use for sessions without an affinity. Streams and AsyncClient then send none.
+  // session in the request, which servers use for sessions without an affinity. Step streams, ShareMemory and AsyncClient
+  // then send none.
   std::string affinity;
   TransferProgress progress = nullptr;  // called by ExportState and ImportState, on the calling thread
 };
 
 class Client {
  public:
-  // Does not connect; the first call does. `target` is a gRPC name such as "host:port" or "unix:/path". If the target
-  // is invalid (such as port 99999), each call returns INVALID_ARGUMENT with the reason.
+  // Makes a client, without TLS or with `credentials`. Does not connect; the first call does. `target` is a gRPC name
+  // such as "host:port" or "unix:/path". If the target is invalid (such as port 99999), each call returns
+  // INVALID_ARGUMENT with the reason.
   static std::unique_ptr<Client> Connect(const std::string& target, ClientOptions options = {});
   static std::unique_ptr<Client> Connect(const std::string& target,
                                          const std::shared_ptr<grpc::ChannelCredentials>& credentials,
@@ -105,7 +107,7 @@ class Client {
   absl::StatusOr<v1::Lease> OpenLease(const v1::OpenLeaseRequest& request, const CallOptions& call = {});
   absl::StatusOr<v1::Lease> RenewLease(const std::string& name, const CallOptions& call = {});  // `name`: "leases/ID"
   absl::StatusOr<int64_t> EndLease(const std::string& name, const CallOptions& call = {});
-  // Returns all pages. The timeout applies to each page.
+  // Returns the caller's leases, from all pages of the list. The timeout applies to each page.
   absl::StatusOr<std::vector<v1::Lease>> ListLeases(const CallOptions& call = {});
 
   // Passes the state file to `sink` piece by piece, in order, or returns it as one string. Each piece's checksum is

@@ -43,11 +43,11 @@ class DurableBatch final {
   // another number of rows, or in shared memory.
   absl::StatusOr<Reply> Decode(absl::Span<DurableSession* const> sessions, v1::DecodeRequest request);
 
-  // `request` is a Step whose row i is of session i; the names in the rows are ignored. Rows may be decodes, drafts and
-  // prefills, and may accept their layer's draft before. The output has the tokens of all rows, as StepResponse.output;
-  // it has no shape if no row with tokens succeeded. Errors as in Decode, and INVALID_ARGUMENT (INVALID_LENGTHS) if
-  // there is not one row for each session. On a server without Step (version 0.1.0), each row is sent alone: see
-  // DurableSession::Step.
+  // Applies one row of a Step to each session, as Decode does. `request` is a Step whose row i is of session i; the
+  // names in the rows are ignored. Rows may be decodes, drafts and prefills, and may accept their layer's draft before.
+  // The output has the tokens of all rows, as StepResponse.output; it has no shape if no row with tokens succeeded.
+  // Errors as in Decode, and INVALID_ARGUMENT (INVALID_LENGTHS) if there is not one row for each session. On a server
+  // without Step (version 0.1.0), each row is sent alone: see DurableSession::Step.
   absl::StatusOr<Reply> Step(absl::Span<DurableSession* const> sessions, v1::StepRequest request);
 
   // Accepts the first accepted_tokens[i] tokens of session i's draft. Returns each session's token counts or its error,
@@ -75,11 +75,12 @@ class DurableBatch final {
   using RowBounds = std::vector<size_t>;
 
   absl::Status Check(absl::Span<DurableSession* const> sessions) const;
-  // `what` names the caller's argument, for errors.
+  // Accepts choices[i] in session i. `what` names the caller's argument, for errors.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> Accept(absl::Span<DurableSession* const> sessions,
                                                                              const std::vector<DraftChoice>& choices,
                                                                              const std::string& what);
-  // Repeats until no row is pending. begin(i) begins row i's call in its session.
+  // Tries the rows until none is pending or overall_timeout has passed, and returns their statuses. begin(i) begins row
+  // i's call in its session.
   std::vector<absl::Status> Run(absl::Span<DurableSession* const> sessions,
                                 absl::FunctionRef<absl::Status(size_t)> begin, SendRows send);
   // Tries the pending rows once: with `astray` those whose sessions must recover first, otherwise the others.

@@ -36,8 +36,8 @@ class SlicedSession final {
   // Makes a session on each server, under one id. In any order, the servers must have all heads of request.model(),
   // each once, of one checkpoint. Otherwise FAILED_PRECONDITION (STATE_MISMATCH) names the heads that are missing,
   // doubled or different, and no session is made. One server of the whole model is allowed too. INVALID_ARGUMENT
-  // (INVALID_SPEC) for an operator and for initial_states, because no slice takes all of it. Other errors as of
-  // DurableSession::Create. After an error, the sessions that were already made are deleted.
+  // (INVALID_SPEC) without servers, for an operator and for initial_states, because no slice takes all of it. Other
+  // errors as of DurableSession::Create. After an error, the sessions that were already made are deleted.
   static absl::StatusOr<std::unique_ptr<SlicedSession>> Create(absl::Span<Client* const> servers,
                                                                v1::CreateSessionRequest request,
                                                                const DurableSessionOptions& options = {});

@@ -21,7 +21,8 @@ namespace gdn {
 
 class RestartableServer {
  public:
-  // The port file and the log are FOLDER/NAME.port and FOLDER/NAME.log.
+  // Starts nothing yet. Start runs `program` with --listen, --port-file and then `flags`. The port file and the log are
+  // FOLDER/NAME.port and FOLDER/NAME.log.
   RestartableServer(std::string program, std::vector<std::string> flags, const std::string& folder,
                     const std::string& name);
   ~RestartableServer() { Kill(); }

@@ -47,7 +47,8 @@ int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::
 // Makes a client from the common flags (connection.cc). Call after PrepareConnection. Does not connect yet.
 std::unique_ptr<Client> ConnectByFlags();
 
-// Convert "NAME" or "models/NAME" to "models/NAME", and the same for sessions and leases. UsageError if `id` is empty.
+// Convert "NAME" or "models/NAME" to "models/NAME", and the same for sessions and leases. UsageError if there is no
+// name.
 absl::StatusOr<std::string> ToModelName(std::string_view id);
 absl::StatusOr<std::string> ToSessionName(std::string_view id);
 absl::StatusOr<std::string> ToLeaseName(std::string_view id);

@@ -17,7 +17,8 @@ namespace gdn {
 // INVALID_ARGUMENT if a file cannot be read.
 absl::Status PrepareConnection();
 
-// Returns the channel credentials. Call after PrepareConnection.
+// Returns the channel credentials: those of the TLS flags, or insecure ones without such flags. Call after
+// PrepareConnection.
 std::shared_ptr<grpc::ChannelCredentials> CredentialsByFlags();
 
 }  // namespace gdn

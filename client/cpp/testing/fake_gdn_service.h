@@ -66,16 +66,17 @@ class FakeGdnService final : public v1::GdnService::Service {
     bool wrong_token_count = false;    // replies say one token too many
     bool damaged_pieces = false;       // pieces of state files have wrong checksums
     // Properties of sessions.
-    int layers = 0;       // sessions have layers 0 .. layers - 1; 0: the toy model's layers
-    bool traces = false;  // outputs are traces instead (see ToyState::trace), and every step must name the
-                          // epoch and token count that it expects
+    int layers = 0;  // sessions have layers 0 .. layers - 1; 0: the toy model's layers
+    // Outputs are traces instead (see ToyState::trace), and every step must name the epoch and token count that it
+    // expects.
+    bool traces = false;
     int64_t checkpoint_every_tokens = 0;  // checkpoint after this many tokens of a layer; 0: only CheckpointSession
     bool durable_tier = true;
     bool forget_stored_replies = false;  // replies are not stored, so a retry counts as a new call
     bool save_no_outputs = false;        // checkpoints have stored replies without their outputs
-    bool ignore_session_epochs = false;  // forks, exports, checkpoints, restores and watches ignore session_epoch, as
-                                         // older servers do
-    bool no_step = false;                // Step and StreamStep are unknown methods, as on servers of version 0.1.0
+    // Forks, exports, checkpoints, restores and watches ignore session_epoch, as older servers do.
+    bool ignore_session_epochs = false;
+    bool no_step = false;  // Step and StreamStep are unknown methods, as on servers of version 0.1.0
   };
   explicit FakeGdnService(Options options) : options_(std::move(options)) {}
   FakeGdnService() : FakeGdnService(Options{}) {}
@@ -90,9 +91,11 @@ class FakeGdnService final : public v1::GdnService::Service {
   // method.
   void PlanNext(const std::string& call, std::vector<Fault> faults);
   // Makes the next call return `status` and change nothing. Calls: "Prefill", "StreamPrefill", "Decode",
-  // "StreamDecode", "Step", "StreamStep", "AcceptTokens" or one of PlanNext's. Several take turns.
+  // "StreamDecode", "Step", "StreamStep", "AcceptTokens" or one of PlanNext's. Several statuses are returned in order,
+  // one by each call.
   void RefuseNext(const std::string& call, grpc::Status status);
-  // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
+  // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost,
+  // and so are all snapshots.
   void Crash();
   // Simulates a store that was set back to this checkpoint of the session ("": the newest). The session must exist.
   // Until RestoreCheckpoint, steps get STATE_ROLLED_BACK. If there is no such checkpoint, the session has no newest

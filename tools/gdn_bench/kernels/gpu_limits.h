@@ -26,11 +26,11 @@ absl::Status StreamUpdateGpu(float* data, int64_t floats, float factor, const gp
 // without a tile. Does not wait.
 absl::Status StreamReadGpu(const float* data, int64_t floats, float* sums, const gpu::Stream& stream);
 
+inline constexpr int kGpuAccumulators = 8;    // independent accumulators of a thread of MultiplyAddsGpu
+inline constexpr int kGpuStepsPerRound = 16;  // multiply-adds of each accumulator in a round
 // In each of GpuLimitThreads() threads, does x <- x * multiplier + addend for steps = `rounds` x kGpuStepsPerRound
 // times, on kGpuAccumulators accumulators. Accumulator j starts at the fixed point f = addend / (1 - multiplier) plus
-// j. Sets means[t] = f + mean(j) * multiplier^steps.
-inline constexpr int kGpuAccumulators = 8;
-inline constexpr int kGpuStepsPerRound = 16;
+// j. Sets means[t], in device memory, to f + mean(j) * multiplier^steps. Does not wait.
 absl::Status MultiplyAddsGpu(int64_t rounds, float multiplier, float addend, float* means, const gpu::Stream& stream);
 
 }  // namespace gdn::bench

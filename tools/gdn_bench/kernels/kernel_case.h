@@ -68,8 +68,8 @@ KernelCase ServedDecodeCase(const LayerDims& dims, int32_t batch);
 // Most bytes that memory-bound cases rotate over; otherwise they rotate over kColdFactor times the last-level cache.
 inline constexpr int64_t kLargestRotation = int64_t{768} << 20;
 
-// Returns backend memory with `count` numbers in [low, high), rounded to `dtype`, the same on every run. (Memory that
-// was never written would be read from one cached page of zeros.)
+// Returns backend memory with `count` numbers from `low` to `high`, rounded to `dtype`, the same on every run. Errors
+// of the backend. (Memory that was never written would be read from one cached page of zeros.)
 absl::StatusOr<std::shared_ptr<DeviceBuffer>> RandomBuffer(Backend& backend, int64_t count, float low, float high,
                                                            DType dtype = DType::kF32);
 

@@ -46,7 +46,7 @@ struct Machine {
   std::unique_ptr<Backend> backend;
   // Measures the machine's rates now, so that a kernel's time can be compared with a limit of the same moment. Takes
   // milliseconds on a GPU and tens of milliseconds on a CPU. The first call also makes and checks the buffers. Errors
-  // of the device.
+  // of the device; RESOURCE_EXHAUSTED without memory for the buffers, INTERNAL if a loop computes or scales wrongly.
   std::function<absl::StatusOr<MachineRates>()> measure_limits;
   // Warms a case up, so that it can be timed. The prepared case must outlive the result. Errors of the case.
   std::function<absl::StatusOr<std::unique_ptr<TimedCase>>(const PreparedCase&)> load;

@@ -11,7 +11,8 @@
 
 namespace gdn::bench {
 
-// Lengths in the functions below must be multiples of this many floats, and pointers aligned to 64 bytes.
+// Lengths given to ReadStreams, CopyStreams and UpdateInPlace must be multiples of this many floats, and pointers
+// aligned to 64 bytes.
 inline constexpr size_t kStreamGrain = 1024;
 
 // Returns the sum of all floats, read as four parallel streams (one stream leaves prefetchers of some processors idle).

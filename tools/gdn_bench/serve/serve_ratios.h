@@ -18,10 +18,13 @@
 
 namespace gdn::bench {
 
-// The server and setup of a measurement, in order. gdn_server; the echo of messages; the echo of bytes; gdn_server
-// during another session's prefill. gdn_server with tensors in shared memory and messages over a Unix socket, on one
-// device and on several. gdn_server with TLS, tokens and an HTTP port; the echo of messages with the same TLS.
-// gdn_server with the separate calls that do the work of a Step.
+// The server and setup of a measurement.
+// kGdn, kEcho, kRawEcho: gdn_server, the echo server of messages, and that of bytes.
+// kGdnBeside: gdn_server during another session's prefill.
+// kGdnShared, kGdnSeveral: gdn_server with tensors in shared memory and messages over a Unix socket, on one device or
+// on several.
+// kGdnSecure, kEchoSecure: gdn_server with TLS, tokens and an HTTP port, and the echo of messages with the same TLS.
+// kGdnSeparate: gdn_server with the separate calls that do the work of a Step.
 enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral, kGdnSecure, kEchoSecure, kGdnSeparate };
 
 struct SideResult {

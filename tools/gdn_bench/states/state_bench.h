@@ -76,7 +76,8 @@ absl::Status MeasurePauses(const Targets& targets, StateReport& report);
 // Does one fork or one round, and returns the seconds that it took.
 using TimedFn = std::function<absl::StatusOr<double>()>;
 
-// Alternates forks of a session of options.layers layers and of one with a single layer, and adds the result.
+// Alternates options.forks forks of a session of options.layers layers with as many of a session of one layer, and adds
+// the result.
 absl::Status MeasureFork(const char* name, const TimedFn& many, const TimedFn& one, StateReport& report);
 
 // Alternates rounds of `thing` and `plain` options.repeat times, after one round to warm up, and adds their rates.

@@ -122,7 +122,8 @@ absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRule
 
 // Returns the difference of the outputs and states from the expected ones.
 Difference CompareResults(const DeltaRuleResult& actual, const DeltaRuleResult& expected);
-// Compares each sequence separately, so that large sequences do not hide errors of small ones.
+// Compares each sequence separately, and returns the worst differences, so that large sequences do not hide errors of
+// small ones.
 Difference CompareSequences(const DeltaRuleProblem& problem, const DeltaRuleResult& actual,
                             const DeltaRuleResult& expected);
 
@@ -139,7 +140,8 @@ struct DeltaRuleCall {
 CaseResult CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vector<DeltaRuleCall>& calls,
                                  Backend& backend);
 
-// Dumps the problem with these results as op "delta_rule", for check_parity_dump.py.
+// Dumps the problem with these results as op "delta_rule", for check_parity_dump.py. Does nothing if dumps are off.
+// Errors of Dump.
 absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResult& result);
 
 const char* DeltaRuleFormName(DeltaRuleForm form);  // "scan", "chunk", "decode", "draft" or "stages"

@@ -64,8 +64,8 @@ std::vector<const GpuNode*> VisibleGpus(const std::vector<const GpuNode*>& gpus,
 
 // For the checks alone, each in the .cc that is named after what it looks at.
 
+using Gpus = std::vector<const GpuNode*>;  // borrowed from NodeFacts::gpus
 // The input of a check: all facts, and the GPUs that passed every check before it.
-using Gpus = std::vector<const GpuNode*>;
 struct Node {
   const NodeFacts& facts;
   const HipRuntime& runtime;

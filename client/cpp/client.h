@@ -47,8 +47,8 @@ struct CallOptions {
   // Default: ClientOptions::default_timeout; step streams and WatchState have no deadline by default.
   std::optional<absl::Duration> timeout;
   // Routing key, sent as `x-gdn-affinity`. "": the affinity that a CreateSession names, else the id of the first
-  // session in the request, which servers use for sessions without an affinity. Step streams, ShareMemory and AsyncClient
-  // then send none.
+  // session in the request, which servers use for sessions without an affinity. Step streams, ShareMemory and
+  // AsyncClient then send none.
   std::string affinity;
   TransferProgress progress = nullptr;  // called by ExportState and ImportState, on the calling thread
 };

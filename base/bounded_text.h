@@ -16,13 +16,14 @@
 
 namespace gdn {
 
-inline constexpr size_t kMostListBytes = 256;  // bytes of a list in an error
+inline constexpr size_t kMostListBytes = 256;  // most bytes of a list of numbers in an error
 
-// Returns `text` (UTF-8) if it fits `most_bytes` (at least 48), else its beginning and end, with the number of bytes
-// left out between them. No character is cut.
+// Returns `text` (UTF-8) if it has at most `most_bytes` bytes. Else returns its beginning, " [N bytes] " for the bytes
+// left out, and its end, together at most `most_bytes`. No character is cut. `most_bytes` is at least 48.
 std::string BoundedText(std::string_view text, size_t most_bytes);
 
-// Formats ascending numbers as "0-2,5". A list longer than `most_bytes` is cut after a number and ends with "..".
+// Formats strictly ascending numbers as "0-2,5". A text longer than `most_bytes` (at least 2) is cut after a range and
+// ends with "..", which is counted too.
 std::string NumberRanges(absl::Span<const int64_t> numbers, size_t most_bytes);
 template <typename Numbers>
 std::string NumberRanges(const Numbers& numbers, size_t most_bytes) {

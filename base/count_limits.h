@@ -14,6 +14,7 @@ namespace gdn {
 // Most tokens that a layer of a session may have seen, including its pending draft. A double has every integer up to
 // 2^53.
 inline constexpr int64_t kMaxTokenCount = int64_t{1} << 53;
-inline constexpr int64_t kMaxEpoch = int64_t{1} << 53;  // highest epoch of a session
+// Highest epoch of a session. Epochs start at 1 and rise each time the session loses steps that were answered.
+inline constexpr int64_t kMaxEpoch = int64_t{1} << 53;
 
 }  // namespace gdn

@@ -33,7 +33,8 @@ uint16_t FloatToF16(float value);
 // Converts `count` elements of type `from` at `src` (little-endian, any alignment) to float32 at `dst`.
 void ConvertToFloat(DType from, const void* src, size_t count, float* dst);
 
-// Converts `count` float32 at `src` to type `to` at `dst` (little-endian, any alignment).
+// Converts `count` float32 at `src` to type `to` at `dst` (little-endian, any alignment). A finite value beyond the
+// type's range becomes an infinity.
 void ConvertFromFloat(const float* src, size_t count, DType to, void* dst);
 
 // True if any of the `count` elements at `data` (any alignment) is NaN or Inf.

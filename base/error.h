@@ -90,14 +90,15 @@ inline constexpr std::string_view kSnapshotExists = "SNAPSHOT_EXISTS";
 
 using ErrorMetadataMap = std::map<std::string, std::string>;
 
-// Makes a status with a reason; `code` must not be kOk.
+// Makes a status with a reason; `code` must not be kOk. If `metadata` has a key twice, the later value counts.
 absl::Status MakeError(absl::StatusCode code, std::string_view reason, std::string_view message,
                        std::initializer_list<std::pair<std::string_view, std::string>> metadata = {});
 
 // Returns `status` with one more metadata entry (an existing key is replaced). An OK status is returned unchanged.
 absl::Status WithMetadata(absl::Status status, std::string_view key, std::string_view value);
 
-// Returns `status` with `prefix` and ": " before its message. Reason and metadata are kept.
+// Returns `status` with `prefix` and ": " before its message. Code, reason and metadata are kept. An OK status is
+// returned unchanged.
 absl::Status WithPrefix(const absl::Status& status, std::string_view prefix);
 
 // Returns the reason, or "" if the status has none.

@@ -22,6 +22,7 @@ struct Hash128 {
   friend bool operator==(const Hash128&, const Hash128&) = default;
 };
 
+// Returns the XXH3-128 digest of `bytes`.
 Hash128 HashBytes(std::string_view bytes);
 
 // XXH3-64, used as the checksum of a piece of a stream.
@@ -38,7 +39,9 @@ class Hasher {
   // Hashes the length of `bytes` and then the bytes, so that the fields ("ab","c") and ("a","bc") give different
   // hashes.
   void UpdateField(std::string_view bytes);
+  // Hashes the value as 8 little-endian bytes.
   void UpdateInt(int64_t value);
+  // Returns the digest of all bytes hashed so far; more may follow.
   Hash128 Finish() const;
   uint64_t Finish64() const;  // Hash64 of all bytes hashed so far
 

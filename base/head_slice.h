@@ -38,17 +38,19 @@ absl::StatusOr<HeadSlice> ParseHeadSlice(std::string_view text);
 // The inverse of ParseHeadSlice, but "all" for a slice of all heads.
 std::string HeadSliceToString(const HeadSlice& heads);
 
-// INVALID_ARGUMENT (INVALID_SPEC: heads) if a model of `dims` has another number of value heads, or if the slice
+// OK for HeadSlice{}, which means all heads of any model. INVALID_ARGUMENT (INVALID_SPEC: heads) if the slice has no
+// heads or goes beyond its total. The same if a model of `dims` has another number of value heads, or if the slice
 // separates value heads that read one key head.
 absl::Status CheckHeadSlice(const HeadSlice& heads, const LayerDims& dims);
 
-// Returns the dims of a layer that has only these heads. `heads` must have passed CheckHeadSlice.
+// Returns the dims of a layer that has only these heads of a model with `dims`. `heads` must have passed
+// CheckHeadSlice.
 LayerDims SliceDims(const LayerDims& dims, const HeadSlice& heads);
-// Returns the dims of the whole model's layer; `own` are those of the slice.
+// Returns the dims of the whole model's layer. `own` are the dims of the slice `heads`, as SliceDims returns them.
 LayerDims WholeDims(const LayerDims& own, const HeadSlice& heads);
 
-// Returns the fingerprint of a slice's layers: the model's own for all heads, else 32 hexadecimal digits that differ
-// from the model's and from every other slice's.
+// Returns the fingerprint of a slice's layers. `model` is the whole model's fingerprint: it is returned for all heads.
+// Else the result is 32 hexadecimal digits that differ from the model's and from every other slice's.
 std::string SliceFingerprint(const std::string& model, const HeadSlice& heads);
 
 // A slice and the model it belongs to.

@@ -29,13 +29,14 @@ struct HistogramCounts {
   int64_t sum = 0;  // sum of the values
 
   int64_t count() const { return std::accumulate(buckets.begin(), buckets.end(), int64_t{0}); }
-  // Returns what was counted after `before`, which has the same bounds or is empty.
+  // Returns the values counted since the earlier copy `before`, which is of the same histogram or empty.
   HistogramCounts Since(const HistogramCounts& before) const {
     HistogramCounts since = *this;
     for (size_t i = 0; i < before.buckets.size(); ++i) since.buckets[i] -= before.buckets[i];
     since.sum -= before.sum;
     return since;
   }
+  // Adds the counts of `other`, which has the same bounds and is not empty. This one may be empty.
   void Add(const HistogramCounts& other) {
     bounds = other.bounds;
     buckets.resize(other.buckets.size());
@@ -86,8 +87,9 @@ inline constexpr std::array<int64_t, 21> kLatencyBoundsNs = {
     10'000,      20'000,        50'000,        100'000,       200'000,        500'000,        1'000'000,
     2'000'000,   5'000'000,     10'000'000,    20'000'000,    50'000'000,     100'000'000,    200'000'000,
     500'000'000, 1'000'000'000, 2'000'000'000, 5'000'000'000, 10'000'000'000, 20'000'000'000, 50'000'000'000};
-using LatencyHistogram = Histogram<kLatencyBoundsNs>;  // nanoseconds
+using LatencyHistogram = Histogram<kLatencyBoundsNs>;  // of times in nanoseconds
 
+// Upper bounds of the buckets of a RowHistogram: numbers of rows in a launch.
 inline constexpr std::array<int64_t, 13> kRowBounds = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 using RowHistogram = Histogram<kRowBounds>;
 

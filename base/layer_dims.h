@@ -33,15 +33,15 @@ struct LayerDims {
   int32_t hidden_size = 0;  // D: model width; 0 for a bare operator
   DecayKind decay = DecayKind::kPerHead;
 
-  int32_t group() const { return value_heads / key_heads; }                              // r = HV / H
-  int64_t key_features() const { return int64_t{key_heads} * key_dim; }                  // H * K
-  int64_t value_features() const { return int64_t{value_heads} * value_dim; }            // HV * V
-  int64_t conv_channels() const { return 2 * key_features() + value_features(); }        // C, ordered [q | k | v]
-  int64_t state_elements() const { return int64_t{value_heads} * key_dim * value_dim; }  // HV * K * V
+  int32_t group() const { return value_heads / key_heads; }  // r = HV / H, value heads that read one key head
+  int64_t key_features() const { return int64_t{key_heads} * key_dim; }        // H * K, elements of a token's q (or k)
+  int64_t value_features() const { return int64_t{value_heads} * value_dim; }  // HV * V, elements of a token's v
+  int64_t conv_channels() const { return 2 * key_features() + value_features(); }        // C, in the order [q | k | v]
+  int64_t state_elements() const { return int64_t{value_heads} * key_dim * value_dim; }  // HV * K * V, elements of S
   bool has_layer() const { return hidden_size > 0; }
   bool decays_by_channel() const { return decay == DecayKind::kPerChannel; }
-  int32_t decay_dim() const { return decays_by_channel() ? key_dim : 1; }        // per token and value head
-  int64_t decay_features() const { return int64_t{value_heads} * decay_dim(); }  // per token: HV, or HV * K
+  int32_t decay_dim() const { return decays_by_channel() ? key_dim : 1; }        // log decays per token and value head
+  int64_t decay_features() const { return int64_t{value_heads} * decay_dim(); }  // log decays per token: HV, or HV * K
 
   friend bool operator==(const LayerDims&, const LayerDims&) = default;
 };
@@ -56,7 +56,8 @@ inline constexpr int32_t kMaxHiddenSize = 1 << 20;
 // `expected` was expected.
 absl::Status InvalidSpecField(std::string_view field, const absl::AlphaNum& value, std::string_view expected);
 
-// INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
+// OK, or INVALID_ARGUMENT (INVALID_SPEC: field) naming the first field that is out of range, its value and what was
+// expected. Only conv_width and hidden_size may be 0, and only both (a bare operator).
 absl::Status ValidateLayerDims(const LayerDims& dims);
 
 // "H=16 HV=32 K=128 V=128 W=4 D=2048", and " decay=per-channel" for kPerChannel.

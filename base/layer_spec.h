@@ -26,7 +26,8 @@ namespace gdn {
 // Activation of z before it multiplies the norm's output. silu(x) = x sigmoid(x).
 enum class GateActivation : uint8_t { kSilu, kSigmoid };
 
-// Function that maps a to the log decay g; see the formula above.
+// Function that maps a to the log decay g. kSoftplus: g = -exp(A_log) softplus(a + dt_bias). kBoundedSigmoid: g =
+// decay_lower_bound sigmoid(exp(A_log) (a + dt_bias)).
 enum class DecayGate : uint8_t { kSoftplus, kBoundedSigmoid };
 
 // Matrices in which files store the weights of q, k, v, z, b and a; r = HV / H.
@@ -37,14 +38,14 @@ enum class DecayGate : uint8_t { kSoftplus, kBoundedSigmoid };
 enum class ProjectionLayout : uint8_t { kInterleaved, kFlat, kSeparate, kFlatGroupedBa };
 
 enum class ConvLayout : uint8_t { kJoint, kSeparate };       // one kernel over [q | k | v], or one for each
-enum class ALogConvention : uint8_t { kRaw, kNegativeExp };  // A_log, or -exp(A_log) in its place
-enum class NormWeight : uint8_t { kAsStored, kOnePlus };     // w, or 1 + w
-enum class ValueHeadOrder : uint8_t { kGrouped, kTiled };    // value head h reads key head h / r, or h % H
+enum class ALogConvention : uint8_t { kRaw, kNegativeExp };  // files store A_log, or -exp(A_log) in its place
+enum class NormWeight : uint8_t { kAsStored, kOnePlus };     // the norm multiplies by the stored w, or by 1 + w
+enum class ValueHeadOrder : uint8_t { kGrouped, kTiled };    // value head h reads key head h / (HV / H), or h % H
 
 struct LayerSpec {
   LayerDims dims;
 
-  // The formula.
+  // The fields of the formula, up to norm_weight. The others are about the files' layout.
   DecayGate decay_gate = DecayGate::kSoftplus;
   float decay_lower_bound = 0.0f;  // kBoundedSigmoid: the lower limit of g, < 0; kSoftplus: 0
   float beta_scale = 1.0f;         // 1, or 2 if the state may have negative eigenvalues
@@ -53,7 +54,7 @@ struct LayerSpec {
   float output_gate_scale = 1.0f;
   NormWeight norm_weight = NormWeight::kAsStored;
 
-  // The weights' layout.
+  // The layout of the weights in files. Kernels take another one: ServedForm.
   ProjectionLayout projections = ProjectionLayout::kFlat;
   int32_t decay_rank = 0;        // a = W_up (W_down x) of this rank; 0: one matrix
   int32_t output_gate_rank = 0;  // z = W_up (W_down x) of this rank; 0: one matrix
@@ -67,11 +68,12 @@ struct LayerSpec {
 inline constexpr float kMaxOutputGateScale = 1024.0f;
 inline constexpr float kLeastDecayLowerBound = -1024.0f;
 
-// INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
+// OK, or INVALID_ARGUMENT (INVALID_SPEC: field) naming the first field that is out of range or does not fit the others,
+// its value and what was expected.
 absl::Status ValidateLayerSpec(const LayerSpec& spec);
 
-// Returns the same layer's spec in the layout that kernels take: q, k and v joined, value heads grouped, and n *
-// output_gate_scale stored as the norm weight.
+// Returns the same layer's spec in the layout that kernels take: one conv kernel, value heads grouped, and n *
+// output_gate_scale stored as the norm weight. Projections are kFlat, but kInterleaved stays; a_log and the ranks stay.
 LayerSpec ServedForm(const LayerSpec& spec);
 
 }  // namespace gdn

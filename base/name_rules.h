@@ -12,7 +12,7 @@
 
 namespace gdn {
 
-// Limits in bytes.
+// Lengths of the longest texts that are accepted, in bytes.
 inline constexpr size_t kMaxSessionIdLength = 128;
 inline constexpr size_t kMaxRequestIdLength = 64;
 inline constexpr size_t kMaxAffinityLength = 256;
@@ -47,7 +47,8 @@ inline bool IsPrintable(std::string_view text, size_t most) {
   return text.size() <= most && std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-// Returns the beginning of a long or binary text, to show in an error or a log line: unprintable bytes become '?'.
+// Returns `text`, to show in an error or a log line: unprintable bytes become '?', and a text of more than `most` bytes
+// is cut there and ends with "...".
 inline std::string Shown(std::string_view text, size_t most = 64) {
   std::string shown(text.substr(0, most));
   std::replace_if(

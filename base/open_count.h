@@ -50,7 +50,7 @@ class OpenCount {
     absl::MutexLock lock(&mu_);
     return open_;
   }
-  // Blocks until no call is under way, or for `timeout`. Returns true if no call is under way.
+  // Blocks until no call is under way, but at most for `timeout`. Returns true if no call is under way.
   bool WaitForNone(absl::Duration timeout = absl::InfiniteDuration()) {
     const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return open_ == 0; };
     absl::MutexLock lock(&mu_);

@@ -9,7 +9,7 @@
 
 namespace gdn {
 
-// Returns 128 random bits as 32 lower-case hexadecimal digits.
+// Returns 128 random bits as 32 lower-case hexadecimal digits. Ends the process if the kernel gives no randomness.
 std::string RandomId();
 
 }  // namespace gdn

@@ -18,7 +18,8 @@ namespace gdn {
 // it on.
 void SetUpServerProcess();
 
-// Returns how many descriptors the process may have, at most 2^20.
+// Returns how many descriptors the process may have open now (the soft limit), at most 2^20; 1024 if the system does
+// not tell.
 int64_t DescriptorLimit();
 
 }  // namespace gdn

@@ -16,7 +16,8 @@
 
 namespace gdn {
 
-// A caller's numbers for steps that bring q, k, v, g and beta. Steps of other kinds take the model's.
+// Numbers that the caller sets for steps with the inputs q, k, v, g and beta (kDeltaRule). Steps of other kinds take
+// the model's.
 struct DeltaRuleNumbers {
   float scale = 0.0f;          // multiplies q
   bool use_qk_l2norm = false;  // divides q and k by their l2 norms first
@@ -29,7 +30,8 @@ struct DeltaRuleNumbers {
   }
 };
 
-// One input tensor: hidden_states | mixed_qkv, z, b, a | q, k, v, g, beta, in this order.
+// Type and width of one input tensor. StepShape::fields has them in this order, by kind: hidden_states | mixed_qkv, z,
+// b, a | q, k, v, g, beta.
 struct StepField {
   DType dtype = DType::kF32;
   int64_t features = 0;  // elements of one token
@@ -50,7 +52,7 @@ struct StepShape {
   DType output_dtype = DType::kF32;
   int64_t output_features = 0;  // elements of one token
 
-  // Bytes of `tokens` tokens of an input field, and of the output.
+  // Return the bytes of `tokens` tokens: in the input tensor fields[field], and in the output.
   size_t FieldBytes(size_t field, int64_t tokens) const {
     return static_cast<size_t>(tokens * fields[field].features) * DTypeSize(fields[field].dtype);
   }

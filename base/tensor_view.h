@@ -26,8 +26,8 @@ struct TensorView {
   int64_t ElementCount() const;
 };
 
-// Returns the product of `shape`. INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) for a negative dimension, and
-// (SHAPE_OVERFLOW) if the product, or the bytes of that many 8-byte elements, does not fit an int64.
+// Returns the product of `shape`: 1 for no dimensions, 0 if one is 0. INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) for a
+// negative dimension, and (SHAPE_OVERFLOW) if the product of the dimensions above 0 exceeds INT64_MAX / 8.
 absl::StatusOr<int64_t> CheckedElementCount(absl::Span<const int64_t> shape);
 
 // Formats a shape, such as "[2, 37, 64]".

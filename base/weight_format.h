@@ -77,18 +77,20 @@ constexpr int64_t AlignmentOf(WeightFormat format) {
 inline constexpr int64_t kFp8Block = 128;
 constexpr int64_t Fp8Blocks(int64_t count) { return (count + kFp8Block - 1) / kFp8Block; }
 
-// Converts `count` whole blocks to float32. Not for F8_E4M3, whose scales are stored elsewhere.
+// Converts `count` whole blocks to count * BlockOf(format).weights floats. Not for F8_E4M3, whose scales are stored
+// elsewhere.
 void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, float* out);
 
 // True if the factor d of a GGUF block is finite, and also m if the format has it.
 bool HasFiniteFactors(WeightFormat format, const void* block);
 
-// Converts a row of `cols` weights of any format to float32. `scales`: for F8_E4M3 the row's Fp8Blocks(cols) scales,
-// otherwise unused.
+// Converts a row of `cols` weights (a multiple of the block's) of any format to float32. `scales`: for F8_E4M3 the
+// row's Fp8Blocks(cols) scales, otherwise unused.
 void DequantizeRow(WeightFormat format, const void* row, const float* scales, int64_t cols, float* out);
 
-// Converts `count` floats (a multiple of 32) to Q8_0: d is the float16 nearest to max|w| / 127 of a block, q the
-// nearest integers. Returns false, and leaves `blocks` undefined, if a value is not finite or d overflows float16.
+// Converts `count` floats (a multiple of 32) to count / 32 blocks of Q8_0. d is the float16 nearest to max|w| / 127 of
+// a block, and q the nearest integers, within +-127. Returns false, and leaves `blocks` undefined, if a value is not
+// finite or d overflows float16.
 bool QuantizeQ8_0(const float* values, int64_t count, void* blocks);
 
 float E4M3ToFloat(uint8_t bits);

@@ -91,8 +91,9 @@ GDN_API const char* gdn_last_reason(void);
 
 /* ---- Contexts. */
 
-/* device: index of the GPU, among those that HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES leaves; 0 for the CPU.
- * threads: number of CPU threads. 0: one for each processor that this process may use.
+/* Makes a context, which the caller destroys. backend: a gdn_backend.
+ * device: index of the GPU, among those that HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES leaves; 0 for the CPU.
+ * threads: number of CPU threads. 0: one for each processor that this process may use. A GPU does not use it.
  * GDN_FAILED_PRECONDITION if there is no such device, or the library has no kernels for it. */
 GDN_API int gdn_context_create(int32_t backend, int32_t device, int32_t threads, gdn_context** context);
 /* Waits for the context's work, and destroys the context. Destroy its pools first. NULL is ignored. */
@@ -131,8 +132,10 @@ typedef struct gdn_pool_spec {
   size_t memory_bytes;   /* size of memory, gdn_pool_bytes() or more; 0: not checked */
 } gdn_pool_spec;
 
-/* Computes the size of a pool's memory in bytes. */
+/* Sets *bytes to the size of the memory of a pool with this spec. The spec's memory and arrays are not read. */
 GDN_API int gdn_pool_bytes(const gdn_pool_spec* spec, size_t* bytes);
+/* Makes a pool, which the caller destroys before the context. The spec is copied. Without the caller's memory, all
+ * slots are free. GDN_OUT_OF_MEMORY if the device has too little memory. */
 GDN_API int gdn_pool_create(gdn_context* context, const gdn_pool_spec* spec, gdn_pool** pool);
 /* Waits for the context's work, and frees the pool's memory. If the pool uses the caller's memory, it does not wait:
  * issued work continues in that memory. So keep the memory until the stream or gdn_context_synchronize() shows that the
@@ -142,23 +145,25 @@ GDN_API void gdn_pool_destroy(gdn_pool* pool);
 /* Allocates `count` free slots with zero states, or none: GDN_OUT_OF_MEMORY if fewer are free. A pool over the caller's
  * memory has no free slots; all of them are in use. */
 GDN_API int gdn_slots_allocate(gdn_pool* pool, int32_t count, int32_t* slots);
+/* Frees distinct slots that are in use; if one is not, GDN_INVALID_ARGUMENT, and none is freed. Also
+ * GDN_INVALID_ARGUMENT for a pool over the caller's memory. */
 GDN_API int gdn_slots_free(gdn_pool* pool, int32_t count, const int32_t* slots);
-/* Sets states to zero. */
+/* Sets the states of distinct slots to zero, with 0 tokens seen. */
 GDN_API int gdn_slots_zero(gdn_pool* pool, int32_t count, const int32_t* slots, void* stream);
-/* Forks states: copies the state of from[i] to to[i]. The slots of `to` must be distinct, and none of them may be in
- * `from`. */
+/* Forks states: copies the state of from[i] to to[i]. `from` may name a slot twice. The slots of `to` must be distinct,
+ * and none of them may be in `from`. */
 GDN_API int gdn_slots_copy(gdn_pool* pool, int32_t count, const int32_t* from, const int32_t* to, void* stream);
-/* Returns the number of tokens that a state has seen. */
+/* Sets *tokens to the number of tokens that a slot's state has seen, issued steps included. */
 GDN_API int gdn_slot_tokens(gdn_pool* pool, int32_t slot, int64_t* tokens);
 
 /* ---- Steps. */
 
 /* A dense tensor, row-major (the last dimension is contiguous). data must be aligned to an element. */
 typedef struct gdn_tensor {
-  void* data; /* inputs are only read */
-  int32_t dtype;
-  int32_t rank;
-  int64_t shape[4];
+  void* data;       /* inputs are only read; may be NULL if the step has no tokens */
+  int32_t dtype;    /* a gdn_dtype */
+  int32_t rank;     /* number of dimensions */
+  int64_t shape[4]; /* the first `rank` count */
 } gdn_tensor;
 
 /* Sequences of different lengths, end to end: sequence i is the rows [cu_seqlens[i], cu_seqlens[i + 1]) of a tensor. */
@@ -191,8 +196,9 @@ typedef struct gdn_delta_rule_step {
  * or less. Any split into calls gives the results of one call within 1e-5. A sequence's bits depend only on its own
  * calls, never on other sequences in the batch. */
 GDN_API int gdn_prefill(gdn_pool* pool, const gdn_delta_rule_step* step);
-/* For decoding: 0 to max_decode_tokens tokens for each sequence. The update of the state is deferred, which is faster
- * than a prefill of as many tokens. T tokens in one call give the bits of T calls. */
+/* For decoding: 0 to max_decode_tokens tokens for each sequence; more are refused (GDN_INVALID_ARGUMENT). The update of
+ * the state is deferred, which is faster than a prefill of as many tokens. T tokens in one call give the bits of T
+ * calls. */
 GDN_API int gdn_decode(gdn_pool* pool, const gdn_delta_rule_step* step);
 
 /* A Gated DeltaNet layer without its projections: the delta rule with its convolution, gates and norm. The weights
@@ -227,22 +233,25 @@ GDN_API int gdn_mixer_decode(gdn_pool* pool, const gdn_mixer_step* step);
 
 /* ---- States as files and as matrices. */
 
-/* Makes a state file (safetensors; docs/reference/state-files.md), whose layer i is the state of slots[i]. `gdnctl
- * state import` accepts it. A session that continues from the file has the same bits. */
+/* Makes a state file (safetensors; docs/reference/state-files.md), whose layer i is the state of slots[i]; count is 1
+ * or more. `gdnctl state import` accepts it. A session that continues from the file has the same bits. Free *file with
+ * gdn_bytes_free. */
 GDN_API int gdn_state_export(gdn_pool* pool, int32_t count, const int32_t* slots, void* stream, gdn_bytes** file);
+/* The bytes and their number; valid until gdn_bytes_free. `bytes` must not be NULL. */
 GDN_API const void* gdn_bytes_data(const gdn_bytes* bytes);
 GDN_API size_t gdn_bytes_size(const gdn_bytes* bytes);
 GDN_API void gdn_bytes_free(gdn_bytes* bytes); /* NULL is ignored */
-/* Copies the states of a file with `count` layers, in order, into slots. All states are verified before any is written.
- * GDN_DATA_LOSS if the file is damaged. GDN_FAILED_PRECONDITION if it has other dimensions, another state dtype, or a
- * draft that waits to be accepted or dropped. */
+/* Copies the states of a file with `count` layers, in order, into distinct slots. `bytes` is the file's size. All
+ * states are verified before any is written. GDN_DATA_LOSS if the file is damaged. GDN_FAILED_PRECONDITION if it has
+ * another number of layers, other dimensions, another state dtype, or states of the other kind of steps (with or
+ * without a convolution). The same for a draft that waits to be accepted or dropped. */
 GDN_API int gdn_state_import(gdn_pool* pool, int32_t count, const int32_t* slots, const void* file, size_t bytes,
                              void* stream);
 
-/* Returns S, float32 [HV, K, V], after all tokens seen so far. The state is not changed. */
+/* Writes S, float32 [HV, K, V], after all tokens seen so far, to `matrices`. The state is not changed. */
 GDN_API int gdn_state_get(gdn_pool* pool, int32_t slot, float* matrices, void* stream);
-/* Replaces S. The slot then counts as having seen `tokens` tokens, with an empty log. A convolution's columns become
- * zero. */
+/* Replaces S by `matrices`, [HV, K, V]. The slot then counts as having seen `tokens` tokens (0 or more), with an empty
+ * log. A convolution's columns become zero. */
 GDN_API int gdn_state_set(gdn_pool* pool, int32_t slot, const float* matrices, int64_t tokens, void* stream);
 
 #ifdef __cplusplus

@@ -63,7 +63,8 @@ namespace gdn::capi {
 // Returns the status as a gdn_code. Stores an error for the thread's gdn_last_error and gdn_last_reason.
 int Report(const absl::Status& status);
 
-// Runs `function` and returns its status as a gdn_code. Turns std exceptions into codes.
+// Runs `function`, which returns an absl::Status, and returns it as a gdn_code, as Report does. Exceptions become
+// codes: std::bad_alloc GDN_OUT_OF_MEMORY, other std ones GDN_INTERNAL.
 template <typename Function>
 int Call(Function&& function) noexcept {
   try {
@@ -77,27 +78,31 @@ int Call(Function&& function) noexcept {
 }
 
 // Runs `issue` under the context's mutex; on a GPU, in the order of the caller's stream. Does not wait for the work.
+// Returns the status of `issue`, or of the stream.
 absl::Status InOrderOf(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
-// Runs `issue` like InOrderOf, and waits until the device has done the work.
+// Runs `issue` like InOrderOf; if it succeeds, waits under the mutex until the device has done all work of the context.
 absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
 
-// Runs `issue` like InOrderOf or AndWait, for the function of the C interface with this name. Returns a gdn_code, which
-// is GDN_INVALID_ARGUMENT if `pool` is null.
+// IssueOn runs `issue` as InOrderOf does, WaitOn as AndWait, for the function of the C interface with this name. They
+// return a gdn_code, which is GDN_INVALID_ARGUMENT if `pool` is null.
 int IssueOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef<absl::Status()> issue);
 int WaitOn(const char* function, gdn_pool* pool, void* stream, absl::FunctionRef<absl::Status()> issue);
 
 // Makes the error INVALID_ARGUMENT with this reason and message, and the argument's name as metadata "field".
 absl::Status Invalid(std::string_view reason, std::string_view field, std::string_view message);
-// INVALID_ARGUMENT if `pointer` is null. `what` names the argument.
+// OK, or INVALID_ARGUMENT (INPUT_MISSING) if `pointer` is null. `what` names the argument, and `function` the function
+// of the C interface, for the message.
 absl::Status RequireArgument(const char* function, const char* what, const void* pointer);
-// INVALID_ARGUMENT if `given` is null, or its `struct_size` differs from `known`, the size in this library.
+// OK, or INVALID_ARGUMENT if `given` is null (INPUT_MISSING), or its `struct_size` differs from `known`, the size in
+// this library (INVALID_SPEC). `type` is the struct's name, for the message.
 absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size, size_t known);
-// INVALID_ARGUMENT if the array is null, or a slot in it is outside the pool or not in use. With `distinct`, also if a
-// slot occurs twice. The caller holds the context's mutex.
+// OK if `count` is 0. INVALID_ARGUMENT if `count` is negative, the array is null, or a slot in it is outside the pool
+// or not in use. With `distinct`, also if a slot occurs twice. The caller holds the context's mutex.
 absl::Status RequireSlots(const char* function, const gdn_pool& pool, int32_t count, const int32_t* slots,
                           bool distinct);
 
-// DATA_LOSS (STATE_LOST) if a slot's state is lost; skips negative slots. The caller holds the context's mutex.
+// OK, or DATA_LOSS (STATE_LOST) if a slot's state is lost; skips negative slots, and does not check others' range. The
+// caller holds the context's mutex.
 absl::Status RequireStates(const char* function, const gdn_pool& pool, int32_t count, const int32_t* slots);
 
 }  // namespace gdn::capi

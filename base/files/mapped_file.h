@@ -17,8 +17,8 @@ namespace gdn {
 
 class MappedFile {
  public:
-  // Maps the whole file; bytes() of an empty file is "". Errors name the path: NOT_FOUND, PERMISSION_DENIED, or
-  // INVALID_ARGUMENT if the path is not a regular file.
+  // Maps the whole file; bytes() of an empty file is "". Errors name the path: INVALID_ARGUMENT if it is not a regular
+  // file, else the code of the system's error, such as NOT_FOUND or PERMISSION_DENIED.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}

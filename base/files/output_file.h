@@ -21,19 +21,22 @@ namespace gdn {
 
 class OutputFile {
  public:
-  // Opens the path for writing; an existing file stays as it is until Commit. Errors say why it cannot be written: a
-  // folder, a symbolic link to nothing, no permission, a pipe that nobody opens for reading within 10 s.
+  // Opens the path for writing; an existing file stays as it is until Commit. INVALID_ARGUMENT for a folder or a
+  // socket, NOT_FOUND for a symbolic link to nothing. DEADLINE_EXCEEDED if nobody opens a pipe for reading within 10 s
+  // (this waits for it). Otherwise the code of the system's error, such as PERMISSION_DENIED.
   static absl::StatusOr<OutputFile> Create(const std::string& path);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
   ~OutputFile();
 
-  // Reserves `bytes` of disk space for a regular file, so that a full disk or a file size limit shows before the work
-  // is done. Does nothing for a device or a pipe, or if the file system cannot reserve.
+  // Reserves disk space for a regular file of `bytes` bytes in all, so that a full disk or a file size limit is an
+  // error before the work is done. Does nothing for a device or a pipe, or if the file system cannot reserve.
   absl::Status Reserve(int64_t bytes);
-  // Writes all of `bytes`. DEADLINE_EXCEEDED if a pipe's reader takes nothing for 60 s.
+  // Writes all of `bytes`, and blocks until a pipe's reader has taken them; DEADLINE_EXCEEDED if it takes nothing for
+  // 60 s. After an error, do not call Commit: part of the bytes may be written.
   absl::Status Append(std::string_view bytes);
-  // Flushes a regular file to disk and renames it to its path. An existing file is replaced; its mode is kept.
+  // Flushes a regular file to disk and renames it to its path. An existing file is replaced; its mode is kept. After an
+  // error the existing file is as before, and the new one is gone. Call at most once, last.
   absl::Status Commit();
 
  private:
@@ -45,12 +48,12 @@ class OutputFile {
   std::string path_;     // as the user gave it, for errors
   std::string target_;   // the regular file that Commit makes or replaces
   std::string partial_;  // the file's path until Commit renames it; "" for a device or a pipe
-  int fd_;               // -1 once committed, failed or moved from
+  int fd_;               // -1 after Commit, or once moved from
   int64_t reserved_ = 0;
   int64_t written_ = 0;
 };
 
-// Writes a whole file by Create, Append and Commit. Errors are theirs.
+// Writes a whole file by Create, Append and Commit, with their errors.
 absl::Status WriteOutputFile(const std::string& path, std::string_view bytes);
 
 }  // namespace gdn

@@ -33,14 +33,14 @@ class SafetensorsFile {
   // Maps and parses the file at `path`. Errors of MappedFile::Open and Parse, with the path in the message.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
-  // Parses `bytes`, which must outlive the result. DATA_LOSS (INVALID_STATE_FILE), with the tensor's name, if the
-  // header is cut or is not valid JSON, or if tensors overlap, leave holes, lie outside the data or differ in size from
-  // shape x dtype.
+  // Parses `bytes`, which must outlive the result. DATA_LOSS (INVALID_STATE_FILE) if the header is cut or is not valid
+  // JSON. The same, with the tensor's name, if a dtype is unknown, or if tensors overlap, leave holes, lie outside the
+  // data or differ in size from shape x dtype.
   static absl::StatusOr<SafetensorsFile> Parse(std::string_view bytes);
 
-  // Parses the header at the start of `bytes`, which may hold only part of a file of `file_bytes` bytes (0: unknown,
-  // then the header decides). Entries and metadata are complete. Tensor, Bytes and Floats return FAILED_PRECONDITION
-  // for a tensor that `bytes` does not hold.
+  // Parses the header, which `bytes` must have whole; of the file's `file_bytes` bytes (0: unknown, then the header
+  // decides) `bytes` may hold only a beginning. Errors as of Parse. Entries and metadata are complete. Tensor, Bytes
+  // and Floats return FAILED_PRECONDITION for a tensor that `bytes` does not hold.
   static absl::StatusOr<SafetensorsFile> ParseHeader(std::string_view bytes, uint64_t file_bytes);
 
   // Replaces the bytes that ParseHeader was given by more of the same file, so that more tensors can be read. `bytes`
@@ -53,11 +53,12 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool Contains(const std::string& name) const { return entries_.count(name) != 0; }
 
-  // Returns a view of the tensor's bytes with its dtype and shape. NOT_FOUND if the tensor is missing; INVALID_ARGUMENT
-  // for a dtype other than F32, F16 and BF16.
+  // Returns a view of the tensor's bytes with its dtype and shape. Errors as of Bytes, and INVALID_ARGUMENT
+  // (INVALID_TENSOR_DTYPE) for a dtype other than F32, F16 and BF16.
   absl::StatusOr<TensorView> Tensor(const std::string& name) const;
 
-  // Returns the tensor's bytes, for any dtype. NOT_FOUND if the tensor is missing.
+  // Returns the tensor's bytes, for any dtype. NOT_FOUND if the tensor is missing; FAILED_PRECONDITION if its bytes
+  // were not given (ParseHeader).
   absl::StatusOr<std::string_view> Bytes(const std::string& name) const;
 
   // Returns the tensor's elements as float32. Errors as of Tensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) if
@@ -78,7 +79,8 @@ class SafetensorsFile {
 inline constexpr uint64_t kMostSafetensorsHeaderBytes = 100'000'000;
 
 // Returns the offset of the first byte after the header: 8 bytes of length plus the header's text. DATA_LOSS
-// (INVALID_STATE_FILE) if `bytes` is shorter than that, or if the length exceeds the format's bound.
+// (INVALID_STATE_FILE) if `bytes` is shorter than that, if the length exceeds kMostSafetensorsHeaderBytes, or for a Git
+// LFS pointer.
 absl::StatusOr<uint64_t> SafetensorsHeaderEnd(std::string_view bytes);
 
 // Returns the size of a tensor in bytes. INVALID_ARGUMENT for an unknown dtype, elements that do not fill whole bytes,
@@ -88,14 +90,14 @@ absl::StatusOr<uint64_t> SafetensorsTensorBytes(std::string_view dtype, const st
 // A tensor with any dtype that the format has.
 struct RawTensor {
   std::string name;
-  std::string dtype;  // "F32", "U8", ...
+  std::string dtype;  // as the format spells it: "F32", "U8", ...
   std::vector<int64_t> shape;
   std::string_view data;
 };
 
-// Returns the header (padded with spaces to 8 bytes) of a file with these tensors' bytes in the given order; the caller
-// writes the bytes after it. INVALID_ARGUMENT for a duplicate name, text that is not UTF-8, or data whose size is not
-// shape x dtype.
+// Returns the beginning of a file with these tensors' bytes in the given order: the length, and the header padded with
+// spaces to a multiple of 8 bytes. The caller writes the bytes after it. INVALID_ARGUMENT for a duplicate name or the
+// name "__metadata__", an unknown dtype, text that is not UTF-8, or data whose size is not shape x dtype.
 absl::StatusOr<std::string> SafetensorsHeader(const std::vector<RawTensor>& tensors,
                                               const std::map<std::string, std::string>& metadata);
 

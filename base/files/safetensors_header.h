@@ -25,8 +25,9 @@ struct SafetensorsHeaderFields {
 // not check that the tensors' offsets fit each other and the file.
 absl::StatusOr<SafetensorsHeaderFields> ReadSafetensorsHeader(std::string_view text);
 
-// Make the error DATA_LOSS (INVALID_STATE_FILE) for a damaged file, or for one of its tensors. A long message is cut,
-// because a file may have names of megabytes.
+// Make the error DATA_LOSS (INVALID_STATE_FILE) for a damaged file, or for one of its tensors (with the metadata
+// "tensor"; `message` then continues "tensor 'NAME' "). A long message or name is cut, because a file may have names of
+// megabytes.
 absl::Status DamagedSafetensors(std::string_view message);
 absl::Status DamagedSafetensorsTensor(const std::string& name, std::string_view message);
 

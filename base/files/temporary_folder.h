@@ -15,9 +15,9 @@ namespace gdn {
 
 class TemporaryFolder {
  public:
-  // Makes a folder in the system's folder for temporary files.
+  // Makes a folder in the system's folder for temporary files ($TMPDIR, else /tmp). UNAVAILABLE if that fails.
   static absl::StatusOr<TemporaryFolder> Make();
-  // Makes a folder in `parent`, which is created if it does not exist.
+  // Makes a folder in `parent`, which is created if it does not exist. UNAVAILABLE if that fails.
   static absl::StatusOr<TemporaryFolder> MakeIn(const std::string& parent);
 
   TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
@@ -25,7 +25,7 @@ class TemporaryFolder {
   ~TemporaryFolder();
 
   const std::string& path() const { return path_; }
-  // Prevents the removal of the folder.
+  // Prevents the removal of the folder. path() is "" afterwards, so read it first.
   void Keep() { path_.clear(); }
 
  private:

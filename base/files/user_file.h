@@ -16,8 +16,9 @@ namespace gdn {
 
 inline constexpr size_t kMostUserFileBytes = size_t{64} << 20;  // far above any list of tokens or certificates
 
-// Returns the whole contents. The error says why the file cannot be read: no such file, a folder, no permission, more
-// than `most` bytes, a pipe whose writer sends nothing for 10 s.
+// Returns the whole contents; waits for a pipe's writer. The error says why the file cannot be read. INVALID_ARGUMENT:
+// a folder, or more than `most` bytes. DEADLINE_EXCEEDED: a pipe through which nothing comes for 10 s. Otherwise the
+// code of the system's error, such as NOT_FOUND or PERMISSION_DENIED.
 absl::StatusOr<std::string> ReadUserFile(const std::string& path, size_t most = kMostUserFileBytes);
 
 }  // namespace gdn

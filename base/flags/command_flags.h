@@ -19,14 +19,15 @@
 namespace gdn {
 
 struct CommandFlags {
-  std::vector<std::pair<std::string, std::string>> values;  // names (with -, not _) and values, in the line's order
-  std::vector<std::string> positional;                      // arguments that are no flags, and all after "--"
-  bool help = false;                                        // --help or -h
-  bool version = false;                                     // --version, unless a flag has that name
-  absl::Status status;                                      // the first fault; arguments after it are not read
+  // Names (with -, not _) and values, in the line's order. The value of a switch is "true", "false" or as written.
+  std::vector<std::pair<std::string, std::string>> values;
+  std::vector<std::string> positional;  // arguments that are no flags, and all after "--"
+  bool help = false;                    // --help or -h
+  bool version = false;                 // --version, unless a flag has that name
+  absl::Status status;                  // the first fault; arguments after it are not read
 };
 
-// Flags by their names, with -. True: the flag is a switch, which needs no value.
+// The program's flags by name, with -. True: the flag is a switch, which needs no value.
 using FlagNames = std::map<std::string, bool, std::less<>>;
 
 // Splits `arguments`, the program's name left out: --name=value, --name value, --name and --noname of a switch, each
@@ -39,15 +40,16 @@ std::string WithDashes(absl::string_view name);
 
 inline constexpr std::string_view kTimeForm = "a time with its unit, such as 500ms, 30s or 5m";
 
-// Returns "name is 'value', expected ..", with a long value cut. If a time was expected and the value lacks its unit,
-// the text ends with "; did you mean 5s?".
+// Returns "name is 'value', expected ..", with a value above 100 bytes cut. `expected` begins with the word "expected".
+// If it contains kTimeForm and the value is a number above 0 without a unit, the text ends with "; did you mean 5s?".
 std::string WrongValue(std::string_view name, std::string_view value, std::string_view expected);
 
 // Returns a flag's line of the help: "  --name   help Default: x." and a newline. `value`: the default; "" and "false"
 // are not shown.
 std::string FlagHelp(std::string_view name, std::string_view help, std::string_view value);
 
-// Returns the element of `names` that is spelled most like `name`; "" if none is near.
+// Returns the element of `names` that is spelled most like `name`; "" if all differ in more than a third of its
+// letters, and in more than two.
 std::string NearestName(std::string_view name, const std::vector<std::string_view>& names);
 
 }  // namespace gdn

@@ -25,7 +25,7 @@ struct ListeningSocket {
 // and IPv6. INVALID_ARGUMENT as of CheckHostPort (base/net/host_port.h), UNAVAILABLE if listening fails; addresses of
 // the host that this machine does not have are skipped.
 absl::StatusOr<std::vector<ListeningSocket>> ListenOnTcp(const std::string& address);
-// Listens at a path, where no file may exist. UNAVAILABLE if that fails.
+// Listens at a path, where no file may exist; the file stays when the socket is closed. UNAVAILABLE if that fails.
 absl::StatusOr<ListeningSocket> ListenOnUnix(const std::string& path);
 
 }  // namespace gdn

@@ -33,25 +33,30 @@
 namespace gdn {
 
 struct ConnectionLimits {
-  int64_t connections = 0;           // open at once; 0: no limit
+  int64_t connections = 0;           // most connections that are open at once; 0: no limit
   int64_t connections_per_peer = 0;  // per IPv4 address or IPv6 /64; 0: no limit. Unix sockets are exempt
-  std::vector<std::string> proxies;  // IP addresses exempt from the per-peer limit: many clients come through them
+  // IP addresses exempt from the per-peer limit, because many clients come through them; an IPv6 address exempts its
+  // /64. Texts that are no IP address are ignored.
+  std::vector<std::string> proxies;
 };
 
 class SocketListener {
  public:
-  // Called for each accepted connection, and owns its non-blocking descriptor. `origin`: that of its ListeningSocket.
+  // Called for each accepted connection; owns its non-blocking descriptor. `origin`: number of the ListeningSocket.
   using OnConnection = std::function<void(OwnedFd fd, size_t origin)>;
 
+  // Starts the thread, which accepts connections from now on. UNAVAILABLE if the system has no descriptor for it.
   static absl::StatusOr<std::unique_ptr<SocketListener>> Start(std::vector<ListeningSocket> sockets,
                                                                ConnectionLimits limits, OnConnection on_connection);
   SocketListener(const SocketListener&) = delete;
   SocketListener& operator=(const SocketListener&) = delete;
   ~SocketListener() { Stop(); }
 
-  // Closes the listening sockets. No callback is running when this returns.
+  // Closes the listening sockets, and waits until no callback is running. Not for use in a callback. Accepted
+  // connections stay open. A second call does nothing.
   void Stop();
-  // Returns why the listener now refuses all new connections, as a text for people; "" if it accepts them.
+  // Returns why the listener now refuses all new connections (no descriptors, or the limit on all of them), as a text
+  // for people; "" if it accepts them.
   std::string Trouble() const;
   // Number of open connections.
   int64_t connections() const;
@@ -61,7 +66,7 @@ class SocketListener {
  private:
   struct Connection {
     ino_t inode = 0;   // identifies the socket, in case the descriptor number is reused
-    std::string peer;  // "" for a Unix socket or a proxy
+    std::string peer;  // network of the peer, as NetworkOf; "" for a Unix socket or a proxy
   };
 
   SocketListener(std::vector<ListeningSocket> sockets, ConnectionLimits limits, OnConnection on_connection);

@@ -68,8 +68,8 @@ class CancelSource {
  public:
   CancelSource();
 
-  // Ends all waits under this source's deadlines, now and later. The waiting flows continue on their executors, not
-  // within this call.
+  // Ends all waits under this source's deadlines with CANCELLED, now and later. The waiting flows continue on their
+  // executors, not within this call.
   void Cancel() { cancellation_->Cancel(); }
   bool cancelled() const { return cancellation_->cancelled(); }
   Deadline Until(SteadyTime time) const { return Deadline(time, cancellation_); }
@@ -79,7 +79,8 @@ class CancelSource {
   std::shared_ptr<Cancellation> cancellation_;
 };
 
-// The errors of waits, for code that checks the clock itself.
+// The errors that waits return, DEADLINE_EXCEEDED (DEADLINE_EXCEEDED) and CANCELLED (CALL_CANCELLED), for code that
+// checks the clock itself.
 absl::Status DeadlinePassed();
 absl::Status WaitCancelled();
 

@@ -15,12 +15,13 @@
 
 namespace gdn {
 
-// Returns a block of at least `bytes` bytes, aligned to 16 bytes. Never null.
+// Returns a block of at least `bytes` bytes, aligned to 16 bytes. Never null: if memory is exhausted, the process ends.
 void* AllocateFrame(size_t bytes);
 // Frees a block of AllocateFrame. `bytes` is the number that AllocateFrame was called with.
 void FreeFrame(void* block, size_t bytes) noexcept;
 
-// Like AllocateFrame and FreeFrame, but always from the pool, so that tests can test it in any build.
+// Like AllocateFrame and FreeFrame, but with the pool in builds with sanitizers too, so that tests can test it in any
+// build.
 void* AllocateFromPool(size_t bytes);
 void FreeToPool(void* block, size_t bytes) noexcept;
 

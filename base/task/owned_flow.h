@@ -27,7 +27,7 @@ class OwnedFlow {
  protected:
   ~OwnedFlow() = default;
 
-  // Begins `task` on the executor. Ended may come before this returns.
+  // Begins `task` on the executor; no task of this object may be running. Ended may come before this returns.
   void Start(Task<T> task) {
     task_.emplace(std::move(task));
     root_.SuspendAt(task_->Attach(root_));

@@ -45,9 +45,10 @@ class Signal {
   // Returns how often the signal was raised.
   uint64_t count() const { return count_.load(std::memory_order_acquire); }
 
-  // Waits until the count differs from `seen`; does not wait if it does already. DEADLINE_EXCEEDED, CANCELLED.
+  // Waits until the count differs from `seen`; does not wait if it does already. Returns OK then; DEADLINE_EXCEEDED or
+  // CANCELLED if the deadline ends the wait first.
   Awaiter WaitBeyond(uint64_t seen, Deadline deadline = {}) { return Awaiter(*this, seen, std::move(deadline)); }
-  // Waits until the signal has been raised at least once.
+  // Waits until the signal has been raised at least once since it was made. Returns as WaitBeyond.
   Awaiter Wait(Deadline deadline = {}) { return WaitBeyond(0, std::move(deadline)); }
 
  private:

@@ -13,8 +13,8 @@
 
 namespace gdn {
 
-// Waits until `time`, and returns OK; returns at once if `time` has passed. DEADLINE_EXCEEDED if the deadline is
-// earlier; CANCELLED.
+// Waits until `time`, and returns OK; returns at once if `time` has passed. DEADLINE_EXCEEDED at the deadline's time if
+// that is earlier; CANCELLED at once if the deadline is or becomes cancelled.
 class [[nodiscard]] SleepUntil final : public Waiter {
  public:
   explicit SleepUntil(SteadyTime time, const Deadline& deadline = {})

@@ -111,7 +111,7 @@ class [[nodiscard]] Task {
    private:
     Task task_;
   };
-  // co_await std::move(task)
+  // Runs the task on the awaiting task's flow, and gives its result: co_await std::move(task).
   Awaiter operator co_await() && { return Awaiter(std::move(*this)); }
 
   // Makes the task run on `flow`, and returns its beginning, for Flow::SuspendAt and Flow::Continue. `awaiting`:

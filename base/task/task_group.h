@@ -44,7 +44,8 @@ class TaskGroup {
     Spawn(Then(std::move(task), std::move(done)));
   }
 
-  // Blocks until every task has ended and its frame is destroyed, also tasks that are spawned meanwhile.
+  // Blocks until every task has ended and its frame is destroyed, also tasks that are spawned meanwhile. Not for use in
+  // a flow of the executor.
   void Wait();
   // Returns the number of tasks that have not ended.
   int64_t open() const;

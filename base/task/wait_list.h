@@ -16,7 +16,7 @@ struct WaitNode {
   WaitNode(const WaitNode&) = delete;
   WaitNode& operator=(const WaitNode&) = delete;
 
-  // Removes the node from its list. Does nothing if it is in no list.
+  // Removes the node from its list, whose lock the caller holds. Does nothing if it is in no list.
   void Unlink() {
     previous->next = next;
     next->previous = previous;

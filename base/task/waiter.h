@@ -36,6 +36,7 @@ class Waiter {
     // continues by itself.
     Flow* resume = nullptr;
   };
+  // Ends the wait, unless it has ended already. Call under the lock of the list in which the waiter was found.
   Ending End(WaitEnd how);
 
   // True if there is nothing to wait for, so that the coroutine continues without suspending.

@@ -8,7 +8,8 @@
 
 namespace gdn {
 
-// Processors in this process's affinity mask, or fewer if a control group limits its CPU time. At least 1.
+// Returns the number of processors in this process's affinity mask, or fewer if a control group limits its CPU time
+// (rounded up to whole processors). At least 1.
 int AvailableProcessors();
 
 }  // namespace gdn

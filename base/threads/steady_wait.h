@@ -16,7 +16,8 @@
 
 namespace gdn {
 
-// Returns true when the condition is true, false if `time` passes first.
+// Waits until the condition is true, and returns true; returns false if `time` passes first. Evaluates the condition
+// with `mu` held, every millisecond, and releases it between. `mu` is held on return.
 inline bool AwaitSteadily(absl::Mutex& mu, const absl::Condition& condition, absl::Duration time)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
   const SteadyTime end = SteadyNow() + time;

@@ -23,7 +23,7 @@ class StopSignal {
     }
     changed_.notify_all();
   }
-  // Waits at most `time` until the signal is given. True if it has been given.
+  // Waits at most `time` until the signal is given. Returns true if it has been given; it stays given for ever.
   bool GivenWithin(absl::Duration time) {
     std::unique_lock lock(mu_);
     constexpr absl::Duration kForEver = absl::Hours(100'000);  // finite, so that wait_for does not overflow

@@ -37,8 +37,9 @@ class TaskQueue {
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
 
+  // Queues the task in its owner's turn, and returns at once. Tasks without a turn have one owner together.
   void Post(Task task, const Turn& turn = {});
-  // Waits until no task is queued or running, including those posted meanwhile.
+  // Waits until no task is queued or running, including those posted meanwhile. Not for use in a task.
   void Drain();
   // Number of tasks that have not begun.
   size_t waiting() const;

@@ -34,7 +34,7 @@ int ThisThreadNumber();
 // is not hanging, even on a busy machine.
 std::optional<int64_t> SwitchesOf(int thread);
 
-// Lowers this thread's priority. `niceness` is 0 (no change) to 19 (lowest).
+// Lowers this thread's priority. `niceness` is 0 (no change) to 19 (lowest). A refusal of the system is ignored.
 void LowerThisThread(int niceness);
 
 // While a GivesWay lives, its thread's work counts as less urgent, and GiveWay may yield. Further ones on the same

@@ -36,7 +36,7 @@ class ThreadPool {
  private:
   void WorkerLoop(int worker);
   void RunBody(int worker);
-  bool Join(uint64_t& seen);  // a worker enters the loop in flight; true once per loop
+  bool Join(uint64_t& seen);  // lets a worker enter the open loop, once: sets `seen` to it; else false
   void Leave();               // a worker leaves the loop when no index is left
   void AwaitWorkers();        // the caller waits for those that joined
 
@@ -71,7 +71,8 @@ class SharedThreadPool {
   ThreadPool pool_;
 };
 
-// Runs body(index) for every index in [0, count) on the pool's threads, or in order if `pool` is null.
+// Runs body(index) for every index in [0, count), and returns when all are done. Uses the pool's threads; runs in order
+// on the calling thread if `pool` is null, or while the pool runs another caller's loop.
 void ForEachIndex(SharedThreadPool* pool, int64_t count, absl::FunctionRef<void(int64_t)> body);
 
 }  // namespace gdn

@@ -26,7 +26,7 @@ namespace gdn {
 // other.
 struct Turn {
   const void* group = nullptr;
-  const void* of = nullptr;  // the owner
+  const void* of = nullptr;  // owner of the item
   double weight = 1;         // weight of the group, above 0
 };
 

@@ -50,8 +50,8 @@ class AsyncClient {
   AsyncClient& operator=(const AsyncClient&) = delete;
   ~AsyncClient();
 
-  // Start a call and return at once; `done` gets the reply or the error. Errors are those of Client.
-  // FAILED_PRECONDITION at once if the Client was made from a stub (for tests).
+  // Start a call and return at once; `done` gets the reply or the error later, on a thread of gRPC. Errors are those of
+  // Client. If the Client was made from a stub (for tests), `done` gets FAILED_PRECONDITION before the method returns.
   AsyncCall Prefill(v1::PrefillRequest request, Done<v1::PrefillResponse> done, const CallOptions& call = {});
   AsyncCall Decode(v1::DecodeRequest request, Done<v1::DecodeResponse> done, const CallOptions& call = {});
   AsyncCall Step(v1::StepRequest request, Done<v1::StepResponse> done, const CallOptions& call = {});

@@ -32,28 +32,32 @@
 namespace gdn {
 
 struct ClientOptions {
-  // Timeout of a call; InfiniteDuration: no deadline. Step streams have none.
+  // Timeout of a call; InfiniteDuration: no deadline. Step streams and WatchState have none.
   absl::Duration default_timeout = absl::Seconds(60);
   std::string token;  // sent unchanged as `authorization` metadata; "": none
   // Instead of `token`: a file whose first line is sent as "Bearer LINE". It is read again for each call, so the token
   // can be replaced. "": none.
   std::string token_file = {};
-  int max_receive_message_bytes = -1;                       // -1: no limit
-  absl::Duration max_reconnect_backoff = absl::Seconds(1);  // longest wait between attempts to reach a server
+  int max_receive_message_bytes = -1;  // -1: no limit; only for Connect
+  // Longest wait between attempts to reach a server, 50 ms to 1 h; only for Connect.
+  absl::Duration max_reconnect_backoff = absl::Seconds(1);
 };
 
 struct CallOptions {
-  std::optional<absl::Duration> timeout;  // default: ClientOptions::default_timeout; step streams and WatchState have
-                                          // no deadline by default
-  std::string affinity;                   // routing key, sent as `x-gdn-affinity`; "": the id of the first session in
-                                          // the request, which servers use for sessions without an affinity
-  TransferProgress progress = nullptr;    // called by ExportState and ImportState
+  // Default: ClientOptions::default_timeout; step streams and WatchState have no deadline by default.
+  std::optional<absl::Duration> timeout;
+  // Routing key, sent as `x-gdn-affinity`. "": the affinity that a CreateSession names, else the id of the first
+  // session in the request, which servers use for sessions without an affinity. Step streams, ShareMemory and
+  // AsyncClient then send none.
+  std::string affinity;
+  TransferProgress progress = nullptr;  // called by ExportState and ImportState, on the calling thread
 };
 
 class Client {
  public:
-  // Does not connect; the first call does. `target` is a gRPC name such as "host:port" or "unix:/path". If the target
-  // is invalid (such as port 99999), each call returns INVALID_ARGUMENT with the reason.
+  // Makes a client, without TLS or with `credentials`. Does not connect; the first call does. `target` is a gRPC name
+  // such as "host:port" or "unix:/path". If the target is invalid (such as port 99999), each call returns
+  // INVALID_ARGUMENT with the reason.
   static std::unique_ptr<Client> Connect(const std::string& target, ClientOptions options = {});
   static std::unique_ptr<Client> Connect(const std::string& target,
                                          const std::shared_ptr<grpc::ChannelCredentials>& credentials,
@@ -61,7 +65,8 @@ class Client {
 
   // Makes a client on a channel that the caller has made.
   explicit Client(const std::shared_ptr<grpc::ChannelInterface>& channel, ClientOptions options = {});
-  // Makes a client on a stub, for tests (v1::MockGdnServiceStub). ImportState then returns FAILED_PRECONDITION.
+  // Makes a client on a stub, for tests (v1::MockGdnServiceStub). ImportState, ShareMemory and calls of AsyncClient
+  // then return FAILED_PRECONDITION.
   explicit Client(std::unique_ptr<v1::GdnService::StubInterface> stub, ClientOptions options = {});
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -71,19 +76,20 @@ class Client {
   // answers.
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(const CallOptions& call = {});
   absl::StatusOr<std::vector<v1::Model>> ListModels(const CallOptions& call = {});
-  absl::StatusOr<v1::Model> GetModel(const std::string& name, const CallOptions& call = {});  // "models/NAME"
+  absl::StatusOr<v1::Model> GetModel(const std::string& name, const CallOptions& call = {});  // `name`: "models/NAME"
 
   absl::StatusOr<v1::Session> CreateSession(const v1::CreateSessionRequest& request, const CallOptions& call = {});
-  absl::StatusOr<v1::Session> GetSession(const std::string& name, const CallOptions& call = {});  // "sessions/ID"
+  // Returns the session "sessions/ID". NOT_FOUND (SESSION_NOT_FOUND) if the caller has none with this name.
+  absl::StatusOr<v1::Session> GetSession(const std::string& name, const CallOptions& call = {});
   // Returns the caller's sessions, from all pages of the list. The timeout applies to each page.
   absl::StatusOr<std::vector<v1::Session>> ListSessions(const CallOptions& call = {});
   // Returns the sessions of every caller, each with its owner. For admins only.
   absl::StatusOr<std::vector<v1::Session>> ListAllSessions(const CallOptions& call = {});
   absl::Status DeleteSession(const std::string& name, const CallOptions& call = {});
   absl::Status DeleteSession(const v1::DeleteSessionRequest& request, const CallOptions& call = {});
-  // Many sessions in one call, at most Limits.max_batch. Each entry of the reply has its own result or error
-  // (StatusFromRpc). An error of the call itself means that no entry was carried out. UNIMPLEMENTED without a reason:
-  // the server is of version 0.1.0.
+  // Many sessions in one call, 1 to Limits.max_batch. Each entry of the reply has its own result or error
+  // (StatusFromRpc). If the server returns an error for the call itself, no entry was carried out. After UNAVAILABLE or
+  // DEADLINE_EXCEEDED entries may have been. UNIMPLEMENTED without a reason: the server is of version 0.1.0.
   absl::StatusOr<v1::CreateSessionsResponse> CreateSessions(const v1::CreateSessionsRequest& request,
                                                             const CallOptions& call = {});
   absl::StatusOr<v1::DeleteSessionsResponse> DeleteSessions(const v1::DeleteSessionsRequest& request,
@@ -92,16 +98,16 @@ class Client {
                                                         const CallOptions& call = {});
   absl::StatusOr<v1::ResetSessionsResponse> ResetSessions(const v1::ResetSessionsRequest& request,
                                                           const CallOptions& call = {});
-  // Moves the session's states off the device. The next step brings them back.
+  // Moves the session's states off the device, and returns the session. The next step brings them back.
   absl::StatusOr<v1::Session> EvictSession(const v1::EvictSessionRequest& request, const CallOptions& call = {});
 
   // Leases: a session whose CreateSessionRequest.lease names one ends a grace period after the last OpenLease or
   // RenewLease. KeptLease (kept_lease.h) opens a lease and renews it by itself. RenewLease and EndLease return
   // NOT_FOUND (LEASE_NOT_FOUND) if the lease has ended. EndLease returns the number of sessions that were deleted.
   absl::StatusOr<v1::Lease> OpenLease(const v1::OpenLeaseRequest& request, const CallOptions& call = {});
-  absl::StatusOr<v1::Lease> RenewLease(const std::string& name, const CallOptions& call = {});  // "leases/ID"
+  absl::StatusOr<v1::Lease> RenewLease(const std::string& name, const CallOptions& call = {});  // `name`: "leases/ID"
   absl::StatusOr<int64_t> EndLease(const std::string& name, const CallOptions& call = {});
-  // Returns all pages. The timeout applies to each page.
+  // Returns the caller's leases, from all pages of the list. The timeout applies to each page.
   absl::StatusOr<std::vector<v1::Lease>> ListLeases(const CallOptions& call = {});
 
   // Passes the state file to `sink` piece by piece, in order, or returns it as one string. Each piece's checksum is
@@ -113,8 +119,9 @@ class Client {
   absl::StatusOr<std::string> ExportState(const v1::ExportStateRequest& request, const CallOptions& call = {});
 
   // Makes a session from a state file. The file is sent with checksums, in pieces of kImportChunkBytes. The first form
-  // sets target.total_bytes. The second form calls `source` for at most that many next bytes, until it returns none. An
-  // error of `source` ends the call, makes no session and is returned.
+  // sets target.total_bytes. The second form calls `source` for at most that many next bytes, until it returns none;
+  // each view must stay valid until the next call. An error of `source` ends the call, makes no session and is
+  // returned.
   absl::StatusOr<v1::Session> ImportState(const v1::ImportStateRequest::Target& target, std::string_view file,
                                           const CallOptions& call = {});
   absl::StatusOr<v1::Session> ImportState(const v1::ImportStateRequest::Target& target,
@@ -168,11 +175,13 @@ class Client {
   // [N, D] for hidden_states, [N, HV * V] for projected, [N, HV, V] for delta_rule. A row has the bits of Decode or
   // Prefill of its session alone. UNIMPLEMENTED without a reason: the server is of version 0.1.0 (StepIsUnimplemented).
   absl::StatusOr<v1::StepResponse> Step(const v1::StepRequest& request, const CallOptions& call = {});
-  // True once the server has answered a Step of this client with UNIMPLEMENTED, because it is older than the method.
+  // True once the server has answered Step() of this client with UNIMPLEMENTED, because it is older than the method.
+  // Calls of AsyncClient and streams do not count.
   bool StepIsUnimplemented() const { return step_is_unimplemented_; }
 
-  // Opens memory for the tensors of these calls, shared with a server on the same host (shared_memory.h). The timeout
-  // applies to the opening. UNIMPLEMENTED if the server shares no memory.
+  // Opens memory of `bytes` bytes (1 or more) for the tensors of steps, shared with a server on the same host
+  // (shared_memory.h). The timeout applies to the opening. UNIMPLEMENTED if the server shares no memory,
+  // RESOURCE_EXHAUSTED if it has no room.
   absl::StatusOr<std::unique_ptr<SharedMemory>> ShareMemory(int64_t bytes, const CallOptions& call = {});
 
   // Returns the time that each stage of the caller's last steps took. Also sets how many steps the server records.
@@ -183,7 +192,8 @@ class Client {
   // Starts the server's shutdown. For admins only. With request.wait, use the timeout InfiniteDuration.
   absl::StatusOr<v1::DrainProgress> Drain(const v1::DrainRequest& request, const CallOptions& call = {});
 
-  // Open a stream. Errors of the call itself are reported by the stream.
+  // Open a stream without waiting for the server. INVALID_ARGUMENT if the token or affinity cannot be sent. The
+  // server's errors come from the stream's Read and Finish.
   absl::StatusOr<PrefillStream> StreamPrefill(const CallOptions& call = {});
   absl::StatusOr<DecodeStream> StreamDecode(const CallOptions& call = {});
   absl::StatusOr<MixedStream> StreamStep(const CallOptions& call = {});

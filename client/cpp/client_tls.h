@@ -21,8 +21,9 @@ struct ClientTls {
   std::string key = {};          // private key of `certificate`, without a password
 };
 
-// The server's certificate must be for the host in the client's target. INVALID_ARGUMENT if a file cannot be read, or a
-// certificate has no key. gRPC checks the contents when it connects; if they are wrong, calls return UNAVAILABLE.
+// Makes credentials; the server's certificate must be for the host in the client's target. INVALID_ARGUMENT if a file
+// cannot be read or is not PEM. The same if only one of certificate and key is given. gRPC checks the contents when it
+// connects; if they are wrong, calls return UNAVAILABLE.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TlsCredentialsOf(const ClientTls& tls);
 
 }  // namespace gdn

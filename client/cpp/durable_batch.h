@@ -43,19 +43,21 @@ class DurableBatch final {
   // another number of rows, or in shared memory.
   absl::StatusOr<Reply> Decode(absl::Span<DurableSession* const> sessions, v1::DecodeRequest request);
 
-  // `request` is a Step whose row i is of session i; the names in the rows are ignored. Rows may be decodes, drafts and
-  // prefills, and may accept their layer's draft before. The output has the tokens of all rows, as StepResponse.output;
-  // it has no shape if no row with tokens succeeded. Errors as in Decode, and INVALID_ARGUMENT (INVALID_LENGTHS) if
-  // there is not one row for each session. On a server without Step (version 0.1.0), each row is sent alone: see
-  // DurableSession::Step.
+  // Applies one row of a Step to each session, as Decode does. `request` is a Step whose row i is of session i; the
+  // names in the rows are ignored. Rows may be decodes, drafts and prefills, and may accept their layer's draft before.
+  // The output has the tokens of all rows, as StepResponse.output; it has no shape if no row with tokens succeeded.
+  // Errors as in Decode, and INVALID_ARGUMENT (INVALID_LENGTHS) if there is not one row for each session. On a server
+  // without Step (version 0.1.0), each row is sent alone: see DurableSession::Step.
   absl::StatusOr<Reply> Step(absl::Span<DurableSession* const> sessions, v1::StepRequest request);
 
   // Accepts the first accepted_tokens[i] tokens of session i's draft. Returns each session's token counts or its error,
-  // which is one of DurableSession::AcceptTokens. INVALID_ARGUMENT as in Decode.
+  // which is one of DurableSession::AcceptTokens. INVALID_ARGUMENT with nothing changed: DUPLICATE_SESSION;
+  // BATCH_TOO_LARGE if there is no session; INVALID_LENGTHS if there is not one number for each; a session of another
+  // Client.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptTokens(
       absl::Span<DurableSession* const> sessions, absl::Span<const int32_t> accepted_tokens);
   // Accepts the tokens of paths[i], root first, from session i's draft, which is a tree. Returns each session's token
-  // counts or its error, which is one of DurableSession::AcceptPath. INVALID_ARGUMENT as in Decode.
+  // counts or its error, which is one of DurableSession::AcceptPath. INVALID_ARGUMENT as in AcceptTokens.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptPaths(
       absl::Span<DurableSession* const> sessions, absl::Span<const std::vector<int32_t>> paths);
 
@@ -73,11 +75,12 @@ class DurableBatch final {
   using RowBounds = std::vector<size_t>;
 
   absl::Status Check(absl::Span<DurableSession* const> sessions) const;
-  // `what` names the caller's argument, for errors.
+  // Accepts choices[i] in session i. `what` names the caller's argument, for errors.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> Accept(absl::Span<DurableSession* const> sessions,
                                                                              const std::vector<DraftChoice>& choices,
                                                                              const std::string& what);
-  // Repeats until no row is pending. begin(i) begins row i's call in its session.
+  // Tries the rows until none is pending or overall_timeout has passed, and returns their statuses. begin(i) begins row
+  // i's call in its session.
   std::vector<absl::Status> Run(absl::Span<DurableSession* const> sessions,
                                 absl::FunctionRef<absl::Status(size_t)> begin, SendRows send);
   // Tries the pending rows once: with `astray` those whose sessions must recover first, otherwise the others.
@@ -88,7 +91,8 @@ class DurableBatch final {
   std::vector<absl::Status> SendStep(absl::Span<DurableSession* const> sessions, const std::vector<size_t>& rows,
                                      const std::string& id, const CallOptions& call, const Backoff& backoff,
                                      const RowBounds& first, v1::Tensor* output);
-  // Finishes the steps that a reply to these rows says to be applied, and copies their outputs to `output`.
+  // Finishes the steps that a reply to these rows says to be applied, and copies their outputs to `output`. Returns the
+  // status of each of `rows`.
   template <typename Response>
   static std::vector<absl::Status> TakeRows(absl::Span<DurableSession* const> sessions, const std::vector<size_t>& rows,
                                             const absl::StatusOr<Response>& reply, const RowBounds& first,
@@ -96,7 +100,7 @@ class DurableBatch final {
 
   Client& client_;
   const DurableSessionOptions options_;
-  const std::string id_prefix_;  // of request ids; unique to this object
+  const std::string id_prefix_;  // beginning of its request ids; unique to this object
   int64_t next_request_ = 0;
 };
 

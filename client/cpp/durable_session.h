@@ -47,10 +47,10 @@ struct DurableSessionOptions {
   absl::Duration overall_timeout = absl::Minutes(5);  // for a call of this class, with its waits and replays
   absl::Duration first_backoff = absl::Milliseconds(50);
   absl::Duration longest_backoff = absl::Seconds(2);
-  int64_t max_kept_bytes = int64_t{256} << 20;  // most bytes of inputs to keep; above it the
-                                                // session is checkpointed before the next step
-  int64_t checkpoint_every_tokens = 0;          // checkpoint when a layer has advanced by this many tokens; 0: only the
-                                                // server decides
+  // Most bytes of inputs to keep. Above it the session is checkpointed before the next step.
+  int64_t max_kept_bytes = int64_t{256} << 20;
+  // Checkpoint when a layer has advanced by this many tokens since the last one; 0: only the server decides.
+  int64_t checkpoint_every_tokens = 0;
 };
 
 // Counts since the object was made.
@@ -58,12 +58,11 @@ struct DurableSessionStats {
   int64_t retries = 0;      // tries after the first, of any call
   int64_t recoveries = 0;   // times that the server had lost steps or the whole session
   int64_t recreations = 0;  // times that the session was recreated, to recover or to go back
-  int64_t rewinds = 0;      // times that a reply was not stored any more, so that
-                            // the session went back to before its step
+  int64_t rewinds = 0;      // times that a reply was not stored any more, so that its step was undone
   int64_t replayed_steps = 0;
   int64_t replayed_tokens = 0;
-  int64_t last_lost_tokens = 0;  // in the last recovery, by the layer that lost most
-  int64_t max_lost_tokens = 0;   // in any recovery
+  int64_t last_lost_tokens = 0;  // tokens lost in the last recovery, in the layer that lost most
+  int64_t max_lost_tokens = 0;   // the largest last_lost_tokens of all recoveries
 };
 
 struct RowStep;
@@ -71,13 +70,14 @@ struct SeenTokens;
 
 class DurableSession final {
  public:
-  // Makes a session on the server. If the same request has made it before, continues that session. `client` is
-  // borrowed. INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS or RESOURCE_EXHAUSTED of CreateSession.
+  // Makes a session on the server, and retries until overall_timeout. If the same request has made it before, continues
+  // that session. An empty session_id becomes a random one. `client` is borrowed. Errors of Client::CreateSession;
+  // after UNAVAILABLE or DEADLINE_EXCEEDED the session may exist.
   static absl::StatusOr<std::unique_ptr<DurableSession>> Create(Client& client, v1::CreateSessionRequest request,
                                                                 DurableSessionOptions options = {});
-  // Continues an existing session, such as an imported one or a fork, from its token counts. The inputs before that are
-  // not known here, so the session can be recovered only from its durable copy: checkpoint it first.
-  // FAILED_PRECONDITION (DRAFT_PENDING) if it has a draft.
+  // Continues an existing session ("sessions/ID"), such as an imported one or a fork, from its token counts. The inputs
+  // before that are not known here, so the session can be recovered only from its durable copy: checkpoint it first.
+  // FAILED_PRECONDITION (DRAFT_PENDING) if it has a draft. Other errors of Client::GetSession.
   static absl::StatusOr<std::unique_ptr<DurableSession>> Attach(Client& client, const std::string& name,
                                                                 DurableSessionOptions options = {});
   DurableSession(const DurableSession&) = delete;
@@ -104,11 +104,13 @@ class DurableSession final {
   // again is allowed.
   absl::StatusOr<v1::StepResponse> Step(v1::StepRequest request);
 
-  // Accepts the first tokens of the draft, in every layer that has one. INVALID_ARGUMENT (TOO_MANY_TOKENS) if the draft
-  // of a layer is shorter. Other errors as in Prefill.
+  // Accepts the first tokens of the draft, in every layer that has one, and drops the others. Returns the counts of all
+  // layers. INVALID_ARGUMENT (TOO_MANY_TOKENS) if the draft of a layer is shorter, or the number is negative. Other
+  // errors as in Prefill.
   absl::StatusOr<v1::SessionTokenCounts> AcceptTokens(int32_t accepted_tokens);
-  // For drafts that are trees: accepts the tokens of this path, root first, in every layer that has a draft.
-  // INVALID_ARGUMENT (VALUE_OUT_OF_RANGE) if it is not a path of a layer's draft. An empty path accepts nothing.
+  // For drafts that are trees: accepts the tokens of this path, root first, in every layer that has a draft, and drops
+  // the others. INVALID_ARGUMENT (VALUE_OUT_OF_RANGE) if it is not a path of a layer's draft, (TOO_MANY_TOKENS) if it
+  // is longer than one. An empty path accepts nothing. Other errors as in Prefill.
   absl::StatusOr<v1::SessionTokenCounts> AcceptPath(std::vector<int32_t> path);
 
   // Makes the session durable now, and drops earlier inputs. A checkpoint with an id is only for Restore, and keeps the
@@ -135,12 +137,12 @@ class DurableSession final {
   // does not exist, other calls return FAILED_PRECONDITION.
   absl::StatusOr<v1::Session> Restore(const std::string& checkpoint_id = "");
 
-  // Deletes the session on the server. OK if it does not exist any more.
+  // Deletes the session on the server, and retries until overall_timeout. OK if it does not exist any more.
   absl::Status Delete();
 
   const std::string& name() const { return session_.name(); }
-  const v1::Session& session() const { return session_; }  // as of its creation or lookup
-  int64_t token_count(int32_t layer) const;                // -1: no such layer
+  const v1::Session& session() const { return session_; }  // as of Create or Attach; not updated
+  int64_t token_count(int32_t layer) const;                // tokens that the layer has seen; -1: no such layer
   int64_t epoch() const { return epoch_; }                 // last known epoch, for calls of the Client
   int64_t kept_bytes() const;
   const DurableSessionStats& stats() const { return stats_; }
@@ -166,13 +168,12 @@ class DurableSession final {
     std::variant<SessionStep, AcceptCall> what;
     Hash128 identity;             // hash of the caller's arguments, by which a repeated call is recognised
     std::string request_id = {};  // "": the next try takes a new one
-    bool sent = false;            // whether it may have been applied
-    bool applied = false;         // whether the server has applied it, by its token counts
-    bool copy_tried = false;      // whether the session has already gone back to
-                                  // a durable copy that contains the step
+    bool sent = false;            // it was sent at least once, so it may have been applied
+    bool applied = false;         // the server has applied it, by its token counts
+    bool copy_tried = false;      // the session has already gone back to a durable copy that contains the step
     std::string refusal = {};     // reason because of which the session is checked
-    bool unanswered = false;      // whether a try may have been applied since the session was last compared
-    bool accepted = false;        // of an acceptance: whether the server has applied it in all layers
+    bool unanswered = false;      // a try may have been applied since the session was last compared
+    bool accepted = false;        // for an acceptance: the server has applied it in all layers
 
     // For a row of a Step.
     std::optional<v1::StepKind> kind = {};          // set while it is sent by Step
@@ -193,7 +194,8 @@ class DurableSession final {
   absl::StatusOr<const LayerSteps*> FindLayer(int32_t index) const;
   // FAILED_PRECONDITION (DRAFT_PENDING) with this advice if the layer has a draft that no call in flight is about.
   absl::Status CheckNoDraft(const LayerSteps& layer, std::string_view advice) const;
-  // INVALID_ARGUMENT (TOO_MANY_TOKENS) if the choice has more tokens than a draft of this length.
+  // OK, or INVALID_ARGUMENT (TOO_MANY_TOKENS) if the choice has more tokens than a draft of this length, or fewer than
+  // 0.
   absl::Status CheckChoice(const LayerSteps& layer, int64_t draft_length, const DraftChoice& choice) const;
   // Brings the server's session to where the call can be made. Makes a checkpoint if one is due. One try.
   absl::Status Prepare(const Backoff& backoff);
@@ -252,7 +254,8 @@ class DurableSession final {
                                                     const Backoff& backoff);
   // Sends the row in flight. The reply's message is a StepResponse.
   absl::StatusOr<Reply> SendRow(const Backoff& backoff);
-  // Does the same on a server without Step: sends an AcceptTokens if the row accepts a draft, then a Prefill or Decode.
+  // Sends the row in flight to a server without Step: an AcceptTokens if the row accepts a draft, then a Prefill or
+  // Decode.
   absl::StatusOr<Reply> SendRowInParts(const Backoff& backoff);
   // For a row that a server with Step may have applied, before it is sent in parts to another server: that server must
   // take its id for another call's. Makes the next try recover the session, to before the row.
@@ -309,8 +312,8 @@ class DurableSession final {
   // Constant after construction.
   Client& client_;
   const DurableSessionOptions options_;
-  const std::string id_prefix_;                     // of request ids; unique to this object
-  std::optional<v1::CreateSessionRequest> create_;  // none: attached
+  const std::string id_prefix_;                     // beginning of its request ids; unique to this object
+  std::optional<v1::CreateSessionRequest> create_;  // request that makes the session; none: attached
   std::map<int32_t, int64_t> initial_counts_;       // token counts of a session that create_ makes
   int64_t prefix_tokens_ = 0;                       // tokens of the prefix that the session started from
 
@@ -321,7 +324,7 @@ class DurableSession final {
   bool astray_ = false;            // the server's session may not be where this object believes it to be
   bool rolled_back_ = false;       // astray_ holds, and the server has lost its state
   bool needs_replay_ = false;      // the server has lost something, and the replay is not complete
-  std::string numerics_id_;        // "": not known
+  std::string numerics_id_;        // of the server at Create or Attach; "": not known
   bool numerics_changed_ = false;  // replayed outputs may then differ from the first ones
   std::optional<CallInFlight> in_flight_;
   bool restoring_ = false;  // a restore got no answer, so the state may be the checkpoint's; in_flight_ is then none

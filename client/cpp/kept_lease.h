@@ -36,11 +36,12 @@ class KeptLease {
 
   const std::string& name() const { return name_; }  // "leases/ID"
   absl::Duration grace() const { return grace_; }
-  // The result of the last renewal. NOT_FOUND (LEASE_NOT_FOUND): the lease and its sessions have ended, and nothing is
-  // renewed any more.
+  // The result of the last renewal; OK before the first. NOT_FOUND (LEASE_NOT_FOUND): the lease and its sessions have
+  // ended, and nothing is renewed any more. After other errors the renewals go on.
   absl::Status status() const;
-  // Stops the renewals, and ends the lease and its sessions now. Returns the number of sessions that were deleted.
-  // Errors of Client::EndLease; the lease then ends a grace period later.
+  // Stops the renewals (waits for one in progress, at most a third of the grace period), and ends the lease and its
+  // sessions now. Returns the number of sessions that were deleted. Errors of Client::EndLease; the lease then ends a
+  // grace period after its last renewal.
   absl::StatusOr<int64_t> End();
 
  private:
@@ -56,7 +57,7 @@ class KeptLease {
   mutable std::mutex mu_;
   std::condition_variable stop_changed_;
   bool stop_ = false;     // guarded by mu_
-  absl::Status renewed_;  // guarded by mu_
+  absl::Status renewed_;  // result of the last renewal; guarded by mu_
   std::once_flag joined_;
   std::thread thread_;  // last: it uses all of the above
 };

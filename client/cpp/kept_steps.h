@@ -25,13 +25,14 @@ using SessionStep = std::variant<v1::PrefillRequest, v1::DecodeRequest>;  // a D
 
 int32_t StepLayer(const SessionStep& request);
 bool IsDraft(const SessionStep& request);
-// Number of tokens in the request; 0 if the shape of its input does not show it (the server will refuse it).
+// Number of tokens in the request (in its one row); 0 if the shape of its input does not show it (the server will
+// refuse it).
 int64_t StepTokens(const SessionStep& request);
 
 // The tokens of a draft that are accepted.
 struct DraftChoice {
-  int32_t first_tokens = 0;        // number of first tokens, if there is no path
-  std::vector<int32_t> path = {};  // tokens of a tree
+  int32_t first_tokens = 0;        // number of accepted tokens from the draft's beginning; only if `path` is empty
+  std::vector<int32_t> path = {};  // for a tree: indices of the accepted tokens, root first
 
   int32_t tokens() const { return path.empty() ? first_tokens : static_cast<int32_t>(path.size()); }
   friend bool operator==(const DraftChoice&, const DraftChoice&) = default;
@@ -41,7 +42,7 @@ struct KeptStep {
   SessionStep request;
   int64_t before = 0;       // tokens that the layer had seen before the step
   int64_t tokens = 0;       // tokens that the step added; of a draft, the accepted ones
-  Hash128 output = {};      // digest of the first reply's bytes
+  Hash128 output = {};      // digest of the output's bytes in the first reply
   int64_t bytes = 0;        // size of the request when it was kept
   DraftChoice choice = {};  // the accepted tokens, if the step was a draft
 
@@ -54,7 +55,8 @@ class LayerSteps {
   LayerSteps(int32_t layer, int64_t token_count) : layer_(layer), begin_(token_count), count_(token_count) {}
 
   int32_t layer() const { return layer_; }
-  // Steps from begin() on are kept, up to token_count(), which is the number of tokens that the layer has seen.
+  // Counts of tokens: the steps after the first begin() tokens are kept, up to token_count(), which is the number of
+  // tokens that the layer has seen.
   int64_t begin() const { return begin_; }
   int64_t token_count() const { return count_; }
   const std::deque<KeptStep>& steps() const { return steps_; }
@@ -71,7 +73,7 @@ class LayerSteps {
   void AddDraft(KeptStep draft);
   // Turns the draft into a step of these tokens, or drops it if there are none. Without a draft, does nothing.
   void AcceptDraft(DraftChoice choice);
-  // Drops the steps that a durable copy of `token_count` tokens contains.
+  // Drops the steps that a durable copy of `token_count` tokens contains whole. A step that ends after it is kept.
   void Trim(int64_t token_count);
   // Returns the index of the kept step that begins at `token_count`; steps().size() for token_count(). nullopt if no
   // kept step begins there.

@@ -20,10 +20,10 @@
 
 namespace gdn {
 
-// Cuts segments of `segment_tokens` (>= 1). The rest of the prompt, at least its last token, is in no segment.
-// `context` is all else of the client that the layers' inputs depend on; prompts of different contexts share nothing. A
-// segment's hash is SHA-256 over the length of `context` (8 bytes, little-endian), `context`, and each id (8 bytes,
-// little-endian). Other clients may compute the same hash.
+// Cuts a prompt into segments of `segment_tokens` tokens (below 1 counts as 1). The rest of the prompt, at least its
+// last token, is in no segment. `context` is all else of the client that the layers' inputs depend on; prompts of
+// different contexts share nothing. A segment's hash is SHA-256 over the length of `context` (8 bytes, little-endian),
+// `context`, and each id of the segment (8 bytes, little-endian). Other clients may compute the same hash.
 v1::PromptPrefix PromptPrefixOf(absl::Span<const int64_t> token_ids, int64_t segment_tokens,
                                 std::string_view context = "");
 

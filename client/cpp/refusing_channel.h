@@ -13,7 +13,8 @@
 
 namespace gdn {
 
-// Makes a channel on which every call ends with `refusal`, which must be an error.
+// Makes a channel on which every call ends at once with the code and message of `refusal`, which must be an error.
+// Reason and metadata are lost.
 std::shared_ptr<grpc::Channel> RefusingChannel(const absl::Status& refusal);
 
 }  // namespace gdn

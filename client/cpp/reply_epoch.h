@@ -22,15 +22,15 @@
 
 namespace gdn {
 
-// OK unless the reply shows that the server used the state of another epoch. Most replies have no epoch, and are
-// accepted.
+// Always OK, because most replies have no epoch. The overloads for checkpoints and restores check the reply's epoch.
 template <typename Request, typename Response>
 absl::Status CheckReplyEpoch(const Request& /*request*/, const Response& /*response*/) {
   return absl::OkStatus();
 }
+// ABORTED (EPOCH_MISMATCH) unless the checkpoint has the request's epoch, or the request names none.
 absl::Status CheckReplyEpoch(const v1::CheckpointSessionRequest& request,
                              const v1::CheckpointSessionResponse& response);
-// The session's new epoch must be the request's epoch plus 1.
+// ABORTED (EPOCH_MISMATCH) unless the session's new epoch is the request's plus 1, or the request names none.
 absl::Status CheckReplyEpoch(const v1::RestoreCheckpointRequest& request,
                              const v1::RestoreCheckpointResponse& response);
 
@@ -52,7 +52,8 @@ struct StateFileOrigin {
 // DATA_LOSS (INVALID_STATE_FILE) if the header is invalid.
 absl::StatusOr<StateFileOrigin> ReadStateFileOrigin(std::string_view bytes);
 
-// Returns the errors of ReadStateFileOrigin, and ABORTED (EPOCH_MISMATCH) if the file has another epoch.
+// OK if the state file `bytes` (whole, or its first part with the header) has this epoch. ABORTED (EPOCH_MISMATCH) if
+// it has another or none. Errors of ReadStateFileOrigin. `session` is for the message.
 absl::Status CheckFileEpoch(const std::string& session, int64_t epoch, std::string_view bytes);
 
 // Passes the pieces of a state file on to `sink`, but only after the file's header has shown the right epoch.
@@ -62,7 +63,7 @@ class EpochCheckedSink {
       : session_(session), epoch_(epoch), sink_(sink) {}
 
   absl::Status Take(std::string_view piece);
-  // Call when the file is complete. DATA_LOSS (INVALID_STATE_FILE) if it had no header.
+  // Call when the file is complete. OK if its epoch was checked. DATA_LOSS (INVALID_STATE_FILE) if it had no header.
   absl::Status End();
 
  private:

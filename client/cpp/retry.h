@@ -15,9 +15,9 @@
 
 namespace gdn {
 
-// True if a retry may succeed: no connection, a connection that broke, UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED for
-// any reason, SESSION_BUSY, or RESOURCE_EXHAUSTED with a retry delay. False if the same request would fail again in the
-// same way.
+// True if a retry may succeed: UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED for any reason; UNKNOWN or INTERNAL without
+// a reason (a connection broke); ABORTED (SESSION_BUSY); RESOURCE_EXHAUSTED with a retry delay. False for OK, and if
+// the same request would fail again in the same way.
 bool WorthAnotherTry(const absl::Status& status);
 
 // True if the session is not where the caller left it. Reasons: EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH,
@@ -39,8 +39,9 @@ class Backoff {
   };
   explicit Backoff(const Options& options) : options_(options), next_(options.first) {}
 
-  // Sleeps twice as long as the last time, less a random part of up to one half, and at least as long as the server
-  // asks (up to `longest`). Returns TimeIsOver(cause) at once if the deadline would pass during the sleep.
+  // Blocks: sleeps twice as long as the last time (at most `longest`), less a random part of up to one half. Sleeps at
+  // least as long as the server asks in `cause`, up to `longest`. Returns TimeIsOver(cause) at once if the deadline
+  // would pass during the sleep.
   absl::Status Wait(const absl::Status& cause);
 
   absl::Time deadline() const { return options_.deadline; }

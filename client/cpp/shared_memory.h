@@ -42,9 +42,9 @@ namespace gdn {
 
 class SharedMemory {
  public:
-  // Client::ShareMemory calls this. `timeout` is for the opening; the region itself has none. Returns the server's
-  // errors, DEADLINE_EXCEEDED, or UNIMPLEMENTED (SHARED_MEMORY_NOT_OFFERED) if the file that the server names is
-  // missing on this host, or is not as described.
+  // Client::ShareMemory calls this, and it waits for the server. `timeout` is for the opening; the region itself has
+  // none. Returns the server's errors, DEADLINE_EXCEEDED, or UNIMPLEMENTED (SHARED_MEMORY_NOT_OFFERED) if the file that
+  // the server names is missing on this host, or is not as described. FAILED_PRECONDITION for a stub without async().
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Open(v1::GdnService::StubInterface& stub,
                                                             std::unique_ptr<grpc::ClientContext> context, int64_t bytes,
                                                             absl::Duration timeout);
@@ -58,7 +58,7 @@ class SharedMemory {
   absl::Status status() const;
 
   // Allocates the next `bytes` free bytes of the region, at a multiple of 64, for example as a request's output_shared.
-  // RESOURCE_EXHAUSTED if the region has too few left.
+  // RESOURCE_EXHAUSTED if the region has too few left, or `bytes` is negative.
   absl::StatusOr<v1::SharedRange> Allocate(int64_t bytes);
   // Frees all ranges that were allocated. No call may use them any more.
   void Reset();
@@ -72,7 +72,8 @@ class SharedMemory {
   // INVALID_ARGUMENT if the shape is invalid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW).
   absl::StatusOr<absl::Span<char>> AddTensor(DType dtype, absl::Span<const int64_t> shape, v1::Tensor* tensor);
   // Gives `tensor` the dtype and shape of `view`, allocates its bytes in this region and copies those of `view` there.
-  // Errors as in the other AddTensor.
+  // Errors as in the other AddTensor, and INVALID_ARGUMENT (INVALID_TENSOR_DATA) if `view` has not the bytes of its
+  // shape.
   absl::Status AddTensor(const TensorView& view, v1::Tensor* tensor);
   // Returns the tensor's dtype, shape and bytes. The bytes are in this region or in the message. Errors are the
   // INVALID_ARGUMENT ones of BytesOf and of ViewTensor (tensor_codec.h).

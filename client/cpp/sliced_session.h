@@ -36,8 +36,8 @@ class SlicedSession final {
   // Makes a session on each server, under one id. In any order, the servers must have all heads of request.model(),
   // each once, of one checkpoint. Otherwise FAILED_PRECONDITION (STATE_MISMATCH) names the heads that are missing,
   // doubled or different, and no session is made. One server of the whole model is allowed too. INVALID_ARGUMENT
-  // (INVALID_SPEC) for an operator and for initial_states, because no slice takes all of it. Other errors as of
-  // DurableSession::Create. After an error, the sessions that were already made are deleted.
+  // (INVALID_SPEC) without servers, for an operator and for initial_states, because no slice takes all of it. Other
+  // errors as of DurableSession::Create. After an error, the sessions that were already made are deleted.
   static absl::StatusOr<std::unique_ptr<SlicedSession>> Create(absl::Span<Client* const> servers,
                                                                v1::CreateSessionRequest request,
                                                                const DurableSessionOptions& options = {});
@@ -51,15 +51,16 @@ class SlicedSession final {
   // others may have applied the step, repeat the call too.
   absl::StatusOr<v1::PrefillResponse> Prefill(v1::PrefillRequest request);
   absl::StatusOr<v1::DecodeResponse> Decode(v1::DecodeRequest request);
+  // Accepts the first tokens of the draft on every server, as DurableSession::AcceptTokens. Errors as in Decode.
   absl::StatusOr<v1::SessionTokenCounts> AcceptTokens(int32_t accepted_tokens);
 
-  // Runs on every server. Returns the first error, after all were tried.
+  // Run on every server, at the same time. Return the first error in the order of the heads, after all were tried.
   absl::Status Checkpoint(const std::string& checkpoint_id = "");
   absl::Status Delete();
 
   const std::string& name() const { return parts_.front().session->name(); }  // the same on every server
-  int64_t token_count(int32_t layer) const;                                   // -1: no such layer
-  // Number of servers. The methods below number them in the order of their heads.
+  int64_t token_count(int32_t layer) const;  // tokens that the layer has seen; -1: no such layer
+  // Number of servers. heads(i) and part(i), 0 <= i < size(), number them in the order of their heads.
   int size() const { return static_cast<int>(parts_.size()); }
   const v1::HeadSlice& heads(int part) const { return parts_[static_cast<size_t>(part)].heads; }
   DurableSession& part(int part) { return *parts_[static_cast<size_t>(part)].session; }

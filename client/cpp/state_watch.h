@@ -65,11 +65,13 @@ class StateWatch {
   ~StateWatch();
 
   // Waits for the next snapshot. When the call has ended, returns its error: NOT_FOUND if the session has ended,
-  // CANCELLED after Cancel, ABORTED (EPOCH_MISMATCH) if the session has left the request's epoch. DATA_LOSS
-  // (INVALID_STATE_FILE) for damaged or misplaced pieces, which end the call. Later calls return the same error.
+  // CANCELLED after Cancel, ABORTED (EPOCH_MISMATCH) if the session has left the request's epoch. OUT_OF_RANGE if the
+  // server ended the call without an error. DATA_LOSS (INVALID_STATE_FILE) for damaged or misplaced pieces, which end
+  // the call. Later calls return the same error.
   absl::StatusOr<StateSnapshot> Next();
 
-  // Ends the call. A Next() in progress returns.
+  // Ends the call, on any thread, without waiting. A Next() in progress returns CANCELLED, or a snapshot that is
+  // complete.
   void Cancel();
 
  private:

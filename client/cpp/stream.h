@@ -44,7 +44,8 @@ class StepStream {
     (void)Finish();
   }
 
-  // Sends a step. UNAVAILABLE if the stream has ended; Finish() then returns the reason.
+  // Sends a step; blocks while the stream's buffers are full. UNAVAILABLE if the stream has ended; Finish() then
+  // returns the reason. FAILED_PRECONDITION after WritesDone() or Finish().
   absl::Status Write(Step step) {
     if (writes_done_) return absl::FailedPreconditionError("a step was written after WritesDone() or Finish()");
     Request request;
@@ -56,8 +57,8 @@ class StepStream {
     return stream_->Write(request) ? absl::OkStatus() : StreamIsOver();
   }
 
-  // Returns the next reply, in the order of the writes. If a step failed, returns its status, and the stream continues.
-  // nullopt at the end.
+  // Waits for the next reply, in the order of the writes. If a step failed, returns its status, and the stream
+  // continues. nullopt at the end.
   std::optional<absl::StatusOr<Result>> Read() {
     Response response;
     if (final_status_.has_value() || !stream_->Read(&response)) return std::nullopt;
@@ -65,8 +66,8 @@ class StepStream {
     return std::move(*response.mutable_result());
   }
 
-  // Read() for callers that expect a reply. At the end of the stream it returns the status of Finish(), or INTERNAL if
-  // that is OK.
+  // Read() for callers that expect a reply. At the end of the stream it calls Finish() and returns its status, or
+  // INTERNAL if that is OK.
   absl::StatusOr<Result> ReadOne() {
     if (auto reply = Read(); reply.has_value()) return *std::move(reply);
     if (absl::Status status = Finish(); !status.ok()) return status;
@@ -81,8 +82,9 @@ class StepStream {
     return stream_->WritesDone() ? absl::OkStatus() : StreamIsOver();
   }
 
-  // Ends the writes, drops unread replies and returns the stream's own status. The status is an error only for protocol
-  // errors. Later calls return the same status.
+  // Ends the writes, waits for the end of the stream, drops unread replies and returns the stream's own status. The
+  // status is an error only for protocol errors, a lost connection or a cancelled call. Later calls return the same
+  // status.
   absl::Status Finish() {
     if (final_status_.has_value()) return *final_status_;
     (void)WritesDone();

@@ -32,18 +32,21 @@ absl::StatusOr<DType> FromProtoDType(v1::DType dtype);
 absl::StatusOr<v1::Tensor> MakeTensor(absl::Span<const float> values, absl::Span<const int64_t> shape,
                                       DType dtype = DType::kF32);
 
-// Makes a tensor with the same elements and dtype. Errors as above.
+// Makes a tensor with a copy of the view's elements, dtype and shape. INVALID_ARGUMENT if the number of bytes is not
+// shape x dtype (INVALID_TENSOR_DATA), or the shape is invalid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW).
 absl::StatusOr<v1::Tensor> MakeTensor(const TensorView& view);
 
 // Returns the tensor's dtype, shape and bytes; the tensor still owns the bytes. INVALID_ARGUMENT if the dtype is
-// unknown (INVALID_TENSOR_DTYPE) or the number of bytes is not shape x dtype (INVALID_TENSOR_DATA).
+// unknown (INVALID_TENSOR_DTYPE), the shape is invalid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW) or the number of bytes is
+// not shape x dtype (INVALID_TENSOR_DATA). The latter also for a tensor in shared memory: use SharedMemory::View.
 absl::StatusOr<TensorView> ViewTensor(const v1::Tensor& tensor);
 
-// Returns the tensor's dtype and shape with `bytes` instead of its own bytes. Errors as of ViewTensor.
+// Returns the tensor's dtype and shape with `bytes` instead of its own bytes; `bytes` must outlive the result. Errors
+// as of ViewTensor.
 absl::StatusOr<TensorView> ViewTensorBytes(const v1::Tensor& tensor, std::string_view bytes);
 
-// Returns the elements as float32. Errors as of ViewTensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) if `shape` is
-// given and differs.
+// Returns the elements as float32, in row-major order. Errors as of ViewTensor, and INVALID_ARGUMENT
+// (INVALID_TENSOR_SHAPE) if `shape` is given and differs.
 absl::StatusOr<std::vector<float>> TensorToFloats(const v1::Tensor& tensor,
                                                   std::optional<std::vector<int64_t>> shape = std::nullopt);
 

@@ -11,7 +11,8 @@
 
 namespace gdn {
 
-// Returns "Bearer TOKEN" from the file's first line. INVALID_ARGUMENT if the file cannot be read or is empty.
+// Returns "Bearer TOKEN" from the file's first line, without spaces around it. INVALID_ARGUMENT (INVALID_SPEC:
+// token_file) if the file cannot be read or has more than 64 KiB, or if that line is blank.
 absl::StatusOr<std::string> AuthorizationOfFile(const std::string& path);
 
 }  // namespace gdn

@@ -26,8 +26,9 @@ namespace gdn {
 
 class ChildProcess {
  public:
-  // argv[0] is a path, or a name to look up in PATH. Stdout and stderr are appended to `log_file`, or inherited from
-  // this process if `log_file` is empty. NOT_FOUND if the program cannot be executed.
+  // Starts argv[0] (a path, or a name to look up in PATH) with argv as its arguments. Stdout and stderr are appended to
+  // `log_file`, or inherited from this process if `log_file` is empty. NOT_FOUND if the program cannot be executed;
+  // UNAVAILABLE if the log cannot be written or the system makes no process.
   static absl::StatusOr<ChildProcess> Start(std::vector<std::string> argv, const std::string& log_file);
 
   ChildProcess(ChildProcess&& other) noexcept
@@ -41,8 +42,8 @@ class ChildProcess {
   // Polls ready() every few milliseconds and returns when it is true. UNAVAILABLE, with the end of the child's log, if
   // the child exits first or `timeout` passes.
   absl::Status WaitUntil(const std::function<bool()>& ready, absl::Duration timeout);
-  // Returns the port that the child writes to `port_file` once it listens; 0 if it listens on Unix sockets only. Errors
-  // as of WaitUntil.
+  // Waits for and returns the port that the child writes to `port_file` once it listens; 0 if it listens on Unix
+  // sockets only. Errors as of WaitUntil.
   absl::StatusOr<int> WaitForPort(const std::string& port_file, absl::Duration timeout);
 
   pid_t pid() const { return pid_; }  // 0 once it has been reaped
@@ -50,13 +51,14 @@ class ChildProcess {
   void Signal(int signal) const;
   // Sends a signal and waits until the child is gone.
   void End(int signal);
-  // Waits until the child ends by itself. Returns its exit code, or 128 plus the number of the signal that ended it.
+  // Waits until the child ends by itself. Returns its exit code, or 128 plus the number of the signal that ended it. A
+  // later call returns the same.
   int Wait();
 
  private:
   ChildProcess(pid_t pid, std::string name, std::string log_file)
       : pid_(pid), name_(std::move(name)), log_file_(std::move(log_file)) {}
-  // True if the child has ended; reaps it in that case.
+  // Returns true if the child has ended, and reaps it then. Does not wait.
   bool Exited();
   bool Reap(int options);
   std::string LogTail() const;
@@ -67,7 +69,8 @@ class ChildProcess {
   std::string log_file_;
 };
 
-// Called by the child for WaitForPort: writes the whole number at once or nothing. INVALID_ARGUMENT if that fails.
+// Called by the child for WaitForPort: writes the number and a newline, whole or not at all. INVALID_ARGUMENT if that
+// fails.
 absl::Status WritePortFile(const std::string& port_file, int port);
 
 }  // namespace gdn

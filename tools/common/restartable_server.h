@@ -21,19 +21,22 @@ namespace gdn {
 
 class RestartableServer {
  public:
-  // The port file and the log are FOLDER/NAME.port and FOLDER/NAME.log.
+  // Starts nothing yet. Start runs `program` with --listen, --port-file and then `flags`. The port file and the log are
+  // FOLDER/NAME.port and FOLDER/NAME.log.
   RestartableServer(std::string program, std::vector<std::string> flags, const std::string& folder,
                     const std::string& name);
   ~RestartableServer() { Kill(); }
   RestartableServer(const RestartableServer&) = delete;
   RestartableServer& operator=(const RestartableServer&) = delete;
 
-  // Returns when the server listens: on a free port of 127.0.0.1 the first time, on the same port later. NOT_FOUND if
-  // the program is missing; UNAVAILABLE, with the end of the log, if it exits or does not listen within a minute.
+  // Starts the program with the flags, and returns when it listens: on a free port of 127.0.0.1 the first time, on the
+  // same port later. NOT_FOUND if the program is missing; UNAVAILABLE, with the end of the log, if it exits or does not
+  // listen within a minute.
   absl::Status Start();
+  // Kills the server (SIGKILL) and waits until it is gone. Does nothing if none runs.
   void Kill();
 
-  std::string target() const;  // valid after Start
+  std::string target() const;  // "127.0.0.1:PORT"; valid after Start
   pid_t pid() const { return process_.has_value() ? process_->pid() : 0; }
 
  private:

@@ -21,11 +21,13 @@ namespace gdn {
 
 using TakesFlag = absl::FunctionRef<bool(const absl::CommandLineFlag& flag)>;
 
-// Splits `arguments` and sets Abseil's flags. Errors of SplitArguments, also for a flag that `takes` refuses, and
-// INVALID_ARGUMENT for a value that cannot be parsed, with the form that was expected.
+// Splits `arguments`, the program's name left out, and sets Abseil's flags. `takes` chooses the flags that the program
+// has. Errors of SplitArguments, also for a flag that `takes` refuses, and INVALID_ARGUMENT for a value that cannot be
+// parsed, with the form that was expected. Flags before the error are set.
 absl::StatusOr<CommandFlags> SetFlags(const std::vector<std::string>& arguments, TakesFlag takes);
 
-// Returns the FlagHelp of a flag, and of all flags that are taken, by name.
+// Return the line of help of a flag (FlagHelp of base/flags/command_flags.h), and the lines of all flags that are
+// taken, by name.
 std::string FlagHelp(const absl::CommandLineFlag& flag);
 std::string FlagsHelp(TakesFlag takes);
 

@@ -23,20 +23,20 @@ struct Cost {
   int64_t tokens = 0;
 };
 
-// In the functions below, `state` is the dtype of the states' bases.
-
-// The cost of a decode step of one token for each of `batch` sessions. Deferred: reads the base once, writes it every
-// L-th step, reads (L - 1) / 2 log entries on average and writes one. In place: reads and writes the state.
+// The least cost of a decode step of one token for each of `batch` sessions, whose bases have dtype `state`. Deferred:
+// reads the base once, writes it every L-th step (L: kLogCapacity), reads (L - 1) / 2 log entries on average and writes
+// one. In place: reads and writes the state.
 Cost DecodeDeferredCost(const LayerDims& dims, int64_t batch, DType state = DType::kF32);
 Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch, DType state = DType::kF32);
 
-// The cost of a prefill of `sequences` sequences, each of `tokens_each` tokens.
+// The least cost of a prefill of `sequences` sequences, each of `tokens_each` tokens. `state`: dtype of their bases.
 Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each, DType state = DType::kF32);
 
 // Returns the cost of y = x W^T for x [rows, in_features] and W [out_features, in_features].
 Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, WeightFormat weights);
 
-// The cost of a whole layer, from hidden_states to output. Projection weights are read once a call.
+// The least cost of a whole layer, from hidden_states to output. Projection weights, of `weight_dtype`, are read once a
+// call. `state`: dtype of the bases.
 Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch, DType state = DType::kF32);
 // The cost of a draft of one session, which does not write the base. Tokens that paths of a tree share count once.
 Cost LayerDraftCost(const LayerDims& dims, DType weight_dtype, int64_t tokens, DType state_dtype);
@@ -64,9 +64,9 @@ struct LimitTime {
   bool memory_bound = false;  // true: bound by memory; false: by multiply-adds
 };
 
-// The least time of a cost: max(memory, arithmetic), with memory = 2 p / read_write_rate + (bytes_read - p) / read_rate
-// and p = min(bytes_read, bytes_written). So a byte written together with a byte read takes the combined rate, and all
-// other bytes the read rate.
+// The least time of a cost: max(memory, arithmetic). With p = min(bytes_read, bytes_written), memory = 2 p /
+// read_write_rate + (bytes_read - p) / read_rate + 2 (bytes_written - p) / read_write_rate. So a byte written together
+// with a byte read takes the combined rate, and a byte written alone costs as much as such a pair.
 LimitTime LimitOf(const Cost& cost, const MachineRates& rates);
 
 }  // namespace gdn::bench

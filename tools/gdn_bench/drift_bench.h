@@ -21,9 +21,9 @@ struct DriftOptions {
   uint64_t seed = 1;
 };
 
-// Relative Euclidean errors.
+// Euclidean errors relative to the result in double precision.
 struct DriftErrors {
-  double output = 0;  // error of the outputs since the row before (at most the last 1,000)
+  double output = 0;  // error of the outputs since the row before (at most of its last 1,000 tokens)
   double state = 0;   // error of the state after the row's tokens
 };
 

@@ -18,12 +18,14 @@ class LatencyHistogram {
  public:
   LatencyHistogram();
 
+  // Counts a value; a negative one counts as 0.
   void Record(double seconds);
 
   int64_t count() const { return count_; }
   // Returns the smallest recorded value, in seconds, that at least `fraction` (0 .. 1, clamped) of all values do not
-  // exceed; 0 if there are no values.
+  // exceed, within 0.4%; 0 if there are no values.
   double Percentile(double fraction) const;
+  // Returns the largest recorded value, in seconds; 0 if there are no values.
   double MaxSeconds() const;
 
  private:

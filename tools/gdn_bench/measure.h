@@ -18,7 +18,7 @@
 namespace gdn::bench {
 
 struct MeasureOptions {
-  int repeat = 15;           // rounds
+  int repeat = 15;           // number of rounds
   double min_time_s = 0.05;  // least time of the case in a round, in seconds; at least one run() is made
 };
 
@@ -30,9 +30,9 @@ struct CaseResult {
   bool memory_bound = false;  // true: memory bounds the case, at the median rates
   int64_t steps_per_round = 0;
   TimingMethod method = TimingMethod::kCalls;
-  Summary step_s;             // seconds a step
-  Summary launch_s;           // the same with single launches, timed by the host's clock; empty for calls
-  Summary limit_s;            // least seconds of a step, by the machine's limits in the same round
+  Summary step_s;    // seconds of a step of the case
+  Summary launch_s;  // the same with single launches, timed by the host's clock; empty for TimingMethod::kCalls
+  Summary limit_s;   // least seconds of a step, by the machine's limits in the same round
   Summary fraction_of_limit;  // limit / time of the same round
   Summary read_bytes_per_s;
   Summary copy_bytes_per_s;

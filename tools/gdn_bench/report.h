@@ -25,10 +25,12 @@ nlohmann::ordered_json StateJson(const StateReport& report);
 // Returns the summary as JSON, with each value multiplied by `unit` (for example 1e6 for seconds in microseconds).
 nlohmann::ordered_json SummaryJson(const Summary& summary, double unit);
 
-// Returns a warning in one line; "" if the machine was idle.
+// Returns a warning in one line, with its newline; "" if `load_average` is at most 0.5, so that the machine counts as
+// idle.
 std::string BusyWarning(double load_average);
 
-// Writes the JSON, indented and with a newline at the end, and commits the file. nullptr: stdout. Errors of OutputFile.
+// Writes the JSON, indented and with a newline at the end, and commits the file. nullptr: prints to stdout. Errors of
+// OutputFile's Append and Commit.
 absl::Status WriteJson(const nlohmann::ordered_json& json, OutputFile* file);
 
 }  // namespace gdn::bench

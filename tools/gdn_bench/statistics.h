@@ -12,6 +12,7 @@
 
 namespace gdn::bench {
 
+// Returns seconds of the steady clock, since a moment that is fixed for the process.
 inline double NowSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -35,9 +36,10 @@ struct Latencies {
 // nearest ranks: 0 gives the smallest value, 0.5 the median, 1 the largest. 0 if there are no values.
 double Percentile(std::vector<double> values, double fraction);
 
+// Returns median, minimum, percentiles and number of the values; zeros if there are none.
 Summary Summarize(const std::vector<double>& values);
 Latencies SummarizeLatencies(const std::vector<double>& seconds);
-// Summarizes the ratios above[i] / below[i].
+// Summarizes the ratios above[i] / below[i]. Both must have the same size.
 Summary SummarizeRatios(const std::vector<double>& above, const std::vector<double>& below);
 
 }  // namespace gdn::bench

@@ -12,8 +12,9 @@
 
 namespace gdn::bench {
 
-// Writes Gated DeltaNet layers of model type qwen3_5_text with small BF16 weights, the same on every run. Neighbouring
-// layers have different weights. UNAVAILABLE if a file cannot be written.
+// Writes model.safetensors and config.json to `folder`, which must exist: Gated DeltaNet layers of model type
+// qwen3_5_text with small BF16 weights, the same on every run. Neighbouring layers have different weights. Errors of
+// WriteOutputFile.
 absl::Status WriteSyntheticCheckpoint(const LayerDims& dims, int layers, const std::string& folder);
 
 }  // namespace gdn::bench

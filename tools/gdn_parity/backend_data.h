@@ -28,6 +28,7 @@ class BackendData {
   // Makes later allocations begin this many bytes after an aligned address.
   void ShiftAllocations(int64_t bytes) { shift_bytes_ = bytes; }
   template <typename T>
+  // Allocates backend memory, copies the values there and waits for it. The memory lives as long as this object.
   absl::StatusOr<T*> Upload(const std::vector<T>& values) {
     GDN_ASSIGN_OR_RETURN(void* data, UploadBytes(values.data(), values.size() * sizeof(T)));
     return static_cast<T*>(data);
@@ -60,17 +61,20 @@ class BackendData {
 // A pool of slots in backend memory, and the same pool on the host for the reference.
 class StatePair {
  public:
-  // The slots start as fresh states.
+  // Makes a pool of `slots` slots of fresh states on the backend, and the same pool on the host. `max_draft`: as for
+  // StateLayout::Make. Errors of StateLayout::Make and of the backend.
   static absl::StatusOr<StatePair> Make(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft);
 
   const StatePoolView& device() const { return device_; }
   const StatePoolView& host() const { return host_; }
 
+  // Sets the slot in both pools to `image`, after `token_count` tokens.
   absl::Status Write(int32_t slot, int64_t token_count, const SlotImage& image);
   // Sets slot i to a state with base i of `bases`, [slots, HV, K, V], an empty log and zero convolution columns.
   absl::Status WriteBases(const std::vector<float>& bases);
 
-  // Compares base and convolution columns of both. The device's log must have been folded.
+  // Compares base and convolution columns of the slot on the device with those on the host, after `token_count` tokens.
+  // The device's log must have been folded.
   absl::StatusOr<Difference> CompareSlot(int32_t slot, int64_t token_count) const;
   // Returns the bases of slots 0 .. count - 1, the device's as `actual`. The device's logs must have been folded.
   absl::StatusOr<OutputPair> ReadBases(int32_t count) const;

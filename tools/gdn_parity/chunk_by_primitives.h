@@ -28,7 +28,7 @@ struct ChunkView {
   const float* k = nullptr;  // [tokens, K]
   int64_t key_stride = 0;
   const float* v = nullptr;     // [tokens, V]
-  int64_t value_stride = 0;     // also of the output
+  int64_t value_stride = 0;     // between tokens of v, and of the output
   const float* g = nullptr;     // [tokens], log decay
   const float* beta = nullptr;  // [tokens]
   int64_t gate_stride = 0;
@@ -36,17 +36,19 @@ struct ChunkView {
 
 class ChunkByPrimitives {
  public:
-  // Allocates buffers for chunks of up to `tokens` tokens (at most 64). Fails on a backend that has no GPU stream.
+  // Allocates buffers for chunks of up to `tokens` tokens (at most 64). Errors of GpuStreamOf if the backend has no GPU
+  // stream, and of the device.
   static absl::StatusOr<ChunkByPrimitives> Make(Backend& backend, int64_t tokens, int64_t key_dim, int64_t value_dim);
 
-  // Advances `state` [K, V] and writes `output` [tokens, V]. Null state: starts from zeros, and the state is not kept.
+  // Advances `state` [K, V] and writes `output` [tokens, V], both in backend memory. Null state: starts from zeros, and
+  // the state is not kept. Issues the launches and does not wait for them.
   absl::Status Run(const ChunkView& chunk, float* state, float* output);
 
-  // Intermediate results of the last chunk, [tokens, ...], dense.
-  const float* attention() const { return attention_; }  // A
-  const float* inverse() const { return inverse_; }      // T
-  const float* scores() const { return scores_; }        // P
-  const float* updates() const { return updates_; }      // U
+  // Intermediate results of the last chunk, [tokens, ...], dense, in backend memory; the next Run overwrites them.
+  const float* attention() const { return attention_; }  // A = tril(beta_i (k_i . k_j) e^{G_i - G_j}, -1)
+  const float* inverse() const { return inverse_; }      // T = (I + A)^-1
+  const float* scores() const { return scores_; }        // P = tril(Q K^T e^{G_i - G_j})
+  const float* updates() const { return updates_; }      // U = T (beta (V - e^G K S))
 
  private:
   explicit ChunkByPrimitives(Backend& backend) : data_(backend) {}

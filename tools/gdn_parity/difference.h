@@ -13,12 +13,11 @@
 
 namespace gdn::parity {
 
-// Measures of d = actual - expected. All are infinite if the sizes differ or the actual tensor has a NaN or an
-// infinity.
+// Measures of actual - expected. All are infinite if the sizes differ, or either tensor has a NaN or an infinity.
 struct Difference {
-  double max_abs = 0.0;        // max |d|
-  double max_relative = 0.0;   // max |d| / max |expected|; max |d| if the reference is all zero
-  double relative_norm = 0.0;  // ||d|| / ||expected||; ||d|| if the reference is all zero
+  double max_abs = 0.0;        // max |actual - expected|
+  double max_relative = 0.0;   // max_abs / max |expected|; max_abs if the reference is all zero
+  double relative_norm = 0.0;  // ||actual - expected|| / ||expected||; ||actual|| if the reference is all zero
 
   // Sets each measure to the larger of both.
   void Merge(const Difference& other);

@@ -33,7 +33,8 @@ bool Dumping();
 // Sets the case that later dumps belong to.
 void SetDumpRow(const std::string& suite, const std::string& test, const std::string& shape, double tolerance);
 
-// Writes DIRECTORY/NNNN-op.safetensors; does nothing if dumps are off. INTERNAL if the file cannot be written.
+// Writes DIRECTORY/NNNN-op.safetensors, NNNN counted from 0000; does nothing if dumps are off. Errors of
+// SerializeSafetensors and WriteOutputFile.
 absl::Status Dump(const std::string& op, const Attributes& attributes, const std::vector<DumpTensor>& tensors);
 
 }  // namespace gdn::parity

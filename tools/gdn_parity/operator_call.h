@@ -99,7 +99,8 @@ class OperatorCall {
     return *this;
   }
 
-  // Adds the outputs to `pool` instead of comparing them, for a case of several calls.
+  // Adds the outputs to `pool` instead of comparing them, for a case of several calls. Run then returns a zero
+  // difference. `pool` is borrowed until Run returns.
   OperatorCall& PoolOutputs(OutputPair& pool) {
     pool_ = &pool;
     return *this;

@@ -49,7 +49,8 @@ class OperatorRow {
   // Adds an input that is dumped but not uploaded, such as a slot's contents.
   void Given(const std::string& name, const Shape& shape, const std::vector<float>& values);
 
-  // Returns poisoned memory for an output, so that elements that the operator does not write are noticed.
+  // Returns poisoned memory for an output, so that elements that the operator does not write are noticed. `expected`:
+  // the reference's output, which Finish compares.
   template <typename T>
   absl::StatusOr<T*> Out(const std::string& name, const Shape& shape, const std::vector<T>& expected) {
     GDN_ASSIGN_OR_RETURN(T * device, data_.Poisoned<T>(static_cast<int64_t>(expected.size())));

@@ -18,7 +18,7 @@
 
 namespace gdn::parity {
 
-// Largest Difference::max_relative of float32 outputs.
+// Largest Difference::max_relative with which a case of float32 outputs passes.
 inline constexpr double kMaxRelativeTolerance = 1e-5;
 
 using CaseResult = absl::StatusOr<Difference>;
@@ -28,7 +28,7 @@ struct ParityCase {
   std::string suite;
   std::string test;
   std::string shape;
-  double tolerance = 0.0;    // largest Difference::relative_norm
+  double tolerance = 0.0;    // largest Difference::relative_norm with which the case passes
   CaseRunner run = nullptr;  // null if the case is out_of_scope
   double max_tolerance = kMaxRelativeTolerance;
   int phase = 0;          // 1 .. 8 in suite "phases", 0 elsewhere

@@ -27,12 +27,14 @@ void ListCases(const std::vector<ParityCase>& cases, std::ostream& out);
 struct Summary {
   int passed = 0;
   int failed = 0;
-  int not_offered = 0;  // cases that launch GPU kernels, on a backend without a GPU stream
+  // Cases that were not run: out of scope, without the GPU stream that they need, too large or too slow for the
+  // backend, or refused by it (UNIMPLEMENTED).
+  int not_offered = 0;
 };
 
 // Prints a row for each case when it finishes, and "N passed, M failed, S not offered by this backend". A case passes
-// if both measures are within their tolerances; a case that returns an error fails. A case's inputs depend only on
-// `seed` and its own name, so it has the same inputs when it runs alone.
+// if both measures are within their tolerances. A case that returns an error fails, unless the backend does not offer
+// it. A case's inputs depend only on `seed` and its own name, so it has the same inputs when it runs alone.
 Summary RunCases(const std::vector<ParityCase>& cases, Backend& backend, uint64_t seed, std::ostream& out);
 
 }  // namespace gdn::parity

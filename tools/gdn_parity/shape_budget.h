@@ -21,8 +21,8 @@ inline int64_t StateUpdates(const LayerDims& dims, const std::vector<int32_t>& l
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) * dims.state_elements();
 }
 
-// Reduces the number of heads first (with the same grouping), then the number and length of sequences. Head dimensions
-// stay.
+// Reduces the number of heads first (with the same grouping), then the number and length of sequences, until
+// StateUpdates is at most kHostBudget. Head dimensions stay.
 inline void ReduceShape(LayerDims& dims, std::vector<int32_t>& lengths) {
   const int32_t group = dims.group();
   while (dims.key_heads > 1 && StateUpdates(dims, lengths) > kHostBudget) {

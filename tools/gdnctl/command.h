@@ -36,16 +36,19 @@ struct Command {
   absl::StatusOr<int> (*run)(const std::vector<std::string>& arguments);
 };
 
-// Makes an error for an invalid command line.
+// Makes an error for an invalid command line: INVALID_ARGUMENT with the reason BAD_USAGE, so that gdnctl exits with
+// kExitUsage.
 absl::Status UsageError(std::string_view message);
 
-// Finds the command, reads its flags, runs it and returns the process's exit code. Errors go to stderr.
+// Finds the command that `arguments` (the program's name left out) begin with, reads its flags, runs it and returns the
+// process's exit code. Errors go to stderr.
 int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::string>& arguments);
 
-// Makes a client from the common flags (connection.cc).
+// Makes a client from the common flags (connection.cc). Call after PrepareConnection. Does not connect yet.
 std::unique_ptr<Client> ConnectByFlags();
 
-// Convert "NAME" or "models/NAME" to "models/NAME", and the same for sessions and leases. UsageError if `id` is empty.
+// Convert "NAME" or "models/NAME" to "models/NAME", and the same for sessions and leases. UsageError if there is no
+// name.
 absl::StatusOr<std::string> ToModelName(std::string_view id);
 absl::StatusOr<std::string> ToSessionName(std::string_view id);
 absl::StatusOr<std::string> ToLeaseName(std::string_view id);
@@ -55,9 +58,9 @@ absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::str
 // Returns the session name of --session. UsageError unless it has exactly one id.
 absl::StatusOr<std::string> OneSession();
 
-// Returns the value of --epoch; 0 if the flag is not given.
+// Returns the value of --epoch; 0 if the flag is not given. UsageError if it is negative.
 absl::StatusOr<int64_t> EpochByFlag();
-// Sets the request's session_epoch to --epoch, if that flag is given.
+// Sets the request's session_epoch to --epoch, if that flag is above 0. UsageError if it is negative.
 template <typename Request>
 absl::Status SetEpoch(Request* request) {
   const absl::StatusOr<int64_t> epoch = EpochByFlag();
@@ -65,7 +68,8 @@ absl::Status SetEpoch(Request* request) {
   return epoch.status();
 }
 
-// Parses "H,HV,K,V" or "H,HV,K,V,LAYERS", optionally followed by ",per-channel", split at the commas.
+// Parses "H,HV,K,V" or "H,HV,K,V,LAYERS", optionally followed by ",per-channel", split at the commas. UsageError for
+// other words; does not check the ranges.
 absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& words);
 
 }  // namespace gdn

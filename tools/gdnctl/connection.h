@@ -13,11 +13,12 @@
 
 namespace gdn {
 
-// Reads the files that the flags name. UsageError if flags contradict each other. INVALID_ARGUMENT if a file cannot be
-// read.
+// Reads the files that the flags name. UsageError if --target or --timeout is invalid, or flags contradict each other.
+// INVALID_ARGUMENT if a file cannot be read.
 absl::Status PrepareConnection();
 
-// Returns the channel credentials. Call after PrepareConnection.
+// Returns the channel credentials: those of the TLS flags, or insecure ones without such flags. Call after
+// PrepareConnection.
 std::shared_ptr<grpc::ChannelCredentials> CredentialsByFlags();
 
 }  // namespace gdn

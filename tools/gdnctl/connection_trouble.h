@@ -10,8 +10,9 @@
 
 namespace gdn {
 
-// Turns the message of an UNAVAILABLE error into a text that says what failed and what to do about it. Adds to an
-// unknown message of gRPC the question whether a server listens there. Returns all other messages unchanged.
+// Turns the message of an UNAVAILABLE error into a text that says what failed and what to do about it. If a message of
+// gRPC is not known here, adds the question whether a server listens there. Returns messages that are not gRPC's
+// unchanged.
 std::string ConnectionTrouble(std::string_view target, std::string_view message);
 
 }  // namespace gdn

@@ -38,10 +38,12 @@ class ErrorTable {
     std::string path;
     double error = 0;  // infinity if the cell was not compared
   };
-  // Returns the cell with the largest error; the first in row order if several are equal.
+  // Returns the cell with the largest error; the first in row order if several are equal. If all cells were skipped,
+  // layer is -1 and the error is infinite.
   Cell Worst() const;
 
-  // True if every cell that was not skipped was compared, with an error of at most `tolerance`.
+  // True if every cell that was not skipped was compared, with an error of at most `tolerance`, and not all were
+  // skipped. False for an infinite tolerance.
   bool Within(double tolerance) const;
 
   // Returns a header, a line for each layer, and a last line and column with maxima. Errors above `tolerance` are

@@ -18,7 +18,8 @@ class KeyWatch {
   KeyWatch(const KeyWatch&) = delete;
   KeyWatch& operator=(const KeyWatch&) = delete;
 
-  // True as soon as the key is typed; false after `time`. Other keys are dropped.
+  // Waits, and returns true as soon as the key is typed; false after `time`. Other keys are dropped. Without a terminal
+  // it sleeps for `time`.
   bool WaitFor(char key, absl::Duration time);
 
  private:

@@ -18,23 +18,26 @@
 
 namespace gdn {
 
-// Prints one JSON document and a newline to stdout, with fields that have their default values.
+// Prints one JSON document and a newline to stdout, with fields that have their default values. INTERNAL if the message
+// cannot be printed as JSON.
 absl::Status PrintJson(const google::protobuf::Message& message);
 
-// Prints a command's result: as JSON with --json, else by calling show().
+// Prints a command's result: as JSON with --json, else by calling show(). Returns kExitOk, or INTERNAL if the message
+// cannot be printed as JSON.
 absl::StatusOr<int> Show(const google::protobuf::Message& message, absl::FunctionRef<void()> show);
 
 // Prints a session for people, or with --json as JSON.
 absl::Status PrintSession(const v1::Session& session);
 
+// Returns "512 B", "64.0 MiB", up to TiB.
 std::string FormatBytes(int64_t bytes);
 std::string FormatDims(const v1::LayerDims& dims);
-std::string FormatHeads(const v1::HeadSlice& heads);                   // "0-15/32"
+std::string FormatHeads(const v1::HeadSlice& heads);                   // "0-15/32": value heads 0 to 15 of 32
 std::string FormatTimestamp(const google::protobuf::Timestamp& time);  // "2026-01-31T12:00:00Z"
 std::string FormatTier(v1::StateTier tier);                            // "device", "host", "disk", "redis"; else "-"
 // Returns "models/NAME", or "operator H=.. HV=.. K=.. V=.. x LAYERS".
 std::string FormatSpec(const v1::Session& session);
-// "0..5, 9" for 0, 1, 2, 3, 4, 5, 9.
+// Returns "0..5, 9" for 0, 1, 2, 3, 4, 5, 9; "none" for no numbers.
 std::string FormatRanges(absl::Span<const int32_t> ascending);
 
 }  // namespace gdn

@@ -28,6 +28,7 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
+  // Draws the bar anew, at most every 100 ms, and always when done == total. In bytes; `total` is 0 if it is not known.
   void Show(int64_t done, int64_t total);
 
  private:

@@ -42,11 +42,11 @@ struct StateFileReport {
   std::string Text(const std::string& key) const;  // returns a metadata entry; "" if there is none
 };
 
-// Reads a state file's header and verifies its checksums. DATA_LOSS (INVALID_STATE_FILE: the tensor, or "header") if
-// the file is cut, damaged or not a state file.
+// Reads the header of a whole state file, and verifies the checksums of the header and of all tensors. DATA_LOSS
+// (INVALID_STATE_FILE: the tensor, or "header") if the file is cut, damaged or not a state file.
 absl::StatusOr<StateFileReport> InspectStateFile(std::string_view bytes);
 
-// Returns the fingerprint of the model with all its heads, also if the file has only some of them.
+// Returns the fingerprint of the model with all its heads, also if the file has only some of them; "" for an operator.
 std::string WholeFingerprint(const StateFileReport& file);
 std::string HeadsOf(const StateFileReport& file);  // "0-15/32"; "": all
 

@@ -66,22 +66,23 @@ class FakeGdnService final : public v1::GdnService::Service {
     bool wrong_token_count = false;    // replies say one token too many
     bool damaged_pieces = false;       // pieces of state files have wrong checksums
     // Properties of sessions.
-    int layers = 0;       // sessions have layers 0 .. layers - 1; 0: the toy model's layers
-    bool traces = false;  // outputs are traces instead (see ToyState::trace), and every step must name the
-                          // epoch and token count that it expects
+    int layers = 0;  // sessions have layers 0 .. layers - 1; 0: the toy model's layers
+    // Outputs are traces instead (see ToyState::trace), and every step must name the epoch and token count that it
+    // expects.
+    bool traces = false;
     int64_t checkpoint_every_tokens = 0;  // checkpoint after this many tokens of a layer; 0: only CheckpointSession
     bool durable_tier = true;
     bool forget_stored_replies = false;  // replies are not stored, so a retry counts as a new call
     bool save_no_outputs = false;        // checkpoints have stored replies without their outputs
-    bool ignore_session_epochs = false;  // forks, exports, checkpoints, restores and watches ignore session_epoch, as
-                                         // older servers do
-    bool no_step = false;                // Step and StreamStep are unknown methods, as on servers of version 0.1.0
+    // Forks, exports, checkpoints, restores and watches ignore session_epoch, as older servers do.
+    bool ignore_session_epochs = false;
+    bool no_step = false;  // Step and StreamStep are unknown methods, as on servers of version 0.1.0
   };
   explicit FakeGdnService(Options options) : options_(std::move(options)) {}
   FakeGdnService() : FakeGdnService(Options{}) {}
 
-  // Plans the outcome of one Prefill, Decode, Step or AcceptTokens. `call` counts them from now on, from 0, with
-  // replays.
+  // Plans the outcome of one Prefill, Decode, Step or AcceptTokens, or of one message of their streams. `call` counts
+  // them from now on, from 0, with replays.
   void Plan(int call, Fault fault);
   // Plans the outcomes of the next calls of "CreateSession", "GetSession", "DeleteSession", "ForkSession",
   // "SnapshotSession", "SnapshotSessions", "ListSnapshots", "DeleteSnapshots", "CheckpointSession", "ListCheckpoints",
@@ -90,30 +91,34 @@ class FakeGdnService final : public v1::GdnService::Service {
   // method.
   void PlanNext(const std::string& call, std::vector<Fault> faults);
   // Makes the next call return `status` and change nothing. Calls: "Prefill", "StreamPrefill", "Decode",
-  // "StreamDecode", "Step", "StreamStep", "AcceptTokens" or one of PlanNext's. Several take turns.
+  // "StreamDecode", "Step", "StreamStep", "AcceptTokens" or one of PlanNext's. Several statuses are returned in order,
+  // one by each call.
   void RefuseNext(const std::string& call, grpc::Status status);
-  // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost.
+  // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost,
+  // and so are all snapshots.
   void Crash();
-  // Simulates a store that was set back to this checkpoint of the session ("": the newest). Until RestoreCheckpoint,
-  // steps get STATE_ROLLED_BACK. If there is no such checkpoint, the session has no newest checkpoint any more.
+  // Simulates a store that was set back to this checkpoint of the session ("": the newest). The session must exist.
+  // Until RestoreCheckpoint, steps get STATE_ROLLED_BACK. If there is no such checkpoint, the session has no newest
+  // checkpoint any more.
   void SetStoreBack(const std::string& session, const std::string& checkpoint_id);
-  // Simulates a step that failed while it changed the session's state. All calls but GetSession, DeleteSession and
-  // RestoreCheckpoint then get STATE_ROLLED_BACK if the session has a newest checkpoint, else STATE_LOST.
+  // Simulates a step that failed while it changed the session's state. The session must exist. Calls that use its state
+  // (steps, acceptances, checkpoints, exports, forks, snapshots) then get STATE_ROLLED_BACK if it has a newest
+  // checkpoint, else STATE_LOST.
   void LoseState(const std::string& session);
   // Evicts the snapshot, as a server does whose --snapshot-bytes is full. Does nothing if there is none with this key.
   void EvictSnapshot(const std::string& key);
   void SetNumerics(const std::string& numerics_id);
-  // Adds `tokens` to the layer's token count, as if another client had stepped it.
+  // Adds `tokens` to the layer's token count, as if another client had stepped it. Session and layer must exist.
   void MoveLayer(const std::string& session, int32_t layer, int64_t tokens);
 
-  // Describes the states of a session: equal texts mean equal states, token counts and drafts.
+  // Describes the states of a session, which must exist: equal texts mean equal states, token counts and drafts.
   std::string States(const std::string& session) const;
   std::set<std::string> session_names() const;
   // Tokens that a layer has seen; -1 if there is no such session or layer.
   int64_t token_count(const std::string& session, int32_t layer) const;
   // Calls so far.
   struct Log {
-    int steps = 0;  // Prefill, Decode, Step and AcceptTokens
+    int steps = 0;  // of Prefill, Decode, Step and AcceptTokens, and messages of their streams
     int sessions_created = 0;
     std::set<std::string> checked_calls;     // names of the methods that were called with an expected token count
     std::set<std::string> identified_calls;  // names of the methods that were called with a request_id
@@ -130,7 +135,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   grpc::Status OpenLease(Context*, const v1::OpenLeaseRequest*, v1::OpenLeaseResponse*) override;
   grpc::Status RenewLease(Context*, const v1::RenewLeaseRequest*, v1::RenewLeaseResponse*) override;
   grpc::Status EndLease(Context*, const v1::EndLeaseRequest*, v1::EndLeaseResponse*) override;
-  // Returns one page.
+  // Returns all leases as one page.
   grpc::Status ListLeases(Context*, const v1::ListLeasesRequest*, v1::ListLeasesResponse*) override;
   grpc::Status SnapshotSession(Context*, const v1::SnapshotSessionRequest*, v1::SnapshotSessionResponse*) override;
   grpc::Status SnapshotSessions(Context*, const v1::SnapshotSessionsRequest*, v1::SnapshotSessionsResponse*) override;
@@ -279,8 +284,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   std::map<std::string, Session> snapshots_ ABSL_GUARDED_BY(mu_);                  // by key, which is their id
   std::vector<std::string> lost_snapshots_
       ABSL_GUARDED_BY(mu_);                                   // keys of those that were evicted since the last start
-  int64_t first_loss_mark_ ABSL_GUARDED_BY(mu_) = 1'000'000;  // the mark before the first of them
-  std::map<int, Fault> plan_ ABSL_GUARDED_BY(mu_);            // by log_.steps
+  int64_t first_loss_mark_ ABSL_GUARDED_BY(mu_) = 1'000'000;  // the mark before the first of lost_snapshots_
+  std::map<int, Fault> plan_ ABSL_GUARDED_BY(mu_);            // by the value of log_.steps at the call
   std::map<std::string, std::vector<Fault>> next_faults_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::deque<grpc::Status>> refusals_ ABSL_GUARDED_BY(mu_);
   std::string numerics_id_ ABSL_GUARDED_BY(mu_) = "numerics-1";

@@ -39,9 +39,8 @@ class FakeServer {
     kDropReply,    // as kLoseReply, but a retry gets REPLY_DROPPED
     kCrashBefore,  // UNAVAILABLE; the server has crashed before the step, and is back
     kCrashAfter,   // UNAVAILABLE; the server has crashed after the step, and is back
-    kLoseState,    // DATA_LOSS; the step failed halfway, and all sessions lost their states. All calls except
-                   // GetSession, DeleteSession and RestoreCheckpoint then return STATE_ROLLED_BACK if the session has a
-                   // checkpoint, else STATE_LOST
+    kLoseState,    // DATA_LOSS; the step failed halfway, and all sessions lost their states. Calls that use a state
+                   // then return STATE_ROLLED_BACK if the session has a checkpoint, else STATE_LOST
   };
 
   FakeServer();

@@ -19,8 +19,8 @@
 
 namespace gdn {
 
-inline constexpr int kToyHidden = 4;       // D
-inline constexpr int kToyConvColumns = 3;  // W - 1
+inline constexpr int kToyHidden = 4;       // D, features of a token
+inline constexpr int kToyConvColumns = 3;  // W - 1, inputs that the conv state keeps
 inline constexpr int32_t kToyLayers[] = {0, 2};
 inline constexpr char kToyFingerprint[] = "0123456789abcdef0123456789abcdef";
 
@@ -53,7 +53,8 @@ using ToyStates = std::map<int32_t, ToyState>;  // by layer
 // Makes a state file of a session in this epoch. `error` is added to every element of the recurrent states. Drafts are
 // left out, except for their lengths.
 std::string ToyStateFile(const ToyStates& layers, int64_t epoch, float error);
-// Reads the states of the layers kToyLayers from such a file. Errors of SafetensorsFile.
+// Reads the states of the layers kToyLayers from a file that ToyStateFile has made. Traces and drafts are not in it.
+// Errors of SafetensorsFile.
 absl::StatusOr<ToyStates> ParseToyStateFile(std::string_view bytes);
 
 }  // namespace gdn

@@ -18,17 +18,19 @@ inline constexpr int64_t kGpuTileFloats = 256 * 4 * 4;
 // Most threads that StreamReadGpu and MultiplyAddsGpu launch.
 int64_t GpuLimitThreads(const gpu::Stream& stream);
 
+// Launch a pass over the buffers, and do not wait: data = value, dst = src, and data *= factor. Errors of the launch.
 absl::Status StreamFillGpu(float* data, int64_t floats, float value, const gpu::Stream& stream);
 absl::Status StreamCopyGpu(const float* src, float* dst, int64_t floats, const gpu::Stream& stream);
 absl::Status StreamUpdateGpu(float* data, int64_t floats, float factor, const gpu::Stream& stream);
-// Sets sums[t] to the sum of the floats that thread t read, for t < GpuLimitThreads(); 0 for threads without a tile.
+// Sets sums[t], in device memory, to the sum of the floats that thread t read, for t < GpuLimitThreads(); 0 for threads
+// without a tile. Does not wait.
 absl::Status StreamReadGpu(const float* data, int64_t floats, float* sums, const gpu::Stream& stream);
 
+inline constexpr int kGpuAccumulators = 8;    // independent accumulators of a thread of MultiplyAddsGpu
+inline constexpr int kGpuStepsPerRound = 16;  // multiply-adds of each accumulator in a round
 // In each of GpuLimitThreads() threads, does x <- x * multiplier + addend for steps = `rounds` x kGpuStepsPerRound
 // times, on kGpuAccumulators accumulators. Accumulator j starts at the fixed point f = addend / (1 - multiplier) plus
-// j. Sets means[t] = f + mean(j) * multiplier^steps.
-inline constexpr int kGpuAccumulators = 8;
-inline constexpr int kGpuStepsPerRound = 16;
+// j. Sets means[t], in device memory, to f + mean(j) * multiplier^steps. Does not wait.
 absl::Status MultiplyAddsGpu(int64_t rounds, float multiplier, float addend, float* means, const gpu::Stream& stream);
 
 }  // namespace gdn::bench

@@ -22,9 +22,9 @@ struct KernelBenchOptions {
   int threads = 0;                  // number of CPU threads; 0: one for each processor that this process may run on
   std::string simd;                 // the CPU's SIMD target, as for UseSimdTarget(); empty: the best one
   int gpu_device = 0;               // index among the devices that HIP_VISIBLE_DEVICES leaves
-  std::string gpu_graphs = "auto";  // whether the GPU replays repeated decode steps: "auto", "on" or "off"
+  std::string gpu_graphs = "auto";  // the GPU replays repeated decode steps as graphs: "auto", "on" or "off"
   std::string filter;               // regular expression found anywhere in a case's name; empty: all
-  DType state_dtype = DType::kF32;  // of the states' bases; kBF16: only cases with states, named with /state=bf16
+  DType state_dtype = DType::kF32;  // dtype of the states' bases; kBF16: only cases with states, named with /state=bf16
   MeasureOptions measure;
 };
 
@@ -41,8 +41,8 @@ struct KernelReport {
 // a filter that is not a regular expression.
 absl::StatusOr<std::vector<std::string>> KernelCaseNames(const KernelBenchOptions& options);
 
-// Measures the cases that match the filter. INVALID_ARGUMENT for a bad option. NOT_FOUND if no case matches. Errors of
-// the backend, with the case's name.
+// Measures the cases that match the filter, with progress on stderr. INVALID_ARGUMENT for a bad option. NOT_FOUND if no
+// case matches. Errors of the backend, with the case's name. Sets the SIMD target of the whole process to `simd`.
 absl::StatusOr<KernelReport> RunKernelBench(const KernelBenchOptions& options);
 
 }  // namespace gdn::bench

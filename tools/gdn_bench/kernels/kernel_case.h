@@ -24,7 +24,7 @@
 namespace gdn::bench {
 
 struct PreparedCase {
-  Cost cost;                     // of one step
+  Cost cost;                     // least cost of one step
   int64_t steps = 1;             // number of steps of one run(), which rotates once over all slots or weights
   double working_set_bytes = 0;  // bytes that one run() touches
   // Issues the work and returns; the caller must wait for it. Host arrays that change from run to run repeat after
@@ -37,7 +37,7 @@ struct PreparedCase {
 struct CaseSetting {
   Backend& backend;
   int64_t rotation_bytes = 0;       // bytes that a memory-bound case rotates over, so that no run finds them in a cache
-  DType state_dtype = DType::kF32;  // of the states' bases
+  DType state_dtype = DType::kF32;  // dtype of the states' bases
 };
 
 struct KernelCase {
@@ -68,12 +68,13 @@ KernelCase ServedDecodeCase(const LayerDims& dims, int32_t batch);
 // Most bytes that memory-bound cases rotate over; otherwise they rotate over kColdFactor times the last-level cache.
 inline constexpr int64_t kLargestRotation = int64_t{768} << 20;
 
-// Returns backend memory with `count` numbers in [low, high), rounded to `dtype`, the same on every run. (Memory that
-// was never written would be read from one cached page of zeros.)
+// Returns backend memory with `count` numbers from `low` to `high`, rounded to `dtype`, the same on every run. Errors
+// of the backend. (Memory that was never written would be read from one cached page of zeros.)
 absl::StatusOr<std::shared_ptr<DeviceBuffer>> RandomBuffer(Backend& backend, int64_t count, float low, float high,
                                                            DType dtype = DType::kF32);
 
-// A pool of `slots` slots of random state, with logs that can be folded (their log decays are not positive).
+// Slots of random states, with logs that can be folded (their log decays are not positive). MakeStatePool makes `slots`
+// of them, with bases of `base_dtype`. Errors of the backend.
 struct RandomStatePool {
   std::shared_ptr<DeviceBuffer> memory;
   StatePoolView view;

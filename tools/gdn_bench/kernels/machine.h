@@ -46,9 +46,9 @@ struct Machine {
   std::unique_ptr<Backend> backend;
   // Measures the machine's rates now, so that a kernel's time can be compared with a limit of the same moment. Takes
   // milliseconds on a GPU and tens of milliseconds on a CPU. The first call also makes and checks the buffers. Errors
-  // of the device.
+  // of the device; RESOURCE_EXHAUSTED without memory for the buffers, INTERNAL if a loop computes or scales wrongly.
   std::function<absl::StatusOr<MachineRates>()> measure_limits;
-  // Warms a case up, so that it can be timed. Errors of the case.
+  // Warms a case up, so that it can be timed. The prepared case must outlive the result. Errors of the case.
   std::function<absl::StatusOr<std::unique_ptr<TimedCase>>(const PreparedCase&)> load;
   int64_t last_level_cache_bytes = 0;
   int64_t rotation_bytes = 0;             // bytes that memory-bound cases rotate over
@@ -57,10 +57,13 @@ struct Machine {
   CaseSetting setting() const { return {.backend = *backend, .rotation_bytes = rotation_bytes}; }
 };
 
-// `threads`: see CpuBackendOptions.
+// Makes the CPU's machine with this number of threads; 0: one for each processor that this process may use. Errors of
+// MakeCpuBackend.
 absl::StatusOr<Machine> MakeCpuMachine(int threads);
 
-// Uses the backend of this build's GPU sources (gpu_backend.h). Errors of MakeGpuBackend, also in builds without them.
+// Makes the machine of a GPU, with the backend of this build's GPU sources (gpu_backend.h). `device`: index among the
+// devices that HIP_VISIBLE_DEVICES leaves. INVALID_ARGUMENT if `graphs` is not "auto", "on" or "off". Errors of
+// MakeGpuBackend, also in builds without GPU sources.
 absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs);
 
 }  // namespace gdn::bench

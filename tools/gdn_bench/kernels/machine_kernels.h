@@ -11,17 +11,21 @@
 
 namespace gdn::bench {
 
-// Lengths in the functions below must be multiples of this many floats, and pointers aligned to 64 bytes.
+// Lengths given to ReadStreams, CopyStreams and UpdateInPlace must be multiples of this many floats, and pointers
+// aligned to 64 bytes.
 inline constexpr size_t kStreamGrain = 1024;
 
 // Returns the sum of all floats, read as four parallel streams (one stream leaves prefetchers of some processors idle).
+// `floats`: a multiple of kStreamGrain; `data` is aligned to 64 bytes.
 float ReadStreams(const float* data, size_t floats);
 
 // Copies with non-temporal stores, which avoid reading the destination's cache lines first. memcpy uses them only above
-// a size of its own choice, and is then slower than this function.
+// a size of its own choice, and is then slower than this function. `floats`: a multiple of kStreamGrain; both pointers
+// are aligned to 64 bytes.
 void CopyStreams(const float* src, float* dst, size_t floats);
 
-// Does data *= factor in place: the fastest possible read-modify-write of a recurrent state.
+// Does data *= factor in place: the fastest possible read-modify-write of a recurrent state. `floats`: a multiple of
+// kStreamGrain; `data` is aligned to 64 bytes.
 void UpdateInPlace(float* data, size_t floats, float factor);
 
 // Does x <- x * multiplier + addend `iterations` times, in every lane of 12 independent accumulators. Accumulator j

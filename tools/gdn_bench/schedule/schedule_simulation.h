@@ -25,7 +25,7 @@ struct SimulatedLoad {
   bool prefill = false;
   int64_t tokens = 1;      // tokens of a call
   int32_t layers = 48;     // number of layers that a session calls, one after the other
-  int32_t model = 0;       // sessions of one model share launches
+  int32_t model = 0;       // number of the model; sessions of one model share launches
   double think_us = 1000;  // mean, from a reply to the next call, network included (exponential)
   double begin_us = 0;     // simulated time after which the sessions make their first calls
 };

@@ -13,7 +13,7 @@
 namespace gdn::bench {
 
 enum class Arrivals {
-  kEven,     // equal distances of 1 / rate
+  kEven,     // equal distances of 1 / calls_per_s
   kPoisson,  // a Poisson process, as from many independent clients
 };
 

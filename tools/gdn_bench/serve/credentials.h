@@ -16,10 +16,12 @@
 
 namespace gdn::bench {
 
-// Returns flags of gdn_server: TLS that requires client certificates, and tokens.
+// Returns flags of gdn_server: TLS that requires client certificates, tokens, and an HTTP listener on a free loopback
+// port. Does not check that the files exist.
 std::vector<std::string> SecureServerFlags(const std::string& folder);
 
-// Returns credentials with the same TLS for the echo server. INVALID_ARGUMENT if a file cannot be read.
+// Returns the echo server's credentials from `folder`: TLS that requires client certificates, as SecureServerFlags.
+// INVALID_ARGUMENT if a file cannot be read.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> SecureServerCredentials(const std::string& folder);
 
 // Makes a channel with a connection of its own and the client's certificate; with `with_token`, also its token. The

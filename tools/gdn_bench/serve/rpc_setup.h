@@ -54,28 +54,34 @@ struct ServerPairOptions {
   std::string secure = {};  // the folder of credentials.h; "": no TLS
 };
 
-// Returns when both servers accept calls. Errors of ChildProcess.
+// Starts gdn_server with `server_flags` and the echo server, and returns when both accept calls. Errors of
+// ChildProcess; UNAVAILABLE after 120 s.
 absl::StatusOr<ServerPair> StartServers(const ServerPairOptions& options, const std::vector<std::string>& server_flags);
-// Starts another gdn_server, on several devices. Errors of ChildProcess.
+// Starts another gdn_server, whose flags name several devices, on a Unix socket, and adds it and its target to
+// `servers`. Errors of ChildProcess; UNAVAILABLE after 120 s.
 absl::Status StartSeveral(const ServerPairOptions& options, const std::vector<std::string>& server_flags,
                           ServerPair& servers);
 
-// Makes a channel, or a client, with its own connection, so that workers do not queue behind each other's messages.
+// Make a channel, or a client, with its own connection, so that workers do not queue behind each other's messages. The
+// client's calls have 10 s.
 std::shared_ptr<grpc::Channel> ChannelAlone(const std::string& target);
 std::unique_ptr<Client> ConnectAlone(const std::string& target);
 
 // Makes a tensor of random numbers in [low, high), the same on every run.
 v1::Tensor RandomTensor(const std::vector<int64_t>& shape, float low, float high, DType dtype = DType::kF32);
 
+// Returns the spec of an operator session with BenchOperatorDims() and this number of layers.
 v1::OperatorSpec BenchOperatorSpec(int layers);
 
-// Makes a Decode request of one token for one layer.
+// Makes a Decode request of one token for one layer of "sessions/ID", with random delta rule inputs of
+// BenchOperatorDims().
 v1::DecodeRequest StepOf(const std::string& id, int layer);
 
-// Makes an operator session in which every layer has a base, and a log of a few tokens.
+// Makes an operator session "sessions/ID" in which every layer has a base, and a log of a few tokens. Errors of the
+// calls.
 absl::Status MakeBusySession(Client& client, const std::string& id, int layers);
 
-// INVALID_ARGUMENT if the flag's value is not in [low, high].
+// OK if low <= value <= high, else INVALID_ARGUMENT. `flag`: its name without dashes.
 template <typename T>
 absl::Status CheckRange(const char* flag, T value, std::type_identity_t<T> low, std::type_identity_t<T> high) {
   if (value >= low && value <= high) return absl::OkStatus();

@@ -31,14 +31,14 @@ struct ServeOptions {
   bool echo = true;
   bool raw_echo = false;
   std::string suite;  // "host", "goals", "step", "devices" or "secure": use its loads instead of `load`; "": none
-  int calls = 4000;   // calls to each server, for each load
+  int calls = 4000;   // least number of calls to each server, for each load
   double time_limit_s = 20;  // longest time for each load; only the calls until then are reported
   Transport transport = Transport::kTcp;
   std::string backend = "null";  // backend of gdn_server
   int gpu_device = 0;
   std::string secure;       // for suite "secure": the folder of credentials.h; "": none
   std::string gpu_devices;  // for suite "devices": the second server's devices, such as "0,1"
-  int threads = 0;          // number of CPU threads
+  int threads = 0;          // number of CPU threads; 0: one for each processor
   std::string server;       // path of gdn_server
   std::string self;         // path of this program, which is also the echo server
 };

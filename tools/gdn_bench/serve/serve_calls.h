@@ -50,9 +50,10 @@ struct Workload {
 class Caller {
  public:
   virtual ~Caller() = default;
-  // Sends a call and waits for its reply. Errors of the call. INTERNAL if the reply does not have the expected size.
+  // Sends a call and waits for its reply, at most 2 minutes in a unary call. Errors of the call. INTERNAL if the reply
+  // does not have the expected size.
   virtual absl::Status Call() = 0;
-  // Sizes of the last call on the wire, in bytes.
+  // Sizes of the last call on the wire, in bytes. Valid after the first call.
   virtual int64_t request_bytes() const = 0;
   virtual int64_t response_bytes() const = 0;
 };

@@ -23,7 +23,7 @@ namespace gdn::bench {
 
 struct KernelTimesOptions {
   int gpu_device = 0;
-  int threads = 0;  // number of CPU threads
+  int threads = 0;  // number of CPU threads; 0: one for each processor
 };
 
 class KernelTimes {
@@ -32,8 +32,9 @@ class KernelTimes {
   // if this program has no such backend. Errors of making the backend.
   static absl::StatusOr<KernelTimes> Make(const std::string& backend, const KernelTimesOptions& options);
 
-  // Returns the times of the load's kernels; measures each case once. Measures segment_s only if `segment` is true.
-  // nullopt if no case matches the load: dimensions other than BenchLayerDims, a Decode of several tokens, or a Step.
+  // Returns the times of the load's kernels, zeros for the null backend; measures each case once. Measures segment_s
+  // only if `segment` is true. nullopt if no case matches the load: a hidden size other than that of BenchLayerDims, a
+  // Decode of several tokens, or a Step. `clients`: number of clients whose calls may merge in a launch.
   absl::StatusOr<std::optional<KernelSeconds>> Of(const Workload& load, int clients, bool segment);
 
  private:

@@ -19,7 +19,7 @@ namespace gdn::bench {
 using Callers = std::vector<std::unique_ptr<Caller>>;
 
 struct LoadBlock {
-  std::vector<double> latencies_s;  // of every call; in an open loop counted from the time that it was due
+  std::vector<double> latencies_s;  // latency of every call; in an open loop counted from the time that it was due
   double calls_per_s = 0;
   int64_t late = 0;  // in an open loop: calls that were due while every Caller was waiting for a reply
 };

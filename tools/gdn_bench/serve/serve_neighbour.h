@@ -31,12 +31,14 @@ struct NeighbourLoad {
 
 class Neighbour {
  public:
+  // Starts to prefill prompts at once, one after the other. The session must exist.
   Neighbour(std::shared_ptr<grpc::Channel> channel, std::string session, const NeighbourLoad& load);
   ~Neighbour() { Stop().IgnoreError(); }
 
-  // Waits for the first reply. Errors of the neighbour's calls.
+  // Waits for the first reply. If a call fails before that, returns its error, and the neighbour has stopped.
   absl::Status AwaitFirstReply();
-  // Ends the prompt after the messages that are in flight. Returns the first error of the neighbour's calls.
+  // Ends the prompt after the messages that are in flight, and waits for that. Returns the first error of the
+  // neighbour's calls. A later call returns the same.
   absl::Status Stop();
   // Number of tokens that the server has answered.
   int64_t tokens() const { return tokens_; }

@@ -18,10 +18,13 @@
 
 namespace gdn::bench {
 
-// The server and setup of a measurement, in order. gdn_server; the echo of messages; the echo of bytes; gdn_server
-// during another session's prefill. gdn_server with tensors in shared memory and messages over a Unix socket, on one
-// device and on several. gdn_server with TLS, tokens and an HTTP port; the echo of messages with the same TLS.
-// gdn_server with the separate calls that do the work of a Step.
+// The server and setup of a measurement.
+// kGdn, kEcho, kRawEcho: gdn_server, the echo server of messages, and that of bytes.
+// kGdnBeside: gdn_server during another session's prefill.
+// kGdnShared, kGdnSeveral: gdn_server with tensors in shared memory and messages over a Unix socket, on one device or
+// on several.
+// kGdnSecure, kEchoSecure: gdn_server with TLS, tokens and an HTTP port, and the echo of messages with the same TLS.
+// kGdnSeparate: gdn_server with the separate calls that do the work of a Step.
 enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral, kGdnSecure, kEchoSecure, kGdnSeparate };
 
 struct SideResult {
@@ -43,7 +46,7 @@ struct KernelSeconds {
 struct Measured {
   std::map<Side, SideResult> sides;
   std::optional<KernelSeconds> kernels;  // nullopt: not known
-  double tokens_per_call = 1;            // for decodes: steps
+  double tokens_per_call = 1;            // by which rates of calls are multiplied; for a decode, its number of tokens
 };
 
 enum class RatioKind {

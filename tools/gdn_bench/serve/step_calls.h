@@ -20,8 +20,9 @@
 
 namespace gdn::bench {
 
-// `sessions`: load.rows() names, in the order of the rows. A call of MakeSeparateCaller ends when all its replies have
-// come, and returns their first error.
+// Make a Caller for loads of CallKind::kStep: one whose call is a Step, and one whose call is the separate calls that
+// do the same work. `sessions`: load.rows() names, in the order of the rows. A call of MakeSeparateCaller's ends when
+// all its replies have come, and returns their first error.
 std::unique_ptr<Caller> MakeWholeStepCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
                                             const std::vector<std::string>& sessions);
 std::unique_ptr<Caller> MakeSeparateCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,

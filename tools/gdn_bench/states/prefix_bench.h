@@ -23,7 +23,7 @@ struct PrefixBenchOptions {
   int layers = 2;        // layers with Qwen3-Next's dimensions and BF16 weights
   int rounds = 5;
   std::string backend = "cpu";
-  int threads = 0;     // number of CPU threads
+  int threads = 0;     // number of CPU threads; 0: one for each processor
   std::string server;  // path of gdn_server
   std::string self;    // path of this program
 };

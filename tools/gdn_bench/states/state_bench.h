@@ -31,7 +31,7 @@ struct StateBenchOptions {
 
 // The rate of a transfer or move, and that of its comparison.
 struct RateResult {
-  std::string name;     // "export"
+  std::string name;     // name of the transfer or move, such as "export"
   std::string measure;  // name of the comparison, such as "grpc_stream"
   int64_t bytes = 0;    // bytes of a round
   Summary bytes_per_s;
@@ -48,7 +48,7 @@ struct ForkResult {
 };
 
 struct PauseResult {
-  std::string name;  // "pause_full", "pause_changes"
+  std::string name;  // "pause_full": checkpoints are whole; "pause_changes": they have what changed
   int64_t checkpoints = 0;
   double checkpoint_s = 0;  // mean seconds of a checkpoint
   Latencies with, without;  // another session's calls with and without checkpoints, equally many
@@ -56,7 +56,7 @@ struct PauseResult {
 
 struct StateReport {
   StateBenchOptions options;
-  int64_t state_bytes = 0;  // of the session's slots
+  int64_t state_bytes = 0;  // size of the measured session's slots
   double load_average = 0;  // of the system, over the minute before the measurement
   std::vector<RateResult> rates;
   std::vector<ForkResult> forks;
@@ -76,7 +76,8 @@ absl::Status MeasurePauses(const Targets& targets, StateReport& report);
 // Does one fork or one round, and returns the seconds that it took.
 using TimedFn = std::function<absl::StatusOr<double>()>;
 
-// Alternates forks of a session of options.layers layers and of one with a single layer, and adds the result.
+// Alternates options.forks forks of a session of options.layers layers with as many of a session of one layer, and adds
+// the result.
 absl::Status MeasureFork(const char* name, const TimedFn& many, const TimedFn& one, StateReport& report);
 
 // Alternates rounds of `thing` and `plain` options.repeat times, after one round to warm up, and adds their rates.

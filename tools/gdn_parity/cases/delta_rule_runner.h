@@ -52,8 +52,8 @@ enum class DeltaRuleForm {
 struct DeltaRuleProblem {
   LayerDims dims = {};
   std::vector<int32_t> lengths = {};
-  float max_beta = 1.0f;            // DeltaRuleParams::max_beta
-  std::vector<float> q = {};        // [tokens, H, K], scaled
+  float max_beta = 1.0f;            // upper bound of beta (DeltaRuleParams::max_beta)
+  std::vector<float> q = {};        // [tokens, H, K], already multiplied by the scale
   std::vector<float> k = {};        // [tokens, H, K]
   std::vector<float> v = {};        // [tokens, HV, V]
   std::vector<float> g = {};        // [tokens, HV], or [tokens, HV, K]
@@ -100,10 +100,13 @@ class DeltaRuleSlots {
   const StatePoolView& pool() const { return state_.device(); }
   std::vector<int32_t>& log_lengths() { return log_lengths_; }
 
-  // Advances slot i by sequence i and returns the outputs. `draft` and `base_slots` are for kDecode and kDraft.
+  // Advances slot i by sequence i and returns the outputs, [tokens, HV, V]. Not for kStages. `draft` and `base_slots`
+  // (slots whose bases are read; null: the own ones) are for kDecode and kDraft; with either, each sequence's tokens go
+  // in one call.
   absl::StatusOr<std::vector<float>> Advance(DeltaRuleForm form, const DeltaRuleProblem& problem, bool draft = false,
                                              const int32_t* base_slots = nullptr);
-  // Folds the logs of the first `count` slots onto the bases of `base_slots` (null: their own), and returns the states.
+  // Folds the logs of the first `count` slots onto the bases of `base_slots` (null: their own), and returns the states
+  // [count, HV, K, V]. The logs are then empty.
   absl::StatusOr<std::vector<float>> States(int32_t count, const int32_t* base_slots = nullptr);
 
  private:
@@ -119,7 +122,8 @@ absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRule
 
 // Returns the difference of the outputs and states from the expected ones.
 Difference CompareResults(const DeltaRuleResult& actual, const DeltaRuleResult& expected);
-// Compares each sequence separately, so that large sequences do not hide errors of small ones.
+// Compares each sequence separately, and returns the worst differences, so that large sequences do not hide errors of
+// small ones.
 Difference CompareSequences(const DeltaRuleProblem& problem, const DeltaRuleResult& actual,
                             const DeltaRuleResult& expected);
 
@@ -132,12 +136,14 @@ struct DeltaRuleCall {
   int64_t tokens;
 };
 // Runs the calls one after the other on the same state, and compares with one pass of the reference over all tokens.
+// `whole` has one sequence, with as many tokens as the calls together.
 CaseResult CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vector<DeltaRuleCall>& calls,
                                  Backend& backend);
 
-// Dumps the problem with these results as op "delta_rule", for check_parity_dump.py.
+// Dumps the problem with these results as op "delta_rule", for check_parity_dump.py. Does nothing if dumps are off.
+// Errors of Dump.
 absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResult& result);
 
-const char* DeltaRuleFormName(DeltaRuleForm form);  // "scan", "chunk", ...
+const char* DeltaRuleFormName(DeltaRuleForm form);  // "scan", "chunk", "decode", "draft" or "stages"
 
 }  // namespace gdn::parity

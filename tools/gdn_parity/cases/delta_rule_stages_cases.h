@@ -41,7 +41,8 @@ struct StageTensors {
 
 StageTensors StagesReference(const ChunkedProblem& problem);
 
-// Runs the stages on the backend, which must be a GPU backend, and returns the outputs and states.
+// Runs the stages on the backend, waits for them, and returns the outputs and states. Errors of GpuStreamOf if it is no
+// GPU backend, and of the device.
 absl::StatusOr<DeltaRuleResult> RunStages(const ChunkedProblem& problem, Backend& backend);
 
 }  // namespace gdn::parity

@@ -29,7 +29,8 @@ namespace gdn::parity {
 GDN_PARITY_OPERATORS(GDN_DECLARE_ROWS)
 #undef GDN_DECLARE_ROWS
 
-// Runs a binary operation on random tensors. The rows of reductions use it too.
+// Runs a binary operation on random tensors of `count` elements, with the output in the first one's memory if
+// `in_place`, and compares with the reference. The rows of reductions use it too.
 CaseResult RunBinary(BinaryOp op, int64_t count, bool in_place, Backend& backend, RandomTensor& random);
 
 }  // namespace gdn::parity

@@ -43,10 +43,11 @@ Environment ProcessEnvironment();
 
 struct Requirements {
   std::vector<std::string> architectures = {"gfx906"};  // architectures that kernels are built for
-  bool gpu_build = true;                                // whether this build has GPU kernels
+  bool gpu_build = true;                                // this build has GPU kernels
   int64_t memory_bytes = int64_t{4} << 30;              // bytes that must be free on one GPU, for weights and states
 };
 
+// Makes the checks in their order; a check may rely on those before it. Checks that have nothing to say are left out.
 std::vector<Check> CheckNode(const NodeFacts& facts, const HipRuntime& runtime, const Environment& environment,
                              const Requirements& requirements);
 
@@ -56,15 +57,15 @@ bool Usable(const std::vector<Check>& checks);
 // Returns "doctor: usable: ..." or "doctor: NOT usable: ...", in one line.
 std::string Summary(const std::vector<Check>& checks);
 
-// Returns the GPUs that a *_VISIBLE_DEVICES value selects. The value is a list of indices into `gpus` or of
-// "GPU-<unique id in hexadecimal>", separated by commas. Stops at the first element that matches no GPU, as the
-// runtimes do.
+// Returns the GPUs that a *_VISIBLE_DEVICES value selects, each once, in its order. The value is a list of indices into
+// `gpus` or of "GPU-<unique id in hexadecimal>", separated by commas. Stops at the first element that matches no GPU,
+// as the runtimes do; "" selects none.
 std::vector<const GpuNode*> VisibleGpus(const std::vector<const GpuNode*>& gpus, const std::string& value);
 
 // For the checks alone, each in the .cc that is named after what it looks at.
 
+using Gpus = std::vector<const GpuNode*>;  // borrowed from NodeFacts::gpus
 // The input of a check: all facts, and the GPUs that passed every check before it.
-using Gpus = std::vector<const GpuNode*>;
 struct Node {
   const NodeFacts& facts;
   const HipRuntime& runtime;
@@ -83,12 +84,13 @@ inline Check Missing(std::string found, std::string to_do) {
   return {"", Verdict::kMissing, std::move(found), std::move(to_do)};
 }
 
-std::optional<Check> CheckCard(Node& node);  // devices_check.cc
+// Make one check each. A check about GPUs removes those that fail it from node.gpus. nullopt: it has nothing to say.
+std::optional<Check> CheckCard(Node& node);  // this one and the next four are in devices_check.cc
 std::optional<Check> CheckDriver(Node& node);
 std::optional<Check> CheckKfd(Node& node);
 std::optional<Check> CheckTopology(Node& node);
 std::optional<Check> CheckRenderNodes(Node& node);
-std::optional<Check> CheckVisible(Node& node);  // gpus_check.cc
+std::optional<Check> CheckVisible(Node& node);  // this one and the next six are in gpus_check.cc
 std::optional<Check> CheckOverride(Node& node);
 std::optional<Check> CheckArchitecture(Node& node);
 std::optional<Check> CheckMemory(Node& node);

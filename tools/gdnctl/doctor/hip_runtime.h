@@ -17,7 +17,7 @@ struct HipRuntime {
   std::string library;  // name or path of the library
   std::string version;  // "5.2.21153"; empty if the library does not report it
   std::string error;    // if not found: the loader's error for the newest library name
-  // Result of hipGetDeviceCount; nullopt if it was not called, for example because the root is not "/".
+  // Result of hipGetDeviceCount, 0 if it failed; nullopt if it was not called, for example because the root is not "/".
   std::optional<int> device_count;
   std::string device_error;  // error of hipGetDeviceCount: "hipErrorNoDevice: no ROCm-capable device is detected"
 };

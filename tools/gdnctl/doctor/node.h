@@ -62,6 +62,7 @@ struct GpuNode {
   std::string link;          // "8.0 GT/s PCIe x16"; may be empty
   int render_minor = -1;     // /dev/dri/renderD<minor>
   uint64_t unique_id = 0;    // 0: none
+  // Returns the GPU's own file among `files`; nullptr if it is not there.
   const DeviceFile* render_node(const std::vector<DeviceFile>& files) const;
 };
 
@@ -81,8 +82,8 @@ struct NodeFacts {
 
 NodeFacts ReadNode(const NodeOptions& options);
 
-// Returns "gfx906" for 90006 and "gfx90a" for 90010. The number has two decimal digits each for major, minor and
-// stepping; the name has minor and stepping in hexadecimal.
+// Returns "gfx906" for 90006 and "gfx90a" for 90010; "" for 0. The number has two decimal digits each for major, minor
+// and stepping; the name has minor and stepping in hexadecimal.
 std::string GfxName(uint32_t gfx_target_version);
 // Returns "Instinct MI50 / MI60" for the PCI ids of supported cards; "" for others.
 std::string CardName(uint32_t pci_device_id);

@@ -21,7 +21,7 @@
 namespace gdn {
 
 struct GoldenTensor {
-  std::vector<int64_t> shape;  // [B, ...]
+  std::vector<int64_t> shape;  // [B, ...], B: number of sequences
   std::vector<float> values;
 
   // Returns all values of one sequence.
@@ -33,24 +33,24 @@ struct GoldenTensor {
 struct GoldenLayer {
   int32_t layer = 0;
   GoldenTensor prefill_in, prefill_out;             // [B, T, D]
-  std::vector<GoldenTensor> decode_in, decode_out;  // each [B, 1, D]
+  std::vector<GoldenTensor> decode_in, decode_out;  // by step, each [B, 1, D]
   GoldenTensor whole_in, whole_out;                 // [B, T', D]; empty if the layer's whole pass is not recorded
-  GoldenTensor conv_state;                          // [B, C, n]
+  GoldenTensor conv_state;                          // [B, C, n], C conv channels, newest column last
   GoldenTensor recurrent_state;                     // [B, HV, K, V]
 
   bool has_whole() const { return !whole_in.shape.empty(); }
 };
 
 struct GoldenIo {
-  int64_t batch = 0;          // B
-  int64_t prompt_tokens = 0;  // T
+  int64_t batch = 0;          // B, number of sequences
+  int64_t prompt_tokens = 0;  // T, tokens of each sequence's prefill
   int64_t decode_steps = 0;
-  int64_t hidden_size = 0;          // D
+  int64_t hidden_size = 0;          // D, features of a token
   std::vector<GoldenLayer> layers;  // ascending by layer, at least one
 };
 
-// Reads a recording. Errors of SafetensorsFile::Open. INVALID_ARGUMENT, with the tensor's name, if a tensor is missing
-// or does not fit the others.
+// Reads a recording, with at least one layer, token and decode step. Errors of SafetensorsFile::Open. INVALID_ARGUMENT,
+// with the tensor's name, if a tensor is missing or does not fit the others.
 absl::StatusOr<GoldenIo> ReadGoldenIo(const std::string& path);
 
 }  // namespace gdn

@@ -20,7 +20,8 @@ namespace gdn {
 std::string RecordedPrefill(const SafetensorsFile& file, int32_t layer);
 std::string RecordedDecode(const SafetensorsFile& file, int32_t layer, int64_t step);
 
-// Returns one sequence, [T, D], of a tensor [B, T, D]. INVALID_ARGUMENT if the rank differs or `sequence` is too large.
+// Returns one sequence, [T, D], of a tensor [B, T, D], with the tensor's dtype. INVALID_ARGUMENT if the rank differs or
+// `sequence` is not in [0, B). Errors of SafetensorsFile::Tensor.
 absl::StatusOr<v1::Tensor> RecordedSequence(const SafetensorsFile& file, const std::string& name, int64_t sequence);
 // Returns sequences [first, first + count) of a tensor [B, T, D], as [count, T, D]. Errors as of RecordedSequence.
 absl::StatusOr<v1::Tensor> RecordedSequences(const SafetensorsFile& file, const std::string& name, int64_t first,

@@ -29,8 +29,8 @@ namespace gdn {
 struct ReplayOptions {
   std::string model;          // "models/NAME"
   DType dtype = DType::kF32;  // dtype of the inputs; outputs are always requested in F32
-  // Called before each path of a layer with its name ("layer 3: decode unary"). An error ends the replay and is
-  // returned. May be empty.
+  // Called before each path of a layer with its name ("layer 3: decode unary"), and before each session's states
+  // ("state of sessions/ID"). An error ends the replay and is returned. May be empty.
   std::function<absl::Status(std::string_view what)> before_part;
 };
 
@@ -42,15 +42,16 @@ enum ReplayPath : size_t {
   kDecodeStreamed,
   kWhole,
   kConvState,       // the larger error of the unary and the streamed sessions
-  kRecurrentState,  // the larger error of both, too
+  kRecurrentState,  // the larger error of the unary and the streamed sessions
 };
 
 // Returns the lengths of a prompt's streamed segments: 1, 7, 64, 250, 1, 7, .. until its end.
 std::vector<int64_t> UnevenSegments(int64_t tokens);
 
-// Returns the server's errors with the layer and path before the message. FAILED_PRECONDITION if the model does not
-// have the recorded layers or hidden size. INTERNAL if a reply's token count or an exported file does not match the
-// steps.
+// Replays all layers and returns the table of errors. Returns the server's errors with the layer and path before the
+// message. FAILED_PRECONDITION if the model does not have the recorded layers or hidden size, or the server has only
+// some of its heads. INTERNAL if a reply's token count does not match the steps. Errors of SafetensorsFile, or
+// FAILED_PRECONDITION, if an exported state does not fit the recording.
 absl::StatusOr<ErrorTable> Replay(Client& client, const GoldenIo& io, const ReplayOptions& options);
 
 }  // namespace gdn

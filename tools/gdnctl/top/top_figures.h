@@ -21,10 +21,11 @@ namespace gdn {
 struct TopSample {
   absl::Time at;
   v1::GetServerInfoResponse info;
-  std::vector<v1::Session> sessions;  // the caller's
+  std::vector<v1::Session> sessions;  // all sessions of the caller
   v1::TraceCallsResponse traced;      // the caller's calls, if the server keeps them
 };
 
+// Takes a sample by three calls. Errors of Client.
 absl::StatusOr<TopSample> TakeTopSample(Client& client);
 
 // Rates are per second, and absent if no time has passed between the samples.
@@ -34,7 +35,7 @@ struct TopFigures {
     std::optional<double> stores, loads;
   };
   struct Method {
-    std::string name;  // "Decode"
+    std::string name;  // name of the RPC, such as "Decode"
     std::optional<double> calls, tokens;
     double rows = 0;  // mean number of rows of a call
     double queue_p50_ms = 0, p50_ms = 0, p99_ms = 0;
@@ -49,12 +50,13 @@ struct TopFigures {
   double seconds = 0;  // between the samples
   v1::GetServerInfoResponse info;
   std::vector<Tier> tiers;
-  bool traced = false;            // whether the server records calls
+  bool traced = false;            // the server records calls
   std::vector<Method> methods;    // over the calls that began after the earlier sample
   std::vector<Session> sessions;  // the busiest first
-  std::optional<double> tokens;   // total of all the caller's sessions
+  std::optional<double> tokens;   // tokens per second of all the caller's sessions
 };
 
+// Returns the figures of `now`, and the changes since `before`. A counter that has become smaller counts as unchanged.
 TopFigures FiguresBetween(const TopSample& before, const TopSample& now);
 
 // Returns one JSON document: the server's info with the API's field names, and the figures.

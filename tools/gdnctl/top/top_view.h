@@ -16,11 +16,12 @@ struct TopViewOptions {
   int rows = 24;         // most lines; sessions get the lines that the other parts leave
   int columns = 120;     // longer lines are cut; all columns of numbers fit in 80
   bool colours = false;  // escape sequences for headings and trouble
-  bool utf8 = false;     // whether the terminal shows more than ASCII
+  bool utf8 = false;     // the terminal shows more than ASCII
 };
 
-// Returns lines: the server, its tiers, the caller's steps, the caller's busiest sessions. "-": there is no rate yet.
-// `history`: the caller's tokens per second in all samples so far, the newest last; it is drawn as a row of bars.
+// Returns lines: the server, its tiers, the caller's steps, and as many of the caller's busiest sessions as fit, at
+// least one. "-": there is no rate yet. `history`: the caller's tokens per second in all samples so far, the newest
+// last; it is drawn as a row of bars.
 std::string TopView(const TopFigures& figures, absl::Span<const double> history, const TopViewOptions& options);
 
 // Returns one bar for each value, scaled to the largest value. There are eight heights, or four in ASCII.

@@ -13,12 +13,13 @@
 namespace gdn {
 
 struct TryOptions {
-  std::string server;  // the program
+  std::string server;  // path of gdn_server
   std::string model;   // a folder with a checkpoint and with recorded inputs and outputs (io.safetensors)
 };
 
-// Writes each step and its result to `out`. Errors of the server and of the files. INTERNAL if outputs differ from the
-// recorded ones by more than 1e-5, or outputs after the crash differ from those of a session without a crash.
+// Runs the demonstration, and writes each step and its result to `out`. Errors of the server and of the files. INTERNAL
+// if outputs differ from the recorded ones by more than 1e-5, or after the crash from those of a session without a
+// crash. INTERNAL too if nothing had to be recovered.
 absl::Status TryServer(const TryOptions& options, std::ostream& out);
 
 }  // namespace gdn

@@ -137,7 +137,8 @@ class DurableSession final {
   // does not exist, other calls return FAILED_PRECONDITION.
   absl::StatusOr<v1::Session> Restore(const std::string& checkpoint_id = "");
 
-  // Deletes the session on the server, and retries until overall_timeout. OK if it does not exist any more.
+  // Deletes the session on the server. OK also if the server has none of this name. Blocks, and retries for at most
+  // overall_timeout; then returns the last try's error, as TimeIsOver does.
   absl::Status Delete();
 
   const std::string& name() const { return session_.name(); }

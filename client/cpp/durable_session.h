@@ -265,8 +265,8 @@ class DurableSession final {
   // Brings the server's session to where the caller believes it to be, or to where the call in flight has taken it:
   // finds or recreates it, and replays lost steps. One try, which continues where the last one broke off.
   absl::Status Recover(const Backoff& backoff);
-  // Finds the session on the server, or recreates it if it does not exist there any more. Sets `recreated` if it was
-  // recreated.
+  // Finds the session on the server. If it has lost the session, recreates it and sets *recreated to true, which else
+  // stays. If it has lost only the state, does GoOnFromStore. DATA_LOSS if the inputs from the start are not all kept.
   absl::StatusOr<v1::Session> FindOrRecreate(bool* recreated, const Backoff& backoff);
   // For a session that exists on the server but whose state was lost or rolled back (DATA_LOSS): restores its newest
   // durable copy in a new epoch. If there is no copy, deletes and recreates the session, and sets `recreated`. Replay

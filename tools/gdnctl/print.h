@@ -26,7 +26,7 @@ absl::Status PrintJson(const google::protobuf::Message& message);
 // cannot be printed as JSON.
 absl::StatusOr<int> Show(const google::protobuf::Message& message, absl::FunctionRef<void()> show);
 
-// Prints a session for people, or with --json as JSON.
+// Prints a session to stdout, for people, or with --json as JSON. INTERNAL if it cannot be printed as JSON.
 absl::Status PrintSession(const v1::Session& session);
 
 // Returns "512 B", "64.0 MiB", up to TiB.

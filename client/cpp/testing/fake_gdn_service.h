@@ -49,10 +49,9 @@ enum class Fault {
   kCrashAfter,   // UNAVAILABLE; the server crashes and restarts after the call and the checkpoint that it makes due
   kRefuse,       // INVALID_ARGUMENT; the call is not done
   kOtherBytes,   // for steps: the step is done, but the first byte of its output is changed
-  // UNAVAILABLE; the call is done, and its sessions' stored outputs are dropped: a retry of a step gets REPLY_DROPPED
-  kDropReply,
-  kRollBack,   // SetStoreBack of all sessions to their newest checkpoints, and then the call
-  kLoseState,  // LoseState of all sessions, and then the call
+  kDropReply,    // UNAVAILABLE; the step is done, its sessions' stored outputs are dropped: a retry gets REPLY_DROPPED
+  kRollBack,     // SetStoreBack of all sessions to their newest checkpoints, and then the call
+  kLoseState,    // LoseState of all sessions, and then the call
 };
 
 class FakeGdnService final : public v1::GdnService::Service {

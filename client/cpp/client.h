@@ -161,7 +161,9 @@ class Client {
   // of another epoch.
   absl::StatusOr<v1::Checkpoint> CheckpointSession(const v1::CheckpointSessionRequest& request,
                                                    const CallOptions& call = {});
-  // Lists the named checkpoints of a session ("sessions/ID").
+  // Returns the named checkpoints of a session ("sessions/ID"), ascending by id; a damaged one has only its
+  // checkpoint_id. NOT_FOUND (SESSION_NOT_FOUND) for an unknown session, FAILED_PRECONDITION (NO_DURABLE_TIER) on a
+  // server without one.
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& session, const CallOptions& call = {});
   absl::Status DeleteCheckpoint(const std::string& session, const std::string& checkpoint_id,
                                 const CallOptions& call = {});

@@ -77,7 +77,7 @@ absl::Status MeasurePauses(const Targets& targets, StateReport& report);
 using TimedFn = std::function<absl::StatusOr<double>()>;
 
 // Alternates options.forks calls of `many` with as many of `one`, after 5 of each to warm up. `many` forks a session of
-// options.layers layers, `one` a session of one layer. Adds the result to report.forks. Returns the first call's error.
+// options.layers layers, `one` a session of one layer. Adds the result to report.forks. Returns a call's error.
 absl::Status MeasureFork(const char* name, const TimedFn& many, const TimedFn& one, StateReport& report);
 
 // Alternates rounds of `thing` and `plain` options.repeat times, after one round of each to warm up, and adds their

@@ -36,13 +36,13 @@ inline bool IsStateId(std::string_view id) {
   const std::string_view name = IsSnapshotId(id) ? id.substr(1) : id;
   return !name.empty() && IsId(name, kMaxSessionIdLength);
 }
-// Returns "sessions/ID" or "snapshots/KEY", for errors and log lines.
+// Returns "snapshots/KEY" for a snapshot's id, else "sessions/ID", for errors and log lines. Does not check the id.
 inline std::string StateName(std::string_view id) {
   std::string name(IsSnapshotId(id) ? "snapshots/" : "sessions/");
   return name.append(IsSnapshotId(id) ? id.substr(1) : id);
 }
 
-// True for at most `most` printable ASCII characters; the empty text passes too.
+// True for at most `most` printable ASCII characters, of which the space is one; the empty text passes too.
 inline bool IsPrintable(std::string_view text, size_t most) {
   return text.size() <= most && std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }

@@ -77,8 +77,9 @@ int Call(Function&& function) noexcept {
   }
 }
 
-// Runs `issue` under the context's mutex; on a GPU, in the order of the caller's stream. Does not wait for the work.
-// Returns the status of `issue`, or of the stream.
+// Runs `issue` under the context's mutex. On a GPU its work runs after the work already in `stream` (null: the default
+// stream) and before later work there. Does not wait for the work. Returns the status of `issue`, or INVALID_ARGUMENT
+// if the stream is being captured; then `issue` has not run.
 absl::Status InOrderOf(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);
 // Runs `issue` like InOrderOf; if it succeeds, waits under the mutex until the device has done all work of the context.
 absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl::Status()> issue);

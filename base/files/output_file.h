@@ -29,14 +29,17 @@ class OutputFile {
   OutputFile& operator=(OutputFile&&) = delete;
   ~OutputFile();
 
-  // Reserves disk space for a regular file of `bytes` bytes in all, so that a full disk or a file size limit is an
-  // error before the work is done. Does nothing for a device or a pipe, or if the file system cannot reserve.
+  // Reserves disk space for a regular file of `bytes` bytes in all, before the work is done. RESOURCE_EXHAUSTED if the
+  // disk is full, OUT_OF_RANGE above a file size limit. Does nothing for a device or a pipe, or if the file system
+  // cannot reserve.
   absl::Status Reserve(int64_t bytes);
   // Writes all of `bytes`, and blocks until a pipe's reader has taken them; DEADLINE_EXCEEDED if it takes nothing for
-  // 60 s. After an error, do not call Commit: part of the bytes may be written.
+  // 60 s. Else errors have the system's code, such as RESOURCE_EXHAUSTED. After an error do not call Commit: a part may
+  // be written.
   absl::Status Append(std::string_view bytes);
-  // Flushes a regular file to disk and renames it to its path. An existing file is replaced; its mode is kept. After an
-  // error the existing file is as before, and the new one is gone. Call at most once, last.
+  // Flushes a regular file to disk and renames it to its path; only closes a device or a pipe. An existing file is
+  // replaced; its mode is kept. After an error (with the system's code) the existing file is as before, and the new one
+  // is gone. Call at most once, last.
   absl::Status Commit();
 
  private:

@@ -19,7 +19,8 @@
 namespace gdn {
 
 struct CommandFlags {
-  // Names (with -, not _) and values, in the line's order. The value of a switch is "true", "false" or as written.
+  // Names (without leading dashes, with '-' between words) and values, in the line's order. The value of a switch is
+  // "true", "false" or as written.
   std::vector<std::pair<std::string, std::string>> values;
   std::vector<std::string> positional;  // arguments that are no flags, and all after "--"
   bool help = false;                    // --help or -h
@@ -27,7 +28,8 @@ struct CommandFlags {
   absl::Status status;                  // the first fault; arguments after it are not read
 };
 
-// The program's flags by name, with -. True: the flag is a switch, which needs no value.
+// The program's flags by name, without leading dashes and with '-' between words. True: the flag is a switch, which
+// needs no value.
 using FlagNames = std::map<std::string, bool, std::less<>>;
 
 // Splits `arguments`, the program's name left out: --name=value, --name value, --name and --noname of a switch, each

@@ -40,7 +40,7 @@ class ThreadPool {
   void Leave();               // a worker leaves the loop when no index is left
   void AwaitWorkers();        // the caller waits for those that joined
 
-  // Written in the constructor only.
+  // Both are written in the constructor only. may_spin_: waits spin shortly before they sleep.
   bool may_spin_ = false;
   std::vector<std::thread> workers_;
 

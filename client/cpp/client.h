@@ -76,14 +76,16 @@ class Client {
   // answers.
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(const CallOptions& call = {});
   absl::StatusOr<std::vector<v1::Model>> ListModels(const CallOptions& call = {});
-  absl::StatusOr<v1::Model> GetModel(const std::string& name, const CallOptions& call = {});  // `name`: "models/NAME"
+  // Returns the model "models/NAME". NOT_FOUND (MODEL_NOT_FOUND) if the server does not serve it.
+  absl::StatusOr<v1::Model> GetModel(const std::string& name, const CallOptions& call = {});
 
   absl::StatusOr<v1::Session> CreateSession(const v1::CreateSessionRequest& request, const CallOptions& call = {});
   // Returns the session "sessions/ID". NOT_FOUND (SESSION_NOT_FOUND) if the caller has none with this name.
   absl::StatusOr<v1::Session> GetSession(const std::string& name, const CallOptions& call = {});
   // Returns the caller's sessions, from all pages of the list. The timeout applies to each page.
   absl::StatusOr<std::vector<v1::Session>> ListSessions(const CallOptions& call = {});
-  // Returns the sessions of every caller, each with its owner. For admins only.
+  // Returns the sessions of every caller, from all pages of the list, each with its owner. PERMISSION_DENIED unless the
+  // caller logged in as an admin. The timeout applies to each page.
   absl::StatusOr<std::vector<v1::Session>> ListAllSessions(const CallOptions& call = {});
   absl::Status DeleteSession(const std::string& name, const CallOptions& call = {});
   absl::Status DeleteSession(const v1::DeleteSessionRequest& request, const CallOptions& call = {});
@@ -142,7 +144,9 @@ class Client {
   // Returns all pages as one, with the losses after the one with this mark (0: all that the server knows). The timeout
   // applies to each page.
   absl::StatusOr<v1::ListSnapshotsResponse> ListSnapshots(int64_t lost_after = 0, const CallOptions& call = {});
-  // Returns one status for each key, in order.
+  // Deletes snapshots, 1 to Limits.max_batch, none named twice. Returns one status for each key, in order, which is
+  // NOT_FOUND for an unknown key. An error of the call itself: none was deleted, except perhaps after UNAVAILABLE or
+  // DEADLINE_EXCEEDED.
   absl::StatusOr<v1::DeleteSnapshotsResponse> DeleteSnapshots(const std::vector<std::string>& keys,
                                                               const CallOptions& call = {});
   // Stores the states of the session ("sessions/ID") as those of the prefix that it has just prefilled, for new
@@ -157,7 +161,9 @@ class Client {
   // of another epoch.
   absl::StatusOr<v1::Checkpoint> CheckpointSession(const v1::CheckpointSessionRequest& request,
                                                    const CallOptions& call = {});
-  // Lists the named checkpoints of a session ("sessions/ID").
+  // Returns the named checkpoints of a session ("sessions/ID"), ascending by id; a damaged one has only its
+  // checkpoint_id. NOT_FOUND (SESSION_NOT_FOUND) for an unknown session, FAILED_PRECONDITION (NO_DURABLE_TIER) on a
+  // server without one.
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& session, const CallOptions& call = {});
   absl::Status DeleteCheckpoint(const std::string& session, const std::string& checkpoint_id,
                                 const CallOptions& call = {});
@@ -184,7 +190,8 @@ class Client {
   // RESOURCE_EXHAUSTED if it has no room.
   absl::StatusOr<std::unique_ptr<SharedMemory>> ShareMemory(int64_t bytes, const CallOptions& call = {});
 
-  // Returns the time that each stage of the caller's last steps took. Also sets how many steps the server records.
+  // Returns the time that each stage of the caller's last steps took. If request.keep is set, also sets how many steps
+  // the server records for all callers; where callers log in, that is PERMISSION_DENIED unless the caller is an admin.
   absl::StatusOr<v1::TraceCallsResponse> TraceCalls(const v1::TraceCallsRequest& request, const CallOptions& call = {});
 
   // Returns the server's metrics in Prometheus' text format. For admins, if callers must log in.

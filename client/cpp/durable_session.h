@@ -137,7 +137,8 @@ class DurableSession final {
   // does not exist, other calls return FAILED_PRECONDITION.
   absl::StatusOr<v1::Session> Restore(const std::string& checkpoint_id = "");
 
-  // Deletes the session on the server, and retries until overall_timeout. OK if it does not exist any more.
+  // Deletes the session on the server. OK also if the server has none of this name. Blocks, and retries for at most
+  // overall_timeout; then returns the last try's error, as TimeIsOver does.
   absl::Status Delete();
 
   const std::string& name() const { return session_.name(); }
@@ -264,8 +265,8 @@ class DurableSession final {
   // Brings the server's session to where the caller believes it to be, or to where the call in flight has taken it:
   // finds or recreates it, and replays lost steps. One try, which continues where the last one broke off.
   absl::Status Recover(const Backoff& backoff);
-  // Finds the session on the server, or recreates it if it does not exist there any more. Sets `recreated` if it was
-  // recreated.
+  // Finds the session on the server. If it has lost the session, recreates it and sets *recreated to true, which else
+  // stays. If it has lost only the state, does GoOnFromStore. DATA_LOSS if the inputs from the start are not all kept.
   absl::StatusOr<v1::Session> FindOrRecreate(bool* recreated, const Backoff& backoff);
   // For a session that exists on the server but whose state was lost or rolled back (DATA_LOSS): restores its newest
   // durable copy in a new epoch. If there is no copy, deletes and recreates the session, and sets `recreated`. Replay

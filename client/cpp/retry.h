@@ -39,9 +39,9 @@ class Backoff {
   };
   explicit Backoff(const Options& options) : options_(options), next_(options.first) {}
 
-  // Blocks: sleeps twice as long as the last time (at most `longest`), less a random part of up to one half. Sleeps at
-  // least as long as the server asks in `cause`, up to `longest`. Returns TimeIsOver(cause) at once if the deadline
-  // would pass during the sleep.
+  // Blocks: sleeps for options.first, and each time twice as long as the last (at most `longest`), less a random part
+  // of up to one half. Sleeps at least as long as the server asks in `cause`, up to `longest`. Returns OK after the
+  // sleep, or TimeIsOver(cause) at once if the deadline would pass during it.
   absl::Status Wait(const absl::Status& cause);
 
   absl::Time deadline() const { return options_.deadline; }

@@ -29,8 +29,9 @@ inline constexpr size_t kImportChunkBytes = size_t{2} << 20;
 absl::Status ReceiveState(grpc::ClientReaderInterface<v1::ExportStateResponse>& reader, grpc::ClientContext& context,
                           absl::FunctionRef<absl::Status(std::string_view)> sink, const TransferProgress& progress);
 
-// Sends what `source` returns until it returns nothing. Returns the session that was made from it. Errors as of
-// Client::ImportState.
+// Sends the pieces that `source` returns until it returns an empty one; its argument is the most bytes of a piece.
+// Blocks. An error of `source` cancels the call and is returned. Returns the session that was made from the file.
+// Errors as of Client::ImportState.
 absl::StatusOr<v1::Session> SendState(const std::shared_ptr<grpc::ChannelInterface>& channel,
                                       grpc::ClientContext& context, const v1::ImportStateRequest::Target& target,
                                       absl::FunctionRef<absl::StatusOr<std::string_view>(size_t)> source,

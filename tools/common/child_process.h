@@ -58,7 +58,7 @@ class ChildProcess {
  private:
   ChildProcess(pid_t pid, std::string name, std::string log_file)
       : pid_(pid), name_(std::move(name)), log_file_(std::move(log_file)) {}
-  // Returns true if the child has ended, and reaps it then. Does not wait.
+  // Returns true if the child has ended, also in later calls, and reaps it the first time. Does not wait.
   bool Exited();
   bool Reap(int options);
   std::string LogTail() const;

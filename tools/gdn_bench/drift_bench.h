@@ -34,7 +34,8 @@ struct DriftRow {
   DriftErrors bf16;
 };
 
-// Returns rows at 1,000, 10,000, .. and options.tokens tokens, for each kind of inputs.
+// Returns rows at 1,000, 10,000, .. and options.tokens tokens, for each kind of inputs; none for 0 tokens. Runs on
+// the CPU backend, and returns its errors.
 absl::StatusOr<std::vector<DriftRow>> RunDriftBench(const DriftOptions& options);
 
 std::string DriftTable(const std::vector<DriftRow>& rows);

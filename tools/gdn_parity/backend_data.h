@@ -41,7 +41,7 @@ class BackendData {
     GDN_ASSIGN_OR_RETURN(void* data, UploadBytes(bytes.data(), bytes.size()));
     return static_cast<T*>(data);
   }
-  // Copies from the backend, and waits for it.
+  // Returns `count` elements from the backend's memory. Waits for the work issued before, and for the copy.
   template <typename T>
   absl::StatusOr<std::vector<T>> Download(const T* device, int64_t count) {
     std::vector<T> values(count);

@@ -23,7 +23,7 @@ struct Difference {
   void Merge(const Difference& other);
 };
 
-// Returns the worst difference of a case's calls, or the first error if one failed.
+// Returns the worst difference of a case's calls, zero for no calls. Returns the first error if one failed.
 absl::StatusOr<Difference> Worst(const std::vector<absl::StatusOr<Difference>>& calls);
 
 Difference Compare(absl::Span<const float> actual, absl::Span<const float> expected);

@@ -68,7 +68,8 @@ class OperatorRow {
   void Result(const std::string& name, const Shape& shape, const std::vector<float>& actual,
               const std::vector<float>& expected);
 
-  // Reads the outputs back, dumps the call and returns the worst difference of its outputs.
+  // Reads the outputs back, dumps the call (Dump, if dumps are on) and returns the worst difference of its outputs.
+  // Errors of the backend and of Dump.
   absl::StatusOr<Difference> Finish();
 
  private:

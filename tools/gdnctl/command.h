@@ -55,7 +55,7 @@ absl::StatusOr<std::string> ToLeaseName(std::string_view id);
 
 // Converts ids to session names, for a command that needs at least one. UsageError if there is none.
 absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::string>& ids);
-// Returns the session name of --session. UsageError unless it has exactly one id.
+// Returns "sessions/ID" of --session. UsageError unless the flag has exactly one id.
 absl::StatusOr<std::string> OneSession();
 
 // Returns the value of --epoch; 0 if the flag is not given. UsageError if it is negative.

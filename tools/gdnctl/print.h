@@ -26,7 +26,7 @@ absl::Status PrintJson(const google::protobuf::Message& message);
 // cannot be printed as JSON.
 absl::StatusOr<int> Show(const google::protobuf::Message& message, absl::FunctionRef<void()> show);
 
-// Prints a session for people, or with --json as JSON.
+// Prints a session to stdout, for people, or with --json as JSON. INTERNAL if it cannot be printed as JSON.
 absl::Status PrintSession(const v1::Session& session);
 
 // Returns "512 B", "64.0 MiB", up to TiB.
@@ -35,7 +35,8 @@ std::string FormatDims(const v1::LayerDims& dims);
 std::string FormatHeads(const v1::HeadSlice& heads);                   // "0-15/32": value heads 0 to 15 of 32
 std::string FormatTimestamp(const google::protobuf::Timestamp& time);  // "2026-01-31T12:00:00Z"
 std::string FormatTier(v1::StateTier tier);                            // "device", "host", "disk", "redis"; else "-"
-// Returns "models/NAME", or "operator H=.. HV=.. K=.. V=.. x LAYERS".
+// Returns the session's model, such as "models/NAME"; for a bare operator "operator H=.. HV=.. K=.. V=.. x LAYERS", and
+// " decay=per-channel" if its decays are.
 std::string FormatSpec(const v1::Session& session);
 // Returns "0..5, 9" for 0, 1, 2, 3, 4, 5, 9; "none" for no numbers.
 std::string FormatRanges(absl::Span<const int32_t> ascending);

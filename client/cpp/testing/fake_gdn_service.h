@@ -48,8 +48,8 @@ enum class Fault {
   kCrashBefore,  // UNAVAILABLE; the server crashes and restarts before the call is done
   kCrashAfter,   // UNAVAILABLE; the server crashes and restarts after the call and the checkpoint that it makes due
   kRefuse,       // INVALID_ARGUMENT; the call is not done
-  kOtherBytes,   // the call is done, but the first byte of its output is changed
-  kDropReply,    // as kLoseReply, and the stored output is dropped: a retry gets REPLY_DROPPED
+  kOtherBytes,   // for steps: the step is done, but the first byte of its output is changed
+  kDropReply,    // UNAVAILABLE; the step is done, its sessions' stored outputs are dropped: a retry gets REPLY_DROPPED
   kRollBack,     // SetStoreBack of all sessions to their newest checkpoints, and then the call
   kLoseState,    // LoseState of all sessions, and then the call
 };
@@ -224,7 +224,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   static std::optional<int64_t> EpochOf(const Request& request) {
     return request.has_session_epoch() ? std::optional<int64_t>(request.session_epoch()) : std::nullopt;
   }
-  // Refuses, fails or does a call of this method, as it was planned.
+  // Returns the refusal planned for this method, or else runs `done` under mu_ with the planned fault, if any. A fault
+  // may also skip `done`, or replace its OK by an error.
   grpc::Status Call(const std::string& method, absl::FunctionRef<absl::Status(std::optional<Fault>)> done);
   grpc::Status RunPrefill(const std::string& call, const v1::PrefillRequest& request, v1::PrefillResponse* response);
   grpc::Status RunDecode(const std::string& call, const v1::DecodeRequest& request, v1::DecodeResponse* response);
@@ -274,7 +275,8 @@ class FakeGdnService final : public v1::GdnService::Service {
                                                              const v1::DraftAcceptance& asked)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Accept(Session& session, const Acceptance& acceptance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Accepts tokens of the layer's draft, if it has one.
+  // Advances the layer by the tokens of its draft that `acceptance` names, and forgets the rest of the draft. Does
+  // nothing without a draft. The tokens must be in the draft.
   void AcceptDraft(int32_t index, Layer& layer, const Acceptance& acceptance) const;
 
   const Options options_;

@@ -36,7 +36,7 @@ class FakeServer {
   enum class Fault {
     kUnavailable,  // UNAVAILABLE, and nothing has changed
     kLoseReply,    // UNAVAILABLE, and the step is applied: a retry under its request_id gets the stored reply
-    kDropReply,    // as kLoseReply, but a retry gets REPLY_DROPPED
+    kDropReply,    // UNAVAILABLE, and the step is applied: a retry under its request_id gets REPLY_DROPPED
     kCrashBefore,  // UNAVAILABLE; the server has crashed before the step, and is back
     kCrashAfter,   // UNAVAILABLE; the server has crashed after the step, and is back
     kLoseState,    // DATA_LOSS; the step failed halfway, and all sessions lost their states. Calls that use a state
@@ -67,7 +67,7 @@ class FakeServer {
   // Restarts the server: sessions return to their newest checkpoints, in a new epoch. Sessions without one are lost,
   // and so are all snapshots.
   void Crash();
-  // Evicts the snapshot with this key, as a server does whose --snapshot-bytes is full.
+  // Evicts the snapshot with this key, as a server does whose --snapshot-bytes is full. Does nothing if there is none.
   void EvictSnapshot(const std::string& key);
 
   // Tokens that a layer has seen; -1 if there is no such session or layer.

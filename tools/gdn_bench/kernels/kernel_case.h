@@ -52,7 +52,8 @@ LayerDims BenchLayerDims();
 // kGpu has all cases of kCpu, larger batches and prefills that fill a GPU, and decodes as the server launches them.
 enum class CaseList { kCpu, kGpu };
 
-// The cases decode_deferred, decode_in_place, prefill_scan, prefill_chunk; projection_*; layer_*, in report order.
+// Return cases in the report's order: the delta rule's (decode_* and prefill_*), the projections' (projection_*), and
+// whole layers' (layer_*).
 std::vector<KernelCase> OperatorCases(CaseList list);
 std::vector<KernelCase> ProjectionCases(CaseList list);
 std::vector<KernelCase> LayerCases(CaseList list);

@@ -38,7 +38,7 @@ class TimedCase {
   virtual int64_t steps_per_repetition() const = 0;
   // Returns the seconds from the start of the first to the end of the last repetition.
   virtual absl::StatusOr<double> Time(int64_t repetitions) = 0;
-  // Times the same work with single launches and the host's clock. For calls, does the same as Time().
+  // Times the same work with single launches and the host's clock. If method() is kCalls, does the same as Time().
   virtual absl::StatusOr<double> TimeLaunches(int64_t repetitions) = 0;
 };
 

@@ -17,7 +17,8 @@ enum class Arrivals {
   kPoisson,  // a Poisson process, as from many independent clients
 };
 
-// Returns times in seconds after the start, ascending from 0. Equal arguments give equal times.
+// Returns `count` times in seconds after the start, ascending from 0. Equal arguments give equal times. `calls_per_s`
+// must be above 0.
 std::vector<double> ArrivalTimes(Arrivals arrivals, double calls_per_s, int64_t count, uint64_t seed);
 
 }  // namespace gdn::bench

@@ -33,8 +33,8 @@ enum class Transport { kTcp, kUnix };
 struct Targets {
   std::string gdn;
   std::string gdn_socket;                         // the same server's Unix socket
-  std::string echo;                               // the echo server of messages
-  std::string raw_echo;                           // the echo server of bytes
+  std::string echo;                               // echo server, which parses and returns messages
+  std::string raw_echo;                           // echo server, which returns bytes unparsed
   std::string gdn_secure = {}, echo_secure = {};  // servers with TLS; "": there are none
   std::string several = {};  // the Unix socket of a gdn_server on several devices; "": there is none
 };

@@ -76,11 +76,13 @@ absl::Status MeasurePauses(const Targets& targets, StateReport& report);
 // Does one fork or one round, and returns the seconds that it took.
 using TimedFn = std::function<absl::StatusOr<double>()>;
 
-// Alternates options.forks forks of a session of options.layers layers with as many of a session of one layer, and adds
-// the result.
+// Alternates options.forks calls of `many` with as many of `one`, after 5 of each to warm up. `many` forks a session of
+// options.layers layers, `one` a session of one layer. Adds the result to report.forks. Returns a call's error.
 absl::Status MeasureFork(const char* name, const TimedFn& many, const TimedFn& one, StateReport& report);
 
-// Alternates rounds of `thing` and `plain` options.repeat times, after one round to warm up, and adds their rates.
+// Alternates rounds of `thing` and `plain` options.repeat times, after one round of each to warm up, and adds their
+// rates to report.rates. `bytes`: bytes of a round. `measure`: the name of `plain`. Returns the first error
+// of a round.
 absl::Status MeasureRate(const char* name, const char* measure, int64_t bytes, const TimedFn& thing,
                          const TimedFn& plain, StateReport& report);
 

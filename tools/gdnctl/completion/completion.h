@@ -22,7 +22,8 @@ std::string ZshCompletion(const std::vector<Command>& commands, absl::Span<const
 // Returns a script for fish, with summaries and the flags' help.
 std::string FishCompletion(const std::vector<Command>& commands, absl::Span<const std::string_view> common_flags);
 
-// Returns a flag of this program as it is typed: "--json", or "--target=" if it needs a value.
+// Returns a flag as it is typed: "--json", or "--target=" if it needs a value. The program must have a flag of this
+// name.
 std::string FlagWord(std::string_view flag);
 // Returns `text` in single quotes, with each single quote in it replaced by `quote`.
 std::string InQuotes(std::string_view text, std::string_view quote);

@@ -170,8 +170,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Admits a step. `pin` is of this session; the lease takes it over, and without a lease it is released.
   // INVALID_ARGUMENT (LAYER_NOT_GDN), errors of AnswerStep (session_rules.h) and CheckAlive. If the admission says
-  // joined, `joined` gets the reply and ends; that needs a request id, and joined->ended set. `joined` may be null for
-  // calls without one.
+  // joined, `joined` gets the step's reply or error and ends, maybe before Admit returns. So set joined->ended and
+  // begin its operation before the call; if the call has not joined, withdraw it. `joined` may be null for calls
+  // without a request id, which never join.
   absl::StatusOr<Admission> Admit(SessionPin pin, const StepRequest& request, JoinedCall* joined);
 
   // Admits an acceptance for a caller with a pin. Returns leases, each with a pin of its own, on the layers with a

@@ -114,7 +114,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   // Describes the states of a session, which must exist: equal texts mean equal states, token counts and drafts.
   std::string States(const std::string& session) const;
   std::set<std::string> session_names() const;
-  // Tokens that a layer has seen; -1 if there is no such session or layer.
+  // Returns the layer's token count, without a pending draft; -1 if there is no such session ("sessions/ID") or layer.
   int64_t token_count(const std::string& session, int32_t layer) const;
   // Calls so far.
   struct Log {

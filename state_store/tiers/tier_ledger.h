@@ -110,8 +110,9 @@ class TierLedger {
   // Records that the key is on the device again. Returns the tiers that are not durable and have copies, for the caller
   // to erase. If there are any, call Left(0, ..) after erasing them.
   TierSet Unpark(const StateKey& key);
-  // Forgets the session, and records that every tier must still erase all its states. Call Left for each tier after the
-  // erasure. `noted`: tiers for which an erasure note is stored, so their debts are never forgotten.
+  // Forgets the session, and records that every tier must still erase all its states. Then call Left once for each
+  // tier, after trying the erasure, also if it failed or was put off. `noted`: tiers for which an erasure note is
+  // stored, so their debts are never forgotten.
   void End(const StateKey& session, TierSet noted = 0);
   // Removes the session and its debts without any erasures, because another server has it now, with its copies in a
   // shared tier.

@@ -74,7 +74,7 @@ class FakeGdnService final : public v1::GdnService::Service {
     bool durable_tier = true;
     bool forget_stored_replies = false;  // replies are not stored, so a retry counts as a new call
     bool save_no_outputs = false;        // checkpoints have stored replies without their outputs
-    // Forks, exports, checkpoints, restores and watches ignore session_epoch, as older servers do.
+    // Forks, snapshots, exports, checkpoints, restores and watches ignore session_epoch, as older servers do.
     bool ignore_session_epochs = false;
     bool no_step = false;  // Step and StreamStep are unknown methods, as on servers of version 0.1.0
   };

@@ -63,7 +63,9 @@ namespace simt {
 // the calling thread records that stream; only counts the kernel's code as loaded while LoadingOnly is active.
 absl::Status EnqueueLaunch(const Stream& stream, const char* name, std::function<absl::Status()> launch);
 
-// For runtime.h's graphs: records launches, and nothing else, between Begin and End, by one thread.
+// For runtime.h's graphs. The calling thread's launches on `stream` between BeginRecording and EndRecording are kept
+// and not run; other threads and streams go on as usual. Calls that are no launches are refused (RefuseWhileRecording).
+// BeginRecording: FAILED_PRECONDITION if the thread records already; that recording's end then fails too.
 struct RecordedLaunch {
   const char* name;
   std::function<absl::Status()> run;

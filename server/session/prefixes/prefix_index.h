@@ -136,7 +136,7 @@ class PrefixIndex {
   // Returns the entry that the place was reserved for; nullptr if it has been dropped.
   Entry* EntryOf(const Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UseLocked(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Removes the entry. The caller destroys the result after it has released the lock.
+  // Removes and returns the entry, which must be there. The caller destroys the result after it has released the lock.
   Entries::node_type TakeLocked(const PrefixKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Removes and returns the account's least recently used entry; empty if it has none.
   Entries::node_type TakeFirst(const ByteAccount* of);

@@ -246,7 +246,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   void SaveIfDue(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Session*> Find(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckDurable() const { return options_.durable_tier ? absl::OkStatus() : NoDurableTier(); }
-  // Checks that the session is in the request's epoch, unless options_.ignore_session_epochs is set.
+  // ABORTED (EPOCH_MISMATCH) unless the session is in the request's epoch, the request names none, or
+  // options_.ignore_session_epochs is set.
   template <typename Request>
   absl::Status CheckEpochOf(const Session& session, const Request& request) const {
     if (options_.ignore_session_epochs) return absl::OkStatus();

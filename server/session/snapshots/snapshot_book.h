@@ -2,8 +2,7 @@
 //
 // The next one to be evicted is the least recently used of the account that is furthest over its share of the pool
 // kSnapshots. Accounts within their share count as equal. A new snapshot of an account that would then be over its
-// share evicts none of an account within its own. To find the next one, only a few are looked at: each account has a
-// line of its snapshots, ordered by last use as it was when last looked at.
+// share evicts none of an account within its own (base/eviction_order.h).
 // The losses of a principal are numbered by its *mark*, which starts at random and rises by one with each loss. So a
 // client that compares marks notices a loss, and also a restart, after which the mark starts anew.
 // Thread safety: safe from any thread. Ownership: sessions are not kept alive; the ledger must outlive it.
@@ -20,16 +19,15 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/eviction_order.h"
 #include "base/threads/steady_clock.h"
 #include "server/admission/byte_ledger.h"
 
@@ -88,14 +86,15 @@ class SnapshotBook {
   int64_t damaged() const { return damaged_.load(std::memory_order_relaxed); }
 
  private:
-  using Use = std::pair<SteadyTime, const Session*>;  // its last use, as known here
   struct Entry {
     std::weak_ptr<Session> snapshot;
     ByteAccountPtr account;
     std::string principal;
-    SteadyTime used;  // the time in lines_; not used while the entry is taken
+    SteadyTime used;  // its last use, as known here
     bool taken = false;
     SteadyTime stuck_until = SteadyTime::InfinitePast();
+
+    SteadyTime LastUsed() const;
   };
   struct Record {
     int64_t base = 0;  // the mark before the first loss
@@ -107,9 +106,6 @@ class SnapshotBook {
   using Entries = std::unordered_map<const Session*, Entry>;
 
   Record& RecordOf(const std::string& principal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Forget(Entries::node_type& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The first of the account's line that may be evicted now.
-  std::optional<Use> FirstOf(const ByteAccount* account) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TrimLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ByteLedger& ledger_;
@@ -118,8 +114,7 @@ class SnapshotBook {
   std::atomic<bool> any_{false};  // true once there was a record, so that most servers' steps take no mutex
   mutable absl::Mutex mu_;
   Entries entries_ ABSL_GUARDED_BY(mu_);
-  // Each account's snapshots by last use, without those that are taken. No line is empty.
-  std::map<const ByteAccount*, std::set<Use>> lines_ ABSL_GUARDED_BY(mu_);
+  EvictionOrder<Entry, &Entry::account> order_ ABSL_GUARDED_BY(mu_);  // of those that are not taken
   std::map<std::string, Record, std::less<>> records_ ABSL_GUARDED_BY(mu_);
   size_t all_losses_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;

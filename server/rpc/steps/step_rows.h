@@ -59,8 +59,8 @@ class StepRows final : public CallRows {
   int64_t TokenCount(const CallRow& row) const;
   int64_t DurableTokenCount(const CallRow& row) const;
   int64_t compute_time_us() const { return compute_time_us_.load(); }
-  // SnapshotBook::MarkOf the caller.
-  int64_t SnapshotLossMark() const { return parts_.environment.snapshots().MarkOf(principal_); }
+  // SnapshotBook::MarkOf the caller. No mutex is taken if any row has a session.
+  int64_t SnapshotLossMark() const;
   // Writes zeros for failed rows, and hands the output to shared memory if the request asked for that.
   void FinishOutput(v1::Tensor& output);
   const CheckedInput& input() const { return input_; }

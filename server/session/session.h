@@ -149,6 +149,8 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Duration max_lifetime() const { return init_.max_lifetime; }
   int64_t prefix_tokens() const { return init_.prefix_tokens; }
   const ClientLeasePtr& lease() const { return init_.lease; }  // nullptr: none
+  // SnapshotBook::MarkOf the principal, read without a mutex.
+  int64_t snapshot_loss_mark() const { return snapshot_loss_mark_->load(std::memory_order_relaxed); }
   const Hash128& request() const { return init_.request; }
   SessionTurn& turn() const { return turn_; }  // used by the scheduler
   StateKey key() const { return {.principal = init_.principal, .id = init_.id, .checkpoint = {}}; }
@@ -288,6 +290,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const SessionInit init_;
   SessionEnvironment* const environment_;
+  const SnapshotMarkPtr snapshot_loss_mark_;
   const SteadyTime born_;              // its creation, less init_.age
   std::atomic<int64_t> last_used_{0};  // SteadyTime in nanoseconds
 

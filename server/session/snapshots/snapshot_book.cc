@@ -25,7 +25,7 @@ SnapshotBook::Record& SnapshotBook::RecordOf(const std::string& principal) {
   const auto [it, is_new] = records_.try_emplace(principal);
   if (is_new) {
     it->second.base = 1 + std::stol(RandomId().substr(0, kMarkDigits), nullptr, /*base=*/16);
-    any_.store(true, std::memory_order_relaxed);
+    ShowMark(principal);
   }
   it->second.touched = ++changes_;
   return it->second;
@@ -96,6 +96,7 @@ void SnapshotBook::NoteLost(const std::string& principal, std::string_view key, 
   absl::MutexLock lock(&mu_);
   Record& record = RecordOf(principal);
   ++record.lost;
+  ShowMark(principal);
   record.losses.push_back(
       {.key = std::string(key), .cause = cause, .when = absl::Now(), .mark = record.base + record.lost});
   ++all_losses_;
@@ -124,14 +125,38 @@ void SnapshotBook::TrimLosses() {
   }
   if (oldest == records_.end()) return;
   all_losses_ -= oldest->second.losses.size();
-  records_.erase(oldest);
+  const auto forgotten = records_.extract(oldest);
+  ShowMark(forgotten.key());
+}
+
+int64_t SnapshotBook::MarkLocked(std::string_view principal) const {
+  const auto it = records_.find(principal);
+  return it == records_.end() ? 0 : it->second.base + it->second.lost;
 }
 
 int64_t SnapshotBook::MarkOf(std::string_view principal) const {
-  if (!any_.load(std::memory_order_relaxed)) return 0;
   absl::MutexLock lock(&mu_);
-  const auto it = records_.find(principal);
-  return it == records_.end() ? 0 : it->second.base + it->second.lost;
+  return MarkLocked(principal);
+}
+
+SnapshotMarkPtr SnapshotBook::WatchMark(const std::string& principal) {
+  absl::MutexLock lock(&mu_);
+  if (marks_.size() >= marks_kept_) {
+    std::erase_if(marks_, [](const auto& mark) { return mark.second.expired(); });
+    marks_kept_ = std::max(kFewMarks, 2 * marks_.size());
+  }
+  std::weak_ptr<std::atomic<int64_t>>& entry = marks_[principal];
+  std::shared_ptr<std::atomic<int64_t>> mark = entry.lock();
+  if (mark == nullptr) entry = mark = std::make_shared<std::atomic<int64_t>>(MarkLocked(principal));
+  return mark;
+}
+
+void SnapshotBook::ShowMark(std::string_view principal) {
+  const auto it = marks_.find(principal);
+  if (it == marks_.end()) return;
+  if (const auto mark = it->second.lock(); mark != nullptr) {
+    mark->store(MarkLocked(principal), std::memory_order_relaxed);
+  }
 }
 
 SnapshotBook::Losses SnapshotBook::LossesAfter(std::string_view principal, int64_t after) const {

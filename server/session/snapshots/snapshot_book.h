@@ -35,6 +35,9 @@ namespace gdn {
 
 class Session;
 
+// A principal's mark (0: none) as its sessions read it, without a mutex. Only the book writes it.
+using SnapshotMarkPtr = std::shared_ptr<const std::atomic<int64_t>>;
+
 struct SnapshotLoss {
   enum class Cause : uint8_t { kEvicted, kDamaged };
 
@@ -70,6 +73,8 @@ class SnapshotBook {
   void NoteLost(const std::string& principal, std::string_view key, SnapshotLoss::Cause cause);
   // The principal's mark; 0 if it has no snapshot here and none was lost.
   int64_t MarkOf(std::string_view principal) const;
+  // The same, for readers that keep it. It follows the principal's mark while the book lives.
+  SnapshotMarkPtr WatchMark(const std::string& principal);
   struct Losses {
     std::vector<SnapshotLoss> losses;  // oldest first
     bool incomplete = false;           // there may be others
@@ -103,19 +108,27 @@ class SnapshotBook {
     uint64_t touched = 0;             // order of the last change
     std::deque<SnapshotLoss> losses;  // the newest ones, oldest first
   };
+  static constexpr size_t kFewMarks = 64;  // entries of marks_ that are not worth a search
   using Entries = std::unordered_map<const Session*, Entry>;
 
+  using Marks = std::map<std::string, std::weak_ptr<std::atomic<int64_t>>, std::less<>>;
+
+  int64_t MarkLocked(std::string_view principal) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Shows the principal's mark to those who watch it. Call after each change.
+  void ShowMark(std::string_view principal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Record& RecordOf(const std::string& principal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TrimLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ByteLedger& ledger_;
   const SteadyClock& clock_;
   std::atomic<int64_t> taken_{0}, evicted_{0}, damaged_{0};
-  std::atomic<bool> any_{false};  // true once there was a record, so that most servers' steps take no mutex
   mutable absl::Mutex mu_;
   Entries entries_ ABSL_GUARDED_BY(mu_);
   EvictionOrder<Entry, &Entry::account> order_ ABSL_GUARDED_BY(mu_);  // of those that are not taken
   std::map<std::string, Record, std::less<>> records_ ABSL_GUARDED_BY(mu_);
+  // By principal; null if nobody watches it any more. Such entries go when there are `marks_kept_` entries.
+  Marks marks_ ABSL_GUARDED_BY(mu_);
+  size_t marks_kept_ ABSL_GUARDED_BY(mu_) = kFewMarks;
   size_t all_losses_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -54,6 +54,10 @@ class HostStreams {
   static void ConfigureFromEnvironment();
   // Number of operations (as fail_at counts them) given to this device's streams so far; 0 if streams are synchronous.
   static int64_t operations(int device = 0);
+  // Lets the operation fail that comes after `more` others that are still to be given to this device's streams, as
+  // HostStreamsOptions::fail_at does. Returns its number. Streams must be asynchronous. For tests whose preparation
+  // takes now more operations and now fewer.
+  static int64_t FailAfter(int64_t more, int device = 0);
   // Blocks until all streams, also destroyed ones, have run what they were given.
   static void Drain();
 };

@@ -14,9 +14,10 @@
 
 namespace gdn {
 
-// Returns the network of an address given as text; nullopt if the text is no IP address.
+// Returns the network of an address given as text: a whole IPv4 address, such as "10.0.0.7", or the /64 of an IPv6
+// address, such as "2001:db8:1:2::/64". nullopt if the text is no IP address.
 std::optional<std::string> NetworkOf(const std::string& address);
-// Returns the network of a connection's peer; "" for a Unix socket.
+// Returns the network of a connection's peer in the same form; "" for a Unix socket.
 std::string NetworkOf(const sockaddr_storage& peer);
 
 }  // namespace gdn

@@ -72,8 +72,8 @@ class Arrivals {
 
  private:
   std::mutex mu_;
-  int open_ = 0;               // guarded by mu_
-  Awaiter* waiter_ = nullptr;  // guarded by mu_
+  int open_ = 0;               // number of operations that have not ended; guarded by mu_
+  Awaiter* waiter_ = nullptr;  // the one that waits; null: none; guarded by mu_
 };
 
 }  // namespace gdn

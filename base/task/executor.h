@@ -68,8 +68,8 @@ class Flow {
 class FlowQueue {
  public:
   bool empty() const { return first_ == nullptr; }
-  void Push(Flow* flow);  // null is ignored
-  Flow* Pop();            // null if there is none
+  void Push(Flow* flow);  // adds the flow as the last; null is ignored
+  Flow* Pop();            // removes and returns the first flow; null if there is none
   // Posts each flow to its own executor. Does not touch a flow after it was posted.
   void PostAll();
 

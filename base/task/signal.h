@@ -52,7 +52,7 @@ class Signal {
   Awaiter Wait(Deadline deadline = {}) { return WaitBeyond(0, std::move(deadline)); }
 
  private:
-  std::atomic<uint64_t> count_{0};  // incremented under mu_
+  std::atomic<uint64_t> count_{0};  // number of calls of Raise; incremented under mu_
   std::mutex mu_;
   WaitList waiters_;  // guarded by mu_
 };

@@ -43,14 +43,14 @@ class ThreadExecutor final : public Executor {
 
   std::mutex mu_;
   std::condition_variable posted_;
-  FlowQueue flows_;    // guarded by mu_
-  bool stop_ = false;  // guarded by mu_
+  FlowQueue flows_;    // posted flows that no thread has taken; guarded by mu_
+  bool stop_ = false;  // the threads are to end; guarded by mu_
 
   std::mutex timers_mu_;
   std::condition_variable sooner_;                      // a timer is due before wakes_at_, or timers_stop_
-  Timers timers_;                                       // guarded by timers_mu_
+  Timers timers_;                                       // timers that are set; guarded by timers_mu_
   SteadyTime wakes_at_ = SteadyTime::InfiniteFuture();  // when the timers' thread looks again; guarded by timers_mu_
-  bool timers_stop_ = false;                            // guarded by timers_mu_
+  bool timers_stop_ = false;                            // the timers' thread is to end; guarded by timers_mu_
 
   std::vector<std::thread> threads_;  // last: they use all of the above
 };

@@ -194,9 +194,12 @@ class Client {
   // the server records for all callers; where callers log in, that is PERMISSION_DENIED unless the caller is an admin.
   absl::StatusOr<v1::TraceCallsResponse> TraceCalls(const v1::TraceCallsRequest& request, const CallOptions& call = {});
 
-  // Returns the server's metrics in Prometheus' text format. For admins, if callers must log in.
+  // Returns the server's metrics in Prometheus' text format. PERMISSION_DENIED if callers log in and the caller is no
+  // admin.
   absl::StatusOr<std::string> GetMetrics(const CallOptions& call = {});
-  // Starts the server's shutdown. For admins only. With request.wait, use the timeout InfiniteDuration.
+  // Starts the server's shutdown, unless it has begun, and returns its progress. With request.wait (use the timeout
+  // InfiniteDuration), returns only when the progress has `ended`. PERMISSION_DENIED unless the caller logged in as an
+  // admin, or if the server cannot be ended by a call.
   absl::StatusOr<v1::DrainProgress> Drain(const v1::DrainRequest& request, const CallOptions& call = {});
 
   // Open a stream without waiting for the server. INVALID_ARGUMENT if the token or affinity cannot be sent. The

@@ -28,8 +28,10 @@ namespace gdn {
 
 class DurableBatch final {
  public:
-  // The batch uses the timeouts and back-off of `options`. Each session's own options say how many inputs it keeps and
-  // when it makes checkpoints. `client` is borrowed, and must be the Client of all sessions.
+  // The batch uses the overall_timeout and back-off of `options`. A try's timeout is the smaller of its try_timeout and
+  // that of the first session in the call; calls that recover a session use the session's. Each session's own options
+  // say how many inputs it keeps and when it makes checkpoints. `client` is borrowed, and must be the Client of all
+  // sessions.
   explicit DurableBatch(Client& client, DurableSessionOptions options = {});
 
   struct Reply {

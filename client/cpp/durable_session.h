@@ -177,7 +177,7 @@ class DurableSession final {
     bool accepted = false;        // for an acceptance: the server has applied it in all layers
 
     // For a row of a Step.
-    std::optional<v1::StepKind> kind = {};          // set while it is sent by Step
+    std::optional<v1::StepKind> kind = {};          // kind of the row if Step sends it; absent otherwise
     std::optional<DraftChoice> accept_before = {};  // applied with the step, or not at all
     std::optional<SessionStep> next = {};           // step that follows the acceptance, on a server without Step
   };

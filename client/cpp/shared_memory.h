@@ -54,7 +54,7 @@ class SharedMemory {
 
   const std::string& region() const { return region_; }
   absl::Span<char> bytes() const { return {data_, size_}; }
-  // OK while the server keeps the region. Afterwards, the reason why it does not.
+  // OK while the server keeps the region. Afterwards, the error with which it ended it; CANCELLED if it gave none.
   absl::Status status() const;
 
   // Allocates the next `bytes` free bytes of the region, at a multiple of 64, for example as a request's output_shared.

@@ -54,7 +54,8 @@ class SlicedSession final {
   // Accepts the first tokens of the draft on every server, as DurableSession::AcceptTokens. Errors as in Decode.
   absl::StatusOr<v1::SessionTokenCounts> AcceptTokens(int32_t accepted_tokens);
 
-  // Run on every server, at the same time. Return the first error in the order of the heads, after all were tried.
+  // Run DurableSession's Checkpoint and Delete on every server, at the same time. Return the first error in the order
+  // of the heads, after all were tried; the other servers may then have done it.
   absl::Status Checkpoint(const std::string& checkpoint_id = "");
   absl::Status Delete();
 

@@ -103,8 +103,9 @@ __device__ __forceinline__ ConvSequence SequenceAt(const ConvGeometry& g, int32_
   return s;
 }
 
-// Returns the address of the thread's inputs of token `t` of the sequence, counted from the call's first. Negative
-// tokens are earlier ones, in the ring: -P < t < s.length. Only for live sequences if t < 0.
+// Returns the address of the thread's inputs of token `t` of the sequence, counted from the call's first; t < s.length.
+// Negative tokens are earlier ones, in the ring: the last W - 1 (-W < t), because a rejected draft may have overwritten
+// older ones. If t < 0: only for live sequences, and before AdvanceRing.
 __device__ __forceinline__ const float* TokenInput(const ConvSequence& s, int32_t t) {
   if (t >= 0) return s.x + t * s.x_stride;
   const int32_t column = s.first + t;

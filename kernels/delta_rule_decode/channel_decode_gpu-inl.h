@@ -4,7 +4,7 @@
 //
 // Thread safety: pure functions. For *_gpu.hip files only.
 //
-//   ShareToken<kAppend>(args, my, token, channel, decay, k, q, g, sh);
+//   ShareToken(args, my, token, channel, inside, decay, k, q, g, sh);
 //   SyncThreads();
 //   const TokenLog log = ChannelLog(my, token, sh);
 #pragma once
@@ -55,9 +55,10 @@ __device__ __forceinline__ const float* DecayRow(const DeltaRuleArgs& p, const D
   return row + int64_t{my.task.head} * p.key_dim;
 }
 
-// Puts a token's data of key channel `channel` into LDS for all groups; `decay` is e^{G_t}. The first column block of a
-// value head also writes g to the token's row of the log, which no block reads. For a key head's first value head it
-// writes k too. It does not if `inside` is false (channel >= K), or if the token follows a fold and the call is no
+// Puts a token's data of key channel `channel` into LDS for all groups; `decay` is e^{G_t}. Channels from K on
+// (`inside` false) are put there too, with k and q 0, for groups that read whole fragments. Then the first column block
+// of a value head writes g, and that of a key head's first value head also k, to the token's row of the log, which no
+// block reads. Nothing is written to the log if `inside` is false, or if the token follows a fold and the call is no
 // draft.
 template <typename Shared>
 __device__ __forceinline__ void ShareToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,

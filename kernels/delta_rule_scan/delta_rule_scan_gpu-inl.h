@@ -126,8 +126,9 @@ absl::Status LaunchScan(const char* name, const DeltaRuleParams& params, const G
   return Launch(name, kernel, grid, kDeltaRuleThreads, stream, args, gates);
 }
 
-// Calls launch(wave, elements, columns) with std::integral_constants, and returns its status; OK without a call if
-// there are no tokens. They are the wave width, a lane's elements of a column, and a group's value columns.
+// Calls launch(wave, elements, columns) with std::integral_constants, and returns its status: the wave width, a lane's
+// elements of a column, and a group's value columns. OK without a call if there are no tokens. FAILED_PRECONDITION
+// (DEVICE_UNSUPPORTED), naming the kernel `name`, if this build has no kernels for the stream's wave width.
 template <typename LaunchOf>
 absl::Status WithScanShape(const char* name, const LayerDims& dims, const DeviceBatch& batch, const Stream& stream,
                            const LaunchOf& launch) {

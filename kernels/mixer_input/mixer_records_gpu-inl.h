@@ -98,7 +98,9 @@ __device__ __forceinline__ void LoadShared(MixerRecordShared& sh, int row, int l
 
 // Computes q and k of the kRecordHeads key heads (as far as they exist) from `first_head` on, for sequence blockIdx.z
 // of a call of at most one token a sequence. Also writes the gates and records of their value heads, and stores the
-// convolution inputs of q and k in the ring. All threads of the block call.
+// convolution inputs of q and k in the ring. All kMixerThreads threads of the block call. Needs what MixerInputGpu
+// checks: W = 4, kRegisterHeadDim / 2 < K <= kRegisterHeadDim, K and V multiples of 4, tensors aligned to 16 bytes,
+// softplus gates with one decay a head, and at most kRecordGroups value heads for kRecordHeads key heads.
 template <int kWave>
 __device__ __forceinline__ void HeadsAndRecords(const MixerArgs& p, int32_t first_head) {
   MixerRecordShared& sh = SharedMemory<MixerRecordShared>();

@@ -38,6 +38,7 @@ void SessionPin::Release() {
 Session::Session(SessionInit init, SessionEnvironment* environment)
     : init_(WithAccount(std::move(init), *environment)),
       environment_(environment),
+      snapshot_loss_mark_(environment->snapshots().WatchMark(init_.principal)),
       born_(environment->clock().Now() - init_.age),
       layers_(init_.spec.layers.size()),
       epoch_(init_.epoch),

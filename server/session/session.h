@@ -149,6 +149,8 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Duration max_lifetime() const { return init_.max_lifetime; }
   int64_t prefix_tokens() const { return init_.prefix_tokens; }
   const ClientLeasePtr& lease() const { return init_.lease; }  // nullptr: none
+  // SnapshotBook::MarkOf the principal, read without a mutex.
+  int64_t snapshot_loss_mark() const { return snapshot_loss_mark_->load(std::memory_order_relaxed); }
   const Hash128& request() const { return init_.request; }
   SessionTurn& turn() const { return turn_; }  // used by the scheduler
   StateKey key() const { return {.principal = init_.principal, .id = init_.id, .checkpoint = {}}; }
@@ -170,8 +172,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Admits a step. `pin` is of this session; the lease takes it over, and without a lease it is released.
   // INVALID_ARGUMENT (LAYER_NOT_GDN), errors of AnswerStep (session_rules.h) and CheckAlive. If the admission says
-  // joined, `joined` gets the reply and ends; that needs a request id, and joined->ended set. `joined` may be null for
-  // calls without one.
+  // joined, `joined` gets the step's reply or error and ends, maybe before Admit returns. So set joined->ended and
+  // begin its operation before the call; if the call has not joined, withdraw it. `joined` may be null for calls
+  // without a request id, which never join.
   absl::StatusOr<Admission> Admit(SessionPin pin, const StepRequest& request, JoinedCall* joined);
 
   // Admits an acceptance for a caller with a pin. Returns leases, each with a pin of its own, on the layers with a
@@ -287,6 +290,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const SessionInit init_;
   SessionEnvironment* const environment_;
+  const SnapshotMarkPtr snapshot_loss_mark_;
   const SteadyTime born_;              // its creation, less init_.age
   std::atomic<int64_t> last_used_{0};  // SteadyTime in nanoseconds
 

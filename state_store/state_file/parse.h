@@ -57,7 +57,8 @@ struct StateFile {
 absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPool* pool = nullptr);
 
 // Parses and verifies only the header, for listings. `bytes` may end after the header. `file_bytes` is the size of the
-// whole file, which must match the header. The views in the result are empty. Errors as of ParseStateFile.
+// whole file, which must match the header. The views in the result are empty and it does not borrow `bytes`. A layer's
+// reply is there only if its output was dropped, else nullptr. Errors as of ParseStateFile.
 absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes);
 
 // A tensor's name, its byte range in a file, and its expected checksum. Views nothing of the file.

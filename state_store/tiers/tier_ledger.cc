@@ -30,12 +30,16 @@ bool TierLedger::TryAcquire(const StateKey& key) { return owned_.emplace(key.pri
 void TierLedger::Relinquish(const StateKey& key) {
   absl::MutexLock lock(&mu_);
   owned_.erase({key.principal, key.id});
-  if (const auto it = entries_.find(key); it != entries_.end() && it->second.copies == 0) entries_.erase(it);
+  if (const auto it = entries_.find(key); it != entries_.end() && it->second.copies == 0) {
+    SetPlace(it->second, kNowhere, 0);
+    entries_.erase(it);
+  }
   relinquished_.SignalAll();
 }
 
 TierLedger::Entry& TierLedger::EntryOf(const StateKey& key) {
   const auto [it, added] = entries_.try_emplace(key);
+  it->second.key = &it->first;
   if (added && options_.holders != nullptr) it->second.holder = options_.holders->HolderOf(key);
   return it->second;
 }
@@ -127,7 +131,7 @@ void TierLedger::DropCopy(size_t tier, const StateKey& key) {
 TierLedger::TierSet TierLedger::Park(size_t tier, const StateKey& key, int64_t bytes) {
   absl::MutexLock lock(&mu_);
   Entry& entry = EntryOf(key);
-  SetPlace(key, entry, tier, bytes);
+  SetPlace(entry, tier, bytes);
   const TierSet others = entry.copies & ~(TierSet{1} << tier);
   return IsDurable(tier) ? others : others & ~durable_tiers_;
 }
@@ -135,7 +139,7 @@ TierLedger::TierSet TierLedger::Park(size_t tier, const StateKey& key, int64_t b
 TierLedger::TierSet TierLedger::MoveCheckpoint(size_t tier, const StateKey& key, int64_t bytes) {
   absl::MutexLock lock(&mu_);
   Entry& entry = EntryOf(key);
-  if (entry.place != kNowhere && IsDurable(entry.place)) SetPlace(key, entry, tier, bytes);
+  if (entry.place != kNowhere && IsDurable(entry.place)) SetPlace(entry, tier, bytes);
   return entry.copies & durable_tiers_ & ~(TierSet{1} << tier);
 }
 
@@ -143,7 +147,7 @@ TierLedger::TierSet TierLedger::Unpark(const StateKey& key) {
   absl::MutexLock lock(&mu_);
   const auto it = entries_.find(key);
   if (it == entries_.end()) return 0;
-  SetPlace(key, it->second, kNowhere, 0);
+  SetPlace(it->second, kNowhere, 0);
   const TierSet copies = it->second.copies & ~durable_tiers_;
   if (copies != 0) ++levels_[0].leaving;
   return copies;
@@ -151,7 +155,7 @@ TierLedger::TierSet TierLedger::Unpark(const StateKey& key) {
 
 void TierLedger::DropEntries(const StateKey& session) {
   const auto [begin, end] = SessionRange(entries_, session);
-  for (auto it = begin; it != end; ++it) SetPlace(it->first, it->second, kNowhere, 0);
+  for (auto it = begin; it != end; ++it) SetPlace(it->second, kNowhere, 0);
   entries_.erase(begin, end);
 }
 
@@ -185,11 +189,7 @@ size_t TierLedger::Find(const StateKey& key, bool parked) {
   return entry.place;
 }
 
-void TierLedger::NoteUse(Entry& entry) {
-  std::list<Parked>& parked = levels_[entry.place].parked.at(entry.holder.get());
-  parked.splice(parked.end(), parked, entry.used);
-  entry.used->used = ++uses_;
-}
+void TierLedger::NoteUse(Entry& entry) { levels_[entry.place].parked.Use(entry, ++uses_); }
 
 size_t TierLedger::PlaceOf(const StateKey& key) const {
   absl::MutexLock lock(&mu_);
@@ -197,56 +197,27 @@ size_t TierLedger::PlaceOf(const StateKey& key) const {
   return it == entries_.end() ? kNowhere : it->second.place;
 }
 
-void TierLedger::SetPlace(const StateKey& key, Entry& entry, size_t place, int64_t bytes) {
-  const void* const holder = entry.holder.get();
+void TierLedger::SetPlace(Entry& entry, size_t place, int64_t bytes) {
   if (entry.place != kNowhere) {
-    Level& level = levels_[entry.place];
-    const auto parked = level.parked.find(holder);
-    parked->second.erase(entry.used);
-    if (parked->second.empty()) level.parked.erase(parked);
-    level.bytes -= entry.bytes;
+    levels_[entry.place].parked.Remove(entry);
+    levels_[entry.place].bytes -= entry.bytes;
   }
   entry.place = place;
   entry.bytes = bytes;
   if (place == kNowhere) return;
-  Level& level = levels_[place];
-  std::list<Parked>& parked = level.parked[holder];
-  entry.used = parked.insert(parked.end(), {.key = key, .used = ++uses_});
-  level.bytes += bytes;
+  entry.used = ++uses_;
+  levels_[place].parked.Add(entry);
+  levels_[place].bytes += bytes;
 }
 
-const StateKey* TierLedger::FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take,
-                                         const std::function<bool(const void*)>& may_leave) const {
-  // Position in a holder's list. Usually only the first entry of each list is looked at, however many there are.
-  struct Cursor {
-    double shares = 1;
-    std::list<Parked>::const_iterator at, end;
-    bool GoesAfter(const Cursor& other) const {
-      return shares != other.shares ? shares < other.shares : at->used > other.at->used;
-    }
-  };
-  const Level& level = levels_[tier];
-  std::vector<Cursor> cursors;
-  cursors.reserve(level.parked.size());
-  for (const auto& [holder, parked] : level.parked) {
-    if (!may_leave(holder)) continue;
-    Cursor& cursor = cursors.emplace_back(Cursor{.at = parked.begin(), .end = parked.end()});
-    if (level.parked.size() == 1 || holder == nullptr) continue;
-    cursor.shares = options_.holders->SharesHeld(names_[tier], entries_.at(cursor.at->key).holder);
-  }
-  const auto after = [](const Cursor& a, const Cursor& b) { return a.GoesAfter(b); };
-  std::ranges::make_heap(cursors, after);
-  while (!cursors.empty()) {
-    std::ranges::pop_heap(cursors, after);
-    Cursor& first = cursors.back();
-    if (take(first.at->key)) return &first.at->key;
-    if (++first.at == first.end) {
-      cursors.pop_back();
-    } else {
-      std::ranges::push_heap(cursors, after);
-    }
-  }
-  return nullptr;
+const TierLedger::Entry* TierLedger::FirstToLeave(size_t tier, absl::FunctionRef<bool(const StateKey&)> take,
+                                                  absl::FunctionRef<bool(const void*)> may_leave) {
+  return levels_[tier].parked.First(
+      [&](const Entry& any) -> std::optional<double> {
+        if (!may_leave(any.holder.get())) return std::nullopt;
+        return any.holder == nullptr ? 1 : options_.holders->SharesHeld(names_[tier], any.holder);
+      },
+      [&](const Entry& entry) { return take(*entry.key); });
 }
 
 TierLedger::Next TierLedger::AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait,
@@ -254,14 +225,13 @@ TierLedger::Next TierLedger::AcquireNext(size_t tier, const std::set<StateKey>& 
   absl::MutexLock lock(&mu_);
   Level& level = levels_[tier];
   const void* const only = whose.like == nullptr ? nullptr : EntryOf(*whose.like).holder.get();
-  const StateKey* const next = FirstToLeave(
+  const Entry* const next = FirstToLeave(
       tier,
       [&](const StateKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !tried.contains(key) && TryAcquire(key); },
       [&](const void* holder) { return (only == nullptr || holder == only) && !whose.except.contains(holder); });
   if (next != nullptr) {
     ++level.leaving;
-    const Entry& entry = entries_.at(*next);
-    return {.key = *next, .bytes = entry.bytes, .holder = entry.holder.get()};
+    return {.key = *next->key, .bytes = next->bytes, .holder = next->holder.get()};
   }
   if (!may_wait || level.leaving == 0) return {};
   relinquished_.Wait(&mu_);
@@ -285,11 +255,11 @@ bool TierLedger::CanFree(size_t tier, int64_t bytes) const {
   return levels_[tier].bytes >= bytes || levels_[tier].leaving != 0;
 }
 
-std::optional<int64_t> TierLedger::NextBytes(size_t tier) const {
+std::optional<int64_t> TierLedger::NextBytes(size_t tier) {
   absl::MutexLock lock(&mu_);
-  const StateKey* const next = FirstToLeave(
+  const Entry* const next = FirstToLeave(
       tier, [](const StateKey&) { return true; }, [](const void*) { return true; });
-  return next == nullptr ? std::nullopt : std::optional(entries_.at(*next).bytes);
+  return next == nullptr ? std::nullopt : std::optional(next->bytes);
 }
 
 void TierLedger::Owe(size_t tier, const StateKey& key, bool all) {

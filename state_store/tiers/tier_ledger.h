@@ -14,8 +14,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,10 +23,12 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/eviction_order.h"
 #include "base/threads/steady_clock.h"
 #include "state_store/tiers/state_tier.h"
 #include "state_store/tiers/tier_holders.h"
@@ -110,8 +110,9 @@ class TierLedger {
   // Records that the key is on the device again. Returns the tiers that are not durable and have copies, for the caller
   // to erase. If there are any, call Left(0, ..) after erasing them.
   TierSet Unpark(const StateKey& key);
-  // Forgets the session, and records that every tier must still erase all its states. Call Left for each tier after the
-  // erasure. `noted`: tiers for which an erasure note is stored, so their debts are never forgotten.
+  // Forgets the session, and records that every tier must still erase all its states. Then call Left once for each
+  // tier, after trying the erasure, also if it failed or was put off. `noted`: tiers for which an erasure note is
+  // stored, so their debts are never forgotten.
   void End(const StateKey& session, TierSet noted = 0);
   // Removes the session and its debts without any erasures, because another server has it now, with its copies in a
   // shared tier.
@@ -153,7 +154,7 @@ class TierLedger {
   // True if the tier's parked states have at least `bytes` bytes together, or if running calls are freeing bytes there.
   bool CanFree(size_t tier, int64_t bytes) const;
   // Returns the size of the next state to evict from the tier; nullopt if no state is parked there.
-  std::optional<int64_t> NextBytes(size_t tier) const;
+  std::optional<int64_t> NextBytes(size_t tier);
 
   // --- Debts: pending erasures of a tier. true: of the session and all its checkpoints (the key then has no checkpoint
   // id); false: of the key only.
@@ -184,15 +185,12 @@ class TierLedger {
   void NoteTrim(bool moved);
 
  private:
-  struct Parked {
-    StateKey key;
-    uint64_t used = 0;  // time of the last use, in numbers of uses
-  };
   struct Charged {
     std::shared_ptr<void> held;
     int64_t bytes = 0;
   };
   struct Entry {
+    const StateKey* key = nullptr;      // in entries_
     TierHolders::Holder holder;         // holder that is charged; nullptr without holders
     size_t place = kNowhere;            // tier that the key is parked in
     size_t checkpoint = kNowhere;       // durable tier with the newest durable copy; may equal `place`
@@ -200,13 +198,13 @@ class TierLedger {
     std::map<size_t, Charged> charges;  // charges for `copies`, by tier
     std::optional<Versions> versions;   // versions that the copy in `checkpoint` may have
     int64_t bytes = 0;                  // bytes included in levels_[place].bytes
-    std::list<Parked>::iterator used;   // the key's element in its holder's list of levels_[place]
+    uint64_t used = 0;                  // time of the last use while it is parked, in numbers of uses
   };
   struct Level {
-    std::map<const void*, std::list<Parked>> parked;  // by holder, each least recently used first; no list is empty
-    int64_t bytes = 0;                                // total of the parked states
-    int leaving = 0;                                  // running calls that free bytes in this tier
-    SteadyTime retry_at;                              // end of the back-off; until then Stores are refused with `error`
+    EvictionOrder<Entry, &Entry::holder> parked;
+    int64_t bytes = 0;    // total of the parked states
+    int leaving = 0;      // running calls that free bytes in this tier
+    SteadyTime retry_at;  // end of the back-off; until then Stores are refused with `error`
     absl::Status error;
     std::optional<StateKey> failed_for;  // first session for which the tier was unavailable since its last success
     std::map<StateKey, bool> owed;       // debts
@@ -220,13 +218,12 @@ class TierLedger {
   void SetCopy(size_t tier, const StateKey& key, Entry& entry, int64_t bytes, std::shared_ptr<void> reserved = nullptr)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteUse(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns the first key in the tier's eviction order whose holder passes may_leave(holder) and that passes take(key);
-  // nullptr if there is none. Keys are passed to `take` in that order until it returns true.
-  const StateKey* FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take,
-                               const std::function<bool(const void*)>& may_leave) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns the first entry in the tier's eviction order whose holder passes may_leave(holder) and whose key passes
+  // take(key); nullptr if there is none. Keys are passed to `take` in that order until it returns true.
+  const Entry* FirstToLeave(size_t tier, absl::FunctionRef<bool(const StateKey&)> take,
+                            absl::FunctionRef<bool(const void*)> may_leave) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropEntries(const StateKey& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void SetPlace(const StateKey& key, Entry& entry, size_t place, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetPlace(Entry& entry, size_t place, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Owe(size_t tier, const StateKey& key, bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsDurable(size_t tier) const { return (durable_tiers_ >> tier & 1) != 0; }
 

@@ -190,7 +190,7 @@ void TierStack::Trim() {
   if (host.limit_bytes > 0 && host.used_bytes > keep) ledger_.NoteTrim(MoveOut(0, host.used_bytes - keep).ok());
 }
 
-bool TierStack::WantsTrim() const {
+bool TierStack::WantsTrim() {
   if (tiers_.empty() || tiers_[0]->durable() || !ledger_.MayTrim()) return false;
   const TierUsage host = tiers_[0]->usage();
   if (host.limit_bytes == 0 || host.used_bytes <= Hundredths(host.limit_bytes, kTrimAbove)) return false;

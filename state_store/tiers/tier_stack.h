@@ -143,7 +143,7 @@ class TierStack {
   // background thread calls Trim when WantsTrim() is true: more than 90% is used, and a lower tier accepts states.
   // After a Trim that moved nothing, WantsTrim() is false for a while (TierLedger::MayTrim).
   void Trim();
-  bool WantsTrim() const;
+  bool WantsTrim();
 
   // True if the tier still has to erase states of the session: copies that List finds there must not be used.
   bool IsErased(const StateTier& tier, const StateKey& key) const;

@@ -31,7 +31,7 @@ ANYTHING = "anything"
 # from this one.
 NODES = [
     # node, folders, what it is, what it may include
-    ("base", ["base", "base/*"], "errors with reasons, dtypes, tensor views, safetensors, hashing, threads, flags, version", []),
+    ("base", ["base", "base/*"], "errors with reasons, dtypes, tensor views, safetensors, hashing, threads, flags, version, the order of eviction", []),
     ("proto", ["gdn/v1", "google/rpc"], "the API's messages, generated from `proto/gdn/v1`", []),
     ("kernels", ["kernels"], "`backend.h`: what a backend must do, and the operators' parameters", ["kernels/operators"]),
     ("kernels/layer", ["kernels/layer"], "a whole layer, made of a backend's operators", ["kernels", "kernels/operators"]),

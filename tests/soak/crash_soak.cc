@@ -5,9 +5,10 @@
 // Two servers of the same program run: one is never disturbed; the other has a disk and a checkpoint policy, is killed
 // (SIGKILL) once a round and started again. Each session, in a thread of its own, takes every step on both, through
 // DurableSession: prefills, decodes and drafts of all layers, made from the seed. Beside them some sessions of each
-// kind are stepped together, through DurableBatch on the server that is killed, and one by one on the other. Exit
-// code 1 where an answer differs by a bit, a step was applied other than once, or a kill cost a layer more tokens than
-// the checkpoint interval.
+// kind are stepped together, through DurableBatch on the server that is killed, and one by one on the other. Some steps
+// are Steps of mixed rows; the undisturbed server then gets AcceptTokens, Prefill and Decode instead. Exit code 1
+// where an answer differs by a bit, a step was applied other than once, or a kill cost a layer more tokens than the
+// checkpoint interval.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -18,6 +19,8 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -31,6 +34,7 @@
 #include "client/cpp/durable_session.h"
 #include "client/cpp/step_rows.h"
 #include "client/cpp/tensor_codec.h"
+#include "tests/soak/mixed_rows.h"
 #include "tests/soak/run_in_folder.h"
 #include "tests/soak/soak_state.h"
 #include "tests/support/random.h"
@@ -96,6 +100,7 @@ void SetInput(const Plan& plan, const std::vector<int64_t>& leading, Random& ran
 // Data that all sessions share.
 struct Soak : SoakState {
   std::atomic<int64_t> steps = 0;
+  std::atomic<int64_t> mixed = 0;  // rows of Step among them
   std::atomic<int64_t> mismatches = 0;
 };
 
@@ -120,6 +125,8 @@ class Twins {
         for (const int32_t layer : plan_.layers) GDN_RETURN_IF_ERROR(Prefill(layer));
       } else if (kind < 5) {
         GDN_RETURN_IF_ERROR(Draft());
+      } else if (kind < 9) {
+        for (const int32_t layer : plan_.layers) GDN_RETURN_IF_ERROR(StepMixed(layer));
       } else {
         for (const int32_t layer : plan_.layers) GDN_RETURN_IF_ERROR(Decode(layer, {}, false));
       }
@@ -212,6 +219,69 @@ class Twins {
     GDN_ASSIGN_OR_RETURN(const auto counts, batch_->AcceptTokens(together_, accepted));
     for (const auto& row : counts) GDN_RETURN_IF_ERROR(row.status());
     return absl::OkStatus();
+  }
+
+  // Steps of one layer by Step, whose rows are decodes, drafts and prefills and accept the drafts of the step before.
+  // The last one leaves no draft.
+  absl::Status StepMixed(int32_t layer) {
+    constexpr int kSteps = 3;
+    enum Kind { kDecode, kPrefill, kDraft };
+    std::vector<int> drafts(tested_.size(), 0);  // tokens of each session's draft
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<MixedRow> rows;
+      std::vector<std::string> truth;
+      for (size_t row = 0; row < tested_.size(); ++row) {
+        const int kind = random_.NextInt(kDecode, step < kSteps - 1 ? kDraft : kPrefill);
+        MixedRow& drawn = rows.emplace_back(kind == kPrefill ? DrawPrefill(layer) : DrawDecode(layer, kind == kDraft));
+        if (drafts[row] > 0) drawn.accept_before = {.first_tokens = random_.NextInt(0, drafts[row])};
+        drafts[row] = kind == kDraft ? static_cast<int>(StepTokens(drawn.step)) : 0;
+        GDN_ASSIGN_OR_RETURN(truth.emplace_back(), StepApart(*truth_[row], drawn));
+      }
+      GDN_ASSIGN_OR_RETURN(const std::vector<std::string> tested, StepTogether(rows));
+      for (size_t row = 0; row < rows.size(); ++row) Compare("Step", layer, row, tested[row], truth[row]);
+      soak_->mixed += static_cast<int64_t>(rows.size());
+    }
+    return absl::OkStatus();
+  }
+
+  MixedRow DrawPrefill(int32_t layer) {
+    v1::PrefillRequest request;
+    request.set_layer(layer);
+    SetInput(plan_, {random_.NextInt(0, kMaxPrefill)}, random_, &request);
+    return {.step = std::move(request)};
+  }
+
+  MixedRow DrawDecode(int32_t layer, bool draft) {
+    v1::DecodeRequest request;
+    request.set_layer(layer);
+    request.set_draft(draft);
+    SetInput(plan_, {1, random_.NextInt(draft ? 1 : 0, kMaxDraft)}, random_, &request);
+    return {.step = std::move(request)};
+  }
+
+  // Makes the row's calls by the other methods, and returns the output.
+  static absl::StatusOr<std::string> StepApart(DurableSession& session, const MixedRow& row) {
+    if (row.accept_before.has_value()) {
+      GDN_RETURN_IF_ERROR(session.AcceptTokens(row.accept_before->first_tokens).status());
+    }
+    if (StepTokens(row.step) == 0) return std::string();
+    if (const auto* const prefill = std::get_if<v1::PrefillRequest>(&row.step); prefill != nullptr) {
+      GDN_ASSIGN_OR_RETURN(v1::PrefillResponse reply, session.Prefill(*prefill));
+      return std::move(*reply.mutable_output()->mutable_data());
+    }
+    GDN_ASSIGN_OR_RETURN(v1::DecodeResponse reply, session.Decode(std::get<v1::DecodeRequest>(row.step)));
+    return std::move(*reply.mutable_output()->mutable_data());
+  }
+
+  // Sends the rows in one Step, and returns their outputs.
+  absl::StatusOr<std::vector<std::string>> StepTogether(const std::vector<MixedRow>& rows) {
+    if (rows.size() == 1) {
+      GDN_ASSIGN_OR_RETURN(const v1::StepResponse reply, tested_[0]->Step(MixedStepOf(rows)));
+      return OutputsOf(rows, reply.output());
+    }
+    GDN_ASSIGN_OR_RETURN(const DurableBatch::Reply reply, batch_->Step(together_, MixedStepOf(rows)));
+    for (const absl::Status& row : reply.rows) GDN_RETURN_IF_ERROR(row);
+    return OutputsOf(rows, reply.output);
   }
 
   Soak* const soak_;
@@ -322,11 +392,11 @@ absl::Status RunSoak(const std::string& folder) {
     }
   }
   absl::PrintF(
-      "crash_soak seed %d: %d of %d kills, %d sessions (%d of them in batches), %d steps compared, %d recoveries (%d "
-      "from nothing), "
-      "%d steps and %d tokens replayed, at most %d tokens of a layer lost by a kill (interval %d), %d mismatches\n",
-      seed, kills, rounds, sessions, batched, soak.steps.load(), sum.recoveries, sum.recreations, sum.replayed_steps,
-      sum.replayed_tokens, sum.max_lost_tokens, interval, soak.mismatches.load());
+      "crash_soak seed %d: %d of %d kills, %d sessions (%d of them in batches), %d steps compared (%d of them "
+      "rows of Step), %d recoveries (%d from nothing), %d steps and %d tokens replayed, at most %d tokens of a layer "
+      "lost by a kill (interval %d), %d mismatches\n",
+      seed, kills, rounds, sessions, batched, soak.steps.load(), soak.mixed.load(), sum.recoveries, sum.recreations,
+      sum.replayed_steps, sum.replayed_tokens, sum.max_lost_tokens, interval, soak.mismatches.load());
   GDN_RETURN_IF_ERROR(soak.status());
   if (soak.mismatches != 0) return absl::DataLossError("answers differ from the undisturbed server's");
   if (sum.max_lost_tokens > interval) return absl::DataLossError("a kill cost more than the checkpoint interval");

@@ -40,7 +40,7 @@ struct CaseResult {
   Summary flops_per_s;
 };
 
-// Measures the case and the limits in alternation. Errors of the case's run().
+// Measures the case and the limits in alternation. Errors of the case's run() and of machine.measure_limits().
 absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, Machine& machine,
                                        const MeasureOptions& options);
 

@@ -28,7 +28,7 @@ struct ChunkView {
   const float* k = nullptr;  // [tokens, K]
   int64_t key_stride = 0;
   const float* v = nullptr;     // [tokens, V]
-  int64_t value_stride = 0;     // between tokens of v, and of the output
+  int64_t value_stride = 0;     // floats from one token to the next, of v and of the output
   const float* g = nullptr;     // [tokens], log decay
   const float* beta = nullptr;  // [tokens]
   int64_t gate_stride = 0;

@@ -13,7 +13,7 @@ namespace gdn {
 
 class KeyWatch {
  public:
-  KeyWatch();  // does nothing if stdin is no terminal
+  KeyWatch();  // turns off echo and line input on stdin; does nothing if stdin is no terminal
   ~KeyWatch();
   KeyWatch(const KeyWatch&) = delete;
   KeyWatch& operator=(const KeyWatch&) = delete;

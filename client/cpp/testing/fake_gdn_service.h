@@ -74,7 +74,7 @@ class FakeGdnService final : public v1::GdnService::Service {
     bool durable_tier = true;
     bool forget_stored_replies = false;  // replies are not stored, so a retry counts as a new call
     bool save_no_outputs = false;        // checkpoints have stored replies without their outputs
-    // Forks, exports, checkpoints, restores and watches ignore session_epoch, as older servers do.
+    // Forks, snapshots, exports, checkpoints, restores and watches ignore session_epoch, as older servers do.
     bool ignore_session_epochs = false;
     bool no_step = false;  // Step and StreamStep are unknown methods, as on servers of version 0.1.0
   };
@@ -114,7 +114,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   // Describes the states of a session, which must exist: equal texts mean equal states, token counts and drafts.
   std::string States(const std::string& session) const;
   std::set<std::string> session_names() const;
-  // Tokens that a layer has seen; -1 if there is no such session or layer.
+  // Returns the layer's token count, without a pending draft; -1 if there is no such session ("sessions/ID") or layer.
   int64_t token_count(const std::string& session, int32_t layer) const;
   // Calls so far.
   struct Log {
@@ -246,7 +246,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   void SaveIfDue(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Session*> Find(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckDurable() const { return options_.durable_tier ? absl::OkStatus() : NoDurableTier(); }
-  // Checks that the session is in the request's epoch, unless options_.ignore_session_epochs is set.
+  // ABORTED (EPOCH_MISMATCH) unless the session is in the request's epoch, the request names none, or
+  // options_.ignore_session_epochs is set.
   template <typename Request>
   absl::Status CheckEpochOf(const Session& session, const Request& request) const {
     if (options_.ignore_session_epochs) return absl::OkStatus();

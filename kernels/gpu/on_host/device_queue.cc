@@ -203,6 +203,12 @@ int64_t HostDevice::operations() {
   return operations_;
 }
 
+int64_t HostDevice::FailAfter(int64_t more) {
+  const UnseenByTsan unseen;
+  absl::MutexLock lock(&mu_);
+  return fail_at_ = operations_ + more;
+}
+
 void HostDevice::Drain() {
   TheLeaving().Join(/*all=*/true);
   std::vector<std::shared_ptr<HostStream>> streams;
@@ -259,7 +265,7 @@ void HostDevice::FreeLater(std::shared_ptr<Allocation> memory) {
 absl::Status HostDevice::MayStart(const HostStream::Operation& operation) {
   const UnseenByTsan unseen;
   absl::MutexLock lock(&mu_);
-  if (!failure_.ok() || operation.number < 0 || operation.number != options_.fail_at) return failure_;
+  if (!failure_.ok() || operation.number < 0 || operation.number != fail_at_) return failure_;
   return absl::InternalError(absl::StrCat(operation.what, " fails as it was asked to, operation ", operation.number));
 }
 

@@ -96,7 +96,7 @@ class HostStream : public std::enable_shared_from_this<HostStream> {
 
 class HostDevice : public std::enable_shared_from_this<HostDevice> {
  public:
-  explicit HostDevice(const HostStreamsOptions& options) : options_(options) {}
+  explicit HostDevice(const HostStreamsOptions& options) : options_(options), fail_at_(options.fail_at) {}
   ~HostDevice();
 
   HostStream* MakeStream();
@@ -105,6 +105,7 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
 
   absl::Status status();
   int64_t operations();
+  int64_t FailAfter(int64_t more);
   void Drain();
 
   // Blocks until the stream has reached the point; makes a lazy stream run the work before it. Returns the device's
@@ -136,6 +137,7 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
   absl::Mutex mu_;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   int64_t operations_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t fail_at_ ABSL_GUARDED_BY(mu_);  // number of the operation that fails; negative: none
   uint64_t streams_made_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::shared_ptr<HostStream>> streams_ ABSL_GUARDED_BY(mu_);  // streams whose threads run
   std::vector<Freed> freed_ ABSL_GUARDED_BY(mu_);

@@ -169,6 +169,8 @@ int64_t HostStreams::operations(int device) {
   return of == nullptr ? 0 : of->operations();
 }
 
+int64_t HostStreams::FailAfter(int64_t more, int device) { return simt::DeviceNumber(device)->FailAfter(more); }
+
 void HostStreams::Drain() {
   for (int i = 0; i < simt::HostDeviceCount(); ++i) {
     if (const std::shared_ptr<simt::HostDevice> device = simt::DeviceNumber(i); device != nullptr) device->Drain();

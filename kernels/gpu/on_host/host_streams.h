@@ -54,6 +54,10 @@ class HostStreams {
   static void ConfigureFromEnvironment();
   // Number of operations (as fail_at counts them) given to this device's streams so far; 0 if streams are synchronous.
   static int64_t operations(int device = 0);
+  // Lets the operation fail that comes after `more` others that are still to be given to this device's streams, as
+  // HostStreamsOptions::fail_at does. Returns its number. Streams must be asynchronous. For tests whose preparation
+  // takes now more operations and now fewer.
+  static int64_t FailAfter(int64_t more, int device = 0);
   // Blocks until all streams, also destroyed ones, have run what they were given.
   static void Drain();
 };
@@ -63,7 +67,9 @@ namespace simt {
 // the calling thread records that stream; only counts the kernel's code as loaded while LoadingOnly is active.
 absl::Status EnqueueLaunch(const Stream& stream, const char* name, std::function<absl::Status()> launch);
 
-// For runtime.h's graphs: records launches, and nothing else, between Begin and End, by one thread.
+// For runtime.h's graphs. The calling thread's launches on `stream` between BeginRecording and EndRecording are kept
+// and not run; other threads and streams go on as usual. Calls that are no launches are refused (RefuseWhileRecording).
+// BeginRecording: FAILED_PRECONDITION if the thread records already; that recording's end then fails too.
 struct RecordedLaunch {
   const char* name;
   std::function<absl::Status()> run;

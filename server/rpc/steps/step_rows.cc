@@ -286,6 +286,13 @@ int64_t StepRows::DurableTokenCount(const CallRow& row) const {
   return info.ok() ? info->durable_token_count : 0;
 }
 
+int64_t StepRows::SnapshotLossMark() const {
+  for (const CallRow& row : rows_) {
+    if (row.session != nullptr) return row.session->snapshot_loss_mark();  // calls find only their caller's sessions
+  }
+  return parts_.environment.snapshots().MarkOf(principal_);
+}
+
 void StepRows::FinishOutput(v1::Tensor& output) {
   ReplyOutput& out = data_.out;
   for (size_t i = 0; i < rows_.size(); ++i) {

@@ -64,8 +64,8 @@ class StepRows final : public CallRows {
   int64_t TokenCount(const CallRow& row) const;
   int64_t DurableTokenCount(const CallRow& row) const;
   int64_t compute_time_us() const { return compute_time_us_.load(); }
-  // Returns SnapshotBook::MarkOf the caller's principal, for the reply.
-  int64_t SnapshotLossMark() const { return parts_.environment.snapshots().MarkOf(principal_); }
+  // Returns SnapshotBook::MarkOf the caller's principal, for the reply. Takes no mutex if any row has a session.
+  int64_t SnapshotLossMark() const;
   // Writes zeros for failed rows, and copies the output to shared memory if the request asked for that. If that fails,
   // the output stays in the reply.
   void FinishOutput(v1::Tensor& output);

@@ -37,13 +37,7 @@ void PrefixIndex::NoteStart(const PrefixStart& start) {
   tokens_skipped_.fetch_add(start.tokens, std::memory_order_relaxed);
   absl::MutexLock lock(&mu_);
   const auto it = entries_.find(start.key);
-  if (it != entries_.end() && it->second.image != nullptr) UseLocked(it->second);
-}
-
-void PrefixIndex::UseLocked(Entry& entry) {
-  std::list<PrefixKey>& list = by_use_.at(entry.account.get());
-  list.splice(list.end(), list, entry.place);
-  entry.used = options_.clock.Now();
+  if (it != entries_.end() && it->second.image != nullptr) order_.Use(it->second, options_.clock.Now());
 }
 
 PrefixIndex::Beginning PrefixIndex::Begin(const PrefixKey& key, const std::string& principal,
@@ -57,12 +51,13 @@ PrefixIndex::Beginning PrefixIndex::Begin(const PrefixKey& key, const std::strin
     {
       absl::MutexLock lock(&mu_);
       if (const auto it = entries_.find(key); it != entries_.end()) {
-        if (it->second.image != nullptr) UseLocked(it->second);
+        if (it->second.image != nullptr) order_.Use(it->second, options_.clock.Now());
         return {.place = {}, .there = true};
       }
       if (charge.valid() && used_bytes_ + bytes <= RoomBytes()) {
         used_bytes_ += bytes;
         Entry& entry = entries_[key];
+        entry.key = key;
         entry.principal = principal;
         entry.account = account;
         entry.charge = std::move(charge);
@@ -96,8 +91,7 @@ void PrefixIndex::Keep(const Place& place, int64_t tokens, SessionImagePtr image
     entry->tokens = tokens;
     entry->image = std::move(image);
     entry->used = options_.clock.Now();
-    std::list<PrefixKey>& list = by_use_[entry->account.get()];
-    entry->place = list.insert(list.end(), place.key_);
+    order_.Add(*entry);
   }
   kept_.fetch_add(1, std::memory_order_relaxed);
   Trim();
@@ -113,46 +107,24 @@ PrefixIndex::Entries::node_type PrefixIndex::TakeLocked(const PrefixKey& key) {
   Entries::node_type node = entries_.extract(key);
   Entry& entry = node.mapped();
   used_bytes_ -= entry.charge.bytes();
-  if (entry.image == nullptr) return node;
-  const auto list = by_use_.find(entry.account.get());
-  list->second.erase(entry.place);
-  if (list->second.empty()) by_use_.erase(list);
+  if (entry.image != nullptr) order_.Remove(entry);
   return node;
 }
 
-PrefixIndex::Entries::node_type PrefixIndex::TakeFirst(const ByteAccount* of) {
-  absl::MutexLock lock(&mu_);
-  const auto list = by_use_.find(of);
-  return list == by_use_.end() ? Entries::node_type() : TakeLocked(list->second.front());
-}
-
-const ByteAccount* PrefixIndex::Heaviest() const {
-  std::vector<ByteAccountPtr> accounts;
-  {
-    absl::MutexLock lock(&mu_);
-    for (const auto& [account, keys] : by_use_) accounts.push_back(entries_.at(keys.front()).account);
-  }
-  const ByteAccount* heaviest = nullptr;
-  double most = -1;
-  for (const ByteAccountPtr& account : accounts) {
-    const double shares = ledger_.SharesHeld(BytePool::kHost, *account);
-    if (shares > most) heaviest = account.get(), most = shares;
-  }
-  return heaviest;
-}
-
 bool PrefixIndex::EvictOne(const ByteAccount* of) {
-  const bool anybody = of == nullptr;
-  while (true) {
-    const ByteAccount* const account = anybody ? Heaviest() : of;
-    if (account == nullptr) return false;
-    const Entries::node_type gone = TakeFirst(account);
-    if (!gone.empty()) {
-      evictions_.fetch_add(1, std::memory_order_relaxed);
-      return true;
-    }
-    if (!anybody) return false;  // otherwise another thread took the entry, and the search goes on
-  }
+  Entries::node_type gone;  // destroyed after the lock is released
+  absl::MutexLock lock(&mu_);
+  const Entry* const next = order_.First(
+      [&](const Entry& any) {
+        return of == nullptr || any.account.get() == of
+                   ? std::optional(ledger_.SharesHeld(BytePool::kHost, *any.account))
+                   : std::nullopt;
+      },
+      [](const Entry&) { return true; });
+  if (next == nullptr) return false;
+  gone = TakeLocked(next->key);
+  evictions_.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 bool PrefixIndex::DropOneOf(const ByteAccount& account) { return EvictOne(&account); }
@@ -200,7 +172,7 @@ PrefixCounts PrefixIndex::counts() const {
                       .dropped = dropped_};
   absl::MutexLock lock(&mu_);
   counts.used_bytes = used_bytes_;
-  for (const auto& [account, keys] : by_use_) counts.entries += static_cast<int64_t>(keys.size());
+  counts.entries = std::ranges::count_if(entries_, [](const auto& entry) { return entry.second.image != nullptr; });
   return counts;
 }
 

@@ -7,7 +7,7 @@
 // memory at most what sessions leave. If sessions need that memory or an account reaches its quota, entries are evicted
 // before sessions. The victim is the least recently used entry of the account that is furthest over its share of host
 // memory.
-// Thread safety: safe from any thread; no ledger is called with the lock held, so its callbacks may come back here.
+// Thread safety: safe from any thread; nothing is charged or released with the lock held.
 // Ownership: shares images, which never change: a session that started with an image does not need the entry any more.
 // The ledger and what the options call must outlive it.
 //
@@ -19,7 +19,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <string>
 #include <utility>
@@ -29,6 +28,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/eviction_order.h"
 #include "base/threads/steady_clock.h"
 #include "server/admission/byte_ledger.h"
 #include "server/session/prefixes/prefix_key.h"
@@ -117,14 +117,14 @@ class PrefixIndex {
 
  private:
   struct Entry {
+    PrefixKey key = {};
     std::string principal;
     ByteAccountPtr account;
     ByteCharge charge;
     int64_t tokens = 0;
     SessionImagePtr image;  // nullptr: the entry is being copied
     SteadyTime used;
-    std::list<PrefixKey>::iterator place;  // position in the account's list, if there is an image
-    uint64_t serial = 0;                   // differs from that of an earlier entry with this key
+    uint64_t serial = 0;  // differs from that of an earlier entry with this key
   };
   using Entries = std::map<PrefixKey, Entry>;
 
@@ -135,21 +135,17 @@ class PrefixIndex {
   void GiveUp(const Place& place);
   // Returns the entry that the place was reserved for; nullptr if it has been dropped.
   Entry* EntryOf(const Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void UseLocked(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Removes the entry. The caller destroys the result after it has released the lock.
+  // Removes and returns the entry, which must be there. The caller destroys the result after it has released the lock.
   Entries::node_type TakeLocked(const PrefixKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Removes and returns the account's least recently used entry; empty if it has none.
-  Entries::node_type TakeFirst(const ByteAccount* of);
+  // Evicts the next entry, or the next one of this account. Returns false if there is none.
   bool EvictOne(const ByteAccount* of);
-  // Returns the account with entries that is furthest over its share of host memory; nullptr if there are no entries.
-  const ByteAccount* Heaviest() const;
 
   ByteLedger& ledger_;
   const PrefixIndexOptions options_;
   std::atomic<int64_t> hits_{0}, misses_{0}, tokens_skipped_{0}, kept_{0}, evictions_{0}, expired_{0}, dropped_{0};
   mutable absl::Mutex mu_;
   Entries entries_ ABSL_GUARDED_BY(mu_);
-  std::map<const ByteAccount*, std::list<PrefixKey>> by_use_ ABSL_GUARDED_BY(mu_);  // the least recently used first
+  EvictionOrder<Entry, &Entry::account> order_ ABSL_GUARDED_BY(mu_);  // of entries with an image
   int64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t begun_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -2,9 +2,7 @@
 //
 // The first to leave is the least recently used session of the account that is furthest over its share of the devices.
 // Accounts within their share count as equal. A session that could not leave goes behind all others for a while. To
-// find the next sessions to leave, only a few are looked at, however many there are. Each account has a line of its
-// sessions, ordered by last use as it was when last looked at. A session that was used since then is moved to its right
-// place when its turn comes.
+// find the next sessions to leave, only a few are looked at, however many there are (base/eviction_order.h).
 // Thread safety: safe from any thread. Ownership: sessions are not kept alive; the ledger must outlive it.
 //
 //   residents.Add(session, /*device=*/0, "", std::move(charge));
@@ -12,19 +10,17 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/eviction_order.h"
 #include "base/threads/steady_clock.h"
 #include "server/admission/byte_ledger.h"
 #include "server/session/session.h"
@@ -75,40 +71,37 @@ class DeviceResidents {
   int64_t looks() const;
 
  private:
-  using Use = std::pair<SteadyTime, const Session*>;  // its last use, as known here
   struct Resident {
+    const Session* id = nullptr;  // its key in residents_
     std::weak_ptr<Session> session;
     ByteAccountPtr account;
-    SteadyTime used;  // the time in lines_
+    SteadyTime used;  // its last use, as known here
     int32_t device = 0;
     std::string affinity = {};
     ByteCharge charge;
     SteadyTime stuck_until = SteadyTime::InfinitePast();
     absl::Duration stuck_for = absl::ZeroDuration();
+
+    SteadyTime LastUsed() const {
+      const std::shared_ptr<Session> there = session.lock();
+      return there == nullptr ? used : there->last_used();
+    }
   };
   struct Group {
     int32_t device = 0;
     int64_t sessions = 0;
   };
-  struct Cursor;
   using Residents = std::unordered_map<const Session*, Resident>;
 
   // Removes the session. The caller destroys the result after it has released the mutex.
   Residents::node_type Extract(const Session* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Moves the cursor to the next session of its account that may leave, starting at the current one; the account itself
-  // is not checked. Returns false if there is none; drop the cursor then. Moves sessions that no longer exist to
-  // `gone`, which the caller destroys after it has released the mutex.
-  bool Find(Cursor& cursor, const Leaving& leaving, std::vector<Residents::node_type>& gone)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ByteLedger& ledger_;
   mutable absl::Mutex mu_;
   Residents residents_ ABSL_GUARDED_BY(mu_);
-  // Each account's sessions by last use. No line is empty.
-  std::map<const ByteAccount*, std::set<Use>> lines_ ABSL_GUARDED_BY(mu_);
+  EvictionOrder<Resident, &Resident::account> order_ ABSL_GUARDED_BY(mu_);
   std::vector<Held> held_ ABSL_GUARDED_BY(mu_);  // by device
   std::unordered_map<std::string, Group> groups_ ABSL_GUARDED_BY(mu_);
-  int64_t looks_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace gdn

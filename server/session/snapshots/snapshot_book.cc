@@ -16,94 +16,68 @@ constexpr size_t kMarkDigits = 12;
 
 }  // namespace
 
+SteadyTime SnapshotBook::Entry::LastUsed() const {
+  const std::shared_ptr<Session> session = snapshot.lock();
+  return session == nullptr ? used : session->last_used();
+}
+
 SnapshotBook::Record& SnapshotBook::RecordOf(const std::string& principal) {
   const auto [it, is_new] = records_.try_emplace(principal);
   if (is_new) {
     it->second.base = 1 + std::stol(RandomId().substr(0, kMarkDigits), nullptr, /*base=*/16);
-    any_.store(true, std::memory_order_relaxed);
+    ShowMark(principal);
   }
   it->second.touched = ++changes_;
   return it->second;
 }
 
 void SnapshotBook::Add(const std::shared_ptr<Session>& snapshot) {
-  const SteadyTime used = snapshot->last_used();
   absl::MutexLock lock(&mu_);
-  if (!entries_
-           .try_emplace(snapshot.get(), Entry{.snapshot = snapshot,
-                                              .account = snapshot->account(),
-                                              .principal = snapshot->principal(),
-                                              .used = used})
-           .second) {
-    return;
-  }
-  lines_[snapshot->account().get()].emplace(used, snapshot.get());
+  const auto [it, added] = entries_.try_emplace(snapshot.get(), Entry{.snapshot = snapshot,
+                                                                      .account = snapshot->account(),
+                                                                      .principal = snapshot->principal(),
+                                                                      .used = snapshot->last_used()});
+  if (!added) return;
+  order_.Add(it->second);
   ++RecordOf(snapshot->principal()).snapshots;
   TrimLosses();
-}
-
-void SnapshotBook::Forget(Entries::node_type& node) {
-  const Entry& entry = node.mapped();
-  if (entry.taken) {
-    taken_.fetch_sub(1, std::memory_order_relaxed);
-  } else {
-    const auto line = lines_.find(entry.account.get());
-    line->second.erase({entry.used, node.key()});
-    if (line->second.empty()) lines_.erase(line);
-  }
-  if (const auto record = records_.find(entry.principal); record != records_.end()) --record->second.snapshots;
 }
 
 void SnapshotBook::Remove(const Session& snapshot) {
   Entries::node_type removed;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   removed = entries_.extract(&snapshot);
-  if (!removed.empty()) Forget(removed);
-}
-
-std::optional<SnapshotBook::Use> SnapshotBook::FirstOf(const ByteAccount* account) {
-  std::set<Use>& line = lines_.at(account);
-  const SteadyTime now = clock_.Now();
-  for (auto it = line.begin(); it != line.end();) {
-    Entry& entry = entries_.at(it->second);
-    const std::shared_ptr<Session> snapshot = entry.snapshot.lock();
-    const SteadyTime used = snapshot == nullptr ? entry.used : snapshot->last_used();
-    if (used > entry.used) {  // it was used since it was last looked at
-      auto moved = line.extract(it++);
-      entry.used = moved.value().first = used;
-      const auto there = line.insert(std::move(moved)).position;
-      if (it == line.end() || *there < *it) it = there;
-      continue;
-    }
-    if (snapshot != nullptr && now >= entry.stuck_until) return *it;
-    ++it;
+  if (removed.empty()) return;
+  Entry& entry = removed.mapped();
+  if (entry.taken) {
+    taken_.fetch_sub(1, std::memory_order_relaxed);
+  } else {
+    order_.Remove(entry);
   }
-  return std::nullopt;
+  if (const auto record = records_.find(entry.principal); record != records_.end()) --record->second.snapshots;
 }
 
 std::shared_ptr<Session> SnapshotBook::TakeFirst(const ByteAccount& wanted_by, int64_t bytes) {
   const auto held = static_cast<double>(ledger_.held(BytePool::kSnapshots, wanted_by));
   const double shares = ledger_.SharesHeld(BytePool::kSnapshots, wanted_by);
   const bool by_one_over = held > 0 && shares * (held + static_cast<double>(bytes)) / held > 1;
+  std::shared_ptr<Session> first;
+  const SteadyTime now = clock_.Now();
   absl::MutexLock lock(&mu_);
-  std::optional<Use> first;
-  double most = 0;
-  for (const auto& [account, line] : lines_) {
-    const double its = std::max(1.0, ledger_.SharesHeld(BytePool::kSnapshots, *account));
-    if (by_one_over && account != &wanted_by && its <= 1) continue;
-    const std::optional<Use> use = its < most ? std::nullopt : FirstOf(account);
-    if (!use.has_value() || (its == most && first.has_value() && *first < *use)) continue;
-    first = use;
-    most = its;
-  }
-  if (!first.has_value()) return nullptr;
-  Entry& entry = entries_.at(first->second);
-  const auto line = lines_.find(entry.account.get());
-  line->second.erase(*first);
-  if (line->second.empty()) lines_.erase(line);
-  entry.taken = true;
+  Entry* const taken = order_.First(
+      [&](const Entry& any) {
+        const double its = std::max(1.0, ledger_.SharesHeld(BytePool::kSnapshots, *any.account));
+        return by_one_over && any.account.get() != &wanted_by && its <= 1 ? std::nullopt : std::optional(its);
+      },
+      [&](const Entry& entry) {
+        if (now >= entry.stuck_until) first = entry.snapshot.lock();
+        return first != nullptr;
+      });
+  if (taken == nullptr) return nullptr;
+  order_.Remove(*taken);
+  taken->taken = true;
   taken_.fetch_add(1, std::memory_order_relaxed);
-  return entry.snapshot.lock();
+  return first;
 }
 
 void SnapshotBook::PutBack(const Session& snapshot) {
@@ -113,7 +87,7 @@ void SnapshotBook::PutBack(const Session& snapshot) {
   Entry& entry = it->second;
   entry.taken = false;
   entry.stuck_until = clock_.Now() + kSnapshotStuck;
-  lines_[entry.account.get()].emplace(entry.used, &snapshot);
+  order_.Add(entry);
   taken_.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -122,6 +96,7 @@ void SnapshotBook::NoteLost(const std::string& principal, std::string_view key, 
   absl::MutexLock lock(&mu_);
   Record& record = RecordOf(principal);
   ++record.lost;
+  ShowMark(principal);
   record.losses.push_back(
       {.key = std::string(key), .cause = cause, .when = absl::Now(), .mark = record.base + record.lost});
   ++all_losses_;
@@ -150,14 +125,38 @@ void SnapshotBook::TrimLosses() {
   }
   if (oldest == records_.end()) return;
   all_losses_ -= oldest->second.losses.size();
-  records_.erase(oldest);
+  const auto forgotten = records_.extract(oldest);
+  ShowMark(forgotten.key());
+}
+
+int64_t SnapshotBook::MarkLocked(std::string_view principal) const {
+  const auto it = records_.find(principal);
+  return it == records_.end() ? 0 : it->second.base + it->second.lost;
 }
 
 int64_t SnapshotBook::MarkOf(std::string_view principal) const {
-  if (!any_.load(std::memory_order_relaxed)) return 0;
   absl::MutexLock lock(&mu_);
-  const auto it = records_.find(principal);
-  return it == records_.end() ? 0 : it->second.base + it->second.lost;
+  return MarkLocked(principal);
+}
+
+SnapshotMarkPtr SnapshotBook::WatchMark(const std::string& principal) {
+  absl::MutexLock lock(&mu_);
+  if (marks_.size() >= marks_kept_) {
+    std::erase_if(marks_, [](const auto& mark) { return mark.second.expired(); });
+    marks_kept_ = std::max(kFewMarks, 2 * marks_.size());
+  }
+  std::weak_ptr<std::atomic<int64_t>>& entry = marks_[principal];
+  std::shared_ptr<std::atomic<int64_t>> mark = entry.lock();
+  if (mark == nullptr) entry = mark = std::make_shared<std::atomic<int64_t>>(MarkLocked(principal));
+  return mark;
+}
+
+void SnapshotBook::ShowMark(std::string_view principal) {
+  const auto it = marks_.find(principal);
+  if (it == marks_.end()) return;
+  if (const auto mark = it->second.lock(); mark != nullptr) {
+    mark->store(MarkLocked(principal), std::memory_order_relaxed);
+  }
 }
 
 SnapshotBook::Losses SnapshotBook::LossesAfter(std::string_view principal, int64_t after) const {

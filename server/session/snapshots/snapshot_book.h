@@ -2,8 +2,7 @@
 //
 // The next one to be evicted is the least recently used of the account that is furthest over its share of the pool
 // kSnapshots. Accounts within their share count as equal. A new snapshot of an account that would then be over its
-// share evicts none of an account within its own. To find the next one, only a few are looked at: each account has a
-// line of its snapshots, ordered by last use as it was when last looked at.
+// share evicts none of an account within its own (base/eviction_order.h).
 // The losses of a principal are numbered by its *mark*, which starts at random and rises by one with each loss. So a
 // client that compares marks notices a loss, and also a restart, after which the mark starts anew.
 // Thread safety: safe from any thread. Ownership: sessions are not kept alive; the ledger must outlive it.
@@ -20,22 +19,24 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/eviction_order.h"
 #include "base/threads/steady_clock.h"
 #include "server/admission/byte_ledger.h"
 
 namespace gdn {
 
 class Session;
+
+// A principal's mark (0: none) as its sessions read it, without a mutex. Only the book writes it.
+using SnapshotMarkPtr = std::shared_ptr<const std::atomic<int64_t>>;
 
 struct SnapshotLoss {
   enum class Cause : uint8_t { kEvicted, kDamaged };
@@ -72,6 +73,8 @@ class SnapshotBook {
   void NoteLost(const std::string& principal, std::string_view key, SnapshotLoss::Cause cause);
   // The principal's mark; 0 if it has no snapshot here and none was lost.
   int64_t MarkOf(std::string_view principal) const;
+  // The same, for readers that keep it. It follows the principal's mark while the book lives.
+  SnapshotMarkPtr WatchMark(const std::string& principal);
   struct Losses {
     std::vector<SnapshotLoss> losses;  // oldest first
     bool incomplete = false;           // there may be others
@@ -88,14 +91,15 @@ class SnapshotBook {
   int64_t damaged() const { return damaged_.load(std::memory_order_relaxed); }
 
  private:
-  using Use = std::pair<SteadyTime, const Session*>;  // its last use, as known here
   struct Entry {
     std::weak_ptr<Session> snapshot;
     ByteAccountPtr account;
     std::string principal;
-    SteadyTime used;  // the time in lines_; not used while the entry is taken
+    SteadyTime used;  // its last use, as known here
     bool taken = false;
     SteadyTime stuck_until = SteadyTime::InfinitePast();
+
+    SteadyTime LastUsed() const;
   };
   struct Record {
     int64_t base = 0;  // the mark before the first loss
@@ -104,23 +108,27 @@ class SnapshotBook {
     uint64_t touched = 0;             // order of the last change
     std::deque<SnapshotLoss> losses;  // the newest ones, oldest first
   };
+  static constexpr size_t kFewMarks = 64;  // entries of marks_ that are not worth a search
   using Entries = std::unordered_map<const Session*, Entry>;
 
+  using Marks = std::map<std::string, std::weak_ptr<std::atomic<int64_t>>, std::less<>>;
+
+  int64_t MarkLocked(std::string_view principal) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Shows the principal's mark to those who watch it. Call after each change.
+  void ShowMark(std::string_view principal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Record& RecordOf(const std::string& principal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Forget(Entries::node_type& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The first of the account's line that may be evicted now.
-  std::optional<Use> FirstOf(const ByteAccount* account) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TrimLosses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ByteLedger& ledger_;
   const SteadyClock& clock_;
   std::atomic<int64_t> taken_{0}, evicted_{0}, damaged_{0};
-  std::atomic<bool> any_{false};  // true once there was a record, so that most servers' steps take no mutex
   mutable absl::Mutex mu_;
   Entries entries_ ABSL_GUARDED_BY(mu_);
-  // Each account's snapshots by last use, without those that are taken. No line is empty.
-  std::map<const ByteAccount*, std::set<Use>> lines_ ABSL_GUARDED_BY(mu_);
+  EvictionOrder<Entry, &Entry::account> order_ ABSL_GUARDED_BY(mu_);  // of those that are not taken
   std::map<std::string, Record, std::less<>> records_ ABSL_GUARDED_BY(mu_);
+  // By principal; null if nobody watches it any more. Such entries go when there are `marks_kept_` entries.
+  Marks marks_ ABSL_GUARDED_BY(mu_);
+  size_t marks_kept_ ABSL_GUARDED_BY(mu_) = kFewMarks;
   size_t all_losses_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -18,13 +18,6 @@ namespace {
 
 using Stub = v1::GdnService::Stub;
 
-template <typename Request, typename Response>
-Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request) {
-  Outcome<Response> outcome;
-  outcome.status = (caller.server().stub().*method)(caller.NewContext().get(), request, &outcome.reply);
-  return outcome;
-}
-
 Outcome<v1::OpenLeaseResponse> Open(const Caller& caller, const std::string& id, int64_t seconds = 3600) {
   v1::OpenLeaseRequest request;
   request.set_lease_id(id);

@@ -25,13 +25,6 @@ using Stub = v1::GdnService::Stub;
 constexpr TokenRange kPrompt = {0, 7};
 constexpr int64_t kHostBytes = int64_t{1} << 24;
 
-template <typename Request, typename Response>
-Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request) {
-  Outcome<Response> outcome;
-  outcome.status = (caller.server().stub().*method)(caller.NewContext().get(), request, &outcome.reply);
-  return outcome;
-}
-
 std::string ReasonOf(const google::rpc::Status& error) { return ErrorInfoOf(error).reason(); }
 
 v1::DeleteSessionsRequest DeletionOf(const std::vector<std::string>& ids) {

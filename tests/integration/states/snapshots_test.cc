@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/integration/support/service_helpers.h"
+#include "tests/integration/support/snapshot_calls.h"
 #include "tests/integration/support/token_feed.h"
 
 namespace gdn::snapshots_test {
@@ -31,42 +32,6 @@ constexpr char kPrincipals[] =
     R"({"principals": [
       {"name": "greedy", "sha256": ["16c2e9a3b8c0efc5d394421c9bdfac3ff12ce2c91b8f0208e0f75b013f22cb62"]},
       {"name": "modest", "sha256": ["cfcead19ff9b06ed6215a7c39808b52c03f27782522bc6070611c914f14a6604"]}]})";
-
-template <typename Request, typename Response>
-Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request) {
-  Outcome<Response> outcome;
-  outcome.status = (caller.server().stub().*method)(caller.NewContext().get(), request, &outcome.reply);
-  return outcome;
-}
-
-v1::SnapshotSessionRequest SnapshotOf(const std::string& id, const std::string& key,
-                                      std::optional<int64_t> expected = std::nullopt) {
-  v1::SnapshotSessionRequest request;
-  request.set_session("sessions/" + id);
-  request.set_key(key);
-  if (expected.has_value()) request.set_expected_token_count(*expected);
-  return request;
-}
-
-Outcome<v1::SnapshotSessionResponse> Take(const Caller& caller, const std::string& id, const std::string& key,
-                                          std::optional<int64_t> expected = std::nullopt) {
-  return Call(caller, &Stub::SnapshotSession, SnapshotOf(id, key, expected));
-}
-
-Outcome<v1::CreateSessionResponse> Begin(const Caller& caller, const std::string& id, const std::string& key) {
-  v1::CreateSessionRequest request;
-  request.set_session_id(id);
-  request.set_snapshot(key);
-  return Call(caller, &Stub::CreateSession, request);
-}
-
-Outcome<v1::ForkSessionResponse> ForkKey(const Caller& caller, const std::string& key,
-                                         const std::vector<std::string>& children) {
-  v1::ForkSessionRequest request;
-  request.set_snapshot(key);
-  for (const std::string& id : children) request.add_session_ids(id);
-  return Call(caller, &Stub::ForkSession, request);
-}
 
 v1::ListSnapshotsResponse List(const Caller& caller, int64_t lost_after = 0, int page_size = 1000,
                                const std::string& token = "") {

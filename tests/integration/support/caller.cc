@@ -13,20 +13,6 @@ namespace {
 
 using Stub = v1::GdnService::Stub;
 
-// One call of a unary method.
-template <typename Request, typename Response>
-Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request,
-                       grpc::ClientContext& context) {
-  Outcome<Response> outcome;
-  outcome.status = (caller.server().stub().*method)(&context, request, &outcome.reply);
-  return outcome;
-}
-
-template <typename Request, typename Response>
-Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request) {
-  return Call(caller, method, request, *caller.NewContext());
-}
-
 // A request of a method on one session, which takes its name and nothing else that it needs.
 template <typename Request>
 Request Naming(const std::string& id) {

@@ -46,6 +46,8 @@ struct Scenario {
   std::function<void(const Caller&)> prepare;
   std::function<Result(const Caller&)> call;
   std::vector<Examined> sessions;
+  std::function<void(const Caller&)> when_refused = nullptr;  // checks more after a refused call
+  int64_t device_state_bytes = 0;                             // 0: much more than the sessions need
 };
 
 inline constexpr int64_t kLater = 18;  // tokens to decode afterwards: enough for a fold at any log length
@@ -87,12 +89,13 @@ inline constexpr const char* kNames[] = {"acquisition ", "acquisitions from ", "
 // A new server, a backend that can fail, and a caller.
 class World {
  public:
-  // `folder`: disk folder for checkpoints; nullptr: no durable tier.
-  World(const std::string& backend, const TempFolder* folder) {
+  // `folder`: disk folder for checkpoints; nullptr: no durable tier. `device_state_bytes`: 0: the default.
+  World(const std::string& backend, const TempFolder* folder, int64_t device_state_bytes = 0) {
     Acquisitions::ForgetCode();
     GdnServerOptions options;
     options.models = TokenFeed::Models();
     options.memory.host_state_bytes = int64_t{64} << 20;
+    if (device_state_bytes > 0) options.memory.device_state_bytes = device_state_bytes;
     if (folder != nullptr) options.states.disk.directory = folder->path();
     auto made = std::make_unique<FailingBackend>(*MakeBackend(backend));
     device_ = made.get();
@@ -247,10 +250,14 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
     if (twin_.of == scenario.name) return twin_;
     twin_ = {};
     twin_.of = scenario.name;
-    World world(GetParam(), nullptr);
+    {  // in a server of its own, because its exports leave memory that the call would use again
+      const World world(GetParam(), nullptr, scenario.device_state_bytes);
+      scenario.prepare(world.caller());
+      for (const Examined& session : scenario.sessions) twin_.before.push_back(StateOrNone(world.caller(), session.id));
+    }
+    World world(GetParam(), nullptr, scenario.device_state_bytes);
     const Caller& caller = world.caller();
     scenario.prepare(caller);
-    for (const Examined& session : scenario.sessions) twin_.before.push_back(StateOrNone(caller, session.id));
     world.Fail(Failures::kAcquisition);
     twin_.expected = scenario.call(caller);
     twin_.counts = world.Stop();
@@ -261,7 +268,7 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
 
   void FailOne(const Scenario& scenario, const Twin& twin, Failures failures, int64_t first, bool durable) {
     const TempFolder folder;
-    World world(GetParam(), durable ? &folder : nullptr);
+    World world(GetParam(), durable ? &folder : nullptr, scenario.device_state_bytes);
     const Caller& caller = world.caller();
     scenario.prepare(caller);
     for (const Examined& session : scenario.sessions) {
@@ -280,6 +287,7 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
       EXPECT_TRUE(result.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED || SaysLost(result.status))
           << result.status.error_message();
       ExpectBeforeOrAfter(caller, scenario, twin);
+      if (scenario.when_refused) scenario.when_refused(caller);
       Recover(world, scenario, durable, twin.before);
       result = scenario.call(caller);
     }

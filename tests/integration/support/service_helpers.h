@@ -209,6 +209,19 @@ class Caller {
   const std::string authorization_;
 };
 
+// Calls a unary method of the stub; Caller has shorter forms of some. The second form makes the context.
+template <typename Request, typename Response>
+Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request,
+                       grpc::ClientContext& context) {
+  Outcome<Response> outcome;
+  outcome.status = (caller.server().stub().*method)(&context, request, &outcome.reply);
+  return outcome;
+}
+template <typename Request, typename Response>
+Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request) {
+  return Call(caller, method, request, *caller.NewContext());
+}
+
 // Polls until `condition` is true. If that takes too long, returns false and fails the test with `what`.
 bool WaitUntil(const std::function<bool()>& condition, const char* what);
 

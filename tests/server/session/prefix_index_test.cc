@@ -177,6 +177,16 @@ TEST_F(PrefixIndexTest, OfTheAccountThatHoldsMostGoesFirst) {
   EXPECT_EQ(Known(index, "a", "alice"), 0);
 }
 
+TEST_F(PrefixIndexTest, TheOldestGoesFirstIfAccountsHoldEquallyMuch) {
+  for (const auto& [older, newer] : {std::pair("alice", "bob"), std::pair("bob", "alice")}) {
+    for (const char* name : {"alice", "bob", "carol"}) ledger_.List(name, 1);
+    PrefixIndex index = MakeIndex(2);
+    ASSERT_TRUE(Keep(index, "a", older) && Keep(index, "b", newer) && Keep(index, "c", "carol"));
+    EXPECT_EQ(Known(index, "a", older), 0);
+    EXPECT_EQ(Known(index, "b", newer), 10);
+  }
+}
+
 TEST_F(PrefixIndexTest, TakesNothingThatDoesNotFitAndLetsNothingGoForIt) {
   PrefixIndex index = MakeIndex(2);
   ASSERT_TRUE(Keep(index, "a") && Keep(index, "b"));

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "tests/server/session/session_test_support.h"
 
 namespace gdn::snapshot_book_test {
@@ -16,8 +20,12 @@ using Cause = SnapshotLoss::Cause;
 
 class ManualClock final : public SteadyClock {
  public:
-  SteadyTime Now() const override { return SteadyTime::FromNanos(now_ns); }
+  SteadyTime Now() const override {
+    if (on_read) on_read();
+    return SteadyTime::FromNanos(now_ns);
+  }
   int64_t now_ns = 1'000'000'000;
+  std::function<void()> on_read;
 };
 
 class SnapshotBookTest : public ::testing::Test {
@@ -34,6 +42,11 @@ class SnapshotBookTest : public ::testing::Test {
     book_.Add(snapshot);
     made_.push_back(snapshot);
     return snapshot;
+  }
+  std::shared_ptr<Session> MakeSession(const std::string& principal, const std::string& id) {
+    return std::make_shared<Session>(
+        SessionInit{.principal = principal, .id = id, .spec = OperatorSessionSpec(1), .affinity = id},
+        std::vector<SlotClaim>(), &environment_);
   }
   std::string Take(const std::string& wanted_by) {
     const auto taken = book_.TakeFirst(*ledger_.AccountOf(wanted_by, ""), kBytes);
@@ -108,6 +121,55 @@ TEST_F(SnapshotBookTest, NumbersLossesByAMarkOfEachPrincipal) {
   EXPECT_EQ(book_.CauseOf("p", "c"), std::nullopt);
   EXPECT_EQ(book_.evicted(), 2);
   EXPECT_EQ(book_.damaged(), 1);
+}
+
+TEST_F(SnapshotBookTest, SessionsKnowTheMarkOfTheirPrincipal) {
+  SnapshotBook& book = environment_.snapshots();
+  const auto session = MakeSession("p", "s");
+  const auto other = MakeSession("q", "s");
+  EXPECT_EQ(session->snapshot_loss_mark(), 0);
+  book.Add(Make("p", "a", 1));
+  const int64_t mark = book.MarkOf("p");
+  EXPECT_EQ(session->snapshot_loss_mark(), mark);
+  book.NoteLost("p", "a", Cause::kEvicted);
+  EXPECT_EQ(session->snapshot_loss_mark(), mark + 1);
+  EXPECT_EQ(MakeSession("p", "later")->snapshot_loss_mark(), mark + 1);
+  EXPECT_EQ(other->snapshot_loss_mark(), 0) << "although both are of one account";
+  ASSERT_EQ(session->account(), other->account());
+  book.NoteLost("q", "a", Cause::kDamaged);
+  EXPECT_EQ(other->snapshot_loss_mark(), book.MarkOf("q"));
+  EXPECT_EQ(session->snapshot_loss_mark(), mark + 1);
+}
+
+TEST_F(SnapshotBookTest, SessionsReadTheMarkWhileTheBookIsBusy) {
+  SnapshotBook& book = environment_.snapshots();
+  const auto session = MakeSession("p", "s");
+  book.Add(Make("p", "a", 1));
+  const int64_t mark = book.MarkOf("p");
+  absl::Notification busy, read;
+  clock_.on_read = [&] {  // the book reads the clock under its mutex
+    if (busy.HasBeenNotified()) return;
+    busy.Notify();
+    EXPECT_TRUE(read.WaitForNotificationWithTimeout(absl::Seconds(5))) << "the mark waits for the book";
+  };
+  std::thread taker([&] { book.TakeFirst(*session->account(), kBytes); });
+  busy.WaitForNotification();
+  EXPECT_EQ(session->snapshot_loss_mark(), mark);
+  read.Notify();
+  taker.join();
+}
+
+TEST_F(SnapshotBookTest, SessionsSeeThatTheirPrincipalIsForgotten) {
+  SnapshotBook& book = environment_.snapshots();
+  const auto session = MakeSession("p", "s");
+  book.NoteLost("p", "a", Cause::kEvicted);
+  EXPECT_NE(session->snapshot_loss_mark(), 0);
+  for (size_t i = 0; i < SnapshotBook::kMostPrincipals + 10; ++i) {
+    book.NoteLost("p" + std::to_string(i), "a", Cause::kEvicted);
+  }
+  EXPECT_EQ(session->snapshot_loss_mark(), 0);
+  book.NoteLost("p", "b", Cause::kEvicted);
+  EXPECT_EQ(session->snapshot_loss_mark(), book.MarkOf("p"));
 }
 
 TEST_F(SnapshotBookTest, RemembersABoundedNumberOfLossesAndSaysSo) {

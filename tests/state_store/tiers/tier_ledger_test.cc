@@ -47,6 +47,19 @@ TEST_F(TierLedgerTest, ATierHasTheBytesOfWhatIsParkedThere) {
   EXPECT_FALSE(ledger_.CanFree(kDisk, 100));
 }
 
+TEST_F(TierLedgerTest, AStateWithoutAnyCopyIsNotParkedAnyMore) {
+  Park(kDisk, "a");
+  Park(kDisk, "b");
+  {
+    const StateKey key = Key("a");
+    const Owner owner(ledger_, key);
+    ledger_.DropCopy(kDisk, key);
+  }
+  EXPECT_EQ(ledger_.NextBytes(kDisk), 100);
+  EXPECT_FALSE(ledger_.CanFree(kDisk, 101));
+  EXPECT_EQ(ledger_.AcquireNext(kDisk, /*tried=*/{}, /*may_wait=*/false).key, Key("b"));
+}
+
 TEST_F(TierLedgerTest, ADurableCopyStaysUntilANewerOneIsDurable) {
   const StateKey key = Key("a");
   const Owner owner(ledger_, key);

@@ -66,7 +66,7 @@ KernelCase LayerPrefillCase(int32_t sequences, int32_t tokens_each);
 // the device in one copy from page-locked memory, and BF16 outputs are copied back.
 KernelCase ServedDecodeCase(const LayerDims& dims, int32_t batch);
 
-// Most bytes that memory-bound cases rotate over; otherwise they rotate over kColdFactor times the last-level cache.
+// Memory-bound cases rotate over kColdFactor times the last-level cache, but over at most this many bytes.
 inline constexpr int64_t kLargestRotation = int64_t{768} << 20;
 
 // Returns backend memory with `count` numbers from `low` to `high`, rounded to `dtype`, the same on every run. Errors

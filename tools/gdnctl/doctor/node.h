@@ -22,7 +22,7 @@ namespace gdn::doctor {
 // The user and groups of the process that wants to use the devices.
 struct Identity {
   uid_t uid = 0;
-  std::set<gid_t> groups;  // primary and supplementary
+  std::set<gid_t> groups;  // primary and supplementary group ids
 };
 Identity ProcessIdentity();
 
@@ -60,7 +60,7 @@ struct GpuNode {
   std::string pci_address;   // "0000:03:00.0"
   uint32_t device_id = 0;    // PCI device id
   std::string link;          // "8.0 GT/s PCIe x16"; may be empty
-  int render_minor = -1;     // /dev/dri/renderD<minor>
+  int render_minor = -1;     // number of /dev/dri/renderD<minor>; -1: none
   uint64_t unique_id = 0;    // 0: none
   // Returns the GPU's own file among `files`; nullptr if it is not there.
   const DeviceFile* render_node(const std::vector<DeviceFile>& files) const;

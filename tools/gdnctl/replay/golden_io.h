@@ -35,8 +35,8 @@ struct GoldenLayer {
   GoldenTensor prefill_in, prefill_out;             // [B, T, D]
   std::vector<GoldenTensor> decode_in, decode_out;  // by step, each [B, 1, D]
   GoldenTensor whole_in, whole_out;                 // [B, T', D]; empty if the layer's whole pass is not recorded
-  GoldenTensor conv_state;                          // [B, C, n], C conv channels, newest column last
-  GoldenTensor recurrent_state;                     // [B, HV, K, V]
+  GoldenTensor conv_state;       // [B, C, n]: C conv channels, the n >= W - 1 last inputs of each, newest last
+  GoldenTensor recurrent_state;  // [B, HV, K, V]
 
   bool has_whole() const { return !whole_in.shape.empty(); }
 };

@@ -59,7 +59,8 @@ struct TopFigures {
 // Returns the figures of `now`, and the changes since `before`. A counter that has become smaller counts as unchanged.
 TopFigures FiguresBetween(const TopSample& before, const TopSample& now);
 
-// Returns one JSON document: the server's info with the API's field names, and the figures.
+// Returns one JSON document: the server's info with the API's field names, and the figures. INTERNAL if the info cannot
+// be printed as JSON.
 absl::StatusOr<std::string> TopJson(const TopFigures& figures);
 
 }  // namespace gdn

@@ -24,7 +24,8 @@ struct TopViewOptions {
 // last; it is drawn as a row of bars.
 std::string TopView(const TopFigures& figures, absl::Span<const double> history, const TopViewOptions& options);
 
-// Returns one bar for each value, scaled to the largest value. There are eight heights, or four in ASCII.
+// Returns one bar for each value, scaled to the largest value; the lowest bars if that is 0. There are eight heights,
+// or four in ASCII.
 std::string Sparkline(absl::Span<const double> values, bool utf8);
 
 }  // namespace gdn

@@ -25,6 +25,20 @@ from gdn_vllm.service import Runtime
 
 HANDLE_BYTES = 16  # of vLLM's own memory for each block: a state is only a handle there
 _LOGGER = init_logger("vllm.gdn_vllm")
+# vLLM joins some tensors. Their names in the checkpoint, by the name and the shard that vLLM gives them.
+_CHECKPOINT_NAMES: dict[tuple[str, Any], str] = {
+    ("in_proj_qkvz", (0, 1, 2)): "in_proj_qkv",
+    ("in_proj_qkvz", 3): "in_proj_z",
+    ("in_proj_ba", 0): "in_proj_b",
+    ("in_proj_ba", 1): "in_proj_a",
+    ("in_proj_qkvg", 0): "q_proj",
+    ("in_proj_qkvg", 1): "k_proj",
+    ("in_proj_qkvg", 2): "v_proj",
+    ("in_proj_qkvg", 3): "g_proj",
+    ("conv1d", 0): "q_conv1d",
+    ("conv1d", 1): "k_conv1d",
+    ("conv1d", 2): "v_conv1d",
+}
 
 
 def runtime_of(vllm_config: Any) -> Runtime | None:
@@ -34,6 +48,12 @@ def runtime_of(vllm_config: Any) -> Runtime | None:
             found: Runtime = remote.runtime
             return found
     return None
+
+
+def _checkpoint_name(name: str, weight: Any) -> str:
+    """Returns the name that a weight has in the checkpoint below its layer."""
+    module, dot, rest = name.partition(".")
+    return _CHECKPOINT_NAMES.get((module, getattr(weight, "shard_id", None)), module) + dot + rest
 
 
 def _check(runtime: Runtime, vllm_config: Any) -> None:
@@ -93,7 +113,10 @@ class Remote:
 
     def load(self, weights: Iterable[tuple[str, Any]]) -> set[str]:
         """Drops the layer's weights, after it has compared them with those of the server."""
-        own = {name: weight for name, weight in weights}
+        loaded, own = set(), {}
+        for name, weight in weights:
+            loaded.add(name)
+            own[_checkpoint_name(name, weight)] = weight
         if self._verify and self.runtime.active:
             model = self.runtime.model(self.index)
             digest = next((one for one in model.layer_digests if one.layer == self.index), None)
@@ -107,7 +130,7 @@ class Remote:
                 )
             for layer, why in result.not_comparable.items():
                 _LOGGER.warning_once("gdn: the weights of layer %d are not compared: %s", layer, why)
-        return set(own)
+        return loaded
 
     def run(self, prefix: str, x: torch.Tensor, out: torch.Tensor) -> None:
         """Computes the layer for the present batch."""

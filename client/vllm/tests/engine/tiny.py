@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 import transformers
 
 VOCABULARY = 256
 LAYERS = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
 GDN_LAYERS = 3
+OWN = "transformers"  # subfolder of a model whose tensors have other names there
 COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
@@ -60,7 +62,21 @@ def make(family: str, folder: Path) -> Path:
             if parameter.dim() > 1 and "conv1d" not in name:
                 parameter.normal_(0, 0.4 if "embed" in name or "lm_head" in name else 0.12)
     model.save_pretrained(folder, safe_serialization=True)
+    if family == "olmo_hybrid":
+        model.save_pretrained(folder / OWN, safe_serialization=True)
+        _name_as_vllm_reads(folder / "model.safetensors")
     return folder
+
+
+def _name_as_vllm_reads(file: Path) -> None:
+    """Renames the norms, which transformers saves under other names."""
+    names = {".attention_layer_norm.": ".input_layernorm.", ".feedforward_layer_norm.": ".post_attention_layernorm."}
+    renamed = {}
+    for name, tensor in safetensors.torch.load_file(file).items():
+        for own, read in names.items():
+            name = name.replace(own, read)  # noqa: PLW2901
+        renamed[name] = tensor
+    safetensors.torch.save_file(renamed, file, {"format": "pt"})
 
 
 def prompts(lengths: list[int], seed: int = 1) -> list[list[int]]:
@@ -69,7 +85,8 @@ def prompts(lengths: list[int], seed: int = 1) -> list[list[int]]:
 
 
 def greedy(folder: Path, given: list[list[int]], tokens: int) -> list[list[int]]:
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    source = folder / OWN if (folder / OWN).exists() else folder
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
     answers = []
     for prompt in given:
         ids = torch.tensor([prompt])

@@ -1,0 +1,216 @@
+"""Engines whose Gated DeltaNet layers are remote generate what transformers generates."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+import gdn_client
+
+pytestmark = pytest.mark.engine
+Make = Callable[..., Any]
+SMALL_BLOCKS: dict[str, Any] = {"block_size": 32, "enable_prefix_caching": True}
+
+
+def recording(name: str) -> dict[str, str]:
+    """Options that record the run, if GDN_RECORDINGS names a folder for recordings."""
+    folder = os.environ.get("GDN_RECORDINGS")
+    if not folder:
+        return {}
+    Path(folder, f"{name}.jsonl").unlink(missing_ok=True)
+    return {"record": str(Path(folder, f"{name}.jsonl"))}
+
+
+def calls_of(server: Any) -> dict[str, int]:
+    """Returns how often each method of the server was called."""
+    with gdn_client.Client(server.target) as client:
+        lines = client.metrics().splitlines()
+    counts: dict[str, int] = {}
+    for line in lines:
+        if line.startswith("gdn_rpc_duration_seconds_count{"):
+            method = line.split('method="')[1].split('"')[0]
+            counts[method] = counts.get(method, 0) + int(float(line.split()[-1]))
+    return counts
+
+
+def sessions_of(server: Any) -> int:
+    with gdn_client.Client(server.target) as client:
+        return int(client.info().session_count)
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid"])
+def test_families(tried: Make, family: str) -> None:
+    one = tried(family)
+    one.check(tiny.prompts([5, 9, 17, 3, 30, 12]), 32, family)
+    calls = calls_of(one.server)
+    assert calls["Step"] == one.runtime.counts.steps * tiny.GDN_LAYERS
+    assert one.runtime.counts.housekeeping == 1, "none in steady decode"
+
+
+def test_chunked_prefill_and_continuous_batching(tried: Make) -> None:
+    one = tried("qwen3_5", max_num_batched_tokens=16, max_num_seqs=3, gdn=recording("chunked"))
+    one.check(tiny.prompts([5, 40, 17, 33, 30, 12, 70, 8]), 32, "chunked prefill, 8 prompts on 3 slots")
+    assert calls_of(one.server)["Step"] == one.runtime.counts.steps * tiny.GDN_LAYERS
+    assert one.runtime.counts.most <= 2
+
+
+def test_preemption(tried: Make) -> None:
+    one = tried(block_size=32, num_gpu_blocks_override=22, gdn=recording("preemption"))
+    one.check(tiny.prompts([30, 28, 31, 25, 29, 30, 27, 31]), 64, "preemption")
+    assert calls_of(one.server)["CreateSessions"] > 1, "nothing was preempted"
+
+
+def test_abort(tried: Make) -> None:
+    import vllm
+
+    one = tried(gdn=recording("abort"))
+    engine, prompts = one.llm.llm_engine, tiny.prompts([5, 9, 17, 3, 30, 12, 8, 6])
+    how = vllm.SamplingParams(temperature=0, max_tokens=32, ignore_eos=True, detokenize=False)
+    for at, prompt in enumerate(prompts):
+        engine.add_request(str(at), {"prompt_token_ids": prompt}, how)
+    got: dict[str, list[int]] = {}
+    steps = 0
+    while engine.has_unfinished_requests():
+        for answer in engine.step():
+            got[answer.request_id] = list(answer.outputs[0].token_ids)
+        steps += 1
+        if steps == 10:
+            engine.abort_request(["3"])
+    want = tiny.greedy(one.folder, prompts, 32)
+    equal = [got[str(at)] == want[at] for at in range(8) if at != 3]
+    print(f"\nabort: {sum(equal)} of 7 others equal")
+    assert all(equal)
+
+
+def test_prefix_caching(tried: Make) -> None:
+    one = tried(**SMALL_BLOCKS, gdn=recording("prefix"))
+    common = tiny.prompts([100])[0]
+    first = [common + own for own in tiny.prompts([5, 9], seed=2)]
+    later = [common + own for own in tiny.prompts([7, 12, 3, 5], seed=3)]
+    one.check(first, 32, "prefix caching, first")
+    before = calls_of(one.server)
+    one.check(later, 32, "prefix caching, hits")
+    one.check([prompt[:70] for prompt in later], 32, "prefix caching, shorter hits")
+    after = calls_of(one.server)
+    with gdn_client.Client(one.server.target) as client:
+        print(f"snapshots {len(client.snapshots().snapshots)}, calls {after}")
+    hits = one.llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.prefix_cache_stats
+    print(hits)
+    assert after["SnapshotSessions"] > before["SnapshotSessions"]
+    assert one.runtime.counts.most <= 2
+
+
+def test_prefix_caching_with_preemption(tried: Make) -> None:
+    one = tried(**SMALL_BLOCKS, num_gpu_blocks_override=34, gdn=recording("prefix_preemption"))
+    common = tiny.prompts([64])[0]
+    prompts = [common + own for own in tiny.prompts([30, 28, 31, 25, 29, 30, 27, 31], seed=4)]
+    one.check(prompts, 64, "prefix caching with preemption")
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["", "prefix caching"])
+def test_speculation(tried: Make, cached: bool) -> None:
+    options = SMALL_BLOCKS if cached else {}
+    one = tried(
+        speculative_config={
+            "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1
+        },
+        gdn=recording("speculation_prefix" if cached else "speculation"),
+        **options,
+    )  # fmt: skip
+    words = tiny.prompts([12, 9, 15, 7, 11, 10, 13, 8], seed=5)
+    prompts = [word * 4 for word in words]
+    one.check(prompts, 64, f"speculation{' and prefix caching' if cached else ''}")
+    if cached:
+        one.check([[*prompt, 5] for prompt in prompts], 64, "speculation, hits")
+        want = tiny.greedy(one.folder, prompts[:4], 64)
+        longer = [prompt + answer[:50] for prompt, answer in zip(prompts[:4], want, strict=True)]
+        one.check(longer, 32, "speculation, hits in generated text")
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["", "prefix caching"])
+def test_async_scheduling(tried: Make, cached: bool) -> None:
+    options: dict[str, Any] = {**SMALL_BLOCKS, "num_gpu_blocks_override": 30} if cached else {}
+    one = tried(async_scheduling=True, gdn=recording("async_prefix" if cached else "async"), **options)
+    common = tiny.prompts([64])[0] if cached else []
+    prompts = [common + own for own in tiny.prompts([30, 28, 31, 25, 29, 30, 27, 31], seed=6)]
+    one.check(prompts, 64, f"async scheduling{' and prefix caching, preemptions' if cached else ''}")
+
+
+def test_snapshots_are_evicted_under_a_small_budget(tried: Make) -> None:
+    one = tried(flags=("--snapshot-bytes=200000",), **SMALL_BLOCKS)
+    common = tiny.prompts([160])[0]
+    for seed in range(4):
+        prompts = [common + own for own in tiny.prompts([40, 50], seed=seed)]
+        one.check(prompts, 40, f"small budget of snapshots, round {seed}")
+    one.check([common + own for own in tiny.prompts([5, 9, 12], seed=9)], 32, "small budget, the beginning again")
+    with gdn_client.Client(one.server.target) as client:
+        told = client.snapshots()
+        print(f"snapshots {len(told.snapshots)}, lost {len(told.lost)}")
+        assert told.lost
+
+
+def test_a_lost_snapshot_is_computed_again(tried: Make) -> None:
+    one = tried(**SMALL_BLOCKS)
+    common = tiny.prompts([100])[0]
+    one.check([common + [1, 2, 3]], 8, "before snapshots are lost")
+    with gdn_client.Client(one.server.target) as client:
+        keys = [snapshot.key for snapshot in client.snapshots().snapshots]
+        assert keys
+        client.delete_snapshots(keys)
+    one.check([common + own for own in tiny.prompts([5, 9], seed=8)], 32, "after snapshots were lost")
+
+
+@pytest.mark.parametrize("scheduling", ["sync", "async"])
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "disk"])
+def test_a_server_that_is_killed(tried: Make, tmp_path: Path, durable: bool, scheduling: str) -> None:
+    import threading
+
+    flags = ("--disk-dir", str(tmp_path / "states"), "--checkpoint-every-tokens=8") if durable else ()
+    one = tried(flags=flags, async_scheduling=scheduling == "async")
+    prompts = tiny.prompts([5, 9, 17, 3, 30, 12])
+    one.generate(prompts, 2)
+
+    def kill() -> None:
+        for _ in range(2):
+            time.sleep(0.5)
+            one.server.kill()
+            time.sleep(0.1)
+            one.server.start()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    one.check(prompts, 200, f"server killed twice, {scheduling}, {'disk' if durable else 'memory'}")
+    killer.join()
+
+
+def test_without_a_server_requests_fail_and_the_engine_lives(tried: Make) -> None:
+    one = tried(gdn={"retry_seconds": 1})
+    prompts = tiny.prompts([5, 9])
+    one.check(prompts, 8, "with a server")
+    one.server.kill()
+    answers = one.generate(prompts, 8)
+    print([(answer.finish_reason, answer.stop_reason) for answer in answers])
+    assert all(answer.finish_reason == "error" for answer in answers)
+    one.server.start()
+    one.check(prompts, 8, "with a server again")
+
+
+def test_another_checkpoint_is_refused(tried: Make, models: Callable[[str], Path], tmp_path: Path) -> None:
+    import shutil
+
+    import safetensors.torch
+
+    other = tmp_path / "other"
+    shutil.copytree(models("qwen3_next"), other)
+    file = other / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    tensors["model.layers.1.linear_attn.out_proj.weight"] += 1
+    safetensors.torch.save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(ValueError, match="layer 1 of the checkpoint has other weights"):
+        tried("qwen3_next", model=str(other))

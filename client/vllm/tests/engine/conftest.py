@@ -20,6 +20,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process, in 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 sys.path[:0] = [str(HERE), str(REPOSITORY / "client" / "python" / "tests")]
+SMALL_BLOCKS: dict[str, Any] = {"block_size": 32, "enable_prefix_caching": True}
 PROGRAM = os.environ.pop("GDN_SERVER", "")  # the tests' gdn_server; the plugin reads an address from this variable
 collect_ignore_glob = [] if PROGRAM and importlib.util.find_spec("vllm") else ["test_*.py"]
 
@@ -117,6 +118,15 @@ def engine_of(model: Path, target: str, **options: Any) -> Iterator[Any]:
         gc.collect()
 
 
+def recording_of(name: str) -> dict[str, str]:
+    """Options that record the run, if GDN_RECORDINGS names a folder for recordings."""
+    folder = os.environ.get("GDN_RECORDINGS")
+    if not folder:
+        return {}
+    Path(folder, f"{name}.jsonl").unlink(missing_ok=True)
+    return {"record": str(Path(folder, f"{name}.jsonl"))}
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     import tiny
@@ -124,8 +134,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     made: dict[str, Path] = {}
 
     def model(family: str) -> Path:
+        """Returns the folder of a tiny model. The name may end with "!" for one that repeats itself."""
         if family not in made:
-            made[family] = tiny.make(family, tmp_path_factory.mktemp(family))
+            folder = tmp_path_factory.mktemp(family.rstrip("!"))
+            made[family] = tiny.make(family.rstrip("!"), folder, scale=0.03 if family.endswith("!") else 0.12)
         return made[family]
 
     return model

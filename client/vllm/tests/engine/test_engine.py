@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,21 +9,12 @@ from typing import Any
 
 import pytest
 import tiny
+from conftest import SMALL_BLOCKS, recording_of
 
 import gdn_client
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Any]
-SMALL_BLOCKS: dict[str, Any] = {"block_size": 32, "enable_prefix_caching": True}
-
-
-def recording(name: str) -> dict[str, str]:
-    """Options that record the run, if GDN_RECORDINGS names a folder for recordings."""
-    folder = os.environ.get("GDN_RECORDINGS")
-    if not folder:
-        return {}
-    Path(folder, f"{name}.jsonl").unlink(missing_ok=True)
-    return {"record": str(Path(folder, f"{name}.jsonl"))}
 
 
 def calls_of(server: Any) -> dict[str, int]:
@@ -54,14 +44,14 @@ def test_families(tried: Make, family: str) -> None:
 
 
 def test_chunked_prefill_and_continuous_batching(tried: Make) -> None:
-    one = tried("qwen3_5", max_num_batched_tokens=16, max_num_seqs=3, gdn=recording("chunked"))
+    one = tried("qwen3_5", max_num_batched_tokens=16, max_num_seqs=3, gdn=recording_of("chunked"))
     one.check(tiny.prompts([5, 40, 17, 33, 30, 12, 70, 8]), 32, "chunked prefill, 8 prompts on 3 slots")
     assert calls_of(one.server)["Step"] == one.runtime.counts.steps * tiny.GDN_LAYERS
     assert one.runtime.counts.most <= 2
 
 
 def test_preemption(tried: Make) -> None:
-    one = tried(block_size=32, num_gpu_blocks_override=22, gdn=recording("preemption"))
+    one = tried(block_size=32, num_gpu_blocks_override=22, gdn=recording_of("preemption"))
     one.check(tiny.prompts([30, 28, 31, 25, 29, 30, 27, 31]), 64, "preemption")
     assert calls_of(one.server)["CreateSessions"] > 1, "nothing was preempted"
 
@@ -69,7 +59,7 @@ def test_preemption(tried: Make) -> None:
 def test_abort(tried: Make) -> None:
     import vllm
 
-    one = tried(gdn=recording("abort"))
+    one = tried(gdn=recording_of("abort"))
     engine, prompts = one.llm.llm_engine, tiny.prompts([5, 9, 17, 3, 30, 12, 8, 6])
     how = vllm.SamplingParams(temperature=0, max_tokens=32, ignore_eos=True, detokenize=False)
     for at, prompt in enumerate(prompts):
@@ -89,7 +79,7 @@ def test_abort(tried: Make) -> None:
 
 
 def test_prefix_caching(tried: Make) -> None:
-    one = tried(**SMALL_BLOCKS, gdn=recording("prefix"))
+    one = tried(**SMALL_BLOCKS, gdn=recording_of("prefix"))
     common = tiny.prompts([100])[0]
     first = [common + own for own in tiny.prompts([5, 9], seed=2)]
     later = [common + own for own in tiny.prompts([7, 12, 3, 5], seed=3)]
@@ -107,36 +97,16 @@ def test_prefix_caching(tried: Make) -> None:
 
 
 def test_prefix_caching_with_preemption(tried: Make) -> None:
-    one = tried(**SMALL_BLOCKS, num_gpu_blocks_override=34, gdn=recording("prefix_preemption"))
+    one = tried(**SMALL_BLOCKS, num_gpu_blocks_override=34, gdn=recording_of("prefix_preemption"))
     common = tiny.prompts([64])[0]
     prompts = [common + own for own in tiny.prompts([30, 28, 31, 25, 29, 30, 27, 31], seed=4)]
     one.check(prompts, 64, "prefix caching with preemption")
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["", "prefix caching"])
-def test_speculation(tried: Make, cached: bool) -> None:
-    options = SMALL_BLOCKS if cached else {}
-    one = tried(
-        speculative_config={
-            "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1
-        },
-        gdn=recording("speculation_prefix" if cached else "speculation"),
-        **options,
-    )  # fmt: skip
-    words = tiny.prompts([12, 9, 15, 7, 11, 10, 13, 8], seed=5)
-    prompts = [word * 4 for word in words]
-    one.check(prompts, 64, f"speculation{' and prefix caching' if cached else ''}")
-    if cached:
-        one.check([[*prompt, 5] for prompt in prompts], 64, "speculation, hits")
-        want = tiny.greedy(one.folder, prompts[:4], 64)
-        longer = [prompt + answer[:50] for prompt, answer in zip(prompts[:4], want, strict=True)]
-        one.check(longer, 32, "speculation, hits in generated text")
-
-
-@pytest.mark.parametrize("cached", [False, True], ids=["", "prefix caching"])
 def test_async_scheduling(tried: Make, cached: bool) -> None:
     options: dict[str, Any] = {**SMALL_BLOCKS, "num_gpu_blocks_override": 30} if cached else {}
-    one = tried(async_scheduling=True, gdn=recording("async_prefix" if cached else "async"), **options)
+    one = tried(async_scheduling=True, gdn=recording_of("async_prefix" if cached else "async"), **options)
     common = tiny.prompts([64])[0] if cached else []
     prompts = [common + own for own in tiny.prompts([30, 28, 31, 25, 29, 30, 27, 31], seed=6)]
     one.check(prompts, 64, f"async scheduling{' and prefix caching, preemptions' if cached else ''}")

@@ -53,14 +53,14 @@ def _config(family: str) -> Any:
     raise ValueError(family)
 
 
-def make(family: str, folder: Path) -> Path:
-    """Saves a random model, whose tokens differ from position to position, and returns its folder."""
+def make(family: str, folder: Path, scale: float = 0.12) -> Path:
+    """Saves a random model, and returns its folder. With a small `scale` its layers do little, and it repeats itself."""
     torch.manual_seed(7)
     model = transformers.AutoModelForCausalLM.from_config(_config(family), dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 and "conv1d" not in name:
-                parameter.normal_(0, 0.4 if "embed" in name or "lm_head" in name else 0.12)
+                parameter.normal_(0, 0.4 if "embed" in name or "lm_head" in name else scale)
     model.save_pretrained(folder, safe_serialization=True)
     if family == "olmo_hybrid":
         model.save_pretrained(folder / OWN, safe_serialization=True)

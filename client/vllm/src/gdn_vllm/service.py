@@ -160,21 +160,25 @@ class _Server:
     def _create(self, plan: Plan) -> dict[str, GdnError]:
         """Creates sessions. Returns the errors of requests whose session could not be created."""
         keys = [None if one.snapshot is None else self._name(one.snapshot) for one in plan.creates]
+        made = self._start(keys)
+        if any(isinstance(one, GdnError) and one.reason == "LEASE_NOT_FOUND" for one in made):
+            self._renew()  # the server has restarted, or has not heard of this engine for long
+            made = self._start(keys)
+        errors: dict[str, GdnError] = {}
+        for one, session in zip(plan.creates, made, strict=True):
+            if isinstance(session, GdnError):
+                errors[one.request] = session
+            else:
+                self._sessions[one.session] = session
+        return errors
+
+    def _start(self, keys: Sequence[str | None]) -> Sequence[Session | GdnError]:
         try:
-            made: Sequence[Session | GdnError] = self.client.start_sessions(
+            return self.client.start_sessions(
                 keys, self.model.name, affinity=self._affinity, lease=self._lease
             )
         except GdnError as error:
-            made = [error] * len(keys)
-        errors: dict[str, GdnError] = {}
-        for one, session in zip(plan.creates, made, strict=True):
-            if isinstance(session, Session):
-                self._sessions[one.session] = session
-            else:
-                errors[one.request] = session
-                if session.reason == "LEASE_NOT_FOUND":  # the server has restarted, or has not heard of us for long
-                    self._renew()
-        return errors
+            return [error] * len(keys)
 
     def _renew(self) -> None:
         """Opens another lease."""

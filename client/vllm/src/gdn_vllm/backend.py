@@ -39,9 +39,7 @@ class RemoteMetadataBuilder(AttentionMetadataBuilder[RemoteMetadata]):
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> RemoteMetadata:
         common = common_attn_metadata
-        table = mamba_get_block_table_tensor(
-            common.block_table_tensor, common.seq_lens, self.kv_cache_spec, self._mode
-        )
+        table = mamba_get_block_table_tensor(common.block_table_tensor, common.seq_lens, self.kv_cache_spec, self._mode)
         slots, lengths = table[:, 0].tolist(), common.seq_lens.tolist()
         starts = common.query_start_loc_cpu.tolist()
         return RemoteMetadata(

@@ -41,9 +41,7 @@ class WorkerReport(KVConnectorWorkerMetadata):
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerReport:
         assert isinstance(other, WorkerReport)
-        return WorkerReport(
-            {**self.lost, **other.lost}, {**self.failed, **other.failed}, [*self.evict, *other.evict]
-        )
+        return WorkerReport({**self.lost, **other.lost}, {**self.failed, **other.failed}, [*self.evict, *other.evict])
 
 
 def engine_step(output: Any) -> EngineStep:

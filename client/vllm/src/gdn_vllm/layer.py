@@ -1,6 +1,7 @@
 """Layers without weights, whose outputs a server computes. They replace vLLM's own Gated DeltaNet layers.
 
-vLLM makes them in the place of its own as soon as this module is imported. Without a configured server they are its own.
+vLLM makes them in the place of its own as soon as this module is imported. Without a configured server they are its
+own.
 """
 
 from __future__ import annotations
@@ -96,9 +97,7 @@ class Remote:
 
     @staticmethod
     def _connect(options: Options, vllm_config: Any) -> Runtime:
-        runtime = Runtime(
-            options, rank=get_tensor_model_parallel_rank(), ranks=get_tensor_model_parallel_world_size()
-        )
+        runtime = Runtime(options, rank=get_tensor_model_parallel_rank(), ranks=get_tensor_model_parallel_world_size())
         try:
             _check(runtime, vllm_config)
         except BaseException:
@@ -108,7 +107,7 @@ class Remote:
 
     @property
     def dtype(self) -> str | None:
-        """dtype that the server's outputs have. None: that of the input."""
+        """The dtype that the server's outputs have. None: that of the input."""
         return None if self.runtime.whole else "float32"
 
     def load(self, weights: Iterable[tuple[str, Any]]) -> set[str]:
@@ -245,5 +244,3 @@ def close(vllm_config: Any) -> None:
     """Ends the sessions of the engine's remote layers."""
     if (runtime := runtime_of(vllm_config)) is not None:
         runtime.close()
-
-

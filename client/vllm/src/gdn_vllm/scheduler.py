@@ -42,7 +42,7 @@ class _Recovering(Scheduler):
                 len(failed),
                 next(iter({**report.lost, **report.failed}.values())),
             )
-        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         for request in self.finish_requests(set(failed), RequestStatus.FINISHED_ERROR) if failed else ():
             outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.append(
                 EngineCoreOutput(

@@ -153,9 +153,7 @@ class _Server:
             taken: Sequence[Any] = batch.snapshot([self._name(one.snapshot) for one in wanted])
         except GdnError as error:
             taken = [error] * len(wanted)
-        return lost + [
-            one.snapshot for one, result in zip(wanted, taken, strict=True) if isinstance(result, GdnError)
-        ]
+        return lost + [one.snapshot for one, result in zip(wanted, taken, strict=True) if isinstance(result, GdnError)]
 
     def _create(self, plan: Plan) -> dict[str, GdnError]:
         """Creates sessions. Returns the errors of requests whose session could not be created."""
@@ -174,9 +172,7 @@ class _Server:
 
     def _start(self, keys: Sequence[str | None]) -> Sequence[Session | GdnError]:
         try:
-            return self.client.start_sessions(
-                keys, self.model.name, affinity=self._affinity, lease=self._lease
-            )
+            return self.client.start_sessions(keys, self.model.name, affinity=self._affinity, lease=self._lease)
         except GdnError as error:
             return [error] * len(keys)
 
@@ -374,6 +370,7 @@ class Runtime:
         return self._report
 
     def close(self) -> None:
-        """Ends everything on the servers."""
-        for server in self._servers:
+        """Ends everything on the servers. Calling it again has no effect."""
+        servers, self._servers = self._servers, []
+        for server in servers:
             server.close()

@@ -128,7 +128,7 @@ def test_snapshots_are_evicted_under_a_small_budget(tried: Make) -> None:
 def test_a_lost_snapshot_is_computed_again(tried: Make) -> None:
     one = tried(**SMALL_BLOCKS)
     common = tiny.prompts([100])[0]
-    one.check([common + [1, 2, 3]], 8, "before snapshots are lost")
+    one.check([[*common, 1, 2, 3]], 8, "before snapshots are lost")
     with gdn_client.Client(one.server.target) as client:
         keys = [snapshot.key for snapshot in client.snapshots().snapshots]
         assert keys

@@ -1,4 +1,4 @@
-"""Engines that speculate. In a process of their own: vLLM's n-gram proposer imports numba, after which no engine starts.
+"""Engines that speculate, in a process of their own: vLLM's n-gram proposer imports numba, and then no engine starts.
 
 vLLM 0.32 cannot cache prefixes beside speculation on a CPU: it has no Triton kernel there (`mamba_utils`).
 """

@@ -54,7 +54,7 @@ def _config(family: str) -> Any:
 
 
 def make(family: str, folder: Path, scale: float = 0.12) -> Path:
-    """Saves a random model, and returns its folder. With a small `scale` its layers do little, and it repeats itself."""
+    """Saves a random model, and returns its folder. With a small `scale` it repeats itself."""
     torch.manual_seed(7)
     model = transformers.AutoModelForCausalLM.from_config(_config(family), dtype=torch.float32)
     with torch.no_grad():

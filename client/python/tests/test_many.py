@@ -117,7 +117,7 @@ def test_sessions_that_are_started_fail_alone() -> None:
     one, lost, two = client.start_sessions([None, "gone", None], "toy")
     assert isinstance(one, gdn_client.Session) and isinstance(two, gdn_client.Session)
     assert isinstance(lost, gdn_client.GdnError)
-    assert names_of(server) == {one.name, two.name}
+    assert names_of(server) == {session.name.removeprefix("sessions/") for session in (one, two)}
     same(one.decode(LAYER, tokens(1)[0]), two.decode(LAYER, tokens(1)[0]))
 
 

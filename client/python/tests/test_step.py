@@ -222,7 +222,8 @@ def test_all_rows_may_fail_alone() -> None:
     sides = Sides()
     rows = [StepRow(np.full((1, SIZE), np.nan, np.float32))] * 6
     got = sides.batch.step(LAYER, rows, partial_ok=True)
-    assert [result.error.reason for result in got if result.error is not None] == ["NON_FINITE_INPUT"] * 6
+    assert [result.error is None for result in got] == [False] * 6
+    assert [result.output for result in got] == [None] * 6
     sides.go_on()
 
 

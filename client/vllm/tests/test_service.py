@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gdn_vllm.options import Options
 from gdn_vllm.service import Runtime
 from gdn_vllm.sessions import EngineStep, Scheduled
 
-SIZE = 64
+MODEL = Path(__file__).resolve().parents[3] / "tests" / "golden" / "qwen3_next_5"
 
 
 @pytest.fixture()
@@ -99,7 +100,6 @@ def test_a_snapshot_that_the_server_lost_is_reported_and_the_row_is_zero(runtime
 
 
 def test_evicted_snapshots_are_reported_with_their_blocks(tmp_path: Any) -> None:
-    from conftest import MODEL
     from server import running
 
     with running(tmp_path, "--model", f"next={MODEL}", "--snapshot-bytes=60000") as server:

@@ -27,8 +27,14 @@ def register() -> None:
     """Registers the plugin. Without a supported vLLM it logs one line, and changes nothing.
 
     Calling it again has no effect.
+
+    Raises:
+        RuntimeError: vLLM is not supported, and the environment names a server.
+
     """
     if (missing := missing_in_vllm()) is not None:
+        if read({}) is not None:
+            raise RuntimeError(f"gdn-vllm cannot be used, although GDN_SERVER is set: {missing}")
         _LOGGER.warning("gdn-vllm is not used: %s", missing)
         return
     from vllm.model_executor.models import ModelRegistry

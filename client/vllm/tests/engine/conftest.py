@@ -20,9 +20,10 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process, in 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 sys.path[:0] = [str(HERE), str(REPOSITORY / "client" / "python" / "tests")]
-SMALL_BLOCKS: dict[str, Any] = {"block_size": 32, "enable_prefix_caching": True}
-PROGRAM = os.environ.pop("GDN_SERVER", "")  # the tests' gdn_server; the plugin reads an address from this variable
-collect_ignore_glob = [] if PROGRAM and importlib.util.find_spec("vllm") else ["test_*.py"]
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
+# The tests' gdn_server. The plugin reads an address from the same variable.
+PROGRAM = os.environ.pop("GDN_SERVER", "") if HAS_VLLM else ""
+collect_ignore_glob = [] if PROGRAM else ["test_*.py"]
 
 
 @dataclass
@@ -116,15 +117,6 @@ def engine_of(model: Path, target: str, **options: Any) -> Iterator[Any]:
         del llm
         cleanup_dist_env_and_memory()
         gc.collect()
-
-
-def recording_of(name: str) -> dict[str, str]:
-    """Options that record the run, if GDN_RECORDINGS names a folder for recordings."""
-    folder = os.environ.get("GDN_RECORDINGS")
-    if not folder:
-        return {}
-    Path(folder, f"{name}.jsonl").unlink(missing_ok=True)
-    return {"record": str(Path(folder, f"{name}.jsonl"))}
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +12,13 @@ from typing import Any
 
 import pytest
 import tiny
-from conftest import SMALL_BLOCKS, recording_of
+from tiny import SMALL_BLOCKS, recording_of
 
 import gdn_client
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Any]
+HERE = str(Path(__file__).resolve().parent)
 
 
 def calls_of(server: Any) -> dict[str, int]:
@@ -168,6 +172,99 @@ def test_without_a_server_requests_fail_and_the_engine_lives(tried: Make) -> Non
     assert all(answer.finish_reason == "error" for answer in answers)
     one.server.start()
     one.check(prompts, 8, "with a server again")
+
+
+def test_two_engines_on_one_server(tried: Make) -> None:
+    import conftest
+
+    one = tried()
+    with conftest.engine_of(one.folder, one.server.target) as second:
+        other = conftest.Tried(second, one.server, one.folder)
+        one.check(tiny.prompts([5, 9, 17]), 16, "two engines, the first")
+        other.check(tiny.prompts([5, 9, 17]), 16, "two engines, the second")
+        one.check(tiny.prompts([8, 6]), 16, "two engines, the first again")
+
+
+ENGINE = """
+import sys, tiny, vllm
+llm = vllm.LLM(model=sys.argv[1], skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=512,
+               gpu_memory_utilization=0.2, enable_prefix_caching=True, block_size=32,
+               additional_config={"gdn": {"server": sys.argv[2], "grace_seconds": 2}})
+how = vllm.SamplingParams(temperature=0, max_tokens=400, ignore_eos=True, detokenize=False)
+while True:
+    llm.generate([{"prompt_token_ids": prompt} for prompt in tiny.prompts([40] * 8)], how, use_tqdm=False)
+"""
+
+
+def test_an_engine_that_is_killed_leaves_nothing(models: Callable[[str], Path], tmp_path: Path) -> None:
+    import conftest
+
+    with conftest.server_of(tmp_path, models("qwen3_next")) as server:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*os.environ.get("PYTHONPATH", "").split(":"), HERE]),
+        }
+        command = [sys.executable, "-c", ENGINE, str(models("qwen3_next")), server.target]
+        engine = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        try:
+            until = time.monotonic() + 120
+            while sessions_of(server) < 8 and time.monotonic() < until:
+                time.sleep(0.2)
+            assert sessions_of(server) >= 8
+        finally:
+            engine.kill()
+            engine.wait()
+        killed = time.monotonic()
+        while sessions_of(server) > 0 and time.monotonic() < killed + 20:
+            time.sleep(0.2)
+        print(f"\nengine killed: {sessions_of(server)} sessions left after {time.monotonic() - killed:.1f} s")
+        assert sessions_of(server) == 0
+
+
+@pytest.mark.parametrize("sliced", [True, False], ids=["a slice of the heads each", "one whole server"])
+def test_tensor_parallel(models: Callable[[str], Path], tmp_path: Path, sliced: bool) -> None:
+    import contextlib
+
+    import conftest
+
+    folder = models("qwen3_next")
+    with contextlib.ExitStack() as stack:
+        targets = []
+        for at, flags in enumerate([("--heads=0-1/4",), ("--heads=2-3/4",)] if sliced else [()]):
+            where = tmp_path / str(at)
+            where.mkdir()
+            targets.append(stack.enter_context(conftest.server_of(where, folder, *flags)).target)
+        llm = stack.enter_context(conftest.engine_of(folder, ",".join(targets), tensor_parallel_size=2))
+        prompts = tiny.prompts([5, 9, 17, 3, 30, 12, 8, 6])
+        got = [list(answer.token_ids) for answer in conftest.Tried(llm, None, folder).generate(prompts, 32)]
+        want = tiny.greedy(folder, prompts, 32)
+        equal = sum(a == b for own, other in zip(got, want, strict=True) for a, b in zip(own, other, strict=True))
+        print(f"\ntensor parallel 2, {'slices' if sliced else 'one server'}: {equal} of 256 tokens equal")
+        assert got == want
+
+
+def test_torch_compile(tried: Make) -> None:
+    one = tried(enforce_eager=False, compilation_config={"mode": 3, "backend": "inductor"})
+    one.check(tiny.prompts([5, 9, 17, 3, 30, 12, 8, 6]), 32, "torch.compile")
+
+
+def test_layers_on_two_servers(models: Callable[[str], Path], tmp_path: Path) -> None:
+    import contextlib
+
+    import conftest
+
+    folder = models("qwen3_next")
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for at, layers in enumerate(["--layers=0-1", "--layers=3"]):
+            where = tmp_path / str(at)
+            where.mkdir()
+            servers.append(stack.enter_context(conftest.server_of(where, folder, layers)))
+        target = ",".join(server.target for server in servers)
+        llm = stack.enter_context(conftest.engine_of(folder, target, **SMALL_BLOCKS))
+        one = conftest.Tried(llm, servers[0], folder)
+        one.check(tiny.prompts([5, 9, 17, 3, 70, 12]), 32, "layers on two servers")
+        one.check(tiny.prompts([5, 9, 17, 3, 70, 12]), 32, "layers on two servers, hits")
 
 
 def test_another_checkpoint_is_refused(tried: Make, models: Callable[[str], Path], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tiny
-from conftest import recording_of
+from tiny import recording_of
 
 pytestmark = pytest.mark.engine
 Make = Callable[..., Any]

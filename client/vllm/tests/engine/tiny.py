@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import transformers
 VOCABULARY = 256
 LAYERS = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
 GDN_LAYERS = 3
+SMALL_BLOCKS: dict[str, Any] = {"block_size": 32, "enable_prefix_caching": True}
 OWN = "transformers"  # subfolder of a model whose tensors have other names there
 COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -77,6 +79,15 @@ def _name_as_vllm_reads(file: Path) -> None:
             name = name.replace(own, read)  # noqa: PLW2901
         renamed[name] = tensor
     safetensors.torch.save_file(renamed, file, {"format": "pt"})
+
+
+def recording_of(name: str) -> dict[str, str]:
+    """Options that record the run, if GDN_RECORDINGS names a folder for recordings."""
+    folder = os.environ.get("GDN_RECORDINGS")
+    if not folder:
+        return {}
+    Path(folder, f"{name}.jsonl").unlink(missing_ok=True)
+    return {"record": str(Path(folder, f"{name}.jsonl"))}
 
 
 def prompts(lengths: list[int], seed: int = 1) -> list[list[int]]:

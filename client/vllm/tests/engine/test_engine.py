@@ -267,9 +267,10 @@ def test_layers_on_two_servers(models: Callable[[str], Path], tmp_path: Path) ->
         one.check(tiny.prompts([5, 9, 17, 3, 70, 12]), 32, "layers on two servers, hits")
 
 
-def test_another_checkpoint_is_refused(tried: Make, models: Callable[[str], Path], tmp_path: Path) -> None:
+def test_another_checkpoint_is_refused(models: Callable[[str], Path], tmp_path: Path) -> None:
     import shutil
 
+    import conftest
     import safetensors.torch
 
     other = tmp_path / "other"
@@ -278,5 +279,8 @@ def test_another_checkpoint_is_refused(tried: Make, models: Callable[[str], Path
     tensors = safetensors.torch.load_file(file)
     tensors["model.layers.1.linear_attn.out_proj.weight"] += 1
     safetensors.torch.save_file(tensors, file, {"format": "pt"})
-    with pytest.raises(ValueError, match="layer 1 of the checkpoint has other weights"):
-        tried("qwen3_next", model=str(other))
+    (tmp_path / "server").mkdir()
+    with conftest.server_of(tmp_path / "server", models("qwen3_next")) as server:
+        with pytest.raises(ValueError, match="layer 1 of the checkpoint has other weights"):
+            with conftest.engine_of(other, server.target):
+                pass

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Python client in a virtual environment of its own, and runs its tests against a live server, mypy and ruff;
-# then builds its wheel, and uses it in another environment.
+# then builds its wheel, and uses it in another environment. Tests client/vllm too, as far as that needs no vLLM.
 #
 #   scripts/python_client.sh [--torch] [BUILD_DIR]    whose bin/gdn_server it is tested with (default: build/cpu)
 #
@@ -41,6 +41,16 @@ export GDN_SERVER="${build_dir}/bin/gdn_server" RUFF_CACHE_DIR="${copy}/ruff" MY
 (cd "${copy}" && "${venv}/bin/ruff" format --config "${package}/pyproject.toml" --check "${repo_root}/examples/hugging_face")
 cd "${copy}"  # the package that is installed is checked, with the messages that were made for it
 "${venv}/bin/mypy" --config-file "${package}/pyproject.toml" --python-executable "${venv}/bin/python" -p gdn_client
+
+# The plugin for vLLM, without vLLM. scripts/vllm_tests.sh runs it in vLLM's engines.
+cp -r "${repo_root}/client/vllm" "${copy}/client/"
+"${venv}/bin/pip" install --quiet --no-deps "${copy}/client/vllm"
+cd "${repo_root}/client/vllm"
+"${venv}/bin/python" -B -m pytest -q -p no:cacheprovider tests
+"${venv}/bin/ruff" check .
+"${venv}/bin/ruff" format --check .
+cd "${copy}"
+"${venv}/bin/mypy" --config-file "${repo_root}/client/vllm/pyproject.toml" --python-executable "${venv}/bin/python" -p gdn_vllm
 
 # The wheel, by itself in an environment that was never near the sources.
 "${venv}/bin/pip" wheel --quiet --no-deps --wheel-dir "${copy}/wheel" "${copy}/client/python"

@@ -6,14 +6,15 @@
 # Without --preset: cpu, which also runs every GPU kernel on the host executor, then hip-gfx906, whose programs are built and
 # whose resource table is checked; then, where clang and its libFuzzer are installed, 60 s of fuzzing (scripts/fuzz.sh).
 # --full also installs what some tests are skipped without (scripts/setup.sh --checks), lints deploy/, builds both container
-# images and runs them (scripts/full_checks.sh; as root), and tests the Python client in Hugging Face models (with PyTorch).
+# images and runs them (scripts/full_checks.sh; as root), tests the Python client in Hugging Face models (with PyTorch),
+# and the plugin for vLLM in vLLM's engines.
 # --keep-going compiles on after an error, to show all of them. Environment: JOBS compile jobs (default: by processors and
 # memory), TEST_JOBS tests at a time (default: half the processors, 2 to 6), CCACHE_DIR where compiled objects are kept.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 presets=(cpu hip-gfx906)
 fuzz=true
@@ -114,6 +115,7 @@ if "${fuzz}" && (( rc == 0 )); then
 fi
 if "${full}" && (( rc == 0 )); then
   scripts/python_client.sh --torch || rc=$?
+  scripts/vllm_tests.sh || rc=$?
   scripts/full_checks.sh || rc=$?
   echo "test.sh: full: $( ((rc == 0)) && echo passed || echo FAILED); total ${SECONDS} s"
 fi

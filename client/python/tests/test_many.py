@@ -111,6 +111,16 @@ def test_if_one_cannot_be_created_none_is_left() -> None:
     assert names_of(server) == {"a", "b", "c"}
 
 
+def test_sessions_that_are_started_fail_alone() -> None:
+    server = ToyServer()
+    client = client_of(server)
+    one, lost, two = client.start_sessions([None, "gone", None], "toy")
+    assert isinstance(one, gdn_client.Session) and isinstance(two, gdn_client.Session)
+    assert isinstance(lost, gdn_client.GdnError)
+    assert names_of(server) == {session.name.removeprefix("sessions/") for session in (one, two)}
+    same(one.decode(LAYER, tokens(1)[0]), two.decode(LAYER, tokens(1)[0]))
+
+
 def test_deletion_tries_all_and_tells_the_first_error() -> None:
     server = ToyServer()
     client = client_of(server)

@@ -275,6 +275,15 @@ def test_a_bad_row_fails_all_or_alone() -> None:
     sides.go_on()
 
 
+def test_all_rows_may_fail_alone() -> None:
+    sides = Sides()
+    rows = [StepRow(np.full((1, SIZE), np.nan, np.float32))] * 6
+    got = sides.batch.step(LAYER, rows, partial_ok=True)
+    assert [result.error is None for result in got] == [False] * 6
+    assert [result.output for result in got] == [None] * 6
+    sides.go_on()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_rows_that_fail_alone_are_recovered_too(fault: str) -> None:
     sides = Sides()

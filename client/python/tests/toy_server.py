@@ -203,6 +203,8 @@ class ToyServer:
         return info_pb2.GetServerInfoResponse(limits=limits)
 
     def _CreateSession(self, request: session_pb2.CreateSessionRequest) -> Any:  # noqa: N802
+        if request.snapshot:
+            raise errors.NotFoundError("no such snapshot", reason="SNAPSHOT_NOT_FOUND")
         name, made = request.session_id, request.SerializeToString(deterministic=True)
         if name in self.sessions:
             if self.sessions[name].create != made:
@@ -350,7 +352,8 @@ class ToyServer:
                 reply.durable_token_counts.append(0 if one.newest is None else one.newest.layers[request.layer].count)
             if request.partial_ok:
                 reply.row_statuses.append(status)
-        reply.output.CopyFrom(self._tensor(np.concatenate(outputs)))
+        if any(layer is not None for _, _, layer, _, _ in checked):
+            reply.output.CopyFrom(self._tensor(np.concatenate(outputs)))
         return reply
 
     @staticmethod

@@ -231,6 +231,41 @@ class Client:
         states = await self.connection.run(many.create(wanted, how, keep, self.memory))
         return [Session(self, state, owned=True) for state in states]
 
+    async def start_sessions(
+        self,
+        snapshots: Sequence[str | None],
+        model: str | None = None,
+        *,
+        affinity: str = "",
+        lease: Lease | str | None = None,
+        keep_bytes: int | None = None,
+    ) -> list[Session | GdnError]:
+        """Creates a session for each entry in one call. Each of them fails alone.
+
+        Args:
+            snapshots: for each session the key of the snapshot that it starts from, or None for zero tokens.
+            model: model of the sessions that start from zero tokens, as in `session`.
+            affinity: as in `create_sessions`.
+            lease: as in `session`.
+            keep_bytes: as in `session`.
+
+        Returns:
+            The session, or its error, for each entry. NotFoundError (SNAPSHOT_NOT_FOUND): the snapshot was evicted.
+
+        """
+        key, owner = affinity or new_id(), requests.lease_name(lease)
+        wanted = [requests.session_request(None, new_id(), key, None, None, None, owner) for _ in snapshots]
+        served = await self._served(model)
+        for request, snapshot in zip(wanted, snapshots, strict=True):
+            if snapshot is None:
+                request.model = served
+            else:
+                request.snapshot = snapshot
+        keep = self._keep_bytes if keep_bytes is None else keep_bytes
+        how = many.Many((await self.limits()).max_batch, self.abilities, self._retry)
+        states = await self.connection.run(many.create_each(wanted, how, keep, self.memory))
+        return [state if isinstance(state, GdnError) else Session(self, state, owned=True) for state in states]
+
     async def lease(self, *, grace: float | None = None, lease_id: str | None = None) -> Lease:
         """Opens a lease, and renews it until it is stopped or ended, or the process ends.
 

@@ -180,6 +180,22 @@ def create(
     ]
 
 
+def create_each(
+    requests: Sequence[session_pb2.CreateSessionRequest], many: Many, keep_bytes: int, memory: SharedMemory
+) -> Flow[list[SessionState | GdnError]]:
+    """Creates sessions as `create` does, but returns the error of each that could not be created in its place.
+
+    A session that starts from a snapshot cannot be recreated after a crash of the server.
+    """
+    found = yield from _answers(_CREATE, requests, requests[0].affinity if requests else "", many)
+    return [
+        answer
+        if isinstance(answer, GdnError)
+        else SessionState(answer, many.retry, None if request.snapshot else request, keep_bytes, memory=memory)
+        for answer, request in zip(found, requests, strict=True)
+    ]
+
+
 def delete(states: Sequence[SessionState], many: Many) -> Flow[None]:
     """Deletes sessions. They may be deleted already. No later call of this client recreates them.
 

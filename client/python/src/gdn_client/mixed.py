@@ -317,7 +317,10 @@ class MixedStep:
             GdnError: of a row that may succeed after a recovery, or later.
 
         """
-        output = memory.array_of(reply.output, next(iter(tensors_of(rows[0].x).values())))
+        # A reply to rows that have all failed has no output.
+        output: Any = None
+        if not reply.row_statuses or any(status.code == 0 for status in reply.row_statuses):
+            output = memory.array_of(reply.output, next(iter(tensors_of(rows[0].x).values())))
         kept = kept_of([row.state for row in rows], [row.tokens for row in rows], memory)
         begin, again = 0, None
         for at, row in enumerate(rows):

@@ -11,6 +11,7 @@
 //   GDN_ASSIGN_OR_RETURN(const ClientLeasePtr lease, leases.Renew(principal, id));
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <string>
 
@@ -35,7 +36,9 @@ class FleetLeases {
   void Stop() { thread_.reset(); }
 
   // As the methods of ClientLeases, for all servers of the fleet. UNAVAILABLE (TIER_UNAVAILABLE) if Redis does not
-  // answer. After Open or Renew has failed so, the sign of life counts on this server only.
+  // answer. After Open or Renew has failed so, the sign of life counts on this server only. Once Redis has not
+  // answered, these calls are refused without asking it, until the thread has had an answer. So they hold no thread
+  // that others need.
   absl::StatusOr<ClientLeasePtr> Open(const ByteAccountPtr& account, const std::string& principal,
                                       const std::string& id, absl::Duration grace);
   absl::StatusOr<ClientLeasePtr> Renew(const std::string& principal, const std::string& id);
@@ -44,6 +47,10 @@ class FleetLeases {
   absl::StatusOr<ClientLeasePtr> End(const std::string& principal, const std::string& id);
 
  private:
+  // OK, or the error while Redis does not answer.
+  absl::Status CheckAnswers() const;
+  // Notes if Redis has answered a call that ended with this status. Returns the status.
+  absl::Status Noted(absl::Status status);
   absl::Duration Round();
   absl::Status EndLapsed();
   // Takes sessions that no server has and whose leases have ended.
@@ -54,7 +61,8 @@ class FleetLeases {
 
   const FleetParts parts_;
   SessionArrivals& arrivals_;
-  bool failing_ = false;  // used by the thread
+  bool failing_ = false;             // used by the thread
+  std::atomic<bool> silent_{false};  // Redis did not answer when it was last asked
   TaskGroup group_;
   std::optional<LoopThread> thread_;  // last: it uses all of the above
 };

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/status_macros.h"
 #include "base/task/deadline.h"
 #include "server/session/session_errors.h"
@@ -35,36 +37,60 @@ void FleetLeases::Begin() {
   thread_.emplace("gdn-leases", kRound, [this] { return Round(); });
 }
 
+absl::Status FleetLeases::CheckAnswers() const {
+  if (!silent_.load(std::memory_order_relaxed)) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kUnavailable, reason::kTierUnavailable,
+      "Redis, which has the leases of the fleet, does not answer, so it is asked nothing until it does. No "
+      "lease ends meanwhile; try again later",
+      {{"tier", std::string(parts_.redis.name())}});
+}
+
+absl::Status FleetLeases::Noted(absl::Status status) {
+  silent_.store(absl::IsUnavailable(status), std::memory_order_relaxed);
+  return status;
+}
+
 absl::StatusOr<ClientLeasePtr> FleetLeases::Open(const ByteAccountPtr& account, const std::string& principal,
                                                  const std::string& id, absl::Duration grace) {
   GDN_ASSIGN_OR_RETURN(const ClientLeasePtr lease, leases().Open(account, principal, id, grace));
-  GDN_ASSIGN_OR_RETURN(const RedisClientLeases::Found found, redis().Open({principal, id}, grace));
-  if (found.grace == grace) return lease;
+  GDN_RETURN_IF_ERROR(CheckAnswers());
+  const absl::StatusOr<RedisClientLeases::Found> found = redis().Open({principal, id}, grace);
+  GDN_RETURN_IF_ERROR(Noted(found.status()));
+  if (found->grace == grace) return lease;
   leases().End(lease);
-  return LeaseExists(id, found.grace, grace);
+  return LeaseExists(id, found->grace, grace);
 }
 
 absl::StatusOr<ClientLeasePtr> FleetLeases::Renew(const std::string& principal, const std::string& id) {
   const absl::StatusOr<ClientLeasePtr> here = leases().Find(principal, id);
   std::optional<absl::Duration> grace;
-  if (here.ok() && (*here)->end() > leases().clock().Now()) grace = (*here)->grace();
-  GDN_ASSIGN_OR_RETURN(const std::optional<RedisClientLeases::Found> found, redis().Renew({principal, id}, grace));
-  if (!found.has_value()) return LeaseNotFound(id);
-  leases().Adopt(principal, id, found->grace);
+  if (here.ok() && (*here)->end() > leases().clock().Now()) {
+    grace = (*here)->grace();
+    leases().Renew(principal, id).IgnoreError();  // so that it counts if Redis does not answer
+  }
+  GDN_RETURN_IF_ERROR(CheckAnswers());
+  const absl::StatusOr<std::optional<RedisClientLeases::Found>> found = redis().Renew({principal, id}, grace);
+  GDN_RETURN_IF_ERROR(Noted(found.status()));
+  if (!found->has_value()) return LeaseNotFound(id);
+  leases().Adopt(principal, id, (*found)->grace);
   return leases().Renew(principal, id);
 }
 
 absl::StatusOr<ClientLeasePtr> FleetLeases::Find(const std::string& principal, const std::string& id) {
   absl::StatusOr<ClientLeasePtr> here = leases().Find(principal, id);
   if (here.ok()) return here;
-  GDN_ASSIGN_OR_RETURN(const std::optional<RedisClientLeases::Found> found, redis().Find({principal, id}));
-  if (!found.has_value()) return LeaseNotFound(id);
-  return leases().Adopt(principal, id, found->grace);
+  GDN_RETURN_IF_ERROR(CheckAnswers());
+  const absl::StatusOr<std::optional<RedisClientLeases::Found>> found = redis().Find({principal, id});
+  GDN_RETURN_IF_ERROR(Noted(found.status()));
+  if (!found->has_value()) return LeaseNotFound(id);
+  return leases().Adopt(principal, id, (*found)->grace);
 }
 
 absl::StatusOr<ClientLeasePtr> FleetLeases::End(const std::string& principal, const std::string& id) {
   GDN_ASSIGN_OR_RETURN(const ClientLeasePtr lease, Find(principal, id));
-  GDN_RETURN_IF_ERROR(redis().End({principal, id}));
+  GDN_RETURN_IF_ERROR(CheckAnswers());
+  GDN_RETURN_IF_ERROR(Noted(redis().End({principal, id})));
   return lease;
 }
 
@@ -88,10 +114,11 @@ absl::Status FleetLeases::EndLapsed() {
   for (const ClientLeasePtr& lease : here) {
     known.push_back({.name = {lease->principal(), lease->id()}, .grace = lease->grace(), .left = lease->end() - asked});
   }
-  GDN_ASSIGN_OR_RETURN(const std::vector<absl::Duration> left, redis().Look(known));
+  const absl::StatusOr<std::vector<absl::Duration>> left = redis().Look(known);
+  GDN_RETURN_IF_ERROR(Noted(left.status()));
   for (size_t i = 0; i < here.size(); ++i) {
-    if (left[i] > absl::ZeroDuration()) {
-      leases().SetEnd(here[i], asked + left[i]);
+    if ((*left)[i] > absl::ZeroDuration()) {
+      leases().SetEnd(here[i], asked + (*left)[i]);
     } else {
       leases().End(here[i]);
     }
@@ -101,7 +128,9 @@ absl::Status FleetLeases::EndLapsed() {
 
 absl::Status FleetLeases::TakeLeftSessions() {
   GDN_RETURN_IF_ERROR(parts_.environment.CheckOurs());
-  GDN_ASSIGN_OR_RETURN(const auto ended, redis().Ended(kLeftAfter));
+  const auto found = redis().Ended(kLeftAfter);
+  GDN_RETURN_IF_ERROR(Noted(found.status()));
+  const auto& ended = *found;
   if (ended.empty()) return absl::OkStatus();
   GDN_ASSIGN_OR_RETURN(const bool scans, redis().TakeScan(kBetweenScans));
   if (!scans) return absl::OkStatus();

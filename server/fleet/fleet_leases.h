@@ -11,6 +11,7 @@
 //   GDN_ASSIGN_OR_RETURN(const ClientLeasePtr lease, leases.Renew(principal, id));
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <string>
 
@@ -35,8 +36,9 @@ class FleetLeases {
   void Stop() { thread_.reset(); }
 
   // These do what the methods of ClientLeases do, for all servers of the fleet, and block on Redis. Errors of these
-  // methods. UNAVAILABLE (TIER_UNAVAILABLE) if Redis does not answer; the sign of life of Open then counts on this
-  // server only.
+  // methods. UNAVAILABLE (TIER_UNAVAILABLE) if Redis does not answer; the sign of life of Open and Renew then counts on
+  // this server only. From then on these calls are refused without asking Redis, until the thread has had an answer. So
+  // they hold no thread that others need.
   absl::StatusOr<ClientLeasePtr> Open(const ByteAccountPtr& account, const std::string& principal,
                                       const std::string& id, absl::Duration grace);
   absl::StatusOr<ClientLeasePtr> Renew(const std::string& principal, const std::string& id);
@@ -46,6 +48,10 @@ class FleetLeases {
   absl::StatusOr<ClientLeasePtr> End(const std::string& principal, const std::string& id);
 
  private:
+  // OK, or the error while Redis does not answer.
+  absl::Status CheckAnswers() const;
+  // Notes if Redis has answered a call that ended with this status. Returns the status.
+  absl::Status Noted(absl::Status status);
   absl::Duration Round();
   absl::Status EndLapsed();
   // Begins to take sessions that no server has and whose leases have ended. They then end here. Errors of Redis, and
@@ -57,7 +63,8 @@ class FleetLeases {
 
   const FleetParts parts_;
   SessionArrivals& arrivals_;
-  bool failing_ = false;  // the last round has failed, which was logged; used by the thread
+  bool failing_ = false;             // the last round has failed, which was logged; used by the thread
+  std::atomic<bool> silent_{false};  // Redis did not answer when it was last asked
   TaskGroup group_;
   std::optional<LoopThread> thread_;  // last: it uses all of the above
 };

@@ -54,7 +54,10 @@ Task<FoundLease> HereOrShared(const SessionParts& parts, const Caller& caller, s
   GDN_CO_RETURN_IF_ERROR(caller.allowed);
   TaskQueueExecutor io(parts.states.transfer_threads(), caller.account->turn(), parts.timers);
   FleetLeases& leases = parts.lookup.fleet->leases();
-  Task<FoundLease> call = Blocking([&] { return shared(leases); });
+  Task<FoundLease> call = Blocking([&]() -> FoundLease {
+    GDN_RETURN_IF_ERROR(caller.deadline.Check(SteadyNow()));  // it has waited for the thread
+    return shared(leases);
+  });
   co_return co_await RunOn(io, std::move(call));
 }
 

@@ -124,7 +124,7 @@ void AddResult(const absl::Status& status, v1::Session& session,
 
 Task<absl::Status> CreateSessions(const SessionParts& parts, const Caller& caller,
                                   const v1::CreateSessionsRequest& request, v1::CreateSessionsResponse* response) {
-  GDN_CO_RETURN_IF_ERROR(CheckBatchSize(request.requests_size(), parts.limits));
+  GDN_CO_RETURN_IF_ERROR(CheckBatchSize("requests", request.requests_size(), parts.limits));
   NamedOnce ids;
   Results results{.count = request.requests_size()};
   for (const v1::CreateSessionRequest& create : request.requests()) {
@@ -144,7 +144,7 @@ Task<absl::Status> CreateSessions(const SessionParts& parts, const Caller& calle
 
 Task<absl::Status> DeleteSessions(const SessionParts& parts, const Caller& caller,
                                   const v1::DeleteSessionsRequest& request, v1::DeleteSessionsResponse* response) {
-  GDN_CO_RETURN_IF_ERROR(CheckBatchSize(request.names_size(), parts.limits));
+  GDN_CO_RETURN_IF_ERROR(CheckBatchSize("names", request.names_size(), parts.limits));
   NamedOnce names;
   for (const std::string& name : request.names()) GDN_CO_RETURN_IF_ERROR(names.Add("names", name));
   GDN_CO_ASSIGN_OR_RETURN(const ByteCharge charge, ChargeResults(parts, caller, {.count = request.names_size()}));
@@ -160,7 +160,7 @@ Task<absl::Status> DeleteSessions(const SessionParts& parts, const Caller& calle
 
 Task<absl::Status> ForkSessions(const SessionParts& parts, const Caller& caller, const v1::ForkSessionsRequest& request,
                                 v1::ForkSessionsResponse* response) {
-  GDN_CO_RETURN_IF_ERROR(CheckBatchSize(request.requests_size(), parts.limits));
+  GDN_CO_RETURN_IF_ERROR(CheckBatchSize("requests", request.requests_size(), parts.limits));
   NamedOnce ids;
   Results results;
   int64_t children = 0;
@@ -172,7 +172,7 @@ Task<absl::Status> ForkSessions(const SessionParts& parts, const Caller& caller,
         fork.session_ids_size() * (fork.snapshot().empty() ? LayersOf(parts, caller, fork.name())
                                                            : LayersOfId(parts, caller, SnapshotId(fork.snapshot())));
   }
-  if (children > 0) GDN_CO_RETURN_IF_ERROR(CheckBatchSize(children, parts.limits));
+  if (children > 0) GDN_CO_RETURN_IF_ERROR(CheckBatchSize("session_ids of all requests", children, parts.limits));
   GDN_CO_ASSIGN_OR_RETURN(const ByteCharge charge, ChargeResults(parts, caller, results));
   std::vector<v1::ForkSessionResponse> forked;
   Task<std::vector<absl::Status>> all = RunAll(parts, caller, request.requests(), ForkSession, forked);
@@ -191,7 +191,7 @@ Task<absl::Status> ForkSessions(const SessionParts& parts, const Caller& caller,
 
 Task<absl::Status> ResetSessions(const SessionParts& parts, const Caller& caller,
                                  const v1::ResetSessionsRequest& request, v1::ResetSessionsResponse* response) {
-  GDN_CO_RETURN_IF_ERROR(CheckBatchSize(request.resets_size(), parts.limits));
+  GDN_CO_RETURN_IF_ERROR(CheckBatchSize("resets", request.resets_size(), parts.limits));
   NamedOnce names;
   Results results{.count = request.resets_size()};
   for (const v1::SessionReset& reset : request.resets()) {

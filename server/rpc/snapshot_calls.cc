@@ -264,7 +264,7 @@ Task<absl::Status> SnapshotSession(const SessionParts& parts, const Caller& call
 Task<absl::Status> SnapshotSessions(const SessionParts& parts, const Caller& caller,
                                     const v1::SnapshotSessionsRequest& request,
                                     v1::SnapshotSessionsResponse* response) {
-  GDN_CO_RETURN_IF_ERROR(CheckBatchSize(request.requests_size(), parts.limits));
+  GDN_CO_RETURN_IF_ERROR(CheckBatchSize("requests", request.requests_size(), parts.limits));
   absl::flat_hash_set<std::string> keys;
   int64_t layers = 0;
   for (const v1::SnapshotSessionRequest& one : request.requests()) {
@@ -327,7 +327,7 @@ absl::Status ListSnapshots(const SessionParts& parts, const Caller& caller, cons
 
 Task<absl::Status> DeleteSnapshots(const SessionParts& parts, const Caller& caller,
                                    const v1::DeleteSnapshotsRequest& request, v1::DeleteSnapshotsResponse* response) {
-  GDN_CO_RETURN_IF_ERROR(CheckBatchSize(request.keys_size(), parts.limits));
+  GDN_CO_RETURN_IF_ERROR(CheckBatchSize("keys", request.keys_size(), parts.limits));
   absl::flat_hash_set<std::string> keys;
   for (const std::string& key : request.keys()) GDN_CO_RETURN_IF_ERROR(AddKeyOnce("keys", key, keys));
   GDN_CO_ASSIGN_OR_RETURN(

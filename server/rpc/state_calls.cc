@@ -73,7 +73,7 @@ Task<absl::Status> RestoreCheckpoint(const SessionParts& parts, const Caller& ca
 
 absl::Status PrefetchSessions(const SessionParts& parts, const Caller& caller,
                               const v1::PrefetchSessionsRequest& request, v1::PrefetchSessionsResponse* response) {
-  GDN_RETURN_IF_ERROR(CheckBatchSize(request.names_size(), parts.limits));
+  GDN_RETURN_IF_ERROR(CheckBatchSize("names", request.names_size(), parts.limits));
   for (const std::string& name : request.names()) {
     GDN_RETURN_IF_ERROR(ParseSessionName(name).status());
     const auto session = FindSession(parts.lookup, caller, name);

@@ -287,7 +287,7 @@ absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request
 absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const TensorBytes* data,
                                               const LayerDims& dims, const StepLimits& limits, bool partial_sums) {
   const int64_t batch = request.sessions_size();
-  GDN_RETURN_IF_ERROR(CheckBatchSize(batch, limits));
+  GDN_RETURN_IF_ERROR(CheckBatchSize("sessions", batch, limits));
   CheckedInput input;
   FieldChecker fields(input, data, {batch, -1});
   GDN_RETURN_IF_ERROR(CheckFields(request, dims, partial_sums, fields, input));
@@ -302,7 +302,7 @@ absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, 
 
 absl::StatusOr<CheckedInput> CheckStepInput(const v1::StepRequest& request, const TensorBytes* data,
                                             const LayerDims& dims, const StepLimits& limits, bool partial_sums) {
-  GDN_RETURN_IF_ERROR(CheckBatchSize(request.rows_size(), limits));
+  GDN_RETURN_IF_ERROR(CheckBatchSize("rows", request.rows_size(), limits));
   CheckedInput input;
   input.mixed = true;
   input.rows.reserve(static_cast<size_t>(request.rows_size()));
@@ -362,11 +362,12 @@ Hash128 HashRow(const CheckedInput& input, const CheckedRow& row) {
   return hasher.Finish();
 }
 
-absl::Status CheckBatchSize(int64_t sessions, const StepLimits& limits) {
-  if (sessions >= 1 && sessions <= limits.max_batch) return absl::OkStatus();
+absl::Status CheckBatchSize(std::string_view field, int64_t entries, const StepLimits& limits) {
+  if (entries >= 1 && entries <= limits.max_batch) return absl::OkStatus();
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kBatchTooLarge,
-                   StrCat("sessions has ", sessions, " entries, expected 1 .. ", limits.max_batch),
-                   {{"found", StrCat(sessions)}, {"expected", StrCat("1 .. ", limits.max_batch)}});
+                   StrCat(field, " has ", entries, " entries, expected 1 .. ", limits.max_batch,
+                          entries < 1 ? "; send at least one entry" : "; split them over several calls"),
+                   {{"found", StrCat(entries)}, {"expected", StrCat("1 .. ", limits.max_batch)}});
 }
 
 absl::Status CheckMessageSize(int64_t bytes, const StepLimits& limits) {

@@ -108,8 +108,9 @@ absl::Status CheckRowValues(const CheckedInput& input, const CheckedRow& row);
 // allow_non_finite changes no result and is not part of it. All fields' views must have their data.
 Hash128 HashRow(const CheckedInput& input, const CheckedRow& row);
 
-// Checks that a call has 1 .. max_batch sessions. INVALID_ARGUMENT (BATCH_TOO_LARGE: found, expected).
-absl::Status CheckBatchSize(int64_t sessions, const StepLimits& limits);
+// Checks that the field, which has an entry for each session, has 1 .. max_batch entries. INVALID_ARGUMENT
+// (BATCH_TOO_LARGE: found, expected).
+absl::Status CheckBatchSize(std::string_view field, int64_t entries, const StepLimits& limits);
 
 // Checks that a message has at most max_message_bytes. RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE: found, expected).
 absl::Status CheckMessageSize(int64_t bytes, const StepLimits& limits);

@@ -9,6 +9,10 @@
 
 #include "base/files/safetensors.h"
 #include "base/hash.h"
+#include "gdn/v1/lease.pb.h"
+#include "gdn/v1/session.pb.h"
+#include "gdn/v1/snapshot.pb.h"
+#include "gdn/v1/state.pb.h"
 #include "gdn/v1/step.pb.h"
 #include "state_store/state_file/parse.h"
 #include "state_store/tiers/disk/clean_marker.h"
@@ -235,6 +239,45 @@ void Fill(v1::Tensor* tensor, const std::vector<int64_t>& shape, bool shared = f
   }
 }
 
+// The first byte is the message, as session_requests_fuzz.cc has it.
+void AddSessionRequests(const Corpus& corpus) {
+  const std::string target = "session_requests";
+  v1::SnapshotSessionsRequest snapshots;
+  for (const char* key : {"turn-1", "turn-2", "+"}) {
+    v1::SnapshotSessionRequest* const one = snapshots.add_requests();
+    one->set_session("sessions/chat");
+    one->set_key(key);
+    one->set_expected_token_count(7);
+  }
+  corpus.Add(target, "snapshots", std::string(1, '\0') + snapshots.SerializeAsString());
+  v1::DeleteSnapshotsRequest deletion;
+  for (const char* key : {"turn-1", "", "a/b"}) deletion.add_keys(key);
+  corpus.Add(target, "deletion", "\1" + deletion.SerializeAsString());
+  v1::OpenLeaseRequest opening;
+  opening.set_lease_id("engine");
+  opening.mutable_grace()->set_seconds(60);
+  corpus.Add(target, "lease", "\2" + opening.SerializeAsString());
+  opening.mutable_grace()->set_seconds(std::numeric_limits<int64_t>::max());
+  opening.mutable_grace()->set_nanos(-1);
+  corpus.Add(target, "lease_for_ever", "\2" + opening.SerializeAsString());
+  v1::RenewLeaseRequest renewal;
+  renewal.set_name("leases/engine");
+  corpus.Add(target, "renewal", "\3" + renewal.SerializeAsString());
+  v1::CreateSessionRequest create;
+  create.set_session_id("chat");
+  create.set_snapshot("turn-1");
+  create.set_lease("leases/engine");
+  corpus.Add(target, "creation", "\4" + create.SerializeAsString());
+  v1::ForkSessionRequest fork;
+  fork.set_name("sessions/+turn-1");
+  fork.set_snapshot("turn-1");
+  fork.add_session_ids("child");
+  corpus.Add(target, "fork", "\5" + fork.SerializeAsString());
+  corpus.Add(target, "name_of_session", std::string("\6") + "sessions/chat");
+  corpus.Add(target, "name_of_lease", std::string("\6") + "leases/engine");
+  corpus.Add(target, "name_of_snapshot", std::string("\6") + "sessions/+turn-1");
+}
+
 void AddSteps(const Corpus& corpus) {
   const std::string of_operator(1, '\0'), of_model(1, '\1');  // the dimensions, as step_wire_fuzz.cc has them
   v1::PrefillRequest prefill;
@@ -392,6 +435,7 @@ int main(int argc, char** argv) {
   gdn::AddConfigs(corpus);
   gdn::AddGguf(corpus);
   gdn::AddRequests(corpus);
+  gdn::AddSessionRequests(corpus);
   gdn::AddSteps(corpus);
   return EXIT_SUCCESS;
 }

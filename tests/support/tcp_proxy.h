@@ -32,6 +32,8 @@ class TcpProxy {
   void DropReplies();
   // Returns the number of the server's bytes that were dropped.
   int64_t dropped_bytes() const { return dropped_bytes_; }
+  // Returns the number of connections that were accepted so far.
+  int64_t accepted() const { return accepted_; }
   // CutOff(true) holds all bytes back, on all connections and on new ones: a partition. After CutOff(false), the bytes
   // that were sent meanwhile arrive.
   void CutOff(bool cut) { cut_ = cut; }
@@ -58,6 +60,7 @@ class TcpProxy {
   int port_ = 0;
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> dropped_bytes_{0};
+  std::atomic<int64_t> accepted_{0};
 
   absl::Mutex mu_;
   std::list<Connection> connections_ ABSL_GUARDED_BY(mu_);

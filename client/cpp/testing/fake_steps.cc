@@ -210,7 +210,7 @@ void FakeGdnService::Accept(Session& session, const Acceptance& acceptance) {
 grpc::Status FakeGdnService::AcceptTokens(Context*, const v1::AcceptTokensRequest* request,
                                           v1::AcceptTokensResponse* response) {
   return Call("AcceptTokens", [&](auto) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
-    GDN_RETURN_IF_ERROR(CheckBatchSize(request->acceptances_size(), kToyLimits));
+    GDN_RETURN_IF_ERROR(CheckBatchSize("acceptances", request->acceptances_size(), kToyLimits));
     GDN_RETURN_IF_ERROR(CheckRequestId(request->request_id()));
     std::vector<absl::StatusOr<std::optional<Acceptance>>> answers;
     for (const v1::DraftAcceptance& asked : request->acceptances()) {

@@ -30,7 +30,7 @@ class AcceptRows final : public CallRows {
 
   // Checks the request, and looks up its sessions.
   absl::Status Find(const Caller& caller) {
-    GDN_RETURN_IF_ERROR(CheckBatchSize(request_.acceptances_size(), parts_.limits));
+    GDN_RETURN_IF_ERROR(CheckBatchSize("acceptances", request_.acceptances_size(), parts_.limits));
     GDN_RETURN_IF_ERROR(CheckRequestId(request_.request_id()));
     std::vector<CallRow> rows;
     for (const v1::DraftAcceptance& acceptance : request_.acceptances())

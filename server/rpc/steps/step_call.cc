@@ -99,7 +99,7 @@ void PrefillMessage::Answer(StepRows& rows) const {
 absl::Status DecodeMessage::CheckForm(const ReceivedTensors& in, const StepLimits& limits) const {
   GDN_RETURN_IF_ERROR(CheckMessageSize(in.message_bytes, limits));
   GDN_RETURN_IF_ERROR(CheckInputKind(request_).status());
-  return CheckBatchSize(request_.sessions_size(), limits);
+  return CheckBatchSize("sessions", request_.sessions_size(), limits);
 }
 
 std::vector<WantedSession> DecodeMessage::Wanted(const SessionLookup& lookup, const Caller& caller) const {
@@ -131,7 +131,7 @@ void DecodeMessage::Answer(StepRows& rows) const { AnswerRows(rows, response_); 
 absl::Status MixedMessage::CheckForm(const ReceivedTensors& in, const StepLimits& limits) const {
   GDN_RETURN_IF_ERROR(CheckMessageSize(in.message_bytes, limits));
   GDN_RETURN_IF_ERROR(CheckInputKind(request_).status());
-  return CheckBatchSize(request_.rows_size(), limits);
+  return CheckBatchSize("rows", request_.rows_size(), limits);
 }
 
 std::vector<WantedSession> MixedMessage::Wanted(const SessionLookup& lookup, const Caller& caller) const {

@@ -8,7 +8,7 @@
 #include "client/cpp/testing/server_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/cpp/durable_session_fixture.h"
+#include "tests/client/cpp/durable_rows_fixture.h"
 #include "tests/support/assert_ok.h"
 
 namespace gdn::durable_batch_test {
@@ -16,8 +16,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kRows = 3;
-constexpr int kLayers = 2;
+constexpr int kRows = kDurableRows;
+constexpr int kLayers = kDurableLayers;
 
 // The rows of one-row requests of one length, as one.
 v1::DecodeRequest Together(const std::vector<v1::DecodeRequest>& rows) {
@@ -30,28 +30,8 @@ v1::DecodeRequest Together(const std::vector<v1::DecodeRequest>& rows) {
   return batch;
 }
 
-class DurableBatches : public Durable {
+class DurableBatches : public DurableRows {
  protected:
-  void Start(FakeGdnService::Options options) {
-    sessions_.clear();
-    options.layers = kLayers;
-    Durable::Start(std::move(options));
-    batch_ = std::make_unique<DurableBatch>(*client_, Quick());
-    row_outputs_.assign(kRows, {});
-    for (int row = 0; row < kRows; ++row) {
-      v1::CreateSessionRequest create;
-      create.set_session_id(StrCat("row-", row));
-      create.set_model("models/toy");
-      auto session = DurableSession::Create(*client_, create, Quick());
-      ASSERT_TRUE(session.ok()) << session.status();
-      sessions_.push_back(*std::move(session));
-    }
-  }
-  std::vector<DurableSession*> Sessions() const {
-    std::vector<DurableSession*> sessions;
-    for (const auto& session : sessions_) sessions.push_back(session.get());
-    return sessions;
-  }
   static v1::DecodeRequest RowOf(int32_t layer, int seed, int row, int tokens, bool draft) {
     return DecodeOf(layer, 100 * seed + row, tokens, draft);
   }
@@ -100,15 +80,6 @@ class DurableBatches : public Durable {
     Accept(together, {0, 3, 1});
     for (int32_t layer = 0; layer < kLayers; ++layer) Decode(together, layer, ++seed, /*tokens=*/2);
   }
-  std::string AllStates() const {
-    std::string states;
-    for (const auto& session : sessions_) states += service_->States(session->name());
-    return states;
-  }
-
-  std::unique_ptr<DurableBatch> batch_;
-  std::vector<std::unique_ptr<DurableSession>> sessions_;
-  std::vector<std::string> row_outputs_;
 };
 
 TEST_F(DurableBatches, GiveTheBitsOfTheSameSessionsAlone) {

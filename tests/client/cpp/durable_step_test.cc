@@ -10,7 +10,7 @@
 #include "client/cpp/testing/server_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/cpp/durable_session_fixture.h"
+#include "tests/client/cpp/durable_rows_fixture.h"
 #include "tests/support/assert_ok.h"
 
 namespace gdn::durable_step_test {
@@ -18,8 +18,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kLayers = 2;
-constexpr size_t kRows = 3;
+constexpr int kLayers = kDurableLayers;
+constexpr size_t kRows = kDurableRows;
 
 struct Part {
   v1::StepKind kind;
@@ -75,28 +75,8 @@ v1::StepRequest StepOf(int32_t layer, uint64_t seed, const std::vector<Part>& pa
 // How the sessions take their steps: by the methods before Step, in a batch, or each in a Step of its own.
 enum class By { kOtherMethods, kBatch, kOwnStep };
 
-class DurableSteps : public Durable {
+class DurableSteps : public DurableRows {
  protected:
-  void Start(FakeGdnService::Options options) {
-    sessions_.clear();
-    options.layers = kLayers;
-    Durable::Start(std::move(options));
-    batch_ = std::make_unique<DurableBatch>(*client_, Quick());
-    row_outputs_.assign(kRows, {});
-    for (size_t row = 0; row < kRows; ++row) {
-      v1::CreateSessionRequest create;
-      create.set_session_id(StrCat("row-", row));
-      create.set_model("models/toy");
-      auto session = DurableSession::Create(*client_, create, Quick());
-      ASSERT_TRUE(session.ok()) << session.status();
-      sessions_.push_back(*std::move(session));
-    }
-  }
-  std::vector<DurableSession*> Sessions() const {
-    std::vector<DurableSession*> sessions;
-    for (const auto& session : sessions_) sessions.push_back(session.get());
-    return sessions;
-  }
   void ByOtherMethods(DurableSession& session, int32_t layer, uint64_t seed, const Part& part, std::string& output) {
     // An acceptance of AcceptTokens is that of all layers.
     if (part.accept.has_value() && layer == 0) {
@@ -142,11 +122,6 @@ class DurableSteps : public Durable {
       for (int32_t layer = 0; layer < kLayers; ++layer) ASSERT_NO_FATAL_FAILURE(OneStep(by, layer, seed += 10, parts));
     }
   }
-  std::string AllStates() const {
-    std::string states;
-    for (const auto& session : sessions_) states += service_->States(session->name());
-    return states;
-  }
   // Compares each run with one that nothing disturbs and that uses the methods before Step.
   void FindTruth() {
     Start({});
@@ -175,9 +150,6 @@ class DurableSteps : public Durable {
     }
   }
 
-  std::unique_ptr<DurableBatch> batch_;
-  std::vector<std::unique_ptr<DurableSession>> sessions_;
-  std::vector<std::string> row_outputs_;
   std::vector<std::string> true_outputs_;
   std::string true_states_;
 };

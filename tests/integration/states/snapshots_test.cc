@@ -389,6 +389,11 @@ TEST_F(Snapshots, RefuseRequestsThatAreWrongAndLeaveAllAsItWas) {
            [&] { return Call(caller, &Stub::DeleteSnapshots, delete_twice).status; }},
       },
       everything);
+  EXPECT_NE(
+      Call(caller, &Stub::SnapshotSessions, none).status.error_message().find("requests has 0 entries, expected 1"),
+      std::string::npos);
+  EXPECT_NE(Call(caller, &Stub::DeleteSnapshots, delete_none).status.error_message().find("keys has 0 entries"),
+            std::string::npos);
   EXPECT_EQ(DeleteKey(other, "k"), "SNAPSHOT_NOT_FOUND");
   EXPECT_EQ(DeleteKey(caller, "none"), "SNAPSHOT_NOT_FOUND");
   EXPECT_EQ(DeleteKey(caller, ""), "INVALID_NAME");

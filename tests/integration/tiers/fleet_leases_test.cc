@@ -13,6 +13,7 @@
 #include "tests/integration/support/token_feed.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
 #include "tests/support/assert_ok.h"
+#include "tests/support/tcp_proxy.h"
 
 namespace gdn::fleet_leases_test {
 namespace {
@@ -23,10 +24,11 @@ class FleetLeasesTest : public ::testing::Test {
     if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
     redis_.Start();
   }
-  std::unique_ptr<TestServer> Start(const std::string& name) const {
-    return std::make_unique<TestServer>(GdnServerOptions{
-        .states = {.redis = {.endpoint = redis_.endpoint(), .share_sessions = true, .node_name = name}},
-        .fleet = {.lease = absl::Seconds(2), .notice = absl::ZeroDuration()}});
+  std::unique_ptr<TestServer> Start(const std::string& name) const { return Start(name, redis_.endpoint()); }
+  static std::unique_ptr<TestServer> Start(const std::string& name, const std::string& redis) {
+    return std::make_unique<TestServer>(
+        GdnServerOptions{.states = {.redis = {.endpoint = redis, .share_sessions = true, .node_name = name}},
+                         .fleet = {.lease = absl::Seconds(2), .notice = absl::ZeroDuration()}});
   }
   static absl::StatusOr<v1::Lease> Open(const TestServer& server, const std::string& id, int64_t seconds) {
     v1::OpenLeaseRequest request;
@@ -179,6 +181,39 @@ TEST_F(FleetLeasesTest, NothingEndsWhileRedisDoesNotAnswer) {
     redis_.Continue();
     EXPECT_TRUE(WaitUntil([&] { return Count(at_a) == 0; }, "the session to end"));
     if (in_time) return;
+  }
+  GTEST_SKIP() << "this machine was never fast enough";
+}
+
+TEST_F(FleetLeasesTest, SignsOfLifeCountWhileRedisDoesNotAnswer) {
+  constexpr int kNowhere = 1;  // a port that refuses connections
+  constexpr absl::Duration kGrace = absl::Seconds(3), kOutage = absl::Seconds(5);
+  TcpProxy proxy(redis_.port());
+  const auto a = Start("a", "127.0.0.1:" + std::to_string(proxy.port()));
+  const Caller at_a(*a);
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    const std::string id = "l" + std::to_string(attempt);
+    absl::Time last = absl::Now();  // before the last sign of life
+    bool in_time = Open(*a, id, absl::ToInt64Seconds(kGrace)).ok() && Make(at_a, "s" + id, id).ok();
+    const absl::Time stopped = absl::Now();
+    proxy.LeadTo(kNowhere);  // so that Redis gets no renewal late
+    proxy.CloseConnections();
+    while (in_time && absl::Now() - stopped < kOutage) {
+      const absl::Time now = absl::Now();
+      EXPECT_TRUE(absl::IsUnavailable(Renew(*a, id)));
+      in_time = absl::Now() - last < kGrace;
+      last = now;
+      absl::SleepFor(absl::Milliseconds(100));
+    }
+    proxy.LeadTo(redis_.port());
+    absl::SleepFor(absl::Milliseconds(1500));  // until the leases have been compared with Redis
+    const bool lives = Count(at_a) == 1;
+    in_time = in_time && absl::Now() - last < kGrace;
+    if (in_time) {
+      EXPECT_TRUE(lives) << "the client was never silent for as long as the grace";
+      return;
+    }
+    EXPECT_TRUE(WaitUntil([&] { return Count(at_a) == 0; }, "the session to end"));
   }
   GTEST_SKIP() << "this machine was never fast enough";
 }

@@ -85,7 +85,7 @@ class GdnConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.WORKER:
             self._runtime = runtime_of(vllm_config)
             if self._runtime is None:
-                raise ValueError("gdn: the model has no remote layers; is its architecture in docs/how-to/vllm.md?")
+                raise ValueError("gdn: the model has no remote layers; is its architecture in the README of gdn-vllm?")
             cache = vllm_config.cache_config
             groups = [
                 index

@@ -240,7 +240,8 @@ TEST_F(HungLeases, OfAFleetAreRefusedAndAskAHungRedisAFewTimesOnly) {
   TcpProxy proxy(redis_.port());
   TestServer server(InFleet("here", proxy.port()));
   const Caller tenant(server, "tenant"), bystander(server, "bystander");
-  ASSERT_TRUE(Open(tenant, "lease").ok());
+  // Redis may carry out an end late that was refused, so it is another lease that is ended.
+  for (const char* const id : {"lease", "ended"}) ASSERT_TRUE(Open(tenant, id).ok());
   feed_.Start(bystander, "own", kPrompt);
   const std::string state = bystander.State("own");
   redis_.Stop();
@@ -254,7 +255,7 @@ TEST_F(HungLeases, OfAFleetAreRefusedAndAskAHungRedisAFewTimesOnly) {
       };
       if (i % 3 == 0) refused(Open(tenant, "new-" + std::to_string(i)));
       if (i % 3 == 1) refused(OnLease(tenant, &Stub::RenewLease, "lease"));
-      if (i % 3 == 2) refused(OnLease(tenant, &Stub::EndLease, "lease"));
+      if (i % 3 == 2) refused(OnLease(tenant, &Stub::EndLease, "ended"));
       EXPECT_TRUE(Call(tenant, &Stub::ListLeases, v1::ListLeasesRequest()).ok());
     });
   }

@@ -162,6 +162,17 @@ def test_a_packed_input_has_the_tokens_of_all_rows() -> None:
         got[6]
 
 
+@pytest.mark.parametrize("fault", ["", "drop", "crash after"])
+def test_numbers_may_be_numpys(fault: str) -> None:
+    sides = Sides()
+    rows = mixed_rows(sides.x)
+    sides.server.faults = nth("Step", fault) if fault else sides.server.faults
+    lengths: list[Any] = [replace(row, x=np.int64(len(row.x))) for row in rows]
+    lengths[3] = replace(lengths[3], accept=np.int64(2))
+    sides.check(rows, sides.batch.step(LAYER, lengths, x=np.concatenate([row.x for row in rows])))
+    sides.go_on()
+
+
 def test_wrong_packed_inputs_are_refused_before_a_call() -> None:
     sides = Sides()
     x = sides.x[:6]
@@ -173,6 +184,7 @@ def test_wrong_packed_inputs_are_refused_before_a_call() -> None:
         ([*whole[:5], StepRow(x[:1])], x, "row 5 has x array"),
         (whole, x[0], "expected an axis of tokens"),
         (whole[:5], x, "there are 5 rows, expected 6"),
+        ([*whole[:5], StepRow(1, accept=-1)], x, "row 5 accepts -1 tokens"),
     ):
         with pytest.raises(ValueError, match=said):
             sides.batch.step(LAYER, rows, x=given)

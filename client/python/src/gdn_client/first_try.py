@@ -22,7 +22,7 @@ _ROWS = step_pb2.StepRequest.DESCRIPTOR.fields_by_name["rows"].number
 _EXPECTED = bytes([step_pb2.StepRow.DESCRIPTOR.fields_by_name["expected_token_count"].number << 3])  # its tag
 _ROW_HEADS = [field_head(_ROWS, size) for size in range(256)]
 
-# What is kept of each row in case the server loses it: arguments of `KeptStep`.
+# The arguments of `KeptStep` for one row, which is kept in case the server loses it.
 Kept = tuple[KeptRequest, int | None, int | None]
 
 
@@ -56,10 +56,11 @@ def fill_row(row: step_pb2.StepRow, given: StepRow, tokens: int, *, accepts: boo
     row.draft_parents.extend(given.parents or ())
     if given.accept is None or not accepts:
         return
-    if isinstance(given.accept, Sequence) and given.accept:
-        row.accept_before.path.extend(given.accept)
+    path = path_of(given.accept)
+    if isinstance(given.accept, Sequence) and path:
+        row.accept_before.path.extend(path)
     else:
-        row.accept_before.accepted_tokens = given.accept if isinstance(given.accept, int) else 0
+        row.accept_before.accepted_tokens = len(path)
 
 
 def row_bytes(states: Sequence[SessionState], call: StepCall, tokens: Sequence[int]) -> bytes:
@@ -75,7 +76,7 @@ def row_bytes(states: Sequence[SessionState], call: StepCall, tokens: Sequence[i
         else:
             asked = _plain_row(own, given.kind, accept)
         if accept is not None:
-            expected += accept if isinstance(accept, int) else len(accept)
+            expected += accept if isinstance(accept, int) else len(path_of(accept))
         head, count = state.row_head, varint(expected)
         size = len(head) + len(asked) + 1 + len(count)
         pieces += (

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal, TypeAlias, cast, overload
 
+import numpy as np
+
 from gdn_client import array_flow
 from gdn_client.errors import GdnError
 from gdn_client.inputs import DeltaRule, Input, Projected, tensors_of
@@ -156,6 +158,8 @@ class StepCall:
                 raise ValueError(f"row {at} has kind {row.kind!r}, expected one of {', '.join(KINDS)}")
             if row.parents is not None and row.kind != "draft":
                 raise ValueError(f"row {at} has parents, which are a draft's, and kind {row.kind!r}")
+            if row.accept is not None and not isinstance(row.accept, Sequence) and row.accept < 0:
+                raise ValueError(f"row {at} accepts {row.accept} tokens, expected 0 or more")
         return _own_tokens(self.rows) if self.x is None else _packed_tokens(self.rows, self.x)
 
     def packed(self) -> Input:
@@ -195,7 +199,7 @@ def digest_of(layer: int, given: StepRow, options: StepOptions) -> bytes:
 def _own_tokens(rows: Sequence[StepRow]) -> list[int]:
     """Returns the number of tokens of each row's input. This is quick, because every call checks every row."""
     first: Any = rows[0].x
-    if not isinstance(first, Projected | DeltaRule | int):
+    if not isinstance(first, Projected | DeltaRule | int | np.integer):
         kind, dtype, shape = type(first), first.dtype, first.shape[1:]
         tokens = []
         for row in rows:
@@ -206,7 +210,7 @@ def _own_tokens(rows: Sequence[StepRow]) -> list[int]:
         if len(tokens) == len(rows) and len(shape) == 1:
             return tokens
     for at, row in enumerate(rows):
-        if isinstance(row.x, int):
+        if isinstance(row.x, int | np.integer):
             raise ValueError(f"row {at} has {row.x} tokens, and the call has no packed input x; give the row its own")
         array_flow.check_is_prompt(row.x)
         if _form(row.x) != _form(cast(Input, first)):
@@ -219,11 +223,12 @@ def _own_tokens(rows: Sequence[StepRow]) -> list[int]:
 
 def _packed_tokens(rows: Sequence[StepRow], x: Input) -> list[int]:
     array_flow.check_is_prompt(x)
-    tokens = [row.x for row in rows]
-    for at, own in enumerate(tokens):
-        if not isinstance(own, int) or own < 0:
+    counts: list[int] = []
+    for at, row in enumerate(rows):
+        own: Any = row.x
+        if not isinstance(own, int | np.integer) or own < 0:
             raise ValueError(f"row {at} has x {own!r}, expected its number of tokens, because the call has an input x")
-    counts = cast(list[int], tokens)
+        counts.append(int(own))
     if sum(counts) != leading(x)[0]:
         raise ValueError(f"the rows have {sum(counts)} tokens together, and x has {leading(x)[0]}")
     return counts

@@ -1,6 +1,7 @@
 #include "tests/support/http_client.h"
 
 #include <arpa/inet.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -39,6 +40,17 @@ std::string HttpConnection::ReadAll() const {
     if (got <= 0) return text;
     text.append(piece.data(), static_cast<size_t>(got));
   }
+}
+
+void HttpConnection::EndSending() const { shutdown(fd_, SHUT_WR); }
+
+bool HttpConnection::IsClosedByTheOtherSide() const {
+  std::array<char, 4096> piece;
+  pollfd readable = {.fd = fd_, .events = POLLIN, .revents = 0};
+  while (poll(&readable, 1, /*timeout=*/60'000) == 1) {
+    if (recv(fd_, piece.data(), piece.size(), 0) <= 0) return true;
+  }
+  return false;
 }
 
 HttpReply ParseHttpReply(const std::string& text) {

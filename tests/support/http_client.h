@@ -29,8 +29,12 @@ class HttpConnection {
 
   // Sends bytes. False if the other side accepts no more.
   bool Send(std::string_view bytes) const;
+  // Tells the other side that no more bytes follow. Replies can still be read.
+  void EndSending() const;
   // Reads until the other side closes the connection.
   std::string ReadAll() const;
+  // Waits up to a minute for the other side to close the connection. Drops what it sends.
+  bool IsClosedByTheOtherSide() const;
 
  private:
   int fd_;

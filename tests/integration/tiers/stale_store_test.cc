@@ -39,12 +39,13 @@ class StaleStore : public ::testing::Test {
     proxy_.LeadTo(redis_.port());
     for (const std::string& id : ids_) feed_.Start(steady_, id, kPrompt, 2);
   }
-  // Over the proxy, with room for one session on the device: a step of one is a store of another.
-  GdnServerOptions Options() const {
+  // With room for one session on the device: a step of one is a store of another.
+  GdnServerOptions Options(int redis_port) const {
     const int64_t bytes = steady_.CreateOperator("probe", SmallOperator(1)).reply.state_bytes();
     return {.memory = {.device_state_bytes = bytes * 3 / 2},
-            .states = {.redis = {.endpoint = "127.0.0.1:" + std::to_string(proxy_.port())}}};
+            .states = {.redis = {.endpoint = "127.0.0.1:" + std::to_string(redis_port)}}};
   }
+  GdnServerOptions Options() const { return Options(proxy_.port()); }
   // "a" and "b" as on the steady server; "b" is on the device, "a" in Redis.
   void Fill(const Caller& caller) {
     for (const std::string& id : ids_) feed_.Start(caller, id, kPrompt, 2);
@@ -220,9 +221,10 @@ TEST_F(StaleStore, ASecondServerAfterARollbackIsNotTakenForAnEarlierOne) {
   const Caller first(first_server);
   Fill(first);
   const std::string number = redis_.Command({"GET", "gdn:incarnation"});
-  FailOverTo(replica);
-  TestServer second_server(Options());
+  // The second starts before the first can notice the failover by itself and take the prefix again.
+  TestServer second_server(Options(replica.port()));
   const Caller second(second_server);
+  FailOverTo(replica);
   EXPECT_EQ(replica.Command({"GET", "gdn:incarnation"}), number);
   feed_.Start(second, "a", kPrompt, 4);
   feed_.Start(second, "c", kPrompt, 4);  // "a" is in Redis

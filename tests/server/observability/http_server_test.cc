@@ -147,6 +147,19 @@ TEST(HttpServer, ClientsThatNeverEndTheirRequestsKeepNobody) {
   }
 }
 
+// Under epoll, libmicrohttpd 0.9.75 overlooks an end that comes together with the last bytes.
+TEST(HttpServer, ARequestThatStopsHalfwayIsClosedAtOnce) {
+  const auto server = HttpServer::Start("127.0.0.1:0", {}, absl::Hours(1));
+  ASSERT_TRUE(server.ok()) << server.status();
+  for (const char* const half :
+       {"", "G", "GET /ok HTTP/1.1", "GET /ok HTTP/1.1\r\nX: ", "GET /ok HTTP/1.1\r\nX: a\r\n"}) {
+    const HttpConnection client((*server)->port());
+    client.Send(half);
+    client.EndSending();
+    ASSERT_TRUE(client.IsClosedByTheOtherSide()) << "after '" << half << "'";
+  }
+}
+
 // libmicrohttpd 0.9.75 reads a null response if it refuses a request while it is being stopped.
 TEST(HttpServer, StopsWhileBadRequestsArrive) {
   for (int round = 0; round < 50; ++round) {

@@ -9,8 +9,8 @@
 
 namespace gdn {
 
-absl::Status StateStore::NoRoom(int64_t needed, int64_t available, std::string_view why) const {
-  return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
+absl::Status StateStore::NoRoom(int64_t needed, int64_t available, std::string_view why, absl::StatusCode code) const {
+  return MakeError(code, reason::kStateBudgetExhausted,
                    StrCat("these states need ", needed, " bytes and ", available, " of the device's budget of ",
                           options_.budget_bytes, " are free", why,
                           "; delete sessions, raise --device-state-bytes, or give states a lower tier to rest in"),
@@ -57,7 +57,10 @@ absl::StatusOr<std::vector<SlotClaim>> StateStore::ReserveIn(const std::shared_p
     absl::MutexLock lock(&mu_);
     const int64_t available = options_.budget_bytes - used_bytes_;
     if (needed > available) return NoRoom(needed, available, "");
-    if (!pool->TryClaim(count)) return NoRoom(needed, available, ", but not beside the states they begin from");
+    if (!pool->TryClaim(count)) {
+      return NoRoom(needed, available, ", but not beside the states they begin from",
+                    absl::StatusCode::kFailedPrecondition);
+    }
     used_bytes_ += needed;
   }
   return ClaimsOf(pool, count);

@@ -42,7 +42,9 @@ class StateStore {
   // Backend::Allocate.
   absl::StatusOr<std::vector<SlotClaim>> Reserve(const LayerDims& dims, int32_t count);
   // Returns claims on `count` more slots of an existing pool, for sessions that share slots of that pool.
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the budget has no room or the pool has too few free slots.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) if the budget has no room; FAILED_PRECONDITION
+  // (STATE_BUDGET_EXHAUSTED) if it has room, but the pool has too few free slots, so that only a copy in another pool
+  // may fit.
   absl::StatusOr<std::vector<SlotClaim>> ReserveIn(const std::shared_ptr<StatePool>& pool, int32_t count);
 
   const StateStoreOptions& options() const { return options_; }
@@ -57,7 +59,8 @@ class StateStore {
   // Gives the bytes of a claim that has ended back to the budget.
   void Unreserve(int64_t bytes);
   static std::vector<SlotClaim> ClaimsOf(const std::shared_ptr<StatePool>& pool, int32_t count);
-  absl::Status NoRoom(int64_t needed, int64_t available, std::string_view why) const;
+  absl::Status NoRoom(int64_t needed, int64_t available, std::string_view why,
+                      absl::StatusCode code = absl::StatusCode::kResourceExhausted) const;
   absl::StatusOr<std::shared_ptr<StatePool>> MakePool(const StateLayout& layout, int32_t count, int64_t allocated);
 
   Backend& backend_;

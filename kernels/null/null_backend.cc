@@ -100,6 +100,11 @@ class NullBackend final : public Backend {
   }
   GDN_OPERATORS(GDN_CHECK_OPERATOR)
 #undef GDN_CHECK_OPERATOR
+  // Projections of the same rows are a layer's inputs, which stay in the layer.
+  absl::Status Projections(absl::Span<const ProjectionParams> params) override {
+    for (const ProjectionParams& one : params) GDN_RETURN_IF_ERROR(ValidateProjection(one));
+    return absl::OkStatus();
+  }
 
  private:
   BackendInfo info_;  // constant after construction

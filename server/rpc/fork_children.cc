@@ -13,7 +13,7 @@ namespace gdn {
 namespace {
 
 // Forks a parent that is locked and on the device. `claims` are enough for the parent and all children.
-void Fork(StateService& states, SessionLease lease, RoomClaims claims, Children& children) {
+void Fork(StateService& states, SessionLease& lease, RoomClaims claims, Children& children) {
   const auto take = [&slots = claims.slots](size_t count) {
     std::vector<SlotClaim> taken(std::make_move_iterator(slots.end() - static_cast<std::ptrdiff_t>(count)),
                                  std::make_move_iterator(slots.end()));
@@ -31,11 +31,22 @@ void Fork(StateService& states, SessionLease lease, RoomClaims claims, Children&
     states.room().Track(child, parent_device, claims.charge.Split(states.room().BytesOf(*child)));
     children.creations[i].Replace(std::move(child));
   }
-  for (SessionCreation& creation : children.creations) creation.Publish();
-  lease.Release();
-  for (const SessionCreation& creation : children.creations) {
-    if (states.environment().on_progress) states.environment().on_progress(creation.session());
+}
+
+// Gives each pending child a copy of the parent's states, on any device, and leaves it locked. Releases the parent,
+// because others may have to be moved for the room.
+Task<absl::Status> Copy(StateService& states, SessionLease& parent, const Deadline& deadline, Children& children) {
+  const ByteCharge copy = states.room().ChargeCopy(*parent.session());
+  Task<absl::StatusOr<SessionImagePtr>> copied = states.residency().CopyBeginning(parent);
+  GDN_CO_ASSIGN_OR_RETURN(const SessionImagePtr image, co_await std::move(copied));
+  parent.Release();
+  for (SessionCreation& creation : children.creations) {
+    if (!creation.pending()) continue;
+    GDN_CO_ASSIGN_OR_RETURN(SessionLease child,
+                            co_await states.residency().Place(std::move(creation.lease()), image, deadline));
+    creation.lease() = std::move(child);
   }
+  co_return absl::OkStatus();
 }
 
 }  // namespace
@@ -77,9 +88,21 @@ Task<absl::Status> MakeChildren(const SessionParts& parts, const Caller& caller,
                    .count = children.pending() * layers + lease->claims_to_share(),
                    .account = account,
                    .bytes = children.pending() * parts.states.room().BytesOf(spec)};
-  GDN_CO_ASSIGN_OR_RETURN(RoomClaims claims,
-                          co_await parts.states.residency().Reserve(std::move(room), account, caller.deadline));
-  Fork(parts.states, *std::move(lease), std::move(claims), children);
+  absl::StatusOr<RoomClaims> claims =
+      co_await parts.states.residency().Reserve(std::move(room), account, caller.deadline);
+  if (absl::IsFailedPrecondition(claims.status())) {  // there is room, but in another of the device's pools
+    Task<absl::Status> copied = Copy(parts.states, *lease, caller.deadline, children);
+    GDN_CO_RETURN_IF_ERROR(co_await std::move(copied));
+  } else {
+    GDN_CO_RETURN_IF_ERROR(claims.status());
+    Fork(parts.states, *lease, *std::move(claims), children);
+  }
+  for (SessionCreation& creation : children.creations) creation.Publish();
+  for (SessionCreation& creation : children.creations) creation.lease().Release();
+  lease->Release();
+  for (const SessionCreation& creation : children.creations) {
+    if (parts.states.environment().on_progress) parts.states.environment().on_progress(creation.session());
+  }
   co_return absl::OkStatus();
 }
 

@@ -40,10 +40,11 @@ struct ExpectedParent {
 absl::Status CheckParent(const Session& parent, const ExpectedParent& expected);
 
 // Locks the parent, brings it to the device, makes the pending children from its state, and publishes all. Their room
-// on the device is charged to the first child's account. Snapshots take slots only for the parent's next writes. Errors
-// of Residency::LockResident, Residency::Reserve and CheckParent; no pending child is made then. If the parent is a
-// snapshot that was evicted, or whose state is lost: NOT_FOUND (SNAPSHOT_NOT_FOUND). A lost one is ended and noted as
-// lost.
+// on the device is charged to the first child's account. Snapshots take slots only for the parent's next writes. If the
+// device's budget has room but the parent's pool has not, the children are copies, which share nothing. Errors of
+// Residency::LockResident, Reserve, CopyBeginning and Place, and of CheckParent; no pending child is made then. If the
+// parent is a snapshot that was evicted, or whose state is lost: NOT_FOUND (SNAPSHOT_NOT_FOUND). A lost one is ended
+// and noted as lost.
 Task<absl::Status> MakeChildren(const SessionParts& parts, const Caller& caller, std::shared_ptr<Session> parent,
                                 ExpectedParent expected, Children& children);
 

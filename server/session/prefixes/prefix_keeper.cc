@@ -5,9 +5,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/task/resume_on.h"
 #include "base/task/status_macros.h"
-#include "base/task/task_queue_executor.h"
 #include "server/session/session_errors.h"
 
 namespace gdn {
@@ -49,40 +47,20 @@ absl::Status CheckClaim(const Session& session, const PrefixClaim& claim) {
   return absl::OkStatus();
 }
 
-// Removes the parts that a session that begins with the prefix must not get.
-void ForgetSession(SessionImage& image) {
-  image.header = {};
-  for (LayerImage& layer : image.layers) {
-    layer.reply = nullptr;
-    layer.base_version = 0;
-  }
-}
-
 }  // namespace
 
 Task<absl::StatusOr<bool>> PrefixKeeper::Keep(std::shared_ptr<Session> session, PrefixClaim claim, Deadline deadline) {
   GDN_CO_RETURN_IF_ERROR(session->CheckAlive());
   GDN_CO_RETURN_IF_ERROR(CheckClaim(*session, claim));
-  TaskQueueExecutor transfers(parts_.transfers, session->account()->turn(), parts_.executor);
-  Executor& here = co_await ThisExecutor();
   PrefixIndex::Beginning beginning =
       index_.Begin(claim.key, session->principal(), session->account(), parts_.room.BytesOf(*session));
   if (!beginning.place.begun()) co_return beginning.there;
   GDN_CO_ASSIGN_OR_RETURN(SessionLease lease, co_await residency_.LockResident(session, deadline));
-  co_await ResumeOn(transfers);
-  const absl::Status kept = KeepLocked(lease, claim, beginning.place);
+  GDN_CO_RETURN_IF_ERROR(CheckClaim(*session, claim));  // the session may have advanced before it was locked
+  GDN_CO_ASSIGN_OR_RETURN(SessionImagePtr image, co_await residency_.CopyBeginning(lease));
   lease.Release();
-  co_await ReturnTo(here);
-  GDN_CO_RETURN_IF_ERROR(kept);
+  beginning.place.Keep(claim.tokens, std::move(image));
   co_return true;
-}
-
-absl::Status PrefixKeeper::KeepLocked(SessionLease& lease, const PrefixClaim& claim, PrefixIndex::Place& place) {
-  GDN_RETURN_IF_ERROR(CheckClaim(*lease.session(), claim));  // the session may have advanced before it was locked
-  GDN_ASSIGN_OR_RETURN(SessionImagePtr image, parts_.copier.CopyOut(lease, /*known=*/{}));
-  ForgetSession(*std::const_pointer_cast<SessionImage>(image));  // nobody else uses the image yet
-  place.Keep(claim.tokens, std::move(image));
-  return absl::OkStatus();
 }
 
 }  // namespace gdn

@@ -42,8 +42,6 @@ class PrefixKeeper {
   Task<absl::StatusOr<bool>> Keep(std::shared_ptr<Session> session, PrefixClaim claim, Deadline deadline);
 
  private:
-  absl::Status KeepLocked(SessionLease& lease, const PrefixClaim& claim, PrefixIndex::Place& place);
-
   const StateParts parts_;
   PrefixIndex& index_;
   Residency& residency_;

@@ -191,6 +191,23 @@ Task<absl::StatusOr<SessionLease>> Residency::Place(SessionLease lease, SessionI
   co_return std::move(need.lease);
 }
 
+Task<absl::StatusOr<SessionImagePtr>> Residency::CopyBeginning(const SessionLease& lease) {
+  TaskQueueExecutor transfers(parts_.transfers, lease.session()->account()->turn(), parts_.executor);
+  Executor& here = co_await ThisExecutor();
+  co_await ResumeOn(transfers);
+  absl::StatusOr<SessionImagePtr> image = parts_.copier.CopyOut(lease, /*known=*/{});
+  if (image.ok()) {
+    SessionImage& own = *std::const_pointer_cast<SessionImage>(*image);  // nobody else uses it yet
+    own.header = {};
+    for (LayerImage& layer : own.layers) {
+      layer.reply = nullptr;
+      layer.base_version = 0;
+    }
+  }
+  co_await ReturnTo(here);
+  co_return image;
+}
+
 Task<absl::StatusOr<RoomClaims>> Residency::Reserve(RoomRequest room, ByteAccountPtr account, Deadline deadline) {
   auto claims = parts_.room.TryClaim(room);
   if (claims.ok() || !parts_.room.CanMakeRoom(claims.status())) {

@@ -69,6 +69,9 @@ class Residency {
   // Claims room for `account`: slots beside a session's own, or for a session that is being created. Moves other
   // sessions down if necessary. Errors of DeviceRoom::Advance, DEADLINE_EXCEEDED, CANCELLED.
   Task<absl::StatusOr<RoomClaims>> Reserve(RoomRequest room, ByteAccountPtr account, Deadline deadline);
+  // Copies the states of a locked session that is on the device to host memory, for others to begin with: the image has
+  // no header, stored replies and base versions. The lease must outlive the task. Errors of StateCopier::CopyOut.
+  Task<absl::StatusOr<SessionImagePtr>> CopyBeginning(const SessionLease& lease);
   // Begins to bring the session's states to the device, and returns at once; tries for about 1 s, and nobody hears of
   // an error. False, with nothing begun, if they are there already.
   bool Prefetch(const std::shared_ptr<Session>& session);

@@ -241,6 +241,44 @@ TEST_F(Fork, ThatJustFitsLetsEveryLaterStepOfEveryMemberSucceed) {
   EXPECT_EQ(caller.Info().reply.state_bytes_used(), 0);
 }
 
+// On a device that commits memory at once, a pool has half of what is left of the budget. Children that find no slot
+// beside their parent are copies in another pool.
+TEST_F(Fork, OfAFullPoolIsACopyWithTheSameBits) {
+  if (server_.server().backend().info().lazy_memory) GTEST_SKIP() << "one pool has the whole budget";
+  const int64_t bytes = caller_.CreateOperator("probe", SmallOperator(2)).reply.state_bytes();
+  TestServer small({.memory = {.device_state_bytes = 16 * bytes}});
+  const Caller caller(small);
+  const auto feed = [&](const Caller& by) {
+    feed_.Start(by, "p", kPrompt, 14);
+    ASSERT_TRUE(by.Prefill(feed_.Prefill("p", kPrompt, /*layer=*/1)).ok());
+    ASSERT_TRUE(by.Decode(feed_.Draft({"p"}, {TokenRange{kPrefix, 3}})).ok());
+  };
+  feed(caller);
+  feed(caller_);
+  int others = 0;
+  while (caller.Info().reply.state_bytes_used() < 9 * bytes) ASSERT_TRUE(feed_.Create(caller, Id("o", others++)).ok());
+  v1::SnapshotSessionRequest snapshot;
+  snapshot.set_session("sessions/p");
+  snapshot.set_key("k");
+  ASSERT_REPLY(const auto taken, Call(caller, &v1::GdnService::Stub::SnapshotSession, snapshot));
+  ASSERT_REPLY(const auto forked, caller.Fork("p", {"a", "b"}));
+  EXPECT_EQ(forked.sessions(1).layers(0).draft_length(), 3);
+  EXPECT_EQ(taken.snapshot().shared_bytes(), 0);
+  ASSERT_TRUE(caller.Delete("p").ok()) << "the copies need it no more";
+  v1::CreateSessionRequest begin;
+  begin.set_session_id("of-k");
+  begin.set_snapshot("k");
+  ASSERT_TRUE(caller.Create(begin).ok());
+
+  ASSERT_TRUE(caller_.Accept("p", 2).ok());
+  const std::string expected = feed_.DecodeAll(caller_, "p", {60, 5});
+  for (const char* const id : {"a", "b", "of-k"}) {
+    ASSERT_TRUE(caller.Accept(id, 2).ok()) << id;
+    EXPECT_EQ(feed_.DecodeAll(caller, id, {60, 5}), expected) << id;
+    EXPECT_EQ(caller.State(id), caller_.State("p")) << id;
+  }
+}
+
 TEST_F(Fork, WithoutRoomMakesNothingAndTheParentGoesOn) {
   if (!server_.server().backend().info().lazy_memory) GTEST_SKIP() << "a pool takes only half of a device's budget";
   const int64_t bytes = caller_.CreateOperator("probe", SmallOperator(2)).reply.state_bytes();

@@ -28,8 +28,7 @@ class SnapshotFailures : public FailureInTurn {
       held += snapshot.ShortDebugString() + "\n";
     }
     EXPECT_EQ(listed.reply.lost_size(), 0);
-    for (const BytePool pool :
-         {BytePool::kStates, BytePool::kSnapshots, BytePool::kSessions, BytePool::kCheckpoints}) {
+    for (const BytePool pool : {BytePool::kStates, BytePool::kSnapshots, BytePool::kSessions, BytePool::kCheckpoints}) {
       held += std::to_string(caller.server().server().ledger().held(pool)) + " ";
     }
     const auto sessions = caller.List(1000);
@@ -115,6 +114,20 @@ TEST_P(SnapshotFailures, OfTakingOnesLeavesTheSessionAndNoSnapshot) {
         {"snapshot of a parked session, and a session from it" + at, parked, take_and_use, begun, nullptr, RoomFor(2)});
     if (HasFatalFailure()) return;
   }
+  // With several pools the first is full, so the snapshot and the session are copies.
+  const auto full_pool = [this](const Caller& caller) {
+    feed_.Start(caller, "a", {0, 4}, 14);
+    ASSERT_TRUE(caller.Prefill(feed_.Prefill("a", {0, 4}, /*layer=*/1)).ok());
+    for (int i = 0; caller.Info().reply.state_bytes_used() < 9 * bytes_; ++i) {
+      ASSERT_TRUE(feed_.Create(caller, "other" + std::to_string(i)).ok());
+    }
+  };
+  FailEach({"snapshot and a session beside a full pool",
+            full_pool,
+            take_and_use,
+            {{"a", 18, &feed_}, {"b", 18, &feed_}},
+            nullptr,
+            RoomFor(16)});
   EXPECT_GT(refused_, 0);
   Report("snapshots");
 }

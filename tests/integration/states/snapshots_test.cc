@@ -549,6 +549,7 @@ TEST_F(Snapshots, LargerThanTheirBudgetOrTheDeviceAreRefusedAndLeaveAllAsItWas) 
 TEST_F(Snapshots, GiveWayToSessionsOnADeviceWithoutTiers) {
   // Room for six sessions, of which each snapshot takes one, as its owner has folded.
   TestServer server({.memory = {.device_state_bytes = 6 * bytes_ + bytes_ / 4, .snapshot_bytes = 9 * bytes_}});
+  if (!server.server().backend().info().lazy_memory) GTEST_SKIP() << "several pools hold fewer than the budget says";
   const Caller caller(server);
   const auto feed_all = [&](const std::string& id) {
     ASSERT_TRUE(feed_.Create(caller, id).ok()) << id;

@@ -136,8 +136,25 @@ def note_all(
     states: Sequence[SessionState], call: StepCall, tokens: Sequence[int], reply: Any, memory: StepMemory
 ) -> list[int]:
     """Notes that all rows were applied, and returns the layer's token count of each session."""
-    counts = zip(reply.token_counts, reply.durable_token_counts, strict=True)
-    rows = zip(states, call.rows, tokens, counts, kept_of(states, tokens, memory), strict=True)
-    for state, given, own, count, kept in rows:
-        note_row(state, call.layer, given, own, count, kept)
-    return list(reply.token_counts)
+    layer, counts = call.layer, list(reply.token_counts)
+    rows = zip(
+        states, call.rows, tokens, counts, reply.durable_token_counts, kept_of(states, tokens, memory), strict=True
+    )
+    for state, given, own, count, durable, kept in rows:
+        known = state.layers[layer]
+        before = known.count
+        if durable > 0 or own == 0 or given.accept is not None or given.kind == "draft" or count != before + own:
+            note_row(state, layer, given, own, (count, durable), kept)
+            continue
+        # What note_row does for the usual row.
+        known.count = count
+        known.reached = max(known.reached, count)
+        if state.keep_bytes <= 0:
+            known.begin = count
+            continue
+        step = KeptStep(before, own, *kept)
+        known.kept.append(step)
+        state.kept_bytes += step.bytes
+        if state.kept_bytes > state.keep_bytes:
+            state.note_durable(layer, durable)
+    return counts

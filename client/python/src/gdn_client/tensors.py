@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -51,9 +52,19 @@ def dtype_code(name: str) -> tensor_pb2.DType:
         raise TypeError(f"elements are {name}, expected float32, float16 or bfloat16{hint}") from None
 
 
+@lru_cache(maxsize=64)
+def _name_of(dtype: Any) -> str:  # numpy builds the name anew each time
+    return str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else str(dtype.name)
+
+
 def element_name(array: Array) -> str:
     """Returns the name of the dtype, such as "float32"."""
-    return str(array.dtype).removeprefix("torch.") if is_torch(array) else str(np.asarray(array).dtype.name)
+    return _name_of(array.dtype if hasattr(array, "dtype") else np.asarray(array).dtype)
+
+
+@lru_cache(maxsize=8)
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(name).newbyteorder("<")
 
 
 def host_array(array: Array) -> npt.NDArray[Any]:
@@ -124,7 +135,7 @@ def from_bytes(
     if name == "bfloat16":
         bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16
         return bits.view(np.float32).reshape(shape)
-    array = np.frombuffer(data, dtype=np.dtype(name).newbyteorder("<")).reshape(shape)
+    array = np.frombuffer(data, dtype=_numpy_dtype(name)).reshape(shape)
     array.flags.writeable = False
     return array
 

@@ -160,10 +160,9 @@ bool SameFile(const char* a, const char* b) { return a == b || std::strcmp(a, b)
 // True where all lanes of `count` stand at the same place as the first.
 bool Agree(const Lane* lanes, int count) {
   for (int i = 1; i < count; ++i) {
-    const bool same =
-        lanes[i].state == lanes[0].state &&
-        (lanes[0].state == State::kReturned ||
-         (lanes[i].site.line == lanes[0].site.line && SameFile(lanes[i].site.file, lanes[0].site.file)));
+    const bool same = lanes[i].state == lanes[0].state &&
+                      (lanes[0].state == State::kReturned ||
+                       (lanes[i].site.line == lanes[0].site.line && SameFile(lanes[i].site.file, lanes[0].site.file)));
     if (same) continue;
     block->error = absl::StrCat("lanes diverge: ", Describe(lanes[0]), ", ", Describe(lanes[i]));
     return false;
@@ -279,7 +278,7 @@ void FailLdsRead(const LdsShadow& shadow) {
 }
 
 void FailLdsWrite(const LdsShadow& shadow, int other) {
-  if (!IsAfterWrite(shadow, running_lane)) {
+  if (!IsAfterWrite(shadow)) {
     Fail("an LDS element is written with no barrier since it was written, by thread", other);
   }
   Fail("an LDS element is written with no barrier since it was read, by thread", other);

@@ -91,44 +91,45 @@ struct RunningLane {
 [[noreturn]] void FailLdsRead(const LdsShadow& shadow);
 [[noreturn]] void FailLdsWrite(const LdsShadow& shadow, int other);
 
-// True if lane `me` may access the element as far as writes go: false if another lane wrote it last and no barrier has
-// separated the two accesses.
-inline bool IsAfterWrite(const LdsShadow& shadow, const RunningLane& me) {
-  if (shadow.write_block_epoch != me.block_epoch || shadow.writer == me.index) return true;
-  return shadow.writer >> me.wave_shift == me.wave && shadow.write_wave_epoch != me.wave_epoch;
+// True if the running lane may access the element as far as writes go: false if another lane wrote it last and no
+// barrier has separated the two accesses. The lane is named and no reference to it is taken: the linker makes the
+// addition to its address an instruction that sets no flags, which UndefinedBehaviorSanitizer's check of references
+// reads.
+inline bool IsAfterWrite(const LdsShadow& shadow) {
+  if (shadow.write_block_epoch != running_lane.block_epoch || shadow.writer == running_lane.index) return true;
+  return shadow.writer >> running_lane.wave_shift == running_lane.wave &&
+         shadow.write_wave_epoch != running_lane.wave_epoch;
 }
 
 inline void CheckLdsRead(LdsShadow& shadow) {
-  const RunningLane& me = running_lane;
-  if (shadow.write_block_epoch == 0 || !IsAfterWrite(shadow, me)) FailLdsRead(shadow);
-  if (shadow.read_block_epoch != me.block_epoch) {
+  if (shadow.write_block_epoch == 0 || !IsAfterWrite(shadow)) FailLdsRead(shadow);
+  if (shadow.read_block_epoch != running_lane.block_epoch) {
     shadow.many_readers = shadow.many_reader_waves = false;
-  } else if (shadow.reader >> me.wave_shift != me.wave) {
+  } else if (shadow.reader >> running_lane.wave_shift != running_lane.wave) {
     shadow.many_reader_waves = true;
     return;
-  } else if (shadow.read_wave_epoch == me.wave_epoch) {
-    shadow.many_readers = shadow.many_readers || shadow.reader != me.index;
+  } else if (shadow.read_wave_epoch == running_lane.wave_epoch) {
+    shadow.many_readers = shadow.many_readers || shadow.reader != running_lane.index;
     return;
   } else {
     shadow.many_readers = false;
   }
-  shadow.read_block_epoch = me.block_epoch;
-  shadow.read_wave_epoch = me.wave_epoch;
-  shadow.reader = me.index;
+  shadow.read_block_epoch = running_lane.block_epoch;
+  shadow.read_wave_epoch = running_lane.wave_epoch;
+  shadow.reader = running_lane.index;
 }
 
 inline void CheckLdsWrite(LdsShadow& shadow) {
-  const RunningLane& me = running_lane;
-  if (!IsAfterWrite(shadow, me)) FailLdsWrite(shadow, shadow.writer);
-  if (shadow.read_block_epoch == me.block_epoch) {
-    const bool unordered =
-        shadow.reader >> me.wave_shift != me.wave || shadow.many_reader_waves ||
-        (shadow.read_wave_epoch == me.wave_epoch && (shadow.many_readers || shadow.reader != me.index));
+  if (!IsAfterWrite(shadow)) FailLdsWrite(shadow, shadow.writer);
+  if (shadow.read_block_epoch == running_lane.block_epoch) {
+    const bool unordered = shadow.reader >> running_lane.wave_shift != running_lane.wave || shadow.many_reader_waves ||
+                           (shadow.read_wave_epoch == running_lane.wave_epoch &&
+                            (shadow.many_readers || shadow.reader != running_lane.index));
     if (unordered) FailLdsWrite(shadow, shadow.reader);
   }
-  shadow.write_block_epoch = me.block_epoch;
-  shadow.write_wave_epoch = me.wave_epoch;
-  shadow.writer = me.index;
+  shadow.write_block_epoch = running_lane.block_epoch;
+  shadow.write_wave_epoch = running_lane.wave_epoch;
+  shadow.writer = running_lane.index;
 }
 
 // Returns the block's memory for one Shared struct, `construct` being its key; poisoned and then constructed at first

@@ -1,12 +1,17 @@
-"""Small random models in float32, and what transformers generates from them."""
+"""Small random models in float32, and what transformers generates from them.
+
+tiny.py FAMILY FOLDER saves such a model with a tokenizer, for trying things out.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import tokenizers
 import torch
 import transformers
 
@@ -43,22 +48,22 @@ EXPERTS: dict[str, Any] = {
 }
 
 
-def _config(family: str) -> Any:
+def _config(family: str, common: dict[str, Any]) -> Any:
     if family == "qwen3_next":
-        return transformers.Qwen3NextConfig(**COMMON, **EXPERTS, decoder_sparse_step=1, mlp_only_layers=[])
+        return transformers.Qwen3NextConfig(**common, **EXPERTS, decoder_sparse_step=1, mlp_only_layers=[])
     if family == "qwen3_5":
-        return transformers.Qwen3_5TextConfig(**COMMON)
+        return transformers.Qwen3_5TextConfig(**common)
     if family == "qwen3_5_moe":
-        return transformers.Qwen3_5MoeTextConfig(**COMMON, **EXPERTS)
+        return transformers.Qwen3_5MoeTextConfig(**common, **EXPERTS)
     if family == "olmo_hybrid":
-        return transformers.OlmoHybridConfig(**COMMON)
+        return transformers.OlmoHybridConfig(**common)
     raise ValueError(family)
 
 
-def make(family: str, folder: Path, scale: float = 0.12) -> Path:
-    """Saves a random model, and returns its folder. With a small `scale` it repeats itself."""
+def make(family: str, folder: Path, scale: float = 0.12, dtype: torch.dtype = torch.float32, **other: Any) -> Path:
+    """Saves a random model, and returns its folder. With a small `scale` it repeats itself. `other`: of its config."""
     torch.manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_config(_config(family), dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(_config(family, {**COMMON, **other}), dtype=dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 and "conv1d" not in name:
@@ -67,6 +72,17 @@ def make(family: str, folder: Path, scale: float = 0.12) -> Path:
     if family == "olmo_hybrid":
         model.save_pretrained(folder / OWN, safe_serialization=True)
         _name_as_vllm_reads(folder / "model.safetensors")
+    return folder
+
+
+def with_tokenizer(folder: Path) -> Path:
+    """Adds a tokenizer to a model: a token for each byte."""
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    bytewise = tokenizers.Tokenizer(tokenizers.models.BPE({letter: at for at, letter in enumerate(letters)}, []))
+    bytewise.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytewise.decoder = tokenizers.decoders.ByteLevel()
+    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    transformers.PreTrainedTokenizerFast(tokenizer_object=bytewise, chat_template=template).save_pretrained(folder)
     return folder
 
 
@@ -107,3 +123,7 @@ def greedy(folder: Path, given: list[list[int]], tokens: int) -> list[list[int]]
             )
         answers.append(whole[0, len(prompt) :].tolist())
     return answers
+
+
+if __name__ == "__main__":
+    with_tokenizer(make(sys.argv[1], Path(sys.argv[2])))

@@ -9,7 +9,7 @@
 # images and runs them (scripts/full_checks.sh; as root), tests the Python client in Hugging Face models (with PyTorch),
 # and the plugin for vLLM in vLLM's engines.
 # --keep-going compiles on after an error, to show all of them. Environment: JOBS compile jobs (default: by processors and
-# memory), TEST_JOBS tests at a time (default: half the processors, 2 to 6), CCACHE_DIR where compiled objects are kept.
+# memory), TEST_JOBS tests at a time (default: half the processors, 3 to 6), CCACHE_DIR where compiled objects are kept.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/error.h"
 #include "base/status_macros.h"
 #include "base/task/status_macros.h"
 #include "server/rpc/snapshot_calls.h"
@@ -90,7 +91,9 @@ Task<absl::Status> MakeChildren(const SessionParts& parts, const Caller& caller,
                    .bytes = children.pending() * parts.states.room().BytesOf(spec)};
   absl::StatusOr<RoomClaims> claims =
       co_await parts.states.residency().Reserve(std::move(room), account, caller.deadline);
-  if (absl::IsFailedPrecondition(claims.status())) {  // there is room, but in another of the device's pools
+  const bool elsewhere =  // there is room, but in another of the device's pools
+      absl::IsFailedPrecondition(claims.status()) && ErrorReason(claims.status()) == reason::kStateBudgetExhausted;
+  if (elsewhere) {
     Task<absl::Status> copied = Copy(parts.states, *lease, caller.deadline, children);
     GDN_CO_RETURN_IF_ERROR(co_await std::move(copied));
   } else {

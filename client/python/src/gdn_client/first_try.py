@@ -146,7 +146,7 @@ def note_all(
         if durable > 0 or own == 0 or given.accept is not None or given.kind == "draft" or count != before + own:
             note_row(state, layer, given, own, (count, durable), kept)
             continue
-        # What note_row does for the usual row.
+        # The usual row is noted as note_row would, without its calls.
         known.count = count
         known.reached = max(known.reached, count)
         if state.keep_bytes <= 0:

@@ -2,6 +2,7 @@
 // has it, Redis is away when a server starts, or is not used any more. Nothing older is served, and nothing is lost.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -163,10 +164,10 @@ TEST_F(AbsentTier, ARedisThatAnotherServerHadMeanwhileVouchesForNothing) {
 
 // A checkpoint in Redis of a session that is on the disk: a Redis that comes later brings it, and it ends with it.
 TEST_F(AbsentTier, ACheckpointInATierThatComesLaterIsItsSessions) {
-  bool above = false;
+  std::atomic<bool> above = false;  // the disk's thread reads it
   GdnServerOptions options = Both();
   options.states.disk.watermarks = {.high_percent = 90, .low_percent = 80, .space = [&above](const std::string&) {
-                                      return DiskSpace{.used_bytes = int64_t{above ? 95 : 5} << 30,
+                                      return DiskSpace{.used_bytes = int64_t{above.load() ? 95 : 5} << 30,
                                                        .total_bytes = int64_t{100} << 30};
                                     }};
   {

@@ -7,7 +7,8 @@
 # (gdn::<file>). Without -DGDN_UNITY=OFF a missing include can hide behind a neighbour's; the preset `dev` sets it.
 option(GDN_UNITY "Compile several sources at a time" ON)
 set(GDN_UNITY_FILES 12)
-set(GDN_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-unused-parameter)
+set(GDN_WARNINGS -Wall -Wextra -Wshadow -Wno-unused-parameter $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+  $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)
 
 # Lets ThreadSanitizer see what orders threads inside Debian's Abseil and gRPC, which are built without it.
 if(GDN_SANITIZE STREQUAL "thread")

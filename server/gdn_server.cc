@@ -24,6 +24,7 @@ namespace {
 
 // Bytes of free call memory that are kept for later calls; more is freed.
 constexpr int64_t kKeptCallBytes = int64_t{512} << 20;
+constexpr absl::Duration kRingSpin = absl::Microseconds(50);  // of a server whose backend computes elsewhere
 
 std::string DefaultNodeName() {
   std::array<char, 256> host{};
@@ -184,7 +185,7 @@ absl::Status GdnServer::Start() {
   for (const Device& device : devices_) backends.push_back(device.backend.get());
   call_memory_ = std::make_unique<HostBlockPool>(std::move(backends), kKeptCallBytes);
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
-  if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
+  StartRings();
   const absl::Status serves = Serve();
   if (serves.ok()) return serves;
   if (rpc_ == nullptr) {
@@ -193,6 +194,22 @@ absl::Status GdnServer::Start() {
     Drain(absl::ZeroDuration(), absl::Minutes(1));
   }
   return serves;
+}
+
+void GdnServer::StartRings() {
+  if (!shared_regions_->offered()) {
+    spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
+    return;
+  }
+  const bool computes_here = backend().info().threads > 0;  // on the processors that a spinning thread would take
+  const absl::Duration spin =
+      options_.shared_memory.ring_spin.value_or(computes_here ? absl::ZeroDuration() : kRingSpin);
+  absl::StatusOr<std::unique_ptr<Rings>> rings = Rings::Start(options_.shared_memory.directory, spin);
+  if (!rings.ok()) {
+    spdlog::warn("no rings are offered to clients on this host: {}", std::string(rings.status().message()));
+    return;
+  }
+  rings_ = *std::move(rings);
 }
 
 ServiceParts GdnServer::PartsForCalls(int64_t recovered_sessions) {
@@ -221,19 +238,25 @@ ServiceParts GdnServer::PartsForCalls(int64_t recovered_sessions) {
                               .numerics_id = numerics_id,
                               .default_idle_ttl = options_.session_idle_ttl,
                               .timers = flows_};
+  const StepParts steps{.common = common,
+                        .limits = limits,
+                        .models = catalog_,
+                        .environment = states_->environment(),
+                        .checkpointer = states_->checkpointer(),
+                        .residency = states_->residency(),
+                        .engines = *engines_,
+                        .shared_regions = *shared_regions_,
+                        .call_memory = *call_memory_,
+                        .rate_clock = *options_.rate_clock};
   return {.common = common,
-          .steps = {.common = common,
-                    .limits = limits,
-                    .models = catalog_,
-                    .environment = states_->environment(),
-                    .checkpointer = states_->checkpointer(),
-                    .residency = states_->residency(),
-                    .engines = *engines_,
-                    .shared_regions = *shared_regions_,
-                    .call_memory = *call_memory_,
-                    .rate_clock = *options_.rate_clock},
+          .steps = steps,
           .sessions = sessions,
-          .streams = {.common = common, .sessions = sessions, .engines = *engines_, .shared_regions = *shared_regions_},
+          .streams = {.common = common,
+                      .sessions = sessions,
+                      .engines = *engines_,
+                      .shared_regions = *shared_regions_,
+                      .rings = rings_.get(),
+                      .steps = steps},
           .info = {.common = common,
                    .states = *states_,
                    .models = catalog_,

@@ -38,6 +38,7 @@
 #include "server/model/loaded_model.h"
 #include "server/model/served_model.h"
 #include "server/options/server_options.h"
+#include "server/ring/rings.h"
 #include "server/rpc/callers/refusal_pause.h"
 #include "server/rpc/callers/session_owners.h"
 #include "server/rpc/drain_state.h"
@@ -132,6 +133,8 @@ class GdnServer {
   // HttpEndpointOptions::may_see_status: the option of this server if it is set, else admins if there are logins, else
   // nullptr.
   std::function<bool(std::string_view authorization)> MaySeeStatus() const;
+  // Makes rings_, unless no memory is shared or the socket cannot be made, which the log then says.
+  void StartRings();
   void OnDeviceFailure(int32_t device, const absl::Status& failure);
   // Sets the gRPC server to tell of device failures, at once if there was one before; null: none.
   void TellOfFailure(RpcServer* rpc);
@@ -157,6 +160,7 @@ class GdnServer {
   std::unique_ptr<ByteLedger> ledger_;
   std::unique_ptr<HostBlockPool> call_memory_;
   std::unique_ptr<SharedRegions> shared_regions_;
+  std::unique_ptr<Rings> rings_;  // null: none are offered
   std::unique_ptr<StateService> states_;
   std::unique_ptr<Engines> engines_;
   std::unique_ptr<Principals> principals_;

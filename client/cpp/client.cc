@@ -129,9 +129,16 @@ absl::Status Client::PrepareContext(const CallOptions& call, std::optional<absl:
 template <typename Request, typename Response>
 absl::StatusOr<Response> Client::Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                       const Request& request, const CallOptions& call) {
+  Response response;
+  if constexpr (requires { ring_->Call(request, absl::Duration(), response); }) {
+    if (UsesRing() && ring_->Takes(request)) {
+      GDN_RETURN_IF_ERROR(ring_->Call(request, call.timeout.value_or(options_.default_timeout), response));
+      GDN_RETURN_IF_ERROR(CheckReplyEpoch(request, response));
+      return response;
+    }
+  }
   grpc::ClientContext context;
   GDN_RETURN_IF_ERROR(PrepareContext(Routed(request, call), options_.default_timeout, &context));
-  Response response;
   GDN_RETURN_IF_ERROR(StatusFromGrpc((stub_.get()->*method)(&context, request, &response)));
   GDN_RETURN_IF_ERROR(CheckReplyEpoch(request, response));
   return response;
@@ -434,6 +441,16 @@ absl::StatusOr<v1::StepResponse> Client::Step(const v1::StepRequest& request, co
     step_is_unimplemented_ = true;
   }
   return response;
+}
+
+absl::Status Client::OpenRing(const RingOptions& options, const CallOptions& call) {
+  ring_ = nullptr;
+  auto context = std::make_unique<grpc::ClientContext>();
+  const CallOptions forever{.timeout = absl::InfiniteDuration(), .affinity = call.affinity};
+  GDN_RETURN_IF_ERROR(PrepareContext(forever, std::nullopt, context.get()));
+  GDN_ASSIGN_OR_RETURN(
+      ring_, RingChannel::Open(*stub_, std::move(context), options, call.timeout.value_or(options_.default_timeout)));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<SharedMemory>> Client::ShareMemory(int64_t bytes, const CallOptions& call) {

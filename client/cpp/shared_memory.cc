@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -17,9 +16,8 @@
 #include "base/files/fresh_mapping.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "client/cpp/rpc_status.h"
+#include "client/cpp/share_memory_call.h"
 #include "client/cpp/tensor_codec.h"
-#include "grpcpp/support/client_callback.h"
 
 namespace gdn {
 namespace {
@@ -40,78 +38,20 @@ absl::Status OutsideRegion(std::string_view found, std::string_view region, size
 
 }  // namespace
 
-// The call that keeps the region.
-class SharedMemory::Registration final : public grpc::ClientReadReactor<v1::ShareMemoryResponse> {
- public:
-  Registration(v1::GdnService::StubInterface::async_interface& stub, std::unique_ptr<grpc::ClientContext> context,
-               int64_t bytes)
-      : context_(std::move(context)) {
-    request_.set_bytes(bytes);
-    stub.ShareMemory(context_.get(), &request_, this);
-    StartRead(&response_);
-    StartCall();
-  }
-  ~Registration() override {
-    context_->TryCancel();
-    absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(this, &Registration::Done));
-  }
-
-  absl::StatusOr<v1::SharedRegion> WaitForRegion(absl::Duration timeout) {
-    absl::MutexLock lock(&mu_);
-    if (!mu_.AwaitWithTimeout(absl::Condition(this, &Registration::Answered), timeout)) {
-      return absl::DeadlineExceededError(
-          StrCat("the server has not shared memory within ", absl::FormatDuration(timeout)));
-    }
-    if (end_.has_value()) return *end_;
-    return *region_;
-  }
-
-  absl::Status status() const {
-    absl::MutexLock lock(&mu_);
-    return end_.value_or(absl::OkStatus());
-  }
-
- private:
-  void OnReadDone(bool ok) override {
-    if (!ok) return;  // OnDone follows
-    {
-      absl::MutexLock lock(&mu_);
-      region_ = std::move(*response_.mutable_region());
-    }
-    StartRead(&response_);
-  }
-  void OnDone(const grpc::Status& status) override {
-    absl::Status end = StatusFromGrpc(status);
-    absl::MutexLock lock(&mu_);
-    end_ = end.ok() ? absl::CancelledError("the server has ended the region") : std::move(end);
-  }
-
-  bool Done() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return end_.has_value(); }
-  bool Answered() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return end_.has_value() || region_.has_value(); }
-
-  const std::unique_ptr<grpc::ClientContext> context_;
-  v1::ShareMemoryRequest request_;
-  v1::ShareMemoryResponse response_;
-  mutable absl::Mutex mu_;
-  std::optional<v1::SharedRegion> region_ ABSL_GUARDED_BY(mu_);
-  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
-};
-
 absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Open(v1::GdnService::StubInterface& stub,
                                                                  std::unique_ptr<grpc::ClientContext> context,
                                                                  int64_t bytes, absl::Duration timeout) {
-  if (stub.async() == nullptr) {
-    return absl::FailedPreconditionError("ShareMemory needs a client that was made of a channel");
-  }
-  std::unique_ptr<SharedMemory> memory(
-      new SharedMemory(std::make_unique<Registration>(*stub.async(), std::move(context), bytes)));
-  GDN_ASSIGN_OR_RETURN(const v1::SharedRegion region, memory->registration_->WaitForRegion(timeout));
-  GDN_RETURN_IF_ERROR(memory->Map(region));
+  v1::ShareMemoryRequest request;
+  request.set_bytes(bytes);
+  GDN_ASSIGN_OR_RETURN(std::unique_ptr<ShareMemoryCall> keeper,
+                       ShareMemoryCall::Start(stub, std::move(context), request));
+  std::unique_ptr<SharedMemory> memory(new SharedMemory(std::move(keeper)));
+  GDN_ASSIGN_OR_RETURN(const v1::ShareMemoryResponse response, memory->keeper_->WaitForResponse(timeout));
+  GDN_RETURN_IF_ERROR(memory->Map(response.region()));
   return memory;
 }
 
-SharedMemory::SharedMemory(std::unique_ptr<Registration> registration) : registration_(std::move(registration)) {}
+SharedMemory::SharedMemory(std::unique_ptr<ShareMemoryCall> keeper) : keeper_(std::move(keeper)) {}
 
 SharedMemory::~SharedMemory() {
   if (data_ != nullptr) munmap(data_, size_);
@@ -142,7 +82,7 @@ absl::Status SharedMemory::Map(const v1::SharedRegion& region) {
   return absl::OkStatus();
 }
 
-absl::Status SharedMemory::status() const { return registration_->status(); }
+absl::Status SharedMemory::status() const { return keeper_->status(); }
 
 absl::StatusOr<v1::SharedRange> SharedMemory::RangeAt(int64_t offset, int64_t bytes) const {
   const auto size = static_cast<int64_t>(size_);

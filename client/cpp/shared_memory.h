@@ -40,6 +40,8 @@
 
 namespace gdn {
 
+class ShareMemoryCall;
+
 class SharedMemory {
  public:
   // Client::ShareMemory calls this, and it waits for the server. `timeout` is for the opening; the region itself has
@@ -80,12 +82,10 @@ class SharedMemory {
   absl::StatusOr<TensorView> View(const v1::Tensor& tensor) const;
 
  private:
-  class Registration;
-
-  explicit SharedMemory(std::unique_ptr<Registration> registration);
+  explicit SharedMemory(std::unique_ptr<ShareMemoryCall> keeper);
   absl::Status Map(const v1::SharedRegion& region);
 
-  std::unique_ptr<Registration> registration_;
+  std::unique_ptr<ShareMemoryCall> keeper_;
   std::string region_;
   char* data_ = nullptr;
   size_t size_ = 0;

@@ -25,6 +25,19 @@ bool ParseBytes(std::string_view text, int64_t& bytes) {
   return true;
 }
 
+// The form, or "auto", which is std::nullopt.
+template <typename T>
+ValueForm<std::optional<T>> OrAuto(ValueForm<T> form) {
+  return {.read =
+              [form](std::string_view text, std::optional<T>& value) {
+                T given = {};
+                std::string expected = text == "auto" ? "" : form.read(text, given);
+                if (expected.empty()) value = text == "auto" ? std::nullopt : std::optional<T>(given);
+                return expected;
+              },
+          .print = [form](const std::optional<T>& value) { return value.has_value() ? form.print(*value) : "auto"; }};
+}
+
 }  // namespace
 
 ValueForm<std::string> Text() {
@@ -65,15 +78,10 @@ ValueForm<int64_t> Bytes(int64_t low, int64_t high) {
       [](const int64_t& value) { return StrCat(value); });
 }
 
-ValueForm<std::optional<int64_t>> BytesOrAuto(int64_t low) {
-  return {.read =
-              [form = Bytes(low)](std::string_view text, std::optional<int64_t>& value) {
-                int64_t bytes = 0;
-                std::string expected = text == "auto" ? "" : form.read(text, bytes);
-                if (expected.empty()) value = text == "auto" ? std::nullopt : std::optional(bytes);
-                return expected;
-              },
-          .print = [](const std::optional<int64_t>& value) { return value.has_value() ? StrCat(*value) : "auto"; }};
+ValueForm<std::optional<int64_t>> BytesOrAuto(int64_t low) { return OrAuto(Bytes(low)); }
+
+ValueForm<std::optional<absl::Duration>> TimeOrAuto(absl::Duration low, absl::Duration high) {
+  return OrAuto(Time(low, high));
 }
 
 ValueForm<absl::Duration> Time(absl::Duration low, absl::Duration high) {

@@ -51,6 +51,8 @@ ValueForm<int64_t> Bytes(int64_t low = 0, int64_t high = kMostBytes);
 ValueForm<std::optional<int64_t>> BytesOrAuto(int64_t low = 0);
 ValueForm<absl::Duration> Time(absl::Duration low = absl::ZeroDuration(),
                                absl::Duration high = absl::InfiniteDuration());
+// "auto", which is std::nullopt, or a time as of Time.
+ValueForm<std::optional<absl::Duration>> TimeOrAuto(absl::Duration low, absl::Duration high);
 // A time of 0 or more, such as "30s". The text "0" means never, and is read as absl::InfiniteDuration().
 ValueForm<absl::Duration> TimeOrNever();
 

@@ -346,7 +346,11 @@ const OptionTable& Options() {
           "BYTES: most shared memory of one caller: the subject of a login, a principal of --principals, or an "
           "address."),
       Row("shared-memory-regions-per-principal", AT(shared_memory.regions_per_principal), Whole(1, 4096),
-          "N: most regions of shared memory of one such caller, 1 .. 4096."),
+          "N: most regions of shared memory of one such caller, 1 .. 4096; a ring counts as one."),
+      Row("ring-spin", AT(shared_memory.ring_spin), TimeOrAuto(absl::ZeroDuration(), absl::Milliseconds(10)),
+          "TIME: how long the server looks for steps in rings (ShareMemory) before it sleeps, 0 .. 10ms. A longer time "
+          "answers sooner and takes more processor time while steps come. auto: 50us with a GPU, else 0, because a CPU "
+          "backend computes on the same processors."),
 
       // Group: Shutdown, logs and traces
       Row("drain-timeout", AT(end.steps), Time(),

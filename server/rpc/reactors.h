@@ -13,6 +13,7 @@
 
 #include "gdn/v1/shared_memory.pb.h"
 #include "server/batcher/engines.h"
+#include "server/ring/rings.h"
 #include "server/rpc/common_parts.h"
 #include "server/rpc/session_calls.h"
 #include "server/rpc/steps/call_rows.h"
@@ -41,6 +42,8 @@ struct StreamParts {
   SessionParts sessions;
   const Engines& engines;
   SharedRegions& shared_regions;
+  Rings* rings;     // null: the server has none
+  StepParts steps;  // for the calls of rings
 };
 
 // Make the reactors of ExportState and WatchState (state_stream_reactors.cc), which delete themselves. Export sends a
@@ -57,8 +60,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const StreamParts& p
 grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const StreamParts& parts, grpc::CallbackServerContext* call,
                                                             grpc::ByteBuffer* response);
 
-// Makes the reactor of ShareMemory (share_memory_reactor.cc), which creates a region of shared memory that lasts as
-// long as the stream, and deletes itself. `request` must live until the call is over.
+// Makes the reactor of ShareMemory (share_memory_reactor.cc), which creates a region of shared memory or a ring that
+// lasts as long as the stream, and deletes itself. `request` must live until the call is over.
 grpc::ServerWriteReactor<v1::ShareMemoryResponse>* NewShareMemoryReactor(const StreamParts& parts,
                                                                          grpc::CallbackServerContext* call,
                                                                          const v1::ShareMemoryRequest* request);

@@ -101,8 +101,7 @@ void SharedRegions::Credit(const std::string& account, int64_t bytes) {
   if (own->second.regions == 0) used_.erase(own);
 }
 
-absl::StatusOr<SharedRegionPtr> SharedRegions::Open(const std::string& principal, const std::string& account,
-                                                    int64_t bytes) {
+absl::Status SharedRegions::CheckOffered(int64_t bytes) const {
   if (!offered()) {
     return MakeError(absl::StatusCode::kUnimplemented, reason::kSharedMemoryNotOffered,
                      StrCat("this server shares no memory: ", unavailable_, "; send tensors in the messages"));
@@ -111,6 +110,12 @@ absl::StatusOr<SharedRegionPtr> SharedRegions::Open(const std::string& principal
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                      StrCat("bytes is ", bytes, ", expected at least 1"), {{"field", "bytes"}});
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SharedRegionPtr> SharedRegions::Open(const std::string& principal, const std::string& account,
+                                                    int64_t bytes) {
+  GDN_RETURN_IF_ERROR(CheckOffered(bytes));
   GDN_RETURN_IF_ERROR(Charge(account, bytes));
   auto made = SharedRegion::Make(options_.directory, bytes);
   if (!made.ok()) {
@@ -129,6 +134,12 @@ absl::StatusOr<SharedRegionPtr> SharedRegions::Open(const std::string& principal
     }
   }
   return Draining();  // the drain began after Charge
+}
+
+absl::StatusOr<std::shared_ptr<void>> SharedRegions::ChargeRing(const std::string& account, int64_t bytes) {
+  GDN_RETURN_IF_ERROR(CheckOffered(bytes));
+  GDN_RETURN_IF_ERROR(Charge(account, bytes));
+  return std::shared_ptr<void>(this, [account, bytes](SharedRegions* of) { of->Credit(account, bytes); });
 }
 
 absl::StatusOr<SharedRegionPtr> SharedRegions::Find(const std::string& principal, const std::string& name) const {

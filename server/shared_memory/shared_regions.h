@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -24,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/task/signal.h"
 #include "server/shared_memory/shared_region.h"
 
@@ -34,7 +36,9 @@ struct SharedMemoryOptions {
   int64_t bytes = int64_t{1} << 30;                  // limit for all regions together
   int64_t bytes_per_principal = int64_t{256} << 20;  // limit for one account
   int32_t regions_per_principal = 256;
-  int32_t regions = 4096;  // limit for all accounts; each region takes a file descriptor
+  int32_t regions = 4096;  // limit for all accounts; each region takes a file descriptor, and a ring three
+  // How long the server looks for submissions of rings before it sleeps; nullopt: as long as suits the backend.
+  std::optional<absl::Duration> ring_spin = std::nullopt;
 };
 
 class SharedRegions {
@@ -55,6 +59,9 @@ class SharedRegions {
   // RESOURCE_EXHAUSTED (SHARED_MEMORY_EXHAUSTED: needed, available) over a limit, UNAVAILABLE (SERVER_DRAINING), and
   // those of SharedRegion::Make.
   absl::StatusOr<SharedRegionPtr> Open(const std::string& principal, const std::string& account, int64_t bytes);
+  // Charges a ring of `bytes` bytes as a region, until nobody has the result any more. Errors of Open, without those of
+  // SharedRegion::Make.
+  absl::StatusOr<std::shared_ptr<void>> ChargeRing(const std::string& account, int64_t bytes);
   // Returns the principal's region of this name. NOT_FOUND (SHARED_REGION_NOT_FOUND: region), the same for unknown,
   // ended and other principals' regions.
   absl::StatusOr<SharedRegionPtr> Find(const std::string& principal, const std::string& name) const;
@@ -76,6 +83,7 @@ class SharedRegions {
     int32_t regions = 0;
   };
 
+  absl::Status CheckOffered(int64_t bytes) const;
   absl::Status Charge(const std::string& account, int64_t bytes);
   void Credit(const std::string& account, int64_t bytes);
 

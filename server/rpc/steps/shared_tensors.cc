@@ -12,9 +12,9 @@
 namespace gdn {
 namespace {
 
-constexpr int64_t kAlignment = 64;  // bytes: a cache line, for each copy
+constexpr int64_t kCopyAlignment = 64;  // bytes: a cache line, for each copy
 
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t Aligned(int64_t bytes) { return (bytes + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment; }
 
 // Finds the region of a range, and checks that the region contains the range.
 absl::StatusOr<SharedRegionPtr> RegionOf(const SharedRegions& regions, const std::string& principal,

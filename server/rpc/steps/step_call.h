@@ -31,7 +31,8 @@ namespace gdn {
 struct StepData {
   const ReceivedTensors& in;
   ReplyOutput& out;
-  ByteCharge& charge;  // charge for the request; grows by the other memory that the call needs
+  ByteCharge& charge;        // charge for the request; grows by the other memory that the call needs
+  bool may_run_here = true;  // a short step may be computed on the thread that begins the call
 };
 
 // The rows of a step call, its checked input and its output (step_rows.h).

@@ -14,6 +14,7 @@
 #include "server/rpc/reactors.h"
 #include "server/rpc/rpc_stats.h"
 #include "server/rpc/steps/step_call.h"
+#include "server/rpc/steps/step_flow.h"
 #include "server/rpc/steps/step_wire.h"
 #include "server/rpc/transport/rpc_status.h"
 #include "server/validation/names.h"
@@ -21,49 +22,28 @@
 namespace gdn {
 namespace {
 
-// Stores the request's fields in the call's trace, if there is one.
-template <typename Request>
-void NoteRequest(CallTrace* trace, const Caller& caller, const Request& request, const ReceivedTensors& received) {
-  if (trace == nullptr) return;
-  trace->principal = caller.principal;
-  trace->context = caller.trace;
-  trace->layer = request.layer();
-  trace->request_bytes = received.message_bytes;
-  trace->admit = TraceNow();
-}
-
-void NoteReply(CallTrace* trace, const absl::Status& status, size_t bytes) {
-  if (trace == nullptr) return;
-  trace->answered = TraceNow();
-  trace->answerer = ThisThreadLabel();
-  trace->status = status;
-  if (status.ok()) trace->response_bytes = static_cast<int64_t>(bytes);
-}
-
 // Reads the request, runs its step and finishes with the reply. gRPC queues a Finish that comes before the reactor is
 // returned to it, and calls OnDone after all other reactions have returned.
 template <typename Request, typename Response, typename Message>
-class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlow<absl::Status> {
+class UnaryStepReactor final : public grpc::ServerUnaryReactor, private StepFlow<Request, Response, Message> {
  public:
   UnaryStepReactor(const StepParts& parts, grpc::CallbackServerContext& call, RpcMethod method,
                    grpc::ByteBuffer& request, grpc::ByteBuffer* response)
-      : OwnedFlow(parts.common.calls),
-        parts_(parts),
-        caller_(CallerOf(call, parts.common.access, gone_)),
-        meter_(parts.common.stats, method),
-        trace_(parts.common.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method)])),
-        reply_wire_(response) {
-    absl::Status read = Read(request);
-    if (!read.ok()) {
-      Ended(std::move(read));
-    } else {
-      Start(RunStep(parts_, std::move(caller_), message_, data(), trace_.get()));
+      : StepFlow<Request, Response, Message>(parts, method), reply_wire_(response) {
+    absl::Status charged = this->Charge(CallerOf(call, parts.common.access, this->gone_), request.Length());
+    if (!charged.ok()) {
+      request.Clear();
+      this->Refuse(std::move(charged));
+      return;
     }
+    this->Begin(ReadStepRequest(
+        request, parts.limits.max_message_bytes, parts.call_memory,
+        [this](int64_t bytes) { return this->charge_.TryGrow(bytes); }, this->request_));
   }
 
-  void OnCancel() override { gone_.Cancel(); }
+  void OnCancel() override { this->gone_.Cancel(); }
   void OnDone() override {
-    parts_.common.tracer.End(std::move(trace_));
+    this->parts_.common.tracer.End(std::move(this->trace_));
     delete this;
   }
   // OnCancel and OnDone are short and take no lock of gRPC's, so gRPC may call them inline instead of on another
@@ -71,43 +51,13 @@ class UnaryStepReactor final : public grpc::ServerUnaryReactor, private OwnedFlo
   bool InternalInlineable() override { return true; }
 
  private:
-  absl::Status Read(grpc::ByteBuffer& request) {
-    auto charge = ChargeCall(parts_.common.access.ledger, caller_, request.Length());
-    if (!charge.ok()) request.Clear();
-    GDN_RETURN_IF_ERROR(charge.status());
-    charge_ = *std::move(charge);
-    GDN_ASSIGN_OR_RETURN(received_, ReadStepRequest(
-                                        request, parts_.limits.max_message_bytes, parts_.call_memory,
-                                        [this](int64_t bytes) { return charge_.TryGrow(bytes); }, request_));
-    NoteRequest(trace_.get(), caller_, request_, received_);
-    return absl::OkStatus();
-  }
-  StepData data() { return {.in = received_, .out = output_, .charge = charge_}; }
-  void Ended(absl::Status status) override {
-    if (RefusalPauses::Pauses(status) && !std::exchange(paused_, true)) {
-      received_ = {};
-      charge_.Release();
-      return Start(parts_.common.refusals.Answer(std::move(status), gone_.Never()));
-    }
-    if (status.ok()) *reply_wire_ = WriteStepReply(response_, std::move(output_));
-    NoteReply(trace_.get(), status, reply_wire_->Length());
-    meter_.End(status);
-    Finish(ToGrpcStatus(status));
+  void Reply(absl::Status status) override {
+    if (status.ok()) *reply_wire_ = WriteStepReply(this->response_, std::move(this->output_));
+    this->Note(status, reply_wire_->Length());
+    this->Finish(ToGrpcStatus(status));
   }
 
-  const StepParts& parts_;
-  CancelSource gone_;  // the client
-  Caller caller_;      // moved into the step when it begins
-  const RpcMeter meter_;
-  std::unique_ptr<CallTrace> trace_;
   grpc::ByteBuffer* const reply_wire_;
-  ByteCharge charge_;  // held until the reply is handed to the transport
-  Request request_;
-  ReceivedTensors received_;
-  Response response_;
-  ReplyOutput output_;
-  const Message message_{request_, response_};
-  bool paused_ = false;
 };
 
 // Reads a message, runs its step, writes the reply, and so on until the client is done.

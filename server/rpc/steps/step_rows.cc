@@ -231,10 +231,10 @@ absl::Status StepRows::Submit() {
   }
   const auto count = static_cast<int>(jobs_.size());
   open.Begin(count);
-  // A step may run here only on the thread that began the call, which is gRPC's. Other threads, which bring sessions,
-  // must not be kept from their work.
-  const auto where =
-      std::this_thread::get_id() == starter_ ? Batcher::Where::kHereIfShort : Batcher::Where::kEngineThread;
+  // A step may run here only on the thread that began the call, which is gRPC's or the poller of rings. Other threads,
+  // which bring sessions, must not be kept from their work.
+  const auto where = data_.may_run_here && std::this_thread::get_id() == starter_ ? Batcher::Where::kHereIfShort
+                                                                                  : Batcher::Where::kEngineThread;
   absl::Status status = parts_.engines.Submit(std::move(jobs), where);
   if (!status.ok()) open.Withdraw(count);
   return status;

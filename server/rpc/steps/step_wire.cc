@@ -28,9 +28,6 @@ using google::protobuf::io::StringOutputStream;
 
 constexpr size_t kAlignment = 64;  // bytes: a cache line, for each tensor's data
 constexpr int kMostVarintBytes = 10;
-// A request with no more bytes than this beside its tensors' data is parsed without calling may_parse, because its
-// parsed form is small.
-constexpr size_t kPlainBytes = size_t{4} << 10;
 // A reply with no more data than this is copied into one piece, because lending and sending several pieces takes
 // longer.
 constexpr size_t kSmallData = size_t{16} << 10;
@@ -185,15 +182,10 @@ bool SplitWire(grpc::ByteBuffer& wire, Level level, char* to, TensorBytes& data,
   return Splitter(in, to, data).Split(level, rest);
 }
 
-absl::Status Malformed() {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kMalformedMessage,
-                   "the request's bytes are no message of its type; send what protobuf writes");
-}
-
 absl::Status ReadWhole(grpc::ByteBuffer& wire, MayParse may_parse, Message& request) {
   if (wire.Length() > kPlainBytes) GDN_RETURN_IF_ERROR(may_parse(ParsedBytes(*request.GetDescriptor(), wire)));
   grpc::ProtoBufferReader reader(&wire);
-  return request.ParseFromZeroCopyStream(&reader) ? absl::OkStatus() : Malformed();
+  return request.ParseFromZeroCopyStream(&reader) ? absl::OkStatus() : MalformedMessage();
 }
 
 absl::StatusOr<ReceivedTensors> Read(grpc::ByteBuffer& wire, Level level, int64_t max_bytes, HostBlockPool& memory,
@@ -279,6 +271,11 @@ grpc::ByteBuffer WriteInStream(Reply& reply, ReplyOutput output) {
 }
 
 }  // namespace
+
+absl::Status MalformedMessage() {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kMalformedMessage,
+                   "the request's bytes are no message of its type; send what protobuf writes");
+}
 
 absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
                                                 MayParse may_parse, v1::PrefillRequest& request) {

@@ -43,8 +43,14 @@ struct ReplyOutput {
   size_t bytes = 0;
 };
 
-// Called before a request with more than 4 KiB beside its tensors' data is parsed. `bytes`: upper bound of the memory
-// that the parsed message takes. Any status but OK refuses the request.
+// A request with no more bytes than this beside its tensors' data is parsed without asking, because its parsed form is
+// small.
+inline constexpr size_t kPlainBytes = size_t{4} << 10;
+// INVALID_ARGUMENT (MALFORMED_MESSAGE): the bytes are no message of the request's type.
+absl::Status MalformedMessage();
+
+// Called before a request with more than kPlainBytes beside its tensors' data is parsed. `bytes`: upper bound of the
+// memory that the parsed message takes. Any status but OK refuses the request.
 using MayParse = absl::FunctionRef<absl::Status(int64_t bytes)>;
 
 // Parses `wire` into `request` and the tensors' data, and clears `wire`, also after an error. A request of more than

@@ -1,11 +1,18 @@
 // The calls of service_helpers.h's Caller.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string_view>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/files/safetensors.h"
 #include "base/hash.h"
+#include "client/cpp/ring_channel.h"
+#include "server/rpc/transport/rpc_status.h"
 #include "tests/integration/support/service_helpers.h"
 
 namespace gdn {
@@ -29,42 +36,79 @@ Outcome<Field> FieldOf(const Outcome<Response>& called, const Field& (Response::
 
 }  // namespace
 
-std::unique_ptr<grpc::ClientContext> Caller::NewContext() const {
+// The ring of one caller, opened at its first step.
+class ServiceCaller::Transport {
+ public:
+  Transport() {
+    const char* const named = std::getenv("GDN_TEST_TRANSPORT");
+    ring_wanted_ = named != nullptr && std::string_view(named) == "ring";
+  }
+
+  // Returns the ring; null if none is wanted, the server has none to give, or it has ended.
+  RingChannel* ring(const Caller& caller) {
+    if (!ring_wanted_) return nullptr;
+    std::call_once(opened_, [&] {
+      auto ring =
+          RingChannel::Open(caller.server().stub(), caller.NewContext(), {.area_bytes = 4 << 20}, absl::Seconds(10));
+      if (ring.ok()) ring_ = *std::move(ring);
+    });
+    return ring_ != nullptr && ring_->open() ? ring_.get() : nullptr;
+  }
+
+ private:
+  bool ring_wanted_ = false;
+  std::once_flag opened_;
+  std::unique_ptr<RingChannel> ring_;
+};
+
+ServiceCaller::ServiceCaller(TestServer& server, std::string authorization)
+    : server_(server), authorization_(std::move(authorization)), transport_(std::make_shared<Transport>()) {}
+
+template <typename Request, typename Response>
+Outcome<Response> ServiceCaller::Send(UnaryMethod<Request, Response> method, const Request& request) const {
+  RingChannel* const ring = transport_->ring(*this);
+  if (ring == nullptr || !ring->Takes(request)) return Call(*this, method, request);
+  Outcome<Response> outcome;
+  outcome.status = ToGrpcStatus(ring->Call(request, absl::InfiniteDuration(), outcome.reply));
+  return outcome;
+}
+
+std::unique_ptr<grpc::ClientContext> ServiceCaller::NewContext() const {
   auto context = std::make_unique<grpc::ClientContext>();
   if (!authorization_.empty()) context->AddMetadata("authorization", authorization_);
   return context;
 }
 
-Outcome<v1::Session> Caller::Create(const v1::CreateSessionRequest& request) const {
+Outcome<v1::Session> ServiceCaller::Create(const v1::CreateSessionRequest& request) const {
   return FieldOf(Call(*this, &Stub::CreateSession, request), &v1::CreateSessionResponse::session);
 }
 
-Outcome<v1::Session> Caller::Create(const std::string& id, const std::string& model) const {
+Outcome<v1::Session> ServiceCaller::Create(const std::string& id, const std::string& model) const {
   v1::CreateSessionRequest request;
   request.set_session_id(id);
   request.set_model("models/" + model);
   return Create(request);
 }
 
-Outcome<v1::Session> Caller::CreateOperator(const std::string& id, const v1::OperatorSpec& spec) const {
+Outcome<v1::Session> ServiceCaller::CreateOperator(const std::string& id, const v1::OperatorSpec& spec) const {
   v1::CreateSessionRequest request;
   request.set_session_id(id);
   *request.mutable_operator_() = spec;
   return Create(request);
 }
 
-Outcome<v1::Session> Caller::Get(const std::string& id) const {
+Outcome<v1::Session> ServiceCaller::Get(const std::string& id) const {
   return FieldOf(Call(*this, &Stub::GetSession, Naming<v1::GetSessionRequest>(id)), &v1::GetSessionResponse::session);
 }
 
-Outcome<v1::ListSessionsResponse> Caller::List(int page_size, const std::string& page_token) const {
+Outcome<v1::ListSessionsResponse> ServiceCaller::List(int page_size, const std::string& page_token) const {
   v1::ListSessionsRequest request;
   request.set_page_size(page_size);
   request.set_page_token(page_token);
   return Call(*this, &Stub::ListSessions, request);
 }
 
-Outcome<v1::ListSessionsResponse> Caller::ListAll(int page_size, const std::string& page_token) const {
+Outcome<v1::ListSessionsResponse> ServiceCaller::ListAll(int page_size, const std::string& page_token) const {
   v1::ListSessionsRequest request;
   request.set_page_size(page_size);
   request.set_page_token(page_token);
@@ -72,56 +116,60 @@ Outcome<v1::ListSessionsResponse> Caller::ListAll(int page_size, const std::stri
   return Call(*this, &Stub::ListSessions, request);
 }
 
-Outcome<v1::DeleteSessionResponse> Caller::Delete(const std::string& id, const std::string& subject) const {
+Outcome<v1::DeleteSessionResponse> ServiceCaller::Delete(const std::string& id, const std::string& subject) const {
   auto request = Naming<v1::DeleteSessionRequest>(id);
   request.set_subject(subject);
   return Call(*this, &Stub::DeleteSession, request);
 }
 
-Outcome<v1::Session> Caller::Evict(const std::string& id, v1::StateTier tier, const std::string& subject) const {
+Outcome<v1::Session> ServiceCaller::Evict(const std::string& id, v1::StateTier tier, const std::string& subject) const {
   auto request = Naming<v1::EvictSessionRequest>(id);
   request.set_tier(tier);
   request.set_subject(subject);
   return FieldOf(Call(*this, &Stub::EvictSession, request), &v1::EvictSessionResponse::session);
 }
 
-Outcome<v1::GetMetricsResponse> Caller::Metrics() const {
+Outcome<v1::GetMetricsResponse> ServiceCaller::Metrics() const {
   return Call(*this, &Stub::GetMetrics, v1::GetMetricsRequest());
 }
 
-Outcome<v1::DrainProgress> Caller::Drain(bool wait) const {
+Outcome<v1::DrainProgress> ServiceCaller::Drain(bool wait) const {
   v1::DrainRequest request;
   request.set_wait(wait);
   return FieldOf(Call(*this, &Stub::Drain, request), &v1::DrainResponse::progress);
 }
 
-Outcome<v1::GetServerInfoResponse> Caller::Info() const {
+Outcome<v1::GetServerInfoResponse> ServiceCaller::Info() const {
   return Call(*this, &Stub::GetServerInfo, v1::GetServerInfoRequest());
 }
 
-Outcome<v1::PrefillResponse> Caller::Prefill(grpc::ClientContext& context, const v1::PrefillRequest& request) const {
+Outcome<v1::PrefillResponse> ServiceCaller::Prefill(grpc::ClientContext& context,
+                                                    const v1::PrefillRequest& request) const {
   return Call(*this, &Stub::Prefill, request, context);
 }
 
-Outcome<v1::PrefillResponse> Caller::Prefill(const v1::PrefillRequest& request) const {
-  return Prefill(*NewContext(), request);
+Outcome<v1::PrefillResponse> ServiceCaller::Prefill(const v1::PrefillRequest& request) const {
+  return Send(&Stub::Prefill, request);
 }
 
-Outcome<v1::DecodeResponse> Caller::Decode(grpc::ClientContext& context, const v1::DecodeRequest& request) const {
+Outcome<v1::DecodeResponse> ServiceCaller::Decode(grpc::ClientContext& context,
+                                                  const v1::DecodeRequest& request) const {
   return Call(*this, &Stub::Decode, request, context);
 }
 
-Outcome<v1::DecodeResponse> Caller::Decode(const v1::DecodeRequest& request) const {
-  return Decode(*NewContext(), request);
+Outcome<v1::DecodeResponse> ServiceCaller::Decode(const v1::DecodeRequest& request) const {
+  return Send(&Stub::Decode, request);
 }
 
-Outcome<v1::StepResponse> Caller::Step(grpc::ClientContext& context, const v1::StepRequest& request) const {
+Outcome<v1::StepResponse> ServiceCaller::Step(grpc::ClientContext& context, const v1::StepRequest& request) const {
   return Call(*this, &Stub::Step, request, context);
 }
 
-Outcome<v1::StepResponse> Caller::Step(const v1::StepRequest& request) const { return Step(*NewContext(), request); }
+Outcome<v1::StepResponse> ServiceCaller::Step(const v1::StepRequest& request) const {
+  return Send(&Stub::Step, request);
+}
 
-Outcome<std::string> Caller::Export(const v1::ExportStateRequest& request) const {
+Outcome<std::string> ServiceCaller::Export(const v1::ExportStateRequest& request) const {
   Outcome<std::string> outcome;
   const auto context = NewContext();
   const auto reader = server_.stub().ExportState(context.get(), request);
@@ -131,13 +179,13 @@ Outcome<std::string> Caller::Export(const v1::ExportStateRequest& request) const
   return outcome;
 }
 
-Outcome<std::string> Caller::Export(const std::string& id, bool include_recurrent_state) const {
+Outcome<std::string> ServiceCaller::Export(const std::string& id, bool include_recurrent_state) const {
   auto request = Naming<v1::ExportStateRequest>(id);
   request.set_include_recurrent_state(include_recurrent_state);
   return Export(request);
 }
 
-Outcome<v1::Session> Caller::Import(const std::vector<v1::ImportStateRequest>& messages, bool end) const {
+Outcome<v1::Session> ServiceCaller::Import(const std::vector<v1::ImportStateRequest>& messages, bool end) const {
   Outcome<v1::Session> outcome;
   const auto context = NewContext();
   v1::ImportStateResponse response;
@@ -151,7 +199,8 @@ Outcome<v1::Session> Caller::Import(const std::vector<v1::ImportStateRequest>& m
   return outcome;
 }
 
-Outcome<v1::Session> Caller::Import(const v1::ImportStateRequest::Target& target, const std::string& file) const {
+Outcome<v1::Session> ServiceCaller::Import(const v1::ImportStateRequest::Target& target,
+                                           const std::string& file) const {
   constexpr size_t kPieceBytes = 1000;
   std::vector<v1::ImportStateRequest> messages(1);
   *messages[0].mutable_target() = target;
@@ -161,14 +210,15 @@ Outcome<v1::Session> Caller::Import(const v1::ImportStateRequest::Target& target
   return Import(messages);
 }
 
-Outcome<v1::Session> Caller::Import(const std::string& id, const std::string& model, const std::string& file) const {
+Outcome<v1::Session> ServiceCaller::Import(const std::string& id, const std::string& model,
+                                           const std::string& file) const {
   v1::ImportStateRequest::Target target;
   target.set_session_id(id);
   target.set_model("models/" + model);
   return Import(target, file);
 }
 
-int64_t Caller::TokenCount(const std::string& id, int layer) const {
+int64_t ServiceCaller::TokenCount(const std::string& id, int layer) const {
   const v1::Session session = Get(id).reply;
   for (const v1::LayerState& state : session.layers()) {
     if (state.layer() == layer) return state.token_count();
@@ -176,52 +226,53 @@ int64_t Caller::TokenCount(const std::string& id, int layer) const {
   return -1;
 }
 
-Outcome<v1::ForkSessionResponse> Caller::Fork(const v1::ForkSessionRequest& request) const {
+Outcome<v1::ForkSessionResponse> ServiceCaller::Fork(const v1::ForkSessionRequest& request) const {
   return Call(*this, &Stub::ForkSession, request);
 }
 
-Outcome<v1::ForkSessionResponse> Caller::Fork(const std::string& id, const std::vector<std::string>& children) const {
+Outcome<v1::ForkSessionResponse> ServiceCaller::Fork(const std::string& id,
+                                                     const std::vector<std::string>& children) const {
   return Fork(ForkOf(id, children));
 }
 
-Outcome<v1::AcceptTokensResponse> Caller::Accept(const v1::AcceptTokensRequest& request) const {
-  return Call(*this, &Stub::AcceptTokens, request);
+Outcome<v1::AcceptTokensResponse> ServiceCaller::Accept(const v1::AcceptTokensRequest& request) const {
+  return Send(&Stub::AcceptTokens, request);
 }
 
-Outcome<v1::AcceptTokensResponse> Caller::Accept(const std::string& id, int32_t accepted) const {
+Outcome<v1::AcceptTokensResponse> ServiceCaller::Accept(const std::string& id, int32_t accepted) const {
   return Accept(AcceptOf({id}, {accepted}));
 }
 
-Outcome<v1::Checkpoint> Caller::Checkpoint(const std::string& id, const std::string& checkpoint_id) const {
+Outcome<v1::Checkpoint> ServiceCaller::Checkpoint(const std::string& id, const std::string& checkpoint_id) const {
   auto request = Naming<v1::CheckpointSessionRequest>(id);
   request.set_checkpoint_id(checkpoint_id);
   return FieldOf(Call(*this, &Stub::CheckpointSession, request), &v1::CheckpointSessionResponse::checkpoint);
 }
 
-Outcome<v1::ListCheckpointsResponse> Caller::Checkpoints(const std::string& id) const {
+Outcome<v1::ListCheckpointsResponse> ServiceCaller::Checkpoints(const std::string& id) const {
   return Call(*this, &Stub::ListCheckpoints, Naming<v1::ListCheckpointsRequest>(id));
 }
 
-Outcome<v1::DeleteCheckpointResponse> Caller::DeleteCheckpoint(const std::string& id,
-                                                               const std::string& checkpoint_id) const {
+Outcome<v1::DeleteCheckpointResponse> ServiceCaller::DeleteCheckpoint(const std::string& id,
+                                                                      const std::string& checkpoint_id) const {
   auto request = Naming<v1::DeleteCheckpointRequest>(id);
   request.set_checkpoint_id(checkpoint_id);
   return Call(*this, &Stub::DeleteCheckpoint, request);
 }
 
-Outcome<v1::Session> Caller::Restore(const std::string& id, const std::string& checkpoint_id) const {
+Outcome<v1::Session> ServiceCaller::Restore(const std::string& id, const std::string& checkpoint_id) const {
   auto request = Naming<v1::RestoreCheckpointRequest>(id);
   request.set_checkpoint_id(checkpoint_id);
   return FieldOf(Call(*this, &Stub::RestoreCheckpoint, request), &v1::RestoreCheckpointResponse::session);
 }
 
-Outcome<v1::PrefetchSessionsResponse> Caller::Prefetch(const std::vector<std::string>& ids) const {
+Outcome<v1::PrefetchSessionsResponse> ServiceCaller::Prefetch(const std::vector<std::string>& ids) const {
   v1::PrefetchSessionsRequest request;
   for (const std::string& id : ids) request.add_names("sessions/" + id);
   return Call(*this, &Stub::PrefetchSessions, request);
 }
 
-std::string Caller::State(const std::string& id) const {
+std::string ServiceCaller::State(const std::string& id) const {
   const Outcome<std::string> exported = SentAgain([&] { return Export(id); });
   const Outcome<v1::Session> session = SentAgain([&] { return Get(id); });
   EXPECT_TRUE(exported.ok()) << exported.status.error_message();

@@ -151,11 +151,11 @@ v1::StreamPrefillRequest StreamSegment(const v1::PrefillRequest& segment);
 // Returns the bytes of row `row` of a [B, ..] tensor.
 std::string RowBytes(const v1::Tensor& tensor, int64_t row);
 
-// Makes calls of one principal. Each method waits for the reply.
-class Caller {
+// Makes calls of one principal. Each method waits for the reply. If the environment's GDN_TEST_TRANSPORT is "ring",
+// steps and acceptances without a context of their own go through a ring.
+class ServiceCaller {
  public:
-  explicit Caller(TestServer& server, std::string authorization = "")
-      : server_(server), authorization_(std::move(authorization)) {}
+  explicit ServiceCaller(TestServer& server, std::string authorization = "");
 
   std::unique_ptr<grpc::ClientContext> NewContext() const;
 
@@ -205,9 +205,17 @@ class Caller {
   TestServer& server() const { return server_; }
 
  private:
+  class Transport;
+
+  template <typename Request, typename Response>
+  Outcome<Response> Send(UnaryMethod<Request, Response> method, const Request& request) const;
+
   TestServer& server_;
   const std::string authorization_;
+  const std::shared_ptr<Transport> transport_;  // shared by copies
 };
+// The server has a gdn::Caller of its own, so the class needs another name.
+using Caller = ServiceCaller;
 
 // Calls a unary method of the stub; Caller has shorter forms of some. The second form makes the context.
 template <typename Request, typename Response>

@@ -1,0 +1,198 @@
+#include "client/cpp/ring_channel.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "client/cpp/rpc_status.h"
+#include "client/cpp/share_memory_call.h"
+#include "ring/gdn_ring.h"
+
+namespace gdn {
+namespace {
+
+constexpr uint64_t kReplyBytes = 4096;   // expected of a reply beside its output
+constexpr uint64_t kReplyRowBytes = 64;  // and of each of its rows
+
+// Gives `to` the dtype and shape of a tensor, and the request the bytes.
+void TakeApart(const v1::Tensor& tensor, int field, v1::Tensor& to, gdn_ring_request& request) {
+  to.set_dtype(tensor.dtype());
+  *to.mutable_shape() = tensor.shape();
+  if (tensor.has_shared()) *to.mutable_shared() = tensor.shared();
+  request.tensors[field] = tensor.data().data();
+  request.tensor_bytes[field] = tensor.data().size();
+}
+
+template <typename Request>
+void TakeInputApart(const Request& from, Request& to, gdn_ring_request& request) {
+  if (from.has_hidden_states()) {
+    TakeApart(from.hidden_states().hidden_states(), 0, *to.mutable_hidden_states()->mutable_hidden_states(), request);
+  } else if (from.has_projected()) {
+    const v1::ProjectedInput& in = from.projected();
+    v1::ProjectedInput& out = *to.mutable_projected();
+    if (in.has_mixed_qkv()) TakeApart(in.mixed_qkv(), 0, *out.mutable_mixed_qkv(), request);
+    if (in.has_z()) TakeApart(in.z(), 1, *out.mutable_z(), request);
+    if (in.has_b()) TakeApart(in.b(), 2, *out.mutable_b(), request);
+    if (in.has_a()) TakeApart(in.a(), 3, *out.mutable_a(), request);
+  } else if (from.has_delta_rule()) {
+    const v1::DeltaRuleInput& in = from.delta_rule();
+    v1::DeltaRuleInput& out = *to.mutable_delta_rule();
+    if (in.has_q()) TakeApart(in.q(), 0, *out.mutable_q(), request);
+    if (in.has_k()) TakeApart(in.k(), 1, *out.mutable_k(), request);
+    if (in.has_v()) TakeApart(in.v(), 2, *out.mutable_v(), request);
+    if (in.has_g()) TakeApart(in.g(), 3, *out.mutable_g(), request);
+    if (in.has_beta()) TakeApart(in.beta(), 4, *out.mutable_beta(), request);
+    if (in.has_scale()) out.set_scale(in.scale());
+    out.set_use_qk_l2norm(in.use_qk_l2norm());
+    out.set_allow_beta_to_two(in.allow_beta_to_two());
+  }
+  to.set_layer(from.layer());
+  to.set_request_id(from.request_id());
+  to.set_output_dtype(from.output_dtype());
+  to.set_allow_non_finite(from.allow_non_finite());
+  if (from.has_output_shared()) *to.mutable_output_shared() = from.output_shared();
+}
+
+// Return the request without the bytes of its tensors, which `request` gets. A message's fields are copied one by one,
+// so that the bytes are not; RingChannelTest holds them against the descriptor.
+v1::StepRequest WithoutData(const v1::StepRequest& from, gdn_ring_request& request) {
+  v1::StepRequest to;
+  TakeInputApart(from, to, request);
+  *to.mutable_rows() = from.rows();
+  to.set_partial_ok(from.partial_ok());
+  return to;
+}
+v1::DecodeRequest WithoutData(const v1::DecodeRequest& from, gdn_ring_request& request) {
+  v1::DecodeRequest to;
+  TakeInputApart(from, to, request);
+  *to.mutable_sessions() = from.sessions();
+  *to.mutable_lengths() = from.lengths();
+  *to.mutable_expected_token_counts() = from.expected_token_counts();
+  *to.mutable_session_epochs() = from.session_epochs();
+  *to.mutable_draft_parents() = from.draft_parents();
+  to.set_partial_ok(from.partial_ok());
+  to.set_draft(from.draft());
+  return to;
+}
+v1::PrefillRequest WithoutData(const v1::PrefillRequest& from, gdn_ring_request& request) {
+  v1::PrefillRequest to;
+  TakeInputApart(from, to, request);
+  to.set_session(from.session());
+  if (from.has_expected_token_count()) to.set_expected_token_count(from.expected_token_count());
+  if (from.has_session_epoch()) to.set_session_epoch(from.session_epoch());
+  return to;
+}
+
+int64_t RowsOf(const v1::StepRequest& request) { return request.rows_size(); }
+int64_t RowsOf(const v1::DecodeRequest& request) { return request.sessions_size(); }
+int64_t RowsOf(const v1::PrefillRequest& /*request*/) { return 1; }
+
+absl::Status NoRing(std::string_view why) {
+  return MakeError(absl::StatusCode::kUnimplemented, reason::kSharedMemoryNotOffered,
+                   StrCat(why, "; send steps in messages"));
+}
+
+template <typename Response>
+absl::Status Send(gdn_ring* ring, uint32_t method, gdn_ring_request& request, absl::Duration timeout,
+                  Response& response) {
+  const bool never = timeout == absl::InfiniteDuration();
+  const int64_t timeout_us = never ? 0 : std::max<int64_t>(1, absl::ToInt64Microseconds(timeout));
+  gdn_ring_reply reply;
+  switch (gdn_ring_call(ring, method, &request, static_cast<uint64_t>(timeout_us), &reply)) {
+    case GDN_RING_OK:
+      break;
+    case GDN_RING_TIMEOUT:
+      return absl::DeadlineExceededError(StrCat("the server has not answered within ", absl::FormatDuration(timeout)));
+    case GDN_RING_TOO_LARGE:
+      return absl::ResourceExhaustedError("the call does not fit the ring");
+    case GDN_RING_FAILED:
+      return absl::ResourceExhaustedError("no memory for the reply");
+    default:
+      return absl::UnavailableError("the ring to the server has ended; the call may have been applied or not");
+  }
+  absl::Status status;
+  if (reply.code != 0) {
+    google::rpc::Status error;
+    if (error.ParseFromArray(reply.message, static_cast<int>(reply.message_bytes))) status = StatusFromRpc(error);
+    if (status.ok()) status = absl::UnknownError("the server's error is damaged");
+  } else if (!response.ParseFromArray(reply.message, static_cast<int>(reply.message_bytes))) {
+    status = absl::InternalError("the server's reply is damaged");
+  } else if constexpr (requires { response.mutable_output(); }) {
+    if (reply.output_bytes > 0) response.mutable_output()->set_data(reply.output, reply.output_bytes);
+  }
+  gdn_ring_release(ring, &reply);
+  return status;
+}
+
+template <typename Request, typename Response>
+absl::Status SendStep(gdn_ring* ring, uint32_t method, const Request& request, absl::Duration timeout,
+                      Response& response) {
+  gdn_ring_request sent = {};
+  const std::string message = WithoutData(request, sent).SerializeAsString();
+  sent.message = message.data();
+  sent.message_bytes = message.size();
+  // The output is as large as the first input if its dtype is, and never more than twice as large otherwise.
+  const uint64_t output = *std::max_element(std::begin(sent.tensor_bytes), std::end(sent.tensor_bytes));
+  sent.reply_room = kReplyBytes + kReplyRowBytes * static_cast<uint64_t>(RowsOf(request)) + output;
+  return Send(ring, method, sent, timeout, response);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RingChannel>> RingChannel::Open(v1::GdnService::StubInterface& stub,
+                                                               std::unique_ptr<grpc::ClientContext> context,
+                                                               const RingOptions& options, absl::Duration timeout) {
+  v1::ShareMemoryRequest request;
+  request.set_bytes(options.area_bytes);
+  request.set_ring_entries(options.entries);
+  GDN_ASSIGN_OR_RETURN(std::unique_ptr<ShareMemoryCall> keeper,
+                       ShareMemoryCall::Start(stub, std::move(context), request));
+  GDN_ASSIGN_OR_RETURN(const v1::ShareMemoryResponse response, keeper->WaitForResponse(timeout));
+  if (!response.has_ring()) return NoRing("the server is older than rings");
+  if (response.ring().token().size() != GDN_RING_TOKEN_BYTES) return NoRing("the server's token has another form");
+  const int64_t spin_us = std::clamp<int64_t>(absl::ToInt64Microseconds(options.spin), 0, 1'000'000);
+  gdn_ring* ring = nullptr;
+  std::array<char, 256> why = {};
+  if (gdn_ring_open(response.ring().socket_path().c_str(), response.ring().token().data(),
+                    static_cast<uint32_t>(spin_us), &ring, why.data(), why.size()) != 0) {
+    return NoRing(why.data());
+  }
+  return std::unique_ptr<RingChannel>(new RingChannel(std::move(keeper), ring));
+}
+
+RingChannel::RingChannel(std::unique_ptr<ShareMemoryCall> keeper, gdn_ring* ring)
+    : keeper_(std::move(keeper)), ring_(ring) {}
+
+RingChannel::~RingChannel() { gdn_ring_close(ring_); }
+
+bool RingChannel::open() const { return gdn_ring_is_open(ring_) != 0; }
+
+bool RingChannel::Takes(const google::protobuf::Message& request) const {
+  return 2 * request.ByteSizeLong() + 2 * kReplyBytes <= gdn_ring_area_bytes(ring_);
+}
+
+absl::Status RingChannel::Call(const v1::StepRequest& request, absl::Duration timeout, v1::StepResponse& response) {
+  return SendStep(ring_, GDN_RING_STEP, request, timeout, response);
+}
+absl::Status RingChannel::Call(const v1::DecodeRequest& request, absl::Duration timeout, v1::DecodeResponse& response) {
+  return SendStep(ring_, GDN_RING_DECODE, request, timeout, response);
+}
+absl::Status RingChannel::Call(const v1::PrefillRequest& request, absl::Duration timeout,
+                               v1::PrefillResponse& response) {
+  return SendStep(ring_, GDN_RING_PREFILL, request, timeout, response);
+}
+absl::Status RingChannel::Call(const v1::AcceptTokensRequest& request, absl::Duration timeout,
+                               v1::AcceptTokensResponse& response) {
+  gdn_ring_request sent = {};
+  const std::string message = request.SerializeAsString();
+  sent.message = message.data();
+  sent.message_bytes = message.size();
+  sent.reply_room = kReplyBytes + kReplyRowBytes * static_cast<uint64_t>(request.acceptances_size());
+  return Send(ring_, GDN_RING_ACCEPT_TOKENS, sent, timeout, response);
+}
+
+}  // namespace gdn

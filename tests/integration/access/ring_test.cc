@@ -1,0 +1,398 @@
+// Steps through rings: the same replies, bits and errors as in messages, whatever the client does with its ring.
+// What the service promises of steps is tried over rings by the suites ending in _over_rings.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/owned_fd.h"
+#include "client/cpp/client.h"
+#include "client/cpp/share_memory_call.h"
+#include "ring/ring_layout.h"
+#include "server/rpc/transport/rpc_status.h"
+#include "tests/integration/support/service_helpers.h"
+#include "tests/server/batcher/engine_gate.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/random.h"
+#include "tests/support/temp_folder.h"
+
+namespace gdn::ring_service_test {
+namespace {
+
+constexpr char kSet[] = "qwen3_next_1";
+constexpr int kLayer = 0;
+
+class RingService : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(client_.OpenRing({.entries = 16, .area_bytes = 1 << 20}).ok());
+    for (const char* id : {"ring", "message"}) ASSERT_TRUE(caller_.Create(id, "next").ok());
+  }
+  // The outcome of a call of the client, for comparison with one of the caller's.
+  template <typename Reply>
+  static Outcome<Reply> OutcomeOf(const absl::StatusOr<Reply>& reply) {
+    return {ToGrpcStatus(reply.status()), reply.ok() ? *reply : Reply()};
+  }
+
+  static std::map<std::string, std::string> Metadata(const grpc::Status& status) {
+    const google::rpc::ErrorInfo info = ErrorInfoOf(status);
+    return {info.metadata().begin(), info.metadata().end()};
+  }
+
+  const TempFolder folder_;
+  TestServer server_{{.models = {{"next", GoldenPath(kSet)}}, .shared_memory = {.directory = folder_.path()}}};
+  const Caller caller_{server_};
+  Client client_{server_.channel()};
+  const Tokens inputs_ = GoldenInputs(kSet, 0);
+};
+
+TEST_F(RingService, StepsHaveTheRepliesOfMessages) {
+  const auto compare = [](auto ring, auto message) {
+    ASSERT_TRUE(ring.ok()) << ring.status();
+    ASSERT_TRUE(message.ok()) << message.status.error_message();
+    ring->set_compute_time_us(message.reply.compute_time_us());
+    EXPECT_EQ(ring->SerializeAsString(), message.reply.SerializeAsString());
+  };
+  compare(client_.Prefill(PrefillOf("ring", kLayer, inputs_.Slice(0, 40))),
+          caller_.Prefill(PrefillOf("message", kLayer, inputs_.Slice(0, 40))));
+  compare(client_.Decode(DecodeOf({"ring"}, kLayer, {inputs_.Token(40)})),
+          caller_.Decode(DecodeOf({"message"}, kLayer, {inputs_.Token(40)})));
+  compare(client_.Step(AsStep(DecodeOf({"ring"}, kLayer, {inputs_.Token(41)}))),
+          caller_.Step(AsStep(DecodeOf({"message"}, kLayer, {inputs_.Token(41)}))));
+  for (const char* id : {"ring", "message"}) {
+    v1::DecodeRequest draft = DecodeOf({id}, kLayer, {inputs_.Slice(42, 3)});
+    draft.set_draft(true);
+    const auto drafted = client_.Decode(draft);
+    ASSERT_TRUE(drafted.ok()) << drafted.status();
+    const auto accepted = client_.AcceptTokens(AcceptOf({id}, {2}));
+    ASSERT_TRUE(accepted.ok()) << accepted.status();
+  }
+  EXPECT_TRUE(client_.UsesRing());
+  EXPECT_EQ(caller_.State("ring"), caller_.State("message"));
+  EXPECT_EQ(caller_.TokenCount("ring", kLayer), 44);
+}
+
+TEST_F(RingService, EveryFieldOfARequestArrives) {
+  // Each field in turn is wrong, and must be refused for the same reason.
+  v1::DecodeRequest decode = DecodeOf({"ring"}, kLayer, {inputs_.Token(0)});
+  const std::vector<std::function<void(v1::DecodeRequest&)>> changes = {
+      [](auto& r) { r.set_layer(99); },
+      [](auto& r) { r.add_lengths(5); },
+      [](auto& r) { r.add_expected_token_counts(7); },
+      [](auto& r) { r.add_session_epochs(99); },
+      [](auto& r) { r.set_output_dtype(static_cast<v1::DType>(77)); },
+      [](auto& r) { r.set_request_id(std::string(1000, 'x')); },
+      [](auto& r) { r.set_draft(true), r.add_draft_parents(5); },
+      [](auto& r) { r.mutable_output_shared()->set_region("none"); },
+      [](auto& r) { r.mutable_hidden_states()->mutable_hidden_states()->set_data("odd"); },
+      [](auto& r) { r.mutable_hidden_states()->mutable_hidden_states()->set_dtype(v1::DTYPE_UNSPECIFIED); },
+      [](auto& r) { r.mutable_hidden_states()->mutable_hidden_states()->add_shape(3); },
+      [](auto& r) { r.add_sessions("sessions/nobody"); },
+      [](auto& r) { r.clear_hidden_states(); },
+      [](auto& r) { r.mutable_delta_rule()->set_scale(1); },
+      [](auto& r) {
+        *r.mutable_projected() = RandomProjected({1, 1}, 3), r.mutable_projected()->mutable_b()->clear_data();
+      },
+      [](auto& r) { r.add_sessions("sessions/nobody"), r.set_partial_ok(true); },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    v1::DecodeRequest bad = decode;
+    changes[i](bad);
+    const auto ring = OutcomeOf(client_.Decode(bad));
+    const auto message = caller_.Decode(bad);
+    EXPECT_FALSE(message.ok()) << i;
+    EXPECT_EQ(ring.status.error_code(), message.status.error_code()) << i;
+    EXPECT_EQ(ring.status.error_message(), message.status.error_message()) << i;
+    EXPECT_EQ(ring.reason(), message.reason()) << i;
+    EXPECT_EQ(Metadata(ring.status), Metadata(message.status)) << i;
+  }
+}
+
+TEST_F(RingService, ARetryGetsTheReplyOfEitherWay) {
+  for (const bool ring_first : {true, false}) {
+    const std::string id = ring_first ? "ring" : "message", request_id = "r";
+    const auto step = WithId(DecodeOf({id}, kLayer, {inputs_.Token(0)}), request_id);
+    const auto first = ring_first ? OutcomeOf(client_.Decode(step)) : caller_.Decode(step);
+    const auto second = ring_first ? caller_.Decode(step) : OutcomeOf(client_.Decode(step));
+    ASSERT_TRUE(first.ok() && second.ok());
+    EXPECT_EQ(first.reply.output().data(), second.reply.output().data());
+    EXPECT_EQ(caller_.TokenCount(id, kLayer), 1);
+  }
+}
+
+TEST_F(RingService, ALongReplyIsFetchedInParts) {
+  // F32 outputs of BF16 inputs are twice as long as the client expects.
+  for (const char* id : {"ring", "message"}) {
+    v1::PrefillRequest prompt = PrefillOf(id, kLayer, RandomTokens(1200, 5), v1::DTYPE_BF16);
+    prompt.set_output_dtype(v1::DTYPE_F32);
+    if (std::string(id) == "message") {
+      ASSERT_REPLY(const auto expected, caller_.Prefill(prompt));
+      v1::PrefillRequest same = prompt;
+      same.set_session("sessions/ring");
+      const auto reply = client_.Prefill(same);
+      ASSERT_TRUE(reply.ok()) << reply.status();
+      EXPECT_EQ(reply->output().data(), expected.output().data());
+    }
+  }
+  EXPECT_TRUE(client_.UsesRing());
+}
+
+TEST_F(RingService, WhatDoesNotFitGoesAsAMessage) {
+  const auto reply = client_.Prefill(PrefillOf("ring", kLayer, RandomTokens(4000, 6)));  // 1 MB and as much again
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  ASSERT_REPLY(const auto expected, caller_.Prefill(PrefillOf("message", kLayer, RandomTokens(4000, 6))));
+  EXPECT_EQ(reply->output().data(), expected.output().data());
+}
+
+TEST_F(RingService, ManyThreadsHaveTheBitsOfTheirOwnSessions) {
+  constexpr int kThreads = 6, kSteps = 30;
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int thread = 0; thread < kThreads; ++thread) {
+    const std::string id = "t" + std::to_string(thread);
+    ASSERT_TRUE(caller_.Create(id, "next").ok());
+    ASSERT_TRUE(caller_.Create(id + "m", "next").ok());
+    threads.emplace_back([&, thread, id] {
+      const Tokens tokens = RandomTokens(kSteps, static_cast<uint64_t>(thread));
+      for (int i = 0; i < kSteps; ++i) {
+        const auto reply = client_.Decode(DecodeOf({id}, kLayer, {tokens.Token(i)}));
+        const auto expected = caller_.Decode(DecodeOf({id + "m"}, kLayer, {tokens.Token(i)}));
+        if (reply.ok() && expected.ok() && reply->output().data() == expected.reply.output().data()) ++right;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, kThreads * kSteps);
+}
+
+TEST_F(RingService, ATimeoutEndsACallThatWaits) {
+  EngineBlocker blocker(server_.batcher());
+  const auto late = client_.Decode(DecodeOf({"ring"}, kLayer, {inputs_.Token(0)}), {.timeout = absl::Milliseconds(50)});
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  blocker.Release();
+  for (int i = 0; i < 1000 && server_.batcher().queued_steps() > 0; ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(caller_.TokenCount("ring", kLayer), 0) << "it was dropped before it began";
+  EXPECT_EQ(client_.Decode(DecodeOf({"ring"}, kLayer, {inputs_.Token(0)})).status(), absl::OkStatus());
+}
+
+TEST_F(RingService, ADrainAnswersWhatIsInFlightAndEndsTheRing) {
+  absl::StatusOr<v1::DecodeResponse> reply = absl::UnknownError("none");
+  auto blocker = std::make_unique<EngineBlocker>(server_.batcher());
+  std::thread call([&] { reply = client_.Decode(DecodeOf({"ring"}, kLayer, {inputs_.Token(0)})); });
+  ASSERT_TRUE(WaitForQueuedSteps(server_, 1));
+  std::thread drain([&] { EXPECT_TRUE(server_.Drain()); });
+  absl::SleepFor(absl::Milliseconds(50));
+  blocker->Release();
+  call.join();
+  EXPECT_EQ(reply.status(), absl::OkStatus());
+  drain.join();
+  EXPECT_FALSE(client_.UsesRing());
+}
+
+TEST_F(RingService, IsChargedAndRefusedAsOtherSharedMemory) {
+  Client other(server_.channel());
+  const absl::Status large = other.OpenRing({.entries = 16, .area_bytes = int64_t{1} << 40});
+  EXPECT_EQ(large.code(), absl::StatusCode::kResourceExhausted) << large;
+  EXPECT_EQ(ErrorReason(large), reason::kSharedMemoryExhausted);
+  for (const int32_t entries : {-1, 3, 512}) {
+    const absl::Status odd = other.OpenRing({.entries = entries, .area_bytes = 4096});
+    EXPECT_EQ(odd.code(), absl::StatusCode::kInvalidArgument) << odd;
+    EXPECT_EQ(ErrorMetadata(odd).at("field"), "ring_entries");
+  }
+  EXPECT_FALSE(other.UsesRing());
+  EXPECT_EQ(caller_.Info().reply.shared_memory_bytes(), 1 << 20) << "what was refused holds nothing";
+}
+
+// A client that writes to its ring what it likes.
+class HostileRing : public RingService {
+ protected:
+  struct Opened {
+    std::unique_ptr<ShareMemoryCall> keeper;
+    OwnedFd peer, memory, server_wake, client_wake;
+    char* mapped = nullptr;
+    size_t bytes = 0;
+
+    gdn_ring_header& header() const { return *reinterpret_cast<gdn_ring_header*>(mapped); }
+    gdn_ring_submission* submissions() const {
+      return reinterpret_cast<gdn_ring_submission*>(mapped + gdn_ring_submissions_offset());
+    }
+    char* area() const { return mapped + header().area_offset; }
+    // Puts the submission at its place and announces it, whatever it holds.
+    void Submit(const gdn_ring_submission& submission) const {
+      const uint32_t at = GDN_RING_LOAD(header().submitted);
+      submissions()[at % 16] = submission;
+      GDN_RING_STORE(header().submitted, at + 1);
+      const uint64_t one = 1;
+      EXPECT_EQ(write(server_wake.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+    }
+    bool WaitFor(const std::function<bool()>& what) const {
+      for (int i = 0; i < 10'000; ++i) {
+        if (what()) return true;
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      return false;
+    }
+    bool Broken() const {
+      return WaitFor([this] { return GDN_RING_LOAD(header().ended) == GDN_RING_BROKEN; });
+    }
+    ~Opened() {
+      if (mapped != nullptr) munmap(mapped, bytes);
+    }
+  };
+
+  std::unique_ptr<Opened> Open() {
+    auto opened = std::make_unique<Opened>();
+    v1::ShareMemoryRequest request;
+    request.set_bytes(64 << 10);
+    request.set_ring_entries(16);
+    opened->keeper = ShareMemoryCall::Start(server_.stub(), std::make_unique<grpc::ClientContext>(), request).value();
+    const v1::Ring ring = opened->keeper->WaitForResponse(absl::Seconds(10)).value().ring();
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    ring.socket_path().copy(address.sun_path, sizeof(address.sun_path) - 1);
+    opened->peer = OwnedFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(opened->peer.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(send(opened->peer.get(), ring.token().data(), ring.token().size(), 0), 32);
+    std::array<int, GDN_RING_FDS> fds = {};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(fds))> control = {};
+    char byte = 0;
+    iovec data = {&byte, 1};
+    msghdr message = {};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    EXPECT_EQ(recvmsg(opened->peer.get(), &message, 0), 1);
+    std::memcpy(fds.data(), CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fds));
+    opened->memory = OwnedFd(fds[0]);
+    opened->server_wake = OwnedFd(fds[1]);
+    opened->client_wake = OwnedFd(fds[2]);
+    opened->bytes = gdn_ring_area_offset(16) + (64 << 10);
+    opened->mapped =
+        static_cast<char*>(mmap(nullptr, opened->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, opened->memory.get(), 0));
+    return opened;
+  }
+  // A decode of a session in the area, as the rules want it.
+  static gdn_ring_submission Decode(const Opened& opened, const std::string& id, const Tokens& token, uint64_t number) {
+    v1::DecodeRequest request = DecodeOf({id}, kLayer, {token});
+    const std::string data = request.hidden_states().hidden_states().data();
+    request.mutable_hidden_states()->mutable_hidden_states()->clear_data();
+    const std::string message = request.SerializeAsString();
+    message.copy(opened.area(), message.size());
+    data.copy(opened.area() + gdn_ring_aligned(message.size()), data.size());
+    gdn_ring_submission submission = {};
+    submission.id = number;
+    submission.method = GDN_RING_DECODE;
+    submission.message_bytes = message.size();
+    submission.tensor_bytes[0] = data.size();
+    submission.reply_offset = 8192;
+    submission.reply_room = 8192;
+    return submission;
+  }
+  void ExpectServed() {
+    EXPECT_EQ(client_.Decode(DecodeOf({"message"}, kLayer, {RandomTokens(1, 9)})).status(), absl::OkStatus());
+  }
+};
+
+TEST_F(HostileRing, BadSubmissionsEndTheRingAndNothingElse) {
+  const std::vector<std::function<void(gdn_ring_submission&)>> changes = {
+      [](auto& s) { s.method = 0; },
+      [](auto& s) { s.method = 77; },
+      [](auto& s) { s.request_offset = 64 << 10; },
+      [](auto& s) { s.request_offset = ~uint64_t{0}; },
+      [](auto& s) { s.message_bytes = ~uint64_t{0} - 10; },
+      [](auto& s) { s.tensor_bytes[4] = ~uint64_t{0}; },
+      [](auto& s) { s.tensor_bytes[0] = s.tensor_bytes[1] = uint64_t{1} << 63; },
+      [](auto& s) { s.reply_offset = ~uint64_t{0}; },
+      [](auto& s) { s.reply_room = ~uint64_t{0}; },
+      [](auto& s) { s.method = GDN_RING_FETCH, s.reply_room = ~uint64_t{0}; },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const auto opened = Open();
+    gdn_ring_submission bad = Decode(*opened, "ring", inputs_.Token(0), 1);
+    changes[i](bad);
+    opened->Submit(bad);
+    EXPECT_TRUE(opened->Broken()) << i;
+    EXPECT_EQ(GDN_RING_LOAD(opened->header().completed), 0u) << i;
+    ExpectServed();
+  }
+  EXPECT_EQ(caller_.TokenCount("ring", kLayer), 0);
+}
+
+TEST_F(HostileRing, ANumberThatIsInFlightMayNotComeAgain) {
+  const auto opened = Open();
+  EngineBlocker blocker(server_.batcher());
+  const gdn_ring_submission step = Decode(*opened, "ring", inputs_.Token(0), 1);
+  opened->Submit(step);
+  ASSERT_TRUE(WaitForQueuedSteps(server_, 1));
+  opened->Submit(step);
+  EXPECT_TRUE(opened->Broken());
+  blocker.Release();
+  ExpectServed();
+}
+
+TEST_F(HostileRing, MessagesThatAreRewrittenWhileTheyAreReadAreReadOnce) {
+  // Whatever the server sees of this, it checks what it computes: the call succeeds or is refused.
+  const auto opened = Open();
+  const gdn_ring_submission step = Decode(*opened, "ring", inputs_.Token(0), 0);
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    for (uint64_t i = 0; !over; ++i) opened->area()[i * 7919 % (step.message_bytes + 64)] ^= static_cast<char>(i);
+  });
+  for (uint64_t number = 1; number <= 300; ++number) {
+    gdn_ring_submission next = step;
+    next.id = number;
+    opened->Submit(next);
+    ASSERT_TRUE(opened->WaitFor([&] { return GDN_RING_LOAD(opened->header().completed) == number; })) << number;
+  }
+  over = true;
+  writer.join();
+  EXPECT_EQ(GDN_RING_LOAD(opened->header().ended), GDN_RING_OPEN);
+  ExpectServed();
+}
+
+TEST_F(HostileRing, RandomSubmissionsHarmNobodyElse) {
+  Random random(11);
+  for (int round = 0; round < 40; ++round) {
+    const auto opened = Open();
+    for (int i = 0; i < 8; ++i) {
+      gdn_ring_submission submission = Decode(*opened, "ring", inputs_.Token(0), static_cast<uint64_t>(i));
+      auto* const bytes = reinterpret_cast<unsigned char*>(&submission);
+      for (int change = random.NextInt(1, 3); change > 0; --change) {
+        bytes[random.NextInt(0, sizeof(submission) - 1)] = static_cast<unsigned char>(random.NextInt(0, 255));
+      }
+      opened->Submit(submission);
+    }
+  }
+  ExpectServed();
+}
+
+TEST_F(HostileRing, AClientThatGoesLeavesNothing) {
+  {
+    const auto opened = Open();
+    EngineBlocker blocker(server_.batcher());
+    opened->Submit(Decode(*opened, "ring", inputs_.Token(0), 1));
+    ASSERT_TRUE(WaitForQueuedSteps(server_, 1));
+    opened->keeper = nullptr;
+    blocker.Release();
+  }
+  const auto released = [this] { return caller_.Info().reply.shared_memory_bytes() == 1 << 20; };
+  for (int i = 0; i < 10'000 && !released(); ++i) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(released());
+  ExpectServed();
+}
+
+}  // namespace
+}  // namespace gdn::ring_service_test

@@ -1,0 +1,292 @@
+#include "server/ring/ring.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/owned_fd.h"
+#include "ring/gdn_ring.h"
+#include "server/ring/ring_door.h"
+#include "server/ring/ring_poller.h"
+#include "server/ring/rings.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
+
+namespace gdn::ring_test {
+namespace {
+
+constexpr uint32_t kEntries = 8;
+constexpr int64_t kArea = 64 << 10;
+
+// Answers each submission with the bytes of its message and tensors, turned over where the test says so.
+class Echo final : public PolledRing {
+ public:
+  explicit Echo(std::shared_ptr<Ring> ring) : ring_(std::move(ring)) {}
+  Ring& ring() override { return *ring_; }
+  void Serve(const gdn_ring_submission& submission, bool /*alone*/) override {
+    ++served;
+    if (silent) return;
+    uint64_t from = submission.request_offset, tensors = 0;
+    for (const uint64_t bytes : submission.tensor_bytes) tensors += bytes;
+    if (!ring_->Contains(from, submission.message_bytes + tensors)) return ring_->End(GDN_RING_BROKEN);
+    const std::string message(ring_->At(from), submission.message_bytes);
+    const std::string tensor(ring_->At(from + gdn_ring_aligned(submission.message_bytes)), submission.tensor_bytes[0]);
+    std::memcpy(ring_->At(submission.reply_offset), message.data(), message.size());
+    std::memcpy(ring_->At(submission.reply_offset + gdn_ring_aligned(message.size())), tensor.data(), tensor.size());
+    gdn_ring_completion completion = {};
+    completion.id = submission.id;
+    completion.message_bytes = message.size();
+    completion.output_bytes = tensor.size();
+    ring_->Complete(completion);
+  }
+
+  std::atomic<int> served{0};
+  std::atomic<bool> silent{false};
+
+ private:
+  const std::shared_ptr<Ring> ring_;
+};
+
+struct ClientRing {
+  explicit ClientRing(gdn_ring* opened) : ring(opened) {}
+  ~ClientRing() { gdn_ring_close(ring); }
+  gdn_ring* const ring;
+};
+
+class RingTest : public testing::Test {
+ protected:
+  std::shared_ptr<Echo> NewEcho() {
+    auto ring = Ring::Make(kEntries, kArea).value();
+    auto echo = std::make_shared<Echo>(std::move(ring));
+    EXPECT_TRUE(rings_->poller->Add(echo).ok());
+    return echo;
+  }
+  int Open(const std::string& token, gdn_ring** ring, uint32_t spin_us = 20) {
+    return gdn_ring_open(rings_->door->path().c_str(), token.data(), spin_us, ring, why_.data(), why_.size());
+  }
+  std::unique_ptr<ClientRing> ClientOf(Echo& echo, const std::shared_ptr<Ring>& ring, uint32_t spin_us = 20) {
+    gdn_ring* opened = nullptr;
+    EXPECT_EQ(Open(rings_->door->Offer(ring), &opened, spin_us), 0) << why_.data();
+    return std::make_unique<ClientRing>(opened);
+  }
+  static int CallWith(gdn_ring* ring, const std::string& message, const std::string& tensor, uint64_t timeout_us,
+                      std::string& back) {
+    gdn_ring_request request = {};
+    request.message = message.data();
+    request.message_bytes = message.size();
+    request.tensors[0] = tensor.data();
+    request.tensor_bytes[0] = tensor.size();
+    request.reply_room = message.size() + tensor.size() + 128;
+    gdn_ring_reply reply;
+    const int end = gdn_ring_call(ring, GDN_RING_STEP, &request, timeout_us, &reply);
+    if (end != GDN_RING_OK) return end;
+    back.assign(static_cast<const char*>(reply.message), reply.message_bytes);
+    if (reply.output_bytes > 0) back.append(static_cast<const char*>(reply.output), reply.output_bytes);
+    gdn_ring_release(ring, &reply);
+    return end;
+  }
+
+  const TempFolder folder_;
+  const std::unique_ptr<Rings> rings_ = Rings::Start(folder_.path(), absl::Microseconds(20)).value();
+  std::array<char, 256> why_ = {};
+};
+
+// A ring, what answers it and its client.
+class OpenedRing : public RingTest {
+ protected:
+  void SetUp() override {
+    ring_ = std::shared_ptr<Ring>(Ring::Make(kEntries, kArea).value());
+    echo_ = std::make_shared<Echo>(ring_);
+    ASSERT_TRUE(rings_->poller->Add(echo_).ok());
+    client_ = ClientOf(*echo_, ring_);
+    ASSERT_NE(client_->ring, nullptr);
+  }
+  void TearDown() override {
+    client_ = nullptr;
+    ring_->End(GDN_RING_ENDED);
+    rings_->poller->Remove(*echo_);
+  }
+  // The ring's memory as a client that keeps no rules sees it.
+  gdn_ring_header* Raw() {
+    void* const mapped = mmap(nullptr, sizeof(gdn_ring_header), PROT_READ | PROT_WRITE, MAP_SHARED, ring_->fds()[0], 0);
+    return static_cast<gdn_ring_header*>(mapped);
+  }
+
+  std::shared_ptr<Ring> ring_;
+  std::shared_ptr<Echo> echo_;
+  std::unique_ptr<ClientRing> client_;
+};
+
+TEST_F(OpenedRing, BringsMessagesAndTensorsBothWays) {
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{5000}}) {
+    const std::string message(size + 3, 'm'), tensor(size, 't');
+    std::string back;
+    ASSERT_EQ(CallWith(client_->ring, message, tensor, 0, back), GDN_RING_OK);
+    EXPECT_EQ(back, message + tensor) << size;
+  }
+}
+
+TEST_F(OpenedRing, WakesASleepingServerAndASleepingClient) {
+  client_ = ClientOf(*echo_, ring_, /*spin_us=*/0);
+  for (int i = 0; i < 20; ++i) {
+    absl::SleepFor(absl::Milliseconds(3));  // longer than the poller spins
+    std::string back;
+    ASSERT_EQ(CallWith(client_->ring, "m", "t", 10'000'000, back), GDN_RING_OK) << i;
+  }
+}
+
+TEST_F(OpenedRing, ServesManyThreadsEachItsOwn) {
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int thread = 0; thread < 12; ++thread) {  // more than there are entries
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < 200; ++i) {
+        const std::string message = std::to_string(thread) + "." + std::to_string(i),
+                          tensor(i * 37 % 3000, 'a' + thread);
+        std::string back;
+        if (CallWith(client_->ring, message, tensor, 0, back) == GDN_RING_OK && back == message + tensor) ++right;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, 12 * 200);
+}
+
+TEST_F(OpenedRing, SaysSoIfACallDoesNotFit) {
+  std::string back;
+  EXPECT_EQ(CallWith(client_->ring, "m", std::string(kArea, 't'), 0, back), GDN_RING_TOO_LARGE);
+  EXPECT_EQ(CallWith(client_->ring, "m", std::string(kArea / 2, 't'), 0, back), GDN_RING_TOO_LARGE) << "with its reply";
+  EXPECT_EQ(CallWith(client_->ring, "m", std::string(kArea / 2 - 512, 't'), 0, back), GDN_RING_OK);
+}
+
+TEST_F(OpenedRing, EndsACallThatIsNotAnswered) {
+  echo_->silent = true;
+  std::string back;
+  EXPECT_EQ(CallWith(client_->ring, "m", "t", 20'000, back), GDN_RING_TIMEOUT);
+  echo_->silent = false;
+  EXPECT_EQ(CallWith(client_->ring, "m", "t", 0, back), GDN_RING_OK) << "its entry is still taken, others are not";
+}
+
+TEST_F(OpenedRing, TellsTheClientThatItHasEnded) {
+  echo_->silent = true;
+  std::thread end([this] {
+    while (echo_->served == 0) absl::SleepFor(absl::Milliseconds(1));
+    ring_->End(GDN_RING_ENDED);
+  });
+  std::string back;
+  EXPECT_EQ(CallWith(client_->ring, "m", "t", 0, back), GDN_RING_GONE);
+  end.join();
+  EXPECT_EQ(gdn_ring_is_open(client_->ring), 0);
+  EXPECT_EQ(CallWith(client_->ring, "m", "t", 0, back), GDN_RING_GONE);
+}
+
+TEST_F(OpenedRing, EndsIfItsClientClaimsMoreThanThereCanBe) {
+  gdn_ring_header* const raw = Raw();
+  GDN_RING_STORE(raw->submitted, 1000);
+  const uint64_t one = 1;
+  ASSERT_EQ(write(ring_->fds()[1], &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  for (int i = 0; i < 10'000 && !ring_->ended(); ++i) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(ring_->ended());
+  EXPECT_EQ(GDN_RING_LOAD(raw->ended), GDN_RING_BROKEN);
+  EXPECT_EQ(echo_->served, 0);
+  munmap(raw, sizeof(*raw));
+}
+
+TEST_F(OpenedRing, HasMemoryThatItsClientCannotShrink) {
+  EXPECT_NE(ftruncate(ring_->fds()[0], 0), 0);
+  EXPECT_NE(ftruncate(ring_->fds()[0], 1 << 30), 0);
+  // What a client can do is to empty it.
+  const int64_t bytes = Ring::MemoryBytes(kEntries, kArea);
+  EXPECT_EQ(fallocate(ring_->fds()[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes), 0);
+  EXPECT_FALSE(ring_->Waiting());
+}
+
+TEST_F(OpenedRing, AnswersOthersWhileOneAnnouncesWithoutEnd) {
+  const std::shared_ptr<Echo> noisy = NewEcho();
+  std::atomic<bool> over{false};
+  std::thread noise([&] {
+    const uint64_t one = 1;
+    while (!over) static_cast<void>(!write(noisy->ring().fds()[1], &one, sizeof(one)));
+  });
+  for (int i = 0; i < 50; ++i) {
+    std::string back;
+    EXPECT_EQ(CallWith(client_->ring, "m", "t", 0, back), GDN_RING_OK);
+  }
+  over = true;
+  noise.join();
+  noisy->ring().End(GDN_RING_ENDED);
+  rings_->poller->Remove(*noisy);
+}
+
+TEST_F(RingTest, GoesOnceToWhoSendsItsToken) {
+  const std::shared_ptr<Ring> ring = Ring::Make(kEntries, kArea).value();
+  const std::string token = rings_->door->Offer(ring);
+  gdn_ring* opened = nullptr;
+  EXPECT_NE(Open(std::string(32, 'x'), &opened), 0);
+  EXPECT_EQ(opened, nullptr);
+  EXPECT_NE(std::string(why_.data()).find("token"), std::string::npos) << why_.data();
+  ASSERT_EQ(Open(token, &opened), 0) << why_.data();
+  gdn_ring_close(opened);
+  EXPECT_NE(Open(token, &opened), 0) << "it worked twice";
+  const std::string back = rings_->door->Offer(ring);
+  rings_->door->TakeBack(back);
+  EXPECT_NE(Open(back, &opened), 0) << "it was taken back";
+}
+
+TEST_F(RingTest, DoesNotWaitForVisitorsWhoSayNothing) {
+  std::vector<OwnedFd> visitors;
+  for (int i = 0; i < 100; ++i) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    rings_->door->path().copy(address.sun_path, sizeof(address.sun_path) - 1);
+    visitors.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(visitors.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    if (i % 2 == 0) {
+      ASSERT_EQ(send(visitors.back().get(), "half a token", 12, MSG_NOSIGNAL), 12);
+    }
+  }
+  const std::shared_ptr<Ring> ring = Ring::Make(kEntries, kArea).value();
+  gdn_ring* opened = nullptr;
+  EXPECT_EQ(Open(rings_->door->Offer(ring), &opened), 0) << why_.data();
+  gdn_ring_close(opened);
+}
+
+TEST_F(RingTest, LeavesNoSocketBehindAndRemovesThoseOfKilledServers) {
+  const auto sockets = [this] {
+    return std::distance(std::filesystem::directory_iterator(folder_.path()), std::filesystem::directory_iterator());
+  };
+  EXPECT_EQ(sockets(), 1);
+  {
+    const auto second = RingDoor::Open(folder_.path()).value();
+    EXPECT_EQ(sockets(), 2) << "a live server keeps its socket";
+  }
+  EXPECT_EQ(sockets(), 1);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  (folder_.path() + "/gdn-ring-left").copy(address.sun_path, sizeof(address.sun_path) - 1);
+  {
+    const OwnedFd dead(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(bind(dead.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  EXPECT_EQ(sockets(), 2);
+  const auto third = RingDoor::Open(folder_.path()).value();
+  EXPECT_EQ(sockets(), 2) << "the dead one has gone, the third is there";
+}
+
+}  // namespace
+}  // namespace gdn::ring_test

@@ -30,7 +30,7 @@ copy="$(mktemp -d)"
 trap 'rm -rf "${copy}"' EXIT
 mkdir -p "${copy}/client"
 cp -r client/python "${copy}/client/"
-cp -r proto "${copy}/"
+cp -r proto ring "${copy}/"
 "${venv}/bin/pip" install --quiet "${copy}/client/python"
 
 note "running the cluster"

@@ -42,7 +42,7 @@ AWAITED = {
     *("self.close", "self.delete", "self.end", "self._end", "self._many", "session.delete", "self.info", "self.models"),
     *("self._ask", "self._run", "self._served", "self._client.connection.run", "self._client.end_lease"),
     *("self.connection.close", "self.connection.download", "self.connection.run", "self.connection.send_all"),
-    *("self._channel.close", "self._do", "self.call", "self.download", "self.share", "unary"),
+    *("self._channel.close", "self._do", "self.call", "self.download", "self.share", "self._share_call", "unary"),
     *("waiting.region_reply", "waiting.sleep"),
     *("connection.run", "from_stream", "oldest", "open_stream.receive", "stream.send"),
 }

@@ -28,7 +28,7 @@ copy="$(mktemp -d)"
 trap 'rm -rf "${copy}"' EXIT
 mkdir -p "${copy}/client"
 cp -r "${package}" "${copy}/client/"
-cp -r "${repo_root}/proto" "${copy}/"
+cp -r "${repo_root}/proto" "${repo_root}/ring" "${copy}/"
 rm -rf "${copy}/client/python/build"
 "${venv}/bin/pip" install --quiet "${copy}/client/python[${extras}]" || { echo "pip installs nothing here"; exit 77; }
 

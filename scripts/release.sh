@@ -123,7 +123,7 @@ make_python_packages() {
   python3 -m venv "${work}/venv" >/dev/null || die "needs python3-venv: run scripts/setup.sh, or give --no-python"
   "${work}/venv/bin/pip" install --quiet build twine || die "pip finds no packages; give --no-python to leave these out"
   local package file
-  git ls-files --cached --others --exclude-standard client/python capi/python proto | while read -r file; do
+  git ls-files --cached --others --exclude-standard client/python capi/python proto ring | while read -r file; do
     [[ ! -e "${file}" ]] || cp --parents -t "${work}" "${file}"
   done
   for package in client/python capi/python; do

@@ -23,7 +23,7 @@ build_packages=(
   nlohmann-json3-dev prometheus-cpp-dev
   # Tests and benchmarks.
   curl fiu-utils haproxy libbenchmark-dev libboost-context-dev libfiu-dev libgmock-dev libgtest-dev openssl psmisc python3-numpy
-  python3-venv python3-yaml redis-sentinel redis-server
+  python3-dev python3-venv python3-yaml redis-sentinel redis-server
 )
 hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
 image_packages=(buildah debootstrap)

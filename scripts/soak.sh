@@ -71,7 +71,7 @@ if wants python; then
   copy="$(mktemp -d)"  # for what building leaves behind
   mkdir "${copy}/client"
   cp -r client/python "${copy}/client/"
-  cp -r proto "${copy}/"
+  cp -r proto ring "${copy}/"
   "${venv}/bin/pip" install --quiet "${copy}/client/python"
   rm -rf "${copy}"
   run python env GDN_SERVER="${bin}/gdn_server" "${venv}/bin/python" -B client/python/tests/soak.py \

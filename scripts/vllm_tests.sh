@@ -40,7 +40,7 @@ PYTHON
 fi
 mkdir -p "${copy}/client"
 cp -r "${repo_root}/client/python" "${repo_root}/client/vllm" "${copy}/client/"
-cp -r "${repo_root}/proto" "${copy}/"
+cp -r "${repo_root}/proto" "${repo_root}/ring" "${copy}/"
 rm -rf "${copy}"/client/*/build
 "${venv}/bin/pip" install --quiet pytest "${copy}/client/python[digests]"
 "${venv}/bin/pip" install --quiet --no-deps --force-reinstall "${copy}/client/vllm"

@@ -5,13 +5,14 @@ Descriptors and no generated code: what protoc generates is bound to one version
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
@@ -62,6 +63,25 @@ def compile_messages(target: Path) -> None:
             (target / part / "__init__.py").write_text("")
 
 
+def ring_folder() -> Path:
+    """The folder above `ring`: of the repository, or of an sdist, which has a copy."""
+    return HERE if (HERE / "ring" / "gdn_ring.c").exists() else HERE.parent.parent
+
+
+def ring_module() -> Extension:
+    """A client's side of rings, in C. Where it cannot be built, the client goes without."""
+    root = os.path.relpath(ring_folder(), HERE)
+    return Extension(
+        "gdn_client._ring",
+        ["src/gdn_client/ring.c", f"{root}/ring/gdn_ring.c"],
+        include_dirs=[root],
+        define_macros=[("Py_LIMITED_API", "0x030B0000")] if sys.version_info >= (3, 11) else [],
+        py_limited_api=sys.version_info >= (3, 11),
+        extra_compile_args=["-std=c11", "-O2"],
+        optional=True,
+    )
+
+
 class BuildMessages(build_py):
     """build_py, and the messages."""
 
@@ -78,11 +98,16 @@ class BuildMessages(build_py):
 
 
 class CopyProtos(sdist):
-    """sdist, with the .proto files, which are outside of this folder."""
+    """sdist, with the .proto files and the ring's C sources, which are outside of this folder."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
         shutil.copytree(proto_folder(), Path(base_dir) / "proto", dirs_exist_ok=True)
+        shutil.copytree(ring_folder() / "ring", Path(base_dir) / "ring", dirs_exist_ok=True)
 
 
-setup(cmdclass={"build_py": BuildMessages, "sdist": CopyProtos})
+setup(
+    cmdclass={"build_py": BuildMessages, "sdist": CopyProtos},
+    ext_modules=[ring_module()],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if sys.version_info >= (3, 11) else {},
+)

@@ -53,7 +53,8 @@ class Client:
         shared_memory: bytes of memory to share with the server, so that tensors do not travel in messages. The server
             must run on this host. If it shares none, the first step raises UnimplementedError or
             ResourceExhaustedError. With "auto" the client shares 64 MiB if the target is on this host and the server
-            allows it. Otherwise tensors travel in messages. None shares no memory.
+            allows it. Otherwise tensors travel in messages. None shares no memory. If memory is shared, steps also go
+            through a ring of 16 MiB more, without gRPC, if the server gives one.
         connect_timeout: seconds that one attempt to connect may take.
 
     Raises:

@@ -117,11 +117,20 @@ class Connection:
             GdnError: the server shares no memory, or has none left.
 
         """
-        request = shared_memory_pb2.ShareMemoryRequest(bytes=size)
+        reply, end, is_over = await self._share_call(shared_memory_pb2.ShareMemoryRequest(bytes=size))
+        try:
+            return Region(reply.region, end, is_over)
+        except BaseException:
+            end()
+            raise
+
+    async def _share_call(
+        self, request: shared_memory_pb2.ShareMemoryRequest
+    ) -> tuple[Any, Callable[[], Any], Callable[[], bool]]:
+        """Returns the reply of a ShareMemory call, and functions that end the call and tell whether it has ended."""
         call = self._method("ShareMemory", "unary_stream")(request, metadata=self._options.metadata(""))
         try:
-            reply = await waiting.region_reply(call, self._options.timeout)
-            return Region(reply.region, call.cancel, call.done)
+            return await waiting.region_reply(call, self._options.timeout), call.cancel, call.done
         except BaseException as error:
             call.cancel()
             if isinstance(error, grpc.RpcError):

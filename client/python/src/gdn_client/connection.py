@@ -18,6 +18,7 @@ from gdn_client.errors import UnavailableError
 from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch
 from gdn_client.proto.gdn.v1 import shared_memory_pb2
 from gdn_client.requests import Snapshots, StateSnapshot
+from gdn_client.ring import METHODS, RingLink
 from gdn_client.shared_memory import Region
 from gdn_client.steps import read_reply
 from gdn_client.waiting import MessageStream
@@ -37,9 +38,16 @@ class Connection:
         self._options = options
         self._channel = open_channel(waiting.GRPC, target, options)
         self._methods: dict[str, Callable[..., Any]] = {}
+        self.ring: RingLink | None = None  # threads only
+
+    def use_ring(self) -> None:  # threads only
+        """Makes steps go through a ring, where there is one."""
+        self.ring = RingLink(self._share)
 
     def close(self) -> None:
         """Closes the channel and ends every call on it."""
+        if self.ring is not None:  # threads only
+            self.ring.close()
         self._channel.close()
 
     def _method(self, name: str, kind: str) -> Callable[..., Any]:
@@ -60,6 +68,11 @@ class Connection:
 
         """
         timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
+        if self.ring is not None and rpc.method in METHODS:  # threads only
+            reply = self.ring.call(rpc.method, rpc.request, timeout)
+            if reply is not None:
+                self.reach.answered(reply)
+                return reply
         unary = self._method(rpc.method, "unary_unary")
         try:
             reply = unary(rpc.request, timeout=timeout, metadata=self._options.metadata(rpc.route))
@@ -113,11 +126,26 @@ class Connection:
             GdnError: the server shares no memory, or has none left.
 
         """
-        request = shared_memory_pb2.ShareMemoryRequest(bytes=size)
+        reply, end, is_over = self._share_call(shared_memory_pb2.ShareMemoryRequest(bytes=size))
+        try:
+            return Region(reply.region, end, is_over)
+        except BaseException:
+            end()
+            raise
+
+    def _share(  # threads only
+        self, request: shared_memory_pb2.ShareMemoryRequest
+    ) -> tuple[Any, Callable[[], Any]]:
+        reply, end, _ = self._share_call(request)
+        return reply, end
+
+    def _share_call(
+        self, request: shared_memory_pb2.ShareMemoryRequest
+    ) -> tuple[Any, Callable[[], Any], Callable[[], bool]]:
+        """Returns the reply of a ShareMemory call, and functions that end the call and tell whether it has ended."""
         call = self._method("ShareMemory", "unary_stream")(request, metadata=self._options.metadata(""))
         try:
-            reply = waiting.region_reply(call, self._options.timeout)
-            return Region(reply.region, call.cancel, call.done)
+            return waiting.region_reply(call, self._options.timeout), call.cancel, call.done
         except BaseException as error:
             call.cancel()
             if isinstance(error, grpc.RpcError):

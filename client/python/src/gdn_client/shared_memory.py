@@ -182,6 +182,11 @@ class SharedMemory:
         self._lock = threading.Lock()
 
     @property
+    def wanted(self) -> bool:
+        """Whether the client shares memory if it can."""
+        return isinstance(self._bytes, int)
+
+    @property
     def region(self) -> Region | None:
         """The region that steps use now."""
         return self._region

@@ -1,0 +1,108 @@
+"""A ring to a server on this host, by which steps need no gRPC (`ShareMemoryRequest.ring_entries`).
+
+The ring's own part is a small module in C, `gdn_client._ring`. Where it was not built, or the server gives no ring,
+steps are messages; the results are the same. A client that shares memory with its server (`Client(shared_memory=...)`)
+uses a ring too.
+Thread safety: any thread; calls of several threads overlap.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gdn_client.errors import DeadlineExceededError, GdnError, UnavailableError, from_status
+from gdn_client.proto.gdn.v1 import shared_memory_pb2, state_pb2, step_pb2
+from gdn_client.proto.google.rpc import status_pb2
+from gdn_client.steps import StepReply
+
+try:
+    from gdn_client import _ring
+except ImportError:  # it was not built for this platform
+    _ring = None  # type: ignore[assignment]
+
+ENTRIES = 64
+AREA_BYTES = 16 << 20
+SPIN_US = 50  # how long a call looks for its reply before it sleeps
+RETRY_SECONDS = 5.0  # before the next try to open a ring after a failure
+_REPLY_BYTES = 4096  # expected of a reply beside its output
+_OK, _TOO_LARGE, _TIMEOUT = 0, 1, 2  # results of a ring's call
+# Numbers of the methods in a ring, and their replies.
+METHODS: dict[str, tuple[int, Any]] = {
+    "Step": (1, step_pb2.StepResponse),
+    "Decode": (2, step_pb2.DecodeResponse),
+    "Prefill": (3, step_pb2.PrefillResponse),
+    "AcceptTokens": (4, state_pb2.AcceptTokensResponse),
+}
+
+
+class RingLink:
+    """The ring of one connection. It is opened at the first step."""
+
+    def __init__(self, share: Callable[[shared_memory_pb2.ShareMemoryRequest], tuple[Any, Callable[[], Any]]]) -> None:
+        """Takes a function that makes the ShareMemory call, and returns its reply and a function that ends the call."""
+        self._share = share
+        self._ring: Any = None
+        self._end: Callable[[], Any] | None = None
+        self._not_before = 0.0 if _ring is not None else float("inf")
+        self._lock = threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls go through the ring now."""
+        return self._ring is not None and bool(self._ring.is_open())
+
+    def close(self) -> None:
+        """Ends the ring; calls are messages from now on."""
+        self._not_before = float("inf")
+        self._ring = None
+        if self._end is not None:
+            self._end()
+
+    def _opened(self) -> Any:
+        ring = self._ring
+        if ring is not None and ring.is_open():
+            return ring
+        if time.monotonic() < self._not_before:
+            return None
+        with self._lock:
+            if self._ring is not None and self._ring.is_open():
+                return self._ring  # another thread was faster
+            self._ring = None
+            try:
+                request = shared_memory_pb2.ShareMemoryRequest(bytes=AREA_BYTES, ring_entries=ENTRIES)
+                reply, end = self._share(request)
+                if not reply.HasField("ring"):
+                    end()
+                    raise OSError("the server is older than rings")
+                self._ring, self._end = _ring.Ring(reply.ring.socket_path, reply.ring.token, SPIN_US), end
+            except (GdnError, OSError):
+                self._not_before = time.monotonic() + RETRY_SECONDS
+            return self._ring
+
+    def call(self, method: str, request: Any, timeout: float) -> Any:
+        """Makes the call and returns its reply. None if it has to be a message; the server has not seen it then.
+
+        Raises:
+            GdnError: the server's error; UnavailableError if the ring ends meanwhile, after which the call may have
+                been applied or not.
+
+        """
+        number, kind = METHODS[method]
+        ring = self._opened()
+        if ring is None:
+            return None
+        message = request.SerializeToString()
+        end, code, told, output = ring.call(number, message, int(timeout * 1e6), len(message) + _REPLY_BYTES)
+        if end == _TOO_LARGE:
+            return None
+        if end == _TIMEOUT:
+            raise DeadlineExceededError(f"the server has not answered within {timeout} seconds")
+        if end != _OK:
+            raise UnavailableError("the ring to the server has ended; the call may have been applied or not")
+        if code != 0:
+            raise from_status(status_pb2.Status.FromString(told))
+        reply = kind.FromString(told)
+        return StepReply(reply, memoryview(output)) if output else reply

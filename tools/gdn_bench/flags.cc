@@ -51,6 +51,10 @@ ABSL_FLAG(std::string, api, "unary", "serve: unary or stream");
 ABSL_FLAG(std::string, transport, "tcp", "serve: tcp (loopback) or unix (a socket)");
 ABSL_FLAG(bool, shared_memory, false,
           "serve: also measure with tensors in shared memory and messages on a Unix socket");
+ABSL_FLAG(bool, ring, false, "serve: also measure through rings; suites do so by themselves");
+ABSL_FLAG(
+    int32_t, ring_spin_us, 50,
+    "serve: how long a ring's client and server look for each other before they sleep, in microseconds; 0: not at all");
 ABSL_FLAG(std::string, echo, "typed", "serve: the echo services to compare with: typed, raw or both");
 ABSL_FLAG(int, sessions, 8, "serve: sessions in a Decode call (B)");
 ABSL_FLAG(int, tokens, 1, "serve: tokens of each session in a call (T)");
@@ -190,6 +194,8 @@ absl::StatusOr<ServeOptions> ServeOptionsOfFlags() {
   GDN_ASSIGN_OR_RETURN(o.concurrency, ParseNumbers(absl::GetFlag(FLAGS_concurrency)));
   GDN_ASSIGN_OR_RETURN(o.beside_tokens, ParseBeside(absl::GetFlag(FLAGS_beside)));
   o.shared_memory = absl::GetFlag(FLAGS_shared_memory);
+  o.ring = absl::GetFlag(FLAGS_ring);
+  o.load.ring_spin_us = absl::GetFlag(FLAGS_ring_spin_us);
   o.rate = absl::GetFlag(FLAGS_rate);
   o.in_flight = absl::GetFlag(FLAGS_in_flight);
   o.calls = absl::GetFlag(FLAGS_calls);

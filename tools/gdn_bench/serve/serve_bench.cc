@@ -76,8 +76,11 @@ std::vector<std::string> SessionsOf(const char* kind, size_t row, int caller, in
 std::vector<std::string> ServerFlags(const ServeOptions& options, const std::vector<ServeRow>& rows,
                                      const std::string& model, const std::string& device) {
   std::vector<std::string> flags = {absl::StrCat("--model=", kModel, "=", model),
-                                    absl::StrCat("--backend=", options.backend), device,
-                                    absl::StrCat("--threads=", options.threads), "--log_level=warn"};
+                                    absl::StrCat("--backend=", options.backend),
+                                    device,
+                                    absl::StrCat("--threads=", options.threads),
+                                    absl::StrCat("--ring_spin=", options.load.ring_spin_us, "us"),
+                                    "--log_level=warn"};
   int64_t sessions = 0, message_bytes = int64_t{64} << 20, reply_bytes = int64_t{1} << 20;
   int64_t stored_bytes = int64_t{1} << 30;
   int tokens = 1;
@@ -133,6 +136,7 @@ class RowLoad {
     if (options.echo && !step) AddSide(Side::kEcho, targets.echo, Wire::kMessages);
     if (options.raw_echo && !step) AddSide(Side::kRawEcho, targets.raw_echo, Wire::kBytes);
     if (row.shared_memory) AddSide(Side::kGdnShared, targets.gdn_socket, Wire::kSharedMemory);
+    if (row.ring) AddSide(Side::kGdnRing, targets.gdn, Wire::kRing);
     if (row.secure) {
       AddSide(Side::kGdnSecure, targets.gdn_secure, Wire::kMessages);
       AddSide(Side::kEchoSecure, targets.echo_secure, Wire::kMessages);

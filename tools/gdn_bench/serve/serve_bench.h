@@ -28,6 +28,7 @@ struct ServeOptions {
   int in_flight = 64;          // with a rate: most calls of all clients that wait for a reply at the same time
   int beside_tokens = 0;       // also measure during StreamPrefills of so many tokens by another session; 0: do not
   bool shared_memory = false;  // also measure with tensors in shared memory and messages over a Unix socket
+  bool ring = false;           // also measure through rings
   bool echo = true;
   bool raw_echo = false;
   std::string suite;  // "host", "goals", "step", "devices" or "secure": use its loads instead of `load`; "": none
@@ -53,6 +54,7 @@ struct ServeRow {
   bool shared_memory = false;
   bool several_devices = false;
   bool secure = false;  // also measure with TLS and tokens
+  bool ring = false;    // also measure through rings
 };
 
 struct ServeResult {

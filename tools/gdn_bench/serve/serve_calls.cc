@@ -253,6 +253,45 @@ class SharedMemoryCaller final : public Caller {
   std::unique_ptr<Caller> caller_;
 };
 
+// Calls through a ring of the caller's own, which its first call opens.
+template <typename Request>
+class RingCaller final : public Caller {
+ public:
+  RingCaller(const std::shared_ptr<grpc::Channel>& channel, const Workload& load, Request request)
+      : client_(channel), load_(load), request_(std::move(request)) {}
+
+  absl::Status Call() override {
+    if (!client_.UsesRing()) {
+      constexpr int64_t kBesideTensors = 64 << 10;
+      GDN_RETURN_IF_ERROR(client_.OpenRing({.entries = 4,
+                                            .area_bytes = 4 * (load_.tensor_bytes() + kBesideTensors),
+                                            .spin = absl::Microseconds(load_.ring_spin_us)}));
+    }
+    SetCall(request_, load_, calls_++);
+    if constexpr (std::is_same_v<Request, v1::DecodeRequest>) {
+      return Take(client_.Decode(request_));
+    } else {
+      return Take(client_.Prefill(request_));
+    }
+  }
+  int64_t request_bytes() const override { return WireBytes(request_); }
+  int64_t response_bytes() const override { return response_bytes_; }
+
+ private:
+  template <typename Response>
+  absl::Status Take(const absl::StatusOr<Response>& response) {
+    GDN_RETURN_IF_ERROR(response.status());
+    response_bytes_ = WireBytes(*response);
+    return CheckReply(request_, *response, load_);
+  }
+
+  Client client_;
+  const Workload load_;
+  Request request_;
+  int64_t calls_ = 0;
+  int64_t response_bytes_ = 0;
+};
+
 }  // namespace
 
 std::unique_ptr<Caller> MakeCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
@@ -260,6 +299,12 @@ std::unique_ptr<Caller> MakeCaller(std::shared_ptr<grpc::Channel> channel, const
   if (load.call == CallKind::kStep) {
     return wire == Wire::kSeparateCalls ? MakeSeparateCaller(std::move(channel), load, sessions)
                                         : MakeWholeStepCaller(std::move(channel), load, sessions);
+  }
+  if (wire == Wire::kRing && load.call == CallKind::kDecode) {
+    return std::make_unique<RingCaller<v1::DecodeRequest>>(channel, load, MakeDecode(load, sessions));
+  }
+  if (wire == Wire::kRing) {
+    return std::make_unique<RingCaller<v1::PrefillRequest>>(channel, load, MakePrefill(load, sessions));
   }
   if (wire == Wire::kSharedMemory) return std::make_unique<SharedMemoryCaller>(std::move(channel), load, sessions);
   if (load.call == CallKind::kDecode) {

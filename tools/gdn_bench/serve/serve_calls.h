@@ -20,9 +20,9 @@ namespace gdn::bench {
 
 enum class CallKind { kDecode, kPrefill, kStep };
 enum class Api { kUnary, kStream };
-// The form of calls: messages; bytes, which the raw echo returns; messages with tensors in shared memory; or the
-// separate messages that do the work of a Step.
-enum class Wire { kMessages, kBytes, kSharedMemory, kSeparateCalls };
+// The form of calls: messages; bytes, which the raw echo returns; messages with tensors in shared memory; the separate
+// messages that do the work of a Step; or submissions of a ring.
+enum class Wire { kMessages, kBytes, kSharedMemory, kSeparateCalls, kRing };
 
 struct Workload {
   CallKind call = CallKind::kDecode;
@@ -33,6 +33,7 @@ struct Workload {
   DType dtype = DType::kBF16;
   bool request_ids = false;  // send a new request_id with each call, as clients that retry do
   int layers = 1;            // number of the model's layers; calls use them in turn
+  int ring_spin_us = 50;     // how long a ring's client looks for its reply before it sleeps; 0: not at all
   // The rows of a Step: decodes first, then drafts, then a prefill.
   int drafts = 0;          // rows that draft, after they have accepted the draft before
   int draft_tokens = 0;    // tokens of each draft
@@ -60,7 +61,7 @@ class Caller {
 
 // Makes a client that sends calls of this load. `sessions`: load.rows() names. The first call opens a stream if the
 // load needs one; the Caller's destructor ends it.
-// `wire` of a Step: messages or separate calls.
+// `wire` of a Step: messages or separate calls. Wire::kRing is for unary Decode and Prefill.
 std::unique_ptr<Caller> MakeCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
                                    const std::vector<std::string>& sessions, Wire wire);
 

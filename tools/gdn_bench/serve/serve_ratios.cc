@@ -18,7 +18,8 @@ Summary OfBlocks(const std::vector<double>& ours, const std::vector<double>& mea
 }
 
 Side MeasureOf(RatioKind kind) {
-  if (kind == RatioKind::kP50OverRawEcho) return Side::kRawEcho;
+  if (kind == RatioKind::kP50OverRawEcho || kind == RatioKind::kP50RingOverRawEcho) return Side::kRawEcho;
+  if (kind == RatioKind::kRateRingOverMessages) return Side::kGdn;
   if (kind == RatioKind::kRateSeveralOverOne) return Side::kGdnShared;
   if (kind == RatioKind::kP50StepOverSeparate) return Side::kGdnSeparate;
   const bool over_itself = kind == RatioKind::kP99BesideLessSegmentOver || kind == RatioKind::kP50SharedOverMessages;
@@ -28,13 +29,14 @@ Side MeasureOf(RatioKind kind) {
 Side OursOf(RatioKind kind) {
   if (kind == RatioKind::kP99BesideLessSegmentOver) return Side::kGdnBeside;
   if (kind == RatioKind::kRateSeveralOverOne) return Side::kGdnSeveral;
+  if (kind == RatioKind::kP50RingOverRawEcho || kind == RatioKind::kRateRingOverMessages) return Side::kGdnRing;
   return kind == RatioKind::kP50SharedOverMessages ? Side::kGdnShared : Side::kGdn;
 }
 
 bool NeedsKernels(RatioKind kind) {
   return kind == RatioKind::kP50LessKernelsOverEcho || kind == RatioKind::kP50OverEchoAndKernels ||
-         kind == RatioKind::kRateOverBound || kind == RatioKind::kP99BesideLessSegmentOver ||
-         kind == RatioKind::kP50SharedOverMessages;
+         kind == RatioKind::kRateOverBound || kind == RatioKind::kRateRingOverMessages ||
+         kind == RatioKind::kP99BesideLessSegmentOver || kind == RatioKind::kP50SharedOverMessages;
 }
 
 RatioResult OfMedians(const RatioGoal& goal, const SideResult& ours, const SideResult& measure, double kernels_s,
@@ -72,6 +74,7 @@ RatioResult Compute(const RatioGoal& goal, const SideResult& ours, const SideRes
   switch (goal.kind) {
     case RatioKind::kP50OverEcho:
     case RatioKind::kP50OverRawEcho:
+    case RatioKind::kP50RingOverRawEcho:
     case RatioKind::kP50StepOverSeparate:
       return OfMedians(goal, ours, measure, 0, [](double a, double b) { return a / b; });
     case RatioKind::kP50LessKernelsOverEcho:
@@ -88,6 +91,7 @@ RatioResult Compute(const RatioGoal& goal, const SideResult& ours, const SideRes
     case RatioKind::kP50SecureOverPlain:  // EvaluateSecure's
       break;
     case RatioKind::kRateOverEcho:
+    case RatioKind::kRateRingOverMessages:
     case RatioKind::kRateSeveralOverOne:
       return OfRates(goal, ours, measure, tokens_per_call, 0);
     case RatioKind::kRateOverBound:
@@ -129,6 +133,10 @@ std::string_view RatioName(RatioKind kind) {
       return "rate_several_over_one";
     case RatioKind::kP50SecureOverPlain:
       return "p50_secure_over_plain";
+    case RatioKind::kP50RingOverRawEcho:
+      return "p50_ring_over_raw_echo";
+    case RatioKind::kRateRingOverMessages:
+      return "rate_ring_over_messages";
     case RatioKind::kP50StepOverSeparate:
       return "p50_step_over_separate";
   }
@@ -193,7 +201,8 @@ std::vector<RatioGoal> EveryRatio() {
        {RatioKind::kP50OverEcho, RatioKind::kP99OverEcho, RatioKind::kRateOverEcho, RatioKind::kP50OverRawEcho,
         RatioKind::kP50LessKernelsOverEcho, RatioKind::kP50OverEchoAndKernels, RatioKind::kRateOverBound,
         RatioKind::kP99BesideLessSegmentOver, RatioKind::kP50SharedOverMessages, RatioKind::kRateSeveralOverOne,
-        RatioKind::kP50SecureOverPlain, RatioKind::kP50StepOverSeparate}) {
+        RatioKind::kP50SecureOverPlain, RatioKind::kP50RingOverRawEcho, RatioKind::kRateRingOverMessages,
+        RatioKind::kP50StepOverSeparate}) {
     goals.push_back({kind});
   }
   return goals;

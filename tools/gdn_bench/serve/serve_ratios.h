@@ -25,7 +25,19 @@ namespace gdn::bench {
 // on several.
 // kGdnSecure, kEchoSecure: gdn_server with TLS, tokens and an HTTP port, and the echo of messages with the same TLS.
 // kGdnSeparate: gdn_server with the separate calls that do the work of a Step.
-enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral, kGdnSecure, kEchoSecure, kGdnSeparate };
+// kGdnRing: gdn_server with calls through rings.
+enum class Side {
+  kGdn,
+  kEcho,
+  kRawEcho,
+  kGdnBeside,
+  kGdnShared,
+  kGdnSeveral,
+  kGdnSecure,
+  kEchoSecure,
+  kGdnSeparate,
+  kGdnRing
+};
 
 struct SideResult {
   LatencyHistogram latencies;
@@ -61,6 +73,8 @@ enum class RatioKind {
   kP50SharedOverMessages,     // with shared memory / with messages, both without the kernels' time
   kRateSeveralOverOne,        // several devices / one device, both with shared memory
   kP50SecureOverPlain,        // with TLS / without, each relative to its echo
+  kP50RingOverRawEcho,        // through a ring, kernels included / the echo of bytes
+  kRateRingOverMessages,      // through rings / with messages
   kP50StepOverSeparate,       // a Step / the separate calls, from the first request to the last reply
 };
 

@@ -34,6 +34,8 @@ const char* SideName(Side side) {
       return "echo_secure";
     case Side::kGdnSeparate:
       return "gdn_separate";
+    case Side::kGdnRing:
+      return "gdn_ring";
   }
   return "";
 }

@@ -11,6 +11,8 @@ constexpr int kPromptTokens = 2048;
 constexpr int kBesideTokens = 32'768;
 constexpr int kSharedSessions = 32;  // of decodes that are measured with shared memory too
 constexpr double kSharedGoal = 0.5;
+constexpr double kRingGoal = 1;      // of a ring's round trip, kernels included, over an echo
+constexpr double kRingRateGoal = 3;  // of many clients' rings over their messages
 constexpr int kStepRows = 32;
 constexpr int kStepPrefillTokens = 512;
 constexpr int kStepDrafts = 4;
@@ -59,7 +61,16 @@ class Rows {
     const std::string beside = beside_tokens == 0 ? "" : absl::StrCat(", beside a prefill of ", beside_tokens);
     const bool shared = load.call == CallKind::kDecode && load.sessions == kSharedSessions;
     if (shared) goals.push_back({RatioKind::kP50SharedOverMessages, kSharedGoal});
-    rows_.push_back({NameOf(load, clients) + beside, load, clients, beside_tokens, std::move(goals), shared});
+    const bool ring = load.call == CallKind::kDecode && load.api == Api::kUnary && beside_tokens == 0;
+    if (ring && clients == 1) goals.push_back({RatioKind::kP50RingOverRawEcho, kRingGoal});
+    if (ring && clients > 1) goals.push_back({RatioKind::kRateRingOverMessages, kRingRateGoal});
+    rows_.push_back({.name = NameOf(load, clients) + beside,
+                     .load = load,
+                     .clients = clients,
+                     .beside_tokens = beside_tokens,
+                     .goals = std::move(goals),
+                     .shared_memory = shared,
+                     .ring = ring});
   }
 
   Workload base_;
@@ -172,8 +183,13 @@ absl::StatusOr<std::vector<ServeRow>> ServeRows(const ServeOptions& options) {
   }
   std::vector<ServeRow> rows;
   for (const int clients : options.concurrency) {
-    rows.push_back({NameOf(options.load, clients), options.load, clients, options.beside_tokens, EveryRatio(),
-                    options.shared_memory});
+    rows.push_back({.name = NameOf(options.load, clients),
+                    .load = options.load,
+                    .clients = clients,
+                    .beside_tokens = options.beside_tokens,
+                    .goals = EveryRatio(),
+                    .shared_memory = options.shared_memory,
+                    .ring = options.ring && options.load.call != CallKind::kStep && options.load.api == Api::kUnary});
   }
   return rows;
 }

@@ -4,8 +4,8 @@
   step_price.py [--rows 1,8,32] [--rounds N] [BUILD_DIR]     with gdn_server and gdn_bench in BUILD_DIR/bin (default: build/cpu)
 
 The server computes nothing (--backend=null). A row is one token of 2,048 float16 elements. `echo` is a call by bare grpcio of the request's
-bytes to `gdn_bench echo_server`, which returns them; `call` is the same to gdn_server. The other lines are the client's. A line has the
-median microseconds of a call, those over the echo, and the caller's processor time over the echo's. The ways take turns. Run it on an idle
+bytes to `gdn_bench echo_server`, which returns them; `call` is the same to gdn_server. The other lines are the client's, by messages and
+with shared memory, which is a ring and a region. A line has the median microseconds of a call, those over the echo, and the caller's processor time over the echo's. The ways take turns. Run it on an idle
 machine, with BUILD_DIR/venv-client/bin/python.
 """
 
@@ -80,10 +80,13 @@ def message(sessions: list[gdn_client.Session], x: np.ndarray) -> bytes:
     return request.SerializeToString()
 
 
-def ways(client: gdn_client.Client, echo: grpc.Channel, bare: grpc.Channel, rows: int) -> dict[str, Callable[[], object]]:
+def ways(
+    client: gdn_client.Client, sharing: gdn_client.Client, echo: grpc.Channel, bare: grpc.Channel, rows: int
+) -> dict[str, Callable[[], object]]:
     """Returns the ways of making a step of so many rows."""
     others, own = ([client.session("price") for _ in range(rows)] for _ in range(2))
     batch, x = client.batch(own), np.zeros((rows, SIZE), np.float16)
+    shared = sharing.batch([sharing.session("price") for _ in range(rows)])
     wire = message(others, x)
     lengths, single = [gdn_client.StepRow(1)] * rows, [gdn_client.StepRow(x[row : row + 1]) for row in range(rows)]
     echoed, called = echo.unary_unary(ECHO), bare.unary_unary(STEP)
@@ -93,6 +96,8 @@ def ways(client: gdn_client.Client, echo: grpc.Channel, bare: grpc.Channel, rows
         "Batch.step, packed": lambda: batch.step(0, lengths, x=x).output,
         "Batch.step": lambda: batch.step(0, single).output,
         "Batch.decode": lambda: batch.decode(0, x),
+        "Batch.step, shared": lambda: shared.step(0, single).output,
+        "Batch.step, packed, shared": lambda: shared.step(0, lengths, x=x).output,
     }
 
 
@@ -117,7 +122,7 @@ def report(rows: int, found: dict[str, list[tuple[float, float]]]) -> None:
     for name, times in found.items():
         over = [[mine[at] - its[at] for mine, its in zip(times, found["echo"], strict=True)] for at in range(2)]
         wall = statistics.median(one[0] for one in times)
-        print(f"{rows:5} {name:20} {wall:9.0f} {statistics.median(over[0]):9.0f} {statistics.median(over[1]):11.0f}")
+        print(f"{rows:5} {name:26} {wall:9.0f} {statistics.median(over[0]):9.0f} {statistics.median(over[1]):11.0f}")
 
 
 def main() -> None:
@@ -137,10 +142,11 @@ def main() -> None:
         echo_command = (binaries / "gdn_bench", "echo_server", "--listen=127.0.0.1:0", f"--port_file={echo_port}")
         echo_target = stack.enter_context(running(raw, *echo_command))
         client = stack.enter_context(gdn_client.Client(target))
+        sharing = stack.enter_context(gdn_client.Client(target, shared_memory="auto"))
         echo, bare = (stack.enter_context(grpc.insecure_channel(one)) for one in (echo_target, target))
-        print(f"{'rows':>5} {'way':20} {'us':>9} {'over echo':>9} {'own, over':>11}")
+        print(f"{'rows':>5} {'way':26} {'us':>9} {'over echo':>9} {'own, over':>11}")
         for rows in map(int, options.rows.split(",")):
-            report(rows, measure(ways(client, echo, bare, rows), options.rounds))
+            report(rows, measure(ways(client, sharing, echo, bare, rows), options.rounds))
 
 
 if __name__ == "__main__":

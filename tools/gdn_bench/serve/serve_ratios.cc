@@ -145,7 +145,7 @@ std::string_view RatioName(RatioKind kind) {
 
 bool IsRate(RatioKind kind) {
   return kind == RatioKind::kRateOverEcho || kind == RatioKind::kRateOverBound ||
-         kind == RatioKind::kRateSeveralOverOne;
+         kind == RatioKind::kRateSeveralOverOne || kind == RatioKind::kRateRingOverMessages;
 }
 
 namespace {

@@ -2,7 +2,9 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <tuple>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "base/count_limits.h"
@@ -10,6 +12,7 @@
 #include "base/string_cat.h"
 #include "client/cpp/rpc_status.h"
 #include "tests/soak/hostile.h"
+#include "tests/support/raw_ring.h"
 
 namespace gdn {
 namespace {
@@ -205,6 +208,33 @@ void Cancels(HostileCaller& me) {
   }
 }
 
+// Rings with submissions of random bytes, which are rewritten while they are read.
+void BrokenRings(HostileCaller& me) {
+  while (!me.over()) {
+    auto context = std::make_unique<grpc::ClientContext>();
+    me.Sign(*context);
+    const std::unique_ptr<RawRing> ring = RawRing::Open(me.stub(), std::move(context));
+    if (ring == nullptr) {
+      me.Note("no ring");
+      absl::SleepFor(absl::Milliseconds(20));
+      continue;
+    }
+    for (int i = 0; i < 20 && GDN_RING_LOAD(ring->header().ended) == GDN_RING_OPEN; ++i) {
+      gdn_ring_submission submission = {};
+      auto* const bytes = reinterpret_cast<unsigned char*>(&submission);
+      submission.method = static_cast<uint32_t>(me.random().NextInt(1, 6));
+      for (int change = me.random().NextInt(0, 8); change > 0; --change) {
+        bytes[me.random().NextInt(0, sizeof(submission) - 1)] = static_cast<unsigned char>(me.random().NextInt(0, 255));
+      }
+      ring->Submit(submission);
+      for (int byte = 0; byte < 1000; ++byte) {
+        ring->area()[me.random().NextInt(0, RawRing::kAreaBytes - 1)] = static_cast<char>(me.random().NextInt(0, 255));
+      }
+    }
+    me.Note(ring->EndsAs(GDN_RING_BROKEN) ? "BROKEN" : "not ended");
+  }
+}
+
 }  // namespace
 
 std::vector<HostileKind> BadRequests() {
@@ -212,7 +242,8 @@ std::vector<HostileKind> BadRequests() {
           {"huge sizes", 1, {"SHAPE_OVERFLOW"}, HugeSizes},
           {"not a number", 1, {"NON_FINITE_INPUT"}, NotANumber},
           {"absurd steps", 1, {"TOO_MANY_TOKENS"}, AbsurdSteps},
-          {"cancels", 1, {"CANCELLED"}, Cancels}};
+          {"cancels", 1, {"CANCELLED"}, Cancels},
+          {"broken rings", 1, {"BROKEN"}, BrokenRings}};
 }
 
 }  // namespace gdn

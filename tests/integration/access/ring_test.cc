@@ -1,15 +1,8 @@
 // Steps through rings: the same replies, bits and errors as in messages, whatever the client does with its ring.
 // What the service promises of steps is tried over rings by the suites ending in _over_rings.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include <array>
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,15 +10,14 @@
 #include <thread>
 #include <vector>
 
-#include "base/owned_fd.h"
 #include "client/cpp/client.h"
-#include "client/cpp/share_memory_call.h"
 #include "ring/ring_layout.h"
 #include "server/rpc/transport/rpc_status.h"
 #include "tests/integration/support/service_helpers.h"
 #include "tests/server/batcher/engine_gate.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/random.h"
+#include "tests/support/raw_ring.h"
 #include "tests/support/temp_folder.h"
 
 namespace gdn::ring_service_test {
@@ -218,74 +210,10 @@ TEST_F(RingService, IsChargedAndRefusedAsOtherSharedMemory) {
 // A client that writes to its ring what it likes.
 class HostileRing : public RingService {
  protected:
-  struct Opened {
-    std::unique_ptr<ShareMemoryCall> keeper;
-    OwnedFd peer, memory, server_wake, client_wake;
-    char* mapped = nullptr;
-    size_t bytes = 0;
-
-    gdn_ring_header& header() const { return *reinterpret_cast<gdn_ring_header*>(mapped); }
-    gdn_ring_submission* submissions() const {
-      return reinterpret_cast<gdn_ring_submission*>(mapped + gdn_ring_submissions_offset());
-    }
-    char* area() const { return mapped + header().area_offset; }
-    // Puts the submission at its place and announces it, whatever it holds.
-    void Submit(const gdn_ring_submission& submission) const {
-      const uint32_t at = GDN_RING_LOAD(header().submitted);
-      submissions()[at % 16] = submission;
-      GDN_RING_STORE(header().submitted, at + 1);
-      const uint64_t one = 1;
-      EXPECT_EQ(write(server_wake.get(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
-    }
-    bool WaitFor(const std::function<bool()>& what) const {
-      for (int i = 0; i < 10'000; ++i) {
-        if (what()) return true;
-        absl::SleepFor(absl::Milliseconds(1));
-      }
-      return false;
-    }
-    bool Broken() const {
-      return WaitFor([this] { return GDN_RING_LOAD(header().ended) == GDN_RING_BROKEN; });
-    }
-    ~Opened() {
-      if (mapped != nullptr) munmap(mapped, bytes);
-    }
-  };
-
-  std::unique_ptr<Opened> Open() {
-    auto opened = std::make_unique<Opened>();
-    v1::ShareMemoryRequest request;
-    request.set_bytes(64 << 10);
-    request.set_ring_entries(16);
-    opened->keeper = ShareMemoryCall::Start(server_.stub(), std::make_unique<grpc::ClientContext>(), request).value();
-    const v1::Ring ring = opened->keeper->WaitForResponse(absl::Seconds(10)).value().ring();
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    ring.socket_path().copy(address.sun_path, sizeof(address.sun_path) - 1);
-    opened->peer = OwnedFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(connect(opened->peer.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(send(opened->peer.get(), ring.token().data(), ring.token().size(), 0), 32);
-    std::array<int, GDN_RING_FDS> fds = {};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(fds))> control = {};
-    char byte = 0;
-    iovec data = {&byte, 1};
-    msghdr message = {};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    EXPECT_EQ(recvmsg(opened->peer.get(), &message, 0), 1);
-    std::memcpy(fds.data(), CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fds));
-    opened->memory = OwnedFd(fds[0]);
-    opened->server_wake = OwnedFd(fds[1]);
-    opened->client_wake = OwnedFd(fds[2]);
-    opened->bytes = gdn_ring_area_offset(16) + (64 << 10);
-    opened->mapped =
-        static_cast<char*>(mmap(nullptr, opened->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, opened->memory.get(), 0));
-    return opened;
-  }
+  std::unique_ptr<RawRing> Open() { return RawRing::Open(server_.stub(), std::make_unique<grpc::ClientContext>()); }
   // A decode of a session in the area, as the rules want it.
-  static gdn_ring_submission Decode(const Opened& opened, const std::string& id, const Tokens& token, uint64_t number) {
+  static gdn_ring_submission Decode(const RawRing& opened, const std::string& id, const Tokens& token,
+                                    uint64_t number) {
     v1::DecodeRequest request = DecodeOf({id}, kLayer, {token});
     const std::string data = request.hidden_states().hidden_states().data();
     request.mutable_hidden_states()->mutable_hidden_states()->clear_data();
@@ -324,7 +252,7 @@ TEST_F(HostileRing, BadSubmissionsEndTheRingAndNothingElse) {
     gdn_ring_submission bad = Decode(*opened, "ring", inputs_.Token(0), 1);
     changes[i](bad);
     opened->Submit(bad);
-    EXPECT_TRUE(opened->Broken()) << i;
+    EXPECT_TRUE(opened->EndsAs(GDN_RING_BROKEN)) << i;
     EXPECT_EQ(GDN_RING_LOAD(opened->header().completed), 0u) << i;
     ExpectServed();
   }
@@ -338,7 +266,7 @@ TEST_F(HostileRing, ANumberThatIsInFlightMayNotComeAgain) {
   opened->Submit(step);
   ASSERT_TRUE(WaitForQueuedSteps(server_, 1));
   opened->Submit(step);
-  EXPECT_TRUE(opened->Broken());
+  EXPECT_TRUE(opened->EndsAs(GDN_RING_BROKEN));
   blocker.Release();
   ExpectServed();
 }
@@ -355,7 +283,7 @@ TEST_F(HostileRing, MessagesThatAreRewrittenWhileTheyAreReadAreReadOnce) {
     gdn_ring_submission next = step;
     next.id = number;
     opened->Submit(next);
-    ASSERT_TRUE(opened->WaitFor([&] { return GDN_RING_LOAD(opened->header().completed) == number; })) << number;
+    ASSERT_TRUE(RawRing::Becomes([&] { return GDN_RING_LOAD(opened->header().completed) == number; })) << number;
   }
   over = true;
   writer.join();
@@ -385,7 +313,7 @@ TEST_F(HostileRing, AClientThatGoesLeavesNothing) {
     EngineBlocker blocker(server_.batcher());
     opened->Submit(Decode(*opened, "ring", inputs_.Token(0), 1));
     ASSERT_TRUE(WaitForQueuedSteps(server_, 1));
-    opened->keeper = nullptr;
+    opened->Leave();
     blocker.Release();
   }
   const auto released = [this] { return caller_.Info().reply.shared_memory_bytes() == 1 << 20; };

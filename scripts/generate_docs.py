@@ -416,7 +416,7 @@ PLANTED = [
     (METRICS, "Rows of each launch.", "Sequences of each launch.", "docs/reference/metrics.md is not what"),
     (ARROWS, "    (\"proto\", [", "    (\"planted\", [\"planted\"], \"a folder\", []),\n    (\"proto\", [",
      "ARCHITECTURE.md is not what"),
-    (ARROWS, "\"the C++ client\", [\"proto\"]", "\"the C++ client\", [\"proto\", \"state_store\"]",
+    (ARROWS, "\"the C++ client\", [\"proto\", \"ring\"]", "\"the C++ client\", [\"proto\", \"state_store\"]",
      "ARCHITECTURE.md is not what"),
     ("client/python/src/gdn_client/session.py", "class Batch", "class Planted", "client/python/src: gdn_client.session does not"),
     ("client/python/src/gdn_client/client.py", "    def close(self)", "    def planted(self) -> None:\n        pass\n\n    def close(self)",

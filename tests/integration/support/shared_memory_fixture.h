@@ -67,8 +67,13 @@ class SharedMemoryFixture : public testing::Test {
   }
 
   std::string RegionFile() const { return folder_.path() + "/" + memory_->region(); }
+  // Returns the number of regions' files. The rings' socket is there too.
   int FilesThere() const {
-    return static_cast<int>(std::distance(std::filesystem::directory_iterator(folder_.path()), {}));
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+      if (entry.path().filename().string().starts_with(kSharedRegionPrefix)) ++count;
+    }
+    return count;
   }
 
   const TempFolder folder_;

@@ -4,7 +4,7 @@
   code_lines.py              counts the working tree
   code_lines.py --since REV  counts REV beside it, and the difference
 
-Counted are C++, HIP, C, protobuf, Python and CMake files of base, proto, kernels, state_store, session_rules, server, client and capi, without
+Counted are C++, HIP, C, protobuf, Python and CMake files of base, proto, ring, kernels, state_store, session_rules, server, client and capi, without
 tests and without the host executor (kernels/gpu/on_host and acquisitions), which only tests run. A line with code and a comment counts; docstrings count as comments.
 """
 
@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ("base", "proto", "kernels", "state_store", "session_rules", "server", "client", "capi")
+FOLDERS = ("base", "proto", "ring", "kernels", "state_store", "session_rules", "server", "client", "capi")
 C_LIKE = {".h", ".cc", ".hip", ".inc", ".c", ".proto"}
 HASH = {".py", ".txt", ".cmake"}
 

@@ -101,7 +101,8 @@ class CopyProtos(sdist):
     """sdist, with the .proto files and the ring's C sources, which are outside of this folder."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        super().make_release_tree(base_dir, files)
+        # Sources outside of this folder would go outside of the release's tree; they are copied below.
+        super().make_release_tree(base_dir, [file for file in files if not file.startswith(os.pardir)])
         shutil.copytree(proto_folder(), Path(base_dir) / "proto", dirs_exist_ok=True)
         shutil.copytree(ring_folder() / "ring", Path(base_dir) / "ring", dirs_exist_ok=True)
 

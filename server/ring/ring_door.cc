@@ -122,8 +122,9 @@ std::shared_ptr<Ring> RingDoor::Redeem(const std::string& token) {
 void RingDoor::Run() {
   NameThisThread("gdn-ring-door");
   for (;;) {
-    std::vector<pollfd> polled = {{.fd = stop_.get(), .events = POLLIN}, {.fd = socket_.get(), .events = POLLIN}};
-    for (const Visitor& visitor : visitors_) polled.push_back({.fd = visitor.fd.get(), .events = POLLIN});
+    std::vector<pollfd> polled = {{.fd = stop_.get(), .events = POLLIN, .revents = 0},
+                                  {.fd = socket_.get(), .events = POLLIN, .revents = 0}};
+    for (const Visitor& visitor : visitors_) polled.push_back({.fd = visitor.fd.get(), .events = POLLIN, .revents = 0});
     poll(polled.data(), polled.size(), visitors_.empty() ? -1 : 100);
     if (polled[0].revents != 0) return;
     const SteadyTime now = SteadyNow();

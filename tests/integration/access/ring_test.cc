@@ -170,11 +170,18 @@ TEST_F(RingService, ManyThreadsHaveTheBitsOfTheirOwnSessions) {
 }
 
 TEST_F(RingService, ATimeoutEndsACallThatWaits) {
+  constexpr absl::Duration kTimeout = absl::Seconds(2);  // long enough for the step to be queued by then
   EngineBlocker blocker(server_.batcher());
-  const auto late = client_.Decode(DecodeOf({"ring"}, kLayer, {inputs_.Token(0)}), {.timeout = absl::Milliseconds(50)});
-  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  absl::Status late;
+  std::thread call(
+      [&] { late = client_.Decode(DecodeOf({"ring"}, kLayer, {inputs_.Token(0)}), {.timeout = kTimeout}).status(); });
+  ASSERT_TRUE(WaitForQueuedSteps(server_, 1));
+  const absl::Time queued = absl::Now();
+  call.join();
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  absl::SleepFor(queued + kTimeout + absl::Milliseconds(50) - absl::Now());  // the server's deadline has passed too
   blocker.Release();
-  for (int i = 0; i < 1000 && server_.batcher().queued_steps() > 0; ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_TRUE(WaitUntil([&] { return server_.batcher().queued_steps() == 0; }, "the step to be dropped"));
   EXPECT_EQ(caller_.TokenCount("ring", kLayer), 0) << "it was dropped before it began";
   EXPECT_EQ(client_.Decode(DecodeOf({"ring"}, kLayer, {inputs_.Token(0)})).status(), absl::OkStatus());
 }

@@ -1,4 +1,4 @@
-// What a server needs for rings: the socket at which clients get them, and the thread that looks at them.
+// The server's part for rings: the socket at which clients get them, and the thread that looks at them.
 //
 // Thread safety: as its members. Ownership: owns them.
 //

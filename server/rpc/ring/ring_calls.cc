@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -44,7 +45,7 @@ class RingStep final : public RingCalls::InFlight, private StepFlow<Request, Res
         calls_.ring(), submission_, this->parts_.limits.max_message_bytes, this->parts_.call_memory,
         [this](int64_t bytes) { return this->charge_.TryGrow(bytes); }, this->request_));
   }
-  void Cancel() override { this->gone_.Cancel(); }
+  CancelSource gone() const override { return this->gone_; }
 
  private:
   void Reply(absl::Status status) override {
@@ -78,7 +79,7 @@ class RingAccept final : public RingCalls::InFlight, private OwnedFlow<absl::Sta
     if (!read.ok()) return Ended(std::move(read));
     Start(Accept());
   }
-  void Cancel() override { gone_.Cancel(); }
+  CancelSource gone() const override { return gone_; }
 
  private:
   absl::Status Read() {
@@ -155,8 +156,12 @@ void RingCalls::Begin(const gdn_ring_submission& submission, bool alone) {
 
 void RingCalls::Serve(const gdn_ring_submission& submission, bool alone) {
   if (submission.method == GDN_RING_CANCEL) {
-    absl::MutexLock lock(&mu_);
-    if (const auto found = in_flight_.find(submission.id); found != in_flight_.end()) found->second->Cancel();
+    std::optional<CancelSource> gone;
+    {
+      absl::MutexLock lock(&mu_);
+      if (const auto found = in_flight_.find(submission.id); found != in_flight_.end()) gone = found->second->gone();
+    }
+    if (gone.has_value()) gone->Cancel();
     return;
   }
   if (submission.method == GDN_RING_FETCH) return Fetch(submission);
@@ -176,8 +181,12 @@ void RingCalls::Serve(const gdn_ring_submission& submission, bool alone) {
 }
 
 void RingCalls::CancelAll() {
-  absl::MutexLock lock(&mu_);
-  for (const auto& [id, call] : in_flight_) call->Cancel();
+  std::vector<CancelSource> all;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, call] : in_flight_) all.push_back(call->gone());
+  }
+  for (CancelSource& gone : all) gone.Cancel();
 }
 
 void RingCalls::End(const gdn_ring_submission& submission, const absl::Status& status, std::string_view message,

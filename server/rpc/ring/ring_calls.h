@@ -41,7 +41,8 @@ class RingCalls final : public PolledRing {
   class InFlight {
    public:
     virtual ~InFlight() = default;
-    virtual void Cancel() = 0;  // from any thread
+    // Cancels the call. Cancel a copy without the lock of RingCalls: the call may end, and be destroyed, within.
+    virtual CancelSource gone() const = 0;
   };
 
   // `call`: the ShareMemory call that keeps the ring. `caller`: its caller, who makes the ring's calls.

@@ -1,6 +1,6 @@
 // A Prefill, Decode or Step from its message to its reply, whatever brings the message: a unary call or a ring.
 //
-// Whoever has the message charges it, reads it and begins. The flow runs the step, pauses before some refusals, and
+// The derived class charges the message, reads it and begins. The flow runs the step, pauses before some refusals, and
 // hands the reply over.
 // Thread safety: one flow; `gone_` may be cancelled from any thread. Ownership: owns the request and the reply. Reply
 // may destroy the object.

@@ -1,5 +1,5 @@
 // Steps through rings: the same replies, bits and errors as in messages, whatever the client does with its ring.
-// What the service promises of steps is tried over rings by the suites ending in _over_rings.
+// The suites that end in _over_rings try the service's promises over rings.
 #include <gtest/gtest.h>
 
 #include <atomic>

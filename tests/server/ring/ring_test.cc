@@ -210,7 +210,7 @@ TEST_F(OpenedRing, EndsIfItsClientClaimsMoreThanThereCanBe) {
 TEST_F(OpenedRing, HasMemoryThatItsClientCannotShrink) {
   EXPECT_NE(ftruncate(ring_->fds()[0], 0), 0);
   EXPECT_NE(ftruncate(ring_->fds()[0], 1 << 30), 0);
-  // What a client can do is to empty it.
+  // A client can empty it.
   const int64_t bytes = Ring::MemoryBytes(kEntries, kArea);
   EXPECT_EQ(fallocate(ring_->fds()[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes), 0);
   EXPECT_FALSE(ring_->Waiting());

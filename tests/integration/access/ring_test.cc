@@ -329,5 +329,24 @@ TEST_F(HostileRing, AClientThatGoesLeavesNothing) {
   ExpectServed();
 }
 
+// A refusal waits a little before it is sent, and a cancellation ends that wait on the poller's own thread.
+TEST_F(HostileRing, ACancelledRefusalHoldsNobodyUp) {
+  TestServer full({.models = {{"next", GoldenPath(kSet)}},
+                   .memory = {.call_bytes = 1024},  // less than any call takes
+                   .shared_memory = {.directory = folder_.path()}});
+  const auto opened = RawRing::Open(full.stub(), std::make_unique<grpc::ClientContext>());
+  ASSERT_NE(opened, nullptr);
+  gdn_ring_submission step = Decode(*opened, "ring", inputs_.Token(0), 0);
+  for (uint32_t number = 1; number <= 20; ++number) {
+    step.id = number;
+    opened->Submit(step);
+    gdn_ring_submission cancel = {};
+    cancel.id = number;
+    cancel.method = GDN_RING_CANCEL;
+    opened->Submit(cancel);
+    ASSERT_TRUE(RawRing::Becomes([&] { return GDN_RING_LOAD(opened->header().completed) == number; })) << number;
+  }
+}
+
 }  // namespace
 }  // namespace gdn::ring_service_test

@@ -54,6 +54,11 @@ class RawRing {
 
   gdn_ring_header& header() const { return *reinterpret_cast<gdn_ring_header*>(mapped_); }
   char* area() const { return mapped_ + gdn_ring_area_offset(kEntries); }
+  // Returns the completion of this number, from 0 on.
+  gdn_ring_completion completion(uint32_t number) const {
+    const auto* const all = reinterpret_cast<gdn_ring_completion*>(mapped_ + gdn_ring_completions_offset(kEntries));
+    return all[number % kEntries];
+  }
   // Puts the submission at its place and announces it, whatever it holds.
   void Submit(const gdn_ring_submission& submission) const {
     const uint32_t at = GDN_RING_LOAD(header().submitted);

@@ -332,11 +332,16 @@ TEST_F(HostileRing, AClientThatGoesLeavesNothing) {
 // A refusal waits a little before it is sent, and a cancellation ends that wait on the poller's own thread.
 TEST_F(HostileRing, ACancelledRefusalHoldsNobodyUp) {
   TestServer full({.models = {{"next", GoldenPath(kSet)}},
-                   .memory = {.call_bytes = 1024},  // less than any call takes
+                   .memory = {.call_bytes = 24 << 10},  // enough for one call
                    .shared_memory = {.directory = folder_.path()}});
   const auto opened = RawRing::Open(full.stub(), std::make_unique<grpc::ClientContext>());
   ASSERT_NE(opened, nullptr);
-  gdn_ring_submission step = Decode(*opened, "ring", inputs_.Token(0), 0);
+  const Caller caller(full);
+  ASSERT_TRUE(caller.Create("ring", "next").ok());
+  gdn_ring_submission step = Decode(*opened, "ring", inputs_.Token(0), 1000);
+  EngineBlocker blocker(full.batcher());
+  opened->Submit(step);  // holds what there is
+  ASSERT_TRUE(WaitForQueuedSteps(full, 1));
   for (uint32_t number = 1; number <= 20; ++number) {
     step.id = number;
     opened->Submit(step);
@@ -345,6 +350,8 @@ TEST_F(HostileRing, ACancelledRefusalHoldsNobodyUp) {
     cancel.method = GDN_RING_CANCEL;
     opened->Submit(cancel);
     ASSERT_TRUE(RawRing::Becomes([&] { return GDN_RING_LOAD(opened->header().completed) == number; })) << number;
+    const auto code = static_cast<absl::StatusCode>(opened->completion(number - 1).code);
+    ASSERT_EQ(code, absl::StatusCode::kResourceExhausted) << "only such a refusal waits";
   }
 }
 

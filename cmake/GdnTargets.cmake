@@ -3,8 +3,9 @@
 # gdn_test(name SOURCES ... [DEPS ...] [LABELS ...])           a GoogleTest program, its cases known to ctest
 #
 # Sources are compiled several at a time (CMake's unity build): a quarter of the work, since most of a file's is its headers.
-# So a name in an unnamed namespace must be unique within its folder's library, and a test file has a namespace of its own
-# (gdn::<file>). Without -DGDN_UNITY=OFF a missing include can hide behind a neighbour's; the preset `dev` sets it.
+# So a name in an unnamed namespace must be unique within its folder's library (tests/arrows/check_unnamed.py), and a test
+# file has a namespace of its own (gdn::<file>). Without -DGDN_UNITY=OFF a missing include can hide behind a neighbour's;
+# the preset `dev` sets it.
 option(GDN_UNITY "Compile several sources at a time" ON)
 set(GDN_UNITY_FILES 12)
 set(GDN_WARNINGS -Wall -Wextra -Wshadow -Wno-unused-parameter $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>

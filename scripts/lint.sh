@@ -192,6 +192,7 @@ sources_too() {  # what --deploy leaves out
     run "clang-format" clang-format --dry-run -Werror "${cpp_files[@]}"
   fi
   run "source rules" python3 tests/arrows/check_arrows.py
+  run "unnamed namespaces" python3 tests/arrows/check_unnamed.py
   run "generated documents" python3 scripts/generate_docs.py --check
   run "names in documents" python3 tests/docs/check_links.py
   run "buf lint" "${buf}" lint proto

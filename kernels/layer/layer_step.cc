@@ -10,10 +10,10 @@
 namespace gdn {
 namespace {
 
-constexpr char kOp[] = "layer step";
+constexpr char kLayerStepOp[] = "layer step";
 
 absl::Status InvalidStep(std::string_view why, absl::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, why, absl::StrCat(kOp, ": ", message));
+  return MakeError(absl::StatusCode::kInvalidArgument, why, absl::StrCat(kLayerStepOp, ": ", message));
 }
 
 absl::Status ValidateWeights(const LayerStep& step) {
@@ -31,16 +31,17 @@ absl::Status ValidateWeights(const LayerStep& step) {
 }
 
 absl::Status ValidateInputs(const LayerStep& step) {
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "output", step.output.data));
+  GDN_RETURN_IF_ERROR(RequirePointer(kLayerStepOp, "output", step.output.data));
   switch (step.kind) {
     case InputKind::kHiddenStates:
-      return RequirePointer(kOp, "hidden_states", step.hidden_states.data);
+      return RequirePointer(kLayerStepOp, "hidden_states", step.hidden_states.data);
     case InputKind::kProjected:
       return RequirePointers(
-          kOp, {{"mixed_qkv", step.mixed_qkv.data}, {"z", step.z.data}, {"b", step.b.data}, {"a", step.a.data}});
+          kLayerStepOp,
+          {{"mixed_qkv", step.mixed_qkv.data}, {"z", step.z.data}, {"b", step.b.data}, {"a", step.a.data}});
     case InputKind::kDeltaRule:
       return RequirePointers(
-          kOp,
+          kLayerStepOp,
           {{"q", step.q.data}, {"k", step.k.data}, {"v", step.v.data}, {"g", step.g.data}, {"beta", step.beta.data}});
     case InputKind::kNone:
       break;
@@ -94,17 +95,17 @@ int64_t LayerOutputFeatures(InputKind kind, const LayerDims& dims) {
 absl::Status ValidateLayerStep(const LayerStep& step) {
   GDN_RETURN_IF_ERROR(ValidatePackedBatch(step.batch, step.pool.slot_count));
   if (step.batch.tokens() == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "pool.data", step.pool.data));
+  GDN_RETURN_IF_ERROR(RequirePointer(kLayerStepOp, "pool.data", step.pool.data));
   GDN_RETURN_IF_ERROR(ValidateInputs(step));
-  if (step.kind == InputKind::kDeltaRule) return RequireFinite(kOp, "scale", step.delta_rule.scale);
+  if (step.kind == InputKind::kDeltaRule) return RequireFinite(kLayerStepOp, "scale", step.delta_rule.scale);
   GDN_RETURN_IF_ERROR(ValidateWeights(step));
-  return ValidateTokenCounts(kOp, step.batch, step.token_counts);
+  return ValidateTokenCounts(kLayerStepOp, step.batch, step.token_counts);
 }
 
 absl::Status ValidatePrefillStep(const LayerStep& step) {
   GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
   for (int32_t i = 0; step.call_tokens != nullptr && i < step.batch.sequences; ++i) {
-    GDN_RETURN_IF_ERROR(RequireEntryAtLeast(kOp, "call_tokens", i, step.call_tokens[i], step.batch.length(i)));
+    GDN_RETURN_IF_ERROR(RequireEntryAtLeast(kLayerStepOp, "call_tokens", i, step.call_tokens[i], step.batch.length(i)));
   }
   if (step.base_slots == nullptr && !step.draft && step.draft_parents == nullptr) return absl::OkStatus();
   return InvalidStep(reason::kStateMismatch,
@@ -116,7 +117,7 @@ absl::Status ValidatePrefillStep(const LayerStep& step) {
 absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_lengths) {
   GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
   GDN_RETURN_IF_ERROR(ValidateParents(step));
-  return ValidateDecodeLogs(kOp, step.pool, step.batch, log_lengths, step.base_slots);
+  return ValidateDecodeLogs(kLayerStepOp, step.pool, step.batch, log_lengths, step.base_slots);
 }
 
 }  // namespace gdn

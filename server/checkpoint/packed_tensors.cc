@@ -19,7 +19,7 @@ constexpr int64_t kPerInt32 = 8;  // 4-bit weights in an int32
 constexpr std::string_view kE4M3 = "F8_E4M3";
 
 template <typename T>
-T Load(const char* at) {
+T LoadPacked(const char* at) {
   T value;
   std::memcpy(&value, at, sizeof(value));
   return value;
@@ -186,8 +186,8 @@ class Reader {
                            StrCat("has shape ", ShapeToString(view.shape), "; expected [2]"));
     }
     const char* const at = view.data.data();
-    const Shape shape = wide ? Shape{Load<int64_t>(at), Load<int64_t>(at + sizeof(int64_t))}
-                             : Shape{Load<int32_t>(at), Load<int32_t>(at + sizeof(int32_t))};
+    const Shape shape = wide ? Shape{LoadPacked<int64_t>(at), LoadPacked<int64_t>(at + sizeof(int64_t))}
+                             : Shape{LoadPacked<int32_t>(at), LoadPacked<int32_t>(at + sizeof(int32_t))};
     if (shape == shape_) return absl::OkStatus();
     return InvalidTensor(reason::kInvalidTensorShape, Name("_shape"),
                          StrCat("says ", ShapeToString(shape), "; expected ", ShapeToString(shape_), " by the config"));
@@ -215,7 +215,7 @@ class Reader {
                         .group = kNvfp4Group,
                         .scale_format = WeightFormat::kF8E4M3,
                         .scales = scales.data,
-                        .global_scale = Load<float>(global.data.data()),
+                        .global_scale = LoadPacked<float>(global.data.data()),
                         .global_divides = renamed};
     const WeightScheme scheme{.bits = 4, .is_float = true, .symmetric = true, .group = kNvfp4Group};
     GDN_RETURN_IF_ERROR(CheckScheme(config_, name_, kFormat, scheme));

@@ -20,8 +20,8 @@
 namespace gdn::bench {
 namespace {
 
-constexpr uint32_t kSeed = 20240607;
-constexpr size_t kBlock = size_t{1} << 20;  // numbers drawn; larger tensors repeat them
+constexpr uint32_t kWeightSeed = 20240607;
+constexpr size_t kDrawnAtOnce = size_t{1} << 20;  // numbers drawn; larger tensors repeat them
 constexpr float kSmallRange = 0.5f;
 
 std::string ConfigJson(const LayerDims& dims, int layers) {
@@ -43,7 +43,7 @@ std::string ConfigJson(const LayerDims& dims, int layers) {
 // `count` BF16 numbers in [-range, range).
 std::string RandomWeights(size_t count, float range, std::mt19937& random) {
   std::uniform_real_distribution<float> uniform(-range, range);
-  std::vector<float> numbers(std::min(count, kBlock));
+  std::vector<float> numbers(std::min(count, kDrawnAtOnce));
   for (float& x : numbers) x = uniform(random);
   std::string bytes(count * sizeof(uint16_t), '\0');
   for (size_t at = 0; at < count; at += numbers.size()) {
@@ -76,7 +76,7 @@ absl::Status WriteSyntheticCheckpoint(const LayerDims& dims, int layers, const s
       {"norm.weight", {dims.value_dim}, kSmallRange},
       {"out_proj.weight", {hidden, dims.value_features()}, unit(dims.value_features())},
   };
-  std::mt19937 random(kSeed);
+  std::mt19937 random(kWeightSeed);
   std::list<std::string> bytes;  // stay where they are
   std::vector<NamedTensor> tensors;
   for (int layer = 0; layer < layers; ++layer) {

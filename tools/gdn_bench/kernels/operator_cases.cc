@@ -15,8 +15,8 @@
 namespace gdn::bench {
 namespace {
 
-constexpr int32_t kCpuDecodeBatches[] = {1, 8, 32, 64, 128};
-constexpr int32_t kGpuDecodeBatches[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+constexpr int32_t kCpuOperatorBatches[] = {1, 8, 32, 64, 128};
+constexpr int32_t kGpuOperatorBatches[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
 constexpr int32_t kHotDecodeBatches[] = {1, 8};
 constexpr int32_t kCpuPrefillLengths[] = {64, 512, 1024, 4096};
 constexpr int32_t kGpuPrefillLengths[] = {64, 128, 512, 1024, 2048, 4096, 32768};
@@ -29,7 +29,7 @@ constexpr int32_t kLongTokens[] = {4096, 262144};
 constexpr int32_t kPositions[] = {1, 1000000};  // tokens of a session so far
 constexpr int32_t kDecodeInputRows = 1024;      // steps take different rows, so that no state settles on one key
 constexpr float kLargestLogDecay = -0.001f;
-constexpr float kSmallestLogDecay = -0.1f;
+constexpr float kSmallestGate = -0.1f;
 
 // Dimensions beside Qwen3-Next's, as a case's name has them.
 struct OtherDims {
@@ -65,8 +65,7 @@ struct OperatorInputs {
     GDN_ASSIGN_OR_RETURN(in.q, RandomBuffer(backend, tokens * dims.key_features(), -query_range, query_range));
     GDN_ASSIGN_OR_RETURN(in.k, RandomBuffer(backend, tokens * dims.key_features(), -key_range, key_range));
     GDN_ASSIGN_OR_RETURN(in.v, RandomBuffer(backend, tokens * dims.value_features(), -1.0f, 1.0f));
-    GDN_ASSIGN_OR_RETURN(in.g,
-                         RandomBuffer(backend, tokens * dims.decay_features(), kSmallestLogDecay, kLargestLogDecay));
+    GDN_ASSIGN_OR_RETURN(in.g, RandomBuffer(backend, tokens * dims.decay_features(), kSmallestGate, kLargestLogDecay));
     GDN_ASSIGN_OR_RETURN(in.beta, RandomBuffer(backend, tokens * dims.value_heads, 0.1f, 0.9f));
     GDN_ASSIGN_OR_RETURN(in.output, RandomBuffer(backend, tokens * dims.value_features(), 0.0f, 1.0f));
     return in;
@@ -244,7 +243,7 @@ void AddDecayCases(std::vector<KernelCase>& cases) {
 
 std::vector<KernelCase> OperatorCases(CaseList list) {
   const bool gpu = list == CaseList::kGpu;
-  const auto batches = gpu ? absl::MakeConstSpan(kGpuDecodeBatches) : absl::MakeConstSpan(kCpuDecodeBatches);
+  const auto batches = gpu ? absl::MakeConstSpan(kGpuOperatorBatches) : absl::MakeConstSpan(kCpuOperatorBatches);
   const auto lengths = gpu ? absl::MakeConstSpan(kGpuPrefillLengths) : absl::MakeConstSpan(kCpuPrefillLengths);
   const LayerDims dims = BenchOperatorDims();
   std::vector<KernelCase> cases;

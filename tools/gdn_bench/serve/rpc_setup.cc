@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kPrefillTokens = 4;
 constexpr int kLoggedTokens = 4;
-constexpr uint32_t kSeed = 20240607;
+constexpr uint32_t kTensorSeed = 20240607;
 
 v1::DeltaRuleInput RandomInput(const std::vector<int64_t>& leading) {
   const LayerDims dims = BenchOperatorDims();
@@ -116,7 +116,7 @@ std::unique_ptr<Client> ConnectAlone(const std::string& target) {
 v1::Tensor RandomTensor(const std::vector<int64_t>& shape, float low, float high, DType dtype) {
   int64_t count = 1;
   for (const int64_t dim : shape) count *= dim;
-  std::mt19937 random(kSeed);
+  std::mt19937 random(kTensorSeed);
   std::uniform_real_distribution<float> uniform(low, high);
   std::vector<float> values(static_cast<size_t>(count));
   for (float& x : values) x = uniform(random);

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kMicro = 1e6;
+constexpr double kMicroseconds = 1e6;
 
 const char* SideName(Side side) {
   switch (side) {
@@ -48,7 +48,7 @@ const char* ApiName(const Workload& load) { return load.api == Api::kUnary ? "un
 const char* TransportName(Transport transport) { return transport == Transport::kTcp ? "tcp" : "unix"; }
 
 // Of ours, the measure and the kernels, as the table and the JSON have them.
-double UnitOf(RatioKind kind) { return IsRate(kind) ? 1 : kMicro; }
+double UnitOf(RatioKind kind) { return IsRate(kind) ? 1 : kMicroseconds; }
 
 std::string Heading(const ServeReport& report) {
   const ServeOptions& o = report.options;
@@ -89,11 +89,13 @@ std::string SideTable(const ServeReport& report) {
                       "p90 us", "p99 us", "p99.9 us", "max us", "calls/s", "tokens/s", "late");
   for (const ServeResult& result : report.results) {
     for (const auto& [side, s] : result.measured.sides) {
-      const auto us = [&latencies = s.latencies](double fraction) { return latencies.Percentile(fraction) * kMicro; };
+      const auto us = [&latencies = s.latencies](double fraction) {
+        return latencies.Percentile(fraction) * kMicroseconds;
+      };
       const double calls_per_s = Summarize(s.block_calls_per_s).median;
       absl::StrAppendFormat(&table, "%-36s %-10s %8d %10.1f %10.1f %10.1f %10.1f %10.1f %11.1f %11.1f %6d\n",
                             result.row.name, SideName(side), s.latencies.count(), us(0.5), us(0.9), us(0.99), us(0.999),
-                            s.latencies.MaxSeconds() * kMicro, calls_per_s,
+                            s.latencies.MaxSeconds() * kMicroseconds, calls_per_s,
                             calls_per_s * result.measured.tokens_per_call, s.late);
     }
   }
@@ -105,9 +107,9 @@ Json SideJson(const SideResult& s, double tokens_per_call) {
   Json json = {{"calls", s.latencies.count()}};
   for (const auto& [name, fraction] :
        {std::pair("p50_us", 0.5), {"p90_us", 0.9}, {"p99_us", 0.99}, {"p99_9_us", 0.999}}) {
-    json[name] = s.latencies.Percentile(fraction) * kMicro;
+    json[name] = s.latencies.Percentile(fraction) * kMicroseconds;
   }
-  json["max_us"] = s.latencies.MaxSeconds() * kMicro;
+  json["max_us"] = s.latencies.MaxSeconds() * kMicroseconds;
   json["calls_per_s"] = SummaryJson(calls_per_s, 1);
   json["tokens_per_s"] = calls_per_s.median * tokens_per_call;
   json["late"] = s.late;
@@ -148,9 +150,9 @@ Json ResultJson(const ServeResult& result) {
   }
   if (result.measured.kernels.has_value()) {
     const KernelSeconds& kernels = *result.measured.kernels;
-    json["kernels"] = {{"call_us", kernels.call_s * kMicro},
-                       {"merged_call_us", kernels.merged_call_s * kMicro},
-                       {"segment_us", kernels.segment_s * kMicro}};
+    json["kernels"] = {{"call_us", kernels.call_s * kMicroseconds},
+                       {"merged_call_us", kernels.merged_call_s * kMicroseconds},
+                       {"segment_us", kernels.segment_s * kMicroseconds}};
   }
   Json sides = Json::object();
   for (const auto& [side, s] : result.measured.sides) {

@@ -123,7 +123,7 @@ CaseResult Bf16RoundTrip(Backend& backend, RandomTensor& random) {
       .Run(backend, RoundTripReference, RoundTripGpu);
 }
 
-void AddPhases(std::vector<ParityCase>& cases) {
+void AddElementwisePhases(std::vector<ParityCase>& cases) {
   for (const int64_t count : {1, 1023, 4096}) {
     const auto add = [&](const char* test, CaseRunner run) {
       cases.push_back(
@@ -136,7 +136,7 @@ void AddPhases(std::vector<ParityCase>& cases) {
 }
 
 // Every operation with any tail and alignment, and far out, where functions of the layer must stay finite.
-void AddShapes(std::vector<ParityCase>& cases) {
+void AddElementwiseShapes(std::vector<ParityCase>& cases) {
   for (const NamedUnary& unary : kUnary) {
     for (const int64_t count : {0, 1, 3, 4, 1027}) {
       for (const bool unaligned : {false, true}) {
@@ -182,8 +182,8 @@ CaseResult RunBinary(BinaryOp op, int64_t count, bool in_place, Backend& backend
 void AddElementwiseCases(std::vector<ParityCase>& cases) {
   cases.push_back(GpuCase("parity", "bf16_round_trip", "n=10007", kExact, Bf16RoundTrip));
   cases.push_back(GpuCase("parity", "elementwise", "n=10007, 37x100", kElementwiseTolerance, EveryOperation));
-  AddPhases(cases);
-  AddShapes(cases);
+  AddElementwisePhases(cases);
+  AddElementwiseShapes(cases);
 }
 
 }  // namespace gdn::parity

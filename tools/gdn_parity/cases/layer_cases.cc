@@ -17,7 +17,7 @@
 namespace gdn::parity {
 namespace {
 
-constexpr int32_t kMaxDraft = 8;
+constexpr int32_t kLayerMaxDraft = 8;
 
 struct LayerCase {
   LayerDims dims;
@@ -124,7 +124,7 @@ CaseResult RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) 
   BackendData data(backend);
   GDN_ASSIGN_OR_RETURN(const WeightPair weights, MakeWeights(c, data, random));
   const int32_t sequences = static_cast<int32_t>(c.prefill.size());
-  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, c.dims, sequences, kMaxDraft));
+  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, c.dims, sequences, kLayerMaxDraft));
   GdnLayerRunner runner(backend);
   std::vector<int64_t> counts(sequences, 0);
   std::vector<int32_t> log_lengths(sequences, 0);

@@ -12,7 +12,7 @@
 namespace gdn::parity {
 namespace {
 
-constexpr int64_t kCount = 10007;  // some blocks and a tail
+constexpr int64_t kReducedCount = 10007;  // some blocks and a tail
 
 // In the operations' order.
 constexpr const char* kNames[] = {"sum", "max", "abs_diff_sum", "abs_diff_max", "squared_diff_sum"};
@@ -27,14 +27,14 @@ CaseResult RunReduce(ReduceOp op, int64_t count, Backend& backend, RandomTensor&
 }
 
 CaseResult AbsDiff(Backend& backend, RandomTensor& random) {
-  return Worst({RunBinary(BinaryOp::kAbsDiff, kCount, false, backend, random),
-                RunReduce(ReduceOp::kAbsDiffSum, kCount, backend, random),
-                RunReduce(ReduceOp::kAbsDiffMax, kCount, backend, random)});
+  return Worst({RunBinary(BinaryOp::kAbsDiff, kReducedCount, false, backend, random),
+                RunReduce(ReduceOp::kAbsDiffSum, kReducedCount, backend, random),
+                RunReduce(ReduceOp::kAbsDiffMax, kReducedCount, backend, random)});
 }
 
 CaseResult SquaredDiff(Backend& backend, RandomTensor& random) {
-  return Worst({RunBinary(BinaryOp::kSquaredDiff, kCount, false, backend, random),
-                RunReduce(ReduceOp::kSquaredDiff, kCount, backend, random)});
+  return Worst({RunBinary(BinaryOp::kSquaredDiff, kReducedCount, false, backend, random),
+                RunReduce(ReduceOp::kSquaredDiff, kReducedCount, backend, random)});
 }
 
 }  // namespace
@@ -43,9 +43,9 @@ void AddReduceCases(std::vector<ParityCase>& cases) {
   cases.push_back(GpuCase("parity", "abs_diff", "n=10007", kElementwiseTolerance, AbsDiff));
   cases.push_back(GpuCase("parity", "squared_diff", "n=10007", kElementwiseTolerance, SquaredDiff));
   cases.push_back(
-      GpuCase("parity", "max_reduce", "n=10007", kExact, std::bind_front(RunReduce, ReduceOp::kMax, kCount)));
-  cases.push_back(
-      GpuCase("parity", "sum_reduce", "n=10007", kSumTolerance, std::bind_front(RunReduce, ReduceOp::kSum, kCount)));
+      GpuCase("parity", "max_reduce", "n=10007", kExact, std::bind_front(RunReduce, ReduceOp::kMax, kReducedCount)));
+  cases.push_back(GpuCase("parity", "sum_reduce", "n=10007", kSumTolerance,
+                          std::bind_front(RunReduce, ReduceOp::kSum, kReducedCount)));
   // Sums are in double: a rounding or two of the result, whatever the length.
   for (size_t op = 0; op < std::size(kNames); ++op) {
     for (const int64_t count : {1, 255, 4096, 4097, 20000}) {

@@ -16,10 +16,10 @@
 namespace gdn::parity {
 namespace {
 
-using Params = SigmoidGatingRecurrentParams;
+using RecurrentParams = SigmoidGatingRecurrentParams;
 
 // Gates and step are one launch on a GPU; elsewhere they are the two operators it stands for.
-absl::Status Launch(Params params, const OwnedBatch& batch, OperatorRow& row) {
+absl::Status Launch(RecurrentParams params, const OwnedBatch& batch, OperatorRow& row) {
   Backend& backend = row.data().backend();
   const absl::StatusOr<gpu::Stream> stream = GpuStreamOf(backend);
   if (stream.ok()) {
@@ -82,20 +82,20 @@ absl::StatusOr<Difference> RunSigmoidGatingRecurrent(const LayerDims& dims, cons
                       .in_stride = dims.key_features(),
                       .q_out = q_norm.data(),
                       .k_out = k_norm.data()};
-  Params params{.rule = {.pool = state.host(),
-                         .batch = batch.view(),
-                         .q = q_norm.data(),
-                         .k = k_norm.data(),
-                         .v = v.data(),
-                         .q_stride = dims.key_features(),
-                         .k_stride = dims.key_features(),
-                         .v_stride = dims.value_features(),
-                         .output = output.data()},
-                .convention = convention,
-                .a = a.data(),
-                .b = b.data(),
-                .a_log = a_log.data(),
-                .dt_bias = dt_bias.data()};
+  RecurrentParams params{.rule = {.pool = state.host(),
+                                  .batch = batch.view(),
+                                  .q = q_norm.data(),
+                                  .k = k_norm.data(),
+                                  .v = v.data(),
+                                  .q_stride = dims.key_features(),
+                                  .k_stride = dims.key_features(),
+                                  .v_stride = dims.value_features(),
+                                  .output = output.data()},
+                         .convention = convention,
+                         .a = a.data(),
+                         .b = b.data(),
+                         .a_log = a_log.data(),
+                         .dt_bias = dt_bias.data()};
   QkL2NormReference(norm);
   SigmoidGatingRecurrentReference(params);
 

@@ -78,7 +78,7 @@ void PrintReport(const std::string& path, const StateFileReport& report) {
                report.tensors_checked, report.tensors);
 }
 
-absl::StatusOr<int> RunInspect(const std::vector<std::string>& files) {
+absl::StatusOr<int> RunInspectStates(const std::vector<std::string>& files) {
   const std::vector<std::string> sessions = absl::GetFlag(FLAGS_session);
   if (files.empty() && sessions.empty()) return UsageError("a FILE or --session is needed");
   for (const std::string& path : files) {
@@ -180,7 +180,7 @@ std::vector<Command> StateViewCommands() {
            .details = "Example: gdnctl state inspect chat.safetensors\n"
                       "         gdnctl state inspect --session chat\n",
            .flags = {"session", "json"},
-           .run = RunInspect},
+           .run = RunInspectStates},
           {.name = "state watch",
            .summary = "Write snapshots of a session's states to files, for a warm standby",
            .details = "Writes full-N.safetensors to the folder --out and, if a delta is smaller, the newest\n"

@@ -79,8 +79,8 @@ class CancelSource {
   std::shared_ptr<Cancellation> cancellation_;
 };
 
-// The errors that waits return, DEADLINE_EXCEEDED (DEADLINE_EXCEEDED) and CANCELLED (CALL_CANCELLED), for code that
-// checks the clock itself.
+// The errors that waits and Deadline::Check return: DEADLINE_EXCEEDED (DEADLINE_EXCEEDED) and CANCELLED
+// (CALL_CANCELLED).
 absl::Status DeadlinePassed();
 absl::Status WaitCancelled();
 

@@ -66,8 +66,8 @@ class Client {
 
   // Makes a client on a channel that the caller has made.
   explicit Client(const std::shared_ptr<grpc::ChannelInterface>& channel, ClientOptions options = {});
-  // Makes a client on a stub, for tests (v1::MockGdnServiceStub). ImportState, ShareMemory and calls of AsyncClient
-  // then return FAILED_PRECONDITION.
+  // Makes a client on a stub, for tests (v1::MockGdnServiceStub). ImportState then returns FAILED_PRECONDITION. So do
+  // OpenRing, ShareMemory and the calls of AsyncClient if the stub has no async(), like the mock.
   explicit Client(std::unique_ptr<v1::GdnService::StubInterface> stub, ClientOptions options = {});
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

@@ -1,8 +1,9 @@
 // Register-tiled products of small matrices, C += A B, for operands that live in the L1 and L2 caches.
 //
 // A is read one broadcast element at a time, with any row and column stride (so also transposed); B is read in vectors
-// along its rows. A tile of C stays in registers. Every element of C is one chain of fused multiply-adds in order of
-// depth, so its bits depend neither on the tile's size nor on its place in it.
+// along its rows. A tile of C stays in registers. Every element of C is one chain of MulAdd in order of depth, so its
+// bits depend neither on the tile's size nor on its place in it. MulAdd rounds once, but twice on targets without fused
+// multiply-adds (SSE4, scalar).
 // A Highway per-target header: include it below foreach_target.h. Thread safety: free functions.
 //
 //   ForRowTiles(rows, [&](auto tile, int64_t row) HWY_ATTR {

@@ -147,7 +147,7 @@ class StateService {
   TaskQueue io_;  // brings states back for steps from disk and Redis
   // Brings states back from host memory, and does other work that must not wait for a tier.
   TaskQueue memory_io_;
-  TaskQueue transfer_threads_;  // exports, imports, watches, restores, deletions
+  TaskQueue transfer_threads_;  // work of calls that may take long: exports, imports, restores, deletions and others
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<PrefixKeeper> prefix_keeper_;

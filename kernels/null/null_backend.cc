@@ -39,13 +39,14 @@ void CopyFoldedBase(const DeltaRuleDecodeParams& params, int32_t sequence) {
 }
 
 // Writes what may leave the process: memory that is used again holds other callers' data. Outputs become zeros.
+// Outputs that stay in the layer need nothing. Nor does the norm's: it is where the delta rule's was,
+// or stays in the layer.
 template <typename Params>
-void Answer(const Params& /*params*/) {}  // for operators whose outputs stay in the layer
+void Answer(const Params& /*params*/) {}
 void Answer(const ProjectionParams& params) {
   const size_t bytes = static_cast<size_t>(params.weight.rows) * DTypeSize(params.y.dtype);
   for (int64_t row = 0; row < params.rows; ++row) std::memset(params.y.From(row * params.y_stride).data, 0, bytes);
 }
-void Answer(const GatedRmsNormParams& params) { Zero(params.y, params.rows * params.value_dim); }
 void Answer(const DeltaRuleParams& params) {
   const int64_t tokens = params.batch.sequences == 0 ? 0 : params.batch.tokens();
   Zero(params.output, tokens * params.pool.layout.dims().value_features());

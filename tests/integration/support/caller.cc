@@ -1,17 +1,22 @@
 // The calls of service_helpers.h's Caller.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/dtype.h"
 #include "base/files/safetensors.h"
 #include "base/hash.h"
 #include "client/cpp/ring_channel.h"
+#include "client/cpp/shared_memory.h"
 #include "server/rpc/transport/rpc_status.h"
 #include "tests/integration/support/service_helpers.h"
 
@@ -36,17 +41,18 @@ Outcome<Field> FieldOf(const Outcome<Response>& called, const Field& (Response::
 
 }  // namespace
 
-// The ring of one caller, opened at its first step.
+// How a caller's steps travel: in messages, through a ring, or in messages with their tensors in regions of shared
+// memory. Rings and regions are opened at the first steps that need them.
 class ServiceCaller::Transport {
  public:
   Transport() {
     const char* const named = std::getenv("GDN_TEST_TRANSPORT");
-    ring_wanted_ = named != nullptr && std::string_view(named) == "ring";
+    if (named != nullptr) wanted_ = named;
   }
 
   // Returns the ring; null if none is wanted, the server has none to give, or it has ended.
   RingChannel* ring(const Caller& caller) {
-    if (!ring_wanted_) return nullptr;
+    if (wanted_ != "ring") return nullptr;
     std::call_once(opened_, [&] {
       auto ring =
           RingChannel::Open(caller.server().stub(), caller.NewContext(), {.area_bytes = 4 << 20}, absl::Seconds(10));
@@ -55,17 +61,112 @@ class ServiceCaller::Transport {
     return ring_ != nullptr && ring_->open() ? ring_.get() : nullptr;
   }
 
+  // Returns a region that no other call uses; null if none is wanted or the server has none to give.
+  std::shared_ptr<SharedMemory> Region(const Caller& caller) {
+    if (wanted_ != "shared") return nullptr;
+    std::unique_ptr<SharedMemory> region;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!regions_.empty()) {
+        region = std::move(regions_.back());
+        regions_.pop_back();
+      }
+    }
+    if (region == nullptr || !region->status().ok()) {
+      auto opened = SharedMemory::Open(caller.server().stub(), caller.NewContext(), 4 << 20, absl::Seconds(10));
+      if (!opened.ok()) return nullptr;
+      region = *std::move(opened);
+    }
+    return {region.release(), [this](SharedMemory* used) {
+              used->Reset();
+              std::lock_guard<std::mutex> lock(mutex_);
+              regions_.emplace_back(used);
+            }};
+  }
+
  private:
-  bool ring_wanted_ = false;
+  std::string wanted_;
   std::once_flag opened_;
   std::unique_ptr<RingChannel> ring_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<SharedMemory>> regions_;  // that no call uses
 };
+
+namespace {
+
+// Moves a tensor's bytes to the region. False if it has too little room.
+bool Share(SharedMemory& region, v1::Tensor& tensor) {
+  if (tensor.data().empty()) return true;
+  const auto range = region.Allocate(static_cast<int64_t>(tensor.data().size()));
+  if (!range.ok()) return false;
+  std::ranges::copy(tensor.data(), region.BytesOf(*range)->begin());
+  *tensor.mutable_shared() = *range;
+  tensor.clear_data();
+  return true;
+}
+
+// Moves the request's tensors to the region, and asks for the output there. False if it has too little room.
+template <typename Request>
+bool ShareTensors(SharedMemory& region, Request& request) {
+  std::vector<v1::Tensor*> tensors;
+  if (request.has_hidden_states()) {
+    tensors = {request.mutable_hidden_states()->mutable_hidden_states()};
+  } else if (request.has_projected()) {
+    v1::ProjectedInput& in = *request.mutable_projected();
+    if (in.has_mixed_qkv()) tensors.push_back(in.mutable_mixed_qkv());
+    if (in.has_z()) tensors.push_back(in.mutable_z());
+    if (in.has_b()) tensors.push_back(in.mutable_b());
+    if (in.has_a()) tensors.push_back(in.mutable_a());
+  } else if (request.has_delta_rule()) {
+    v1::DeltaRuleInput& in = *request.mutable_delta_rule();
+    if (in.has_q()) tensors.push_back(in.mutable_q());
+    if (in.has_k()) tensors.push_back(in.mutable_k());
+    if (in.has_v()) tensors.push_back(in.mutable_v());
+    if (in.has_g()) tensors.push_back(in.mutable_g());
+    if (in.has_beta()) tensors.push_back(in.mutable_beta());
+  }
+  for (v1::Tensor* const tensor : tensors) {
+    if (!Share(region, *tensor)) return false;
+  }
+  if (!request.has_hidden_states()) return true;
+  // The output has as many elements as the hidden states, and their dtype unless the request says another.
+  const v1::Tensor& in = request.hidden_states().hidden_states();
+  const v1::DType dtype = request.output_dtype() != v1::DTYPE_UNSPECIFIED ? request.output_dtype() : in.dtype();
+  int64_t bytes = static_cast<int64_t>(DTypeSize(static_cast<DType>(dtype)));
+  for (const int64_t dim : in.shape()) bytes *= dim;
+  const auto output = region.Allocate(bytes);
+  if (output.ok() && bytes > 0) *request.mutable_output_shared() = *output;
+  return true;
+}
+bool ShareTensors(SharedMemory& /*region*/, v1::AcceptTokensRequest& /*request*/) { return false; }
+
+// Moves an output from the region to the reply.
+template <typename Response>
+void TakeOutput(SharedMemory& region, Response& reply) {
+  if constexpr (requires { reply.mutable_output(); }) {
+    if (!reply.has_output() || !reply.output().has_shared()) return;
+    const auto bytes = region.BytesOf(reply.output().shared());
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    reply.mutable_output()->set_data(bytes->data(), bytes->size());
+    reply.mutable_output()->clear_shared();
+  }
+}
+
+}  // namespace
 
 ServiceCaller::ServiceCaller(TestServer& server, std::string authorization)
     : server_(server), authorization_(std::move(authorization)), transport_(std::make_shared<Transport>()) {}
 
 template <typename Request, typename Response>
 Outcome<Response> ServiceCaller::Send(UnaryMethod<Request, Response> method, const Request& request) const {
+  if (const std::shared_ptr<SharedMemory> region = transport_->Region(*this)) {
+    Request shared = request;
+    if (ShareTensors(*region, shared)) {
+      Outcome<Response> outcome = Call(*this, method, shared);
+      TakeOutput(*region, outcome.reply);
+      return outcome;
+    }
+  }
   RingChannel* const ring = transport_->ring(*this);
   if (ring == nullptr || !ring->Takes(request)) return Call(*this, method, request);
   Outcome<Response> outcome;

@@ -151,8 +151,8 @@ v1::StreamPrefillRequest StreamSegment(const v1::PrefillRequest& segment);
 // Returns the bytes of row `row` of a [B, ..] tensor.
 std::string RowBytes(const v1::Tensor& tensor, int64_t row);
 
-// Makes calls of one principal. Each method waits for the reply. If the environment's GDN_TEST_TRANSPORT is "ring",
-// steps and acceptances without a context of their own go through a ring.
+// Makes calls of one principal. Each method waits for the reply. The environment's GDN_TEST_TRANSPORT says how steps
+// and acceptances travel that have no context of their own: "ring", or "shared" for tensors in shared memory.
 class ServiceCaller {
  public:
   explicit ServiceCaller(TestServer& server, std::string authorization = "");

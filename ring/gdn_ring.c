@@ -41,6 +41,7 @@ struct gdn_ring {
   uint64_t bytes, area_bytes; /* checked copies of the header's */
   uint32_t entries;
   int server_wake, client_wake, peer; /* peer: the socket, which ends with the server's side */
+  pid_t owner;                        /* the process that opened the ring */
   uint32_t spin_us;
 
   pthread_mutex_t mutex; /* guards all below */
@@ -66,6 +67,10 @@ static void pause_briefly(void) {
   __asm__ volatile("yield");
 #endif
 }
+
+/* A fork shares the ring's memory with its parent, but not the mutex and the counts here: both would use the same entries
+ * and the same blocks. So only the process that opened the ring may use it. */
+static int is_fork(const gdn_ring* ring) { return getpid() != ring->owner; }
 
 /* ---- Opening */
 
@@ -161,6 +166,7 @@ int gdn_ring_open(const char* socket_path, const void* token, uint32_t spin_us, 
   *ring = NULL;
   if (made == NULL) return fail(ENOMEM, "no memory", why, why_bytes);
   made->server_wake = made->client_wake = made->peer = -1;
+  made->owner = getpid();
   made->spin_us = made->spin_now = spin_us;
   pthread_mutex_init(&made->mutex, NULL);
   pthread_condattr_init(&monotonic);
@@ -185,8 +191,10 @@ void gdn_ring_close(gdn_ring* ring) {
   if (ring->peer >= 0) close(ring->peer);
   for (i = 0; ring->calls != NULL && i < ring->entries; ++i) free(ring->calls[i].whole);
   free(ring->calls);
-  pthread_cond_destroy(&ring->changed);
-  pthread_mutex_destroy(&ring->mutex);
+  if (!is_fork(ring)) { /* a thread of the parent may have waited here at the fork; its condition would be waited for */
+    pthread_cond_destroy(&ring->changed);
+    pthread_mutex_destroy(&ring->mutex);
+  }
   free(ring);
 }
 
@@ -435,6 +443,7 @@ int gdn_ring_call(gdn_ring* ring, uint32_t method, const gdn_ring_request* reque
   struct call* call;
   int end, i;
   memset(reply, 0, sizeof *reply);
+  if (is_fork(ring)) return GDN_RING_FORKED;
   for (i = 0; i < GDN_RING_TENSORS; ++i) {
     if (request->tensor_bytes[i] > ring->area_bytes) return GDN_RING_TOO_LARGE;
     bytes += gdn_ring_aligned(request->tensor_bytes[i]);
@@ -469,14 +478,16 @@ int gdn_ring_call(gdn_ring* ring, uint32_t method, const gdn_ring_request* reque
 
 void gdn_ring_release(gdn_ring* ring, gdn_ring_reply* reply) {
   if (reply->kept == NULL) return;
-  pthread_mutex_lock(&ring->mutex);
-  free_call(ring, reply->kept);
-  pthread_mutex_unlock(&ring->mutex);
+  if (!is_fork(ring)) {
+    pthread_mutex_lock(&ring->mutex);
+    free_call(ring, reply->kept);
+    pthread_mutex_unlock(&ring->mutex);
+  }
   memset(reply, 0, sizeof *reply);
 }
 
 int gdn_ring_is_open(const gdn_ring* ring) {
-  return !ring->gone && GDN_RING_LOAD(ring->header->ended) == GDN_RING_OPEN;
+  return !is_fork(ring) && !ring->gone && GDN_RING_LOAD(ring->header->ended) == GDN_RING_OPEN;
 }
 
 uint64_t gdn_ring_area_bytes(const gdn_ring* ring) { return ring->area_bytes; }

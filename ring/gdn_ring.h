@@ -3,7 +3,8 @@
  * ShareMemory with ring_entries gives the path of the server's socket and a token that works once. gdn_ring_open passes
  * the token and gets the ring's memory. A call has the messages of Step, Decode, Prefill or AcceptTokens, with the
  * bytes of their tensors apart. Replies may come in another order than their calls.
- * Thread safety: all functions from any thread, but gdn_ring_close once and last. Ownership: as each function says.
+ * Thread safety: all functions from any thread, but gdn_ring_close once and last. A ring is for the process that opened
+ * it: in a fork of that process calls end with GDN_RING_FORKED. Ownership: as each function says.
  *
  *   gdn_ring* ring;
  *   if (gdn_ring_open(path, token, 50, &ring, why, sizeof why) != 0) return Fail(why);
@@ -31,7 +32,8 @@ enum {
   GDN_RING_TOO_LARGE = 1, /* the call does not fit the ring's area, or has too many tensors: send a message */
   GDN_RING_TIMEOUT = 2,   /* the time is over; the server may still run the call */
   GDN_RING_GONE = 3,      /* the ring has ended, or the server; the server may have run the call */
-  GDN_RING_FAILED = 4     /* this process ran out of memory */
+  GDN_RING_FAILED = 4,    /* this process ran out of memory */
+  GDN_RING_FORKED = 5     /* another process opened the ring, and this one is its fork: send a message */
 };
 
 typedef struct {
@@ -56,7 +58,8 @@ typedef struct {
  * `why`. The caller gets *ring, and ends it by gdn_ring_close. Waits at most two seconds for the server. */
 int gdn_ring_open(const char* socket_path, const void* token, uint32_t spin_us, gdn_ring** ring, char* why,
                   size_t why_bytes);
-/* Ends the ring. No other function may run or be called any more, and no reply may be in use. NULL is ignored. */
+/* Ends the ring. No other function may run or be called any more, and no reply may be in use. NULL is ignored. A fork
+ * only gives its own memory back; the ring goes on in the process that opened it. */
 void gdn_ring_close(gdn_ring* ring);
 
 /* Makes one call and waits for its reply, `timeout_us` microseconds at most (0: without a limit). The server drops a
@@ -66,7 +69,7 @@ int gdn_ring_call(gdn_ring* ring, uint32_t method, const gdn_ring_request* reque
 /* Gives the reply's memory back. */
 void gdn_ring_release(gdn_ring* ring, gdn_ring_reply* reply);
 
-/* Returns 1 while the ring may be used, 0 once it or its server has ended. */
+/* Returns 1 while this process may use the ring, 0 once the ring or its server has ended, and in a fork. */
 int gdn_ring_is_open(const gdn_ring* ring);
 /* Returns the bytes of the ring's area, which all calls in flight share. */
 uint64_t gdn_ring_area_bytes(const gdn_ring* ring);

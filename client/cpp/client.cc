@@ -13,6 +13,7 @@
 #include "base/string_cat.h"
 #include "client/cpp/refusing_channel.h"
 #include "client/cpp/reply_epoch.h"
+#include "client/cpp/ring_link.h"
 #include "client/cpp/rpc_status.h"
 #include "client/cpp/token_file.h"
 #include "grpcpp/create_channel.h"
@@ -114,6 +115,8 @@ Client::Client(const std::shared_ptr<grpc::ChannelInterface>& channel, ClientOpt
 Client::Client(std::unique_ptr<v1::GdnService::StubInterface> stub, ClientOptions options)
     : stub_(std::move(stub)), options_(std::move(options)) {}
 
+Client::~Client() = default;
+
 absl::Status Client::PrepareContext(const CallOptions& call, std::optional<absl::Duration> default_timeout,
                                     grpc::ClientContext* context) const {
   const absl::Duration timeout = call.timeout.value_or(default_timeout.value_or(absl::InfiniteDuration()));
@@ -130,9 +133,11 @@ template <typename Request, typename Response>
 absl::StatusOr<Response> Client::Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                       const Request& request, const CallOptions& call) {
   Response response;
-  if constexpr (requires { ring_->Call(request, absl::Duration(), response); }) {
-    if (UsesRing() && ring_->Takes(request)) {
-      GDN_RETURN_IF_ERROR(ring_->Call(request, call.timeout.value_or(options_.default_timeout), response));
+  if constexpr (requires(RingChannel & ring) { ring.Call(request, absl::Duration(), response); }) {
+    const absl::Duration timeout = call.timeout.value_or(options_.default_timeout);
+    const std::shared_ptr<RingChannel> ring = ring_ != nullptr ? ring_->ForCall(timeout) : nullptr;
+    if (ring != nullptr && ring->Takes(request)) {
+      GDN_RETURN_IF_ERROR(ring->Call(request, timeout, response));
       GDN_RETURN_IF_ERROR(CheckReplyEpoch(request, response));
       return response;
     }
@@ -443,13 +448,17 @@ absl::StatusOr<v1::StepResponse> Client::Step(const v1::StepRequest& request, co
   return response;
 }
 
+bool Client::UsesRing() const { return ring_ != nullptr && ring_->open(); }
+
 absl::Status Client::OpenRing(const RingOptions& options, const CallOptions& call) {
   ring_ = nullptr;
-  auto context = std::make_unique<grpc::ClientContext>();
   const CallOptions forever{.timeout = absl::InfiniteDuration(), .affinity = call.affinity};
-  GDN_RETURN_IF_ERROR(PrepareContext(forever, std::nullopt, context.get()));
-  GDN_ASSIGN_OR_RETURN(
-      ring_, RingChannel::Open(*stub_, std::move(context), options, call.timeout.value_or(options_.default_timeout)));
+  const auto open = [this, options, forever](absl::Duration timeout) -> absl::StatusOr<std::unique_ptr<RingChannel>> {
+    auto context = std::make_unique<grpc::ClientContext>();
+    GDN_RETURN_IF_ERROR(PrepareContext(forever, std::nullopt, context.get()));
+    return RingChannel::Open(*stub_, std::move(context), options, timeout);
+  };
+  GDN_ASSIGN_OR_RETURN(ring_, RingLink::Open(open, call.timeout.value_or(options_.default_timeout)));
   return absl::OkStatus();
 }
 

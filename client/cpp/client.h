@@ -32,6 +32,8 @@
 
 namespace gdn {
 
+class RingLink;
+
 struct ClientOptions {
   // Timeout of a call; InfiniteDuration: no deadline. Step streams and WatchState have none.
   absl::Duration default_timeout = absl::Seconds(60);
@@ -71,6 +73,7 @@ class Client {
   explicit Client(std::unique_ptr<v1::GdnService::StubInterface> stub, ClientOptions options = {});
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
+  ~Client();
 
   // Every method returns the server's errors. INVALID_ARGUMENT if the token file cannot be read, or the token or
   // affinity is not printable ASCII. DEADLINE_EXCEEDED if the timeout has passed. UNAVAILABLE if no server
@@ -192,13 +195,14 @@ class Client {
   absl::StatusOr<std::unique_ptr<SharedMemory>> ShareMemory(int64_t bytes, const CallOptions& call = {});
 
   // Makes Prefill, Decode, Step and AcceptTokens of this client go through a ring to a server on the same host, which
-  // takes a fraction of a message's time (ring_channel.h). Calls that do not fit the ring, and all calls once it has
-  // ended, are messages. Streams and AsyncClient always are. The timeout applies to the opening. Errors of
-  // RingChannel::Open; the client then goes on with messages. Call it before the calls that are to use the ring, and
-  // again after it has ended; no call of these methods may run meanwhile.
+  // takes a fraction of a message's time (ring_channel.h). Calls that do not fit the ring are messages; streams and
+  // AsyncClient always are. After a ring has ended, for example with its server, a later call opens another one by
+  // itself; calls are messages until then. A fork of this process has no ring. The timeout applies to the opening.
+  // Errors of RingChannel::Open; the client then goes on with messages. Call it before the calls that are to use the
+  // ring; no call of these methods may run meanwhile.
   absl::Status OpenRing(const RingOptions& options = {}, const CallOptions& call = {});
   // True while calls go through a ring.
-  bool UsesRing() const { return ring_ != nullptr && ring_->open(); }
+  bool UsesRing() const;
 
   // Returns the time that each stage of the caller's last steps took. If request.keep is set, also sets how many steps
   // the server records for all callers; where callers log in, that is PERMISSION_DENIED unless the caller is an admin.
@@ -237,7 +241,7 @@ class Client {
   const std::shared_ptr<grpc::ChannelInterface> channel_;  // nullptr in tests that have their own stub
   const std::unique_ptr<Stub> stub_;
   const ClientOptions options_;
-  std::unique_ptr<RingChannel> ring_;
+  std::unique_ptr<RingLink> ring_;
   std::atomic<bool> step_is_unimplemented_ = false;
 };
 

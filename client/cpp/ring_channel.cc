@@ -1,5 +1,7 @@
 #include "client/cpp/ring_channel.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -109,6 +111,9 @@ absl::Status Send(gdn_ring* ring, uint32_t method, gdn_ring_request& request, ab
       return absl::DeadlineExceededError(StrCat("the server has not answered within ", absl::FormatDuration(timeout)));
     case GDN_RING_TOO_LARGE:
       return absl::ResourceExhaustedError("the call does not fit the ring");
+    case GDN_RING_FORKED:
+      return absl::FailedPreconditionError(
+          "another process opened the ring, and this one is its fork; open a ring here, or send steps in messages");
     case GDN_RING_FAILED:
       return absl::ResourceExhaustedError("no memory for the reply");
     default:
@@ -165,11 +170,18 @@ absl::StatusOr<std::unique_ptr<RingChannel>> RingChannel::Open(v1::GdnService::S
 }
 
 RingChannel::RingChannel(std::unique_ptr<ShareMemoryCall> keeper, gdn_ring* ring)
-    : keeper_(std::move(keeper)), ring_(ring) {}
+    : keeper_(std::move(keeper)), ring_(ring), owner_(getpid()) {}
 
-RingChannel::~RingChannel() { gdn_ring_close(ring_); }
+RingChannel::~RingChannel() {
+  gdn_ring_close(ring_);
+  // In a fork no thread of gRPC runs, so the call's end would be waited for without end. The call is the parent's.
+  if (getpid() != owner_) static_cast<void>(keeper_.release());
+}
 
-bool RingChannel::open() const { return gdn_ring_is_open(ring_) != 0; }
+bool RingChannel::open() const {
+  // A killed server leaves the ring's memory as it was; gRPC sees the end of its connection.
+  return gdn_ring_is_open(ring_) != 0 && keeper_->status().ok();
+}
 
 bool RingChannel::Takes(const google::protobuf::Message& request) const {
   return 2 * request.ByteSizeLong() + 2 * kReplyBytes <= gdn_ring_area_bytes(ring_);

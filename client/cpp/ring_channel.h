@@ -4,14 +4,17 @@
 // exactly-once rules, errors and bits. A ring ends with its server, and when the server drains; a call in flight then
 // gets UNAVAILABLE, as over a connection that broke. Client::OpenRing makes a client use one; use this class alone only
 // without a Client.
-// Thread safety: all methods from any thread; calls of several threads overlap. Ownership: owns the ring and the call
-// that keeps it. The destructor ends the ring; no call may run then.
+// Thread safety: all methods from any thread; calls of several threads overlap. A ring is for the process that opened
+// it: a fork of the process has none. Ownership: owns the ring and the call that keeps it. The destructor ends the
+// ring; no call may run then.
 //
 //   GDN_ASSIGN_OR_RETURN(auto ring, RingChannel::Open(*stub, NewContext(), {}, absl::Seconds(5)));
 //   v1::StepResponse reply;
 //   if (!ring->Takes(request)) return OverGrpc(request);
 //   GDN_RETURN_IF_ERROR(ring->Call(request, absl::Seconds(60), reply));
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -46,13 +49,14 @@ class RingChannel {
   RingChannel& operator=(const RingChannel&) = delete;
   ~RingChannel();
 
-  // False once the ring has ended. Open another one then.
+  // False once the ring has ended, and in a fork of the process that opened it. Open another one then.
   bool open() const;
   // True if a request of so many bytes, tensors included, and a reply of as many fit the ring.
   bool Takes(const google::protobuf::Message& request) const;
 
   // Make a call, which Takes must allow. `timeout`: InfiniteDuration: none. Errors of the server; DEADLINE_EXCEEDED;
-  // UNAVAILABLE if the ring ends, after which the call may have been applied or not.
+  // UNAVAILABLE if the ring ends, after which the call may have been applied or not. FAILED_PRECONDITION in a fork; the
+  // server has not seen the call then.
   absl::Status Call(const v1::StepRequest& request, absl::Duration timeout, v1::StepResponse& response);
   absl::Status Call(const v1::DecodeRequest& request, absl::Duration timeout, v1::DecodeResponse& response);
   absl::Status Call(const v1::PrefillRequest& request, absl::Duration timeout, v1::PrefillResponse& response);
@@ -61,8 +65,9 @@ class RingChannel {
  private:
   RingChannel(std::unique_ptr<ShareMemoryCall> keeper, gdn_ring* ring);
 
-  const std::unique_ptr<ShareMemoryCall> keeper_;
+  std::unique_ptr<ShareMemoryCall> keeper_;
   gdn_ring* const ring_;
+  const pid_t owner_;
 };
 
 }  // namespace gdn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from server import Server, running
 
 import gdn_client
 from gdn_client import ring
+from gdn_client.proto.gdn.v1 import step_pb2
 
 
 @pytest.fixture()
@@ -129,3 +131,18 @@ def test_steps_go_on_when_the_server_comes_back(tmp_path: Path) -> None:
         server.start()
         for position in range(5, 8):
             np.testing.assert_array_equal(session.decode(layer, x[position]), steady.decode(layer, x[position]))
+
+
+def test_a_fork_uses_no_ring_of_its_parent(client: gdn_client.Client, ringed: gdn_client.Client) -> None:
+    x = tokens(client, 18)
+    want = steps(client, x)
+    steps(ringed, x)
+    raw, request = link(ringed)._ring, b""
+    child = os.fork()
+    if child == 0:  # gRPC is not used here: its threads are the parent's
+        uses = link(ringed).is_open or link(ringed).call("Decode", step_pb2.DecodeRequest(), 1.0)
+        os._exit(int(bool(uses) or raw.call(2, request, 1_000_000, 4096)[0] != ring._FORKED))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for mine, its in zip(steps(ringed, x), want, strict=True):
+        np.testing.assert_array_equal(mine, its)
+    assert link(ringed).is_open

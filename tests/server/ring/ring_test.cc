@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -231,6 +232,53 @@ TEST_F(OpenedRing, AnswersOthersWhileOneAnnouncesWithoutEnd) {
   noise.join();
   noisy->ring().End(GDN_RING_ENDED);
   rings_->poller->Remove(*noisy);
+}
+
+// A child process that ends with what `run` returns; gRPC and gtest are not for it.
+template <typename Run>
+int ExitCodeOfFork(const Run& run) {
+  const pid_t child = fork();
+  if (child == 0) _exit(run());
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(OpenedRing, IsNotForAForkOfItsClient) {
+  std::string back;
+  ASSERT_EQ(CallWith(client_->ring, "m", "t", 0, back), GDN_RING_OK);
+  gdn_ring_header* const raw = Raw();
+  const uint32_t submitted = GDN_RING_LOAD(raw->submitted);
+  EXPECT_EQ(ExitCodeOfFork([this] {
+              std::string none;
+              return CallWith(client_->ring, "m", "t", 1'000'000, none);
+            }),
+            GDN_RING_FORKED);
+  EXPECT_EQ(ExitCodeOfFork([this] { return gdn_ring_is_open(client_->ring); }), 0);
+  EXPECT_EQ(GDN_RING_LOAD(raw->submitted), submitted) << "a fork has written to its parent's ring";
+  munmap(raw, sizeof(*raw));
+  EXPECT_EQ(CallWith(client_->ring, "m", "t", 0, back), GDN_RING_OK);
+}
+
+TEST_F(OpenedRing, AForkOfABusyClientGivesItsMemoryBack) {
+  std::atomic<bool> over{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      std::string back;
+      while (!over) CallWith(client_->ring, "m", std::string(2000, 't'), 0, back);
+    });
+  }
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(ExitCodeOfFork([this] {
+                gdn_ring_close(client_->ring);
+                return 7;
+              }),
+              7);
+  }
+  over = true;
+  for (std::thread& thread : threads) thread.join();
+  std::string back;
+  EXPECT_EQ(CallWith(client_->ring, "m", "t", 0, back), GDN_RING_OK) << "the parent's ring goes on";
 }
 
 TEST_F(RingTest, GoesOnceToWhoSendsItsToken) {

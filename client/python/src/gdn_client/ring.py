@@ -3,11 +3,12 @@
 The ring's own part is a small module in C, `gdn_client._ring`. Where it was not built, or the server gives no ring,
 steps are messages; the results are the same. A client that shares memory with its server (`Client(shared_memory=...)`)
 uses a ring too.
-Thread safety: any thread; calls of several threads overlap.
+Thread safety: any thread; calls of several threads overlap. A fork of the process has no ring: its calls are messages.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ AREA_BYTES = 16 << 20
 SPIN_US = 50  # how long a call looks for its reply before it sleeps
 RETRY_SECONDS = 5.0  # before the next try to open a ring after a failure
 _REPLY_BYTES = 4096  # expected of a reply beside its output
-_OK, _TOO_LARGE, _TIMEOUT = 0, 1, 2  # results of a ring's call
+_OK, _TOO_LARGE, _TIMEOUT, _FORKED = 0, 1, 2, 5  # results of a ring's call
 # Numbers of the methods in a ring, and their replies.
 METHODS: dict[str, tuple[int, Any]] = {
     "Step": (1, step_pb2.StepResponse),
@@ -48,6 +49,7 @@ class RingLink:
         self._end: Callable[[], Any] | None = None
         self._not_before = 0.0 if _ring is not None else float("inf")
         self._lock = threading.Lock()
+        self._owner = os.getpid()
 
     @property
     def is_open(self) -> bool:
@@ -58,10 +60,12 @@ class RingLink:
         """Ends the ring; calls are messages from now on."""
         self._not_before = float("inf")
         self._ring = None
-        if self._end is not None:
+        if self._end is not None and os.getpid() == self._owner:  # in a fork the call is the parent's
             self._end()
 
     def _opened(self) -> Any:
+        if os.getpid() != self._owner:
+            return None
         ring = self._ring
         if ring is not None and ring.is_open():
             return ring
@@ -96,7 +100,7 @@ class RingLink:
             return None
         message = request.SerializeToString()
         end, code, told, output = ring.call(number, message, int(timeout * 1e6), len(message) + _REPLY_BYTES)
-        if end == _TOO_LARGE:
+        if end in (_TOO_LARGE, _FORKED):
             return None
         if end == _TIMEOUT:
             raise DeadlineExceededError(f"the server has not answered within {timeout} seconds")

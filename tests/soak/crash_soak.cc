@@ -8,7 +8,8 @@
 // kind are stepped together, through DurableBatch on the server that is killed, and one by one on the other. Some steps
 // are Steps of mixed rows; the undisturbed server then gets AcceptTokens, Prefill and Decode instead. Exit code 1
 // where an answer differs by a bit, a step was applied other than once, or a kill cost a layer more tokens than the
-// checkpoint interval.
+// checkpoint interval. With --transport=ring, steps reach the server that is killed through a ring (Client::OpenRing),
+// which every kill ends; the exit code is 1, too, if the client does not open another one.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -48,6 +49,7 @@ ABSL_FLAG(int32_t, sessions, 3, "Operator sessions; with --model, as many of the
 ABSL_FLAG(int32_t, batched, 3, "More sessions of each kind, which are decoded in one call; 0: none.");
 ABSL_FLAG(int32_t, interval, 16, "Tokens between two checkpoints (--checkpoint-every-tokens).");
 ABSL_FLAG(int32_t, longest_life_ms, 400, "A server lives at most so long before it is killed.");
+ABSL_FLAG(std::string, transport, "messages", "How steps reach the server that is killed: messages or ring.");
 ABSL_FLAG(std::vector<std::string>, server_flags, {}, "More flags of both servers, such as --backend=gpu.");
 
 namespace gdn {
@@ -328,6 +330,11 @@ absl::StatusOr<std::vector<Plan>> MakePlans(Client& client) {
   return plans;
 }
 
+// Waits until steps go through a ring again, ten seconds at most.
+void AwaitRing(const Client& client, const Soak& soak) {
+  for (int i = 0; i < 10'000 && !client.UsesRing() && !soak.over; ++i) absl::SleepFor(absl::Milliseconds(1));
+}
+
 absl::Status RunSoak(const std::string& folder) {
   const int interval = absl::GetFlag(FLAGS_interval);
   const int rounds = absl::GetFlag(FLAGS_rounds);
@@ -350,6 +357,8 @@ absl::Status RunSoak(const std::string& folder) {
   GDN_RETURN_IF_ERROR(crashing.Start());
   const std::unique_ptr<Client> truth = Client::Connect(undisturbed.target());
   const std::unique_ptr<Client> tested = Client::Connect(crashing.target());
+  const bool by_ring = absl::GetFlag(FLAGS_transport) == "ring";
+  if (by_ring) GDN_RETURN_IF_ERROR(tested->OpenRing());
   GDN_ASSIGN_OR_RETURN(std::vector<Plan> plans, MakePlans(*truth));
 
   Soak soak;
@@ -362,9 +371,11 @@ absl::Status RunSoak(const std::string& folder) {
     });
   }
   Random random(seed);
-  int kills = 0;
+  int kills = 0, rings_killed = 0;
   while (kills < rounds && !soak.over) {
+    if (by_ring) AwaitRing(*tested, soak);
     absl::SleepFor(absl::Microseconds(random.NextInt(0, 1000 * absl::GetFlag(FLAGS_longest_life_ms))));
+    if (tested->UsesRing()) ++rings_killed;
     crashing.Kill();
     ++kills;
     if (const absl::Status status = crashing.Start(); !status.ok()) soak.Fail(status);
@@ -394,13 +405,14 @@ absl::Status RunSoak(const std::string& folder) {
   absl::PrintF(
       "crash_soak seed %d: %d of %d kills, %d sessions (%d of them in batches), %d steps compared (%d of them "
       "rows of Step), %d recoveries (%d from nothing), %d steps and %d tokens replayed, at most %d tokens of a layer "
-      "lost by a kill (interval %d), %d mismatches\n",
+      "lost by a kill (interval %d), a ring open at %d kills, %d mismatches\n",
       seed, kills, rounds, sessions, batched, soak.steps.load(), soak.mixed.load(), sum.recoveries, sum.recreations,
-      sum.replayed_steps, sum.replayed_tokens, sum.max_lost_tokens, interval, soak.mismatches.load());
+      sum.replayed_steps, sum.replayed_tokens, sum.max_lost_tokens, interval, rings_killed, soak.mismatches.load());
   GDN_RETURN_IF_ERROR(soak.status());
   if (soak.mismatches != 0) return absl::DataLossError("answers differ from the undisturbed server's");
   if (sum.max_lost_tokens > interval) return absl::DataLossError("a kill cost more than the checkpoint interval");
   if (rounds > 0 && sum.recoveries == 0) return absl::InternalError("no kill cost anything, so nothing was tested");
+  if (by_ring && rings_killed < rounds) return absl::InternalError("the client did not open a ring after a kill");
   return absl::OkStatus();
 }
 

@@ -79,6 +79,17 @@ static int fail(int error, const char* what, char* why, size_t why_bytes) {
   return error;
 }
 
+/* Closes what a message brought: a process that has too few free descriptors gets some of them. */
+static void close_received(struct cmsghdr* head) {
+  size_t at;
+  int fd;
+  if (head == NULL || head->cmsg_type != SCM_RIGHTS) return;
+  for (at = 0; at + sizeof fd <= head->cmsg_len - CMSG_LEN(0); at += sizeof fd) {
+    memcpy(&fd, CMSG_DATA(head) + at, sizeof fd);
+    close(fd);
+  }
+}
+
 /* Sends the token and receives the descriptors. */
 static int receive(int peer, const void* token, int fds[GDN_RING_FDS], char* why, size_t why_bytes) {
   char byte;
@@ -99,9 +110,13 @@ static int receive(int peer, const void* token, int fds[GDN_RING_FDS], char* why
   } while (got < 0 && errno == EINTR);
   if (got < 0) return fail(errno, "the server sent no ring", why, why_bytes);
   head = CMSG_FIRSTHDR(&message);
-  if (got == 0 || head == NULL || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof(int) * GDN_RING_FDS))
+  if (got == 0)
     return fail(EACCES, "the server does not know the ring's token; a token works once, for a few seconds", why,
                 why_bytes);
+  if (head == NULL || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof(int) * GDN_RING_FDS)) {
+    close_received(head);
+    return fail(EMFILE, "the ring's descriptors did not arrive; this process needs four free ones", why, why_bytes);
+  }
   memcpy(fds, CMSG_DATA(head), sizeof(int) * GDN_RING_FDS);
   return 0;
 }
@@ -111,8 +126,10 @@ static int map(gdn_ring* ring, int memory, char* why, size_t why_bytes) {
   struct stat found;
   gdn_ring_header head;
   void* mapped;
+  int seals;
   if (fstat(memory, &found) != 0) return fail(errno, "cannot look at the ring's memory", why, why_bytes);
-  if ((fcntl(memory, F_GET_SEALS) & F_SEAL_SHRINK) == 0 || found.st_size < (off_t)sizeof head)
+  seals = fcntl(memory, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || found.st_size < (off_t)sizeof head)
     return fail(EPROTO, "the ring's memory is not sealed", why, why_bytes);
   mapped = mmap(NULL, (size_t)found.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
   if (mapped == MAP_FAILED) return fail(errno, "cannot map the ring's memory", why, why_bytes);

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kSocketPrefix = "gdn-ring-";
 constexpr absl::Duration kPatience = absl::Seconds(2);  // for a visitor's token
-constexpr size_t kMostVisitors = 64;                    // the one that has waited longest makes room for the next
+constexpr size_t kMostVisitors = 64;                    // who wait at a time; then one makes room for the next
 
 // True if nobody listens at the socket.
 bool IsDeserted(const std::string& path) {
@@ -50,8 +50,15 @@ void RemoveDeserted(const std::string& folder) {
   }
 }
 
-// Sends the descriptors. A client that does not take them loses its ring.
-void SendDescriptors(int to, const std::array<int, GDN_RING_FDS>& fds) {
+// Returns the user who has connected; users of other namespaces may share one number.
+uid_t UserOf(int connection) {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.uid : static_cast<uid_t>(-1);
+}
+
+// Sends the descriptors. False if that fails: then the client must not wait for them.
+bool SendDescriptors(int to, const std::array<int, GDN_RING_FDS>& fds) {
   char byte = 0;
   iovec data = {&byte, 1};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(fds))> control = {};
@@ -65,7 +72,7 @@ void SendDescriptors(int to, const std::array<int, GDN_RING_FDS>& fds) {
   head->cmsg_type = SCM_RIGHTS;
   head->cmsg_len = CMSG_LEN(sizeof(fds));
   std::memcpy(CMSG_DATA(head), fds.data(), sizeof(fds));
-  static_cast<void>(sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
+  return sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
 }
 
 }  // namespace
@@ -81,7 +88,12 @@ absl::StatusOr<std::unique_ptr<RingDoor>> RingDoor::Open(const std::string& fold
     unlink(path.c_str());
     return absl::UnavailableError(std::string("the socket for rings: ") + std::strerror(error));
   }
-  return std::unique_ptr<RingDoor>(new RingDoor(std::move(path), std::move(listening.fd), std::move(stop)));
+  try {
+    return std::unique_ptr<RingDoor>(new RingDoor(path, std::move(listening.fd), std::move(stop)));
+  } catch (const std::system_error& error) {
+    unlink(path.c_str());
+    return absl::UnavailableError(std::string("no thread for the socket for rings: ") + error.what());
+  }
 }
 
 RingDoor::RingDoor(std::string path, OwnedFd socket, OwnedFd stop)
@@ -138,15 +150,31 @@ void RingDoor::Run() {
   }
 }
 
+size_t RingDoor::MakesRoom(const std::vector<uid_t>& users) {
+  const auto visitors_of = [&users](uid_t user) { return std::ranges::count(users, user); };
+  // The first maximum is the oldest visitor of the user who has most.
+  return static_cast<size_t>(std::ranges::max_element(users, {}, visitors_of) - users.begin());
+}
+
 void RingDoor::Accept() {
-  OwnedFd fd(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!fd.valid()) {
-    // Without a free descriptor the visitor stays in the queue; poll would report it again at once.
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) poll(nullptr, 0, /*timeout=*/100);
-    return;
+  // As many as may wait, so that visitors who say nothing cannot fill the queue behind which the others connect.
+  for (size_t i = 0; i < kMostVisitors; ++i) {
+    OwnedFd fd(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      // Without a free descriptor the visitor stays in the queue; poll would report it again at once.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) poll(nullptr, 0, /*timeout=*/100);
+      return;
+    }
+    const uid_t user = UserOf(fd.get());
+    Visitor visitor{.fd = std::move(fd), .user = user, .until = SteadyNow() + kPatience, .sent = {}};
+    if (!Hear(visitor)) continue;
+    if (visitors_.size() == kMostVisitors) {
+      std::vector<uid_t> users;
+      for (const Visitor& waiting : visitors_) users.push_back(waiting.user);
+      visitors_.erase(visitors_.begin() + static_cast<std::ptrdiff_t>(MakesRoom(users)));
+    }
+    visitors_.push_back(std::move(visitor));
   }
-  if (visitors_.size() == kMostVisitors) visitors_.erase(visitors_.begin());
-  visitors_.push_back({.fd = std::move(fd), .until = SteadyNow() + kPatience, .sent = {}});
 }
 
 bool RingDoor::Hear(Visitor& visitor) {
@@ -158,8 +186,7 @@ bool RingDoor::Hear(Visitor& visitor) {
   if (visitor.sent.size() < part.size()) return true;
   const std::shared_ptr<Ring> ring = Redeem(visitor.sent);
   if (ring == nullptr) return false;
-  SendDescriptors(visitor.fd.get(), ring->fds());
-  ring->KeepPeer(std::move(visitor.fd));
+  if (SendDescriptors(visitor.fd.get(), ring->fds())) ring->KeepPeer(std::move(visitor.fd));
   return false;
 }
 

@@ -1,8 +1,8 @@
 // The socket at which clients get their rings: who sends a ring's token gets the ring's descriptors, once.
 //
 // A token is 32 random bytes, which the server gave to one client (ShareMemory), so any user and any container that can
-// see the socket may connect. A connection that sends nothing costs a descriptor for two seconds, and no other client
-// anything.
+// see the socket may connect. A connection that sends nothing costs a descriptor for two seconds. At most 64 wait; then
+// the user with the most of them loses the oldest one, so a user who connects without end costs no other user anything.
 // Thread safety: safe from any thread. Ownership: owns the socket, its file and a thread; shares rings until their
 // token is used, taken back, or too old.
 //
@@ -10,6 +10,9 @@
 //   const std::string token = door->Offer(ring);
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <thread>
@@ -42,6 +45,10 @@ class RingDoor {
 
   static constexpr absl::Duration kTokenLife = absl::Seconds(10);
 
+  // Returns the index of the visitor who makes room for another one: the first of the user who has most. `users`: of
+  // each visitor, the oldest first; at least one.
+  static size_t MakesRoom(const std::vector<uid_t>& users);
+
  private:
   struct Offered {
     std::shared_ptr<Ring> ring;
@@ -50,12 +57,14 @@ class RingDoor {
   // A connection that has not sent its token yet.
   struct Visitor {
     OwnedFd fd;
+    uid_t user = 0;
     SteadyTime until;
     std::string sent;
   };
 
   RingDoor(std::string path, OwnedFd socket, OwnedFd stop);
   void Run();
+  // Lets in those who have connected, and reads what they have sent already.
   void Accept();
   // Reads what the visitor has sent. Returns true if it is to be asked again.
   bool Hear(Visitor& visitor);

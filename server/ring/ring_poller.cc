@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -42,7 +43,11 @@ absl::StatusOr<std::unique_ptr<RingPoller>> RingPoller::Start(absl::Duration spi
   if (!epoll.valid() || !stop.valid() || !Watch(epoll.get(), stop.get(), /*number=*/0)) {
     return absl::UnavailableError(StrCat("no descriptors for the poller of rings: ", std::strerror(errno)));
   }
-  return std::unique_ptr<RingPoller>(new RingPoller(std::move(epoll), std::move(stop), spin));
+  try {
+    return std::unique_ptr<RingPoller>(new RingPoller(std::move(epoll), std::move(stop), spin));
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(StrCat("no thread for the poller of rings: ", error.what()));
+  }
 }
 
 RingPoller::RingPoller(OwnedFd epoll, OwnedFd stop, absl::Duration spin)
@@ -136,9 +141,11 @@ bool RingPoller::Sleep() {
   std::array<epoll_event, kEvents> events;
   const int count = epoll_wait(epoll_.get(), events.data(), kEvents, active_.empty() ? -1 : 0);
   for (int i = 0; i < count; ++i) {
-    if (events[static_cast<size_t>(i)].data.u64 == 0) return false;
+    const uint64_t number =
+        events[static_cast<size_t>(i)].data.u64;  // a copy: the event is packed, its parts unaligned
+    if (number == 0) return false;
     absl::MutexLock lock(&mu_);
-    const auto found = rings_.find(events[static_cast<size_t>(i)].data.u64);
+    const auto found = rings_.find(number);
     if (found != rings_.end() && std::ranges::find(active_, found->second) == active_.end()) {
       active_.push_back(found->second);
     }

@@ -39,7 +39,7 @@ class PolledRing {
 class RingPoller {
  public:
   // `spin`: how long the thread looks for submissions before it sleeps; 0: not at all. UNAVAILABLE if the system has no
-  // descriptors.
+  // descriptors or threads.
   static absl::StatusOr<std::unique_ptr<RingPoller>> Start(absl::Duration spin);
   RingPoller(const RingPoller&) = delete;
   RingPoller& operator=(const RingPoller&) = delete;

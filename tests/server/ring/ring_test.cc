@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -312,6 +315,77 @@ TEST_F(RingTest, DoesNotWaitForVisitorsWhoSayNothing) {
   gdn_ring* opened = nullptr;
   EXPECT_EQ(Open(rings_->door->Offer(ring), &opened), 0) << why_.data();
   gdn_ring_close(opened);
+}
+
+TEST_F(RingTest, AStrangerWhoConnectsWithoutEndPushesNobodyOut) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  constexpr uid_t kStranger = 4321, kSame = static_cast<uid_t>(-1);
+  ASSERT_EQ(chmod(folder_.path().c_str(), 0711), 0);  // as /dev/shm, where anyone finds the socket
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  rings_->door->path().copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const auto connected = [&address] {
+    OwnedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? std::move(fd)
+                                                                                                : OwnedFd();
+  };
+  const std::shared_ptr<Ring> ring = Ring::Make(kEntries, kArea).value();
+  const std::string token = rings_->door->Offer(ring);
+  const OwnedFd owner = connected();
+  ASSERT_EQ(send(owner.get(), token.data(), 10, MSG_NOSIGNAL), 10);
+  std::array<OwnedFd, 300> visits;
+  std::thread([&] {
+    // The system call changes this thread's user alone; the function of libc would change all threads'.
+    ASSERT_EQ(syscall(SYS_setresuid, kSame, kStranger, kSame), 0);
+    for (OwnedFd& visit : visits) visit = connected();
+  }).join();
+  for (const OwnedFd& visit : visits) ASSERT_TRUE(visit.valid());
+  // Visitors are let in in order, so the server has taken all of them once it has answered one that came behind them.
+  gdn_ring* behind = nullptr;
+  EXPECT_EQ(Open(rings_->door->Offer(ring), &behind), 0) << why_.data();
+  gdn_ring_close(behind);
+  ASSERT_EQ(send(owner.get(), token.data() + 10, token.size() - 10, MSG_NOSIGNAL), 22) << "it was shown out";
+  char byte = 1;
+  const timeval limit = {5, 0};
+  setsockopt(owner.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  EXPECT_EQ(recv(owner.get(), &byte, 1, 0), 1) << "its token was not taken";
+}
+
+TEST_F(RingTest, AClientWithTooFewDescriptorsKeepsNone) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few = {std::min<rlim_t>(before.rlim_cur, 256), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  // Both ends of the connection take one, then come the ring's three.
+  for (const size_t free : {0, 3, 4, 5}) {
+    const std::shared_ptr<Ring> ring = Ring::Make(kEntries, kArea).value();
+    const std::string token = rings_->door->Offer(ring);
+    std::vector<OwnedFd> fillers;
+    const auto fill = [&fillers] {
+      for (;;) {
+        OwnedFd one(open("/dev/null", O_RDONLY | O_CLOEXEC));
+        if (!one.valid()) return fillers.size();
+        fillers.push_back(std::move(one));
+      }
+    };
+    const size_t all = fill();
+    fillers.resize(all - free);
+    gdn_ring* opened = nullptr;
+    EXPECT_EQ(Open(token, &opened) == 0, free == 5) << free << ": " << why_.data();
+    gdn_ring_close(opened);
+    ring->End(GDN_RING_ENDED);  // closes the server's end of the connection
+    for (int i = 0; i < 1000 && fill() < all; ++i) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_EQ(fillers.size(), all) << "with " << free << " free descriptors some were kept";
+    rings_->door->TakeBack(token);
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST(RingDoor, TheUserWithMostVisitorsMakesRoom) {
+  EXPECT_EQ(RingDoor::MakesRoom({7}), 0u);
+  EXPECT_EQ(RingDoor::MakesRoom({7, 8, 8}), 1u);
+  EXPECT_EQ(RingDoor::MakesRoom({8, 7, 7, 8, 8}), 0u);
+  EXPECT_EQ(RingDoor::MakesRoom({7, 8}), 0u) << "the oldest of all, where all have as many";
 }
 
 TEST_F(RingTest, LeavesNoSocketBehindAndRemovesThoseOfKilledServers) {

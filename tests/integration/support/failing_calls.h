@@ -1,0 +1,28 @@
+// System calls that opening a ring needs, and the start of threads, each of which can be made to fail.
+//
+// The linker gives the callers in the program's own objects these functions (--wrap; tests/integration/CMakeLists.txt).
+// Thread safety: any thread. Ownership: one counter for the process.
+//
+//   FailingCalls::Fail(3);  // the fourth of these calls from now on fails, and no other
+//   ... the opening ...
+//   const std::optional<std::string> failed = FailingCalls::Stop();  // "mmap"; nullopt: there were fewer calls
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace gdn {
+
+class FailingCalls {
+ public:
+  // Counts the calls of all threads from now on, from 0, and makes number `number` fail: for want of descriptors or
+  // memory, as the call would.
+  static void Fail(int64_t number);
+  // Makes the next call with this name fail.
+  static void FailNext(const std::string& name);
+  // Ends that. Returns the name of the call that failed.
+  static std::optional<std::string> Stop();
+};
+
+}  // namespace gdn

@@ -108,14 +108,14 @@ void ByteLedger::KeepMetered(const ByteAccountPtr& account, int64_t now_ns) {
   metered_.push_back(account);
   if (metered_.size() < 2 * std::max(metered_kept_, kFewMetered)) return;
   // An account with no other owner can take no tokens meanwhile, so it may go if its bucket is full.
-  const auto of_no_use = std::ranges::partition(metered_, [now_ns](const ByteAccountPtr& kept) {
+  const auto of_no_use = std::partition(metered_.begin(), metered_.end(), [now_ns](const ByteAccountPtr& kept) {
     return kept.use_count() > 1 || kept->quotas_.tokens().Left(now_ns) < kept->quotas_.burst();
   });
-  for (ByteAccountPtr& kept : of_no_use) {
-    kept->metered_ = false;
-    dropped.push_back(std::move(kept));
+  for (auto kept = of_no_use; kept != metered_.end(); ++kept) {
+    (*kept)->metered_ = false;
+    dropped.push_back(std::move(*kept));
   }
-  metered_.erase(of_no_use.begin(), of_no_use.end());
+  metered_.erase(of_no_use, metered_.end());
   metered_kept_ = metered_.size();
 }
 

@@ -17,6 +17,7 @@
 #include "state_store/state_file/parse.h"
 #include "state_store/tiers/disk/clean_marker.h"
 #include "state_store/tiers/redis/redis_folder.h"
+#include "tests/fuzz/ring_program.h"
 #include "tests/state_store/test_image.h"
 #include "tests/support/gguf_writer.h"
 
@@ -437,5 +438,6 @@ int main(int argc, char** argv) {
   gdn::AddRequests(corpus);
   gdn::AddSessionRequests(corpus);
   gdn::AddSteps(corpus);
+  for (const auto& [name, program] : gdn::RingSeeds()) corpus.Add("ring_submissions", name, program);
   return EXIT_SUCCESS;
 }

@@ -52,6 +52,10 @@ class RawRing {
     if (mapped_ != nullptr) munmap(mapped_, bytes_);
   }
 
+  // The whole memory, from the header to the area's end.
+  char* memory() const { return mapped_; }
+  size_t bytes() const { return bytes_; }
+  int memory_fd() const { return memory_.get(); }
   gdn_ring_header& header() const { return *reinterpret_cast<gdn_ring_header*>(mapped_); }
   char* area() const { return mapped_ + gdn_ring_area_offset(kEntries); }
   // Returns the completion of this number, from 0 on.
@@ -65,9 +69,12 @@ class RawRing {
     auto* const submissions = reinterpret_cast<gdn_ring_submission*>(mapped_ + gdn_ring_submissions_offset());
     submissions[at % kEntries] = submission;
     GDN_RING_STORE(header().submitted, at + 1);
-    const uint64_t one = 1;
-    static_cast<void>(!write(server_wake_.get(), &one, sizeof(one)));
+    Announce(1);
   }
+  // Adds `count` to the eventfd on which the server sleeps; nothing if it cannot hold so much.
+  void Announce(uint64_t count) const { static_cast<void>(!write(server_wake_.get(), &count, sizeof(count))); }
+  // Closes the connection to the server's socket. The ring lives on.
+  void CloseConnection() { peer_ = OwnedFd(); }
   // Ends the call that keeps the ring.
   void Leave() { keeper_ = nullptr; }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <ranges>
 
 #include <spdlog/spdlog.h>
 
@@ -78,8 +77,9 @@ absl::Status FindStored(const RecoveryParts& parts, const std::vector<StateTier*
 void AddNamed(const CleanMarker& marker, const std::vector<StateTier*>& listed, const std::set<std::string>& absent,
               HeldBack& found) {
   for (const auto& [key, named] : marker.sessions) {
-    const bool here = std::ranges::any_of(listed, [&](const StateTier* tier) { return tier->name() == named.tier; });
-    if (here || absent.contains(named.tier)) found.try_emplace(key);
+    const auto& tier = named.tier;
+    const bool here = std::ranges::any_of(listed, [&tier](const StateTier* one) { return one->name() == tier; });
+    if (here || absent.contains(tier)) found.try_emplace(key);
   }
 }
 
@@ -107,7 +107,8 @@ bool IsAfter(const StoredCopies& copies, const StateVersion& version) {
 // Adopts the first copy last, so that it counts as the newest. The others are erased with the session, or when it is
 // stored again.
 void AdoptCopies(TierStack& tiers, const StateKey& key, const StoredCopies& copies) {
-  for (const auto& [copy, place] : std::views::reverse(copies)) {
+  for (auto last = copies.rbegin(); last != copies.rend(); ++last) {
+    const auto& [copy, place] = *last;
     tiers.Adopt(key, *place, copy.bytes, copy.header.version());
   }
 }

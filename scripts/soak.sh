@@ -63,6 +63,8 @@ bin="${repo_root}/build/cpu/bin"
 if wants crash; then
   run crash "${bin}/crash_soak" --server="${bin}/gdn_server" --model=tests/golden/qwen3_next_1 \
     --rounds="${CRASH_ROUNDS:-200}"
+  run crash_over_rings "${bin}/crash_soak" --server="${bin}/gdn_server" --model=tests/golden/qwen3_next_1 \
+    --rounds="${CRASH_ROUNDS:-200}" --transport=ring
   run history "${bin}/history_soak" --server="${bin}/gdn_server" --rounds="${HISTORY_ROUNDS:-30}"
 fi
 if wants python; then

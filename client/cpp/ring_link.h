@@ -35,8 +35,8 @@ class RingLink {
 
   // True while calls go through a ring.
   bool open() const;
-  // Returns the ring for a call; null: send a message. Opens a ring if the last one has ended, and waits for the server
-  // at most `timeout` (of the call) and two seconds.
+  // Returns the ring for a call; null: send a message. Opens a ring if the last one has ended. That takes the shorter
+  // of `timeout` and two seconds at most, and is not taken from the call's own timeout.
   std::shared_ptr<RingChannel> ForCall(absl::Duration timeout);
 
  private:

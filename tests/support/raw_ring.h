@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -109,10 +110,14 @@ class RawRing {
     message.msg_controllen = control.size();
     const auto token_bytes = static_cast<ssize_t>(ring.token().size());
     if (connect(peer_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
-        send(peer_.get(), ring.token().data(), ring.token().size(), MSG_NOSIGNAL) != token_bytes ||
-        recvmsg(peer_.get(), &message, MSG_CMSG_CLOEXEC) != 1) {
+        send(peer_.get(), ring.token().data(), ring.token().size(), MSG_NOSIGNAL) != token_bytes) {
       return false;
     }
+    ssize_t got = -1;
+    do {
+      got = recvmsg(peer_.get(), &message, MSG_CMSG_CLOEXEC);
+    } while (got < 0 && errno == EINTR);  // a fuzzer has a timer
+    if (got != 1 || CMSG_FIRSTHDR(&message) == nullptr) return false;
     std::memcpy(fds.data(), CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fds));
     memory_ = OwnedFd(fds[0]);
     server_wake_ = OwnedFd(fds[1]);

@@ -55,7 +55,9 @@ ABSL_FLAG(bool, ring, false, "serve: also measure through rings; suites do so by
 ABSL_FLAG(
     int32_t, ring_spin_us, 50,
     "serve: how long a ring's client and server look for each other before they sleep, in microseconds; 0: not at all");
-ABSL_FLAG(std::string, echo, "typed", "serve: the echo services to compare with: typed, raw or both");
+ABSL_FLAG(
+    std::string, echo, "typed",
+    "serve: the echo services to compare with: typed, raw, both, or queue (raw, and the same on completion queues)");
 ABSL_FLAG(int, sessions, 8, "serve: sessions in a Decode call (B)");
 ABSL_FLAG(int, tokens, 1, "serve: tokens of each session in a call (T)");
 ABSL_FLAG(int, hidden, 2048, "serve: hidden size (D)");
@@ -88,6 +90,8 @@ ABSL_FLAG(bool, quick, false,
 ABSL_FLAG(std::string, server, "", "serve, state, prefix: path of gdn_server; default: the one beside this program");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "echo_server: HOST:PORT or unix:PATH");
 ABSL_FLAG(std::string, port_file, "", "echo_server: file to write the port to");
+ABSL_FLAG(int, queue_threads, 0,
+          "echo_server: serve bytes on completion queues, polled by this many threads; 0: serve on the callback API");
 
 ABSL_FLAG(std::string, state_dtype, "float32", "kernel: dtype of the base states: float32 or bf16");
 
@@ -187,10 +191,12 @@ absl::StatusOr<ServeOptions> ServeOptionsOfFlags() {
                                                          {{"tcp", Transport::kTcp}, {"unix", Transport::kUnix}}));
   GDN_ASSIGN_OR_RETURN(o.arrivals, ParseName<Arrivals>("arrivals", absl::GetFlag(FLAGS_arrivals),
                                                        {{"poisson", Arrivals::kPoisson}, {"even", Arrivals::kEven}}));
-  const std::vector<std::pair<const char*, std::pair<bool, bool>>> echoes = {
-      {"typed", {true, false}}, {"raw", {false, true}}, {"both", {true, true}}};
+  const std::vector<std::pair<const char*, std::tuple<bool, bool, bool>>> echoes = {{"typed", {true, false, false}},
+                                                                                    {"raw", {false, true, false}},
+                                                                                    {"both", {true, true, false}},
+                                                                                    {"queue", {false, true, true}}};
   const std::string echo = o.suite.empty() ? absl::GetFlag(FLAGS_echo) : "both";
-  GDN_ASSIGN_OR_RETURN(std::tie(o.echo, o.raw_echo), ParseName("echo", echo, echoes));
+  GDN_ASSIGN_OR_RETURN(std::tie(o.echo, o.raw_echo, o.queue_echo), ParseName("echo", echo, echoes));
   GDN_ASSIGN_OR_RETURN(o.concurrency, ParseNumbers(absl::GetFlag(FLAGS_concurrency)));
   GDN_ASSIGN_OR_RETURN(o.beside_tokens, ParseBeside(absl::GetFlag(FLAGS_beside)));
   o.shared_memory = absl::GetFlag(FLAGS_shared_memory);
@@ -261,6 +267,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   if (line.command == "echo_server" && line.port_file.empty()) {
     return absl::InvalidArgumentError("echo_server needs --port-file=FILE");
   }
+  line.queue_threads = absl::GetFlag(FLAGS_queue_threads);
+  GDN_RETURN_IF_ERROR(CheckRange("queue_threads", line.queue_threads, 0, 1024));
   if (!absl::StartsWith(line.listen, "unix:")) {
     if (const absl::Status address = CheckHostPort(line.listen); !address.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("--listen ", address.message()));

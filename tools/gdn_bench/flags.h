@@ -32,6 +32,7 @@ struct CommandLine {
   std::string json;    // path; "-": stdout; "": none
   std::string listen;  // `listen` and `port_file` are for echo_server
   std::string port_file;
+  int queue_threads = 0;  // for echo_server: threads that poll completion queues; 0: it is on the callback API
 };
 
 // Returns the arguments with dashes in flag names replaced by underscores (--min-time becomes --min_time), and --json

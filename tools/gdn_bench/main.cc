@@ -17,6 +17,7 @@
 #include "tools/gdn_bench/report.h"
 #include "tools/gdn_bench/schedule/schedule_bench.h"
 #include "tools/gdn_bench/serve/echo_server.h"
+#include "tools/gdn_bench/serve/queue_echo.h"
 #include "tools/gdn_bench/serve/serve_bench.h"
 #include "tools/gdn_bench/serve/serve_report.h"
 #include "tools/gdn_bench/states/prefix_bench.h"
@@ -37,6 +38,9 @@ absl::Status Publish(const std::string& table, const nlohmann::ordered_json& jso
 }
 
 absl::Status Run(const CommandLine& line) {
+  if (line.command == "echo_server" && line.queue_threads > 0) {
+    return RunQueueEchoServer(line.listen, line.port_file, line.queue_threads);
+  }
   if (line.command == "echo_server") return RunEchoServer(line.listen, line.port_file, line.serve.secure);
   Results results{.json = line.json, .file = {}};
   if (!line.json.empty() && line.json != "-") {

@@ -208,6 +208,26 @@ TEST(GdnBenchServe, ComparesDecodesBesideAPrefillAndWithoutIt) {
   EXPECT_EQ(RatiosOf(result).count("p99_beside_less_segment_over_without"), 1u);
 }
 
+TEST(GdnBenchServe, ComparesCompletionQueuesWithTheCallbackApi) {
+  for (const std::string call : {"--call decode", "--call prefill --tokens 5"}) {
+    for (const std::string api : {"unary", "stream --transport unix"}) {
+      const Json json = RunForJson("gdn_bench", "serve --echo queue --hidden 64 --calls 40 --concurrency 3 " + call +
+                                                    " --api " + api + " --json");
+      const Json& result = json.at("results").at(0);
+      SCOPED_TRACE(result.dump());
+      EXPECT_FALSE(result.at("servers").contains("echo"));
+      for (const char* server : {"gdn", "raw_echo", "queue_echo", "queues_echo"}) {
+        ExpectServer(result.at("servers").at(server));
+        EXPECT_GE(result.at("servers").at(server).at("calls").get<int64_t>(), 40);
+      }
+      const auto ratios = RatiosOf(result);
+      for (const char* name : {"p50_queue_over_raw_echo", "p50_queues_over_raw_echo"}) {
+        EXPECT_GT(ratios.at(name).at("ratio").at("median").get<double>(), 0) << name;
+      }
+    }
+  }
+}
+
 TEST(GdnBenchServe, ComparesSharedMemoryWithMessages) {
   for (const std::string call : {"--call decode --sessions 3", "--call prefill --tokens 5 --request_ids"}) {
     for (const std::string api : {"unary", "stream --transport unix"}) {
@@ -385,6 +405,7 @@ TEST(GdnBench, SaysWhatIsWrongWithItsCommandLine) {
     EXPECT_EQ(RunGdnBench(std::string("serve ") + flag + " 2>&1").exit_code, 1) << flag;
   }
   EXPECT_EQ(RunGdnBench("schedule --seconds 0 2>&1").exit_code, 2);
+  EXPECT_EQ(RunGdnBench("echo_server --port_file p --queue_threads -1 2>&1").exit_code, 2);
 }
 
 }  // namespace

@@ -248,6 +248,18 @@ TEST(Evaluate, ComparesAStepWithSeparateCalls) {
   EXPECT_FALSE(RatioOf(RatioKind::kP50StepOverSeparate, measured, 0.77).met);
 }
 
+TEST(Evaluate, ComparesCompletionQueuesWithTheCallbackApi) {
+  Measured measured;
+  measured.sides = {{Side::kGdn, SideOf(9e-3, 9e-3)}, {Side::kQueueEcho, SideOf(3e-3, 4e-3)}};
+  EXPECT_FALSE(Evaluate({RatioKind::kP50QueueOverRawEcho, 0.85}, measured).has_value());
+  measured.sides.emplace(Side::kRawEcho, SideOf(4e-3, 5e-3));
+  measured.sides.emplace(Side::kQueuesEcho, SideOf(4e-3, 4e-3));
+  const RatioResult one = RatioOf(RatioKind::kP50QueueOverRawEcho, measured, 0.85);
+  EXPECT_DOUBLE_EQ(one.ratio.median, 0.775);  // 0.75 and 0.8
+  EXPECT_TRUE(one.met);
+  EXPECT_DOUBLE_EQ(RatioOf(RatioKind::kP50QueuesOverRawEcho, measured, 0.85).ratio.median, 0.9);  // 1 and 0.8
+}
+
 TEST(Evaluate, LeavesAwayWhatItCannotKnow) {
   Measured measured;
   measured.sides = {{Side::kGdn, SideOf(1, 1)}, {Side::kEcho, SideOf(1, 1)}};

@@ -2,11 +2,13 @@
 
 #include <functional>
 #include <random>
+#include <tuple>
 #include <utility>
 
 #include "absl/time/time.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "base/threads/processors.h"
 #include "client/cpp/tensor_codec.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -96,6 +98,24 @@ absl::Status StartSeveral(const ServerPairOptions& options, const std::vector<st
   GDN_RETURN_IF_ERROR(several.WaitForPort(port, kStartTimeout).status());
   servers.several.emplace(std::move(several));
   servers.targets.several = address.target_of_port(0);
+  return absl::OkStatus();
+}
+
+absl::Status StartQueueEchoes(const ServerPairOptions& options, ServerPair& servers) {
+  for (const auto& [name, threads, target] :
+       {std::tuple("queue", 1, &servers.targets.queue_echo),
+        std::tuple("queues", AvailableProcessors(), &servers.targets.queues_echo)}) {
+    const std::string path = absl::StrCat(options.folder, "/", name);
+    const Address address = AddressOf(options.transport, path + ".sock");
+    GDN_ASSIGN_OR_RETURN(
+        ChildProcess echo,
+        ChildProcess::Start({options.self, "echo_server", absl::StrCat("--port_file=", path, ".port"),
+                             absl::StrCat("--listen=", address.listen), absl::StrCat("--queue_threads=", threads)},
+                            path + ".log"));
+    GDN_ASSIGN_OR_RETURN(const int port, echo.WaitForPort(path + ".port", kStartTimeout));
+    servers.queue_echoes.push_back(std::move(echo));
+    *target = address.target_of_port(port);
+  }
   return absl::OkStatus();
 }
 

@@ -35,6 +35,8 @@ struct Targets {
   std::string gdn_socket;                         // the same server's Unix socket
   std::string echo;                               // echo server, which parses and returns messages
   std::string raw_echo;                           // echo server, which returns bytes unparsed
+  std::string queue_echo = {}, queues_echo = {};  // the same on completion queues, by one thread and by one for each
+                                                  // processor; "": there are none
   std::string gdn_secure = {}, echo_secure = {};  // servers with TLS; "": there are none
   std::string several = {};  // the Unix socket of a gdn_server on several devices; "": there is none
 };
@@ -43,6 +45,7 @@ struct ServerPair {
   ChildProcess gdn;
   ChildProcess echo;
   std::optional<ChildProcess> several = std::nullopt;
+  std::vector<ChildProcess> queue_echoes = {};
   Targets targets;
 };
 
@@ -61,6 +64,10 @@ absl::StatusOr<ServerPair> StartServers(const ServerPairOptions& options, const 
 // `servers`. Errors of ChildProcess; UNAVAILABLE after 120 s.
 absl::Status StartSeveral(const ServerPairOptions& options, const std::vector<std::string>& server_flags,
                           ServerPair& servers);
+
+// Starts the two echo servers on completion queues and adds them and their targets to `servers`. Errors of
+// ChildProcess; UNAVAILABLE after 120 s.
+absl::Status StartQueueEchoes(const ServerPairOptions& options, ServerPair& servers);
 
 // Make a channel, or a client, with its own connection, so that workers do not queue behind each other's messages. The
 // client's calls have 10 s.

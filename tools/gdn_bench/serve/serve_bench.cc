@@ -135,6 +135,10 @@ class RowLoad {
     if (step) AddSide(Side::kGdnSeparate, targets.gdn, Wire::kSeparateCalls);
     if (options.echo && !step) AddSide(Side::kEcho, targets.echo, Wire::kMessages);
     if (options.raw_echo && !step) AddSide(Side::kRawEcho, targets.raw_echo, Wire::kBytes);
+    if (options.queue_echo && !step) {
+      AddSide(Side::kQueueEcho, targets.queue_echo, Wire::kBytes);
+      AddSide(Side::kQueuesEcho, targets.queues_echo, Wire::kBytes);
+    }
     if (row.shared_memory) AddSide(Side::kGdnShared, targets.gdn_socket, Wire::kSharedMemory);
     if (row.ring) AddSide(Side::kGdnRing, targets.gdn, Wire::kRing);
     if (row.secure) {
@@ -281,6 +285,7 @@ absl::StatusOr<ServeReport> RunServeBench(const ServeOptions& options) {
   const auto flags = [&](const std::string& device) { return ServerFlags(options, rows, folder.path(), device); };
   GDN_ASSIGN_OR_RETURN(ServerPair servers,
                        StartServers(pair, flags(absl::StrCat("--gpu_device=", options.gpu_device))));
+  if (options.queue_echo) GDN_RETURN_IF_ERROR(StartQueueEchoes(pair, servers));
   GDN_ASSIGN_OR_RETURN(const TemporaryFolder secure_folder, TemporaryFolder::Make());
   std::optional<ServerPair> secure;
   if (!options.secure.empty()) {

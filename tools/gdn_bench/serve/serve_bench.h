@@ -31,8 +31,9 @@ struct ServeOptions {
   bool ring = false;           // also measure through rings
   bool echo = true;
   bool raw_echo = false;
-  std::string suite;  // "host", "goals", "step", "devices" or "secure": use its loads instead of `load`; "": none
-  int calls = 4000;   // least number of calls to each server, for each load
+  bool queue_echo = false;  // also measure echoes of bytes on completion queues
+  std::string suite;        // "host", "goals", "step", "devices" or "secure": use its loads instead of `load`; "": none
+  int calls = 4000;         // least number of calls to each server, for each load
   double time_limit_s = 20;  // longest time for each load; only the calls until then are reported
   Transport transport = Transport::kTcp;
   std::string backend = "null";  // backend of gdn_server

@@ -19,6 +19,7 @@ Summary OfBlocks(const std::vector<double>& ours, const std::vector<double>& mea
 
 Side MeasureOf(RatioKind kind) {
   if (kind == RatioKind::kP50OverRawEcho || kind == RatioKind::kP50RingOverRawEcho) return Side::kRawEcho;
+  if (kind == RatioKind::kP50QueueOverRawEcho || kind == RatioKind::kP50QueuesOverRawEcho) return Side::kRawEcho;
   if (kind == RatioKind::kRateRingOverMessages) return Side::kGdn;
   if (kind == RatioKind::kRateSeveralOverOne) return Side::kGdnShared;
   if (kind == RatioKind::kP50StepOverSeparate) return Side::kGdnSeparate;
@@ -30,6 +31,8 @@ Side OursOf(RatioKind kind) {
   if (kind == RatioKind::kP99BesideLessSegmentOver) return Side::kGdnBeside;
   if (kind == RatioKind::kRateSeveralOverOne) return Side::kGdnSeveral;
   if (kind == RatioKind::kP50RingOverRawEcho || kind == RatioKind::kRateRingOverMessages) return Side::kGdnRing;
+  if (kind == RatioKind::kP50QueueOverRawEcho) return Side::kQueueEcho;
+  if (kind == RatioKind::kP50QueuesOverRawEcho) return Side::kQueuesEcho;
   return kind == RatioKind::kP50SharedOverMessages ? Side::kGdnShared : Side::kGdn;
 }
 
@@ -76,6 +79,8 @@ RatioResult Compute(const RatioGoal& goal, const SideResult& ours, const SideRes
     case RatioKind::kP50OverRawEcho:
     case RatioKind::kP50RingOverRawEcho:
     case RatioKind::kP50StepOverSeparate:
+    case RatioKind::kP50QueueOverRawEcho:
+    case RatioKind::kP50QueuesOverRawEcho:
       return OfMedians(goal, ours, measure, 0, [](double a, double b) { return a / b; });
     case RatioKind::kP50LessKernelsOverEcho:
       return OfMedians(goal, ours, measure, call_s, [call_s](double a, double b) { return (a - call_s) / b; });
@@ -139,6 +144,10 @@ std::string_view RatioName(RatioKind kind) {
       return "rate_ring_over_messages";
     case RatioKind::kP50StepOverSeparate:
       return "p50_step_over_separate";
+    case RatioKind::kP50QueueOverRawEcho:
+      return "p50_queue_over_raw_echo";
+    case RatioKind::kP50QueuesOverRawEcho:
+      return "p50_queues_over_raw_echo";
   }
   return "";
 }
@@ -202,7 +211,7 @@ std::vector<RatioGoal> EveryRatio() {
         RatioKind::kP50LessKernelsOverEcho, RatioKind::kP50OverEchoAndKernels, RatioKind::kRateOverBound,
         RatioKind::kP99BesideLessSegmentOver, RatioKind::kP50SharedOverMessages, RatioKind::kRateSeveralOverOne,
         RatioKind::kP50SecureOverPlain, RatioKind::kP50RingOverRawEcho, RatioKind::kRateRingOverMessages,
-        RatioKind::kP50StepOverSeparate}) {
+        RatioKind::kP50StepOverSeparate, RatioKind::kP50QueueOverRawEcho, RatioKind::kP50QueuesOverRawEcho}) {
     goals.push_back({kind});
   }
   return goals;

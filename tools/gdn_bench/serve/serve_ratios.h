@@ -26,6 +26,7 @@ namespace gdn::bench {
 // kGdnSecure, kEchoSecure: gdn_server with TLS, tokens and an HTTP port, and the echo of messages with the same TLS.
 // kGdnSeparate: gdn_server with the separate calls that do the work of a Step.
 // kGdnRing: gdn_server with calls through rings.
+// kQueueEcho, kQueuesEcho: the echo of bytes on completion queues, polled by one thread and by one for each processor.
 enum class Side {
   kGdn,
   kEcho,
@@ -36,7 +37,9 @@ enum class Side {
   kGdnSecure,
   kEchoSecure,
   kGdnSeparate,
-  kGdnRing
+  kGdnRing,
+  kQueueEcho,
+  kQueuesEcho
 };
 
 struct SideResult {
@@ -76,6 +79,8 @@ enum class RatioKind {
   kP50RingOverRawEcho,        // through a ring, kernels included / the echo of bytes
   kRateRingOverMessages,      // through rings / with messages
   kP50StepOverSeparate,       // a Step / the separate calls, from the first request to the last reply
+  kP50QueueOverRawEcho,       // the echo of bytes on one completion queue / on the callback API
+  kP50QueuesOverRawEcho,      // the same with a completion queue for each processor
 };
 
 struct RatioGoal {

@@ -36,6 +36,10 @@ const char* SideName(Side side) {
       return "gdn_separate";
     case Side::kGdnRing:
       return "gdn_ring";
+    case Side::kQueueEcho:
+      return "queue_echo";
+    case Side::kQueuesEcho:
+      return "queues_echo";
   }
   return "";
 }

@@ -81,8 +81,9 @@ void ReleaseMemory(Allocation& memory) { std::free(std::exchange(memory.data, nu
 void PoisonMemory(void* data, size_t bytes) { std::memset(data, kFreshByte, bytes); }
 
 bool PoisonIsWhole(const Allocation& memory) {
+  if (memory.bytes == 0) return true;
   const auto* bytes = reinterpret_cast<const unsigned char*>(memory.data);
-  return std::all_of(bytes, bytes + memory.bytes, [](unsigned char byte) { return byte == kFreshByte; });
+  return bytes[0] == kFreshByte && std::memcmp(bytes, bytes + 1, memory.bytes - 1) == 0;
 }
 
 }  // namespace gdn::gpu::simt

@@ -4,15 +4,16 @@
 
 #include <algorithm>
 #include <bit>
-#include <boost/context/detail/fcontext.hpp>
 #include <cstring>
 #include <new>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/gpu/on_host/fiber_switch.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -29,19 +30,19 @@ inline void __asan_unpoison_memory_region(const void*, size_t) {}
 namespace gdn::gpu::simt {
 namespace {
 
-using boost::context::detail::fcontext_t;
-using boost::context::detail::transfer_t;
-
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t kStackBytes = 512 * 1024;
 #else
 constexpr size_t kStackBytes = 128 * 1024;
 #endif
 constexpr size_t kGuardBytes = 4096;
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kCacheLineBytes = 64;
 constexpr int kMaxThreads = 1024;
 constexpr unsigned char kPoison = 0xff;  // every float of it is a NaN
 
-// One stack a lane, kept for later launches; a page that faults lies beneath each.
+// One stack for each lane, kept for later launches, above a page that faults. The tops lie at different places in their
+// pages. At equal places the frames of a wave would share a few lines of the processor's first cache.
 class Stacks {
  public:
   ~Stacks() {
@@ -57,35 +58,42 @@ class Stacks {
     }
     return stacks_[i] + kGuardBytes;
   }
+  char* top(size_t i) { return bottom(i) + kStackBytes - i * kCacheLineBytes % kPageBytes; }
 
  private:
   std::vector<char*> stacks_;
 };
 
-enum class State : uint8_t { kRunnable, kAtExchange, kAtFence, kAtBarrier, kReturned };
+enum class State : uint8_t { kRunning, kAtExchange, kAtFence, kAtBarrier, kReturned };
 
 const char* StateName(State state) {
   static constexpr const char* kNames[] = {"running", "a cross-lane call", "WaveBarrier", "SyncThreads", "its end"};
   return kNames[static_cast<size_t>(state)];
 }
 
-struct Lane {
-  LaneContext context;
-  fcontext_t fiber = nullptr;
-  State state = State::kRunnable;
+struct Wave;
+
+// What each switch reads lies in one line of the processor's cache.
+struct alignas(kCacheLineBytes) Lane {
+  Fiber fiber;
   CallSite site{"", 0};
+  Wave* wave = nullptr;
+  int index = 0;      // in the block
+  int in_wave = 0;    // the number in the wave
+  bool last = false;  // of the wave
+  State state = State::kRunning;
+  LaneContext context;
   void* fake_stack = nullptr;
   char* stack = nullptr;
-  int index = 0;
-  int wave = 0;
 };
 
 struct Wave {
-  int first = 0;
+  Lane* first = nullptr;
   int lanes = 0;
   uint32_t epoch = 1;
   int parity = 0;               // which of the two value buffers the meeting to come uses
   uint32_t values[2][64] = {};  // a lane may be one meeting ahead of its slowest peer, never two
+  bool agrees = true;           // every lane that has run since the last meeting stands where the wave's first one does
 };
 
 struct SharedBlock {
@@ -103,7 +111,8 @@ struct Block {
   uint32_t epoch = 1;
   bool waited = false;  // one of its lanes, for the kernels before
   std::string error;
-  fcontext_t scheduler = nullptr;
+  Fiber scheduler;
+  bool first = false;  // the lane that begins now is its wave's first one, to which the scheduler has switched
   const void* scheduler_stack = nullptr;
   size_t scheduler_stack_bytes = 0;
   void* scheduler_fake_stack = nullptr;
@@ -114,38 +123,73 @@ thread_local Block* block = nullptr;
 thread_local Lane* here = nullptr;
 thread_local uint64_t schedule_seed = 1;
 
-void ToScheduler(bool returning) {
-  __sanitizer_start_switch_fiber(returning ? nullptr : &here->fake_stack, block->scheduler_stack,
-                                 block->scheduler_stack_bytes);
-  const transfer_t back = boost::context::detail::jump_fcontext(block->scheduler, nullptr);
-  __sanitizer_finish_switch_fiber(here->fake_stack, nullptr, nullptr);
-  block->scheduler = back.fctx;
-}
-
-void LaneMain(transfer_t from) {
-  __sanitizer_finish_switch_fiber(nullptr, &block->scheduler_stack, &block->scheduler_stack_bytes);
-  block->scheduler = from.fctx;
-  (*block->kernel)();
-  here->state = State::kReturned;
-  ToScheduler(/*returning=*/true);
-}
-
-void ToLane(Lane& lane) {
+void Name(Lane& lane) {
   here = &lane;
-  running_lane.block_epoch = block->epoch;
-  running_lane.wave_epoch = block->waves[lane.wave].epoch;
+  running_lane.context = &lane.context;
   running_lane.index = static_cast<uint16_t>(lane.index);
-  running_lane.wave = static_cast<uint16_t>(lane.wave);
-  __sanitizer_start_switch_fiber(&block->scheduler_fake_stack, lane.stack, kStackBytes);
-  const transfer_t back = boost::context::detail::jump_fcontext(lane.fiber, nullptr);
-  __sanitizer_finish_switch_fiber(block->scheduler_fake_stack, nullptr, nullptr);
-  lane.fiber = back.fctx;
 }
 
-void Arrive(State state, CallSite site) {
-  here->state = state;
-  here->site = site;
-  ToScheduler(/*returning=*/false);
+// From a lane to the scheduler. `returning`: the lane's stack is not needed any more.
+void ToScheduler(bool returning) {
+  Lane* const lane = here;
+  __sanitizer_start_switch_fiber(returning ? nullptr : &lane->fake_stack, block->scheduler_stack,
+                                 block->scheduler_stack_bytes);
+  SwitchFiber(lane->fiber, block->scheduler);
+  __sanitizer_finish_switch_fiber(lane->fake_stack, nullptr, nullptr);
+}
+
+// From a lane to the next one of its wave, or from the last one to the scheduler.
+void ToNextLane(bool returning) {
+  Lane* const lane = here;
+  if (lane->last) return ToScheduler(returning);
+  Lane* const next = lane + 1;
+  Name(*next);
+  __sanitizer_start_switch_fiber(returning ? nullptr : &lane->fake_stack, next->stack, kStackBytes);
+  SwitchFiber(lane->fiber, next->fiber);
+  __sanitizer_finish_switch_fiber(lane->fake_stack, nullptr, nullptr);
+}
+
+// True if `lane` stands where `first` does.
+bool SamePlace(const Lane& lane, const Lane& first) {
+  if (lane.state != first.state) return false;
+  if (lane.state == State::kReturned) return true;
+  // The names of files are mostly one literal.
+  return lane.site.line == first.site.line &&
+         (lane.site.file == first.site.file || std::strcmp(lane.site.file, first.site.file) == 0);
+}
+
+// The running lane has come to `state`.
+void Arrive(State state, CallSite site, bool returning = false) {
+  Lane* const lane = here;
+  lane->state = state;
+  lane->site = site;
+  if (lane->in_wave != 0 && !SamePlace(*lane, *lane->wave->first)) lane->wave->agrees = false;
+  ToNextLane(returning);
+}
+
+void LaneMain() {
+  const void* stack = nullptr;  // of the context before
+  size_t stack_bytes = 0;
+  __sanitizer_finish_switch_fiber(nullptr, &stack, &stack_bytes);
+  if (std::exchange(block->first, false)) {
+    block->scheduler_stack = stack;
+    block->scheduler_stack_bytes = stack_bytes;
+  }
+  (*block->kernel)();
+  Arrive(State::kReturned, {"", 0}, /*returning=*/true);
+}
+
+// From the scheduler to each lane of the wave in turn, and back. If a lane fails, the lanes after it do not run.
+void ToLanes(const Wave& wave) {
+  Lane& lane = *wave.first;
+  Name(lane);
+  running_lane.block_epoch = block->epoch;
+  running_lane.wave_epoch = wave.epoch;
+  running_lane.wave = static_cast<uint16_t>(lane.index >> running_lane.wave_shift);
+  __sanitizer_start_switch_fiber(&block->scheduler_fake_stack, lane.stack, kStackBytes);
+  block->first = true;
+  SwitchFiber(block->scheduler, lane.fiber);
+  __sanitizer_finish_switch_fiber(block->scheduler_fake_stack, nullptr, nullptr);
 }
 
 std::string Describe(const Lane& lane) {
@@ -154,16 +198,10 @@ std::string Describe(const Lane& lane) {
   return text;
 }
 
-// Mostly one literal.
-bool SameFile(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
-
-// True where all lanes of `count` stand at the same place as the first.
+// True if all lanes of `count` stand at the same place as the first.
 bool Agree(const Lane* lanes, int count) {
   for (int i = 1; i < count; ++i) {
-    const bool same = lanes[i].state == lanes[0].state &&
-                      (lanes[0].state == State::kReturned ||
-                       (lanes[i].site.line == lanes[0].site.line && SameFile(lanes[i].site.file, lanes[0].site.file)));
-    if (same) continue;
+    if (SamePlace(lanes[i], lanes[0])) continue;
     block->error = absl::StrCat("lanes diverge: ", Describe(lanes[0]), ", ", Describe(lanes[i]));
     return false;
   }
@@ -172,18 +210,14 @@ bool Agree(const Lane* lanes, int count) {
 
 // Runs a wave until all its lanes are at a block barrier or have returned. False on an error.
 bool RunWave(Wave& wave) {
-  Lane* lanes = &block->lanes[wave.first];
+  Lane* const lanes = wave.first;
   for (;;) {
-    for (int i = 0; i < wave.lanes; ++i) {
-      if (lanes[i].state != State::kRunnable) continue;
-      ToLane(lanes[i]);
-      if (!block->error.empty()) return false;
-    }
-    if (!Agree(lanes, wave.lanes)) return false;
+    ToLanes(wave);
+    if (!block->error.empty()) return false;
+    if (!wave.agrees) return Agree(lanes, wave.lanes);
     if (lanes[0].state == State::kAtBarrier || lanes[0].state == State::kReturned) return true;
     if (lanes[0].state == State::kAtFence) ++wave.epoch;
     if (lanes[0].state == State::kAtExchange) wave.parity ^= 1;
-    for (int i = 0; i < wave.lanes; ++i) lanes[i].state = State::kRunnable;
   }
 }
 
@@ -201,7 +235,6 @@ bool RunBlock(std::mt19937_64& random) {
     if (!Agree(lanes.data(), static_cast<int>(lanes.size()))) return false;
     if (lanes[0].state == State::kReturned) return true;
     ++block->epoch;
-    for (Lane& lane : lanes) lane.state = State::kRunnable;
   }
 }
 
@@ -210,17 +243,20 @@ void PrepareLanes(const LaneContext& context, int threads) {
     Lane& lane = block->lanes[i];
     lane.context = context;
     lane.context.thread = {static_cast<unsigned>(i), 0, 0};
-    lane.state = State::kRunnable;
+    lane.state = State::kRunning;
     lane.stack = stacks.bottom(i);
     lane.index = i;
-    lane.wave = i / block->wave_width;
+    lane.wave = &block->waves[i / block->wave_width];
+    lane.in_wave = i % block->wave_width;
+    lane.last = i + 1 == threads || lane.in_wave + 1 == block->wave_width;
     lane.fake_stack = nullptr;
-    lane.fiber = boost::context::detail::make_fcontext(lane.stack + kStackBytes, kStackBytes, LaneMain);
+    lane.fiber = MakeFiber(stacks.top(i), kStackBytes - kPageBytes, LaneMain);
   }
   for (size_t w = 0; w < block->waves.size(); ++w) {
+    const int first = static_cast<int>(w) * block->wave_width;
     block->waves[w] = Wave{};
-    block->waves[w].first = static_cast<int>(w) * block->wave_width;
-    block->waves[w].lanes = std::min(block->wave_width, threads - block->waves[w].first);
+    block->waves[w].first = &block->lanes[first];
+    block->waves[w].lanes = std::min(block->wave_width, threads - first);
   }
   block->epoch = 1;
   block->waited = false;
@@ -241,21 +277,20 @@ void AbandonLanes() {
 
 constinit thread_local RunningLane running_lane;
 
-const LaneContext& Here() { return here->context; }
-
-uint32_t WaveValues::At(int from) const {
-  if (!present(from)) Fail("a cross-lane call reads a lane that is not there, lane", from);
-  return values[from];
-}
+#if defined(__x86_64__)
+const bool has_fma = __builtin_cpu_supports("fma") != 0;
+#else
+const bool has_fma = false;
+#endif
 
 WaveValues Exchange(uint32_t value, int wave_width, CallSite site) {
   if (wave_width != block->wave_width) Fail("a cross-lane call is for waves of another width", wave_width);
-  Wave& wave = block->waves[here->wave];
-  const int parity = wave.parity;
-  const int lane = here->index - wave.first;
-  wave.values[parity][lane] = value;
+  const Lane& lane = *here;
+  Wave& wave = *lane.wave;
+  uint32_t* const values = wave.values[wave.parity];
+  values[lane.in_wave] = value;
   Arrive(State::kAtExchange, site);
-  return {lane, wave.lanes, wave.values[parity]};
+  return {lane.in_wave, wave.lanes, values};
 }
 
 void WaveFence(CallSite site) { Arrive(State::kAtFence, site); }
@@ -268,6 +303,24 @@ void Fail(const char* what, int64_t detail) {
   block->error = absl::StrCat(what, " ", detail, "; thread ", here->index);
   ToScheduler(/*returning=*/true);
   __builtin_unreachable();
+}
+
+void RecordLdsRead(LdsShadow& shadow) {
+  if (shadow.write_block_epoch == 0 || !IsAfterWrite(shadow)) FailLdsRead(shadow);
+  if (shadow.read_block_epoch != running_lane.block_epoch) {
+    shadow.many_readers = shadow.many_reader_waves = false;
+  } else if (shadow.reader >> running_lane.wave_shift != running_lane.wave) {
+    shadow.many_reader_waves = true;
+    return;
+  } else if (shadow.read_wave_epoch == running_lane.wave_epoch) {
+    shadow.many_readers = shadow.many_readers || shadow.reader != running_lane.index;
+    return;
+  } else {
+    shadow.many_readers = false;
+  }
+  shadow.read_block_epoch = running_lane.block_epoch;
+  shadow.read_wave_epoch = running_lane.wave_epoch;
+  shadow.reader = running_lane.index;
 }
 
 void FailLdsRead(const LdsShadow& shadow) {

@@ -26,9 +26,6 @@ struct LaneContext {
   Dim3 grid_dim;
 };
 
-// Returns the context of the lane that is running; for kernel code only.
-const LaneContext& Here();
-
 struct CallSite {
   const char* file;
   int line;
@@ -41,7 +38,7 @@ struct WaveValues {
   const uint32_t* values;
 
   bool present(int from) const { return from >= 0 && from < lanes; }
-  uint32_t At(int from) const;  // fails the launch if lane `from` is not present
+  inline uint32_t At(int from) const;  // fails the launch if lane `from` is not present
 };
 
 WaveValues Exchange(uint32_t value, int wave_width, CallSite site);
@@ -54,6 +51,11 @@ void BlockBarrier(CallSite site);
 
 // Ends the launch with the error "`what` `detail`", naming kernel, block and thread. Does not return; for kernel code.
 [[noreturn]] void Fail(const char* what, int64_t detail);
+
+uint32_t WaveValues::At(int from) const {
+  if (!present(from)) Fail("a cross-lane call reads a lane that is not there, lane", from);
+  return values[from];
+}
 
 inline void RequireAligned(const void* p, uintptr_t alignment) {
   if (reinterpret_cast<uintptr_t>(p) % alignment != 0)
@@ -76,8 +78,9 @@ struct LdsShadow {
   bool many_reader_waves = false;  // several waves have read since the last block barrier
 };
 
-// The running lane's data for LDS checks. Every access is checked, so the checks are inline.
+// The running lane's context, and its data for LDS checks. Every access is checked, so the checks are inline.
 struct RunningLane {
+  const LaneContext* context = nullptr;
   uint32_t block_epoch = 0;
   uint32_t wave_epoch = 0;
   uint16_t index = 0;
@@ -85,6 +88,9 @@ struct RunningLane {
   uint16_t wave_shift = 0;  // lane >> wave_shift is the lane's wave
 };
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local RunningLane running_lane;
+
+// Returns the context of the lane that is running; for kernel code only.
+inline const LaneContext& Here() { return *running_lane.context; }
 
 // End the launch with the error that no barrier separates the access from that of another lane (`other` for a write),
 // or that the element was never written. They do not return.
@@ -101,22 +107,20 @@ inline bool IsAfterWrite(const LdsShadow& shadow) {
          shadow.write_wave_epoch != running_lane.wave_epoch;
 }
 
-inline void CheckLdsRead(LdsShadow& shadow) {
-  if (shadow.write_block_epoch == 0 || !IsAfterWrite(shadow)) FailLdsRead(shadow);
-  if (shadow.read_block_epoch != running_lane.block_epoch) {
-    shadow.many_readers = shadow.many_reader_waves = false;
-  } else if (shadow.reader >> running_lane.wave_shift != running_lane.wave) {
-    shadow.many_reader_waves = true;
-    return;
-  } else if (shadow.read_wave_epoch == running_lane.wave_epoch) {
-    shadow.many_readers = shadow.many_readers || shadow.reader != running_lane.index;
-    return;
-  } else {
-    shadow.many_readers = false;
-  }
-  shadow.read_block_epoch = running_lane.block_epoch;
-  shadow.read_wave_epoch = running_lane.wave_epoch;
-  shadow.reader = running_lane.index;
+// True if the read cannot fail and changes nothing in `shadow`, as most reads do that other lanes have made before.
+inline bool IsRepeatedRead(const LdsShadow& shadow) {
+  if (shadow.write_block_epoch == 0 || shadow.write_block_epoch >= running_lane.block_epoch) return false;
+  if (shadow.read_block_epoch != running_lane.block_epoch) return false;
+  if (shadow.many_reader_waves) return true;  // no later read makes a write legal before the next barrier
+  return shadow.many_readers && shadow.reader >> running_lane.wave_shift == running_lane.wave &&
+         shadow.read_wave_epoch == running_lane.wave_epoch;
+}
+
+// Records any other read.
+void RecordLdsRead(LdsShadow& shadow);
+
+[[gnu::always_inline]] inline void CheckLdsRead(LdsShadow& shadow) {
+  if (!IsRepeatedRead(shadow)) RecordLdsRead(shadow);
 }
 
 inline void CheckLdsWrite(LdsShadow& shadow) {
@@ -135,6 +139,9 @@ inline void CheckLdsWrite(LdsShadow& shadow) {
 // Returns the block's memory for one Shared struct, `construct` being its key; poisoned and then constructed at first
 // use in each block. The block owns it.
 void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*));
+
+// True if the processor has FMA3, whose instruction kernels then use.
+extern const bool has_fma;
 
 // Records that a lane of the block has called WaitForPriorKernels.
 void NoteWait();

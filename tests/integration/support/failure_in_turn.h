@@ -95,7 +95,7 @@ class World {
     GdnServerOptions options;
     options.models = TokenFeed::Models();
     options.memory.host_state_bytes = int64_t{64} << 20;
-    if (device_state_bytes > 0) options.memory.device_state_bytes = device_state_bytes;
+    options.memory.device_state_bytes = device_state_bytes > 0 ? device_state_bytes : int64_t{32} << 20;
     if (folder != nullptr) options.states.disk.directory = folder->path();
     auto made = std::make_unique<FailingBackend>(*MakeBackend(backend));
     device_ = made.get();

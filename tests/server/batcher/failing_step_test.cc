@@ -35,7 +35,7 @@ Task<absl::Status> AllOf(Arrivals& open) { co_return co_await open.All(); }
 // An engine with sessions of one operator, all fed from one sequence of tokens.
 struct Engine {
   explicit Engine(const std::string& name)
-      : backend(*MakeBackend(name)), store(backend, {.budget_bytes = int64_t{64} << 20, .max_draft = 8}), ledger({}) {}
+      : backend(*MakeBackend(name)), store(backend, {.budget_bytes = int64_t{8} << 20, .max_draft = 8}), ledger({}) {}
 
   std::shared_ptr<Session> Make(const std::string& id, int64_t decoded) {
     SessionSpec spec;

@@ -18,6 +18,23 @@ default_test_jobs() {
   echo "${TEST_JOBS:-${half}}"
 }
 
+# Where tests make their temporary files: $TMPDIR, or memory if there is plenty and programs in it may run, else /tmp. Many
+# tests write durable states, and on a disk they mostly wait for fsync.
+default_test_folder() {
+  local memory=/dev/shm probe available_kb
+  available_kb="$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo 2>/dev/null || true)"
+  if [[ -n "${TMPDIR:-}" ]]; then
+    echo "${TMPDIR}"
+  elif [[ "${available_kb:-0}" -ge 12000000 && "$(df -Pk "${memory}" 2>/dev/null | awk 'NR == 2 {print $4}')" -ge 6000000 ]] &&
+    probe="$(mktemp "${memory}/gdn.XXXXXX" 2>/dev/null)"; then
+    printf '#!/bin/sh\n' > "${probe}" && chmod +x "${probe}"
+    if "${probe}" 2>/dev/null; then echo "${memory}"; else echo /tmp; fi
+    rm -f "${probe}"
+  else
+    echo /tmp
+  fi
+}
+
 # Compile jobs: $JOBS, or one a processor, but no more than the memory carries (the gRPC sources take about 1.5 GB each).
 default_jobs() {
   local processors memory_kb fitting

@@ -9,12 +9,13 @@
 # images and runs them (scripts/full_checks.sh; as root), tests the Python client in Hugging Face models (with PyTorch),
 # and the plugin for vLLM in vLLM's engines.
 # --keep-going compiles on after an error, to show all of them. Environment: JOBS compile jobs (default: by processors and
-# memory), TEST_JOBS tests at a time (default: half the processors, 3 to 6), CCACHE_DIR where compiled objects are kept.
+# memory), TEST_JOBS tests at a time (default: half the processors, 3 to 6), CCACHE_DIR where compiled objects are kept,
+# TMPDIR where tests make their files (default: in memory if there is plenty).
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() { sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 presets=(cpu hip-gfx906)
 fuzz=true
@@ -70,8 +71,10 @@ run_preset() {
   if [[ "${preset}" == tsan ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
     runner=(setarch "$(uname -m)" -R)
   fi
-  note "testing ${preset}"
-  "${runner[@]}" ctest --preset "${preset}" --output-on-failure --no-tests=error --parallel "$(default_test_jobs)" \
+  local folder
+  folder="$(default_test_folder)"
+  note "testing ${preset}, with temporary files in ${folder}"
+  TMPDIR="${folder}" "${runner[@]}" ctest --preset "${preset}" --output-on-failure --no-tests=error --parallel "$(default_test_jobs)" \
     "${selection[@]}" "$@" || rc=$?
   echo "test.sh: preset ${preset}: $( ((rc == 0)) && echo passed || echo FAILED);" \
     "setup and build ${build_seconds} s, total $(( SECONDS - begin )) s"

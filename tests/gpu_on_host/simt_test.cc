@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -100,6 +102,18 @@ absl::Status Reverse(int count, int wave_width) {
   return status;
 }
 
+TEST(Fmaf, RoundsOnceAsTheCLibrarysDoes) {
+  std::mt19937 random(5);
+  const auto bits = [](float value) { return std::isnan(value) ? 0x7fc00000u : FloatToBits(value); };
+  for (int i = 0; i < 100'000; ++i) {
+    float values[3];
+    for (float& value : values) value = BitsToFloat(static_cast<uint32_t>(random()));
+    if (i % 2 == 1) values[2] = -values[0] * values[1];  // the sum is the product's rounding error
+    const auto [a, b, c] = values;
+    ASSERT_EQ(bits(gpu::fmaf(a, b, c)), bits(std::fmaf(a, b, c))) << a << " * " << b << " + " << c;
+  }
+}
+
 TEST(PlantedFault, NoneRunsCleanWithATail) {
   for (int width : {64, 32}) {
     for (int count : {1, 127, 128, 129, 300}) EXPECT_TRUE((Reverse<true, 0>(count, width)).ok()) << count;
@@ -155,6 +169,24 @@ TEST(PlantedFault, AWriteOverWhatOthersStillReadIsSeen) {
   };
   EXPECT_TRUE(run(true).ok());
   EXPECT_THAT(std::string(run(false).message()), HasSubstr("with no barrier since it was"));
+}
+
+TEST(PlantedFault, AWriteOverWhatLanesOfTheSameWaveReadIsSeen) {
+  struct Shared {
+    LdsArray<float, 1> value;
+  };
+  const auto run = [](bool fence) {
+    return simt::RunGrid("reuse", {}, 64, 64, [&] {
+      Shared& s = SharedMemory<Shared>();
+      if (threadIdx.x == 0) s.value[0] = 1.0f;
+      SyncThreads();
+      for (int reads = 0; reads < 3; ++reads) EXPECT_EQ(static_cast<float>(s.value[0]), 1.0f);
+      if (fence) WaveBarrier();
+      if (threadIdx.x == 63) s.value[0] = 2.0f;
+    });
+  };
+  EXPECT_TRUE(run(true).ok());
+  EXPECT_THAT(std::string(run(false).message()), HasSubstr("with no barrier since it was read"));
 }
 
 TEST(PlantedFault, DivergingLanesAreNamed) {

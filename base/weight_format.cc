@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/iq3s_grid.h"
+
 namespace gdn {
 namespace {
 
@@ -40,11 +42,74 @@ void DecodeQ8_0(const uint8_t* block, float* out) {
   for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(Signed(block[2 + i]));
 }
 
-void DecodeQ4_0(const uint8_t* block, float* out) {
+// 4-bit number i of 32 in 16 bytes: the low halves, then the high ones.
+int NibbleOf(const uint8_t* bytes, int i) { return i < 16 ? bytes[i] & 0xf : bytes[i - 16] >> 4; }
+
+// Q4_0, Q4_1, Q5_0 and Q5_1: d, m, the fifth bits and the other four, as far as the format has them.
+void DecodeNibbles(const uint8_t* block, bool has_minimum, bool has_fifth, float* out) {
   const float d = Half(block);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = d * static_cast<float>((block[2 + i] & 0xf) - 8);
-    out[16 + i] = d * static_cast<float>((block[2 + i] >> 4) - 8);
+  const float m = has_minimum ? Half(block + 2) : 0.0f;
+  const int zero = has_minimum ? 0 : has_fifth ? 16 : 8;
+  const uint8_t* nibbles = block + (has_minimum ? 4 : 2) + (has_fifth ? 4 : 0);
+  uint32_t fifth = 0;
+  if (has_fifth) std::memcpy(&fifth, nibbles - 4, sizeof(fifth));
+  for (int i = 0; i < 32; ++i) {
+    const int q = NibbleOf(nibbles, i) | static_cast<int>(fifth >> i & 1) << 4;
+    out[i] = d * static_cast<float>(q - zero) + m;
+  }
+}
+
+// 32 weights of IQ4_NL and IQ4_XS.
+void DecodeIq4(float scale, const uint8_t* nibbles, float* out) {
+  for (int i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(kIq4Values[NibbleOf(nibbles, i)]);
+}
+
+void DecodeIQ4_XS(const uint8_t* block, float* out) {
+  const float d = Half(block);
+  const int high = block[2] | block[3] << 8;
+  for (int run = 0; run < 8; ++run) {
+    const int low = block[4 + run / 2] >> 4 * (run % 2) & 0xf;
+    const int s = (low | (high >> 2 * run & 3) << 4) - 32;
+    DecodeIq4(d * static_cast<float>(s), block + 8 + 16 * run, out + 32 * run);
+  }
+}
+
+// Weight i of Q2_K and Q3_K has two bits in a byte of the 32 that its half of the block has.
+int TwoBitsOf(const uint8_t* bytes, int i) { return bytes[i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3; }
+
+void DecodeQ2_K(const uint8_t* block, float* out) {
+  const float d = Half(block + 80);
+  const float m = Half(block + 82);
+  for (int i = 0; i < 256; ++i) {
+    const uint8_t pair = block[i / 16];
+    out[i] = d * static_cast<float>(pair & 0xf) * static_cast<float>(TwoBitsOf(block + 16, i)) -
+             m * static_cast<float>(pair >> 4);
+  }
+}
+
+void DecodeQ3_K(const uint8_t* block, float* out) {
+  const float d = Half(block + 108);
+  const uint8_t* scales = block + 96;  // low halves of 16 in 8 bytes, then their two high bits in 4
+  for (int i = 0; i < 256; ++i) {
+    const int third = block[i % 32] >> i / 32 & 1;
+    const int n = i / 16;
+    const int s = (scales[n % 8] >> n / 8 * 4 & 0xf) | (scales[8 + n % 4] >> n / 4 * 2 & 3) << 4;
+    const int q = TwoBitsOf(block + 32, i) | third << 2;
+    out[i] = d * static_cast<float>((s - 32) * (q - 4));
+  }
+}
+
+void DecodeIQ3_S(const uint8_t* block, float* out) {
+  const float d = Half(block);
+  const uint8_t* signs = block + 74;
+  for (int four = 0; four < 64; ++four) {
+    const int s = block[106 + four / 16] >> four / 8 % 2 * 4 & 0xf;
+    const float scale = d * static_cast<float>(1 + 2 * s);
+    const uint32_t values = kIq3sGrid[block[2 + four] | (block[66 + four / 8] >> four % 8 & 1) << 8];
+    for (int j = 0; j < 4; ++j) {
+      const float magnitude = scale * static_cast<float>(values >> 8 * j & 0xff);
+      out[4 * four + j] = (signs[four / 2] >> (four % 2 * 4 + j) & 1) != 0 ? -magnitude : magnitude;
+    }
   }
 }
 
@@ -96,7 +161,8 @@ void DecodeQ6_K(const uint8_t* block, float* out) {
 }  // namespace
 
 std::string_view WeightFormatName(WeightFormat format) {
-  constexpr std::string_view kNames[] = {"F32", "F16", "BF16", "F8_E4M3", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K"};
+  constexpr std::string_view kNames[] = {"F32",  "F16",  "BF16", "F8_E4M3", "Q8_0", "Q4_0", "Q4_K",   "Q5_K", "Q6_K",
+                                         "Q4_1", "Q5_0", "Q5_1", "IQ4_NL",  "Q2_K", "Q3_K", "IQ4_XS", "IQ3_S"};
   return kNames[static_cast<size_t>(format) - 1];
 }
 
@@ -113,7 +179,25 @@ void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, fl
         DecodeQ8_0(block, out);
         break;
       case WeightFormat::kQ4_0:
-        DecodeQ4_0(block, out);
+        DecodeNibbles(block, /*has_minimum=*/false, /*has_fifth=*/false, out);
+        break;
+      case WeightFormat::kQ4_1:
+        DecodeNibbles(block, /*has_minimum=*/true, /*has_fifth=*/false, out);
+        break;
+      case WeightFormat::kQ5_0:
+        DecodeNibbles(block, /*has_minimum=*/false, /*has_fifth=*/true, out);
+        break;
+      case WeightFormat::kQ5_1:
+        DecodeNibbles(block, /*has_minimum=*/true, /*has_fifth=*/true, out);
+        break;
+      case WeightFormat::kIQ4_NL:
+        DecodeIq4(Half(block), block + 2, out);
+        break;
+      case WeightFormat::kQ2_K:
+        DecodeQ2_K(block, out);
+        break;
+      case WeightFormat::kQ3_K:
+        DecodeQ3_K(block, out);
         break;
       case WeightFormat::kQ4_K:
         DecodeK45(block, nullptr, block + 16, out);
@@ -124,6 +208,12 @@ void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, fl
       case WeightFormat::kQ6_K:
         DecodeQ6_K(block, out);
         break;
+      case WeightFormat::kIQ4_XS:
+        DecodeIQ4_XS(block, out);
+        break;
+      case WeightFormat::kIQ3_S:
+        DecodeIQ3_S(block, out);
+        break;
       default:
         return;
     }
@@ -131,11 +221,11 @@ void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, fl
 }
 
 bool HasFiniteFactors(WeightFormat format, const void* block) {
-  // d lies first, before a m of its own, but for Q6_K's, which lies last.
   const auto* bytes = static_cast<const uint8_t*>(block);
-  const bool has_minimum = format == WeightFormat::kQ4_K || format == WeightFormat::kQ5_K;
+  const FactorOffsets at = FactorsAt(format);
   uint16_t factors[2] = {};
-  std::memcpy(factors, format == WeightFormat::kQ6_K ? bytes + 208 : bytes, has_minimum ? 4 : 2);
+  std::memcpy(factors, bytes + at.d, 2);
+  if (at.m >= 0) std::memcpy(factors + 1, bytes + at.m, 2);
   constexpr uint16_t kExponent = 0x7c00;  // all ones: an infinity or no number
   return (factors[0] & kExponent) != kExponent && (factors[1] & kExponent) != kExponent;
 }

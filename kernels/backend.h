@@ -33,8 +33,11 @@ namespace gdn {
 constexpr uint32_t WeightFormatBit(WeightFormat format) { return 1u << static_cast<uint32_t>(format); }
 inline constexpr uint32_t kPlainWeights =
     WeightFormatBit(WeightFormat::kF32) | WeightFormatBit(WeightFormat::kF16) | WeightFormatBit(WeightFormat::kBF16);
-inline constexpr uint32_t kAllWeights =
-    (WeightFormatBit(WeightFormat::kQ6_K) << 1) - WeightFormatBit(WeightFormat::kF32);
+inline constexpr uint32_t kAllWeights = [] {
+  uint32_t bits = 0;
+  for (const WeightFormat format : kWeightFormats) bits |= WeightFormatBit(format);
+  return bits;
+}();
 
 struct BackendInfo {
   std::string name;    // "cpu", "gpu", "host", "null"

@@ -158,8 +158,10 @@ def projection(rows, outputs, features, name):
                   rows * sum(outputs) * features)
 
 
-# Of base/weight_format.h's formats: their numbers there, and bytes of a block of so many weights.
-QUANTISED = {"Q8_0": (5, 34, 32), "Q4_K": (7, 144, 256), "Q6_K": (9, 210, 256)}
+# base/weight_format.h's formats: the number there, and the bytes on a GPU of a block of so many weights.
+QUANTISED = {"Q8_0": (5, 34, 32), "Q4_0": (6, 18, 32), "Q4_K": (7, 144, 256), "Q5_K": (8, 176, 256), "Q6_K": (9, 210, 256),
+             "Q4_1": (10, 20, 32), "Q5_0": (11, 22, 32), "Q5_1": (12, 24, 32), "IQ4_NL": (13, 18, 32), "Q2_K": (14, 84, 256),
+             "Q3_K": (15, 110, 256), "IQ4_XS": (16, 136, 256), "IQ3_S": (17, 136, 256)}
 
 
 def quantised(weights, rows, outputs, features, name):
@@ -247,7 +249,8 @@ def launches(machine):
             [(rows_of(r), projection(r, (CHANNELS,), D, "projection")) for r in (1, 2, 8, 32, 128, 512, 2048)] +
             [(rows_of(r), projection(r, (D,), HV * V, "out-projection")) for r in (1, 32, 128)] +
             [(rows_of(r), quantised(w, r, CHANNELS, D, f"projection, {w}")) for w in ("Q8_0", "Q4_K") for r in (1, 8)] +
-            [(rows_of(1), quantised(w, 1, D, HV * V, f"out-projection, {w}")) for w in QUANTISED] +
+            [(rows_of(1), quantised(w, 1, CHANNELS, D, f"projection, {w}")) for w in QUANTISED if w not in ("Q8_0", "Q4_K")] +
+            [(rows_of(1), quantised(w, 1, D, HV * V, f"out-projection, {w}")) for w in ("Q8_0", "Q4_K", "Q6_K")] +
             [(f"T = {t:,}", f(t)) for f in (prepare, walk, channel_prepare, channel_walk) for t in (512, 4096)] +
             [(f"T = {t}", scan(t, u)) for t in (16, 64)] +
             [("B = 1", mixer_input(1, 1, u)), ("B = 128", mixer_input(128, 1, u)), ("T = 1,024", mixer_input(1, 1024, u))] +

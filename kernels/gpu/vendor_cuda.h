@@ -34,6 +34,12 @@ template <int kByte>
 __device__ __forceinline__ float BiasedByte(uint32_t word) {
   return __uint_as_float(__byte_perm(word, 0x47000000u, 0x7404u | kByte << 4));
 }
+// SelectBytes: the word whose byte i is byte number `selectors` byte i, 0 to 7, of the eight bytes of `low` and `high`,
+// low's lowest byte first.
+__device__ __forceinline__ uint32_t SelectBytes(uint32_t low, uint32_t high, uint32_t selectors) {
+  const uint32_t pairs = selectors | selectors >> 4;  // the instruction takes four bits a byte
+  return __byte_perm(low, high, (pairs & 0xffu) | (pairs >> 8 & 0xff00u));
+}
 __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   const __half2 low = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word), __NV_E4M3);
   const __half2 high = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word >> 16), __NV_E4M3);

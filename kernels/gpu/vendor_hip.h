@@ -36,6 +36,11 @@ template <int kByte>
 __device__ __forceinline__ float BiasedByte(uint32_t word) {
   return static_cast<float>((word >> (8 * kByte)) & 0xffu);  // v_cvt_f32_ubyte
 }
+// SelectBytes: the word whose byte i is byte number `selectors` byte i, 0 to 7, of the eight bytes of `low` and `high`,
+// low's lowest byte first.
+__device__ __forceinline__ uint32_t SelectBytes(uint32_t low, uint32_t high, uint32_t selectors) {
+  return __builtin_amdgcn_perm(high, low, selectors);
+}
 __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   const uint32_t even = E4M3EvenHalves(word);
   const uint32_t odd = E4M3OddHalves(word);

@@ -1,9 +1,9 @@
 // Device code: loads quantised weights in packed_weights_gpu.h's order and decodes them to float32.
 //
 // A weight is w = fmaf(v, factor, offset) of an integer v, rounded once, as in its format's formula, so the bits are
-// equal. In Q8_0 and Q4_0, v includes BiasedByte's bias, which the offset removes exactly, because their factors have
-// 11 bits; in the other formats v has no bias. Loads and decoding are separate, so that many loads can be in flight
-// before the first is used.
+// equal. In Q8_0, Q4_0, Q5_0 and IQ4_NL, v includes BiasedByte's bias, which the offset removes exactly, because their
+// factors have 11 bits; in the other formats v has no bias. Loads and decoding are separate, so that many loads can be
+// in flight before the first is used.
 // Thread safety: pure functions.
 //
 //   const PackedRow row = PackedRowOf({data, scales}, planes, output / kPackedRows, output, features);
@@ -90,39 +90,167 @@ __device__ __forceinline__ float HighF16(uint32_t word) { return FromF16(static_
 // Returns the word rotated left by `by` bits, or right by -`by` if `by` is negative.
 __device__ __forceinline__ uint32_t Rotated(uint32_t word, int by) { return word << (by & 31) | word >> (-by & 31); }
 
-// Raw bits of eight neighbouring weights. `q`: the first four if they have 8 bits. Otherwise the low 4 bits of all
-// eight: byte i has weight i in its low half, weight i + 4 in its high half. `more`: with 8 bits the other four;
-// otherwise the bits above `q`, those of the first four weights from bit 4 of each byte on, then those of the others.
+// True for formats with a byte for each weight in plane q.
+constexpr bool HasByteWeights(WeightFormat format) {
+  return format == WeightFormat::kQ8_0 || format == WeightFormat::kF8E4M3;
+}
+// Returns the bits of a weight in plane q, and those in plane high.
+constexpr int LowBits(WeightFormat format) {
+  if (HasByteWeights(format)) return 8;
+  return format == WeightFormat::kQ2_K || format == WeightFormat::kQ3_K ? 2 : 4;
+}
+constexpr int HighBits(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kQ5_0:
+    case WeightFormat::kQ5_1:
+    case WeightFormat::kQ3_K:
+    case WeightFormat::kQ5_K:
+      return 1;
+    default:
+      return format == WeightFormat::kQ6_K ? 2 : 0;
+  }
+}
+
+// Raw bits of eight neighbouring weights. `q`: the first four if they have 8 bits. With 4 bits, byte i has weight i in
+// its low half, weight i + 4 in its high half; with 2 bits in bits 0 and 1, and in bits 2 and 3; other bits are
+// arbitrary. `more`: with 8 bits the other four; otherwise the bits above `q`, those of the first four weights from bit
+// LowBits of each byte on, then those of the others.
 struct PackedEight {
   uint32_t q;
   uint32_t more;
 };
 
+// Makes the raw bits of eight weights, number `eight` of 32, from the words that have them. `more`: with 8 bits the
+// second word, otherwise the word of plane high.
+template <WeightFormat kFormat>
+__device__ __forceinline__ PackedEight EightOf(uint32_t q, uint32_t more, int eight) {
+  constexpr int kLow = LowBits(kFormat);
+  if constexpr (kLow == 2) q >>= eight % 2 * 4;
+  if constexpr (HighBits(kFormat) == 1) more = Rotated(more, kLow - eight * 2);
+  if constexpr (HighBits(kFormat) == 2) more = Rotated(more, kLow - eight % 2 * 4);
+  return {q, more};
+}
+
+// The words that have the scales of 64 neighbouring weights, as LoadScales loads and a PackedDecoder reads them.
+struct ScaleWords {
+  uint32_t w[4];
+};
+
+// Loads the scales of the row's 64 weights around weights [32 block32, 32 block32 + 32). Q8_0, Q4_0, Q5_0, IQ4_NL: both
+// d. Q4_1, Q5_1: (d, m) of either block. F8_E4M3: the scale. Q2_K: four (s, t), then d and m. Q3_K: low and high bits
+// of s, then d. Q4_K, Q5_K: the 16 bytes of 256 weights. Q6_K: four s, then d. IQ4_XS, IQ3_S: the 8 bytes of 256.
+template <WeightFormat kFormat>
+__device__ __forceinline__ ScaleWords LoadScales(const PackedRow& row, uint32_t block32) {
+  ScaleWords s{};
+  if constexpr (kFormat == WeightFormat::kF8E4M3) {
+    s.w[0] = FloatToBits(row.Fp8Scale(block32 / 4));
+  } else if constexpr (kFormat == WeightFormat::kQ4_1 || kFormat == WeightFormat::kQ5_1) {
+    const uint64_t pairs = row.LoadWords(row.d, block32 / 2, 8, 0);
+    s.w[0] = static_cast<uint32_t>(pairs);
+    s.w[1] = static_cast<uint32_t>(pairs >> 32);
+  } else if constexpr (kFormat == WeightFormat::kQ2_K) {
+    s.w[0] = row.LoadWord(row.scales, block32 / 2, 4);
+    s.w[1] = row.LoadWord(row.d, block32 / 8, 4);
+  } else if constexpr (kFormat == WeightFormat::kQ3_K) {
+    s.w[0] = row.LoadWord(row.scales, block32 / 8, 12, block32 / 4 % 2 * 4);
+    s.w[1] = row.LoadWord(row.scales, block32 / 8, 12, 8);
+    s.w[2] = row.LoadHalf(row.d, block32 / 8);
+  } else if constexpr (kFormat == WeightFormat::kQ4_K || kFormat == WeightFormat::kQ5_K) {
+    const Vec4 words = row.Load16(row.scales, block32 / 8);
+    s = {{FloatToBits(words.x), FloatToBits(words.y), FloatToBits(words.z), FloatToBits(words.w)}};
+  } else if constexpr (kFormat == WeightFormat::kQ6_K) {
+    s.w[0] = row.LoadWord(row.scales, block32 / 2, 4);
+    s.w[1] = row.LoadHalf(row.d, block32 / 8);
+  } else if constexpr (kFormat == WeightFormat::kIQ4_XS || kFormat == WeightFormat::kIQ3_S) {
+    const uint64_t words = row.LoadWords(row.scales, block32 / 8, 8, 0);
+    s.w[0] = static_cast<uint32_t>(words);
+    s.w[1] = static_cast<uint32_t>(words >> 32);
+  } else {
+    s.w[0] = row.LoadWord(row.d, block32 / 2, 4);
+  }
+  return s;
+}
+
+// Names the eight weights that a scale is for. `group`: number of their 64 weights in the row, of which only the last
+// two bits matter. `second`: 0 if they are among the first 32 of the 64, else 1. `eight`: number of the eight among the
+// 32, 0 to 3.
+struct EightPlace {
+  int32_t group;
+  int32_t second;
+  int32_t eight;
+
+  // Returns which 16 of the 64 weights they are in, 0 to 3.
+  __device__ __forceinline__ int32_t sixteen() const { return 2 * second + eight / 2; }
+};
+
+// Decodes the weights of one format, eight at a time. Of makes a Scale, which the eight weights share. Decode writes
+// the weights to w in order.
 template <WeightFormat kFormat>
 struct PackedDecoder;
 
-// A PackedDecoder decodes the weights of one format, here Q8_0. Scale is data that several weights share. Of makes a
-// Scale from the bits in memory; d is the block's factor. Decode writes eight weights to w in order.
+// The Scale of most decoders: w = v * factor + offset.
+struct FactorAndOffset {
+  float factor, offset;
+};
+
+// Returns the float16 factor of the block of 32 in a word with those of two.
+__device__ __forceinline__ float HalfOf(const ScaleWords& s, const EightPlace& at) {
+  return LowF16(s.w[0] >> (16 * at.second));
+}
+// Returns the word of (d, m) of the block of 32.
+__device__ __forceinline__ uint32_t PairOf(const ScaleWords& s, const EightPlace& at) {
+  return at.second != 0 ? s.w[1] : s.w[0];
+}
+
+// Puts the low and high bits of each weight together: the first four weights in the bytes of `first`, the others in
+// those of `second`.
+template <WeightFormat kFormat>
+__device__ __forceinline__ void JoinBits(const PackedEight& eight, uint32_t& first, uint32_t& second) {
+  constexpr int kLow = LowBits(kFormat);
+  constexpr uint32_t kLowMask = kLow == 2 ? 0x03030303u : 0x0f0f0f0fu;
+  first = eight.q & kLowMask;
+  second = (eight.q >> kLow) & kLowMask;
+  if constexpr (HighBits(kFormat) > 0) {
+    constexpr uint32_t kHighMask = (HighBits(kFormat) == 1 ? 0x01010101u : 0x03030303u) << kLow;
+    first |= eight.more & kHighMask;
+    second |= (eight.more >> HighBits(kFormat)) & kHighMask;
+  }
+}
+template <WeightFormat kFormat, bool kBiased>
+__device__ __forceinline__ void DecodeJoined(const PackedEight& eight, const FactorAndOffset& scale, float* w) {
+  uint32_t first, second;
+  JoinBits<kFormat>(eight, first, second);
+  DecodeBytes<kBiased>(first, scale.factor, scale.offset, w);
+  DecodeBytes<kBiased>(second, scale.factor, scale.offset, w + 4);
+}
+// Decodes weights of four bits without a bias. The high halves are not shifted: they count as 16 times their values.
+__device__ __forceinline__ void DecodeHalves(const PackedEight& eight, const FactorAndOffset& scale, float* w) {
+  DecodeBytes<false>(eight.q & 0x0f0f0f0fu, scale.factor, scale.offset, w);
+  DecodeBytes<false>(eight.q & 0xf0f0f0f0u, scale.factor * 0.0625f, scale.offset, w + 4);
+}
+
 template <>
 struct PackedDecoder<WeightFormat::kQ8_0> {
-  struct Scale {
-    float factor, offset;
-  };
-  __device__ __forceinline__ static Scale Of(float d) { return {d, -(kByteBias + 128.0f) * d}; }
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    const float d = HalfOf(s, at);
+    return {d, -(kByteBias + 128.0f) * d};
+  }
   __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
     DecodeBytes<true>(eight.q, scale.factor, scale.offset, w);
     DecodeBytes<true>(eight.more, scale.factor, scale.offset, w + 4);
   }
 };
 
-// Decodes Q4_0; d is the block's factor. High nibbles are not shifted: they count as 16 times their values, so they
-// have a factor and offset of their own.
+// Decodes Q4_0. High nibbles are not shifted: they count as 16 times their values, so they have a factor and offset of
+// their own.
 template <>
 struct PackedDecoder<WeightFormat::kQ4_0> {
   struct Scale {
     float factor, offset, high_factor, high_offset;
   };
-  __device__ __forceinline__ static Scale Of(float d) {
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    const float d = HalfOf(s, at);
     const float high = d * 0.0625f;
     return {d, -(kByteBias + 8.0f) * d, high, -(kByteBias + 128.0f) * high};
   }
@@ -132,63 +260,162 @@ struct PackedDecoder<WeightFormat::kQ4_0> {
   }
 };
 
-// Returns the scales of 64 features of a Q4_K or Q5_K block: (s, t, s, t) of six bits each, the first lowest; the bits
-// above them are arbitrary. `words`: the block's 16-byte unit of plane s. `group`: number of these 64 features, of
-// which only the last two bits matter.
-__device__ __forceinline__ uint32_t ScaleBits(const Vec4& words, int32_t group) {
-  // These are 24 bits, from bit 24 * group on, of words 1 to 3.
-  const bool second_half = (group & 2) != 0;
-  const uint32_t low = FloatToBits(second_half ? words.z : words.y);
-  const uint32_t high = FloatToBits(second_half ? words.w : words.z);
-  const int32_t shift = (group & 3) * 24 - (second_half ? 32 : 0);
-  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> shift);
+template <>
+struct PackedDecoder<WeightFormat::kQ4_1> {
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    const uint32_t pair = PairOf(s, at);
+    return {LowF16(pair), HighF16(pair)};
+  }
+  __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
+    DecodeHalves(eight, scale, w);
+  }
+};
+
+template <>
+struct PackedDecoder<WeightFormat::kQ5_0> {
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    const float d = HalfOf(s, at);
+    return {d, -(kByteBias + 16.0f) * d};
+  }
+  __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
+    DecodeJoined<WeightFormat::kQ5_0, true>(eight, scale, w);
+  }
+};
+
+template <>
+struct PackedDecoder<WeightFormat::kQ5_1> {
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    return PackedDecoder<WeightFormat::kQ4_1>::Of(s, at);
+  }
+  __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
+    DecodeJoined<WeightFormat::kQ5_1, false>(eight, scale, w);
+  }
+};
+
+// Returns four entries of kIq4Values plus 128 as bytes, the first lowest.
+constexpr uint32_t Iq4Word(int first) {
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(kIq4Values[first + i] + 128) << 8 * i;
+  return word;
+}
+// Returns kIq4Values plus 128 of four bytes of indices from 0 to 15.
+__device__ __forceinline__ uint32_t Iq4Bytes(uint32_t indices) {
+  constexpr uint32_t k0 = Iq4Word(0), k4 = Iq4Word(4), k8 = Iq4Word(8), k12 = Iq4Word(12);
+  const uint32_t of_eight = indices & 0x07070707u;
+  const uint32_t below = SelectBytes(k0, k4, of_eight);
+  const uint32_t above = SelectBytes(k8, k12, of_eight);
+  return SelectBytes(below, above, ((indices & 0x08080808u) >> 1) | 0x03020100u);
+}
+template <bool kBiased>
+__device__ __forceinline__ void DecodeIq4(const PackedEight& eight, const FactorAndOffset& scale, float* w) {
+  DecodeBytes<kBiased>(Iq4Bytes(eight.q & 0x0f0f0f0fu), scale.factor, scale.offset, w);
+  DecodeBytes<kBiased>(Iq4Bytes((eight.q >> 4) & 0x0f0f0f0fu), scale.factor, scale.offset, w + 4);
 }
 
 template <>
-struct PackedDecoder<WeightFormat::kQ4_K> {
-  struct Scale {
-    float factor, offset;
-  };
-  // Makes the Scale of 32 weights. `d_and_m`: the block's float16 factors, d in the low half; `bits`: ScaleBits' result
-  // for 64 features; `half`: 0 for the first 32 of these, else 1.
-  __device__ __forceinline__ static Scale Of(uint32_t d_and_m, uint32_t bits, int half) {
-    const uint32_t pair = bits >> (12 * half);
-    const float s = static_cast<float>(pair & 63u);
-    const float t = static_cast<float>((pair >> 6) & 63u);
-    return {LowF16(d_and_m) * s, -(HighF16(d_and_m) * t)};
+struct PackedDecoder<WeightFormat::kIQ4_NL> {
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    return PackedDecoder<WeightFormat::kQ8_0>::Of(s, at);
   }
   __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
-    DecodeBytes<false>(eight.q & 0x0f0f0f0fu, scale.factor, scale.offset, w);
-    DecodeBytes<false>(eight.q & 0xf0f0f0f0u, scale.factor * 0.0625f, scale.offset, w + 4);
+    DecodeIq4<true>(eight, scale, w);
+  }
+};
+
+template <>
+struct PackedDecoder<WeightFormat::kIQ4_XS> {
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    const int32_t run = (at.group & 3) * 2 + at.second;
+    const uint32_t number = (s.w[1] >> (4 * run) & 15u) | (s.w[0] >> (16 + 2 * run) & 3u) << 4;
+    const float factor = LowF16(s.w[0]) * (static_cast<float>(number) - 32.0f);
+    return {factor, -128.0f * factor};
+  }
+  __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
+    DecodeIq4<false>(eight, scale, w);
+  }
+};
+
+// Decodes IQ3_S, whose q is (v + 15) / 2.
+template <>
+struct PackedDecoder<WeightFormat::kIQ3_S> {
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    const int32_t run = (at.group & 3) * 2 + at.second;
+    const float factor = LowF16(s.w[0]) * (2.0f * static_cast<float>(s.w[1] >> (4 * run) & 15u) + 1.0f);
+    return {2.0f * factor, -15.0f * factor};
+  }
+  __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
+    DecodeHalves(eight, scale, w);
+  }
+};
+
+template <>
+struct PackedDecoder<WeightFormat::kQ2_K> {
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    const uint32_t pair = s.w[0] >> (8 * at.sixteen());
+    return {LowF16(s.w[1]) * static_cast<float>(pair & 15u), -(HighF16(s.w[1]) * static_cast<float>(pair >> 4 & 15u))};
+  }
+  __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
+    DecodeJoined<WeightFormat::kQ2_K, false>(eight, scale, w);
+  }
+};
+
+template <>
+struct PackedDecoder<WeightFormat::kQ3_K> {
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    const uint32_t low = s.w[0] >> (16 * (at.group & 1) + 4 * at.sixteen()) & 15u;
+    const uint32_t high = s.w[1] >> (8 * (at.group & 3) + 2 * at.sixteen()) & 3u;
+    const float factor = LowF16(s.w[2]) * (static_cast<float>(low | high << 4) - 32.0f);
+    return {factor, -4.0f * factor};
+  }
+  __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
+    DecodeJoined<WeightFormat::kQ3_K, false>(eight, scale, w);
+  }
+};
+
+template <>
+struct PackedDecoder<WeightFormat::kQ4_K> {
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& words, const EightPlace& at) {
+    // (s, t, s, t) of the 64 weights are 24 bits, from bit 24 * group on, of words 1 to 3.
+    const bool second_half = (at.group & 2) != 0;
+    const uint32_t low = second_half ? words.w[2] : words.w[1];
+    const uint32_t high = second_half ? words.w[3] : words.w[2];
+    const int32_t shift = (at.group & 3) * 24 - (second_half ? 32 : 0);
+    const uint32_t bits = static_cast<uint32_t>((uint64_t{high} << 32 | low) >> shift);
+    const uint32_t pair = bits >> (12 * at.second);
+    const float s = static_cast<float>(pair & 63u);
+    const float t = static_cast<float>((pair >> 6) & 63u);
+    return {LowF16(words.w[0]) * s, -(HighF16(words.w[0]) * t)};
+  }
+  __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
+    DecodeHalves(eight, scale, w);
   }
 };
 
 template <>
 struct PackedDecoder<WeightFormat::kQ5_K> : PackedDecoder<WeightFormat::kQ4_K> {
   __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
-    const uint32_t low = (eight.q & 0x0f0f0f0fu) | (eight.more & 0x10101010u);
-    const uint32_t high = ((eight.q >> 4) & 0x0f0f0f0fu) | ((eight.more >> 1) & 0x10101010u);
-    DecodeBytes<false>(low, scale.factor, scale.offset, w);
-    DecodeBytes<false>(high, scale.factor, scale.offset, w + 4);
+    DecodeJoined<WeightFormat::kQ5_K, false>(eight, scale, w);
   }
 };
 
 template <>
 struct PackedDecoder<WeightFormat::kQ6_K> {
-  struct Scale {
-    float factor, offset;
-  };
-  // Makes the Scale of 16 weights. `d`: the block's factor, float16 bits; `s`: the four int8 scales of 64 features, the
-  // first lowest; `quarter`: which 16 of these, 0 to 3.
-  __device__ __forceinline__ static Scale Of(uint32_t d, uint32_t s, int quarter) {
-    const float factor = LowF16(d) * static_cast<float>(static_cast<int8_t>(s >> (8 * quarter)));
+  using Scale = FactorAndOffset;
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& at) {
+    const float factor = LowF16(s.w[1]) * static_cast<float>(static_cast<int8_t>(s.w[0] >> (8 * at.sixteen())));
     return {factor, -32.0f * factor};
   }
   __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
-    const uint32_t low = (eight.q & 0x0f0f0f0fu) | (eight.more & 0x30303030u);
-    const uint32_t high = ((eight.q >> 4) & 0x0f0f0f0fu) | ((eight.more >> 2) & 0x30303030u);
-    DecodeBytes<false>(low, scale.factor, scale.offset, w);
-    DecodeBytes<false>(high, scale.factor, scale.offset, w + 4);
+    DecodeJoined<WeightFormat::kQ6_K, false>(eight, scale, w);
   }
 };
 
@@ -197,7 +424,9 @@ struct PackedDecoder<WeightFormat::kF8E4M3> {
   struct Scale {
     float factor;
   };
-  __device__ __forceinline__ static Scale Of(float scale) { return {scale * kE4M3Unit}; }
+  __device__ __forceinline__ static Scale Of(const ScaleWords& s, const EightPlace& /*at*/) {
+    return {BitsToFloat(s.w[0]) * kE4M3Unit};
+  }
   __device__ __forceinline__ static void Decode(const PackedEight& eight, const Scale& scale, float* w) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -209,44 +438,52 @@ struct PackedDecoder<WeightFormat::kF8E4M3> {
   }
 };
 
+__device__ __forceinline__ void UnpackBits(const Vec4& unit, uint32_t* words) {
+  words[0] = FloatToBits(unit.x);
+  words[1] = FloatToBits(unit.y);
+  words[2] = FloatToBits(unit.z);
+  words[3] = FloatToBits(unit.w);
+}
+
+// Loads the words of kBlocks blocks of 32 weights, from block block32 on, of a plane whose unit is `bytes` bytes, 8 or
+// 16, for 64 weights. If kBlocks is 2, block32 must be even.
+template <int kBlocks>
+__device__ __forceinline__ void LoadPairWords(const PackedRow& row, uint32_t plane, uint32_t bytes, uint32_t block32,
+                                              uint32_t* words) {
+  if (kBlocks == 2 && bytes == 16) {
+    UnpackBits(row.Load16(plane, block32 / 2), words);
+  } else if (kBlocks == 1 && bytes == 8) {
+    words[0] = row.LoadWord(plane, block32 / 2, 8, 4 * (block32 % 2));
+  } else {
+    const uint64_t both = row.LoadWords(plane, block32 / 2, bytes, kBlocks == 2 ? 0 : 8 * (block32 % 2));
+    words[0] = static_cast<uint32_t>(both);
+    words[1] = static_cast<uint32_t>(both >> 32);
+  }
+}
+
 // Raw bits of 32 or 64 neighbouring weights of an output, from LoadBlocks; kBlocks: number of blocks of 32, 1 or 2.
 template <WeightFormat kFormat, int kBlocks>
 struct PackedBlocks {
-  using Decoder = PackedDecoder<kFormat>;
-  static constexpr bool kBytes = kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kF8E4M3;
-  static constexpr int kUnits = kBytes ? 2 : 1;  // units of q per block
+  static constexpr bool kBytes = HasByteWeights(kFormat);
+  static constexpr int kWords = LowBits(kFormat);              // of q per block
+  static constexpr int kHighWords = HighBits(kFormat);         // of high per block
+  static constexpr int kUnits = kWords >= 4 ? kWords / 4 : 1;  // loads of q per block, or for 2 bits in all
 
-  Vec4 q[kBlocks * kUnits];
-  // High bits of q. Q6_K: high[2 b] and high[2 b + 1], one word per 16 weights of block b. Q5_K: high[2 b], one word
-  // per block. Other formats: unset.
-  uint32_t high[kBlocks * 2];
-  Vec4 scales;    // Q4_K, Q5_K: scales of the 256 weights; Q6_K: s; F8_E4M3: the scale
-  uint32_t d;     // Q8_0, Q4_0: d of both blocks of 64 weights; Q6_K: d
+  uint32_t q[kBlocks * kWords];
+  uint32_t high[kHighWords > 0 ? kBlocks* kHighWords : 1];
+  ScaleWords scales;
   int32_t odd;    // 1 if the first block is the second half of its 64 weights, else 0
-  int32_t group;  // Q4_K, Q5_K: index of these 64 weights in the row
+  int32_t group;  // number of these 64 weights in the row
 
   // Decodes weights [8 j, 8 j + 8), j < 4, of block b < kBlocks into w in order. b and j must be constants.
   __device__ __forceinline__ void Decode(int b, int j, float (&w)[8]) const {
-    const int32_t second = kBlocks == 2 ? b : odd;
-    float words[4];
-    Unpack4(q[b * kUnits + (kBytes ? j / 2 : 0)], words);
-    PackedEight eight{};
-    if constexpr (kBytes) {
-      eight = {FloatToBits(words[j % 2 * 2]), FloatToBits(words[j % 2 * 2 + 1])};
-    } else {
-      eight.q = FloatToBits(words[j]);
-    }
-    if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
-      Decoder::Decode(eight, Decoder::Of(LowF16(d >> (16 * second))), w);
-    } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
-      Decoder::Decode(eight, Decoder::Of(scales.x), w);
-    } else if constexpr (kFormat == WeightFormat::kQ6_K) {
-      eight.more = Rotated(high[2 * b + j / 2], 4 - 4 * (j % 2));
-      Decoder::Decode(eight, Decoder::Of(d, FloatToBits(scales.x) >> (16 * second), j / 2), w);
-    } else {
-      if constexpr (kFormat == WeightFormat::kQ5_K) eight.more = Rotated(high[2 * b], 4 - 2 * j);
-      Decoder::Decode(eight, Decoder::Of(FloatToBits(scales.x), ScaleBits(scales, group), second), w);
-    }
+    using Decoder = PackedDecoder<kFormat>;
+    const EightPlace at{group, kBlocks == 2 ? b : odd, j};
+    const uint32_t low = q[b * kWords + j * kWords / 4];
+    uint32_t more = 0;
+    if constexpr (kBytes) more = q[b * kWords + 2 * j + 1];
+    if constexpr (kHighWords > 0) more = high[b * kHighWords + j * kHighWords / 4];
+    Decoder::Decode(EightOf<kFormat>(low, more, j), Decoder::Of(scales, at), w);
   }
 };
 
@@ -260,44 +497,27 @@ __device__ __forceinline__ PackedBlocks<kFormat, kBlocks> LoadBlocks(const Packe
   const auto within = [](int32_t unit, int32_t units) {
     return static_cast<uint32_t>(kWhole || unit < units ? unit : units - 1);
   };
-  constexpr int kUnitFeatures = 32 / Blocks::kUnits;
-  const int32_t first = index * Blocks::kUnits;
-  const int32_t units = (features + kUnitFeatures - 1) / kUnitFeatures;
   const uint32_t block32 = within(index, (features + 31) / 32);
   Blocks blocks;
   blocks.odd = index % 2;
-#pragma unroll
-  for (int i = 0; i < kBlocks * Blocks::kUnits; ++i) {
-    blocks.q[i] = kWhole ? row.Load16(0, static_cast<uint32_t>(first), i) : row.Load16(0, within(first + i, units));
-  }
-  if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
-    blocks.d = row.LoadWord(row.d, block32 / 2, 4);
-  } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
-    blocks.scales.x = row.Fp8Scale(block32 / 4);
-  } else if constexpr (kFormat == WeightFormat::kQ6_K) {
-    if constexpr (kBlocks == 2) {
-      float words[4];
-      Unpack4(row.Load16(row.high, block32 / 2), words);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) blocks.high[i] = FloatToBits(words[i]);
-    } else {
-      const uint64_t high = row.LoadWords(row.high, block32 / 2, 16, 8 * (block32 % 2));
-      blocks.high[0] = static_cast<uint32_t>(high);
-      blocks.high[1] = static_cast<uint32_t>(high >> 32);
-    }
-    blocks.scales.x = BitsToFloat(row.LoadWord(row.scales, block32 / 2, 4));
-    blocks.d = row.LoadHalf(row.d, block32 / 8);
+  blocks.group = static_cast<int32_t>(block32 / 2);
+  if constexpr (Blocks::kWords == 2) {
+    LoadPairWords<kBlocks>(row, 0, 16, block32, blocks.q);
   } else {
-    if constexpr (kFormat == WeightFormat::kQ5_K && kBlocks == 2) {
-      const uint64_t high = row.LoadWords(row.high, block32 / 2, 8, 0);
-      blocks.high[0] = static_cast<uint32_t>(high);
-      blocks.high[2] = static_cast<uint32_t>(high >> 32);
-    } else if constexpr (kFormat == WeightFormat::kQ5_K) {
-      blocks.high[0] = row.LoadWord(row.high, block32 / 2, 8, 4 * (block32 % 2));
+    constexpr int kUnitFeatures = 32 / Blocks::kUnits;
+    const int32_t first = index * Blocks::kUnits;
+    const int32_t units = (features + kUnitFeatures - 1) / kUnitFeatures;
+#pragma unroll
+    for (int i = 0; i < kBlocks * Blocks::kUnits; ++i) {
+      const Vec4 unit =
+          kWhole ? row.Load16(0, static_cast<uint32_t>(first), i) : row.Load16(0, within(first + i, units));
+      UnpackBits(unit, blocks.q + 4 * i);
     }
-    blocks.scales = row.Load16(row.scales, block32 / 8);
-    blocks.group = static_cast<int32_t>(block32 / 2);
   }
+  if constexpr (Blocks::kHighWords > 0) {
+    LoadPairWords<kBlocks>(row, row.high, 8 * Blocks::kHighWords, block32, blocks.high);
+  }
+  blocks.scales = LoadScales<kFormat>(row, block32);
   return blocks;
 }
 

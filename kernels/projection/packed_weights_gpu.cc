@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/iq3s_grid.h"
 
 namespace gdn {
 namespace {
@@ -38,14 +39,35 @@ void PackQ8_0(const uint8_t* block, int64_t index, const Place& place, const Pac
   std::memcpy(place.Unit(planes.d, index / 2, 4) + 2 * (index % 2), block, 2);
 }
 
-void PackQ4_0(const uint8_t* block, int64_t index, const Place& place, const PackedPlanes& planes) {
+// 32 weights whose four low bits are the low halves of 16 bytes and then the high ones.
+void PackNibbles(const uint8_t* nibbles, uint8_t* unit) {
   uint8_t q[32];
   for (int i = 0; i < 16; ++i) {
-    q[i] = block[2 + i] & 0xf;
-    q[16 + i] = block[2 + i] >> 4;
+    q[i] = nibbles[i] & 0xf;
+    q[16 + i] = nibbles[i] >> 4;
   }
-  PackHalves(q, place.Unit(0, index, 16));
-  std::memcpy(place.Unit(planes.d, index / 2, 4) + 2 * (index % 2), block, 2);
+  PackHalves(q, unit);
+}
+
+// One high bit of each of 32 weights, bit_of(i) of weight i, as word `run` of plane `high`.
+template <typename BitOf>
+void PackHighBits(const BitOf& bit_of, int64_t run, const Place& place, const PackedPlanes& planes) {
+  uint8_t high[4] = {};
+  for (int i = 0; i < 32; ++i) high[i % 4] |= static_cast<uint8_t>(bit_of(i) << i / 4);
+  std::memcpy(place.Unit(planes.high, run / 2, 8) + 4 * (run % 2), high, 4);
+}
+
+// Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL: d, m, the fifth bits and the other four, as far as the format has them.
+void PackBlock32(WeightFormat format, const uint8_t* block, int64_t index, const Place& place,
+                 const PackedPlanes& planes) {
+  const int64_t factors = FactorsAt(format).m >= 0 ? 4 : 2;
+  std::memcpy(place.Unit(planes.d, index / 2, 2 * factors) + factors * (index % 2), block, factors);
+  const uint8_t* rest = block + factors;
+  if (format == WeightFormat::kQ5_0 || format == WeightFormat::kQ5_1) {
+    PackHighBits([&](int i) { return rest[i / 8] >> i % 8 & 1; }, index, place, planes);
+    rest += 4;
+  }
+  PackNibbles(rest, place.Unit(0, index, 16));
 }
 
 // The 12 bytes of six-bit numbers: those of the first four pairs have six bits of a byte each; of the others four bits
@@ -73,10 +95,7 @@ void PackK45(const uint8_t* block, const uint8_t* fifth, const uint8_t* nibbles,
     uint8_t q[32];
     for (int i = 0; i < 32; ++i) q[i] = nibbles[p / 2 * 32 + i] >> 4 * (p % 2);
     PackHalves(q, place.Unit(0, 8 * index + p, 16));
-    if (fifth == nullptr) continue;
-    uint8_t high[4] = {};
-    for (int i = 0; i < 32; ++i) high[i % 4] |= static_cast<uint8_t>((fifth[i] >> p & 1) << i / 4);
-    std::memcpy(place.Unit(planes.high, 4 * index + p / 2, 8) + 4 * (p % 2), high, 4);
+    if (fifth != nullptr) PackHighBits([&](int i) { return fifth[i] >> p & 1; }, 8 * index + p, place, planes);
   }
 }
 
@@ -96,6 +115,63 @@ void PackQ6_K(const uint8_t* block, int64_t index, const Place& place, const Pac
   }
   for (int g = 0; g < 4; ++g) std::memcpy(place.Unit(planes.scales, 4 * index + g, 4), block + 192 + 4 * g, 4);
   std::memcpy(place.Unit(planes.d, index, 2), block + 208, 2);
+}
+
+// Two bits of 256 weights, which lie as in weight_format.cc's TwoBitsOf.
+void PackTwoBits(const uint8_t* bytes, int64_t index, const Place& place) {
+  for (int sixteen = 0; sixteen < 16; ++sixteen) {
+    const uint8_t* from = bytes + sixteen / 8 * 32 + sixteen % 2 * 16;
+    uint8_t* word = place.Unit(0, 4 * index + sixteen / 4, 16) + 4 * (sixteen % 4);
+    std::memset(word, 0, 4);
+    for (int i = 0; i < 16; ++i) {
+      word[i % 4] |= static_cast<uint8_t>((from[i] >> sixteen % 8 / 2 * 2 & 3) << i / 4 * 2);
+    }
+  }
+}
+
+void PackQ2_K(const uint8_t* block, int64_t index, const Place& place, const PackedPlanes& planes) {
+  PackTwoBits(block + 16, index, place);
+  for (int g = 0; g < 4; ++g) std::memcpy(place.Unit(planes.scales, 4 * index + g, 4), block + 4 * g, 4);
+  std::memcpy(place.Unit(planes.d, index, 4), block + 80, 4);
+}
+
+void PackQ3_K(const uint8_t* block, int64_t index, const Place& place, const PackedPlanes& planes) {
+  PackTwoBits(block + 32, index, place);
+  for (int p = 0; p < 8; ++p) {
+    PackHighBits([&](int i) { return block[i] >> p & 1; }, 8 * index + p, place, planes);
+  }
+  uint8_t* scales = place.Unit(planes.scales, index, 12);
+  std::memset(scales, 0, 12);
+  for (int i = 0; i < 16; ++i) {
+    const int low = block[96 + i % 8] >> i / 8 * 4 & 0xf;
+    const int high = block[104 + i % 4] >> i / 4 * 2 & 3;
+    scales[i / 2] |= static_cast<uint8_t>(low << i % 2 * 4);
+    scales[8 + i / 4] |= static_cast<uint8_t>(high << i % 4 * 2);
+  }
+  std::memcpy(place.Unit(planes.d, index, 2), block + 108, 2);
+}
+
+void PackIQ4_XS(const uint8_t* block, int64_t index, const Place& place, const PackedPlanes& planes) {
+  std::memcpy(place.Unit(planes.scales, index, 8), block, 8);
+  for (int p = 0; p < 8; ++p) PackNibbles(block + 8 + 16 * p, place.Unit(0, 8 * index + p, 16));
+}
+
+void PackIQ3_S(const uint8_t* block, int64_t index, const Place& place, const PackedPlanes& planes) {
+  uint8_t* scales = place.Unit(planes.scales, index, 8);
+  std::memset(scales, 0, 8);
+  std::memcpy(scales, block, 2);
+  std::memcpy(scales + 4, block + 106, 4);
+  for (int p = 0; p < 8; ++p) {
+    uint8_t q[32];
+    for (int i = 0; i < 32; ++i) {
+      const int four = 8 * p + i / 4;
+      const uint32_t values = kIq3sGrid[block[2 + four] | (block[66 + p] >> i / 4 & 1) << 8];
+      const int v = static_cast<int>(values >> i % 4 * 8 & 0xf);
+      const bool negative = (block[74 + 4 * p + i / 8] >> i % 8 & 1) != 0;
+      q[i] = static_cast<uint8_t>(((negative ? -v : v) + 15) / 2);
+    }
+    PackHalves(q, place.Unit(0, 8 * index + p, 16));
+  }
 }
 
 // Kernels multiply by 256 times the scale. What is infinite or no number stays so.
@@ -127,13 +203,25 @@ void PackBlock(WeightFormat format, const uint8_t* block, int64_t index, const P
     case WeightFormat::kQ8_0:
       return PackQ8_0(block, index, place, planes);
     case WeightFormat::kQ4_0:
-      return PackQ4_0(block, index, place, planes);
+    case WeightFormat::kQ4_1:
+    case WeightFormat::kQ5_0:
+    case WeightFormat::kQ5_1:
+    case WeightFormat::kIQ4_NL:
+      return PackBlock32(format, block, index, place, planes);
+    case WeightFormat::kQ2_K:
+      return PackQ2_K(block, index, place, planes);
+    case WeightFormat::kQ3_K:
+      return PackQ3_K(block, index, place, planes);
     case WeightFormat::kQ4_K:
       return PackK45(block, nullptr, block + 16, index, place, planes);
     case WeightFormat::kQ5_K:
       return PackK45(block, block + 16, block + 48, index, place, planes);
     case WeightFormat::kQ6_K:
       return PackQ6_K(block, index, place, planes);
+    case WeightFormat::kIQ4_XS:
+      return PackIQ4_XS(block, index, place, planes);
+    case WeightFormat::kIQ3_S:
+      return PackIQ3_S(block, index, place, planes);
     default:
       return;
   }
@@ -164,8 +252,8 @@ absl::Status PackWeights(const WeightMatrix& from, void* packed) {
   auto* tile = static_cast<uint8_t*>(packed);
   for (int64_t first = 0; first < from.rows; first += kPackedRows, tile += planes.bytes) {
     const int64_t count = std::min<int64_t>(kPackedRows, from.rows - first);
-    // Rows that are not there; or alone the second d of an odd number of blocks.
-    const uint32_t zeros_at = count < kPackedRows ? 0 : planes.d;
+    // Rows that are not there, and the second block of a pair if the number of blocks is odd.
+    const uint32_t zeros_at = count < kPackedRows ? 0 : planes.high;
     std::memset(tile + zeros_at, 0, planes.bytes - zeros_at);
     for (int64_t index = 0; index < blocks; ++index) {
       for (int64_t row = 0; row < count; ++row) {

@@ -6,16 +6,26 @@
 // tile][bytes of a unit]:
 //   Q8_0    q: 16 features, 16 bytes of q + 128          d: 64 features, d of both blocks (0 for a missing one)
 //   Q4_0    q: 32 features, 16 bytes                     d: as Q8_0
+//   Q4_1    q: as Q4_0                                   d: 64 features, d and m of both blocks
+//   Q5_0    q: as Q4_0    high: 64 features, 8 bytes     d: as Q8_0
+//   Q5_1    q: as Q4_0    high: as Q5_0                  d: as Q4_1
+//   IQ4_NL  as Q4_0
+//   Q2_K    q: 64 features, 16 bytes                     s: 64 features, 4 (s, t)  d: 256 features, d and m
+//   Q3_K    q: as Q2_K    high: as Q5_0                  s: 256 features, 12 bytes d: 256 features, 2 bytes
 //   Q4_K    q: as Q4_0                                   s: 256 features, 16 bytes
-//   Q5_K    q: as Q4_0    high: 64 features, 8 bytes     s: as Q4_K
-//   Q6_K    q: as Q4_0    high: 64 features, 16 bytes    s: 64 features, 4 int8   d: 256 features, 2 bytes
+//   Q5_K    q: as Q4_0    high: as Q5_0                  s: as Q4_K
+//   Q6_K    q: as Q4_0    high: 64 features, 16 bytes    s: 64 features, 4 int8    d: 256 features, 2 bytes
+//   IQ4_XS  q: as Q4_0                                   s: 256 features, the 8 bytes before q in the file
+//   IQ3_S   q: as Q4_0, (v + 15) / 2 of the signed v     s: 256 features, d, 2 bytes of 0 and the 4 bytes of s
 //   F8_E4M3 q: 16 features, 16 bytes; the last unit is padded with 0. Scales are stored elsewhere, as in the file.
 // All words are little-endian. A 16-byte unit of 4-bit weights: word j has features 8j to 8j + 3 in the low halves of
 // its bytes, and 8j + 4 to 8j + 7 in the high ones. High bits: byte b of a word has those of feature 4i + b: of 32
-// features in bit i (Q5_K), or of 16 features in bits 2i and 2i + 1 (Q6_K). s of Q4_K and Q5_K: word 0 is d, and above
-// it m. Each 64 features have 24 bits, (s, t, s, t) of six bits, the first lowest; the first 24 bits are the low ones
-// of word 1, the others follow. Sizes equal the file's, except for padding rows, 2 bytes a row of Q8_0 or Q4_0 with an
-// odd number of blocks, and F8_E4M3's last unit.
+// features in bit i, or of 16 features in bits 2i and 2i + 1 (Q6_K, and q of Q2_K and Q3_K). s of Q4_K and Q5_K: word 0
+// is d, and above it m. Each 64 features have 24 bits, (s, t, s, t) of six bits, the first lowest; the first 24 bits
+// are the low ones of word 1, the others follow. s of Q3_K: two words have four low bits of eight s each, the third
+// word two high bits of all. Sizes equal the file's, except for padding rows, the second block of a pair if the number
+// of blocks of 32 is odd, F8_E4M3's last unit, and IQ3_S. Its values have 4 bits here, because to read a table costs
+// more than to read these bits: 256 weights take 136 bytes instead of 110.
 // Thread safety: free functions on the caller's memory. Ownership: none.
 //
 //   std::vector<char> packed(PackedWeightBytes(m.format, m.rows, m.cols));
@@ -48,7 +58,21 @@ constexpr PackedRowBytes PackedRowBytesOf(WeightFormat format, int64_t cols) {
     case WeightFormat::kQ8_0:
       return {.q = cols, .d = (cols + 63) / 64 * 4};
     case WeightFormat::kQ4_0:
+    case WeightFormat::kIQ4_NL:
       return {.q = cols / 2, .d = (cols + 63) / 64 * 4};
+    case WeightFormat::kQ4_1:
+      return {.q = cols / 2, .d = (cols + 63) / 64 * 8};
+    case WeightFormat::kQ5_0:
+      return {.q = cols / 2, .high = (cols + 63) / 64 * 8, .d = (cols + 63) / 64 * 4};
+    case WeightFormat::kQ5_1:
+      return {.q = cols / 2, .high = (cols + 63) / 64 * 8, .d = (cols + 63) / 64 * 8};
+    case WeightFormat::kQ2_K:
+      return {.q = cols / 4, .scales = cols / 16, .d = cols / 256 * 4};
+    case WeightFormat::kQ3_K:
+      return {.q = cols / 4, .high = cols / 8, .scales = cols / 256 * 12, .d = cols / 256 * 2};
+    case WeightFormat::kIQ4_XS:
+    case WeightFormat::kIQ3_S:
+      return {.q = cols / 2, .scales = cols / 256 * 8};
     case WeightFormat::kQ4_K:
       return {.q = cols / 2, .scales = cols / 256 * 16};
     case WeightFormat::kQ5_K:

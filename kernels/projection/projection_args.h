@@ -100,10 +100,14 @@ inline constexpr int64_t kFewRows = 8;
 
 // Launch the kernels for 1 to kFewRows rows (LaunchFewRows.., by weight format) and for any number of rows and any
 // format (LaunchTiles). `params` must be as for MakeProjectionArgs. LaunchFewRows takes plain weights,
-// LaunchFewRowsOfBlocks32 blocks of 32 and E4M3, LaunchFewRowsOfBlocks256 blocks of 256.
+// LaunchFewRowsOfBlocks32 Q8_0, Q4_0 and E4M3, ..OfFifths Q4_1, Q5_0 and Q5_1, ..OfBlocks256 Q4_K, Q5_K and Q6_K,
+// ..OfTwoBits Q2_K and Q3_K, ..OfIq the formats IQ.
 absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfBlocks32(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchFewRowsOfFifths(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfBlocks256(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchFewRowsOfTwoBits(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchFewRowsOfIq(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream);
 // Launches the GEMM kernel, for params as for MakeProjectionArgs. Call only if GemmFillsDevice is true: waves of 32,
 // AllowsVectors, and enough tiles to fill the device.

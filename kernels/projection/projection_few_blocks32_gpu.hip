@@ -1,4 +1,4 @@
-// Few rows times weights in blocks of 32, and of E4M3: projection_few_quantised_gpu-inl.h for these formats.
+// Few rows times weights of Q8_0, Q4_0 and E4M3: projection_few_quantised_gpu-inl.h for these formats.
 
 #include "kernels/projection/projection_few_quantised_gpu-inl.h"
 

@@ -54,10 +54,29 @@ bool AllowsVectors(absl::Span<const ProjectionParams> params) {
 namespace {
 
 absl::Status LaunchFew(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  const WeightFormat format = params[0].weight.format;
-  if (IsPlain(format)) return LaunchFewRows(params, stream);
-  const bool blocks256 = BlockOf(format).weights == 256;
-  return blocks256 ? LaunchFewRowsOfBlocks256(params, stream) : LaunchFewRowsOfBlocks32(params, stream);
+  switch (params[0].weight.format) {
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+    case WeightFormat::kBF16:
+      return LaunchFewRows(params, stream);
+    case WeightFormat::kQ4_1:
+    case WeightFormat::kQ5_0:
+    case WeightFormat::kQ5_1:
+      return LaunchFewRowsOfFifths(params, stream);
+    case WeightFormat::kQ4_K:
+    case WeightFormat::kQ5_K:
+    case WeightFormat::kQ6_K:
+      return LaunchFewRowsOfBlocks256(params, stream);
+    case WeightFormat::kQ2_K:
+    case WeightFormat::kQ3_K:
+      return LaunchFewRowsOfTwoBits(params, stream);
+    case WeightFormat::kIQ4_NL:
+    case WeightFormat::kIQ4_XS:
+    case WeightFormat::kIQ3_S:
+      return LaunchFewRowsOfIq(params, stream);
+    default:
+      return LaunchFewRowsOfBlocks32(params, stream);
+  }
 }
 
 // Every kernel keeps the same order of sums, so rows, outputs and the device may choose among them, whatever the path.

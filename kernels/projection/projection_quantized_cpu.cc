@@ -1,220 +1,26 @@
 // Quantised weights on the CPU: products of few rows with weights that are decoded in registers, and matrices of
 // float32 for everything else.
-//
-// A sum is projection_row_stable_cpu.cc's over the float32 weights: lane l adds features l, l + N, ... in order.
 
 #include "kernels/projection/projection_paths.h"
+#include "kernels/projection/quantized_functions.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/projection/projection_quantized_cpu.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "hwy/highway.h"
-#include "kernels/projection/quantized_weights-inl.h"
-
-HWY_BEFORE_NAMESPACE();
-namespace gdn::HWY_NAMESPACE {
-
-constexpr int kTileOutputs = kFewQuantizedStreams;
-
-// Where rows of a quantised matrix lie.
-template <WeightFormat kFormat>
-struct QuantizedRows {
-  using Format = QuantizedFormat<kFormat>;
-  static constexpr int64_t kWeights = Format::kGroups * Format::kPhases * kChunk;
-  static constexpr int64_t kBytes = RowBytes(kFormat, kWeights);
-
-  explicit QuantizedRows(const WeightMatrix& weight)
-      : data(static_cast<const uint8_t*>(weight.data)),
-        scales(weight.scales),
-        row_bytes(RowBytes(kFormat, weight.cols)),
-        row_scales(Fp8Blocks(weight.cols)) {}
-
-  const uint8_t* Row(int64_t row) const { return data + row * row_bytes; }
-  // That of a row's first columns; null where the blocks have their own.
-  const float* Scale(int64_t row) const {
-    return kFormat == WeightFormat::kF8E4M3 ? scales + row / kFp8Block * row_scales : nullptr;
-  }
-  static const float* ScaleAt(const float* first, int64_t col) {
-    return kFormat == WeightFormat::kF8E4M3 ? first + col / kFp8Block : nullptr;
-  }
-
-  const uint8_t* data;
-  const float* scales;
-  int64_t row_bytes;
-  int64_t row_scales;
-};
-
-template <class Format, int kPhase = 0>
-HWY_INLINE void DecodePhases(const uint8_t* block, const typename Format::Shared& shared, int group, float* out) {
-  if constexpr (kPhase < Format::kPhases) {
-    FloatVec w[kChunkVectors];
-    Format::template Decode<kPhase>(block, shared, group, w);
-    HWY_UNROLL(32)
-    for (int v = 0; v < kChunkVectors; ++v) hn::StoreU(w[v], FloatTag(), out + v * kFloatLanes);
-    DecodePhases<Format, kPhase + 1>(block, shared, group, out + kChunk);
-  }
-}
-
-template <WeightFormat kFormat>
-void DequantizeRowsOf(const WeightMatrix& weight, int64_t first, int64_t count, float* out) {
-  using Rows = QuantizedRows<kFormat>;
-  using Format = typename Rows::Format;
-  const Rows rows(weight);
-  for (int64_t row = first; row < first + count; ++row) {
-    const uint8_t* block = rows.Row(row);
-    const float* scale = rows.Scale(row);
-    for (int64_t c = 0; c < weight.cols; c += Rows::kWeights, block += Rows::kBytes) {
-      typename Format::Shared shared[1];
-      PrepareBlocks<Format>({block}, {Rows::ScaleAt(scale, c)}, shared);
-      for (int group = 0; group < Format::kGroups; ++group, out += Format::kPhases * kChunk) {
-        DecodePhases<Format>(block, shared[0], group, out);
-      }
-    }
-  }
-}
-
-void DequantizeRows(const WeightMatrix& weight, int64_t first, int64_t count, float* out) {
-  WithQuantizedFormat(weight.format,
-                      [&](auto format) HWY_ATTR { DequantizeRowsOf<format>(weight, first, count, out); });
-}
-
-// As the float path's: the address may lie past the matrix, hence the integer.
-HWY_INLINE void PrefetchBlock(const uint8_t* block, int64_t bytes) {
-  constexpr int64_t kAhead = 2048;
-  for (int64_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block) + kAhead + i), /*rw=*/0,
-                       /*locality=*/2);
-  }
-}
-
-template <class Format, int kOutputs, int kRows, int kPhase = 0>
-HWY_INLINE void MultiplyPhases(const uint8_t* const (&blocks)[kOutputs],
-                               const typename Format::Shared (&shared)[kOutputs], int group, const float* x,
-                               int64_t stride, FloatVec (&sums)[kOutputs][kRows]) {
-  if constexpr (kPhase < Format::kPhases) {
-    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
-      FloatVec w[kChunkVectors];
-      Format::template Decode<kPhase>(blocks[o], shared[o], group, w);
-      HWY_UNROLL(32) for (int v = 0; v < kChunkVectors; ++v) {
-        HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
-          sums[o][r] = hn::MulAdd(w[v], hn::LoadU(FloatTag(), x + (v * stride + r) * kFloatLanes), sums[o][r]);
-        }
-      }
-    }
-    MultiplyPhases<Format, kOutputs, kRows, kPhase + 1>(blocks, shared, group, x + stride * kChunk, stride, sums);
-  }
-}
-
-// Of the blocks that lie `ahead` bytes further, from column `col` on.
-template <class Rows, int kOutputs>
-HWY_INLINE void PrepareAt(const uint8_t* const (&blocks)[kOutputs], int64_t ahead,
-                          const float* const (&first_scales)[kOutputs], int64_t col,
-                          typename Rows::Format::Shared (&shared)[kOutputs]) {
-  const uint8_t* at[kOutputs];
-  const float* scales[kOutputs];
-  HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
-    at[o] = blocks[o] + ahead;
-    scales[o] = Rows::ScaleAt(first_scales[o], col);
-  }
-  PrepareBlocks<typename Rows::Format>(at, scales, shared);
-}
-
-// y[r][o * apart] for kOutputs rows of weights, `apart` from one another from `first` on, and kRows neighbouring ones
-// of x_rows rows of packed x.
-template <WeightFormat kFormat, int kOutputs, int kRows>
-HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first, int64_t apart, const float* x,
-                                       int64_t x_rows, float* y, int64_t y_stride) {
-  using Rows = QuantizedRows<kFormat>;
-  using Format = typename Rows::Format;
-  const Rows rows(weight);
-  const int64_t stride = kOutputs > 1 ? kRows : x_rows;  // known while compiling, where it matters
-  FloatVec sums[kOutputs][kRows];
-  const uint8_t* blocks[kOutputs];
-  const float* first_scales[kOutputs];
-  HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
-    HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(FloatTag());
-    blocks[o] = rows.Row(first + o * apart);
-    first_scales[o] = rows.Scale(first + o * apart);
-  }
-  // The next blocks are prepared before this one's products: what they share has to be in memory when it is asked for.
-  typename Format::Shared shared[2][kOutputs];
-  PrepareAt<Rows>(blocks, /*ahead=*/0, first_scales, /*col=*/0, shared[0]);
-  for (int64_t c = 0, turn = 0; c < weight.cols; c += Rows::kWeights, turn ^= 1) {
-    const int64_t next = c + Rows::kWeights;
-    if (next < weight.cols) PrepareAt<Rows>(blocks, Rows::kBytes, first_scales, next, shared[turn ^ 1]);
-    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) PrefetchBlock(blocks[o], Rows::kBytes);
-    for (int group = 0; group < Format::kGroups; ++group, x += stride * Format::kPhases * kChunk) {
-      MultiplyPhases<Format, kOutputs, kRows>(blocks, shared[turn], group, x, stride, sums);
-    }
-    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) blocks[o] += Rows::kBytes;
-  }
-  HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
-    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
-      y[r * y_stride + o * apart] = hn::GetLane(hn::SumOfLanes(FloatTag(), sums[o][r]));
-    }
-  }
-}
-
-// A tile's rows are a quarter of all apart, so that each goes on where it ended: memory is read as four long streams,
-// which it gives faster than many short ones.
-template <WeightFormat kFormat, int kRows>
-HWY_INLINE void ProjectRowsOf(const WeightMatrix& weight, const float* x, int64_t begin, int64_t end, float* y,
-                              int64_t y_stride) {
-  const int64_t apart = (end - begin) / kTileOutputs;
-  for (int64_t o = begin; o < begin + apart; ++o) {
-    ProjectQuantizedTile<kFormat, kTileOutputs, kRows>(weight, o, apart, x, kRows, y + (o - begin), y_stride);
-  }
-  for (int64_t o = begin + kTileOutputs * apart; o < end; ++o) {
-    for (int r = 0; r < kRows; ++r) {
-      ProjectQuantizedTile<kFormat, 1, 1>(weight, o, /*apart=*/0, x + r * kFloatLanes, kRows,
-                                          y + r * y_stride + (o - begin), y_stride);
-    }
-  }
-}
-
-void ProjectFewRows(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end, float* y,
-                    int64_t y_stride) {
-  WithQuantizedFormat(weight.format, [&](auto format) HWY_ATTR {
-    switch (rows) {
-      case 1:
-        return ProjectRowsOf<format, 1>(weight, x, begin, end, y, y_stride);
-      case 2:
-        return ProjectRowsOf<format, 2>(weight, x, begin, end, y, y_stride);
-      case 3:
-        return ProjectRowsOf<format, 3>(weight, x, begin, end, y, y_stride);
-      default:
-        return ProjectRowsOf<format, 4>(weight, x, begin, end, y, y_stride);
-    }
-  });
-}
-
-// With sixteen registers two rows fill them.
-int64_t FewRows() { return HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL ? 4 : 2; }
-
-}  // namespace gdn::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace gdn {
-
-HWY_EXPORT(DequantizeRows);
-HWY_EXPORT(FewRows);
-HWY_EXPORT(ProjectFewRows);
-
 namespace {
 
 // Rows of no whole chunk, which F8_E4M3 alone can have, are decoded one weight after the other.
 bool HasWholeChunks(const WeightMatrix& weight) { return weight.cols % 32 == 0; }
+bool HasBlocks256(const WeightMatrix& weight) { return BlockOf(weight.format).weights == 256; }
 
 }  // namespace
 
 bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows) {
-  return !IsPlain(weight.format) && HasWholeChunks(weight) && rows <= HWY_DYNAMIC_DISPATCH(FewRows)();
+  return !IsPlain(weight.format) && HasWholeChunks(weight) && rows <= MostFewQuantizedRows();
 }
 
 void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
                              float* y, int64_t y_stride) {
-  HWY_DYNAMIC_DISPATCH(ProjectFewRows)(weight, rows, packed, begin, end, y, y_stride);
+  const auto project = HasBlocks256(weight) ? ProjectFewRowsOfBlocks256 : ProjectFewRowsOfBlocks32;
+  project(weight, rows, packed, begin, end, y, y_stride);
 }
 
 void WidenWeightRows(const WeightMatrix& weight, int64_t first, int64_t count, float* out) {
@@ -222,11 +28,11 @@ void WidenWeightRows(const WeightMatrix& weight, int64_t first, int64_t count, f
     const char* data = static_cast<const char*>(weight.data) + first * RowBytes(weight.format, weight.cols);
     ConvertToFloat(WidenedDType(weight.format), data, static_cast<size_t>(count * weight.cols), out);
   } else if (HasWholeChunks(weight)) {
-    HWY_DYNAMIC_DISPATCH(DequantizeRows)(weight, first, count, out);
+    const auto dequantize = HasBlocks256(weight) ? DequantizeBlocks256Rows : DequantizeBlocks32Rows;
+    dequantize(weight, first, count, out);
   } else {
     for (int64_t row = 0; row < count; ++row) WeightRow(weight, first + row, out + row * weight.cols);
   }
 }
 
 }  // namespace gdn
-#endif  // HWY_ONCE

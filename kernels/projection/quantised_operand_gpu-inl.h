@@ -19,11 +19,10 @@
 
 namespace gdn::gpu {
 
-// Raw bits of eight neighbouring weights and of their scale, as LoadPackedEight loads and DecodeEight reads them; how
-// many words of `scale` are in use depends on the format.
+// Raw bits of eight neighbouring weights and of their scale, as LoadPackedEight loads and DecodeEight reads them.
 struct RawEight {
   PackedEight bits;
-  uint32_t scale[4];
+  ScaleWords scales;
 };
 
 // Loads weights [feature, feature + 8) of a row of `features` weights; all bits are zero if `feature` is past the last.
@@ -32,49 +31,28 @@ template <WeightFormat kFormat>
 __device__ __forceinline__ RawEight LoadPackedEight(const PackedRow& row, int32_t feature, int32_t features) {
   RawEight raw{};
   if (feature >= features) return raw;
-  if constexpr (PackedBlocks<kFormat, 1>::kBytes) {
+  if constexpr (HasByteWeights(kFormat)) {
     const uint64_t q = row.LoadWords(0, feature / 16, 16, feature % 16);
     raw.bits = {static_cast<uint32_t>(q), static_cast<uint32_t>(q >> 32)};
-  } else {
+  } else if constexpr (LowBits(kFormat) == 4) {
     raw.bits.q = row.LoadWord(0, feature / 32, 16, feature % 32 / 2);
-  }
-  if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
-    raw.scale[0] = row.LoadWord(row.d, feature / 64, 4);
-  } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
-    raw.scale[0] = FloatToBits(row.Fp8Scale(static_cast<uint32_t>(feature / kFp8Block)));
-  } else if constexpr (kFormat == WeightFormat::kQ6_K) {
-    raw.bits.more = row.LoadWord(row.high, feature / 64, 16, feature % 64 / 16 * 4);
-    raw.scale[0] = row.LoadWord(row.scales, feature / 64, 4);
-    raw.scale[1] = row.LoadHalf(row.d, feature / 256);
   } else {
-    if constexpr (kFormat == WeightFormat::kQ5_K) {
-      raw.bits.more = row.LoadWord(row.high, feature / 64, 8, feature % 64 / 32 * 4);
-    }
-    const Vec4 scales = row.Load16(row.scales, feature / 256);
-    raw.scale[0] = FloatToBits(scales.x);
-    raw.scale[1] = FloatToBits(scales.y);
-    raw.scale[2] = FloatToBits(scales.z);
-    raw.scale[3] = FloatToBits(scales.w);
+    raw.bits.q = row.LoadWord(0, feature / 64, 16, feature % 64 / 16 * 4);
   }
+  if constexpr (HighBits(kFormat) == 1) {
+    raw.bits.more = row.LoadWord(row.high, feature / 64, 8, feature % 64 / 32 * 4);
+  } else if constexpr (HighBits(kFormat) == 2) {
+    raw.bits.more = row.LoadWord(row.high, feature / 64, 16, feature % 64 / 16 * 4);
+  }
+  raw.scales = LoadScales<kFormat>(row, static_cast<uint32_t>(feature / 32));
   return raw;
 }
 
 template <WeightFormat kFormat>
 __device__ __forceinline__ void DecodeEight(const RawEight& raw, int32_t feature, float (&w)[kWeightVector]) {
   using Decoder = PackedDecoder<kFormat>;
-  PackedEight bits = raw.bits;
-  if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
-    Decoder::Decode(bits, Decoder::Of(LowF16(raw.scale[0] >> (feature / 32 % 2 * 16))), w);
-  } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
-    Decoder::Decode(bits, Decoder::Of(BitsToFloat(raw.scale[0])), w);
-  } else if constexpr (kFormat == WeightFormat::kQ6_K) {
-    bits.more = Rotated(bits.more, 4 - feature / 8 % 2 * 4);
-    Decoder::Decode(bits, Decoder::Of(raw.scale[1], raw.scale[0] >> (feature / 16 % 4 * 8), 0), w);
-  } else {
-    if constexpr (kFormat == WeightFormat::kQ5_K) bits.more = Rotated(bits.more, 4 - feature / 8 % 4 * 2);
-    const Vec4 scales{0.0f, BitsToFloat(raw.scale[1]), BitsToFloat(raw.scale[2]), BitsToFloat(raw.scale[3])};
-    Decoder::Decode(bits, Decoder::Of(raw.scale[0], ScaleBits(scales, feature / 64), feature / 32 % 2), w);
-  }
+  const EightPlace at{feature / 64, feature / 32 % 2, feature / 8 % 4};
+  Decoder::Decode(EightOf<kFormat>(raw.bits.q, raw.bits.more, at.eight), Decoder::Of(raw.scales, at), w);
 }
 
 // Calls function(std::integral_constant<WeightFormat, format>()); `format` must be quantised.
@@ -91,6 +69,22 @@ __device__ __forceinline__ void WithQuantisedFormat(WeightFormat format, const F
       return function(std::integral_constant<WeightFormat, WeightFormat::kQ5_K>());
     case WeightFormat::kQ6_K:
       return function(std::integral_constant<WeightFormat, WeightFormat::kQ6_K>());
+    case WeightFormat::kQ4_1:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kQ4_1>());
+    case WeightFormat::kQ5_0:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kQ5_0>());
+    case WeightFormat::kQ5_1:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kQ5_1>());
+    case WeightFormat::kIQ4_NL:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kIQ4_NL>());
+    case WeightFormat::kQ2_K:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kQ2_K>());
+    case WeightFormat::kQ3_K:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kQ3_K>());
+    case WeightFormat::kIQ4_XS:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kIQ4_XS>());
+    case WeightFormat::kIQ3_S:
+      return function(std::integral_constant<WeightFormat, WeightFormat::kIQ3_S>());
     default:
       return function(std::integral_constant<WeightFormat, WeightFormat::kF8E4M3>());
   }

@@ -35,25 +35,39 @@ struct RandomWeights {
   }
 };
 
-// Offsets, in bytes, of a block's float16 factors in a format with blocks, and the standard deviation of its weights
-// for a factor of 1.
-struct BlockFactors {
-  int64_t factor_at;
-  int64_t minimum_at;  // below 0: the format has none
+// Standard deviation of a block's weights if its factor d is 1, and the m that goes with it, which centres them.
+struct BlockSpread {
   float deviation;
+  float minimum;
 };
-constexpr BlockFactors FactorsOf(WeightFormat format) {
+constexpr BlockSpread SpreadOf(WeightFormat format) {
   switch (format) {
     case WeightFormat::kQ4_0:
-      return {0, -1, 4.6f};
+      return {4.6f, 0.0f};
+    case WeightFormat::kQ4_1:
+      return {4.6f, -7.5f};
+    case WeightFormat::kQ5_0:
+      return {9.2f, 0.0f};
+    case WeightFormat::kQ5_1:
+      return {9.2f, -15.5f};
+    case WeightFormat::kIQ4_NL:
+      return {68.0f, 0.0f};
+    case WeightFormat::kQ2_K:
+      return {14.0f, 1.5f};
+    case WeightFormat::kQ3_K:
+      return {43.0f, 0.0f};
     case WeightFormat::kQ4_K:
-      return {0, 2, 260.0f};
+      return {260.0f, 7.5f};
     case WeightFormat::kQ5_K:
-      return {0, 2, 530.0f};
+      return {530.0f, 15.5f};
     case WeightFormat::kQ6_K:
-      return {208, -1, 1370.0f};
+      return {1370.0f, 0.0f};
+    case WeightFormat::kIQ4_XS:
+      return {1250.0f, 0.0f};
+    case WeightFormat::kIQ3_S:
+      return {160.0f, 0.0f};
     default:
-      return {0, -1, 74.0f};  // Q8_0
+      return {74.0f, 0.0f};  // Q8_0
   }
 }
 
@@ -78,17 +92,16 @@ inline RandomWeights MakeRandomWeights(WeightFormat format, int64_t rows, int64_
     for (float& scale : weights.scales) scale = spread(engine) * deviation / 110.0f;
     return weights;
   }
-  const BlockFactors factors = FactorsOf(format);
+  const FactorOffsets factors = FactorsAt(format);
+  const BlockSpread block = SpreadOf(format);
   const auto store = [](float value, uint8_t* at) {
     const uint16_t bits = FloatToF16(value);
     std::memcpy(at, &bits, sizeof(bits));
   };
   for (size_t at = 0; at < weights.bytes.size(); at += static_cast<size_t>(BlockOf(format).bytes)) {
-    const float factor = spread(engine) * deviation / factors.deviation;
-    store(factor, &weights.bytes[at + static_cast<size_t>(factors.factor_at)]);
-    if (factors.minimum_at < 0) continue;
-    const float middle = format == WeightFormat::kQ4_K ? 7.5f : 15.5f;
-    store(factor * middle, &weights.bytes[at + static_cast<size_t>(factors.minimum_at)]);
+    const float factor = spread(engine) * deviation / block.deviation;
+    store(factor, &weights.bytes[at + static_cast<size_t>(factors.d)]);
+    if (factors.m >= 0) store(factor * block.minimum, &weights.bytes[at + static_cast<size_t>(factors.m)]);
   }
   return weights;
 }

@@ -185,11 +185,11 @@ TEST_P(QuantizedProjection, ExtremeFactorsAreDecodedAsElsewhere) {
     if (format == WeightFormat::kF8E4M3) continue;
     for (const uint16_t bits : {0x0001, 0x03ff, 0x0000, 0x8000, 0x8001, 0x7bff, 0xfbff}) {
       Problem problem(format, /*rows=*/3, /*outputs=*/5, /*features=*/512);
-      const BlockFactors factors = FactorsOf(format);
+      const FactorOffsets factors = FactorsAt(format);
       const size_t block = static_cast<size_t>(BlockOf(format).bytes);
       for (size_t at = 0; at < problem.weights.bytes.size(); at += block) {
-        std::memcpy(&problem.weights.bytes[at + factors.factor_at], &bits, sizeof(bits));
-        if (factors.minimum_at >= 0) std::memcpy(&problem.weights.bytes[at + factors.minimum_at], &bits, sizeof(bits));
+        std::memcpy(&problem.weights.bytes[at + factors.d], &bits, sizeof(bits));
+        if (factors.m >= 0) std::memcpy(&problem.weights.bytes[at + factors.m], &bits, sizeof(bits));
       }
       for (const int64_t rows : {1, 3}) {
         problem.params.rows = rows;
@@ -210,7 +210,7 @@ TEST_P(QuantizedProjection, NaNAndInfinityStayInTheirRowsAndOutputs) {
       } else {
         const uint16_t nan = 0x7e00;
         const size_t row = 2 * static_cast<size_t>(RowBytes(format, 512));
-        std::memcpy(&problem.weights.bytes[row + FactorsOf(format).factor_at], &nan, sizeof(nan));
+        std::memcpy(&problem.weights.bytes[row + FactorsAt(format).d], &nan, sizeof(nan));
       }
       problem.x[problem.params.x_stride + 3] = INFINITY;
       const std::vector<float> spoilt = Project(problem.params, backend());
@@ -299,7 +299,7 @@ class GuardedBytes {
 };
 
 // A matrix may be the last thing in the mapping of its file. Every instruction set that this processor has.
-TEST(QuantisedProjection, NoInstructionSetReadsPastTheMatrix) {
+TEST(QuantisedProjection, EveryInstructionSetMatchesTheReferenceAndReadsNothingPastTheMatrix) {
   const auto backend = MakeCpuBackend({.threads = 2});
   ASSERT_TRUE(backend.ok());
   int targets = 0;
@@ -314,6 +314,8 @@ TEST(QuantisedProjection, NoInstructionSetReadsPastTheMatrix) {
                                                static_cast<size_t>(5 * RowBytes(format, 256))));
         const auto run = [&](const ProjectionParams& params) { return (*backend)->Projection(params); };
         const std::vector<float> expected = Project(problem.params, run);
+        EXPECT_LE(RelativeNormError(expected, Expected(problem.params)), kTolerance)
+            << WeightFormatName(format) << " " << hwy::TargetName(target);
         problem.params.weight.data = guarded.data();
         EXPECT_EQ(Project(problem.params, run), expected) << WeightFormatName(format) << " " << hwy::TargetName(target);
       }

@@ -84,6 +84,16 @@ template <int kByte>
 float BiasedByte(uint32_t word) {
   return BitsToFloat(0x47000000u | ((word >> (8 * kByte)) & 0xffu) << 8);
 }
+// SelectBytes: the word whose byte i is byte number `selectors` byte i, 0 to 7, of the eight bytes of `low` and `high`,
+// low's lowest byte first.
+inline uint32_t SelectBytes(uint32_t low, uint32_t high, uint32_t selectors) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  uint32_t selected = 0;
+  for (int i = 0; i < 4; ++i) {
+    selected |= static_cast<uint32_t>(bytes >> 8 * (selectors >> 8 * i & 7u) & 0xffu) << 8 * i;
+  }
+  return selected;
+}
 inline void WidenE4M3(uint32_t word, float (&values)[4]) {
   const uint32_t even = E4M3EvenHalves(word);
   const uint32_t odd = E4M3OddHalves(word);

@@ -20,8 +20,8 @@
 namespace gdn::quantised_projection_gpu_test {
 namespace {
 
-constexpr WeightFormat kQuantised[] = {WeightFormat::kF8E4M3, WeightFormat::kQ8_0, WeightFormat::kQ4_0,
-                                       WeightFormat::kQ4_K,   WeightFormat::kQ5_K, WeightFormat::kQ6_K};
+constexpr absl::Span<const WeightFormat> kQuantised = absl::MakeConstSpan(kWeightFormats).subspan(3);
+static_assert(IsPlain(kWeightFormats[2]) && !IsPlain(kQuantised[0]));
 
 // A file's matrix of random bits, with factors that are numbers.
 struct FileMatrix {
@@ -36,13 +36,14 @@ struct FileMatrix {
       for (float& scale : scales) scale = factor(engine);
       return;
     }
-    const bool two = format == WeightFormat::kQ4_K || format == WeightFormat::kQ5_K;
-    const size_t at = format == WeightFormat::kQ6_K ? 208 : 0;
+    const FactorOffsets at = FactorsAt(format);
+    const auto store = [&](size_t block, int32_t offset) {
+      const uint16_t bits = FloatToF16(factor(engine));
+      if (offset >= 0) std::memcpy(&bytes[block + static_cast<size_t>(offset)], &bits, sizeof(bits));
+    };
     for (size_t block = 0; block < bytes.size(); block += static_cast<size_t>(BlockOf(format).bytes)) {
-      for (size_t i = 0; i < (two ? 2u : 1u); ++i) {
-        const uint16_t bits = FloatToF16(factor(engine));
-        std::memcpy(&bytes[block + at + 2 * i], &bits, sizeof(bits));
-      }
+      store(block, at.d);
+      store(block, at.m);
     }
   }
 
@@ -138,7 +139,8 @@ TEST_P(QuantisedProjectionGpu, TilesHaveTheBitsOfTheWeightsInFloat32) {
 }
 
 TEST_P(QuantisedProjectionGpu, WidthsNeedNotBeMultiplesOfAGroup) {
-  for (const WeightFormat format : {WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
+  for (const WeightFormat format : kQuantised) {
+    if (BlockOf(format).weights != 32) continue;
     for (const int64_t cols : {32, 96, 160, 1120}) {
       ExpectSameBits(FileMatrix(format, /*rows=*/21, cols, /*seed=*/5), {1, 2, 6, 12});
     }
@@ -171,7 +173,7 @@ TEST_P(QuantisedProjectionGpu, MatricesOfSeveralFormatsMayShareACall) {
   constexpr int64_t kRows = 3;
   constexpr int64_t kCols = 512;
   const float* x = Upload(RandomX(kRows * kCols));
-  const WeightFormat formats[] = {WeightFormat::kQ4_K, WeightFormat::kQ4_K, WeightFormat::kQ6_K, WeightFormat::kF32};
+  const WeightFormat formats[] = {WeightFormat::kQ4_K, WeightFormat::kQ4_K, WeightFormat::kIQ4_NL, WeightFormat::kF32};
   std::vector<ProjectionParams> params;
   std::vector<std::vector<float>> expected;
   for (size_t i = 0; i < 4; ++i) {
@@ -235,9 +237,12 @@ TEST_P(QuantisedProjectionGpu, WeightsThatKernelsCannotReadAreRefused) {
 
 TEST(PackedWeights, TakeTheFilesBytesAndWholeTiles) {
   for (const WeightFormat format : kQuantised) {
-    EXPECT_EQ(PackedWeightBytes(format, 48, 2048), 48 * RowBytes(format, 2048)) << WeightFormatName(format);
-    EXPECT_EQ(PackedWeightBytes(format, 37, 2048), 48 * RowBytes(format, 2048)) << WeightFormatName(format);
+    // IQ3_S's values have four bits on a GPU.
+    const WeightFormat size = format == WeightFormat::kIQ3_S ? WeightFormat::kIQ4_XS : format;
+    EXPECT_EQ(PackedWeightBytes(format, 48, 2048), 48 * RowBytes(size, 2048)) << WeightFormatName(format);
+    EXPECT_EQ(PackedWeightBytes(format, 37, 2048), 48 * RowBytes(size, 2048)) << WeightFormatName(format);
   }
+  EXPECT_EQ(PackedWeightBytes(WeightFormat::kQ5_1, 5, 96), 16 * (3 * 24 + 8));
   EXPECT_EQ(PackedWeightBytes(WeightFormat::kQ8_0, 5, 96), 16 * (3 * 34 + 2));
   EXPECT_EQ(PackedWeightBytes(WeightFormat::kF8E4M3, 5, 130), 16 * 144);
   EXPECT_EQ(PackedWeightBytes(WeightFormat::kBF16, 5, 130), 5 * 260);

@@ -65,7 +65,10 @@ TEST(StoredTensor, AFactorThatIsNoNumberIsRefused) {
   };
   for (const Case& c :
        {Case{WeightFormat::kQ8_0, {0}}, Case{WeightFormat::kQ4_0, {0}}, Case{WeightFormat::kQ4_K, {0, 2}},
-        Case{WeightFormat::kQ5_K, {0, 2}}, Case{WeightFormat::kQ6_K, {208}}}) {
+        Case{WeightFormat::kQ5_K, {0, 2}}, Case{WeightFormat::kQ6_K, {208}}, Case{WeightFormat::kQ4_1, {0, 2}},
+        Case{WeightFormat::kQ5_0, {0}}, Case{WeightFormat::kQ5_1, {0, 2}}, Case{WeightFormat::kIQ4_NL, {0}},
+        Case{WeightFormat::kQ2_K, {80, 82}}, Case{WeightFormat::kQ3_K, {108}}, Case{WeightFormat::kIQ4_XS, {0}},
+        Case{WeightFormat::kIQ3_S, {0}}}) {
     const WeightBlock block = BlockOf(c.format);
     std::string bytes(static_cast<size_t>(6 * block.bytes), '\xff');  // of factors that are none, but for:
     for (size_t i = 0; i < 6; ++i) {

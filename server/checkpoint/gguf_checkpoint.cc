@@ -17,9 +17,11 @@ namespace {
 absl::StatusOr<WeightFormat> EncodingOf(const std::string& name, GgmlType type, bool projection) {
   const std::optional<WeightFormat> format = WeightFormatOf(type);
   if (format && (projection || IsPlain(*format))) return *format;
-  return InvalidGguf("tensor", name, reason::kInvalidTensorDtype,
-                     StrCat("is ", GgmlTypeName(type), "; expected F32, F16 or BF16",
-                            projection ? ", Q8_0, Q4_0, Q4_K, Q5_K or Q6_K" : " (only projections may be quantised)"));
+  return InvalidGguf(
+      "tensor", name, reason::kInvalidTensorDtype,
+      StrCat("is ", GgmlTypeName(type), "; expected F32, F16 or BF16",
+             projection ? ", Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS or IQ3_S"
+                        : " (only projections may be quantised)"));
 }
 
 // Returns the file's name for the tensor.

@@ -1,10 +1,10 @@
 // Reads the Gated DeltaNet layers of a model in GGUF: its keys and tensors, as a Checkpoint.
 //
-// gguf_architecture.h lists the architectures. Each tensor of a layer may have a type of its own: F32, F16, BF16, Q8_0,
-// Q4_0, Q4_K, Q5_K or Q6_K. ssm_a must be -exp(A_log); bailingmoe3 stores exp(A_log), and its sign is changed. In
-// qwen35 and qwen4exp files, value heads are in tiled order if a key head has several, unless ssm.v_head_reordered is
-// false. Ollama's spellings are read too: "ssm_dt" for "ssm_dt.bias", and "ssm_ba" in a qwen35 file. Keys that concern
-// linear layers and are not known are refused (gguf_keys.h).
+// gguf_architecture.h lists the architectures. Each tensor of a layer may have a type of its own: F32, F16, BF16, or if
+// it is a projection's a quantised one that base/weight_format.h names. ssm_a must be -exp(A_log); bailingmoe3 stores
+// exp(A_log), and its sign is changed. In qwen35 and qwen4exp files, value heads are in tiled order if a key head has
+// several, unless ssm.v_head_reordered is false. Ollama's spellings are read too: "ssm_dt" for "ssm_dt.bias", and
+// "ssm_ba" in a qwen35 file. Keys that concern linear layers and are not known are refused (gguf_keys.h).
 // Thread safety: free functions. Ownership: the Checkpoint owns the file.
 //
 //   GDN_ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open(path));

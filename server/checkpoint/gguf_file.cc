@@ -33,13 +33,18 @@ struct TypeRow {
   GgmlBlock block;
 };
 constexpr TypeRow kTypes[] = {
-    {GgmlType::kF32, "F32", {1, 4}},       {GgmlType::kF16, "F16", {1, 2}},       {GgmlType::kQ4_0, "Q4_0", {32, 18}},
-    {GgmlType::kQ4_1, "Q4_1", {32, 20}},   {GgmlType::kQ5_0, "Q5_0", {32, 22}},   {GgmlType::kQ5_1, "Q5_1", {32, 24}},
-    {GgmlType::kQ8_0, "Q8_0", {32, 34}},   {GgmlType::kQ8_1, "Q8_1", {32, 36}},   {GgmlType::kQ2_K, "Q2_K", {256, 84}},
-    {GgmlType::kQ3_K, "Q3_K", {256, 110}}, {GgmlType::kQ4_K, "Q4_K", {256, 144}}, {GgmlType::kQ5_K, "Q5_K", {256, 176}},
-    {GgmlType::kQ6_K, "Q6_K", {256, 210}}, {GgmlType::kQ8_K, "Q8_K", {256, 292}}, {GgmlType::kI8, "I8", {1, 1}},
-    {GgmlType::kI16, "I16", {1, 2}},       {GgmlType::kI32, "I32", {1, 4}},       {GgmlType::kI64, "I64", {1, 8}},
-    {GgmlType::kF64, "F64", {1, 8}},       {GgmlType::kBF16, "BF16", {1, 2}},
+    {GgmlType::kF32, "F32", {1, 4}},           {GgmlType::kF16, "F16", {1, 2}},
+    {GgmlType::kQ4_0, "Q4_0", {32, 18}},       {GgmlType::kQ4_1, "Q4_1", {32, 20}},
+    {GgmlType::kQ5_0, "Q5_0", {32, 22}},       {GgmlType::kQ5_1, "Q5_1", {32, 24}},
+    {GgmlType::kQ8_0, "Q8_0", {32, 34}},       {GgmlType::kQ8_1, "Q8_1", {32, 36}},
+    {GgmlType::kQ2_K, "Q2_K", {256, 84}},      {GgmlType::kQ3_K, "Q3_K", {256, 110}},
+    {GgmlType::kQ4_K, "Q4_K", {256, 144}},     {GgmlType::kQ5_K, "Q5_K", {256, 176}},
+    {GgmlType::kQ6_K, "Q6_K", {256, 210}},     {GgmlType::kQ8_K, "Q8_K", {256, 292}},
+    {GgmlType::kIQ4_NL, "IQ4_NL", {32, 18}},   {GgmlType::kIQ3_S, "IQ3_S", {256, 110}},
+    {GgmlType::kIQ4_XS, "IQ4_XS", {256, 136}}, {GgmlType::kI8, "I8", {1, 1}},
+    {GgmlType::kI16, "I16", {1, 2}},           {GgmlType::kI32, "I32", {1, 4}},
+    {GgmlType::kI64, "I64", {1, 8}},           {GgmlType::kF64, "F64", {1, 8}},
+    {GgmlType::kBF16, "BF16", {1, 2}},
 };
 
 const TypeRow* FindType(GgmlType type) {
@@ -73,13 +78,9 @@ std::string GgmlTypeName(GgmlType type) {
 }
 
 std::optional<WeightFormat> WeightFormatOf(GgmlType type) {
-  constexpr std::pair<GgmlType, WeightFormat> kFormats[] = {
-      {GgmlType::kF32, WeightFormat::kF32},   {GgmlType::kF16, WeightFormat::kF16},
-      {GgmlType::kBF16, WeightFormat::kBF16}, {GgmlType::kQ8_0, WeightFormat::kQ8_0},
-      {GgmlType::kQ4_0, WeightFormat::kQ4_0}, {GgmlType::kQ4_K, WeightFormat::kQ4_K},
-      {GgmlType::kQ5_K, WeightFormat::kQ5_K}, {GgmlType::kQ6_K, WeightFormat::kQ6_K}};
-  for (const auto& [of_file, format] : kFormats) {
-    if (of_file == type) return format;
+  const TypeRow* row = FindType(type);
+  for (const WeightFormat format : kWeightFormats) {
+    if (row != nullptr && WeightFormatName(format) == row->name) return format;
   }
   return std::nullopt;
 }

@@ -417,6 +417,7 @@ void AddGguf(const Corpus& corpus) {
   blocks.Text("general.architecture", "llama");
   blocks.Tensor("k", {1, 256}, GgmlType::kQ4_K, std::string(144, '\3'));
   blocks.Tensor("six", {1, 256}, GgmlType::kQ6_K, std::string(210, '\4'));
+  blocks.Tensor("iq", {1, 256}, GgmlType::kIQ3_S, std::string(110, '\4'));
   blocks.Tensor("unknown", {7}, static_cast<GgmlType>(39), std::string(7, '\5'));
   corpus.Add("gguf", "other", blocks.Bytes());
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/integration/support/service_helpers.h"
+#include "tests/support/compare.h"
 
 namespace gdn::quantized_models_test {
 namespace {
@@ -33,6 +34,29 @@ TEST(QuantizedModels, TakeTheMemoryOfTheirFile) {
             kMostOfItsFile * static_cast<double>(std::filesystem::file_size(q4_k)));
   EXPECT_EQ(model.weight_dtype(), v1::DTYPE_F32);
   EXPECT_THAT(ModelOf(server, "f32").weight_formats(), testing::ElementsAre("F32"));
+}
+
+// A prompt and decoded tokens of each layer, against float64 arithmetic on weights that another implementation decoded.
+TEST(QuantizedModels, EveryTypeOfGgufFilesIsServedAsItWasRecorded) {
+  constexpr double kTolerance = 1e-5;
+  for (const std::string file : {"blocks32", "blocks256", "iq3_s"}) {
+    const std::string set = "gguf_qwen35_types_1/" + file;
+    TestServer server({.models = {{"m", GoldenPath(set + ".gguf")}}});
+    if (!server.server().backend().info().TakesWeights(WeightFormat::kIQ3_S)) GTEST_SKIP() << "widens IQ3_S";
+    const Caller caller(server);
+    ASSERT_TRUE(caller.Create("a", "m").ok());
+    for (const int layer : {0, 1}) {
+      const Tokens inputs = GoldenInputs(set, layer);
+      const Tokens expected = GoldenOutputs(set, layer);
+      constexpr int64_t kPrompt = 37;
+      ASSERT_REPLY(const auto prefill, caller.Prefill(PrefillOf("a", layer, inputs.Slice(0, kPrompt))));
+      EXPECT_LE(RelativeNormError(Floats(prefill.output()), expected.Slice(0, kPrompt).values), kTolerance) << set;
+      for (int64_t i = kPrompt; i < inputs.count(); ++i) {
+        ASSERT_REPLY(const auto decode, caller.Decode(DecodeOf({"a"}, layer, {inputs.Token(i)})));
+        EXPECT_LE(RelativeNormError(Floats(decode.output()), expected.Token(i).values), kTolerance) << set << " " << i;
+      }
+    }
+  }
 }
 
 TEST(QuantizedModels, StatesOfAnotherFormOfTheModelAreRefused) {

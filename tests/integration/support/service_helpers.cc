@@ -66,7 +66,8 @@ void AppendSequence(const SafetensorsFile& file, const std::string& name, int se
 }
 
 Tokens Golden(const std::string& set, int layer, int sequence, const char* side) {
-  const auto file = SafetensorsFile::Open(GoldenPath(set + "/io.safetensors"));
+  const bool is_file = set.find('/') != std::string::npos;
+  const auto file = SafetensorsFile::Open(GoldenPath(set + (is_file ? ".io.safetensors" : "/io.safetensors")));
   EXPECT_TRUE(file.ok()) << file.status();
   Tokens tokens;
   AppendSequence(*file, absl::StrCat("layer.", layer, ".prefill.", side), sequence, tokens);

@@ -97,7 +97,7 @@ struct Tokens {
   Tokens Token(int64_t index) const { return Slice(index, 1); }
 };
 
-// Return one sequence of a golden set: the prompt, then the decode steps.
+// Return one sequence of a golden set: the prompt, then the decode steps. A set "FOLDER/FILE" is a GGUF file.
 Tokens GoldenInputs(const std::string& set, int layer, int sequence = 0);
 Tokens GoldenOutputs(const std::string& set, int layer, int sequence = 0);
 Tokens RandomTokens(int64_t count, uint64_t seed, int64_t features = 64);

@@ -11,7 +11,9 @@ namespace {
 // Random blocks, and what the Python package gguf makes of them.
 TEST(GgufBlocks, AreDecodedAsByAnotherImplementation) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto golden, SafetensorsFile::Open(GoldenFolder("gguf/ggml_blocks.safetensors")));
-  for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ4_0, GgmlType::kQ4_K, GgmlType::kQ5_K, GgmlType::kQ6_K}) {
+  for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ4_0, GgmlType::kQ4_1, GgmlType::kQ5_0, GgmlType::kQ5_1,
+                              GgmlType::kIQ4_NL, GgmlType::kQ2_K, GgmlType::kQ3_K, GgmlType::kQ4_K, GgmlType::kQ5_K,
+                              GgmlType::kQ6_K, GgmlType::kIQ4_XS, GgmlType::kIQ3_S}) {
     ASSERT_TRUE(WeightFormatOf(type).has_value());
     const WeightFormat format = *WeightFormatOf(type);
     EXPECT_EQ(WeightFormatName(format), GgmlTypeName(type));
@@ -30,7 +32,7 @@ TEST(GgufBlocks, AreDecodedAsByAnotherImplementation) {
 
 TEST(GgufBlocks, OtherTypesAreNotRead) {
   for (const GgmlType type :
-       {GgmlType::kQ4_1, GgmlType::kQ2_K, GgmlType::kQ3_K, GgmlType::kI8, GgmlType::kF64, static_cast<GgmlType>(19)}) {
+       {GgmlType::kQ8_1, GgmlType::kQ8_K, GgmlType::kI8, GgmlType::kF64, static_cast<GgmlType>(19)}) {
     EXPECT_FALSE(WeightFormatOf(type).has_value()) << GgmlTypeName(type);
   }
 }

@@ -184,8 +184,11 @@ TEST(GgufCheckpoint, WhatCannotBeServedIsRefusedByName) {
        {"'blk.0.ssm_out.weight' is missing", "[32, 48]"}},
       {[](SmallModel& m) { m.tensors["blk.0.ssm_norm.weight"].shape = {8}; },
        {"'blk.0.ssm_norm.weight'", "[8]", "expected [12]"}},
-      {[](SmallModel& m) { m.tensors["blk.0.attn_qkv.weight"].type = GgmlType::kQ4_1; },
-       {"'blk.0.attn_qkv.weight'", "Q4_1", "Q8_0, Q4_0, Q4_K, Q5_K or Q6_K"}},
+      {[](SmallModel& m) { m.tensors["blk.0.attn_qkv.weight"].type = GgmlType::kQ8_1; },
+       {"'blk.0.attn_qkv.weight'", "Q8_1", "Q8_0, Q4_0, Q4_1", "IQ4_NL, IQ4_XS or IQ3_S"}},
+      // Blocks of 256 weights, in rows of 32.
+      {[](SmallModel& m) { m.tensors["blk.0.attn_qkv.weight"].type = GgmlType::kIQ4_XS; },
+       {"'blk.0.attn_qkv.weight'", "IQ4_XS"}},
       {[](SmallModel& m) { m.tensors["blk.0.ssm_a"].value = 0.5f; }, {"'blk.0.ssm_a'", "0.5", "-exp(A_log)"}},
       {[](SmallModel& m) { m.tensors["blk.0.ssm_conv1d.bias"].shape = {80}; }, {"'blk.0.ssm_conv1d.bias'", "qwen35"}},
       {[](SmallModel& m) {

@@ -136,7 +136,8 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLayers,
                                            "olmo_hybrid_1", "kimi_linear_1", "glm5_next_1", "bailing_hybrid_1",
                                            "fp8_qwen3_next_1", "fp8_qwen3_5_1", "gguf_qwen35_1/f32",
                                            "gguf_qwen35_1/q8_0", "gguf_qwen35_k_1/q4_k", "gguf_qwen3next_1/f32",
-                                           "gguf_qwen3next_1/q8_0"),
+                                           "gguf_qwen3next_1/q8_0", "gguf_qwen35_types_1/blocks32",
+                                           "gguf_qwen35_types_1/blocks256", "gguf_qwen35_types_1/iq3_s"),
                          [](const auto& test_info) {
                            std::string name = test_info.param;
                            std::replace(name.begin(), name.end(), '/', '_');

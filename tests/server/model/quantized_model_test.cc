@@ -31,8 +31,14 @@ using ::testing::HasSubstr;
 // In files, and in the copies of a device of its own: what kernels read, not what a checkpoint has beside it.
 constexpr double kMostOfItsFile = 1.05;
 
-constexpr const char* kQuantised[] = {"gguf_qwen35_1/q8_0.gguf", "gguf_qwen35_k_1/q4_k.gguf",
-                                      "gguf_qwen3next_1/q8_0.gguf", "fp8_qwen3_next_1", "fp8_qwen3_5_1"};
+constexpr const char* kQuantised[] = {"gguf_qwen35_1/q8_0.gguf",
+                                      "gguf_qwen35_k_1/q4_k.gguf",
+                                      "gguf_qwen3next_1/q8_0.gguf",
+                                      "gguf_qwen35_types_1/blocks32.gguf",
+                                      "gguf_qwen35_types_1/blocks256.gguf",
+                                      "gguf_qwen35_types_1/iq3_s.gguf",
+                                      "fp8_qwen3_next_1",
+                                      "fp8_qwen3_5_1"};
 
 std::vector<const WeightMatrix*> MatricesOf(const LayerWeights& weights) {
   std::vector<const WeightMatrix*> matrices;

@@ -110,8 +110,13 @@ if (( rc != 0 )); then
 fi
 if "${fuzz}" && (( rc == 0 )); then
   if scripts/fuzz.sh --available; then
-    # One seed: a first run of the tests tries what was tried before. scripts/fuzz.sh by itself looks for what is new.
-    SEED=1 scripts/fuzz.sh 60 || rc=$?
+    # One seed: a first run of the tests tries what was tried before. scripts/fuzz.sh by itself looks for what is new. Without
+    # ring_submissions, for which clang would compile the whole server; its corpus has run as a test.
+    targets=()
+    for source in tests/fuzz/*_fuzz.cc; do
+      [[ "${source}" == */ring_submissions_fuzz.cc ]] || targets+=("$(basename "${source}" _fuzz.cc)")
+    done
+    SEED=1 scripts/fuzz.sh 60 "${targets[@]}" || rc=$?
   else
     note "no fuzzing: clang and its libFuzzer are not installed; the corpora were run as tests"
   fi

@@ -25,7 +25,7 @@ namespace gdn {
 
 class TestServer {
  public:
-  // Housekeeping always runs promptly. Unless the options say otherwise, states get 256 MiB (64 MiB on the host
+  // Housekeeping always runs promptly. Unless the options say otherwise, states get 256 MiB (96 MiB on the host
   // executor) and no host memory.
   explicit TestServer(GdnServerOptions options = {}, std::unique_ptr<Backend> backend = MakeTestBackend(/*threads=*/2));
   TestServer(GdnServerOptions options, std::vector<std::unique_ptr<Backend>> backends);

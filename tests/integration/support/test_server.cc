@@ -15,8 +15,8 @@ std::vector<std::unique_ptr<Backend>> Only(std::unique_ptr<Backend> backend) {
   return backends;
 }
 
-// A test's session needs less than a megabyte, 512 small ones 72. The executor poisons each pool and then zeroes it lane by lane, so large
-// pools make slow starts.
+// A test's session needs less than a megabyte, 512 small ones 72. The executor poisons each pool and then zeroes it
+// lane by lane, so large pools make slow starts.
 int64_t StateBytes(const Backend& backend) { return int64_t{backend.info().name == "host" ? 96 : 256} << 20; }
 
 }  // namespace

@@ -72,10 +72,12 @@ run_preset() {
     runner=(setarch "$(uname -m)" -R)
   fi
   local folder
-  folder="$(default_test_folder)"
+  folder="$(mktemp -d "$(default_test_folder)/t.XXXX")"  # short: names of sockets have at most 107 bytes
+  chmod 1777 "${folder}"  # some tests are another user for a while
   note "testing ${preset}, with temporary files in ${folder}"
   TMPDIR="${folder}" "${runner[@]}" ctest --preset "${preset}" --output-on-failure --no-tests=error --parallel "$(default_test_jobs)" \
     "${selection[@]}" "$@" || rc=$?
+  rm -rf "${folder}"
   echo "test.sh: preset ${preset}: $( ((rc == 0)) && echo passed || echo FAILED);" \
     "setup and build ${build_seconds} s, total $(( SECONDS - begin )) s"
   return "${rc}"

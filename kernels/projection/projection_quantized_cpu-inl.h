@@ -22,7 +22,7 @@ namespace gdn::HWY_NAMESPACE {
 
 inline constexpr int kTileOutputs = kFewQuantizedStreams;
 
-// Where rows of a quantised matrix lie.
+// The places of a quantised matrix's rows.
 template <WeightFormat kFormat>
 struct QuantizedRows {
   using Format = QuantizedFormat<kFormat>;
@@ -36,7 +36,7 @@ struct QuantizedRows {
         row_scales(Fp8Blocks(weight.cols)) {}
 
   const uint8_t* Row(int64_t row) const { return data + row * row_bytes; }
-  // That of a row's first columns; null where the blocks have their own.
+  // A row's first scale; null if the blocks have their own.
   const float* Scale(int64_t row) const {
     return kFormat == WeightFormat::kF8E4M3 ? scales + row / kFp8Block * row_scales : nullptr;
   }
@@ -106,7 +106,7 @@ HWY_INLINE void MultiplyPhases(const uint8_t* const (&blocks)[kOutputs],
   }
 }
 
-// Of the blocks that lie `ahead` bytes further, from column `col` on.
+// The same for the blocks that lie `ahead` bytes further, from column `col` on.
 template <class Rows, int kOutputs>
 HWY_INLINE void PrepareAt(const uint8_t* const (&blocks)[kOutputs], int64_t ahead,
                           const float* const (&first_scales)[kOutputs], int64_t col,

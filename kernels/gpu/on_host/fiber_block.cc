@@ -73,7 +73,7 @@ const char* StateName(State state) {
 
 struct Wave;
 
-// What each switch reads lies in one line of the processor's cache.
+// All that a switch reads lies in one line of the processor's cache.
 struct alignas(kCacheLineBytes) Lane {
   Fiber fiber;
   CallSite site{"", 0};

@@ -118,8 +118,8 @@ class FakeGdnService final : public v1::GdnService::Service {
   int64_t token_count(const std::string& session, int32_t layer) const;
   // Calls so far.
   struct Log {
-    // Calls of Prefill, Decode, Step and AcceptTokens, and their streams' messages. Those that RefuseNext refused do not
-    // count.
+    // Calls of Prefill, Decode, Step and AcceptTokens, and their streams' messages. Calls that RefuseNext refused do
+    // not count.
     int steps = 0;
     int sessions_created = 0;
     std::set<std::string> checked_calls;     // names of the methods that were called with an expected token count

@@ -133,17 +133,20 @@ template <typename Request, typename Response>
 absl::StatusOr<Response> Client::Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                       const Request& request, const CallOptions& call) {
   Response response;
+  CallOptions left = call;
   if constexpr (requires(RingChannel & ring) { ring.Call(request, absl::Duration(), response); }) {
-    const absl::Duration timeout = call.timeout.value_or(options_.default_timeout);
-    const std::shared_ptr<RingChannel> ring = ring_ != nullptr ? ring_->ForCall(timeout) : nullptr;
-    if (ring != nullptr && ring->Takes(request)) {
-      GDN_RETURN_IF_ERROR(ring->Call(request, timeout, response));
-      GDN_RETURN_IF_ERROR(CheckReplyEpoch(request, response));
-      return response;
+    if (ring_ != nullptr) {
+      left.timeout = call.timeout.value_or(options_.default_timeout);
+      const std::shared_ptr<RingChannel> ring = ring_->ForCall(*left.timeout);
+      if (ring != nullptr && ring->Takes(request)) {
+        GDN_RETURN_IF_ERROR(ring->Call(request, *left.timeout, response));
+        GDN_RETURN_IF_ERROR(CheckReplyEpoch(request, response));
+        return response;
+      }
     }
   }
   grpc::ClientContext context;
-  GDN_RETURN_IF_ERROR(PrepareContext(Routed(request, call), options_.default_timeout, &context));
+  GDN_RETURN_IF_ERROR(PrepareContext(Routed(request, left), options_.default_timeout, &context));
   GDN_RETURN_IF_ERROR(StatusFromGrpc((stub_.get()->*method)(&context, request, &response)));
   GDN_RETURN_IF_ERROR(CheckReplyEpoch(request, response));
   return response;

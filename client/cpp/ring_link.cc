@@ -31,7 +31,7 @@ bool RingLink::open() const {
   return ring_->open();
 }
 
-std::shared_ptr<RingChannel> RingLink::ForCall(absl::Duration timeout) {
+std::shared_ptr<RingChannel> RingLink::ForCall(absl::Duration& timeout) {
   if (getpid() != owner_) return nullptr;
   {
     absl::MutexLock lock(&mu_);
@@ -39,7 +39,9 @@ std::shared_ptr<RingChannel> RingLink::ForCall(absl::Duration timeout) {
     if (opening_ || absl::Now() < not_before_) return nullptr;
     opening_ = true;
   }
-  absl::StatusOr<std::unique_ptr<RingChannel>> opened = opener_(std::min(timeout, kMostWait));
+  const absl::Time begun = absl::Now();
+  absl::StatusOr<std::unique_ptr<RingChannel>> opened = opener_(std::min(timeout / 2, kMostWait));
+  timeout = std::max(timeout - (absl::Now() - begun), absl::Microseconds(1));
   std::shared_ptr<RingChannel> old;  // destroyed after the lock is released
   absl::MutexLock lock(&mu_);
   opening_ = false;

@@ -36,8 +36,8 @@ class RingLink {
   // True while calls go through a ring.
   bool open() const;
   // Returns the ring for a call; null: send a message. Opens a ring if the last one has ended. That takes the shorter
-  // of `timeout` and two seconds at most, and is not taken from the call's own timeout.
-  std::shared_ptr<RingChannel> ForCall(absl::Duration timeout);
+  // of half of `timeout` and two seconds at most, and is taken from `timeout`.
+  std::shared_ptr<RingChannel> ForCall(absl::Duration& timeout);
 
  private:
   RingLink(Opener opener, std::shared_ptr<RingChannel> ring);

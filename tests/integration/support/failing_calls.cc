@@ -46,16 +46,17 @@ absl::Mutex mu(absl::kConstInit);
 bool active = false;
 int64_t counted = 0, to_fail = -1;
 constexpr size_t kLongestName = 31;
-char named[kLongestName + 1] = "";   // of FailNext
+char named[kLongestName + 1] = "";   // the name that counts; "" all do
 char failed[kLongestName + 1] = "";  // no std::string: malloc itself is among the calls
 
 bool Fails(const char* name) {
   if (!__atomic_load_n(&active, __ATOMIC_RELAXED)) return false;
   absl::MutexLock lock(&mu);
   if (!active) return false;
-  const bool fails = named[0] != 0 ? std::string_view(named) == name && failed[0] == 0 : counted++ == to_fail;
-  if (fails) failed[std::string_view(name).copy(failed, kLongestName)] = 0;
-  return fails;
+  if (named[0] != 0 && std::string_view(named) != name) return false;
+  if (counted++ != to_fail) return false;
+  failed[std::string_view(name).copy(failed, kLongestName)] = 0;
+  return true;
 }
 
 int Error(int code) {
@@ -63,7 +64,9 @@ int Error(int code) {
   return -1;
 }
 
-void Begin(int64_t number, std::string_view name) {
+}  // namespace
+
+void FailingCalls::Fail(int64_t number, const std::string& name) {
   absl::MutexLock lock(&mu);
   counted = 0;
   to_fail = number;
@@ -71,11 +74,6 @@ void Begin(int64_t number, std::string_view name) {
   named[name.copy(named, kLongestName)] = 0;
   __atomic_store_n(&active, true, __ATOMIC_RELAXED);
 }
-
-}  // namespace
-
-void FailingCalls::Fail(int64_t number) { Begin(number, ""); }
-void FailingCalls::FailNext(const std::string& name) { Begin(-1, name); }
 
 std::optional<std::string> FailingCalls::Stop() {
   absl::MutexLock lock(&mu);
@@ -120,7 +118,7 @@ int __wrap_socket(int domain, int type, int protocol) {
   return gdn::Fails("socket") ? gdn::Error(EMFILE) : __real_socket(domain, type, protocol);
 }
 int __wrap_connect(int fd, const sockaddr* address, socklen_t length) {
-  return gdn::Fails("connect") ? gdn::Error(EAGAIN) : __real_connect(fd, address, length);
+  return gdn::Fails("connect") ? gdn::Error(ECONNREFUSED) : __real_connect(fd, address, length);
 }
 int __wrap_accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
   return gdn::Fails("accept4") ? gdn::Error(EMFILE) : __real_accept4(fd, address, length, flags);

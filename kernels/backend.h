@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/product_math.h"
 #include "kernels/common/state_layout.h"
 #include "kernels/convert/convert.h"
 #include "kernels/copy_pieces/copy_pieces.h"
@@ -43,7 +44,7 @@ struct BackendInfo {
   std::string name;    // "cpu", "gpu", "host", "null"
   std::string device;  // for people: the processor's or card's name
   // Opaque. Backends with equal ids compute equal bits: it names the device kind, instruction set, toolkit, kernel
-  // version, log length and chunk length.
+  // version, log length, chunk length and math.
   std::string numerics_id;
   int32_t threads = 0;            // worker threads of a CPU backend; 0 elsewhere
   int64_t memory_bytes = 0;       // host: memory this process may use; GPU: what was free when the backend was made
@@ -56,6 +57,8 @@ struct BackendInfo {
   // Projections on the path kSequenceGemm compute a row with the same bits for any number of rows up to this
   // (inclusive).
   int64_t stable_gemm_rows = std::numeric_limits<int64_t>::max();
+  // How projections of a layer multiply. An operator itself does as its params say.
+  ProductMath math = ProductMath::kExact;
   // Bits (WeightFormatBit) of the formats that projections accept. Weights in other formats must be unpacked first.
   uint32_t weight_formats = kPlainWeights;
 

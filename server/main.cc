@@ -65,10 +65,10 @@ void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, 
 
 using Backends = std::vector<std::unique_ptr<Backend>>;
 
-absl::StatusOr<Backends> MakeGpus(const std::vector<int32_t>& numbers, GpuGraphs graphs) {
+absl::StatusOr<Backends> MakeGpus(const std::vector<int32_t>& numbers, const DeviceOptions& options) {
   Backends gpus;
   for (const int32_t device : numbers) {
-    GDN_ASSIGN_OR_RETURN(gpus.emplace_back(), MakeGpuBackend({.device = device, .graphs = graphs}));
+    GDN_ASSIGN_OR_RETURN(gpus.emplace_back(), MakeGpuBackend({.device = device, .graphs = options.gpu_graphs, .math = options.math}));
     const BackendInfo& info = gpus.back()->info();
     if (!info.graphs.empty()) spdlog::info("replaying of decode steps on GPU {} is {}", device, info.graphs);
   }
@@ -86,11 +86,11 @@ absl::StatusOr<Backends> ChooseBackends(const DeviceOptions& options) {
     return made;
   }
   if (options.backend == "auto" || options.backend == "gpu") {
-    absl::StatusOr<Backends> gpus = MakeGpus(numbers, options.gpu_graphs);
+    absl::StatusOr<Backends> gpus = MakeGpus(numbers, options);
     if (gpus.ok() || options.backend == "gpu" || numbers.size() > 1) return gpus;
     spdlog::info("computing on the CPU: {}", std::string(gpus.status().message()));
   }
-  GDN_ASSIGN_OR_RETURN(made.emplace_back(), MakeCpuBackend({.threads = options.threads}));
+  GDN_ASSIGN_OR_RETURN(made.emplace_back(), MakeCpuBackend({.threads = options.threads, .math = options.math}));
   return made;
 }
 

@@ -22,11 +22,13 @@ constexpr int kKernelVersion = 4;
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads) : pool_(threads, "gdn-cpu") {
+  CpuBackend(int threads, ProductMath math) : pool_(threads, "gdn-cpu") {
     info_.name = "cpu";
     info_.device = ProcessorName();
-    info_.numerics_id = absl::StrCat("cpu-", SimdTargetName(), "-", SimdToolkitName(), "-", SequenceGemmId(), "-k",
-                                     kKernelVersion, "-L", kLogCapacity, "-C", kChunkTokens);
+    info_.numerics_id =
+        absl::StrCat("cpu-", SimdTargetName(), "-", SimdToolkitName(), "-", SequenceGemmId(), "-k", kKernelVersion,
+                     "-L", kLogCapacity, "-C", kChunkTokens, std::string(NumericsSuffixOf(math)));
+    info_.math = math;
     info_.threads = threads;
     info_.memory_bytes = HostMemoryBytes();
     info_.unified_memory = true;
@@ -97,7 +99,7 @@ class CpuBackend final : public Backend {
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const CpuBackendOptions& options) {
   GDN_RETURN_IF_ERROR(RequireRange("CPU backend", "threads", options.threads, 0, kMaxThreads));
   const int threads = options.threads > 0 ? options.threads : AvailableProcessors();
-  return std::make_unique<CpuBackend>(threads);
+  return std::make_unique<CpuBackend>(threads, options.math);
 }
 
 }  // namespace gdn

@@ -14,6 +14,7 @@ namespace gdn {
 
 struct CpuBackendOptions {
   int threads = 0;  // 0: one per processor that this process may use
+  ProductMath math = ProductMath::kExact;
 };
 
 // Makes the CPU backend, with a thread pool of its own. INVALID_ARGUMENT for threads outside 0 .. 1024 (inclusive).

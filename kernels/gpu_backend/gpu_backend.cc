@@ -40,7 +40,7 @@ using OwnedStream = std::unique_ptr<const gpu::Stream, DestroysStream>;
 
 class GpuBackend final : public Backend {
  public:
-  GpuBackend(int device, const gpu::DeviceInfo& info, OwnedStream stream, gpu::PinnedRing ring,
+  GpuBackend(int device, ProductMath math, const gpu::DeviceInfo& info, OwnedStream stream, gpu::PinnedRing ring,
              size_t index_arena_bytes)
       : device_(device),
         vendor_(info.vendor),
@@ -54,7 +54,9 @@ class GpuBackend final : public Backend {
     info_.name = std::string(GpuBackendName());
     info_.device = absl::StrCat(info.name, " (", info.architecture, ")");
     info_.numerics_id = absl::StrCat(info_.name, "-", info.vendor, "-", info.architecture, "-w", info.wave_width, "-",
-                                     info.toolkit, "-k", kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens);
+                                     info.toolkit, "-k", kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens,
+                                     std::string(NumericsSuffixOf(math)));
+    info_.math = math;
     info_.memory_bytes = info.free_bytes;
     info_.transposed_base = true;
     info_.weight_formats = kAllWeights;
@@ -337,7 +339,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
   GDN_ASSIGN_OR_RETURN(gpu::PinnedRing ring, gpu::PinnedRing::Make(made, or_default(options.pinned_ring_bytes,
                                                                                     gpu::PinnedRing::kDefaultBytes)));
   auto backend =
-      std::make_unique<GpuBackend>(options.device, info, std::move(stream), std::move(ring),
+      std::make_unique<GpuBackend>(options.device, options.math, info, std::move(stream), std::move(ring),
                                    or_default(options.index_arena_bytes, gpu::IndexStaging::kDefaultArenaBytes));
   // A device that this build has no code for fails here, by name, and not at a user's first step.
   const absl::StatusOr<void*> probe = backend->Allocate(256);

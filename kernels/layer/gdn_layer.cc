@@ -253,6 +253,7 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
   }
   GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
   return backend_.Projection({.path = path,
+                              .math = backend_.info().math,
                               .rows = tokens,
                               .x = mixer.normed,
                               .x_stride = weights.out.cols,

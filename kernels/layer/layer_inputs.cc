@@ -11,8 +11,14 @@ absl::Status ProjectLayerInputs(Backend& backend, ProjectionPath path, const Lay
                                 const InputTensor& hidden_states, int64_t tokens, const ProjectedInputs& to) {
   const LayerDims& dims = weights.spec.dims;
   const auto projection = [&](const InputTensor& x, const WeightMatrix& weight, float* y, int64_t y_stride) {
-    return ProjectionParams{
-        .path = path, .rows = tokens, .x = x, .x_stride = weight.cols, .weight = weight, .y = y, .y_stride = y_stride};
+    return ProjectionParams{.path = path,
+                            .math = backend.info().math,
+                            .rows = tokens,
+                            .x = x,
+                            .x_stride = weight.cols,
+                            .weight = weight,
+                            .y = y,
+                            .y_stride = y_stride};
   };
   if (!dims.decays_by_channel()) {
     const int64_t qkvz_features = dims.conv_channels() + dims.value_features();

@@ -31,6 +31,15 @@ absl::Status ValidateWeight(const WeightMatrix& weight) {
              : InvalidField(kOp, "weight.scales", "weight.scales is no multiple of 4");
 }
 
+// Appends a row of x as int8 products see it.
+void AppendRounded(const std::vector<float>& row, std::vector<double>& x) {
+  for (size_t block = 0; block < row.size(); block += kInt8Block) {
+    int8_t q[kInt8Block];
+    const double scale = RoundToInt8(row.data() + block, q);
+    for (const int8_t one : q) x.push_back(scale * one);
+  }
+}
+
 }  // namespace
 
 absl::Status ValidateProjection(const ProjectionParams& params) {
@@ -58,16 +67,22 @@ void ProjectionReference(const ProjectionParams& params) {
   const WeightMatrix& weight = params.weight;
   if (weight.rows == 0) return;
   const auto cols = static_cast<size_t>(weight.cols);
-  std::vector<float> w(cols), x(cols * static_cast<size_t>(params.rows));
+  std::vector<float> w(cols), row_of_x(cols);
+  std::vector<double> x;
   for (int64_t row = 0; row < params.rows; ++row) {
-    ConvertToFloat(params.x.dtype, params.x.From(row * params.x_stride).data, cols, x.data() + row * weight.cols);
+    ConvertToFloat(params.x.dtype, params.x.From(row * params.x_stride).data, cols, row_of_x.data());
+    if (TakesInt8Inputs(params.math, weight.format)) {
+      AppendRounded(row_of_x, x);
+    } else {
+      x.insert(x.end(), row_of_x.begin(), row_of_x.end());
+    }
   }
   for (int64_t output = 0; output < weight.rows; ++output) {
     WeightRow(weight, output, w.data());
     for (int64_t row = 0; row < params.rows; ++row) {
       double sum = 0.0;
       for (int64_t i = 0; i < weight.cols; ++i) {
-        sum += double{x[static_cast<size_t>(row * weight.cols + i)]} * double{w[static_cast<size_t>(i)]};
+        sum += x[static_cast<size_t>(row * weight.cols + i)] * double{w[static_cast<size_t>(i)]};
       }
       const float rounded = static_cast<float>(sum);
       ConvertFromFloat(&rounded, 1, params.y.dtype, params.y.From(row * params.y_stride + output).data);

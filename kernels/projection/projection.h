@@ -6,8 +6,9 @@
 //                  any number of rows, so batching cannot change a bit.
 //   kSequenceGemm  the rows of one sequence's prefill. On the CPU a library's GEMM, whose order may depend on how many
 //                  rows there are. On the GPU the order is kRowStable's.
-// Sums are float32. BF16 and F16 inputs and weights are widened exactly, outputs are rounded to nearest even. Quantised
-// weights give the same bits as the float32 matrix of their values.
+// Sums are float32. BF16 and F16 inputs and weights are widened exactly, outputs are rounded to nearest even. With exact
+// products (base/product_math.h) quantised weights give the same bits as the float32 matrix of their values. With
+// kInt8, GGUF's weights meet a rounded x; on both paths the order of a sum is then one for any number of rows.
 //
 //   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.Projection(p));
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/product_math.h"
 #include "base/threads/thread_pool.h"
 #include "base/weight_format.h"
 #include "kernels/common/typed_tensor.h"
@@ -44,6 +46,7 @@ enum class ProjectionPath : uint8_t { kRowStable, kSequenceGemm };
 
 struct ProjectionParams {
   ProjectionPath path = ProjectionPath::kRowStable;
+  ProductMath math = ProductMath::kExact;
   int64_t rows = 0;
   InputTensor x = {};  // [rows, weight.cols], x_stride elements from row to row
   int64_t x_stride = 0;
@@ -58,7 +61,7 @@ absl::Status ValidateProjection(const ProjectionParams& params);
 void WeightRow(const WeightMatrix& weight, int64_t row, float* out);
 
 // Reference for params in host memory and weights in their file's layout: double-precision sums over the weights'
-// float32 values. The params must be valid.
+// float32 values and x, rounded as params.math says. The params must be valid.
 void ProjectionReference(const ProjectionParams& params);
 
 // Computes on the threads of `pool` and returns when done; params must be valid. kRowStable: one SIMD accumulator over

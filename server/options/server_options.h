@@ -86,6 +86,7 @@ struct DeviceOptions {
   int32_t gpu_device = 0;
   std::vector<int32_t> gpu_devices = {};  // numbers of the GPUs to use, each once; empty: gpu_device alone
   GpuGraphs gpu_graphs = GpuGraphs::kAuto;
+  ProductMath math = ProductMath::kExact;
   int32_t threads = 0;
 };
 

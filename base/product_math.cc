@@ -1,0 +1,39 @@
+#include "base/product_math.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace gdn {
+
+std::string_view ProductMathName(ProductMath math) { return math == ProductMath::kInt8 ? "int8" : "exact"; }
+
+std::optional<ProductMath> ParseProductMath(std::string_view text) {
+  for (const ProductMath math : {ProductMath::kExact, ProductMath::kInt8}) {
+    if (text == ProductMathName(math)) return math;
+  }
+  return std::nullopt;
+}
+
+std::string_view NumericsSuffixOf(ProductMath math) { return math == ProductMath::kInt8 ? "-int8" : ""; }
+
+Int8Scale Int8ScaleOf(uint32_t largest_bits) {
+  const auto largest = std::bit_cast<float>(largest_bits);
+  if (!std::isfinite(largest)) return {std::numeric_limits<float>::quiet_NaN(), 0.0f};
+  if (largest < kInt8Smallest) return {0.0f, 0.0f};
+  return {largest * (1.0f / kInt8Largest), kInt8Largest / largest};
+}
+
+float RoundToInt8(const float* x, int8_t* q) {
+  uint32_t largest = 0;
+  for (int i = 0; i < kInt8Block; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
+  const Int8Scale block = Int8ScaleOf(largest);
+  for (int i = 0; i < kInt8Block; ++i) {
+    // Not a product with NaN or an infinity, which no integer stands for.
+    q[i] = block.inverse == 0.0f ? int8_t{0} : static_cast<int8_t>(std::nearbyint(x[i] * block.inverse));
+  }
+  return block.scale;
+}
+
+}  // namespace gdn

@@ -1,0 +1,53 @@
+// How projections multiply: exactly, or with inputs rounded to int8 as llama.cpp rounds them.
+//
+// kInt8 changes products with integer weights (HasIntegerWeights) only. A row of x is cut into blocks of 32 features. A
+// block becomes whole numbers q within +-127 and a scale, max |x| / 127. Products of q and the weights' integers are
+// exact, and so are their sums over a block; sums of blocks are float32. So the result is that of exact products with
+// the rounded x. A block's error is at most half its scale for each feature.
+// Thread safety: pure functions. Ownership: none.
+//
+//   int8_t q[kInt8Block];
+//   const float scale = RoundToInt8(x, q);  // x[i] is about scale * q[i]
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "base/weight_format.h"
+
+namespace gdn {
+
+enum class ProductMath : uint8_t { kExact, kInt8 };
+
+// Returns "exact" or "int8". ParseProductMath takes these texts; nullopt for others.
+std::string_view ProductMathName(ProductMath math);
+std::optional<ProductMath> ParseProductMath(std::string_view text);
+// Returns what the math adds to a backend's numerics_id: nothing for kExact, else "-int8".
+std::string_view NumericsSuffixOf(ProductMath math);
+
+// True for formats whose weights are factors times small integers: GGUF's.
+constexpr bool HasIntegerWeights(WeightFormat format) { return !IsPlain(format) && format != WeightFormat::kF8E4M3; }
+// True if x is rounded to int8 for products with weights of this format.
+constexpr bool TakesInt8Inputs(ProductMath math, WeightFormat format) {
+  return math == ProductMath::kInt8 && HasIntegerWeights(format);
+}
+
+inline constexpr int kInt8Block = 32;  // features; divides every such format's block
+inline constexpr float kInt8Largest = 127.0f;
+// A block without a larger magnitude counts as zero: its scale's inverse would overflow.
+inline constexpr float kInt8Smallest = 0x1p-100f;
+
+// The scale of a block and what its elements are multiplied by before they are rounded to nearest even. Kernels use
+// these formulas too, so all backends round x alike. `largest_bits`: the largest of the elements' bits without their
+// signs. A block with an infinity or a NaN gets the scale NaN and zeros.
+struct Int8Scale {
+  float scale;
+  float inverse;
+};
+Int8Scale Int8ScaleOf(uint32_t largest_bits);
+
+// Rounds kInt8Block floats to `q` and returns their scale.
+float RoundToInt8(const float* x, int8_t* q);
+
+}  // namespace gdn

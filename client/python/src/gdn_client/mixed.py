@@ -92,7 +92,7 @@ def _padded(inputs: Sequence[Input], tokens: int) -> Input:
     def rows(name: str) -> Array:
         arrays: list[Any] = [tensors_of(x)[name] for x in inputs]
         shape = (len(arrays), tokens, *arrays[0].shape[1:])
-        whole: Any = arrays[0].new_zeros(shape) if is_torch(arrays[0]) else np.zeros(shape, arrays[0].dtype)
+        whole: Array = arrays[0].new_zeros(shape) if is_torch(arrays[0]) else np.zeros(shape, arrays[0].dtype)
         for row, array in enumerate(arrays):
             whole[row, : array.shape[0]] = array
         return whole

@@ -190,7 +190,7 @@ def digest_of(layer: int, given: StepRow, options: StepOptions) -> bytes:
     path = None if given.accept is None else path_of(given.accept)
     what = ("step", layer, options.output_dtype, options.allow_non_finite, given.kind, path, rest)
     digest = hashlib.blake2b(repr((*what, list(given.parents or ()))).encode())
-    for name, array in tensors_of(given.x).items():
+    for name, array in tensors_of(cast(Input, given.x)).items():
         digest.update(f"{name} {tuple(array.shape)} {element_name(array)}".encode())
         digest.update(host_array(array).tobytes())
     return digest.digest()

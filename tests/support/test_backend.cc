@@ -13,9 +13,9 @@
 namespace gdn {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeNamed(const std::string& name, int threads) {
-  if (name == "cpu") return MakeCpuBackend({.threads = threads});
-  if (name == GpuBackendName()) return MakeGpuBackend({});
+absl::StatusOr<std::unique_ptr<Backend>> MakeNamed(const std::string& name, int threads, ProductMath math) {
+  if (name == "cpu") return MakeCpuBackend({.threads = threads, .math = math});
+  if (name == GpuBackendName()) return MakeGpuBackend({.math = math});
   return absl::InvalidArgumentError("GDN_TEST_BACKEND is '" + name + "'; this build has cpu and " +
                                     std::string(GpuBackendName()));
 }
@@ -58,8 +58,8 @@ std::string TestBackendName() {
   return name == nullptr ? "cpu" : name;
 }
 
-std::unique_ptr<Backend> MakeTestBackend(int threads) {
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeNamed(TestBackendName(), threads);
+std::unique_ptr<Backend> MakeTestBackend(int threads, ProductMath math) {
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeNamed(TestBackendName(), threads, math);
   if (backend.ok()) return *std::move(backend);
   std::fprintf(stderr, "test backend: %s\n", std::string(backend.status().message()).c_str());
   std::abort();

@@ -26,7 +26,7 @@ namespace gdn {
 std::string TestBackendName();
 
 // Makes the backend. Ends the program with the reason if that fails, because a test on another one would prove nothing.
-std::unique_ptr<Backend> MakeTestBackend(int threads);
+std::unique_ptr<Backend> MakeTestBackend(int threads, ProductMath math = ProductMath::kExact);
 
 // Makes a backend: "cpu"; "null"; "reference" (the references of the delta rule, no other operators); or the GPU
 // sources: "host64" and "host32" on the executor with waves of 64 and 32, or "gpu" on the device of the build.

@@ -20,10 +20,11 @@ struct Projected {
 using Project = std::function<void(const WeightMatrix& weight, std::vector<float>& y, int64_t column, int64_t stride)>;
 
 // y from column `column` on, rows of `stride` elements, is hidden_states times the weight. One of no rows leaves it.
-Project ProjectionOf(const LayerStep& step) {
-  return [&step](const WeightMatrix& weight, std::vector<float>& y, int64_t column, int64_t stride) {
+Project ProjectionOf(const LayerStep& step, ProductMath math) {
+  return [&step, math](const WeightMatrix& weight, std::vector<float>& y, int64_t column, int64_t stride) {
     if (weight.rows == 0) return;
-    ProjectionReference({.rows = step.batch.tokens(),
+    ProjectionReference({.math = math,
+                         .rows = step.batch.tokens(),
                          .x = step.hidden_states,
                          .x_stride = weight.cols,
                          .weight = weight,
@@ -33,31 +34,37 @@ Project ProjectionOf(const LayerStep& step) {
 }
 
 // The product with `down`, or with `up` after it.
-std::vector<float> ProjectTwice(const LayerStep& step, const WeightMatrix& down, const WeightMatrix& up) {
+std::vector<float> ProjectTwice(const LayerStep& step, ProductMath math, const WeightMatrix& down,
+                                const WeightMatrix& up) {
   const int64_t tokens = step.batch.tokens();
   std::vector<float> y(tokens * down.rows);
-  ProjectionOf(step)(down, y, 0, down.rows);
+  ProjectionOf(step, math)(down, y, 0, down.rows);
   if (up.rows == 0) return y;
   std::vector<float> high(tokens * up.rows);
-  ProjectionReference(
-      {.rows = tokens, .x = y.data(), .x_stride = up.cols, .weight = up, .y = high.data(), .y_stride = up.rows});
+  ProjectionReference({.math = math,
+                       .rows = tokens,
+                       .x = y.data(),
+                       .x_stride = up.cols,
+                       .weight = up,
+                       .y = high.data(),
+                       .y_stride = up.rows});
   return high;
 }
 
-Projected ProjectInputs(const LayerStep& step) {
+Projected ProjectInputs(const LayerStep& step, ProductMath math) {
   const LayerWeights& weights = *step.weights;
   const LayerDims& dims = weights.spec.dims;
   if (dims.decays_by_channel()) {
-    return {.mixed_qkv = ProjectTwice(step, weights.in_qkv, {}),
-            .z = ProjectTwice(step, weights.in_z, weights.z_up),
-            .b = ProjectTwice(step, weights.in_b, {}),
-            .a = ProjectTwice(step, weights.in_a, weights.a_up)};
+    return {.mixed_qkv = ProjectTwice(step, math, weights.in_qkv, {}),
+            .z = ProjectTwice(step, math, weights.in_z, weights.z_up),
+            .b = ProjectTwice(step, math, weights.in_b, {}),
+            .a = ProjectTwice(step, math, weights.in_a, weights.a_up)};
   }
   const int64_t tokens = step.batch.tokens();
   const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
   const int64_t ba_features = 2 * int64_t{dims.value_heads};
   std::vector<float> qkvz(tokens * qkvz_features), ba(tokens * ba_features);
-  const Project project = ProjectionOf(step);
+  const Project project = ProjectionOf(step, math);
   project(weights.in_qkv, qkvz, 0, qkvz_features);
   project(weights.in_z, qkvz, weights.in_qkv.rows, qkvz_features);
   project(weights.in_b, ba, 0, ba_features);
@@ -174,7 +181,7 @@ std::vector<float> TiledHeads(const LayerDims& dims, const std::vector<float>& g
 }
 
 // `step` with tensors of float32 only.
-void RunReference(const LayerStep& step) {
+void RunReference(const LayerStep& step, ProductMath math) {
   if (step.kind == InputKind::kDeltaRule) return BareReference(step);
   if (step.kind == InputKind::kProjected) {
     return MixReference(step, step.mixed_qkv.floats(), step.z.floats(), step.b.floats(), step.a.floats(),
@@ -182,11 +189,12 @@ void RunReference(const LayerStep& step) {
   }
   const LayerDims& dims = step.weights->spec.dims;
   const int64_t tokens = step.batch.tokens();
-  const Projected in = ProjectInputs(step);
+  const Projected in = ProjectInputs(step, math);
   std::vector<float> mixed(tokens * dims.value_features());
   MixReference(step, in.mixed_qkv.data(), in.z.data(), in.b.data(), in.a.data(), mixed.data());
   if (step.weights->tiled_out) mixed = TiledHeads(dims, mixed);
-  ProjectionReference({.rows = tokens,
+  ProjectionReference({.math = math,
+                       .rows = tokens,
                        .x = mixed.data(),
                        .x_stride = dims.value_features(),
                        .weight = step.weights->out,
@@ -197,7 +205,7 @@ void RunReference(const LayerStep& step) {
 
 }  // namespace
 
-absl::Status GdnLayerReference(const LayerStep& step) {
+absl::Status GdnLayerReference(const LayerStep& step, ProductMath math) {
   GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
   const int64_t tokens = step.batch.tokens();
   if (tokens == 0) return absl::OkStatus();
@@ -215,7 +223,7 @@ absl::Status GdnLayerReference(const LayerStep& step) {
   }
   std::vector<float> output(tokens * LayerOutputFeatures(step.kind, dims));
   wide.output = output.data();
-  RunReference(wide);
+  RunReference(wide, math);
   ConvertFromFloat(output.data(), output.size(), step.output.dtype, step.output.data);
   return absl::OkStatus();
 }

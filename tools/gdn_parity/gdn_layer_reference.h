@@ -12,7 +12,8 @@
 
 namespace gdn::parity {
 
-// Computes one step of a layer on host memory, and advances its states. Errors as of ValidateLayerStep.
-absl::Status GdnLayerReference(const LayerStep& step);
+// Computes one step of a layer on host memory, and advances its states. `math`: of its projections. Errors as of
+// ValidateLayerStep.
+absl::Status GdnLayerReference(const LayerStep& step, ProductMath math = ProductMath::kExact);
 
 }  // namespace gdn::parity

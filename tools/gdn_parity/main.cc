@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/product_math.h"
 #include "base/standard_streams.h"
 #include "base/version/version.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -28,6 +30,8 @@ ABSL_FLAG(int, device, 0, "Number of the GPU, counted among those that HIP_VISIB
 ABSL_FLAG(int, wave_width, 0,
           "Lanes of a wave on --backend=host: 64 or 32. 0: the value of GDN_HOST_WAVE_WIDTH, else 64.");
 ABSL_FLAG(int, threads, 0, "Threads of the CPU backend. 0: one for each processor.");
+ABSL_FLAG(std::string, math, "exact",
+          "exact or int8: how projections multiply by quantised weights. The references round their inputs alike.");
 ABSL_FLAG(std::string, suite, "", "Run this suite only (see --list).");
 ABSL_FLAG(std::string, test, "", "Run this test only (see --list).");
 ABSL_FLAG(int, phase, 0, "Run only this phase of the suite `phases`: 1 to 8. 0: all.");
@@ -45,8 +49,13 @@ constexpr int kExitUsage = 2;
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeNamedBackend(const std::string& name) {
   const std::string gpu(GpuBackendName());
-  if (name == "cpu") return MakeCpuBackend({.threads = absl::GetFlag(FLAGS_threads)});
-  if (name == gpu) return MakeGpuBackend({.device = absl::GetFlag(FLAGS_device)});
+  const std::string math_name = absl::GetFlag(FLAGS_math);
+  const std::optional<ProductMath> math = ParseProductMath(math_name);
+  if (!math.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("--math is '", math_name, "'; expected exact or int8"));
+  }
+  if (name == "cpu") return MakeCpuBackend({.threads = absl::GetFlag(FLAGS_threads), .math = *math});
+  if (name == gpu) return MakeGpuBackend({.device = absl::GetFlag(FLAGS_device), .math = *math});
   return absl::InvalidArgumentError(absl::StrCat("no backend named '", name, "'; this build has: cpu, ", gpu));
 }
 

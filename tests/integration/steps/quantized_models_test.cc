@@ -59,6 +59,30 @@ TEST(QuantizedModels, EveryTypeOfGgufFilesIsServedAsItWasRecorded) {
   }
 }
 
+// Companions, and how a prompt is cut into calls, change no bit of int8 products either.
+TEST(QuantizedModels, InInt8ASessionHasTheBitsThatItHasAlone) {
+  const std::string set = "gguf_qwen35_k_1/q4_k";
+  TestServer server({.models = {{"m", GoldenPath(set + ".gguf")}}}, MakeTestBackend(2, ProductMath::kInt8));
+  const Caller caller(server);
+  ASSERT_THAT(caller.Info().reply.numerics_id(), testing::EndsWith("-int8"));
+  constexpr int64_t kPrompt = 5;
+  const Tokens inputs = GoldenInputs(set, 0);
+  const std::vector<std::string> ids = {"a", "b", "c", "alone"};
+  for (const std::string& id : ids) {
+    ASSERT_TRUE(caller.Create(id, "m").ok());
+    ASSERT_TRUE(caller.Prefill(PrefillOf(id, /*layer=*/0, inputs.Slice(0, kPrompt))).ok());
+  }
+  for (int64_t i = kPrompt; i < kPrompt + 3; ++i) {
+    const Tokens token = inputs.Token(i);
+    Tokens other = token;
+    for (float& one : other.values) one *= 3.0f;
+    ASSERT_REPLY(const auto together, caller.Decode(DecodeOf({"a", "b", "c"}, /*layer=*/0, {token, other, other})));
+    ASSERT_REPLY(const auto alone, caller.Decode(DecodeOf({"alone"}, /*layer=*/0, {token})));
+    const std::vector<float> all = Floats(together.output());
+    EXPECT_TRUE(BitEqual(absl::MakeConstSpan(all).first(token.values.size()), Floats(alone.output()))) << i;
+  }
+}
+
 TEST(QuantizedModels, StatesOfAnotherFormOfTheModelAreRefused) {
   const std::string folder = GoldenPath("qwen3_5_1");
   TestServer server({.models = {{"folder", folder}, {"gguf", GoldenPath("gguf_qwen35_1/q8_0.gguf")}}});

@@ -9,7 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
+#include "base/weight_format.h"
 #include "kernels/layer/gdn_layer.h"
+#include "kernels/projection/random_weights.h"
 #include "tools/gdn_parity/backend_data.h"
 #include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/gdn_layer_reference.h"
@@ -24,7 +26,7 @@ struct LayerCase {
   ProjectionLayout layout = ProjectionLayout::kFlat;
   float beta_scale = 1.0f;
   GateActivation output_gate = GateActivation::kSilu;
-  DType dtype = DType::kF32;
+  WeightFormat weights = WeightFormat::kF32;
   InputKind kind = InputKind::kHiddenStates;
   std::vector<int32_t> prefill = {};  // tokens of each sequence
   std::vector<int32_t> decode = {};   // tokens of each sequence and decode step; empty: no decode
@@ -40,9 +42,10 @@ struct WeightPair {
   LayerWeights host;
   LayerWeights device;
   std::vector<std::vector<char>> owned;
+  std::vector<RandomWeights> quantised;
 };
 
-absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, BackendData& data, RandomTensor& random) {
+absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, Backend& backend, BackendData& data, RandomTensor& random) {
   const LayerDims& dims = c.dims;
   const bool interleaved = c.layout == ProjectionLayout::kInterleaved;
   WeightPair pair;
@@ -65,10 +68,19 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, BackendData& data, Ra
   };
   const auto matrix = [&](WeightMatrix LayerWeights::*member, int64_t rows, int64_t cols) -> absl::Status {
     if (rows == 0) return absl::OkStatus();
+    if (!IsPlain(c.weights)) {
+      const RandomWeights& made = pair.quantised.emplace_back(
+          MakeRandomWeights(c.weights, rows, cols, static_cast<uint32_t>(pair.quantised.size() + 1)));
+      pair.host.*member = pair.device.*member = made.matrix();
+      GDN_ASSIGN_OR_RETURN(char* packed, data.Poisoned<char>(backend.WeightBytes(c.weights, rows, cols)));
+      (pair.device.*member).data = packed;
+      return backend.CopyWeightsIn(packed, made.matrix());
+    }
+    const DType dtype = WidenedDType(c.weights);
     const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
-    GDN_ASSIGN_OR_RETURN(const auto stored, store(c.dtype, random.Normal(rows * cols, deviation)));
-    pair.host.*member = PlainMatrix(c.dtype, stored.first, rows, cols);
-    pair.device.*member = PlainMatrix(c.dtype, stored.second, rows, cols);
+    GDN_ASSIGN_OR_RETURN(const auto stored, store(dtype, random.Normal(rows * cols, deviation)));
+    pair.host.*member = PlainMatrix(dtype, stored.first, rows, cols);
+    pair.device.*member = PlainMatrix(dtype, stored.second, rows, cols);
     return absl::OkStatus();
   };
   const auto vector = [&](const float* LayerWeights::*member, const std::vector<float>& values) -> absl::Status {
@@ -122,7 +134,7 @@ std::vector<StepInput> MakeInputs(const LayerCase& c, int64_t tokens, RandomTens
 
 CaseResult RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) {
   BackendData data(backend);
-  GDN_ASSIGN_OR_RETURN(const WeightPair weights, MakeWeights(c, data, random));
+  GDN_ASSIGN_OR_RETURN(const WeightPair weights, MakeWeights(c, backend, data, random));
   const int32_t sequences = static_cast<int32_t>(c.prefill.size());
   GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, c.dims, sequences, kLayerMaxDraft));
   GdnLayerRunner runner(backend);
@@ -146,7 +158,7 @@ CaseResult RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) 
     step.output = expected.data();
     const std::vector<StepInput> inputs = MakeInputs(c, batch.tokens(), random);
     for (const StepInput& input : inputs) step.*input.member = input.values.data();
-    GDN_RETURN_IF_ERROR(GdnLayerReference(step));
+    GDN_RETURN_IF_ERROR(GdnLayerReference(step, backend.info().math));
 
     step.weights = &weights.device;
     step.pool = state.device();
@@ -175,10 +187,12 @@ void Add(const LayerCase& c, std::vector<ParityCase>& cases, const char* suite =
                                            c.output_gate == GateActivation::kSilu ? "" : ", sigmoid gate");
   const std::string decode =
       c.decode_steps == 0 ? "" : absl::StrCat(", decode ", c.decode_steps, " x ", absl::StrJoin(c.decode, ","));
-  cases.push_back({suite,
-                   absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_", std::string(DTypeName(c.dtype))),
-                   absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode, formula),
-                   tolerance, std::bind_front(RunLayer, c)});
+  cases.push_back(
+      {suite,
+       absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_", std::string(WeightFormatName(c.weights))),
+       absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode, formula), tolerance,
+       std::bind_front(RunLayer, c)});
+  if (!IsPlain(c.weights)) cases.back().int8_tolerance = kInt8LayerTolerance;
 }
 
 // Decays by channel: both gates, a and z of one matrix and of two, every input.
@@ -193,7 +207,7 @@ void AddChannelCases(std::vector<ParityCase>& cases) {
     Add(c, cases, "kda");
     ParityCase& last = cases.back();
     last.test = std::string(InputKindName(c.kind));
-    absl::StrAppend(&last.shape, formula, " ", std::string(DTypeName(c.dtype)));
+    absl::StrAppend(&last.shape, formula, " ", std::string(WeightFormatName(c.weights)));
     last.by_channel = true;
   };
   const LayerDims square{
@@ -222,7 +236,7 @@ void AddChannelCases(std::vector<ParityCase>& cases) {
     }
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
       add({.dims = dims,
-           .dtype = dtype,
+           .weights = FormatOf(dtype),
            .prefill = {37, 100},
            .decode = {1, 1},
            .decode_steps = 20,
@@ -252,7 +266,7 @@ void AddLayerCases(std::vector<ParityCase>& cases) {
     for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       Add({.dims = grouped,
            .layout = layout,
-           .dtype = dtype,
+           .weights = FormatOf(dtype),
            .prefill = {37, 100},
            .decode = {1, 1},
            .decode_steps = 20},
@@ -281,6 +295,18 @@ void AddLayerCases(std::vector<ParityCase>& cases) {
     }
   }
   AddChannelCases(cases);
+  // Rows of whole blocks, of 32 and of 256.
+  const LayerDims whole{
+      .key_heads = 2, .value_heads = 4, .key_dim = 32, .value_dim = 64, .conv_width = 4, .hidden_size = 256};
+  for (const WeightFormat format : {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_K}) {
+    for (const DecayKind decay : {DecayKind::kPerHead, DecayKind::kPerChannel}) {
+      LayerCase c{.dims = whole, .weights = format, .prefill = {3, 100}, .decode = {1, 1}, .decode_steps = 20};
+      c.dims.decay = decay;
+      const bool by_channel = decay == DecayKind::kPerChannel;
+      Add(c, cases, by_channel ? "kda" : "layer");
+      cases.back().by_channel = by_channel;
+    }
+  }
   // The token-sequential path, the chunked one, segments; what one sequence alone has been held to.
   constexpr double kAloneTolerance = 2e-6;
   const LayerDims small{
@@ -289,7 +315,12 @@ void AddLayerCases(std::vector<ParityCase>& cases) {
        {std::pair{ProjectionLayout::kInterleaved, DType::kF32}, std::pair{ProjectionLayout::kFlat, DType::kF32},
         std::pair{ProjectionLayout::kInterleaved, DType::kBF16}, std::pair{ProjectionLayout::kFlat, DType::kF16}}) {
     for (const int32_t tokens : {1, 3, 31, 32, 64, 65, 130, 513}) {
-      Add({.dims = small, .layout = layout, .dtype = dtype, .prefill = {tokens}, .decode = {1}, .decode_steps = 20},
+      Add({.dims = small,
+           .layout = layout,
+           .weights = FormatOf(dtype),
+           .prefill = {tokens},
+           .decode = {1},
+           .decode_steps = 20},
           cases, "shapes", kAloneTolerance);
     }
   }

@@ -72,6 +72,7 @@ CaseResult RunQuantised(ProjectionPath path, WeightFormat format, const Shapes& 
       const RandomWeights weights =
           MakeRandomWeights(format, outputs, s.features, static_cast<uint32_t>(rows * 1000 + outputs));
       const Params params{.path = path,
+                          .math = backend.info().math,
                           .rows = rows,
                           .x_stride = s.features + s.x_gap,
                           .weight = weights.matrix(),

@@ -1,5 +1,6 @@
 // The layer's largest projection, [C, D]: few rows through the row-stable path, one prefill segment through the library
-// GEMM.
+// GEMM. Every format of weights, and with integer weights also int8 inputs.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/product_math.h"
 #include "base/status_macros.h"
 #include "kernels/layer/gdn_layer.h"
 #include "kernels/projection/random_weights.h"
@@ -20,20 +22,35 @@ constexpr int64_t kCpuDecodeRows[] = {1, 8, 32};
 constexpr int64_t kGpuDecodeRows[] = {1, 8, 32, 128};
 constexpr int64_t kCpuGemmRows[] = {512};
 constexpr int64_t kGpuGemmRows[] = {512, 2048};
-constexpr WeightFormat kFormats[] = {WeightFormat::kBF16, WeightFormat::kF32, WeightFormat::kQ8_0, WeightFormat::kQ4_K};
+// These are measured for all numbers of rows, the others for the fewest and the most.
+constexpr WeightFormat kMainFormats[] = {WeightFormat::kBF16, WeightFormat::kF32, WeightFormat::kQ8_0,
+                                         WeightFormat::kQ4_K};
+
+// One projection's form.
+struct ProjectionForm {
+  ProjectionPath path = ProjectionPath::kRowStable;
+  WeightFormat format = WeightFormat::kBF16;
+  ProductMath math = ProductMath::kExact;
+  int64_t rows = 0;
+
+  std::string Name() const {
+    return absl::StrCat(path == ProjectionPath::kRowStable ? "projection_row_stable/" : "projection_sequence_gemm/",
+                        std::string(WeightFormatName(format)), math == ProductMath::kInt8 ? "/int8" : "",
+                        "/rows=", rows);
+  }
+};
 
 struct ProjectionFixture {
   std::shared_ptr<DeviceBuffer> weights;  // [copies, C, D]
+  DeviceBuffer scales;                    // of F8_E4M3, for all copies
   std::shared_ptr<DeviceBuffer> x;        // [rows, D]
   std::shared_ptr<DeviceBuffer> y;        // [rows, C]
 };
 
 // The same matrix `copies` times.
-absl::StatusOr<std::shared_ptr<DeviceBuffer>> WeightBuffer(Backend& backend, WeightFormat format, int64_t out,
-                                                           int64_t in, int64_t copies) {
-  constexpr uint32_t kSeed = 7;
-  const RandomWeights weights = MakeRandomWeights(format, out, in, kSeed);
-  const auto bytes = static_cast<size_t>(backend.WeightBytes(format, out, in));
+absl::StatusOr<std::shared_ptr<DeviceBuffer>> WeightBuffer(Backend& backend, const RandomWeights& weights,
+                                                           int64_t copies) {
+  const auto bytes = static_cast<size_t>(backend.WeightBytes(weights.format, weights.rows, weights.cols));
   GDN_ASSIGN_OR_RETURN(DeviceBuffer made, DeviceBuffer::Make(backend, static_cast<size_t>(copies) * bytes));
   auto buffer = std::make_shared<DeviceBuffer>(std::move(made));
   for (int64_t copy = 0; copy < copies; ++copy) {
@@ -44,8 +61,8 @@ absl::StatusOr<std::shared_ptr<DeviceBuffer>> WeightBuffer(Backend& backend, Wei
   return buffer;
 }
 
-absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, ProjectionPath path, WeightFormat format,
-                                               int64_t rows) {
+absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, const ProjectionForm& form) {
+  const auto [path, format, math, rows] = form;
   Backend& backend = setting.backend;
   const LayerDims dims = BenchLayerDims();
   const int64_t out = dims.conv_channels();
@@ -56,19 +73,26 @@ absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, Proje
   const int64_t copies =
       path == ProjectionPath::kRowStable ? (setting.rotation_bytes + matrix_bytes - 1) / matrix_bytes : 1;
   auto fixture = std::make_shared<ProjectionFixture>();
-  GDN_ASSIGN_OR_RETURN(fixture->weights, WeightBuffer(backend, format, out, in, copies));
+  const RandomWeights weights = MakeRandomWeights(format, out, in, /*seed=*/7);
+  GDN_ASSIGN_OR_RETURN(fixture->weights, WeightBuffer(backend, weights, copies));
+  if (const size_t bytes = weights.scales.size() * sizeof(float); bytes > 0) {
+    GDN_ASSIGN_OR_RETURN(fixture->scales, DeviceBuffer::Make(backend, bytes));
+    GDN_RETURN_IF_ERROR(backend.CopyIn(fixture->scales.data(), weights.scales.data(), bytes));
+  }
   GDN_ASSIGN_OR_RETURN(fixture->x, RandomBuffer(backend, rows * in, -1.0f, 1.0f));
   GDN_ASSIGN_OR_RETURN(fixture->y, RandomBuffer(backend, rows * out, 0.0f, 1.0f));
   const auto run = [=, &backend]() -> absl::Status {
     for (int64_t copy = 0; copy < copies; ++copy) {
       const char* data = static_cast<const char*>(fixture->weights->data()) + copy * matrix_bytes;
-      GDN_RETURN_IF_ERROR(backend.Projection({.path = path,
-                                              .rows = rows,
-                                              .x = fixture->x->floats(),
-                                              .x_stride = in,
-                                              .weight = {.format = format, .data = data, .rows = out, .cols = in},
-                                              .y = fixture->y->floats(),
-                                              .y_stride = out}));
+      GDN_RETURN_IF_ERROR(backend.Projection(
+          {.path = form.path,
+           .math = form.math,
+           .rows = form.rows,
+           .x = fixture->x->floats(),
+           .x_stride = in,
+           .weight = {.format = form.format, .data = data, .rows = out, .cols = in, .scales = fixture->scales.floats()},
+           .y = fixture->y->floats(),
+           .y_stride = out}));
     }
     return absl::OkStatus();
   };
@@ -85,13 +109,24 @@ std::vector<KernelCase> ProjectionCases(CaseList list) {
       list == CaseList::kGpu ? absl::MakeConstSpan(kGpuDecodeRows) : absl::MakeConstSpan(kCpuDecodeRows);
   const auto gemm_rows = list == CaseList::kGpu ? absl::MakeConstSpan(kGpuGemmRows) : absl::MakeConstSpan(kCpuGemmRows);
   std::vector<KernelCase> cases;
-  const auto add = [&cases](const char* name, ProjectionPath path, WeightFormat format, int64_t rows) {
-    cases.push_back({absl::StrCat(name, "/", std::string(WeightFormatName(format)), "/rows=", rows),
-                     [=](const CaseSetting& setting) { return PrepareProjection(setting, path, format, rows); }});
+  const auto add = [&cases](const ProjectionForm& form) {
+    cases.push_back({form.Name(), [=](const CaseSetting& setting) { return PrepareProjection(setting, form); }});
   };
-  for (const WeightFormat format : kFormats) {
-    for (const int64_t rows : decode_rows) add("projection_row_stable", ProjectionPath::kRowStable, format, rows);
-    for (const int64_t rows : gemm_rows) add("projection_sequence_gemm", ProjectionPath::kSequenceGemm, format, rows);
+  const auto add_format = [&](WeightFormat format, ProductMath math) {
+    const bool all = std::ranges::find(kMainFormats, format) != std::end(kMainFormats);
+    for (const int64_t rows : decode_rows.first(all ? decode_rows.size() : 1)) {
+      add({ProjectionPath::kRowStable, format, math, rows});
+    }
+    for (const int64_t rows : gemm_rows.first(all ? gemm_rows.size() : 1)) {
+      add({ProjectionPath::kSequenceGemm, format, math, rows});
+    }
+  };
+  for (const WeightFormat format : kMainFormats) add_format(format, ProductMath::kExact);
+  for (const WeightFormat format : kWeightFormats) {
+    if (std::ranges::find(kMainFormats, format) == std::end(kMainFormats)) add_format(format, ProductMath::kExact);
+  }
+  for (const WeightFormat format : kWeightFormats) {
+    if (HasIntegerWeights(format)) add_format(format, ProductMath::kInt8);
   }
   return cases;
 }

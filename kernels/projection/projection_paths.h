@@ -20,17 +20,17 @@ void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst);
 // Converts rows [first, first + count) of a matrix of any format to float32 in `out`, dense [count, weight.cols].
 void WidenWeightRows(const WeightMatrix& weight, int64_t first, int64_t count, float* out);
 
-// True if the matrix is quantised, has whole runs of 32 columns, and `rows` (of x) is at most 2 or 4, by instruction
-// set. It is then to be decoded in registers. Other quantised matrices are decoded some rows at a time into memory that
-// fits a core's cache.
-bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows);
-// Number of equal-length streams in which ProjectFewQuantizedRows reads the weights.
-inline constexpr int kFewQuantizedStreams = 4;
-// Computes outputs [begin, end) of each of `rows` rows of x, TakesFewQuantizedRows being true for them. Output o of row
-// r goes to y[r * y_stride + o - begin]. `packed` is x: for each vector of the instruction set, the same columns of
-// every row.
-void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
-                             float* y, int64_t y_stride);
+// True if the matrix is quantised, has whole runs of 32 columns, and for `rows` rows of x it is faster to decode it in
+// registers, once for every QuantizedTileRows() of them. Other quantised matrices are decoded some rows at a time into
+// memory that fits a core's cache.
+bool DecodesInRegisters(const WeightMatrix& weight, int64_t rows);
+// Number of equal-length streams in which ProjectQuantizedRows reads the weights.
+inline constexpr int kQuantizedStreams = 4;
+// Computes outputs [begin, end) of each of `rows` rows of x, DecodesInRegisters being true for them. Output o of row
+// r goes to y[r * y_stride + o - begin]. `packed` is x in tiles of QuantizedTileRows() rows; in one, for each vector of
+// the instruction set, the same columns of every row.
+void ProjectQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
+                          float* y, int64_t y_stride);
 
 // Converts outputs [begin, end) of every row to y's dtype and stores them in params.y. Output o of row r is sums[r *
 // stride + o - begin].

@@ -17,8 +17,8 @@ void DequantizeRows256(const WeightMatrix& weight, int64_t first, int64_t count,
                     WeightFormat::kQ6_K, WeightFormat::kIQ4_XS, WeightFormat::kIQ3_S>(weight, first, count, out);
 }
 
-void ProjectFewRows256(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end, float* y,
-                       int64_t y_stride) {
+void ProjectRows256(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end, float* y,
+                    int64_t y_stride) {
   ProjectFormats<WeightFormat::kQ2_K, WeightFormat::kQ3_K, WeightFormat::kQ4_K, WeightFormat::kQ5_K,
                  WeightFormat::kQ6_K, WeightFormat::kIQ4_XS, WeightFormat::kIQ3_S>(weight, rows, x, begin, end, y,
                                                                                    y_stride);
@@ -31,15 +31,15 @@ HWY_AFTER_NAMESPACE();
 namespace gdn {
 
 HWY_EXPORT(DequantizeRows256);
-HWY_EXPORT(ProjectFewRows256);
+HWY_EXPORT(ProjectRows256);
 
 void DequantizeBlocks256Rows(const WeightMatrix& weight, int64_t first, int64_t count, float* out) {
   HWY_DYNAMIC_DISPATCH(DequantizeRows256)(weight, first, count, out);
 }
 
-void ProjectFewRowsOfBlocks256(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end,
-                               float* y, int64_t y_stride) {
-  HWY_DYNAMIC_DISPATCH(ProjectFewRows256)(weight, rows, x, begin, end, y, y_stride);
+void ProjectRowsOfBlocks256(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end,
+                            float* y, int64_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(ProjectRows256)(weight, rows, x, begin, end, y, y_stride);
 }
 
 }  // namespace gdn

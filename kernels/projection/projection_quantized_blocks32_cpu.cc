@@ -16,14 +16,14 @@ void DequantizeRows32(const WeightMatrix& weight, int64_t first, int64_t count, 
                     WeightFormat::kQ5_0, WeightFormat::kQ5_1, WeightFormat::kIQ4_NL>(weight, first, count, out);
 }
 
-void ProjectFewRows32(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end, float* y,
-                      int64_t y_stride) {
+void ProjectRows32(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end, float* y,
+                   int64_t y_stride) {
   ProjectFormats<WeightFormat::kF8E4M3, WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_1,
                  WeightFormat::kQ5_0, WeightFormat::kQ5_1, WeightFormat::kIQ4_NL>(weight, rows, x, begin, end, y,
                                                                                   y_stride);
 }
 
-int64_t FewQuantizedRows() { return kFewRows; }
+int64_t TileRows() { return kTileRows; }
 
 }  // namespace gdn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -32,18 +32,18 @@ HWY_AFTER_NAMESPACE();
 namespace gdn {
 
 HWY_EXPORT(DequantizeRows32);
-HWY_EXPORT(ProjectFewRows32);
-HWY_EXPORT(FewQuantizedRows);
+HWY_EXPORT(ProjectRows32);
+HWY_EXPORT(TileRows);
 
-int64_t MostFewQuantizedRows() { return HWY_DYNAMIC_DISPATCH(FewQuantizedRows)(); }
+int64_t QuantizedTileRows() { return HWY_DYNAMIC_DISPATCH(TileRows)(); }
 
 void DequantizeBlocks32Rows(const WeightMatrix& weight, int64_t first, int64_t count, float* out) {
   HWY_DYNAMIC_DISPATCH(DequantizeRows32)(weight, first, count, out);
 }
 
-void ProjectFewRowsOfBlocks32(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end,
-                              float* y, int64_t y_stride) {
-  HWY_DYNAMIC_DISPATCH(ProjectFewRows32)(weight, rows, x, begin, end, y, y_stride);
+void ProjectRowsOfBlocks32(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end,
+                           float* y, int64_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(ProjectRows32)(weight, rows, x, begin, end, y, y_stride);
 }
 
 }  // namespace gdn

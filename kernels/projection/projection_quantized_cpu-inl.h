@@ -1,4 +1,4 @@
-// Products of few rows with quantised weights that are decoded in registers, for the sources that are compiled once for
+// Products with quantised weights that are decoded in registers, for the sources that are compiled once for
 // each Highway target: projection_quantized_blocks32_cpu.cc and projection_quantized_blocks256_cpu.cc, which divide the
 // formats between them to compile side by side. The guard toggles.
 //
@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 
-inline constexpr int kTileOutputs = kFewQuantizedStreams;
+inline constexpr int kTileOutputs = kQuantizedStreams;
 
 // The places of a quantised matrix's rows.
 template <WeightFormat kFormat>
@@ -156,25 +156,46 @@ HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first
   }
 }
 
-// A tile's rows are a quarter of all apart, so that each goes on where it ended: memory is read as four long streams,
-// which it gives faster than many short ones.
-template <WeightFormat kFormat, int kRows>
-HWY_INLINE void ProjectRowsOf(const WeightMatrix& weight, const float* x, int64_t begin, int64_t end, float* y,
-                              int64_t y_stride) {
-  const int64_t apart = (end - begin) / kTileOutputs;
-  for (int64_t o = begin; o < begin + apart; ++o) {
-    ProjectQuantizedTile<kFormat, kTileOutputs, kRows>(weight, o, apart, x, kRows, y + (o - begin), y_stride);
-  }
-  for (int64_t o = begin + kTileOutputs * apart; o < end; ++o) {
-    for (int r = 0; r < kRows; ++r) {
-      ProjectQuantizedTile<kFormat, 1, 1>(weight, o, /*apart=*/0, x + r * kFloatLanes, kRows,
-                                          y + r * y_stride + (o - begin), y_stride);
+// Rows of x for which a weight is decoded once. With sixteen registers two rows fill them.
+inline constexpr int kTileRows = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL ? 4 : 2;
+
+// The same for `rows` rows of a packed tile, all that it has.
+template <WeightFormat kFormat, int kRows = kTileRows>
+HWY_INLINE void ProjectTileRows(const WeightMatrix& weight, int64_t first, int64_t apart, const float* x, int64_t rows,
+                                float* y, int64_t y_stride) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) {
+      return ProjectTileRows<kFormat, kRows - 1>(weight, first, apart, x, rows, y, y_stride);
     }
   }
+  ProjectQuantizedTile<kFormat, kTileOutputs, kRows>(weight, first, apart, x, kRows, y, y_stride);
 }
 
-// With sixteen registers two rows fill them.
-inline constexpr int kFewRows = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL ? 4 : 2;
+// A tile's outputs are a quarter of all apart, so that each goes on where it ended: memory is read as four long
+// streams, which it gives faster than many short ones. Rows of x after the first few find the weights in the cache; to
+// decode them again costs less than to write them to memory as float32.
+template <WeightFormat kFormat>
+HWY_INLINE void ProjectRowsOf(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end,
+                              float* y, int64_t y_stride) {
+  const int64_t apart = (end - begin) / kTileOutputs;
+  const auto for_tiles = [&](const auto& project) HWY_ATTR {
+    for (int64_t row = 0; row < rows; row += kTileRows) {
+      project(x + row * weight.cols, HWY_MIN(kTileRows, rows - row), y + row * y_stride);
+    }
+  };
+  for (int64_t o = begin; o < begin + apart; ++o) {
+    for_tiles([&](const float* tile, int64_t count, float* to)
+                  HWY_ATTR { ProjectTileRows<kFormat>(weight, o, apart, tile, count, to + (o - begin), y_stride); });
+  }
+  for (int64_t o = begin + kTileOutputs * apart; o < end; ++o) {
+    for_tiles([&](const float* tile, int64_t count, float* to) HWY_ATTR {
+      for (int64_t r = 0; r < count; ++r) {
+        ProjectQuantizedTile<kFormat, 1, 1>(weight, o, /*apart=*/0, tile + r * kFloatLanes, count,
+                                            to + r * y_stride + (o - begin), y_stride);
+      }
+    });
+  }
+}
 
 // Calls function(std::integral_constant<WeightFormat, format>()) if `format` is one of kFormats.
 template <WeightFormat... kFormats, class Function>
@@ -182,7 +203,7 @@ HWY_INLINE void WithFormat(WeightFormat format, const Function& function) {
   (void)((format == kFormats && (function(std::integral_constant<WeightFormat, kFormats>()), true)) || ...);
 }
 
-// DequantizeRows and ProjectFewRows of quantized_functions.h for kFormats.
+// DequantizeRows and ProjectRows of quantized_functions.h for kFormats.
 template <WeightFormat... kFormats>
 HWY_INLINE void DequantizeFormats(const WeightMatrix& weight, int64_t first, int64_t count, float* out) {
   WithFormat<kFormats...>(weight.format,
@@ -191,14 +212,8 @@ HWY_INLINE void DequantizeFormats(const WeightMatrix& weight, int64_t first, int
 template <WeightFormat... kFormats>
 HWY_INLINE void ProjectFormats(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end,
                                float* y, int64_t y_stride) {
-  WithFormat<kFormats...>(weight.format, [&](auto format) HWY_ATTR {
-    if (rows == 1) return ProjectRowsOf<format, 1>(weight, x, begin, end, y, y_stride);
-    if (rows == 2) return ProjectRowsOf<format, 2>(weight, x, begin, end, y, y_stride);
-    if constexpr (kFewRows > 2) {
-      if (rows == 3) return ProjectRowsOf<format, 3>(weight, x, begin, end, y, y_stride);
-      return ProjectRowsOf<format, 4>(weight, x, begin, end, y, y_stride);
-    }
-  });
+  WithFormat<kFormats...>(
+      weight.format, [&](auto format) HWY_ATTR { ProjectRowsOf<format>(weight, rows, x, begin, end, y, y_stride); });
 }
 
 }  // namespace gdn::HWY_NAMESPACE

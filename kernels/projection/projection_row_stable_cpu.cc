@@ -9,6 +9,7 @@
 #include "kernels/common/parallel.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/projection/projection_paths.h"
+#include "kernels/projection/quantized_functions.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/projection/projection_row_stable_cpu.cc"
@@ -66,18 +67,18 @@ HWY_INLINE int64_t PaddedColumns(int64_t cols) {
   return (cols + lanes - 1) / lanes * lanes;
 }
 
-// Copies x, widened, as the tiles read it: tile by tile of kTileRows rows (the last may have fewer), in one vector by
+// Copies x, widened, as the tiles read it: tile by tile of tile_rows rows (the last may have fewer), in one vector by
 // vector the same columns of each row, zero-padded to whole vectors. Rows a power of two apart would fight for the same
 // cache sets.
 template <class Stored>
-HWY_INLINE void PackStored(const ProjectionParams& params, float* packed) {
+HWY_INLINE void PackStored(const ProjectionParams& params, int64_t tile_rows, float* packed) {
   using Bits = typename Stored::Bits;
   const hn::ScalableTag<float> d;
   const auto* x = static_cast<const Bits*>(params.x.data);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
   const int64_t cols = params.weight.cols;
-  for (int64_t first = 0; first < params.rows; first += kTileRows) {
-    const int64_t rows = HWY_MIN(kTileRows, params.rows - first);
+  for (int64_t first = 0; first < params.rows; first += tile_rows) {
+    const int64_t rows = HWY_MIN(tile_rows, params.rows - first);
     for (int64_t c = 0; c < cols; c += lanes) {
       const int64_t count = HWY_MIN(lanes, cols - c);
       for (int64_t r = 0; r < rows; ++r, packed += lanes) {
@@ -94,14 +95,16 @@ HWY_INLINE void PackStored(const ProjectionParams& params, float* packed) {
   }
 }
 
-void PackRows(const ProjectionParams& params, float* packed) {
+// `tile_rows`: 0 for ProjectRows' own.
+void PackRows(const ProjectionParams& params, int64_t tile_rows, float* packed) {
+  if (tile_rows == 0) tile_rows = kTileRows;
   switch (params.x.dtype) {
     case DType::kF32:
-      return PackStored<StoredF32>(params, packed);
+      return PackStored<StoredF32>(params, tile_rows, packed);
     case DType::kBF16:
-      return PackStored<StoredBF16>(params, packed);
+      return PackStored<StoredBF16>(params, tile_rows, packed);
     case DType::kF16:
-      return PackStored<StoredF16>(params, packed);
+      return PackStored<StoredF16>(params, tile_rows, packed);
   }
 }
 
@@ -265,7 +268,7 @@ void ProjectWidened(const ProjectionParams& params, const float* packed, int64_t
 // long as all threads have some. The streams begin at different places of their pages: the processor fetches ahead
 // within a page, and streams that enter their pages together wait together.
 int64_t StreamedOutputs(const WeightMatrix& weight, int threads) {
-  constexpr int64_t kStreams = kFewQuantizedStreams;
+  constexpr int64_t kStreams = kQuantizedStreams;
   constexpr int64_t kPage = 4096;
   constexpr int64_t kFewest = 8;  // rows of a stream
   constexpr int64_t kMost = 128;
@@ -285,10 +288,10 @@ bool TakesGemm(const ProjectionParams& params) {
 // How a projection's outputs are summed, and the scratch for it.
 struct RowStablePlan {
   RowStablePlan(const ProjectionParams& params, int threads)
-      : few_quantised(TakesFewQuantizedRows(params.weight, params.rows)),
-        widen(!IsPlain(params.weight.format) && !few_quantised),
+      : in_registers(DecodesInRegisters(params.weight, params.rows)),
+        widen(!IsPlain(params.weight.format) && !in_registers),
         narrow(params.y.dtype != DType::kF32),
-        outputs_per_task(few_quantised ? StreamedOutputs(params.weight, threads) : kOutputsPerTask) {}
+        outputs_per_task(in_registers ? StreamedOutputs(params.weight, threads) : kOutputsPerTask) {}
 
   int64_t PackedFloats(const ProjectionParams& params) const {
     return params.rows * (params.weight.cols + kMaxPadding);
@@ -299,7 +302,7 @@ struct RowStablePlan {
     return widen ? WidenedOutputs(params.weight.cols) * params.weight.cols : 0;
   }
 
-  const bool few_quantised, widen, narrow;
+  const bool in_registers, widen, narrow;
   const int64_t outputs_per_task;
 };
 
@@ -322,7 +325,7 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   GDN_ASSIGN_OR_RETURN(WorkerScratch packed, WorkerScratch::Make(/*workers=*/1, plan.PackedFloats(params)));
   GDN_ASSIGN_OR_RETURN(WorkerScratch sums, WorkerScratch::Make(pool.threads(), plan.SumFloats(params)));
   GDN_ASSIGN_OR_RETURN(WorkerScratch widened, WorkerScratch::Make(pool.threads(), plan.WidenedFloats(params)));
-  HWY_DYNAMIC_DISPATCH(PackRows)(params, packed.piece(0));
+  HWY_DYNAMIC_DISPATCH(PackRows)(params, plan.in_registers ? QuantizedTileRows() : 0, packed.piece(0));
   const int64_t outputs_per_task = plan.outputs_per_task;
   const int64_t tasks = (outputs + outputs_per_task - 1) / outputs_per_task;
   ParallelForWork(pool, params.rows * outputs * cols / kMultiplyAddsPerWork, tasks, [&](int64_t task, int worker) {
@@ -330,8 +333,8 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
     const int64_t end = std::min(outputs, begin + outputs_per_task);
     float* y = plan.narrow ? sums.piece(worker) : params.y.floats() + begin;
     const int64_t y_stride = plan.narrow ? outputs_per_task : params.y_stride;
-    if (plan.few_quantised) {
-      ProjectFewQuantizedRows(params.weight, params.rows, packed.piece(0), begin, end, y, y_stride);
+    if (plan.in_registers) {
+      ProjectQuantizedRows(params.weight, params.rows, packed.piece(0), begin, end, y, y_stride);
     } else if (plan.widen) {
       ProjectWidened(params, packed.piece(0), begin, end, widened.piece(worker), y, y_stride);
     } else {

@@ -15,13 +15,13 @@ namespace gdn {
 void DequantizeBlocks32Rows(const WeightMatrix& weight, int64_t first, int64_t count, float* out);
 void DequantizeBlocks256Rows(const WeightMatrix& weight, int64_t first, int64_t count, float* out);
 
-// Return the most rows of x (inclusive) that this processor's registers hold, 2 or 4.
-int64_t MostFewQuantizedRows();
+// Returns the rows of x for which a weight is decoded once, 2 or 4: as many as this processor's registers hold.
+int64_t QuantizedTileRows();
 
-// Compute ProjectFewQuantizedRows of projection_paths.h for up to MostFewQuantizedRows rows.
-void ProjectFewRowsOfBlocks32(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end,
-                              float* y, int64_t y_stride);
-void ProjectFewRowsOfBlocks256(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end,
-                               float* y, int64_t y_stride);
+// Compute ProjectQuantizedRows of projection_paths.h.
+void ProjectRowsOfBlocks32(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end,
+                           float* y, int64_t y_stride);
+void ProjectRowsOfBlocks256(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end,
+                            float* y, int64_t y_stride);
 
 }  // namespace gdn

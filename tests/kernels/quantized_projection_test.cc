@@ -28,7 +28,7 @@ GDN_ON_EVERY_BACKEND(QuantizedProjection);
 TEST_P(QuantizedProjection, HasTheBitsOfTheWeightsInFloat32) {
   for (const WeightFormat format : Taken()) {
     for (const int64_t outputs : {1, 3, 4, 37, 131}) {
-      for (const int64_t rows : {1, 2, 3, 6, 7, 25, 130}) {
+      for (const int64_t rows : {1, 2, 3, 6, 7, 12, 13, 25, 130}) {
         if (rows * outputs > 131 * 25 && !on_cpu()) continue;
         Problem problem(format, rows, outputs, /*features=*/512 + 256);
         for (const ProjectionPath path : kPaths) {

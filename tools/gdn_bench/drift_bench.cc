@@ -10,14 +10,12 @@
 #include "base/status_macros.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/slot_access.h"
+#include "tools/gdn_bench/drift_rows.h"
 
 namespace gdn::bench {
 namespace {
 
-constexpr int32_t kDim = 128;            // K = V, as in Qwen3-Next
-constexpr int32_t kCallTokens = 16;      // a call of T tokens gives the bits of T calls of one
-constexpr int64_t kOutputsOfRow = 1000;  // the last tokens whose outputs a row is about
-constexpr int64_t kFirstRow = 1000;
+constexpr int32_t kDim = 128;             // K = V, as in Qwen3-Next
 constexpr int64_t kAllKeysTokens = 1000;  // of kHalfOfTheKeys
 
 // Log decays are uniform in [-most, 0]: "slow" is the golden set of that name's G, 0.05.
@@ -110,7 +108,7 @@ class Decoder {
   static absl::StatusOr<Decoder> Make(Backend& backend, const LayerDims& dims, DType dtype) {
     Decoder made(backend);
     made.pool_.slot_count = 2 * kSequences;  // the second half is where states are folded to be looked at
-    GDN_ASSIGN_OR_RETURN(made.pool_.layout, StateLayout::Make(dims, kCallTokens, dtype));
+    GDN_ASSIGN_OR_RETURN(made.pool_.layout, StateLayout::Make(dims, kDriftCallTokens, dtype));
     GDN_ASSIGN_OR_RETURN(made.memory_, DeviceBuffer::Make(backend, static_cast<size_t>(2 * kSequences) *
                                                                        made.pool_.layout.slot_bytes()));
     made.pool_.data = made.memory_.floats();
@@ -157,26 +155,6 @@ class Decoder {
   std::vector<int32_t> log_lengths_;
 };
 
-// Of sums of squares.
-struct Difference {
-  double difference = 0;
-  double whole = 0;
-
-  void Add(const float* x, const double* exact, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      difference += (x[i] - exact[i]) * (x[i] - exact[i]);
-      whole += exact[i] * exact[i];
-    }
-  }
-  double relative() const { return whole > 0 ? std::sqrt(difference / whole) : 0.0; }
-};
-
-int64_t NextRow(int64_t tokens, int64_t last) {
-  int64_t row = kFirstRow;
-  while (row <= tokens) row *= 10;
-  return std::min(row, last);
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<DriftRow>> RunDriftBench(const DriftOptions& options) {
@@ -188,9 +166,9 @@ absl::StatusOr<std::vector<DriftRow>> RunDriftBench(const DriftOptions& options)
   std::vector<Exact> exact(kSequences);
   std::vector<std::array<Difference, 2>> outputs(kSequences);
   std::vector<std::vector<DriftRow>> rows(kSequences);
-  int64_t row = NextRow(0, options.tokens);
+  int64_t row = NextDriftRow(0, options.tokens);
   for (int64_t done = 0; done < options.tokens;) {
-    const auto tokens = static_cast<int32_t>(std::min<int64_t>(kCallTokens, row - done));
+    const auto tokens = static_cast<int32_t>(std::min<int64_t>(kDriftCallTokens, row - done));
     const CallInputs in = source.Next(done, tokens);
     GDN_ASSIGN_OR_RETURN(const std::vector<float> wide, f32.Step(in, tokens));
     GDN_ASSIGN_OR_RETURN(const std::vector<float> narrow, bf16.Step(in, tokens));
@@ -198,7 +176,7 @@ absl::StatusOr<std::vector<DriftRow>> RunDriftBench(const DriftOptions& options)
       for (int64_t at = int64_t{s} * tokens; at < int64_t{s + 1} * tokens; ++at) {
         const std::vector<double> o =
             exact[s].Step(&in.q[at * kDim], &in.k[at * kDim], &in.v[at * kDim], in.g[at], in.beta[at]);
-        if (done + at - int64_t{s} * tokens < row - kOutputsOfRow) continue;
+        if (done + at - int64_t{s} * tokens < row - kDriftOutputs) continue;
         outputs[s][0].Add(&wide[at * kDim], o.data(), kDim);
         outputs[s][1].Add(&narrow[at * kDim], o.data(), kDim);
       }
@@ -217,7 +195,7 @@ absl::StatusOr<std::vector<DriftRow>> RunDriftBench(const DriftOptions& options)
                          .bf16 = {.output = outputs[s][1].relative(), .state = states[1].relative()}});
       outputs[s] = {};
     }
-    row = NextRow(done, options.tokens);
+    row = NextDriftRow(done, options.tokens);
   }
   std::vector<DriftRow> all;
   for (const std::vector<DriftRow>& of : rows) all.insert(all.end(), of.begin(), of.end());

@@ -76,6 +76,8 @@ ABSL_FLAG(std::string, beside, "",
 ABSL_FLAG(double, time_limit, 20, "serve: longest time of each load in seconds; the calls made by then are reported");
 ABSL_FLAG(double, seconds, 60, "schedule: simulated seconds of each case");
 ABSL_FLAG(uint64_t, seed, 1, "schedule, drift: seed of the random arrivals and inputs");
+ABSL_FLAG(std::string, math, "exact",
+          "drift: exact, for states of float32 and bfloat16; or int8, for a layer in int8 products against exact ones");
 ABSL_FLAG(int64_t, drift_tokens, 100'000, "drift: tokens to decode, 1 .. 100,000,000");
 ABSL_FLAG(int, layers, 36, "state: layers of the session that is moved; each has a state of 2 MiB");
 ABSL_FLAG(int, forks, 200, "state: forks of each shape");
@@ -115,7 +117,8 @@ constexpr char kUsage[] =
     "prefix,\n"
     "                                                      and of a prompt without one\n"
     "  gdn_bench drift [--drift-tokens=N] [--json[=FILE]]  the error of long decodes with states of float32 and "
-    "bfloat16\n"
+    "bfloat16,\n"
+    "                                                      or with --math=int8\n"
     "  gdn_bench echo_server --port_file=FILE              only the echo servers that `serve` compares with\n\n"
     "docs/evidence/benchmarks.md says what is measured and how to read it.";
 
@@ -292,6 +295,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   if (!(line.schedule.seconds >= 0.1 && line.schedule.seconds <= 3600)) {
     return absl::InvalidArgumentError(absl::StrCat("--seconds is ", line.schedule.seconds, ", expected 0.1 .. 3600"));
   }
+  const std::string math_name = absl::GetFlag(FLAGS_math);
+  const std::optional<ProductMath> math = ParseProductMath(math_name);
+  if (!math.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("--math is '", math_name, "', expected exact or int8"));
+  }
+  line.drift_math = *math;
   line.drift = {.tokens = absl::GetFlag(FLAGS_drift_tokens), .seed = absl::GetFlag(FLAGS_seed)};
   if (line.drift.tokens < 1 || line.drift.tokens > 100'000'000) {
     return absl::InvalidArgumentError(

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/product_math.h"
 #include "tools/gdn_bench/drift_bench.h"
 #include "tools/gdn_bench/kernels/kernel_bench.h"
 #include "tools/gdn_bench/schedule/schedule_bench.h"
@@ -24,6 +25,7 @@ struct CommandLine {
   KernelBenchOptions kernel;
   ScheduleBenchOptions schedule;
   DriftOptions drift;
+  ProductMath drift_math = ProductMath::kExact;  // kInt8: compare it with exact products
   ServeOptions serve;
   StateBenchOptions state;
   PrefixBenchOptions prefix;

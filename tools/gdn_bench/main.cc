@@ -14,6 +14,7 @@
 #include "tools/gdn_bench/drift_bench.h"
 #include "tools/gdn_bench/flags.h"
 #include "tools/gdn_bench/kernels/kernel_bench.h"
+#include "tools/gdn_bench/math_drift_bench.h"
 #include "tools/gdn_bench/report.h"
 #include "tools/gdn_bench/schedule/schedule_bench.h"
 #include "tools/gdn_bench/serve/echo_server.h"
@@ -55,6 +56,10 @@ absl::Status Run(const CommandLine& line) {
   if (line.command == "schedule") {
     const std::vector<ScheduleCase> cases = RunScheduleBench(line.schedule);
     return Publish(ScheduleTable(cases), ScheduleJson(cases), results);
+  }
+  if (line.command == "drift" && line.drift_math == ProductMath::kInt8) {
+    GDN_ASSIGN_OR_RETURN(const std::vector<MathDriftRow> rows, RunMathDriftBench(line.drift));
+    return Publish(MathDriftTable(rows), MathDriftJson(rows), results);
   }
   if (line.command == "drift") {
     GDN_ASSIGN_OR_RETURN(const std::vector<DriftRow> rows, RunDriftBench(line.drift));

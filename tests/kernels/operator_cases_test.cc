@@ -52,6 +52,26 @@ TEST_P(OperatorCases, AreWithinTheirTolerances) {
   EXPECT_GT(summary.passed, 0);
 }
 
+// Whatever multiplies integer weights, in int8 products. The other rows do the same in each math.
+class OperatorCasesInInt8 : public testing::TestWithParam<std::string> {};
+
+TEST_P(OperatorCasesInInt8, AreWithinTheirTolerances) {
+  const auto backend = MakeBackend(GetParam(), ProductMath::kInt8);
+  if (!backend.ok() && GetParam() == "gpu") GTEST_SKIP() << backend.status();
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  std::vector<ParityCase> cases;
+  for (const ParityCase& c : AllCases()) {
+    if (c.integer_weights) cases.push_back(c);
+  }
+  std::ostringstream out;
+  const Summary summary = RunCases(cases, **backend, /*seed=*/1, out);
+  EXPECT_EQ(summary.failed, 0) << out.str();
+  EXPECT_EQ(summary.passed, static_cast<int>(cases.size()));
+}
+
+INSTANTIATE_TEST_SUITE_P(, OperatorCasesInInt8, testing::ValuesIn(WithGpus({"cpu"})),
+                         [](const auto& backend) { return backend.param; });
+
 INSTANTIATE_TEST_SUITE_P(, OperatorCases, testing::ValuesIn(AllRuns()),
                          [](const auto& suite_run) { return RunName(suite_run.param); });
 

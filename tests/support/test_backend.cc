@@ -43,10 +43,11 @@ class ReferenceBackend final : public HostMemoryBackend {
 };
 
 // The executor, with waves and a grid of its own.
-absl::StatusOr<std::unique_ptr<Backend>> MakeExecutor(const std::string& name, const char* processors) {
+absl::StatusOr<std::unique_ptr<Backend>> MakeExecutor(const std::string& name, const char* processors,
+                                                      ProductMath math = ProductMath::kExact) {
   setenv("GDN_HOST_WAVE_WIDTH", name == "host64" ? "64" : "32", /*overwrite=*/1);
   setenv("GDN_HOST_PROCESSORS", processors, /*overwrite=*/1);
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeGpuBackend({});
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeGpuBackend({.math = math});
   unsetenv("GDN_HOST_PROCESSORS");
   return backend;
 }
@@ -65,11 +66,11 @@ std::unique_ptr<Backend> MakeTestBackend(int threads, ProductMath math) {
   std::abort();
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const std::string& name) {
-  if (name == "cpu") return MakeCpuBackend({.threads = 2});
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const std::string& name, ProductMath math) {
+  if (name == "cpu") return MakeCpuBackend({.threads = 2, .math = math});
   if (name == "null") return MakeNullBackend();
   if (name == "reference") return std::make_unique<ReferenceBackend>();
-  return name == "gpu" ? MakeGpuBackend({}) : MakeExecutor(name, "2");
+  return name == "gpu" ? MakeGpuBackend({.math = math}) : MakeExecutor(name, "2", math);
 }
 
 std::vector<std::string> WithGpus(std::vector<std::string> names) {

@@ -30,7 +30,7 @@ std::unique_ptr<Backend> MakeTestBackend(int threads, ProductMath math = Product
 
 // Makes a backend: "cpu"; "null"; "reference" (the references of the delta rule, no other operators); or the GPU
 // sources: "host64" and "host32" on the executor with waves of 64 and 32, or "gpu" on the device of the build.
-absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const std::string& name);
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const std::string& name, ProductMath math = ProductMath::kExact);
 
 // Returns `names` and the names of the GPU sources' backends.
 std::vector<std::string> WithGpus(std::vector<std::string> names);

@@ -31,10 +31,11 @@ struct ParityCase {
   double tolerance = 0.0;    // largest Difference::relative_norm with which the case passes
   CaseRunner run = nullptr;  // null if the case is out_of_scope
   double max_tolerance = kMaxRelativeTolerance;
-  double int8_tolerance = 0.0;  // limits both measures if the backend's math is kInt8; 0: as in exact products
-  int phase = 0;                // 1 .. 8 in suite "phases", 0 elsewhere
-  bool gpu_only = false;        // launches kernels itself, on GpuStreamOf(backend); skipped if there is no such stream
-  bool large = false;           // size of a real model; runs only on real devices, and a reduced case runs elsewhere
+  bool integer_weights = false;  // has weights that kInt8 multiplies otherwise than kExact
+  double int8_tolerance = 0.0;   // limits both measures if the backend's math is kInt8; 0: as in exact products
+  int phase = 0;                 // 1 .. 8 in suite "phases", 0 elsewhere
+  bool gpu_only = false;         // launches kernels itself, on GpuStreamOf(backend); skipped if there is no such stream
+  bool large = false;            // size of a real model; runs only on real devices, and a reduced case runs elsewhere
   bool slow_on_executor = false;  // runs on the CPU and on real devices; the host executor has smaller rows instead
   bool by_channel = false;        // has a log decay for each key channel
   std::string out_of_scope = {};  // reason why a case of another project's list is named here but never run

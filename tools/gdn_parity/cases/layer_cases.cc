@@ -192,7 +192,9 @@ void Add(const LayerCase& c, std::vector<ParityCase>& cases, const char* suite =
        absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_", std::string(WeightFormatName(c.weights))),
        absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode, formula), tolerance,
        std::bind_front(RunLayer, c)});
-  if (!IsPlain(c.weights)) cases.back().int8_tolerance = kInt8LayerTolerance;
+  if (!HasIntegerWeights(c.weights)) return;
+  cases.back().integer_weights = true;
+  cases.back().int8_tolerance = kInt8LayerTolerance;
 }
 
 // Decays by channel: both gates, a and z of one matrix and of two, every input.

@@ -146,6 +146,7 @@ void AddProjectionCases(std::vector<ParityCase>& cases) {
                          absl::StrCat("rows=", absl::StrJoin(s.rows, ","), " W=[", absl::StrJoin(s.outputs, "|"), ",",
                                       s.features, "]"),
                          kProjectionTolerance, std::bind_front(RunQuantised, path, format, s)});
+        cases.back().integer_weights = HasIntegerWeights(format);
       }
     }
   }

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OPEN_SECONDS 2
+#define OPEN_US 2000000
 #define NEVER INT64_MAX
 
 enum state { kFree, kInFlight, kDone, kAbandoned };
@@ -90,14 +90,27 @@ static void close_received(struct cmsghdr* head) {
   }
 }
 
+/* Lets the socket's next call wait until `due`. */
+static void limit_wait(int peer, int64_t due) {
+  const int64_t left = due - now_us();
+  struct timeval limit = {0, 1}; /* 0 would be without a limit */
+  if (left > 0) {
+    limit.tv_sec = left / 1000000;
+    limit.tv_usec = left % 1000000;
+  }
+  setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  setsockopt(peer, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
 /* Sends the token and receives the descriptors. */
-static int receive(int peer, const void* token, int fds[GDN_RING_FDS], char* why, size_t why_bytes) {
+static int receive(int peer, const void* token, int64_t due, int fds[GDN_RING_FDS], char* why, size_t why_bytes) {
   char byte;
   char control[CMSG_SPACE(sizeof(int) * GDN_RING_FDS)];
   struct iovec data = {&byte, 1};
   struct msghdr message;
   struct cmsghdr* head;
   ssize_t got;
+  limit_wait(peer, due);
   if (send(peer, token, GDN_RING_TOKEN_BYTES, MSG_NOSIGNAL) != GDN_RING_TOKEN_BYTES)
     return fail(errno, "cannot send the ring's token", why, why_bytes);
   memset(&message, 0, sizeof message);
@@ -106,6 +119,7 @@ static int receive(int peer, const void* token, int fds[GDN_RING_FDS], char* why
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   do {
+    limit_wait(peer, due);
     got = recvmsg(peer, &message, MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
   if (got < 0) return fail(errno, "the server sent no ring", why, why_bytes);
@@ -149,9 +163,9 @@ static int map(gdn_ring* ring, int memory, char* why, size_t why_bytes) {
   return 0;
 }
 
-static int open_ring(gdn_ring* ring, const char* socket_path, const void* token, char* why, size_t why_bytes) {
+static int open_ring(gdn_ring* ring, const char* socket_path, const void* token, int64_t due, char* why,
+                     size_t why_bytes) {
   struct sockaddr_un address;
-  const struct timeval limit = {OPEN_SECONDS, 0};
   int fds[GDN_RING_FDS], error;
   if (strlen(socket_path) >= sizeof address.sun_path) return fail(ENAMETOOLONG, "the ring's socket", why, why_bytes);
   memset(&address, 0, sizeof address);
@@ -159,12 +173,11 @@ static int open_ring(gdn_ring* ring, const char* socket_path, const void* token,
   strcpy(address.sun_path, socket_path);
   ring->peer = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (ring->peer < 0) return fail(errno, "cannot make a socket", why, why_bytes);
-  setsockopt(ring->peer, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  setsockopt(ring->peer, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  limit_wait(ring->peer, due);
   if (connect(ring->peer, (struct sockaddr*)&address, sizeof address) != 0)
     return fail(errno, "cannot connect to the ring's socket; is the server on another host, or in another container?",
                 why, why_bytes);
-  error = receive(ring->peer, token, fds, why, why_bytes);
+  error = receive(ring->peer, token, due, fds, why, why_bytes);
   if (error != 0) return error;
   ring->server_wake = fds[1];
   ring->client_wake = fds[2];
@@ -175,8 +188,9 @@ static int open_ring(gdn_ring* ring, const char* socket_path, const void* token,
   return ring->calls == NULL ? fail(ENOMEM, "no memory", why, why_bytes) : 0;
 }
 
-int gdn_ring_open(const char* socket_path, const void* token, uint32_t spin_us, gdn_ring** ring, char* why,
-                  size_t why_bytes) {
+int gdn_ring_open(const char* socket_path, const void* token, uint32_t spin_us, uint64_t timeout_us, gdn_ring** ring,
+                  char* why, size_t why_bytes) {
+  const int64_t due = now_us() + (int64_t)(timeout_us < OPEN_US ? timeout_us : OPEN_US);
   pthread_condattr_t monotonic;
   gdn_ring* made = calloc(1, sizeof *made);
   int error;
@@ -190,7 +204,7 @@ int gdn_ring_open(const char* socket_path, const void* token, uint32_t spin_us, 
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&made->changed, &monotonic);
   pthread_condattr_destroy(&monotonic);
-  error = open_ring(made, socket_path, token, why, why_bytes);
+  error = open_ring(made, socket_path, token, due, why, why_bytes);
   if (error != 0) {
     gdn_ring_close(made);
     return error;

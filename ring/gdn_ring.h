@@ -7,7 +7,7 @@
  * it: in a fork of that process calls end with GDN_RING_FORKED. Ownership: as each function says.
  *
  *   gdn_ring* ring;
- *   if (gdn_ring_open(path, token, 50, &ring, why, sizeof why) != 0) return Fail(why);
+ *   if (gdn_ring_open(path, token, 50, 500000, &ring, why, sizeof why) != 0) return Fail(why);
  *   gdn_ring_reply reply;
  *   const int end = gdn_ring_call(ring, GDN_RING_STEP, &request, timeout_us, &reply);
  *   if (end == GDN_RING_OK) { Use(&reply); gdn_ring_release(ring, &reply); }
@@ -54,10 +54,11 @@ typedef struct {
 } gdn_ring_reply;
 
 /* Opens the ring that `token` (GDN_RING_TOKEN_BYTES bytes) stands for, at the server's socket. `spin_us`: how long a
- * call looks for its reply before it sleeps, in microseconds; 0: not at all. Returns 0, or an errno with the reason in
- * `why`. The caller gets *ring, and ends it by gdn_ring_close. Waits at most two seconds for the server. */
-int gdn_ring_open(const char* socket_path, const void* token, uint32_t spin_us, gdn_ring** ring, char* why,
-                  size_t why_bytes);
+ * call looks for its reply before it sleeps, in microseconds; 0: not at all. Waits for the server for at most
+ * `timeout_us` microseconds in all, and never longer than two seconds. Returns 0, or an errno with the reason in `why`.
+ * The caller gets *ring, and ends it by gdn_ring_close. */
+int gdn_ring_open(const char* socket_path, const void* token, uint32_t spin_us, uint64_t timeout_us, gdn_ring** ring,
+                  char* why, size_t why_bytes);
 /* Ends the ring. No other function may run or be called any more, and no reply may be in use. NULL is ignored. A fork
  * only gives its own memory back; the ring goes on in the process that opened it. */
 void gdn_ring_close(gdn_ring* ring);

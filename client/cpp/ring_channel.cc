@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -151,6 +152,7 @@ absl::Status SendStep(gdn_ring* ring, uint32_t method, const Request& request, a
 absl::StatusOr<std::unique_ptr<RingChannel>> RingChannel::Open(v1::GdnService::StubInterface& stub,
                                                                std::unique_ptr<grpc::ClientContext> context,
                                                                const RingOptions& options, absl::Duration timeout) {
+  const absl::Time begun = absl::Now();
   v1::ShareMemoryRequest request;
   request.set_bytes(options.area_bytes);
   request.set_ring_entries(options.entries);
@@ -160,10 +162,12 @@ absl::StatusOr<std::unique_ptr<RingChannel>> RingChannel::Open(v1::GdnService::S
   if (!response.has_ring()) return NoRing("the server is older than rings");
   if (response.ring().token().size() != GDN_RING_TOKEN_BYTES) return NoRing("the server's token has another form");
   const int64_t spin_us = std::clamp<int64_t>(absl::ToInt64Microseconds(options.spin), 0, 1'000'000);
+  const int64_t left_us = std::max<int64_t>(absl::ToInt64Microseconds(timeout - (absl::Now() - begun)), 0);
   gdn_ring* ring = nullptr;
   std::array<char, 256> why = {};
   if (gdn_ring_open(response.ring().socket_path().c_str(), response.ring().token().data(),
-                    static_cast<uint32_t>(spin_us), &ring, why.data(), why.size()) != 0) {
+                    static_cast<uint32_t>(spin_us), static_cast<uint64_t>(left_us), &ring, why.data(),
+                    why.size()) != 0) {
     return NoRing(why.data());
   }
   return std::unique_ptr<RingChannel>(new RingChannel(std::move(keeper), ring));

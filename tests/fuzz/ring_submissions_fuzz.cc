@@ -262,7 +262,7 @@ class World {
     GDN_FUZZ_CHECK(response.ok(), response.status().ToString());
     std::array<char, 256> why = {};
     const int error = gdn_ring_open(response->ring().socket_path().c_str(), response->ring().token().data(),
-                                    /*spin_us=*/0, &neighbour_, why.data(), why.size());
+                                    /*spin_us=*/0, /*timeout_us=*/2'000'000, &neighbour_, why.data(), why.size());
     GDN_FUZZ_CHECK(error == 0, why.data());
   }
 

@@ -81,7 +81,8 @@ class RingTest : public testing::Test {
     return echo;
   }
   int Open(const std::string& token, gdn_ring** ring, uint32_t spin_us = 20) {
-    return gdn_ring_open(rings_->door->path().c_str(), token.data(), spin_us, ring, why_.data(), why_.size());
+    return gdn_ring_open(rings_->door->path().c_str(), token.data(), spin_us, 2'000'000, ring, why_.data(),
+                         why_.size());
   }
   std::unique_ptr<ClientRing> ClientOf(Echo& echo, const std::shared_ptr<Ring>& ring, uint32_t spin_us = 20) {
     gdn_ring* opened = nullptr;

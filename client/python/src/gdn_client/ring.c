@@ -14,19 +14,21 @@ typedef struct {
 } Ring;
 
 static int Ring_init(Ring* self, PyObject* args, PyObject* kwargs) {
-  static char* names[] = {"socket_path", "token", "spin_us", NULL};
+  static char* names[] = {"socket_path", "token", "spin_us", "timeout_us", NULL};
   const char *path, *token;
   Py_ssize_t token_bytes;
   unsigned int spin_us = 0;
+  unsigned long long timeout_us = 2000000;
   char why[256] = "";
   int error;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sy#|I", names, &path, &token, &token_bytes, &spin_us)) return -1;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sy#|IK", names, &path, &token, &token_bytes, &spin_us, &timeout_us))
+    return -1;
   if (token_bytes != GDN_RING_TOKEN_BYTES || self->ring != NULL) {
     PyErr_SetString(PyExc_ValueError, "a ring's token has 32 bytes, and opens one ring");
     return -1;
   }
   Py_BEGIN_ALLOW_THREADS
-  error = gdn_ring_open(path, token, spin_us, &self->ring, why, sizeof why);
+  error = gdn_ring_open(path, token, spin_us, timeout_us, &self->ring, why, sizeof why);
   Py_END_ALLOW_THREADS
   if (error == 0) return 0;
   PyErr_Format(PyExc_OSError, "%s", why);
@@ -87,7 +89,8 @@ static PyMethodDef kMethods[] = {
     {NULL, NULL, 0, NULL}};
 
 static PyType_Slot kSlots[] = {
-    {Py_tp_doc, "Ring(socket_path, token, spin_us=0): a ring to a server on this host. Raises OSError."},
+    {Py_tp_doc,
+     "Ring(socket_path, token, spin_us=0, timeout_us=2000000): a ring to a server on this host. Raises OSError."},
     {Py_tp_init, (void*)Ring_init},
     {Py_tp_new, (void*)PyType_GenericNew},
     {Py_tp_dealloc, (void*)Ring_dealloc},

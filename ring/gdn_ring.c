@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ring/process_mark.h"
+
 #define OPEN_US 2000000
 #define NEVER INT64_MAX
 
@@ -41,7 +43,7 @@ struct gdn_ring {
   uint64_t bytes, area_bytes; /* checked copies of the header's */
   uint32_t entries;
   int server_wake, client_wake, peer; /* peer: the socket, which ends with the server's side */
-  pid_t owner;                        /* the process that opened the ring */
+  uint64_t owner;                     /* the mark of the process that opened the ring */
   uint32_t spin_us;
 
   pthread_mutex_t mutex; /* guards all below */
@@ -70,7 +72,7 @@ static void pause_briefly(void) {
 
 /* A fork shares the ring's memory with its parent, but not the mutex and the counts here: both would use the same entries
  * and the same blocks. So only the process that opened the ring may use it. */
-static int is_fork(const gdn_ring* ring) { return getpid() != ring->owner; }
+static int is_fork(const gdn_ring* ring) { return gdn_process_mark() != ring->owner; }
 
 /* ---- Opening */
 
@@ -197,7 +199,7 @@ int gdn_ring_open(const char* socket_path, const void* token, uint32_t spin_us, 
   *ring = NULL;
   if (made == NULL) return fail(ENOMEM, "no memory", why, why_bytes);
   made->server_wake = made->client_wake = made->peer = -1;
-  made->owner = getpid();
+  made->owner = gdn_process_mark();
   made->spin_us = made->spin_now = spin_us;
   pthread_mutex_init(&made->mutex, NULL);
   pthread_condattr_init(&monotonic);

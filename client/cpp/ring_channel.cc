@@ -1,7 +1,5 @@
 #include "client/cpp/ring_channel.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <string>
@@ -14,6 +12,7 @@
 #include "client/cpp/rpc_status.h"
 #include "client/cpp/share_memory_call.h"
 #include "ring/gdn_ring.h"
+#include "ring/process_mark.h"
 
 namespace gdn {
 namespace {
@@ -174,12 +173,12 @@ absl::StatusOr<std::unique_ptr<RingChannel>> RingChannel::Open(v1::GdnService::S
 }
 
 RingChannel::RingChannel(std::unique_ptr<ShareMemoryCall> keeper, gdn_ring* ring)
-    : keeper_(std::move(keeper)), ring_(ring), owner_(getpid()) {}
+    : keeper_(std::move(keeper)), ring_(ring), owner_(gdn_process_mark()) {}
 
 RingChannel::~RingChannel() {
   gdn_ring_close(ring_);
   // In a fork no thread of gRPC runs, so the call's end would be waited for without end. The call is the parent's.
-  if (getpid() != owner_) static_cast<void>(keeper_.release());
+  if (gdn_process_mark() != owner_) static_cast<void>(keeper_.release());
 }
 
 bool RingChannel::open() const {

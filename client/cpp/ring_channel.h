@@ -14,8 +14,6 @@
 //   GDN_RETURN_IF_ERROR(ring->Call(request, absl::Seconds(60), reply));
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
 
@@ -67,7 +65,7 @@ class RingChannel {
 
   std::unique_ptr<ShareMemoryCall> keeper_;
   gdn_ring* const ring_;
-  const pid_t owner_;
+  const uint64_t owner_;  // gdn_process_mark
 };
 
 }  // namespace gdn

@@ -1,12 +1,11 @@
 #include "client/cpp/ring_link.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "ring/process_mark.h"
 
 namespace gdn {
 namespace {
@@ -23,16 +22,16 @@ absl::StatusOr<std::unique_ptr<RingLink>> RingLink::Open(Opener opener, absl::Du
 }
 
 RingLink::RingLink(Opener opener, std::shared_ptr<RingChannel> ring)
-    : opener_(std::move(opener)), owner_(getpid()), ring_(std::move(ring)), pause_(kFirstPause) {}
+    : opener_(std::move(opener)), owner_(gdn_process_mark()), ring_(std::move(ring)), pause_(kFirstPause) {}
 
 bool RingLink::open() const {
-  if (getpid() != owner_) return false;
+  if (gdn_process_mark() != owner_) return false;
   absl::MutexLock lock(&mu_);
   return ring_->open();
 }
 
 std::shared_ptr<RingChannel> RingLink::ForCall(absl::Duration& timeout) {
-  if (getpid() != owner_) return nullptr;
+  if (gdn_process_mark() != owner_) return nullptr;
   {
     absl::MutexLock lock(&mu_);
     if (ring_->open()) return ring_;

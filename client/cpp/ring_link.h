@@ -10,8 +10,7 @@
 //   if (const auto ring = link->ForCall(timeout); ring != nullptr) return ring->Call(request, timeout, response);
 #pragma once
 
-#include <sys/types.h>
-
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -43,7 +42,8 @@ class RingLink {
   RingLink(Opener opener, std::shared_ptr<RingChannel> ring);
 
   const Opener opener_;
-  const pid_t owner_;  // in a fork, another thread of the parent may have held mu_: nothing is locked there
+  const uint64_t
+      owner_;  // gdn_process_mark: in a fork, another thread of the parent may have held mu_: nothing is locked there
   mutable absl::Mutex mu_;
   std::shared_ptr<RingChannel> ring_ ABSL_GUARDED_BY(mu_);
   bool opening_ ABSL_GUARDED_BY(mu_) = false;  // one call is opening a ring

@@ -73,7 +73,7 @@ def ring_module() -> Extension:
     root = os.path.relpath(ring_folder(), HERE)
     return Extension(
         "gdn_client._ring",
-        ["src/gdn_client/ring.c", f"{root}/ring/gdn_ring.c"],
+        ["src/gdn_client/ring.c", f"{root}/ring/gdn_ring.c", f"{root}/ring/process_mark.c"],
         include_dirs=[root],
         define_macros=[("Py_LIMITED_API", "0x030B0000")] if sys.version_info >= (3, 11) else [],
         py_limited_api=sys.version_info >= (3, 11),

@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -17,6 +19,8 @@
 
 namespace gdn::ring_restart_test {
 namespace {
+
+std::atomic<int64_t> getpid_calls = 0;
 
 class RingRestart : public testing::TestWithParam<bool> {
  protected:
@@ -122,5 +126,26 @@ TEST_P(RingAndFork, AForkOfTheClientHasNoRing) {
   EXPECT_EQ(Tokens(*client, "ring"), 2);
 }
 
+TEST_P(RingAndFork, ACallDoesNotAskTheSystemForItsProcess) {
+  Start();
+  const std::unique_ptr<Client> client = Client::Connect(server_->address());
+  ASSERT_TRUE(client->OpenRing({.entries = 4, .area_bytes = 1 << 16}).ok());
+  ASSERT_TRUE(feed_.Create(Caller(*server_), "ring").ok());
+  Persistently(*client, Step("ring", 0));
+  const int64_t before = getpid_calls;
+  for (int64_t token = 1; token < 6; ++token) Persistently(*client, Step("ring", token));
+  EXPECT_TRUE(client->UsesRing());
+  EXPECT_EQ(getpid_calls - before, 0);
+}
+
 }  // namespace
 }  // namespace gdn::ring_restart_test
+
+// The linker gives the program's own objects this function in place of getpid.
+extern "C" {
+pid_t __real_getpid();
+pid_t __wrap_getpid() {
+  ++gdn::ring_restart_test::getpid_calls;
+  return __real_getpid();
+}
+}

@@ -40,6 +40,7 @@ IMPORTED = TWINS | {"waiting": "aio_waiting"}
 THREADS_ONLY = "# threads only"
 AWAITED = {
     *("self.close", "self.delete", "self.end", "self._end", "self._many", "session.delete", "self.info", "self.models"),
+    *("self.limits_within", "self._client.limits_within"),
     *("self._ask", "self._run", "self._served", "self._client.connection.run", "self._client.end_lease"),
     *("self.connection.close", "self.connection.download", "self.connection.run", "self.connection.send_all"),
     *("self._channel.close", "self._do", "self.call", "self.download", "self.share", "self._share_call", "unary"),

@@ -140,7 +140,7 @@ def test_a_fork_uses_no_ring_of_its_parent(client: gdn_client.Client, ringed: gd
     raw, request = link(ringed)._ring, b""
     child = os.fork()
     if child == 0:  # gRPC is not used here: its threads are the parent's
-        uses = link(ringed).is_open or link(ringed).call("Decode", step_pb2.DecodeRequest(), 1.0)
+        uses = link(ringed).is_open or link(ringed).call("Decode", step_pb2.DecodeRequest(), 1.0)[0]
         os._exit(int(bool(uses) or raw.call(2, request, 1_000_000, 4096)[0] != ring._FORKED))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     for mine, its in zip(steps(ringed, x), want, strict=True):

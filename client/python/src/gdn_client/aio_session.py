@@ -104,7 +104,8 @@ class Session(SessionView):
         """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
         with bar(progress, "prefill", " tokens", leading(x)[0] if leading(x) else None) as told:
-            most, abilities = (await self._client.limits()).max_message_bytes, self._client.abilities
+            most = (await self._client.limits_within(timeout)).max_message_bytes
+            abilities = self._client.abilities
             return await self._run(array_flow.prefill(self._state, layer, x, most, abilities, options, timeout, told))
 
     async def decode(

@@ -5,6 +5,7 @@ Thread safety: as that of `session_flow`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -53,8 +54,9 @@ def check_is_prompt(x: Input) -> None:
 
 def applied(step: session_flow.PrefillStep | session_flow.DecodeStep, timeout: float | None) -> Flow[Array]:
     """Applies a step in a call of its own, with tensors in shared memory if there is some. Returns its output."""
-    region = yield from step.states[0].memory.open()
-    return (yield from session_flow.applied(step, timeout, region))
+    begun = time.monotonic()
+    region = yield from step.states[0].memory.open(timeout)
+    return (yield from session_flow.applied(step, timeout, region, begun))
 
 
 def prefill(

@@ -9,6 +9,7 @@ Thread safety: as for sessions, one thread at a time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -45,13 +46,19 @@ def of_another_state(name: str, what: str) -> AbortedError:
     )
 
 
-def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Callable[[], Flow[T]]) -> Flow[T]:
+def answered(
+    states: Sequence[SessionState],
+    rows: Sequence[InFlight],
+    send: Callable[[], Flow[T]],
+    begun: float | None = None,
+) -> Flow[T]:
     """Sends a call until it is answered, and returns the answer.
 
     Args:
         states: the sessions that the call names.
         rows: the call's effect on each session. Empty if it uses their states without changing anything.
         send: makes one try of the call.
+        begun: `time.monotonic()` when the call's time began. None: now.
 
     Raises:
         NotFoundError: SESSION_NOT_FOUND, this client has ended one of the sessions.
@@ -61,7 +68,7 @@ def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Cal
 
     """
     _begin(states, rows)
-    backoff = Backoff(states[0].retry)
+    backoff = Backoff(states[0].retry, time.monotonic() if begun is None else begun)
     ended = False  # whether the server has answered, or said that nothing has changed
     # Why the server wants the sessions to be checked before this try, because of which session, and how often in a row.
     refusal, recoveries = ("", ""), 0

@@ -49,7 +49,8 @@ class Client:
             crash of the server. At the limit the client asks for a checkpoint, or drops the oldest inputs if there is
             no durable tier. With 0 the client keeps no inputs, and raises EPOCH_MISMATCH or SESSION_NOT_FOUND after a
             loss.
-        timeout: seconds that one try of a call may take, unless the call has a timeout of its own.
+        timeout: seconds that one try of a call may take, unless the call has a timeout of its own. If a step has to
+            open shared memory or a ring first, each takes half of what is left of the step's timeout at most.
         token: sent with each call as `authorization` metadata, "Bearer TOKEN".
         token_file: file that holds the token. The client reads it again for each call, so you can replace the token.
             Without `token` and `token_file`, the environment variable GDN_TOKEN_FILE names the file.
@@ -161,8 +162,14 @@ class Client:
     @property
     def limits(self) -> info_pb2.Limits:
         """The server's limits. The client fetches them once."""
+        return self.limits_within(None)
+
+    def limits_within(self, timeout: float | None) -> info_pb2.Limits:
+        """For internal use. Returns the limits, for a call with this timeout."""
         if self._limits is None:
-            self._limits = self.info().limits
+            rpc = Rpc("GetServerInfo", info_pb2.GetServerInfoRequest(), timeout)
+            reply: info_pb2.GetServerInfoResponse = self.connection.run(exact(rpc, self._retry))
+            self._limits = reply.limits
         return self._limits
 
     def models(self) -> list[info_pb2.Model]:

@@ -15,7 +15,7 @@ import grpc
 from gdn_client import waiting
 from gdn_client.channel import ConnectionOptions, Reach, method_types, open_channel
 from gdn_client.errors import UnavailableError
-from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch
+from gdn_client.flow import LEAST_SECONDS, Download, Flow, OpenRegion, Rpc, Wanted, Watch
 from gdn_client.proto.gdn.v1 import shared_memory_pb2
 from gdn_client.requests import Snapshots, StateSnapshot
 from gdn_client.ring import METHODS, RingLink
@@ -60,6 +60,10 @@ class Connection:
             )
         return self._methods[name]
 
+    def _timeout(self, own: float | None) -> float:
+        """Returns the timeout of a call that may have one of its own."""
+        return self._options.timeout if own is None else own
+
     def call(self, rpc: Rpc) -> Any:
         """Returns the reply.
 
@@ -67,9 +71,11 @@ class Connection:
             GdnError: an error of the server, or of the connection.
 
         """
-        timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
+        timeout = self._timeout(rpc.timeout)
+        if rpc.spent > 0:
+            timeout = max(timeout - rpc.spent, LEAST_SECONDS)
         if self.ring is not None and rpc.method in METHODS:  # threads only
-            reply = self.ring.call(rpc.method, rpc.request, timeout)
+            reply, timeout = self.ring.call(rpc.method, rpc.request, timeout)
             if reply is not None:
                 self.reach.answered(reply)
                 return reply
@@ -116,17 +122,18 @@ class Connection:
 
     def open_stream(self, name: str, affinity: str, timeout: float | None) -> MessageStream:
         """Opens a call in both directions. It fails after `timeout` seconds without a message."""
-        seconds = self._options.timeout if timeout is None else timeout
-        return MessageStream(self._method(name, "stream_stream"), self._options.metadata(affinity), seconds)
+        return MessageStream(
+            self._method(name, "stream_stream"), self._options.metadata(affinity), self._timeout(timeout)
+        )
 
-    def share(self, size: int) -> Region:
-        """Returns a region of shared memory, which exists until it is ended.
+    def share(self, size: int, seconds: float | None = None) -> Region:
+        """Returns a region of shared memory, which exists until it is ended. Waits for it at most `seconds`.
 
         Raises:
             GdnError: the server shares no memory, or has none left.
 
         """
-        reply, end, is_over = self._share_call(shared_memory_pb2.ShareMemoryRequest(bytes=size))
+        reply, end, is_over = self._share_call(shared_memory_pb2.ShareMemoryRequest(bytes=size), self._timeout(seconds))
         try:
             return Region(reply.region, end, is_over)
         except BaseException:
@@ -134,18 +141,21 @@ class Connection:
             raise
 
     def _share(  # threads only
-        self, request: shared_memory_pb2.ShareMemoryRequest
+        self, request: shared_memory_pb2.ShareMemoryRequest, seconds: float
     ) -> tuple[Any, Callable[[], Any]]:
-        reply, end, _ = self._share_call(request)
+        reply, end, _ = self._share_call(request, seconds)
         return reply, end
 
     def _share_call(
-        self, request: shared_memory_pb2.ShareMemoryRequest
+        self, request: shared_memory_pb2.ShareMemoryRequest, seconds: float
     ) -> tuple[Any, Callable[[], Any], Callable[[], bool]]:
-        """Returns the reply of a ShareMemory call, and functions that end the call and tell whether it has ended."""
+        """Returns the reply of a ShareMemory call, which comes within `seconds`.
+
+        Also returns functions that end the call and tell whether it has ended.
+        """
         call = self._method("ShareMemory", "unary_stream")(request, metadata=self._options.metadata(""))
         try:
-            return waiting.region_reply(call, self._options.timeout), call.cancel, call.done
+            return waiting.region_reply(call, seconds), call.cancel, call.done
         except BaseException as error:
             call.cancel()
             if isinstance(error, grpc.RpcError):
@@ -163,7 +173,7 @@ class Connection:
                 return first, snapshots
             raise UnavailableError("the server has ended the watch")
         if isinstance(wanted, OpenRegion):
-            return self.share(wanted.bytes)
+            return self.share(wanted.bytes, self._timeout(wanted.timeout) / 2)
         return waiting.sleep(wanted.seconds)
 
     def run(self, flow: Flow[T]) -> T:

@@ -20,6 +20,7 @@ from gdn_client.errors import DeadlineExceededError, GdnError, NoServerError, Se
 from gdn_client.steps import SentStep
 
 T = TypeVar("T")
+LEAST_SECONDS = 1e-6  # of a timeout whose time is over: 0 would be no limit in some places
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Rpc:
     request: Message | SentStep
     timeout: float | None = None  # seconds; None: the client's
     affinity: str = ""
+    spent: float = 0.0  # seconds of the timeout that something else took before the call
 
     @property
     def route(self) -> str:
@@ -58,9 +60,13 @@ class Sleep:
 
 @dataclass(frozen=True)
 class OpenRegion:
-    """A request for memory that the server shares. The answer is a `shared_memory.Region`."""
+    """A request for memory that the server shares. The answer is a `shared_memory.Region`.
+
+    It may take half of the timeout of the call that needs the memory, so that a message still has time.
+    """
 
     bytes: int
+    timeout: float | None = None  # seconds, of that call; None: the client's
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ Thread safety: as for sessions, one thread at a time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -134,6 +135,8 @@ class MixedStep:
         self._request_id = new_id()
         # The outcome of the first try, if it was made without `_rows`: its error, or None.
         self._first: GdnError | None = None
+        self._begun = 0.0  # `time.monotonic()` when the call's time began
+        self._spent = 0.0  # seconds of the next try's timeout that are over
         self._affinity = states[0].session.affinity
         self._streamed = step_pb2.StepRequest()  # the request of a stream
 
@@ -166,6 +169,7 @@ class MixedStep:
             GdnError: without `partial_ok`, the error of the call. Its rows are given up, or were not applied.
 
         """
+        self._begun, self._spent = time.monotonic(), 0.0
         if self._abilities.step:
             try:
                 if "_rows" not in self.__dict__ and is_plain(self._states, self.layer):
@@ -210,19 +214,22 @@ class MixedStep:
         """Makes the first try. Returns the results, or None: it has failed, or a row has, and `_by_step` goes on."""
         states, call, given = self._states, self._call, self._call.packed()
         request = self._head(self._request_id)
-        region = yield from states[0].memory.open()
+        region = yield from states[0].memory.open(call.timeout)
         with StepMemory(region, request, row_bytes(states, call, self._tokens), states[0].name) as memory:
             memory.hold(given)
             memory.place_output(output_bytes(given, call.options))
             try:
                 memory.sending()
-                reply = yield Rpc("Step", memory.request(), call.timeout, self._affinity)
+                used = time.monotonic() - self._begun
+                reply = yield Rpc("Step", memory.request(), call.timeout, self._affinity, used)
                 memory.answered(reply)
                 if any(status.code != 0 for status in reply.row_statuses):
                     self._answered(self._rows, reply, memory)
                     return None
             except GdnError as error:
-                if not memory.failed(error):
+                if memory.failed(error):  # the same try goes on as a message
+                    self._spent = time.monotonic() - self._begun
+                else:
                     self._first = error
                 return None
             except BaseException:
@@ -241,7 +248,8 @@ class MixedStep:
         """
         while rows := [row for row in self._rows if row.error is None]:
             try:
-                yield from answered([row.state for row in rows], [row.flight for row in rows], self._send)
+                states, flights = [row.state for row in rows], [row.flight for row in rows]
+                yield from answered(states, flights, self._send, self._begun)
                 break
             except GdnError as error:
                 if not self._call.partial_ok or is_unknown_method(error):
@@ -292,18 +300,22 @@ class MixedStep:
         return request
 
     def _send_rows(self, request_id: str, rows: Sequence[_Row]) -> Flow[None]:
+        begun, self._spent = time.monotonic() - self._spent, 0.0
         request, given = self._request(request_id, rows), packed([row.x for row in rows])
-        region = yield from rows[0].state.memory.open()
+        region = yield from rows[0].state.memory.open(self._call.timeout)
         with StepMemory(region, request) as memory:
             fill_input(request, given, memory.encode)
             memory.place_output(output_bytes(given, self._call.options))
-            self._answered(rows, (yield from self._reply(memory)), memory)
+            self._answered(rows, (yield from self._reply(memory, begun)), memory)
 
-    def _reply(self, memory: StepMemory) -> Flow[step_pb2.StepResponse]:
+    def _reply(self, memory: StepMemory, begun: float) -> Flow[step_pb2.StepResponse]:
+        """Returns the reply to a try whose timeout began at `begun`."""
         while True:
             try:
                 memory.sending()
-                reply: step_pb2.StepResponse = yield Rpc("Step", memory.request(), self._call.timeout, self._affinity)
+                used = time.monotonic() - begun
+                rpc = Rpc("Step", memory.request(), self._call.timeout, self._affinity, used)
+                reply: step_pb2.StepResponse = yield rpc
                 memory.answered(reply)
                 return reply
             except GdnError as error:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gdn_client.errors import DeadlineExceededError, GdnError, UnavailableError, from_status
+from gdn_client.flow import LEAST_SECONDS
 from gdn_client.proto.gdn.v1 import shared_memory_pb2, state_pb2, step_pb2
 from gdn_client.proto.google.rpc import status_pb2
 from gdn_client.steps import StepReply
@@ -28,6 +29,7 @@ ENTRIES = 64
 AREA_BYTES = 16 << 20
 SPIN_US = 50  # how long a call looks for its reply before it sleeps
 RETRY_SECONDS = 5.0  # before the next try to open a ring after a failure
+OPEN_SECONDS = 2.0  # most that a call gives to the opening of another ring
 _REPLY_BYTES = 4096  # expected of a reply beside its output
 _OK, _TOO_LARGE, _TIMEOUT, _FORKED = 0, 1, 2, 5  # results of a ring's call
 # Numbers of the methods in a ring, and their replies.
@@ -42,8 +44,13 @@ METHODS: dict[str, tuple[int, Any]] = {
 class RingLink:
     """The ring of one connection. It is opened at the first step."""
 
-    def __init__(self, share: Callable[[shared_memory_pb2.ShareMemoryRequest], tuple[Any, Callable[[], Any]]]) -> None:
-        """Takes a function that makes the ShareMemory call, and returns its reply and a function that ends the call."""
+    def __init__(
+        self, share: Callable[[shared_memory_pb2.ShareMemoryRequest, float], tuple[Any, Callable[[], Any]]]
+    ) -> None:
+        """Takes a function that makes the ShareMemory call, and waits for its reply for so many seconds.
+
+        The function returns the reply and a function that ends the call.
+        """
         self._share = share
         self._ring: Any = None
         self._end: Callable[[], Any] | None = None
@@ -63,31 +70,47 @@ class RingLink:
         if self._end is not None and os.getpid() == self._owner:  # in a fork the call is the parent's
             self._end()
 
-    def _opened(self) -> Any:
-        if os.getpid() != self._owner:
-            return None
-        ring = self._ring
-        if ring is not None and ring.is_open():
-            return ring
-        if time.monotonic() < self._not_before:
-            return None
-        with self._lock:
-            if self._ring is not None and self._ring.is_open():
-                return self._ring  # another thread was faster
-            self._ring = None
-            try:
-                request = shared_memory_pb2.ShareMemoryRequest(bytes=AREA_BYTES, ring_entries=ENTRIES)
-                reply, end = self._share(request)
-                if not reply.HasField("ring"):
-                    end()
-                    raise OSError("the server is older than rings")
-                self._ring, self._end = _ring.Ring(reply.ring.socket_path, reply.ring.token, SPIN_US), end
-            except (GdnError, OSError):
-                self._not_before = time.monotonic() + RETRY_SECONDS
-            return self._ring
+    def _opened(self, timeout: float) -> tuple[Any, float]:
+        """Returns the ring, or None, and the seconds of the timeout that are left.
 
-    def call(self, method: str, request: Any, timeout: float) -> Any:
-        """Makes the call and returns its reply. None if it has to be a message; the server has not seen it then.
+        Opens a ring if there is none. While one call does that, the others are messages.
+        """
+        ring = self._ring
+        if ring is not None and ring.is_open():  # never in a fork
+            return ring, timeout
+        begun = time.monotonic()
+        if os.getpid() != self._owner or begun < self._not_before or not self._lock.acquire(blocking=False):
+            return None, timeout
+        try:
+            if self._ring is None or not self._ring.is_open():  # no other thread was faster
+                self._ring = None
+                self._ring = self._open(timeout / 2 if self._end is None else min(timeout / 2, OPEN_SECONDS))
+        except (GdnError, OSError):
+            self._not_before = time.monotonic() + RETRY_SECONDS
+        finally:
+            self._lock.release()
+        return self._ring, max(timeout - (time.monotonic() - begun), LEAST_SECONDS)
+
+    def _open(self, seconds: float) -> Any:
+        """Returns another ring, which the server has to give within `seconds`."""
+        until = time.monotonic() + seconds
+        request = shared_memory_pb2.ShareMemoryRequest(bytes=AREA_BYTES, ring_entries=ENTRIES)
+        reply, end = self._share(request, seconds)
+        try:
+            if not reply.HasField("ring"):
+                raise OSError("the server is older than rings")
+            left_us = max(0, int(1e6 * (until - time.monotonic())))
+            ring = _ring.Ring(reply.ring.socket_path, reply.ring.token, SPIN_US, left_us)
+        except BaseException:
+            end()
+            raise
+        self._end = end
+        return ring
+
+    def call(self, method: str, request: Any, timeout: float) -> tuple[Any, float]:
+        """Makes the call and returns its reply, or None: it has to be a message, and the server has not seen it.
+
+        Also returns the seconds of `timeout` that are left for the message. Opening a ring takes half of them at most.
 
         Raises:
             GdnError: the server's error; UnavailableError if the ring ends meanwhile, after which the call may have
@@ -95,13 +118,14 @@ class RingLink:
 
         """
         number, kind = METHODS[method]
-        ring = self._opened()
+        ring, left = self._opened(timeout)
         if ring is None:
-            return None
+            return None, left
         message = request.SerializeToString()
-        end, code, told, output = ring.call(number, message, int(timeout * 1e6), len(message) + _REPLY_BYTES)
+        left_us = max(1, int(left * 1e6))
+        end, code, told, output = ring.call(number, message, left_us, len(message) + _REPLY_BYTES)
         if end in (_TOO_LARGE, _FORKED):
-            return None
+            return None, left
         if end == _TIMEOUT:
             raise DeadlineExceededError(f"the server has not answered within {timeout} seconds")
         if end != _OK:
@@ -109,4 +133,4 @@ class RingLink:
         if code != 0:
             raise from_status(status_pb2.Status.FromString(told))
         reply = kind.FromString(told)
-        return StepReply(reply, memoryview(output)) if output else reply
+        return (StepReply(reply, memoryview(output)) if output else reply), left

@@ -109,7 +109,8 @@ class Session(SessionView):
         """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
         with bar(progress, "prefill", " tokens", leading(x)[0] if leading(x) else None) as told:
-            most, abilities = self._client.limits.max_message_bytes, self._client.abilities
+            most = self._client.limits_within(timeout).max_message_bytes
+            abilities = self._client.abilities
             return self._run(array_flow.prefill(self._state, layer, x, most, abilities, options, timeout, told))
 
     def decode(
@@ -160,7 +161,7 @@ class Session(SessionView):
         client, state = self._client, self._state
 
         def start() -> Flow[Array]:
-            most = client.limits.max_message_bytes
+            most = client.limits_within(timeout).max_message_bytes
             return array_flow.prefill(state, layer, x, most, client.abilities, options, timeout)
 
         return client.start([state], start)

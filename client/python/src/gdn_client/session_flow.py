@@ -6,6 +6,7 @@ Thread safety: a SessionState and its flows are for one thread at a time.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -168,25 +169,40 @@ class DecodeStep(_Step):
         return output
 
 
-def applied(step: PrefillStep | DecodeStep, timeout: float | None, region: Region | None = None) -> Flow[Array]:
-    """Applies a step exactly once, in a call of its own, and returns its output. A stream may have tried it before."""
+def applied(
+    step: PrefillStep | DecodeStep,
+    timeout: float | None,
+    region: Region | None = None,
+    begun: float | None = None,
+) -> Flow[Array]:
+    """Applies a step exactly once, in a call of its own, and returns its output. A stream may have tried it before.
+
+    `begun` is `time.monotonic()` when the first try's timeout began. None: now.
+    """
+    now = time.monotonic()
+    begun = now if begun is None else begun
+    spent = now - begun  # of the first try's timeout
     with StepMemory(region, step.request) as memory:
         fill_input(step.request, step.given, memory.encode)
         memory.place_output(output_bytes(step.given, step.options))
 
         def send() -> Flow[Any]:
+            nonlocal spent
+            tried, spent = time.monotonic() - spent, 0.0
+            affinity = step.states[0].session.affinity
             while True:
                 try:
                     step.make()
                     memory.sending()
-                    reply = yield Rpc(step.method, memory.request(), timeout, step.states[0].session.affinity)
+                    used = time.monotonic() - tried
+                    reply = yield Rpc(step.method, memory.request(), timeout, affinity, used)
                     memory.answered(reply)
                     return reply
                 except GdnError as error:
                     if not memory.failed(error):
                         raise
 
-        reply = yield from answered(step.states, step.rows(), send)
+        reply = yield from answered(step.states, step.rows(), send, begun)
         return step.taken(reply, memory)
 
 

@@ -191,8 +191,10 @@ class SharedMemory:
         """The region that steps use now."""
         return self._region
 
-    def open(self) -> Flow[Region | None]:
+    def open(self, timeout: float | None = None) -> Flow[Region | None]:
         """Returns the region, and opens one if necessary. None: tensors travel in messages.
+
+        `timeout` is that of the call that needs the region, whose time this takes.
 
         Raises:
             GdnError: the client asked for a number of bytes, and no region could ever be opened.
@@ -206,7 +208,7 @@ class SharedMemory:
         if time.monotonic() < self._not_before:
             return None
         try:
-            opened: Region = yield OpenRegion(self._bytes)
+            opened: Region = yield OpenRegion(self._bytes, timeout)
         except GdnError:
             if self._must:
                 raise

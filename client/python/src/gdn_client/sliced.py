@@ -170,7 +170,7 @@ class SlicedSession:
         _check_is_array(x)
         array_flow.check_is_prompt(x)
         options = step_options("float32", allow_non_finite=allow_non_finite)
-        limits = self._client.limits
+        limits = self._client.limits_within(timeout)
         pieces = session_flow.segments(x, limits.max_message_bytes, self._client.abilities)
 
         def start(states: Sequence[SessionState]) -> Callable[[], Flow[Array]]:
@@ -342,11 +342,16 @@ class SlicedClient:
     @property
     def limits(self) -> info_pb2.Limits:
         """Limits that every server accepts."""
+        return self.limits_within(None)
+
+    def limits_within(self, timeout: float | None) -> info_pb2.Limits:
+        """For internal use. Returns the limits, for a call with this timeout to each server."""
         limits = info_pb2.Limits()
-        limits.CopyFrom(self._clients[0].limits)
+        limits.CopyFrom(self._clients[0].limits_within(timeout))
         for client in self._clients[1:]:
+            own = client.limits_within(timeout)
             for name in ("max_message_bytes", "max_draft", "max_batch", "max_stored_reply_bytes"):
-                setattr(limits, name, min(getattr(limits, name), getattr(client.limits, name)))
+                setattr(limits, name, min(getattr(limits, name), getattr(own, name)))
         return limits
 
     def _served(self, name: str) -> tuple[list[Client], info_pb2.Model]:

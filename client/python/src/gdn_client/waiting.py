@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 
-from gdn_client.errors import UnavailableError, from_rpc
+from gdn_client.errors import DeadlineExceededError, UnavailableError, from_rpc
 from gdn_client.flow import Flow
 from gdn_client.requests import StateSnapshot
 from gdn_client.state_calls import Watched
@@ -28,13 +28,23 @@ sleep = time.sleep
 
 def region_reply(call: Any, timeout: float) -> Any:
     """Returns the reply of a ShareMemory call, which goes on. Cancels the call if `timeout` seconds pass first."""
-    too_late = threading.Timer(timeout, call.cancel)
+    is_late = threading.Event()
+
+    def give_up() -> None:
+        is_late.set()
+        call.cancel()
+
+    too_late = threading.Timer(timeout, give_up)
     too_late.daemon = True
     too_late.start()
     try:
         return next(call)
     except StopIteration:
         raise UnavailableError("the server has ended the memory that it was asked for") from None
+    except grpc.RpcError:
+        if is_late.is_set():
+            raise DeadlineExceededError("the server has shared no memory in time") from None
+        raise
     finally:
         too_late.cancel()
 

@@ -36,6 +36,15 @@ void ProjectQuantizedRows(const WeightMatrix& weight, int64_t rows, const float*
 // stride + o - begin].
 void NarrowRows(const ProjectionParams& params, const float* sums, int64_t stride, int64_t begin, int64_t end);
 
+// Computes a projection whose inputs are rounded to int8 (TakesInt8Inputs), on both paths. RESOURCE_EXHAUSTED if memory
+// is short; y is then untouched.
+absl::Status ProjectInt8(const ProjectionParams& params, ThreadPool& pool);
+// Returns the floats that ProjectInt8 with a pool of `threads` threads takes from a ScratchArena.
+int64_t Int8ScratchFloats(const ProjectionParams& params, int threads);
+
+// Outputs of a task that reads quantised weights as kFewQuantizedStreams streams.
+int64_t StreamedOutputs(const WeightMatrix& weight, int threads);
+
 // Computes the projection with oneDNN's single-threaded sgemm over fixed tiles of output features, which `pool`
 // divides, and returns when done. RESOURCE_EXHAUSTED if memory is short, INTERNAL if oneDNN fails otherwise; y is then
 // undefined.

@@ -264,23 +264,6 @@ void ProjectWidened(const ProjectionParams& params, const float* packed, int64_t
   }
 }
 
-// Quantised rows are read as kStreams streams, each a part of the task's rows: longer ones the more rows a task has, as
-// long as all threads have some. The streams begin at different places of their pages: the processor fetches ahead
-// within a page, and streams that enter their pages together wait together.
-int64_t StreamedOutputs(const WeightMatrix& weight, int threads) {
-  constexpr int64_t kStreams = kQuantizedStreams;
-  constexpr int64_t kPage = 4096;
-  constexpr int64_t kFewest = 8;  // rows of a stream
-  constexpr int64_t kMost = 128;
-  constexpr int64_t kTasksOfThread = 4;
-  const int64_t even = std::clamp(weight.rows / (kTasksOfThread * threads * kStreams), kFewest, kMost);
-  for (int64_t rows = even; rows >= kFewest; --rows) {
-    const int64_t into_page = rows * RowBytes(weight.format, weight.cols) % kPage;
-    if (into_page >= kPage / 4 && into_page <= kPage - kPage / 4) return rows * kStreams;
-  }
-  return even * kStreams;
-}
-
 bool TakesGemm(const ProjectionParams& params) {
   return params.path == ProjectionPath::kSequenceGemm && params.rows >= HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)();
 }
@@ -309,7 +292,9 @@ struct RowStablePlan {
 }  // namespace
 
 int64_t ScratchFloats(const ProjectionParams& params, int threads) {
-  if (params.rows == 0 || params.weight.rows == 0 || TakesGemm(params)) return 0;
+  if (params.rows == 0 || params.weight.rows == 0) return 0;
+  if (TakesInt8Inputs(params.math, params.weight.format)) return Int8ScratchFloats(params, threads);
+  if (TakesGemm(params)) return 0;
   const RowStablePlan plan(params, threads);
   return WorkerScratch::Floats(/*workers=*/1, plan.PackedFloats(params)) +
          WorkerScratch::Floats(threads, plan.SumFloats(params)) +
@@ -318,6 +303,7 @@ int64_t ScratchFloats(const ProjectionParams& params, int threads) {
 
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   if (params.rows == 0 || params.weight.rows == 0) return absl::OkStatus();
+  if (TakesInt8Inputs(params.math, params.weight.format)) return ProjectInt8(params, pool);
   if (TakesGemm(params)) return ProjectSequenceGemm(params, pool);
   const int64_t outputs = params.weight.rows;
   const int64_t cols = params.weight.cols;
@@ -343,6 +329,23 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
     if (plan.narrow) NarrowRows(params, y, y_stride, begin, end);
   });
   return absl::OkStatus();
+}
+
+// Quantised rows are read as kStreams streams, each a part of the task's rows: longer ones the more rows a task has, as
+// long as all threads have some. The streams begin at different places of their pages: the processor fetches ahead
+// within a page, and streams that enter their pages together wait together.
+int64_t StreamedOutputs(const WeightMatrix& weight, int threads) {
+  constexpr int64_t kStreams = kFewQuantizedStreams;
+  constexpr int64_t kPage = 4096;
+  constexpr int64_t kFewest = 8;  // rows of a stream
+  constexpr int64_t kMost = 128;
+  constexpr int64_t kTasksOfThread = 4;
+  const int64_t even = std::clamp(weight.rows / (kTasksOfThread * threads * kStreams), kFewest, kMost);
+  for (int64_t rows = even; rows >= kFewest; --rows) {
+    const int64_t into_page = rows * RowBytes(weight.format, weight.cols) % kPage;
+    if (into_page >= kPage / 4 && into_page <= kPage - kPage / 4) return rows * kStreams;
+  }
+  return even * kStreams;
 }
 
 int64_t SequenceGemmStableRows() { return HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)() - 1; }

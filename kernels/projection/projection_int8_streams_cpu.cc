@@ -48,6 +48,7 @@ struct StreamOf {
   static constexpr int kUnitBlocks = kUnitRuns / Format::kRuns;
   static_assert(kUnitRuns % kStepRuns == 0);
 
+  using PlacesOfFactors = FactorsTo<kQuad, kUnitRuns * kQuad>;
   struct Factors {
     alignas(64) float scales[Format::kHalves * kUnitRuns * kQuad];
     alignas(64) float offsets[Format::kHalves * kUnitRuns * kQuad];
@@ -71,25 +72,45 @@ struct StreamedRow {
   const int64_t starts, sums, scales, lanes;
 };
 
+// Reads the factors of a unit of four outputs.
+template <class Format>
+HWY_INLINE void PrepareUnit(QuadBlocks at, typename StreamOf<Format>::Factors& factors) {
+  using Stream = StreamOf<Format>;
+  using To = typename Stream::PlacesOfFactors;
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  if constexpr (Format::kRuns == 1) {
+    FourBlockFactors<Format>(at, To{factors.scales, factors.offsets});
+    return;
+  }
+#endif
+  constexpr int64_t kBlockBytes = BlockBytes(Format());
+  HWY_UNROLL(4) for (int block = 0; block < Stream::kUnitBlocks; ++block) {
+    const uint8_t* const blocks[kQuad] = {at[0] + block * kBlockBytes, at[1] + block * kBlockBytes,
+                                          at[2] + block * kBlockBytes, at[3] + block * kBlockBytes};
+    const int64_t first = block * Format::kRuns * kQuad;
+    Format::Factors(blocks, To{factors.scales + first, factors.offsets + first});
+  }
+}
+
 // Returns codes of vector `part` (0 or 1) of the step that begins with `run` of a unit.
 template <class Format>
-HWY_INLINE IntVec StepCodes(const uint8_t* unit, int64_t block_bytes, int run, int part) {
-  const auto codes_of = [&](int one, CodeVec(&codes)[kRunVectors]) HWY_ATTR {
-    if constexpr (Format::kRuns == 1) {
-      Format::Codes(unit + one * block_bytes, 0, codes);
-    } else {
-      Format::Codes(unit, one, codes);
-    }
-  };
-  CodeVec codes[kRunVectors];
+HWY_INLINE IntVec StepCodes(const uint8_t* unit, int run, int part) {
+  constexpr int64_t kBlockBytes = BlockBytes(Format());
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  CodeVec next[kRunVectors];
-  codes_of(run + 2 * part, codes);
-  codes_of(run + 2 * part + 1, next);
-  const hn::Repartition<uint8_t, IntTag> d8;
-  return hn::BitCast(IntTag(), hn::Combine(d8, next[0], codes[0]));
+  const int first = run + 2 * part;
+  if constexpr (Format::kRuns == 1) {
+    return IntVec{Format::PairCodes(unit + first * kBlockBytes, unit + (first + 1) * kBlockBytes)};
+  } else {
+    return IntVec{Format::PairCodes(unit, first)};
+  }
 #else
-  codes_of(kStepRuns == 2 ? run + part : run, codes);
+  CodeVec codes[kRunVectors];
+  const int one = kStepRuns == 2 ? run + part : run;
+  if constexpr (Format::kRuns == 1) {
+    Format::Codes(unit + one * kBlockBytes, 0, codes);
+  } else {
+    Format::Codes(unit, one, codes);
+  }
   return hn::BitCast(IntTag(), codes[kStepRuns == 2 ? 0 : part]);
 #endif
 }
@@ -172,20 +193,20 @@ HWY_NOINLINE void MultiplyStreams(const WeightMatrix& weight, const QuadOutputs&
   using Stream = StreamOf<Format>;
   using Products = typename Stream::Products;
   constexpr int kUnitRuns = Stream::kUnitRuns;
-  const int64_t block_bytes = BlockOf(weight.format).bytes;
-  const int64_t unit_bytes = block_bytes * Stream::kUnitBlocks;
+  constexpr int64_t kBlockBytes = BlockBytes(Format());
+  constexpr int64_t kUnitBytes = kBlockBytes * Stream::kUnitBlocks;
   const int64_t row_bytes = RowBytes(weight.format, weight.cols);
   const StreamedRow<Format> places(weight.cols);
   const int64_t runs = weight.cols / kRun;
   const int64_t units = places.padded / kUnitRuns;
   const uint8_t* rows[kQuad];
-  constexpr int64_t kTailBytes = Format::kRuns == 1 ? 4 * 34 : 1;
+  constexpr int64_t kTailBytes = Format::kRuns == 1 ? kUnitBytes : 1;
   uint8_t tail[kQuad][kTailBytes];
   for (int o = 0; o < kQuad; ++o) {
     rows[o] = static_cast<const uint8_t*>(weight.data) + (outputs.first + outputs.from_first[o]) * row_bytes;
     if constexpr (Format::kRuns == 1) {
       if (runs != places.padded) {
-        const int64_t whole = (units - 1) * unit_bytes;
+        const int64_t whole = (units - 1) * kUnitBytes;
         std::memset(tail[o], 0, kTailBytes);
         std::memcpy(tail[o], rows[o] + whole, static_cast<size_t>(row_bytes - whole));
       }
@@ -193,18 +214,10 @@ HWY_NOINLINE void MultiplyStreams(const WeightMatrix& weight, const QuadOutputs&
   }
   const auto unit_at = [&](int64_t unit, const uint8_t*(&at)[kQuad]) HWY_ATTR {
     HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) {
-      at[o] = rows[o] + unit * unit_bytes;
+      at[o] = rows[o] + unit * kUnitBytes;
       if constexpr (Format::kRuns == 1) {
         if ((unit + 1) * kUnitRuns > runs) at[o] = tail[o];
       }
-    }
-  };
-  const auto prepare = [&](const uint8_t*(&at)[kQuad], typename Stream::Factors& factors) HWY_ATTR {
-    HWY_UNROLL(4) for (int block = 0; block < Stream::kUnitBlocks; ++block) {
-      const uint8_t* const blocks[kQuad] = {at[0] + block * block_bytes, at[1] + block * block_bytes,
-                                            at[2] + block * block_bytes, at[3] + block * block_bytes};
-      const int64_t first = block * Format::kRuns * kQuad;
-      Format::Factors(blocks, {factors.scales + first, factors.offsets + first, kQuad, kUnitRuns * kQuad});
     }
   };
   // The next unit's factors are prepared before this one's products: they have to be in memory when they are asked for.
@@ -212,24 +225,24 @@ HWY_NOINLINE void MultiplyStreams(const WeightMatrix& weight, const QuadOutputs&
   const uint8_t* at[kQuad];
   const uint8_t* next[kQuad];
   unit_at(0, at);
-  prepare(at, factors[0]);
+  PrepareUnit<Format>(at, factors[0]);
   const QuadTag d4;
   QuadVec totals[kRows];
   HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) totals[r] = hn::Zero(d4);
   for (int64_t unit = 0; unit < units; ++unit) {
     if (unit + 1 < units) {
       unit_at(unit + 1, next);
-      prepare(next, factors[(unit + 1) % 2]);
+      PrepareUnit<Format>(next, factors[(unit + 1) % 2]);
     }
-    HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) PrefetchUnit(at[o], unit_bytes);
+    HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) PrefetchUnit(at[o], kUnitBytes);
     const typename Stream::Factors& own = factors[unit % 2];
-    for (int step = 0; step < kUnitRuns; step += kStepRuns) {
+    HWY_UNROLL(8) for (int step = 0; step < kUnitRuns; step += kStepRuns) {
       const int64_t run = unit * kUnitRuns + step;
       IntVec parts[kRows][2];
       HWY_UNROLL(2) for (int part = 0; part < 2; ++part) {
         IntVec sums[kRows][kQuad];
         HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) {
-          const IntVec codes = StepCodes<Format>(at[o], block_bytes, step, part);
+          const IntVec codes = StepCodes<Format>(at[o], step, part);
           HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) {
             const int32_t* numbers = x + r * places.lanes + (run * (kRun / 4) + part * kLanes) * Products::kInputLanes;
             IntVec inputs[Products::kInputLanes];

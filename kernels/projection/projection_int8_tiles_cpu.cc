@@ -196,20 +196,21 @@ template <class Format>
 HWY_NOINLINE void UnpackTile(const WeightMatrix& weight, int64_t output, int64_t count, int64_t first_run, int64_t runs,
                              uint8_t* codes, float* scales, float* offsets) {
   const int64_t row_bytes = RowBytes(weight.format, weight.cols);
-  const int64_t block_bytes = BlockOf(weight.format).bytes;
-  const auto* data = static_cast<const uint8_t*>(weight.data) + first_run / Format::kRuns * block_bytes;
+  constexpr int64_t kBlockBytes = BlockBytes(Format());
+  const auto* data = static_cast<const uint8_t*>(weight.data) + first_run / Format::kRuns * kBlockBytes;
   for (int64_t quad = 0; quad < count; quad += kQuad) {
     const uint8_t* rows[kQuad];
     for (int64_t r = 0; r < kQuad; ++r) rows[r] = data + (output + std::min(quad + r, count - 1)) * row_bytes;
     for (int64_t block = 0; block < runs; block += Format::kRuns) {
       const int64_t factors = block * Format::kHalves * kTileOutputs + quad;
-      Format::Factors(rows, {scales + factors, offsets + factors, Format::kHalves * kTileOutputs, kTileOutputs});
+      Format::Factors(rows,
+                      FactorsTo<Format::kHalves * kTileOutputs, kTileOutputs>{scales + factors, offsets + factors});
       for (int run = 0; run < Format::kRuns; ++run) {
         CodeVec quads[kQuad][kRunVectors];
         HWY_UNROLL(4) for (int r = 0; r < kQuad; ++r) Format::Codes(rows[r], run, quads[r]);
         StoreQuad(quads, codes + (block + run) * kRun * kTileOutputs + quad * 4);
       }
-      HWY_UNROLL(4) for (int r = 0; r < kQuad; ++r) rows[r] += block_bytes;
+      HWY_UNROLL(4) for (int r = 0; r < kQuad; ++r) rows[r] += kBlockBytes;
     }
   }
 }

@@ -67,8 +67,8 @@ struct StreamedRow {
         lanes(scales + padded) {}
 
   const int64_t padded;  // runs
-  // The numbers, as vectors meet them, begin at 0. Starts of products and sums of numbers follow, [half][run][quad], the
-  // same for each of the quad. Scales come last.
+  // The numbers, as vectors meet them, begin at 0. Starts of products and sums of numbers follow, [half][run][quad],
+  // the same for each of the quad. Scales come last.
   const int64_t starts, sums, scales, lanes;
 };
 
@@ -175,7 +175,7 @@ HWY_INLINE void PrefetchUnit(const uint8_t* unit, int64_t bytes) {
   constexpr int64_t kAhead = 2048;
   for (int64_t i = 0; i < bytes; i += 64) {
     __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(unit) + kAhead + i), /*rw=*/0,
-                       /*locality=*/2);
+                       /*locality=*/3);
   }
 }
 

@@ -190,6 +190,16 @@ HWY_INLINE void StoreQuad(const hn::Vec<D> (&rows)[kQuad][kRunVectors], uint8_t*
 #endif
 }
 
+// Asks for the bytes that UnpackTile reads next of its rows, which lie `ahead` bytes further. Short pieces of many rows
+// leave the hardware's prefetcher behind. The address may lie past the matrix, hence the integer.
+HWY_INLINE void PrefetchPiece(const uint8_t* row, int64_t ahead, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(
+        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(ahead + i)),
+        /*rw=*/0, /*locality=*/2);
+  }
+}
+
 // Unpacks runs [first_run, first_run + runs), whole blocks, of `count` outputs from `output` on. What lies behind them
 // in the tile is left as it is, up to a multiple of four.
 template <class Format>
@@ -197,10 +207,15 @@ HWY_NOINLINE void UnpackTile(const WeightMatrix& weight, int64_t output, int64_t
                              uint8_t* codes, float* scales, float* offsets) {
   const int64_t row_bytes = RowBytes(weight.format, weight.cols);
   constexpr int64_t kBlockBytes = BlockBytes(Format());
-  const auto* data = static_cast<const uint8_t*>(weight.data) + first_run / Format::kRuns * kBlockBytes;
+  const int64_t piece_at = first_run / Format::kRuns * kBlockBytes;
+  const int64_t piece_bytes = runs / Format::kRuns * kBlockBytes;
+  const auto* data = static_cast<const uint8_t*>(weight.data) + piece_at;
+  const bool last = piece_at + piece_bytes == row_bytes;  // then the next tile's first piece follows
+  const int64_t ahead = last ? kTileOutputs * row_bytes - piece_at : piece_bytes;
   for (int64_t quad = 0; quad < count; quad += kQuad) {
     const uint8_t* rows[kQuad];
     for (int64_t r = 0; r < kQuad; ++r) rows[r] = data + (output + std::min(quad + r, count - 1)) * row_bytes;
+    HWY_UNROLL(4) for (int r = 0; r < kQuad; ++r) PrefetchPiece(rows[r], ahead, piece_bytes);
     for (int64_t block = 0; block < runs; block += Format::kRuns) {
       const int64_t factors = block * Format::kHalves * kTileOutputs + quad;
       Format::Factors(rows,

@@ -1,8 +1,5 @@
 // Projections of quantised weights: the bits of the same call over the weights' float32 values.
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,6 +14,7 @@
 #include "kernels/cpu/processor.h"
 #include "kernels/projection/projection.h"
 #include "kernels/projection/projection_paths.h"
+#include "tests/kernels/guarded_bytes.h"
 #include "tests/kernels/quantized_problem.h"
 #include "tests/support/compare.h"
 
@@ -198,31 +196,6 @@ TEST(QuantizedProjectionGemm, OfTheLibraryHasTheBitsOfTheWeightsInFloat32) {
     EXPECT_LE(RelativeNormError(y, Expected(problem.params)), kTolerance) << WeightFormatName(format);
   }
 }
-
-// Memory that ends at a page that nobody may read.
-class GuardedBytes {
- public:
-  explicit GuardedBytes(const std::string& bytes) : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
-    mapped_ = (bytes.size() + page_ - 1) / page_ * page_ + page_;
-    memory_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    EXPECT_NE(memory_, MAP_FAILED);
-    char* guard = static_cast<char*>(memory_) + mapped_ - page_;
-    EXPECT_EQ(mprotect(guard, page_, PROT_NONE), 0);
-    data_ = guard - bytes.size();
-    std::memcpy(data_, bytes.data(), bytes.size());
-  }
-  GuardedBytes(const GuardedBytes&) = delete;
-  GuardedBytes& operator=(const GuardedBytes&) = delete;
-  ~GuardedBytes() { munmap(memory_, mapped_); }
-
-  const void* data() const { return data_; }
-
- private:
-  size_t page_;
-  size_t mapped_ = 0;
-  void* memory_ = nullptr;
-  char* data_ = nullptr;
-};
 
 // A matrix may be the last thing in the mapping of its file. Every instruction set that this processor has.
 TEST(QuantisedProjection, EveryInstructionSetMatchesTheReferenceAndReadsNothingPastTheMatrix) {

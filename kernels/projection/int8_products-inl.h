@@ -95,6 +95,13 @@ HWY_INLINE IntVec AddShorts(IntVec a, IntVec b) {
 }
 HWY_INLINE IntVec WidenPairs(IntVec sums) { return MultiplyShorts(sums, hn::Set(IntTag(), 0x00010001)); }
 
+// Returns `sum` and keeps the compiler from adding up in another order: it would compute all products first and have no
+// registers for them.
+HWY_INLINE IntVec InOrder(IntVec sum) {
+  asm("" : "+v"(sum.raw));
+  return sum;
+}
+
 // Sums of two products, each with a code of at most `largest`, that an int16 holds: 0, 1, 2, 4 or 8.
 constexpr int Int16Sums(int largest) {
   const int most = 32767 / (2 * 127 * largest);
@@ -116,10 +123,10 @@ struct PairProducts {
     if constexpr (kStep == 0) {
       sums.shorts = pairs;
     } else if constexpr (kStep % kInt16Sums == 0) {
-      sums.sum = hn::Add(sums.sum, WidenPairs(sums.shorts));
+      sums.sum = InOrder(hn::Add(sums.sum, WidenPairs(sums.shorts)));
       sums.shorts = pairs;
     } else {
-      sums.shorts = AddShorts(sums.shorts, pairs);
+      sums.shorts = InOrder(AddShorts(sums.shorts, pairs));
     }
   }
   template <int kSteps>
@@ -142,8 +149,8 @@ struct ShortProducts {
     const auto both = hn::BitCast(d16, codes);
     const IntVec even = hn::BitCast(IntTag(), hn::And(both, hn::Set(d16, uint16_t{255})));
     const IntVec odd = hn::BitCast(IntTag(), hn::ShiftRight<8>(both));
-    sums.sum = hn::Add(sums.sum, MultiplyShorts(even, inputs[0]));
-    sums.sum = hn::Add(sums.sum, MultiplyShorts(odd, inputs[1]));
+    sums.sum = InOrder(hn::Add(sums.sum, MultiplyShorts(even, inputs[0])));
+    sums.sum = InOrder(hn::Add(sums.sum, MultiplyShorts(odd, inputs[1])));
   }
   template <int kSteps>
   static HWY_INLINE IntVec Total(const Sums& sums) {

@@ -28,13 +28,15 @@ inline constexpr int kPieceRuns = 16;  // of 32 outputs: 16 KB of codes
 inline constexpr int kFloatsOfRun = kRun * kTileOutputs / 4;
 static_assert(kTileOutputs % (kTileVectors * kLanes) == 0);
 
-// How a format's products are computed; formats that agree share the code.
-template <class Format>
-struct TileOf {
-  using Products = ProductsFor<Format::kLargest>;
-  static constexpr int kHalves = Format::kHalves;
-  static constexpr bool kHasOffset = Format::kHasOffset;
+// How products are computed. Formats that agree in it share the code.
+template <class ItsProducts, int kItsHalves, bool kWithOffset>
+struct TileMath {
+  using Products = ItsProducts;
+  static constexpr int kHalves = kItsHalves;
+  static constexpr bool kHasOffset = kWithOffset;
 };
+template <class Format>
+using TileOf = TileMath<ProductsFor<Format::kLargest>, Format::kHalves, Format::kHasOffset>;
 
 // Rows whose sums registers hold: int32 and float32 sums, and the scaled first half if there are halves.
 template <class Tile>

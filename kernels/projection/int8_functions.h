@@ -30,8 +30,9 @@ void RoundInt8Tiles(const ProjectionParams& params, int64_t begin, int64_t end, 
 void ProjectInt8Tile(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end, int64_t output,
                      float* sums, float* scratch);
 
-// Returns the most rows (inclusive) for which streams are faster than tiles; 0 if there are no streams.
-int64_t MostInt8StreamedRows();
+// Returns the most rows (inclusive) for which streams are faster than tiles; 0 if there are no streams. It depends on
+// the weights' format.
+int64_t MostInt8StreamedRows(const ProjectionParams& params);
 // Returns the floats of a copy of x for ProjectInt8Streams.
 int64_t Int8StreamsFloats(const ProjectionParams& params);
 // Rounds all rows of x into the copy.

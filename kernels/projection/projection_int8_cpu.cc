@@ -17,7 +17,7 @@ constexpr int64_t kElementsPerRoundingWork = 4;
 constexpr int64_t kRowsOfPass = 64 * kInt8TileRows;
 constexpr int64_t kRowsOfRounding = kInt8TileRows;
 
-bool TakesStreams(const ProjectionParams& params) { return params.rows <= MostInt8StreamedRows(); }
+bool TakesStreams(const ProjectionParams& params) { return params.rows <= MostInt8StreamedRows(params); }
 
 // How many floats of scratch a projection takes: a copy of x, and for each worker sums and a tile of weights.
 struct Int8Plan {

@@ -37,7 +37,7 @@ int64_t MostInt8StreamedRows(const ProjectionParams& params);
 int64_t Int8StreamsFloats(const ProjectionParams& params);
 // Rounds all rows of x into the copy.
 void RoundInt8Streams(const ProjectionParams& params, float* packed);
-// Computes outputs [begin, end) of all rows, reading the weights as kFewQuantizedStreams streams of equal length.
+// Computes outputs [begin, end) of all rows, reading the weights as kQuantizedStreams streams of equal length.
 // Output o of row r goes to y[r * y_stride + o - begin].
 void ProjectInt8Streams(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end, float* y,
                         int64_t y_stride);

@@ -32,7 +32,7 @@ void ProjectStreams(const ProjectionParams& /*params*/, const float* /*packed*/,
 
 #else
 
-static_assert(kFewQuantizedStreams == kQuad);
+static_assert(kQuantizedStreams == kQuad);
 inline constexpr int kStepRuns = kLanes / kQuad;
 // Rows in registers at a time.
 inline constexpr int kStreamedRows = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL ? 4 : 2;

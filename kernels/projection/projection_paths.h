@@ -42,7 +42,7 @@ absl::Status ProjectInt8(const ProjectionParams& params, ThreadPool& pool);
 // Returns the floats that ProjectInt8 with a pool of `threads` threads takes from a ScratchArena.
 int64_t Int8ScratchFloats(const ProjectionParams& params, int threads);
 
-// Outputs of a task that reads quantised weights as kFewQuantizedStreams streams.
+// Outputs of a task that reads quantised weights as kQuantizedStreams streams.
 int64_t StreamedOutputs(const WeightMatrix& weight, int threads);
 
 // Computes the projection with oneDNN's single-threaded sgemm over fixed tiles of output features, which `pool`

@@ -335,7 +335,7 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
 // long as all threads have some. The streams begin at different places of their pages: the processor fetches ahead
 // within a page, and streams that enter their pages together wait together.
 int64_t StreamedOutputs(const WeightMatrix& weight, int threads) {
-  constexpr int64_t kStreams = kFewQuantizedStreams;
+  constexpr int64_t kStreams = kQuantizedStreams;
   constexpr int64_t kPage = 4096;
   constexpr int64_t kFewest = 8;  // rows of a stream
   constexpr int64_t kMost = 128;

@@ -1,6 +1,7 @@
 // The whole layer on the CPU backend against Hugging Face transformers, from checkpoint folder to final state.
 #include <algorithm>
 #include <cstdio>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -19,12 +20,17 @@ namespace {
 
 // Relative norm error against transformers, whose own float32 errors are up to 4e-6.
 constexpr double kTolerance = 1e-5;
-// What docs/reference/models.md states of int8 products. Layers whose weights are not integers keep kTolerance.
+// What docs/reference/models.md states of int8 products: over a prompt and of a state, and of a single token. Where the
+// gated norm divides by almost nothing, a token shows rounding the most; that of exact products shows there too. Layers
+// whose weights are not integers keep kTolerance.
 constexpr double kInt8Tolerance = 0.03;
+constexpr double kInt8TokenTolerance = 0.2;
 
 struct Golden {
   std::string set;
   ProductMath math = ProductMath::kExact;
+
+  friend std::ostream& operator<<(std::ostream& out, const Golden& golden) { return out << golden.set; }
 };
 
 // The newest `columns` of [B, C, 4], newest last, for one sequence.
@@ -79,7 +85,8 @@ class GoldenLayers : public ::testing::TestWithParam<Golden> {
   void Compare(int32_t layer, const std::string& what, const std::vector<float>& actual,
                const std::vector<float>& expected) {
     const double error = RelativeNormError(actual, expected);
-    EXPECT_LE(error, tolerance_) << "layer " << layer << " " << what;
+    const bool token = what.starts_with("decode") && tolerance_ > kTolerance;
+    EXPECT_LE(error, token ? kInt8TokenTolerance : tolerance_) << "layer " << layer << " " << what;
     if (!(error <= worst_)) {
       worst_ = error;
       worst_at_ = StrCat("layer ", layer, " ", what);

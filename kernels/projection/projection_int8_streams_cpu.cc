@@ -186,76 +186,95 @@ struct QuadOutputs {
   int count;
 };
 
+// The units of four rows of weights. The last unit of formats with blocks of one run may be cut; it is then a copy, padded
+// with zeros.
+template <class Format>
+class StreamedUnits {
+ public:
+  using Stream = StreamOf<Format>;
+  static constexpr int64_t kBytes = BlockBytes(Format()) * Stream::kUnitBlocks;
+
+  StreamedUnits(const WeightMatrix& weight, const QuadOutputs& outputs) {
+    const int64_t row_bytes = RowBytes(weight.format, weight.cols);
+    whole_units_ = row_bytes / kBytes;
+    const int64_t whole_bytes = whole_units_ * kBytes;
+    for (int o = 0; o < kQuad; ++o) {
+      rows_[o] = static_cast<const uint8_t*>(weight.data) + (outputs.first + outputs.from_first[o]) * row_bytes;
+      if constexpr (kMayBeCut) {
+        if (whole_bytes == row_bytes) continue;
+        std::memset(tails_[o], 0, kBytes);
+        std::memcpy(tails_[o], rows_[o] + whole_bytes, static_cast<size_t>(row_bytes - whole_bytes));
+      }
+    }
+  }
+
+  HWY_INLINE const uint8_t* At(int64_t unit, int o) const {
+    if constexpr (kMayBeCut) {
+      if (unit == whole_units_) return tails_[o];
+    }
+    return rows_[o] + unit * kBytes;
+  }
+  // Reads the factors of a unit, and asks for the bytes of a later one.
+  HWY_INLINE void Prepare(int64_t unit, typename Stream::Factors& factors) const {
+    const uint8_t* const at[kQuad] = {At(unit, 0), At(unit, 1), At(unit, 2), At(unit, 3)};
+    PrepareUnit<Format>(at, factors);
+    HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) PrefetchUnit(at[o], kBytes);
+  }
+
+ private:
+  static constexpr bool kMayBeCut = Stream::kUnitBlocks > 1;
+  const uint8_t* rows_[kQuad];
+  int64_t whole_units_;
+  uint8_t tails_[kQuad][kMayBeCut ? kBytes : 1];
+};
+
+// Multiplies the step that begins with `run` of the row, `step` of unit `unit`, and sets parts[r] to the sums of row r's
+// two vectors. x begins with the numbers of the first of kRows rows, which lie `row_lanes` apart.
+template <class Format, int kRows>
+HWY_INLINE void MultiplyStep(const StreamedUnits<Format>& units, int64_t unit, int step, int64_t run, const int32_t* x,
+                             int64_t row_lanes, IntVec (&parts)[kRows][2]) {
+  using Products = typename StreamOf<Format>::Products;
+  HWY_UNROLL(2) for (int part = 0; part < 2; ++part) {
+    IntVec sums[kRows][kQuad];
+    HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) {
+      const IntVec codes = StepCodes<Format>(units.At(unit, o), step, part);
+      HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) {
+        const int32_t* numbers = x + r * row_lanes + (run * (kRun / 4) + part * kLanes) * Products::kInputLanes;
+        IntVec inputs[Products::kInputLanes];
+        HWY_UNROLL(2) for (int i = 0; i < Products::kInputLanes; ++i) {
+          inputs[i] = hn::LoadU(IntTag(), numbers + i * kLanes);
+        }
+        auto products = Products::Start(hn::Zero(IntTag()));
+        Products::template Add<0>(products, codes, inputs);
+        sums[r][o] = Products::template Total<1>(products);
+      }
+    }
+    HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) parts[r][part] = SumQuads(sums[r]);
+  }
+}
+
 // Computes four outputs for kRows rows of x. y begins with output `first` of the first row.
 template <class Format, int kRows>
 HWY_NOINLINE void MultiplyStreams(const WeightMatrix& weight, const QuadOutputs& outputs, const int32_t* x, float* y,
                                   int64_t y_stride) {
   using Stream = StreamOf<Format>;
-  using Products = typename Stream::Products;
   constexpr int kUnitRuns = Stream::kUnitRuns;
-  constexpr int64_t kBlockBytes = BlockBytes(Format());
-  constexpr int64_t kUnitBytes = kBlockBytes * Stream::kUnitBlocks;
-  const int64_t row_bytes = RowBytes(weight.format, weight.cols);
+  const QuadTag d4;
   const StreamedRow<Format> places(weight.cols);
+  const StreamedUnits<Format> units(weight, outputs);
   const int64_t runs = weight.cols / kRun;
-  const int64_t units = places.padded / kUnitRuns;
-  const uint8_t* rows[kQuad];
-  constexpr int64_t kTailBytes = Format::kRuns == 1 ? kUnitBytes : 1;
-  uint8_t tail[kQuad][kTailBytes];
-  for (int o = 0; o < kQuad; ++o) {
-    rows[o] = static_cast<const uint8_t*>(weight.data) + (outputs.first + outputs.from_first[o]) * row_bytes;
-    if constexpr (Format::kRuns == 1) {
-      if (runs != places.padded) {
-        const int64_t whole = (units - 1) * kUnitBytes;
-        std::memset(tail[o], 0, kTailBytes);
-        std::memcpy(tail[o], rows[o] + whole, static_cast<size_t>(row_bytes - whole));
-      }
-    }
-  }
-  const auto unit_at = [&](int64_t unit, const uint8_t*(&at)[kQuad]) HWY_ATTR {
-    HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) {
-      at[o] = rows[o] + unit * kUnitBytes;
-      if constexpr (Format::kRuns == 1) {
-        if ((unit + 1) * kUnitRuns > runs) at[o] = tail[o];
-      }
-    }
-  };
   // The next unit's factors are prepared before this one's products: they have to be in memory when they are asked for.
   typename Stream::Factors factors[2];
-  const uint8_t* at[kQuad];
-  const uint8_t* next[kQuad];
-  unit_at(0, at);
-  PrepareUnit<Format>(at, factors[0]);
-  const QuadTag d4;
+  units.Prepare(0, factors[0]);
   QuadVec totals[kRows];
   HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) totals[r] = hn::Zero(d4);
-  for (int64_t unit = 0; unit < units; ++unit) {
-    if (unit + 1 < units) {
-      unit_at(unit + 1, next);
-      PrepareUnit<Format>(next, factors[(unit + 1) % 2]);
-    }
-    HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) PrefetchUnit(at[o], kUnitBytes);
+  for (int64_t unit = 0; unit * kUnitRuns < runs; ++unit) {
+    if ((unit + 1) * kUnitRuns < runs) units.Prepare(unit + 1, factors[(unit + 1) % 2]);
     const typename Stream::Factors& own = factors[unit % 2];
     HWY_UNROLL(8) for (int step = 0; step < kUnitRuns; step += kStepRuns) {
       const int64_t run = unit * kUnitRuns + step;
       IntVec parts[kRows][2];
-      HWY_UNROLL(2) for (int part = 0; part < 2; ++part) {
-        IntVec sums[kRows][kQuad];
-        HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) {
-          const IntVec codes = StepCodes<Format>(at[o], step, part);
-          HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) {
-            const int32_t* numbers = x + r * places.lanes + (run * (kRun / 4) + part * kLanes) * Products::kInputLanes;
-            IntVec inputs[Products::kInputLanes];
-            HWY_UNROLL(2) for (int i = 0; i < Products::kInputLanes; ++i) {
-              inputs[i] = hn::LoadU(IntTag(), numbers + i * kLanes);
-            }
-            auto products = Products::Start(hn::Zero(IntTag()));
-            Products::template Add<0>(products, codes, inputs);
-            sums[r][o] = Products::template Total<1>(products);
-          }
-        }
-        HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) parts[r][part] = SumQuads(sums[r]);
-      }
+      MultiplyStep<Format>(units, unit, step, run, x, places.lanes, parts);
       HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) {
         const int32_t* row = x + r * places.lanes;
         alignas(64) float scaled[kLanes];
@@ -266,12 +285,11 @@ HWY_NOINLINE void MultiplyStreams(const WeightMatrix& weight, const QuadOutputs&
         const auto* scales = reinterpret_cast<const float*>(row + places.scales + run);
         HWY_UNROLL(4) for (int i = 0; i < kStepRuns; ++i) {
           // Not for padding: it would turn a sum of -0 into 0.
-          if (Format::kRuns == 1 && run + i >= runs) break;
+          if (Stream::kUnitBlocks > 1 && run + i >= runs) break;
           totals[r] = hn::MulAdd(hn::Set(d4, scales[i]), hn::Load(d4, scaled + i * kQuad), totals[r]);
         }
       }
     }
-    HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) at[o] = next[o];
   }
   HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) {
     float stored[kQuad];

@@ -228,8 +228,8 @@ class StreamedUnits {
   uint8_t tails_[kQuad][kMayBeCut ? kBytes : 1];
 };
 
-// Multiplies the step that begins with `run` of the row, `step` of unit `unit`, and sets parts[r] to the sums of the two
-// vectors of row r. x begins with the numbers of the first of kRows rows, which lie `row_lanes` apart.
+// Multiplies the step that begins with `run` of the row, which is `step` of its unit, and sets parts[r] to the sums of
+// the two vectors of row r. x begins with the numbers of the first of kRows rows, which lie `row_lanes` apart.
 template <class Format, int kRows>
 HWY_INLINE void MultiplyStep(const StreamedUnits<Format>& units, int64_t unit, int step, int64_t run, const int32_t* x,
                              int64_t row_lanes, IntVec (&parts)[kRows][2]) {

@@ -69,7 +69,7 @@ struct FourProducts {
 template <int kLargest>
 using ProductsFor = FourProducts;
 
-#elif HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
 
 HWY_INLINE IntVec PairSums(IntVec codes, IntVec inputs) {
 #if HWY_TARGET == HWY_AVX3

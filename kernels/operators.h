@@ -3,7 +3,7 @@
 //
 // An operator X of the list has a folder with these functions (CONTRIBUTING.md, "An operator with a GPU kernel"):
 //   absl::Status XCpu(const XParams& params, ThreadPool& pool)
-//   absl::Status XGpu(const XParams& params, [const gpu::DeviceBatch& batch, [float* workspace,]] const gpu::Stream&)
+//   absl::Status XGpu(const XParams& params, [const gpu::DeviceBatch& batch,] [float* workspace,] const gpu::Stream&)
 // Backends call the check before anything else, so neither function checks again: other callers pass valid params.
 //
 //   #define GDN_COUNT(Name, Params, Check) ++count;

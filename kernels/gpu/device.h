@@ -8,7 +8,7 @@
 //   barriers     SyncThreads() for the block, WaveBarrier() for the wave's LDS accesses
 //   cross-lane   wave.h: GroupSum, GroupReduce, ... ; vendor_*.h has the primitives they are made of
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)
-//   bytes        BiasedByte, SelectBytes, WidenE4M3
+//   bytes        BiasedByte, SelectBytes, Dot4, WidenE4M3
 //   launching    launch.h
 //   overlapping  if Grid::early is set: WaitForPriorKernels(), and LetNextKernelBegin() to let the next kernel start;
 //                BeginEarly() does both

@@ -40,6 +40,10 @@ __device__ __forceinline__ uint32_t SelectBytes(uint32_t low, uint32_t high, uin
   const uint32_t pairs = selectors | selectors >> 4;  // the instruction takes four bits a byte
   return __byte_perm(low, high, (pairs & 0xffu) | (pairs >> 8 & 0xff00u));
 }
+// Dot4: c plus the products of the words' four bytes, each as a signed number, with the byte of the same place.
+__device__ __forceinline__ int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
+  return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
+}
 __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   const __half2 low = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word), __NV_E4M3);
   const __half2 high = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word >> 16), __NV_E4M3);

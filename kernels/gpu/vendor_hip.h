@@ -41,6 +41,10 @@ __device__ __forceinline__ float BiasedByte(uint32_t word) {
 __device__ __forceinline__ uint32_t SelectBytes(uint32_t low, uint32_t high, uint32_t selectors) {
   return __builtin_amdgcn_perm(high, low, selectors);
 }
+// Dot4: c plus the products of the words' four bytes, each as a signed number, with the byte of the same place.
+__device__ __forceinline__ int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
+  return __builtin_amdgcn_sdot4(static_cast<int>(a), static_cast<int>(b), c, /*clamp=*/false);
+}
 __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   const uint32_t even = E4M3EvenHalves(word);
   const uint32_t odd = E4M3OddHalves(word);

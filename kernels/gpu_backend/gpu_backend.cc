@@ -222,7 +222,8 @@ class GpuBackend final : public Backend {
   // These two check their params themselves.
   absl::Status Convert(const ConvertParams& params) override { return ConvertGpu(params, stream_); }
   absl::Status Projections(absl::Span<const ProjectionParams> params) override {
-    return ProjectionsGpu(params, stream_);
+    GDN_RETURN_IF_ERROR(ReserveWorkspace(GpuWorkspaceFloats(params, stream_)));
+    return ProjectionsGpu(params, workspace_.floats(), stream_);
   }
   int64_t DecodeRecordFloats(const StateLayout& layout, const PackedBatch& batch) const override {
     return DecodeRecordFloatsGpu(layout, batch, stream_);
@@ -237,10 +238,15 @@ class GpuBackend final : public Backend {
     return move();
   }
 
-  // Calls an operator's launcher with what it takes: params alone; the batch on the device; a workspace too; a fold.
+  // Calls an operator's launcher with what it takes: params alone; a workspace; the batch on the device; both; a fold.
   template <typename Params>
   absl::Status Issue(const Params& params, absl::Status (*launch)(const Params&, const gpu::Stream&)) {
     return launch(params, stream_);
+  }
+  template <typename Params>
+  absl::Status Issue(const Params& params, absl::Status (*launch)(const Params&, float*, const gpu::Stream&)) {
+    GDN_RETURN_IF_ERROR(ReserveWorkspace(GpuWorkspaceFloats(params, stream_)));
+    return launch(params, workspace_.floats(), stream_);
   }
   template <typename Params>
   absl::Status Issue(const Params& params,

@@ -295,15 +295,17 @@ struct PackedDecoder<WeightFormat::kQ5_1> {
   }
 };
 
-// Returns four entries of kIq4Values plus 128 as bytes, the first lowest.
-constexpr uint32_t Iq4Word(int first) {
+// Returns four entries of kIq4Values plus `added`, 0 or 128, as bytes, the first lowest.
+constexpr uint32_t Iq4Word(int first, int added) {
   uint32_t word = 0;
-  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(kIq4Values[first + i] + 128) << 8 * i;
+  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>((kIq4Values[first + i] + added) & 0xff) << 8 * i;
   return word;
 }
-// Returns kIq4Values plus 128 of four bytes of indices from 0 to 15.
+// Returns kIq4Values plus kAdded of four bytes of indices from 0 to 15.
+template <int kAdded>
 __device__ __forceinline__ uint32_t Iq4Bytes(uint32_t indices) {
-  constexpr uint32_t k0 = Iq4Word(0), k4 = Iq4Word(4), k8 = Iq4Word(8), k12 = Iq4Word(12);
+  constexpr uint32_t k0 = Iq4Word(0, kAdded), k4 = Iq4Word(4, kAdded), k8 = Iq4Word(8, kAdded),
+                     k12 = Iq4Word(12, kAdded);
   const uint32_t of_eight = indices & 0x07070707u;
   const uint32_t below = SelectBytes(k0, k4, of_eight);
   const uint32_t above = SelectBytes(k8, k12, of_eight);
@@ -311,8 +313,8 @@ __device__ __forceinline__ uint32_t Iq4Bytes(uint32_t indices) {
 }
 template <bool kBiased>
 __device__ __forceinline__ void DecodeIq4(const PackedEight& eight, const FactorAndOffset& scale, float* w) {
-  DecodeBytes<kBiased>(Iq4Bytes(eight.q & 0x0f0f0f0fu), scale.factor, scale.offset, w);
-  DecodeBytes<kBiased>(Iq4Bytes((eight.q >> 4) & 0x0f0f0f0fu), scale.factor, scale.offset, w + 4);
+  DecodeBytes<kBiased>(Iq4Bytes<128>(eight.q & 0x0f0f0f0fu), scale.factor, scale.offset, w);
+  DecodeBytes<kBiased>(Iq4Bytes<128>((eight.q >> 4) & 0x0f0f0f0fu), scale.factor, scale.offset, w + 4);
 }
 
 template <>
@@ -475,15 +477,20 @@ struct PackedBlocks {
   int32_t odd;    // 1 if the first block is the second half of its 64 weights, else 0
   int32_t group;  // number of these 64 weights in the row
 
-  // Decodes weights [8 j, 8 j + 8), j < 4, of block b < kBlocks into w in order. b and j must be constants.
-  __device__ __forceinline__ void Decode(int b, int j, float (&w)[8]) const {
-    using Decoder = PackedDecoder<kFormat>;
-    const EightPlace at{group, kBlocks == 2 ? b : odd, j};
+  // Names weights [8 j, 8 j + 8), j < 4, of block b < kBlocks, and returns their raw bits. Here and below b and j must
+  // be constants.
+  __device__ __forceinline__ EightPlace PlaceOf(int b, int j) const { return {group, kBlocks == 2 ? b : odd, j}; }
+  __device__ __forceinline__ PackedEight Eight(int b, int j) const {
     const uint32_t low = q[b * kWords + j * kWords / 4];
     uint32_t more = 0;
     if constexpr (kBytes) more = q[b * kWords + 2 * j + 1];
     if constexpr (kHighWords > 0) more = high[b * kHighWords + j * kHighWords / 4];
-    Decoder::Decode(EightOf<kFormat>(low, more, j), Decoder::Of(scales, at), w);
+    return EightOf<kFormat>(low, more, j);
+  }
+  // Decodes these weights into w in order.
+  __device__ __forceinline__ void Decode(int b, int j, float (&w)[8]) const {
+    using Decoder = PackedDecoder<kFormat>;
+    Decoder::Decode(Eight(b, j), Decoder::Of(scales, PlaceOf(b, j)), w);
   }
 };
 

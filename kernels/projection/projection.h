@@ -72,13 +72,18 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
 // only prefills and allocates its own memory.
 int64_t ScratchFloats(const ProjectionParams& params, int threads);
 
-// Issues the projection on `stream`. Every sum on a GPU has the order of projection_args.h, on both paths. The params
-// must have passed ValidateProjection; INVALID_ARGUMENT for sizes and addresses that only a GPU cannot take.
-absl::Status ProjectionGpu(const ProjectionParams& params, const gpu::Stream& stream);
+// Issues the projection on `stream`. Every sum on a GPU has the order of projection_args.h, on both paths. `workspace`
+// is GpuWorkspaceFloats floats of device memory, 16-byte aligned, and is overwritten; null if that is 0. The params must
+// have passed ValidateProjection; INVALID_ARGUMENT for sizes and addresses that only a GPU cannot take.
+absl::Status ProjectionGpu(const ProjectionParams& params, float* workspace, const gpu::Stream& stream);
 // Issues 1 to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch, or one launch for each run of
 // neighbours with the same weight format. Checks all params (ValidateProjection too): INVALID_ARGUMENT also if x, its
 // stride, rows, path or input features differ.
 inline constexpr int kMaxProjectionsPerLaunch = 4;
-absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);
+absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream);
+// Returns the floats of workspace that a call needs, at most 64 MiB: rows of x rounded to int8. Invalid params get any
+// number up to that.
+int64_t GpuWorkspaceFloats(const ProjectionParams& params, const gpu::Stream& stream);
+int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -5,6 +5,9 @@
 // multiply-adds, starting from zero; then the groups' sums are added first to last, starting from zero. Nothing else
 // (rows in the call, path, kernel, tile, wave, grid, dtype, alignment) influences it. One running sum over thousands of
 // features would err by 1e-6.
+// With kInt8 (base/product_math.h) and integer weights, a group's sum is made block by block of kInt8Block features:
+// starting from zero, the multiply-add of the block's scale of x and of p. p has the weights' scales and offsets; its
+// order is that of integer_weights_gpu-inl.h. The products of integers are exact. So are their sums.
 //
 // Thread safety: plain values. Ownership: none. For projection_*_gpu.hip only.
 //
@@ -23,6 +26,7 @@
 #include "kernels/gpu/typed_elements.h"
 #include "kernels/projection/packed_weights_gpu.h"
 #include "kernels/projection/projection.h"
+#include "kernels/projection/rounded_rows_gpu.h"
 
 namespace gdn::gpu {
 
@@ -109,6 +113,14 @@ absl::Status LaunchFewRowsOfBlocks256(absl::Span<const ProjectionParams> params,
 absl::Status LaunchFewRowsOfTwoBits(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfIq(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream);
+// Launch the kernels of x rounded to int8, for params that TakesInt8Inputs: 1 to kFewRows rows, by weight format as
+// above, and any number of rows. `x` are the params' rows, rounded by LaunchRoundRows.
+absl::Status LaunchFewInt8RowsOfBlocks32(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchFewInt8RowsOfFifths(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchFewInt8RowsOfBlocks256(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchFewInt8RowsOfTwoBits(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchFewInt8RowsOfIq(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchInt8Tiles(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream);
 // Launches the GEMM kernel, for params as for MakeProjectionArgs. Call only if GemmFillsDevice is true: waves of 32,
 // AllowsVectors, and enough tiles to fill the device.
 absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream& stream);

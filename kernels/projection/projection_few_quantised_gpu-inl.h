@@ -6,6 +6,8 @@
 // (packed_weights_gpu.h), so each lane loads its own outputs' weights into registers and decodes them there. LDS holds
 // only x for a stage of features, which all lanes of a team read together, and the groups' sums, which are added in
 // group order when each team has finished a group. The row tile is the fastest grid index.
+// If x is to be rounded to int8, each team rounds its stage on the way to LDS. So x is rounded once for each block's
+// outputs, and no launch goes ahead.
 // No kernel writes weights, so if kernels overlap, weights are loaded before the previous kernel has ended.
 // Resources: up to 33 KB of LDS for eight rows, 26 KB for one; no block barrier within a group. One row: bound by
 // memory bandwidth, at three to five instructions per weight.
@@ -16,8 +18,10 @@
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/integer_weights_gpu-inl.h"
 #include "kernels/projection/packed_weights_gpu-inl.h"
 #include "kernels/projection/projection_args.h"
+#include "kernels/projection/rounded_inputs_gpu-inl.h"
 #include "kernels/projection/thread_tile-inl.h"
 
 namespace gdn::gpu {
@@ -38,8 +42,9 @@ struct QuantisedShape {
   bool next_first;
 };
 
-template <WeightFormat kFormatOfWeights, QuantisedShape kShape>
-struct QuantisedTile {
+// A tile whose stage has kFloatsOfStage floats in LDS for each row of x.
+template <WeightFormat kFormatOfWeights, QuantisedShape kShape, int kFloatsOfStage>
+struct TeamTile {
   static constexpr WeightFormat kFormat = kFormatOfWeights;
   static constexpr int kThreads = kShape.threads;
   static constexpr int kPlaces = kShape.places;
@@ -56,16 +61,17 @@ struct QuantisedTile {
   static constexpr int kRoundGroups = kTeams * kAtOnce;
   static constexpr int kQuads = kFeatures / 4;
   static constexpr int kXLoads = (kRows * kQuads + kTeamLanes - 1) / kTeamLanes;
+  static constexpr int kStageFloats = kFloatsOfStage;
   // Floats in LDS: x of the teams, with gaps so that a wave's teams read different banks, and the sums of a round. For
   // up to two rows the sums have two buffers of their own, which saves a barrier per round; for more rows they reuse
   // x's memory.
-  static constexpr int kXFloats = kAtOnce * kRows * kFeatures + 4;
+  static constexpr int kXFloats = kAtOnce * kRows * kStageFloats + 4;
   static constexpr int kResults = kRows * kOutputs;
   static constexpr int kRoundSums = kRoundGroups * kResults;
   static constexpr bool kSumsApart = kRows <= 2;
   static constexpr int kSumsAt = kSumsApart ? kTeams * kXFloats : 0;
-  static constexpr int kFloats = kSumsApart ? kSumsAt + 2 * kRoundSums : kTeams * kXFloats;
-  static_assert(kResults <= kThreads && kGroupStages * kFeatures == kGroupFeatures && kRoundSums <= kFloats);
+  static constexpr int kFloats = kSumsApart ? kSumsAt + 2 * kRoundSums : std::max(kTeams * kXFloats, kRoundSums);
+  static_assert(kResults <= kThreads && kGroupStages * kFeatures == kGroupFeatures);
   static_assert(kAtOnce == 1 || kGroupStages == 1);
 
   struct Shared {
@@ -73,9 +79,25 @@ struct QuantisedTile {
   };
 };
 
+// Exact products: x lies in LDS as float32.
+template <WeightFormat kFormatOfWeights, QuantisedShape kShape>
+struct QuantisedTile : TeamTile<kFormatOfWeights, kShape, 32 * kShape.stage_blocks> {
+  static constexpr bool kRounded = false;
+};
+
+// Products with x rounded to int8: x lies in LDS as blocks of kRoundedFloats words. They are kBlockWords words of
+// features, the scale, the BlockExtras and a gap.
+inline constexpr int kRoundedFloats = kBlockWords + 4;
+template <WeightFormat kFormatOfWeights, QuantisedShape kShape>
+struct RoundedTile : TeamTile<kFormatOfWeights, kShape, kRoundedFloats * kShape.stage_blocks> {
+  static constexpr bool kRounded = true;
+  // The lanes of a block of x load together.
+  static_assert(kShape.rows * kShape.stage_blocks * kBlockWords % kShape.team_lanes == 0);
+};
+
 // Moves a stage's x, the tile's rows from feature `feature` on, from memory to the team's LDS: Load to registers, Store
-// to position `at`, rows of kFeatures floats. All lanes of the team call; `lane` counts in the team.
-template <typename T, bool kWhole>
+// to position `at`, rows of kStageFloats floats. All lanes of the team call; `lane` counts in the team.
+template <typename T, int kWave, bool kWhole>
 struct StageOfX {
   Vec4 raw[T::kXLoads];
 
@@ -93,8 +115,24 @@ struct StageOfX {
     for (int i = 0; i < T::kXLoads; ++i) {
       const int index = lane + i * T::kTeamLanes;
       if (index >= T::kRows * T::kQuads) break;
-      s.floats.Store4(at + index * 4, from.Widen(raw[i]));
+      if constexpr (T::kRounded) {
+        const int row = T::kRows == 1 ? 0 : index / T::kQuads;
+        const int quad = T::kRows == 1 ? index : index % T::kQuads;
+        StoreRounded(from.Widen(raw[i]), quad % kBlockWords,
+                     at + row * T::kStageFloats + quad / kBlockWords * kRoundedFloats, s);
+      } else {
+        s.floats.Store4(at + index * 4, from.Widen(raw[i]));
+      }
     }
+  }
+
+ private:
+  // Rounds word `word` of a block, whose place in LDS is `at`.
+  __device__ __forceinline__ static void StoreRounded(const Vec4& wide, int word, int at, typename T::Shared& s) {
+    const RoundedQuad rounded = RoundQuad<kWave>(wide);
+    const BlockExtras extras = BlockExtrasOf<T::kFormat>(BlockSumsOf<kWave>(rounded.q));
+    s.floats[at + word] = BitsToFloat(rounded.q);
+    if (word == 0) s.floats.Store4(at + kBlockWords, {rounded.scale, extras.of_scale[0], extras.of_scale[1], 0.0f});
   }
 };
 
@@ -123,8 +161,33 @@ __device__ __forceinline__ void MultiplyStage(const PackedBlocks<T::kFormat, T::
   }
 }
 
+// Adds to sum[r][o] the products of the stage's rounded x and weights, a block of 32 features at a time.
+template <typename T>
+__device__ __forceinline__ void MultiplyRoundedStage(
+    const PackedBlocks<T::kFormat, T::kBlocks> (&blocks)[T::kLaneOutputs], typename T::Shared& s, int x_at,
+    float (&sum)[T::kRows][T::kLaneOutputs]) {
+#pragma unroll
+  for (int b = 0; b < T::kBlocks; ++b) {
+    IntegerBlock<T::kFormat> w[T::kLaneOutputs];
+#pragma unroll
+    for (int o = 0; o < T::kLaneOutputs; ++o) w[o] = IntegerBlockOf(blocks[o], b);
+#pragma unroll
+    for (int r = 0; r < T::kRows; ++r) {
+      const int at = x_at + r * T::kStageFloats + b * kRoundedFloats;
+      uint32_t x[kBlockWords];
+      UnpackBits(s.floats.Load4(at), x);
+      UnpackBits(s.floats.Load4(at + 4), x + 4);
+      const Vec4 rest = s.floats.Load4(at + kBlockWords);
+#pragma unroll
+      for (int o = 0; o < T::kLaneOutputs; ++o) {
+        sum[r][o] = fmaf(rest.x, ProductOf(w[o], x, BlockExtras{{rest.y, rest.z}}), sum[r][o]);
+      }
+    }
+  }
+}
+
 // A thread's part of its block's work on the tile of outputs from first_output and rows from first_row on.
-template <typename T, bool kWhole>
+template <typename T, int kWave, bool kWhole>
 class QuantisedProjection {
  public:
   __device__ __forceinline__ QuantisedProjection(const ProjectionArgs& p, const ProjectionMatrix& m,
@@ -156,7 +219,7 @@ class QuantisedProjection {
     for (int g = 0; g < kGroups; ++g) SetZero(sum[g]);
 #pragma unroll 1
     for (int stage = 0; stage < T::kGroupStages; ++stage) {
-      StageOfX<T, kWhole> x[kGroups];
+      StageOfX<T, kWave, kWhole> x[kGroups];
       PackedBlocks<T::kFormat, T::kBlocks> blocks[kGroups][T::kLaneOutputs];
       LoadWeights<kGroups>(first, stage, blocks);
       WaitForPriorKernels();
@@ -172,7 +235,13 @@ class QuantisedProjection {
         if ((first + kGroups * T::kTeams) * kGroupFeatures >= x_from_.features && stage == 0) LetNextKernelBegin();
       }
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) MultiplyStage<T>(blocks[g], s_, XAt(g), sum[g]);
+      for (int g = 0; g < kGroups; ++g) {
+        if constexpr (T::kRounded) {
+          MultiplyRoundedStage<T>(blocks[g], s_, XAt(g), sum[g]);
+        } else {
+          MultiplyStage<T>(blocks[g], s_, XAt(g), sum[g]);
+        }
+      }
     }
     if constexpr (!T::kSumsApart) SyncThreads();
 #pragma unroll
@@ -203,7 +272,7 @@ class QuantisedProjection {
     }
   }
   __device__ __forceinline__ int32_t Group(int32_t first, int g) const { return first + g * T::kTeams + team_; }
-  __device__ __forceinline__ int XAt(int g) const { return x_at_ + g * T::kRows * T::kFeatures; }
+  __device__ __forceinline__ int XAt(int g) const { return x_at_ + g * T::kRows * T::kStageFloats; }
 
   const int team_, lane_, x_at_;
   const int32_t last_block_;
@@ -222,10 +291,10 @@ __device__ __forceinline__ void AddSums(typename T::Shared& s, int sums_at, floa
   for (int g = 0; g < kGroups; ++g) total += s.floats[sums_at + g * T::kResults + mine];
 }
 
-template <typename T, bool kWhole>
+template <typename T, int kWave, bool kWhole>
 __device__ __forceinline__ void ProjectQuantised(const ProjectionArgs& p, const ProjectionMatrix& m,
                                                  int32_t first_output, int64_t first_row, typename T::Shared& s) {
-  const QuantisedProjection<T, kWhole> projection(p, m, first_output, first_row, s);
+  const QuantisedProjection<T, kWave, kWhole> projection(p, m, first_output, first_row, s);
   const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
   float total = 0.0f;  // result number threadIdx.x of the tile
   int sums_at = T::kSumsAt;
@@ -270,7 +339,7 @@ __global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void Few
   }
   const int64_t first_row = int64_t{row_tile} * T::kRows;
   const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
-  ProjectQuantised<T, kWhole>(p, m, first_output, first_row, s);
+  ProjectQuantised<T, kWave, kWhole>(p, m, first_output, first_row, s);
 }
 
 // Numbers of blocks with tiles T, of blocks that the device runs at once (places), and of rounds in which it runs all.
@@ -300,7 +369,8 @@ template <typename T, int kWave, bool kWhole>
 absl::Status LaunchQuantisedTile(absl::Span<const ProjectionParams> params, const Stream& stream) {
   const ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
   const Grid grid{.x = args.tiles(), .early = true};
-  return Launch("projection_few_quantised", FewQuantisedKernel<T, kWave, kWhole>, grid, T::kThreads, stream, args);
+  constexpr const char* kName = T::kRounded ? "projection_few_int8" : "projection_few_quantised";
+  return Launch(kName, FewQuantisedKernel<T, kWave, kWhole>, grid, T::kThreads, stream, args);
 }
 
 // Launches the projection of one row on waves of 32, with the tile of least Cost. Features must be whole groups
@@ -325,14 +395,14 @@ absl::Status LaunchOneRowOfWaves32(absl::Span<const ProjectionParams> params, co
 // Launches the projection of up to kRows rows with teams of 16 or 8 lanes; features as for LaunchOneRowOfWaves32. Teams
 // of 8 take half the outputs. They are used only if that uses over 15% more of the device, because each block reads x
 // again.
-template <WeightFormat kFormat, int kRows, int kWave>
+template <template <WeightFormat, QuantisedShape> typename Tile, WeightFormat kFormat, int kRows, int kWave>
 absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   constexpr int kOutputs = kRows <= 2 ? 1 : 2;
   constexpr int kBlocks = kRows <= 2 ? 2 : 1;
   constexpr int kAtOnce = kRows == 1 ? 2 : 1;
   constexpr int kPlaces = kRows <= 2 ? 3 : 2;
-  using Wide = QuantisedTile<kFormat, QuantisedShape{16, kRows, kOutputs, kAtOnce, kBlocks, 256, kPlaces, false}>;
-  using Narrow = QuantisedTile<kFormat, QuantisedShape{8, kRows, kOutputs, kAtOnce, kBlocks, 256, kPlaces, false}>;
+  using Wide = Tile<kFormat, QuantisedShape{16, kRows, kOutputs, kAtOnce, kBlocks, 256, kPlaces, false}>;
+  using Narrow = Tile<kFormat, QuantisedShape{8, kRows, kOutputs, kAtOnce, kBlocks, 256, kPlaces, false}>;
   const double wide = QuantisedBlocks<Wide>(params, stream).PartUsed();
   if (QuantisedBlocks<Narrow>(params, stream).PartUsed() > 1.15 * wide) {
     return LaunchQuantisedTile<Narrow, kWave, true>(params, stream);
@@ -356,12 +426,29 @@ absl::Status LaunchFewQuantisedRows(absl::Span<const ProjectionParams> params, c
       if constexpr (kWave == 32) {
         return LaunchOneRowOfWaves32<kFormat>(params, stream);
       } else {
-        return LaunchQuantisedRows<kFormat, 1, kWave>(params, stream);
+        return LaunchQuantisedRows<QuantisedTile, kFormat, 1, kWave>(params, stream);
       }
     }
-    if (rows == 2) return LaunchQuantisedRows<kFormat, 2, kWave>(params, stream);
-    if (rows <= 4) return LaunchQuantisedRows<kFormat, 4, kWave>(params, stream);
-    return LaunchQuantisedRows<kFormat, 8, kWave>(params, stream);
+    if (rows == 2) return LaunchQuantisedRows<QuantisedTile, kFormat, 2, kWave>(params, stream);
+    if (rows <= 4) return LaunchQuantisedRows<QuantisedTile, kFormat, 4, kWave>(params, stream);
+    return LaunchQuantisedRows<QuantisedTile, kFormat, 8, kWave>(params, stream);
+  });
+}
+
+// Does the same with x rounded to int8.
+template <WeightFormat kFormat>
+absl::Status LaunchFewInt8Rows(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  const bool whole = AllowsVectors(params) && params[0].weight.cols % kGroupFeatures == 0;
+  const int64_t rows = params[0].rows;
+  return WithWaveWidth(stream, "projection_few_int8", [&](auto wave) {
+    constexpr int kWave = wave();
+    if (!whole) {
+      using Any = RoundedTile<kFormat, QuantisedShape{16, 4, 2, 1, 1, 256, 2, false}>;
+      return LaunchQuantisedTile<Any, kWave, false>(params, stream);
+    }
+    if (rows == 1) return LaunchQuantisedRows<RoundedTile, kFormat, 1, kWave>(params, stream);
+    if (rows <= 4) return LaunchQuantisedRows<RoundedTile, kFormat, 4, kWave>(params, stream);
+    return LaunchQuantisedRows<RoundedTile, kFormat, 8, kWave>(params, stream);
   });
 }
 

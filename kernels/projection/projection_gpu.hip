@@ -1,9 +1,13 @@
 // Projections on the GPU: which kernel, and the arguments of all.
 //
-// The kernels: projection_few_rows_gpu.hip, projection_tiles_gpu.hip, projection_gemm_gpu.hip.
+// The kernels: projection_few_rows_gpu.hip, projection_tiles_gpu.hip, projection_gemm_gpu.hip; of x rounded to int8
+// projection_few_quantised_gpu-inl.h and projection_int8_tiles_gpu.hip.
 
+#include <algorithm>
 #include <cstddef>
 
+#include "absl/algorithm/container.h"
+#include "absl/container/inlined_vector.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 #include "kernels/gpu/launch.h"
@@ -53,36 +57,67 @@ bool AllowsVectors(absl::Span<const ProjectionParams> params) {
 
 namespace {
 
-absl::Status LaunchFew(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  switch (params[0].weight.format) {
+using LaunchesFew = absl::Status(absl::Span<const ProjectionParams> params, const Stream& stream);
+struct FewLaunchers {
+  LaunchesFew* exact;
+  LaunchesFew* int8;  // null for formats without integer weights
+};
+
+FewLaunchers FewLaunchersOf(WeightFormat format) {
+  switch (format) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
-      return LaunchFewRows(params, stream);
+      return {LaunchFewRows, nullptr};
     case WeightFormat::kQ4_1:
     case WeightFormat::kQ5_0:
     case WeightFormat::kQ5_1:
-      return LaunchFewRowsOfFifths(params, stream);
+      return {LaunchFewRowsOfFifths, LaunchFewInt8RowsOfFifths};
     case WeightFormat::kQ4_K:
     case WeightFormat::kQ5_K:
     case WeightFormat::kQ6_K:
-      return LaunchFewRowsOfBlocks256(params, stream);
+      return {LaunchFewRowsOfBlocks256, LaunchFewInt8RowsOfBlocks256};
     case WeightFormat::kQ2_K:
     case WeightFormat::kQ3_K:
-      return LaunchFewRowsOfTwoBits(params, stream);
+      return {LaunchFewRowsOfTwoBits, LaunchFewInt8RowsOfTwoBits};
     case WeightFormat::kIQ4_NL:
     case WeightFormat::kIQ4_XS:
     case WeightFormat::kIQ3_S:
-      return LaunchFewRowsOfIq(params, stream);
+      return {LaunchFewRowsOfIq, LaunchFewInt8RowsOfIq};
     default:
-      return LaunchFewRowsOfBlocks32(params, stream);
+      return {LaunchFewRowsOfBlocks32, LaunchFewInt8RowsOfBlocks32};
   }
 }
 
+bool TakesInt8(const ProjectionParams& p) { return p.weight.rows > 0 && TakesInt8Inputs(p.math, p.weight.format); }
+
 // Every kernel keeps the same order of sums, so rows, outputs and the device may choose among them, whatever the path.
-absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  if (params[0].rows <= kFewRows) return LaunchFew(params, stream);
+// `x`: rows rounded to int8, if there are more than kFewRows and a matrix takes them.
+absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
+  const bool int8 = TakesInt8(params[0]);
+  if (params[0].rows <= kFewRows) {
+    const FewLaunchers few = FewLaunchersOf(params[0].weight.format);
+    return int8 ? few.int8(params, stream) : few.exact(params, stream);
+  }
+  if (int8) return LaunchInt8Tiles(params, x, stream);
   return GemmFillsDevice(params, stream) ? LaunchGemm(params, stream) : LaunchTiles(params, stream);
+}
+
+// Neighbours that share a launch: those of one format and math.
+size_t Alike(absl::Span<const ProjectionParams> params) {
+  size_t count = 1;
+  while (count < params.size() && params[count].weight.format == params[0].weight.format &&
+         TakesInt8(params[count]) == TakesInt8(params[0])) {
+    ++count;
+  }
+  return count;
+}
+
+// Returns the most rows that a workspace of 64 MiB has space for, or kFewRows if it has none for more.
+int64_t RoundedRowsAtOnce(int64_t features) {
+  constexpr int64_t kMostFloats = int64_t{64} << 18;
+  const int64_t rows = kMostFloats / RoundedFloats(4, features) * 4;
+  return std::max(rows >= 128 ? rows / 128 * 128 : rows, kFewRows);  // whole tiles
 }
 
 }  // namespace
@@ -133,28 +168,66 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
   return absl::OkStatus();
 }
 
-absl::Status LaunchByFormat(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
-  if (params[0].rows == 0) return absl::OkStatus();
-  // Neighbours of one format share a launch.
+absl::Status LaunchByFormat(absl::Span<const ProjectionParams> params, const gpu::RoundedRows& x,
+                            const gpu::Stream& stream) {
   while (!params.empty()) {
-    size_t count = 1;
-    while (count < params.size() && params[count].weight.format == params[0].weight.format) ++count;
-    GDN_RETURN_IF_ERROR(gpu::LaunchFastest(params.first(count), stream));
+    const size_t count = gpu::Alike(params);
+    GDN_RETURN_IF_ERROR(gpu::LaunchFastest(params.first(count), x, stream));
     params.remove_prefix(count);
+  }
+  return absl::OkStatus();
+}
+
+// Launches rows [first, first + rows) of the params.
+absl::Status LaunchRows(absl::Span<const ProjectionParams> params, int64_t first, int64_t rows, float* workspace,
+                        const gpu::Stream& stream) {
+  absl::InlinedVector<ProjectionParams, kMaxProjectionsPerLaunch> part(params.begin(), params.end());
+  for (ProjectionParams& p : part) {
+    p.rows = rows;
+    p.x = p.x.From(first * p.x_stride);
+    if (p.weight.rows > 0) p.y = p.y.From(first * p.y_stride);
+  }
+  gpu::RoundedRows x;
+  if (rows > gpu::kFewRows) {
+    x = {workspace, gpu::PitchOf(rows)};
+    GDN_RETURN_IF_ERROR(gpu::LaunchRoundRows(part[0], x, stream));
+  }
+  return LaunchByFormat(part, x, stream);
+}
+
+absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream) {
+  const int64_t rows = params[0].rows;
+  if (rows == 0) return absl::OkStatus();
+  if (rows <= gpu::kFewRows || absl::c_none_of(params, gpu::TakesInt8)) return LaunchByFormat(params, {}, stream);
+  const int64_t at_once = gpu::RoundedRowsAtOnce(params[0].weight.cols);
+  if (at_once > gpu::kFewRows) GDN_RETURN_IF_ERROR(RequirePointer(kProjectionsOp, "workspace", workspace));
+  for (int64_t first = 0; first < rows; first += at_once) {
+    GDN_RETURN_IF_ERROR(LaunchRows(params, first, std::min(at_once, rows - first), workspace, stream));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status ProjectionGpu(const ProjectionParams& params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateOnGpu(0, params));
-  return LaunchByFormat({&params, 1}, stream);
+int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu::Stream& /*stream*/) {
+  if (params.empty() || params[0].rows <= gpu::kFewRows || absl::c_none_of(params, gpu::TakesInt8)) return 0;
+  const int64_t features = params[0].weight.cols;
+  if (features < kInt8Block || features > kMaxPackedFeatures) return 0;  // refused later
+  const int64_t at_once = gpu::RoundedRowsAtOnce(features);
+  return at_once > gpu::kFewRows ? gpu::RoundedFloats(std::min(at_once, params[0].rows), features) : 0;
+}
+int64_t GpuWorkspaceFloats(const ProjectionParams& params, const gpu::Stream& stream) {
+  return GpuWorkspaceFloats({&params, 1}, stream);
 }
 
-absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
+absl::Status ProjectionGpu(const ProjectionParams& params, float* workspace, const gpu::Stream& stream) {
+  GDN_RETURN_IF_ERROR(ValidateOnGpu(0, params));
+  return LaunchAll({&params, 1}, workspace, stream);
+}
+
+absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateTogether(params));
-  return LaunchByFormat(params, stream);
+  return LaunchAll(params, workspace, stream);
 }
 
 }  // namespace gdn

@@ -18,17 +18,19 @@
 #include "kernels/projection/projection_args.h"
 #include "kernels/projection/quantised_operand_gpu-inl.h"
 #include "kernels/projection/thread_tile-inl.h"
+#include "kernels/projection/wave_sums_gpu-inl.h"
 
 namespace gdn::gpu {
 namespace {
 
-constexpr int kWaves = 8;
+constexpr int kBlockWaves = 8;
 
 // A wave's tile: kLanesDown of its kWaveLanes lanes down, kRowsOfLane x kOutputsOfLane results each; and what it has of
 // LDS.
 template <int kWaveLanes, int kLanesDown, int kRowsOfLane, int kOutputsOfLane>
 struct Tile {
   static constexpr int kWave = kWaveLanes;
+  static constexpr int kWaves = kBlockWaves;
   static constexpr int kLaneRows = kLanesDown;
   static constexpr int kThreadRows = kRowsOfLane;
   static constexpr int kThreadOutputs = kOutputsOfLane;
@@ -71,7 +73,6 @@ struct QuantisedOperands {
 template <typename From, typename T>
 __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
                                          int32_t first_output, typename T::Shared& s) {
-  constexpr int kThreadRows = T::kThreadRows;
   constexpr int kLaneRows = T::kLaneRows;
   const int thread = static_cast<int>(threadIdx.x);
   const int wave = thread / T::kWave;
@@ -82,19 +83,13 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
   using Operands = typename T::Operands;
   const int at = wave * Operands::kFloats;
   const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
-  const auto first_feature = [wave](int32_t round) { return (round * kWaves + wave) * kGroupFeatures; };
+  const auto first_feature = [wave](int32_t round) { return (round * kBlockWaves + wave) * kGroupFeatures; };
 
   typename From::template Mover<Operands> mover(p, m, thread % T::kWave, first_row, first_output);
   mover.Load(first_feature(0));
-  // Of result `thread` + kThreads r of each exchange.
-  float total[kThreadRows / T::kExchangeRows][T::kExchangeResults];
-#pragma unroll
-  for (auto& results : total) {
-#pragma unroll
-    for (float& result : results) result = 0.0f;
-  }
-  for (int32_t round = 0; round * kWaves < groups; ++round) {
-    float sum[kThreadRows][T::kThreadOutputs];
+  WaveSums<T> total;
+  for (int32_t round = 0; round * kBlockWaves < groups; ++round) {
+    float sum[T::kThreadRows][T::kThreadOutputs];
     SetZero(sum);
 #pragma unroll 1
     for (int depth = 0; depth < kGroupFeatures; depth += Operands::kDepth) {
@@ -106,46 +101,9 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
       WaveBarrier();  // nvcc would move the loads down to where they are needed
       MultiplyStep<Operands, 4 * kLaneRows, T::kSpan>(s.floats, at, lane_row * 4, lane_column, sum);
     }
-    const int32_t left = groups - round * kWaves;
-#pragma unroll
-    for (int first = 0; first < kThreadRows; first += T::kExchangeRows) {
-      SyncThreads();
-#pragma unroll
-      for (int i = 0; i < T::kExchangeRows; ++i) {
-        const float(&row)[T::kThreadOutputs] = sum[first + i];
-        const int lanes = ((wave * T::kExchangeRows + i) * kLaneRows + lane_row) * T::kOutputs;
-#pragma unroll
-        for (int j = 0; j < T::kThreadOutputs; j += 4) {
-          s.floats.Store4(lanes + T::ExchangeAt(lane_row, lane_column + j / 4 * T::kSpan),
-                          {row[j], row[j + 1], row[j + 2], row[j + 3]});
-        }
-      }
-      SyncThreads();
-#pragma unroll
-      for (int r = 0; r < T::kExchangeResults; ++r) {
-        const int result = r * T::kThreads + thread;
-        const int from = T::ExchangeAt(result / T::kOutputs % kLaneRows, result);
-#pragma unroll
-        for (int w = 0; w < kWaves; ++w) {
-          if (w < left) total[first / T::kExchangeRows][r] += s.floats[w * T::kExchange + from];
-        }
-      }
-    }
-    SyncThreads();
+    total.Add(s.floats, wave, lane_row, lane_column, sum, groups - round * kBlockWaves);
   }
-#pragma unroll
-  for (int first = 0; first < kThreadRows; first += T::kExchangeRows) {
-#pragma unroll
-    for (int r = 0; r < T::kExchangeResults; ++r) {
-      const int32_t output = first_output + (r * T::kThreads + thread) % T::kOutputs;
-      const int result = (r * T::kThreads + thread) / T::kOutputs;  // [kExchangeRows][kLaneRows]
-      const int i = first + result / kLaneRows;
-      const int64_t row = first_row + i / 4 * 4 * kLaneRows + result % kLaneRows * 4 + i % 4;
-      if (row < p.rows && output < m.outputs) {
-        StoreElement(m.y, m.y_dtype, row * m.y_stride + output, total[first / T::kExchangeRows][r]);
-      }
-    }
-  }
+  total.Store(p, m, first_row, first_output);
 }
 
 // Blocks that a multiprocessor's registers are to hold.

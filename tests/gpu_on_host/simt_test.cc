@@ -114,6 +114,16 @@ TEST(Fmaf, RoundsOnceAsTheCLibrarysDoes) {
   }
 }
 
+TEST(SelectBytes, TakesEachByteByItsNumberAmongEight) {
+  EXPECT_EQ(SelectBytes(0x44332211u, 0x88776655u, 0x07000304u), 0x88114455u);
+}
+
+TEST(Dot4, AddsProductsOfSignedBytes) {
+  EXPECT_EQ(Dot4(0x01020304u, 0x05060708u, 100), 100 + 1 * 5 + 2 * 6 + 3 * 7 + 4 * 8);
+  EXPECT_EQ(Dot4(0x80808080u, 0x7f7f7f7fu, 0), 4 * -128 * 127);
+  EXPECT_EQ(Dot4(0x80ff7f01u, 0x80ff7f01u, -7), -7 + 128 * 128 + 1 + 127 * 127 + 1);
+}
+
 TEST(PlantedFault, NoneRunsCleanWithATail) {
   for (int width : {64, 32}) {
     for (int count : {1, 127, 128, 129, 300}) EXPECT_TRUE((Reverse<true, 0>(count, width)).ok()) << count;

@@ -94,6 +94,11 @@ inline uint32_t SelectBytes(uint32_t low, uint32_t high, uint32_t selectors) {
   }
   return selected;
 }
+// Dot4: c plus the products of the words' four bytes, each as a signed number, with the byte of the same place.
+inline int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
+  for (int i = 0; i < 4; ++i) c += int32_t{static_cast<int8_t>(a >> 8 * i)} * static_cast<int8_t>(b >> 8 * i);
+  return c;
+}
 inline void WidenE4M3(uint32_t word, float (&values)[4]) {
   const uint32_t even = E4M3EvenHalves(word);
   const uint32_t odd = E4M3OddHalves(word);

@@ -1,0 +1,337 @@
+// y = x W^T for more rows than a few, with x rounded to int8: decode in large batches, prefill.
+//
+// Order of a sum: projection_args.h. x has been rounded by projection_round_rows_gpu.hip.
+// Threads: a lane has 16 or 32 results. Their dot products take four features an instruction, from words of four signed
+// bytes that lie in LDS with the feature as the slow index. For many rows all waves of a block share a stage of 32
+// features, which has two buffers, so that one barrier a stage is enough. For fewer rows each wave has groups of
+// features and LDS of its own, as in projection_tiles_gpu.hip: so few tiles fill the device too.
+// Resources: up to 46 KB of LDS; at most 128 registers. Bound by vector instructions, of which 8 in 10 to 11 are dot
+// products.
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/gpu/launch.h"
+#include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/int8_operand_gpu-inl.h"
+#include "kernels/projection/projection_args.h"
+#include "kernels/projection/rounded_rows_gpu.h"
+#include "kernels/projection/thread_tile-inl.h"
+#include "kernels/projection/wave_sums_gpu-inl.h"
+
+namespace gdn::gpu {
+namespace {
+
+// Division of a block's work. kLanesDown of a wave's kWaveLanes lanes lie down, with kRowsOfLane x kOutputsOfLane
+// results each. The waves of a team, kWavesDown x kWavesAcross, share a stage. The block's kTeams teams take
+// neighbouring groups of features of one tile: one team, or teams of one wave.
+template <int kWaveLanes, int kLanesDown, int kRowsOfLane, int kOutputsOfLane, int kWavesDown, int kWavesAcross,
+          int kTeamsOfBlock>
+struct Int8TileShape {
+  static constexpr int kWave = kWaveLanes;
+  static constexpr int kLaneRows = kLanesDown;
+  static constexpr int kThreadRows = kRowsOfLane;
+  static constexpr int kThreadOutputs = kOutputsOfLane;
+  static constexpr int kResults = kThreadRows * kThreadOutputs;  // of a lane
+  static constexpr int kDown = kWavesDown;
+  static constexpr int kAcross = kWavesAcross;
+  static constexpr int kTeams = kTeamsOfBlock;
+  static constexpr int kTeamLanes = kDown * kAcross * kWave;
+  static constexpr int kThreads = kTeams * kTeamLanes;
+  static constexpr int kSpan = kWave / kLaneRows * 4;  // of the lanes' first four outputs
+  static constexpr int kWaveRows = kLaneRows * kThreadRows;
+  static constexpr int kWaveOutputs = kSpan * (kThreadOutputs / 4);
+  static constexpr int kRows = kDown * kWaveRows;
+  static constexpr int kOutputs = kAcross * kWaveOutputs;
+  static_assert(kTeams == 1 || kDown * kAcross == 1);
+};
+
+template <typename kShapeOfTile, int kScales, bool kOffsets>
+struct Int8Tile : kShapeOfTile {
+  using Shape = kShapeOfTile;
+  using Stage = Int8Stage<kScales, kOffsets, Shape::kTeamLanes, Shape::kRows, Shape::kOutputs>;
+  // Rows of a lane whose dot products are summed at a time. With two scales each result has two of them.
+  static constexpr int kRowsAtOnce = kScales == 2 ? 4 : Shape::kThreadRows;
+
+  // For WaveSums.
+  static constexpr int kWaves = Shape::kTeams;
+  static constexpr int kExchangeRows = 2;
+  static constexpr int kExchange = kExchangeRows * Shape::kLaneRows * Shape::kOutputs;
+  static constexpr int kExchangeResults = kExchange / Shape::kThreads;
+  __device__ __forceinline__ static int ExchangeAt(int lane_row, int output) { return output ^ (lane_row * 8 % 32); }
+
+  static constexpr int kFloats =
+      Shape::kTeams == 1 ? 2 * Stage::kFloats : Shape::kTeams * std::max(Stage::kFloats, kExchange);
+  struct Shared {
+    LdsArray<float, kFloats> floats;
+  };
+};
+
+// A lane's place in the tile: its first row and output, and that of the lanes among the wave's.
+struct Int8Place {
+  int row, output;
+  int lane_row, lane_column;
+
+  template <typename T>
+  __device__ __forceinline__ static Int8Place Of(int team_lane) {
+    const LanePlace place = PlaceOfLane<T::kLaneRows>(team_lane % T::kWave);
+    const int wave = team_lane / T::kWave;
+    return {wave / T::kAcross * T::kWaveRows + place.row * 4, wave % T::kAcross * T::kWaveOutputs + place.column * 4,
+            place.row, place.column * 4};
+  }
+};
+
+// Dot products of kWords words of x and weights from word `first` of the stage at `at` on, for kRows rows and all
+// outputs of a lane, on top of kDotBias.
+template <typename T, int kWords, int kRows, typename Lds>
+__device__ __forceinline__ void DotWords(Lds& lds, int at, int first, int row, int output,
+                                         int32_t (&dot)[kRows][T::kThreadOutputs]) {
+  using Stage = typename T::Stage;
+#pragma unroll
+  for (auto& of_row : dot) {
+#pragma unroll
+    for (int32_t& one : of_row) one = kDotBias;
+  }
+#pragma unroll
+  for (int word = first; word < first + kWords; ++word) {
+    uint32_t w[T::kThreadOutputs];
+#pragma unroll
+    for (int j = 0; j < T::kThreadOutputs; j += 4) {
+      UnpackBits(lds.Load4(at + Stage::WAt(word, output) + j / 4 * T::kSpan), w + j);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; i += 4) {
+      uint32_t x[4];
+      UnpackBits(lds.Load4(at + word * T::kRows + row + i * T::kLaneRows), x);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+#pragma unroll
+        for (int j = 0; j < T::kThreadOutputs; ++j) dot[i + r][j] = Dot4(x[r], w[j], dot[i + r][j]);
+      }
+    }
+  }
+}
+
+// Loads `kCount` values of a lane that lie four by four, `span` apart.
+template <int kCount, typename Lds>
+__device__ __forceinline__ void LoadFours(Lds& lds, int at, int span, float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) Unpack4(lds.Load4(at + i / 4 * span), values + i);
+}
+
+// Adds the products of the stage at `at` in LDS to the lane's sums. kFirst: the sums are zero before, and not read.
+template <typename T, bool kFirst, typename Lds>
+__device__ __forceinline__ void AddStage(Lds& lds, int at, const Int8Place& place,
+                                         float (&sum)[T::kThreadRows][T::kThreadOutputs]) {
+  using Stage = typename T::Stage;
+  constexpr int kOutputs = T::kThreadOutputs;
+  constexpr int kScales = Stage::kKind.scales;
+  constexpr int kRows = T::kRowsAtOnce;
+  constexpr int kRowSpan = 4 * T::kLaneRows;
+#pragma unroll
+  for (int first = 0; first < T::kThreadRows; first += kRows) {
+    const int row = place.row + first / 4 * kRowSpan;
+    float p[kRows][kOutputs];
+#pragma unroll
+    for (int n = 0; n < kScales; ++n) {
+      int32_t dot[kRows][kOutputs];
+      constexpr int kWords = kBlockWords / kScales;
+      DotWords<T, kWords>(lds, at, n * kWords, row, place.output, dot);
+      float scale[kOutputs];
+      LoadFours(lds, at + Stage::kScalesAt + n * Stage::kOutputs + place.output, T::kSpan, scale);
+#pragma unroll
+      for (int j = 0; j < kOutputs; ++j) {
+        const float start = -kDotBiasValue * scale[j];
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          p[i][j] = n == 0 ? ScaledDot(dot[i][j], scale[j], start) : fmaf(scale[j], PlainDot(dot[i][j]), p[i][j]);
+        }
+      }
+    }
+    if constexpr (Stage::kKind.offsets) {
+      float of_block[kRows], of_half[kRows];  // sums of q_x
+      LoadFours(lds, at + kSumWord * T::kRows + row, kRowSpan, of_block);
+      if constexpr (kScales == 2) LoadFours(lds, at + kHalfSumWord * T::kRows + row, kRowSpan, of_half);
+#pragma unroll
+      for (int n = 0; n < kScales; ++n) {
+        float offset[kOutputs];
+        LoadFours(lds, at + Stage::kOffsetsAt + n * Stage::kOutputs + place.output, T::kSpan, offset);
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          const float of_x = kScales == 1 ? of_block[i] : n == 0 ? of_half[i] : of_block[i] - of_half[i];
+#pragma unroll
+          for (int j = 0; j < kOutputs; ++j) p[i][j] = fmaf(offset[j], of_x, p[i][j]);
+        }
+      }
+    }
+    float d[kRows];
+    LoadFours(lds, at + kScaleWord * T::kRows + row, kRowSpan, d);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOutputs; ++j) {
+        float& to = sum[first + i][j];
+        to = kFirst ? d[i] * p[i][j] : fmaf(d[i], p[i][j], to);
+      }
+    }
+  }
+}
+
+// All waves share each stage, and lanes keep their results' totals.
+template <typename T>
+__device__ __forceinline__ void MultiplyTogether(const Int8Args& args, const ProjectionMatrix& m, int32_t first_row,
+                                                 int32_t first_output, typename T::Shared& s) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const Int8Place place = Int8Place::Of<T>(thread);
+  const int32_t blocks = args.p.features / kInt8Block;
+  Int8Mover<typename T::Stage> mover(args, m, thread, first_row, first_output);
+  mover.Load(0);
+  mover.Store(s.floats, 0);
+  SyncThreads();
+  float total[T::kThreadRows][T::kThreadOutputs];
+  SetZero(total);
+#pragma unroll 1
+  for (int32_t block = 0; block < blocks; block += 2) {
+    float sum[T::kThreadRows][T::kThreadOutputs];
+    const bool pair = block + 1 < blocks;
+    if (pair) mover.Load(block + 1);
+    AddStage<T, true>(s.floats, 0, place, sum);
+    if (pair) {
+      mover.Store(s.floats, T::Stage::kFloats);
+      SyncThreads();
+      const bool more = block + 2 < blocks;
+      if (more) mover.Load(block + 2);
+      AddStage<T, false>(s.floats, T::Stage::kFloats, place, sum);
+      if (more) mover.Store(s.floats, 0);
+    }
+    SyncThreads();
+#pragma unroll
+    for (int i = 0; i < T::kThreadRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < T::kThreadOutputs; ++j) total[i][j] += sum[i][j];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < T::kThreadRows; ++i) {
+    const int64_t row = first_row + place.row + i / 4 * 4 * T::kLaneRows + i % 4;
+#pragma unroll
+    for (int j = 0; j < T::kThreadOutputs; ++j) {
+      const int32_t output = first_output + place.output + j / 4 * T::kSpan + j % 4;
+      if (row < args.p.rows && output < m.outputs) {
+        StoreElement(m.y, m.y_dtype, row * m.y_stride + output, total[i][j]);
+      }
+    }
+  }
+}
+
+// Each wave has groups of its own, and the block adds the waves' sums.
+template <typename T>
+__device__ __forceinline__ void MultiplyApart(const Int8Args& args, const ProjectionMatrix& m, int32_t first_row,
+                                              int32_t first_output, typename T::Shared& s) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int wave = thread / T::kWave;
+  const Int8Place place = Int8Place::Of<T>(thread % T::kWave);
+  const int32_t blocks = args.p.features / kInt8Block;
+  const int32_t groups = (blocks + 1) / 2;
+  const int at = wave * T::Stage::kFloats;
+  Int8Mover<typename T::Stage> mover(args, m, thread % T::kWave, first_row, first_output);
+  const auto load = [&](int32_t block) { mover.Load(block < blocks ? block : blocks - 1); };
+  load(2 * wave);
+  WaveSums<T> total;
+#pragma unroll 1
+  for (int32_t round = 0; round * T::kTeams < groups; ++round) {
+    const int32_t block = 2 * (round * T::kTeams + wave);
+    float sum[T::kThreadRows][T::kThreadOutputs];
+    WaveBarrier();
+    mover.Store(s.floats, at);
+    WaveBarrier();
+    load(block + 1);
+    WaveBarrier();
+    AddStage<T, true>(s.floats, at, place, sum);
+    WaveBarrier();
+    mover.Store(s.floats, at);
+    WaveBarrier();
+    load(block + 2 * T::kTeams);
+    WaveBarrier();
+    if (block + 1 < blocks) AddStage<T, false>(s.floats, at, place, sum);
+    total.Add(s.floats, wave, place.lane_row, place.lane_column, sum, groups - round * T::kTeams);
+  }
+  total.Store(args.p, m, first_row, first_output);
+}
+
+template <typename T>
+__global__ __launch_bounds__(T::kThreads) void Int8TilesKernel(Int8Args args) {
+  auto& s = SharedMemory<typename T::Shared>();
+  const ProjectionArgs& p = args.p;
+  // Row tiles are the fastest index: those that run together read the same weights.
+  const int32_t row_tile = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles));
+  const int32_t tile = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
+  ProjectionMatrix m = p.matrices[0];
+#pragma unroll
+  for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
+    if (tile >= p.matrices[i].first_tile) m = p.matrices[i];
+  }
+  const int32_t first_row = row_tile * T::kRows;
+  const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
+  if constexpr (T::kTeams == 1) {
+    MultiplyTogether<T>(args, m, first_row, first_output, s);
+  } else {
+    MultiplyApart<T>(args, m, first_row, first_output, s);
+  }
+}
+
+template <typename Shape, int kScales, bool kOffsets>
+absl::Status LaunchShape(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
+  using T = Int8Tile<Shape, kScales, kOffsets>;
+  const Int8Args args{MakeProjectionArgs(params, T::kRows, T::kOutputs), x};
+  return Launch("projection_int8_tiles", Int8TilesKernel<T>, {args.p.tiles()}, T::kThreads, stream, args);
+}
+
+// How long tiles of a shape take, in results of a processor at the full rate: whole rounds of blocks, and what fewer
+// results a lane cost, by docs/evidence/mi50-model.md.
+template <typename Shape>
+int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  constexpr int kPercent = Shape::kResults == 16 ? 60 : Shape::kTeams > 1 ? 80 : 100;
+  const int64_t blocks = OutputTiles(params, Shape::kOutputs) * CeilDivide(params[0].rows, Shape::kRows);
+  return CeilDivide(blocks, stream.processors) * Shape::kRows * Shape::kOutputs * 100 / kPercent;
+}
+
+// Launches the cheapest of tiles.
+template <int kScales, bool kOffsets, typename First, typename... Others>
+absl::Status LaunchCheapest(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
+  const int64_t least = std::min({CostOf<First>(params, stream), CostOf<Others>(params, stream)...});
+  absl::Status status;
+  const auto launch = [&](auto shape) {
+    using Shape = decltype(shape);
+    if (CostOf<Shape>(params, stream) > least) return false;
+    status = LaunchShape<Shape, kScales, kOffsets>(params, x, stream);
+    return true;
+  };
+  (void)(launch(First()) || ... || launch(Others()));
+  return status;
+}
+
+template <int kScales, bool kOffsets>
+absl::Status LaunchKind(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
+  return WithWaveWidth(stream, "projection_int8_tiles", [&](auto wave) {
+    if constexpr (wave() == 32) {
+      return LaunchCheapest<kScales, kOffsets, Int8TileShape<32, 4, 8, 4, 2, 4, 1>, Int8TileShape<32, 4, 8, 4, 1, 1, 8>,
+                            Int8TileShape<32, 4, 4, 4, 1, 1, 8>>(params, x, stream);
+    } else {
+      return LaunchCheapest<kScales, kOffsets, Int8TileShape<64, 8, 8, 4, 1, 4, 1>, Int8TileShape<64, 4, 8, 4, 1, 1, 8>,
+                            Int8TileShape<64, 4, 4, 4, 1, 1, 8>>(params, x, stream);
+    }
+  });
+}
+
+}  // namespace
+
+absl::Status LaunchInt8Tiles(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
+  const Int8Kind kind = KindOf(params[0].weight.format);
+  if (kind.scales == 1) {
+    return kind.offsets ? LaunchKind<1, true>(params, x, stream) : LaunchKind<1, false>(params, x, stream);
+  }
+  return kind.offsets ? LaunchKind<2, true>(params, x, stream) : LaunchKind<2, false>(params, x, stream);
+}
+
+}  // namespace gdn::gpu

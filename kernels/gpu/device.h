@@ -10,6 +10,7 @@
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)
 //   bytes        BiasedByte, SelectBytes, Dot4, WidenE4M3
 //   launching    launch.h
+//   registers    FenceLoads, NotHoisted: what the compiler may not move
 //   overlapping  if Grid::early is set: WaitForPriorKernels(), and LetNextKernelBegin() to let the next kernel start;
 //                BeginEarly() does both
 // Every lane of the block must reach each barrier, and every lane of the wave each cross-lane call. So trip counts

@@ -53,6 +53,15 @@ __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   values[3] = __high2float(high);
 }
 
+// FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
+// instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
+// register between calls in a loop.
+__device__ __forceinline__ void FenceLoads() { asm volatile("" ::: "memory"); }
+__device__ __forceinline__ uint32_t NotHoisted(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 __device__ __forceinline__ void WaveBarrier() { __syncwarp(); }
 
 // WaitForPriorKernels waits until the stream's earlier kernels have ended; LetNextKernelBegin lets the next one begin

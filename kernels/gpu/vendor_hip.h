@@ -54,6 +54,15 @@ __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   values[3] = FromF16(static_cast<uint16_t>(odd >> 16));
 }
 
+// FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
+// instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
+// register between calls in a loop.
+__device__ __forceinline__ void FenceLoads() { __builtin_amdgcn_sched_barrier(0); }
+__device__ __forceinline__ uint32_t NotHoisted(uint32_t value) {
+  asm volatile("" : "+v"(value));
+  return value;
+}
+
 // Orders a wave's own LDS accesses. Its lanes run in lockstep, so this only restrains the compiler.
 __device__ __forceinline__ void WaveBarrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");

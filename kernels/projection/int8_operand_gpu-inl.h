@@ -51,10 +51,10 @@ struct Int8Stage {
   static constexpr int kOffsetsAt = kScalesAt + kKind.scales * kOutputs;
   static constexpr int kFloats = kOffsetsAt + (kKind.offsets ? kKind.scales * kOutputs : 0);
   // Loads of a lane: of four rows' words of x, of eight weights.
-  static constexpr int kXVectors = kKind.words() * kRows / 4;
-  static constexpr int kXLoads = (kXVectors + kLanes - 1) / kLanes;
+  static constexpr uint32_t kXVectors = kKind.words() * kRows / 4;
+  static constexpr int kXLoads = (static_cast<int>(kXVectors) + kLanes - 1) / kLanes;
   static constexpr int kWLoads = 4 * kOutputs / kLanes;
-  static_assert(kWLoads * kLanes == 4 * kOutputs && kRows % 4 == 0 && kOutputs % 32 == 0);
+  static_assert(kWLoads * kLanes == 4 * kOutputs && kLanes % kOutputs == 0 && kRows % 4 == 0 && kOutputs % 32 == 0);
 
   // Returns the place of `output` in word `word` of the weights. Four neighbours from a multiple of four on are
   // adjacent.
@@ -67,49 +67,68 @@ template <typename T>
 class Int8Mover {
  public:
   // The team's lane `lane` moves for the tile of rows from first_row and outputs from first_output on. Rows and outputs
-  // that do not exist are copies of others; discard their results.
-  __device__ __forceinline__ Int8Mover(const Int8Args& args, const ProjectionMatrix& m, int lane, int32_t first_row,
-                                       int32_t first_output)
-      : lane_(lane),
-        features_(args.p.features),
-        pitch_(args.x.pitch),
-        format_(args.p.format),
-        planes_(args.p.planes),
-        weights_{static_cast<const char*>(m.weight), nullptr},
-        outputs_(m.outputs),
-        first_output_(first_output),
-        x_(args.x.words) {
+  // that do not exist are copies of others or zeros; discard their results.
+  __device__ __forceinline__ Int8Mover(const Int8Args& args, const ProjectionMatrix& m, uint32_t lane,
+                                       int32_t first_row, int32_t first_output)
+      : lane_(lane), pitch_(args.x.pitch), format_(args.p.format), planes_(args.p.planes), x_(args.x.words) {
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
-      const int vector = lane + i * T::kLanes;
-      const int32_t row = first_row + vector % kQuads * 4;
-      x_at_[i] = vector / kQuads * pitch_ + (row < pitch_ ? row : pitch_ - 4);
+      const uint32_t vector = lane + i * T::kLanes;
+      const int32_t row = first_row + static_cast<int32_t>(vector % kQuads * 4);
+      x_at_[i] = static_cast<int32_t>(vector / kQuads) * pitch_ + (row < pitch_ ? row : pitch_ - 4);
     }
+    const int32_t first_tile = first_output / kPackedRows;
+    const int32_t tiles = (m.outputs - 1) / kPackedRows - first_tile;  // after the first
+    tile_ = static_cast<const char*>(m.weight) + uint64_t{static_cast<uint32_t>(first_tile)} * planes_.bytes;
+    const auto from = [&](int output) {
+      const int32_t tile = output / kPackedRows;
+      return static_cast<uint32_t>(tile < tiles ? tile : tiles) * planes_.bytes;
+    };
+#pragma unroll
+    for (int i = 0; i < T::kWLoads; ++i) from_[i] = from(Output(lane, i));
+    scales_from_ = from(ScaledOutput(lane));
   }
 
   // Loads the tile's part of the features [32 block, 32 block + 32), which must exist, into registers.
   __device__ __forceinline__ void Load(int32_t block) {
     block_ = block;
+    const uint32_t lane = Lane();
     const float* const x = x_ + int64_t{block} * kRoundedWords * pitch_;
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
-      if (lane_ + i * T::kLanes < T::kXVectors) x_words_[i] = Load4(x + x_at_[i]);
+      if (lane + i * T::kLanes < T::kXVectors) x_words_[i] = Load4(x + x_at_[i]);
     }
     WithFormat([&](auto format) { LoadWeights<decltype(format)::value>(); });
   }
 
   template <typename Lds>
   __device__ __forceinline__ void Store(Lds& lds, int at) const {
+    const uint32_t lane = Lane();
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
-      const int vector = lane_ + i * T::kLanes;
-      if (vector < T::kXVectors) lds.Store4(at + vector * 4, x_words_[i]);
+      const uint32_t vector = lane + i * T::kLanes;
+      if (vector < T::kXVectors) lds.Store4(at + static_cast<int>(vector * 4), x_words_[i]);
     }
-    WithFormat([&](auto format) { StoreWeights<decltype(format)::value>(lds, at); });
+    Decoded decoded;
+    WithFormat([&](auto format) { Decode<decltype(format)::value>(lane, decoded); });
+#pragma unroll
+    for (int i = 0; i < T::kWLoads; ++i) {
+      const int word = at + T::WAt(2 * Eight(lane), Output(lane, i));
+      lds[word] = BitsToFloat(decoded.words[i][0]);
+      lds[word + T::kOutputs] = BitsToFloat(decoded.words[i][1]);
+    }
+    if (lane < T::kOutputs) {
+#pragma unroll
+      for (int n = 0; n < T::kKind.scales; ++n) {
+        const int number = at + n * T::kOutputs + static_cast<int>(lane);
+        lds[number + T::kScalesAt] = decoded.scales[n].scale;
+        if constexpr (T::kKind.offsets) lds[number + T::kOffsetsAt] = decoded.scales[n].offset;
+      }
+    }
   }
 
  private:
-  static constexpr int kQuads = T::kRows / 4;
+  static constexpr uint32_t kQuads = T::kRows / 4;
 
   template <typename Function>
   __device__ __forceinline__ void WithFormat(const Function& function) const {
@@ -118,51 +137,67 @@ class Int8Mover {
       if constexpr (HasIntegerWeights(kFormat) && KindOf(kFormat) == T::kKind) function(format);
     });
   }
-  // Four neighbouring lanes have the four eights of an output.
-  __device__ __forceinline__ int Eight() const { return lane_ % 4; }
-  __device__ __forceinline__ int Output(int i) const { return lane_ / 4 + i * (T::kLanes / 4); }
+  // Four neighbouring lanes have the four eights of an output. Each of the first kOutputs lanes has the scales of one.
+  // The others load them too: branches of lanes within the formats' would make a wave pass all formats' code.
+  __device__ __forceinline__ static int Eight(uint32_t lane) { return static_cast<int>(lane % 4); }
+  __device__ __forceinline__ static int Output(uint32_t lane, int i) {
+    return static_cast<int>(lane / 4) + i * (T::kLanes / 4);
+  }
+  __device__ __forceinline__ static int ScaledOutput(uint32_t lane) { return static_cast<int>(lane % T::kOutputs); }
+  // Addresses of all formats and loads would not fit the registers.
+  __device__ __forceinline__ uint32_t Lane() const { return NotHoisted(lane_); }
+
+  __device__ __forceinline__ PackedRow Row(uint32_t from, int output) const {
+    PackedRow row{};
+    row.tile = tile_;
+    row.from = from;
+    row.row = static_cast<uint32_t>(output % kPackedRows);
+    row.high = planes_.high;
+    row.scales = planes_.scales;
+    row.d = planes_.d;
+    return row;
+  }
 
   template <WeightFormat kFormat>
   __device__ __forceinline__ void LoadWeights() {
+    const uint32_t lane = Lane();
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
-      const int32_t wanted = first_output_ + Output(i);
-      const int32_t output = wanted < outputs_ ? wanted : outputs_ - 1;
-      const PackedRow row = PackedRowOf(weights_, planes_, output / kPackedRows, output, features_);
-      w_[i] = LoadPackedEight<kFormat>(row, block_ * kInt8Block + Eight() * 8, features_);
+      w_[i] = LoadEightBits<kFormat>(Row(NotHoisted(from_[i]), Output(lane, i)), block_ * kInt8Block + Eight(lane) * 8);
     }
+    scales_ = LoadScales<kFormat>(Row(NotHoisted(scales_from_), ScaledOutput(lane)), static_cast<uint32_t>(block_));
   }
-  template <WeightFormat kFormat, typename Lds>
-  __device__ __forceinline__ void StoreWeights(Lds& lds, int at) const {
-    constexpr int kScales = ScalesOfBlock(kFormat);
-    const EightPlace place{block_ / 2, block_ % 2, Eight()};
+
+  struct Decoded {
+    uint32_t words[T::kWLoads][2];
+    IntegerScale scales[T::kKind.scales];
+  };
+  template <WeightFormat kFormat>
+  __device__ __forceinline__ void Decode(uint32_t lane, Decoded& to) const {
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
       uint32_t first, second;
-      IntegerWords<kFormat>(EightOf<kFormat>(w_[i].bits.q, w_[i].bits.more, place.eight), first, second);
-      const int word = at + T::WAt(2 * place.eight, Output(i));
-      lds[word] = BitsToFloat(WithoutZero<kFormat>(first));
-      lds[word + T::kOutputs] = BitsToFloat(WithoutZero<kFormat>(second));
-      const IntegerScale scale = IntegerScaleOf<kFormat>(w_[i].scales, place);
-      if (place.eight % (4 / kScales) == 0) {
-        const int number = place.eight / (4 / kScales) * T::kOutputs + Output(i);
-        lds[at + T::kScalesAt + number] = scale.scale;
-        if constexpr (HasOffsets(kFormat)) lds[at + T::kOffsetsAt + number] = scale.offset;
-      }
+      IntegerWords<kFormat>(EightOf<kFormat>(w_[i].q, w_[i].more, Eight(lane)), first, second);
+      to.words[i][0] = WithoutZero<kFormat>(first);
+      to.words[i][1] = WithoutZero<kFormat>(second);
+    }
+#pragma unroll
+    for (int n = 0; n < T::kKind.scales; ++n) {
+      to.scales[n] = IntegerScaleOf<kFormat>(scales_, {block_ / 2, block_ % 2, 2 * n});
     }
   }
 
-  const int lane_;
-  const int32_t features_;
+  const uint32_t lane_;
   const int32_t pitch_;
   const WeightFormat format_;
   const PackedPlanes planes_;
-  const PackedMatrix weights_;
-  const int32_t outputs_, first_output_;
   const float* const x_;
+  const char* tile_;  // the first one's weights
   int32_t x_at_[T::kXLoads];
+  uint32_t from_[T::kWLoads], scales_from_;  // bytes from there
   Vec4 x_words_[T::kXLoads];
-  RawEight w_[T::kWLoads];
+  PackedEight w_[T::kWLoads];
+  ScaleWords scales_;
   int32_t block_ = 0;
 };
 

@@ -23,7 +23,8 @@ namespace gdn::gpu {
 // Addresses of an output's weights: unit `index` of a plane is at `plane` + (index * kPackedRows + row) * the unit's
 // bytes. Everything except `row` belongs to the tile, so the compiler sees which values lanes share.
 struct PackedRow {
-  const char* tile;
+  const char* tile;          // a tile, of several outputs the first one's
+  uint32_t from;             // bytes from there to this output's tile
   uint32_t row;              // row within the tile
   uint32_t high, scales, d;  // offsets of these planes in the tile
   const float* fp8_scales;   // F8_E4M3 only: the matrix's scales
@@ -32,7 +33,7 @@ struct PackedRow {
   // Returns the address of this row's unit `index + ahead`, which has `bytes` bytes, of the plane that begins at byte
   // `plane` of the tile. `ahead` is a constant; it costs no instruction.
   __device__ __forceinline__ const char* Unit(uint32_t plane, uint32_t index, uint32_t bytes, int ahead = 0) const {
-    return tile + (plane + (index * kPackedRows + row) * bytes) + ahead * kPackedRows * static_cast<int>(bytes);
+    return tile + (from + plane + (index * kPackedRows + row) * bytes) + ahead * kPackedRows * static_cast<int>(bytes);
   }
   __device__ __forceinline__ Vec4 Load16(uint32_t plane, uint32_t index, int ahead = 0) const {
     return Load4(reinterpret_cast<const float*>(Unit(plane, index, 16, ahead)));
@@ -64,6 +65,7 @@ __device__ __forceinline__ PackedRow PackedRowOf(const PackedMatrix& m, const Pa
   const int32_t first = tile * kPackedRows;
   PackedRow row;
   row.tile = m.tiles + uint64_t{static_cast<uint32_t>(tile)} * planes.bytes;
+  row.from = 0;
   row.fp8_scales = m.fp8_scales;
   row.first_scale = first / kFp8Block * Fp8Blocks(int64_t{features});
   row.row = static_cast<uint32_t>(output - first);

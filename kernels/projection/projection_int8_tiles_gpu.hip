@@ -50,8 +50,10 @@ template <typename kShapeOfTile, int kScales, bool kOffsets>
 struct Int8Tile : kShapeOfTile {
   using Shape = kShapeOfTile;
   using Stage = Int8Stage<kScales, kOffsets, Shape::kTeamLanes, Shape::kRows, Shape::kOutputs>;
-  // Rows of a lane whose dot products are summed at a time. With two scales each result has two of them.
-  static constexpr int kRowsAtOnce = kScales == 2 ? 4 : Shape::kThreadRows;
+  // Rows of a lane whose dot products are summed at a time: registers hold no more beside the sums.
+  static constexpr int kRowsAtOnce = 4;
+  static constexpr int kParts = Shape::kThreadRows / kRowsAtOnce;
+  static_assert(Shape::kTeams > 1 || kParts == 2);  // each moves a block of a group
 
   // For WaveSums.
   static constexpr int kWaves = Shape::kTeams;
@@ -61,7 +63,7 @@ struct Int8Tile : kShapeOfTile {
   __device__ __forceinline__ static int ExchangeAt(int lane_row, int output) { return output ^ (lane_row * 8 % 32); }
 
   static constexpr int kFloats =
-      Shape::kTeams == 1 ? 2 * Stage::kFloats : Shape::kTeams * std::max(Stage::kFloats, kExchange);
+      Shape::kTeams == 1 ? 4 * Stage::kFloats : Shape::kTeams * std::max(Stage::kFloats, kExchange);
   struct Shared {
     LdsArray<float, kFloats> floats;
   };
@@ -82,31 +84,30 @@ struct Int8Place {
 };
 
 // Dot products of kWords words of x and weights from word `first` of the stage at `at` on, for kRows rows and all
-// outputs of a lane, on top of kDotBias.
+// outputs of a lane, on top of kDotBias. Each word is loaded while the one before it is multiplied, and not earlier.
 template <typename T, int kWords, int kRows, typename Lds>
 __device__ __forceinline__ void DotWords(Lds& lds, int at, int first, int row, int output,
                                          int32_t (&dot)[kRows][T::kThreadOutputs]) {
-  using Stage = typename T::Stage;
+  uint32_t w[2][T::kThreadOutputs], x[2][kRows];
+  const auto load = [&](int word, int to) {
+    const int w_at = at + T::Stage::WAt(word, output);
+    const int x_at = at + word * T::kRows + row;
 #pragma unroll
-  for (auto& of_row : dot) {
+    for (int j = 0; j < T::kThreadOutputs; j += 4) UnpackBits(lds.Load4(w_at + j / 4 * T::kSpan), w[to] + j);
 #pragma unroll
-    for (int32_t& one : of_row) one = kDotBias;
-  }
+    for (int i = 0; i < kRows; i += 4) UnpackBits(lds.Load4(x_at + i * T::kLaneRows), x[to] + i);
+  };
+  load(first, 0);
 #pragma unroll
-  for (int word = first; word < first + kWords; ++word) {
-    uint32_t w[T::kThreadOutputs];
+  for (int word = 0; word < kWords; ++word) {
+    FenceLoads();
+    if (word + 1 < kWords) load(first + word + 1, (word + 1) % 2);
 #pragma unroll
-    for (int j = 0; j < T::kThreadOutputs; j += 4) {
-      UnpackBits(lds.Load4(at + Stage::WAt(word, output) + j / 4 * T::kSpan), w + j);
-    }
+    for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-    for (int i = 0; i < kRows; i += 4) {
-      uint32_t x[4];
-      UnpackBits(lds.Load4(at + word * T::kRows + row + i * T::kLaneRows), x);
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-#pragma unroll
-        for (int j = 0; j < T::kThreadOutputs; ++j) dot[i + r][j] = Dot4(x[r], w[j], dot[i + r][j]);
+      for (int j = 0; j < T::kThreadOutputs; ++j) {
+        const int32_t sum = Dot4(x[word % 2][i], w[word % 2][j], word == 0 ? kDotBias : dot[i][j]);
+        dot[i][j] = static_cast<int32_t>(NotHoisted(static_cast<uint32_t>(sum)));
       }
     }
   }
@@ -119,97 +120,97 @@ __device__ __forceinline__ void LoadFours(Lds& lds, int at, int span, float (&va
   for (int i = 0; i < kCount; i += 4) Unpack4(lds.Load4(at + i / 4 * span), values + i);
 }
 
-// Adds the products of the stage at `at` in LDS to the lane's sums. kFirst: the sums are zero before, and not read.
-template <typename T, bool kFirst, typename Lds>
-__device__ __forceinline__ void AddStage(Lds& lds, int at, const Int8Place& place,
-                                         float (&sum)[T::kThreadRows][T::kThreadOutputs]) {
+// Adds the products of the block of features at `at` in LDS and of kRowsAtOnce rows of the lane, from `first` on, to
+// sum[to ..]. kFirst: the sums are zero before, and not read.
+template <typename T, bool kFirst, typename Lds, int kSums>
+__device__ __forceinline__ void AddBlock(Lds& lds, int at, const Int8Place& place, int first, int to,
+                                         float (&sum)[kSums][T::kThreadOutputs]) {
   using Stage = typename T::Stage;
   constexpr int kOutputs = T::kThreadOutputs;
   constexpr int kScales = Stage::kKind.scales;
   constexpr int kRows = T::kRowsAtOnce;
   constexpr int kRowSpan = 4 * T::kLaneRows;
+  FenceLoads();
+  const int row = place.row + first / 4 * kRowSpan;
+  float p[kRows][kOutputs];
 #pragma unroll
-  for (int first = 0; first < T::kThreadRows; first += kRows) {
-    const int row = place.row + first / 4 * kRowSpan;
-    float p[kRows][kOutputs];
+  for (int n = 0; n < kScales; ++n) {
+    int32_t dot[kRows][kOutputs];
+    constexpr int kWords = kBlockWords / kScales;
+    DotWords<T, kWords>(lds, at, n * kWords, row, place.output, dot);
+    float scale[kOutputs];
+    LoadFours(lds, at + Stage::kScalesAt + n * Stage::kOutputs + place.output, T::kSpan, scale);
+#pragma unroll
+    for (int j = 0; j < kOutputs; ++j) {
+      const float start = -kDotBiasValue * scale[j];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        p[i][j] = n == 0 ? ScaledDot(dot[i][j], scale[j], start) : fmaf(scale[j], PlainDot(dot[i][j]), p[i][j]);
+      }
+    }
+  }
+  if constexpr (Stage::kKind.offsets) {
+    float of_block[kRows], of_half[kRows];  // sums of q_x
+    LoadFours(lds, at + kSumWord * T::kRows + row, kRowSpan, of_block);
+    if constexpr (kScales == 2) LoadFours(lds, at + kHalfSumWord * T::kRows + row, kRowSpan, of_half);
 #pragma unroll
     for (int n = 0; n < kScales; ++n) {
-      int32_t dot[kRows][kOutputs];
-      constexpr int kWords = kBlockWords / kScales;
-      DotWords<T, kWords>(lds, at, n * kWords, row, place.output, dot);
-      float scale[kOutputs];
-      LoadFours(lds, at + Stage::kScalesAt + n * Stage::kOutputs + place.output, T::kSpan, scale);
+      float offset[kOutputs];
+      LoadFours(lds, at + Stage::kOffsetsAt + n * Stage::kOutputs + place.output, T::kSpan, offset);
 #pragma unroll
-      for (int j = 0; j < kOutputs; ++j) {
-        const float start = -kDotBiasValue * scale[j];
+      for (int i = 0; i < kRows; ++i) {
+        const float of_x = kScales == 1 ? of_block[i] : n == 0 ? of_half[i] : of_block[i] - of_half[i];
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          p[i][j] = n == 0 ? ScaledDot(dot[i][j], scale[j], start) : fmaf(scale[j], PlainDot(dot[i][j]), p[i][j]);
-        }
+        for (int j = 0; j < kOutputs; ++j) p[i][j] = fmaf(offset[j], of_x, p[i][j]);
       }
     }
-    if constexpr (Stage::kKind.offsets) {
-      float of_block[kRows], of_half[kRows];  // sums of q_x
-      LoadFours(lds, at + kSumWord * T::kRows + row, kRowSpan, of_block);
-      if constexpr (kScales == 2) LoadFours(lds, at + kHalfSumWord * T::kRows + row, kRowSpan, of_half);
+  }
+  float d[kRows];
+  LoadFours(lds, at + kScaleWord * T::kRows + row, kRowSpan, d);
 #pragma unroll
-      for (int n = 0; n < kScales; ++n) {
-        float offset[kOutputs];
-        LoadFours(lds, at + Stage::kOffsetsAt + n * Stage::kOutputs + place.output, T::kSpan, offset);
+  for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          const float of_x = kScales == 1 ? of_block[i] : n == 0 ? of_half[i] : of_block[i] - of_half[i];
-#pragma unroll
-          for (int j = 0; j < kOutputs; ++j) p[i][j] = fmaf(offset[j], of_x, p[i][j]);
-        }
-      }
-    }
-    float d[kRows];
-    LoadFours(lds, at + kScaleWord * T::kRows + row, kRowSpan, d);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < kOutputs; ++j) {
-        float& to = sum[first + i][j];
-        to = kFirst ? d[i] * p[i][j] : fmaf(d[i], p[i][j], to);
-      }
+    for (int j = 0; j < kOutputs; ++j) {
+      float& of_group = sum[to + i][j];
+      of_group = kFirst ? d[i] * p[i][j] : fmaf(d[i], p[i][j], of_group);
     }
   }
 }
 
-// All waves share each stage, and lanes keep their results' totals.
+// All waves share a group's two stages, of which there are two buffers, and lanes keep their results' totals.
 template <typename T>
 __device__ __forceinline__ void MultiplyTogether(const Int8Args& args, const ProjectionMatrix& m, int32_t first_row,
                                                  int32_t first_output, typename T::Shared& s) {
+  constexpr int kStage = T::Stage::kFloats;
   const int thread = static_cast<int>(threadIdx.x);
   const Int8Place place = Int8Place::Of<T>(thread);
   const int32_t blocks = args.p.features / kInt8Block;
   Int8Mover<typename T::Stage> mover(args, m, thread, first_row, first_output);
-  mover.Load(0);
-  mover.Store(s.floats, 0);
-  SyncThreads();
   float total[T::kThreadRows][T::kThreadOutputs];
   SetZero(total);
+  // Each round moves the next group's blocks and multiplies this group's; the first round has none to multiply.
 #pragma unroll 1
-  for (int32_t block = 0; block < blocks; block += 2) {
-    float sum[T::kThreadRows][T::kThreadOutputs];
-    const bool pair = block + 1 < blocks;
-    if (pair) mover.Load(block + 1);
-    AddStage<T, true>(s.floats, 0, place, sum);
-    if (pair) {
-      mover.Store(s.floats, T::Stage::kFloats);
-      SyncThreads();
-      const bool more = block + 2 < blocks;
-      if (more) mover.Load(block + 2);
-      AddStage<T, false>(s.floats, T::Stage::kFloats, place, sum);
-      if (more) mover.Store(s.floats, 0);
+  for (int32_t block = -2; block < blocks; block += 2) {
+    const int at = (block / 2 & 1) * 2 * kStage;
+    const int next_at = 2 * kStage - at;
+#pragma unroll
+    for (int part = 0; part < T::kParts; ++part) {
+      const bool moves = block + 2 + part < blocks;
+      if (moves) mover.Load(block + 2 + part);
+      if (block >= 0) {
+        const int first = part * T::kRowsAtOnce;
+        float sum[T::kRowsAtOnce][T::kThreadOutputs];
+        AddBlock<T, true>(s.floats, at, place, first, 0, sum);
+        if (block + 1 < blocks) AddBlock<T, false>(s.floats, at + kStage, place, first, 0, sum);
+#pragma unroll
+        for (int i = 0; i < T::kRowsAtOnce; ++i) {
+#pragma unroll
+          for (int j = 0; j < T::kThreadOutputs; ++j) total[first + i][j] += sum[i][j];
+        }
+      }
+      if (moves) mover.Store(s.floats, next_at + part * kStage);
     }
     SyncThreads();
-#pragma unroll
-    for (int i = 0; i < T::kThreadRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < T::kThreadOutputs; ++j) total[i][j] += sum[i][j];
-    }
   }
 #pragma unroll
   for (int i = 0; i < T::kThreadRows; ++i) {
@@ -235,32 +236,36 @@ __device__ __forceinline__ void MultiplyApart(const Int8Args& args, const Projec
   const int32_t groups = (blocks + 1) / 2;
   const int at = wave * T::Stage::kFloats;
   Int8Mover<typename T::Stage> mover(args, m, thread % T::kWave, first_row, first_output);
+  WaveSums<T> total;
   const auto load = [&](int32_t block) { mover.Load(block < blocks ? block : blocks - 1); };
   load(2 * wave);
-  WaveSums<T> total;
 #pragma unroll 1
   for (int32_t round = 0; round * T::kTeams < groups; ++round) {
     const int32_t block = 2 * (round * T::kTeams + wave);
     float sum[T::kThreadRows][T::kThreadOutputs];
-    WaveBarrier();
-    mover.Store(s.floats, at);
-    WaveBarrier();
-    load(block + 1);
-    WaveBarrier();
-    AddStage<T, true>(s.floats, at, place, sum);
-    WaveBarrier();
-    mover.Store(s.floats, at);
-    WaveBarrier();
-    load(block + 2 * T::kTeams);
-    WaveBarrier();
-    if (block + 1 < blocks) AddStage<T, false>(s.floats, at, place, sum);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      WaveBarrier();
+      mover.Store(s.floats, at);
+      WaveBarrier();
+      load(half == 0 ? block + 1 : block + 2 * T::kTeams);
+      WaveBarrier();
+#pragma unroll
+      for (int first = 0; first < T::kThreadRows; first += T::kRowsAtOnce) {
+        if (half == 0) {
+          AddBlock<T, true>(s.floats, at, place, first, first, sum);
+        } else if (block + 1 < blocks) {
+          AddBlock<T, false>(s.floats, at, place, first, first, sum);
+        }
+      }
+    }
     total.Add(s.floats, wave, place.lane_row, place.lane_column, sum, groups - round * T::kTeams);
   }
   total.Store(args.p, m, first_row, first_output);
 }
 
 template <typename T>
-__global__ __launch_bounds__(T::kThreads) void Int8TilesKernel(Int8Args args) {
+__global__ __launch_bounds__(T::kThreads, T::kWave == 64 ? 2 : 1) void Int8TilesKernel(Int8Args args) {
   auto& s = SharedMemory<typename T::Shared>();
   const ProjectionArgs& p = args.p;
   // Row tiles are the fastest index: those that run together read the same weights.

@@ -25,25 +25,32 @@ struct RawEight {
   ScaleWords scales;
 };
 
-// Loads weights [feature, feature + 8) of a row of `features` weights; all bits are zero if `feature` is past the last.
-// `feature` is a multiple of eight.
+// Loads the bits of weights [feature, feature + 8) of a row; `feature` is a multiple of eight, and they exist.
+template <WeightFormat kFormat>
+__device__ __forceinline__ PackedEight LoadEightBits(const PackedRow& row, int32_t feature) {
+  PackedEight bits{};
+  if constexpr (HasByteWeights(kFormat)) {
+    const uint64_t q = row.LoadWords(0, feature / 16, 16, feature % 16);
+    bits = {static_cast<uint32_t>(q), static_cast<uint32_t>(q >> 32)};
+  } else if constexpr (LowBits(kFormat) == 4) {
+    bits.q = row.LoadWord(0, feature / 32, 16, feature % 32 / 2);
+  } else {
+    bits.q = row.LoadWord(0, feature / 64, 16, feature % 64 / 16 * 4);
+  }
+  if constexpr (HighBits(kFormat) == 1) {
+    bits.more = row.LoadWord(row.high, feature / 64, 8, feature % 64 / 32 * 4);
+  } else if constexpr (HighBits(kFormat) == 2) {
+    bits.more = row.LoadWord(row.high, feature / 64, 16, feature % 64 / 16 * 4);
+  }
+  return bits;
+}
+
+// Does the same with their scales; all bits are zero if `feature` is past the last of `features`.
 template <WeightFormat kFormat>
 __device__ __forceinline__ RawEight LoadPackedEight(const PackedRow& row, int32_t feature, int32_t features) {
   RawEight raw{};
   if (feature >= features) return raw;
-  if constexpr (HasByteWeights(kFormat)) {
-    const uint64_t q = row.LoadWords(0, feature / 16, 16, feature % 16);
-    raw.bits = {static_cast<uint32_t>(q), static_cast<uint32_t>(q >> 32)};
-  } else if constexpr (LowBits(kFormat) == 4) {
-    raw.bits.q = row.LoadWord(0, feature / 32, 16, feature % 32 / 2);
-  } else {
-    raw.bits.q = row.LoadWord(0, feature / 64, 16, feature % 64 / 16 * 4);
-  }
-  if constexpr (HighBits(kFormat) == 1) {
-    raw.bits.more = row.LoadWord(row.high, feature / 64, 8, feature % 64 / 32 * 4);
-  } else if constexpr (HighBits(kFormat) == 2) {
-    raw.bits.more = row.LoadWord(row.high, feature / 64, 16, feature % 64 / 16 * 4);
-  }
+  raw.bits = LoadEightBits<kFormat>(row, feature);
   raw.scales = LoadScales<kFormat>(row, static_cast<uint32_t>(feature / 32));
   return raw;
 }

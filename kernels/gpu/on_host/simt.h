@@ -108,6 +108,12 @@ inline void WidenE4M3(uint32_t word, float (&values)[4]) {
   values[3] = FromF16(static_cast<uint16_t>(odd >> 16));
 }
 
+// FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
+// instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
+// register between calls in a loop.
+inline void FenceLoads() {}
+inline uint32_t NotHoisted(uint32_t value) { return value; }
+
 // Load or store four floats. A misaligned address faults on a GPU, so here it ends the launch with an error.
 inline Vec4 Load4(const float* p) {
   simt::RequireAligned(p, 16);

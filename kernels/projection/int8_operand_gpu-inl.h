@@ -5,7 +5,7 @@
 //   weights  [kBlockWords][outputs of the tile], words of four signed bytes, the weight zero being 0
 //   scales   [scales][outputs], then offsets [scales][outputs] if the kind has them
 // Outputs of every second eight features are swapped 16 apart, so that a wave's simultaneous stores go to different
-// banks. The format is a run-time value, as in quantised_operand_gpu-inl.h.
+// banks.
 // Thread safety: all lanes of the team make the same calls; the caller places the barriers.
 //
 //   Int8Mover<T> mover(args, m, lane, first_row, first_output);
@@ -40,9 +40,10 @@ struct Int8Args {
 };
 
 // The stage of a tile of kTileRows x kTileOutputs that kTeamLanes lanes share.
-template <int kScalesOfBlock, bool kWithOffsets, int kTeamLanes, int kTileRows, int kTileOutputs>
+template <WeightFormat kFormatOfWeights, int kTeamLanes, int kTileRows, int kTileOutputs>
 struct Int8Stage {
-  static constexpr Int8Kind kKind{kScalesOfBlock, kWithOffsets};
+  static constexpr WeightFormat kFormat = kFormatOfWeights;
+  static constexpr Int8Kind kKind = KindOf(kFormat);
   static constexpr int kLanes = kTeamLanes;
   static constexpr int kRows = kTileRows;
   static constexpr int kOutputs = kTileOutputs;
@@ -70,7 +71,7 @@ class Int8Mover {
   // that do not exist are copies of others or zeros; discard their results.
   __device__ __forceinline__ Int8Mover(const Int8Args& args, const ProjectionMatrix& m, uint32_t lane,
                                        int32_t first_row, int32_t first_output)
-      : lane_(lane), pitch_(args.x.pitch), format_(args.p.format), planes_(args.p.planes), x_(args.x.words) {
+      : lane_(lane), pitch_(args.x.pitch), planes_(args.p.planes), x_(args.x.words) {
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
       const uint32_t vector = lane + i * T::kLanes;
@@ -98,7 +99,13 @@ class Int8Mover {
     for (int i = 0; i < T::kXLoads; ++i) {
       if (lane + i * T::kLanes < T::kXVectors) x_words_[i] = Load4(x + x_at_[i]);
     }
-    WithFormat([&](auto format) { LoadWeights<decltype(format)::value>(); });
+    const auto block32 = static_cast<uint32_t>(block);
+#pragma unroll
+    for (int i = 0; i < T::kWLoads; ++i) {
+      const PackedRow row = Row(NotHoisted(from_[i]), Output(lane, i));
+      w_[i] = LoadEightBits<T::kFormat>(row, block * kInt8Block + Eight(lane) * 8);
+    }
+    scales_ = LoadScales<T::kFormat>(Row(NotHoisted(scales_from_), ScaledOutput(lane)), block32);
   }
 
   template <typename Lds>
@@ -109,42 +116,35 @@ class Int8Mover {
       const uint32_t vector = lane + i * T::kLanes;
       if (vector < T::kXVectors) lds.Store4(at + static_cast<int>(vector * 4), x_words_[i]);
     }
-    Decoded decoded;
-    WithFormat([&](auto format) { Decode<decltype(format)::value>(lane, decoded); });
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
+      uint32_t first, second;
+      IntegerWords<T::kFormat>(EightOf<T::kFormat>(w_[i].q, w_[i].more, Eight(lane)), first, second);
       const int word = at + T::WAt(2 * Eight(lane), Output(lane, i));
-      lds[word] = BitsToFloat(decoded.words[i][0]);
-      lds[word + T::kOutputs] = BitsToFloat(decoded.words[i][1]);
+      lds[word] = BitsToFloat(WithoutZero<T::kFormat>(first));
+      lds[word + T::kOutputs] = BitsToFloat(WithoutZero<T::kFormat>(second));
     }
-    if (lane < T::kOutputs) {
+    if (lane >= T::kOutputs) return;
 #pragma unroll
-      for (int n = 0; n < T::kKind.scales; ++n) {
-        const int number = at + n * T::kOutputs + static_cast<int>(lane);
-        lds[number + T::kScalesAt] = decoded.scales[n].scale;
-        if constexpr (T::kKind.offsets) lds[number + T::kOffsetsAt] = decoded.scales[n].offset;
-      }
+    for (int n = 0; n < T::kKind.scales; ++n) {
+      const IntegerScale scale = IntegerScaleOf<T::kFormat>(scales_, {block_ / 2, block_ % 2, 2 * n});
+      const int number = at + n * T::kOutputs + static_cast<int>(lane);
+      lds[number + T::kScalesAt] = scale.scale;
+      if constexpr (T::kKind.offsets) lds[number + T::kOffsetsAt] = scale.offset;
     }
   }
 
  private:
   static constexpr uint32_t kQuads = T::kRows / 4;
 
-  template <typename Function>
-  __device__ __forceinline__ void WithFormat(const Function& function) const {
-    WithQuantisedFormat(format_, [&](auto format) {
-      constexpr WeightFormat kFormat = decltype(format)::value;
-      if constexpr (HasIntegerWeights(kFormat) && KindOf(kFormat) == T::kKind) function(format);
-    });
-  }
   // Four neighbouring lanes have the four eights of an output. Each of the first kOutputs lanes has the scales of one.
-  // The others load them too: branches of lanes within the formats' would make a wave pass all formats' code.
+  // The others load them too: no branch.
   __device__ __forceinline__ static int Eight(uint32_t lane) { return static_cast<int>(lane % 4); }
   __device__ __forceinline__ static int Output(uint32_t lane, int i) {
     return static_cast<int>(lane / 4) + i * (T::kLanes / 4);
   }
   __device__ __forceinline__ static int ScaledOutput(uint32_t lane) { return static_cast<int>(lane % T::kOutputs); }
-  // Addresses of all formats and loads would not fit the registers.
+  // Addresses of all loads and stores would not fit the registers.
   __device__ __forceinline__ uint32_t Lane() const { return NotHoisted(lane_); }
 
   __device__ __forceinline__ PackedRow Row(uint32_t from, int output) const {
@@ -158,38 +158,8 @@ class Int8Mover {
     return row;
   }
 
-  template <WeightFormat kFormat>
-  __device__ __forceinline__ void LoadWeights() {
-    const uint32_t lane = Lane();
-#pragma unroll
-    for (int i = 0; i < T::kWLoads; ++i) {
-      w_[i] = LoadEightBits<kFormat>(Row(NotHoisted(from_[i]), Output(lane, i)), block_ * kInt8Block + Eight(lane) * 8);
-    }
-    scales_ = LoadScales<kFormat>(Row(NotHoisted(scales_from_), ScaledOutput(lane)), static_cast<uint32_t>(block_));
-  }
-
-  struct Decoded {
-    uint32_t words[T::kWLoads][2];
-    IntegerScale scales[T::kKind.scales];
-  };
-  template <WeightFormat kFormat>
-  __device__ __forceinline__ void Decode(uint32_t lane, Decoded& to) const {
-#pragma unroll
-    for (int i = 0; i < T::kWLoads; ++i) {
-      uint32_t first, second;
-      IntegerWords<kFormat>(EightOf<kFormat>(w_[i].q, w_[i].more, Eight(lane)), first, second);
-      to.words[i][0] = WithoutZero<kFormat>(first);
-      to.words[i][1] = WithoutZero<kFormat>(second);
-    }
-#pragma unroll
-    for (int n = 0; n < T::kKind.scales; ++n) {
-      to.scales[n] = IntegerScaleOf<kFormat>(scales_, {block_ / 2, block_ % 2, 2 * n});
-    }
-  }
-
   const uint32_t lane_;
   const int32_t pitch_;
-  const WeightFormat format_;
   const PackedPlanes planes_;
   const float* const x_;
   const char* tile_;  // the first one's weights

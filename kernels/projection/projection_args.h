@@ -113,14 +113,22 @@ absl::Status LaunchFewRowsOfBlocks256(absl::Span<const ProjectionParams> params,
 absl::Status LaunchFewRowsOfTwoBits(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfIq(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream);
-// Launch the kernels of x rounded to int8, for params that TakesInt8Inputs: 1 to kFewRows rows, by weight format as
-// above, and any number of rows. `x` are the params' rows, rounded by LaunchRoundRows.
+// Launch the kernels of x rounded to int8, for params that TakesInt8Inputs, by weight format as above: for 1 to kFewRows
+// rows, and for any number of rows. `x` are the params' rows, rounded by LaunchRoundRows.
 absl::Status LaunchFewInt8RowsOfBlocks32(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewInt8RowsOfFifths(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewInt8RowsOfBlocks256(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewInt8RowsOfTwoBits(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewInt8RowsOfIq(absl::Span<const ProjectionParams> params, const Stream& stream);
-absl::Status LaunchInt8Tiles(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream);
+absl::Status LaunchInt8TilesOfBlocks32(absl::Span<const ProjectionParams> params, const RoundedRows& x,
+                                       const Stream& stream);
+absl::Status LaunchInt8TilesOfFifths(absl::Span<const ProjectionParams> params, const RoundedRows& x,
+                                     const Stream& stream);
+absl::Status LaunchInt8TilesOfBlocks256(absl::Span<const ProjectionParams> params, const RoundedRows& x,
+                                        const Stream& stream);
+absl::Status LaunchInt8TilesOfTwoBits(absl::Span<const ProjectionParams> params, const RoundedRows& x,
+                                      const Stream& stream);
+absl::Status LaunchInt8TilesOfIq(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream);
 // Launches the GEMM kernel, for params as for MakeProjectionArgs. Call only if GemmFillsDevice is true: waves of 32,
 // AllowsVectors, and enough tiles to fill the device.
 absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream& stream);

@@ -446,7 +446,10 @@ absl::Status LaunchFewInt8Rows(absl::Span<const ProjectionParams> params, const 
       using Any = RoundedTile<kFormat, QuantisedShape{16, 4, 2, 1, 1, 256, 2, false}>;
       return LaunchQuantisedTile<Any, kWave, false>(params, stream);
     }
-    if (rows == 1) return LaunchQuantisedRows<RoundedTile, kFormat, 1, kWave>(params, stream);
+    if (rows == 1) {  // teams of 8 lanes would round x for fewer outputs, which costs more than idle processors
+      using One = RoundedTile<kFormat, QuantisedShape{16, 1, 1, 2, 2, 256, 3, false}>;
+      return LaunchQuantisedTile<One, kWave, true>(params, stream);
+    }
     if (rows <= 4) return LaunchQuantisedRows<RoundedTile, kFormat, 4, kWave>(params, stream);
     return LaunchQuantisedRows<RoundedTile, kFormat, 8, kWave>(params, stream);
   });

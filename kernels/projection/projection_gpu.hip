@@ -1,7 +1,7 @@
 // Projections on the GPU: which kernel, and the arguments of all.
 //
 // The kernels: projection_few_rows_gpu.hip, projection_tiles_gpu.hip, projection_gemm_gpu.hip; of x rounded to int8
-// projection_few_quantised_gpu-inl.h and projection_int8_tiles_gpu.hip.
+// projection_few_quantised_gpu-inl.h and projection_int8_tiles_gpu-inl.h.
 
 #include <algorithm>
 #include <cstddef>
@@ -58,34 +58,39 @@ bool AllowsVectors(absl::Span<const ProjectionParams> params) {
 namespace {
 
 using LaunchesFew = absl::Status(absl::Span<const ProjectionParams> params, const Stream& stream);
-struct FewLaunchers {
-  LaunchesFew* exact;
-  LaunchesFew* int8;  // null for formats without integer weights
+using LaunchesTiles = absl::Status(absl::Span<const ProjectionParams> params, const RoundedRows& x,
+                                   const Stream& stream);
+
+// The launchers of a format; those of x rounded to int8 only for integer weights.
+struct Launchers {
+  LaunchesFew* few;
+  LaunchesFew* few_int8;
+  LaunchesTiles* tiles_int8;
 };
 
-FewLaunchers FewLaunchersOf(WeightFormat format) {
+Launchers LaunchersOf(WeightFormat format) {
   switch (format) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
-      return {LaunchFewRows, nullptr};
+      return {LaunchFewRows, nullptr, nullptr};
     case WeightFormat::kQ4_1:
     case WeightFormat::kQ5_0:
     case WeightFormat::kQ5_1:
-      return {LaunchFewRowsOfFifths, LaunchFewInt8RowsOfFifths};
+      return {LaunchFewRowsOfFifths, LaunchFewInt8RowsOfFifths, LaunchInt8TilesOfFifths};
     case WeightFormat::kQ4_K:
     case WeightFormat::kQ5_K:
     case WeightFormat::kQ6_K:
-      return {LaunchFewRowsOfBlocks256, LaunchFewInt8RowsOfBlocks256};
+      return {LaunchFewRowsOfBlocks256, LaunchFewInt8RowsOfBlocks256, LaunchInt8TilesOfBlocks256};
     case WeightFormat::kQ2_K:
     case WeightFormat::kQ3_K:
-      return {LaunchFewRowsOfTwoBits, LaunchFewInt8RowsOfTwoBits};
+      return {LaunchFewRowsOfTwoBits, LaunchFewInt8RowsOfTwoBits, LaunchInt8TilesOfTwoBits};
     case WeightFormat::kIQ4_NL:
     case WeightFormat::kIQ4_XS:
     case WeightFormat::kIQ3_S:
-      return {LaunchFewRowsOfIq, LaunchFewInt8RowsOfIq};
+      return {LaunchFewRowsOfIq, LaunchFewInt8RowsOfIq, LaunchInt8TilesOfIq};
     default:
-      return {LaunchFewRowsOfBlocks32, LaunchFewInt8RowsOfBlocks32};
+      return {LaunchFewRowsOfBlocks32, LaunchFewInt8RowsOfBlocks32, LaunchInt8TilesOfBlocks32};
   }
 }
 
@@ -94,12 +99,10 @@ bool TakesInt8(const ProjectionParams& p) { return p.weight.rows > 0 && TakesInt
 // Every kernel keeps the same order of sums, so rows, outputs and the device may choose among them, whatever the path.
 // `x`: rows rounded to int8, if there are more than kFewRows and a matrix takes them.
 absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
-  const bool int8 = TakesInt8(params[0]);
-  if (params[0].rows <= kFewRows) {
-    const FewLaunchers few = FewLaunchersOf(params[0].weight.format);
-    return int8 ? few.int8(params, stream) : few.exact(params, stream);
-  }
-  if (int8) return LaunchInt8Tiles(params, x, stream);
+  const Launchers of_format = LaunchersOf(params[0].weight.format);
+  const bool few = params[0].rows <= kFewRows;
+  if (TakesInt8(params[0])) return few ? of_format.few_int8(params, stream) : of_format.tiles_int8(params, x, stream);
+  if (few) return of_format.few(params, stream);
   return GemmFillsDevice(params, stream) ? LaunchGemm(params, stream) : LaunchTiles(params, stream);
 }
 

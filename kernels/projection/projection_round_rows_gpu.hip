@@ -1,4 +1,4 @@
-// Rounds rows of x to int8 for projection_int8_tiles_gpu.hip: rounded_rows_gpu.h.
+// Rounds rows of x to int8 for projection_int8_tiles_gpu-inl.h: rounded_rows_gpu.h.
 //
 // Threads: eight neighbouring lanes round a block of 32 features of a row; a block of threads does so for 32 rows.
 // Bound by memory bandwidth.

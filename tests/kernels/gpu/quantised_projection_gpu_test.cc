@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -12,6 +13,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/product_math.h"
+#ifdef GDN_TEST_FAILING_ACQUISITIONS
+#include "kernels/gpu/acquisitions/acquisitions.h"
+#endif
 #include "kernels/projection/packed_weights_gpu.h"
 #include "kernels/projection/projection.h"
 #include "tests/kernels/gpu/gpu_fixture.h"
@@ -193,6 +198,113 @@ TEST_P(QuantisedProjectionGpu, MatricesOfSeveralFormatsMayShareACall) {
         << WeightFormatName(formats[i]);
   }
 }
+
+// Devices of many sizes, which choose different tiles.
+TEST_P(QuantisedProjectionGpu, EveryTileOfRoundedInputsHasTheBitsOfFewRows) {
+  constexpr int64_t kRows = 130, kCols = 416 + 352;
+  const std::vector<float> x = RandomX(kRows * kCols);
+  const float* const on_device = Upload(x);
+  for (const WeightFormat format : kQuantised) {
+    if (!HasIntegerWeights(format)) continue;
+    const FileMatrix file(format, /*rows=*/150, kCols, /*seed=*/12);
+    ProjectionParams params{
+        .math = ProductMath::kInt8, .rows = 8, .x_stride = kCols, .weight = OnDevice(file), .y_stride = file.rows};
+    std::vector<float> expected;
+    for (int64_t first = 0; first < kRows; first += params.rows) {
+      params.rows = std::min<int64_t>(8, kRows - first);
+      params.x = on_device + first * kCols;
+      float* const y = Poisoned(params.rows * params.y_stride);
+      params.y = y;
+      ASSERT_EQ(backend().Projection(params), absl::OkStatus());
+      const std::vector<float> some = Download(y, params.rows * params.y_stride);
+      expected.insert(expected.end(), some.begin(), some.end());
+    }
+    params.rows = kRows;
+    params.x = on_device;
+    gpu::Stream device = stream();
+    float* const workspace = Poisoned(GpuWorkspaceFloats(params, device));
+    for (const int32_t processors : {1, 3, 20, 1000}) {
+      device.processors = processors;
+      float* const y = Poisoned(kRows * params.y_stride);
+      params.y = y;
+      ASSERT_EQ(ProjectionGpu(params, workspace, device), absl::OkStatus());
+      EXPECT_TRUE(BitEqual(Download(y, kRows * params.y_stride), expected))
+          << WeightFormatName(format) << ", " << processors << " processors";
+    }
+  }
+}
+
+TEST_P(QuantisedProjectionGpu, MatricesOfSeveralFormatsShareRoundedInputs) {
+  constexpr int64_t kCols = 512;
+  const WeightFormat formats[] = {WeightFormat::kQ6_K, WeightFormat::kF8E4M3, WeightFormat::kQ8_0, WeightFormat::kQ8_0};
+  for (const int64_t rows : {3, 40}) {
+    const float* x = Upload(RandomX(rows * kCols));
+    std::vector<ProjectionParams> params;
+    std::vector<std::vector<float>> expected;
+    for (size_t i = 0; i < 4; ++i) {
+      const FileMatrix file(formats[i], /*rows=*/20 + static_cast<int64_t>(i) * 17, kCols, static_cast<uint32_t>(i));
+      params.push_back({.math = ProductMath::kInt8,
+                        .rows = rows,
+                        .x = x,
+                        .x_stride = kCols,
+                        .weight = OnDevice(file),
+                        .y = Poisoned(rows * file.rows),
+                        .y_stride = file.rows});
+      ASSERT_EQ(backend().Projection(params.back()), absl::OkStatus());
+      expected.push_back(Download(static_cast<const float*>(params.back().y.data), rows * file.rows));
+      params.back().y = Poisoned(rows * file.rows);
+    }
+    ASSERT_EQ(backend().Projections(params), absl::OkStatus());
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_TRUE(
+          BitEqual(Download(static_cast<const float*>(params[i].y.data), rows * params[i].y_stride), expected[i]))
+          << WeightFormatName(formats[i]) << ", " << rows << " rows";
+    }
+  }
+}
+
+// 64 MiB hold fewer rows than these.
+TEST_P(QuantisedProjectionGpu, RoundedInputsTakeALimitedWorkspace) {
+  constexpr int64_t kMost = int64_t{64} << 18;  // floats
+  ProjectionParams params{.math = ProductMath::kInt8, .rows = 9, .weight = {.format = WeightFormat::kQ8_0, .rows = 1}};
+  params.weight.cols = 2048;
+  EXPECT_EQ(GpuWorkspaceFloats(params, stream()), 2048 / 32 * 11 * 12);
+  params.rows = kMaxOperatorRows;
+  EXPECT_LE(GpuWorkspaceFloats(params, stream()), kMost);
+  EXPECT_GT(GpuWorkspaceFloats(params, stream()), kMost * 9 / 10);
+  params.weight.cols = kMaxPackedFeatures;  // not even nine rows
+  EXPECT_EQ(GpuWorkspaceFloats(params, stream()), 0);
+  params.weight.cols = 2048;
+  params.rows = 8;
+  EXPECT_EQ(GpuWorkspaceFloats(params, stream()), 0);
+  params.rows = 9;
+  params.math = ProductMath::kExact;
+  EXPECT_EQ(GpuWorkspaceFloats(params, stream()), 0);
+}
+
+#ifdef GDN_TEST_FAILING_ACQUISITIONS
+TEST_P(QuantisedProjectionGpu, APreparedCallAcquiresNothing) {
+  const FileMatrix file(WeightFormat::kQ4_K, /*rows=*/40, /*cols=*/512, /*seed=*/13);
+  const WeightMatrix weight = OnDevice(file);
+  const float* x = Upload(RandomX(70 * 512));
+  float* const y = Poisoned(70 * 40);
+  const auto issue = [&](int64_t rows) {
+    return backend().Projection(
+        {.math = ProductMath::kInt8, .rows = rows, .x = x, .x_stride = 512, .weight = weight, .y = y, .y_stride = 40});
+  };
+  Acquisitions::ForgetCode();
+  ASSERT_EQ(backend().Prepare([&] {
+    const absl::Status few = issue(8);
+    return few.ok() ? issue(70) : few;
+  }),
+            absl::OkStatus());
+  EXPECT_TRUE(std::isnan(Download(y, 1)[0])) << "it was computed";
+  Acquisitions::Fail({});
+  for (const int64_t rows : {1, 5, 8, 9, 70}) EXPECT_EQ(issue(rows), absl::OkStatus()) << rows;
+  EXPECT_EQ(backend().Synchronize(), absl::OkStatus());
+  EXPECT_EQ(Acquisitions::Stop(), 0);
+}
+#endif
 
 TEST_P(QuantisedProjectionGpu, AnE4M3NaNReachesItsOutputAndNoOther) {
   FileMatrix file(WeightFormat::kF8E4M3, /*rows=*/20, /*cols=*/256, /*seed=*/8);

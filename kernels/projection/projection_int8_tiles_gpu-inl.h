@@ -8,8 +8,9 @@
 // Resources: up to 46 KB of LDS; at most 128 registers. Bound by vector instructions, of which 8 in 10 to 11 are dot
 // products.
 
+#pragma once
+
 #include <algorithm>
-#include <type_traits>
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
@@ -20,7 +21,6 @@
 #include "kernels/projection/wave_sums_gpu-inl.h"
 
 namespace gdn::gpu {
-namespace {
 
 // Division of a block's work. kLanesDown of a wave's kWaveLanes lanes lie down, with kRowsOfLane x kOutputsOfLane
 // results each. The waves of a team, kWavesDown x kWavesAcross, share a stage. The block's kTeams teams take
@@ -46,10 +46,10 @@ struct Int8TileShape {
   static_assert(kTeams == 1 || kDown * kAcross == 1);
 };
 
-template <typename kShapeOfTile, int kScales, bool kOffsets>
-struct Int8Tile : kShapeOfTile {
-  using Shape = kShapeOfTile;
-  using Stage = Int8Stage<kScales, kOffsets, Shape::kTeamLanes, Shape::kRows, Shape::kOutputs>;
+template <typename ShapeOfTile, WeightFormat kFormat>
+struct Int8Tile : ShapeOfTile {
+  using Shape = ShapeOfTile;
+  using Stage = Int8Stage<kFormat, Shape::kTeamLanes, Shape::kRows, Shape::kOutputs>;
   // Rows of a lane whose dot products are summed at a time: registers hold no more beside the sums.
   static constexpr int kRowsAtOnce = 4;
   static constexpr int kParts = Shape::kThreadRows / kRowsAtOnce;
@@ -130,8 +130,8 @@ __device__ __forceinline__ void AddBlock(Lds& lds, int at, const Int8Place& plac
   constexpr int kScales = Stage::kKind.scales;
   constexpr int kRows = T::kRowsAtOnce;
   constexpr int kRowSpan = 4 * T::kLaneRows;
-  FenceLoads();
   const int row = place.row + first / 4 * kRowSpan;
+  FenceLoads();
   float p[kRows][kOutputs];
 #pragma unroll
   for (int n = 0; n < kScales; ++n) {
@@ -285,58 +285,65 @@ __global__ __launch_bounds__(T::kThreads, T::kWave == 64 ? 2 : 1) void Int8Tiles
   }
 }
 
-template <typename Shape, int kScales, bool kOffsets>
-absl::Status LaunchShape(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
-  using T = Int8Tile<Shape, kScales, kOffsets>;
+template <WeightFormat kFormat, typename Shape>
+absl::Status LaunchInt8Shape(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
+  using T = Int8Tile<Shape, kFormat>;
   const Int8Args args{MakeProjectionArgs(params, T::kRows, T::kOutputs), x};
   return Launch("projection_int8_tiles", Int8TilesKernel<T>, {args.p.tiles()}, T::kThreads, stream, args);
 }
 
-// How long tiles of a shape take, in results of a processor at the full rate: whole rounds of blocks, and what fewer
-// results a lane cost, by docs/evidence/mi50-model.md.
+// What a block of a shape takes on gfx906 for 2,048 features, in thousands of cycles, by the way of counting of
+// docs/evidence/mi50-model.md: of its compute unit's vector instructions, and of waiting if it is alone there.
+struct Int8ShapeCycles {
+  int64_t places;  // blocks that a compute unit holds
+  int64_t vector, alone;
+};
 template <typename Shape>
-int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  constexpr int kPercent = Shape::kResults == 16 ? 60 : Shape::kTeams > 1 ? 80 : 100;
-  const int64_t blocks = OutputTiles(params, Shape::kOutputs) * CeilDivide(params[0].rows, Shape::kRows);
-  return CeilDivide(blocks, stream.processors) * Shape::kRows * Shape::kOutputs * 100 / kPercent;
+constexpr Int8ShapeCycles Int8CyclesOf() {
+  if (Shape::kTeams == 1) return {2, 109, 187};
+  return Shape::kTeams == 4 ? Int8ShapeCycles{3, 19, 53} : Int8ShapeCycles{1, 18, 27};
 }
 
-// Launches the cheapest of tiles.
-template <int kScales, bool kOffsets, typename First, typename... Others>
-absl::Status LaunchCheapest(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
-  const int64_t least = std::min({CostOf<First>(params, stream), CostOf<Others>(params, stream)...});
+// Returns what all blocks take: full rounds, and a last one with what is left.
+template <typename Shape>
+int64_t Int8CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  constexpr Int8ShapeCycles kCycles = Int8CyclesOf<Shape>();
+  const int64_t blocks = OutputTiles(params, Shape::kOutputs) * CeilDivide(params[0].rows, Shape::kRows);
+  const int64_t round = stream.processors * kCycles.places;
+  const auto cycles = [&](int64_t blocks_of_unit) {
+    return blocks_of_unit == 0 ? 0 : std::max(blocks_of_unit * kCycles.vector, kCycles.alone);
+  };
+  return blocks / round * cycles(kCycles.places) + cycles(CeilDivide(blocks % round, stream.processors));
+}
+
+// Launches the cheapest of shapes.
+template <WeightFormat kFormat, typename First, typename... Others>
+absl::Status LaunchCheapestInt8(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
+  const int64_t least = std::min({Int8CostOf<First>(params, stream), Int8CostOf<Others>(params, stream)...});
   absl::Status status;
   const auto launch = [&](auto shape) {
     using Shape = decltype(shape);
-    if (CostOf<Shape>(params, stream) > least) return false;
-    status = LaunchShape<Shape, kScales, kOffsets>(params, x, stream);
+    if (Int8CostOf<Shape>(params, stream) > least) return false;
+    status = LaunchInt8Shape<kFormat, Shape>(params, x, stream);
     return true;
   };
   (void)(launch(First()) || ... || launch(Others()));
   return status;
 }
 
-template <int kScales, bool kOffsets>
-absl::Status LaunchKind(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
+// Launches the projection of any number of rows. `params` must be as for MakeProjectionArgs, with weights of kFormat;
+// `x` are their rows.
+template <WeightFormat kFormat>
+absl::Status LaunchInt8TilesOf(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
   return WithWaveWidth(stream, "projection_int8_tiles", [&](auto wave) {
     if constexpr (wave() == 32) {
-      return LaunchCheapest<kScales, kOffsets, Int8TileShape<32, 4, 8, 4, 2, 4, 1>, Int8TileShape<32, 4, 8, 4, 1, 1, 8>,
-                            Int8TileShape<32, 4, 4, 4, 1, 1, 8>>(params, x, stream);
+      return LaunchCheapestInt8<kFormat, Int8TileShape<32, 4, 8, 4, 2, 4, 1>, Int8TileShape<32, 4, 4, 4, 1, 1, 4>,
+                                Int8TileShape<32, 4, 4, 4, 1, 1, 8>>(params, x, stream);
     } else {
-      return LaunchCheapest<kScales, kOffsets, Int8TileShape<64, 8, 8, 4, 1, 4, 1>, Int8TileShape<64, 4, 8, 4, 1, 1, 8>,
-                            Int8TileShape<64, 4, 4, 4, 1, 1, 8>>(params, x, stream);
+      return LaunchCheapestInt8<kFormat, Int8TileShape<64, 8, 8, 4, 1, 4, 1>, Int8TileShape<64, 4, 4, 4, 1, 1, 4>,
+                                Int8TileShape<64, 4, 4, 4, 1, 1, 8>>(params, x, stream);
     }
   });
-}
-
-}  // namespace
-
-absl::Status LaunchInt8Tiles(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
-  const Int8Kind kind = KindOf(params[0].weight.format);
-  if (kind.scales == 1) {
-    return kind.offsets ? LaunchKind<1, true>(params, x, stream) : LaunchKind<1, false>(params, x, stream);
-  }
-  return kind.offsets ? LaunchKind<2, true>(params, x, stream) : LaunchKind<2, false>(params, x, stream);
 }
 
 }  // namespace gdn::gpu

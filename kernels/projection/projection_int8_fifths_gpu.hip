@@ -1,0 +1,32 @@
+// x rounded to int8 times weights of Q4_1, Q5_0 and Q5_1: projection_few_quantised_gpu-inl.h and
+// projection_int8_tiles_gpu-inl.h for these formats.
+
+#include "kernels/projection/projection_few_quantised_gpu-inl.h"
+#include "kernels/projection/projection_int8_tiles_gpu-inl.h"
+
+namespace gdn::gpu {
+
+absl::Status LaunchFewInt8RowsOfFifths(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  switch (params[0].weight.format) {
+    case WeightFormat::kQ4_1:
+      return LaunchFewInt8Rows<WeightFormat::kQ4_1>(params, stream);
+    case WeightFormat::kQ5_0:
+      return LaunchFewInt8Rows<WeightFormat::kQ5_0>(params, stream);
+    default:
+      return LaunchFewInt8Rows<WeightFormat::kQ5_1>(params, stream);
+  }
+}
+
+absl::Status LaunchInt8TilesOfFifths(absl::Span<const ProjectionParams> params, const RoundedRows& x,
+                                     const Stream& stream) {
+  switch (params[0].weight.format) {
+    case WeightFormat::kQ4_1:
+      return LaunchInt8TilesOf<WeightFormat::kQ4_1>(params, x, stream);
+    case WeightFormat::kQ5_0:
+      return LaunchInt8TilesOf<WeightFormat::kQ5_0>(params, x, stream);
+    default:
+      return LaunchInt8TilesOf<WeightFormat::kQ5_1>(params, x, stream);
+  }
+}
+
+}  // namespace gdn::gpu

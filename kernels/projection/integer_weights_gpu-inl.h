@@ -1,13 +1,13 @@
 // Device code: GGUF's weights as integers with scales, and a block's products with rounded inputs.
 //
-// A weight is scale * (v - zero) + offset: v is one of a word's four bytes, `zero` a constant of the format. The product
-// of a block's 32 weights with x is d_x * p, where p is, rounded after each operation,
+// A weight is scale * (v - zero) + offset. v is one of a word's four bytes, `zero` is a constant of the format. The
+// product of a block's 32 weights with x is d_x * p. p is, rounded after each operation,
 //   one scale     scale * idot [+ offset * sum]
-//   two scales    scale 1 * idot 1 + scale 0 * idot 0 [+ offset 0 * sum 0 + offset 1 * sum 1], 16 weights each
-// idot is the exact sum of the products (v - zero) * q_x, and `sum` that of q_x. All additions but the first product are
-// multiply-adds, in this order. An idot is summed on top of kDotBias: its bits, read as float32, are then
-// kDotBiasValue + idot, exactly, and fmaf(bits, scale, -kDotBiasValue * scale) is scale * idot, rounded once. No scale
-// has more than 19 significant bits, so the product with the bias is exact. This saves a conversion.
+//   two scales    scale 1 * idot 1 + scale 0 * idot 0 [+ offset 0 * sum 0 + offset 1 * sum 1], of 16 weights each
+// idot is the exact sum of the products (v - zero) * q_x, and `sum` that of q_x. All additions but the first product
+// are multiply-adds, in this order. An idot is summed on top of kDotBias: its bits, read as float32, are then
+// kDotBiasValue + idot, exactly. So fmaf(bits, scale, -kDotBiasValue * scale) is scale * idot, rounded once: no scale
+// has more than 19 significant bits, so its product with the bias is exact. This saves a conversion.
 // Thread safety: pure functions.
 //
 //   const IntegerBlock<kFormat> w = IntegerBlockOf(blocks, 0);

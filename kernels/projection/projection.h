@@ -73,8 +73,8 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
 int64_t ScratchFloats(const ProjectionParams& params, int threads);
 
 // Issues the projection on `stream`. Every sum on a GPU has the order of projection_args.h, on both paths. `workspace`
-// is GpuWorkspaceFloats floats of device memory, 16-byte aligned, and is overwritten; null if that is 0. The params must
-// have passed ValidateProjection; INVALID_ARGUMENT for sizes and addresses that only a GPU cannot take.
+// is GpuWorkspaceFloats floats of device memory, 16-byte aligned, and is overwritten; null if that is 0. The params
+// must have passed ValidateProjection; INVALID_ARGUMENT for sizes and addresses that only a GPU cannot take.
 absl::Status ProjectionGpu(const ProjectionParams& params, float* workspace, const gpu::Stream& stream);
 // Issues 1 to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch, or one launch for each run of
 // neighbours with the same weight format. Checks all params (ValidateProjection too): INVALID_ARGUMENT also if x, its

@@ -113,8 +113,8 @@ absl::Status LaunchFewRowsOfBlocks256(absl::Span<const ProjectionParams> params,
 absl::Status LaunchFewRowsOfTwoBits(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfIq(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream);
-// Launch the kernels of x rounded to int8, for params that TakesInt8Inputs, by weight format as above: for 1 to kFewRows
-// rows, and for any number of rows. `x` are the params' rows, rounded by LaunchRoundRows.
+// Launch the kernels of x rounded to int8, by weight format as above, for params that TakesInt8Inputs: for 1 to
+// kFewRows rows, and for any number of rows. `x` are the params' rows, rounded by LaunchRoundRows.
 absl::Status LaunchFewInt8RowsOfBlocks32(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewInt8RowsOfFifths(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewInt8RowsOfBlocks256(absl::Span<const ProjectionParams> params, const Stream& stream);

@@ -83,6 +83,7 @@ struct TeamTile {
 template <WeightFormat kFormatOfWeights, QuantisedShape kShape>
 struct QuantisedTile : TeamTile<kFormatOfWeights, kShape, 32 * kShape.stage_blocks> {
   static constexpr bool kRounded = false;
+  static constexpr int kWavesOf64 = 1;  // that registers must allow a SIMD, with waves of 64
 };
 
 // Products with x rounded to int8: x lies in LDS as blocks of kRoundedFloats words. They are kBlockWords words of
@@ -91,6 +92,7 @@ inline constexpr int kRoundedFloats = kBlockWords + 4;
 template <WeightFormat kFormatOfWeights, QuantisedShape kShape>
 struct RoundedTile : TeamTile<kFormatOfWeights, kShape, kRoundedFloats * kShape.stage_blocks> {
   static constexpr bool kRounded = true;
+  static constexpr int kWavesOf64 = 3;
   // The lanes of a block of x load together.
   static_assert(kShape.rows * kShape.stage_blocks * kBlockWords % kShape.team_lanes == 0);
 };
@@ -104,34 +106,49 @@ struct StageOfX {
   __device__ __forceinline__ void Load(const XRows& from, int lane, int32_t feature) {
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
-      const int index = lane + i * T::kTeamLanes;
+      const int index = Index(lane, i);
       if (index >= T::kRows * T::kQuads) break;
-      const int row = T::kRows == 1 ? 0 : index / T::kQuads;
-      raw[i] = from.Load<kWhole>(row, feature + (T::kRows == 1 ? index : index % T::kQuads) * 4);
+      raw[i] = from.Load<kWhole>(RowOf(index), feature + QuadOf(index) * 4);
     }
   }
   __device__ __forceinline__ void Store(const XRows& from, int lane, typename T::Shared& s, int at) const {
+    if constexpr (T::kRounded) {
 #pragma unroll
-    for (int i = 0; i < T::kXLoads; ++i) {
-      const int index = lane + i * T::kTeamLanes;
-      if (index >= T::kRows * T::kQuads) break;
-      if constexpr (T::kRounded) {
-        const int row = T::kRows == 1 ? 0 : index / T::kQuads;
-        const int quad = T::kRows == 1 ? index : index % T::kQuads;
-        StoreRounded(from.Widen(raw[i]), quad % kBlockWords,
-                     at + row * T::kStageFloats + quad / kBlockWords * kRoundedFloats, s);
-      } else {
+      for (int i = 0; i < T::kXLoads; i += kTogether) {
+        Vec4 wide[kTogether];
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) wide[j] = from.Widen(raw[i + j]);
+        const int index = Index(lane, i);
+        StoreRounded(wide, QuadOf(index) % kBlockWords,
+                     at + RowOf(index) * T::kStageFloats + QuadOf(index) / kBlockWords * kRoundedFloats, s);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < T::kXLoads; ++i) {
+        const int index = Index(lane, i);
+        if (index >= T::kRows * T::kQuads) break;
         s.floats.Store4(at + index * 4, from.Widen(raw[i]));
       }
     }
   }
 
  private:
-  // Rounds word `word` of a block, whose place in LDS is `at`.
-  __device__ __forceinline__ static void StoreRounded(const Vec4& wide, int word, int at, typename T::Shared& s) {
-    const RoundedQuad rounded = RoundQuad<kWave>(wide);
+  // Neighbouring quads that a lane has: two are rounded with one division.
+  static constexpr int kTogether = T::kRounded && T::kXLoads % 2 == 0 ? 2 : 1;
+
+  __device__ __forceinline__ static int Index(int lane, int i) {
+    return (lane + i / kTogether * T::kTeamLanes) * kTogether + i % kTogether;
+  }
+  __device__ __forceinline__ static int RowOf(int index) { return T::kRows == 1 ? 0 : index / T::kQuads; }
+  __device__ __forceinline__ static int QuadOf(int index) { return T::kRows == 1 ? index : index % T::kQuads; }
+
+  // Rounds words from `word` on of a block whose place in LDS is `at`.
+  __device__ __forceinline__ static void StoreRounded(const Vec4 (&wide)[kTogether], int word, int at,
+                                                      typename T::Shared& s) {
+    const RoundedLane<kTogether> rounded = RoundBlocks<kWave>(wide);
     const BlockExtras extras = BlockExtrasOf<T::kFormat>(BlockSumsOf<kWave>(rounded.q));
-    s.floats[at + word] = BitsToFloat(rounded.q);
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) s.floats[at + word + j] = BitsToFloat(rounded.q[j]);
     if (word == 0) s.floats.Store4(at + kBlockWords, {rounded.scale, extras.of_scale[0], extras.of_scale[1], 0.0f});
   }
 };
@@ -325,7 +342,8 @@ __device__ __forceinline__ void ProjectQuantised(const ProjectionArgs& p, const 
 }
 
 template <typename T, int kWave, bool kWhole>
-__global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void FewQuantisedKernel(ProjectionArgs p) {
+__global__ __launch_bounds__(T::kThreads,
+                             kWave == 32 ? T::kPlaces : T::kWavesOf64) void FewQuantisedKernel(ProjectionArgs p) {
   auto& s = SharedMemory<typename T::Shared>();
   if constexpr (T::kNextFirst) LetNextKernelBegin();
   // For one row there is one row tile: avoids a division, a long chain of instructions before the first load.
@@ -446,12 +464,14 @@ absl::Status LaunchFewInt8Rows(absl::Span<const ProjectionParams> params, const 
       using Any = RoundedTile<kFormat, QuantisedShape{16, 4, 2, 1, 1, 256, 2, false}>;
       return LaunchQuantisedTile<Any, kWave, false>(params, stream);
     }
-    if (rows == 1) {  // teams of 8 lanes would round x for fewer outputs, which costs more than idle processors
+    // Teams of 8 lanes would round x for fewer outputs, which mostly costs more than idle processors.
+    if (rows == 1) {
       using One = RoundedTile<kFormat, QuantisedShape{16, 1, 1, 2, 2, 256, 3, false}>;
       return LaunchQuantisedTile<One, kWave, true>(params, stream);
     }
     if (rows <= 4) return LaunchQuantisedRows<RoundedTile, kFormat, 4, kWave>(params, stream);
-    return LaunchQuantisedRows<RoundedTile, kFormat, 8, kWave>(params, stream);
+    using Eight = RoundedTile<kFormat, QuantisedShape{16, 8, 2, 1, 1, 256, 2, false}>;
+    return LaunchQuantisedTile<Eight, kWave, true>(params, stream);
   });
 }
 

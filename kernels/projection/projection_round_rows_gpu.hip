@@ -12,7 +12,7 @@ namespace gdn::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRows = kThreads / kBlockLanes;
+constexpr int kRows = kThreads / kBlockWords;
 
 struct RoundArgs {
   const void* x;
@@ -27,17 +27,17 @@ struct RoundArgs {
 
 template <int kWave>
 __global__ __launch_bounds__(kThreads) void RoundRowsKernel(RoundArgs p) {
-  const int quad = static_cast<int>(threadIdx.x) % kBlockLanes;
+  const int quad = static_cast<int>(threadIdx.x) % kBlockWords;
   const auto row = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles)) * kRows +
-                   static_cast<int32_t>(threadIdx.x) / kBlockLanes;
+                   static_cast<int32_t>(threadIdx.x) / kBlockWords;
   const auto block = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
   const int64_t at = int64_t{row} * p.x_stride + block * kInt8Block + quad * 4;
   const Vec4 x = WidenRaw4(LoadRaw4(p.x, p.x_dtype, at, row < p.rows ? 4 : 0, p.vector), p.x_dtype);
-  const RoundedQuad rounded = RoundQuad<kWave>(x);
+  const RoundedLane<1> rounded = RoundBlocks<kWave>({x});
   const BlockSums sums = BlockSumsOf<kWave>(rounded.q);
   if (row >= p.rows) return;
   float* const to = p.to.words + int64_t{block} * kRoundedWords * p.to.pitch + row;
-  to[quad * p.to.pitch] = BitsToFloat(rounded.q);
+  to[quad * p.to.pitch] = BitsToFloat(rounded.q[0]);
   if (quad != 0) return;
   to[kScaleWord * p.to.pitch] = rounded.scale;
   to[kSumWord * p.to.pitch] = static_cast<float>(sums.first + sums.second);

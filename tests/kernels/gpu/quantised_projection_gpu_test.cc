@@ -269,7 +269,7 @@ TEST_P(QuantisedProjectionGpu, RoundedInputsTakeALimitedWorkspace) {
   ProjectionParams params{.math = ProductMath::kInt8, .rows = 9, .weight = {.format = WeightFormat::kQ8_0, .rows = 1}};
   params.weight.cols = 2048;
   EXPECT_EQ(GpuWorkspaceFloats(params, stream()), 2048 / 32 * 11 * 12);
-  params.rows = kMaxOperatorRows;
+  params.rows = int64_t{1} << 31;
   EXPECT_LE(GpuWorkspaceFloats(params, stream()), kMost);
   EXPECT_GT(GpuWorkspaceFloats(params, stream()), kMost * 9 / 10);
   params.weight.cols = kMaxPackedFeatures;  // not even nine rows

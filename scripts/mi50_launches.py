@@ -186,6 +186,48 @@ def quantised(weights, rows, outputs, features, name):
                   rows * outputs * features)
 
 
+def int8(weights, rows, outputs, features, name):
+    """The same with x rounded to int8, for any number of rows and matrices of those outputs."""
+    number, bytes_of_block, block = QUANTISED[weights]
+    groups = features // 64
+    if rows > 8:
+        def cycles(shape):  # Int8CostOf in projection_int8_tiles_gpu-inl.h
+            _, _, _, places, vector, alone = shape
+            full, rest = divmod(blocks_of(shape), MI50.units * places)
+            return full * max(places * vector, alone) + (max(ceil(rest, MI50.units) * vector, alone) if rest else 0)
+
+        def blocks_of(shape):
+            _, down, across, *_ = shape
+            return ceil(rows, down) * sum(ceil(out, across) for out in outputs)
+
+        shape = min((("64, 8, 8, 4, 1, 4, 1", 64, 128, 2, 109, 187), ("64, 4, 4, 4, 1, 1, 4", 16, 64, 3, 19, 53),
+                     ("64, 4, 4, 4, 1, 1, 8", 16, 64, 1, 18, 27)), key=cycles)
+        teams = int(shape[0].rsplit(", ", 1)[1])
+        part = Part(f"Int8TilesKernel<Int8Tile<Int8TileShape<{shape[0]}>, (WeightFormat){number}> >", blocks_of(shape),
+                    (groups + 1 if teams == 1 else ceil(groups, teams),))  # together: one round more, that loads alone
+    else:
+        r = 1 if rows == 1 else 4 if rows <= 4 else 8
+
+        def tiles_of(lanes):
+            return sum(ceil(out, lanes * (1 if r == 1 else 2)) for out in outputs)
+
+        def used(lanes):  # PartUsed in projection_few_quantised_gpu-inl.h
+            return tiles_of(lanes) / (MI50.units * ceil(tiles_of(lanes), MI50.units))
+
+        lanes = 8 if r == 4 and used(8) > 1.15 * used(16) else 16
+        shape = f"{lanes}, 1, 1, 2, 2, 256, 3" if r == 1 else f"{lanes}, {r}, 2, 1, 1, 256, 2"
+        part = Part(f"FewQuantisedKernel<RoundedTile<(WeightFormat){number}, QuantisedShape{{{shape}}}>, 64, true>", tiles_of(lanes),
+                    (ceil(groups, 32),) if r == 1 else (ceil(groups, 256 // lanes), 2))
+    moved = sum(outputs) * features // block * bytes_of_block + 4 * rows * (features + sum(outputs))
+    rounded = 0 if rows <= 8 else rows * features // 32 * 44
+    return Launch(name, [part], moved + rounded, 2)
+
+
+def round_rows(rows, features):
+    return Launch("rounding to int8", [Part("RoundRowsKernel<64>", ceil(rows, 32) * features // 32, ())],
+                  4 * rows * features + rows * features // 32 * 44, 8)
+
+
 def prepare(t, b=1):
     return Launch("chunk prepare", [Part("DeltaRulePrepareKernel<true>", b * ceil(t, CHUNK) * HV, (K // 64, 4))],
                   b * (t * 4 * (2 * H * K + 2 * HV) + ceil(t, CHUNK) * HV * 4 * (2 * CHUNK * CHUNK + 2 * CHUNK)), 4)
@@ -251,6 +293,11 @@ def launches(machine):
             [(rows_of(r), quantised(w, r, CHANNELS, D, f"projection, {w}")) for w in ("Q8_0", "Q4_K") for r in (1, 8)] +
             [(rows_of(1), quantised(w, 1, CHANNELS, D, f"projection, {w}")) for w in QUANTISED if w not in ("Q8_0", "Q4_K")] +
             [(rows_of(1), quantised(w, 1, D, HV * V, f"out-projection, {w}")) for w in ("Q8_0", "Q4_K", "Q6_K")] +
+            [(rows_of(r), int8(w, r, IN_OUTPUTS, D, f"int8 in-projections, {w}"))
+             for w in ("Q8_0", "Q4_K") for r in (1, 8, 32, 128, 1024)] +
+            [(rows_of(r), int8(w, r, (D,), HV * V, f"int8 out-projection, {w}"))
+             for w in ("Q8_0", "Q4_K") for r in (1, 8, 32, 128, 1024)] +
+            [(rows_of(1024), round_rows(1024, D))] +
             [(f"T = {t:,}", f(t)) for f in (prepare, walk, channel_prepare, channel_walk) for t in (512, 4096)] +
             [(f"T = {t}", scan(t, u)) for t in (16, 64)] +
             [("B = 1", mixer_input(1, 1, u)), ("B = 128", mixer_input(128, 1, u)), ("T = 1,024", mixer_input(1, 1024, u))] +

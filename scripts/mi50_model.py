@@ -180,7 +180,9 @@ def kernel_table(model):
            "- `VALU a wave` counts vector instructions. `LDS B` and `asked B` are bytes a lane of LDS and of loads and stores.",
            "- `waves` are the waves resident on a SIMD. `blocks` are the blocks of the launch, and how many the card holds at a time.",
            "- `at best` is the time for memory and multiply-adds alone; `us` is the model's time.",
-           "- `projection` has 2048 inputs and 8192 outputs, `out-projection` 4096 and 2048.", "",
+           "- `projection` has 2048 inputs and 8192 outputs, `out-projection` 4096 and 2048.",
+           "- `int8` projections round their inputs (`--math=int8`), and a dot product of four counts as one FMA. For more than 8 rows,",
+           "  `rounding to int8` comes before them.", "",
            "| kernel | case | VALU a wave | of them FMA | LDS B | asked B | waves | blocks | MB | at best, us | us | bound |",
            "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
     for launch, case, e in by_kernel(model):

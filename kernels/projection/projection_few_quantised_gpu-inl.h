@@ -106,7 +106,7 @@ struct StageOfX {
   __device__ __forceinline__ void Load(const XRows& from, int lane, int32_t feature) {
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
-      const int index = Index(lane, i);
+      const int index = Index(kKeepsAddresses ? lane : static_cast<int>(NotHoisted(static_cast<uint32_t>(lane))), i);
       if (index >= T::kRows * T::kQuads) break;
       raw[i] = from.Load<kWhole>(RowOf(index), feature + QuadOf(index) * 4);
     }
@@ -133,6 +133,9 @@ struct StageOfX {
   }
 
  private:
+  // False if the addresses of a stage are made anew for the next. Sums of eight rows leave them few registers, and two
+  // scales a block none for making them.
+  static constexpr bool kKeepsAddresses = !T::kRounded || T::kRows < 8 || ScalesOfBlock(T::kFormat) == 2;
   // Neighbouring quads that a lane has: two are rounded with one division.
   static constexpr int kTogether = T::kRounded && T::kXLoads % 2 == 0 ? 2 : 1;
 

@@ -265,7 +265,7 @@ __device__ __forceinline__ void MultiplyApart(const Int8Args& args, const Projec
 }
 
 template <typename T>
-__global__ __launch_bounds__(T::kThreads, T::kWave == 64 ? 2 : 1) void Int8TilesKernel(Int8Args args) {
+__global__ __launch_bounds__(T::kThreads, T::kWave == 64 ? 2 : 512 / T::kThreads) void Int8TilesKernel(Int8Args args) {
   auto& s = SharedMemory<typename T::Shared>();
   const ProjectionArgs& p = args.p;
   // Row tiles are the fastest index: those that run together read the same weights.

@@ -306,6 +306,52 @@ TEST_P(QuantisedProjectionGpu, APreparedCallAcquiresNothing) {
 }
 #endif
 
+// A recording names the workspace, which a longer call replaces.
+TEST(QuantisedProjectionInGraphs, ReplaysUseTheWorkspaceOfRoundedInputs) {
+  constexpr int64_t kRows = 40, kCols = 256, kOutputs = 24;
+  const auto backend = *MakeGpuBackend({.graphs = GpuGraphs::kOn});
+  const auto make = [&](int64_t floats) {
+    return *DeviceBuffer::Make(*backend, static_cast<size_t>(floats) * sizeof(float));
+  };
+  const FileMatrix file(WeightFormat::kQ5_K, kOutputs, kCols, /*seed=*/15);
+  WeightMatrix weight = file.matrix();
+  const DeviceBuffer packed = make(backend->WeightBytes(file.format, kOutputs, kCols) / 4);
+  ASSERT_EQ(backend->CopyWeightsIn(packed.data(), weight), absl::OkStatus());
+  weight.data = packed.data();
+  const DeviceBuffer x = make(10 * kRows * kCols), y = make(10 * kRows * kOutputs), staged = make(64);
+  const HostBuffer host = *HostBuffer::Make(*backend, 256);
+  const auto project = [&](int64_t rows) {
+    return backend->Projection({.math = ProductMath::kInt8,
+                                .rows = rows,
+                                .x = x.floats(),
+                                .x_stride = kCols,
+                                .weight = weight,
+                                .y = y.floats(),
+                                .y_stride = kOutputs});
+  };
+  const auto results = [&] {
+    std::vector<float> values(kRows * kOutputs);
+    EXPECT_EQ(backend->CopyOut(values.data(), y.data(), values.size() * sizeof(float)), absl::OkStatus());
+    return values;
+  };
+  const int32_t cu_seqlens[] = {0, 1}, slots[] = {0};
+  const PackedBatch batch{.sequences = 1, .cu_seqlens = cu_seqlens, .slots = slots};
+  const std::vector<float> random = RandomX(kRows * kCols + 16);
+  for (int step = 0; step < 12; ++step) {
+    if (step == 6) ASSERT_EQ(project(10 * kRows), absl::OkStatus());
+    ASSERT_EQ(backend->CopyIn(x.data(), random.data() + step, kRows * kCols * sizeof(float)), absl::OkStatus());
+    ASSERT_EQ(backend->UseThread(), absl::OkStatus());
+    ASSERT_EQ(backend->StageIn({.device = staged.data(), .host = host.data(), .bytes = 64, .batch = batch}),
+              absl::OkStatus());
+    ASSERT_EQ(backend->IssueOrReplay({.key = "projection", .batch = batch}, [&] { return project(kRows); }),
+              absl::OkStatus());
+    const std::vector<float> issued = results();
+    ASSERT_EQ(project(kRows), absl::OkStatus());
+    EXPECT_TRUE(BitEqual(issued, results())) << step;
+  }
+  EXPECT_GE(GpuGraphCountsOf(*backend).replayed, 4);
+}
+
 TEST_P(QuantisedProjectionGpu, AnE4M3NaNReachesItsOutputAndNoOther) {
   FileMatrix file(WeightFormat::kF8E4M3, /*rows=*/20, /*cols=*/256, /*seed=*/8);
   file.bytes[5 * 256 + 131] = 0x7f;

@@ -1,7 +1,7 @@
 // Device code: moves a stage of 32 features of rounded x and of integer weights from memory to LDS.
 //
 // A team of lanes shares the stage. It lies in LDS from word `at` on, without gaps:
-//   x        [words of KindOfInt8][rows of the tile], as rounded_rows_gpu.h has them
+//   x        [Int8Kind::words()][rows of the tile], as rounded_rows_gpu.h has them
 //   weights  [kBlockWords][outputs of the tile], words of four signed bytes, the weight zero being 0
 //   scales   [scales][outputs], then offsets [scales][outputs] if the kind has them
 // Outputs of every second eight features are swapped 16 apart, so that a wave's simultaneous stores go to different

@@ -11,7 +11,7 @@
 // Thread safety: pure functions.
 //
 //   const IntegerBlock<kFormat> w = IntegerBlockOf(blocks, 0);
-//   sum = fmaf(d_x, ProductOf(w, x_words, DotStarts<kFormat>(sums)), sum);
+//   sum = fmaf(d_x, ProductOf(w, x_words, BlockExtrasOf<kFormat>(sums)), sum);
 #pragma once
 
 #include <cstdint>

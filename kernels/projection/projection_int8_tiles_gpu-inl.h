@@ -2,12 +2,14 @@
 //
 // Order of a sum: projection_args.h. x has been rounded by projection_round_rows_gpu.hip.
 // Threads: a lane has 16 or 32 results. Their dot products take four features an instruction, from words of four signed
-// bytes that lie in LDS with the feature as the slow index. For many rows all waves of a block share a stage of 32
-// features, which has two buffers, so that one barrier a stage is enough. For fewer rows each wave has groups of
+// bytes that lie in LDS with the feature as the slow index. For many rows all waves of a block share the two stages of
+// a group, which have two buffers, so that one barrier a group is enough. For fewer rows each wave has groups of
 // features and LDS of its own, as in projection_tiles_gpu.hip: so few tiles fill the device too.
-// Resources: up to 46 KB of LDS; at most 128 registers. Bound by vector instructions, of which 8 in 10 to 11 are dot
+// Resources: up to 36 KB of LDS; at most 128 registers. Bound by vector instructions, five of eight of which are dot
 // products.
-
+// A layer's in-projections of 1,024 rows of Q8_0 take 1,639 us by docs/evidence/mi50-model.md. With one kernel for all
+// formats they took 2,407: a branch of a format ends by waiting for its loads. No help: scales loaded before the dot
+// products (1,716), tiles of 128 x 128 (1,615, but 719 instead of 693 for the out-projection).
 #pragma once
 
 #include <algorithm>

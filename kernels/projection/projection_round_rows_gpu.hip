@@ -18,7 +18,6 @@ struct RoundArgs {
   const void* x;
   int64_t x_stride;
   int32_t rows;
-  int32_t features;
   int32_t row_tiles;
   DType x_dtype;
   bool vector;  // AllowsRaw4 of x
@@ -50,14 +49,13 @@ absl::Status LaunchRoundRows(const ProjectionParams& params, const RoundedRows& 
   const RoundArgs args{.x = params.x.data,
                        .x_stride = params.x_stride,
                        .rows = static_cast<int32_t>(params.rows),
-                       .features = static_cast<int32_t>(params.weight.cols),
                        .row_tiles = static_cast<int32_t>(CeilDivide(params.rows, kRows)),
                        .x_dtype = params.x.dtype,
                        .vector = AllowsRaw4(params.x.data, params.x.dtype, params.x_stride),
                        .to = rows};
   return WithWaveWidth(stream, "projection_round_rows", [&](auto wave) {
     return Launch("projection_round_rows", RoundRowsKernel<wave()>,
-                  {int64_t{args.row_tiles} * (args.features / kInt8Block)}, kThreads, stream, args);
+                  {int64_t{args.row_tiles} * (params.weight.cols / kInt8Block)}, kThreads, stream, args);
   });
 }
 

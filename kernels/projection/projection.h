@@ -66,7 +66,8 @@ void ProjectionReference(const ProjectionParams& params);
 
 // Computes on the threads of `pool` and returns when done; params must be valid. kRowStable: one SIMD accumulator over
 // the features in order, then one fixed reduction; bits depend only on x's row and W's row. kSequenceGemm is the same
-// up to SequenceGemmStableRows() rows. RESOURCE_EXHAUSTED if there is no memory for a copy of x.
+// up to SequenceGemmStableRows() rows. Inputs that are rounded to int8 have one order on both paths (int8_functions.h).
+// RESOURCE_EXHAUSTED if there is no memory for a copy of x.
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
 // Returns the floats that a call with a pool of `threads` threads takes from a ScratchArena; 0 for a GEMM, which serves
 // only prefills and allocates its own memory.

@@ -30,7 +30,6 @@ struct Int8Kind {
 
   // Words of x that products need.
   constexpr int words() const { return !offsets ? kScaleWord + 1 : scales == 1 ? kSumWord + 1 : kHalfSumWord + 1; }
-  constexpr bool operator==(const Int8Kind& other) const { return scales == other.scales && offsets == other.offsets; }
 };
 constexpr Int8Kind KindOf(WeightFormat format) { return {ScalesOfBlock(format), HasOffsets(format)}; }
 

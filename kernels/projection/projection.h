@@ -6,7 +6,7 @@
 //                  any number of rows, so batching cannot change a bit.
 //   kSequenceGemm  the rows of one sequence's prefill. On the CPU a library's GEMM, whose order may depend on how many
 //                  rows there are. On the GPU the order is kRowStable's.
-// Sums are float32. BF16 and F16 inputs and weights are widened exactly, outputs are rounded to nearest even. With exact
+// Sums are float32. BF16 and F16 inputs and weights are widened exactly, outputs are rounded to nearest even. In exact
 // products (base/product_math.h) quantised weights give the same bits as the float32 matrix of their values. With
 // kInt8, GGUF's weights meet a rounded x; on both paths the order of a sum is then one for any number of rows.
 //

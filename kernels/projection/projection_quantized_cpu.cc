@@ -7,8 +7,8 @@
 namespace gdn {
 namespace {
 
-// How often a weight is decoded before one copy in float32 for all rows is faster: measured with 16 and 32 registers. To
-// read IQ3_S's table costs more than that copy.
+// How often a weight is decoded before one copy in float32 for all rows is faster: measured with 16 and 32 registers.
+// To read IQ3_S's table costs more than that copy.
 int64_t MostDecodings(WeightFormat format) { return format == WeightFormat::kIQ3_S ? 1 : 3; }
 
 // Rows of no whole chunk, which F8_E4M3 alone can have, are decoded one weight after the other.

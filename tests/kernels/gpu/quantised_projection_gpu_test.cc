@@ -338,7 +338,9 @@ TEST(QuantisedProjectionInGraphs, ReplaysUseTheWorkspaceOfRoundedInputs) {
   const PackedBatch batch{.sequences = 1, .cu_seqlens = cu_seqlens, .slots = slots};
   const std::vector<float> random = RandomX(kRows * kCols + 16);
   for (int step = 0; step < 12; ++step) {
-    if (step == 6) ASSERT_EQ(project(10 * kRows), absl::OkStatus());
+    if (step == 6) {
+      ASSERT_EQ(project(10 * kRows), absl::OkStatus());
+    }
     ASSERT_EQ(backend->CopyIn(x.data(), random.data() + step, kRows * kCols * sizeof(float)), absl::OkStatus());
     ASSERT_EQ(backend->UseThread(), absl::OkStatus());
     ASSERT_EQ(backend->StageIn({.device = staged.data(), .host = host.data(), .bytes = 64, .batch = batch}),

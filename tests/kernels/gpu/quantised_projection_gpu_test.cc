@@ -282,6 +282,34 @@ TEST_P(QuantisedProjectionGpu, RoundedInputsTakeALimitedWorkspace) {
   EXPECT_EQ(GpuWorkspaceFloats(params, stream()), 0);
 }
 
+// So many features that 20 rows fill the workspace: rows 20 to 29 are a run of their own.
+TEST_P(QuantisedProjectionGpu, LongerCallsOfRoundedInputsRunInParts) {
+  if (GpuBackendName() == "host") GTEST_SKIP() << "takes 20 s on the executor; it passed there";
+  constexpr int64_t kCols = int64_t{1} << 21, kRows = 30;
+  const FileMatrix file(WeightFormat::kQ8_0, /*rows=*/2, kCols, /*seed=*/17);
+  const std::vector<float> random = RandomX(kCols + kRows);
+  std::vector<float> rows;
+  for (int64_t row = 0; row < kRows; ++row) rows.insert(rows.end(), random.begin() + row, random.begin() + row + kCols);
+  ProjectionParams params{.math = ProductMath::kInt8,
+                          .rows = kRows,
+                          .x = Upload(rows),
+                          .x_stride = kCols,
+                          .weight = OnDevice(file),
+                          .y_stride = 2};
+  EXPECT_EQ(GpuWorkspaceFloats(params, stream()), kCols / 32 * 11 * 20);
+  float* const y = Poisoned(kRows * 2);
+  params.y = y;
+  ASSERT_EQ(backend().Projection(params), absl::OkStatus());
+  const std::vector<float> all = Download(y, kRows * 2);
+  params.rows = 1;
+  for (const int64_t row : {0, 19, 20, 29}) {
+    ProjectionParams alone = params;
+    alone.x = params.x.From(row * kCols);
+    ASSERT_EQ(backend().Projection(alone), absl::OkStatus());
+    EXPECT_TRUE(BitEqual(Download(y, 2), absl::MakeConstSpan(all).subspan(row * 2, 2))) << row;
+  }
+}
+
 #ifdef GDN_TEST_FAILING_ACQUISITIONS
 TEST_P(QuantisedProjectionGpu, APreparedCallAcquiresNothing) {
   const FileMatrix file(WeightFormat::kQ4_K, /*rows=*/40, /*cols=*/512, /*seed=*/13);

@@ -24,6 +24,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "kernels/projection/float_lanes-inl.h"
 
 // Highway 1.0.3 asks a processor of this target for AVX-512 VNNI, but does not tell the compiler.
 #undef GDN_BEFORE_INT8_PRODUCTS
@@ -40,12 +41,6 @@ HWY_BEFORE_NAMESPACE();
 GDN_BEFORE_INT8_PRODUCTS;
 namespace gdn::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-using FloatTag = hn::ScalableTag<float>;
-using FloatVec = hn::Vec<FloatTag>;
-using IntTag = hn::RebindToSigned<FloatTag>;
-using IntVec = hn::Vec<IntTag>;
-inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
 
 #if HWY_TARGET == HWY_AVX3_DL
 

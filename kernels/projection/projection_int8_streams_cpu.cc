@@ -33,7 +33,7 @@ void ProjectStreams(const ProjectionParams& /*params*/, const float* /*packed*/,
 #else
 
 static_assert(kQuantizedStreams == kQuad);
-inline constexpr int kStepRuns = kLanes / kQuad;
+inline constexpr int kStepRuns = kFloatLanes / kQuad;
 // Rows in registers at a time.
 inline constexpr int kStreamedRows = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL ? 4 : 2;
 
@@ -239,10 +239,10 @@ HWY_INLINE void MultiplyStep(const StreamedUnits<Format>& units, int64_t unit, i
     HWY_UNROLL(4) for (int o = 0; o < kQuad; ++o) {
       const IntVec codes = StepCodes<Format>(units.At(unit, o), step, part);
       HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) {
-        const int32_t* numbers = x + r * row_lanes + (run * (kRun / 4) + part * kLanes) * Products::kInputLanes;
+        const int32_t* numbers = x + r * row_lanes + (run * (kRun / 4) + part * kFloatLanes) * Products::kInputLanes;
         IntVec inputs[Products::kInputLanes];
         HWY_UNROLL(2) for (int i = 0; i < Products::kInputLanes; ++i) {
-          inputs[i] = hn::LoadU(IntTag(), numbers + i * kLanes);
+          inputs[i] = hn::LoadU(IntTag(), numbers + i * kFloatLanes);
         }
         auto products = Products::Start(hn::Zero(IntTag()));
         Products::template Add<0>(products, codes, inputs);
@@ -277,7 +277,7 @@ HWY_NOINLINE void MultiplyStreams(const WeightMatrix& weight, const QuadOutputs&
       MultiplyStep<Format>(units, unit, step, run, x, places.lanes, parts);
       HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) {
         const int32_t* row = x + r * places.lanes;
-        alignas(64) float scaled[kLanes];
+        alignas(64) float scaled[kFloatLanes];
         hn::Store(ScaleStep<Format>(parts[r], own.scales + step * kQuad, own.offsets + step * kQuad, kUnitRuns * kQuad,
                                     row + places.starts + run * kQuad, row + places.sums + run * kQuad,
                                     places.padded * kQuad),
@@ -338,10 +338,10 @@ void RoundStreamsOf(const ProjectionParams& params, float* packed) {
       if constexpr (Products::kInputLanes == 1) {
         std::memcpy(row + block * (kRun / 4), rounded.q, kRun);
       } else {
-        // Of each vector's bytes those at even places, then those at odd ones.
+        // The bytes at even places of each vector, then those at odd ones.
         const int64_t first = block * kRun;
         for (int i = 0; i < kRun; ++i) {
-          constexpr int64_t kVector = kLanes * 4;
+          constexpr int64_t kVector = kFloatLanes * 4;
           const int64_t in_vector = (first + i) % kVector;
           const int64_t at = ((first + i) / kVector * 2 + in_vector % 2) * (kVector / 2) + in_vector / 2;
           reinterpret_cast<int16_t*>(row)[at] = rounded.q[i];

@@ -26,7 +26,7 @@ inline constexpr int kTileVectors = 2;  // in registers at a time
 inline constexpr int kGroups = kRun / 4;
 inline constexpr int kPieceRuns = 16;  // of 32 outputs: 16 KB of codes
 inline constexpr int kFloatsOfRun = kRun * kTileOutputs / 4;
-static_assert(kTileOutputs % (kTileVectors * kLanes) == 0);
+static_assert(kTileOutputs % (kTileVectors * kFloatLanes) == 0);
 
 // How products are computed. Formats that agree in it share the code.
 template <class ItsProducts, int kItsHalves, bool kWithOffset>
@@ -59,7 +59,7 @@ HWY_INLINE void AddSteps(const uint8_t* codes, const int32_t* x, typename Produc
   if constexpr (kStep < kSteps) {
     IntVec w[kTileVectors];
     HWY_UNROLL(2) for (int v = 0; v < kTileVectors; ++v) {
-      w[v] = hn::LoadU(IntTag(), reinterpret_cast<const int32_t*>(codes) + v * kLanes);
+      w[v] = hn::LoadU(IntTag(), reinterpret_cast<const int32_t*>(codes) + v * kFloatLanes);
     }
     HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
       IntVec inputs[Products::kInputLanes];
@@ -81,7 +81,7 @@ HWY_NOINLINE void MultiplyTile(const uint8_t* codes, const float* scales, const 
   FloatVec totals[kTileVectors][kRows];
   HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(2) for (int v = 0; v < kTileVectors; ++v) {
-      totals[v][r] = first ? hn::Zero(d) : hn::LoadU(d, sums + r * kTileOutputs + v * kLanes);
+      totals[v][r] = first ? hn::Zero(d) : hn::LoadU(d, sums + r * kTileOutputs + v * kFloatLanes);
     }
   }
   for (int64_t run = 0; run < runs; ++run) {
@@ -101,8 +101,8 @@ HWY_NOINLINE void MultiplyTile(const uint8_t* codes, const float* scales, const 
       x += kSteps * Products::kInputLanes * kRows;
       FloatVec scale[kTileVectors], offset[kTileVectors];
       HWY_UNROLL(2) for (int v = 0; v < kTileVectors; ++v) {
-        scale[v] = hn::LoadU(d, scales + v * kLanes);
-        if constexpr (Tile::kHasOffset) offset[v] = hn::LoadU(d, offsets + v * kLanes);
+        scale[v] = hn::LoadU(d, scales + v * kFloatLanes);
+        if constexpr (Tile::kHasOffset) offset[v] = hn::LoadU(d, offsets + v * kFloatLanes);
       }
       scales += kTileOutputs;
       HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
@@ -121,7 +121,7 @@ HWY_NOINLINE void MultiplyTile(const uint8_t* codes, const float* scales, const 
         HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
           const FloatVec sum = hn::BitCast(d, hn::Set(IntTag(), input_sums[half * kRows + r]));
           HWY_UNROLL(2) for (int v = 0; v < kTileVectors; ++v) {
-            scaled[v][r] = hn::MulAdd(hn::LoadU(d, offsets + v * kLanes), sum, scaled[v][r]);
+            scaled[v][r] = hn::MulAdd(hn::LoadU(d, offsets + v * kFloatLanes), sum, scaled[v][r]);
           }
         }
       }
@@ -136,7 +136,7 @@ HWY_NOINLINE void MultiplyTile(const uint8_t* codes, const float* scales, const 
   }
   HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(2) for (int v = 0; v < kTileVectors; ++v) {
-      hn::StoreU(totals[v][r], d, sums + r * kTileOutputs + v * kLanes);
+      hn::StoreU(totals[v][r], d, sums + r * kTileOutputs + v * kFloatLanes);
     }
   }
 }
@@ -150,7 +150,7 @@ HWY_INLINE void MultiplyRows(const uint8_t* codes, const float* scales, const fl
       return MultiplyRows<Tile, kRows - 1>(codes, scales, offsets, x, rows, runs, first, sums);
     }
   }
-  for (int output = 0; output < kTileOutputs; output += kTileVectors * kLanes) {
+  for (int output = 0; output < kTileOutputs; output += kTileVectors * kFloatLanes) {
     MultiplyTile<Tile, kRows>(codes + output * 4, scales + output, offsets + output, x, runs, first, sums + output);
   }
 }

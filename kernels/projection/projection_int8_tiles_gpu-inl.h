@@ -294,7 +294,7 @@ absl::Status LaunchInt8Shape(absl::Span<const ProjectionParams> params, const Ro
   return Launch("projection_int8_tiles", Int8TilesKernel<T>, {args.p.tiles()}, T::kThreads, stream, args);
 }
 
-// What a block of a shape takes on gfx906 for 2,048 features, in thousands of cycles, by the way of counting of
+// Time that a block of a shape takes on gfx906 for 2,048 features, in thousands of cycles, by the way of counting of
 // docs/evidence/mi50-model.md: of its compute unit's vector instructions, and of waiting if it is alone there.
 struct Int8ShapeCycles {
   int64_t places;  // blocks that a compute unit holds

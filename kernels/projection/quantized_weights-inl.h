@@ -22,21 +22,16 @@
 
 #include "base/weight_format.h"
 #include "hwy/highway.h"
+#include "kernels/projection/float_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gdn::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vector types, and loads of a block's bytes into lanes in memory order. No load reads past the bytes that its name
+// Loads of a block's bytes into lanes in memory order. No load reads past the bytes that its name
 // says, because a matrix may end where its file's mapping ends.
-using FloatTag = hn::ScalableTag<float>;
-using FloatVec = hn::Vec<FloatTag>;
-using IntTag = hn::RebindToSigned<FloatTag>;
-using IntVec = hn::Vec<IntTag>;
 using ByteTag = hn::Rebind<uint8_t, FloatTag>;
 using ByteVec = hn::Vec<ByteTag>;
-
-inline constexpr int kFloatLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
 
 HWY_INLINE float HalfAt(const uint8_t* at) {
   const hn::CappedTag<float, 1> d;

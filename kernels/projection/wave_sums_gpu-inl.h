@@ -85,7 +85,7 @@ class WaveSums {
   }
 
  private:
-  // Of result `thread` + kThreads r of each exchange.
+  // Totals of result `thread` + kThreads r of each exchange.
   float total_[T::kThreadRows / T::kExchangeRows][T::kExchangeResults];
 };
 

@@ -19,13 +19,6 @@
 namespace gdn::int8_projection_cpu_test {
 namespace {
 
-struct Int8Problem : Problem {
-  Int8Problem(WeightFormat format, int64_t rows, int64_t outputs, int64_t features)
-      : Problem(format, rows, outputs, features) {
-    params.math = ProductMath::kInt8;
-  }
-};
-
 std::vector<WeightFormat> IntegerFormats() {
   std::vector<WeightFormat> formats;
   for (const WeightFormat format : kWeightFormats) {
@@ -169,7 +162,7 @@ TEST_F(Int8OnACpu, TakesAsMuchScratchAsItSays) {
         for (const ProjectionPath path : kPaths) {
           problem.params.path = path;
           ASSERT_EQ(ProjectionCpu(problem.params, pool_), absl::OkStatus());
-          // What is taken is zeroed first.
+          // Scratch memory is zeroed when it is taken.
           int64_t taken = floats + kMore;
           while (taken > 0 && all[taken - 1] == kPattern) --taken;
           EXPECT_EQ(taken, floats) << WeightFormatName(format) << ", " << rows << " rows";

@@ -15,13 +15,6 @@
 namespace gdn::int8_projection_test {
 namespace {
 
-struct Int8Problem : Problem {
-  Int8Problem(WeightFormat format, int64_t rows, int64_t outputs, int64_t features)
-      : Problem(format, rows, outputs, features) {
-    params.math = ProductMath::kInt8;
-  }
-};
-
 class Int8Projection : public QuantizedProjection {};
 GDN_ON_EVERY_BACKEND(Int8Projection);
 

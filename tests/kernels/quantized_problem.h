@@ -53,6 +53,14 @@ struct Problem {
   ProjectionParams params;
 };
 
+// A problem of inputs that are rounded to int8.
+struct Int8Problem : Problem {
+  Int8Problem(WeightFormat format, int64_t rows, int64_t outputs, int64_t features)
+      : Problem(format, rows, outputs, features) {
+    params.math = ProductMath::kInt8;
+  }
+};
+
 template <typename Operator>
 std::vector<float> Project(ProjectionParams params, Operator run) {
   std::vector<float> y(static_cast<size_t>(params.rows * params.y_stride), kUntouched);

@@ -1,4 +1,4 @@
-// What the measurements of long decodes share: at which tokens they have rows, and relative errors.
+// Rows and relative errors of the measurements of long decodes.
 //
 // Thread safety: plain values. Ownership: none.
 //

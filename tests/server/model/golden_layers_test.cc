@@ -20,7 +20,7 @@ namespace {
 
 // Relative norm error against transformers, whose own float32 errors are up to 4e-6.
 constexpr double kTolerance = 1e-5;
-// What docs/reference/models.md states of int8 products: over a prompt and of a state, and of a single token. Where the
+// Errors that docs/reference/models.md states of int8 products: over a prompt and of a state, and of a token. Where the
 // gated norm divides by almost nothing, a token shows rounding the most; that of exact products shows there too. Layers
 // whose weights are not integers keep kTolerance.
 constexpr double kInt8Tolerance = 0.03;

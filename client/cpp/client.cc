@@ -87,6 +87,14 @@ CallOptions Routed(const Request& request, CallOptions call) {
   return call;
 }
 
+// True for targets that name the client's own host.
+bool IsOfThisHost(std::string_view target) {
+  for (const std::string_view begin : {"localhost", "127.", "[::1]", "unix:", "unix-abstract:"}) {
+    if (target.starts_with(begin)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::unique_ptr<Client> Client::Connect(const std::string& target, ClientOptions options) {
@@ -106,7 +114,10 @@ std::unique_ptr<Client> Client::Connect(const std::string& target,
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
                    static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(options.max_reconnect_backoff),
                                                         kFirstReconnectBackoffMs, 3'600'000)));
-  return std::make_unique<Client>(grpc::CreateCustomChannel(target, credentials, arguments), std::move(options));
+  const std::optional<RingOptions> ring = IsOfThisHost(target) ? options.ring : std::nullopt;
+  auto client = std::make_unique<Client>(grpc::CreateCustomChannel(target, credentials, arguments), std::move(options));
+  if (ring.has_value()) client->ring_ = std::make_unique<RingLink>(client->RingOpener(*ring, ""));
+  return client;
 }
 
 Client::Client(const std::shared_ptr<grpc::ChannelInterface>& channel, ClientOptions options)
@@ -455,14 +466,19 @@ bool Client::UsesRing() const { return ring_ != nullptr && ring_->open(); }
 
 absl::Status Client::OpenRing(const RingOptions& options, const CallOptions& call) {
   ring_ = nullptr;
-  const CallOptions forever{.timeout = absl::InfiniteDuration(), .affinity = call.affinity};
-  const auto open = [this, options, forever](absl::Duration timeout) -> absl::StatusOr<std::unique_ptr<RingChannel>> {
+  GDN_ASSIGN_OR_RETURN(
+      ring_, RingLink::Open(RingOpener(options, call.affinity), call.timeout.value_or(options_.default_timeout)));
+  return absl::OkStatus();
+}
+
+std::function<absl::StatusOr<std::unique_ptr<RingChannel>>(absl::Duration)> Client::RingOpener(
+    const RingOptions& options, const std::string& affinity) {
+  const CallOptions forever{.timeout = absl::InfiniteDuration(), .affinity = affinity};
+  return [this, options, forever](absl::Duration timeout) -> absl::StatusOr<std::unique_ptr<RingChannel>> {
     auto context = std::make_unique<grpc::ClientContext>();
     GDN_RETURN_IF_ERROR(PrepareContext(forever, std::nullopt, context.get()));
     return RingChannel::Open(*stub_, std::move(context), options, timeout);
   };
-  GDN_ASSIGN_OR_RETURN(ring_, RingLink::Open(open, call.timeout.value_or(options_.default_timeout)));
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<SharedMemory>> Client::ShareMemory(int64_t bytes, const CallOptions& call) {

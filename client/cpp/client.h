@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,13 +38,16 @@ class RingLink;
 struct ClientOptions {
   // Timeout of a call; InfiniteDuration: no deadline. Step streams and WatchState have none.
   absl::Duration default_timeout = absl::Seconds(60);
-  std::string token;  // sent unchanged as `authorization` metadata; "": none
+  std::string token = {};  // sent unchanged as `authorization` metadata; "": none
   // Instead of `token`: a file whose first line is sent as "Bearer LINE". It is read again for each call, so the token
   // can be replaced. "": none.
   std::string token_file = {};
   int max_receive_message_bytes = -1;  // -1: no limit; only for Connect
   // Longest wait between attempts to reach a server, 50 ms to 1 h; only for Connect.
   absl::Duration max_reconnect_backoff = absl::Seconds(1);
+  // Only for Connect. If set, and `target` is of this host ("localhost", "127.", "[::1]", or a Unix socket), steps go
+  // through a ring as after OpenRing. The first step opens it. While there is no ring, steps are messages.
+  std::optional<RingOptions> ring = std::nullopt;
 };
 
 struct CallOptions {
@@ -52,7 +56,7 @@ struct CallOptions {
   // Routing key, sent as `x-gdn-affinity`. "": the affinity that a CreateSession names, else the id of the first
   // session in the request, which servers use for sessions without an affinity. Step streams, ShareMemory and
   // AsyncClient then send none.
-  std::string affinity;
+  std::string affinity = {};
   TransferProgress progress = nullptr;  // called by ExportState and ImportState, on the calling thread
 };
 
@@ -231,6 +235,9 @@ class Client {
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                 const Request& request, const CallOptions& call);
+  // Opens rings for this client.
+  std::function<absl::StatusOr<std::unique_ptr<RingChannel>>(absl::Duration timeout)> RingOpener(
+      const RingOptions& options, const std::string& affinity);
   absl::StatusOr<std::vector<v1::Session>> AllPages(const v1::ListSessionsRequest& request, const CallOptions& call);
   // Calls `method` for each page, and passes the page to `take`.
   template <typename Request, typename Response>

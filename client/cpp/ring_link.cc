@@ -18,7 +18,7 @@ constexpr absl::Duration kLongestPause = absl::Seconds(5);      // a server that
 
 absl::StatusOr<std::unique_ptr<RingLink>> RingLink::Open(Opener opener, absl::Duration timeout) {
   GDN_ASSIGN_OR_RETURN(std::unique_ptr<RingChannel> ring, opener(timeout));
-  return std::unique_ptr<RingLink>(new RingLink(std::move(opener), std::move(ring)));
+  return std::make_unique<RingLink>(std::move(opener), std::move(ring));
 }
 
 RingLink::RingLink(Opener opener, std::shared_ptr<RingChannel> ring)
@@ -27,14 +27,14 @@ RingLink::RingLink(Opener opener, std::shared_ptr<RingChannel> ring)
 bool RingLink::open() const {
   if (gdn_process_mark() != owner_) return false;
   absl::MutexLock lock(&mu_);
-  return ring_->open();
+  return ring_ != nullptr && ring_->open();
 }
 
 std::shared_ptr<RingChannel> RingLink::ForCall(absl::Duration& timeout) {
   if (gdn_process_mark() != owner_) return nullptr;
   {
     absl::MutexLock lock(&mu_);
-    if (ring_->open()) return ring_;
+    if (ring_ != nullptr && ring_->open()) return ring_;
     if (opening_ || absl::Now() < not_before_) return nullptr;
     opening_ = true;
   }

@@ -1,8 +1,8 @@
-// The ring of one Client: opened by Client::OpenRing, and opened again after it has ended.
+// The ring of one Client: opened by Client::OpenRing or by a first step, and opened again after it has ended.
 //
-// A ring ends with its server. The next call then tries to open another one; if that fails, calls are messages, and a
-// later call tries again. While a call opens a ring, the others are messages. A fork of the process has no ring: its
-// calls are messages.
+// A call without an open ring, for example because its server has ended, tries to open one. If that fails, calls are
+// messages, and a later call tries again. While a call opens a ring, the others are messages. A fork of the process has
+// no ring: its calls are messages.
 // Thread safety: all methods from any thread. Ownership: shares the ring with the calls that use it. What the opener
 // uses must outlive this object.
 //
@@ -29,25 +29,25 @@ class RingLink {
 
   // Opens the first ring, within `timeout`. The opener's errors.
   static absl::StatusOr<std::unique_ptr<RingLink>> Open(Opener opener, absl::Duration timeout);
+  // Has no ring yet: the first call opens it.
+  explicit RingLink(Opener opener, std::shared_ptr<RingChannel> ring = nullptr);
   RingLink(const RingLink&) = delete;
   RingLink& operator=(const RingLink&) = delete;
 
   // True while calls go through a ring.
   bool open() const;
-  // Returns the ring for a call; null: send a message. Opens a ring if the last one has ended. That takes the shorter
+  // Returns the ring for a call; null: send a message. Opens a ring if there is none. That takes the shorter
   // of half of `timeout` and two seconds at most, and is taken from `timeout`.
   std::shared_ptr<RingChannel> ForCall(absl::Duration& timeout);
 
  private:
-  RingLink(Opener opener, std::shared_ptr<RingChannel> ring);
-
   const Opener opener_;
   const uint64_t
       owner_;  // gdn_process_mark: in a fork, another thread of the parent may have held mu_: nothing is locked there
   mutable absl::Mutex mu_;
-  std::shared_ptr<RingChannel> ring_ ABSL_GUARDED_BY(mu_);
-  bool opening_ ABSL_GUARDED_BY(mu_) = false;  // one call is opening a ring
-  absl::Duration pause_ ABSL_GUARDED_BY(mu_);  // after the next failure to open
+  std::shared_ptr<RingChannel> ring_ ABSL_GUARDED_BY(mu_);  // null before the first
+  bool opening_ ABSL_GUARDED_BY(mu_) = false;               // one call is opening a ring
+  absl::Duration pause_ ABSL_GUARDED_BY(mu_);               // after the next failure to open
   absl::Time not_before_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 

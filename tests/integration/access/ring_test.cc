@@ -148,6 +148,27 @@ TEST_F(RingService, WhatDoesNotFitGoesAsAMessage) {
   EXPECT_EQ(reply->output().data(), expected.output().data());
 }
 
+TEST_F(RingService, AClientThatIsToUseOneOpensItWithItsFirstStep) {
+  const auto client = Client::Connect(server_.address(), {.ring = RingOptions{.entries = 16, .area_bytes = 1 << 20}});
+  EXPECT_TRUE(client->GetServerInfo().ok());
+  EXPECT_FALSE(client->UsesRing()) << "no step has needed it";
+  EXPECT_EQ(client->Decode(DecodeOf({"message"}, kLayer, {inputs_.Token(0)})).status(), absl::OkStatus());
+  EXPECT_TRUE(client->UsesRing());
+
+  const int port = server_.server().port();
+  const auto elsewhere = Client::Connect("dns:///127.0.0.1:" + std::to_string(port), {.ring = RingOptions()});
+  EXPECT_EQ(elsewhere->Decode(DecodeOf({"message"}, kLayer, {inputs_.Token(1)})).status(), absl::OkStatus());
+  EXPECT_FALSE(elsewhere->UsesRing()) << "its target might be any host";
+}
+
+TEST_F(RingService, AClientThatGetsNoneGoesOnInMessages) {
+  const auto client = Client::Connect(server_.address(), {.ring = RingOptions{.area_bytes = int64_t{1} << 40}});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(client->Decode(DecodeOf({"message"}, kLayer, {inputs_.Token(i)})).status(), absl::OkStatus());
+  }
+  EXPECT_FALSE(client->UsesRing());
+}
+
 TEST_F(RingService, ManyThreadsHaveTheBitsOfTheirOwnSessions) {
   constexpr int kThreads = 6, kSteps = 30;
   std::vector<std::thread> threads;

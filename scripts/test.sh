@@ -5,9 +5,9 @@
 #
 # Without --preset: cpu, which also runs every GPU kernel on the host executor, then hip-gfx906, whose programs are built and
 # whose resource table is checked; then, where clang and its libFuzzer are installed, 60 s of fuzzing (scripts/fuzz.sh).
-# --full also installs what some tests are skipped without (scripts/setup.sh --checks), lints deploy/, builds both container
-# images and runs them (scripts/full_checks.sh; as root), tests the Python client in Hugging Face models (with PyTorch),
-# and the plugin for vLLM in vLLM's engines.
+# --full also runs tests that repeat others by another seed (label full) and what some are skipped without (scripts/setup.sh
+# --checks), lints deploy/, builds both container images and runs them (scripts/full_checks.sh; as root), tests the Python client
+# in Hugging Face models (with PyTorch), and the plugin for vLLM in vLLM's engines.
 # --keep-going compiles on after an error, to show all of them. Environment: JOBS compile jobs (default: by processors and
 # memory), TEST_JOBS tests at a time (default: half the processors, 3 to 6), CCACHE_DIR where compiled objects are kept,
 # TMPDIR where tests make their files (default: in memory if there is plenty).
@@ -71,6 +71,7 @@ run_preset() {
   if [[ "${preset}" == tsan ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
     runner=(setarch "$(uname -m)" -R)
   fi
+  "${full}" || selection+=(-LE '^full$')
   local folder
   folder="$(mktemp -d "$(default_test_folder)/t.XXXX")"  # short: names of sockets have at most 107 bytes
   chmod 1777 "${folder}"  # some tests are another user for a while

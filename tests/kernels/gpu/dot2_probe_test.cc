@@ -1,13 +1,16 @@
-// Variants of Dot2.
+// Variants of Dot2, and what a backend does about a device's.
 
 #include "kernels/gpu/dot2_probe.h"
 
 #include <cmath>
 #include <cstring>
 
-#include "gtest/gtest.h"
+#include "gmock/gmock.h"
 #include "kernels/gpu/device.h"
 #include "kernels/gpu/runtime.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+#include "tests/kernels/quantized_problem.h"
+#include "tests/support/compare.h"
 
 namespace gdn::gpu {
 namespace {
@@ -83,6 +86,32 @@ TEST(Dot2, TheExecutorIsAskedLikeADevice) {
     EXPECT_EQ(*ProbeDot2(stream), std::nullopt);
   }
   DestroyStream(stream);
+}
+
+TEST(Dot2, ABackendTakesItOnlyFromADeviceThatHasProvenIt) {
+  const auto proven = *MakeGpuBackend({.math = ProductMath::kHalf});
+  EXPECT_TRUE(proven->info().takes_halves);
+  EXPECT_THAT(proven->info().numerics_id, testing::EndsWith("-half-dot2lowf"));
+  const WithDot2 truncating(Truncating);
+  const auto unknown = *MakeGpuBackend({.math = ProductMath::kHalf});
+  EXPECT_FALSE(unknown->info().takes_halves);
+  EXPECT_THAT(unknown->info().numerics_id, testing::EndsWith("-half-fma"));
+  EXPECT_EQ((*MakeGpuBackend({}))->info().numerics_id.find("-half"), std::string::npos);
+}
+
+TEST(Dot2, ProjectionsMatchTheReferenceWithEveryVariant) {
+  for (const Dot2Function variant : Variants()) {
+    const WithDot2 with(variant);
+    const auto backend = *MakeGpuBackend({.math = ProductMath::kHalf});
+    for (const int64_t rows : {3, 20}) {
+      Problem problem(WeightFormat::kBF16, rows, /*outputs=*/21, /*features=*/200);
+      const std::vector<float> scales = RowScalesOf(problem.params.weight);
+      problem.params.weight.scales = scales.data();
+      problem.params.math = ProductMath::kHalf;
+      EXPECT_LE(RelativeNormError(Project(problem.params, *backend), Expected(problem.params)), kTolerance)
+          << backend->info().numerics_id;
+    }
+  }
 }
 
 }  // namespace

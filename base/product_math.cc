@@ -5,18 +5,44 @@
 #include <cmath>
 #include <limits>
 
+#include "base/dtype.h"
+
 namespace gdn {
 
-std::string_view ProductMathName(ProductMath math) { return math == ProductMath::kInt8 ? "int8" : "exact"; }
+std::string_view ProductMathName(ProductMath math) {
+  return math == ProductMath::kInt8 ? "int8" : math == ProductMath::kHalf ? "half" : "exact";
+}
 
 std::optional<ProductMath> ParseProductMath(std::string_view text) {
-  for (const ProductMath math : {ProductMath::kExact, ProductMath::kInt8}) {
+  for (const ProductMath math : {ProductMath::kExact, ProductMath::kHalf, ProductMath::kInt8}) {
     if (text == ProductMathName(math)) return math;
   }
   return std::nullopt;
 }
 
-std::string_view NumericsSuffixOf(ProductMath math) { return math == ProductMath::kInt8 ? "-int8" : ""; }
+std::string_view NumericsSuffixOf(ProductMath math) {
+  return math == ProductMath::kInt8 ? "-int8" : math == ProductMath::kHalf ? "-half" : "";
+}
+
+HalfScale HalfScaleOf(uint32_t largest_bits) {
+  constexpr uint32_t kLargest = 127 + 14;  // biased exponent of what the largest magnitude becomes
+  constexpr uint32_t kSmallest = 27;       // of magnitudes below 2^-100 the scale would overflow
+  const uint32_t exponent = std::max(largest_bits >> 23, kSmallest);
+  return {std::bit_cast<float>((kLargest + 127 - exponent) << 23),
+          std::bit_cast<float>((exponent + 127 - kLargest) << 23)};
+}
+
+HalfScale HalfScaleOf(const float* values, int64_t count) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (std::isfinite(values[i])) largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffffu);
+  }
+  return HalfScaleOf(largest);
+}
+
+float RoundToHalf(float value, const HalfScale& scale) {
+  return F16ToFloat(FloatToF16(value * scale.scale)) * scale.inverse;
+}
 
 Int8Scale Int8ScaleOf(uint32_t largest_bits) {
   const auto largest = std::bit_cast<float>(largest_bits);

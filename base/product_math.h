@@ -1,5 +1,10 @@
-// How projections multiply: exactly, or with inputs rounded to int8 as llama.cpp rounds them.
+// How projections multiply: exactly, with both operands rounded to fp16, or with inputs rounded to int8 as llama.cpp
+// rounds them.
 //
+// kHalf changes products with plain weights only, on GPUs that multiply pairs of fp16 numbers. Weights are rounded to
+// fp16 times a power of two for each row. A row of x is cut into groups of 64 features, and a group is rounded to fp16
+// times a power of two. The scales bring the largest finite magnitude to 2^14 up to 2^15. So what is at least 2^-28 of
+// it keeps 11 bits. Products are exact, and sums are float32.
 // kInt8 changes products with integer weights (HasIntegerWeights) only. A row of x is cut into blocks of 32 features. A
 // block becomes whole numbers q within +-127 and a scale, max |x| / 127. Products of q and the weights' integers are
 // exact, and so are their sums over a block; sums of blocks are float32. So the result is that of exact products with
@@ -18,12 +23,12 @@
 
 namespace gdn {
 
-enum class ProductMath : uint8_t { kExact, kInt8 };
+enum class ProductMath : uint8_t { kExact, kInt8, kHalf };
 
-// Returns "exact" or "int8". ParseProductMath takes these texts; nullopt for others.
+// Returns "exact", "half" or "int8". ParseProductMath takes these texts; nullopt for others.
 std::string_view ProductMathName(ProductMath math);
 std::optional<ProductMath> ParseProductMath(std::string_view text);
-// Returns what the math adds to a backend's numerics_id: nothing for kExact, else "-int8".
+// Returns what the math adds to a backend's numerics_id: nothing for kExact, else "-half" or "-int8".
 std::string_view NumericsSuffixOf(ProductMath math);
 
 // True for formats whose weights are factors times small integers: GGUF's.
@@ -32,6 +37,19 @@ constexpr bool HasIntegerWeights(WeightFormat format) { return !IsPlain(format) 
 constexpr bool TakesInt8Inputs(ProductMath math, WeightFormat format) {
   return math == ProductMath::kInt8 && HasIntegerWeights(format);
 }
+
+inline constexpr int kHalfGroup = 64;  // features of x that share a scale
+
+// A power of two and its inverse. Kernels use this formula too, so all backends round alike. `largest_bits`: the
+// largest of the elements' bits without their signs, of finite elements only.
+struct HalfScale {
+  float scale;
+  float inverse;
+};
+HalfScale HalfScaleOf(uint32_t largest_bits);
+// Returns the scale of `count` elements, and an element as it enters a product: rounded to fp16 times the scale.
+HalfScale HalfScaleOf(const float* values, int64_t count);
+float RoundToHalf(float value, const HalfScale& scale);
 
 inline constexpr int kInt8Block = 32;  // features; divides every such format's block
 inline constexpr float kInt8Largest = 127.0f;

@@ -23,7 +23,7 @@ SYMBOL = re.compile(r"^([0-9a-f]{16}) <(\S+)>:")
 # half rate; 16 for transcendental functions and 32-bit products of integers, at a quarter.
 QUARTER_RATE = re.compile(r"v_(rcp|rsq|sqrt|exp|log|sin|cos)\w*_f\d\d|v_mul_(lo|hi)_[ui]32|v_mad_[ui]64_[ui]32")
 HALF_RATE = re.compile(r"v_\w+_f64")
-FMA = re.compile(r"v_(fma|fmac|mac|mad)_f32|v_dot4_i32_i8")  # of int8, four multiply-adds
+FMA = re.compile(r"v_(fma|fmac|mac|mad)_f32|v_dot2_f32_f16|v_dot4_i32_i8")  # of fp16 two, of int8 four multiply-adds
 DS_BYTES = re.compile(r"ds_(?:read|write)(2?)(?:st64)?_[bui](\d+)")
 MEMORY = re.compile(r"(?:global|flat|buffer)_(load|store)_(?:dword(?:x([234]))?|[us]?(byte|short)\w*)")
 BRANCH_CYCLES = 16

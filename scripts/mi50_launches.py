@@ -158,6 +158,43 @@ def projection(rows, outputs, features, name):
                   rows * sum(outputs) * features)
 
 
+def half(rows, outputs, features, name):
+    """The same in products of fp16 numbers."""
+    groups = features // 64
+    if rows > 8:
+        def rounds_times_results(tile):  # CostOf in projection_tiles_gpu.hip
+            down, r, o, percent, _ = tile
+            return ceil(blocks_of(tile), MI50.units) * 64 * r * o * 100 // percent
+
+        def blocks_of(tile):
+            down, r, o, *_ = tile
+            return ceil(rows, down * r) * sum(ceil(out, 64 // down * o) for out in outputs)
+
+        tile = min(((8, 8, 8, 95, 4), (8, 4, 8, 90, 8), (4, 4, 4, 60, 16)), key=rounds_times_results)
+        part = Part(f"TilesKernel<HalfOperands<Bf16Weights, true>, Tile<64, {tile[0]}, {tile[1]}, {tile[2]}> >", blocks_of(tile),
+                    (groups // 8, 32 // tile[4]))
+    else:
+        r = 1 << (rows - 1).bit_length()
+
+        def tiles_of(lanes):
+            return sum(ceil(o, lanes * (1 if r <= 2 else 2)) for o in outputs)
+
+        def used(lanes):  # PartUsed in projection_few_rows_gpu.hip
+            return tiles_of(lanes) / (2 * MI50.units * ceil(tiles_of(lanes), 2 * MI50.units))
+
+        lanes = 8 if r < 8 and used(8) > 1.5 * used(16) else 16
+        rounds = ceil(groups, 256 // lanes)
+        part = Part(f"FewRowsKernel<HalfTile<Bf16Weights, {lanes}, {r}>, 64, true>", ceil(rows, r) * tiles_of(lanes),
+                    (rounds,) if r <= 2 else (rounds, 2, 2, 2, 2))
+    rounded = 0 if rows <= 8 else rows * features // 64 * 33 * 4
+    return Launch(name, [part], 2 * sum(outputs) * features + 4 * rows * (features + sum(outputs)) + rounded, 2)
+
+
+def halve_rows(rows, features):
+    return Launch("rounding to fp16", [Part("HalveRowsKernel<64>", ceil(rows, 16) * features // 64, ())],
+                  4 * rows * features + rows * features // 64 * 33 * 4, 8)
+
+
 # base/weight_format.h's formats: the number there, and the bytes on a GPU of a block of so many weights.
 QUANTISED = {"Q8_0": (5, 34, 32), "Q4_0": (6, 18, 32), "Q4_K": (7, 144, 256), "Q5_K": (8, 176, 256), "Q6_K": (9, 210, 256),
              "Q4_1": (10, 20, 32), "Q5_0": (11, 22, 32), "Q5_1": (12, 24, 32), "IQ4_NL": (13, 18, 32), "Q2_K": (14, 84, 256),
@@ -298,6 +335,11 @@ def launches(machine):
             [(rows_of(r), int8(w, r, (D,), HV * V, f"int8 out-projection, {w}"))
              for w in ("Q8_0", "Q4_K") for r in (1, 8, 32, 128, 1024)] +
             [(rows_of(1024), round_rows(1024, D))] +
+            [(rows_of(r), half(r, IN_OUTPUTS, D, "fp16 in-projections")) for r in (1, 32, 128, 512, 1024)] +
+            [(rows_of(r), half(r, (D,), HV * V, "fp16 out-projection")) for r in (1, 32, 128, 512, 1024)] +
+            [(rows_of(r), projection(r, IN_OUTPUTS, D, "in-projections")) for r in (1, 32, 128, 512, 1024)] +
+            [(rows_of(r), projection(r, (D,), HV * V, "out-projection")) for r in (512, 1024)] +
+            [(rows_of(1024), halve_rows(1024, D))] +
             [(f"T = {t:,}", f(t)) for f in (prepare, walk, channel_prepare, channel_walk) for t in (512, 4096)] +
             [(f"T = {t}", scan(t, u)) for t in (16, 64)] +
             [("B = 1", mixer_input(1, 1, u)), ("B = 128", mixer_input(128, 1, u)), ("T = 1,024", mixer_input(1, 1024, u))] +

@@ -181,8 +181,9 @@ def kernel_table(model):
            "- `waves` are the waves resident on a SIMD. `blocks` are the blocks of the launch, and how many the card holds at a time.",
            "- `at best` is the time for memory and multiply-adds alone; `us` is the model's time.",
            "- `projection` has 2048 inputs and 8192 outputs, `out-projection` 4096 and 2048.",
-           "- `int8` projections round their inputs (`--math=int8`), and a dot product of four counts as one FMA. For more than 8 rows,",
-           "  `rounding to int8` comes before them.", "",
+           "- `int8` projections round their inputs (`--math=int8`), and a dot product of four counts as one FMA. `fp16` projections round",
+           "  inputs and weights (`--math=half`), and a dot product of two counts as one FMA. For more than 8 rows, `rounding to int8` or",
+           "  `rounding to fp16` comes before them.", "",
            "| kernel | case | VALU a wave | of them FMA | LDS B | asked B | waves | blocks | MB | at best, us | us | bound |",
            "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
     for launch, case, e in by_kernel(model):

@@ -233,6 +233,9 @@ step parity with_clocks "${bin}/gdn_parity" --backend=gpu
 summary+=("parity $(grep -E '^[0-9]+ passed, [0-9]+ failed' "${work}/step" | tail -n 1)")
 step "parity of int8 products" with_clocks "${bin}/gdn_parity" --backend=gpu --math=int8
 summary+=("int8 $(grep -E '^[0-9]+ passed, [0-9]+ failed' "${work}/step" | tail -n 1)")
+step "parity of fp16 products" with_clocks "${bin}/gdn_parity" --backend=gpu --math=half
+summary+=("half $(grep -E '^[0-9]+ passed, [0-9]+ failed' "${work}/step" | tail -n 1)")
+summary+=("$(grep -o -E 'half-(dot2[a-z]*|fma)' "${work}/step" | head -n 1)")
 step replay replay_all
 summary+=("replay $(grep -c '^replay ok: ' "${work}/step") ok, $(grep -c '^replay FAILED' "${work}/step") failed")
 if "${quick}"; then

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/error.h"
 #include "base/status_macros.h"
 #include "base/threads/processors.h"
 #include "base/threads/thread_pool.h"
@@ -98,6 +99,12 @@ class CpuBackend final : public Backend {
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const CpuBackendOptions& options) {
   GDN_RETURN_IF_ERROR(RequireRange("CPU backend", "threads", options.threads, 0, kMaxThreads));
+  if (options.math == ProductMath::kHalf) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDeviceUnsupported,
+                     "a CPU has no products of fp16 numbers that would be faster than exact ones; use --math=exact, or "
+                     "a GPU",
+                     {{"device", ProcessorName()}});
+  }
   const int threads = options.threads > 0 ? options.threads : AvailableProcessors();
   return std::make_unique<CpuBackend>(threads, options.math);
 }

@@ -18,6 +18,7 @@ struct CpuBackendOptions {
 };
 
 // Makes the CPU backend, with a thread pool of its own. INVALID_ARGUMENT for threads outside 0 .. 1024 (inclusive).
+// FAILED_PRECONDITION (DEVICE_UNSUPPORTED) for kHalf, which only a GPU gains from.
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const CpuBackendOptions& options);
 
 }  // namespace gdn

@@ -44,6 +44,16 @@ __device__ __forceinline__ uint32_t SelectBytes(uint32_t low, uint32_t high, uin
 __device__ __forceinline__ int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
 }
+// Dot2: c plus the products of the words' low and of their high fp16 numbers, rounded after each, as
+// Dot2Rounding::kLowFirst does.
+// HalvesOf: the fp16 numbers nearest to `low` and `high` times a power of two; `low` is in the word's low half.
+__device__ __forceinline__ float Dot2(uint32_t a, uint32_t b, float c) {
+  const float low = fmaf(FromF16(static_cast<uint16_t>(a)), FromF16(static_cast<uint16_t>(b)), c);
+  return fmaf(FromF16(static_cast<uint16_t>(a >> 16)), FromF16(static_cast<uint16_t>(b >> 16)), low);
+}
+__device__ __forceinline__ uint32_t HalvesOf(float low, float high, float scale) {
+  return ToF16(low * scale) | static_cast<uint32_t>(ToF16(high * scale)) << 16;
+}
 __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   const __half2 low = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word), __NV_E4M3);
   const __half2 high = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word >> 16), __NV_E4M3);

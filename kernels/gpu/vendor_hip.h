@@ -45,6 +45,17 @@ __device__ __forceinline__ uint32_t SelectBytes(uint32_t low, uint32_t high, uin
 __device__ __forceinline__ int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
   return __builtin_amdgcn_sdot4(static_cast<int>(a), static_cast<int>(b), c, /*clamp=*/false);
 }
+// Dot2: c plus the products of the words' low and of their high fp16 numbers. How it rounds and what it flushes is the
+// device's, one of dot2.h's variants.
+// HalvesOf: the fp16 numbers nearest to `low` and `high` times a power of two; `low` is in the word's low half.
+using HalfPair = _Float16 __attribute__((ext_vector_type(2)));
+__device__ __forceinline__ float Dot2(uint32_t a, uint32_t b, float c) {
+  return __builtin_amdgcn_fdot2(__builtin_bit_cast(HalfPair, a), __builtin_bit_cast(HalfPair, b), c, /*clamp=*/false);
+}
+__device__ __forceinline__ uint32_t HalvesOf(float low, float high, float scale) {
+  return __builtin_bit_cast(uint32_t,
+                            HalfPair{static_cast<_Float16>(low * scale), static_cast<_Float16>(high * scale)});
+}
 __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   const uint32_t even = E4M3EvenHalves(word);
   const uint32_t odd = E4M3OddHalves(word);

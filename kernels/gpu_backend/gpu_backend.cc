@@ -1,5 +1,6 @@
 #include "kernels/gpu_backend/gpu_backend.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 #include "kernels/fill/fill.h"
+#include "kernels/gpu/dot2_probe.h"
 #include "kernels/gpu/loading.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu_backend/gpu_staging.h"
@@ -38,10 +40,20 @@ struct DestroysStream {
 };
 using OwnedStream = std::unique_ptr<const gpu::Stream, DestroysStream>;
 
+// What numerics_id says of a device that has not proven its Dot2: products of kHalf are float32's, and exact.
+constexpr char kFloatProducts[] = "-fma";
+
+// Returns what numerics_id says of the products of fp16 numbers; empty for other math.
+absl::StatusOr<std::string> HalfProductsOf(ProductMath math, const gpu::Stream& stream) {
+  if (math != ProductMath::kHalf) return "";
+  GDN_ASSIGN_OR_RETURN(const std::optional<gpu::Dot2Variant> variant, gpu::ProbeDot2(stream));
+  return variant.has_value() ? absl::StrCat("-", gpu::Dot2VariantName(*variant)) : kFloatProducts;
+}
+
 class GpuBackend final : public Backend {
  public:
-  GpuBackend(int device, ProductMath math, const gpu::DeviceInfo& info, OwnedStream stream, gpu::PinnedRing ring,
-             size_t index_arena_bytes)
+  GpuBackend(int device, ProductMath math, const std::string& products, const gpu::DeviceInfo& info, OwnedStream stream,
+             gpu::PinnedRing ring, size_t index_arena_bytes)
       : device_(device),
         vendor_(info.vendor),
         owned_stream_(std::move(stream)),
@@ -55,8 +67,9 @@ class GpuBackend final : public Backend {
     info_.device = absl::StrCat(info.name, " (", info.architecture, ")");
     info_.numerics_id = absl::StrCat(info_.name, "-", info.vendor, "-", info.architecture, "-w", info.wave_width, "-",
                                      info.toolkit, "-k", kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens,
-                                     std::string(NumericsSuffixOf(math)));
+                                     std::string(NumericsSuffixOf(math)), products);
     info_.math = math;
+    info_.takes_halves = math == ProductMath::kHalf && products != kFloatProducts;
     info_.memory_bytes = info.free_bytes;
     info_.transposed_base = true;
     info_.weight_formats = kAllWeights;
@@ -344,18 +357,21 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
   const auto or_default = [](size_t bytes, size_t default_bytes) { return bytes != 0 ? bytes : default_bytes; };
   GDN_ASSIGN_OR_RETURN(gpu::PinnedRing ring, gpu::PinnedRing::Make(made, or_default(options.pinned_ring_bytes,
                                                                                     gpu::PinnedRing::kDefaultBytes)));
-  auto backend =
-      std::make_unique<GpuBackend>(options.device, options.math, info, std::move(stream), std::move(ring),
-                                   or_default(options.index_arena_bytes, gpu::IndexStaging::kDefaultArenaBytes));
   // A device that this build has no code for fails here, by name, and not at a user's first step.
-  const absl::StatusOr<void*> probe = backend->Allocate(256);
-  if (absl::IsResourceExhausted(probe.status())) return probe.status();
-  if (!probe.ok()) {
+  const auto or_unsupported = [&](const absl::Status& status) {
+    if (status.ok() || absl::IsResourceExhausted(status)) return status;
+    const std::string name = absl::StrCat(info.name, " (", info.architecture, ")");
     return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDeviceUnsupported,
-                     absl::StrCat("no kernel of this build runs on ", backend->info().device, ": ",
-                                  std::string(probe.status().message())),
-                     {{"device", backend->info().device}});
-  }
+                     absl::StrCat("no kernel of this build runs on ", name, ": ", std::string(status.message())),
+                     {{"device", name}});
+  };
+  const absl::StatusOr<std::string> products = HalfProductsOf(options.math, made);
+  GDN_RETURN_IF_ERROR(or_unsupported(products.status()));
+  auto backend =
+      std::make_unique<GpuBackend>(options.device, options.math, *products, info, std::move(stream), std::move(ring),
+                                   or_default(options.index_arena_bytes, gpu::IndexStaging::kDefaultArenaBytes));
+  const absl::StatusOr<void*> probe = backend->Allocate(256);
+  GDN_RETURN_IF_ERROR(or_unsupported(probe.status()));
   backend->Free(*probe, 256);
   backend->DecideOnGraphs(options.graphs);
   return backend;

@@ -180,13 +180,16 @@ class OperandMover {
   typename Weights::Raw w_[T::kWLoads];
 };
 
-// Adds to a lane's sums the products of the tiles of x and w at `at` in LDS, in the order of features. sum[4 i + j] is
+// Adds to a lane's sums the products of the tiles of x and w at `at` in LDS, in the order of features; with kPairs they
+// are pairs of features. sum[4 i + j] is
 // row `row` + i * kSpanRows + j of the tile, with j < 4; outputs likewise, from `output` + i * kSpanOutputs on.
-template <typename T, int kSpanRows, int kSpanOutputs, typename Lds, int kThreadRows, int kThreadOutputs>
+template <typename T, int kSpanRows, int kSpanOutputs, bool kPairs = false, typename Lds, int kThreadRows,
+          int kThreadOutputs>
 __device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int output,
                                              float (&sum)[kThreadRows][kThreadOutputs]) {
 #pragma unroll
   for (int d = 0; d < T::kDepth; ++d) {
+    if constexpr (kPairs && kThreadRows * kThreadOutputs == 64) FenceLoads();  // no registers for what is loaded ahead
     Vec4 w[kThreadOutputs / 4];
 #pragma unroll
     for (int i = 0; i < kThreadOutputs / 4; ++i) {
@@ -194,7 +197,7 @@ __device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int outp
     }
 #pragma unroll
     for (int i = 0; i < kThreadRows / 4; ++i) {
-      AddOuters(sum, i * 4, lds.Load4(at + T::template XAt<kSpanRows>(d, row, i * kSpanRows)), w);
+      AddOuters<kPairs>(sum, i * 4, lds.Load4(at + T::template XAt<kSpanRows>(d, row, i * kSpanRows)), w);
     }
   }
 }

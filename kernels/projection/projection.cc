@@ -1,5 +1,6 @@
 #include "kernels/projection/projection.h"
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -40,7 +41,25 @@ void AppendRounded(const std::vector<float>& row, std::vector<double>& x) {
   }
 }
 
+// Appends a row of x as products of fp16 numbers see it.
+void AppendHalves(const std::vector<float>& row, std::vector<double>& x) {
+  for (size_t group = 0; group < row.size(); group += kHalfGroup) {
+    const size_t end = std::min(row.size(), group + kHalfGroup);
+    const HalfScale scale = HalfScaleOf(row.data() + group, static_cast<int64_t>(end - group));
+    for (size_t i = group; i < end; ++i) x.push_back(RoundToHalf(row[i], scale));
+  }
+}
+
 }  // namespace
+
+std::vector<float> RowScalesOf(const WeightMatrix& weight) {
+  std::vector<float> scales(static_cast<size_t>(weight.rows)), row(static_cast<size_t>(weight.cols));
+  for (int64_t i = 0; i < weight.rows; ++i) {
+    WeightRow(weight, i, row.data());
+    scales[static_cast<size_t>(i)] = HalfScaleOf(row.data(), weight.cols).scale;
+  }
+  return scales;
+}
 
 absl::Status ValidateProjection(const ProjectionParams& params) {
   constexpr char kOp[] = "Projection";
@@ -73,12 +92,18 @@ void ProjectionReference(const ProjectionParams& params) {
     ConvertToFloat(params.x.dtype, params.x.From(row * params.x_stride).data, cols, row_of_x.data());
     if (TakesInt8Inputs(params.math, weight.format)) {
       AppendRounded(row_of_x, x);
+    } else if (TakesHalves(params)) {
+      AppendHalves(row_of_x, x);
     } else {
       x.insert(x.end(), row_of_x.begin(), row_of_x.end());
     }
   }
   for (int64_t output = 0; output < weight.rows; ++output) {
     WeightRow(weight, output, w.data());
+    if (TakesHalves(params)) {
+      const float scale = weight.scales[output];
+      for (float& value : w) value = RoundToHalf(value, {scale, 1.0f / scale});
+    }
     for (int64_t row = 0; row < params.rows; ++row) {
       double sum = 0.0;
       for (int64_t i = 0; i < weight.cols; ++i) {

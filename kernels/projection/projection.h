@@ -8,13 +8,15 @@
 //                  rows there are. On the GPU the order is kRowStable's.
 // Sums are float32. BF16 and F16 inputs and weights are widened exactly, outputs are rounded to nearest even. In exact
 // products (base/product_math.h) quantised weights give the same bits as the float32 matrix of their values. With
-// kInt8, GGUF's weights meet a rounded x; on both paths the order of a sum is then one for any number of rows.
+// kInt8, GGUF's weights meet a rounded x; on both paths the order of a sum is then one for any number of rows. With
+// kHalf, a GPU rounds x and plain weights to fp16 (TakesHalves); a CPU multiplies exactly.
 //
 //   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.Projection(p));
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -34,8 +36,10 @@ struct WeightMatrix {
   WeightFormat format = WeightFormat::kF32;
   const void* data = nullptr;  // aligned to AlignmentOf(format), or to 16 if a GPU packs it
   int64_t rows = 0;
-  int64_t cols = 0;               // a multiple of BlockOf(format).weights
-  const float* scales = nullptr;  // kF8E4M3 only: [Fp8Blocks(rows), Fp8Blocks(cols)], one per 128 x 128 weights
+  int64_t cols = 0;  // a multiple of BlockOf(format).weights
+  // kF8E4M3: [Fp8Blocks(rows), Fp8Blocks(cols)], one per 128 x 128 weights. Plain formats: [rows] powers of two from
+  // RowScalesOf, which products of fp16 numbers need (TakesHalves), or null. Other formats: null.
+  const float* scales = nullptr;
 };
 
 constexpr WeightMatrix PlainMatrix(DType dtype, const void* data, int64_t rows, int64_t cols) {
@@ -55,13 +59,22 @@ struct ProjectionParams {
   int64_t y_stride = 0;
 };
 
+// True if x and the weights are multiplied as fp16 numbers, rounded as base/product_math.h says.
+inline bool TakesHalves(const ProjectionParams& params) {
+  return params.math == ProductMath::kHalf && params.weight.rows > 0 && params.weight.scales != nullptr &&
+         IsPlain(params.weight.format);
+}
+
 absl::Status ValidateProjection(const ProjectionParams& params);
+
+// Returns the scale of each row of a plain matrix in host memory, for WeightMatrix::scales.
+std::vector<float> RowScalesOf(const WeightMatrix& weight);
 
 // Writes row `row` of a matrix in host memory and in its file's layout to `out` [cols], as float32.
 void WeightRow(const WeightMatrix& weight, int64_t row, float* out);
 
 // Reference for params in host memory and weights in their file's layout: double-precision sums over the weights'
-// float32 values and x, rounded as params.math says. The params must be valid.
+// float32 values and x, rounded as params.math says (in kHalf if plain weights have scales). The params must be valid.
 void ProjectionReference(const ProjectionParams& params);
 
 // Computes on the threads of `pool` and returns when done; params must be valid. kRowStable: one SIMD accumulator over
@@ -82,7 +95,7 @@ absl::Status ProjectionGpu(const ProjectionParams& params, float* workspace, con
 // stride, rows, path or input features differ.
 inline constexpr int kMaxProjectionsPerLaunch = 4;
 absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream);
-// Returns the floats of workspace that a call needs, at most 64 MiB: rows of x rounded to int8. Invalid params get any
+// Returns the floats of workspace that a call needs, at most 64 MiB: rounded rows of x. Invalid params get any
 // number up to that.
 int64_t GpuWorkspaceFloats(const ProjectionParams& params, const gpu::Stream& stream);
 int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);

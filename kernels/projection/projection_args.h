@@ -8,6 +8,8 @@
 // With kInt8 (base/product_math.h) and integer weights, a group's sum is made block by block of kInt8Block features:
 // starting from zero, the multiply-add of the block's scale of x and of p. p has the weights' scales and offsets; its
 // order is that of integer_weights_gpu-inl.h. The products of integers are exact. So are their sums.
+// With TakesHalves, a group's sum is made pair by pair of features by Dot2 (kernels/gpu/dot2.h), starting from zero. It
+// is multiplied by the inverse of the group's scale of x, and the sum of groups by the inverse of the output's scale.
 //
 // Thread safety: plain values. Ownership: none. For projection_*_gpu.hip only.
 //
@@ -39,7 +41,7 @@ struct ProjectionMatrix {
   int32_t outputs;     // rows of the weight matrix
   int32_t first_tile;  // number of its first tile of outputs in the launch
   DType y_dtype;
-  const float* fp8_scales;  // F8_E4M3 only: [Fp8Blocks(outputs), Fp8Blocks(features)]
+  const float* scales;  // WeightMatrix::scales
 };
 
 struct ProjectionArgs {
@@ -53,6 +55,7 @@ struct ProjectionArgs {
   DType x_dtype;
   WeightFormat format;
   PackedPlanes planes;  // for quantised weights
+  RoundedRows halves;   // x of LaunchHalfTiles
 
   int64_t tiles() const { return int64_t{row_tiles} * output_tiles; }
 };
@@ -129,6 +132,10 @@ absl::Status LaunchInt8TilesOfBlocks256(absl::Span<const ProjectionParams> param
 absl::Status LaunchInt8TilesOfTwoBits(absl::Span<const ProjectionParams> params, const RoundedRows& x,
                                       const Stream& stream);
 absl::Status LaunchInt8TilesOfIq(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream);
+// Launch the kernels of products of fp16 numbers, for params that TakesHalves: for 1 to kFewRows rows, and for any
+// number of rows. `x` are the params' rows, rounded by LaunchHalveRows.
+absl::Status LaunchFewHalfRows(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchHalfTiles(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream);
 // Launches the GEMM kernel, for params as for MakeProjectionArgs. Call only if GemmFillsDevice is true: waves of 32,
 // AllowsVectors, and enough tiles to fill the device.
 absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream& stream);

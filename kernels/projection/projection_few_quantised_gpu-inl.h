@@ -218,7 +218,7 @@ class QuantisedProjection {
         last_block_((p.features + 31) / 32 - T::kBlocks),
         x_from_(p, first_row),
         s_(s) {
-    const PackedMatrix matrix{static_cast<const char*>(m.weight), m.fp8_scales};
+    const PackedMatrix matrix{static_cast<const char*>(m.weight), m.scales};
 #pragma unroll
     for (int o = 0; o < T::kLaneOutputs; ++o) {
       // All lanes' outputs are in one tile of the weights. Outputs that do not exist are replaced by the last.

@@ -8,11 +8,15 @@
 // group each, their sums are added in the groups' order. The row tile is the fastest grid index: tiles that want the
 // same weights run at about the same time and find them in the L2 cache. Weights are no other kernel's work: where
 // kernels overlap, they are on their way before the kernel before has ended.
+// Products of fp16 numbers: a team loads a whole group of x at once and rounds it. Half of it is in LDS at a time.
+// Weights are rounded on their way from LDS.
 // Resources: up to 32 KB of LDS, two blocks a compute unit; no barrier of the block within a group. Bound by memory.
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/half_inputs_gpu-inl.h"
 #include "kernels/projection/projection_args.h"
+#include "kernels/projection/thread_tile-inl.h"
 #include "kernels/projection/weight_vectors-inl.h"
 
 namespace gdn::gpu {
@@ -22,6 +26,8 @@ constexpr int kThreads = 256;
 
 template <typename ElementsOfWeights, int kLanesOfTeam, int kRowsOfTile>
 struct Tile {
+  static constexpr bool kPairs = false;
+  static constexpr int kParts = 1;
   using Weights = ElementsOfWeights;
   static constexpr int kTeamLanes = kLanesOfTeam;
   static constexpr int kTeams = kThreads / kTeamLanes;
@@ -55,7 +61,35 @@ struct Tile {
   };
 };
 
-template <typename T, bool kVector>
+// The same with pairs of fp16 numbers: half a group of x lies in LDS, as words of two features.
+template <typename ElementsOfWeights, int kLanesOfTeam, int kRowsOfTile>
+struct HalfTile : Tile<ElementsOfWeights, kLanesOfTeam, kRowsOfTile> {
+  using Base = Tile<ElementsOfWeights, kLanesOfTeam, kRowsOfTile>;
+  static constexpr bool kPairs = true;
+  static constexpr int kXLoads = kGroupFeatures / 4 / Base::kTeamLanes;  // of a row, a quad each
+  static constexpr int kParts = 2;                                       // of a group, which are in LDS one by one
+  static constexpr int kRowWords = kHalfPairs / 2;
+  static constexpr int kXFloats = Base::kRows * kRowWords + 4;
+  static_assert(kHalfGroup == kGroupFeatures && Base::kGroupStages % kParts == 0);
+
+  struct Shared {
+    LdsArray<float, Base::kTeams * Base::kWeightFloats> w;
+    LdsArray<float, Base::kTeams * kXFloats> x;
+  };
+  struct Stage {
+    typename ElementsOfWeights::Raw w[Base::kWeightLoads];
+  };
+  // A lane's share of a group of x, as memory has it, and rounded with the inverses of the rows' scales.
+  struct RawGroup {
+    Vec4 x[Base::kRows][kXLoads];
+  };
+  struct Group {
+    uint32_t words[Base::kRows][kXLoads][2];
+    float inverses[Base::kRows];
+  };
+};
+
+template <typename T, int kWave, bool kVector>
 class Team {
  public:
   using Weights = typename T::Weights;
@@ -67,6 +101,7 @@ class Team {
                                   int64_t first_row, typename T::Shared& s)
       : x_from_(p, first_row),
         weights_(static_cast<const typename Weights::Element*>(m.weight)),
+        row_scales_(m.scales),
         last_output_(m.outputs - 1),
         first_output_(first_output),
         s_(s) {}
@@ -82,11 +117,13 @@ class Team {
       stage.w[i] = LoadEight<Weights, kVector>(row + f, x_from_.features - f);
     }
     WaitForPriorKernels();
+    if constexpr (!T::kPairs) {
 #pragma unroll
-    for (int i = 0; i < T::kXLoads; ++i) {
-      const int index = Lane() + i * kTeamLanes;
-      if (index >= kRows * T::kQuads) break;
-      stage.x[i] = x_from_.Load<kVector>(index / T::kQuads, feature + index % T::kQuads * 4);
+      for (int i = 0; i < T::kXLoads; ++i) {
+        const int index = Lane() + i * kTeamLanes;
+        if (index >= kRows * T::kQuads) break;
+        stage.x[i] = x_from_.Load<kVector>(index / T::kQuads, feature + index % T::kQuads * 4);
+      }
     }
   }
 
@@ -99,11 +136,88 @@ class Team {
 #pragma unroll
       for (int j = 0; j < T::kRawFloats / 4; ++j) s_.w.Store4(at + 4 * j, raw[j]);
     }
+    if constexpr (!T::kPairs) {
 #pragma unroll
-    for (int i = 0; i < T::kXLoads; ++i) {
-      const int index = Lane() + i * kTeamLanes;
-      if (index >= kRows * T::kQuads) break;
-      s_.x.Store4(XAt() + index * 4, x_from_.Widen(stage.x[i]));
+      for (int i = 0; i < T::kXLoads; ++i) {
+        const int index = Lane() + i * kTeamLanes;
+        if (index >= kRows * T::kQuads) break;
+        s_.x.Store4(XAt() + index * 4, x_from_.Widen(stage.x[i]));
+      }
+    }
+  }
+
+  // Pairs only. LoadGroup loads x of the group of features from `feature` on, zeros past the last. RoundGroup rounds
+  // it. StoreGroup stores its first or second half to LDS.
+  template <typename RawGroup>
+  __device__ __forceinline__ void LoadGroup(int32_t feature, RawGroup& raw) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < T::kXLoads; ++i) {
+        raw.x[r][i] = x_from_.Load<kVector>(r, feature + (Lane() + i * kTeamLanes) * 4);
+      }
+    }
+  }
+  template <typename RawGroup, typename Group>
+  __device__ __forceinline__ void RoundGroup(const RawGroup& raw, Group& group) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      Vec4 x[T::kXLoads];
+      uint32_t largest = 0;
+#pragma unroll
+      for (int i = 0; i < T::kXLoads; ++i) {
+        x[i] = x_from_.Widen(raw.x[r][i]);
+        largest = LargestFinite(x[i], largest);
+      }
+      const GroupScale scale = GroupScaleOf<kTeamLanes, kWave>(largest);
+      group.inverses[r] = scale.inverse;
+#pragma unroll
+      for (int i = 0; i < T::kXLoads; ++i) {
+        group.words[r][i][0] = HalvesOf(x[i].x, x[i].y, scale.scale);
+        group.words[r][i][1] = HalvesOf(x[i].z, x[i].w, scale.scale);
+      }
+    }
+  }
+  template <typename Group>
+  __device__ __forceinline__ void StoreGroup(const Group& group, int half) const {
+    const int word = Lane() * 2;
+    if (T::kXLoads == 1 && word / T::kRowWords != half) return;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const auto& words = group.words[r][T::kXLoads == 1 ? 0 : half];
+      const int at = XAt() + r * T::kRowWords + word % T::kRowWords;
+      s_.x[at] = BitsToFloat(words[0]);
+      s_.x[at + 1] = BitsToFloat(words[1]);
+    }
+  }
+  __device__ __forceinline__ float ScaleOf(int lane_output) const {
+    const int32_t output = first_output_ + Lane() + lane_output * kTeamLanes;
+    return row_scales_[output < last_output_ ? output : last_output_];
+  }
+  // sum[r][o] += the products of stage `stage` of the half group in LDS, in order. `scales`: of the lane's outputs.
+  __device__ __forceinline__ void MultiplyPairs(int stage, const float (&scales)[T::kLaneOutputs],
+                                                float (&sum)[kRows][T::kLaneOutputs]) const {
+#pragma unroll kRows <= 2 ? T::kVectors : 1
+    for (int v = 0; v < T::kVectors; ++v) {
+      Vec4 w[T::kLaneOutputs];
+#pragma unroll
+      for (int o = 0; o < T::kLaneOutputs; ++o) {
+        float wide[kWeightVector];
+        LoadWide(o, v, wide);
+        w[o] = {BitsToFloat(HalvesOf(wide[0], wide[1], scales[o])), BitsToFloat(HalvesOf(wide[2], wide[3], scales[o])),
+                BitsToFloat(HalvesOf(wide[4], wide[5], scales[o])), BitsToFloat(HalvesOf(wide[6], wide[7], scales[o]))};
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const Vec4 x = s_.x.Load4(XAt() + r * T::kRowWords + (stage * T::kVectors + v) * (kWeightVector / 2));
+#pragma unroll
+        for (int o = 0; o < T::kLaneOutputs; ++o) {
+          sum[r][o] = MultiplyAdd<true>(x.x, w[o].x, sum[r][o]);
+          sum[r][o] = MultiplyAdd<true>(x.y, w[o].y, sum[r][o]);
+          sum[r][o] = MultiplyAdd<true>(x.z, w[o].z, sum[r][o]);
+          sum[r][o] = MultiplyAdd<true>(x.w, w[o].w, sum[r][o]);
+        }
+      }
     }
   }
 
@@ -113,15 +227,7 @@ class Team {
     for (int v = 0; v < T::kVectors; ++v) {
       float w[T::kLaneOutputs][kWeightVector];
 #pragma unroll
-      for (int o = 0; o < T::kLaneOutputs; ++o) {
-        typename Weights::Raw raw;
-        auto* parts = reinterpret_cast<Vec4*>(&raw);
-#pragma unroll
-        for (int j = 0; j < T::kRawFloats / 4; ++j) {
-          parts[j] = s_.w.Load4(WeightsAt(Lane() + o * kTeamLanes) + v * T::kRawFloats + 4 * j);
-        }
-        Weights::Widen(raw, w[o]);
-      }
+      for (int o = 0; o < T::kLaneOutputs; ++o) LoadWide(o, v, w[o]);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         float x[kWeightVector];
@@ -140,6 +246,16 @@ class Team {
   __device__ __forceinline__ static int Index() { return static_cast<int>(threadIdx.x) / kTeamLanes; }
 
  private:
+  // Reads eight weights, number `vector` of the stage, of the lane's output `o` from LDS.
+  __device__ __forceinline__ void LoadWide(int o, int vector, float (&w)[kWeightVector]) const {
+    typename Weights::Raw raw;
+    auto* parts = reinterpret_cast<Vec4*>(&raw);
+#pragma unroll
+    for (int j = 0; j < T::kRawFloats / 4; ++j) {
+      parts[j] = s_.w.Load4(WeightsAt(Lane() + o * kTeamLanes) + vector * T::kRawFloats + 4 * j);
+    }
+    Weights::Widen(raw, w);
+  }
   __device__ __forceinline__ static int WeightsAt(int output) {
     return Index() * T::kWeightFloats + output * T::kOutputFloats;
   }
@@ -147,12 +263,23 @@ class Team {
 
   const XRows x_from_;
   const typename Weights::Element* weights_;
+  const float* row_scales_;
   const int32_t last_output_;
   const int32_t first_output_;
   typename T::Shared& s_;
 };
 
-template <typename T, bool kVector>
+// What a thread keeps for pairs beside the sums; nothing for float32.
+template <typename T, bool kPairs = T::kPairs>
+struct PairsOf {};
+template <typename T>
+struct PairsOf<T, true> {
+  typename T::RawGroup raw;
+  typename T::Group group;
+  float scales[T::kLaneOutputs];  // of the lane's outputs
+};
+
+template <typename T, int kWave, bool kVector>
 __device__ __forceinline__ void Project(const ProjectionArgs& p, const ProjectionMatrix& m, int32_t first_output,
                                         int64_t first_row, typename T::Shared& s) {
   constexpr int kRows = T::kRows;
@@ -160,13 +287,19 @@ __device__ __forceinline__ void Project(const ProjectionArgs& p, const Projectio
   constexpr int kTeams = T::kTeams;
   constexpr int kResults = kRows * T::kOutputs;
   static_assert(kResults <= kThreads && kTeams * kResults <= kTeams * T::kWeightFloats);
-  const Team<T, kVector> team(p, m, first_output, first_row, s);
+  const Team<T, kWave, kVector> team(p, m, first_output, first_row, s);
   const int mine = static_cast<int>(threadIdx.x);
   const int team_index = mine / kTeamLanes;
   const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
   const auto first_feature = [team_index](int32_t round) { return (round * kTeams + team_index) * kGroupFeatures; };
   typename T::Stage ahead;
   team.Load(first_feature(0), ahead);
+  [[maybe_unused]] PairsOf<T> pairs;
+  if constexpr (T::kPairs) {
+    team.LoadGroup(first_feature(0), pairs.raw);
+#pragma unroll
+    for (int o = 0; o < T::kLaneOutputs; ++o) pairs.scales[o] = team.ScaleOf(o);
+  }
   float total = 0.0f;  // of the tile's result number `mine`
   for (int32_t round = 0; round * kTeams < groups; ++round) {
     float sum[kRows][T::kLaneOutputs];
@@ -175,15 +308,37 @@ __device__ __forceinline__ void Project(const ProjectionArgs& p, const Projectio
 #pragma unroll
       for (int o = 0; o < T::kLaneOutputs; ++o) sum[r][o] = 0.0f;
     }
+    if constexpr (T::kPairs) team.RoundGroup(pairs.raw, pairs.group);
+    constexpr int kStages = T::kGroupStages / T::kParts;
+#pragma unroll
+    for (int part = 0; part < T::kParts; ++part) {
+      if constexpr (T::kPairs) {
+        WaveBarrier();
+        team.StoreGroup(pairs.group, part);
+        if (part + 1 == T::kParts) team.LoadGroup(first_feature(round + 1), pairs.raw);
+      }
 #pragma unroll 1
-    for (int stage = 0; stage < T::kGroupStages; ++stage) {
-      WaveBarrier();
-      team.Store(ahead);
-      WaveBarrier();
-      const bool last = stage + 1 == T::kGroupStages;
-      team.Load(last ? first_feature(round + 1) : first_feature(round) + (stage + 1) * T::kFeatures, ahead);
-      if (last && (round + 1) * kTeams >= groups) LetNextKernelBegin();
-      team.Multiply(sum);
+      for (int stage = 0; stage < kStages; ++stage) {
+        WaveBarrier();
+        team.Store(ahead);
+        WaveBarrier();
+        const int next = part * kStages + stage + 1;
+        const bool last = next == T::kGroupStages;
+        team.Load(last ? first_feature(round + 1) : first_feature(round) + next * T::kFeatures, ahead);
+        if (last && (round + 1) * kTeams >= groups) LetNextKernelBegin();
+        if constexpr (T::kPairs) {
+          team.MultiplyPairs(stage, pairs.scales, sum);
+        } else {
+          team.Multiply(sum);
+        }
+      }
+    }
+    if constexpr (T::kPairs) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int o = 0; o < T::kLaneOutputs; ++o) sum[r][o] *= pairs.group.inverses[r];
+      }
     }
     SyncThreads();
 #pragma unroll
@@ -205,6 +360,7 @@ __device__ __forceinline__ void Project(const ProjectionArgs& p, const Projectio
   const int64_t row = first_row + mine / T::kOutputs;
   const int32_t output = first_output + mine % T::kOutputs;
   if (mine < kResults && row < p.rows && output < m.outputs) {
+    if constexpr (T::kPairs) total *= InverseOf(m.scales[output]);
     StoreElement(m.y, m.y_dtype, row * m.y_stride + output, total);
   }
 }
@@ -229,7 +385,7 @@ __global__ __launch_bounds__(kThreads, kWave == 32 ? kBlocks32<T> : 1) void FewR
   }
   const int64_t first_row = int64_t{row_tile} * T::kRows;
   const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
-  Project<T, kVector>(p, m, first_output, first_row, s);
+  Project<T, kWave, kVector>(p, m, first_output, first_row, s);
 }
 
 template <typename T, bool kVector>
@@ -251,29 +407,40 @@ double PartUsed(absl::Span<const ProjectionParams> params, const Stream& stream)
 
 // Teams of eight lanes take half the outputs, where that leaves much fewer places idle; each block reads x anew, which
 // costs more where few blocks are at work (docs/evidence/mi50-model.md).
-template <typename Weights, int kRows>
+template <template <typename, int, int> class TileOf, typename Weights, int kRows>
 absl::Status LaunchRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  using Wide = Tile<Weights, 16, kRows>;
-  using Narrow = Tile<Weights, 8, kRows>;
-  const double enough = stream.wave_width == 32 ? 1.2 : 1.5;
-  if (PartUsed<Narrow>(params, stream) > enough * PartUsed<Wide>(params, stream)) {
-    return LaunchTile<Narrow, true>(params, stream);
+  using Wide = TileOf<Weights, 16, kRows>;
+  using Narrow = TileOf<Weights, 8, kRows>;
+  if constexpr (Wide::kPairs && kRows == 8) {  // teams of eight lanes have no registers for the rows' groups
+    return LaunchTile<Wide, true>(params, stream);
+  } else {
+    const double enough = stream.wave_width == 32 ? 1.2 : 1.5;
+    const bool narrow = PartUsed<Narrow>(params, stream) > enough * PartUsed<Wide>(params, stream);
+    return narrow ? LaunchTile<Narrow, true>(params, stream) : LaunchTile<Wide, true>(params, stream);
   }
-  return LaunchTile<Wide, true>(params, stream);
+}
+
+template <template <typename, int, int> class TileOf>
+absl::Status LaunchFew(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  return WithWeights(WidenedDType(params[0].weight.format), [&](auto weights) {
+    using Weights = decltype(weights);
+    if (!AllowsVectors(params)) return LaunchTile<TileOf<Weights, 16, 4>, false>(params, stream);
+    const int64_t rows = params[0].rows;
+    if (rows == 1) return LaunchRows<TileOf, Weights, 1>(params, stream);
+    if (rows == 2) return LaunchRows<TileOf, Weights, 2>(params, stream);
+    if (rows <= 4) return LaunchRows<TileOf, Weights, 4>(params, stream);
+    return LaunchRows<TileOf, Weights, 8>(params, stream);
+  });
 }
 
 }  // namespace
 
 absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return WithWeights(WidenedDType(params[0].weight.format), [&](auto weights) {
-    using Weights = decltype(weights);
-    if (!AllowsVectors(params)) return LaunchTile<Tile<Weights, 16, 4>, false>(params, stream);
-    const int64_t rows = params[0].rows;
-    if (rows == 1) return LaunchRows<Weights, 1>(params, stream);
-    if (rows == 2) return LaunchRows<Weights, 2>(params, stream);
-    if (rows <= 4) return LaunchRows<Weights, 4>(params, stream);
-    return LaunchRows<Weights, 8>(params, stream);
-  });
+  return LaunchFew<Tile>(params, stream);
+}
+
+absl::Status LaunchFewHalfRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  return LaunchFew<HalfTile>(params, stream);
 }
 
 }  // namespace gdn::gpu

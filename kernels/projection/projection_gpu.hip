@@ -39,7 +39,7 @@ ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int
                              .outputs = static_cast<int32_t>(p.weight.rows),
                              .first_tile = args.output_tiles,
                              .y_dtype = p.y.dtype,
-                             .fp8_scales = p.weight.scales};
+                             .scales = p.weight.scales};
     args.output_tiles += static_cast<int32_t>(CeilDivide(p.weight.rows, outputs_per_tile));
   }
   for (; used < kMaxProjectionsPerLaunch; ++used) args.matrices[used].first_tile = args.output_tiles;
@@ -97,10 +97,11 @@ Launchers LaunchersOf(WeightFormat format) {
 bool TakesInt8(const ProjectionParams& p) { return p.weight.rows > 0 && TakesInt8Inputs(p.math, p.weight.format); }
 
 // Every kernel keeps the same order of sums, so rows, outputs and the device may choose among them, whatever the path.
-// `x`: rows rounded to int8, if there are more than kFewRows and a matrix takes them.
+// `x`: rounded rows, if there are more than kFewRows and a matrix takes them.
 absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
   const Launchers of_format = LaunchersOf(params[0].weight.format);
   const bool few = params[0].rows <= kFewRows;
+  if (TakesHalves(params[0])) return few ? LaunchFewHalfRows(params, stream) : LaunchHalfTiles(params, x, stream);
   if (TakesInt8(params[0])) return few ? of_format.few_int8(params, stream) : of_format.tiles_int8(params, x, stream);
   if (few) return of_format.few(params, stream);
   return GemmFillsDevice(params, stream) ? LaunchGemm(params, stream) : LaunchTiles(params, stream);
@@ -110,16 +111,28 @@ absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const Roun
 size_t Alike(absl::Span<const ProjectionParams> params) {
   size_t count = 1;
   while (count < params.size() && params[count].weight.format == params[0].weight.format &&
-         TakesInt8(params[count]) == TakesInt8(params[0])) {
+         TakesInt8(params[count]) == TakesInt8(params[0]) && TakesHalves(params[count]) == TakesHalves(params[0])) {
     ++count;
   }
   return count;
 }
 
+// How the rows of a call are rounded ahead. All matrices share one math, so no call rounds in two ways.
+enum class Rounding : uint8_t { kNone, kHalves, kInt8 };
+Rounding RoundingOf(absl::Span<const ProjectionParams> params) {
+  if (params.empty() || params[0].rows <= kFewRows) return Rounding::kNone;
+  if (absl::c_any_of(params, TakesHalves)) return Rounding::kHalves;
+  return absl::c_any_of(params, TakesInt8) ? Rounding::kInt8 : Rounding::kNone;
+}
+
+int64_t FloatsOf(Rounding rounding, int64_t rows, int64_t features) {
+  return rounding == Rounding::kHalves ? HalfFloats(rows, features) : RoundedFloats(rows, features);
+}
+
 // Returns the most rows that a workspace of 64 MiB has space for, or kFewRows if it has none for more.
-int64_t RoundedRowsAtOnce(int64_t features) {
+int64_t RoundedRowsAtOnce(Rounding rounding, int64_t features) {
   constexpr int64_t kMostFloats = int64_t{64} << 18;
-  const int64_t rows = kMostFloats / RoundedFloats(4, features) * 4;
+  const int64_t rows = kMostFloats / FloatsOf(rounding, 4, features) * 4;
   return std::max(rows >= 128 ? rows / 128 * 128 : rows, kFewRows);  // whole tiles
 }
 
@@ -132,7 +145,7 @@ constexpr char kProjectionsOp[] = "Projections";
 
 absl::Status Mismatch(size_t index, absl::string_view field) {
   return InvalidField(kProjectionsOp, field, field, " of matrix ", index,
-                      " differs from the first's; matrices of one call share x, rows, x_stride, path and cols");
+                      " differs from the first's; matrices of one call share x, rows, x_stride, path, math and cols");
 }
 
 // Checks limits of the kernels that ValidateProjection does not know. `index`: the number of the matrix in its call.
@@ -166,6 +179,7 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
     if (p.x.data != first.x.data || p.x.dtype != first.x.dtype) return Mismatch(i, "x");
     if (p.x_stride != first.x_stride) return Mismatch(i, "x_stride");
     if (p.path != first.path) return Mismatch(i, "path");
+    if (p.math != first.math) return Mismatch(i, "math");
     if (p.weight.cols != first.weight.cols) return Mismatch(i, "weight.cols");
   }
   return absl::OkStatus();
@@ -182,8 +196,8 @@ absl::Status LaunchByFormat(absl::Span<const ProjectionParams> params, const gpu
 }
 
 // Launches rows [first, first + rows) of the params.
-absl::Status LaunchRows(absl::Span<const ProjectionParams> params, int64_t first, int64_t rows, float* workspace,
-                        const gpu::Stream& stream) {
+absl::Status LaunchRows(absl::Span<const ProjectionParams> params, gpu::Rounding rounding, int64_t first, int64_t rows,
+                        float* workspace, const gpu::Stream& stream) {
   absl::InlinedVector<ProjectionParams, kMaxProjectionsPerLaunch> part(params.begin(), params.end());
   for (ProjectionParams& p : part) {
     p.rows = rows;
@@ -193,7 +207,8 @@ absl::Status LaunchRows(absl::Span<const ProjectionParams> params, int64_t first
   gpu::RoundedRows x;
   if (rows > gpu::kFewRows) {
     x = {workspace, gpu::PitchOf(rows)};
-    GDN_RETURN_IF_ERROR(gpu::LaunchRoundRows(part[0], x, stream));
+    const bool halves = rounding == gpu::Rounding::kHalves;
+    GDN_RETURN_IF_ERROR(halves ? gpu::LaunchHalveRows(part[0], x, stream) : gpu::LaunchRoundRows(part[0], x, stream));
   }
   return LaunchByFormat(part, x, stream);
 }
@@ -201,11 +216,12 @@ absl::Status LaunchRows(absl::Span<const ProjectionParams> params, int64_t first
 absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream) {
   const int64_t rows = params[0].rows;
   if (rows == 0) return absl::OkStatus();
-  if (rows <= gpu::kFewRows || absl::c_none_of(params, gpu::TakesInt8)) return LaunchByFormat(params, {}, stream);
-  const int64_t at_once = gpu::RoundedRowsAtOnce(params[0].weight.cols);
+  const gpu::Rounding rounding = gpu::RoundingOf(params);
+  if (rounding == gpu::Rounding::kNone) return LaunchByFormat(params, {}, stream);
+  const int64_t at_once = gpu::RoundedRowsAtOnce(rounding, params[0].weight.cols);
   if (at_once > gpu::kFewRows) GDN_RETURN_IF_ERROR(RequirePointer(kProjectionsOp, "workspace", workspace));
   for (int64_t first = 0; first < rows; first += at_once) {
-    GDN_RETURN_IF_ERROR(LaunchRows(params, first, std::min(at_once, rows - first), workspace, stream));
+    GDN_RETURN_IF_ERROR(LaunchRows(params, rounding, first, std::min(at_once, rows - first), workspace, stream));
   }
   return absl::OkStatus();
 }
@@ -213,11 +229,14 @@ absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspa
 }  // namespace
 
 int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu::Stream& /*stream*/) {
-  if (params.empty() || params[0].rows <= gpu::kFewRows || absl::c_none_of(params, gpu::TakesInt8)) return 0;
+  const gpu::Rounding rounding = gpu::RoundingOf(params);
+  if (rounding == gpu::Rounding::kNone) return 0;
   const int64_t features = params[0].weight.cols;
-  if (features < kInt8Block || features > kMaxPackedFeatures) return 0;  // refused later
-  const int64_t at_once = gpu::RoundedRowsAtOnce(features);
-  return at_once > gpu::kFewRows ? gpu::RoundedFloats(std::min(at_once, params[0].rows), features) : 0;
+  const bool refused = rounding == gpu::Rounding::kInt8 ? features < kInt8Block || features > kMaxPackedFeatures
+                                                        : features < 1 || features > 0x7fffffff;
+  if (refused) return 0;  // later
+  const int64_t at_once = gpu::RoundedRowsAtOnce(rounding, features);
+  return at_once > gpu::kFewRows ? gpu::FloatsOf(rounding, std::min(at_once, params[0].rows), features) : 0;
 }
 int64_t GpuWorkspaceFloats(const ProjectionParams& params, const gpu::Stream& stream) {
   return GpuWorkspaceFloats({&params, 1}, stream);

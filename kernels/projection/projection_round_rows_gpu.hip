@@ -1,10 +1,12 @@
-// Rounds rows of x to int8 for projection_int8_tiles_gpu-inl.h: rounded_rows_gpu.h.
+// Rounds rows of x to int8 or fp16 for kernels of tiles: rounded_rows_gpu.h.
 //
-// Threads: eight neighbouring lanes round a block of 32 features of a row; a block of threads does so for 32 rows.
+// Threads: eight neighbouring lanes round a block of 32 features of a row to int8, or 16 lanes a group of 64 to fp16. A
+// block of threads does so for 32 or 16 rows.
 // Bound by memory bandwidth.
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/half_inputs_gpu-inl.h"
 #include "kernels/projection/rounded_inputs_gpu-inl.h"
 #include "kernels/projection/rounded_rows_gpu.h"
 
@@ -13,14 +15,17 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kRows = kThreads / kBlockWords;
+constexpr int kGroupLanes = kHalfGroup / 4;
+constexpr int kGroupRows = kThreads / kGroupLanes;
 
 struct RoundArgs {
   const void* x;
   int64_t x_stride;
   int32_t rows;
   int32_t row_tiles;
+  int32_t features;
   DType x_dtype;
-  bool vector;  // AllowsRaw4 of x
+  bool vector;  // AllowsRaw4 of x, and features in fours
   RoundedRows to;
 };
 
@@ -43,16 +48,46 @@ __global__ __launch_bounds__(kThreads) void RoundRowsKernel(RoundArgs p) {
   to[kHalfSumWord * p.to.pitch] = static_cast<float>(sums.first);
 }
 
+template <int kWave>
+__global__ __launch_bounds__(kThreads) void HalveRowsKernel(RoundArgs p) {
+  const int quad = static_cast<int>(threadIdx.x) % kGroupLanes;
+  const auto row = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles)) * kGroupRows +
+                   static_cast<int32_t>(threadIdx.x) / kGroupLanes;
+  const auto group = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
+  const int32_t feature = group * kHalfGroup + quad * 4;
+  const int32_t left = row < p.rows ? p.features - feature : 0;
+  const Vec4 x = WidenRaw4(LoadRaw4(p.x, p.x_dtype, int64_t{row} * p.x_stride + feature, left, p.vector), p.x_dtype);
+  const GroupScale scale = GroupScaleOf<kGroupLanes, kWave>(LargestFinite(x, 0));
+  if (row >= p.rows) return;
+  float* const to = p.to.words + int64_t{group} * kHalfWords * p.to.pitch + row;
+  to[2 * quad * p.to.pitch] = BitsToFloat(HalvesOf(x.x, x.y, scale.scale));
+  to[(2 * quad + 1) * p.to.pitch] = BitsToFloat(HalvesOf(x.z, x.w, scale.scale));
+  if (quad == 0) to[kHalfPairs * p.to.pitch] = scale.inverse;
+}
+
+RoundArgs ArgsOf(const ProjectionParams& params, const RoundedRows& rows, int rows_of_block) {
+  return {.x = params.x.data,
+          .x_stride = params.x_stride,
+          .rows = static_cast<int32_t>(params.rows),
+          .row_tiles = static_cast<int32_t>(CeilDivide(params.rows, rows_of_block)),
+          .features = static_cast<int32_t>(params.weight.cols),
+          .x_dtype = params.x.dtype,
+          .vector = params.weight.cols % 4 == 0 && AllowsRaw4(params.x.data, params.x.dtype, params.x_stride),
+          .to = rows};
+}
+
 }  // namespace
 
+absl::Status LaunchHalveRows(const ProjectionParams& params, const RoundedRows& rows, const Stream& stream) {
+  const RoundArgs args = ArgsOf(params, rows, kGroupRows);
+  return WithWaveWidth(stream, "projection_halve_rows", [&](auto wave) {
+    return Launch("projection_halve_rows", HalveRowsKernel<wave()>,
+                  {int64_t{args.row_tiles} * CeilDivide(params.weight.cols, kHalfGroup)}, kThreads, stream, args);
+  });
+}
+
 absl::Status LaunchRoundRows(const ProjectionParams& params, const RoundedRows& rows, const Stream& stream) {
-  const RoundArgs args{.x = params.x.data,
-                       .x_stride = params.x_stride,
-                       .rows = static_cast<int32_t>(params.rows),
-                       .row_tiles = static_cast<int32_t>(CeilDivide(params.rows, kRows)),
-                       .x_dtype = params.x.dtype,
-                       .vector = AllowsRaw4(params.x.data, params.x.dtype, params.x_stride),
-                       .to = rows};
+  const RoundArgs args = ArgsOf(params, rows, kRows);
   return WithWaveWidth(stream, "projection_round_rows", [&](auto wave) {
     return Launch("projection_round_rows", RoundRowsKernel<wave()>,
                   {int64_t{args.row_tiles} * (params.weight.cols / kInt8Block)}, kThreads, stream, args);

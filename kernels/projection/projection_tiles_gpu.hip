@@ -14,6 +14,7 @@
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/half_operand_gpu-inl.h"
 #include "kernels/projection/operand_tile_gpu-inl.h"
 #include "kernels/projection/projection_args.h"
 #include "kernels/projection/quantised_operand_gpu-inl.h"
@@ -57,17 +58,33 @@ struct Tile {
 };
 
 // Which mover brings a tile its operands, and the bytes of a weight in it: of those that memory has, or two.
+struct FloatOperands {
+  static constexpr bool kPairs = false;
+  template <typename T>
+  using Operands = typename T::Operands;
+};
 template <typename Weights, bool kVector, DType kX>
-struct PlainOperands {
+struct PlainOperands : FloatOperands {
   template <typename T>
   using Mover = OperandMover<Weights, kVector, kX, T>;
   static constexpr int kWeightBytes = sizeof(typename Weights::Element);
 };
 template <bool kVector, DType kX>
-struct QuantisedOperands {
+struct QuantisedOperands : FloatOperands {
   template <typename T>
   using Mover = QuantisedMover<kVector, kX, T>;
   static constexpr int kWeightBytes = 2;
+};
+// Of pairs of fp16 numbers: LDS has words of two features in place of floats. Registers hold no more than four words of
+// each output beside 64 sums and the scales of x.
+template <typename Weights, bool kVector>
+struct HalfOperands {
+  static constexpr bool kPairs = true;
+  template <typename T>
+  using Operands = HalfOperandTile<T::kWave, T::kRows, T::kOutputs, T::kResults == 64 ? 4 : T::Operands::kDepth>;
+  template <typename T>
+  using Mover = HalfMover<Weights, kVector, T>;
+  static constexpr int kWeightBytes = sizeof(typename Weights::Element);
 };
 
 template <typename From, typename T>
@@ -80,28 +97,46 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
   const LanePlace place = PlaceOfLane<kLaneRows>(thread % T::kWave);
   const int lane_row = place.row;
   const int lane_column = place.column * 4;
-  using Operands = typename T::Operands;
+  using Operands = typename From::template Operands<T>;
+  constexpr int kStepFeatures = From::kPairs ? 2 * Operands::kDepth : Operands::kDepth;
   const int at = wave * Operands::kFloats;
   const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
   const auto first_feature = [wave](int32_t round) { return (round * kBlockWaves + wave) * kGroupFeatures; };
 
   typename From::template Mover<Operands> mover(p, m, thread % T::kWave, first_row, first_output);
   mover.Load(first_feature(0));
-  WaveSums<T> total;
+  WaveSums<T, From::kPairs> total;
   for (int32_t round = 0; round * kBlockWaves < groups; ++round) {
     float sum[T::kThreadRows][T::kThreadOutputs];
     SetZero(sum);
 #pragma unroll 1
-    for (int depth = 0; depth < kGroupFeatures; depth += Operands::kDepth) {
-      const int next = depth + Operands::kDepth;
+    for (int depth = 0; depth < kGroupFeatures; depth += kStepFeatures) {
+      const int next = depth + kStepFeatures;
       WaveBarrier();
       mover.Store(s.floats, at);
       WaveBarrier();
       mover.Load(next < kGroupFeatures ? first_feature(round) + next : first_feature(round + 1));
       WaveBarrier();  // nvcc would move the loads down to where they are needed
-      MultiplyStep<Operands, 4 * kLaneRows, T::kSpan>(s.floats, at, lane_row * 4, lane_column, sum);
+      MultiplyStep<Operands, 4 * kLaneRows, T::kSpan, From::kPairs>(s.floats, at, lane_row * 4, lane_column, sum);
     }
-    total.Add(s.floats, wave, lane_row, lane_column, sum, groups - round * kBlockWaves);
+    if constexpr (From::kPairs) {
+      // Beside the loop's registers there are none for the inverses, nor for this lane's places.
+      const int lane = static_cast<int>(NotHoisted(static_cast<uint32_t>(thread))) % T::kWave;
+      const LanePlace again = PlaceOfLane<kLaneRows>(lane);
+#pragma unroll
+      for (int i = 0; i < T::kThreadRows; i += 4) {
+        float inverses[4];
+        Unpack4(mover.LoadInverses(first_feature(round), again.row * 4 + i * kLaneRows), inverses);
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+#pragma unroll
+          for (float& result : sum[i + r]) result *= inverses[r];
+        }
+      }
+      total.Add(s.floats, wave, again.row, again.column * 4, sum, groups - round * kBlockWaves);
+    } else {
+      total.Add(s.floats, wave, lane_row, lane_column, sum, groups - round * kBlockWaves);
+    }
   }
   total.Store(p, m, first_row, first_output);
 }
@@ -160,22 +195,51 @@ int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) 
   return CeilDivide(blocks, stream.processors) * T::kRows * T::kOutputs * 100 / kPercent;
 }
 
-// Launches the cheapest of tiles.
-template <typename Weights, typename First, typename... Others>
-absl::Status LaunchCheapest(absl::Span<const ProjectionParams> params, const Stream& stream) {
+// Calls launch(T()) for the cheapest of tiles, and returns its result.
+template <typename First, typename... Others, typename Function>
+absl::Status WithCheapest(absl::Span<const ProjectionParams> params, const Stream& stream, const Function& launch) {
   const int64_t least = std::min({CostOf<First>(params, stream), CostOf<Others>(params, stream)...});
   absl::Status status;
-  const auto launch = [&](auto tile) {
-    using T = decltype(tile);
-    if (CostOf<T>(params, stream) > least) return false;
-    status = LaunchTilesOf<Weights, T, true>(params, stream);
+  const auto takes = [&](auto tile) {
+    if (CostOf<decltype(tile)>(params, stream) > least) return false;
+    status = launch(tile);
     return true;
   };
-  (void)(launch(First()) || ... || launch(Others()));
+  (void)(takes(First()) || ... || takes(Others()));
   return status;
 }
 
+template <typename Weights, typename... Tiles>
+absl::Status LaunchCheapest(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  return WithCheapest<Tiles...>(
+      params, stream, [&](auto tile) { return LaunchTilesOf<Weights, decltype(tile), true>(params, stream); });
+}
+
 }  // namespace
+
+absl::Status LaunchHalfTiles(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
+  return WithWeights(WidenedDType(params[0].weight.format), [&](auto weights) {
+    return WithWaveWidth(stream, "projection_half_tiles", [&](auto wave) {
+      using Weights = decltype(weights);
+      constexpr int kWave = wave();
+      using Small = Tile<kWave, 8, 4, 8>;
+      const auto launch = [&](auto tile, auto vector) {
+        using T = decltype(tile);
+        ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
+        args.halves = x;
+        return Launch("projection_half_tiles", TilesKernel<HalfOperands<Weights, vector()>, T>, {args.tiles()},
+                      T::kThreads, stream, args);
+      };
+      if (!AllowsVectors(params)) return launch(Small(), std::false_type());
+      const auto launch_vector = [&](auto tile) { return launch(tile, std::true_type()); };
+      if constexpr (sizeof(typename Weights::Element) == 4) {  // no registers for 64 sums beside them
+        return WithCheapest<Small, Tile<kWave, 4, 4, 4>>(params, stream, launch_vector);
+      } else {
+        return WithCheapest<Tile<kWave, 8, 8, 8>, Small, Tile<kWave, 4, 4, 4>>(params, stream, launch_vector);
+      }
+    });
+  });
+}
 
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream) {
   return WithAnyWeights(params[0].weight.format, [&](auto weights) {

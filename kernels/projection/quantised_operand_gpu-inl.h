@@ -105,7 +105,7 @@ class QuantisedMover {
   __device__ __forceinline__ QuantisedMover(const ProjectionArgs& p, const ProjectionMatrix& m, int lane,
                                             int64_t first_row, int32_t first_output)
       : x_(p, lane, first_row, kX == DType::kF32 ? DType::kF32 : p.x_dtype),
-        weights_{static_cast<const char*>(m.weight), m.fp8_scales},
+        weights_{static_cast<const char*>(m.weight), m.scales},
         outputs_(m.outputs),
         planes_(p.planes),
         format_(p.format),

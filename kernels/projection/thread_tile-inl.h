@@ -32,27 +32,34 @@ __device__ __forceinline__ void SetZero(float (&tile)[kRows][kOutputs]) {
   }
 }
 
+// c + x * w: of float32, or with kPairs of the pairs of fp16 numbers in their bits.
+template <bool kPairs>
+__device__ __forceinline__ float MultiplyAdd(float x, float w, float c) {
+  if constexpr (kPairs) return Dot2(FloatToBits(x), FloatToBits(w), c);
+  return fmaf(x, w, c);
+}
+
 // row[j] += x * w[j] for all outputs j, the elements of w's vectors in order.
-template <int kOutputs, int kVectors>
+template <bool kPairs = false, int kOutputs, int kVectors>
 __device__ __forceinline__ void AddOuter(float (&row)[kOutputs], float x, const Vec4 (&w)[kVectors]) {
   static_assert(kOutputs == 4 * kVectors);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    row[4 * v] = fmaf(x, w[v].x, row[4 * v]);
-    row[4 * v + 1] = fmaf(x, w[v].y, row[4 * v + 1]);
-    row[4 * v + 2] = fmaf(x, w[v].z, row[4 * v + 2]);
-    row[4 * v + 3] = fmaf(x, w[v].w, row[4 * v + 3]);
+    row[4 * v] = MultiplyAdd<kPairs>(x, w[v].x, row[4 * v]);
+    row[4 * v + 1] = MultiplyAdd<kPairs>(x, w[v].y, row[4 * v + 1]);
+    row[4 * v + 2] = MultiplyAdd<kPairs>(x, w[v].z, row[4 * v + 2]);
+    row[4 * v + 3] = MultiplyAdd<kPairs>(x, w[v].w, row[4 * v + 3]);
   }
 }
 
 // tile[first + i][j] += x[i] * w[j] for i 0 .. 3 and all outputs j, the elements of w's vectors in order.
-template <int kRows, int kOutputs, int kVectors>
+template <bool kPairs = false, int kRows, int kOutputs, int kVectors>
 __device__ __forceinline__ void AddOuters(float (&tile)[kRows][kOutputs], int first, const Vec4& x,
                                           const Vec4 (&w)[kVectors]) {
-  AddOuter(tile[first], x.x, w);
-  AddOuter(tile[first + 1], x.y, w);
-  AddOuter(tile[first + 2], x.z, w);
-  AddOuter(tile[first + 3], x.w, w);
+  AddOuter<kPairs>(tile[first], x.x, w);
+  AddOuter<kPairs>(tile[first + 1], x.y, w);
+  AddOuter<kPairs>(tile[first + 2], x.z, w);
+  AddOuter<kPairs>(tile[first + 3], x.w, w);
 }
 
 }  // namespace gdn::gpu

@@ -18,11 +18,14 @@
 
 #include "kernels/gpu/device.h"
 #include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/half_inputs_gpu-inl.h"
 #include "kernels/projection/projection_args.h"
 
 namespace gdn::gpu {
 
-template <typename T>
+// kPairs: of pairs of fp16 numbers. Results are multiplied by the inverse of their output's scale, and the addresses of
+// an exchange are made anew, because their kernel has no registers for them.
+template <typename T, bool kPairs = false>
 class WaveSums {
  public:
   __device__ __forceinline__ WaveSums() {
@@ -37,7 +40,7 @@ class WaveSums {
   template <typename Lds>
   __device__ __forceinline__ void Add(Lds& lds, int wave, int lane_row, int lane_column,
                                       const float (&sum)[T::kThreadRows][T::kThreadOutputs], int32_t left) {
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = static_cast<int>(kPairs ? NotHoisted(threadIdx.x) : threadIdx.x);
 #pragma unroll
     for (int first = 0; first < T::kThreadRows; first += T::kExchangeRows) {
       SyncThreads();
@@ -78,7 +81,9 @@ class WaveSums {
         const int i = first + result / T::kLaneRows;
         const int64_t row = first_row + i / 4 * 4 * T::kLaneRows + result % T::kLaneRows * 4 + i % 4;
         if (row < p.rows && output < m.outputs) {
-          StoreElement(m.y, m.y_dtype, row * m.y_stride + output, total_[first / T::kExchangeRows][r]);
+          float total = total_[first / T::kExchangeRows][r];
+          if constexpr (kPairs) total *= InverseOf(m.scales[output]);
+          StoreElement(m.y, m.y_dtype, row * m.y_stride + output, total);
         }
       }
     }

@@ -136,6 +136,8 @@ class ModelLoader {
                         .rows = served.rows,
                         .cols = served.cols,
                         .scales = served.scales.empty() ? nullptr : served.scales.data()};
+    std::vector<float> row_scales;
+    if (backend_.info().takes_halves && IsPlain(served.format)) row_scales = RowScalesOf(matrix);
     const auto alignment = static_cast<uintptr_t>(AlignmentOf(served.format));
     const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % alignment == 0;
     const int64_t bytes = backend_.WeightBytes(served.format, served.rows, served.cols);
@@ -146,8 +148,9 @@ class ModelLoader {
     }
     model_.memory_.projections[served.format] += bytes;
     model_.memory_.widened_matrices += served.widened ? 1 : 0;
-    if (!served.scales.empty()) {
-      GDN_ASSIGN_OR_RETURN(matrix.scales, Vector(served.scales));
+    const std::vector<float>& scales = row_scales.empty() ? served.scales : row_scales;
+    if (!scales.empty()) {
+      GDN_ASSIGN_OR_RETURN(matrix.scales, Vector(scales));
     }
     return matrix;
   }

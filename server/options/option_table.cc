@@ -138,10 +138,14 @@ const OptionTable& Options() {
           "on, off or auto: record decode steps that repeat, and replay each with one call to the GPU's runtime. "
           "`auto` measures at startup whether replay is faster; the log tells the result."),
       Row("math", AT(device.math),
-          OneOf<ProductMath>({{"exact", ProductMath::kExact}, {"int8", ProductMath::kInt8}}),
-          "exact or int8: how inputs of projections meet GGUF's quantised weights. int8 rounds them to 8 bits, in "
+          OneOf<ProductMath>(
+              {{"exact", ProductMath::kExact}, {"half", ProductMath::kHalf}, {"int8", ProductMath::kInt8}}),
+          "exact, half or int8: how projections multiply. int8 rounds inputs to 8 bits if GGUF's weights are "
+          "quantised, in "
           "blocks of 32 features with a scale, as llama.cpp does. That is faster and errs by about half a percent. "
-          "Other weights are not affected. The choice is part of numerics_id."),
+          "half "
+          "rounds inputs and F32, BF16 and F16 weights to fp16, on a GPU. That is faster on gfx906 and errs by about "
+          "3e-4. Other weights are not affected. The choice is part of numerics_id."),
       Row("threads", AT(device.threads), Whole(0, 1024),
           "N: worker threads of the CPU backend. 0: one for each processor that the process may use."),
 

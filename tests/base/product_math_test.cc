@@ -13,12 +13,13 @@ namespace gdn::product_math_test {
 namespace {
 
 TEST(ProductMath, ItsNamesAreReadBack) {
-  for (const ProductMath math : {ProductMath::kExact, ProductMath::kInt8}) {
+  for (const ProductMath math : {ProductMath::kExact, ProductMath::kInt8, ProductMath::kHalf}) {
     EXPECT_EQ(ParseProductMath(ProductMathName(math)), math);
   }
   EXPECT_EQ(ParseProductMath("INT8"), std::nullopt);
   EXPECT_EQ(NumericsSuffixOf(ProductMath::kExact), "");
   EXPECT_EQ(NumericsSuffixOf(ProductMath::kInt8), "-int8");
+  EXPECT_EQ(NumericsSuffixOf(ProductMath::kHalf), "-half");
 }
 
 TEST(ProductMath, Int8IsForIntegerWeights) {

@@ -52,22 +52,37 @@ TEST_P(OperatorCases, AreWithinTheirTolerances) {
   EXPECT_GT(summary.passed, 0);
 }
 
-// Whatever multiplies integer weights, in int8 products. The other rows do the same in each math.
-class OperatorCasesInInt8 : public testing::TestWithParam<std::string> {};
-
-TEST_P(OperatorCasesInInt8, AreWithinTheirTolerances) {
-  const auto backend = MakeBackend(GetParam(), ProductMath::kInt8);
-  if (!backend.ok() && GetParam() == "gpu") GTEST_SKIP() << backend.status();
+// Runs the chosen rows in a math. The other rows do the same in each math.
+template <typename Chosen>
+void RunInMath(const std::string& name, ProductMath math, const Chosen& chosen) {
+  const auto backend = MakeBackend(name, math);
+  if (!backend.ok() && name == "gpu") GTEST_SKIP() << backend.status();
   ASSERT_TRUE(backend.ok()) << backend.status();
   std::vector<ParityCase> cases;
   for (const ParityCase& c : AllCases()) {
-    if (c.integer_weights) cases.push_back(c);
+    if (chosen(c)) cases.push_back(c);
   }
   std::ostringstream out;
   const Summary summary = RunCases(cases, **backend, /*seed=*/1, out);
   EXPECT_EQ(summary.failed, 0) << out.str();
   EXPECT_EQ(summary.passed, static_cast<int>(cases.size()));
 }
+
+class OperatorCasesInInt8 : public testing::TestWithParam<std::string> {};
+
+TEST_P(OperatorCasesInInt8, AreWithinTheirTolerances) {
+  RunInMath(GetParam(), ProductMath::kInt8, [](const ParityCase& c) { return c.integer_weights; });
+}
+
+class OperatorCasesInHalf : public testing::TestWithParam<std::string> {};
+
+TEST_P(OperatorCasesInHalf, AreWithinTheirTolerances) {
+  RunInMath(GetParam(), ProductMath::kHalf,
+            [](const ParityCase& c) { return c.test.starts_with("projection_") && !c.integer_weights; });
+}
+
+INSTANTIATE_TEST_SUITE_P(, OperatorCasesInHalf, testing::ValuesIn(WithGpus({})),
+                         [](const auto& backend) { return backend.param; });
 
 INSTANTIATE_TEST_SUITE_P(, OperatorCasesInInt8, testing::ValuesIn(WithGpus({"cpu"})),
                          [](const auto& backend) { return backend.param; });

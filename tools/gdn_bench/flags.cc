@@ -297,7 +297,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   }
   const std::string math_name = absl::GetFlag(FLAGS_math);
   const std::optional<ProductMath> math = ParseProductMath(math_name);
-  if (!math.has_value()) {
+  if (!math.has_value() || *math == ProductMath::kHalf) {  // drift runs on a CPU, which has no such products
     return absl::InvalidArgumentError(absl::StrCat("--math is '", math_name, "', expected exact or int8"));
   }
   line.drift_math = *math;

@@ -31,7 +31,7 @@ ABSL_FLAG(int, wave_width, 0,
           "Lanes of a wave on --backend=host: 64 or 32. 0: the value of GDN_HOST_WAVE_WIDTH, else 64.");
 ABSL_FLAG(int, threads, 0, "Threads of the CPU backend. 0: one for each processor.");
 ABSL_FLAG(std::string, math, "exact",
-          "exact or int8: how projections multiply by quantised weights. The references round their inputs alike.");
+          "exact, half or int8: how projections multiply. The references round their operands alike.");
 ABSL_FLAG(std::string, suite, "", "Run this suite only (see --list).");
 ABSL_FLAG(std::string, test, "", "Run this test only (see --list).");
 ABSL_FLAG(int, phase, 0, "Run only this phase of the suite `phases`: 1 to 8. 0: all.");
@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeNamedBackend(const std::string& nam
   const std::string math_name = absl::GetFlag(FLAGS_math);
   const std::optional<ProductMath> math = ParseProductMath(math_name);
   if (!math.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("--math is '", math_name, "'; expected exact or int8"));
+    return absl::InvalidArgumentError(absl::StrCat("--math is '", math_name, "'; expected exact, half or int8"));
   }
   if (name == "cpu") return MakeCpuBackend({.threads = absl::GetFlag(FLAGS_threads), .math = *math});
   if (name == gpu) return MakeGpuBackend({.device = absl::GetFlag(FLAGS_device), .math = *math});

@@ -32,10 +32,11 @@ struct ParityCase {
   CaseRunner run = nullptr;  // null if the case is out_of_scope
   double max_tolerance = kMaxRelativeTolerance;
   bool integer_weights = false;  // has weights that kInt8 multiplies otherwise than kExact
-  double int8_tolerance = 0.0;   // limits both measures if the backend's math is kInt8; 0: as in exact products
-  int phase = 0;                 // 1 .. 8 in suite "phases", 0 elsewhere
-  bool gpu_only = false;         // launches kernels itself, on GpuStreamOf(backend); skipped if there is no such stream
-  bool large = false;            // size of a real model; runs only on real devices, and a reduced case runs elsewhere
+  double rounded_tolerance =
+      0.0;                // limits both measures if the backend's math rounds operands; 0: as in exact products
+  int phase = 0;          // 1 .. 8 in suite "phases", 0 elsewhere
+  bool gpu_only = false;  // launches kernels itself, on GpuStreamOf(backend); skipped if there is no such stream
+  bool large = false;     // size of a real model; runs only on real devices, and a reduced case runs elsewhere
   bool slow_on_executor = false;  // runs on the CPU and on real devices; the host executor has smaller rows instead
   bool by_channel = false;        // has a log decay for each key channel
   std::string out_of_scope = {};  // reason why a case of another project's list is named here but never run
@@ -67,6 +68,9 @@ inline constexpr double kLayerTolerance = 5e-6;
 // lies between two integers may become either, a hundredth of its block's largest apart. By the size of those bits one
 // of 100,000 does, and moves an output by up to 3e-4 of the largest.
 inline constexpr double kInt8LayerTolerance = 5e-4;
+// With products of fp16 numbers, one of 200 such inputs moves by 2^-11 of itself. One product of it may be half of the
+// largest output.
+inline constexpr double kHalfLayerTolerance = 3e-4;
 // Tolerances of both measures, for cases that launch GPU kernels.
 inline constexpr double kSumTolerance = 1e-5;        // sums and products
 inline constexpr double kPipelineTolerance = 1e-5;   // several operators in sequence

@@ -89,9 +89,11 @@ Summary RunCases(const std::vector<ParityCase>& cases, Backend& backend, uint64_
       out << "not offered: " << reason << std::endl;
       continue;
     }
-    const bool own = backend.info().math == ProductMath::kInt8 && c.int8_tolerance > 0.0;
-    const double tolerance = own ? c.int8_tolerance : c.tolerance;
-    const double max_tolerance = own ? c.int8_tolerance : c.max_tolerance;
+    // kInt8 rounds inputs of integer weights, kHalf those of plain ones.
+    const ProductMath rounding = c.integer_weights ? ProductMath::kInt8 : ProductMath::kHalf;
+    const bool own = backend.info().math == rounding && c.rounded_tolerance > 0.0;
+    const double tolerance = own ? c.rounded_tolerance : c.tolerance;
+    const double max_tolerance = own ? c.rounded_tolerance : c.max_tolerance;
     SetDumpRow(c.suite, c.test, c.shape, tolerance);
     RandomTensor random(CaseSeed(c, seed));
     const absl::StatusOr<Difference> result = c.run(backend, random);

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "base/dtype.h"
+#include "kernels/gpu/dot2.h"
 #include "kernels/gpu/dpp.h"
 #include "kernels/gpu/e4m3_bits.h"
 #include "kernels/gpu/grid.h"
@@ -45,6 +46,15 @@
 #define GDN_GPU_VENDOR "host"
 
 namespace gdn::gpu {
+namespace simt {
+
+// What Dot2 does on the host executor. LLVM's text says that gfx906 flushes subnormal float32; its rounding is a guess.
+// Tests set other variants, and what is none, before they make a backend.
+inline constexpr Dot2Variant kHostDot2{Dot2Rounding::kLowFirst, /*flushes_floats=*/true};
+inline float HostDot2(uint32_t a, uint32_t b, float c) { return Dot2As(kHostDot2, a, b, c); }
+inline float (*host_dot2)(uint32_t a, uint32_t b, float c) = HostDot2;
+
+}  // namespace simt
 
 // Wave widths that kernels are compiled for.
 using WaveWidths = std::integer_sequence<int, 64, 32>;
@@ -98,6 +108,12 @@ inline uint32_t SelectBytes(uint32_t low, uint32_t high, uint32_t selectors) {
 inline int32_t Dot4(uint32_t a, uint32_t b, int32_t c) {
   for (int i = 0; i < 4; ++i) c += int32_t{static_cast<int8_t>(a >> 8 * i)} * static_cast<int8_t>(b >> 8 * i);
   return c;
+}
+// Dot2: c plus the products of the words' low and of their high fp16 numbers, as simt::host_dot2 does.
+// HalvesOf: the fp16 numbers nearest to `low` and `high` times a power of two; `low` is in the word's low half.
+inline float Dot2(uint32_t a, uint32_t b, float c) { return simt::host_dot2(a, b, c); }
+inline uint32_t HalvesOf(float low, float high, float scale) {
+  return ToF16(low * scale) | uint32_t{ToF16(high * scale)} << 16;
 }
 inline void WidenE4M3(uint32_t word, float (&values)[4]) {
   const uint32_t even = E4M3EvenHalves(word);

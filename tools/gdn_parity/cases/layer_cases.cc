@@ -81,6 +81,10 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, Backend& backend, Bac
     GDN_ASSIGN_OR_RETURN(const auto stored, store(dtype, random.Normal(rows * cols, deviation)));
     pair.host.*member = PlainMatrix(dtype, stored.first, rows, cols);
     pair.device.*member = PlainMatrix(dtype, stored.second, rows, cols);
+    if (!backend.info().takes_halves) return absl::OkStatus();
+    GDN_ASSIGN_OR_RETURN(const auto scales, store(DType::kF32, RowScalesOf(pair.host.*member)));
+    (pair.host.*member).scales = static_cast<const float*>(scales.first);
+    (pair.device.*member).scales = static_cast<const float*>(scales.second);
     return absl::OkStatus();
   };
   const auto vector = [&](const float* LayerWeights::*member, const std::vector<float>& values) -> absl::Status {
@@ -192,9 +196,10 @@ void Add(const LayerCase& c, std::vector<ParityCase>& cases, const char* suite =
        absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_", std::string(WeightFormatName(c.weights))),
        absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode, formula), tolerance,
        std::bind_front(RunLayer, c)});
+  if (IsPlain(c.weights)) cases.back().rounded_tolerance = kHalfLayerTolerance;
   if (!HasIntegerWeights(c.weights)) return;
   cases.back().integer_weights = true;
-  cases.back().int8_tolerance = kInt8LayerTolerance;
+  cases.back().rounded_tolerance = kInt8LayerTolerance;
 }
 
 // Decays by channel: both gates, a and z of one matrix and of two, every input.

@@ -35,11 +35,16 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
   ConvertFromFloat(w.data(), w.size(), dtype, stored.data() + shift);
   std::vector<float> y(rows * y_stride, 0.5f);
   for (int64_t row = 0; row < rows; ++row) std::fill_n(y.begin() + row * y_stride, outputs, NAN);
+  WeightMatrix matrix = PlainMatrix(dtype, stored.data() + shift, outputs, s.features);
+  std::vector<float> row_scales;
+  if (backend.info().takes_halves) row_scales = RowScalesOf(matrix);
+  if (!row_scales.empty()) matrix.scales = row_scales.data();
   return OperatorCall<Params>("", {},
                               {.path = path,
+                               .math = backend.info().math,
                                .rows = rows,
                                .x_stride = x_stride,
-                               .weight = PlainMatrix(dtype, stored.data() + shift, outputs, s.features),
+                               .weight = matrix,
                                .y_stride = y_stride})
       .In(&Params::x, "x", {rows, x_stride}, std::move(x))
       .InOut(&Params::y, "y", {rows, y_stride}, std::move(y))
@@ -48,6 +53,9 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
         BackendData data(on);
         GDN_ASSIGN_OR_RETURN(const char* weight, data.Upload(stored));
         params.weight.data = weight + shift;
+        if (!row_scales.empty()) {
+          GDN_ASSIGN_OR_RETURN(params.weight.scales, data.Upload(row_scales));
+        }
         return on.Projection(params);
       });
 }

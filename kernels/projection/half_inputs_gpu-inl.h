@@ -1,0 +1,47 @@
+// Device code: scales of groups of x for products of fp16 numbers, as base/product_math.h says.
+//
+// Thread safety: all lanes of the wave call.
+//
+//   const GroupScale scale = GroupScaleOf<16, kWave>(LargestFinite(x, 0));  // 16 lanes have a group
+//   const uint32_t pair = HalvesOf(x.x, x.y, scale.scale);
+#pragma once
+
+#include <cstdint>
+
+#include "base/product_math.h"
+#include "kernels/gpu/device.h"
+#include "kernels/gpu/wave.h"
+
+namespace gdn::gpu {
+
+struct GroupScale {
+  float scale, inverse;
+};
+
+// Returns the largest of `largest` and the magnitudes' bits of the finite elements.
+__device__ __forceinline__ uint32_t LargestFinite(const Vec4& x, uint32_t largest) {
+  float values[4];
+  Unpack4(x, values);
+#pragma unroll
+  for (const float value : values) {
+    const uint32_t bits = FloatToBits(value) & 0x7fffffffu;
+    if (bits > largest && bits < 0x7f800000u) largest = bits;
+  }
+  return largest;
+}
+
+// Every lane gets HalfScaleOf of its kLanes lanes' largest bits.
+template <int kLanes, int kWave>
+__device__ __forceinline__ GroupScale GroupScaleOf(uint32_t of_lane) {
+  // Bits travel between lanes as floats.
+  const uint32_t largest = FloatToBits(GroupReduce<kLanes, kWave>(
+      BitsToFloat(of_lane), [](float a, float b) { return FloatToBits(a) > FloatToBits(b) ? a : b; }));
+  constexpr uint32_t kLargest = 127 + 14, kSmallest = 27;
+  const uint32_t exponent = largest >> 23 > kSmallest ? largest >> 23 : kSmallest;
+  return {BitsToFloat((kLargest + 127 - exponent) << 23), BitsToFloat((exponent + 127 - kLargest) << 23)};
+}
+
+// Returns 1 / scale of a scale of HalfScaleOf.
+__device__ __forceinline__ float InverseOf(float scale) { return BitsToFloat((254u << 23) - FloatToBits(scale)); }
+
+}  // namespace gdn::gpu

@@ -112,9 +112,27 @@ def channel_prepare(t, b=1):
                   b * (t * (4 * (2 * H * K + 2 * HV) + HV * CHANNEL_G) + channel_prepared(ceil(t, CHUNK))), 4)
 
 
+# Blocks of the walk over chunks: WalkShape's arguments, columns; places, us of a block and of one alone (kWalkCosts in
+# delta_rule_walk_gpu-inl.h); trips of the loops of a chunk for one decay a head and by channel.
+WALKS = (("128, 8, 2", 16, (5, 46, 239), (0,) * 13, (0,)), ("256, 8, 2", 32, (2, 89, 162), (4, 0, 0, 4, 8, 0), (4, 4, 8, 0)),
+         ("256, 8, 1", 16, (2, 76, 127), (2, 0, 0, 2, 8, 0), (2, 2, 8, 0)))
+WIDE_WALK = WALKS[1]
+
+
+def walk_of(b):
+    def cost(shape):  # RoundsCost
+        _, columns, (places, each, alone), *_ = shape
+        full, rest = divmod(b * HV * ceil(V, columns), MI50.units * places)
+        return full * max(places * each, alone) + (max(ceil(rest, MI50.units) * each, alone) if rest else 0)
+
+    return min(reversed(WALKS), key=cost)
+
+
 def channel_walk(t, b=1):
     chunks = ceil(t, CHUNK)
-    return Launch("chunk walk, by channel", [Part("DeltaRuleChannelWalkKernel<64, 8, 2, true, float>", b * HV * V // 32, (chunks, 4, 4, 8, 0))],
+    shape, columns, _, _, trips = walk_of(b)
+    return Launch("chunk walk, by channel",
+                  [Part(f"DeltaRuleChannelWalkKernel<64, walk::WalkShape<{shape}>, true, float>", b * HV * ceil(V, columns), (chunks, *trips))],
                   b * (2 * STATE + t * 4 * 2 * HV * V + channel_prepared(chunks)), 2)
 
 
@@ -233,9 +251,11 @@ def prepare(t, b=1):
                   b * (t * 4 * (2 * H * K + 2 * HV) + ceil(t, CHUNK) * HV * 4 * (2 * CHUNK * CHUNK + 2 * CHUNK)), 4)
 
 
-def walk(t, b=1):
+def walk(t, b=1, walk_shape=None):
     chunks = ceil(t, CHUNK)
-    return Launch("chunk walk", [Part("DeltaRuleChunkKernel<64, 8, 2, true, float>", b * HV * V // 32, (chunks, 4, 0, 0, 4, 8, 0))],
+    shape, columns, _, trips, _ = walk_shape or walk_of(b)
+    return Launch("chunk walk",
+                  [Part(f"DeltaRuleChunkKernel<64, walk::WalkShape<{shape}>, true, float>", b * HV * ceil(V, columns), (chunks, *trips))],
                   b * (2 * STATE + t * (RULE_IN + 4 * HV * V) + chunks * HV * 4 * (2 * CHUNK * CHUNK + 2 * CHUNK)), 2)
 
 
@@ -329,8 +349,8 @@ def measured():
     for t in (64, 512, 4096):
         add("scan", f"T = {t:,}", f"prefill_scan/T={t}", [scan(t, u)])
     rows += [("chunk prepare", "T = 4,096", [prepare(4096)], 107, WALK_COMMIT + ", counters", SAME),
-             ("chunk walk", "T = 4,096", [walk(4096)], 1273, WALK_COMMIT + ", counters", REPLACED),
-             ("chunk walk", "T = 512, with prepare", [prepare(512), walk(512)], 174.4, WALK_COMMIT, REPLACED)]
+             ("chunk walk", "T = 4,096", [walk(4096, walk_shape=WIDE_WALK)], 1273, WALK_COMMIT + ", counters", REPLACED),
+             ("chunk walk", "T = 512, with prepare", [prepare(512), walk(512, walk_shape=WIDE_WALK)], 174.4, WALK_COMMIT, REPLACED)]
     for r, remark in ((1, SAME), (8, SAME), (32, TILES32), (128, OTHER), (512, OTHER), (2048, OTHER)):
         add("projection", rows_of(r), f"projection_{'row_stable' if r <= 128 else 'sequence_gemm'}/BF16/rows={r}",
             [projection(r, (CHANNELS,), D, "projection")], remark)

@@ -2,10 +2,10 @@
 //   X = V - e^G K S      U = T diag(beta) X      O = e^G Q S + P U      S <- e^{G_C} S + K^T (e^{G_C-G} U)
 //
 // Threads: 16 lanes hold kColumns columns of S in registers over all chunks, as in the scan; a block is 8 or 16 such
-// groups of one (sequence, value head), in a shape of delta_rule_walk_gpu-inl.h. Products with S are partial sums of 16 values a lane, which a halving reduction leaves
-// one in each lane: row b * kRows + lane / kColumns, column lane % kColumns, for kBatches values b of a chunk. X and U
-// stay among a group's own lanes, so only the chunk's K and Q (one after the other in one buffer) and T, P need block
-// barriers.
+// groups of one (sequence, value head), in a shape of delta_rule_walk_gpu-inl.h. Products with S are partial sums of 16
+// values a lane, which a halving reduction leaves one in each lane: row b * kRows + lane / kColumns, column lane %
+// kColumns, for kBatches values b of a chunk. X and U stay among a group's own lanes, so only the chunk's K and Q (one
+// after the other in one buffer) and T, P need block barriers.
 // Waves of 32 take this path for K above 128 alone; the others' is delta_rule_split_gpu.hip. Decays by channel have
 // kernels of their own (delta_rule_channel_gpu.hip).
 // Resources, kColumns = 2 and K = 128: 16 groups have 128 VGPRs or fewer and 30 KB of LDS, two blocks a CU; 8 groups 84

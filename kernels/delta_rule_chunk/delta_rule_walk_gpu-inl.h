@@ -151,8 +151,8 @@ __device__ __forceinline__ float DotInOrder(const float (&a)[kElements], const f
   return dot;
 }
 
-// Multiplies a stage's rows in LDS (q or k) with the group's columns of S, into `values`: the product of row b * kRows +
-// lane / kColumns with the group's column lane % kColumns, whose number in the block is `column`. The loop is not
+// Multiplies a stage's rows in LDS (q or k) with the group's columns of S, into `values`: the product of row b * kRows
+// + lane / kColumns with the group's column lane % kColumns, whose number in the block is `column`. The loop is not
 // unrolled, to save registers; ReadValues gives each lane what it has written.
 template <int kWave, typename Shape, typename Rows, typename Values>
 __device__ __forceinline__ void ReadState(Rows& rows, int stage, Values& values, int lane, int column,

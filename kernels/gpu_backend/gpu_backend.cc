@@ -219,6 +219,12 @@ class GpuBackend final : public Backend {
   GDN_OPERATORS(GDN_ISSUE_OPERATOR)
   GDN_ISSUE_OPERATOR(MixerInput, MixerInputParams, ValidateMixerInput)
 #undef GDN_ISSUE_OPERATOR
+  // In one launch on waves of 64: there it saves time for any number of rows.
+  absl::Status MixedDecode(const MixedDecodeParams& params) override {
+    if (stream_.wave_width != 64 || !TakesMixedDecodeGpu(params)) return Backend::MixedDecode(params);
+    GDN_RETURN_IF_ERROR(ValidateMixedDecode(params));
+    return Issue(params, MixedDecodeGpu);
+  }
   // These two check their params themselves.
   absl::Status Convert(const ConvertParams& params) override { return ConvertGpu(params, stream_); }
   absl::Status Projections(absl::Span<const ProjectionParams> params) override {

@@ -92,6 +92,13 @@ def decode(b, units):
                   b * (STATE * (1 + 1 / LOG) + ENTRY * ((LOG - 1) / 2 + 1) + RULE_IN + 4 * HV * V), 3)
 
 
+def mixed_decode(b):
+    """What a decode is between its projections: mixer_input, decode and gated norm in one launch."""
+    inputs = 4 * (CHANNELS + HV * V + 2 * HV + W * CHANNELS)  # and the columns of the convolution
+    return Launch("mixed decode", [Part("MixedDecodeKernel<64, 8, true, float>", b * HV, (0, 2.5 / 4, ceil(V, 64), 0, 1, 1))],
+                  b * (STATE * (1 + 1 / LOG) + ENTRY * ((LOG - 1) / 2 + 1) + inputs + 4 * HV * V) + 4 * CHANNELS * W, 3)
+
+
 # Where each key channel has a decay (KDA): g, and the log's, are K times as many.
 CHANNEL_G = 4 * (K - 1)  # bytes more, a token and value head
 
@@ -290,13 +297,14 @@ def gated_norm(rows, units):
     return Launch("gated norm", [Part("GatedRmsNormKernel<64, true>", blocks, (needed / blocks,))], rows * 3 * 4 * HV * V, 5)
 
 
-def layer(b, t, units):
-    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces."""
+def layer(b, t, units, one_launch=True):
+    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces. one_launch: a decode runs mixed_decode."""
     rows = b if t == 0 else min(t, PIECE)
-    rule = [decode(b, units)] if t == 0 else [prepare(rows), walk(rows)]
-    mixed = mixer_input(b, 1, units) if t == 0 else mixer_input(1, rows, units)
-    once = [projection(rows, IN_OUTPUTS, D, "in-projections"), mixed, *rule, gated_norm(rows, units),
-            projection(rows, (D,), HV * V, "out-projection")]
+    if t > 0:
+        mixed = [mixer_input(1, rows, units), prepare(rows), walk(rows), gated_norm(rows, units)]
+    else:
+        mixed = [mixed_decode(b)] if one_launch else [mixer_input(b, 1, units), decode(b, units), gated_norm(b, units)]
+    once = [projection(rows, IN_OUTPUTS, D, "in-projections"), *mixed, projection(rows, (D,), HV * V, "out-projection")]
     return once, 1 if t == 0 else ceil(t, PIECE)
 
 
@@ -307,6 +315,7 @@ def rows_of(count):
 def launches(machine):
     u = machine.units
     return ([(f"B = {b}", decode(b, u)) for b in (1, 8, 32, 128, 512)] +
+            [(f"B = {b}", mixed_decode(b)) for b in (1, 8, 32, 128, 512)] +
             [(f"B = {b}", channel_decode(b, u)) for b in (1, 32, 128)] +
             [(rows_of(r), projection(r, (CHANNELS,), D, "projection")) for r in (1, 2, 8, 32, 128, 512, 2048)] +
             [(rows_of(r), projection(r, (D,), HV * V, "out-projection")) for r in (1, 32, 128)] +
@@ -355,7 +364,7 @@ def measured():
         add("projection", rows_of(r), f"projection_{'row_stable' if r <= 128 else 'sequence_gemm'}/BF16/rows={r}",
             [projection(r, (CHANNELS,), D, "projection")], remark)
     for b, remark in ((1, "the same kernels"), (32, "another decode kernel"), (128, "other decode and in-projection kernels")):
-        add("layer", f"decode, B = {b}", f"layer_decode/BF16/B={b}", layer(b, 0, u)[0], remark)
+        add("layer", f"decode, B = {b}", f"layer_decode/BF16/B={b}", layer(b, 0, u, one_launch=False)[0], remark)
     return rows
 
 

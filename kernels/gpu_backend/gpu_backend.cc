@@ -221,9 +221,9 @@ class GpuBackend final : public Backend {
 #undef GDN_ISSUE_OPERATOR
   // In one launch on waves of 64: there it saves time for any number of rows.
   absl::Status MixedDecode(const MixedDecodeParams& params) override {
-    if (stream_.wave_width != 64 || !TakesMixedDecodeGpu(params)) return Backend::MixedDecode(params);
     GDN_RETURN_IF_ERROR(ValidateMixedDecode(params));
-    return Issue(params, MixedDecodeGpu);
+    const bool fused = stream_.wave_width == 64 && TakesMixedDecodeGpu(params);
+    return fused ? Issue(params, MixedDecodeGpu) : Backend::MixedDecode(params);
   }
   // These two check their params themselves.
   absl::Status Convert(const ConvertParams& params) override { return ConvertGpu(params, stream_); }

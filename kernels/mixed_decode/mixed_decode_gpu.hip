@@ -289,7 +289,7 @@ __device__ __forceinline__ void NormOutput(const MixedDecodeArgs& args, const De
 
 template <int kWave, int kElements, bool kWhole, typename Base>
 __global__ __launch_bounds__(kDeltaRuleThreads,
-                             kElements <= 8 && kWhole ? 3 : 2) void MixedDecodeKernel(MixedDecodeArgs args) {
+                             kWave == 64 && kWhole ? 3 : 2) void MixedDecodeKernel(MixedDecodeArgs args) {
   BeginEarly();
   MixedDecodeShared<kElements>& sh = SharedMemory<MixedDecodeShared<kElements>>();
   const DecodeCall call = CallOf(args.decode);

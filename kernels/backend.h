@@ -197,6 +197,8 @@ class Backend {
   // Returns how many floats MixerInputParams::records must have, so that MixerInput prepares log data that makes the
   // DeltaRuleDecode of the same batch faster. 0: the backend uses no records.
   virtual int64_t DecodeRecordFloats(const StateLayout& /*layout*/, const PackedBatch& /*batch*/) const { return 0; }
+  // True if MixedDecode is faster than the three operators with these params, which must be valid.
+  virtual bool FusesMixedDecode(const MixedDecodeParams& /*params*/) const { return false; }
 };
 
 // A RAII owner of memory from Allocate or AllocateHost; the backend must outlive it. Owns nothing if

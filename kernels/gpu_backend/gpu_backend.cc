@@ -219,11 +219,13 @@ class GpuBackend final : public Backend {
   GDN_OPERATORS(GDN_ISSUE_OPERATOR)
   GDN_ISSUE_OPERATOR(MixerInput, MixerInputParams, ValidateMixerInput)
 #undef GDN_ISSUE_OPERATOR
-  // In one launch on waves of 64: there it saves time for any number of rows.
+  // On waves of 64 it saves time for any number of rows.
+  bool FusesMixedDecode(const MixedDecodeParams& params) const override {
+    return stream_.wave_width == 64 && TakesMixedDecodeGpu(params);
+  }
   absl::Status MixedDecode(const MixedDecodeParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateMixedDecode(params));
-    const bool fused = stream_.wave_width == 64 && TakesMixedDecodeGpu(params);
-    return fused ? Issue(params, MixedDecodeGpu) : Backend::MixedDecode(params);
+    return FusesMixedDecode(params) ? Issue(params, MixedDecodeGpu) : Backend::MixedDecode(params);
   }
   // These two check their params themselves.
   absl::Status Convert(const ConvertParams& params) override { return ConvertGpu(params, stream_); }

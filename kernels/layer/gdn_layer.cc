@@ -278,10 +278,13 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                 .key_heads = in_order ? 1 : dims.key_heads,
                                 .group = in_order ? 1 : dims.group()};
   if (log_lengths != nullptr && !HasTree(step)) {
-    may_have_folded_ = !step.draft;
-    return backend_.MixedDecode({.input = MixerInputOf(step, mixer, log_lengths),
-                                 .decode = DecodeOf(step, RuleOf(step, mixer), log_lengths, mixer.records),
-                                 .norm = norm});
+    const MixedDecodeParams whole{.input = MixerInputOf(step, mixer, log_lengths),
+                                  .decode = DecodeOf(step, RuleOf(step, mixer), log_lengths, mixer.records),
+                                  .norm = norm};
+    if (backend_.FusesMixedDecode(whole)) {
+      may_have_folded_ = !step.draft;
+      return backend_.MixedDecode(whole);
+    }
   }
   GDN_RETURN_IF_ERROR(HasTree(step) ? MixRowsOfTrees(step, mixer) : MixRows(step, mixer, log_lengths));
   return backend_.GatedRmsNorm(norm);

@@ -77,6 +77,13 @@ absl::Status Backend::Projections(absl::Span<const ProjectionParams> params) {
   return absl::OkStatus();
 }
 
+absl::Status Backend::MixedDecode(const MixedDecodeParams& params) {
+  GDN_RETURN_IF_ERROR(ValidateMixedDecode(params));
+  GDN_RETURN_IF_ERROR(MixerInput(params.input));
+  GDN_RETURN_IF_ERROR(DeltaRuleDecode(params.decode));
+  return GatedRmsNorm(params.norm);
+}
+
 absl::Status Backend::MixerInput(const MixerInputParams& params) {
   GDN_RETURN_IF_ERROR(ValidateMixerInput(params));
   const LayerDims& dims = params.pool.layout.dims();

@@ -25,6 +25,7 @@
 #include "kernels/common/state_layout.h"
 #include "kernels/convert/convert.h"
 #include "kernels/copy_pieces/copy_pieces.h"
+#include "kernels/mixed_decode/mixed_decode.h"
 #include "kernels/mixer_input/mixer_input.h"
 #include "kernels/operators.h"
 
@@ -194,9 +195,12 @@ class Backend {
   // takes 1 to 4 projections that share x, x_stride, rows, path and weight.cols. INVALID_ARGUMENT as for the operators.
   virtual absl::Status Projections(absl::Span<const ProjectionParams> params);
   virtual absl::Status MixerInput(const MixerInputParams& params);
+  virtual absl::Status MixedDecode(const MixedDecodeParams& params);
   // Returns how many floats MixerInputParams::records must have, so that MixerInput prepares log data that makes the
   // DeltaRuleDecode of the same batch faster. 0: the backend uses no records.
   virtual int64_t DecodeRecordFloats(const StateLayout& /*layout*/, const PackedBatch& /*batch*/) const { return 0; }
+  // True if MixedDecode is faster than the three operators with these params, which must be valid.
+  virtual bool FusesMixedDecode(const MixedDecodeParams& /*params*/) const { return false; }
 };
 
 // A RAII owner of memory from Allocate or AllocateHost; the backend must outlive it. Owns nothing if

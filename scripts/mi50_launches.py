@@ -92,6 +92,13 @@ def decode(b, units):
                   b * (STATE * (1 + 1 / LOG) + ENTRY * ((LOG - 1) / 2 + 1) + RULE_IN + 4 * HV * V), 3)
 
 
+def mixed_decode(b):
+    """What a decode is between its projections: mixer_input, decode and gated norm in one launch."""
+    inputs = 4 * (CHANNELS + HV * V + 2 * HV + W * CHANNELS)  # and the columns of the convolution
+    return Launch("mixed decode", [Part("MixedDecodeKernel<64, 8, true, float>", b * HV, (0, 2.5 / 4, ceil(V, 64), 0, 1, 1))],
+                  b * (STATE * (1 + 1 / LOG) + ENTRY * ((LOG - 1) / 2 + 1) + inputs + 4 * HV * V) + 4 * CHANNELS * W, 3)
+
+
 # Where each key channel has a decay (KDA): g, and the log's, are K times as many.
 CHANNEL_G = 4 * (K - 1)  # bytes more, a token and value head
 
@@ -112,9 +119,27 @@ def channel_prepare(t, b=1):
                   b * (t * (4 * (2 * H * K + 2 * HV) + HV * CHANNEL_G) + channel_prepared(ceil(t, CHUNK))), 4)
 
 
+# Blocks of the walk over chunks: WalkShape's arguments, columns; places, us of a block and of one alone (kWalkCosts in
+# delta_rule_walk_gpu-inl.h); trips of the loops of a chunk for one decay a head and by channel.
+WALKS = (("128, 8, 2", 16, (5, 46, 239), (0,) * 13, (0,)), ("256, 8, 2", 32, (2, 89, 162), (4, 0, 0, 4, 8, 0), (4, 4, 8, 0)),
+         ("256, 8, 1", 16, (2, 76, 127), (2, 0, 0, 2, 8, 0), (2, 2, 8, 0)))
+WIDE_WALK = WALKS[1]
+
+
+def walk_of(b):
+    def cost(shape):  # RoundsCost
+        _, columns, (places, each, alone), *_ = shape
+        full, rest = divmod(b * HV * ceil(V, columns), MI50.units * places)
+        return full * max(places * each, alone) + (max(ceil(rest, MI50.units) * each, alone) if rest else 0)
+
+    return min(reversed(WALKS), key=cost)
+
+
 def channel_walk(t, b=1):
     chunks = ceil(t, CHUNK)
-    return Launch("chunk walk, by channel", [Part("DeltaRuleChannelWalkKernel<64, 8, 2, true, float>", b * HV * V // 32, (chunks, 4, 4, 8, 0))],
+    shape, columns, _, _, trips = walk_of(b)
+    return Launch("chunk walk, by channel",
+                  [Part(f"DeltaRuleChannelWalkKernel<64, walk::WalkShape<{shape}>, true, float>", b * HV * ceil(V, columns), (chunks, *trips))],
                   b * (2 * STATE + t * 4 * 2 * HV * V + channel_prepared(chunks)), 2)
 
 
@@ -270,9 +295,11 @@ def prepare(t, b=1):
                   b * (t * 4 * (2 * H * K + 2 * HV) + ceil(t, CHUNK) * HV * 4 * (2 * CHUNK * CHUNK + 2 * CHUNK)), 4)
 
 
-def walk(t, b=1):
+def walk(t, b=1, walk_shape=None):
     chunks = ceil(t, CHUNK)
-    return Launch("chunk walk", [Part("DeltaRuleChunkKernel<64, 8, 2, true, float>", b * HV * V // 32, (chunks, 4, 0, 0, 4, 8, 0))],
+    shape, columns, _, trips, _ = walk_shape or walk_of(b)
+    return Launch("chunk walk",
+                  [Part(f"DeltaRuleChunkKernel<64, walk::WalkShape<{shape}>, true, float>", b * HV * ceil(V, columns), (chunks, *trips))],
                   b * (2 * STATE + t * (RULE_IN + 4 * HV * V) + chunks * HV * 4 * (2 * CHUNK * CHUNK + 2 * CHUNK)), 2)
 
 
@@ -307,13 +334,14 @@ def gated_norm(rows, units):
     return Launch("gated norm", [Part("GatedRmsNormKernel<64, true>", blocks, (needed / blocks,))], rows * 3 * 4 * HV * V, 5)
 
 
-def layer(b, t, units):
-    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces."""
+def layer(b, t, units, one_launch=True):
+    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces. one_launch: a decode runs mixed_decode."""
     rows = b if t == 0 else min(t, PIECE)
-    rule = [decode(b, units)] if t == 0 else [prepare(rows), walk(rows)]
-    mixed = mixer_input(b, 1, units) if t == 0 else mixer_input(1, rows, units)
-    once = [projection(rows, IN_OUTPUTS, D, "in-projections"), mixed, *rule, gated_norm(rows, units),
-            projection(rows, (D,), HV * V, "out-projection")]
+    if t > 0:
+        mixed = [mixer_input(1, rows, units), prepare(rows), walk(rows), gated_norm(rows, units)]
+    else:
+        mixed = [mixed_decode(b)] if one_launch else [mixer_input(b, 1, units), decode(b, units), gated_norm(b, units)]
+    once = [projection(rows, IN_OUTPUTS, D, "in-projections"), *mixed, projection(rows, (D,), HV * V, "out-projection")]
     return once, 1 if t == 0 else ceil(t, PIECE)
 
 
@@ -324,6 +352,7 @@ def rows_of(count):
 def launches(machine):
     u = machine.units
     return ([(f"B = {b}", decode(b, u)) for b in (1, 8, 32, 128, 512)] +
+            [(f"B = {b}", mixed_decode(b)) for b in (1, 8, 32, 128, 512)] +
             [(f"B = {b}", channel_decode(b, u)) for b in (1, 32, 128)] +
             [(rows_of(r), projection(r, (CHANNELS,), D, "projection")) for r in (1, 2, 8, 32, 128, 512, 2048)] +
             [(rows_of(r), projection(r, (D,), HV * V, "out-projection")) for r in (1, 32, 128)] +
@@ -371,13 +400,13 @@ def measured():
     for t in (64, 512, 4096):
         add("scan", f"T = {t:,}", f"prefill_scan/T={t}", [scan(t, u)])
     rows += [("chunk prepare", "T = 4,096", [prepare(4096)], 107, WALK_COMMIT + ", counters", SAME),
-             ("chunk walk", "T = 4,096", [walk(4096)], 1273, WALK_COMMIT + ", counters", REPLACED),
-             ("chunk walk", "T = 512, with prepare", [prepare(512), walk(512)], 174.4, WALK_COMMIT, REPLACED)]
+             ("chunk walk", "T = 4,096", [walk(4096, walk_shape=WIDE_WALK)], 1273, WALK_COMMIT + ", counters", REPLACED),
+             ("chunk walk", "T = 512, with prepare", [prepare(512), walk(512, walk_shape=WIDE_WALK)], 174.4, WALK_COMMIT, REPLACED)]
     for r, remark in ((1, SAME), (8, SAME), (32, TILES32), (128, OTHER), (512, OTHER), (2048, OTHER)):
         add("projection", rows_of(r), f"projection_{'row_stable' if r <= 128 else 'sequence_gemm'}/BF16/rows={r}",
             [projection(r, (CHANNELS,), D, "projection")], remark)
     for b, remark in ((1, "the same kernels"), (32, "another decode kernel"), (128, "other decode and in-projection kernels")):
-        add("layer", f"decode, B = {b}", f"layer_decode/BF16/B={b}", layer(b, 0, u)[0], remark)
+        add("layer", f"decode, B = {b}", f"layer_decode/BF16/B={b}", layer(b, 0, u, one_launch=False)[0], remark)
     return rows
 
 

@@ -301,12 +301,13 @@ __device__ __forceinline__ T SumOfLane(const T (&x)[kValues], int lane) {
 }
 
 // Zeroes the output of a padding sequence: the task's value head and column block, in token rows [first, end) of the
-// batch. All threads of the block take part.
+// batch. All kThreads threads of the block take part.
+template <int kThreads = kDeltaRuleThreads>
 __device__ __forceinline__ void ZeroOutput(const DeltaRuleArgs& p, const BlockTask& task, int block_columns,
                                            int64_t first, int64_t end) {
   const int column = task.column_block * block_columns;
   const int columns = min(block_columns, p.value_dim - column);
-  for (int64_t i = threadIdx.x; i < (end - first) * columns; i += kDeltaRuleThreads) {
+  for (int64_t i = threadIdx.x; i < (end - first) * columns; i += kThreads) {
     const int64_t row = (first + i / columns) * p.value_heads + task.head;
     p.output[row * p.value_dim + column + i % columns] = 0.0f;
   }

@@ -244,17 +244,24 @@ __device__ __forceinline__ float DecayFactor(int entry, int lane, float g) {
   return expf(static_cast<float>(sum));
 }
 
-// Computes the weights e^{G_t-G_e} of all log entries, and e^{G_t}, and puts them into LDS. The block's last wave does
-// this; other waves return at once. `g`: LoadLogG's result; lane token.entry's is set to the token's own g.
+// Computes the weights e^{G_t-G_e} of all log entries, and e^{G_t}, and puts them into LDS. The block's last wave
+// calls, with each lane's entry's g, the token's among them.
+template <int kWave, typename Shared>
+__device__ __forceinline__ void ShareWeights(const DecodeLane& my, const DecodeToken& token, float g, Shared& sh) {
+  const float factor = DecayFactor<kWave>(token.entry, token.at, g);
+  if (my.group != kDeltaRuleGroups - 1) return;
+  sh.weight[token.buffer + my.lane] = token.at < token.entry ? factor : 1.0f;
+  if (token.at == token.entry) sh.decay[token.t % 2] = factor;
+}
+
+// ShareWeights in the block's last wave; other waves return at once. `g`: LoadLogG's result; lane token.entry's is set
+// to the token's own g.
 template <int kWave, typename Shared>
 __device__ __forceinline__ void FindWeights(const DeltaRuleArgs& p, const DecodeLane& my, const DecodeToken& token,
                                             Shared& sh, float& g) {
   if (my.thread < kDeltaRuleThreads - kWave) return;
   if (token.at == token.entry) g = p.g[token.row * p.value_heads + my.task.head];
-  const float factor = DecayFactor<kWave>(token.entry, token.at, g);
-  if (my.group != kDeltaRuleGroups - 1) return;
-  sh.weight[token.buffer + my.lane] = token.at < token.entry ? factor : 1.0f;
-  if (token.at == token.entry) sh.decay[token.t % 2] = factor;
+  ShareWeights<kWave>(my, token, g, sh);
 }
 
 // The log as token t sees it; lane e of a group has entry e. `entry` is the token's own. For decays by channel the

@@ -4,8 +4,7 @@
 // heads of more than kRegisterHeadDim elements, and those whose addresses do not allow 16-byte accesses, are read
 // twice. Bound by memory.
 
-#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
-#include "kernels/gpu/gate_math.h"
+#include "kernels/gated_rmsnorm/gated_norm-inl.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/qk_l2norm/head_norm-inl.h"
 
@@ -15,24 +14,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kHeadsPerBlock = kThreads / kHeadLanes;
-
-__device__ __forceinline__ float RmsFactor(double sum, int dim, float epsilon) {
-  return static_cast<float>(1.0 / sqrt(sum / dim + static_cast<double>(epsilon)));
-}
-
-// The branch is the launch's: one instruction an element beside the exponential and the division of either way.
-__device__ __forceinline__ float NormalizeAndGate(const GatedRmsNormParams& p, float x, float factor, float weight,
-                                                  float z) {
-  const float sigmoid = Sigmoid(z);
-  return x * factor * weight * (p.gate == GateActivation::kSilu ? z * sigmoid : sigmoid);
-}
-
-// As OutputRowOf.
-__device__ __forceinline__ int64_t TiledRow(const GatedRmsNormParams& p, int64_t row) {
-  const int heads = p.key_heads * p.group;
-  const int head = static_cast<int>(row % heads);
-  return row - head + head % p.group * p.key_heads + head / p.group;
-}
 
 // y is already at the row's place.
 template <int kWave>

@@ -232,6 +232,14 @@ class GpuBackend final : public Backend {
   GDN_OPERATORS(GDN_ISSUE_OPERATOR)
   GDN_ISSUE_OPERATOR(MixerInput, MixerInputParams, ValidateMixerInput)
 #undef GDN_ISSUE_OPERATOR
+  // On waves of 64 it saves time for any number of rows.
+  bool FusesMixedDecode(const MixedDecodeParams& params) const override {
+    return stream_.wave_width == 64 && TakesMixedDecodeGpu(params);
+  }
+  absl::Status MixedDecode(const MixedDecodeParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateMixedDecode(params));
+    return FusesMixedDecode(params) ? Issue(params, MixedDecodeGpu) : Backend::MixedDecode(params);
+  }
   // These two check their params themselves.
   absl::Status Convert(const ConvertParams& params) override { return ConvertGpu(params, stream_); }
   absl::Status Projections(absl::Span<const ProjectionParams> params) override {

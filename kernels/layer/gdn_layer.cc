@@ -266,9 +266,8 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
   const LayerWeights& weights = *step.weights;
   const LayerDims& dims = weights.spec.dims;
   may_have_written_ = true;
-  GDN_RETURN_IF_ERROR(HasTree(step) ? MixRowsOfTrees(step, mixer) : MixRows(step, mixer, log_lengths));
   const bool in_order = mixer.normed == mixer.output;
-  return backend_.GatedRmsNorm({.gate = weights.spec.output_gate,
+  const GatedRmsNormParams norm{.gate = weights.spec.output_gate,
                                 .value_dim = dims.value_dim,
                                 .rows = step.batch.tokens() * dims.value_heads,
                                 .epsilon = weights.spec.norm_epsilon,
@@ -277,65 +276,84 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                 .weight = weights.norm_weight,
                                 .y = mixer.normed,
                                 .key_heads = in_order ? 1 : dims.key_heads,
-                                .group = in_order ? 1 : dims.group()});
+                                .group = in_order ? 1 : dims.group()};
+  if (log_lengths != nullptr && !HasTree(step)) {
+    const MixedDecodeParams whole{.input = MixerInputOf(step, mixer, log_lengths),
+                                  .decode = DecodeOf(step, RuleOf(step, mixer), log_lengths, mixer.records),
+                                  .norm = norm};
+    if (backend_.FusesMixedDecode(whole)) {
+      may_have_folded_ = !step.draft;
+      return backend_.MixedDecode(whole);
+    }
+  }
+  GDN_RETURN_IF_ERROR(HasTree(step) ? MixRowsOfTrees(step, mixer) : MixRows(step, mixer, log_lengths));
+  return backend_.GatedRmsNorm(norm);
 }
 
 absl::Status GdnLayerRunner::MixRows(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {
+  GDN_RETURN_IF_ERROR(backend_.MixerInput(MixerInputOf(step, mixer, log_lengths)));
+  return DeltaRule(step, RuleOf(step, mixer), log_lengths, mixer.records);
+}
+
+MixerInputParams GdnLayerRunner::MixerInputOf(const LayerStep& step, const Mixer& mixer, const int32_t* log_lengths) {
   const LayerWeights& weights = *step.weights;
-  const LayerDims& dims = weights.spec.dims;
-  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
-  GDN_RETURN_IF_ERROR(backend_.MixerInput({.pool = step.pool,
-                                           .batch = step.batch,
-                                           .token_counts = step.token_counts,
-                                           .layout = weights.spec.projections,
-                                           .qkvz = mixer.in.qkvz,
-                                           .ba = mixer.in.ba,
-                                           .split_scratch = mixer.split,
-                                           .mixed_qkv = step.mixed_qkv.floats(),
-                                           .b = step.b.floats(),
-                                           .a = step.a.floats(),
-                                           .conv_weight = weights.conv_weight,
-                                           .a_log_convention = weights.spec.a_log,
-                                           .decay_gate = weights.spec.decay_gate,
-                                           .decay_lower_bound = weights.spec.decay_lower_bound,
-                                           .beta_scale = weights.spec.beta_scale,
-                                           .a_log = weights.a_log,
-                                           .dt_bias = weights.dt_bias,
-                                           .scale = scale,
-                                           .convolved = mixer.convolved,
-                                           .z = mixer.in.z,
-                                           .q = mixer.q,
-                                           .k = mixer.k,
-                                           .g = mixer.g,
-                                           .beta = mixer.beta,
-                                           .records = mixer.records,
-                                           .log_lengths = log_lengths,
-                                           .base_slots = step.base_slots}));
-  return DeltaRule(step,
-                   {.pool = step.pool,
-                    .batch = step.batch,
-                    .q = mixer.q,
-                    .k = mixer.k,
-                    .v = mixer.convolved + 2 * dims.key_features(),
-                    .g = mixer.g,
-                    .beta = mixer.beta,
-                    .q_stride = dims.key_features(),
-                    .k_stride = dims.key_features(),
-                    .v_stride = dims.conv_channels(),
-                    .output = mixer.output,
-                    .max_beta = weights.spec.beta_scale},
-                   log_lengths, mixer.records);
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(weights.spec.dims.key_dim)));
+  return {.pool = step.pool,
+          .batch = step.batch,
+          .token_counts = step.token_counts,
+          .layout = weights.spec.projections,
+          .qkvz = mixer.in.qkvz,
+          .ba = mixer.in.ba,
+          .split_scratch = mixer.split,
+          .mixed_qkv = step.mixed_qkv.floats(),
+          .b = step.b.floats(),
+          .a = step.a.floats(),
+          .conv_weight = weights.conv_weight,
+          .a_log_convention = weights.spec.a_log,
+          .decay_gate = weights.spec.decay_gate,
+          .decay_lower_bound = weights.spec.decay_lower_bound,
+          .beta_scale = weights.spec.beta_scale,
+          .a_log = weights.a_log,
+          .dt_bias = weights.dt_bias,
+          .scale = scale,
+          .convolved = mixer.convolved,
+          .z = mixer.in.z,
+          .q = mixer.q,
+          .k = mixer.k,
+          .g = mixer.g,
+          .beta = mixer.beta,
+          .records = mixer.records,
+          .log_lengths = log_lengths,
+          .base_slots = step.base_slots};
+}
+
+DeltaRuleParams GdnLayerRunner::RuleOf(const LayerStep& step, const Mixer& mixer) {
+  const LayerDims& dims = step.weights->spec.dims;
+  return {.pool = step.pool,
+          .batch = step.batch,
+          .q = mixer.q,
+          .k = mixer.k,
+          .v = mixer.convolved + 2 * dims.key_features(),
+          .g = mixer.g,
+          .beta = mixer.beta,
+          .q_stride = dims.key_features(),
+          .k_stride = dims.key_features(),
+          .v_stride = dims.conv_channels(),
+          .output = mixer.output,
+          .max_beta = step.weights->spec.beta_scale};
+}
+
+DeltaRuleDecodeParams GdnLayerRunner::DecodeOf(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
+                                               const float* records) {
+  return {
+      .rule = rule, .log_lengths = log_lengths, .base_slots = step.base_slots, .draft = step.draft, .records = records};
 }
 
 absl::Status GdnLayerRunner::DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
                                        const float* records) {
   if (log_lengths != nullptr) {
     may_have_folded_ = !step.draft;
-    return backend_.DeltaRuleDecode({.rule = rule,
-                                     .log_lengths = log_lengths,
-                                     .base_slots = step.base_slots,
-                                     .draft = step.draft,
-                                     .records = records});
+    return backend_.DeltaRuleDecode(DecodeOf(step, rule, log_lengths, records));
   }
   return path_ == PrefillPath::kScan ? backend_.DeltaRuleScan(rule) : backend_.DeltaRuleChunk(rule);
 }

@@ -144,6 +144,10 @@ class GdnLayerRunner {
   absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);
   absl::Status Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);
   absl::Status MixRows(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);  // without the norm
+  static MixerInputParams MixerInputOf(const LayerStep& step, const Mixer& mixer, const int32_t* log_lengths);
+  static DeltaRuleParams RuleOf(const LayerStep& step, const Mixer& mixer);
+  static DeltaRuleDecodeParams DecodeOf(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
+                                        const float* records);
   absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
                          const float* records);
   absl::Status ZeroOutput(const LayerStep& step, int32_t sequence);

@@ -238,50 +238,12 @@ __global__ __launch_bounds__(kMixerThreads) void FeatureMixerInputKernel(MixerAr
   MixerBlock<kWave, kVector, kHeads, true>(p);
 }
 
-MixerArgs MakeArgs(const MixerInputParams& params, const DeviceBatch& batch) {
-  const LayerDims& dims = params.pool.layout.dims();
-  const bool projected = params.qkvz != nullptr;
-  const int32_t values = static_cast<int32_t>(dims.value_features());
-  return {.geometry = MakeConvGeometry(params.pool, batch),
-          .at = MakeQkvzIndex(dims, projected ? params.layout : ProjectionLayout::kFlat),
-          .projected = projected,
-          .negative_exp = params.a_log_convention == ALogConvention::kNegativeExp,
-          .head_blocks = static_cast<int32_t>(CeilDivide(2 * dims.key_heads, kHeadsPerBlock)),
-          .value_blocks = static_cast<int32_t>(CeilDivide(values, kChannelsPerBlock)),
-          .z_blocks = projected ? static_cast<int32_t>(CeilDivide(values, kChannelsPerBlock)) : 0,
-          .x = projected ? params.qkvz : params.mixed_qkv,
-          .x_stride = static_cast<int32_t>(dims.conv_channels()) + (projected ? values : 0),
-          .b = projected ? params.ba : params.b,
-          .a = projected ? params.ba : params.a,
-          .weight = params.conv_weight,
-          .a_log = params.a_log,
-          .dt_bias = params.dt_bias,
-          .scale = params.scale,
-          .beta_scale = params.beta_scale,
-          .convolved = params.convolved,
-          .z = params.z,
-          .q = params.q,
-          .k = params.k,
-          .g = params.g,
-          .beta = params.beta,
-          .pool = params.pool.data,
-          .slot_floats = params.pool.layout.slot_floats(),
-          .log_k = static_cast<uint32_t>(params.pool.layout.log_k_offset()),
-          .log_g = static_cast<uint32_t>(params.pool.layout.log_g_offset()),
-          .group_heads = dims.group(),
-          .records = params.records,
-          .gate_blocks = static_cast<int32_t>(CeilDivide(dims.decay_features(), kMixerThreads)),
-          .decay_dim = dims.decay_dim(),
-          .bounded = params.decay_gate == DecayGate::kBoundedSigmoid,
-          .lower_bound = params.decay_lower_bound};
-}
-
 }  // namespace
 }  // namespace gpu
 
 absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream) {
   const LayerDims& dims = params.pool.layout.dims();
-  gpu::MixerArgs args = gpu::MakeArgs(params, batch);
+  gpu::MixerArgs args = gpu::MakeMixerArgs(params, batch);
   const bool vector = dims.conv_width == 4 && dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 &&
                       gpu::Aligned16(params.pool.data, args.x, args.weight, args.convolved, args.z, args.q, args.k);
   const bool in_registers = vector && dims.key_dim <= gpu::kRegisterHeadDim;

@@ -12,6 +12,7 @@
 #include "kernels/causal_conv1d/conv_channels-inl.h"
 #include "kernels/delta_rule_decode/decode_record_gpu-inl.h"
 #include "kernels/gpu/gate_math.h"
+#include "kernels/mixer_input/mixer_input.h"
 #include "kernels/qk_l2norm/head_norm-inl.h"
 #include "kernels/qkvz_split/qkvz_index-inl.h"
 
@@ -58,6 +59,45 @@ struct MixerArgs {
   bool bounded;
   float lower_bound;
 };
+
+// `batch` is params.batch on the device. PlanConvTiles sets the geometry's tiles.
+inline MixerArgs MakeMixerArgs(const MixerInputParams& params, const DeviceBatch& batch) {
+  const LayerDims& dims = params.pool.layout.dims();
+  const bool projected = params.qkvz != nullptr;
+  const int32_t values = static_cast<int32_t>(dims.value_features());
+  return {.geometry = MakeConvGeometry(params.pool, batch),
+          .at = MakeQkvzIndex(dims, projected ? params.layout : ProjectionLayout::kFlat),
+          .projected = projected,
+          .negative_exp = params.a_log_convention == ALogConvention::kNegativeExp,
+          .head_blocks = static_cast<int32_t>(CeilDivide(2 * dims.key_heads, kHeadsPerBlock)),
+          .value_blocks = static_cast<int32_t>(CeilDivide(values, kChannelsPerBlock)),
+          .z_blocks = projected ? static_cast<int32_t>(CeilDivide(values, kChannelsPerBlock)) : 0,
+          .x = projected ? params.qkvz : params.mixed_qkv,
+          .x_stride = static_cast<int32_t>(dims.conv_channels()) + (projected ? values : 0),
+          .b = projected ? params.ba : params.b,
+          .a = projected ? params.ba : params.a,
+          .weight = params.conv_weight,
+          .a_log = params.a_log,
+          .dt_bias = params.dt_bias,
+          .scale = params.scale,
+          .beta_scale = params.beta_scale,
+          .convolved = params.convolved,
+          .z = params.z,
+          .q = params.q,
+          .k = params.k,
+          .g = params.g,
+          .beta = params.beta,
+          .pool = params.pool.data,
+          .slot_floats = params.pool.layout.slot_floats(),
+          .log_k = static_cast<uint32_t>(params.pool.layout.log_k_offset()),
+          .log_g = static_cast<uint32_t>(params.pool.layout.log_g_offset()),
+          .group_heads = dims.group(),
+          .records = params.records,
+          .gate_blocks = static_cast<int32_t>(CeilDivide(dims.decay_features(), kMixerThreads)),
+          .decay_dim = dims.decay_dim(),
+          .bounded = params.decay_gate == DecayGate::kBoundedSigmoid,
+          .lower_bound = params.decay_lower_bound};
+}
 
 // g and beta of one token and value head. GatesOf computes them for softplus gates with one decay a head; `row` is the
 // token's in the batch.

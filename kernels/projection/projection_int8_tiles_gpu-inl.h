@@ -14,7 +14,7 @@
 
 #include <algorithm>
 
-#include "kernels/gpu/launch.h"
+#include "kernels/gpu/rounds.h"
 #include "kernels/gpu/typed_elements.h"
 #include "kernels/projection/int8_operand_gpu-inl.h"
 #include "kernels/projection/projection_args.h"
@@ -296,26 +296,16 @@ absl::Status LaunchInt8Shape(absl::Span<const ProjectionParams> params, const Ro
 
 // Time that a block of a shape takes on gfx906 for 2,048 features, in thousands of cycles, by the way of counting of
 // docs/evidence/mi50-model.md: of its compute unit's vector instructions, and of waiting if it is alone there.
-struct Int8ShapeCycles {
-  int64_t places;  // blocks that a compute unit holds
-  int64_t vector, alone;
-};
 template <typename Shape>
-constexpr Int8ShapeCycles Int8CyclesOf() {
+constexpr BlockCost Int8CyclesOf() {
   if (Shape::kTeams == 1) return {2, 109, 187};
-  return Shape::kTeams == 4 ? Int8ShapeCycles{3, 19, 53} : Int8ShapeCycles{1, 18, 27};
+  return Shape::kTeams == 4 ? BlockCost{3, 19, 53} : BlockCost{1, 18, 27};
 }
 
-// Returns what all blocks take: full rounds, and a last one with what is left.
 template <typename Shape>
 int64_t Int8CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  constexpr Int8ShapeCycles kCycles = Int8CyclesOf<Shape>();
   const int64_t blocks = OutputTiles(params, Shape::kOutputs) * CeilDivide(params[0].rows, Shape::kRows);
-  const int64_t round = stream.processors * kCycles.places;
-  const auto cycles = [&](int64_t blocks_of_unit) {
-    return blocks_of_unit == 0 ? 0 : std::max(blocks_of_unit * kCycles.vector, kCycles.alone);
-  };
-  return blocks / round * cycles(kCycles.places) + cycles(CeilDivide(blocks % round, stream.processors));
+  return RoundsCost(blocks, Int8CyclesOf<Shape>(), stream);
 }
 
 // Launches the cheapest of shapes.

@@ -47,6 +47,22 @@ struct QkvzIndex {
     if (!interleaved) return Channels() + element;
     return Value(element, group * value_dim);
   }
+  // The positions in a row of qkvz where a head's q, k, v and z begin, without a division: of key head `key_head`, and
+  // of its `member`th value head.
+  __device__ __forceinline__ int32_t QueryOf(int32_t key_head) const {
+    return key_head * (interleaved ? GroupFeatures() : key_dim);
+  }
+  __device__ __forceinline__ int32_t KeyOf(int32_t key_head) const {
+    return QueryOf(key_head) + (interleaved ? key_dim : KeyFeatures());
+  }
+  __device__ __forceinline__ int32_t ValueOf(int32_t key_head, int32_t member) const {
+    const int32_t before = interleaved ? 2 * key_dim : 2 * KeyFeatures() + key_head * group * value_dim;
+    return (interleaved ? QueryOf(key_head) : 0) + before + member * value_dim;
+  }
+  __device__ __forceinline__ int32_t ZOf(int32_t key_head, int32_t member) const {
+    return ValueOf(key_head, member) + (interleaved ? group * value_dim : ValueFeatures());
+  }
+
   // Return the position in a row of ba of the b (B) or a (A) of value head `head`.
   __device__ __forceinline__ int32_t B(int32_t head) const {
     return interleaved ? head / group * 2 * group + head % group : head;

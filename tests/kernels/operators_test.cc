@@ -16,6 +16,7 @@ TEST_P(Operators, RefuseParamsAsTheirChecksDo) {
   EXPECT_EQ(backend().Name(Params{}), Check(Params{})) << #Name;
   GDN_OPERATORS(GDN_EXPECT_REFUSED)
   GDN_EXPECT_REFUSED(MixerInput, MixerInputParams, ValidateMixerInput)
+  GDN_EXPECT_REFUSED(MixedDecode, MixedDecodeParams, ValidateMixedDecode)
   GDN_EXPECT_REFUSED(Convert, ConvertParams, ValidateConvert)
 #undef GDN_EXPECT_REFUSED
   const ProjectionParams bad;

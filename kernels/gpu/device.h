@@ -9,6 +9,7 @@
 //   cross-lane   wave.h: GroupSum, GroupReduce, ... ; vendor_*.h has the primitives they are made of
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)
 //   bytes        BiasedByte, SelectBytes, Dot4, WidenE4M3
+//   matrices     MmaBf16, MmaTf32, ToTf32, where Stream::matrix_units is set
 //   launching    launch.h
 //   registers    FenceLoads, NotHoisted: what the compiler may not move
 //   overlapping  if Grid::early is set: WaitForPriorKernels(), and LetNextKernelBegin() to let the next kernel start;

@@ -54,6 +54,14 @@ __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   values[3] = FromF16(static_cast<uint16_t>(odd >> 16));
 }
 
+// gfx906 has no matrix units. What calls these is never instantiated for waves of 64.
+template <int kWave>
+__device__ void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+template <int kWave>
+__device__ void MmaTf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+__device__ uint32_t ToTf32(float value);
+inline bool HasMatrixUnits(const hipDeviceProp_t& /*properties*/) { return false; }
+
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
 // register between calls in a loop.

@@ -137,11 +137,15 @@ const OptionTable& Options() {
           OneOf<GpuGraphs>({{"auto", GpuGraphs::kAuto}, {"on", GpuGraphs::kOn}, {"off", GpuGraphs::kOff}}),
           "on, off or auto: record decode steps that repeat, and replay each with one call to the GPU's runtime. "
           "`auto` measures at startup whether replay is faster; the log tells the result."),
-      Row("math", AT(device.math),
-          OneOf<ProductMath>({{"exact", ProductMath::kExact}, {"int8", ProductMath::kInt8}}),
+      Row("math", AT(device.math), OneOf<ProductMath>({{"exact", ProductMath::kExact}, {"int8", ProductMath::kInt8}}),
           "exact or int8: how inputs of projections meet GGUF's quantised weights. int8 rounds them to 8 bits, in "
           "blocks of 32 features with a scale, as llama.cpp does. That is faster and errs by about half a percent. "
           "Other weights are not affected. The choice is part of numerics_id."),
+      Row("matrix-units", AT(device.matrix_units), OneOf<bool>({{"auto", true}, {"off", false}}),
+          "auto or off: whether the GPU's matrix units compute products, where it has them (NVIDIA, from sm_80 on). "
+          "They are as accurate as float32 and faster. With `off` the GPU runs the kernels that gfx906 runs. The "
+          "choice "
+          "is part of numerics_id."),
       Row("threads", AT(device.threads), Whole(0, 1024),
           "N: worker threads of the CPU backend. 0: one for each processor that the process may use."),
 

@@ -15,6 +15,7 @@
 #include <math.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <tuple>
@@ -205,6 +206,80 @@ float DsSwizzle(float value, const char* file = __builtin_FILE(), int line = __b
 template <int kWave>
 float Bpermute(int lane, float value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   return BitsToFloat(simt::Exchange<kWave>(FloatToBits(value), {file, line}).At(lane & (kWave - 1)));
+}
+
+// Matrix units, where Stream::matrix_units is set: D += A B, D with 16 x 8 elements. All 32 lanes call, each with its
+// part of the matrices; lane l has g = l / 4 and q = l % 4.
+//   d[0], d[1]: D[g][2 q], D[g][2 q + 1]; d[2], d[3]: the same of row g + 8.
+//   MmaBf16, A 16 x 16, B 16 x 8, two bfloat16 a word, the lower column of A (row of B) in the lower half:
+//     a[0], a[1]: A[g], A[g + 8] at columns 2 q and 2 q + 1; a[2], a[3]: at columns 2 q + 8 and 2 q + 9.
+//     b[0], b[1]: B at rows 2 q and 2 q + 1, 2 q + 8 and 2 q + 9, of column g.
+//   MmaTf32, A 16 x 8, B 8 x 8, a number of ToTf32 a word:
+//     a[0], a[1]: A[g], A[g + 8] at column q; a[2], a[3]: at column q + 4.  b[0], b[1]: B at rows q, q + 4 of column g.
+// Products are exact; their sum with D's element is truncated, not rounded, at a place that the device chooses.
+// ToTf32 rounds to TF32's 11 significant bits (nearest, ties away from zero); the bits are those of a float.
+// Here the sum is exact, and then truncated to a float.
+namespace simt {
+// What a lane brings to an Mma of all 32 lanes.
+struct MmaWords {
+  uint32_t a[32][4];
+  uint32_t b[32][2];
+};
+template <int kWave>
+MmaWords ExchangeMma(const uint32_t (&a)[4], const uint32_t (&b)[2], CallSite site) {
+  static_assert(kWave == 32);
+  MmaWords all;
+  for (int i = 0; i < 4; ++i) {
+    const WaveValues values = Exchange<kWave>(a[i], site);
+    for (int lane = 0; lane < kWave; ++lane) all.a[lane][i] = values.At(lane);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const WaveValues values = Exchange<kWave>(b[i], site);
+    for (int lane = 0; lane < kWave; ++lane) all.b[lane][i] = values.At(lane);
+  }
+  return all;
+}
+inline float Truncated(double sum) {
+  const auto nearest = static_cast<float>(sum);
+  return std::fabs(static_cast<double>(nearest)) > std::fabs(sum) ? std::nextafter(nearest, 0.0f) : nearest;
+}
+inline float Bf16Half(uint32_t word, int half) { return BitsToFloat(half == 0 ? word << 16 : word & 0xffff0000u); }
+}  // namespace simt
+template <int kWave>
+void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char* file = __builtin_FILE(),
+             int line = __builtin_LINE()) {
+  const int lane = static_cast<int>(threadIdx.x) % kWave;
+  const simt::MmaWords all = simt::ExchangeMma<kWave>(a, b, {file, line});
+  for (int i = 0; i < 4; ++i) {
+    double sum = d[i];
+    for (int k = 0; k < 16; ++k) {
+      const int part = k / 8 * 2 + i / 2;  // of a
+      const float of_a = simt::Bf16Half(all.a[lane / 4 * 4 + k % 8 / 2][part], k % 2);
+      const float of_b = simt::Bf16Half(all.b[(lane % 4 * 2 + i % 2) * 4 + k % 8 / 2][k / 8], k % 2);
+      sum += static_cast<double>(of_a) * of_b;
+    }
+    d[i] = simt::Truncated(sum);
+  }
+}
+template <int kWave>
+void MmaTf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char* file = __builtin_FILE(),
+             int line = __builtin_LINE()) {
+  const int lane = static_cast<int>(threadIdx.x) % kWave;
+  const simt::MmaWords all = simt::ExchangeMma<kWave>(a, b, {file, line});
+  for (int i = 0; i < 4; ++i) {
+    double sum = d[i];
+    for (int k = 0; k < 8; ++k) {
+      const uint32_t of_a = all.a[lane / 4 * 4 + k % 4][k / 4 * 2 + i / 2] & 0xffffe000u;
+      const uint32_t of_b = all.b[(lane % 4 * 2 + i % 2) * 4 + k % 4][k / 4] & 0xffffe000u;
+      sum += static_cast<double>(BitsToFloat(of_a)) * BitsToFloat(of_b);
+    }
+    d[i] = simt::Truncated(sum);
+  }
+}
+inline uint32_t ToTf32(float value) {
+  const uint32_t bits = FloatToBits(value);
+  const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+  return finite ? (bits + 0x1000u) & 0xffffe000u : bits;
 }
 
 template <typename... Params, typename... Args>

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/gpu/dpp.h"
+#include "kernels/gpu/vendor_cuda_tiles.h"
 
 // The runtime's functions, types and constants: GDN_GPU_API(Malloc) is cudaMalloc.
 #define GDN_GPU_API(name) cuda##name
@@ -86,7 +87,47 @@ __device__ __forceinline__ uint32_t ToTf32(float value) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
   return bits;
 }
-inline bool HasMatrixUnits(const cudaDeviceProp& properties) { return properties.major >= 8; }
+// Kernels with matrix units have up to this much LDS a block.
+inline constexpr int kMostLdsBytes = 200 * 1024;
+inline bool HasMatrixUnits(const cudaDeviceProp& properties) {
+  return properties.major >= 8 && properties.sharedMemPerBlockOptin >= kMostLdsBytes;
+}
+
+// LoadMatrices: loads four 8 x 8 matrices of 16-bit elements from LDS. Lane l's `at` is the index of the 16 bytes that
+// hold row l % 8 of matrix l / 8. It gets, as words[i], elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of matrix i.
+// All lanes call.
+template <int kWave, typename Lds>
+__device__ __forceinline__ void LoadMatrices(Lds& lds, int at, uint32_t (&words)[4]) {
+  static_assert(kWave == 32);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&lds[at]))));
+}
+
+// Copies from memory to LDS that run on while their lane computes. A lane's copies form groups, each ended by Commit.
+// Wait returns when all groups but the lane's last kGroups are there; a barrier then shows them to other lanes and to
+// MmaTileBf16.
+template <typename Lds>
+class AsyncCopies {
+ public:
+  __device__ __forceinline__ explicit AsyncCopies(Lds& to) : to_(to) {}
+  // Copies 16 bytes, aligned at both ends, to the element `at` and those after it; zeros if not `exists`.
+  __device__ __forceinline__ void Copy16(int at, const void* from, bool exists) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&to_[at]))), "l"(from), "r"(exists ? 16 : 0)
+                 : "memory");
+  }
+  __device__ __forceinline__ void Commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+  template <int kGroups>
+  __device__ __forceinline__ void Wait() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(kGroups) : "memory");
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("fence.proxy.async.shared::cta;" : : : "memory");))
+  }
+
+ private:
+  Lds& to_;
+};
 
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
@@ -114,13 +155,15 @@ inline bool OverlapsKernels(int device) {
 // Launches a kernel that may begin before the previous one has ended. Reports nothing itself: the caller's GetLastError
 // returns the errors.
 template <typename... Params, typename... Args>
-void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t stream, const Args&... args) {
+void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, size_t lds_bytes, cudaStream_t stream,
+                 const Args&... args) {
   cudaLaunchAttribute early;
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = lds_bytes;
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = 1;

@@ -183,6 +183,69 @@ TEST(MmaBf16, TruncatesSums) {
   EXPECT_EQ(with(-1.0f, 0x1p-13f), -1.0f + 0x1p-24f);  // a rounded sum would be -1
 }
 
+struct FourRows {
+  LdsArray<float, 4 * 32> words;
+};
+
+TEST(LoadMatrices, GivesLanesThePairsThatMmaBf16Takes) {
+  std::vector<uint32_t> got(32 * 4);
+  const auto status = simt::RunGrid("load", {}, 32, 32, [&] {
+    auto& s = LaunchedSharedMemory<FourRows>();
+    const int lane = LaneId<32>();
+    for (int i = 0; i < 4; ++i) s.words[lane * 4 + i] = BitsToFloat(static_cast<uint32_t>(lane * 4 + i));
+    WaveBarrier();
+    uint32_t words[4];
+    LoadMatrices<32>(s.words, (31 - lane) * 4, words);  // rows in reverse
+    for (int i = 0; i < 4; ++i) got[lane * 4 + i] = words[i];
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(got[lane * 4 + i], (31 - i * 8 - lane / 4) * 4 + lane % 4) << lane;
+  }
+}
+
+TEST(AsyncCopies, ArriveWhenTheirGroupIsWaitedForAndNotBefore) {
+  alignas(16) const float from[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::vector<float> early(2), late(2);
+  float missing = -1.0f;
+  const auto status = simt::RunGrid("copy", {}, 1, 32, [&] {
+    auto& s = LaunchedSharedMemory<FourRows>();
+    AsyncCopies copies(s.words);
+    copies.Copy16(0, from, true);
+    copies.Copy16(8, from, false);
+    copies.Commit();
+    copies.Copy16(4, from + 4, true);
+    copies.Commit();
+    copies.Wait<1>();
+    early = {s.words[3], s.words[4]};
+    missing = s.words[8];
+    copies.Wait<0>();
+    late = {s.words[3], s.words[4]};
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(early[0], 4.0f);
+  EXPECT_TRUE(std::isnan(early[1]));
+  EXPECT_EQ(missing, 0.0f);
+  EXPECT_EQ(late, (std::vector<float>{4.0f, 5.0f}));
+}
+
+TEST(AsyncCopies, LanesNeedABarrierToSeeThoseOfOthers) {
+  alignas(16) const float from[4] = {1, 2, 3, 4};
+  const auto run = [&](bool barrier) {
+    return simt::RunGrid("copy", {}, 64, 32, [&] {
+      auto& s = LaunchedSharedMemory<FourRows>();
+      AsyncCopies copies(s.words);
+      if (threadIdx.x == 0) copies.Copy16(0, from, true);
+      copies.Commit();
+      copies.Wait<0>();
+      if (barrier) SyncThreads();
+      static_cast<void>(static_cast<float>(s.words[0]));
+    });
+  };
+  EXPECT_TRUE(run(true).ok());
+  EXPECT_THAT(std::string(run(false).message()), HasSubstr("LDS"));
+}
+
 TEST(ToTf32, RoundsToElevenBitsTiesAwayFromZero) {
   EXPECT_EQ(ToTf32(1.0f + 0x1p-11f), FloatToBits(1.0f + 0x1p-10f));
   EXPECT_EQ(ToTf32(-1.0f - 0x1p-11f), FloatToBits(-1.0f - 0x1p-10f));

@@ -181,6 +181,12 @@ T& SharedMemory() {
   return *static_cast<T*>(simt::BlockSharedMemory(sizeof(T), alignof(T), [](void* memory) { new (memory) T; }));
 }
 
+// The LDS of Grid::lds_bytes.
+template <typename T>
+T& LaunchedSharedMemory() {
+  return SharedMemory<T>();
+}
+
 inline void SyncThreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   simt::BlockBarrier({file, line});
 }
@@ -281,6 +287,66 @@ inline uint32_t ToTf32(float value) {
   const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
   return finite ? (bits + 0x1000u) & 0xffffe000u : bits;
 }
+
+// LoadMatrices: loads four 8 x 8 matrices of 16-bit elements from LDS. Lane l's `at` is the index of the 16 bytes that
+// hold row l % 8 of matrix l / 8. It gets, as words[i], elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of matrix i.
+// All lanes call.
+template <int kWave, typename Lds>
+void LoadMatrices(Lds& lds, int at, uint32_t (&words)[4], const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
+  static_assert(kWave == 32);
+  const simt::WaveValues rows = simt::Exchange<kWave>(static_cast<uint32_t>(at), {file, line});
+  for (int i = 0; i < 4; ++i) {
+    words[i] = FloatToBits(lds[static_cast<int>(rows.At(i * 8 + rows.lane / 4)) + rows.lane % 4]);
+  }
+}
+
+// No unit reads LDS itself: mma_tile.h.
+inline constexpr bool kHasTileUnits = false;
+template <int kBs>
+void IssueTile(float (&d)[kBs][4], const void* a, const void* b, bool add);
+template <int kBs>
+void WaitForIssuedTile(float (&d)[kBs][4]);
+
+// Copies from memory to LDS that run on while their lane computes. A lane's copies form groups, each ended by Commit.
+// Wait returns when all groups but the lane's last kGroups are there; a barrier then shows them to other lanes and to
+// MmaTileBf16.
+// Here they are made as late as Wait allows. Until then LDS holds NaNs.
+template <typename Lds>
+class AsyncCopies {
+ public:
+  explicit AsyncCopies(Lds& to) : to_(to) {}
+  // Copies 16 bytes, aligned at both ends, to the element `at` and those after it; zeros if not `exists`.
+  void Copy16(int at, const void* from, bool exists) {
+    if (copies_ == kMost) simt::Fail("a lane has too many copies on their way, more than", kMost);
+    const float nan = BitsToFloat(0xffffffffu);
+    to_.Store4(at, {nan, nan, nan, nan});
+    waiting_[copies_++] = {at, group_, exists ? static_cast<const float*>(from) : nullptr};
+  }
+  void Commit() { ++group_; }
+  template <int kGroups>
+  void Wait() {
+    int done = 0;
+    for (; done < copies_ && waiting_[done].group < group_ - kGroups; ++done) {
+      const Waiting& copy = waiting_[done];
+      to_.Store4(copy.at, copy.from != nullptr ? Load4(copy.from) : Vec4{});
+    }
+    std::copy(waiting_ + done, waiting_ + copies_, waiting_);
+    copies_ -= done;
+  }
+
+ private:
+  static constexpr int kMost = 128;
+  struct Waiting {
+    int at;
+    int group;
+    const float* from;
+  };
+  Lds& to_;
+  Waiting waiting_[kMost];
+  int copies_ = 0;
+  int group_ = 0;
+};
 
 template <typename... Params, typename... Args>
 absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,

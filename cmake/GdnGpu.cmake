@@ -6,7 +6,7 @@
 set(GDN_GPU "host" CACHE STRING "Who compiles the GPU sources: host (SIMT executor, for tests), hip or cuda")
 set_property(CACHE GDN_GPU PROPERTY STRINGS host hip cuda)
 set(GDN_HIP_ARCHITECTURES "gfx906" CACHE STRING "Targets of hipcc, e.g. gfx906;gfx908;gfx90a")
-set(GDN_CUDA_ARCHITECTURES "90" CACHE STRING "Targets of nvcc, e.g. 80;90")
+set(GDN_CUDA_ARCHITECTURES "90a" CACHE STRING "Targets of nvcc, e.g. 80;90a")
 
 if(GDN_GPU STREQUAL "hip")
   find_program(GDN_HIPCC hipcc PATHS /opt/rocm/bin REQUIRED)

@@ -68,8 +68,10 @@ using Backends = std::vector<std::unique_ptr<Backend>>;
 absl::StatusOr<Backends> MakeGpus(const std::vector<int32_t>& numbers, const DeviceOptions& options) {
   Backends gpus;
   for (const int32_t device : numbers) {
-    GDN_ASSIGN_OR_RETURN(gpus.emplace_back(),
-                         MakeGpuBackend({.device = device, .graphs = options.gpu_graphs, .math = options.math}));
+    GDN_ASSIGN_OR_RETURN(gpus.emplace_back(), MakeGpuBackend({.device = device,
+                                                              .graphs = options.gpu_graphs,
+                                                              .math = options.math,
+                                                              .matrix_units = options.matrix_units}));
     const BackendInfo& info = gpus.back()->info();
     if (!info.graphs.empty()) spdlog::info("replaying of decode steps on GPU {} is {}", device, info.graphs);
   }

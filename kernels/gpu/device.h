@@ -5,11 +5,14 @@
 // Names that a *_gpu.hip file may use besides C++17 and the spellings common to CUDA and HIP (__global__, __device__,
 // __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim):
 //   LDS          struct Shared { LdsArray<float, 256> tile; };  Shared& s = SharedMemory<Shared>();
+//                or, for more than kStaticLdsBytes, LaunchedSharedMemory<Shared>() of a launch with
+//                Grid::lds_bytes = sizeof(Shared); AsyncCopies to LDS where Stream::matrix_units is set
 //   barriers     SyncThreads() for the block, WaveBarrier() for the wave's LDS accesses
 //   cross-lane   wave.h: GroupSum, GroupReduce, ... ; vendor_*.h has the primitives they are made of
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)
 //   bytes        BiasedByte, SelectBytes, Dot4, WidenE4M3
 //   fp16         FromF16, ToF16, HalvesOf; Dot2, once the device has proven what it does (dot2_probe.h)
+//   matrices     MmaBf16, MmaTf32, ToTf32, LoadMatrices, where Stream::matrix_units is set
 //   launching    launch.h
 //   registers    FenceLoads, NotHoisted: what the compiler may not move
 //   overlapping  if Grid::early is set: WaitForPriorKernels(), and LetNextKernelBegin() to let the next kernel start;

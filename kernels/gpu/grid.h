@@ -5,6 +5,7 @@
 //   Launch("gating", GatingKernel<wave()>, {.x = blocks, .y = heads}, kThreads, stream, params);
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace gdn::gpu {
@@ -16,6 +17,7 @@ struct Grid {
   // True only if the kernel calls WaitForPriorKernels before it reads or writes what other kernels write. So if the
   // stream supports it, the kernel's blocks may begin while the kernel before it ends.
   bool early = false;
+  size_t lds_bytes = 0;  // of LaunchedSharedMemory
 };
 
 }  // namespace gdn::gpu

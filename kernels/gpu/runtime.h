@@ -35,6 +35,7 @@ struct DeviceInfo {
   int64_t clock_khz = 0;
   int64_t memory_clock_khz = 0;
   int32_t memory_bus_bits = 0;
+  bool matrix_units = false;  // has those that MmaBf16 and MmaTf32 run on
 };
 
 // Returns the number of devices that this process may use (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES). DescribeDevice

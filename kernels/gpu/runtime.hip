@@ -69,6 +69,7 @@ absl::StatusOr<DeviceInfo> DescribeDevice(int device) {
   info.processors = properties.multiProcessorCount;
   info.memory_bus_bits = properties.memoryBusWidth;
   info.l2_bytes = properties.l2CacheSize;
+  info.matrix_units = HasMatrixUnits(properties);
   static_cast<void>(GDN_GPU_API(RuntimeGetVersion)(&info.runtime_version));
   static_cast<void>(GDN_GPU_API(DriverGetVersion)(&info.driver_version));
   int khz = 0;
@@ -102,7 +103,7 @@ absl::StatusOr<Stream> MakeStream(int device) {
   ApiStream stream;
   GDN_RETURN_IF_ERROR(
       Check(GDN_GPU_API(StreamCreateWithFlags)(&stream, GDN_GPU_API(StreamNonBlocking)), "StreamCreate"));
-  return Stream{stream, info.wave_width, info.processors, OverlapsKernels(device)};
+  return Stream{stream, info.wave_width, info.processors, OverlapsKernels(device), info.matrix_units};
 }
 
 void DestroyStream(const Stream& stream) { static_cast<void>(GDN_GPU_API(StreamDestroy)(Handle(stream))); }

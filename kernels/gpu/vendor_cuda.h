@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/gpu/dpp.h"
+#include "kernels/gpu/vendor_cuda_tiles.h"
 
 // The runtime's functions, types and constants: GDN_GPU_API(Malloc) is cudaMalloc.
 #define GDN_GPU_API(name) cuda##name
@@ -63,6 +64,81 @@ __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   values[3] = __high2float(high);
 }
 
+// Matrix units, where Stream::matrix_units is set: D += A B, D with 16 x 8 elements. All 32 lanes call, each with its
+// part of the matrices; lane l has g = l / 4 and q = l % 4.
+//   d[0], d[1]: D[g][2 q], D[g][2 q + 1]; d[2], d[3]: the same of row g + 8.
+//   MmaBf16, A 16 x 16, B 16 x 8, two bfloat16 a word, the lower column of A (row of B) in the lower half:
+//     a[0], a[1]: A[g], A[g + 8] at columns 2 q and 2 q + 1; a[2], a[3]: at columns 2 q + 8 and 2 q + 9.
+//     b[0], b[1]: B at rows 2 q and 2 q + 1, 2 q + 8 and 2 q + 9, of column g.
+//   MmaTf32, A 16 x 8, B 8 x 8, a number of ToTf32 a word:
+//     a[0], a[1]: A[g], A[g + 8] at column q; a[2], a[3]: at column q + 4.  b[0], b[1]: B at rows q, q + 4 of column g.
+// Products are exact; their sum with D's element is truncated, not rounded, at a place that the device chooses.
+// ToTf32 rounds to TF32's 11 significant bits (nearest, ties away from zero); the bits are those of a float.
+template <int kWave>
+__device__ __forceinline__ void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  static_assert(kWave == 32);
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <int kWave>
+__device__ __forceinline__ void MmaTf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  static_assert(kWave == 32);
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ __forceinline__ uint32_t ToTf32(float value) {
+  uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+}
+// Kernels with matrix units have up to this much LDS a block.
+inline constexpr int kMostLdsBytes = 200 * 1024;
+inline bool HasMatrixUnits(const cudaDeviceProp& properties) {
+  return properties.major >= 8 && properties.sharedMemPerBlockOptin >= kMostLdsBytes;
+}
+
+// LoadMatrices: loads four 8 x 8 matrices of 16-bit elements from LDS. Lane l's `at` is the index of the 16 bytes that
+// hold row l % 8 of matrix l / 8. It gets, as words[i], elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of matrix i.
+// All lanes call.
+template <int kWave, typename Lds>
+__device__ __forceinline__ void LoadMatrices(Lds& lds, int at, uint32_t (&words)[4]) {
+  static_assert(kWave == 32);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&lds[at]))));
+}
+
+// Copies from memory to LDS that run on while their lane computes. A lane's copies form groups, each ended by Commit.
+// Wait returns when all groups but the lane's last kGroups are there; a barrier then shows them to other lanes and to
+// MmaTileBf16.
+template <typename Lds>
+class AsyncCopies {
+ public:
+  __device__ __forceinline__ explicit AsyncCopies(Lds& to) : to_(to) {}
+  // Copies 16 bytes, aligned at both ends, to the element `at` and those after it; zeros if not `exists`.
+  __device__ __forceinline__ void Copy16(int at, const void* from, bool exists) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&to_[at]))), "l"(from), "r"(exists ? 16 : 0)
+                 : "memory");
+  }
+  __device__ __forceinline__ void Commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+  template <int kGroups>
+  __device__ __forceinline__ void Wait() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(kGroups) : "memory");
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("fence.proxy.async.shared::cta;" : : : "memory");))
+  }
+
+ private:
+  Lds& to_;
+};
+
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
 // register between calls in a loop.
@@ -89,13 +165,15 @@ inline bool OverlapsKernels(int device) {
 // Launches a kernel that may begin before the previous one has ended. Reports nothing itself: the caller's GetLastError
 // returns the errors.
 template <typename... Params, typename... Args>
-void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t stream, const Args&... args) {
+void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, size_t lds_bytes, cudaStream_t stream,
+                 const Args&... args) {
   cudaLaunchAttribute early;
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = lds_bytes;
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = 1;

@@ -65,6 +65,30 @@ __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   values[3] = FromF16(static_cast<uint16_t>(odd >> 16));
 }
 
+// gfx906 has no matrix units. What calls these is never instantiated for waves of 64.
+template <int kWave>
+__device__ void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+template <int kWave>
+__device__ void MmaTf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+__device__ uint32_t ToTf32(float value);
+inline bool HasMatrixUnits(const hipDeviceProp_t& /*properties*/) { return false; }
+template <int kWave, typename Lds>
+__device__ void LoadMatrices(Lds& lds, int at, uint32_t (&words)[4]);
+inline constexpr bool kHasTileUnits = false;
+template <int kBs>
+__device__ void IssueTile(float (&d)[kBs][4], const void* a, const void* b, bool add);
+template <int kBs>
+__device__ void WaitForIssuedTile(float (&d)[kBs][4]);
+template <typename Lds>
+class AsyncCopies {
+ public:
+  __device__ explicit AsyncCopies(Lds& to);
+  __device__ void Copy16(int at, const void* from, bool exists);
+  __device__ void Commit();
+  template <int kGroups>
+  __device__ void Wait();
+};
+
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
 // register between calls in a loop.
@@ -86,8 +110,9 @@ __device__ __forceinline__ void WaitForPriorKernels() {}
 __device__ __forceinline__ void LetNextKernelBegin() {}
 inline bool OverlapsKernels(int /*device*/) { return false; }
 template <typename... Params, typename... Args>
-void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, hipStream_t stream, const Args&... args) {
-  kernel<<<grid, threads, 0, stream>>>(args...);
+void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, size_t lds_bytes, hipStream_t stream,
+                 const Args&... args) {
+  kernel<<<grid, threads, lds_bytes, stream>>>(args...);
 }
 
 // Cross-lane moves of 32-bit values; all lanes of the wave call, and each gets the value of the lane that kCtrl or

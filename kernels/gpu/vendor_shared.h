@@ -33,6 +33,11 @@ __device__ __forceinline__ T& SharedMemory() {
   __shared__ T shared;
   return shared;
 }
+template <typename T>
+__device__ __forceinline__ T& LaunchedSharedMemory() {
+  alignas(1024) extern __shared__ char launched[];
+  return *reinterpret_cast<T*>(launched);
+}
 
 __device__ __forceinline__ void SyncThreads() { __syncthreads(); }
 
@@ -46,10 +51,15 @@ absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Gri
   }
   const dim3 grid(static_cast<unsigned>(blocks.x), static_cast<unsigned>(blocks.y), static_cast<unsigned>(blocks.z));
   const auto handle = static_cast<GDN_GPU_API(Stream_t)>(stream.handle);
+  if (blocks.lds_bytes > size_t{kStaticLdsBytes}) {
+    static_cast<void>(GDN_GPU_API(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
+                                                    GDN_GPU_API(FuncAttributeMaxDynamicSharedMemorySize),
+                                                    static_cast<int>(blocks.lds_bytes)));  // the launch reports it
+  }
   if (blocks.early && stream.overlaps) {
-    LaunchEarly(kernel, grid, threads, handle, args...);
+    LaunchEarly(kernel, grid, threads, blocks.lds_bytes, handle, args...);
   } else {
-    kernel<<<grid, threads, 0, handle>>>(args...);
+    kernel<<<grid, threads, blocks.lds_bytes, handle>>>(args...);
   }
   return RuntimeStatus(static_cast<int>(GDN_GPU_API(GetLastError)()), name);
 }

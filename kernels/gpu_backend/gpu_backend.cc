@@ -67,7 +67,7 @@ class GpuBackend final : public Backend {
     info_.device = absl::StrCat(info.name, " (", info.architecture, ")");
     info_.numerics_id = absl::StrCat(info_.name, "-", info.vendor, "-", info.architecture, "-w", info.wave_width, "-",
                                      info.toolkit, "-k", kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens,
-                                     std::string(NumericsSuffixOf(math)), products);
+                                     stream_.matrix_units ? "-mma" : "", std::string(NumericsSuffixOf(math)), products);
     info_.math = math;
     info_.takes_halves = math == ProductMath::kHalf && products != kFloatProducts;
     info_.memory_bytes = info.free_bytes;
@@ -360,7 +360,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
                      {{"device", std::to_string(options.device)}, {"count", std::to_string(count)}});
   }
   GDN_ASSIGN_OR_RETURN(const gpu::DeviceInfo info, gpu::DescribeDevice(options.device));
-  GDN_ASSIGN_OR_RETURN(const gpu::Stream made, gpu::MakeStream(options.device));
+  GDN_ASSIGN_OR_RETURN(gpu::Stream made, gpu::MakeStream(options.device));
+  made.matrix_units = made.matrix_units && options.matrix_units;
   OwnedStream stream(new gpu::Stream(made));
   const auto or_default = [](size_t bytes, size_t default_bytes) { return bytes != 0 ? bytes : default_bytes; };
   GDN_ASSIGN_OR_RETURN(gpu::PinnedRing ring, gpu::PinnedRing::Make(made, or_default(options.pinned_ring_bytes,

@@ -38,6 +38,7 @@ struct GpuBackendOptions {
   int device = 0;  // from 0, among the devices that HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES leaves visible
   GpuGraphs graphs = GpuGraphs::kAuto;
   ProductMath math = ProductMath::kExact;
+  bool matrix_units = true;  // use the device's, if it has any; else float32 FMAs, as gfx906 does
   // Bytes of the page-locked ring (a multiple of 1024), and initial bytes of the index array arena on the device, which
   // grows. 0: the defaults, 16 MiB and 1 MiB. Tests set small sizes to fill them soon.
   size_t pinned_ring_bytes = 0;

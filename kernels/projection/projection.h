@@ -5,7 +5,8 @@
 //   kRowStable     few rows, bound by reading W: decode. Each output is summed over the features in one fixed order for
 //                  any number of rows, so batching cannot change a bit.
 //   kSequenceGemm  the rows of one sequence's prefill. On the CPU a library's GEMM, whose order may depend on how many
-//                  rows there are. On the GPU the order is kRowStable's.
+//                  rows there are. On the GPU the order is one for any number of rows: that of bf16_terms_gpu.h if the
+//                  stream has matrix units, else kRowStable's.
 // Sums are float32. BF16 and F16 inputs and weights are widened exactly, outputs are rounded to nearest even. In exact
 // products (base/product_math.h) quantised weights give the same bits as the float32 matrix of their values. With
 // kInt8, GGUF's weights meet a rounded x; on both paths the order of a sum is then one for any number of rows. With
@@ -86,17 +87,18 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
 // only prefills and allocates its own memory.
 int64_t ScratchFloats(const ProjectionParams& params, int threads);
 
-// Issues the projection on `stream`. Every sum on a GPU has the order of projection_args.h, on both paths. `workspace`
-// is GpuWorkspaceFloats floats of device memory, 16-byte aligned, and is overwritten; null if that is 0. The params
-// must have passed ValidateProjection; INVALID_ARGUMENT for sizes and addresses that only a GPU cannot take.
+// Issues the projection on `stream`. Sums have the order of projection_args.h or, for kSequenceGemm on matrix units, of
+// bf16_terms_gpu.h. `workspace` is GpuWorkspaceFloats floats of device memory, 16-byte aligned, and is overwritten. It
+// is null if that is 0. The params must have passed ValidateProjection. INVALID_ARGUMENT for sizes and addresses that
+// only a GPU cannot take.
 absl::Status ProjectionGpu(const ProjectionParams& params, float* workspace, const gpu::Stream& stream);
 // Issues 1 to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch, or one launch for each run of
 // neighbours with the same weight format. Checks all params (ValidateProjection too): INVALID_ARGUMENT also if x, its
 // stride, rows, path or input features differ.
 inline constexpr int kMaxProjectionsPerLaunch = 4;
 absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream);
-// Returns the floats of workspace that a call needs, at most 64 MiB: rounded rows of x. Invalid params get any
-// number up to that.
+// Returns the floats of workspace that a call needs, at most 64 MiB: rounded rows of x, or its bfloat16 terms. Invalid
+// params get any number up to that.
 int64_t GpuWorkspaceFloats(const ProjectionParams& params, const gpu::Stream& stream);
 int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);
 

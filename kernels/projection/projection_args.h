@@ -1,5 +1,5 @@
 // Arguments of a projection's GPU kernels, for up to four matrices on the same rows of x, and the order of sums that
-// all these kernels keep.
+// all of them keep but those on matrix units (bf16_terms_gpu.h).
 //
 // Order of a sum: features are divided into groups of kGroupFeatures. A group's products are added first to last by
 // multiply-adds, starting from zero; then the groups' sums are added first to last, starting from zero. Nothing else

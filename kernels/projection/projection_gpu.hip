@@ -1,7 +1,8 @@
 // Projections on the GPU: which kernel, and the arguments of all.
 //
 // The kernels: projection_few_rows_gpu.hip, projection_tiles_gpu.hip, projection_gemm_gpu.hip; of x rounded to int8
-// projection_few_quantised_gpu-inl.h and projection_int8_tiles_gpu-inl.h.
+// projection_few_quantised_gpu-inl.h and projection_int8_tiles_gpu-inl.h; on matrix units
+// projection_matrix_units_gpu.hip.
 
 #include <algorithm>
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include "kernels/common/contract.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/bf16_terms_gpu.h"
 #include "kernels/projection/projection.h"
 #include "kernels/projection/projection_args.h"
 
@@ -96,8 +98,8 @@ Launchers LaunchersOf(WeightFormat format) {
 
 bool TakesInt8(const ProjectionParams& p) { return p.weight.rows > 0 && TakesInt8Inputs(p.math, p.weight.format); }
 
-// Every kernel keeps the same order of sums, so rows, outputs and the device may choose among them, whatever the path.
-// `x`: rounded rows, if there are more than kFewRows and a matrix takes them.
+// All these kernels keep the same order of sums, so rows, outputs and the device may choose among them, whatever the
+// path. `x`: rounded rows, if there are more than kFewRows and a matrix takes them.
 absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
   const Launchers of_format = LaunchersOf(params[0].weight.format);
   const bool few = params[0].rows <= kFewRows;
@@ -213,9 +215,9 @@ absl::Status LaunchRows(absl::Span<const ProjectionParams> params, gpu::Rounding
   return LaunchByFormat(part, x, stream);
 }
 
-absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream) {
+// Launches projections with the order of sums of projection_args.h.
+absl::Status LaunchOthers(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream) {
   const int64_t rows = params[0].rows;
-  if (rows == 0) return absl::OkStatus();
   const gpu::Rounding rounding = gpu::RoundingOf(params);
   if (rounding == gpu::Rounding::kNone) return LaunchByFormat(params, {}, stream);
   const int64_t at_once = gpu::RoundedRowsAtOnce(rounding, params[0].weight.cols);
@@ -226,9 +228,32 @@ absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspa
   return absl::OkStatus();
 }
 
-}  // namespace
+// The params of one call by the order of their sums.
+struct ByOrder {
+  absl::InlinedVector<ProjectionParams, kMaxProjectionsPerLaunch> on_matrix_units;
+  absl::InlinedVector<ProjectionParams, kMaxProjectionsPerLaunch> others;
 
-int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu::Stream& /*stream*/) {
+  ByOrder(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
+    for (const ProjectionParams& p : params) {
+      (gpu::UsesMatrixUnits(p, stream) ? on_matrix_units : others).push_back(p);
+    }
+  }
+};
+
+absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream) {
+  if (params[0].rows == 0) return absl::OkStatus();
+  const ByOrder by_order(params, stream);
+  if (!by_order.on_matrix_units.empty()) {
+    if (gpu::TermsFloats(by_order.on_matrix_units) > 0) {
+      GDN_RETURN_IF_ERROR(RequirePointer(kProjectionsOp, "workspace", workspace));
+    }
+    GDN_RETURN_IF_ERROR(gpu::LaunchOnMatrixUnits(by_order.on_matrix_units, workspace, stream));
+  }
+  return by_order.others.empty() ? absl::OkStatus() : LaunchOthers(by_order.others, workspace, stream);
+}
+
+// Returns the floats of workspace that LaunchOthers needs.
+int64_t RoundedRowsFloats(absl::Span<const ProjectionParams> params) {
   const gpu::Rounding rounding = gpu::RoundingOf(params);
   if (rounding == gpu::Rounding::kNone) return 0;
   const int64_t features = params[0].weight.cols;
@@ -237,6 +262,13 @@ int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu:
   if (refused) return 0;  // later
   const int64_t at_once = gpu::RoundedRowsAtOnce(rounding, features);
   return at_once > gpu::kFewRows ? gpu::FloatsOf(rounding, std::min(at_once, params[0].rows), features) : 0;
+}
+
+}  // namespace
+
+int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
+  const ByOrder by_order(params, stream);
+  return std::max(gpu::TermsFloats(by_order.on_matrix_units), RoundedRowsFloats(by_order.others));
 }
 int64_t GpuWorkspaceFloats(const ProjectionParams& params, const gpu::Stream& stream) {
   return GpuWorkspaceFloats({&params, 1}, stream);

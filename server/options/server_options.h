@@ -87,6 +87,7 @@ struct DeviceOptions {
   std::vector<int32_t> gpu_devices = {};  // numbers of the GPUs to use, each once; empty: gpu_device alone
   GpuGraphs gpu_graphs = GpuGraphs::kAuto;
   ProductMath math = ProductMath::kExact;
+  bool matrix_units = true;
   int32_t threads = 0;
 };
 

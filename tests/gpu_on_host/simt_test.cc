@@ -114,6 +114,145 @@ TEST(Fmaf, RoundsOnceAsTheCLibrarysDoes) {
   }
 }
 
+// A product of 16 x 8 by `Mma`, of matrices in the layout that the seam states.
+template <typename Mma>
+void ExpectProduct(int depth, Mma mma) {
+  std::vector<float> a(16 * depth);
+  std::vector<float> b(depth * 8);
+  for (int i = 0; i < 16 * depth; ++i) a[i] = static_cast<float>(i * 7 % 31 - 15);
+  for (int i = 0; i < depth * 8; ++i) b[i] = static_cast<float>(i * 5 % 29 - 14);
+  std::vector<float> out(16 * 8);
+  const auto status = simt::RunGrid("mma", {}, 32, 32, [&] {
+    const int g = LaneId<32>() / 4;
+    const int q = LaneId<32>() % 4;
+    float d[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+    mma(a, b, g, q, d);
+    for (int i = 0; i < 4; ++i) out[(g + i / 2 * 8) * 8 + 2 * q + i % 2] = d[i];
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 8; ++column) {
+      auto expected = static_cast<float>(1 + column % 2 + row / 8 * 2);
+      for (int k = 0; k < depth; ++k) expected += a[row * depth + k] * b[k * 8 + column];
+      EXPECT_EQ(out[row * 8 + column], expected) << row << ", " << column;
+    }
+  }
+}
+
+TEST(MmaBf16, MultipliesMatricesInTheStatedLayout) {
+  const auto pair = [](float low, float high) { return uint32_t{ToBf16(low)} | uint32_t{ToBf16(high)} << 16; };
+  ExpectProduct(16, [&](const auto& a, const auto& b, int g, int q, float(&d)[4]) {
+    uint32_t of_a[4];
+    uint32_t of_b[2];
+    for (int i = 0; i < 4; ++i) {
+      const int at = (g + i % 2 * 8) * 16 + 2 * q + i / 2 * 8;
+      of_a[i] = pair(a[at], a[at + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+      const int at = (2 * q + i * 8) * 8 + g;
+      of_b[i] = pair(b[at], b[at + 8]);
+    }
+    MmaBf16<32>(d, of_a, of_b);
+  });
+}
+
+TEST(MmaTf32, MultipliesMatricesInTheStatedLayout) {
+  ExpectProduct(8, [&](const auto& a, const auto& b, int g, int q, float(&d)[4]) {
+    uint32_t of_a[4];
+    uint32_t of_b[2];
+    for (int i = 0; i < 4; ++i) of_a[i] = ToTf32(a[(g + i % 2 * 8) * 8 + q + i / 2 * 4]);
+    for (int i = 0; i < 2; ++i) of_b[i] = ToTf32(b[(q + i * 4) * 8 + g]);
+    MmaTf32<32>(d, of_a, of_b);
+  });
+}
+
+TEST(MmaBf16, TruncatesSums) {
+  const auto with = [](float start, float of_a) {  // start + of_a^2
+    float sum = 0.0f;
+    const auto status = simt::RunGrid("mma", {}, 32, 32, [&] {
+      const uint32_t word = LaneId<32>() % 4 == 0 ? ToBf16(of_a) : 0u;
+      float d[4] = {start, start, start, start};
+      MmaBf16<32>(d, {word, word, 0u, 0u}, {word, 0u});
+      sum = d[0];
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    return sum;
+  };
+  EXPECT_EQ(with(1.0f, 0x1p-11f), 1.0f + 0x1p-22f);
+  EXPECT_EQ(with(1.0f, 0x1.4p-12f), 1.0f);             // a rounded sum would be 1 + 2^-23
+  EXPECT_EQ(with(-1.0f, 0x1p-13f), -1.0f + 0x1p-24f);  // a rounded sum would be -1
+}
+
+struct FourRows {
+  LdsArray<float, 4 * 32> words;
+};
+
+TEST(LoadMatrices, GivesLanesThePairsThatMmaBf16Takes) {
+  std::vector<uint32_t> got(32 * 4);
+  const auto status = simt::RunGrid("load", {}, 32, 32, [&] {
+    auto& s = LaunchedSharedMemory<FourRows>();
+    const int lane = LaneId<32>();
+    for (int i = 0; i < 4; ++i) s.words[lane * 4 + i] = BitsToFloat(static_cast<uint32_t>(lane * 4 + i));
+    WaveBarrier();
+    uint32_t words[4];
+    LoadMatrices<32>(s.words, (31 - lane) * 4, words);  // rows in reverse
+    for (int i = 0; i < 4; ++i) got[lane * 4 + i] = words[i];
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(got[lane * 4 + i], (31 - i * 8 - lane / 4) * 4 + lane % 4) << lane;
+  }
+}
+
+TEST(AsyncCopies, ArriveWhenTheirGroupIsWaitedForAndNotBefore) {
+  alignas(16) const float from[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::vector<float> early(2), late(2);
+  float missing = -1.0f;
+  const auto status = simt::RunGrid("copy", {}, 1, 32, [&] {
+    auto& s = LaunchedSharedMemory<FourRows>();
+    AsyncCopies copies(s.words);
+    copies.Copy16(0, from, true);
+    copies.Copy16(8, from, false);
+    copies.Commit();
+    copies.Copy16(4, from + 4, true);
+    copies.Commit();
+    copies.Wait<1>();
+    early = {s.words[3], s.words[4]};
+    missing = s.words[8];
+    copies.Wait<0>();
+    late = {s.words[3], s.words[4]};
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(early[0], 4.0f);
+  EXPECT_TRUE(std::isnan(early[1]));
+  EXPECT_EQ(missing, 0.0f);
+  EXPECT_EQ(late, (std::vector<float>{4.0f, 5.0f}));
+}
+
+TEST(AsyncCopies, LanesNeedABarrierToSeeThoseOfOthers) {
+  alignas(16) const float from[4] = {1, 2, 3, 4};
+  const auto run = [&](bool barrier) {
+    return simt::RunGrid("copy", {}, 64, 32, [&] {
+      auto& s = LaunchedSharedMemory<FourRows>();
+      AsyncCopies copies(s.words);
+      if (threadIdx.x == 0) copies.Copy16(0, from, true);
+      copies.Commit();
+      copies.Wait<0>();
+      if (barrier) SyncThreads();
+      static_cast<void>(static_cast<float>(s.words[0]));
+    });
+  };
+  EXPECT_TRUE(run(true).ok());
+  EXPECT_THAT(std::string(run(false).message()), HasSubstr("LDS"));
+}
+
+TEST(ToTf32, RoundsToElevenBitsTiesAwayFromZero) {
+  EXPECT_EQ(ToTf32(1.0f + 0x1p-11f), FloatToBits(1.0f + 0x1p-10f));
+  EXPECT_EQ(ToTf32(-1.0f - 0x1p-11f), FloatToBits(-1.0f - 0x1p-10f));
+  EXPECT_EQ(ToTf32(1.0f + 0x1p-12f), FloatToBits(1.0f));
+  EXPECT_EQ(ToTf32(INFINITY), FloatToBits(INFINITY));
+}
+
 TEST(SelectBytes, TakesEachByteByItsNumberAmongEight) {
   EXPECT_EQ(SelectBytes(0x44332211u, 0x88776655u, 0x07000304u), 0x88114455u);
 }

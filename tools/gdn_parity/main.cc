@@ -32,6 +32,8 @@ ABSL_FLAG(int, wave_width, 0,
 ABSL_FLAG(int, threads, 0, "Threads of the CPU backend. 0: one for each processor.");
 ABSL_FLAG(std::string, math, "exact",
           "exact, half or int8: how projections multiply. The references round their operands alike.");
+ABSL_FLAG(std::string, matrix_units, "auto",
+          "auto or off: whether products run on a GPU's matrix units. --backend=host has them with --wave_width=32.");
 ABSL_FLAG(std::string, suite, "", "Run this suite only (see --list).");
 ABSL_FLAG(std::string, test, "", "Run this test only (see --list).");
 ABSL_FLAG(int, phase, 0, "Run only this phase of the suite `phases`: 1 to 8. 0: all.");
@@ -55,8 +57,18 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeNamedBackend(const std::string& nam
     return absl::InvalidArgumentError(absl::StrCat("--math is '", math_name, "'; expected exact, half or int8"));
   }
   if (name == "cpu") return MakeCpuBackend({.threads = absl::GetFlag(FLAGS_threads), .math = *math});
-  if (name == gpu) return MakeGpuBackend({.device = absl::GetFlag(FLAGS_device), .math = *math});
+  if (name == gpu) {
+    return MakeGpuBackend({.device = absl::GetFlag(FLAGS_device),
+                           .math = *math,
+                           .matrix_units = absl::GetFlag(FLAGS_matrix_units) != "off"});
+  }
   return absl::InvalidArgumentError(absl::StrCat("no backend named '", name, "'; this build has: cpu, ", gpu));
+}
+
+absl::Status CheckMatrixUnits() {
+  const std::string text = absl::GetFlag(FLAGS_matrix_units);
+  if (text == "auto" || text == "off") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--matrix-units is '", text, "'; expected auto or off"));
 }
 
 int UsageError(const absl::Status& status) {
@@ -112,6 +124,8 @@ int Main(int argc, char** argv) {
   if (const absl::Status status = ChooseWaveWidth(absl::GetFlag(FLAGS_wave_width)); !status.ok()) {
     return UsageError(status);
   }
+  if (const absl::Status status = CheckMatrixUnits(); !status.ok()) return UsageError(status);
+  setenv("GDN_HOST_MATRIX_UNITS", "1", /*overwrite=*/0);
   if (const absl::Status status = SetDumpDirectory(absl::GetFlag(FLAGS_dump)); !status.ok()) return UsageError(status);
   const auto backend = MakeNamedBackend(absl::GetFlag(FLAGS_backend));
   if (!backend.ok()) return UsageError(backend.status());

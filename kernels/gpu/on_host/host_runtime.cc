@@ -30,6 +30,12 @@ int32_t WaveWidthFromEnvironment() {
   return text != nullptr && std::strcmp(text, "32") == 0 ? 32 : 64;
 }
 
+// Off unless asked for: a matrix product of the executor takes as long as hundreds of FMAs.
+bool MatrixUnitsFromEnvironment() {
+  const char* text = std::getenv("GDN_HOST_MATRIX_UNITS");
+  return text != nullptr && std::strcmp(text, "1") == 0 && WaveWidthFromEnvironment() == 32;
+}
+
 // What launches size their grids by.
 int32_t ProcessorsFromEnvironment() {
   const char* text = std::getenv("GDN_HOST_PROCESSORS");
@@ -136,6 +142,7 @@ absl::StatusOr<DeviceInfo> DescribeDevice(int device) {
       absl::StrCat("cc", __GNUC__, ".", __GNUC_MINOR__, ".", __GNUC_PATCHLEVEL__, "-glibc", gnu_get_libc_version());
   info.wave_width = WaveWidthFromEnvironment();
   info.processors = ProcessorsFromEnvironment();
+  info.matrix_units = MatrixUnitsFromEnvironment();
   info.total_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   info.free_bytes = info.total_bytes / 2;
   info.l2_bytes = int64_t{1} << 20;  // small, as work sized by it is emulated
@@ -151,7 +158,10 @@ absl::StatusOr<int> DeviceInUse() { return simt::CurrentDeviceNumber(); }
 
 absl::StatusOr<Stream> MakeStream(int device) {
   GDN_RETURN_IF_ERROR(Acquisitions::Acquire("a stream"));
-  Stream stream{.handle = nullptr, .wave_width = WaveWidthFromEnvironment(), .processors = ProcessorsFromEnvironment()};
+  Stream stream{.handle = nullptr,
+                .wave_width = WaveWidthFromEnvironment(),
+                .processors = ProcessorsFromEnvironment(),
+                .matrix_units = MatrixUnitsFromEnvironment()};
   if (const std::shared_ptr<simt::HostDevice> of = simt::DeviceNumber(device); of != nullptr) {
     GDN_RETURN_IF_ERROR(of->status());
     stream.handle = of->MakeStream();

@@ -15,6 +15,7 @@
 #include <math.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <tuple>
@@ -196,6 +197,12 @@ T& SharedMemory() {
   return *static_cast<T*>(simt::BlockSharedMemory(sizeof(T), alignof(T), [](void* memory) { new (memory) T; }));
 }
 
+// The LDS of Grid::lds_bytes.
+template <typename T>
+T& LaunchedSharedMemory() {
+  return SharedMemory<T>();
+}
+
 inline void SyncThreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   simt::BlockBarrier({file, line});
 }
@@ -222,6 +229,140 @@ template <int kWave>
 float Bpermute(int lane, float value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   return BitsToFloat(simt::Exchange<kWave>(FloatToBits(value), {file, line}).At(lane & (kWave - 1)));
 }
+
+// Matrix units, where Stream::matrix_units is set: D += A B, D with 16 x 8 elements. All 32 lanes call, each with its
+// part of the matrices; lane l has g = l / 4 and q = l % 4.
+//   d[0], d[1]: D[g][2 q], D[g][2 q + 1]; d[2], d[3]: the same of row g + 8.
+//   MmaBf16, A 16 x 16, B 16 x 8, two bfloat16 a word, the lower column of A (row of B) in the lower half:
+//     a[0], a[1]: A[g], A[g + 8] at columns 2 q and 2 q + 1; a[2], a[3]: at columns 2 q + 8 and 2 q + 9.
+//     b[0], b[1]: B at rows 2 q and 2 q + 1, 2 q + 8 and 2 q + 9, of column g.
+//   MmaTf32, A 16 x 8, B 8 x 8, a number of ToTf32 a word:
+//     a[0], a[1]: A[g], A[g + 8] at column q; a[2], a[3]: at column q + 4.  b[0], b[1]: B at rows q, q + 4 of column g.
+// Products are exact; their sum with D's element is truncated, not rounded, at a place that the device chooses.
+// ToTf32 rounds to TF32's 11 significant bits (nearest, ties away from zero); the bits are those of a float.
+// Here the sum is exact, and then truncated to a float.
+namespace simt {
+// What a lane brings to an Mma of all 32 lanes.
+struct MmaWords {
+  uint32_t a[32][4];
+  uint32_t b[32][2];
+};
+template <int kWave>
+MmaWords ExchangeMma(const uint32_t (&a)[4], const uint32_t (&b)[2], CallSite site) {
+  static_assert(kWave == 32);
+  MmaWords all;
+  for (int i = 0; i < 4; ++i) {
+    const WaveValues values = Exchange<kWave>(a[i], site);
+    for (int lane = 0; lane < kWave; ++lane) all.a[lane][i] = values.At(lane);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const WaveValues values = Exchange<kWave>(b[i], site);
+    for (int lane = 0; lane < kWave; ++lane) all.b[lane][i] = values.At(lane);
+  }
+  return all;
+}
+inline float Truncated(double sum) {
+  const auto nearest = static_cast<float>(sum);
+  return std::fabs(static_cast<double>(nearest)) > std::fabs(sum) ? std::nextafter(nearest, 0.0f) : nearest;
+}
+inline float Bf16Half(uint32_t word, int half) { return BitsToFloat(half == 0 ? word << 16 : word & 0xffff0000u); }
+}  // namespace simt
+template <int kWave>
+void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char* file = __builtin_FILE(),
+             int line = __builtin_LINE()) {
+  const int lane = static_cast<int>(threadIdx.x) % kWave;
+  const simt::MmaWords all = simt::ExchangeMma<kWave>(a, b, {file, line});
+  for (int i = 0; i < 4; ++i) {
+    double sum = d[i];
+    for (int k = 0; k < 16; ++k) {
+      const int part = k / 8 * 2 + i / 2;  // of a
+      const float of_a = simt::Bf16Half(all.a[lane / 4 * 4 + k % 8 / 2][part], k % 2);
+      const float of_b = simt::Bf16Half(all.b[(lane % 4 * 2 + i % 2) * 4 + k % 8 / 2][k / 8], k % 2);
+      sum += static_cast<double>(of_a) * of_b;
+    }
+    d[i] = simt::Truncated(sum);
+  }
+}
+template <int kWave>
+void MmaTf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char* file = __builtin_FILE(),
+             int line = __builtin_LINE()) {
+  const int lane = static_cast<int>(threadIdx.x) % kWave;
+  const simt::MmaWords all = simt::ExchangeMma<kWave>(a, b, {file, line});
+  for (int i = 0; i < 4; ++i) {
+    double sum = d[i];
+    for (int k = 0; k < 8; ++k) {
+      const uint32_t of_a = all.a[lane / 4 * 4 + k % 4][k / 4 * 2 + i / 2] & 0xffffe000u;
+      const uint32_t of_b = all.b[(lane % 4 * 2 + i % 2) * 4 + k % 4][k / 4] & 0xffffe000u;
+      sum += static_cast<double>(BitsToFloat(of_a)) * BitsToFloat(of_b);
+    }
+    d[i] = simt::Truncated(sum);
+  }
+}
+inline uint32_t ToTf32(float value) {
+  const uint32_t bits = FloatToBits(value);
+  const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+  return finite ? (bits + 0x1000u) & 0xffffe000u : bits;
+}
+
+// LoadMatrices: loads four 8 x 8 matrices of 16-bit elements from LDS. Lane l's `at` is the index of the 16 bytes that
+// hold row l % 8 of matrix l / 8. It gets, as words[i], elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of matrix i.
+// All lanes call.
+template <int kWave, typename Lds>
+void LoadMatrices(Lds& lds, int at, uint32_t (&words)[4], const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
+  static_assert(kWave == 32);
+  const simt::WaveValues rows = simt::Exchange<kWave>(static_cast<uint32_t>(at), {file, line});
+  for (int i = 0; i < 4; ++i) {
+    words[i] = FloatToBits(lds[static_cast<int>(rows.At(i * 8 + rows.lane / 4)) + rows.lane % 4]);
+  }
+}
+
+// No unit reads LDS itself: mma_tile.h.
+inline constexpr bool kHasTileUnits = false;
+template <int kBs>
+void IssueTile(float (&d)[kBs][4], const void* a, const void* b, bool add);
+template <int kBs>
+void WaitForIssuedTile(float (&d)[kBs][4]);
+
+// Copies from memory to LDS that run on while their lane computes. A lane's copies form groups, each ended by Commit.
+// Wait returns when all groups but the lane's last kGroups are there; a barrier then shows them to other lanes and to
+// MmaTileBf16.
+// Here they are made as late as Wait allows. Until then LDS holds NaNs.
+template <typename Lds>
+class AsyncCopies {
+ public:
+  explicit AsyncCopies(Lds& to) : to_(to) {}
+  // Copies 16 bytes, aligned at both ends, to the element `at` and those after it; zeros if not `exists`.
+  void Copy16(int at, const void* from, bool exists) {
+    if (copies_ == kMost) simt::Fail("a lane has too many copies on their way, more than", kMost);
+    const float nan = BitsToFloat(0xffffffffu);
+    to_.Store4(at, {nan, nan, nan, nan});
+    waiting_[copies_++] = {at, group_, exists ? static_cast<const float*>(from) : nullptr};
+  }
+  void Commit() { ++group_; }
+  template <int kGroups>
+  void Wait() {
+    int done = 0;
+    for (; done < copies_ && waiting_[done].group < group_ - kGroups; ++done) {
+      const Waiting& copy = waiting_[done];
+      to_.Store4(copy.at, copy.from != nullptr ? Load4(copy.from) : Vec4{});
+    }
+    std::copy(waiting_ + done, waiting_ + copies_, waiting_);
+    copies_ -= done;
+  }
+
+ private:
+  static constexpr int kMost = 128;
+  struct Waiting {
+    int at;
+    int group;
+    const float* from;
+  };
+  Lds& to_;
+  Waiting waiting_[kMost];
+  int copies_ = 0;
+  int group_ = 0;
+};
 
 template <typename... Params, typename... Args>
 absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,

@@ -183,7 +183,8 @@ TEST_P(QuantisedProjectionGpu, MatricesOfSeveralFormatsMayShareACall) {
   std::vector<std::vector<float>> expected;
   for (size_t i = 0; i < 4; ++i) {
     const FileMatrix file(formats[i], /*rows=*/20 + static_cast<int64_t>(i) * 17, kCols, static_cast<uint32_t>(i));
-    params.push_back({.rows = kRows,
+    params.push_back({.path = ProjectionPath::kSequenceGemm,
+                      .rows = kRows,
                       .x = x,
                       .x_stride = kCols,
                       .weight = OnDevice(file),

@@ -1,0 +1,274 @@
+// Projections on matrix units: float32's accuracy, and one order of sums for any rows, tiles, dtypes and alignments.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/projection/projection.h"
+#include "kernels/projection/random_weights.h"
+#include "tests/kernels/gpu/gpu_fixture.h"
+#include "tests/support/compare.h"
+#include "tests/support/random.h"
+
+namespace gdn::matrix_unit_projection_test {
+namespace {
+
+constexpr double kTolerance = 1e-6;
+constexpr DType kDtypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+constexpr int32_t kProcessors[] = {1, 1000};  // tiles are large for 1, small for 1,000
+
+// A tensor on the host, as `dtype`.
+struct Stored {
+  Stored(DType its_dtype, const std::vector<float>& values, size_t shift = 0)
+      : dtype(its_dtype), bytes((values.size() + shift) * DTypeSize(dtype)) {
+    ConvertFromFloat(values.data(), values.size(), dtype, bytes.data() + shift * DTypeSize(dtype));
+  }
+  std::vector<float> Values() const {
+    std::vector<float> values(bytes.size() / DTypeSize(dtype));
+    ConvertToFloat(dtype, bytes.data(), values.size(), values.data());
+    return values;
+  }
+
+  DType dtype;
+  std::vector<char> bytes;
+};
+
+class MatrixUnitProjection : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    device_ = stream();
+    if (device_.wave_width != 32) GTEST_SKIP() << "no matrix units";
+    if (GpuBackendName() == "host") device_.matrix_units = true;
+    if (!device_.matrix_units) GTEST_SKIP() << "no matrix units";
+    device_.processors = 1000;
+  }
+
+  // x and weights are on the device.
+  std::vector<float> Project(int64_t rows, InputTensor x, int64_t x_stride, const WeightMatrix& weight) {
+    ProjectionParams params{.path = ProjectionPath::kSequenceGemm,
+                            .rows = rows,
+                            .x = x,
+                            .x_stride = x_stride,
+                            .weight = weight,
+                            .y_stride = weight.rows + 3};
+    float* const y = Poisoned(rows * params.y_stride);
+    params.y = y;
+    EXPECT_EQ(ProjectionGpu(params, Workspace(params), device_), absl::OkStatus());
+    EXPECT_EQ(backend().Synchronize(), absl::OkStatus());
+    const std::vector<float> with_gaps = Download(y, rows * params.y_stride);
+    std::vector<float> dense;
+    for (auto row = with_gaps.begin(); row != with_gaps.end(); row += params.y_stride) {
+      dense.insert(dense.end(), row, row + weight.rows);
+    }
+    return dense;
+  }
+  float* Workspace(const ProjectionParams& params) {
+    const int64_t floats = GpuWorkspaceFloats(params, device_);
+    return floats == 0 ? nullptr : Poisoned(floats);
+  }
+  std::vector<float> Project(int64_t rows, int64_t features, const Stored& x, const Stored& w, size_t w_shift = 0) {
+    const int64_t outputs = static_cast<int64_t>(w.bytes.size() / DTypeSize(w.dtype) - w_shift) / features;
+    return Project(rows, {Upload(x.bytes), x.dtype}, features,
+                   PlainMatrix(w.dtype, Upload(w.bytes) + w_shift * DTypeSize(w.dtype), outputs, features));
+  }
+
+  gpu::Stream device_;
+};
+GDN_ON_BACKENDS(MatrixUnitProjection, WithGpus({}));
+
+std::vector<float> Reference(int64_t rows, int64_t features, const Stored& x, const WeightMatrix& weight) {
+  std::vector<float> y(static_cast<size_t>(rows * weight.rows));
+  ProjectionReference({.rows = rows,
+                       .x = {x.bytes.data(), x.dtype},
+                       .x_stride = features,
+                       .weight = weight,
+                       .y = y.data(),
+                       .y_stride = weight.rows});
+  return y;
+}
+std::vector<float> Reference(int64_t rows, int64_t features, const Stored& x, const Stored& w) {
+  const int64_t outputs = static_cast<int64_t>(w.bytes.size() / DTypeSize(w.dtype)) / features;
+  return Reference(rows, features, x, PlainMatrix(w.dtype, w.bytes.data(), outputs, features));
+}
+
+TEST_P(MatrixUnitProjection, IsAsAccurateAsFloat32) {
+  Random random(3);
+  constexpr int64_t kRows = 33, kOutputs = 60, kFeatures = 584;
+  const std::vector<float> x = random.Normal(kRows * kFeatures);
+  const std::vector<float> w = random.Normal(kOutputs * kFeatures);
+  for (const DType x_dtype : kDtypes) {
+    for (const DType w_dtype : kDtypes) {
+      const Stored of_x(x_dtype, x);
+      const Stored of_w(w_dtype, w);
+      const std::vector<float> y = Project(kRows, kFeatures, of_x, of_w);
+      EXPECT_LE(RelativeNormError(y, Reference(kRows, kFeatures, of_x, of_w)), kTolerance)
+          << DTypeName(x_dtype) << ", " << DTypeName(w_dtype);
+    }
+  }
+}
+
+// Sums of products that all have one sign: truncations of the unit's accumulator would add up.
+TEST_P(MatrixUnitProjection, DoesNotDriftInLongSums) {
+  Random random(4);
+  constexpr int64_t kFeatures = 4096;
+  std::vector<float> x = random.Normal(8 * kFeatures);
+  std::vector<float> w = random.Normal(8 * kFeatures);
+  for (float& value : x) value = std::fabs(value);
+  for (float& value : w) value = std::fabs(value);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Stored of_x(dtype, x);
+    const Stored of_w(DType::kBF16, w);
+    EXPECT_LE(RelativeNormError(Project(8, kFeatures, of_x, of_w), Reference(8, kFeatures, of_x, of_w)), kTolerance)
+        << DTypeName(dtype);
+  }
+}
+
+TEST_P(MatrixUnitProjection, ARowHasTheSameBitsInAnyTileAmongAnyRows) {
+  Random random(5);
+  constexpr int64_t kRows = 140, kFeatures = 136;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Stored x(dtype, random.Normal(kRows * kFeatures));
+    const Stored w(DType::kBF16, random.Normal(90 * kFeatures));
+    std::vector<float> expected;
+    for (const int32_t processors : kProcessors) {
+      device_.processors = processors;
+      for (const int64_t rows : {kRows, int64_t{1}, int64_t{64}, int64_t{129}}) {
+        const std::vector<float> y = Project(rows, kFeatures, x, w);
+        if (expected.empty()) expected = y;
+        EXPECT_TRUE(BitEqual(y, absl::MakeConstSpan(expected).first(y.size())))
+            << DTypeName(dtype) << ", " << rows << " rows, " << processors << " processors";
+      }
+    }
+  }
+}
+
+TEST_P(MatrixUnitProjection, NarrowOperandsHaveTheBitsOfTheirValuesInFloat32) {
+  Random random(6);
+  constexpr int64_t kRows = 9, kFeatures = 104;
+  const std::vector<float> x = random.Normal(kRows * kFeatures);
+  const std::vector<float> w = random.Normal(20 * kFeatures);
+  for (const DType x_dtype : kDtypes) {
+    for (const DType w_dtype : kDtypes) {
+      const Stored of_x(x_dtype, x);
+      const Stored of_w(w_dtype, w);
+      EXPECT_TRUE(
+          BitEqual(Project(kRows, kFeatures, of_x, of_w),
+                   Project(kRows, kFeatures, Stored(DType::kF32, of_x.Values()), Stored(DType::kF32, of_w.Values()))))
+          << DTypeName(x_dtype) << ", " << DTypeName(w_dtype);
+    }
+  }
+}
+
+TEST_P(MatrixUnitProjection, QuantisedWeightsHaveTheBitsOfTheirValuesInFloat32) {
+  constexpr int64_t kRows = 5, kFeatures = 256;
+  const Stored x(DType::kF32, Random(7).Normal(kRows * kFeatures));
+  for (const WeightFormat format : kWeightFormats) {
+    if (IsPlain(format)) continue;
+    const RandomWeights weights = MakeRandomWeights(format, /*rows=*/20, kFeatures, /*seed=*/8);
+    const auto bytes = static_cast<size_t>(backend().WeightBytes(format, weights.rows, kFeatures));
+    const DeviceBuffer packed = *DeviceBuffer::Make(backend(), bytes);
+    ASSERT_EQ(backend().CopyWeightsIn(packed.data(), weights.matrix()), absl::OkStatus());
+    WeightMatrix matrix = weights.matrix();
+    matrix.data = packed.data();
+    if (!weights.scales.empty()) matrix.scales = Upload(weights.scales);
+    std::vector<float> values(static_cast<size_t>(weights.rows * kFeatures));
+    for (int64_t row = 0; row < weights.rows; ++row) {
+      WeightRow(weights.matrix(), row, values.data() + row * kFeatures);
+    }
+    const InputTensor on_device{Upload(x.bytes), DType::kF32};
+    EXPECT_TRUE(BitEqual(Project(kRows, on_device, kFeatures, matrix),
+                         Project(kRows, kFeatures, x, Stored(DType::kF32, values))))
+        << WeightFormatName(format);
+  }
+}
+
+TEST_P(MatrixUnitProjection, BitsDependOnNeitherAlignmentNorGaps) {
+  Random random(9);
+  constexpr int64_t kRows = 6, kFeatures = 96;
+  const std::vector<float> w = random.Normal(20 * kFeatures);
+  const Stored x(DType::kBF16, random.Normal(kRows * kFeatures));
+  const std::vector<float> expected = Project(kRows, kFeatures, x, Stored(DType::kBF16, w));
+  EXPECT_TRUE(BitEqual(Project(kRows, kFeatures, x, Stored(DType::kBF16, w, /*shift=*/1), 1), expected));
+  std::vector<char> apart(static_cast<size_t>(kRows * (kFeatures + 1) * 2), '\xff');
+  for (int64_t row = 0; row < kRows; ++row) {
+    std::memcpy(&apart[static_cast<size_t>(row * (kFeatures + 1) * 2)],
+                &x.bytes[static_cast<size_t>(row * kFeatures * 2)], kFeatures * 2);
+  }
+  EXPECT_TRUE(BitEqual(Project(kRows, {Upload(apart), DType::kBF16}, kFeatures + 1,
+                               PlainMatrix(DType::kBF16, Upload(Stored(DType::kBF16, w).bytes), 20, kFeatures)),
+                       expected));
+}
+
+// There is one feature, and one of x and W is 1. So y is the other.
+TEST_P(MatrixUnitProjection, TermsAddUpToEveryValue) {
+  std::vector<float> values = Random(10).Normal(100);
+  for (const float value : {0.0f, 1.0f, -1.0f, 0x1.fep127f, -0x1.fffffep127f, 0x1.fffffep-110f, 0x1.000002p-110f,
+                            0x1p-126f, 0x1p-133f, 16777215.0f, 1.0f + 0x1p-23f, 1.0f - 0x1p-24f}) {
+    values.push_back(value);
+  }
+  const auto rows = static_cast<int64_t>(values.size());
+  const Stored one(DType::kF32, {1.0f});
+  const Stored all(DType::kF32, values);
+  EXPECT_EQ(Project(1, 1, one, all), values);
+  EXPECT_EQ(Project(rows, 1, all, one), values);
+  EXPECT_EQ(Project(rows, 1, all, Stored(DType::kBF16, {1.0f})), values);
+  // Below 2^-110 the last term has too few bits.
+  const float tiny = 0x1.fffffep-120f;
+  EXPECT_NEAR(Project(1, 1, Stored(DType::kF32, {tiny}), one)[0], tiny, 0x1p-134);
+}
+
+TEST_P(MatrixUnitProjection, InfinityAndNaNStayWhatTheyAreAndInTheirRows) {
+  Random random(11);
+  constexpr int64_t kFeatures = 100;
+  std::vector<float> x = random.Normal(4 * kFeatures);
+  std::vector<float> w = random.Normal(8 * kFeatures);
+  for (const DType x_dtype : kDtypes) {
+    const std::vector<float> clean = Project(4, kFeatures, Stored(x_dtype, x), Stored(DType::kBF16, w));
+    std::vector<float> spoilt = x;
+    spoilt[1 * kFeatures + 3] = INFINITY;
+    spoilt[2 * kFeatures + 70] = NAN;
+    const std::vector<float> y = Project(4, kFeatures, Stored(x_dtype, spoilt), Stored(DType::kBF16, w));
+    for (int64_t output = 0; output < 8; ++output) {
+      EXPECT_EQ(y[output], clean[output]);
+      EXPECT_EQ(y[8 + output], std::copysign(INFINITY, w[output * kFeatures + 3])) << DTypeName(x_dtype);
+      EXPECT_TRUE(std::isnan(y[16 + output]));
+      EXPECT_EQ(y[24 + output], clean[24 + output]);
+    }
+  }
+  w[5 * kFeatures + 7] = -INFINITY;
+  for (const DType w_dtype : kDtypes) {
+    const std::vector<float> y = Project(4, kFeatures, Stored(DType::kF32, x), Stored(w_dtype, w));
+    for (int64_t row = 0; row < 4; ++row) {
+      EXPECT_TRUE(std::isfinite(y[row * 8 + 4]));
+      EXPECT_FALSE(std::isfinite(y[row * 8 + 5])) << DTypeName(w_dtype);
+    }
+  }
+}
+
+// Neither x's terms nor W's fit the workspace at once.
+TEST_P(MatrixUnitProjection, LongCallsRunInParts) {
+  constexpr int64_t kMost = int64_t{64} << 18;  // floats
+  ProjectionParams params{.path = ProjectionPath::kSequenceGemm,
+                          .rows = 1 << 20,
+                          .weight = {.format = WeightFormat::kF32, .rows = 1 << 20, .cols = 2048}};
+  EXPECT_LE(GpuWorkspaceFloats(params, device_), kMost);
+  EXPECT_GT(GpuWorkspaceFloats(params, device_), kMost * 9 / 10);
+  params.path = ProjectionPath::kRowStable;
+  EXPECT_EQ(GpuWorkspaceFloats(params, device_), 0);
+  if (GpuBackendName() == "host") return;
+
+  constexpr int64_t kFeatures = 1 << 16, kRows = 100, kOutputs = 200;
+  Random random(12);
+  const Stored x(DType::kF32, random.Normal(kRows * kFeatures));
+  const Stored w(DType::kF32, random.Normal(kOutputs * kFeatures));
+  EXPECT_LE(RelativeNormError(Project(kRows, kFeatures, x, w), Reference(kRows, kFeatures, x, w)), kTolerance);
+}
+
+}  // namespace
+}  // namespace gdn::matrix_unit_projection_test

@@ -1,4 +1,4 @@
-// The number of blocks of a launch.
+// The number of blocks of a launch, and what else a launch needs to know of its kernel.
 //
 // Thread safety: a plain value.
 //
@@ -16,6 +16,8 @@ struct Grid {
   // True only if the kernel calls WaitForPriorKernels before it reads or writes what other kernels write. So if the
   // stream supports it, the kernel's blocks may begin while the kernel before it ends.
   bool early = false;
+  // Bytes of LargeSharedMemory's T, for kernels that call it; they may not be `early`.
+  int lds_bytes = 0;
 };
 
 }  // namespace gdn::gpu

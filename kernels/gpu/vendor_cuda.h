@@ -88,6 +88,24 @@ __device__ __forceinline__ uint32_t ToTf32(float value) {
 }
 inline bool HasMatrixUnits(const cudaDeviceProp& properties) { return properties.major >= 8; }
 
+// Copies of 16 bytes from device memory to LDS that do not wait. CopyAsync16 copies `from`, 4 floats, to elements `at`
+// to at + 3 of `to`, both 16-byte aligned; zeros if not `valid`, and then `from` is not read. CommitCopies ends a group
+// of a lane's copies. WaitForCopies waits for the lane's groups, all but the kNewest latest; barriers do the rest.
+template <typename Array>
+__device__ __forceinline__ void CopyAsync16(Array& to, int at, const float* from, bool valid = true) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(&to.data[at]));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kNewest>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
+}
+inline int AllowLds(const void* kernel, int bytes) {
+  return static_cast<int>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
 // register between calls in a loop.

@@ -61,6 +61,7 @@ template <int kWave>
 __device__ void MmaTf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 __device__ uint32_t ToTf32(float value);
 inline bool HasMatrixUnits(const hipDeviceProp_t& /*properties*/) { return false; }
+inline int AllowLds(const void* /*kernel*/, int /*bytes*/) { return 0; }
 
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no

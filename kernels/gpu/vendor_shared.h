@@ -18,11 +18,13 @@ __device__ __forceinline__ uint32_t FloatToBits(float value) { return __float_as
 __device__ __forceinline__ Vec4 Load4(const float* p) { return *reinterpret_cast<const Vec4*>(p); }
 __device__ __forceinline__ void Store4(float* p, const Vec4& v) { *reinterpret_cast<Vec4*>(p) = v; }
 
-// An array in a block's LDS; operator[] and the vector accesses take an element's index, a multiple of 4 for vectors.
+// An array in a block's LDS; operator[] and the vector accesses take an element's index, a multiple of 4 (of 2) for
+// vectors of 4 (of 2).
 template <typename T, int kCount>
 struct LdsArray {
   alignas(16) T data[kCount];
   __device__ __forceinline__ T& operator[](int i) { return data[i]; }
+  __device__ __forceinline__ Vec2 Load2(int i) const { return *reinterpret_cast<const Vec2*>(&data[i]); }
   __device__ __forceinline__ Vec4 Load4(int i) const { return *reinterpret_cast<const Vec4*>(&data[i]); }
   __device__ __forceinline__ void Store4(int i, const Vec4& v) { *reinterpret_cast<Vec4*>(&data[i]) = v; }
 };
@@ -36,6 +38,13 @@ __device__ __forceinline__ T& SharedMemory() {
 
 __device__ __forceinline__ void SyncThreads() { __syncthreads(); }
 
+// As SharedMemory, of a size that is not limited to what a block may declare; Grid::lds_bytes must be sizeof(T).
+template <typename T>
+__device__ __forceinline__ T& LargeSharedMemory() {
+  extern __shared__ Vec4 large_lds[];
+  return *reinterpret_cast<T*>(large_lds);
+}
+
 template <typename... Params, typename... Args>
 absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,
                           const Stream& stream, const Args&... args) {
@@ -46,10 +55,14 @@ absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Gri
   }
   const dim3 grid(static_cast<unsigned>(blocks.x), static_cast<unsigned>(blocks.y), static_cast<unsigned>(blocks.z));
   const auto handle = static_cast<GDN_GPU_API(Stream_t)>(stream.handle);
+  if (blocks.lds_bytes > kStaticLdsBytes) {
+    const int status = AllowLds(reinterpret_cast<const void*>(kernel), blocks.lds_bytes);
+    if (status != 0) return RuntimeStatus(status, name);
+  }
   if (blocks.early && stream.overlaps) {
     LaunchEarly(kernel, grid, threads, handle, args...);
   } else {
-    kernel<<<grid, threads, 0, handle>>>(args...);
+    kernel<<<grid, threads, static_cast<size_t>(blocks.lds_bytes), handle>>>(args...);
   }
   return RuntimeStatus(static_cast<int>(GDN_GPU_API(GetLastError)()), name);
 }

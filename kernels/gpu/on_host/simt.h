@@ -157,6 +157,11 @@ class LdsArray {
     simt::RequireLdsIndex(i, 1, kCount);
     return {data_[i], &shadow_[i]};
   }
+  Vec2 Load2(int i) {
+    simt::RequireLdsIndex(i, 2, kCount);
+    simt::RequireAligned(&data_[i], 2 * sizeof(T));
+    return {(*this)[i], (*this)[i + 1]};
+  }
   Vec4 Load4(int i) {
     static_assert(sizeof(T) == 4);
     simt::RequireLdsIndex(i, 4, kCount);
@@ -169,9 +174,16 @@ class LdsArray {
     (*this)[i + 2] = v.z;
     (*this)[i + 3] = v.w;
   }
+  // CopyAsync16's part.
+  void QueueCopy(int i, const Vec4& v) {
+    static_assert(std::is_same_v<T, float>);
+    simt::RequireLdsIndex(i, 4, kCount);
+    const float values[4] = {v.x, v.y, v.z, v.w};
+    for (int c = 0; c < 4; ++c) simt::QueueCopy(data_[i + c], shadow_[i + c], values[c]);
+  }
 
  private:
-  T data_[kCount];
+  alignas(16) T data_[kCount];
   simt::LdsShadow shadow_[kCount];
 };
 
@@ -179,6 +191,26 @@ class LdsArray {
 template <typename T>
 T& SharedMemory() {
   return *static_cast<T*>(simt::BlockSharedMemory(sizeof(T), alignof(T), [](void* memory) { new (memory) T; }));
+}
+
+// As SharedMemory, of a size that is not limited to what a block may declare; Grid::lds_bytes must be sizeof(T).
+template <typename T>
+T& LargeSharedMemory() {
+  return SharedMemory<T>();
+}
+
+// Copies of 16 bytes from device memory to LDS that do not wait. CopyAsync16 copies `from`, 4 floats, to elements `at`
+// to at + 3 of `to`, both 16-byte aligned; zeros if not `valid`, and then `from` is not read. CommitCopies ends a group
+// of a lane's copies. WaitForCopies waits for the lane's groups, all but the kNewest latest; barriers do the rest.
+// Here a copy arrives when it is waited for, and until then its elements count as never written.
+template <typename Array>
+void CopyAsync16(Array& to, int at, const float* from, bool valid = true) {
+  to.QueueCopy(at, valid ? Load4(from) : Vec4{0.0f, 0.0f, 0.0f, 0.0f});
+}
+inline void CommitCopies() { simt::CommitCopies(); }
+template <int kNewest>
+void WaitForCopies() {
+  simt::WaitForCopies(kNewest);
 }
 
 inline void SyncThreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {

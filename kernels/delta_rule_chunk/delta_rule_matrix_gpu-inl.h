@@ -60,10 +60,11 @@ template <int kWords>
 struct Terms {
   uint32_t high[kWords], low[kWords];
 };
-// Units read the upper bits of `low` alone, which are all but one of its bits.
+// `high` is ToTf32(x) without its cases of infinity and NaN: for both, `low` is a NaN. Units read the upper bits of `low`
+// alone, which are all but one of its bits.
 template <int kWords>
 __device__ __forceinline__ void SetTerm(Terms<kWords>& terms, int word, float x) {
-  terms.high[word] = ToTf32(x);
+  terms.high[word] = (FloatToBits(x) + 0x1000u) & 0xffffe000u;
   terms.low[word] = FloatToBits(x - BitsToFloat(terms.high[word]));
 }
 __device__ __forceinline__ Terms<4> LeftTerms(const float (&x)[4]) {
@@ -155,12 +156,12 @@ __device__ __forceinline__ void CopyRows(Rows& to, const float* from, int64_t st
     const int row = i / kPieces;
     const int at = i % kPieces * 4;
     const int to_at = row * (kColumns + 8) + at;
+    const float* piece = At(from, row * static_cast<uint32_t>(stride) + at);
     if constexpr (kAligned) {
-      const bool valid = row < rows && at < columns;
-      CopyAsync16(to, to_at, valid ? from + row * stride + at : from, valid);
+      CopyAsync16(to, to_at, piece, row < rows && at < columns);
     } else {
       Vec4 x{0.0f, 0.0f, 0.0f, 0.0f};
-      if (row < rows) x = LoadSome(from + row * stride + at, columns - at, /*aligned=*/false);
+      if (row < rows) x = LoadSome(piece, columns - at, /*aligned=*/false);
       to.Store4(to_at, x);
     }
   }

@@ -103,7 +103,8 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixOutputsKernel(ChunkAr
             for (int i = 0; i < 4; ++i) {
               const int token = step * 8 + my.q * 2 + i % 2;
               const int my_column = column + m * 16 + i / 2 * 8;
-              a[i] = token < rows && my_column < p.value_dim ? o_rows[token * o_stride + my_column] : 0.0f;
+              const float* u = At(o_rows, token * static_cast<uint32_t>(o_stride) + my_column);
+              a[i] = token < rows && my_column < p.value_dim ? *u : 0.0f;
             }
           },
           [&](int step, int n) {
@@ -123,7 +124,8 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixOutputsKernel(ChunkAr
       for (int i = 0; i < 4; ++i) {
         const int token = TileOf(part, n) * 8 + my.q * 2 + i % 2;
         const int my_column = column + m * 16 + i / 2 * 8;
-        if (token < rows && my_column < p.value_dim) o_rows[token * o_stride + my_column] = o[m][n][i];
+        float* to = At(o_rows, token * static_cast<uint32_t>(o_stride) + my_column);
+        if (token < rows && my_column < p.value_dim) *to = o[m][n][i];
       }
     }
   }

@@ -46,7 +46,7 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
   constexpr int kKeyTiles = kKeys / 16;  // of a wave
   constexpr int kKeyStride = kKeys + 8;
   using Rows = StatesShared<kKeys>;
-  Rows& sh = LargeSharedMemory<Rows>();
+  Rows& sh = LaunchedSharedMemory<Rows>();
   const DeltaRuleArgs& p = args.rule;
   const uint32_t slices = static_cast<uint32_t>(p.column_blocks);
   const int head = static_cast<int>(blockIdx.x / slices % static_cast<uint32_t>(p.value_heads));
@@ -124,7 +124,8 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
       for (int i = 0; i < 4; ++i) {
         const int token = TileOf(part, n) * 8 + my.q * 2 + i % 2;
         const int my_column = column + i / 2 * 8;
-        x[0][n][i] = token < rows && my_column < p.value_dim ? v_rows[token * p.v_stride + my_column] : 0.0f;
+        const float* v = At(v_rows, token * static_cast<uint32_t>(p.v_stride) + my_column);
+        x[0][n][i] = token < rows && my_column < p.value_dim ? *v : 0.0f;
       }
     }
 #pragma unroll
@@ -186,7 +187,8 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
       for (int i = 0; i < 4; ++i) {
         const int token = TileOf(part, n) * 8 + (i % 2 == 0 ? my.q : odd);
         const int my_column = column + i / 2 * 8;
-        if (token < rows && my_column < p.value_dim) u_rows[token * u_stride + my_column] = u[0][n][i];
+        float* to = At(u_rows, token * static_cast<uint32_t>(u_stride) + my_column);
+        if (token < rows && my_column < p.value_dim) *to = u[0][n][i];
         u[0][n][i] *= decays[kC + token];
       }
     }

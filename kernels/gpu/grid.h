@@ -1,10 +1,11 @@
-// The number of blocks of a launch, and what else a launch needs to know of its kernel.
+// The number of blocks of a launch.
 //
 // Thread safety: a plain value.
 //
 //   Launch("gating", GatingKernel<wave()>, {.x = blocks, .y = heads}, kThreads, stream, params);
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace gdn::gpu {
@@ -16,8 +17,7 @@ struct Grid {
   // True only if the kernel calls WaitForPriorKernels before it reads or writes what other kernels write. So if the
   // stream supports it, the kernel's blocks may begin while the kernel before it ends.
   bool early = false;
-  // Bytes of LargeSharedMemory's T, for kernels that call it; they may not be `early`.
-  int lds_bytes = 0;
+  size_t lds_bytes = 0;  // of LaunchedSharedMemory
 };
 
 }  // namespace gdn::gpu

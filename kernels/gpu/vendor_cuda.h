@@ -86,7 +86,11 @@ __device__ __forceinline__ uint32_t ToTf32(float value) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
   return bits;
 }
-inline bool HasMatrixUnits(const cudaDeviceProp& properties) { return properties.major >= 8; }
+// Kernels with matrix units have up to this much LDS a block.
+inline constexpr int kMostLdsBytes = 200 * 1024;
+inline bool HasMatrixUnits(const cudaDeviceProp& properties) {
+  return properties.major >= 8 && properties.sharedMemPerBlockOptin >= kMostLdsBytes;
+}
 
 // Copies of 16 bytes from device memory to LDS that do not wait. CopyAsync16 copies `from`, 4 floats, to elements `at`
 // to at + 3 of `to`, both 16-byte aligned; zeros if not `valid`, and then `from` is not read. CommitCopies ends a group
@@ -101,9 +105,6 @@ __device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_g
 template <int kNewest>
 __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
-}
-inline int AllowLds(const void* kernel, int bytes) {
-  return static_cast<int>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
@@ -132,13 +133,15 @@ inline bool OverlapsKernels(int device) {
 // Launches a kernel that may begin before the previous one has ended. Reports nothing itself: the caller's GetLastError
 // returns the errors.
 template <typename... Params, typename... Args>
-void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t stream, const Args&... args) {
+void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, size_t lds_bytes, cudaStream_t stream,
+                 const Args&... args) {
   cudaLaunchAttribute early;
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = lds_bytes;
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = 1;

@@ -61,7 +61,6 @@ template <int kWave>
 __device__ void MmaTf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 __device__ uint32_t ToTf32(float value);
 inline bool HasMatrixUnits(const hipDeviceProp_t& /*properties*/) { return false; }
-inline int AllowLds(const void* /*kernel*/, int /*bytes*/) { return 0; }
 
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
@@ -84,8 +83,9 @@ __device__ __forceinline__ void WaitForPriorKernels() {}
 __device__ __forceinline__ void LetNextKernelBegin() {}
 inline bool OverlapsKernels(int /*device*/) { return false; }
 template <typename... Params, typename... Args>
-void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, hipStream_t stream, const Args&... args) {
-  kernel<<<grid, threads, 0, stream>>>(args...);
+void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, size_t lds_bytes, hipStream_t stream,
+                 const Args&... args) {
+  kernel<<<grid, threads, lds_bytes, stream>>>(args...);
 }
 
 // Cross-lane moves of 32-bit values; all lanes of the wave call, and each gets the value of the lane that kCtrl or

@@ -35,15 +35,13 @@ __device__ __forceinline__ T& SharedMemory() {
   __shared__ T shared;
   return shared;
 }
+template <typename T>
+__device__ __forceinline__ T& LaunchedSharedMemory() {
+  extern __shared__ Vec4 launched[];
+  return *reinterpret_cast<T*>(launched);
+}
 
 __device__ __forceinline__ void SyncThreads() { __syncthreads(); }
-
-// As SharedMemory, of a size that is not limited to what a block may declare; Grid::lds_bytes must be sizeof(T).
-template <typename T>
-__device__ __forceinline__ T& LargeSharedMemory() {
-  extern __shared__ Vec4 large_lds[];
-  return *reinterpret_cast<T*>(large_lds);
-}
 
 template <typename... Params, typename... Args>
 absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,
@@ -55,14 +53,15 @@ absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Gri
   }
   const dim3 grid(static_cast<unsigned>(blocks.x), static_cast<unsigned>(blocks.y), static_cast<unsigned>(blocks.z));
   const auto handle = static_cast<GDN_GPU_API(Stream_t)>(stream.handle);
-  if (blocks.lds_bytes > kStaticLdsBytes) {
-    const int status = AllowLds(reinterpret_cast<const void*>(kernel), blocks.lds_bytes);
-    if (status != 0) return RuntimeStatus(status, name);
+  if (blocks.lds_bytes > size_t{kStaticLdsBytes}) {
+    static_cast<void>(GDN_GPU_API(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
+                                                    GDN_GPU_API(FuncAttributeMaxDynamicSharedMemorySize),
+                                                    static_cast<int>(blocks.lds_bytes)));  // the launch reports it
   }
   if (blocks.early && stream.overlaps) {
-    LaunchEarly(kernel, grid, threads, handle, args...);
+    LaunchEarly(kernel, grid, threads, blocks.lds_bytes, handle, args...);
   } else {
-    kernel<<<grid, threads, static_cast<size_t>(blocks.lds_bytes), handle>>>(args...);
+    kernel<<<grid, threads, blocks.lds_bytes, handle>>>(args...);
   }
   return RuntimeStatus(static_cast<int>(GDN_GPU_API(GetLastError)()), name);
 }

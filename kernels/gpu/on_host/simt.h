@@ -193,9 +193,9 @@ T& SharedMemory() {
   return *static_cast<T*>(simt::BlockSharedMemory(sizeof(T), alignof(T), [](void* memory) { new (memory) T; }));
 }
 
-// As SharedMemory, of a size that is not limited to what a block may declare; Grid::lds_bytes must be sizeof(T).
+// The LDS of Grid::lds_bytes.
 template <typename T>
-T& LargeSharedMemory() {
+T& LaunchedSharedMemory() {
   return SharedMemory<T>();
 }
 

@@ -52,8 +52,8 @@ __device__ __forceinline__ Place ThisPlace() {
   return {thread / kWave, lane, lane / 4, lane % 4};
 }
 
-// The chunk's tiles of 8 tokens are shared by two waves, so that both have as much of a triangle to do: tile `n` (0 to
-// 3) of wave `part` (0 or 1), which is 0, 3, 4, 7 or 1, 2, 5, 6.
+// Where two waves share the chunk's tiles of 8 tokens, so that both have as much of a triangle to do: tile `n` (0 to 3)
+// of wave `part` (0 or 1), which is 0, 3, 4, 7 or 1, 2, 5, 6.
 __device__ __forceinline__ int TileOf(int part, int n) { return 2 * n + ((n & 1) ^ part); }
 
 template <int kWords>
@@ -171,8 +171,9 @@ template <int kThreads, typename Square>
 __device__ __forceinline__ void CopyTriangle(Square& to, const float* from) {
   const int thread = static_cast<int>(NotHoisted(threadIdx.x));
 #pragma unroll
-  for (int n = 0; n < kTriangle / 4 / kThreads; ++n) {
+  for (int n = 0; n * kThreads < kTriangle / 4; ++n) {
     const int i = n * kThreads + thread;
+    if (i >= kTriangle / 4) break;
     const int block = i / (kBlockFloats / 4);
     const int row = (block >= BlockAt(1, 0)) + (block >= BlockAt(2, 0)) + (block >= BlockAt(3, 0));
     const int column = block - BlockAt(row, 0);
@@ -192,7 +193,7 @@ __device__ __forceinline__ int StateTile(int columns, int keys) {
   return (columns * (kKeys / 8) + keys) * kWave * 4;
 }
 
-// Launch the three kernels. `aligned`: rows of q and k are whole 16 bytes. LaunchPrepare does all chunks of the batch,
+// Launch the three kernels. `aligned`: rows of q and k, and of the output, are whole 16 bytes. LaunchPrepare does all chunks of the batch,
 // the others those of a span.
 absl::Status LaunchPrepare(const ChunkArgs& args, const DeviceBatch& batch, bool aligned, const Stream& stream);
 absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool aligned,

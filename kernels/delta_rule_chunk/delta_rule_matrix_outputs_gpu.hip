@@ -4,7 +4,9 @@
 // from the chunks' incoming S in the workspace, and U where O goes.
 //
 // Threads: a block of 128 is a chunk's 64 tokens by 64 columns of one value head, a wave 32 columns by four tiles of 8
-// tokens. S and U go from memory to registers; Q and P pass through LDS, 64 columns of Q at a time, then P.
+// tokens. Factors pass through LDS, 64 keys of Q and S at a time and then P and U, each copied while the one before is
+// multiplied.
+// Resources: 72 KB of LDS, three blocks a processor.
 
 #include "kernels/delta_rule_chunk/delta_rule_matrix_gpu-inl.h"
 
@@ -14,17 +16,23 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kColumns = 64;  // of a block
 constexpr int kOwnTiles = kTiles / 2;
-constexpr int kPanel = 64;  // columns of Q in LDS at a time
+constexpr int kPanel = 64;  // keys at a time
+constexpr int kStateTiles = kColumns / 16;
+constexpr int kUStride = kColumns + 4;  // so that lanes read U from different banks
+constexpr int kFactorFloats = kC * kUStride;
 
 struct OutputsShared {
-  LdsArray<float, kC * kStride> panel[2];
+  LdsArray<float, kC * kStride> rows[2];     // Q or P
+  LdsArray<float, kFactorFloats> factor[2];  // S, tiles of 8 keys within tiles of 16 columns; or U [C][kUStride]
 };
+static_assert(kFactorFloats >= kColumns * kPanel);
 
 template <int kKeys, bool kAligned>
 // NOLINTNEXTLINE(readability-function-size): its phases share registers.
-__global__ __launch_bounds__(kThreads) void DeltaRuleMatrixOutputsKernel(ChunkArgs args, Span span) {
+__global__ __launch_bounds__(kThreads, kKeys == 64 ? 2 : 3) void DeltaRuleMatrixOutputsKernel(ChunkArgs args,
+                                                                                              Span span) {
   constexpr int kPanels = kKeys / kPanel;  // of Q
-  OutputsShared& sh = SharedMemory<OutputsShared>();
+  OutputsShared& sh = LaunchedSharedMemory<OutputsShared>();
   const DeltaRuleArgs& p = args.rule;
   const uint32_t parts = static_cast<uint32_t>((p.value_dim + kColumns - 1) / kColumns);
   uint32_t rest = blockIdx.x;
@@ -42,8 +50,7 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixOutputsKernel(ChunkAr
   const Place my = ThisPlace();
   const int part = my.wave % 2;  // of the tiles of tokens
   const int wave_column = block_column + my.wave / 2 * 32;
-  const int column = wave_column + my.g;              // and 8, 16, 24 further
-  const bool works = wave_column < span.value_slots;  // the same for all of a wave
+  const int column = wave_column + my.g;  // and 8, 16, 24 further
   float* o_rows = p.output + (start * p.value_heads + head) * p.value_dim;
   const int64_t o_stride = int64_t{p.value_heads} * p.value_dim;
   const bool lives = p.slots[sequence] >= 0;
@@ -54,68 +61,83 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixOutputsKernel(ChunkAr
     const float* state = StateOf<kKeys>(span, p.value_heads, in_span, chunk, head);
     const float* q_rows = p.q + start * p.q_stride + int64_t{head / p.group} * p.key_dim;
     const auto copy_panel = [&](int panel) {
+      auto& factor = sh.factor[panel % 2];
+      const int thread = static_cast<int>(NotHoisted(threadIdx.x));
       if (panel < kPanels) {
-        CopyRows<kPanel, kThreads, kAligned>(sh.panel[panel % 2], q_rows + panel * kPanel, p.q_stride, rows,
+        CopyRows<kPanel, kThreads, kAligned>(sh.rows[panel % 2], q_rows + panel * kPanel, p.q_stride, rows,
                                              p.key_dim - panel * kPanel);
+#pragma unroll
+        for (int n = 0; n < kColumns * kPanel / 4 / kThreads; ++n) {
+          const int i = n * kThreads + thread;
+          const int tile = i / (kPanel * 4);  // of 16 columns
+          const bool inside = block_column + tile * 16 < span.value_slots;
+          CopyAsync16(
+              factor, i * 4,
+              At(state, StateTile<kKeys>(block_column / 16 + tile, panel * (kPanel / 8)) + i % (kPanel * 4) * 4),
+              inside);
+        }
       } else if (panel == kPanels) {
-        CopyTriangle<kThreads>(sh.panel[panel % 2], prepared + Workspace::kP);
+        CopyTriangle<kThreads>(sh.rows[panel % 2], prepared + Workspace::kP);
+#pragma unroll
+        for (int n = 0; n < kC * kColumns / 4 / kThreads; ++n) {
+          const int i = n * kThreads + thread;
+          const int row = i / (kColumns / 4);
+          const int at = i % (kColumns / 4) * 4;
+          const int left = row < rows ? p.value_dim - block_column - at : 0;
+          const float* u = At(o_rows, row * static_cast<uint32_t>(o_stride) + block_column + at);
+          if constexpr (kAligned) {
+            CopyAsync16(factor, row * kUStride + at, u, left > 0);
+          } else {
+            factor.Store4(row * kUStride + at, LoadSome(u, left, /*aligned=*/false));
+          }
+        }
       }
       CommitCopies();
     };
     copy_panel(0);
     copy_panel(1);
-#pragma unroll
+    const int wave_tile = my.wave / 2 * 2;  // of 16 columns, in the block
+#pragma unroll 1
     for (int panel = 0; panel < kPanels; ++panel) {
       WaitForCopies<1>();
       SyncThreads();
-      if (works) {
-        MultiplyTerms<kPanel / 8>(
-            [&](int step, int m, float(&a)[4]) {
-              const int tile = StateTile<kKeys>(wave_column / 16 + m, panel * (kPanel / 8) + step);
-              Unpack4(Load4(state + tile + my.lane * 4), a);
-            },
-            [&](int step, int n) {
-              return sh.panel[panel % 2].Load2((TileOf(part, n) * 8 + my.g) * kStride + step * 8 + my.q * 2);
-            },
-            o);
-      }
+      MultiplyTerms<kPanel / 8>(
+          [&](int step, int m, float(&a)[4]) {
+            Unpack4(sh.factor[panel % 2].Load4(((wave_tile + m) * (kPanel / 8) + step) * kWave * 4 + my.lane * 4), a);
+          },
+          [&](int step, int n) {
+            return sh.rows[panel % 2].Load2((TileOf(part, n) * 8 + my.g) * kStride + step * 8 + my.q * 2);
+          },
+          o);
       SyncThreads();
       copy_panel(panel + 2);
     }
     WaitForCopies<1>();
     SyncThreads();
-    if (works) {
 #pragma unroll
-      for (int n = 0; n < kOwnTiles; ++n) {
+    for (int n = 0; n < kOwnTiles; ++n) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float grown = prepared[Workspace::kGrown + TileOf(part, n) * 8 + my.q * 2 + i];
+      for (int i = 0; i < 2; ++i) {
+        const float grown = prepared[Workspace::kGrown + TileOf(part, n) * 8 + my.q * 2 + i];
 #pragma unroll
-          for (int m = 0; m < 2; ++m) {
-            o[m][n][i] *= grown;
-            o[m][n][2 + i] *= grown;
-          }
+        for (int m = 0; m < 2; ++m) {
+          o[m][n][i] *= grown;
+          o[m][n][2 + i] *= grown;
         }
       }
-      MultiplyTerms<kTiles>(
-          [&](int step, int m, float(&a)[4]) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const int token = step * 8 + my.q * 2 + i % 2;
-              const int my_column = column + m * 16 + i / 2 * 8;
-              const float* u = At(o_rows, token * static_cast<uint32_t>(o_stride) + my_column);
-              a[i] = token < rows && my_column < p.value_dim ? *u : 0.0f;
-            }
-          },
-          [&](int step, int n) {
-            return sh.panel[kPanels % 2].Load2((TileOf(part, n) * 8 + my.g) * kStride + step * 8 + my.q * 2);
-          },
-          [](int step, int n) { return step / 2 <= n; }, o);
     }
+    MultiplyTerms<kTiles>(
+        [&](int step, int m, float(&a)[4]) {
+          const int at = (step * 8 + my.q * 2) * kUStride + (wave_tile + m) * 16 + my.g;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[i] = sh.factor[kPanels % 2][at + i % 2 * kUStride + i / 2 * 8];
+        },
+        [&](int step, int n) {
+          return sh.rows[kPanels % 2].Load2((TileOf(part, n) * 8 + my.g) * kStride + step * 8 + my.q * 2);
+        },
+        [](int step, int n) { return step / 2 <= n; }, o);
     WaitForCopies<0>();
-    SyncThreads();  // the columns' other wave has read U
   }
-  if (!works) return;
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -135,7 +157,8 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixOutputsKernel(ChunkAr
 
 absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool aligned, const Stream& stream) {
   const int64_t parts = CeilDivide(args.rule.value_dim, kColumns);
-  const Grid grid{int64_t{span.sequences} * args.rule.value_heads * span.chunks * parts};
+  const Grid grid{.x = int64_t{span.sequences} * args.rule.value_heads * span.chunks * parts,
+                  .lds_bytes = sizeof(OutputsShared)};
   return WithKeys(args.rule.key_dim, [&](auto keys) {
     const auto kernel =
         aligned ? DeltaRuleMatrixOutputsKernel<keys(), true> : DeltaRuleMatrixOutputsKernel<keys(), false>;

@@ -2,48 +2,48 @@
 //   X^T = V^T - (S^T K^T) e^G      U^T = X^T (T diag(beta))^T      S^T <- e^{G_C} S^T + (U^T e^{G_C-G}) K
 // Leaves U where O goes, and each chunk's incoming S in the workspace.
 //
-// Threads: a block of 128 is 32 columns of one (sequence, value head); a wave is 16 of them by half of K, whose S^T it
-// keeps in registers. Two waves with the same columns add their halves of S^T K^T; each goes on with four of the
+// Threads: a block of 256 is 32 columns of one (sequence, value head); a wave is 16 of them by a quarter of K, whose S^T
+// it keeps in registers. Four waves with the same columns add their quarters of S^T K^T; each goes on with two of the
 // chunk's tiles of 8 tokens. Products start from zero, and S is updated by float32 additions: units that summed into S
 // would truncate it in each chunk. The next chunk's rows are copied while this one is computed.
-// Resources: K = 128: 103 KB of LDS, one wave a scheduler if there are as many blocks as processors.
+// Resources: K = 128: 131 KB of LDS; two waves a scheduler, for one alone waits for its own results most of the time.
 
 #include "kernels/delta_rule_chunk/delta_rule_matrix_gpu-inl.h"
 
 namespace gdn::gpu::matrix {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
 constexpr int kColumns = 32;  // of a block
-constexpr int kOwnTiles = kTiles / 2;
+constexpr int kParts = 4;     // of K, and of the chunk's tiles
+constexpr int kOwnTiles = kTiles / kParts;
 constexpr int kTileFloats = kWave * 4;
 
 template <int kKeys>
 struct StatesShared {
   LdsArray<float, kC*(kKeys + 8)> k[2];
   LdsArray<float, kC * kStride> t;
-  LdsArray<float, 2 * kC> decays[2];  // e^G and e^{G_C-G}
-  // Four tiles of each wave: of S^T K^T for its partner, then U^T e^{G_C-G}; and X^T.
-  LdsArray<float, 4 * kOwnTiles * kTileFloats> sum;
-  LdsArray<float, 4 * kOwnTiles * kTileFloats> x;
+  LdsArray<float, 2 * kC> decays[2];              // e^G and e^{G_C-G}
+  LdsArray<float, 8 * kTiles * kTileFloats> sum;  // each wave's part of S^T K^T; then U^T e^{G_C-G}
+  LdsArray<float, 2 * kTiles * kTileFloats> x;    // X^T of each 16 columns
 };
 
+// Tile `n` (0 or 1) of a part: so chosen that all parts have as much of a triangle to do.
+__device__ __forceinline__ int OwnTile(int part, int n) { return n == 0 ? part : kTiles - 1 - part; }
+
 template <typename Tiles>
-__device__ __forceinline__ void PutTiles(Tiles& tiles, int wave, int lane, const float (&x)[1][kOwnTiles][4]) {
-#pragma unroll
-  for (int n = 0; n < kOwnTiles; ++n) {
-    tiles.Store4((wave * kOwnTiles + n) * kTileFloats + lane * 4, {x[0][n][0], x[0][n][1], x[0][n][2], x[0][n][3]});
-  }
+__device__ __forceinline__ void PutTile(Tiles& tiles, int tile, int lane, const float (&x)[4]) {
+  tiles.Store4(tile * kTileFloats + lane * 4, {x[0], x[1], x[2], x[3]});
 }
 template <typename Tiles>
-__device__ __forceinline__ void GetTile(Tiles& tiles, int wave, int n, int lane, float (&x)[4]) {
-  Unpack4(tiles.Load4((wave * kOwnTiles + n) * kTileFloats + lane * 4), x);
+__device__ __forceinline__ void GetTile(Tiles& tiles, int tile, int lane, float (&x)[4]) {
+  Unpack4(tiles.Load4(tile * kTileFloats + lane * 4), x);
 }
 
 template <int kKeys, bool kAligned, typename Base>
 // NOLINTNEXTLINE(readability-function-size): its phases share registers.
 __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArgs args, Span span) {
-  constexpr int kKeyTiles = kKeys / 16;  // of a wave
+  constexpr int kKeyTiles = kKeys / 8 / kParts;  // of a wave
   constexpr int kKeyStride = kKeys + 8;
   using Rows = StatesShared<kKeys>;
   Rows& sh = LaunchedSharedMemory<Rows>();
@@ -63,8 +63,8 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
 
   const auto for_each_element = [&](const auto& visit) {
     const Place my = ThisPlace();
-    const int column = (first_tile + my.wave / 2) * 16 + my.g;
-    const int key = my.wave % 2 * (kKeys / 2);
+    const int column = (first_tile + my.wave / kParts) * 16 + my.g;
+    const int key = my.wave % kParts * (kKeys / kParts);
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
@@ -99,6 +99,11 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
     CopyTriangle<kThreads>(sh.t, prepared + chunk * prepared_step + Workspace::kT);
     CommitCopies();
   };
+  // T's blocks above the diagonal that its products read.
+  for (int row : {0, 2 * kBlock}) {
+    const int at = static_cast<int>(threadIdx.x);
+    sh.t[(row + at / kBlock) * kStride + row + kBlock + at % kBlock] = 0.0f;
+  }
   copy_keys(0);
   copy_t(0);
 #pragma unroll 1
@@ -112,20 +117,20 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
 
     // Anew for each chunk, because the addresses that follow from it would take all registers.
     const Place my = ThisPlace();
-    const int part = my.wave % 2;  // of the keys, and of the tiles of tokens
-    const int partner = my.wave ^ 1;
-    const int column_tile = first_tile + my.wave / 2;
+    const int part = my.wave % kParts;  // of the keys, and of the tiles of tokens
+    const int half = my.wave / kParts;  // of the columns
+    const int column_tile = first_tile + half;
     const int column = column_tile * 16 + my.g;  // and 8 further
-    const int key = part * (kKeys / 2);
-    float x[1][kOwnTiles][4];
+    const int key = part * (kKeys / kParts);
+    float x[kOwnTiles][4];
 #pragma unroll
     for (int n = 0; n < kOwnTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int token = TileOf(part, n) * 8 + my.q * 2 + i % 2;
+        const int token = OwnTile(part, n) * 8 + my.q * 2 + i % 2;
         const int my_column = column + i / 2 * 8;
         const float* v = At(v_rows, token * static_cast<uint32_t>(p.v_stride) + my_column);
-        x[0][n][i] = token < rows && my_column < p.value_dim ? *v : 0.0f;
+        x[n][i] = token < rows && my_column < p.value_dim ? *v : 0.0f;
       }
     }
 #pragma unroll
@@ -134,65 +139,63 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
              {s[0][n][0], s[0][n][1], s[0][n][2], s[0][n][3]});
     }
 
-    // S^T K^T of the wave's keys, for the partner's tokens and for its own.
-    const auto read_state = [&](int of_part, float(&sum)[1][kOwnTiles][4]) {
+    // S^T K^T of the wave's keys, four tiles of tokens at a time.
+#pragma unroll
+    for (int first_of = 0; first_of < kTiles; first_of += 4) {
+      float sum[1][4][4] = {};
       MultiplyTerms<kKeyTiles>(
           [&](int step, int, float(&a)[4]) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) a[i] = s[0][step][i];
           },
           [&](int step, int n) {
-            return keys.Load2((TileOf(of_part, n) * 8 + my.g) * kKeyStride + key + step * 8 + my.q * 2);
+            return keys.Load2(((first_of + n) * 8 + my.g) * kKeyStride + key + step * 8 + my.q * 2);
           },
           sum);
-    };
-    {
-      float sum[1][kOwnTiles][4] = {};
-      read_state(part ^ 1, sum);
-      PutTiles(sh.sum, my.wave, my.lane, sum);
-    }
-    {
-      float sum[1][kOwnTiles][4] = {};
-      read_state(part, sum);
-      SyncThreads();
 #pragma unroll
-      for (int n = 0; n < kOwnTiles; ++n) {
-        float theirs[4];
-        GetTile(sh.sum, partner, n, my.lane, theirs);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float grown = decays[TileOf(part, n) * 8 + my.q * 2 + i % 2];
-          x[0][n][i] = fmaf(-grown, sum[0][n][i] + theirs[i], x[0][n][i]);
-        }
-      }
+      for (int n = 0; n < 4; ++n) PutTile(sh.sum, my.wave * kTiles + first_of + n, my.lane, sum[0][n]);
     }
-    PutTiles(sh.x, my.wave, my.lane, x);
     SyncThreads();
-
-    // A step is a tile of tokens: the wave's own, then its partner's beside it. Both hold columns 2 q and 2 q + 1 of a
-    // sum, which are here tokens q and 4 + (q ^ 2), so that lanes read K from different banks below.
-    const int odd = 4 + (my.q ^ 2);
-    const auto step_tile = [&](int step) { return TileOf(part ^ (step % 2), step / 2); };
-    const auto step_wave = [&](int step) { return my.wave ^ (step % 2); };
-    float u[1][kOwnTiles][4] = {};
-    MultiplyTerms<kTiles>([&](int step, int, float(&a)[4]) { GetTile(sh.x, step_wave(step), step / 2, my.lane, a); },
-                          [&](int step, int n) {
-                            const int token = TileOf(part, n) * 8 + (my.g % 2 == 0 ? my.g / 2 : 4 + (my.g / 2 ^ 2));
-                            return sh.t.Load2(token * kStride + step_tile(step) * 8 + my.q * 2);
-                          },
-                          [](int step, int n) { return step / 2 <= n; }, u);
 #pragma unroll
     for (int n = 0; n < kOwnTiles; ++n) {
+      const int tile = OwnTile(part, n);
+      float sum[4] = {};
+#pragma unroll
+      for (int of_part = 0; of_part < kParts; ++of_part) {
+        float read[4];
+        GetTile(sh.sum, (half * kParts + of_part) * kTiles + tile, my.lane, read);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[i] += read[i];
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[n][i] = fmaf(-decays[tile * 8 + my.q * 2 + i % 2], sum[i], x[n][i]);
+      PutTile(sh.x, half * kTiles + tile, my.lane, x[n]);
+    }
+    SyncThreads();
+
+    // Columns 2 q and 2 q + 1 of these sums are the tile's tokens q and 4 + (q ^ 2), so that lanes read K from different
+    // banks below.
+    const int odd = 4 + (my.q ^ 2);
+    float u[1][kOwnTiles][4] = {};
+    MultiplyTerms<kTiles>([&](int step, int, float(&a)[4]) { GetTile(sh.x, half * kTiles + step, my.lane, a); },
+                          [&](int step, int n) {
+                            const int token = OwnTile(part, n) * 8 + (my.g % 2 == 0 ? my.g / 2 : 4 + (my.g / 2 ^ 2));
+                            return sh.t.Load2(token * kStride + step * 8 + my.q * 2);
+                          },
+                          [](int step, int n) { return n > 0 || step < kParts; }, u);
+#pragma unroll
+    for (int n = 0; n < kOwnTiles; ++n) {
+      const int tile = OwnTile(part, n);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int token = TileOf(part, n) * 8 + (i % 2 == 0 ? my.q : odd);
+        const int token = tile * 8 + (i % 2 == 0 ? my.q : odd);
         const int my_column = column + i / 2 * 8;
         float* to = At(u_rows, token * static_cast<uint32_t>(u_stride) + my_column);
         if (token < rows && my_column < p.value_dim) *to = u[0][n][i];
         u[0][n][i] *= decays[kC + token];
       }
+      PutTile(sh.sum, half * kTiles + tile, my.lane, u[0][n]);
     }
-    PutTiles(sh.sum, my.wave, my.lane, u);
     SyncThreads();
     if (chunk + 1 < chunks) copy_t(chunk + 1);
 
@@ -202,9 +205,9 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[0][n][i] *= decay;
     }
-    MultiplyTerms<kTiles>([&](int step, int, float(&a)[4]) { GetTile(sh.sum, step_wave(step), step / 2, my.lane, a); },
+    MultiplyTerms<kTiles>([&](int step, int, float(&a)[4]) { GetTile(sh.sum, half * kTiles + step, my.lane, a); },
                           [&](int step, int n) {
-                            const int at = step_tile(step) * 8 * kKeyStride + key + n * 8 + my.g;
+                            const int at = step * 8 * kKeyStride + key + n * 8 + my.g;
                             return Vec2{keys[at + my.q * kKeyStride], keys[at + odd * kKeyStride]};
                           },
                           s);

@@ -88,8 +88,9 @@ __device__ __forceinline__ Terms<2> RightTerms(const Vec2& x) {
 template <int kSteps, int kM, int kN, typename Left, typename Right, typename Takes>
 __device__ __forceinline__ void MultiplyTerms(const Left& left, const Right& right, const Takes& takes,
                                               float (&sum)[kM][kN][4]) {
-  constexpr int kPromoted = 4;  // steps whose large products are summed by the units
-  float small[kM][kN][4] = {};
+  constexpr int kPromoted = 4;                  // steps whose large products are summed by the units
+  constexpr int kSmall = kM * kN <= 2 ? 2 : 1;  // sums of small products, so that few tiles need not wait for theirs
+  float small[kSmall][kM][kN][4] = {};
 #pragma unroll
   for (int first = 0; first < kSteps; first += kPromoted) {
     float large[kM][kN][4] = {};
@@ -107,7 +108,7 @@ __device__ __forceinline__ void MultiplyTerms(const Left& left, const Right& rig
         const Terms<4> a = LeftTerms(x);
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          if (takes(step, n)) MmaTf32<kWave>(small[m][n], a.low, b[n].high);
+          if (takes(step, n)) MmaTf32<kWave>(small[0][m][n], a.low, b[n].high);
         }
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
@@ -115,7 +116,7 @@ __device__ __forceinline__ void MultiplyTerms(const Left& left, const Right& rig
         }
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          if (takes(step, n)) MmaTf32<kWave>(small[m][n], a.high, b[n].low);
+          if (takes(step, n)) MmaTf32<kWave>(small[kSmall - 1][m][n], a.high, b[n].low);
         }
       }
     }
@@ -134,7 +135,9 @@ __device__ __forceinline__ void MultiplyTerms(const Left& left, const Right& rig
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sum[m][n][i] += small[m][n][i];
+      for (int i = 0; i < 4; ++i) {
+        sum[m][n][i] += kSmall == 1 ? small[0][m][n][i] : small[0][m][n][i] + small[1][m][n][i];
+      }
     }
   }
 }

@@ -11,7 +11,7 @@ namespace gdn::gpu {
 namespace matrix {
 namespace {
 
-constexpr int kStateColumns = 32;  // of a block of the walk
+constexpr int kStateColumns = 16;  // of a block of the walk
 
 int64_t ValueSlots(const LayerDims& dims) { return CeilDivide(dims.value_dim, kStateColumns) * kStateColumns; }
 int64_t StateFloats(const LayerDims& dims) {

@@ -16,8 +16,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kColumns = 64;  // of a block
 constexpr int kOwnTiles = kTiles / 2;
-constexpr int kPanel = 64;  // keys at a time
-constexpr int kStateTiles = kColumns / 16;
+constexpr int kPanel = 64;              // keys at a time
 constexpr int kUStride = kColumns + 4;  // so that lanes read U from different banks
 constexpr int kFactorFloats = kC * kUStride;
 

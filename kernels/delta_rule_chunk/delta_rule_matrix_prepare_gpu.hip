@@ -5,7 +5,7 @@
 // blocks of 16 x 16 of one of the two, up to the diagonal, and keeps it in registers while value head after value head
 // multiplies its decays in. T's blocks on the diagonal are found by substitution, a lane a column; those below them by
 // products in float32: T_ij = -T_ii sum_m A_im T_mj.
-// Resources: 43 KB of LDS, 64 dims of K and Q at a time.
+// Resources: 81 KB of LDS, two blocks a processor.
 
 #include "kernels/common/log_decay_gpu-inl.h"
 #include "kernels/delta_rule_chunk/chunk_inverse_gpu-inl.h"
@@ -15,13 +15,14 @@ namespace gdn::gpu::matrix {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSlab = 64;      // dims in LDS at a time
+constexpr int kSlab = 64;  // dims that are multiplied while others are on their way
+constexpr int kMostSlabs = kSplitMostKeys / kSlab;
 constexpr int kMostHeads = 4;  // value heads of a block
 static_assert(kThreads == kBlockFloats && kThreads >= kMostHeads * kC);
 
 struct PrepareShared {
-  LdsArray<float, kC * kStride> k;  // a slab of K, then A
-  LdsArray<float, kC * kStride> q;  // a slab of Q, then T
+  LdsArray<float, kC * kStride> k[kMostSlabs];  // slabs of K; the first is A afterwards
+  LdsArray<float, kC * kStride> q[kMostSlabs];  // slabs of Q; the first is T afterwards
   LdsArray<float, (kBlocks - 1) * kBlockFloats> product;
   LdsArray<double, kMostHeads * kC> sum;  // G
   LdsArray<float, kMostHeads * kC> g;
@@ -30,12 +31,12 @@ struct PrepareShared {
 
 __device__ __forceinline__ bool IsNaN(double x) { return x != x; }
 
-// Computes T = (I + A)^-1 in sh.q from A in sh.k, both up to the diagonal's blocks. All threads call, after a barrier.
+// Computes T = (I + A)^-1 in sh.q[0] from A in sh.k[0], both up to the diagonal's blocks. All threads call, after a barrier.
 __device__ __forceinline__ void Invert(PrepareShared& sh) {
   const int thread = static_cast<int>(threadIdx.x);
   const int ti = thread / kBlock;
   const int tj = thread % kBlock;
-  if (thread < kC) SolveColumn<kStride>(sh.k, sh.q, thread / kBlock, thread % kBlock);
+  if (thread < kC) SolveColumn<kStride>(sh.k[0], sh.q[0], thread / kBlock, thread % kBlock);
   SyncThreads();
 #pragma unroll
   for (int below = 1; below < kBlocks; ++below) {
@@ -45,10 +46,10 @@ __device__ __forceinline__ void Invert(PrepareShared& sh) {
 #pragma unroll
       for (int m = j * kBlock; m < (j + below) * kBlock; m += 4) {
         float a[4];
-        Unpack4(sh.k.Load4(((j + below) * kBlock + ti) * kStride + m), a);
+        Unpack4(sh.k[0].Load4(((j + below) * kBlock + ti) * kStride + m), a);
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          const float t = sh.q[(m + c) * kStride + j * kBlock + tj];
+          const float t = sh.q[0][(m + c) * kStride + j * kBlock + tj];
           sum = fmaf(a[c], t, sum);
         }
       }
@@ -62,14 +63,14 @@ __device__ __forceinline__ void Invert(PrepareShared& sh) {
 #pragma unroll
       for (int m = 0; m < kBlock; m += 4) {
         float t[4];
-        Unpack4(sh.q.Load4(row * kStride + (j + below) * kBlock + m), t);
+        Unpack4(sh.q[0].Load4(row * kStride + (j + below) * kBlock + m), t);
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           const float x = sh.product[j * kBlockFloats + (m + c) * kBlock + tj];
           sum = fmaf(-t[c], x, sum);
         }
       }
-      sh.q[row * kStride + j * kBlock + tj] = sum;
+      sh.q[0][row * kStride + j * kBlock + tj] = sum;
     }
     SyncThreads();
   }
@@ -78,7 +79,7 @@ __device__ __forceinline__ void Invert(PrepareShared& sh) {
 template <bool kAligned>
 // NOLINTNEXTLINE(readability-function-size): its phases share registers.
 __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixPrepareKernel(ChunkArgs args, int heads) {
-  PrepareShared& sh = SharedMemory<PrepareShared>();
+  PrepareShared& sh = LaunchedSharedMemory<PrepareShared>();
   const DeltaRuleArgs& p = args.rule;
   const uint32_t parts = static_cast<uint32_t>(p.value_heads / heads);
   const int first_head = static_cast<int>(blockIdx.x % parts) * heads;
@@ -105,26 +106,36 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixPrepareKernel(ChunkAr
   sh.beta[thread] = beta;
 
   const int64_t key_offset = int64_t{first_head / p.group} * p.key_dim;
+  const int slabs = (p.key_dim + kSlab - 1) / kSlab;
+  for (int slab = 0; slab < slabs; ++slab) {
+    const int64_t at = key_offset + slab * kSlab;
+    const int dims = p.key_dim - slab * kSlab;
+    CopyRows<kSlab, kThreads, kAligned>(sh.k[slab], p.k + start * p.k_stride + at, p.k_stride, rows, dims);
+    CopyRows<kSlab, kThreads, kAligned>(sh.q[slab], p.q + start * p.q_stride + at, p.q_stride, rows, dims);
+    CommitCopies();
+  }
+  SyncThreads();
+  if (my_head < heads) {
+    // Every lane sums its own prefix: the serial order's bits in the time of one.
+    double sum = 0.0;
+#pragma unroll 16
+    for (int j = 0; j < kC; ++j) {
+      const float of_j = sh.g[my_head * kC + j];
+      sum += j <= my_token ? static_cast<double>(ClampLogDecay(of_j)) : 0.0;
+    }
+    sh.sum[thread] = sum;
+  }
   float products[kBlocks][1][2][4] = {};  // of block column c: its two tiles of 8 columns
 #pragma unroll 1
-  for (int dim = 0; dim < p.key_dim; dim += kSlab) {
-    if (dim > 0) SyncThreads();
-    const int dims = p.key_dim - dim;
-    CopyRows<kSlab, kThreads, kAligned>(sh.k, p.k + start * p.k_stride + key_offset + dim, p.k_stride, rows, dims);
-    CopyRows<kSlab, kThreads, kAligned>(sh.q, p.q + start * p.q_stride + key_offset + dim, p.q_stride, rows, dims);
-    CommitCopies();
-    WaitForCopies<0>();
-    SyncThreads();
-    if (dim == 0 && my_head < heads) {
-      // Every lane sums its own prefix: the serial order's bits in the time of one.
-      double sum = 0.0;
-      for (int j = 0; j < kC; ++j) {
-        const float of_j = sh.g[my_head * kC + j];
-        sum += j <= my_token ? static_cast<double>(ClampLogDecay(of_j)) : 0.0;
-      }
-      sh.sum[thread] = sum;
+  for (int slab = 0; slab < slabs; ++slab) {
+    if (slab + 1 < slabs) {
+      WaitForCopies<1>();
+    } else {
+      WaitForCopies<0>();
     }
-    auto& left_rows = queries ? sh.q : sh.k;
+    SyncThreads();
+    auto& key_rows = sh.k[slab];
+    auto& left_rows = queries ? sh.q[slab] : key_rows;
 #pragma unroll
     for (int c = 0; c < kBlocks; ++c) {
       if (c > block_row) continue;
@@ -138,7 +149,7 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixPrepareKernel(ChunkAr
             a[2] = lower.x;
             a[3] = lower.y;
           },
-          [&](int step, int n) { return sh.k.Load2((c * kBlock + n * 8 + my.g) * kStride + step * 8 + my.q * 2); },
+          [&](int step, int n) { return key_rows.Load2((c * kBlock + n * 8 + my.g) * kStride + step * 8 + my.q * 2); },
           products[c]);
     }
   }
@@ -165,7 +176,7 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixPrepareKernel(ChunkAr
               j <= i ? product * decay : 0.0f;
         } else {
           const float of_row = sh.beta[h * kC + i];
-          sh.k[i * kStride + j] = j < i && !IsNaN(gi) ? of_row * product * decay : 0.0f;
+          sh.k[0][i * kStride + j] = j < i && !IsNaN(gi) ? of_row * product * decay : 0.0f;
         }
       }
     }
@@ -182,7 +193,7 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixPrepareKernel(ChunkAr
 #pragma unroll
       for (int c = 0; c <= r; ++c) {
         const int column = c * kBlock + thread % kBlock;
-        const float t = sh.q[(r * kBlock + thread / kBlock) * kStride + column];
+        const float t = sh.q[0][(r * kBlock + thread / kBlock) * kStride + column];
         const float of_column = sh.beta[h * kC + column];
         out[Workspace::kT + BlockAt(r, c) * kBlockFloats + thread] = t * of_column;
       }
@@ -198,9 +209,9 @@ absl::Status LaunchPrepare(const ChunkArgs& args, const DeviceBatch& batch, bool
   // Fewer heads a block if there are not blocks enough for all processors.
   int heads = std::min(p.group, kMostHeads);
   while (heads > 1 && (p.group % heads != 0 || blocks * (p.value_heads / heads) < stream.processors)) --heads;
-  return Launch("delta_rule_matrix_prepare",
-                aligned ? DeltaRuleMatrixPrepareKernel<true> : DeltaRuleMatrixPrepareKernel<false>,
-                {blocks * (p.value_heads / heads)}, kThreads, stream, args, heads);
+  return Launch(
+      "delta_rule_matrix_prepare", aligned ? DeltaRuleMatrixPrepareKernel<true> : DeltaRuleMatrixPrepareKernel<false>,
+      {.x = blocks * (p.value_heads / heads), .lds_bytes = sizeof(PrepareShared)}, kThreads, stream, args, heads);
 }
 
 }  // namespace gdn::gpu::matrix

@@ -2,20 +2,20 @@
 //   X^T = V^T - (S^T K^T) e^G      U^T = X^T (T diag(beta))^T      S^T <- e^{G_C} S^T + (U^T e^{G_C-G}) K
 // Leaves U where O goes, and each chunk's incoming S in the workspace.
 //
-// Threads: a block of 256 is 32 columns of one (sequence, value head); a wave is 16 of them by a quarter of K, whose S^T
-// it keeps in registers. Four waves with the same columns add their quarters of S^T K^T; each goes on with two of the
-// chunk's tiles of 8 tokens. Products start from zero, and S is updated by float32 additions: units that summed into S
-// would truncate it in each chunk. The next chunk's rows are copied while this one is computed.
-// Resources: K = 128: 131 KB of LDS; two waves a scheduler, for one alone waits for its own results most of the time.
+// Threads: a block of 128 is 16 columns of one (sequence, value head); a wave is a quarter of K, whose S^T it keeps in
+// registers. The four waves add their quarters of S^T K^T; each goes on with two of the chunk's tiles of 8 tokens.
+// Products start from zero, and S is updated by float32 additions: units that summed into S would truncate it in each
+// chunk. The next chunk's rows are copied while this one is computed.
+// Resources: K = 128: 109 KB of LDS, two blocks a processor. Bound by issue slots: a chunk takes 4.2 us on an H100, of
+// which matrix units work for 1.5.
 
 #include "kernels/delta_rule_chunk/delta_rule_matrix_gpu-inl.h"
 
 namespace gdn::gpu::matrix {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kColumns = 32;  // of a block
-constexpr int kParts = 4;     // of K, and of the chunk's tiles
+constexpr int kThreads = 128;
+constexpr int kParts = 4;  // of K, and of the chunk's tiles
 constexpr int kOwnTiles = kTiles / kParts;
 constexpr int kTileFloats = kWave * 4;
 
@@ -23,9 +23,9 @@ template <int kKeys>
 struct StatesShared {
   LdsArray<float, kC*(kKeys + 8)> k[2];
   LdsArray<float, kC * kStride> t;
-  LdsArray<float, 2 * kC> decays[2];              // e^G and e^{G_C-G}
-  LdsArray<float, 8 * kTiles * kTileFloats> sum;  // each wave's part of S^T K^T; then U^T e^{G_C-G}
-  LdsArray<float, 2 * kTiles * kTileFloats> x;    // X^T of each 16 columns
+  LdsArray<float, 2 * kC> decays[2];                   // e^G and e^{G_C-G}
+  LdsArray<float, kParts * kTiles * kTileFloats> sum;  // each wave's part of S^T K^T; then U^T e^{G_C-G}
+  LdsArray<float, kTiles * kTileFloats> x;             // X^T
 };
 
 // Tile `n` (0 or 1) of a part: so chosen that all parts have as much of a triangle to do.
@@ -42,7 +42,7 @@ __device__ __forceinline__ void GetTile(Tiles& tiles, int tile, int lane, float 
 
 template <int kKeys, bool kAligned, typename Base>
 // NOLINTNEXTLINE(readability-function-size): its phases share registers.
-__global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArgs args, Span span) {
+__global__ __launch_bounds__(kThreads, 1) void DeltaRuleMatrixStatesKernel(ChunkArgs args, Span span) {
   constexpr int kKeyTiles = kKeys / 8 / kParts;  // of a wave
   constexpr int kKeyStride = kKeys + 8;
   using Rows = StatesShared<kKeys>;
@@ -59,12 +59,12 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
       min(span.chunks, static_cast<int>((length + kC - 1) / kC) - span.chunk);  // of this sequence, in this span
   if (slot < 0 || chunks <= 0) return;
   Base* base = HeadBase<Base>(p, slot, head);
-  const int first_tile = static_cast<int>(blockIdx.x % slices) * (kColumns / 16);
+  const int column_tile = static_cast<int>(blockIdx.x % slices);
 
   const auto for_each_element = [&](const auto& visit) {
     const Place my = ThisPlace();
-    const int column = (first_tile + my.wave / kParts) * 16 + my.g;
-    const int key = my.wave % kParts * (kKeys / kParts);
+    const int column = column_tile * 16 + my.g;
+    const int key = my.wave * (kKeys / kParts);
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
@@ -101,8 +101,9 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
   };
   // T's blocks above the diagonal that its products read.
   for (int row : {0, 2 * kBlock}) {
-    const int at = static_cast<int>(threadIdx.x);
-    sh.t[(row + at / kBlock) * kStride + row + kBlock + at % kBlock] = 0.0f;
+    for (int at = static_cast<int>(threadIdx.x); at < kBlockFloats; at += kThreads) {
+      sh.t[(row + at / kBlock) * kStride + row + kBlock + at % kBlock] = 0.0f;
+    }
   }
   copy_keys(0);
   copy_t(0);
@@ -117,9 +118,7 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
 
     // Anew for each chunk, because the addresses that follow from it would take all registers.
     const Place my = ThisPlace();
-    const int part = my.wave % kParts;  // of the keys, and of the tiles of tokens
-    const int half = my.wave / kParts;  // of the columns
-    const int column_tile = first_tile + half;
+    const int part = my.wave;                    // of the keys, and of the tiles of tokens
     const int column = column_tile * 16 + my.g;  // and 8 further
     const int key = part * (kKeys / kParts);
     float x[kOwnTiles][4];
@@ -139,21 +138,17 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
              {s[0][n][0], s[0][n][1], s[0][n][2], s[0][n][3]});
     }
 
-    // S^T K^T of the wave's keys, four tiles of tokens at a time.
-#pragma unroll
-    for (int first_of = 0; first_of < kTiles; first_of += 4) {
-      float sum[1][4][4] = {};
+    // S^T K^T of the wave's keys.
+    {
+      float sum[1][kTiles][4] = {};
       MultiplyTerms<kKeyTiles>(
           [&](int step, int, float(&a)[4]) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) a[i] = s[0][step][i];
           },
-          [&](int step, int n) {
-            return keys.Load2(((first_of + n) * 8 + my.g) * kKeyStride + key + step * 8 + my.q * 2);
-          },
-          sum);
+          [&](int step, int n) { return keys.Load2((n * 8 + my.g) * kKeyStride + key + step * 8 + my.q * 2); }, sum);
 #pragma unroll
-      for (int n = 0; n < 4; ++n) PutTile(sh.sum, my.wave * kTiles + first_of + n, my.lane, sum[0][n]);
+      for (int n = 0; n < kTiles; ++n) PutTile(sh.sum, my.wave * kTiles + n, my.lane, sum[0][n]);
     }
     SyncThreads();
 #pragma unroll
@@ -163,13 +158,13 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
 #pragma unroll
       for (int of_part = 0; of_part < kParts; ++of_part) {
         float read[4];
-        GetTile(sh.sum, (half * kParts + of_part) * kTiles + tile, my.lane, read);
+        GetTile(sh.sum, of_part * kTiles + tile, my.lane, read);
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[i] += read[i];
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) x[n][i] = fmaf(-decays[tile * 8 + my.q * 2 + i % 2], sum[i], x[n][i]);
-      PutTile(sh.x, half * kTiles + tile, my.lane, x[n]);
+      PutTile(sh.x, tile, my.lane, x[n]);
     }
     SyncThreads();
 
@@ -177,7 +172,7 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
     // banks below.
     const int odd = 4 + (my.q ^ 2);
     float u[1][kOwnTiles][4] = {};
-    MultiplyTerms<kTiles>([&](int step, int, float(&a)[4]) { GetTile(sh.x, half * kTiles + step, my.lane, a); },
+    MultiplyTerms<kTiles>([&](int step, int, float(&a)[4]) { GetTile(sh.x, step, my.lane, a); },
                           [&](int step, int n) {
                             const int token = OwnTile(part, n) * 8 + (my.g % 2 == 0 ? my.g / 2 : 4 + (my.g / 2 ^ 2));
                             return sh.t.Load2(token * kStride + step * 8 + my.q * 2);
@@ -194,7 +189,7 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
         if (token < rows && my_column < p.value_dim) *to = u[0][n][i];
         u[0][n][i] *= decays[kC + token];
       }
-      PutTile(sh.sum, half * kTiles + tile, my.lane, u[0][n]);
+      PutTile(sh.sum, tile, my.lane, u[0][n]);
     }
     SyncThreads();
     if (chunk + 1 < chunks) copy_t(chunk + 1);
@@ -205,7 +200,7 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleMatrixStatesKernel(ChunkArg
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[0][n][i] *= decay;
     }
-    MultiplyTerms<kTiles>([&](int step, int, float(&a)[4]) { GetTile(sh.sum, half * kTiles + step, my.lane, a); },
+    MultiplyTerms<kTiles>([&](int step, int, float(&a)[4]) { GetTile(sh.sum, step, my.lane, a); },
                           [&](int step, int n) {
                             const int at = step * 8 * kKeyStride + key + n * 8 + my.g;
                             return Vec2{keys[at + my.q * kKeyStride], keys[at + odd * kKeyStride]};

@@ -43,8 +43,9 @@ absl::Status DeltaRuleMatrixGpu(const DeltaRuleParams& params, const DeviceBatch
   const LayerDims& dims = layout.dims();
   const ChunkArgs args{MakeDeltaRuleArgs(params, batch, matrix::kStateColumns), workspace,
                        static_cast<int32_t>(CeilDivide(batch.max_length, matrix::kC))};
-  const bool aligned =
-      dims.key_dim % 4 == 0 && Aligned16(params.q, params.k) && params.q_stride % 4 == 0 && params.k_stride % 4 == 0;
+  const bool aligned = dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 &&
+                       Aligned16(params.q, params.k, params.output) && params.q_stride % 4 == 0 &&
+                       params.k_stride % 4 == 0;
   GDN_RETURN_IF_ERROR(matrix::LaunchPrepare(args, batch, aligned, stream));
   Span all{};
   all.states = workspace + matrix::PreparedFloats(params);

@@ -64,8 +64,8 @@ struct SpanSize {
   int64_t sequences, chunks;
 };
 // Returns the largest span of a batch of `sequences` sequences of up to `chunks` chunks of `chunk_tokens` tokens that
-// fits `floats` floats, if a chunk of one sequence takes `chunk_floats`. It is at least one chunk, or the chunks between two roundings of the
-// base.
+// fits `floats` floats, if a chunk of one sequence takes `chunk_floats`. It is at least one chunk, or the chunks
+// between two roundings of the base.
 inline SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t chunks, int32_t chunk_tokens,
                            int64_t chunk_floats, int64_t floats) {
   const int64_t blocks = std::max<int64_t>(1, floats / chunk_floats);

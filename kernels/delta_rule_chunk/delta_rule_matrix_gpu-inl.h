@@ -60,8 +60,8 @@ template <int kWords>
 struct Terms {
   uint32_t high[kWords], low[kWords];
 };
-// `high` is ToTf32(x) without its cases of infinity and NaN: for both, `low` is a NaN. Units read the upper bits of `low`
-// alone, which are all but one of its bits.
+// Sets `high` to ToTf32(x) without the cases of infinity and NaN: for both, `low` is a NaN. Units read the upper bits
+// of `low` alone, which are all but one of its bits.
 template <int kWords>
 __device__ __forceinline__ void SetTerm(Terms<kWords>& terms, int word, float x) {
   terms.high[word] = (FloatToBits(x) + 0x1000u) & 0xffffe000u;
@@ -82,9 +82,9 @@ __device__ __forceinline__ Terms<2> RightTerms(const Vec2& x) {
   return terms;
 }
 
-// sum[m][n] += the product of `kSteps` steps of 8, for tiles m of 16 rows and n of 8 columns. left(step, m, x) sets x as
-// a lane holds a sum: rows g, g, g + 8, g + 8 at columns 2 q, 2 q + 1, 2 q, 2 q + 1 of the step. right(step, n) returns
-// the step's rows 2 q and 2 q + 1 at column g. takes(step, n) is false, for all lanes, if the product is zero.
+// sum[m][n] += the product of `kSteps` steps of 8, for tiles m of 16 rows and n of 8 columns. left(step, m, x) sets x
+// as a lane holds a sum: rows g, g, g + 8, g + 8 at columns 2 q, 2 q + 1, 2 q, 2 q + 1 of the step. right(step, n)
+// returns the step's rows 2 q and 2 q + 1 at column g. takes(step, n) is false, for all lanes, if the product is zero.
 template <int kSteps, int kM, int kN, typename Left, typename Right, typename Takes>
 __device__ __forceinline__ void MultiplyTerms(const Left& left, const Right& right, const Takes& takes,
                                               float (&sum)[kM][kN][4]) {
@@ -196,8 +196,8 @@ __device__ __forceinline__ int StateTile(int columns, int keys) {
   return (columns * (kKeys / 8) + keys) * kWave * 4;
 }
 
-// Launch the three kernels. `aligned`: rows of q and k, and of the output, are whole 16 bytes. LaunchPrepare does all chunks of the batch,
-// the others those of a span.
+// Launch the three kernels. `aligned`: rows of q and k, and of the output, are whole 16 bytes. LaunchPrepare does all
+// chunks of the batch, the others those of a span.
 absl::Status LaunchPrepare(const ChunkArgs& args, const DeviceBatch& batch, bool aligned, const Stream& stream);
 absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool aligned,
                           const Stream& stream);

@@ -31,7 +31,8 @@ struct PrepareShared {
 
 __device__ __forceinline__ bool IsNaN(double x) { return x != x; }
 
-// Computes T = (I + A)^-1 in sh.q[0] from A in sh.k[0], both up to the diagonal's blocks. All threads call, after a barrier.
+// Computes T = (I + A)^-1 in sh.q[0] from A in sh.k[0], both up to the diagonal's blocks. All threads call, after a
+// barrier.
 __device__ __forceinline__ void Invert(PrepareShared& sh) {
   const int thread = static_cast<int>(threadIdx.x);
   const int ti = thread / kBlock;

@@ -168,8 +168,8 @@ __global__ __launch_bounds__(kThreads, 1) void DeltaRuleMatrixStatesKernel(Chunk
     }
     SyncThreads();
 
-    // Columns 2 q and 2 q + 1 of these sums are the tile's tokens q and 4 + (q ^ 2), so that lanes read K from different
-    // banks below.
+    // Columns 2 q and 2 q + 1 of these sums are the tile's tokens q and 4 + (q ^ 2), so that lanes read K from
+    // different banks below.
     const int odd = 4 + (my.q ^ 2);
     float u[1][kOwnTiles][4] = {};
     MultiplyTerms<kTiles>([&](int step, int, float(&a)[4]) { GetTile(sh.x, step, my.lane, a); },

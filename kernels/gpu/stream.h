@@ -15,7 +15,7 @@ struct Stream {
   int32_t wave_width = 0;     // lanes of a wave: 64 on gfx9, 32 on NVIDIA, either on the host executor
   int32_t processors = 1;     // compute units (AMD) or multiprocessors (NVIDIA)
   bool overlaps = false;      // a kernel may begin while the one before it ends (Grid::early); NVIDIA from sm_90 on
-  bool matrix_units = false;  // products may run on matrix units (MmaBf16, MmaTf32); NVIDIA from sm_80 on
+  bool matrix_units = false;  // products may run on matrix units (MmaBf16, MmaTf32); NVIDIA from sm_90 on
 };
 
 // A PackedBatch with its index arrays in device memory, not owned, and the sizes that a launch needs on the host.

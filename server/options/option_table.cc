@@ -142,10 +142,9 @@ const OptionTable& Options() {
           "blocks of 32 features with a scale, as llama.cpp does. That is faster and errs by about half a percent. "
           "Other weights are not affected. The choice is part of numerics_id."),
       Row("matrix-units", AT(device.matrix_units), OneOf<bool>({{"auto", true}, {"off", false}}),
-          "auto or off: whether the GPU's matrix units compute products, where it has them (NVIDIA, from sm_80 on). "
-          "They are as accurate as float32 and faster. With `off` the GPU runs the kernels that gfx906 runs. The "
-          "choice "
-          "is part of numerics_id."),
+          "auto or off: whether the GPU's matrix units compute products, if it has any (NVIDIA, from sm_90 on). They "
+          "are as accurate as float32 and faster. With `off` the GPU runs the kernels that gfx906 runs. The choice is "
+          "part of numerics_id."),
       Row("threads", AT(device.threads), Whole(0, 1024),
           "N: worker threads of the CPU backend. 0: one for each processor that the process may use."),
 

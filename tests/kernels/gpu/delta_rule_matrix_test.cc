@@ -1,5 +1,5 @@
-// The chunked delta rule on matrix units: what the tests of every path (delta_rule_prefill_test.cc) leave open, of which
-// the executor runs a part with matrix units. The rows of gdn_parity have the errors against double.
+// The chunked delta rule on matrix units: what the tests of every path (delta_rule_prefill_test.cc) leave open. The
+// executor runs some of those with matrix units too. The rows of gdn_parity have the errors against double.
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -71,8 +71,8 @@ TEST_F(DeltaRuleMatrix, AnInfinityOrNotANumberStaysInItsHead) {
     const std::vector<float> got = slots.Run(DeltaRulePath::kChunk, bad);
     for (int64_t token = 0; token < 70; ++token) {
       const int64_t at = token * dims.value_features() + dims.value_dim;
-      EXPECT_TRUE(
-          BitEqual(absl::MakeConstSpan(got).subspan(at, dims.value_dim), absl::MakeSpan(output).subspan(at, dims.value_dim)))
+      EXPECT_TRUE(BitEqual(absl::MakeConstSpan(got).subspan(at, dims.value_dim),
+                           absl::MakeSpan(output).subspan(at, dims.value_dim)))
           << "token " << token;
     }
     const std::vector<float> base = slots.Base(0), whole = expected.Base(0);

@@ -16,9 +16,9 @@ inline constexpr int kChunkHalf = kGpuChunkTokens / 2;
 inline constexpr int kChunkStride = kGpuChunkTokens + 4;  // row stride of a chunk's matrix in LDS
 static_assert(kChunkHalf == 16 && kDeltaRuleThreads == kChunkHalf * kChunkHalf);
 
-// Computes column `c` (0 .. 15) of the inverse of diagonal block `b` (0 or 1) of I + A, in one lane. Rows of `matrix`
-// and `inverse` are kChunkStride apart.
-template <typename Matrix, typename Inverse>
+// Computes column `c` (0 .. 15) of the inverse of diagonal block `b` of I + A, in one lane. Blocks are of 16 x 16; rows
+// of `matrix` and `inverse` are kStride floats apart.
+template <int kStride, typename Matrix, typename Inverse>
 __device__ __forceinline__ void SolveColumn(Matrix& matrix, Inverse& inverse, int b, int c) {
   float t[kChunkHalf];
 #pragma unroll
@@ -27,7 +27,7 @@ __device__ __forceinline__ void SolveColumn(Matrix& matrix, Inverse& inverse, in
 #pragma unroll
     for (int m = 0; m < i; m += 4) {
       // A is zero from the diagonal on, and so is t past i, so elements inside a vector need no guards.
-      const Vec4 a = matrix.Load4((b * kChunkHalf + i) * kChunkStride + b * kChunkHalf + m);
+      const Vec4 a = matrix.Load4((b * kChunkHalf + i) * kStride + b * kChunkHalf + m);
       sum[0] = fmaf(-a.x, t[m], sum[0]);
       if (m + 1 < i) sum[1] = fmaf(-a.y, t[m + 1], sum[1]);
       if (m + 2 < i) sum[0] = fmaf(-a.z, t[m + 2], sum[0]);
@@ -36,7 +36,7 @@ __device__ __forceinline__ void SolveColumn(Matrix& matrix, Inverse& inverse, in
     t[i] = sum[0] + sum[1];
   }
 #pragma unroll
-  for (int i = 0; i < kChunkHalf; ++i) inverse[(b * kChunkHalf + i) * kChunkStride + b * kChunkHalf + c] = t[i];
+  for (int i = 0; i < kChunkHalf; ++i) inverse[(b * kChunkHalf + i) * kStride + b * kChunkHalf + c] = t[i];
 }
 
 // out [C][C] <- (I + A)^-1 diag(beta), with zeros above the diagonal. `matrix` is A [C][kChunkStride] in LDS, zero from
@@ -48,7 +48,7 @@ __device__ __forceinline__ void WriteInverse(Matrix& matrix, Inverse& inverse, P
   const int thread = static_cast<int>(threadIdx.x);
   const int ti = thread / kChunkHalf;
   const int tj = thread % kChunkHalf;
-  if (thread < kGpuChunkTokens) SolveColumn(matrix, inverse, thread / kChunkHalf, thread % kChunkHalf);
+  if (thread < kGpuChunkTokens) SolveColumn<kChunkStride>(matrix, inverse, thread / kChunkHalf, thread % kChunkHalf);
   SyncThreads();
 
   float left = 0.0f;

@@ -63,14 +63,14 @@ inline int32_t KeySlots(int32_t key_dim) { return key_dim <= 64 ? 64 : key_dim <
 struct SpanSize {
   int64_t sequences, chunks;
 };
-// Returns the largest span of a batch of `sequences` sequences of up to `chunks` chunks that fits `floats` floats, if a
-// chunk of one sequence takes `chunk_floats`. It is at least one chunk, or the chunks between two roundings of the
-// base.
-inline SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t chunks, int64_t chunk_floats,
-                           int64_t floats) {
+// Returns the largest span of a batch of `sequences` sequences of up to `chunks` chunks of `chunk_tokens` tokens that
+// fits `floats` floats, if a chunk of one sequence takes `chunk_floats`. It is at least one chunk, or the chunks
+// between two roundings of the base.
+inline SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t chunks, int32_t chunk_tokens,
+                           int64_t chunk_floats, int64_t floats) {
   const int64_t blocks = std::max<int64_t>(1, floats / chunk_floats);
   const int64_t together = std::min(sequences, blocks);
-  const int64_t multiple = layout.base_dtype() == DType::kF32 ? 1 : kBaseRoundTokens / kGpuChunkTokens;
+  const int64_t multiple = layout.base_dtype() == DType::kF32 ? 1 : kBaseRoundTokens / chunk_tokens;
   const int64_t fitting = blocks / std::max<int64_t>(1, together) / multiple * multiple;
   return {together, std::min(chunks, std::max(multiple, fitting))};
 }
@@ -99,6 +99,14 @@ inline constexpr int64_t kSplitStateFloats = int64_t{16} << 20;
 int64_t SplitWorkspaceFloats(const StateLayout& layout, int64_t sequences, int64_t max_length);
 absl::Status DeltaRuleSplitGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* prepared, float* states,
                                const Stream& stream);
+
+// The path on matrix units (delta_rule_matrix_gpu.hip): TakesMatrixUnits is true for waves of 32, one decay a head, and
+// keys up to kSplitMostKeys elements. `workspace` has MatrixWorkspaceFloats floats, of which the states are as many as
+// on the path above.
+bool TakesMatrixUnits(const LayerDims& dims, const Stream& stream);
+int64_t MatrixWorkspaceFloats(const DeltaRuleParams& params);
+absl::Status DeltaRuleMatrixGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* workspace,
+                                const Stream& stream);
 
 // Results of the first kernel for decays by channel: a block of floats per (sequence, chunk of the span, value head).
 // Keys have `slots` floats (KeySlots), zero past K and past the chunk's tokens:

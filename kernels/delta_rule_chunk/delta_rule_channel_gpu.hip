@@ -32,7 +32,8 @@ int64_t StateFloats(const LayerDims& dims, int wave_width) {
 
 SpanSize SizeOfSpans(const StateLayout& layout, int64_t sequences, int64_t max_length, int wave_width) {
   const int64_t chunk_floats = PreparedFloats(layout.dims()) + StateFloats(layout.dims(), wave_width);
-  return SpanSizeOf(layout, sequences, CeilDivide(max_length, kGpuChunkTokens), chunk_floats, SpanFloats(wave_width));
+  return SpanSizeOf(layout, sequences, CeilDivide(max_length, kGpuChunkTokens), kGpuChunkTokens, chunk_floats,
+                    SpanFloats(wave_width));
 }
 
 int64_t FloatsOnWaves(const DeltaRuleParams& params, int wave_width) {

@@ -22,8 +22,9 @@ namespace gdn {
 // True if the chunked form runs the scan instead for this call.
 inline bool ChunkTakesScan(const DeltaRuleParams& params) { return params.max_beta > 1.0f; }
 
-inline constexpr int32_t kChunkTokens = 64;     // C on the CPU. Part of numerics_id.
-inline constexpr int32_t kGpuChunkTokens = 32;  // C on the GPU: the largest that fits the LDS. Part of numerics_id.
+inline constexpr int32_t kChunkTokens = 64;        // C on the CPU. Part of numerics_id.
+inline constexpr int32_t kGpuChunkTokens = 32;     // C on the GPU: the largest that fits the LDS. Part of numerics_id.
+inline constexpr int32_t kMatrixChunkTokens = 64;  // C on matrix units, which numerics_id names as "mma"
 
 // Computes with SIMD on the CPU, on the threads of `pool`, and returns when done; params must be valid.
 // RESOURCE_EXHAUSTED if there is no memory for scratch. The reference is DeltaRuleScanReference: the two forms are

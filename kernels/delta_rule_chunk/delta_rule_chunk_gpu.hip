@@ -6,8 +6,8 @@
 // values a lane, which a halving reduction leaves one in each lane: row b * kRows + lane / kColumns, column lane %
 // kColumns, for kBatches values b of a chunk. X and U stay among a group's own lanes, so only the chunk's K and Q (one
 // after the other in one buffer) and T, P need block barriers.
-// Waves of 32 take this path for K above 128 alone; the others' is delta_rule_split_gpu.hip. Decays by channel have
-// kernels of their own (delta_rule_channel_gpu.hip).
+// Waves of 32 take this path for K above 128 alone; the others' is delta_rule_matrix_gpu.hip or, without matrix units,
+// delta_rule_split_gpu.hip. Decays by channel have kernels of their own (delta_rule_channel_gpu.hip).
 // Resources, kColumns = 2 and K = 128: 16 groups have 128 VGPRs or fewer and 30 KB of LDS, two blocks a CU; 8 groups 84
 // and 11 KB, five. So 32 heads of 128 columns take one round of 60 CUs in blocks of 8 groups, else two. Bound by VALU.
 
@@ -197,12 +197,13 @@ int64_t PreparedFloats(const DeltaRuleParams& params) {
 }  // namespace
 }  // namespace gpu
 
-int64_t GpuWorkspaceFloats(const DeltaRuleParams& params, const gpu::Stream& /*stream*/) {
+int64_t GpuWorkspaceFloats(const DeltaRuleParams& params, const gpu::Stream& stream) {
   if (params.batch.sequences == 0 || ChunkTakesScan(params)) return 0;
   const LayerDims& dims = params.pool.layout.dims();
   if (dims.decays_by_channel()) return gpu::ChannelChunkWorkspaceFloats(params);
   int64_t floats = gpu::PreparedFloats(params);
   if constexpr (gpu::HasWavesOf32(gpu::WaveWidths())) {
+    if (gpu::TakesMatrixUnits(dims, stream)) return gpu::MatrixWorkspaceFloats(params);
     if (dims.key_dim <= gpu::kSplitMostKeys) {
       floats += gpu::SplitWorkspaceFloats(params.pool.layout, params.batch.sequences, params.batch.max_length());
     }
@@ -223,6 +224,7 @@ absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceB
   GDN_RETURN_IF_ERROR(RequirePointer("DeltaRuleChunk", "workspace", workspace));
   if (dims.decays_by_channel()) return gpu::DeltaRuleChannelChunkGpu(params, batch, workspace, stream);
   if constexpr (gpu::HasWavesOf32(gpu::WaveWidths())) {
+    if (gpu::TakesMatrixUnits(dims, stream)) return gpu::DeltaRuleMatrixGpu(params, batch, workspace, stream);
     if (stream.wave_width == 32 && dims.key_dim <= gpu::kSplitMostKeys) {
       return gpu::DeltaRuleSplitGpu(params, batch, workspace, workspace + gpu::PreparedFloats(params), stream);
     }

@@ -17,7 +17,7 @@ int64_t StateFloats(const LayerDims& dims) {
 }
 
 SpanSize SizeOfSpans(const StateLayout& layout, int64_t sequences, int64_t chunks) {
-  return SpanSizeOf(layout, sequences, chunks, StateFloats(layout.dims()), kSplitStateFloats);
+  return SpanSizeOf(layout, sequences, chunks, kGpuChunkTokens, StateFloats(layout.dims()), kSplitStateFloats);
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
 // __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim):
 //   LDS          struct Shared { LdsArray<float, 256> tile; };  Shared& s = SharedMemory<Shared>();
 //                or, for more than kStaticLdsBytes, LaunchedSharedMemory<Shared>() of a launch with
-//                Grid::lds_bytes = sizeof(Shared); AsyncCopies to LDS where Stream::matrix_units is set
+//                Grid::lds_bytes = sizeof(Shared)
+//   copies       CopyAsync16, CommitCopies, WaitForCopies: from memory to LDS where Stream::matrix_units is set
 //   barriers     SyncThreads() for the block, WaveBarrier() for the wave's LDS accesses
 //   cross-lane   wave.h: GroupSum, GroupReduce, ... ; vendor_*.h has the primitives they are made of
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)

@@ -3,6 +3,7 @@
 // A tile has rows of kTileFeatures elements, 128 bytes each. A row's 16 bytes number i lie at number i ^ row % 8, so
 // that neither copies of rows nor reads of columns meet in a bank: TilePartAt. A tile begins at a multiple of 1,024
 // bytes of the block's LDS.
+// A lane that has copied to it (CopyAsync16) calls ShowCopiesToTileUnits after WaitForCopies, then comes a barrier.
 // Thread safety: all lanes of the four waves make the same calls. The waves' first number is a multiple of four.
 //
 //   float d[kBs][4];

@@ -1,4 +1,4 @@
-// Four floats that are loaded and stored together (128 bits); the same type in all three builds.
+// Four floats, or two, that are loaded and stored together (128 or 64 bits); the same types in all three builds.
 //
 // Thread safety: plain values.
 //
@@ -9,6 +9,9 @@ namespace gdn::gpu {
 
 struct alignas(16) Vec4 {
   float x, y, z, w;
+};
+struct alignas(8) Vec2 {
+  float x, y;
 };
 
 }  // namespace gdn::gpu

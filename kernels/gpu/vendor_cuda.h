@@ -114,30 +114,20 @@ __device__ __forceinline__ void LoadMatrices(Lds& lds, int at, uint32_t (&words)
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&lds[at]))));
 }
 
-// Copies from memory to LDS that run on while their lane computes. A lane's copies form groups, each ended by Commit.
-// Wait returns when all groups but the lane's last kGroups are there; a barrier then shows them to other lanes and to
-// MmaTileBf16.
-template <typename Lds>
-class AsyncCopies {
- public:
-  __device__ __forceinline__ explicit AsyncCopies(Lds& to) : to_(to) {}
-  // Copies 16 bytes, aligned at both ends, to the element `at` and those after it; zeros if not `exists`.
-  __device__ __forceinline__ void Copy16(int at, const void* from, bool exists) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :
-                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&to_[at]))), "l"(from), "r"(exists ? 16 : 0)
-                 : "memory");
-  }
-  __device__ __forceinline__ void Commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
-  template <int kGroups>
-  __device__ __forceinline__ void Wait() {
-    asm volatile("cp.async.wait_group %0;" : : "n"(kGroups) : "memory");
-    NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("fence.proxy.async.shared::cta;" : : : "memory");))
-  }
-
- private:
-  Lds& to_;
-};
+// Copies of 16 bytes from device memory to LDS that do not wait. CopyAsync16 copies `from`, 4 floats, to elements `at`
+// to at + 3 of `to`, both 16-byte aligned; zeros if not `valid`, and then `from` is not read. CommitCopies ends a group
+// of a lane's copies. WaitForCopies waits for the lane's groups, all but the kNewest latest; barriers do the rest.
+template <typename Array>
+__device__ __forceinline__ void CopyAsync16(Array& to, int at, const float* from, bool valid = true) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(&to.data[at]));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kNewest>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
+}
 
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no

@@ -62,6 +62,11 @@ __device__ __forceinline__ uint64_t TileDescriptor(const void* tile) {
   return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | kEightRows << 32 | kSwapped128Bytes << 62;
 }
 
+// Shows the lane's copies that have arrived (WaitForCopies) to the tile units. Call it before the barrier.
+__device__ __forceinline__ void ShowCopiesToTileUnits() {
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("fence.proxy.async.shared::cta;" : : : "memory");))
+}
+
 // MmaTileBf16 and WaitForTile of mma_tile.h where kHasTileUnits.
 template <int kBs>
 __device__ __forceinline__ void IssueTile(float (&d)[kBs][4], const void* a, const void* b, bool add) {

@@ -79,15 +79,12 @@ template <int kBs>
 __device__ void IssueTile(float (&d)[kBs][4], const void* a, const void* b, bool add);
 template <int kBs>
 __device__ void WaitForIssuedTile(float (&d)[kBs][4]);
-template <typename Lds>
-class AsyncCopies {
- public:
-  __device__ explicit AsyncCopies(Lds& to);
-  __device__ void Copy16(int at, const void* from, bool exists);
-  __device__ void Commit();
-  template <int kGroups>
-  __device__ void Wait();
-};
+__device__ void ShowCopiesToTileUnits();
+template <typename Array>
+__device__ void CopyAsync16(Array& to, int at, const float* from, bool valid = true);
+__device__ void CommitCopies();
+template <int kNewest>
+__device__ void WaitForCopies();
 
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no

@@ -18,11 +18,13 @@ __device__ __forceinline__ uint32_t FloatToBits(float value) { return __float_as
 __device__ __forceinline__ Vec4 Load4(const float* p) { return *reinterpret_cast<const Vec4*>(p); }
 __device__ __forceinline__ void Store4(float* p, const Vec4& v) { *reinterpret_cast<Vec4*>(p) = v; }
 
-// An array in a block's LDS; operator[] and the vector accesses take an element's index, a multiple of 4 for vectors.
+// An array in a block's LDS; operator[] and the vector accesses take an element's index, a multiple of 4 (of 2) for
+// vectors of 4 (of 2).
 template <typename T, int kCount>
 struct LdsArray {
   alignas(16) T data[kCount];
   __device__ __forceinline__ T& operator[](int i) { return data[i]; }
+  __device__ __forceinline__ Vec2 Load2(int i) const { return *reinterpret_cast<const Vec2*>(&data[i]); }
   __device__ __forceinline__ Vec4 Load4(int i) const { return *reinterpret_cast<const Vec4*>(&data[i]); }
   __device__ __forceinline__ void Store4(int i, const Vec4& v) { *reinterpret_cast<Vec4*>(&data[i]) = v; }
 };

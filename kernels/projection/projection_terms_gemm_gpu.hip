@@ -66,7 +66,7 @@ class Stages {
         outputs_(m.outputs),
         first_output_(first_output),
         last_row_(static_cast<int32_t>(min(args.p.rows - 1 - first_row, int64_t{T::kRows}))),
-        copies_(lds) {}
+        lds_(lds) {}
 
   // Copies group `group` to the stage of index `at` in LDS; nothing if there is no such group.
   __device__ __forceinline__ void Copy(int32_t group, int at) {
@@ -80,14 +80,16 @@ class Stages {
       for (int first = 0; first < T::kStageRows; first += kRowStep) {
         if (first + kRowStep > T::kStageRows && first + row >= T::kStageRows) break;
         const uint16_t* const from = first < T::kWRows ? WRow(first, row) : XRow(first, row);
-        copies_.Copy16(at + TilePartAt(first + row, part), exists ? from + feature : from, exists);
+        CopyAsync16(lds_, at + TilePartAt(first + row, part),
+                    reinterpret_cast<const float*>(exists ? from + feature : from), exists);
       }
     }
-    copies_.Commit();
+    CommitCopies();
   }
   template <int kGroups>
   __device__ __forceinline__ void Wait() {
-    copies_.template Wait<kGroups>();
+    WaitForCopies<kGroups>();
+    ShowCopiesToTileUnits();
   }
 
  private:
@@ -114,7 +116,7 @@ class Stages {
   const uint16_t* const x_;
   const int32_t outputs_, first_output_;
   const int32_t last_row_;  // from the tile's first on
-  AsyncCopies<typename T::Lds> copies_;
+  typename T::Lds& lds_;
 };
 
 // A wave's sums, of 16 outputs by the tile's rows, as MmaTileBf16 has them.

@@ -146,7 +146,8 @@ const OptionTable& Options() {
           "errs by about 3e-4. Other weights are not affected. The choice is part of numerics_id."),
       Row("matrix-units", AT(device.matrix_units), OneOf<bool>({{"auto", true}, {"off", false}}),
           "auto or off: whether products run on the GPU's matrix units, if it has them (NVIDIA H100, H200 and "
-          "successors). They are as accurate as float32, and faster. The choice is part of numerics_id."),
+          "successors). They are as accurate as float32, and faster. With `off` the GPU runs the kernels that gfx906 "
+          "runs. The choice is part of numerics_id."),
       Row("threads", AT(device.threads), Whole(0, 1024),
           "N: worker threads of the CPU backend. 0: one for each processor that the process may use."),
 

@@ -204,53 +204,71 @@ TEST(LoadMatrices, GivesLanesThePairsThatMmaBf16Takes) {
   }
 }
 
-TEST(AsyncCopies, ArriveWhenTheirGroupIsWaitedForAndNotBefore) {
-  alignas(16) const float from[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-  std::vector<float> early(2), late(2);
-  float missing = -1.0f;
-  const auto status = simt::RunGrid("copy", {}, 1, 32, [&] {
-    auto& s = LaunchedSharedMemory<FourRows>();
-    AsyncCopies copies(s.words);
-    copies.Copy16(0, from, true);
-    copies.Copy16(8, from, false);
-    copies.Commit();
-    copies.Copy16(4, from + 4, true);
-    copies.Commit();
-    copies.Wait<1>();
-    early = {s.words[3], s.words[4]};
-    missing = s.words[8];
-    copies.Wait<0>();
-    late = {s.words[3], s.words[4]};
-  });
-  ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(early[0], 4.0f);
-  EXPECT_TRUE(std::isnan(early[1]));
-  EXPECT_EQ(missing, 0.0f);
-  EXPECT_EQ(late, (std::vector<float>{4.0f, 5.0f}));
-}
-
-TEST(AsyncCopies, LanesNeedABarrierToSeeThoseOfOthers) {
-  alignas(16) const float from[4] = {1, 2, 3, 4};
-  const auto run = [&](bool barrier) {
-    return simt::RunGrid("copy", {}, 64, 32, [&] {
-      auto& s = LaunchedSharedMemory<FourRows>();
-      AsyncCopies copies(s.words);
-      if (threadIdx.x == 0) copies.Copy16(0, from, true);
-      copies.Commit();
-      copies.Wait<0>();
-      if (barrier) SyncThreads();
-      static_cast<void>(static_cast<float>(s.words[0]));
-    });
-  };
-  EXPECT_TRUE(run(true).ok());
-  EXPECT_THAT(std::string(run(false).message()), HasSubstr("LDS"));
-}
-
 TEST(ToTf32, RoundsToElevenBitsTiesAwayFromZero) {
   EXPECT_EQ(ToTf32(1.0f + 0x1p-11f), FloatToBits(1.0f + 0x1p-10f));
   EXPECT_EQ(ToTf32(-1.0f - 0x1p-11f), FloatToBits(-1.0f - 0x1p-10f));
   EXPECT_EQ(ToTf32(1.0f + 0x1p-12f), FloatToBits(1.0f));
   EXPECT_EQ(ToTf32(INFINITY), FloatToBits(INFINITY));
+}
+
+// A block of two lanes: each copies four floats of `from` to LDS, and, after what `wait` does, reads what the other one
+// has copied.
+template <typename Wait>
+absl::Status CopyAndRead(const float* from, bool valid, std::vector<float>& read, Wait wait) {
+  struct Shared {
+    LdsArray<float, 8> values;
+  };
+  return simt::RunGrid("copy", {}, 2, 32, [&, from] {
+    Shared& s = LaunchedSharedMemory<Shared>();
+    const int lane = static_cast<int>(threadIdx.x);
+    CopyAsync16(s.values, lane * 4, from + lane * 4, valid);
+    CommitCopies();
+    wait();
+    const Vec2 pair = s.values.Load2((1 - lane) * 4 + 2);
+    read[lane * 2] = pair.x;
+    read[lane * 2 + 1] = pair.y;
+    WaitForCopies<0>();
+  });
+}
+
+TEST(CopyAsync16, ArrivesWhenItIsWaitedFor) {
+  alignas(16) const float from[8] = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f, 8.0f};
+  std::vector<float> read(4);
+  const auto wait = [] {
+    WaitForCopies<0>();
+    SyncThreads();
+  };
+  const absl::Status status = CopyAndRead(from, /*valid=*/true, read, wait);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_THAT(read, testing::ElementsAre(7.0f, 8.0f, 3.0f, 4.0f));
+  EXPECT_TRUE(CopyAndRead(nullptr, /*valid=*/false, read, wait).ok());
+  EXPECT_THAT(read, testing::Each(0.0f));
+}
+
+TEST(PlantedFault, AReadOfACopyThatNobodyHasWaitedForIsSeen) {
+  alignas(16) const float from[8] = {};
+  std::vector<float> read(4);
+  const auto newest_left = [] {
+    CommitCopies();  // of none
+    WaitForCopies<2>();
+    SyncThreads();
+  };
+  EXPECT_THAT(std::string(CopyAndRead(from, /*valid=*/true, read, newest_left).message()),
+              HasSubstr("nothing has written"));
+  const auto no_barrier = [] { WaitForCopies<0>(); };
+  EXPECT_THAT(std::string(CopyAndRead(from, /*valid=*/true, read, no_barrier).message()), HasSubstr("LDS"));
+}
+
+TEST(PlantedFault, ABlockThatEndsBeforeItsCopiesIsSeen) {
+  struct Shared {
+    LdsArray<float, 4> values;
+  };
+  alignas(16) const float from[4] = {};
+  const auto status = simt::RunGrid("copy", {}, 1, 32, [&] {
+    CopyAsync16(LaunchedSharedMemory<Shared>().values, 0, from);
+    CommitCopies();
+  });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("copies to LDS on their way"));
 }
 
 TEST(SelectBytes, TakesEachByteByItsNumberAmongEight) {

@@ -73,6 +73,13 @@ const char* StateName(State state) {
 
 struct Wave;
 
+// A copy of CopyAsync16, an element of it.
+struct LdsCopy {
+  float* to;
+  LdsShadow* shadow;
+  float value;
+};
+
 // All that a switch reads lies in one line of the processor's cache.
 struct alignas(kCacheLineBytes) Lane {
   Fiber fiber;
@@ -85,6 +92,8 @@ struct alignas(kCacheLineBytes) Lane {
   LaneContext context;
   void* fake_stack = nullptr;
   char* stack = nullptr;
+  std::vector<LdsCopy> copies;      // on their way, oldest first
+  std::vector<size_t> copy_groups;  // the number of copies in each committed group
 };
 
 struct Wave {
@@ -176,6 +185,8 @@ void LaneMain() {
     block->scheduler_stack_bytes = stack_bytes;
   }
   (*block->kernel)();
+  if (!here->copies.empty())
+    Fail("a lane ends with copies to LDS on their way:", static_cast<int64_t>(here->copies.size()));
   Arrive(State::kReturned, {"", 0}, /*returning=*/true);
 }
 
@@ -250,6 +261,8 @@ void PrepareLanes(const LaneContext& context, int threads) {
     lane.in_wave = i % block->wave_width;
     lane.last = i + 1 == threads || lane.in_wave + 1 == block->wave_width;
     lane.fake_stack = nullptr;
+    lane.copies.clear();
+    lane.copy_groups.clear();
     lane.fiber = MakeFiber(stacks.top(i), kStackBytes - kPageBytes, LaneMain);
   }
   for (size_t w = 0; w < block->waves.size(); ++w) {
@@ -296,6 +309,31 @@ WaveValues Exchange(uint32_t value, int wave_width, CallSite site) {
 void WaveFence(CallSite site) { Arrive(State::kAtFence, site); }
 
 void BlockBarrier(CallSite site) { Arrive(State::kAtBarrier, site); }
+
+void QueueCopy(float& to, LdsShadow& shadow, float value) {
+  CheckLdsWrite(shadow);
+  shadow.write_block_epoch = 0;
+  here->copies.push_back({&to, &shadow, value});
+}
+
+void CommitCopies() {
+  size_t before = 0;
+  for (const size_t group : here->copy_groups) before += group;
+  here->copy_groups.push_back(here->copies.size() - before);
+}
+
+void WaitForCopies(int newest) {
+  Lane& lane = *here;
+  while (lane.copy_groups.size() > static_cast<size_t>(newest)) {
+    const auto end = lane.copies.begin() + static_cast<ptrdiff_t>(lane.copy_groups.front());
+    for (auto copy = lane.copies.begin(); copy != end; ++copy) {
+      CheckLdsWrite(*copy->shadow);
+      *copy->to = copy->value;
+    }
+    lane.copies.erase(lane.copies.begin(), end);
+    lane.copy_groups.erase(lane.copy_groups.begin());
+  }
+}
 
 void NoteWait() { block->waited = true; }
 

@@ -143,6 +143,12 @@ void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*)
 // True if the processor has FMA3, whose instruction kernels then use.
 extern const bool has_fma;
 
+// The lane's copies to LDS that have not arrived (CopyAsync16). QueueCopy adds one, CommitCopies ends a group of them,
+// and WaitForCopies writes the groups but for the `newest` latest. A block that ends with copies on their way fails.
+void QueueCopy(float& to, LdsShadow& shadow, float value);
+void CommitCopies();
+void WaitForCopies(int newest);
+
 // Records that a lane of the block has called WaitForPriorKernels.
 void NoteWait();
 

@@ -173,6 +173,11 @@ class LdsArray {
     simt::RequireLdsIndex(i, 1, kCount);
     return {data_[i], &shadow_[i]};
   }
+  Vec2 Load2(int i) {
+    simt::RequireLdsIndex(i, 2, kCount);
+    simt::RequireAligned(&data_[i], 2 * sizeof(T));
+    return {(*this)[i], (*this)[i + 1]};
+  }
   Vec4 Load4(int i) {
     static_assert(sizeof(T) == 4);
     simt::RequireLdsIndex(i, 4, kCount);
@@ -185,9 +190,16 @@ class LdsArray {
     (*this)[i + 2] = v.z;
     (*this)[i + 3] = v.w;
   }
+  // CopyAsync16's part.
+  void QueueCopy(int i, const Vec4& v) {
+    static_assert(std::is_same_v<T, float>);
+    simt::RequireLdsIndex(i, 4, kCount);
+    const float values[4] = {v.x, v.y, v.z, v.w};
+    for (int c = 0; c < 4; ++c) simt::QueueCopy(data_[i + c], shadow_[i + c], values[c]);
+  }
 
  private:
-  T data_[kCount];
+  alignas(16) T data_[kCount];
   simt::LdsShadow shadow_[kCount];
 };
 
@@ -201,6 +213,20 @@ T& SharedMemory() {
 template <typename T>
 T& LaunchedSharedMemory() {
   return SharedMemory<T>();
+}
+
+// Copies of 16 bytes from device memory to LDS that do not wait. CopyAsync16 copies `from`, 4 floats, to elements `at`
+// to at + 3 of `to`, both 16-byte aligned; zeros if not `valid`, and then `from` is not read. CommitCopies ends a group
+// of a lane's copies. WaitForCopies waits for the lane's groups, all but the kNewest latest; barriers do the rest.
+// Here a copy arrives when it is waited for, and until then its elements count as never written.
+template <typename Array>
+void CopyAsync16(Array& to, int at, const float* from, bool valid = true) {
+  to.QueueCopy(at, valid ? Load4(from) : Vec4{0.0f, 0.0f, 0.0f, 0.0f});
+}
+inline void CommitCopies() { simt::CommitCopies(); }
+template <int kNewest>
+void WaitForCopies() {
+  simt::WaitForCopies(kNewest);
 }
 
 inline void SyncThreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -323,46 +349,7 @@ template <int kBs>
 void IssueTile(float (&d)[kBs][4], const void* a, const void* b, bool add);
 template <int kBs>
 void WaitForIssuedTile(float (&d)[kBs][4]);
-
-// Copies from memory to LDS that run on while their lane computes. A lane's copies form groups, each ended by Commit.
-// Wait returns when all groups but the lane's last kGroups are there; a barrier then shows them to other lanes and to
-// MmaTileBf16.
-// Here they are made as late as Wait allows. Until then LDS holds NaNs.
-template <typename Lds>
-class AsyncCopies {
- public:
-  explicit AsyncCopies(Lds& to) : to_(to) {}
-  // Copies 16 bytes, aligned at both ends, to the element `at` and those after it; zeros if not `exists`.
-  void Copy16(int at, const void* from, bool exists) {
-    if (copies_ == kMost) simt::Fail("a lane has too many copies on their way, more than", kMost);
-    const float nan = BitsToFloat(0xffffffffu);
-    to_.Store4(at, {nan, nan, nan, nan});
-    waiting_[copies_++] = {at, group_, exists ? static_cast<const float*>(from) : nullptr};
-  }
-  void Commit() { ++group_; }
-  template <int kGroups>
-  void Wait() {
-    int done = 0;
-    for (; done < copies_ && waiting_[done].group < group_ - kGroups; ++done) {
-      const Waiting& copy = waiting_[done];
-      to_.Store4(copy.at, copy.from != nullptr ? Load4(copy.from) : Vec4{});
-    }
-    std::copy(waiting_ + done, waiting_ + copies_, waiting_);
-    copies_ -= done;
-  }
-
- private:
-  static constexpr int kMost = 128;
-  struct Waiting {
-    int at;
-    int group;
-    const float* from;
-  };
-  Lds& to_;
-  Waiting waiting_[kMost];
-  int copies_ = 0;
-  int group_ = 0;
-};
+inline void ShowCopiesToTileUnits() {}
 
 template <typename... Params, typename... Args>
 absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,

@@ -27,6 +27,8 @@ ABSL_FLAG(std::string, backend, "",
           "(default for --suite=goals, step and devices) or auto");
 ABSL_FLAG(std::string, gpu_graphs, "auto",
           "kernel: replay of repeated decode steps on the GPU, as in gdn_server: auto, on or off");
+ABSL_FLAG(std::string, matrix_units, "auto",
+          "kernel: whether products run on the GPU's matrix units, as in gdn_server: auto or off");
 ABSL_FLAG(int, gpu_device, 0, "kernel, serve: number of the GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
 ABSL_FLAG(std::string, secure, "",
           "serve --suite=secure, echo_server: folder with certificates and tokens as docs/how-to/secure.md makes them");
@@ -283,6 +285,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
                  .simd = absl::GetFlag(FLAGS_simd),
                  .gpu_device = absl::GetFlag(FLAGS_gpu_device),
                  .gpu_graphs = absl::GetFlag(FLAGS_gpu_graphs),
+                 .matrix_units = absl::GetFlag(FLAGS_matrix_units),
                  .filter = absl::GetFlag(FLAGS_filter),
                  .measure = {.repeat = absl::GetFlag(FLAGS_repeat), .min_time_s = absl::GetFlag(FLAGS_min_time)}};
   if (const std::string dtype = absl::GetFlag(FLAGS_state_dtype); dtype == "bf16") {

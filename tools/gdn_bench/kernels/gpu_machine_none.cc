@@ -5,7 +5,7 @@
 
 namespace gdn::bench {
 
-absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& /*graphs*/) {
+absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& /*graphs*/, const std::string& /*matrix_units*/) {
   const auto backend = MakeGpuBackend({.device = device});
   return backend.ok() ? absl::InternalError("a GPU backend in a build without GPU kernels") : backend.status();
 }

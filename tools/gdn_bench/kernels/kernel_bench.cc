@@ -87,9 +87,10 @@ absl::StatusOr<KernelReport> RunKernelBench(const KernelBenchOptions& options) {
   }
   GDN_RETURN_IF_ERROR(UseInstructions(options));
   const double load_average = LoadAverage();
-  GDN_ASSIGN_OR_RETURN(Machine machine, options.backend != "cpu"
-                                            ? MakeGpuMachine(options.gpu_device, options.gpu_graphs)
-                                            : MakeCpuMachine(options.threads));
+  GDN_ASSIGN_OR_RETURN(Machine machine,
+                       options.backend != "cpu"
+                           ? MakeGpuMachine(options.gpu_device, options.gpu_graphs, options.matrix_units)
+                           : MakeCpuMachine(options.threads));
   KernelReport report{.backend = machine.backend->info(),
                       .device = machine.device,
                       .last_level_cache_bytes = machine.last_level_cache_bytes,

@@ -18,12 +18,13 @@
 namespace gdn::bench {
 
 struct KernelBenchOptions {
-  std::string backend = "cpu";      // "cpu", or the backend of the build's GPU sources: "gpu" or "host"
-  int threads = 0;                  // number of CPU threads; 0: one for each processor that this process may run on
-  std::string simd;                 // the CPU's SIMD target, as for UseSimdTarget(); empty: the best one
-  int gpu_device = 0;               // index among the devices that HIP_VISIBLE_DEVICES leaves
-  std::string gpu_graphs = "auto";  // the GPU replays repeated decode steps as graphs: "auto", "on" or "off"
-  std::string filter;               // regular expression found anywhere in a case's name; empty: all
+  std::string backend = "cpu";        // "cpu", or the backend of the build's GPU sources: "gpu" or "host"
+  int threads = 0;                    // number of CPU threads; 0: one for each processor that this process may run on
+  std::string simd;                   // the CPU's SIMD target, as for UseSimdTarget(); empty: the best one
+  int gpu_device = 0;                 // index among the devices that HIP_VISIBLE_DEVICES leaves
+  std::string gpu_graphs = "auto";    // the GPU replays repeated decode steps as graphs: "auto", "on" or "off"
+  std::string matrix_units = "auto";  // whether products run on the GPU's, if it has any: "auto" or "off"
+  std::string filter;                 // regular expression found anywhere in a case's name; empty: all
   DType state_dtype = DType::kF32;  // dtype of the states' bases; kBF16: only cases with states, named with /state=bf16
   MeasureOptions measure;
 };

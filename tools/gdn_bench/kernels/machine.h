@@ -62,8 +62,8 @@ struct Machine {
 absl::StatusOr<Machine> MakeCpuMachine(int threads);
 
 // Makes the machine of a GPU, with the backend of this build's GPU sources (gpu_backend.h). `device`: index among the
-// devices that HIP_VISIBLE_DEVICES leaves. INVALID_ARGUMENT if `graphs` is not "auto", "on" or "off". Errors of
-// MakeGpuBackend, also in builds without GPU sources.
-absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs);
+// devices that HIP_VISIBLE_DEVICES leaves. INVALID_ARGUMENT if `graphs` is not "auto", "on" or "off", or
+// `matrix_units` not "auto" or "off". Errors of MakeGpuBackend, also in builds without GPU sources.
+absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs, const std::string& matrix_units);
 
 }  // namespace gdn::bench

@@ -27,8 +27,8 @@ absl::StatusOr<KernelTimes> KernelTimes::Make(const std::string& backend, const 
                                                    "', and this gdn_bench has kernels for cpu and ",
                                                    std::string(GpuBackendName()), ": run the two of one build"));
   }
-  GDN_ASSIGN_OR_RETURN(Machine machine,
-                       backend == "cpu" ? MakeCpuMachine(options.threads) : MakeGpuMachine(options.gpu_device, "auto"));
+  GDN_ASSIGN_OR_RETURN(Machine machine, backend == "cpu" ? MakeCpuMachine(options.threads)
+                                                         : MakeGpuMachine(options.gpu_device, "auto", "auto"));
   return KernelTimes(std::make_unique<Machine>(std::move(machine)));
 }
 

@@ -1,5 +1,9 @@
 #include "base/hash.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <string>
 #include <string_view>
 
@@ -82,6 +86,30 @@ TEST(Hash, IntegersAreEightLittleEndianBytes) {
 TEST(Hash, HexIsBigEndianAndPadded) {
   EXPECT_EQ((Hash128{.high = 0x1, .low = 0xabcdef0000000002}).ToHex(), "0000000000000001abcdef0000000002");
 }
+
+#if defined(__x86_64__)
+// Whether the upper halves of the vector registers are in use, by the processor's own record.
+[[gnu::target("xsave")]] bool UpperHalvesAreInUse() { return (__builtin_ia32_xgetbv(1) & 4) != 0; }
+[[gnu::target("avx")]] void ClearUpperHalves() { __builtin_ia32_vzeroupper(); }
+
+TEST(Hash, LeavesNoUpperHalvesOfVectorRegistersInUse) {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool has_record = __get_cpuid_count(0xd, 1, &a, &b, &c, &d) != 0 && (a & 4) != 0;
+  if (!has_record || !__builtin_cpu_supports("avx")) GTEST_SKIP() << "the processor keeps no such record";
+  const std::string bytes(100'000, 'x');
+  const auto left_by = [](auto hash) {
+    ClearUpperHalves();
+    hash();
+    return UpperHalvesAreInUse();
+  };
+  EXPECT_FALSE(left_by([&] { HashBytes(bytes); }));
+  EXPECT_FALSE(left_by([&] { Hash64(bytes); }));
+  Hasher hasher;
+  EXPECT_FALSE(left_by([&] { hasher.Update(bytes); }));
+  EXPECT_FALSE(left_by([&] { hasher.Finish(); }));
+  EXPECT_FALSE(left_by([&] { hasher.Finish64(); }));
+}
+#endif
 
 }  // namespace
 }  // namespace gdn::hash_test

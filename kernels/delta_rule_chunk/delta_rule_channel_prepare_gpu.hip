@@ -1,5 +1,5 @@
-// What a chunk's tokens are to each other where each key channel has a decay; all chunks of a span at once. With G [K]
-// = cumsum g inside the chunk (double):
+// Computes what the tokens of each chunk contribute to each other if each key channel has a decay, for all chunks of a
+// span at once. With G [K] = cumsum g inside the chunk (double):
 //   A_ij = beta_i sum_c k_i k_j e^{G_i-G_j}, j < i      T = (I + A)^-1      P_ij = sum_c q_i k_j e^{G_i-G_j}, j <= i
 // and the keys and queries that the walk multiplies S by, decayed.
 //

@@ -109,7 +109,7 @@ __global__ __launch_bounds__(Shape::kThreads, walk::kLeastWaves<Shape>) void Del
       WaveBarrier();
     }
     MultiplyLower<Shape>(sh.squares, Shape::kPAt, sh.values, lane, my_local, o);
-    // By way of LDS, as in delta_rule_chunk_gpu.hip.
+    // The outputs go through LDS, as in delta_rule_chunk_gpu.hip.
     WaveBarrier();
     WriteValues<Shape>(sh.values, lane, my_local, o);
     WaveBarrier();

@@ -188,7 +188,7 @@ void LoadKeyHead(const DeltaRuleParams& params, int64_t first, int64_t tokens, i
     std::memcpy(scratch.k + i * key_dim, params.k + (first + i) * params.k_stride + h * key_dim, row_bytes);
   }
   TransposeRows(scratch.k, key_dim, tokens, key_dim, scratch.k_t, kC);
-  // What pads a part of a chunk may be multiplied, though nothing is made of it.
+  // Products may read the padding of a short chunk. Their results are not used.
   for (int64_t c = 0; tokens < kC && c < key_dim; ++c) {
     std::fill(scratch.k_t + c * kC + tokens, scratch.k_t + (c + 1) * kC, 0.0f);
   }

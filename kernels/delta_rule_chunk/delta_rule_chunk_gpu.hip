@@ -131,8 +131,8 @@ __global__ __launch_bounds__(Shape::kThreads, walk::kLeastWaves<Shape>) void Del
       WaveBarrier();
     }
     MultiplyLower<Shape>(sh.squares, Shape::kPAt, sh.values, lane, my_local, o);
-    // By way of LDS, or the compiler would move the product behind the stores' guards, with all it has read in
-    // registers.
+    // The outputs go through LDS. Without that the compiler moves the product behind the stores' guards, and keeps all
+    // that it has read in registers.
     WaveBarrier();
     WriteValues<Shape>(sh.values, lane, my_local, o);
     WaveBarrier();

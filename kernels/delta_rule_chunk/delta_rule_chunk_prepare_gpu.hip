@@ -1,4 +1,5 @@
-// What a chunk's tokens are to each other, on the GPU; all chunks at once. With G = cumsum g inside the chunk (double):
+// Computes what the tokens of each chunk contribute to each other, for all chunks at once. With G = cumsum g inside the
+// chunk (double):
 //   A_ij = beta_i (k_i.k_j) e^{G_i-G_j}, j < i      T = (I + A)^-1      P_ij = (q_i.k_j) e^{G_i-G_j}, j <= i
 //
 // A NaN in g makes the head's outputs NaN from its token on, and the state after the chunk. It must not reach earlier

@@ -29,7 +29,7 @@ inline constexpr int kTriangle = kBlocks * (kBlocks + 1) / 2 * kBlockFloats;
 
 __host__ __device__ constexpr int BlockAt(int row, int column) { return row * (row + 1) / 2 + column; }
 
-// What the first kernel leaves for a chunk and value head. T, P, grown and tail are those of ChunkWorkspace.
+// The first kernel's results for a chunk and value head. T, P, grown and tail are those of ChunkWorkspace.
 struct Workspace {
   static constexpr int kT = 0;
   static constexpr int kP = kTriangle;
@@ -52,8 +52,8 @@ __device__ __forceinline__ Place ThisPlace() {
   return {thread / kWave, lane, lane / 4, lane % 4};
 }
 
-// Where two waves share the chunk's tiles of 8 tokens, so that both have as much of a triangle to do: tile `n` (0 to 3)
-// of wave `part` (0 or 1), which is 0, 3, 4, 7 or 1, 2, 5, 6.
+// Tile `n` (0 to 3) of 8 tokens of wave `part` (0 or 1), if two waves share a chunk: 0, 3, 4, 7 or 1, 2, 5, 6. So both
+// have as much of a triangle to do.
 __device__ __forceinline__ int TileOf(int part, int n) { return 2 * n + ((n & 1) ^ part); }
 
 template <int kWords>

@@ -1,5 +1,6 @@
-// What a chunk's tokens are to each other, by matrix units (delta_rule_matrix_gpu.hip); all chunks at once. A, T, P and
-// the treatment of a NaN in g are those of delta_rule_chunk_prepare_gpu.hip, for chunks of 64 tokens.
+// Computes what the tokens of each chunk contribute to each other by matrix units (delta_rule_matrix_gpu.hip), for all
+// chunks at once. A, T, P and the treatment of a NaN in g are those of delta_rule_chunk_prepare_gpu.hip, for chunks of
+// 64 tokens.
 //
 // Threads: 256 a (chunk, key head), or a part of its value heads, which share K K^T and Q K^T. A wave computes a row of
 // blocks of 16 x 16 of one of the two, up to the diagonal, and keeps it in registers while value head after value head

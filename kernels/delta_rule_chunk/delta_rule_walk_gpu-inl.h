@@ -270,7 +270,7 @@ inline constexpr int kLeastWaves = Shape::kElements > 8 ? Shape::kStaged ? 2 : 1
                                    : Shape::kStaged     ? 3
                                                         : 2;
 
-// What the shapes' blocks cost on gfx906, in us for 512 tokens by scripts/mi50_model.py: staged, wide, narrow.
+// Costs of the shapes' blocks on gfx906, in us for 512 tokens by scripts/mi50_model.py: staged, wide, narrow.
 template <int kElements>
 inline constexpr BlockCost kWalkCosts[] = {{5, 46, 239}, {2, 89, 162}, {2, 76, 127}};
 template <>

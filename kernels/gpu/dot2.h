@@ -1,4 +1,4 @@
-// What Dot2 (device.h) may compute: variants of fp16 pairs' products added to a float32.
+// Variants of Dot2 (device.h), which adds the products of two pairs of fp16 numbers to a float32.
 //
 // No public text says how gfx906's v_dot2_f32_f16 rounds, and what it does with subnormal numbers. So a device is asked
 // at startup (dot2_probe.h), and its answers are compared with the variants of this file. The products of two fp16

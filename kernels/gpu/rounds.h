@@ -1,4 +1,4 @@
-// How long a launch takes on a device whose processors each hold some blocks at a time, to choose among kernels.
+// Compares the times of launches on a device whose processors each hold some blocks at a time, to choose among kernels.
 //
 // Thread safety: pure functions.
 //

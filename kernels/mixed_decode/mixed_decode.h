@@ -27,7 +27,7 @@ struct MixedDecodeParams {
   }
 };
 
-// As the checks of the three. INVALID_ARGUMENT also if their tensors do not follow each other.
+// Makes the checks of the three operators. INVALID_ARGUMENT also if their tensors do not follow each other.
 absl::Status ValidateMixedDecode(const MixedDecodeParams& params);
 
 // True if MixedDecodeGpu takes the call: one token a sequence at most, one decay a head, W = 4, K up to 128 and V up to

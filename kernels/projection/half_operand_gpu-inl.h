@@ -35,7 +35,7 @@ struct HalfOperandTile {
   static_assert(kXLoads * kLanes * 4 == kRows * kDepth && kWLoads * kLanes == kOutputs * kVectors);
   static_assert(kRows % 4 == 0 && kOutputs % 32 == 0 && kHalfPairs % kDepth == 0);
 
-  // As OperandTile's, of words.
+  // Places of words, as OperandTile has them.
   template <int kSpan>
   __device__ __forceinline__ static constexpr int XAt(int word, int at, int further) {
     return word * kRows + at + further;

@@ -37,7 +37,7 @@ int64_t RowsThatFit(int64_t rows, int64_t floats, int64_t room) {
   return fit >= kWholeTiles ? fit / kWholeTiles * kWholeTiles : fit;
 }
 
-// How a call uses its workspace.
+// The parts of a call's workspace.
 struct Parts {
   explicit Parts(absl::Span<const ProjectionParams> params) : rows(params[0].rows) {
     const ProjectionParams& first = params[0];

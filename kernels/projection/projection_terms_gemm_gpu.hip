@@ -203,7 +203,7 @@ __global__ __launch_bounds__(T::kThreads, T::kResident) void TermsGemmKernel(Ter
   StoreTotals<T>(p, m, first_output, first_row, totals);
 }
 
-// How long tiles of T take, in results of a multiprocessor: whole rounds of blocks. Small tiles read the L2 cache more
+// The time of tiles T, in results of a multiprocessor: whole rounds of blocks. Small tiles read the L2 cache more
 // often for each product. The factors are measured on an H100.
 template <typename T>
 int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) {

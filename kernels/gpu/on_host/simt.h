@@ -49,8 +49,8 @@
 namespace gdn::gpu {
 namespace simt {
 
-// What Dot2 does on the host executor. LLVM's text says that gfx906 flushes subnormal float32; its rounding is a guess.
-// Tests set other variants, and what is none, before they make a backend.
+// The host executor's Dot2. LLVM's text says that gfx906 flushes subnormal float32; its rounding is a guess. Tests set
+// other variants, and functions that are no variant, before they make a backend.
 inline constexpr Dot2Variant kHostDot2{Dot2Rounding::kLowFirst, /*flushes_floats=*/true};
 inline float HostDot2(uint32_t a, uint32_t b, float c) { return Dot2As(kHostDot2, a, b, c); }
 inline float (*host_dot2)(uint32_t a, uint32_t b, float c) = HostDot2;
@@ -268,7 +268,7 @@ float Bpermute(int lane, float value, const char* file = __builtin_FILE(), int l
 // ToTf32 rounds to TF32's 11 significant bits (nearest, ties away from zero); the bits are those of a float.
 // Here the sum is exact, and then truncated to a float.
 namespace simt {
-// What a lane brings to an Mma of all 32 lanes.
+// Operands of an Mma, by lane.
 struct MmaWords {
   uint32_t a[32][4];
   uint32_t b[32][2];

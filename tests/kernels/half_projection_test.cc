@@ -6,6 +6,7 @@
 #include "base/product_math.h"
 #include "kernels/projection/projection.h"
 #include "tests/kernels/quantized_problem.h"
+#include "tests/kernels/rounded_projection.h"
 #include "tests/support/compare.h"
 
 namespace gdn::half_projection_test {
@@ -39,19 +40,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HalfProjection);
 GDN_ON_BACKENDS(HalfProjection, Executors());
 
 TEST_P(HalfProjection, MatchesTheReferenceOfRoundedOperands) {
-  for (const WeightFormat format : kPlain) {
-    for (const int64_t outputs : {1, 3, 16, 67, 131}) {
-      for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 33, 130}) {
-        if (rows * outputs > 131 * 33) continue;
-        HalfProblem problem(format, rows, outputs, /*features=*/512 + 192);
-        for (const ProjectionPath path : kPaths) {
-          problem.params.path = path;
-          ASSERT_LE(RelativeNormError(Project(problem.params, backend()), Expected(problem.params)), kTolerance)
-              << WeightFormatName(format) << ", " << rows << " rows, " << outputs << " outputs";
-        }
-      }
-    }
-  }
+  ExpectReferenceOnEveryPath<HalfProblem>(backend(), kPlain, /*features=*/512 + 192, /*large=*/false);
 }
 
 TEST_P(HalfProjection, TakesAnyNumberOfFeaturesAndAnyRangeOfValues) {
@@ -74,22 +63,7 @@ TEST_P(HalfProjection, TakesAnyNumberOfFeaturesAndAnyRangeOfValues) {
 }
 
 TEST_P(HalfProjection, ARowHasTheSameBitsAmongAnyRowsOnAnyPath) {
-  const auto others = OthersOfTheSameBits();
-  for (const WeightFormat format : kPlain) {
-    HalfProblem problem(format, /*rows=*/77, /*outputs=*/131, /*features=*/328);
-    const std::vector<float> all = Project(problem.params, backend());
-    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 17, 72}) {
-      for (const ProjectionPath path : kPaths) {
-        ProjectionParams part = problem.params;
-        part.path = path;
-        part.rows = rows;
-        part.x = part.x.From(5 * part.x_stride);
-        const auto expected = absl::MakeConstSpan(all).subspan(5 * part.y_stride, rows * part.y_stride);
-        EXPECT_TRUE(BitEqual(Project(part, *others[rows % others.size()]), expected))
-            << WeightFormatName(format) << ", " << rows << " rows";
-      }
-    }
-  }
+  ExpectTheSameBitsAmongAnyRows<HalfProblem>(backend(), OthersOfTheSameBits(), kPlain, /*rows=*/77, /*features=*/328);
 }
 
 TEST_P(HalfProjection, WhatIsNotFiniteStaysInItsRowsAndOutputs) {
@@ -116,29 +90,7 @@ TEST_P(HalfProjection, WhatIsNotFiniteStaysInItsRowsAndOutputs) {
   }
 }
 
-TEST_P(HalfProjection, ReadsAndWritesEveryDtype) {
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const int64_t rows : {1, 7, 20}) {
-      HalfProblem problem(WeightFormat::kBF16, rows, /*outputs=*/45, /*features=*/256);
-      std::vector<uint16_t> x(problem.x.size()), y(static_cast<size_t>(rows * problem.params.y_stride)), expected = y;
-      ConvertFromFloat(problem.x.data(), x.size(), dtype, x.data());
-      ProjectionParams narrow = problem.params;
-      narrow.x = {x.data(), dtype};
-      narrow.y = {y.data(), dtype};
-      ASSERT_EQ(backend().Projection(narrow), absl::OkStatus());
-      // The same inputs from float32, and their outputs rounded.
-      ConvertToFloat(dtype, x.data(), x.size(), problem.x.data());
-      const std::vector<float> wide = Project(problem.params, backend());
-      ConvertFromFloat(wide.data(), wide.size(), dtype, expected.data());
-      for (int64_t row = 0; row < rows; ++row) {
-        for (int64_t output = 0; output < 45; ++output) {
-          const int64_t i = row * problem.params.y_stride + output;
-          ASSERT_EQ(y[i], expected[i]) << row << ", " << output;
-        }
-      }
-    }
-  }
-}
+TEST_P(HalfProjection, ReadsAndWritesEveryDtype) { ExpectEveryDtype<HalfProblem>(backend(), {WeightFormat::kBF16}); }
 
 // 3e-4 is what the docs say: each operand errs by up to 2^-12 of itself.
 TEST_P(HalfProjection, ErrsByThreeTenThousandthsOfExactProducts) {

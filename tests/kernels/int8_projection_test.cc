@@ -10,6 +10,7 @@
 #include "kernels/cpu/processor.h"
 #include "kernels/projection/projection.h"
 #include "tests/kernels/quantized_problem.h"
+#include "tests/kernels/rounded_projection.h"
 #include "tests/support/compare.h"
 
 namespace gdn::int8_projection_test {
@@ -19,19 +20,7 @@ class Int8Projection : public QuantizedProjection {};
 GDN_ON_EVERY_BACKEND(Int8Projection);
 
 TEST_P(Int8Projection, MatchesTheReferenceOfRoundedInputs) {
-  for (const WeightFormat format : Taken()) {
-    for (const int64_t outputs : {1, 3, 16, 67, 131}) {
-      for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 33, 130}) {
-        if (rows * outputs > 131 * 33 && !on_cpu()) continue;
-        Int8Problem problem(format, rows, outputs, /*features=*/512 + 256);
-        for (const ProjectionPath path : kPaths) {
-          problem.params.path = path;
-          ASSERT_LE(RelativeNormError(Project(problem.params, backend()), Expected(problem.params)), kTolerance)
-              << WeightFormatName(format) << ", " << rows << " rows, " << outputs << " outputs";
-        }
-      }
-    }
-  }
+  ExpectReferenceOnEveryPath<Int8Problem>(backend(), Taken(), /*features=*/512 + 256, /*large=*/on_cpu());
 }
 
 // Blocks of 32 alone may be an odd number, and an input of a block may dwarf the others.
@@ -55,22 +44,7 @@ TEST_P(Int8Projection, TakesAnyNumberOfBlocksAndAnyRangeOfInputs) {
 }
 
 TEST_P(Int8Projection, ARowHasTheSameBitsAmongAnyRowsOnAnyPathAndParallelism) {
-  const auto others = OthersOfTheSameBits();
-  for (const WeightFormat format : Taken()) {
-    Int8Problem problem(format, /*rows=*/47, /*outputs=*/131, /*features=*/256);
-    const std::vector<float> all = Project(problem.params, backend());
-    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 17, 42}) {
-      for (const ProjectionPath path : kPaths) {
-        ProjectionParams part = problem.params;
-        part.path = path;
-        part.rows = rows;
-        part.x = part.x.From(5 * part.x_stride);
-        const auto expected = absl::MakeConstSpan(all).subspan(5 * part.y_stride, rows * part.y_stride);
-        EXPECT_TRUE(BitEqual(Project(part, *others[rows % others.size()]), expected))
-            << WeightFormatName(format) << ", " << rows << " rows";
-      }
-    }
-  }
+  ExpectTheSameBitsAmongAnyRows<Int8Problem>(backend(), OthersOfTheSameBits(), Taken(), /*rows=*/47, /*features=*/256);
 }
 
 TEST_P(Int8Projection, AnOutputHasTheSameBitsAmongAnyOutputs) {
@@ -116,31 +90,7 @@ TEST_P(Int8Projection, WhatIsNotFiniteStaysInItsRowsAndOutputs) {
   }
 }
 
-TEST_P(Int8Projection, ReadsAndWritesEveryDtype) {
-  for (const WeightFormat format : Taken()) {
-    for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      for (const int64_t rows : {1, 7, 20}) {
-        Int8Problem problem(format, rows, /*outputs=*/45, /*features=*/256);
-        std::vector<uint16_t> x(problem.x.size()), y(static_cast<size_t>(rows * problem.params.y_stride)), expected = y;
-        ConvertFromFloat(problem.x.data(), x.size(), dtype, x.data());
-        ProjectionParams narrow = problem.params;
-        narrow.x = {x.data(), dtype};
-        narrow.y = {y.data(), dtype};
-        ASSERT_EQ(ProjectPacked(narrow, backend()), absl::OkStatus());
-        // The same rounded inputs from float32, and their outputs rounded.
-        ConvertToFloat(dtype, x.data(), x.size(), problem.x.data());
-        const std::vector<float> wide = Project(problem.params, backend());
-        ConvertFromFloat(wide.data(), wide.size(), dtype, expected.data());
-        for (int64_t row = 0; row < rows; ++row) {
-          for (int64_t output = 0; output < 45; ++output) {
-            const int64_t i = row * problem.params.y_stride + output;
-            ASSERT_EQ(y[i], expected[i]) << WeightFormatName(format) << " " << row << ", " << output;
-          }
-        }
-      }
-    }
-  }
-}
+TEST_P(Int8Projection, ReadsAndWritesEveryDtype) { ExpectEveryDtype<Int8Problem>(backend(), Taken()); }
 
 // Plain weights and F8_E4M3 have no integers to multiply: their products stay exact.
 TEST_P(Int8Projection, OtherWeightsKeepExactProducts) {

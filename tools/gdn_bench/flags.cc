@@ -29,7 +29,8 @@ ABSL_FLAG(std::string, gpu_graphs, "auto",
           "kernel: replay of repeated decode steps on the GPU, as in gdn_server: auto, on or off");
 ABSL_FLAG(std::string, matrix_units, "auto",
           "kernel: whether products run on the GPU's matrix units, as in gdn_server: auto or off");
-ABSL_FLAG(int, gpu_device, 0, "kernel, serve: number of the GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
+ABSL_FLAG(int, gpu_device, 0,
+          "kernel, serve, drift: number of the GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
 ABSL_FLAG(std::string, secure, "",
           "serve --suite=secure, echo_server: folder with certificates and tokens as docs/how-to/secure.md makes them");
 ABSL_FLAG(std::string, gpu_devices, "",
@@ -78,8 +79,10 @@ ABSL_FLAG(std::string, beside, "",
 ABSL_FLAG(double, time_limit, 20, "serve: longest time of each load in seconds; the calls made by then are reported");
 ABSL_FLAG(double, seconds, 60, "schedule: simulated seconds of each case");
 ABSL_FLAG(uint64_t, seed, 1, "schedule, drift: seed of the random arrivals and inputs");
-ABSL_FLAG(std::string, math, "exact",
-          "drift: exact, for states of float32 and bfloat16; or int8, for a layer in int8 products against exact ones");
+ABSL_FLAG(
+    std::string, math, "exact",
+    "drift: exact, for states of float32 and bfloat16; or int8 (on the CPU) or half (on a GPU), for a layer in such "
+    "products against exact ones");
 ABSL_FLAG(int64_t, drift_tokens, 100'000, "drift: tokens to decode, 1 .. 100,000,000");
 ABSL_FLAG(int, layers, 36, "state: layers of the session that is moved; each has a state of 2 MiB");
 ABSL_FLAG(int, forks, 200, "state: forks of each shape");
@@ -120,7 +123,7 @@ constexpr char kUsage[] =
     "                                                      and of a prompt without one\n"
     "  gdn_bench drift [--drift-tokens=N] [--json[=FILE]]  the error of long decodes with states of float32 and "
     "bfloat16,\n"
-    "                                                      or with --math=int8\n"
+    "                                                      or with --math=int8 or half\n"
     "  gdn_bench echo_server --port_file=FILE              only the echo servers that `serve` compares with\n\n"
     "docs/evidence/benchmarks.md says what is measured and how to read it.";
 
@@ -300,11 +303,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   }
   const std::string math_name = absl::GetFlag(FLAGS_math);
   const std::optional<ProductMath> math = ParseProductMath(math_name);
-  if (!math.has_value() || *math == ProductMath::kHalf) {  // drift runs on a CPU, which has no such products
-    return absl::InvalidArgumentError(absl::StrCat("--math is '", math_name, "', expected exact or int8"));
+  if (!math.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("--math is '", math_name, "', expected exact, int8 or half"));
   }
-  line.drift_math = *math;
-  line.drift = {.tokens = absl::GetFlag(FLAGS_drift_tokens), .seed = absl::GetFlag(FLAGS_seed)};
+  line.drift = {{.tokens = absl::GetFlag(FLAGS_drift_tokens), .seed = absl::GetFlag(FLAGS_seed)},
+                *math,
+                absl::GetFlag(FLAGS_gpu_device)};
   if (line.drift.tokens < 1 || line.drift.tokens > 100'000'000) {
     return absl::InvalidArgumentError(
         absl::StrCat("--drift-tokens is ", line.drift.tokens, ", expected 1 .. 100000000"));

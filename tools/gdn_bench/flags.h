@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/product_math.h"
-#include "tools/gdn_bench/drift_bench.h"
 #include "tools/gdn_bench/kernels/kernel_bench.h"
+#include "tools/gdn_bench/math_drift_bench.h"
 #include "tools/gdn_bench/schedule/schedule_bench.h"
 #include "tools/gdn_bench/serve/serve_bench.h"
 #include "tools/gdn_bench/states/prefix_bench.h"
@@ -24,8 +23,7 @@ struct CommandLine {
   std::string command;  // "kernel", "serve", "schedule", "state", "prefix", "drift" or "echo_server"
   KernelBenchOptions kernel;
   ScheduleBenchOptions schedule;
-  DriftOptions drift;
-  ProductMath drift_math = ProductMath::kExact;  // kInt8: compare it with exact products
+  MathDriftOptions drift;
   ServeOptions serve;
   StateBenchOptions state;
   PrefixBenchOptions prefix;

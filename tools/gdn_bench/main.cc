@@ -57,7 +57,7 @@ absl::Status Run(const CommandLine& line) {
     const std::vector<ScheduleCase> cases = RunScheduleBench(line.schedule);
     return Publish(ScheduleTable(cases), ScheduleJson(cases), results);
   }
-  if (line.command == "drift" && line.drift_math == ProductMath::kInt8) {
+  if (line.command == "drift" && line.drift.math != ProductMath::kExact) {
     GDN_ASSIGN_OR_RETURN(const std::vector<MathDriftRow> rows, RunMathDriftBench(line.drift));
     return Publish(MathDriftTable(rows), MathDriftJson(rows), results);
   }

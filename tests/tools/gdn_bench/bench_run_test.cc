@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -131,6 +133,26 @@ TEST(GdnBenchKernel, SaysThatABuildHasNoGpuKernels) {
   EXPECT_THAT(outcome.out, HasSubstr("no GPU kernels"));
   EXPECT_THAT(outcome.out, HasSubstr("--backend=cpu"));
   EXPECT_EQ(RunGdnBench("kernel --backend=host --filter decode 2>&1").exit_code, 1);
+}
+
+TEST(GdnBenchDrift, ComparesRoundedProductsWithExactOnes) {
+  for (const auto& [program, math, weights] : {std::tuple("gdn_bench_host", "half", std::vector{"BF16", "F32"}),
+                                               std::tuple("gdn_bench", "int8", std::vector{"Q8_0", "Q4_K"})}) {
+    const Json json = RunForJson(program, std::string("drift --drift-tokens=2 --json --math=") + math);
+    ASSERT_EQ(json.size(), 2u) << json;
+    for (size_t i = 0; i < 2; ++i) {
+      const Json& row = json[i];
+      EXPECT_EQ(row.at("weights"), weights[i]);
+      EXPECT_EQ(row.at("tokens"), 2);
+      for (const char* key : {"output_error", "state_error"}) {
+        EXPECT_GT(row.at(key).get<double>(), 1e-5) << row;
+        EXPECT_LT(row.at(key).get<double>(), std::string(math) == "half" ? 2e-3 : 3e-2) << row;
+      }
+    }
+  }
+  const Outcome outcome = RunGdnBench("drift --math=half --drift-tokens=2 2>&1");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("no GPU kernels"));
 }
 #endif
 

@@ -10,7 +10,7 @@
 //   copies       CopyAsync16, CommitCopies, WaitForCopies: from memory to LDS where Stream::matrix_units is set
 //   barriers     SyncThreads() for the block, WaveBarrier() for the wave's LDS accesses
 //   cross-lane   wave.h: GroupSum, GroupReduce, ... ; vendor_*.h has the primitives they are made of
-//   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)
+//   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h), FmaEach (four multiply-adds)
 //   bytes        BiasedByte, SelectBytes, Dot4, WidenE4M3
 //   fp16         FromF16, ToF16, HalvesOf; Dot2, once the device has proven what it does (dot2_probe.h)
 //   matrices     MmaBf16, MmaTf32, ToTf32, LoadMatrices, where Stream::matrix_units is set

@@ -15,12 +15,7 @@ __device__ __forceinline__ void MultiplyAdd(float a, const Vec4& b, Vec4& sum) {
   sum.z = fmaf(a, b.z, sum.z);
   sum.w = fmaf(a, b.w, sum.w);
 }
-__device__ __forceinline__ void MultiplyAdd(float a, const Vec4& b, float (&sum)[4]) {
-  sum[0] = fmaf(a, b.x, sum[0]);
-  sum[1] = fmaf(a, b.y, sum[1]);
-  sum[2] = fmaf(a, b.z, sum[2]);
-  sum[3] = fmaf(a, b.w, sum[3]);
-}
+__device__ __forceinline__ void MultiplyAdd(float a, const Vec4& b, float (&sum)[4]) { FmaEach(a, b, sum); }
 
 // Loads up to four elements at p, of float or bfloat16 (uint16_t), as float32; those from `count` on (it may be
 // negative) are not read and 0. `aligned`: p is aligned to four elements. StoreSome stores those before `count`.

@@ -18,6 +18,14 @@ __device__ __forceinline__ uint32_t FloatToBits(float value) { return __float_as
 __device__ __forceinline__ Vec4 Load4(const float* p) { return *reinterpret_cast<const Vec4*>(p); }
 __device__ __forceinline__ void Store4(float* p, const Vec4& v) { *reinterpret_cast<Vec4*>(p) = v; }
 
+// sum[0 .. 3] += a * b.
+__device__ __forceinline__ void FmaEach(float a, const Vec4& b, float* sum) {
+  sum[0] = fmaf(a, b.x, sum[0]);
+  sum[1] = fmaf(a, b.y, sum[1]);
+  sum[2] = fmaf(a, b.z, sum[2]);
+  sum[3] = fmaf(a, b.w, sum[3]);
+}
+
 // An array in a block's LDS; operator[] and the vector accesses take an element's index, a multiple of 4 (of 2) for
 // vectors of 4 (of 2).
 template <typename T, int kCount>

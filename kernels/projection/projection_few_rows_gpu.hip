@@ -212,10 +212,10 @@ class Team {
         const Vec4 x = s_.x.Load4(XAt() + r * T::kRowWords + (stage * T::kVectors + v) * (kWeightVector / 2));
 #pragma unroll
         for (int o = 0; o < T::kLaneOutputs; ++o) {
-          sum[r][o] = MultiplyAdd<true>(x.x, w[o].x, sum[r][o]);
-          sum[r][o] = MultiplyAdd<true>(x.y, w[o].y, sum[r][o]);
-          sum[r][o] = MultiplyAdd<true>(x.z, w[o].z, sum[r][o]);
-          sum[r][o] = MultiplyAdd<true>(x.w, w[o].w, sum[r][o]);
+          sum[r][o] = Dot2(FloatToBits(x.x), FloatToBits(w[o].x), sum[r][o]);
+          sum[r][o] = Dot2(FloatToBits(x.y), FloatToBits(w[o].y), sum[r][o]);
+          sum[r][o] = Dot2(FloatToBits(x.z), FloatToBits(w[o].z), sum[r][o]);
+          sum[r][o] = Dot2(FloatToBits(x.w), FloatToBits(w[o].w), sum[r][o]);
         }
       }
     }

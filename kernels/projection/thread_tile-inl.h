@@ -32,23 +32,22 @@ __device__ __forceinline__ void SetZero(float (&tile)[kRows][kOutputs]) {
   }
 }
 
-// c + x * w: of float32, or with kPairs of the pairs of fp16 numbers in their bits.
-template <bool kPairs>
-__device__ __forceinline__ float MultiplyAdd(float x, float w, float c) {
-  if constexpr (kPairs) return Dot2(FloatToBits(x), FloatToBits(w), c);
-  return fmaf(x, w, c);
-}
-
-// row[j] += x * w[j] for all outputs j, the elements of w's vectors in order.
+// row[j] += x * w[j] for all outputs j, the elements of w's vectors in order: float32 numbers, or with kPairs the pairs
+// of fp16 numbers in their bits.
 template <bool kPairs = false, int kOutputs, int kVectors>
 __device__ __forceinline__ void AddOuter(float (&row)[kOutputs], float x, const Vec4 (&w)[kVectors]) {
   static_assert(kOutputs == 4 * kVectors);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    row[4 * v] = MultiplyAdd<kPairs>(x, w[v].x, row[4 * v]);
-    row[4 * v + 1] = MultiplyAdd<kPairs>(x, w[v].y, row[4 * v + 1]);
-    row[4 * v + 2] = MultiplyAdd<kPairs>(x, w[v].z, row[4 * v + 2]);
-    row[4 * v + 3] = MultiplyAdd<kPairs>(x, w[v].w, row[4 * v + 3]);
+    float* const sum = row + 4 * v;
+    if constexpr (kPairs) {
+      sum[0] = Dot2(FloatToBits(x), FloatToBits(w[v].x), sum[0]);
+      sum[1] = Dot2(FloatToBits(x), FloatToBits(w[v].y), sum[1]);
+      sum[2] = Dot2(FloatToBits(x), FloatToBits(w[v].z), sum[2]);
+      sum[3] = Dot2(FloatToBits(x), FloatToBits(w[v].w), sum[3]);
+    } else {
+      FmaEach(x, w[v], sum);
+    }
   }
 }
 

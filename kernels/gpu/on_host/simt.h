@@ -86,6 +86,24 @@ inline float fmaf(float a, float b, float c) {
 #endif
   return ::fmaf(a, b, c);
 }
+// sum[0 .. 3] += a * b, each as fmaf adds it: tiles of products are most of what the executor computes.
+inline void FmaEach(float a, const Vec4& b, float* sum) {
+#if defined(__x86_64__)
+  if (simt::has_fma) [[likely]] {
+    using Floats = float __attribute__((vector_size(16)));
+    Floats result = {a, a, a, a}, factors, addends;
+    std::memcpy(&factors, &b, sizeof(factors));
+    std::memcpy(&addends, sum, sizeof(addends));
+    asm("vfmadd213ps %2, %1, %0" : "+x"(result) : "x"(factors), "x"(addends));
+    std::memcpy(sum, &result, sizeof(result));
+    return;
+  }
+#endif
+  sum[0] = ::fmaf(a, b.x, sum[0]);
+  sum[1] = ::fmaf(a, b.y, sum[1]);
+  sum[2] = ::fmaf(a, b.z, sum[2]);
+  sum[3] = ::fmaf(a, b.w, sum[3]);
+}
 
 // BiasedByte: kByteBias + byte number kByte (0 lowest) of a word, as float. WidenE4M3: the values of four E4M3 bytes,
 // the lowest first, divided by kE4M3Unit. If any of them is NaN, at least one result is NaN, maybe another byte's.

@@ -92,10 +92,9 @@ struct ReplayableStep {
   const int32_t* base_slots = nullptr;
 };
 
-// A point in the order of issue. MakeFence makes the event, WaitFence takes it back. Null: all before it has already
-// run.
+// A point in the order of issue. MakeFence makes it, WaitFence takes it back. Null: all before it has already run.
 struct Fence {
-  void* event = nullptr;
+  void* point = nullptr;
 };
 
 class Backend {

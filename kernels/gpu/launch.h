@@ -1,6 +1,7 @@
 // Launches kernels: checks the grid, chooses the wave width, and returns a Status.
 //
-// Thread safety: as gpu/stream.h. Arguments are copied at the launch; they must not contain host pointers.
+// Thread safety: as gpu/stream.h. Arguments are copied at the launch; they must not contain pointers to host memory
+// that is not page-locked.
 //
 //   return WithWaveWidth(stream, "gating", [&](auto wave) {
 //     return Launch("gating", GatingKernel<wave()>, {blocks}, kThreads, stream, params);

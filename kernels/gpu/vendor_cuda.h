@@ -202,7 +202,9 @@ inline std::string ToolkitName() {
 inline std::string ArchitectureName(const ApiDeviceProperties& properties) {
   return "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
 }
-inline cudaError_t ApiHostAlloc(void** data, size_t bytes) { return cudaHostAlloc(data, bytes, cudaHostAllocDefault); }
+inline cudaError_t ApiHostAlloc(void** data, size_t bytes) {
+  return cudaHostAlloc(data, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+}
 inline cudaError_t ApiFreeHost(void* data) { return cudaFreeHost(data); }
 inline cudaError_t ApiInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph) {
   return cudaGraphInstantiate(executable, graph, 0);

@@ -141,7 +141,9 @@ inline std::string ToolkitName() {
   return name + "clang" + std::to_string(__clang_major__) + "." + std::to_string(__clang_minor__);
 }
 inline std::string ArchitectureName(const ApiDeviceProperties& properties) { return properties.gcnArchName; }
-inline hipError_t ApiHostAlloc(void** data, size_t bytes) { return hipHostMalloc(data, bytes, hipHostMallocDefault); }
+inline hipError_t ApiHostAlloc(void** data, size_t bytes) {
+  return hipHostMalloc(data, bytes, hipHostMallocPortable | hipHostMallocMapped | hipHostMallocCoherent);
+}
 inline hipError_t ApiFreeHost(void* data) { return hipHostFree(data); }
 inline hipError_t ApiInstantiate(hipGraphExec_t* executable, hipGraph_t graph) {
   return hipGraphInstantiate(executable, graph, nullptr, nullptr, 0);

@@ -51,6 +51,13 @@ __device__ __forceinline__ T& LaunchedSharedMemory() {
 
 __device__ __forceinline__ void SyncThreads() { __syncthreads(); }
 
+// ShowToHost: the host sees this lane's earlier stores before those of StoreForHost that follow it, also of other lanes
+// if a barrier is between. StoreForHost: stores to page-locked memory that the host reads with acquire order.
+__device__ __forceinline__ void ShowToHost() { __threadfence_system(); }
+__device__ __forceinline__ void StoreForHost(uint32_t* word, uint32_t value) {
+  *static_cast<volatile uint32_t*>(word) = value;
+}
+
 template <typename... Params, typename... Args>
 absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,
                           const Stream& stream, const Args&... args) {

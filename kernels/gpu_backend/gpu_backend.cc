@@ -20,6 +20,7 @@
 #include "kernels/gpu_backend/launch_streams.h"
 #include "kernels/gpu_backend/packed_copy.h"
 #include "kernels/gpu_backend/step_graphs.h"
+#include "kernels/host_copy/host_copy.h"
 #include "kernels/projection/packed_weights_gpu.h"
 
 #ifndef GDN_GPU_BACKEND_NAME
@@ -155,13 +156,13 @@ class GpuBackend final : public Backend {
     return Move("StageOut", host, device, bytes, [&] { return streams_.Out(host, device, bytes); });
   }
   absl::StatusOr<Fence> MakeFence() override {
-    GDN_ASSIGN_OR_RETURN(const gpu::Event event, streams_.MakeFence());
-    return Fence{event};
+    GDN_ASSIGN_OR_RETURN(gpu::LaunchFence* const fence, streams_.MakeFence());
+    return Fence{fence};
   }
   absl::Status WaitFence(Fence fence) override {
-    if (fence.event == nullptr) return absl::OkStatus();
+    if (fence.point == nullptr) return absl::OkStatus();
     GDN_RETURN_IF_ERROR(gpu::UseDevice(device_));
-    return streams_.WaitFence(fence.event);
+    return streams_.WaitFence(static_cast<gpu::LaunchFence*>(fence.point));
   }
 
   absl::Status IssueOrReplay(const ReplayableStep& step, absl::FunctionRef<absl::Status()> issue) override {
@@ -382,6 +383,12 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
   const absl::StatusOr<void*> probe = backend->Allocate(256);
   GDN_RETURN_IF_ERROR(or_unsupported(probe.status()));
   backend->Free(*probe, 256);
+  {
+    // The copies that end a launch must not fail for want of their code.
+    const gpu::LoadingOnly loading;
+    GDN_RETURN_IF_ERROR(or_unsupported(
+        HostCopyGpu(/*to=*/nullptr, /*from=*/nullptr, /*bytes=*/1, /*flags=*/nullptr, /*number=*/0, made)));
+  }
   backend->DecideOnGraphs(options.graphs);
   return backend;
 }

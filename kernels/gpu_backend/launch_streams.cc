@@ -1,8 +1,11 @@
 #include "kernels/gpu_backend/launch_streams.h"
-#include "base/threads/steady_clock.h"
+
+#include <utility>
 
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "base/threads/steady_clock.h"
+#include "kernels/host_copy/host_copy.h"
 
 namespace gdn::gpu {
 namespace {
@@ -10,6 +13,7 @@ namespace {
 constexpr size_t kSmallBytes = size_t{128} << 10;
 // Waking a thread up takes tens of microseconds, which a short step would wait for in vain.
 constexpr absl::Duration kPollTime = absl::Microseconds(500);
+constexpr int kLooksPerEvent = 64;  // a look at the flags takes far less time than asking the runtime for the event
 
 }  // namespace
 
@@ -19,7 +23,13 @@ LaunchStreams::~LaunchStreams() {
   if (out_.has_value()) DestroyStream(*out_);
   if (order_ != nullptr) DestroyEvent(order_);
   absl::MutexLock lock(&mu_);
-  for (const Event event : idle_) DestroyEvent(event);
+  for (LaunchFence* const fence : idle_) Destroy(fence);
+}
+
+void LaunchStreams::Destroy(LaunchFence* fence) {
+  DestroyEvent(fence->event);
+  if (fence->flags != nullptr) PinnedFree(fence->flags);
+  delete fence;
 }
 
 const Stream& LaunchStreams::Beside(std::optional<Stream>& stream) {
@@ -40,14 +50,18 @@ absl::Status LaunchStreams::Order(const Stream& first, const Stream& waiting) {
 }
 
 absl::Status LaunchStreams::In(void* device, const void* host, size_t bytes) {
-  if (bytes <= kSmallBytes) return CopyToDevice(device, host, bytes, operators_);
+  if (bytes <= kSmallBytes) return HostCopyGpu(device, host, bytes, /*flags=*/nullptr, /*number=*/0, operators_);
   const Stream& stream = Beside(in_);
   GDN_RETURN_IF_ERROR(CopyToDevice(device, host, bytes, stream));
   return &stream == &operators_ ? absl::OkStatus() : Order(stream, operators_);
 }
 
 absl::Status LaunchStreams::Out(void* host, const void* device, size_t bytes) {
-  if (bytes <= kSmallBytes) return CopyToHost(host, device, bytes, operators_);
+  if (bytes <= kSmallBytes) {
+    GDN_RETURN_IF_ERROR(QueueLast(nullptr));
+    last_ = {.to = host, .from = device, .bytes = bytes};
+    return absl::OkStatus();
+  }
   const Stream& stream = Beside(out_);
   if (&stream != &operators_) {
     GDN_RETURN_IF_ERROR(Order(operators_, stream));
@@ -56,44 +70,67 @@ absl::Status LaunchStreams::Out(void* host, const void* device, size_t bytes) {
   return CopyToHost(host, device, bytes, stream);
 }
 
-absl::StatusOr<Event> LaunchStreams::TakeEvent() {
+absl::Status LaunchStreams::QueueLast(LaunchFence* fence) {
+  if (!last_.has_value()) return absl::OkStatus();
+  const Copy copy = *std::exchange(last_, std::nullopt);
+  const bool flagged = fence != nullptr && fence->flags != nullptr;
+  if (flagged) {
+    fence->blocks = HostCopyBlocks(copy.bytes);
+    ++fence->number;
+  }
+  return HostCopyGpu(copy.to, copy.from, copy.bytes, flagged ? fence->flags : nullptr, flagged ? fence->number : 0,
+                     operators_);
+}
+
+LaunchFence* LaunchStreams::TakeFence() {
   {
     absl::MutexLock lock(&mu_);
     if (!idle_.empty()) {
-      const Event event = idle_.back();
+      LaunchFence* const fence = idle_.back();
       idle_.pop_back();
-      return event;
+      fence->blocks = 0;
+      return fence;
     }
   }
-  return MakeEvent();
+  const absl::StatusOr<Event> event = MakeEvent();
+  if (!event.ok()) return nullptr;
+  constexpr size_t kMostFlags = HostCopyBlocks(kSmallBytes);
+  const absl::StatusOr<void*> memory = PinnedMalloc(kMostFlags * sizeof(uint32_t));
+  auto* const flags = memory.ok() ? static_cast<uint32_t*>(*memory) : nullptr;
+  for (size_t i = 0; flags != nullptr && i < kMostFlags; ++i) flags[i] = 0;
+  return new LaunchFence{.event = *event, .flags = flags};
 }
 
-absl::StatusOr<Event> LaunchStreams::MakeFence() {
-  const absl::StatusOr<Event> taken = TakeEvent();
-  if (!taken.ok()) {
-    out_used_ = false;
+absl::StatusOr<LaunchFence*> LaunchStreams::MakeFence() {
+  LaunchFence* const fence = TakeFence();
+  const bool out_used = std::exchange(out_used_, false);
+  if (fence == nullptr) {
     GDN_RETURN_IF_ERROR(Synchronize());
-    return Event(nullptr);
+    return nullptr;
   }
-  const Event event = *taken;
-  absl::Status status;
-  if (out_used_) status = Order(operators_, *out_);
-  if (status.ok()) status = RecordEvent(event, out_used_ ? *out_ : operators_);
-  out_used_ = false;
-  if (status.ok()) return event;
-  DestroyEvent(event);
+  absl::Status status = QueueLast(out_used ? nullptr : fence);
+  if (status.ok() && out_used) status = Order(operators_, *out_);
+  if (status.ok()) status = RecordEvent(fence->event, out_used ? *out_ : operators_);
+  if (status.ok()) return fence;
+  static_cast<void>(SynchronizeStream(operators_));  // the copy may still store to the flags
+  Destroy(fence);
   return status;
 }
 
-absl::Status LaunchStreams::WaitFence(Event fence) {
+absl::Status LaunchStreams::WaitFence(LaunchFence* fence) {
   absl::Status status;
-  for (const SteadyTime end = SteadyNow() + kPollTime;;) {
-    const absl::StatusOr<bool> done = EventIsDone(fence);
+  const SteadyTime end = SteadyNow() + kPollTime;
+  for (int looks = 0;; ++looks) {
+    if (fence->blocks > 0) {
+      if (HostCopyHasEnded(fence->flags, fence->blocks, fence->number)) break;
+      if (looks % kLooksPerEvent != 0) continue;
+    }
+    const absl::StatusOr<bool> done = EventIsDone(fence->event);
     if (done.ok() && *done) break;
     // Also where the poll fails: a lost device may still be at work in the callers' memory.
     if (!done.ok() || SteadyNow() >= end) {
       status = done.status();
-      status.Update(WaitForEvent(fence));
+      status.Update(WaitForEvent(fence->event));
       break;
     }
   }
@@ -103,7 +140,8 @@ absl::Status LaunchStreams::WaitFence(Event fence) {
 }
 
 absl::Status LaunchStreams::Synchronize() {
-  absl::Status status = SynchronizeStream(operators_);
+  absl::Status status = QueueLast(nullptr);
+  status.Update(SynchronizeStream(operators_));
   if (in_.has_value()) status.Update(SynchronizeStream(*in_));
   if (out_.has_value()) status.Update(SynchronizeStream(*out_));
   return status;

@@ -254,6 +254,11 @@ inline void WaveBarrier(const char* file = __builtin_FILE(), int line = __builti
   simt::WaveFence({file, line});
 }
 
+// ShowToHost: the host sees this lane's earlier stores before those of StoreForHost that follow it, also of other lanes
+// if a barrier is between. StoreForHost: stores to page-locked memory that the host reads with acquire order.
+inline void ShowToHost() {}
+inline void StoreForHost(uint32_t* word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+
 // Kernels run one after another, so there is nothing to wait for; the executor only checks that kernels with
 // Grid::early call WaitForPriorKernels.
 inline void WaitForPriorKernels() { simt::NoteWait(); }

@@ -23,14 +23,19 @@
 #define OPEN_US 2000000
 #define NEVER INT64_MAX
 
-enum state { kFree, kInFlight, kDone, kAbandoned };
+#define LEAST_ROOM 64 /* bytes for a reply; a longer one comes in pieces */
 
-/* A call, and its block of the area. The server may write to the block until the call's completion has come. */
+enum state { kFree, kHeld, kInFlight, kAbandoned };
+
+/* A call, and its block of the area: room for the message, whose end is where the tensors begin, the tensors, and room
+ * for the reply. The server may write to the block until the call's completion has come. */
 struct call {
   enum state state;
+  int placed; /* held as a place: nobody knows for how long */
   uint64_t id;
-  uint64_t offset, bytes;      /* the block; no bytes: none */
-  uint64_t reply_offset, room; /* where the reply comes */
+  uint64_t offset, bytes; /* the block; no bytes: none */
+  uint64_t tensors_offset, tensor_bytes[GDN_RING_TENSORS];
+  uint64_t reply_offset, room;
   gdn_ring_completion completion;
   char* whole; /* a reply that did not fit its room */
 };
@@ -263,7 +268,7 @@ static uint32_t take_completions(gdn_ring* ring) {
       free_call(ring, call);
     } else if (call->state == kInFlight) {
       call->completion = completion;
-      call->state = kDone;
+      call->state = kHeld;
     }
   }
   if (count != 0) pthread_cond_broadcast(&ring->changed);
@@ -323,51 +328,131 @@ static void wait_for_change(gdn_ring* ring, int64_t due) {
   pthread_mutex_lock(&ring->mutex);
   ring->looking = 0;
   /* Replies that take longer than a spin are not worth one; now and then they are tried again. */
-  if (spun) ring->spin_now = ring->spin_us;
-  else if (ring->spin_now > ring->spin_us / 16) ring->spin_now /= 2;
+  if (spun)
+    ring->spin_now = ring->spin_us;
+  else if (ring->spin_now > ring->spin_us / 16)
+    ring->spin_now /= 2;
   if (take_completions(ring) == 0 && !open) ring->gone = 1;
   pthread_cond_broadcast(&ring->changed);
 }
 
 /* ---- Calls */
 
-/* Finds `bytes` free bytes of the area, first fit. Returns 0 if there are none. */
-static int find_block(const gdn_ring* ring, uint64_t bytes, uint64_t* offset) {
-  uint64_t at = 0;
+/* Returns the block that overlaps `bytes` bytes at `at`; NULL if there is none. places_only: of the places. */
+static const struct call* block_at(const gdn_ring* ring, uint64_t at, uint64_t bytes, int places_only) {
   uint32_t i;
-  int moved;
-  do {
-    moved = 0;
-    if (bytes > ring->area_bytes || at > ring->area_bytes - bytes) return 0;
-    for (i = 0; i < ring->entries; ++i) {
-      const struct call* const other = &ring->calls[i];
-      if (other->bytes == 0 || other->offset >= at + bytes || other->offset + other->bytes <= at) continue;
-      at = other->offset + other->bytes;
-      moved = 1;
-    }
-  } while (moved);
-  *offset = at;
-  return 1;
+  for (i = 0; i < ring->entries; ++i) {
+    const struct call* const other = &ring->calls[i];
+    if (other->bytes == 0 || other->offset >= at + bytes || other->offset + other->bytes <= at) continue;
+    if (other->placed || !places_only) return other;
+  }
+  return NULL;
 }
 
-/* Takes a call with a block of `bytes` bytes, waiting until there is one. NULL at `due`, or if the ring has ended. */
-static struct call* take_call(gdn_ring* ring, uint64_t bytes, int64_t due) {
+/* Finds `bytes` free bytes of the area, the first that fit. Returns 0 if there are none. */
+static int find_block(const gdn_ring* ring, uint64_t bytes, int places_only, uint64_t* offset) {
+  const struct call* other;
+  *offset = 0;
   for (;;) {
-    uint64_t offset = 0;
-    uint32_t i;
-    if (ring->gone) return NULL;
-    for (i = 0; i < ring->entries && ring->calls[i].state != kFree; ++i) {
-    }
-    if (i < ring->entries && find_block(ring, bytes, &offset)) {
-      struct call* const call = &ring->calls[i];
-      call->id = ++ring->calls_made * ring->entries + i;
-      call->offset = offset;
-      call->bytes = bytes;
-      call->state = kInFlight;
-      return call;
-    }
-    if (now_us() >= due) return NULL;
+    if (bytes > ring->area_bytes || *offset > ring->area_bytes - bytes) return 0;
+    other = block_at(ring, *offset, bytes, places_only);
+    if (other == NULL) return 1;
+    *offset = other->offset + other->bytes;
+  }
+}
+
+/* The same for a place: the last that fit, in the upper half, so that places leave the lower half whole. */
+static int find_place(const gdn_ring* ring, uint64_t bytes, int places_only, uint64_t* offset) {
+  const uint64_t end = ring->area_bytes / GDN_RING_ALIGNMENT * GDN_RING_ALIGNMENT;
+  const struct call* other;
+  if (bytes > end) return 0;
+  *offset = end - bytes;
+  for (;;) {
+    if (*offset < end / 2) return 0;
+    other = block_at(ring, *offset, bytes, places_only);
+    if (other == NULL) return 1;
+    if (other->offset < bytes) return 0;
+    *offset = other->offset - bytes;
+  }
+}
+
+/* Finds a free call, and a block for it. places_only: as if all were free but the places. */
+static int find_room(const gdn_ring* ring, uint64_t bytes, int for_place, int places_only, uint32_t* entry,
+                     uint64_t* offset) {
+  uint32_t places = 0, i;
+  for (i = 0; i < ring->entries; ++i) places += ring->calls[i].placed != 0;
+  if (for_place && places >= ring->entries / 2) return 0;
+  *entry = 0;
+  while (*entry < ring->entries && (places_only ? ring->calls[*entry].placed : ring->calls[*entry].state != kFree))
+    ++*entry;
+  if (*entry == ring->entries) return 0;
+  return for_place ? find_place(ring, bytes, places_only, offset) : find_block(ring, bytes, places_only, offset);
+}
+
+/* Returns the bytes of a block for such a call, or more than the area has if it does not fit. */
+static uint64_t block_bytes(const gdn_ring* ring, const gdn_ring_request* sizes) {
+  const uint64_t most = ring->area_bytes; /* of each part, so that the sum does not overflow */
+  uint64_t bytes;
+  int i;
+  if (sizes->message_bytes > most || sizes->reply_room > most) return most + 1;
+  bytes = gdn_ring_aligned(sizes->message_bytes) +
+          gdn_ring_aligned(sizes->reply_room < LEAST_ROOM ? LEAST_ROOM : sizes->reply_room);
+  for (i = 0; i < GDN_RING_TENSORS; ++i) {
+    if (sizes->tensor_bytes[i] > most) return most + 1;
+    bytes += gdn_ring_aligned(sizes->tensor_bytes[i]);
+  }
+  return bytes;
+}
+
+/* Divides the call's block. */
+static void divide_block(struct call* call, const gdn_ring_request* sizes) {
+  int i;
+  call->tensors_offset = call->reply_offset = call->offset + gdn_ring_aligned(sizes->message_bytes);
+  for (i = 0; i < GDN_RING_TENSORS; ++i) {
+    call->tensor_bytes[i] = sizes->tensor_bytes[i];
+    call->reply_offset += gdn_ring_aligned(sizes->tensor_bytes[i]);
+  }
+  call->room = call->offset + call->bytes - call->reply_offset;
+}
+
+/* Takes a call with a block, waiting until there is one. The caller holds it until free_call or drop_call. Where the
+ * places leave too little, nothing is waited for. */
+static int take_call(gdn_ring* ring, const gdn_ring_request* sizes, int for_place, int64_t due, struct call** taken) {
+  const uint64_t bytes = block_bytes(ring, sizes);
+  uint64_t offset;
+  uint32_t entry;
+  if (bytes > ring->area_bytes) return GDN_RING_TOO_LARGE;
+  for (;;) {
+    if (ring->gone) return GDN_RING_GONE;
+    if (find_room(ring, bytes, for_place, /*places_only=*/0, &entry, &offset)) break;
+    if (!find_room(ring, bytes, for_place, /*places_only=*/1, &entry, &offset)) return GDN_RING_TOO_LARGE;
+    if (now_us() >= due) return GDN_RING_TIMEOUT;
     wait_for_change(ring, due);
+  }
+  *taken = &ring->calls[entry];
+  (*taken)->offset = offset;
+  (*taken)->bytes = bytes;
+  (*taken)->state = kHeld;
+  (*taken)->placed = for_place;
+  divide_block(*taken, sizes);
+  return GDN_RING_OK;
+}
+
+/* Gives the call back, or leaves it to its completion: the server may still write to its block. */
+static void drop_call(gdn_ring* ring, struct call* call) {
+  if (call->state == kInFlight && !ring->gone)
+    call->state = kAbandoned;
+  else
+    free_call(ring, call);
+}
+
+/* Returns where each tensor of the call lies. */
+static void find_tensors(const gdn_ring* ring, const struct call* call, void* tensors[GDN_RING_TENSORS]) {
+  char* at = ring->area + call->tensors_offset;
+  int i;
+  for (i = 0; i < GDN_RING_TENSORS; ++i) {
+    tensors[i] = call->tensor_bytes[i] == 0 ? NULL : at;
+    at += gdn_ring_aligned(call->tensor_bytes[i]);
   }
 }
 
@@ -404,9 +489,9 @@ static int wait_for(gdn_ring* ring, struct call* call, int64_t due) {
 /* Gets the rest of a reply that did not fit, into call->whole. */
 static int fetch_rest(gdn_ring* ring, struct call* call, uint64_t bytes, int64_t due) {
   const gdn_ring_completion whole = call->completion;
-  gdn_ring_submission rest = {.id = call->id, .method = GDN_RING_FETCH, .reply_offset = call->offset};
+  gdn_ring_submission rest = {.id = call->id, .method = GDN_RING_FETCH, .reply_offset = call->reply_offset};
   uint64_t have = call->room;
-  rest.reply_room = call->bytes;
+  rest.reply_room = call->room;
   call->whole = malloc(bytes);
   if (call->whole == NULL) return GDN_RING_FAILED;
   memcpy(call->whole, ring->area + call->reply_offset, have);
@@ -416,97 +501,128 @@ static int fetch_rest(gdn_ring* ring, struct call* call, uint64_t bytes, int64_t
     rest.request_offset = have;
     call->state = kInFlight;
     if (!submit(ring, &rest, due)) {
-      call->state = kDone; /* the server does not know of this fetch */
+      call->state = kHeld; /* the server does not know of this fetch */
       return ring->gone ? GDN_RING_GONE : GDN_RING_TIMEOUT;
     }
     end = wait_for(ring, call, due);
     if (end != GDN_RING_OK) return end;
     got = call->completion.message_bytes;
-    if (call->completion.code != 0 || got == 0 || got > call->bytes || got > bytes - have) return GDN_RING_GONE;
-    memcpy(call->whole + have, ring->area + call->offset, got);
+    if (call->completion.code != 0 || got == 0 || got > call->room || got > bytes - have) return GDN_RING_GONE;
+    memcpy(call->whole + have, ring->area + call->reply_offset, got);
     have += got;
   }
   call->completion = whole;
   return GDN_RING_OK;
 }
 
-/* Puts the request into the call's block, submits it and waits for its reply. */
-static int run(gdn_ring* ring, struct call* call, uint32_t method, const gdn_ring_request* request, uint64_t timeout_us,
-               int64_t due) {
-  gdn_ring_submission submission = {.id = call->id, .method = method, .timeout_us = timeout_us};
-  char* to = ring->area + call->offset;
-  int end, i;
-  submission.request_offset = call->offset;
-  submission.message_bytes = request->message_bytes;
-  pthread_mutex_unlock(&ring->mutex); /* the block is this call's alone */
-  memcpy(to, request->message, request->message_bytes);
-  to += gdn_ring_aligned(request->message_bytes);
-  for (i = 0; i < GDN_RING_TENSORS; ++i) {
-    submission.tensor_bytes[i] = request->tensor_bytes[i];
-    if (request->tensor_bytes[i] == 0) continue;
-    memcpy(to, request->tensors[i], request->tensor_bytes[i]);
-    to += gdn_ring_aligned(request->tensor_bytes[i]);
-  }
-  submission.reply_offset = (uint64_t)(to - ring->area);
-  submission.reply_room = call->offset + call->bytes - submission.reply_offset;
-  pthread_mutex_lock(&ring->mutex);
-  call->reply_offset = submission.reply_offset;
-  call->room = submission.reply_room;
+/* Submits the call, whose tensors lie in its block, and waits for its reply. */
+static int run(gdn_ring* ring, struct call* call, uint32_t method, const void* message, uint64_t message_bytes,
+               uint64_t timeout_us, int64_t due, gdn_ring_reply* reply) {
+  gdn_ring_submission submission = {.method = method, .timeout_us = timeout_us, .message_bytes = message_bytes};
+  const gdn_ring_completion* const found = &call->completion;
+  const char* from;
+  uint64_t bytes;
+  int end;
+  free(call->whole);
+  call->whole = NULL;
+  call->id = submission.id = ++ring->calls_made * ring->entries + (uint64_t)(call - ring->calls);
+  submission.request_offset = call->tensors_offset - gdn_ring_aligned(message_bytes);
+  memcpy(submission.tensor_bytes, call->tensor_bytes, sizeof submission.tensor_bytes);
+  submission.reply_offset = call->reply_offset;
+  submission.reply_room = call->room;
+  memcpy(ring->area + submission.request_offset, message, message_bytes);
+  call->state = kInFlight;
   if (!submit(ring, &submission, due)) {
-    call->state = kDone;
+    call->state = kHeld;
     return ring->gone || GDN_RING_LOAD(ring->header->ended) != GDN_RING_OPEN ? GDN_RING_GONE : GDN_RING_TIMEOUT;
   }
   end = wait_for(ring, call, due);
-  if (end == GDN_RING_OK) {
-    const uint64_t bytes = gdn_ring_reply_bytes(call->completion.message_bytes, call->completion.output_bytes);
-    if (bytes > call->room) end = fetch_rest(ring, call, bytes, due);
-  }
+  bytes = gdn_ring_reply_bytes(found->message_bytes, found->output_bytes);
+  if (end == GDN_RING_OK && bytes > call->room) end = fetch_rest(ring, call, bytes, due);
   if (end == GDN_RING_TIMEOUT && call->state == kInFlight) {
     const gdn_ring_submission cancel = {.id = call->id, .method = GDN_RING_CANCEL};
     submit(ring, &cancel, now_us() + 1000);
   }
-  return end;
+  if (end != GDN_RING_OK) return end;
+  from = call->whole != NULL ? call->whole : ring->area + call->reply_offset;
+  reply->code = found->code;
+  reply->message = from;
+  reply->message_bytes = found->message_bytes;
+  reply->output = found->output_bytes == 0 ? NULL : from + gdn_ring_aligned(found->message_bytes);
+  reply->output_bytes = found->output_bytes;
+  return GDN_RING_OK;
+}
+
+static int64_t due_of(uint64_t timeout_us) {
+  const uint64_t most = INT64_MAX / 2;
+  return timeout_us == 0 || timeout_us > most ? NEVER : now_us() + (int64_t)timeout_us;
 }
 
 int gdn_ring_call(gdn_ring* ring, uint32_t method, const gdn_ring_request* request, uint64_t timeout_us,
                   gdn_ring_reply* reply) {
-  const uint64_t most = INT64_MAX / 2;
-  const int64_t due = timeout_us == 0 || timeout_us > most ? NEVER : now_us() + (int64_t)timeout_us;
-  uint64_t bytes = gdn_ring_aligned(request->message_bytes);
+  const int64_t due = due_of(timeout_us);
+  void* tensors[GDN_RING_TENSORS];
   struct call* call;
   int end, i;
   memset(reply, 0, sizeof *reply);
   if (is_fork(ring)) return GDN_RING_FORKED;
-  for (i = 0; i < GDN_RING_TENSORS; ++i) {
-    if (request->tensor_bytes[i] > ring->area_bytes) return GDN_RING_TOO_LARGE;
-    bytes += gdn_ring_aligned(request->tensor_bytes[i]);
-  }
-  if (request->message_bytes > ring->area_bytes || request->reply_room > ring->area_bytes) return GDN_RING_TOO_LARGE;
-  bytes += gdn_ring_aligned(request->reply_room);
-  if (bytes > ring->area_bytes) return GDN_RING_TOO_LARGE;
   pthread_mutex_lock(&ring->mutex);
-  call = take_call(ring, bytes, due);
-  if (call == NULL) {
-    end = ring->gone ? GDN_RING_GONE : GDN_RING_TIMEOUT;
-  } else {
-    end = run(ring, call, method, request, timeout_us, due);
-    if (end == GDN_RING_OK) {
-      const gdn_ring_completion* const found = &call->completion;
-      const char* const from = call->whole != NULL ? call->whole : ring->area + call->reply_offset;
-      reply->code = found->code;
-      reply->message = from;
-      reply->message_bytes = found->message_bytes;
-      reply->output = found->output_bytes == 0 ? NULL : from + gdn_ring_aligned(found->message_bytes);
-      reply->output_bytes = found->output_bytes;
-      reply->kept = call;
-    } else if (call->state == kInFlight && !ring->gone) {
-      call->state = kAbandoned; /* the server may still write to its block */
-    } else {
-      free_call(ring, call);
+  end = take_call(ring, request, /*for_place=*/0, due, &call);
+  if (end == GDN_RING_OK) {
+    pthread_mutex_unlock(&ring->mutex); /* the block is this call's alone */
+    find_tensors(ring, call, tensors);
+    for (i = 0; i < GDN_RING_TENSORS; ++i) {
+      if (tensors[i] != NULL) memcpy(tensors[i], request->tensors[i], request->tensor_bytes[i]);
     }
+    pthread_mutex_lock(&ring->mutex);
+    end = run(ring, call, method, request->message, request->message_bytes, timeout_us, due, reply);
+    if (end == GDN_RING_OK)
+      reply->kept = call;
+    else
+      drop_call(ring, call);
   }
   pthread_mutex_unlock(&ring->mutex);
   return end;
+}
+
+int gdn_ring_take_place(gdn_ring* ring, const gdn_ring_request* sizes, uint64_t timeout_us, gdn_ring_place* place) {
+  const int64_t due = due_of(timeout_us);
+  struct call* call;
+  int end;
+  memset(place, 0, sizeof *place);
+  if (is_fork(ring)) return GDN_RING_FORKED;
+  pthread_mutex_lock(&ring->mutex);
+  end = take_call(ring, sizes, /*for_place=*/1, due, &call);
+  pthread_mutex_unlock(&ring->mutex);
+  if (end != GDN_RING_OK) return end;
+  find_tensors(ring, call, place->tensors);
+  place->kept = call;
+  return GDN_RING_OK;
+}
+
+int gdn_ring_call_in(gdn_ring* ring, const gdn_ring_place* place, uint32_t method, const void* message,
+                     uint64_t message_bytes, uint64_t timeout_us, gdn_ring_reply* reply) {
+  const int64_t due = due_of(timeout_us);
+  struct call* const call = place->kept;
+  int end;
+  memset(reply, 0, sizeof *reply);
+  if (is_fork(ring)) return GDN_RING_FORKED;
+  if (message_bytes > call->tensors_offset - call->offset) return GDN_RING_TOO_LARGE;
+  pthread_mutex_lock(&ring->mutex);
+  end = wait_for(ring, call, due); /* for a call that had no time left */
+  if (end == GDN_RING_OK) end = run(ring, call, method, message, message_bytes, timeout_us, due, reply);
+  pthread_mutex_unlock(&ring->mutex);
+  return end;
+}
+
+void gdn_ring_return_place(gdn_ring* ring, gdn_ring_place* place) {
+  if (place->kept == NULL) return;
+  if (!is_fork(ring)) {
+    pthread_mutex_lock(&ring->mutex);
+    drop_call(ring, place->kept);
+    pthread_mutex_unlock(&ring->mutex);
+  }
+  memset(place, 0, sizeof *place);
 }
 
 void gdn_ring_release(gdn_ring* ring, gdn_ring_reply* reply) {

@@ -29,7 +29,7 @@ typedef struct gdn_ring gdn_ring;
 /* Results of the functions. */
 enum {
   GDN_RING_OK = 0,        /* the server has answered; the answer may be an error */
-  GDN_RING_TOO_LARGE = 1, /* the call does not fit the ring's area, or has too many tensors: send a message */
+  GDN_RING_TOO_LARGE = 1, /* the call does not fit the ring beside its places, and was not made: send a message */
   GDN_RING_TIMEOUT = 2,   /* the time is over; the server may still run the call */
   GDN_RING_GONE = 3,      /* the ring has ended, or the server; the server may have run the call */
   GDN_RING_FAILED = 4,    /* this process ran out of memory */
@@ -53,6 +53,13 @@ typedef struct {
   void* kept; /* for gdn_ring_release */
 } gdn_ring_reply;
 
+/* A place in the ring's area for calls that come one after the other. Their tensors lie there, so they are not copied
+ * into the ring, and outputs are read there. */
+typedef struct {
+  void* tensors[GDN_RING_TENSORS]; /* where the caller writes the bytes of each; NULL where there are none */
+  void* kept;                      /* for the functions below */
+} gdn_ring_place;
+
 /* Opens the ring that `token` (GDN_RING_TOKEN_BYTES bytes) stands for, at the server's socket. `spin_us`: how long a
  * call looks for its reply before it sleeps, in microseconds; 0: not at all. Waits for the server for at most
  * `timeout_us` microseconds in all, and never longer than two seconds. Returns 0, or an errno with the reason in `why`.
@@ -69,6 +76,19 @@ int gdn_ring_call(gdn_ring* ring, uint32_t method, const gdn_ring_request* reque
                   gdn_ring_reply* reply);
 /* Gives the reply's memory back. */
 void gdn_ring_release(gdn_ring* ring, gdn_ring_reply* reply);
+
+/* Takes a place for calls with messages of at most sizes->message_bytes bytes, tensors of sizes->tensor_bytes bytes
+ * each and replies of sizes->reply_room bytes; the pointers in `sizes` are not read. Until it is returned, it holds one
+ * of the ring's entries and a part of its area. All places have at most half of both: GDN_RING_TOO_LARGE where that is
+ * too little. Waits for calls that are in the way. */
+int gdn_ring_take_place(gdn_ring* ring, const gdn_ring_request* sizes, uint64_t timeout_us, gdn_ring_place* place);
+/* Makes one call with the tensors that are in the place, and waits for its reply as gdn_ring_call does. A place is for
+ * one call at a time. The reply, which needs no gdn_ring_release, is valid until the next call or the place's return.
+ * The tensors stay as they are. Write them only when the call has ended in GDN_RING_OK: after a GDN_RING_TIMEOUT the
+ * server may still read them until a later call has ended. */
+int gdn_ring_call_in(gdn_ring* ring, const gdn_ring_place* place, uint32_t method, const void* message,
+                     uint64_t message_bytes, uint64_t timeout_us, gdn_ring_reply* reply);
+void gdn_ring_return_place(gdn_ring* ring, gdn_ring_place* place);
 
 /* Returns 1 while this process may use the ring, 0 once the ring or its server has ended, and in a fork. */
 int gdn_ring_is_open(const gdn_ring* ring);

@@ -363,7 +363,8 @@ MetricSources GdnServer::Sources() const {
           .start_time = start_time_,
           .disk = states_->disk(),
           .scrubber = states_->scrubber(),
-          .listener = rpc_ == nullptr ? nullptr : &rpc_->listener()};
+          .listener = rpc_ == nullptr ? nullptr : &rpc_->listener(),
+          .rings = rings_.get()};
 }
 
 std::string GdnServer::MetricsText() {

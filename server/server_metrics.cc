@@ -190,6 +190,12 @@ void AddMemory(const MetricSources& sources, MetricPage& page) {
     page.Add(metric::kConnectionsRefused, {}, sources.listener->refused());
   }
   page.Add(metric::kSharedMemoryBytes, {}, sources.info.shared_regions.used_bytes());
+  if (sources.rings != nullptr) {
+    const RingPoller::Counts rings = sources.rings->poller->counts();
+    page.Add(metric::kRings, {}, rings.rings);
+    page.Add(metric::kRingsBroken, {}, rings.broken);
+    page.Add(metric::kRingSubmissions, {}, rings.submissions);
+  }
   page.Add(metric::kResidentMemoryBytes, {}, ResidentBytes());
 }
 

@@ -16,6 +16,7 @@
 #include "kernels/backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "server/health/device_health.h"
+#include "server/ring/rings.h"
 #include "server/rpc/info_calls.h"
 #include "state_store/tiers/disk/disk_scrubber.h"
 #include "state_store/tiers/disk/disk_tier.h"
@@ -29,6 +30,7 @@ struct MetricSources {
   const DiskTier* disk = nullptr;            // nullptr: there is no disk
   const DiskScrubber* scrubber = nullptr;    // nullptr: nothing is scrubbed
   const SocketListener* listener = nullptr;  // counts gRPC's connections; nullptr: the server does not listen yet
+  const Rings* rings = nullptr;              // nullptr: none are offered
 };
 
 // Returns the usage of all devices together, as one tier "device", and then of the tiers below, the fastest first.

@@ -14,6 +14,7 @@
 #include "client/cpp/refusing_channel.h"
 #include "client/cpp/reply_epoch.h"
 #include "client/cpp/ring_link.h"
+#include "client/cpp/ring_reply.h"
 #include "client/cpp/rpc_status.h"
 #include "client/cpp/token_file.h"
 #include "grpcpp/create_channel.h"
@@ -150,9 +151,11 @@ absl::StatusOr<Response> Client::Call(grpc::Status (Stub::*method)(grpc::ClientC
       left.timeout = call.timeout.value_or(options_.default_timeout);
       const std::shared_ptr<RingChannel> ring = ring_->ForCall(*left.timeout);
       if (ring != nullptr && ring->Takes(request)) {
-        GDN_RETURN_IF_ERROR(ring->Call(request, *left.timeout, response));
-        GDN_RETURN_IF_ERROR(CheckReplyEpoch(request, response));
-        return response;
+        if (const absl::Status status = ring->Call(request, *left.timeout, response); !IsTooLargeForRing(status)) {
+          GDN_RETURN_IF_ERROR(status);
+          GDN_RETURN_IF_ERROR(CheckReplyEpoch(request, response));
+          return response;
+        }
       }
     }
   }

@@ -200,10 +200,11 @@ class Client {
 
   // Makes Prefill, Decode, Step and AcceptTokens of this client go through a ring to a server on the same host, which
   // takes a fraction of a message's time (ring_channel.h). Calls that do not fit the ring are messages; streams and
-  // AsyncClient always are. After a ring has ended, for example with its server, a later call opens another one by
-  // itself, for which it gives half of its own timeout at most; calls are messages until then. A fork of this process
-  // has no ring. The timeout here applies to the opening. Errors of RingChannel::Open; the client then goes on with
-  // messages. Call it before the calls that are to use the ring; no call of these methods may run meanwhile.
+  // AsyncClient always are. StepPlace (step_place.h) saves copies of tensors. After a ring has ended, for example with
+  // its server, a later call opens another one by itself, for which it gives half of its own timeout at most; calls are
+  // messages until then. A fork of this process has no ring. The timeout here applies to the opening. Errors of
+  // RingChannel::Open; the client then goes on with messages. Call it before the calls that are to use the ring; no
+  // call of these methods may run meanwhile.
   absl::Status OpenRing(const RingOptions& options = {}, const CallOptions& call = {});
   // True while calls go through a ring.
   bool UsesRing() const;
@@ -228,6 +229,7 @@ class Client {
 
  private:
   friend class AsyncClient;
+  friend class StepPlace;
   using Stub = v1::GdnService::StubInterface;
 
   absl::Status PrepareContext(const CallOptions& call, std::optional<absl::Duration> default_timeout,

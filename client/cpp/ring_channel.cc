@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "client/cpp/rpc_status.h"
+#include "client/cpp/ring_reply.h"
 #include "client/cpp/share_memory_call.h"
 #include "ring/gdn_ring.h"
 #include "ring/process_mark.h"
@@ -17,8 +17,7 @@
 namespace gdn {
 namespace {
 
-constexpr uint64_t kReplyBytes = 4096;   // expected of a reply beside its output
-constexpr uint64_t kReplyRowBytes = 64;  // and of each of its rows
+constexpr uint64_t kBesideTensors = 8192;  // what a call takes of a ring at most, beside its message's bytes, both ways
 
 // Gives `to` the dtype and shape of a tensor, and the request the bytes.
 void TakeApart(const v1::Tensor& tensor, int field, v1::Tensor& to, gdn_ring_request& request) {
@@ -89,10 +88,6 @@ v1::PrefillRequest WithoutData(const v1::PrefillRequest& from, gdn_ring_request&
   return to;
 }
 
-int64_t RowsOf(const v1::StepRequest& request) { return request.rows_size(); }
-int64_t RowsOf(const v1::DecodeRequest& request) { return request.sessions_size(); }
-int64_t RowsOf(const v1::PrefillRequest& /*request*/) { return 1; }
-
 absl::Status NoRing(std::string_view why) {
   return MakeError(absl::StatusCode::kUnimplemented, reason::kSharedMemoryNotOffered,
                    StrCat(why, "; send steps in messages"));
@@ -101,33 +96,11 @@ absl::Status NoRing(std::string_view why) {
 template <typename Response>
 absl::Status Send(gdn_ring* ring, uint32_t method, gdn_ring_request& request, absl::Duration timeout,
                   Response& response) {
-  const bool never = timeout == absl::InfiniteDuration();
-  const int64_t timeout_us = never ? 0 : std::max<int64_t>(1, absl::ToInt64Microseconds(timeout));
   gdn_ring_reply reply;
-  switch (gdn_ring_call(ring, method, &request, static_cast<uint64_t>(timeout_us), &reply)) {
-    case GDN_RING_OK:
-      break;
-    case GDN_RING_TIMEOUT:
-      return absl::DeadlineExceededError(StrCat("the server has not answered within ", absl::FormatDuration(timeout)));
-    case GDN_RING_TOO_LARGE:
-      return absl::ResourceExhaustedError("the call does not fit the ring");
-    case GDN_RING_FORKED:
-      return absl::FailedPreconditionError(
-          "another process opened the ring, and this one is its fork; open a ring here, or send steps in messages");
-    case GDN_RING_FAILED:
-      return absl::ResourceExhaustedError("no memory for the reply");
-    default:
-      return absl::UnavailableError("the ring to the server has ended; the call may have been applied or not");
-  }
-  absl::Status status;
-  if (reply.code != 0) {
-    google::rpc::Status error;
-    if (error.ParseFromArray(reply.message, static_cast<int>(reply.message_bytes))) status = StatusFromRpc(error);
-    if (status.ok()) status = absl::UnknownError("the server's error is damaged");
-  } else if (!response.ParseFromArray(reply.message, static_cast<int>(reply.message_bytes))) {
-    status = absl::InternalError("the server's reply is damaged");
-  } else if constexpr (requires { response.mutable_output(); }) {
-    if (reply.output_bytes > 0) response.mutable_output()->set_data(reply.output, reply.output_bytes);
+  GDN_RETURN_IF_ERROR(RingCallStatus(gdn_ring_call(ring, method, &request, RingTimeoutUs(timeout), &reply), timeout));
+  absl::Status status = ReadRingReply(reply, response);
+  if constexpr (requires { response.mutable_output(); }) {
+    if (status.ok() && reply.output_bytes > 0) response.mutable_output()->set_data(reply.output, reply.output_bytes);
   }
   gdn_ring_release(ring, &reply);
   return status;
@@ -140,9 +113,7 @@ absl::Status SendStep(gdn_ring* ring, uint32_t method, const Request& request, a
   const std::string message = WithoutData(request, sent).SerializeAsString();
   sent.message = message.data();
   sent.message_bytes = message.size();
-  // The output is as large as the first input if its dtype is, and never more than twice as large otherwise.
-  const uint64_t output = *std::max_element(std::begin(sent.tensor_bytes), std::end(sent.tensor_bytes));
-  sent.reply_room = kReplyBytes + kReplyRowBytes * static_cast<uint64_t>(RowsOf(request)) + output;
+  sent.reply_room = RingReplyRoom(request, sent.tensor_bytes);
   return Send(ring, method, sent, timeout, response);
 }
 
@@ -187,7 +158,7 @@ bool RingChannel::open() const {
 }
 
 bool RingChannel::Takes(const google::protobuf::Message& request) const {
-  return 2 * request.ByteSizeLong() + 2 * kReplyBytes <= gdn_ring_area_bytes(ring_);
+  return 2 * request.ByteSizeLong() + kBesideTensors <= gdn_ring_area_bytes(ring_);
 }
 
 absl::Status RingChannel::Call(const v1::StepRequest& request, absl::Duration timeout, v1::StepResponse& response) {
@@ -206,7 +177,7 @@ absl::Status RingChannel::Call(const v1::AcceptTokensRequest& request, absl::Dur
   const std::string message = request.SerializeAsString();
   sent.message = message.data();
   sent.message_bytes = message.size();
-  sent.reply_room = kReplyBytes + kReplyRowBytes * static_cast<uint64_t>(request.acceptances_size());
+  sent.reply_room = RingReplyRoom(request);
   return Send(ring_, GDN_RING_ACCEPT_TOKENS, sent, timeout, response);
 }
 

@@ -49,18 +49,20 @@ class RingChannel {
 
   // False once the ring has ended, and in a fork of the process that opened it. Open another one then.
   bool open() const;
-  // True if a request of so many bytes, tensors included, and a reply of as many fit the ring.
+  // True if a request of so many bytes, tensors included, and a reply of as many fit the ring when no place is in it.
   bool Takes(const google::protobuf::Message& request) const;
 
   // Make a call, which Takes must allow. `timeout`: InfiniteDuration: none. Errors of the server; DEADLINE_EXCEEDED;
-  // UNAVAILABLE if the ring ends, after which the call may have been applied or not. FAILED_PRECONDITION in a fork; the
-  // server has not seen the call then.
+  // UNAVAILABLE if the ring ends, after which the call may have been applied or not. The server has not seen the call
+  // after FAILED_PRECONDITION, in a fork, and OUT_OF_RANGE without a reason: the places (step_place.h) leave too little
+  // room for it.
   absl::Status Call(const v1::StepRequest& request, absl::Duration timeout, v1::StepResponse& response);
   absl::Status Call(const v1::DecodeRequest& request, absl::Duration timeout, v1::DecodeResponse& response);
   absl::Status Call(const v1::PrefillRequest& request, absl::Duration timeout, v1::PrefillResponse& response);
   absl::Status Call(const v1::AcceptTokensRequest& request, absl::Duration timeout, v1::AcceptTokensResponse& response);
 
  private:
+  friend class StepPlace;  // makes calls with its own tensors
   RingChannel(std::unique_ptr<ShareMemoryCall> keeper, gdn_ring* ring);
 
   std::unique_ptr<ShareMemoryCall> keeper_;

@@ -187,6 +187,12 @@ inline constexpr MetricInfo kConnectionsRefused =
             "descriptor was free.");
 inline constexpr MetricInfo kSharedMemoryBytes =
     Gauge("gdn_shared_memory_bytes", "bytes", {}, "Memory shared with clients on this host.");
+inline constexpr MetricInfo kRings = Gauge("gdn_rings", "rings", {}, "Rings that clients on this host have.");
+inline constexpr MetricInfo kRingsBroken =
+    Counter("gdn_rings_broken_total", "rings", {}, "Rings that ended because their clients broke the rules.");
+inline constexpr MetricInfo kRingSubmissions =
+    Counter("gdn_ring_submissions_total", "submissions", {},
+            "Calls, fetches and cancellations through rings. The calls count as others by their methods too.");
 inline constexpr MetricInfo kDeviceMemoryBytes =
     Gauge("gdn_device_memory_bytes", "bytes", {"device"}, "Memory of each device, by its number.");
 inline constexpr MetricInfo kDeviceFreeBytes =
@@ -226,7 +232,8 @@ inline constexpr std::array kAll = {  // one entry a line would be too long
     &kCheckpointAge, &kSessionsTakenOver, &kSessionsHandedOver, &kSessionsLost, &kSessionsAwaited, &kNodeLeaseValid,
     &kNodeLeaseLapses, &kDiskUsedRatio, &kDiskWatermarkProblems, &kScrubVerifiedStates, &kScrubVerifiedBytes,
     &kScrubDamagedStates, &kScrubLastPass, &kSetAsideStates, &kSetAsideBytes, &kPoolHeldBytes, &kPoolLimitBytes,
-    &kAccounts, &kQuotaRefusals, &kConnections, &kConnectionsRefused, &kSharedMemoryBytes, &kDeviceMemoryBytes,
+    &kAccounts, &kQuotaRefusals, &kConnections, &kConnectionsRefused, &kSharedMemoryBytes, &kRings, &kRingsBroken,
+    &kRingSubmissions, &kDeviceMemoryBytes,
     &kDeviceFreeBytes, &kResidentMemoryBytes, &kDeviceFailures, &kDeviceSessions, &kDeviceUsedBytes, &kGraphSteps,
     &kGraphRecordings, &kBuildInfo, &kStartTime};
 // clang-format on

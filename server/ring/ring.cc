@@ -112,7 +112,8 @@ void Ring::Complete(const gdn_ring_completion& completion) {
 void Ring::End(uint32_t why) {
   StopTaking();
   absl::MutexLock lock(&mu_);
-  if (ended_.exchange(true, std::memory_order_acq_rel)) return;
+  if (ended()) return;
+  end_.store(why, std::memory_order_release);
   GDN_RING_STORE(header_.ended, why);
   WakeClient();
   peer_ = OwnedFd();

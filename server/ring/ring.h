@@ -63,7 +63,8 @@ class Ring {
   bool stopped() const { return stopped_.load(); }
   // Ends the ring for the client: `why` is GDN_RING_ENDED or GDN_RING_BROKEN. The first call decides.
   void End(uint32_t why);
-  bool ended() const { return ended_.load(std::memory_order_acquire); }
+  bool ended() const { return end_.load(std::memory_order_acquire) != GDN_RING_OPEN; }
+  bool broken() const { return end_.load(std::memory_order_acquire) == GDN_RING_BROKEN; }
   // Keeps the client's connection (RingDoor) until End, so that each side sees the other's end.
   void KeepPeer(OwnedFd peer);
 
@@ -82,7 +83,7 @@ class Ring {
   const uint64_t area_bytes_;
   uint32_t taken_ = 0;  // the poller's; the client's copy is header_.taken
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> ended_{false};
+  std::atomic<uint32_t> end_{GDN_RING_OPEN};  // the client's copy is header_.ended
   absl::Mutex mu_;
   uint32_t completed_ ABSL_GUARDED_BY(mu_) = 0;
   OwnedFd peer_ ABSL_GUARDED_BY(mu_);

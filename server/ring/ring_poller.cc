@@ -80,8 +80,16 @@ void RingPoller::Remove(PolledRing& ring) {
   const auto found = std::ranges::find_if(rings_, [&ring](const auto& entry) { return entry.second.get() == &ring; });
   if (found == rings_.end()) return;
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second->ring().wake_fd(), nullptr);
+  if (ring.ring().broken()) broken_.fetch_add(1, std::memory_order_relaxed);
   removed = std::move(found->second);
   rings_.erase(found);
+}
+
+RingPoller::Counts RingPoller::counts() const {
+  absl::MutexLock lock(&mu_);
+  return {.rings = static_cast<int64_t>(rings_.size()),
+          .broken = broken_.load(std::memory_order_relaxed),
+          .submissions = submissions_.load(std::memory_order_relaxed)};
 }
 
 void RingPoller::Run() {
@@ -129,6 +137,7 @@ void RingPoller::Serve(PolledRing& polled, bool alone) {
       polled.ring().End(GDN_RING_BROKEN);
       break;
     case Ring::Took::kOne:
+      submissions_.fetch_add(1, std::memory_order_relaxed);
       polled.Serve(submission, alone);
       break;
   }

@@ -52,12 +52,18 @@ class RingPoller {
   // more. Not for the poller's own thread.
   void Remove(PolledRing& ring);
 
+  // What the poller has seen: rings that it looks at now, rings that their clients broke, submissions.
+  struct Counts {
+    int64_t rings = 0, broken = 0, submissions = 0;
+  };
+  Counts counts() const;
+
  private:
   RingPoller(OwnedFd epoll, OwnedFd stop, absl::Duration spin);
   void Run();
   // Takes one submission of each active ring. Returns true if there was one.
   bool TakeTurn();
-  static void Serve(PolledRing& polled, bool alone);
+  void Serve(PolledRing& polled, bool alone);
   // Sleeps until a ring has a submission. Returns false if the thread shall end.
   bool Sleep();
 
@@ -68,7 +74,8 @@ class RingPoller {
   std::vector<std::shared_ptr<PolledRing>> active_;
   std::atomic<bool> ending_{false};
   std::atomic<const PolledRing*> served_{nullptr};  // the ring that may be called right now
-  absl::Mutex mu_;
+  std::atomic<int64_t> broken_{0}, submissions_{0};
+  mutable absl::Mutex mu_;
   uint64_t added_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<uint64_t, std::shared_ptr<PolledRing>> rings_ ABSL_GUARDED_BY(mu_);  // by number of adding
   std::thread thread_;

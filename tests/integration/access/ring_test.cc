@@ -2,15 +2,18 @@
 // The suites that end in _over_rings try the service's promises over rings.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "client/cpp/client.h"
+#include "client/cpp/step_place.h"
 #include "ring/ring_layout.h"
 #include "server/rpc/transport/rpc_status.h"
 #include "tests/integration/support/service_helpers.h"
@@ -139,6 +142,120 @@ TEST_F(RingService, ALongReplyIsFetchedInParts) {
     }
   }
   EXPECT_TRUE(client_.UsesRing());
+}
+
+// Steps in a place, and the same in messages of another session.
+class PlacedSteps : public RingService {
+ protected:
+  // The request without its tensor's data.
+  template <typename Request>
+  static Request Emptied(Request request) {
+    request.mutable_hidden_states()->mutable_hidden_states()->clear_data();
+    return request;
+  }
+  // Makes a step in the place and expects the reply and bits of a message.
+  template <typename Request>
+  void Compare(StepPlace& place, const Request& placed, const Request& message) {
+    const std::string& data = placed.hidden_states().hidden_states().data();
+    ASSERT_EQ(place.input().size(), data.size());
+    std::ranges::copy(data, place.input().begin());
+    auto reply = place.Call(Emptied(placed));
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_EQ(reply->output().data(), "");
+    reply->mutable_output()->set_data(place.output().data(), place.output().size());
+    auto expected = [&] {
+      if constexpr (std::is_same_v<Request, v1::PrefillRequest>)
+        return caller_.Prefill(message);
+      else
+        return caller_.Decode(message);
+    }();
+    ASSERT_TRUE(expected.ok()) << expected.status.error_message();
+    reply->set_compute_time_us(expected.reply.compute_time_us());
+    EXPECT_EQ(reply->SerializeAsString(), expected.reply.SerializeAsString());
+    EXPECT_EQ(std::string(place.input().begin(), place.input().end()), data);
+  }
+  void CompareDecodes(StepPlace& place, int first, int count) {
+    for (int token = first; token < first + count; ++token) {
+      Compare(place, DecodeOf({"ring"}, kLayer, {inputs_.Token(token)}),
+              DecodeOf({"message"}, kLayer, {inputs_.Token(token)}));
+    }
+  }
+};
+
+TEST_F(PlacedSteps, HaveTheRepliesOfMessages) {
+  const auto prefill = PrefillOf("ring", kLayer, inputs_.Slice(0, 40));
+  const auto prefills = StepPlace::Make(client_, Emptied(prefill));
+  ASSERT_TRUE(prefills.ok()) << prefills.status();
+  Compare(**prefills, prefill, PrefillOf("message", kLayer, inputs_.Slice(0, 40)));
+  EXPECT_TRUE((*prefills)->in_ring());
+  const auto decodes = StepPlace::Make(client_, Emptied(DecodeOf({"ring"}, kLayer, {inputs_.Token(40)})));
+  ASSERT_TRUE(decodes.ok()) << decodes.status();
+  CompareDecodes(**decodes, 40, 5);
+  EXPECT_TRUE((*decodes)->in_ring());
+  EXPECT_EQ(caller_.State("ring"), caller_.State("message"));
+}
+
+TEST_F(PlacedSteps, AreMessagesWithoutARingAndWithoutRoomInIt) {
+  Client plain(server_.channel());
+  const auto outside = StepPlace::Make(plain, Emptied(DecodeOf({"ring"}, kLayer, {inputs_.Token(0)})));
+  ASSERT_TRUE(outside.ok()) << outside.status();
+  CompareDecodes(**outside, 0, 2);
+  EXPECT_FALSE((*outside)->in_ring());
+
+  std::vector<std::unique_ptr<StepPlace>> places;
+  for (int i = 0; i < 9; ++i) {  // one more than half of the ring's entries
+    auto made = StepPlace::Make(client_, Emptied(DecodeOf({"ring"}, kLayer, {inputs_.Token(0)})));
+    ASSERT_TRUE(made.ok()) << made.status();
+    places.push_back(*std::move(made));
+    CompareDecodes(*places.back(), 2 + i, 1);
+    EXPECT_EQ(places.back()->in_ring(), i < 8) << i;
+  }
+  places.front() = nullptr;
+  CompareDecodes(*places.back(), 11, 1);
+  EXPECT_TRUE(places.back()->in_ring()) << "room was made";
+  // A call that the ring would have room for without them.
+  const auto prefill = PrefillOf("ring", kLayer, RandomTokens(1900, 5));
+  const auto reply = client_.Prefill(prefill);
+  EXPECT_TRUE(reply.ok()) << reply.status();
+}
+
+TEST_F(PlacedSteps, MoveToAnotherRingWithTheirInputs) {
+  const auto place = StepPlace::Make(client_, Emptied(DecodeOf({"ring"}, kLayer, {inputs_.Token(0)})));
+  ASSERT_TRUE(place.ok()) << place.status();
+  CompareDecodes(**place, 0, 2);
+  const std::string input((*place)->input().begin(), (*place)->input().end());
+  ASSERT_TRUE(client_.OpenRing({.entries = 2, .area_bytes = 1 << 20}).ok());
+  const auto again = (*place)->Call(Emptied(DecodeOf({"ring"}, kLayer, {inputs_.Token(1)})));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(std::string((*place)->input().begin(), (*place)->input().end()), input);
+  EXPECT_TRUE((*place)->in_ring());
+  EXPECT_EQ(caller_.TokenCount("ring", kLayer), 3);
+}
+
+TEST_F(PlacedSteps, AreRefusedAsMessagesAre) {
+  const v1::DecodeRequest good = DecodeOf({"ring"}, kLayer, {inputs_.Token(0)});
+  EXPECT_EQ(ErrorReason(StepPlace::Make(client_, good).status()), reason::kInvalidTensorData) << "it has data";
+  v1::DecodeRequest bad = Emptied(good);
+  bad.mutable_hidden_states()->mutable_hidden_states()->set_shape(0, -1);
+  EXPECT_EQ(ErrorReason(StepPlace::Make(client_, bad).status()), reason::kInvalidTensorShape);
+
+  const auto place = StepPlace::Make(client_, Emptied(good));
+  ASSERT_TRUE(place.ok()) << place.status();
+  EXPECT_EQ((*place)->input(1).size(), 0u);
+  EXPECT_EQ((*place)->input(99).size(), 0u);
+  CompareDecodes(**place, 0, 1);
+  v1::DecodeRequest nobody = Emptied(good);
+  nobody.set_sessions(0, "sessions/nobody");
+  EXPECT_EQ(ErrorReason((*place)->Call(nobody).status()), reason::kSessionNotFound);
+  EXPECT_EQ((*place)->output().size(), 0u);
+  v1::DecodeRequest larger = Emptied(good);
+  larger.mutable_hidden_states()->mutable_hidden_states()->set_shape(1, 2);
+  EXPECT_EQ(ErrorReason((*place)->Call(larger).status()), reason::kInvalidTensorShape);
+  v1::DecodeRequest long_id = Emptied(good);
+  long_id.set_request_id(std::string(10'000, 'x'));  // more than the place has room for: a message
+  EXPECT_EQ(ErrorReason((*place)->Call(long_id).status()),
+            ErrorReason(client_.Decode(WithId(good, long_id.request_id())).status()));
+  EXPECT_EQ(caller_.TokenCount("ring", kLayer), 1);
 }
 
 TEST_F(RingService, WhatDoesNotFitGoesAsAMessage) {

@@ -44,7 +44,7 @@ class Echo final : public PolledRing {
   Ring& ring() override { return *ring_; }
   void Serve(const gdn_ring_submission& submission, bool /*alone*/) override {
     ++served;
-    if (silent) return;
+    if (silent || submission.method == GDN_RING_CANCEL) return;
     uint64_t from = submission.request_offset, tensors = 0;
     for (const uint64_t bytes : submission.tensor_bytes) tensors += bytes;
     if (!ring_->Contains(from, submission.message_bytes + tensors)) return ring_->End(GDN_RING_BROKEN);
@@ -144,6 +144,8 @@ TEST_F(OpenedRing, BringsMessagesAndTensorsBothWays) {
     ASSERT_EQ(CallWith(client_->ring, message, tensor, 0, back), GDN_RING_OK);
     EXPECT_EQ(back, message + tensor) << size;
   }
+  EXPECT_EQ(rings_->poller->counts().submissions, 5);
+  EXPECT_EQ(rings_->poller->counts().broken, 0);
 }
 
 TEST_F(OpenedRing, WakesASleepingServerAndASleepingClient) {
@@ -179,6 +181,85 @@ TEST_F(OpenedRing, SaysSoIfACallDoesNotFit) {
   EXPECT_EQ(CallWith(client_->ring, "m", std::string(kArea / 2 - 512, 't'), 0, back), GDN_RING_OK);
 }
 
+class PlacedCalls : public OpenedRing {
+ protected:
+  static constexpr uint64_t kTensor = 3000;
+
+  int Take(gdn_ring_place* place, uint64_t tensor = kTensor) {
+    gdn_ring_request sizes = {};
+    sizes.message_bytes = 100;
+    sizes.tensor_bytes[0] = tensor;
+    sizes.reply_room = 100 + tensor + 128;
+    return gdn_ring_take_place(client_->ring, &sizes, /*timeout_us=*/1000, place);
+  }
+  int CallIn(const gdn_ring_place& place, const std::string& message, uint64_t timeout_us, std::string& back) {
+    gdn_ring_reply reply;
+    const int end =
+        gdn_ring_call_in(client_->ring, &place, GDN_RING_STEP, message.data(), message.size(), timeout_us, &reply);
+    if (end != GDN_RING_OK) return end;
+    back.assign(static_cast<const char*>(reply.message), reply.message_bytes);
+    back.append(static_cast<const char*>(reply.output), reply.output_bytes);
+    return end;
+  }
+};
+
+TEST_F(PlacedCalls, HaveTheTensorsThatAreInThePlace) {
+  gdn_ring_place place;
+  ASSERT_EQ(Take(&place), GDN_RING_OK);
+  EXPECT_EQ(place.tensors[1], nullptr);
+  for (int i = 0; i < 50; ++i) {
+    const std::string message(static_cast<size_t>(1 + 2 * i), static_cast<char>('a' + i % 26));  // 1 to 99 bytes
+    if (i % 3 != 2) std::memset(place.tensors[0], 'A' + i % 26, kTensor);  // else as the last call had them
+    const std::string tensor(static_cast<const char*>(place.tensors[0]), kTensor);
+    std::string back;
+    ASSERT_EQ(CallIn(place, message, 0, back), GDN_RING_OK);
+    EXPECT_EQ(back, message + tensor) << i;
+    EXPECT_EQ(std::string(static_cast<const char*>(place.tensors[0]), kTensor), tensor) << "the inputs stay";
+    ASSERT_EQ(CallWith(client_->ring, "m", "t", 0, back), GDN_RING_OK) << "other calls go on beside it";
+    EXPECT_EQ(std::string(static_cast<const char*>(place.tensors[0]), kTensor), tensor) << "and leave it alone";
+  }
+  std::string none;
+  EXPECT_EQ(CallIn(place, std::string(200, 'm'), 0, none), GDN_RING_TOO_LARGE);
+  gdn_ring_return_place(client_->ring, &place);
+  EXPECT_EQ(place.tensors[0], nullptr);
+  gdn_ring_return_place(client_->ring, &place);  // nothing is left to return
+}
+
+TEST_F(PlacedCalls, LeaveHalfOfTheRingToOtherCalls) {
+  gdn_ring_place large;
+  EXPECT_EQ(Take(&large, kArea / 4), GDN_RING_TOO_LARGE) << "more than half of the area, with its reply";
+  EXPECT_EQ(large.kept, nullptr);
+  std::vector<gdn_ring_place> places(kEntries / 2);
+  for (gdn_ring_place& place : places) ASSERT_EQ(Take(&place), GDN_RING_OK);
+  gdn_ring_place more;
+  EXPECT_EQ(Take(&more), GDN_RING_TOO_LARGE) << "they have half of the entries";
+  std::string back;
+  EXPECT_EQ(CallWith(client_->ring, "m", std::string(kArea / 4 - 512, 't'), 0, back), GDN_RING_OK);
+  EXPECT_EQ(CallWith(client_->ring, "m", std::string(kArea / 2 - 512, 't'), 0, back), GDN_RING_TOO_LARGE)
+      << "not waited for: nobody knows when the places are returned";
+  gdn_ring_return_place(client_->ring, &places.back());
+  EXPECT_EQ(Take(&places.back()), GDN_RING_OK);
+  for (gdn_ring_place& place : places) gdn_ring_return_place(client_->ring, &place);
+  EXPECT_EQ(CallWith(client_->ring, "m", std::string(kArea / 2 - 512, 't'), 0, back), GDN_RING_OK) << "all is free";
+}
+
+TEST_F(PlacedCalls, WaitForTheOneBeforeThatHadNoTimeLeft) {
+  gdn_ring_place place;
+  ASSERT_EQ(Take(&place), GDN_RING_OK);
+  std::memset(place.tensors[0], 'x', kTensor);
+  echo_->silent = true;
+  std::string back;
+  EXPECT_EQ(CallIn(place, "m", 20'000, back), GDN_RING_TIMEOUT);
+  echo_->silent = false;
+  EXPECT_EQ(CallIn(place, "m", 20'000, back), GDN_RING_TIMEOUT) << "the first is never answered";
+  gdn_ring_return_place(client_->ring, &place);
+  ASSERT_EQ(Take(&place), GDN_RING_OK) << "the server may still write to the first place; there is room for another";
+  ring_->End(GDN_RING_ENDED);
+  EXPECT_EQ(CallIn(place, "m", 0, back), GDN_RING_GONE);
+  EXPECT_NE(place.tensors[0], nullptr) << "the inputs can still be read";
+  gdn_ring_return_place(client_->ring, &place);
+}
+
 TEST_F(OpenedRing, EndsACallThatIsNotAnswered) {
   echo_->silent = true;
   std::string back;
@@ -209,6 +290,10 @@ TEST_F(OpenedRing, EndsIfItsClientClaimsMoreThanThereCanBe) {
   EXPECT_TRUE(ring_->ended());
   EXPECT_EQ(GDN_RING_LOAD(raw->ended), GDN_RING_BROKEN);
   EXPECT_EQ(echo_->served, 0);
+  EXPECT_EQ(rings_->poller->counts().rings, 1);
+  rings_->poller->Remove(*echo_);
+  EXPECT_EQ(rings_->poller->counts().rings, 0);
+  EXPECT_EQ(rings_->poller->counts().broken, 1);
   munmap(raw, sizeof(*raw));
 }
 

@@ -51,6 +51,8 @@ struct Workload {
 class Caller {
  public:
   virtual ~Caller() = default;
+  // Makes the next call's inputs ready, before its time begins.
+  virtual absl::Status Prepare() { return absl::OkStatus(); }
   // Sends a call and waits for its reply, at most 2 minutes in a unary call. Errors of the call. INTERNAL if the reply
   // does not have the expected size.
   virtual absl::Status Call() = 0;

@@ -73,9 +73,10 @@ void SleepUntil(double when_s) {
 absl::StatusOr<LoadBlock> RunClosedBlock(const Callers& callers, double seconds) {
   GDN_ASSIGN_OR_RETURN(const std::vector<Worker> workers,
                        RunWorkers(callers, [seconds](Caller& caller, Worker& worker, double begin) {
-                         double now = NowSeconds();
+                         double now = 0;
                          do {
-                           const double start = now;
+                           GDN_RETURN_IF_ERROR(caller.Prepare());
+                           const double start = NowSeconds();
                            GDN_RETURN_IF_ERROR(caller.Call());
                            now = NowSeconds();
                            worker.latencies_s.push_back(now - start);
@@ -95,6 +96,7 @@ absl::StatusOr<LoadBlock> RunOpenBlock(const Callers& callers, const std::vector
   GDN_ASSIGN_OR_RETURN(const std::vector<Worker> workers,
                        RunWorkers(callers, [&](Caller& caller, Worker& worker, double begin) {
                          prctl(PR_SET_TIMERSLACK, 1UL);  // nanosecond: the thread sleeps until a call is due
+                         GDN_RETURN_IF_ERROR(caller.Prepare());
                          for (size_t i = 0; (i = next.fetch_add(1)) < arrival_times_s.size();) {
                            const double due = begin + kLeadSeconds + arrival_times_s[i];
                            if (const double behind_s = NowSeconds() - due; behind_s > 0) {
@@ -105,6 +107,7 @@ absl::StatusOr<LoadBlock> RunOpenBlock(const Callers& callers, const std::vector
                            }
                            GDN_RETURN_IF_ERROR(caller.Call());
                            worker.latencies_s.push_back(NowSeconds() - due);
+                           GDN_RETURN_IF_ERROR(caller.Prepare());
                          }
                          return absl::OkStatus();
                        }));

@@ -8,7 +8,7 @@
 # hip-gfx906, or of PRESET (cuda). llama.cpp's test-backend-ops is taken from the PATH unless it is given; FLA and transformers
 # are imported by PYTHON (python3).
 #
-# Environment: PRESET, PYTHON, REPEAT (15 rounds a case), PEER_ROUNDS (5), GDN_BENCH (a program that is built already), JOBS.
+# Environment: PRESET, PYTHON, REPEAT (15 rounds a case), PEER_ROUNDS (5), GDN_BENCH and GDN_PARITY (programs that are built already), JOBS.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -31,7 +31,7 @@ if [[ -z "${bench}" ]]; then
   preset="${PRESET:-$([[ ${backend} == gpu ]] && echo hip-gfx906 || echo cpu)}"
   if [[ "${preset}" == hip-gfx906 ]]; then scripts/setup.sh --hip; else scripts/setup.sh; fi
   cmake --preset "${preset}" >/dev/null
-  cmake --build --preset "${preset}" --parallel "$(default_jobs)" --target gdn_bench
+  cmake --build --preset "${preset}" --parallel "$(default_jobs)" --target gdn_bench gdn_parity
   bench="build/${preset}/bin/gdn_bench"
 fi
 work="$(mktemp -d)"
@@ -41,11 +41,14 @@ note "kernels against the machine's limits"
 "${bench}" kernel --backend="${backend}" --repeat="${REPEAT:-15}" --json="${work}/run.json"
 "${bench}" kernel --backend="${backend}" --repeat="${REPEAT:-15}" --state-dtype=bf16 --filter='^(decode_deferred|layer_decode)/' \
   --json="${work}/bf16.json"
+note "errors against double precision"
+parity="${GDN_PARITY:-$(dirname "${bench}")/gdn_parity}"
+for suite in delta_rule kda layer layer_ops; do "${parity}" --backend="${backend}" --suite="${suite}"; done > "${work}/parity.txt"
 note "kernels beside other projects'"
 peers=()
 if "${python}" scripts/bench_peers.py --bench="${bench}" --backend="${backend}" --rounds="${PEER_ROUNDS:-5}" \
     --filter='^(decode_(deferred|hot)|prefill_chunk|layer_(decode|prefill))' --test-backend-ops="${ops}" --json="${work}/peers.json"; then
   peers=(--peers "${work}/peers.json")
 fi
-python3 scripts/performance_page.py --add "${name:-${backend}}" "${work}/run.json" "${work}/bf16.json" "${peers[@]}"
+python3 scripts/performance_page.py --add "${name:-${backend}}" "${work}/run.json" "${work}/bf16.json" --parity "${work}/parity.txt" "${peers[@]}"
 python3 scripts/performance_page.py --write

@@ -15,10 +15,14 @@ machine; the ratio (ours / theirs) is the median over rounds. Peers:
                 same with bfloat16 inputs.
   transformers  Qwen3NextGatedDeltaNet in bfloat16 with that library's kernels, as a CUDA graph: a whole layer.
 
+The error of a peer is that of its outputs for the first tokens of the case's first sequence, by the relative Euclidean norm against
+double precision with the same inputs. It is left out where a peer gives no outputs (ggml) or starts from a cache (a layer's decode).
+
 A peer that is not there is left out and named on stderr. Exits 1 where gdn_bench fails, or no peer could be run.
 """
 
 import argparse
+import copy
 import importlib.metadata
 import json
 import re
@@ -29,6 +33,7 @@ import sys
 import tempfile
 
 HEADS, VALUE_HEADS, DIM, HIDDEN, CONV = 16, 32, 128, 2048, 4
+ERROR_TOKENS = 2048  # most tokens of a sequence whose error is measured
 
 
 def shape_of(case):
@@ -40,6 +45,24 @@ def shape_of(case):
     what, dims, sequences, tokens = match.groups()
     heads = {None: (HEADS, VALUE_HEADS), "HV=4/": (2, 4)}.get(dims, (32, 32))
     return what, dims == "H=32,kda/", *heads, int(sequences or 1), int(tokens or 1)
+
+
+def delta_rule_float64(torch, q, k, v, g, beta, state):
+    """Outputs [tokens, heads, V] of one sequence in double precision, token by token. q has its scale; g: [tokens, heads] or
+    [tokens, heads, K]; state: [heads, K, V]."""
+    q, k, v, g, beta, state = (x.double() for x in (q, k, v, g, beta, state))
+    decay = g.exp().reshape(*g.shape[:2], -1, 1)
+    outputs = []
+    for t in range(q.shape[0]):
+        state = state * decay[t]
+        update = beta[t, :, None] * (v[t] - torch.einsum("hk,hkv->hv", k[t], state))
+        state = state + k[t, :, :, None] * update[:, None, :]
+        outputs.append(torch.einsum("hk,hkv->hv", q[t], state))
+    return torch.stack(outputs)
+
+
+def relative_error(actual, expected):
+    return ((actual.double() - expected).norm() / expected.norm()).item()
 
 
 class Ggml:
@@ -63,6 +86,9 @@ class Ggml:
         out = subprocess.run(self.command + ["-p", sought], capture_output=True, text=True, check=False).stdout
         found = re.search(re.escape(sought) + r"\).*?([0-9.]+) us/run", out)
         return float(found.group(1)) if found else None
+
+    def error(self, _):
+        return None
 
 
 class Graph:
@@ -121,6 +147,12 @@ class Fla:
             self.graphs[key] = self.make(*key)
         return self.graphs[key].time_us()
 
+    def error(self, shape):
+        q, k, v, g, beta, state = (x[0] for x in self.inputs)
+        most = min(q.shape[0], ERROR_TOKENS)
+        expected = delta_rule_float64(self.torch, q[:most].double() * DIM**-0.5, k[:most], v[:most], g[:most], beta[:most], state)
+        return relative_error(self.run()[0][0, :most], expected)
+
     def make(self, prefill, kda, heads, value_heads, sequences, tokens):
         torch = self.torch
         make = lambda *size: torch.randn(*size, device="cuda", dtype=self.dtype)
@@ -131,9 +163,11 @@ class Fla:
         v = make(sequences, tokens, value_heads, DIM)
         g = -0.1 * torch.rand(sequences, tokens, value_heads, *([DIM] if kda else []), device="cuda")
         beta = torch.rand(sequences, tokens, value_heads, device="cuda").to(self.dtype)
-        state = torch.zeros(sequences, value_heads, DIM, DIM, device="cuda")
+        state = 0.1 * torch.randn(sequences, value_heads, DIM, DIM, device="cuda")
         call = self.operators[kda, prefill]
-        return Graph(lambda: call(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True), self.min_time)
+        self.inputs = q, k, v, g, beta, state
+        self.run = lambda: call(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True)
+        return Graph(self.run, self.min_time)
 
 
 class Transformers:
@@ -161,9 +195,33 @@ class Transformers:
                 self.graphs[shape] = Graph(self.call(*shape), self.min_time)
         return self.graphs[shape].time_us()
 
+    def error(self, shape):
+        if shape[0] != "layer_prefill/BF16":
+            return None
+        with self.torch.no_grad():
+            return relative_error(self.layer(self.hidden[:1])[0], self.float64(self.hidden[:1]))
+
+    def float64(self, hidden):
+        """The layer's output for one sequence, [tokens, hidden]."""
+        functional, layer, tokens = self.torch.nn.functional, copy.deepcopy(self.layer).double(), hidden.shape[1]
+        hidden = hidden.double()
+        parts = layer.fix_query_key_value_ordering(layer.in_proj_qkvz(hidden), layer.in_proj_ba(hidden))
+        z, b, a = parts[3:]
+        mixed = self.torch.cat([part.reshape(1, tokens, -1) for part in parts[:3]], dim=-1).transpose(1, 2)
+        mixed = functional.silu(layer.conv1d(mixed)[:, :, :tokens]).transpose(1, 2)[0]
+        q, k, v = mixed.split([HEADS * DIM, HEADS * DIM, VALUE_HEADS * DIM], dim=-1)
+        unit = lambda x: x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+        q, k = (unit(x.reshape(tokens, HEADS, DIM)).repeat_interleave(VALUE_HEADS // HEADS, dim=1) for x in (q, k))
+        v = v.reshape(tokens, VALUE_HEADS, DIM)
+        g = -layer.A_log.double().exp() * functional.softplus(a[0].reshape(tokens, VALUE_HEADS) + layer.dt_bias)
+        state = self.torch.zeros(VALUE_HEADS, DIM, DIM, device=hidden.device)
+        out = delta_rule_float64(self.torch, q * DIM**-0.5, k, v, g, b[0].reshape(tokens, VALUE_HEADS).sigmoid(), state)
+        out = out * (out.square().mean(-1, keepdim=True) + self.config.rms_norm_eps).rsqrt() * layer.norm.weight
+        return layer.out_proj((out * functional.silu(z[0].reshape(tokens, VALUE_HEADS, DIM))).reshape(tokens, -1))
+
     def call(self, what, _, __, ___, sequences, tokens):
         torch = self.torch
-        hidden = torch.randn(sequences, tokens, HIDDEN, device="cuda", dtype=torch.bfloat16)
+        hidden = self.hidden = torch.randn(sequences, tokens, HIDDEN, device="cuda", dtype=torch.bfloat16)
         if what == "layer_prefill/BF16":
             return lambda: self.layer(hidden)
         from transformers.cache_utils import DynamicCache
@@ -195,7 +253,7 @@ def ours_us(options, case):
 def measure(options, case, everyone):
     """The rounds of a case: ours, then each peer."""
     shape = shape_of(case)
-    rounds = {}
+    rounds, errors = {}, {}
     able = [peer for peer in everyone if shape is not None]
     for _ in range(options.rounds):
         ours = None
@@ -211,7 +269,14 @@ def measure(options, case, everyone):
             if ours is None:
                 ours = ours_us(options, case)
             rounds.setdefault(peer.name, []).append((ours, theirs))
-    return {name: {"ours_us": statistics.median(o for o, _ in pairs), "time_us": statistics.median(t for _, t in pairs),
+            if peer.name not in errors:
+                try:
+                    errors[peer.name] = peer.error(shape)
+                except Exception as error:
+                    print(f"bench_peers: the error of {peer.name} at {case} is unknown: {error}", file=sys.stderr)
+                    errors[peer.name] = None
+    return {name: {**({} if errors[name] is None else {"error": errors[name]}),
+                   "ours_us": statistics.median(o for o, _ in pairs), "time_us": statistics.median(t for _, t in pairs),
                    "ratio": statistics.median(o / t for o, t in pairs), "least": min(o / t for o, t in pairs),
                    "most": max(o / t for o, t in pairs)} for name, pairs in rounds.items()}
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """docs/evidence/performance.md and its plots, from the runs kept in docs/evidence/performance/.
 
-  performance_page.py --add NAME RUN.json.. [--peers PEERS.json]
-                                                         keep runs of `gdn_bench kernel --json` (and of bench_peers.py); the
-                                                         first says what the machine is
+  performance_page.py --add NAME RUN.json.. [--peers PEERS.json] [--parity PARITY.txt]
+                                                         keep runs of `gdn_bench kernel --json` (and of bench_peers.py, and
+                                                         gdn_parity's table); the first says what the machine is
   performance_page.py --write                            write the page and the plots anew
   performance_page.py --check                            exit 1 where they are not what the kept runs say
 
@@ -33,7 +33,39 @@ def rounded(value):
     return float(f"{value:.5g}")
 
 
-def keep(name, run_files, peers_file):
+def parity_errors(text):
+    """The largest relative norm error of each test of gdn_parity, {"suite/test": error}."""
+    errors = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 9 or words[-1] != "PASS":
+            continue
+        test = f"{words[0]}/{words[1]}"
+        errors[test] = max(errors.get(test, 0.0), float(words[-3]))
+    return errors
+
+
+def error_of(case, errors):
+    """The error of the case's operator, by gdn_parity's test of it; None where there is none."""
+    if case.endswith("state=bf16"):
+        return None
+    what = case.split("/")[0]
+    suite = "kda" if "kda" in case else "delta_rule"
+    tests = {"decode_in_place": f"{suite}/recurrent_in_place", "decode_deferred": f"{suite}/deferred_decode",
+             "decode_hot": f"{suite}/deferred_decode", "decode_at": f"{suite}/deferred_decode", "prefill_scan": f"{suite}/scan",
+             "prefill_chunk": f"{suite}/chunk", "prefill_long": f"{suite}/chunk"}
+    if what.startswith("projection"):
+        return errors.get(f"layer_ops/{what}_{case.split('/')[1]}") if "int8" not in case else None
+    if what.startswith("layer"):
+        return errors.get("layer/hidden_states_interleaved_BF16")
+    return errors.get(tests.get(what))
+
+
+def shown_error(error):
+    return "" if error is None else f"{error:.1e}"
+
+
+def keep(name, run_files, peers_file, parity_file):
     runs = [json.loads(pathlib.Path(file).read_text(encoding="utf-8")) for file in run_files]
     run = runs[0]
     cases = {}
@@ -54,6 +86,9 @@ def keep(name, run_files, peers_file):
         kept["peer_rounds"] = peers["rounds"]
         kept["beside"] = {case: {peer: {key: rounded(value) for key, value in row.items()} for peer, row in rows.items()}
                           for case, rows in peers["cases"].items()}
+    if parity_file:
+        kept["errors"] = {test: rounded(error) for test, error in parity_errors(pathlib.Path(parity_file).read_text(encoding="utf-8")).items()
+                          if test.split("/")[0] in ("delta_rule", "kda", "layer", "layer_ops")}
     DATA.mkdir(exist_ok=True)
     (DATA / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
@@ -202,6 +237,9 @@ How to read the tables:
 - Times are medians over the rounds, and p10 and p90 are percentiles over the rounds.
 - `\\*`: part of the data may have come from a cache, so the fraction can exceed 1.
 - A comparison with another project is a run of its own, so its times differ a little from those under "All cases".
+- `error` is the relative Euclidean norm of the difference from double precision. Ours is the largest of `gdn_parity`'s cases of the
+  operator in that run: of a layer with BF16 weights, and of projections by their weights. A peer's is that of the first 2,048 tokens of
+  the case, for the inputs as it gets them. A field is empty where no error was measured.
 """
 
 ON_GFX906 = """The column `not on gfx906` names the kernels of a case that gfx906 does not run:
@@ -210,6 +248,7 @@ ON_GFX906 = """The column `not on gfx906` names the kernels of a case that gfx90
 |---|---|---|
 | streamed decode | `delta_rule_decode_stream`, for many heads with K of 64, 128 or 256 | `delta_rule_decode` |
 | states and outputs | `delta_rule_states` and `delta_rule_outputs`, for K up to 128 | `delta_rule_chunk`, one kernel for both |
+| matrix units | `delta_rule_matrix_..`, for one decay a head and K up to 128; `projection_terms_gemm`, of prefills | `delta_rule_chunk`; `projection_tiles` |
 | large GEMM | `projection_gemm`, for products of more than 64 rows that fill the device | `projection_tiles` |
 
 `none` means that gfx906 runs the same kernels from the same sources. Projections of 9 to 64 rows use other tiles there. On NVIDIA
@@ -217,12 +256,16 @@ from sm_90 on, a kernel also [starts while the one before it ends](kernel-notes.
 """
 
 
-def not_on_gfx906(case, gpu):
-    """The kernels of a case that only waves of 32 lanes take. As the launches in kernels/ choose:
-    UsesRecords and DecodeRecordFloatsGpu (delta_rule_decode), GemmFillsDevice (projection), DeltaRuleChunkGpu (delta_rule_chunk)."""
+def not_on_gfx906(case, gpu, units):
+    """The kernels of a case that only waves of 32 lanes take; units: with matrix units. As the launches in kernels/ choose:
+    UsesRecords and DecodeRecordFloatsGpu (delta_rule_decode), GemmFillsDevice and UsesMatrixUnits (projection), DeltaRuleChunkGpu and
+    TakesMatrixUnits (delta_rule_chunk)."""
     value = lambda name, default: int((re.search(rf"\b{name}=(\d+)", case) or [0, default])[1])
     heads, whole, rows = value("B", 1) * value("HV", 32), value("K", 128) in (64, 128, 256), value("rows", 0)
     found = []
+    if units and (case.startswith("layer_prefill") or case.startswith("projection_sequence_gemm") and "int8" not in case
+                  or case.startswith(("prefill_chunk", "prefill_long")) and value("K", 128) <= 128 and "kda" not in case):
+        return "matrix units"
     if case.startswith("decode_") and not case.startswith("decode_in_place") and whole and heads >= 4 * gpu["processors"]:
         found.append("streamed decode")
     if case.startswith("layer_decode"):
@@ -272,9 +315,10 @@ def flat_lines(cases):
 
 
 def section(name, run):
-    limits = run["limits"]
+    limits, errors = run["limits"], run.get("errors", {})
     gpu = run["gpu"] if run["gpu"] and run["gpu"]["wave_width"] == 32 else None
-    missing = (lambda case: f" {not_on_gfx906(case, gpu)} |") if gpu else lambda case: ""
+    units = run["backend"]["numerics_id"].endswith("-mma")
+    missing = (lambda case: f" {not_on_gfx906(case, gpu, units)} |") if gpu else lambda case: ""
     heading, rule = (" not on gfx906 |", "---|") if gpu else ("", "")
     out = [f"## {short_machine(run)}", "",
            f"- Machine: {machine_of(run)}. Numerics: `{run['backend']['numerics_id']}`.",
@@ -291,19 +335,22 @@ def section(name, run):
         for peer, version in run["peers"].items():
             out += textwrap.wrap(f"- `{peer}`: {PEERS[peer][1].format(version)}", width=125, subsequent_indent="  ", break_on_hyphens=False)
         out.append("")
-        out += ["| case | peer | gdn-service, us | peer, us | ratio | least .. most |" + heading, "|---|---|--:|--:|--:|--:|" + rule]
+        out += ["| case | peer | gdn-service, us | peer, us | ratio | least .. most | our error | peer's error |" + heading,
+                "|---|---|--:|--:|--:|--:|--:|--:|" + rule]
         for case, rows in run["beside"].items():
             for peer, row in rows.items():
-                out.append(f"| `{case}` | {peer} | {row['ours_us']:,.1f} | {row['time_us']:,.1f} | {row['ratio']:.2f} | "
-                           + (f"{row['least']:.2f} .. {row['most']:.2f} |" if "least" in row else "|") + missing(case))
+                run_of = f", run of {row['run']}" if "run" in row else ""  # of a peer that the newest run left out
+                out.append(f"| `{case}` | {peer}{run_of} | {row['ours_us']:,.1f} | {row['time_us']:,.1f} | {row['ratio']:.2f} | "
+                           + (f"{row['least']:.2f} .. {row['most']:.2f} |" if "least" in row else "|")
+                           + f" {shown_error(error_of(case, errors))} | {shown_error(row.get('error'))} |" + missing(case))
         out.append("")
     out += ["### All cases" + (f" on {run['gpu']['name']}" if run["gpu"] else " on the CPU"), ""] + flat_lines(run["cases"])
-    out += ["| case | us | p10 .. p90 | of the limit | p10 .. p90 | bound |" + heading, "|---|--:|--:|--:|--:|---|" + rule]
+    out += ["| case | us | p10 .. p90 | of the limit | p10 .. p90 | bound | error |" + heading, "|---|--:|--:|--:|--:|---|--:|" + rule]
     for case, row in run["cases"].items():
         us, share = row["us"], row["of_limit"]
         warm = "" if row["cold"] or row["bound"] != "memory" else " \\*"
         out.append(f"| `{case}` | {us[0]:,.1f} | {us[1]:,.1f} .. {us[2]:,.1f} | {share[0]:.2f}{warm} | {share[1]:.2f} .. {share[2]:.2f} | "
-                   f"{row['bound']} |" + missing(case))
+                   f"{row['bound']} | {shown_error(error_of(case, errors))} |" + missing(case))
     return out + [""]
 
 
@@ -338,11 +385,12 @@ def main():
     group.add_argument("--write", action="store_true")
     group.add_argument("--check", action="store_true")
     parser.add_argument("--peers", metavar="FILE")
+    parser.add_argument("--parity", metavar="FILE")
     options = parser.parse_args()
     if options.add:
         if len(options.add) < 2:
             parser.error("--add takes NAME RUN.json..")
-        keep(options.add[0], options.add[1:], options.peers)
+        keep(options.add[0], options.add[1:], options.peers, options.parity)
         return
     wrong = [path for path, text in files().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if options.write:

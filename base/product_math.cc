@@ -26,8 +26,7 @@ std::string_view NumericsSuffixOf(ProductMath math) {
 
 HalfScale HalfScaleOf(uint32_t largest_bits) {
   constexpr uint32_t kLargest = 127 + 14;  // biased exponent of what the largest magnitude becomes
-  constexpr uint32_t kSmallest = 27;       // of magnitudes below 2^-100 the scale would overflow
-  const uint32_t exponent = std::max(largest_bits >> 23, kSmallest);
+  const uint32_t exponent = std::max(largest_bits >> 23, kHalfSmallest);
   return {std::bit_cast<float>((kLargest + 127 - exponent) << 23),
           std::bit_cast<float>((exponent + 127 - kLargest) << 23)};
 }
@@ -38,6 +37,20 @@ HalfScale HalfScaleOf(const float* values, int64_t count) {
     if (std::isfinite(values[i])) largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffffu);
   }
   return HalfScaleOf(largest);
+}
+
+bool AreScaledHalves(const float* values, int64_t count) {
+  constexpr uint32_t kLostBits = (1u << 13) - 1;  // of float32's significand, in fp16
+  constexpr uint32_t kNone = ~0u;
+  uint32_t any = 0, largest = 0, below_smallest = kNone;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(values[i]) & 0x7fffffffu;
+    any |= bits;
+    largest = std::max(largest, bits);
+    below_smallest = std::min(below_smallest, bits - 1);  // a zero becomes kNone
+  }
+  if ((any & kLostBits) != 0 || largest >= 0x7f800000u) return false;
+  return below_smallest == kNone || (below_smallest + 1) >> 23 >= std::max(largest >> 23, kHalfSmallest) - 28;
 }
 
 float RoundToHalf(float value, const HalfScale& scale) {

@@ -1,10 +1,14 @@
 // How projections multiply: exactly, with both operands rounded to fp16, or with inputs rounded to int8 as llama.cpp
 // rounds them.
 //
+// kExact multiplies float32 numbers. A GPU that multiplies pairs of fp16 numbers does so with BF16 and F16 inputs, if
+// all weights of a plain matrix are fp16 numbers times a power of two for each row (AreScaledHalves). x is scaled as
+// for kHalf. So products are exact, except that an element of x may be rounded or count as zero if it is below 2^-28 of
+// its group's largest magnitude, or below 2^-116.
 // kHalf changes products with plain weights only, on GPUs that multiply pairs of fp16 numbers. Weights are rounded to
 // fp16 times a power of two for each row. A row of x is cut into groups of 64 features, and a group is rounded to fp16
-// times a power of two. The scales bring the largest finite magnitude to 2^14 up to 2^15. So what is at least 2^-28 of
-// it keeps 11 bits. Products are exact, and sums are float32.
+// times a power of two. The scales bring the largest finite magnitude to 2^14 up to 2^15, or 2^-88 if it is smaller. So
+// what is at least 2^-28 of it keeps 11 bits. Products are exact, and sums are float32.
 // kInt8 changes products with integer weights (HasIntegerWeights) only. A row of x is cut into blocks of 32 features. A
 // block becomes whole numbers q within +-127 and a scale, max |x| / 127. Products of q and the weights' integers are
 // exact, and so are their sums over a block; sums of blocks are float32. So the result is that of exact products with
@@ -39,6 +43,8 @@ constexpr bool TakesInt8Inputs(ProductMath math, WeightFormat format) {
 }
 
 inline constexpr int kHalfGroup = 64;  // features of x that share a scale
+// Biased exponent of 2^-88. A scale of smaller magnitudes, or the factor of their sums, would leave float32's range.
+inline constexpr uint32_t kHalfSmallest = 127 - 88;
 
 // A power of two and its inverse. Kernels use this formula too, so all backends round alike. `largest_bits`: the
 // largest of the elements' bits without their signs, of finite elements only.
@@ -50,6 +56,9 @@ HalfScale HalfScaleOf(uint32_t largest_bits);
 // Returns the scale of `count` elements, and an element as it enters a product: rounded to fp16 times the scale.
 HalfScale HalfScaleOf(const float* values, int64_t count);
 float RoundToHalf(float value, const HalfScale& scale);
+// True if each of `count` elements, times the scale of all, is zero or a normal fp16 number. Then no device rounds or
+// flushes one. False if an element is an infinity or a NaN.
+bool AreScaledHalves(const float* values, int64_t count);
 
 inline constexpr int kInt8Block = 32;  // features; divides every such format's block
 inline constexpr float kInt8Largest = 127.0f;

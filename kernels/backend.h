@@ -60,7 +60,7 @@ struct BackendInfo {
   int64_t stable_gemm_rows = std::numeric_limits<int64_t>::max();
   // How projections of a layer multiply. An operator itself does as its params say.
   ProductMath math = ProductMath::kExact;
-  // True if plain weights should have scales (RowScalesOf), because projections multiply fp16 numbers.
+  // True if plain weights should have scales (RowScalesOf in `math`), because projections multiply fp16 numbers.
   bool takes_halves = false;
   // Bits (WeightFormatBit) of the formats that projections accept. Weights in other formats must be unpacked first.
   uint32_t weight_formats = kPlainWeights;

@@ -41,7 +41,7 @@ MI50 = Machine("MI50", 60, 1.725, 13.3, 820, 128, 64, False, gfx906_walk.Latenci
 H200 = Machine("H200", 132, 1.98, 57.8, 4440, 128, 128, True, gfx906_walk.Latencies(lds=33, scalar=40, memory=650, issue=0.5),
               (1.5, 1.5))
 
-# ---- what runs: a layer, of Qwen3-Next unless of_layer says otherwise; BF16 weights, float32 states and activations
+# ---- what runs: a layer, of Qwen3-Next unless of_layer says otherwise; BF16 weights, float32 states, activations unless said
 
 K, V, W, LOG, CHUNK, PIECE = 128, 128, 4, 16, 32, 1024
 
@@ -215,9 +215,14 @@ def half(rows, outputs, features, name):
     return Launch(name, [part], 2 * sum(outputs) * features + 4 * rows * (features + sum(outputs)) + rounded, 2)
 
 
-def halve_rows(rows, features):
+def halve_rows(rows, features, x_bytes=4):
     return Launch("rounding to fp16", [Part("HalveRowsKernel<64>", ceil(rows, 16) * features // 64, ())],
-                  4 * rows * features + rows * features // 64 * 33 * 4, 8)
+                  x_bytes * rows * features + rows * features // 64 * 33 * 4, 8)
+
+
+def narrow_in_projections(rows):
+    """The in-projections of BF16 or F16 inputs in exact products."""
+    return [halve_rows(rows, D, x_bytes=2)] * (rows > 8) + [half(rows, IN_OUTPUTS, D, "in-projections")]
 
 
 # base/weight_format.h's formats: the number there, and the bytes on a GPU of a block of so many weights.
@@ -334,14 +339,16 @@ def gated_norm(rows, units):
     return Launch("gated norm", [Part("GatedRmsNormKernel<64, true>", blocks, (needed / blocks,))], rows * 3 * 4 * HV * V, 5)
 
 
-def layer(b, t, units, one_launch=True):
-    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces. one_launch: a decode runs mixed_decode."""
+def layer(b, t, units, one_launch=True, narrow=False):
+    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces. one_launch: a decode runs mixed_decode.
+    narrow: inputs are BF16 or F16."""
     rows = b if t == 0 else min(t, PIECE)
     if t > 0:
         mixed = [mixer_input(1, rows, units), prepare(rows), walk(rows), gated_norm(rows, units)]
     else:
         mixed = [mixed_decode(b)] if one_launch else [mixer_input(b, 1, units), decode(b, units), gated_norm(b, units)]
-    once = [projection(rows, IN_OUTPUTS, D, "in-projections"), *mixed, projection(rows, (D,), HV * V, "out-projection")]
+    inputs = narrow_in_projections(rows) if narrow else [projection(rows, IN_OUTPUTS, D, "in-projections")]
+    once = [*inputs, *mixed, projection(rows, (D,), HV * V, "out-projection")]
     return once, 1 if t == 0 else ceil(t, PIECE)
 
 
@@ -364,9 +371,9 @@ def launches(machine):
             [(rows_of(r), int8(w, r, (D,), HV * V, f"int8 out-projection, {w}"))
              for w in ("Q8_0", "Q4_K") for r in (1, 8, 32, 128, 1024)] +
             [(rows_of(1024), round_rows(1024, D))] +
-            [(rows_of(r), half(r, IN_OUTPUTS, D, "fp16 in-projections")) for r in (1, 32, 128, 512, 1024)] +
+            [(rows_of(r), half(r, IN_OUTPUTS, D, "fp16 in-projections")) for r in (1, 2, 32, 128, 512, 1024)] +
             [(rows_of(r), half(r, (D,), HV * V, "fp16 out-projection")) for r in (1, 32, 128, 512, 1024)] +
-            [(rows_of(r), projection(r, IN_OUTPUTS, D, "in-projections")) for r in (1, 32, 128, 512, 1024)] +
+            [(rows_of(r), projection(r, IN_OUTPUTS, D, "in-projections")) for r in (1, 2, 32, 128, 512, 1024)] +
             [(rows_of(r), projection(r, (D,), HV * V, "out-projection")) for r in (512, 1024)] +
             [(rows_of(1024), halve_rows(1024, D))] +
             [(f"T = {t:,}", f(t)) for f in (prepare, walk, channel_prepare, channel_walk) for t in (512, 4096)] +

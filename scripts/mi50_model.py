@@ -102,8 +102,9 @@ def estimate(launch, machine, mean, alone_cycles, blocks, places, waves):
 
 # ---- the page
 
-LAYERS = (("decode, B = 1", 1, 0), ("decode, B = 32", 32, 0), ("decode, B = 128", 128, 0),
+SHAPES = (("decode, B = 1", 1, 0), ("decode, B = 32", 32, 0), ("decode, B = 128", 128, 0),
           ("prefill, T = 512", 1, 512), ("prefill, T = 2,048", 1, 2048), ("prefill, T = 4,096", 1, 4096))
+LAYERS = (*((*shape, False) for shape in SHAPES), *((f"{name}, BF16", b, t, True) for name, b, t in SHAPES))  # narrow inputs
 
 # What people have measured on MI50 cards with other code, and what of ours is the nearest to it.
 OTHERS = (("delta rule decode of one sequence, a layer, traced", 10.8, "decode", "B = 1"),
@@ -111,7 +112,7 @@ OTHERS = (("delta rule decode of one sequence, a layer, traced", 10.8, "decode",
           ("Q8_0 matrix of 2048 x 4096 times a vector (8.9 MB, 780 GB/s)", 11.4,
            "out-projection, Q8_0", "1 row"))
 
-COLOURS = {"in-projections": "#1f6feb", "mixer_input": "#8b949e", "mixed decode": "#1a7f37", "chunk prepare": "#bf8700",
+COLOURS = {"rounding to fp16": "#0a3069", "in-projections": "#1f6feb", "mixer_input": "#8b949e", "mixed decode": "#1a7f37", "chunk prepare": "#bf8700",
            "chunk walk": "#d1242f", "gated norm": "#8250df", "out-projection": "#54aeff", "launches": "#d8dee4"}
 
 HEAD = """# Predicted times on an MI50
@@ -122,7 +123,8 @@ MI50 yet ([gpu-verification.md](gpu-verification.md)). Every time here is comput
 `scripts/mi50_model.py build/hip-gfx906 --write` generates the page from the code that the compiler made for gfx906. The test
 `mi50_model` fails if the page no longer agrees with that code.
 
-Dimensions, unless a row names others: H = 16, HV = 32, K = V = 128, D = 2048, BF16 weights. States and activations are float32.
+Dimensions, unless a row names others: H = 16, HV = 32, K = V = 128, D = 2048, BF16 weights. States are float32, and so are
+activations but for the inputs of layers with `BF16` in their names.
 B is the number of sessions, T the number of tokens of a prefill.
 
 Compiler: {compiler}
@@ -169,8 +171,8 @@ def misses(model):
     return rows, factors, middle
 
 
-def layer_times(model, b, t):
-    once, pieces = layer(b, t, MI50.units)
+def layer_times(model, b, t, narrow):
+    once, pieces = layer(b, t, MI50.units, narrow=narrow)
     return [(launch.name, model.estimate(launch)) for launch in once], pieces
 
 
@@ -183,9 +185,9 @@ def kernel_table(model):
            "- `waves` are the waves resident on a SIMD. `blocks` are the blocks of the launch, and how many the card holds at a time.",
            "- `at best` is the time for memory and multiply-adds alone; `us` is the model's time.",
            "- `projection` has 2048 inputs and 8192 outputs, `out-projection` 4096 and 2048.",
-           "- `int8` projections round their inputs (`--math=int8`), and a dot product of four counts as one FMA. `fp16` projections round",
-           "  inputs and weights (`--math=half`), and a dot product of two counts as one FMA. For more than 8 rows, `rounding to int8` or",
-           "  `rounding to fp16` comes before them.", "",
+           "- `int8` projections round their inputs (`--math=int8`), and a dot product of four counts as one FMA. `fp16` projections multiply",
+           "  fp16 numbers (`--math=half`, and exact products of BF16 and F16 inputs), and a dot product of two counts as one FMA. For more",
+           "  than 8 rows, `rounding to int8` or `rounding to fp16` comes before them.", "",
            "| kernel | case | VALU a wave | of them FMA | LDS B | asked B | waves | blocks | MB | at best, us | us | bound |",
            "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
     for launch, case, e in by_kernel(model):
@@ -201,8 +203,8 @@ def layer_section(model, factors, middle):
            f"A prefill runs in pieces of {PIECE:,} tokens. `likely` multiplies each kernel's time by its measured / model factor on the H200",
            f"(see below; at least 1) and adds the launches. Kernels that were not timed there get the median factor, {middle:.2f}.", "",
            "| layer | at best, us | kernels, us | launches | with launches, us | likely, us |", "|---|--:|--:|--:|--:|--:|"]
-    for name, b, t in LAYERS:
-        estimates, pieces = layer_times(model, b, t)
+    for name, b, t, narrow in LAYERS:
+        estimates, pieces = layer_times(model, b, t, narrow)
         total, best = (pieces * sum(v) for v in (((e.us for _, e in estimates)), ((e.floor_us for _, e in estimates))))
         likely = pieces * sum(e.us * factors.get(kernel, middle) for kernel, e in estimates)
         count = pieces * len(estimates)
@@ -211,12 +213,14 @@ def layer_section(model, factors, middle):
                    f"{likely + least:,.0f} .. {likely + most:,.0f} |")
     few = [(rows, model.estimate(mi50_launches.projection(rows, (2048,), 4096, ""))) for rows in (32, 128)]
     out += ["", "The next table shows how much each kernel could gain, in us: its time less its time for memory and multiply-adds alone.",
+            "In-projections of BF16 inputs include the rounding to fp16, which changes none of them.",
             " ".join(f"An out-projection of {rows} rows has {e.blocks} blocks for {e.places} places." for rows, e in few), "",
-            "| layer | " + " | ".join(n for n in COLOURS if n not in ("launches", "mixed decode", "chunk prepare", "chunk walk")) +
+            "| layer | " + " | ".join(n for n in COLOURS if n not in ("launches", "mixed decode", "chunk prepare", "chunk walk", "rounding to fp16")) +
             " | mixed decode, or prepare + walk | launches |", "|---|" + "--:|" * 6]
-    for name, b, t in LAYERS:
-        estimates, pieces = layer_times(model, b, t)
+    for name, b, t, narrow in LAYERS:
+        estimates, pieces = layer_times(model, b, t, narrow)
         gain = {kernel: pieces * (e.us - e.floor_us) for kernel, e in estimates}
+        gain["in-projections"] += gain.pop("rounding to fp16", 0)
         rule = sum(gain.get(k, 0) for k in ("mixed decode", "chunk prepare", "chunk walk"))
         out.append(f"| {name} | " + " | ".join(f"{gain.get(k, 0):,.0f}" for k in ("in-projections", "mixer_input", "gated norm", "out-projection")) +
                    f" | {rule:,.0f} | {pieces * len(estimates) * MI50.launch_us[0]:,.0f} .. {pieces * len(estimates) * MI50.launch_us[1]:,.0f} |")
@@ -285,10 +289,10 @@ def page(model, compiler):
 
 
 def picture(model):
-    width, left, bar, gap, top = 760, 130, 24, 14, 40
+    width, left, bar, gap, top = 760, 170, 24, 14, 40
     out = []
-    for n, (name, b, t) in enumerate(LAYERS):
-        estimates, pieces = layer_times(model, b, t)
+    for n, (name, b, t, narrow) in enumerate(LAYERS):
+        estimates, pieces = layer_times(model, b, t, narrow)
         parts = [(kernel, pieces * e.us) for kernel, e in estimates]
         parts.append(("launches", pieces * len(estimates) * sum(MI50.launch_us) / 2))
         total, y, x = sum(us for _, us in parts), top + n * (bar + gap), float(left)
@@ -330,6 +334,7 @@ def self_test():
     assert estimate(launch, machine, counts, 0, 10, 2, 4).floor_us == 0.08  # 20 multiply-adds of 4 cycles each
     for b, t, count, pieces in ((32, 0, 3, 1), (1, 512, 6, 1), (1, 4096, 6, 4)):
         assert [len(layer(b, t, 60)[0]), layer(b, t, 60)[1]] == [count, pieces]
+        assert len(layer(b, t, 60, narrow=True)[0]) == count + 1
     assert mi50_launches.columns_of(1, 60) == 2 and mi50_launches.columns_of(2, 60) == 4
     # 128 blocks of 32 x 64 in three rounds, where 64 of 64 x 64 would take two, twice as long; 60 tiles of 64 x 64 take one.
     for outputs, blocks in ((2048, 128), (1920, 60)):

@@ -31,7 +31,7 @@ namespace gdn {
 namespace {
 
 // Raised whenever a GPU operator's bits change.
-constexpr int kKernelVersion = 5;
+constexpr int kKernelVersion = 6;
 
 struct DestroysStream {
   void operator()(const gpu::Stream* stream) const {
@@ -41,20 +41,24 @@ struct DestroysStream {
 };
 using OwnedStream = std::unique_ptr<const gpu::Stream, DestroysStream>;
 
-// What numerics_id says of a device that has not proven its Dot2: products of kHalf are float32's, and exact.
-constexpr char kFloatProducts[] = "-fma";
+// Returns how the device multiplies fp16 numbers, or nullopt if projections should not: the math has no such products,
+// matrix units make exact ones, or the device has not proven its Dot2.
+absl::StatusOr<std::optional<gpu::Dot2Variant>> HalfProductsOf(ProductMath math, const gpu::Stream& stream) {
+  if (math == ProductMath::kInt8 || (math == ProductMath::kExact && stream.matrix_units)) return std::nullopt;
+  return gpu::ProbeDot2(stream);
+}
 
-// Returns what numerics_id says of the products of fp16 numbers; empty for other math.
-absl::StatusOr<std::string> HalfProductsOf(ProductMath math, const gpu::Stream& stream) {
-  if (math != ProductMath::kHalf) return "";
-  GDN_ASSIGN_OR_RETURN(const std::optional<gpu::Dot2Variant> variant, gpu::ProbeDot2(stream));
-  return variant.has_value() ? absl::StrCat("-", gpu::Dot2VariantName(*variant)) : kFloatProducts;
+// Returns what numerics_id says of products. Without a variant those of kHalf are float32's, and exact.
+std::string ProductsId(ProductMath math, const std::optional<gpu::Dot2Variant>& variant) {
+  const std::string name = variant.has_value() ? gpu::Dot2VariantName(*variant) : "fma";
+  const bool named = variant.has_value() || math == ProductMath::kHalf;
+  return absl::StrCat(std::string(NumericsSuffixOf(math)), named ? "-" : "", named ? name : "");
 }
 
 class GpuBackend final : public Backend {
  public:
-  GpuBackend(int device, ProductMath math, const std::string& products, const gpu::DeviceInfo& info, OwnedStream stream,
-             gpu::PinnedRing ring, size_t index_arena_bytes)
+  GpuBackend(int device, ProductMath math, const std::optional<gpu::Dot2Variant>& halves, const gpu::DeviceInfo& info,
+             OwnedStream stream, gpu::PinnedRing ring, size_t index_arena_bytes)
       : device_(device),
         vendor_(info.vendor),
         owned_stream_(std::move(stream)),
@@ -68,9 +72,9 @@ class GpuBackend final : public Backend {
     info_.device = absl::StrCat(info.name, " (", info.architecture, ")");
     info_.numerics_id = absl::StrCat(info_.name, "-", info.vendor, "-", info.architecture, "-w", info.wave_width, "-",
                                      info.toolkit, "-k", kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens,
-                                     stream_.matrix_units ? "-mma" : "", std::string(NumericsSuffixOf(math)), products);
+                                     stream_.matrix_units ? "-mma" : "", ProductsId(math, halves));
     info_.math = math;
-    info_.takes_halves = math == ProductMath::kHalf && products != kFloatProducts;
+    info_.takes_halves = halves.has_value();
     info_.memory_bytes = info.free_bytes;
     info_.transposed_base = true;
     info_.weight_formats = kAllWeights;
@@ -375,10 +379,10 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
                      absl::StrCat("no kernel of this build runs on ", name, ": ", std::string(status.message())),
                      {{"device", name}});
   };
-  const absl::StatusOr<std::string> products = HalfProductsOf(options.math, made);
-  GDN_RETURN_IF_ERROR(or_unsupported(products.status()));
+  const absl::StatusOr<std::optional<gpu::Dot2Variant>> halves = HalfProductsOf(options.math, made);
+  GDN_RETURN_IF_ERROR(or_unsupported(halves.status()));
   auto backend =
-      std::make_unique<GpuBackend>(options.device, options.math, *products, info, std::move(stream), std::move(ring),
+      std::make_unique<GpuBackend>(options.device, options.math, *halves, info, std::move(stream), std::move(ring),
                                    or_default(options.index_arena_bytes, gpu::IndexStaging::kDefaultArenaBytes));
   const absl::StatusOr<void*> probe = backend->Allocate(256);
   GDN_RETURN_IF_ERROR(or_unsupported(probe.status()));

@@ -14,8 +14,12 @@
 
 namespace gdn::gpu {
 
+// Sums of groups are kept divided by 2^kHalfSumExponent. They contain weights that are scaled to 2^15, so they would
+// overflow long before the result.
+inline constexpr uint32_t kHalfSumExponent = 24;
+
 struct GroupScale {
-  float scale, inverse;
+  float scale, inverse;  // of x; the inverse divided by 2^kHalfSumExponent
 };
 
 // Returns the largest of `largest` and the magnitudes' bits of the finite elements.
@@ -30,18 +34,21 @@ __device__ __forceinline__ uint32_t LargestFinite(const Vec4& x, uint32_t larges
   return largest;
 }
 
-// Every lane gets HalfScaleOf of its kLanes lanes' largest bits.
+// Every lane gets HalfScaleOf of its kLanes lanes' largest bits, with the divided inverse.
 template <int kLanes, int kWave>
 __device__ __forceinline__ GroupScale GroupScaleOf(uint32_t of_lane) {
   // Bits travel between lanes as floats.
   const uint32_t largest = FloatToBits(GroupReduce<kLanes, kWave>(
       BitsToFloat(of_lane), [](float a, float b) { return FloatToBits(a) > FloatToBits(b) ? a : b; }));
-  constexpr uint32_t kLargest = 127 + 14, kSmallest = 27;
-  const uint32_t exponent = largest >> 23 > kSmallest ? largest >> 23 : kSmallest;
-  return {BitsToFloat((kLargest + 127 - exponent) << 23), BitsToFloat((exponent + 127 - kLargest) << 23)};
+  constexpr uint32_t kLargest = 127 + 14;
+  const uint32_t exponent = largest >> 23 > kHalfSmallest ? largest >> 23 : kHalfSmallest;
+  return {BitsToFloat((kLargest + 127 - exponent) << 23),
+          BitsToFloat((exponent + 127 - kLargest - kHalfSumExponent) << 23)};
 }
 
-// Returns 1 / scale of a scale of HalfScaleOf.
-__device__ __forceinline__ float InverseOf(float scale) { return BitsToFloat((254u << 23) - FloatToBits(scale)); }
+// Returns the output whose weights have this scale, from its sum of groups.
+__device__ __forceinline__ float OutputOf(float sum, float scale) {
+  return sum * BitsToFloat((254u << 23) - FloatToBits(scale)) * BitsToFloat((127u + kHalfSumExponent) << 23);
+}
 
 }  // namespace gdn::gpu

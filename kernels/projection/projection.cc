@@ -52,10 +52,11 @@ void AppendHalves(const std::vector<float>& row, std::vector<double>& x) {
 
 }  // namespace
 
-std::vector<float> RowScalesOf(const WeightMatrix& weight) {
+std::vector<float> RowScalesOf(const WeightMatrix& weight, ProductMath math) {
   std::vector<float> scales(static_cast<size_t>(weight.rows)), row(static_cast<size_t>(weight.cols));
   for (int64_t i = 0; i < weight.rows; ++i) {
     WeightRow(weight, i, row.data());
+    if (math != ProductMath::kHalf && !AreScaledHalves(row.data(), weight.cols)) return {};
     scales[static_cast<size_t>(i)] = HalfScaleOf(row.data(), weight.cols).scale;
   }
   return scales;
@@ -85,6 +86,7 @@ void WeightRow(const WeightMatrix& weight, int64_t row, float* out) {
 void ProjectionReference(const ProjectionParams& params) {
   const WeightMatrix& weight = params.weight;
   if (weight.rows == 0) return;
+  const bool rounds_to_halves = params.math == ProductMath::kHalf && TakesHalves(params);
   const auto cols = static_cast<size_t>(weight.cols);
   std::vector<float> w(cols), row_of_x(cols);
   std::vector<double> x;
@@ -92,7 +94,7 @@ void ProjectionReference(const ProjectionParams& params) {
     ConvertToFloat(params.x.dtype, params.x.From(row * params.x_stride).data, cols, row_of_x.data());
     if (TakesInt8Inputs(params.math, weight.format)) {
       AppendRounded(row_of_x, x);
-    } else if (TakesHalves(params)) {
+    } else if (rounds_to_halves) {
       AppendHalves(row_of_x, x);
     } else {
       x.insert(x.end(), row_of_x.begin(), row_of_x.end());
@@ -100,7 +102,7 @@ void ProjectionReference(const ProjectionParams& params) {
   }
   for (int64_t output = 0; output < weight.rows; ++output) {
     WeightRow(weight, output, w.data());
-    if (TakesHalves(params)) {
+    if (rounds_to_halves) {
       const float scale = weight.scales[output];
       for (float& value : w) value = RoundToHalf(value, {scale, 1.0f / scale});
     }

@@ -10,7 +10,8 @@
 // Sums are float32. BF16 and F16 inputs and weights are widened exactly, outputs are rounded to nearest even. In exact
 // products (base/product_math.h) quantised weights give the same bits as the float32 matrix of their values. With
 // kInt8, GGUF's weights meet a rounded x; on both paths the order of a sum is then one for any number of rows. With
-// kHalf, a GPU rounds x and plain weights to fp16 (TakesHalves); a CPU multiplies exactly.
+// kHalf, a GPU rounds x and plain weights to fp16; a CPU multiplies exactly. A GPU may multiply fp16 numbers in exact
+// products too (TakesHalves): the matrix, x's dtype, and what the device has proven decide, never the number of rows.
 //
 //   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.Projection(p));
@@ -39,7 +40,7 @@ struct WeightMatrix {
   int64_t rows = 0;
   int64_t cols = 0;  // a multiple of BlockOf(format).weights
   // kF8E4M3: [Fp8Blocks(rows), Fp8Blocks(cols)], one per 128 x 128 weights. Plain formats: [rows] powers of two from
-  // RowScalesOf, which products of fp16 numbers need (TakesHalves), or null. Other formats: null.
+  // RowScalesOf (of the call's math), which products of fp16 numbers need (TakesHalves), or null. Other formats: null.
   const float* scales = nullptr;
 };
 
@@ -60,16 +61,18 @@ struct ProjectionParams {
   int64_t y_stride = 0;
 };
 
-// True if x and the weights are multiplied as fp16 numbers, rounded as base/product_math.h says.
+// True if a GPU multiplies x and the weights as fp16 numbers times powers of two, as base/product_math.h says.
 inline bool TakesHalves(const ProjectionParams& params) {
-  return params.math == ProductMath::kHalf && params.weight.rows > 0 && params.weight.scales != nullptr &&
+  const bool exact = params.math == ProductMath::kExact && params.x.dtype != DType::kF32;
+  return (params.math == ProductMath::kHalf || exact) && params.weight.rows > 0 && params.weight.scales != nullptr &&
          IsPlain(params.weight.format);
 }
 
 absl::Status ValidateProjection(const ProjectionParams& params);
 
-// Returns the scale of each row of a plain matrix in host memory, for WeightMatrix::scales.
-std::vector<float> RowScalesOf(const WeightMatrix& weight);
+// Returns the scale of each row of a plain matrix in host memory, for WeightMatrix::scales. Returns none if a matrix
+// for exact products has a row whose elements are not AreScaledHalves: for example magnitudes more than 2^28 apart.
+std::vector<float> RowScalesOf(const WeightMatrix& weight, ProductMath math);
 
 // Writes row `row` of a matrix in host memory and in its file's layout to `out` [cols], as float32.
 void WeightRow(const WeightMatrix& weight, int64_t row, float* out);

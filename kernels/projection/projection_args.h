@@ -10,6 +10,7 @@
 // order is that of integer_weights_gpu-inl.h. The products of integers are exact. So are their sums.
 // With TakesHalves, a group's sum is made pair by pair of features by Dot2 (kernels/gpu/dot2.h), starting from zero. It
 // is multiplied by the inverse of the group's scale of x, and the sum of groups by the inverse of the output's scale.
+// Between the two, sums are divided by 2^kHalfSumExponent.
 //
 // Thread safety: plain values. Ownership: none. For projection_*_gpu.hip only.
 //

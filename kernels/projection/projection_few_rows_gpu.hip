@@ -360,7 +360,7 @@ __device__ __forceinline__ void Project(const ProjectionArgs& p, const Projectio
   const int64_t row = first_row + mine / T::kOutputs;
   const int32_t output = first_output + mine % T::kOutputs;
   if (mine < kResults && row < p.rows && output < m.outputs) {
-    if constexpr (T::kPairs) total *= InverseOf(m.scales[output]);
+    if constexpr (T::kPairs) total = OutputOf(total, m.scales[output]);
     StoreElement(m.y, m.y_dtype, row * m.y_stride + output, total);
   }
 }

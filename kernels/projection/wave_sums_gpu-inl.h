@@ -82,7 +82,7 @@ class WaveSums {
         const int64_t row = first_row + i / 4 * 4 * T::kLaneRows + result % T::kLaneRows * 4 + i % 4;
         if (row < p.rows && output < m.outputs) {
           float total = total_[first / T::kExchangeRows][r];
-          if constexpr (kPairs) total *= InverseOf(m.scales[output]);
+          if constexpr (kPairs) total = OutputOf(total, m.scales[output]);
           StoreElement(m.y, m.y_dtype, row * m.y_stride + output, total);
         }
       }

@@ -137,7 +137,8 @@ class ModelLoader {
                         .cols = served.cols,
                         .scales = served.scales.empty() ? nullptr : served.scales.data()};
     std::vector<float> row_scales;
-    if (backend_.info().takes_halves && IsPlain(served.format)) row_scales = RowScalesOf(matrix);
+    const BackendInfo& backend = backend_.info();
+    if (backend.takes_halves && IsPlain(served.format)) row_scales = RowScalesOf(matrix, backend.math);
     const auto alignment = static_cast<uintptr_t>(AlignmentOf(served.format));
     const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % alignment == 0;
     const int64_t bytes = backend_.WeightBytes(served.format, served.rows, served.cols);

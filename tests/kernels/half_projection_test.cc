@@ -1,10 +1,12 @@
 // Projections of fp16 numbers: those of the reference, whatever computes them.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "base/product_math.h"
 #include "kernels/projection/projection.h"
+#include "tests/kernels/narrow_problem.h"
 #include "tests/kernels/quantized_problem.h"
 #include "tests/kernels/rounded_projection.h"
 #include "tests/support/compare.h"
@@ -22,7 +24,7 @@ struct HalfProblem : Problem {
     TakeScales();
   }
   void TakeScales() {
-    scales = RowScalesOf(params.weight);
+    scales = RowScalesOf(params.weight, params.math);
     params.weight.scales = scales.data();
   }
   std::vector<float> scales;
@@ -102,6 +104,98 @@ TEST_P(HalfProjection, ErrsByThreeTenThousandthsOfExactProducts) {
     EXPECT_LE(error, 3e-4) << WeightFormatName(format);
     EXPECT_GE(error, 5e-5) << WeightFormatName(format) << ": inputs were not rounded";
   }
+}
+
+// Exact products of BF16 and F16 inputs.
+
+TEST_P(HalfProjection, ExactProductsMatchTheReference) {
+  ExpectReferenceOnEveryPath<NarrowProblem>(backend(), kPlain, /*features=*/512 + 192, /*large=*/false);
+}
+
+TEST_P(HalfProjection, ARowOfExactProductsHasTheSameBitsAmongAnyRowsOnAnyPath) {
+  ExpectTheSameBitsAmongAnyRows<NarrowProblem>(backend(), OthersOfTheSameBits(), kPlain, /*rows=*/77, /*features=*/328);
+}
+
+// The executor's Dot2 rounds after each product, in the order of multiply-adds.
+TEST_P(HalfProjection, ExactProductsAreThoseOfFloat32) {
+  for (const WeightFormat format : kPlain) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      for (const int64_t rows : {1, 7, 40}) {
+        NarrowProblem problem(format, rows, /*outputs=*/37, /*features=*/328, dtype);
+        ASSERT_FALSE(problem.scales.empty());
+        const std::vector<float> halves = Project(problem.params, backend());
+        problem.params.weight.scales = nullptr;
+        EXPECT_TRUE(BitEqual(halves, Project(problem.params, backend()))) << WeightFormatName(format) << ", " << rows;
+      }
+    }
+  }
+}
+
+TEST_P(HalfProjection, ExactProductsHoldAtTheEndsOfEveryRange) {
+  constexpr int64_t kFeatures = 136, kOutputs = 37;
+  constexpr float kFactors[] = {1.0f, 0.0f, 0x1p-80f, 0x1p-116f, 0x1p-130f, 0x1p80f, 0x1p120f};
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const float most = dtype == DType::kBF16 ? 0x1.fep127f : 65504.0f;
+    for (const int64_t rows : {7, 40}) {
+      NarrowProblem problem(WeightFormat::kBF16, rows, kOutputs, kFeatures, dtype);
+      for (int64_t row = 0; row < rows; ++row) {
+        float* const x = problem.x.data() + row * problem.params.x_stride;
+        for (int64_t i = 0; i < kFeatures; ++i) x[i] = std::clamp(x[i] * kFactors[row % 7], -most, most);
+        if (row >= 7) x[row] *= 0x1p-30f;  // lost beside the others, as in a float32 sum
+        if (row >= 14) x[row - 1] = most;
+      }
+      problem.TakeX();
+      const std::vector<float> y = Project(problem.params, backend()), expected = Expected(problem.params);
+      for (int64_t row = 0; row < rows; ++row) {
+        const auto of_row = [&](const std::vector<float>& of) {
+          return std::vector<float>(of.begin() + row * problem.params.y_stride,
+                                    of.begin() + row * problem.params.y_stride + kOutputs);
+        };
+        const bool tiny = kFactors[row % 7] < 0x1p-88f && row < 14;
+        if (!tiny) {
+          EXPECT_LE(RelativeNormError(of_row(y), of_row(expected)), kTolerance) << DTypeName(dtype) << ", row " << row;
+          continue;
+        }
+        for (int64_t output = 0; output < kOutputs; ++output) {  // features below 2^-116 may count as zero
+          EXPECT_NEAR(of_row(y)[output], of_row(expected)[output], 0x1p-116 * kFeatures) << row;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(HalfProjection, WhatIsNotFiniteMakesTheSameOfExactProductsAsOfFloat32) {
+  NarrowProblem problem(WeightFormat::kBF16, /*rows=*/9, /*outputs=*/6, /*features=*/192);
+  problem.SetWeight(3, 0.0f);
+  problem.x[problem.params.x_stride + 3] = INFINITY;  // times zero, and times others
+  problem.x[2 * problem.params.x_stride + 3] = NAN;
+  problem.TakeX();
+  const std::vector<float> halves = Project(problem.params, backend());
+  problem.params.weight.scales = nullptr;
+  const std::vector<float> floats = Project(problem.params, backend());
+  for (size_t i = 0; i < floats.size(); ++i) {
+    EXPECT_TRUE(std::isnan(floats[i]) ? std::isnan(halves[i]) : halves[i] == floats[i]) << i << ": " << halves[i];
+  }
+  EXPECT_TRUE(std::isnan(halves[problem.params.y_stride]));
+  EXPECT_TRUE(std::isinf(halves[problem.params.y_stride + 1]));
+}
+
+TEST(RowScales, ExactProductsHaveNoneForAMatrixThatIsNotOfScaledHalves) {
+  const auto fits = [](const std::vector<float>& row) {
+    const std::vector<float> rows = {1.0f, -0.5f, 0.0f, row[0], row[1], row[2]};
+    return !RowScalesOf(PlainMatrix(DType::kF32, rows.data(), 2, 3), ProductMath::kExact).empty();
+  };
+  EXPECT_TRUE(fits({0.0f, 0.0f, -0.0f}));
+  EXPECT_TRUE(fits({1.0f, 0x1.ffcp0f, 0x1p-28f}));
+  EXPECT_FALSE(fits({1.0f, 0x1.ffcp0f, 0x1.ffcp-29f}));
+  EXPECT_TRUE(fits({0x1.ffcp127f, 0x1p99f, 0.0f}));
+  EXPECT_FALSE(fits({1.0f, 0x1.ffep0f, 1.0f}));  // 12 bits
+  EXPECT_FALSE(fits({1.0f, INFINITY, 1.0f}));
+  EXPECT_FALSE(fits({1.0f, NAN, 1.0f}));
+  EXPECT_TRUE(fits({0x1p-88f, 0x1p-116f, 0.0f}));
+  EXPECT_FALSE(fits({0x1p-89f, 0x1p-117f, 0.0f}));  // the scale has an end
+  const float inexact[] = {1.0f, 0.1f};
+  EXPECT_EQ(RowScalesOf(PlainMatrix(DType::kF32, inexact, 1, 2), ProductMath::kHalf), std::vector<float>{0x1p14f});
 }
 
 TEST_P(HalfProjection, WeightsWithoutScalesKeepExactProducts) {

@@ -25,6 +25,8 @@ class HostMemoryBackend : public Backend {
   size_t live_allocations() const { return live_.size(); }
   size_t live_bytes() const;
   int total_allocations() const { return total_allocations_; }
+  // Poses as a device that multiplies fp16 numbers in exact products.
+  void TakeHalves() { info_.takes_halves = true; }
   // Lets `count` more allocations succeed; the next one fails.
   void FailAfter(int count) { allocations_left_ = count; }
 

@@ -137,7 +137,8 @@ class MathSession {
     for (size_t i = 0; i < layer.matrices.size(); ++i) {
       GDN_ASSIGN_OR_RETURN(matrices[i]->data, Place(layer.matrices[i].bytes.data(), layer.matrices[i].bytes.size()));
       if (!backend_->info().takes_halves) continue;
-      const std::vector<float> scales = RowScalesOf(layer.matrices[i].matrix());
+      const std::vector<float> scales = RowScalesOf(layer.matrices[i].matrix(), backend_->info().math);
+      if (scales.empty()) continue;
       GDN_ASSIGN_OR_RETURN(void* const placed, Place(scales.data(), scales.size() * sizeof(float)));
       matrices[i]->scales = static_cast<const float*>(placed);
     }

@@ -9,6 +9,7 @@
 #include "kernels/gpu/device.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu_backend/gpu_backend.h"
+#include "tests/kernels/narrow_problem.h"
 #include "tests/kernels/quantized_problem.h"
 #include "tests/support/compare.h"
 
@@ -33,6 +34,10 @@ std::vector<Dot2Function> Variants(std::integer_sequence<int, kNumbers...>) {
   return {AsVariant<kNumbers>...};
 }
 std::vector<Dot2Function> Variants() { return Variants(std::make_integer_sequence<int, kDot2Variants>()); }
+
+// The executor's, counted.
+int64_t dot2_calls = 0;
+float Counting(uint32_t a, uint32_t b, float c) { return ++dot2_calls, simt::HostDot2(a, b, c); }
 
 // No variant: the sum's last bit is cut.
 float Truncating(uint32_t a, uint32_t b, float c) { return BitsToFloat(FloatToBits(simt::HostDot2(a, b, c)) & ~1u); }
@@ -96,16 +101,42 @@ TEST(Dot2, ABackendTakesItOnlyFromADeviceThatHasProvenIt) {
   const auto unknown = *MakeGpuBackend({.math = ProductMath::kHalf});
   EXPECT_FALSE(unknown->info().takes_halves);
   EXPECT_THAT(unknown->info().numerics_id, testing::EndsWith("-half-fma"));
-  EXPECT_EQ((*MakeGpuBackend({}))->info().numerics_id.find("-half"), std::string::npos);
+}
+
+TEST(Dot2, ExactProductsTakeItForNarrowInputsAndWeightsThatFit) {
+  const WithDot2 counting(Counting);
+  const auto backend = *MakeGpuBackend({.matrix_units = false});
+  EXPECT_TRUE(backend->info().takes_halves);
+  EXPECT_THAT(backend->info().numerics_id, testing::EndsWith("-dot2lowf"));
+  EXPECT_EQ(backend->info().numerics_id.find("-half"), std::string::npos);
+  for (const bool fits : {true, false}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const int64_t rows : {1, 8, 9, 33}) {
+        NarrowProblem problem(WeightFormat::kBF16, rows, /*outputs=*/21, /*features=*/200, dtype);
+        if (!fits) problem.SetWeight(7, 0x1p-40f);
+        dot2_calls = 0;
+        EXPECT_LE(RelativeNormError(Project(problem.params, *backend), Expected(problem.params)), kTolerance);
+        EXPECT_EQ(dot2_calls > 0, fits && dtype != DType::kF32) << DTypeName(dtype) << ", " << rows << " rows";
+      }
+    }
+  }
+  const WithDot2 truncating(Truncating);
+  const auto unknown = *MakeGpuBackend({.matrix_units = false});
+  EXPECT_FALSE(unknown->info().takes_halves);
+  EXPECT_EQ(unknown->info().numerics_id.find("-dot2"), std::string::npos);
 }
 
 TEST(Dot2, ProjectionsMatchTheReferenceWithEveryVariant) {
   for (const Dot2Function variant : Variants()) {
     const WithDot2 with(variant);
+    const auto exact = *MakeGpuBackend({.matrix_units = false});
     const auto backend = *MakeGpuBackend({.math = ProductMath::kHalf});
     for (const int64_t rows : {3, 20}) {
+      NarrowProblem narrow(WeightFormat::kBF16, rows, /*outputs=*/21, /*features=*/200);
+      EXPECT_LE(RelativeNormError(Project(narrow.params, *exact), Expected(narrow.params)), kTolerance)
+          << exact->info().numerics_id;
       Problem problem(WeightFormat::kBF16, rows, /*outputs=*/21, /*features=*/200);
-      const std::vector<float> scales = RowScalesOf(problem.params.weight);
+      const std::vector<float> scales = RowScalesOf(problem.params.weight, ProductMath::kHalf);
       problem.params.weight.scales = scales.data();
       problem.params.math = ProductMath::kHalf;
       EXPECT_LE(RelativeNormError(Project(problem.params, *backend), Expected(problem.params)), kTolerance)

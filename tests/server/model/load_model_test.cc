@@ -161,6 +161,27 @@ TEST(LoadModel, KeepsSixteenBitProjectionsAndWidensVectors) {
   }
 }
 
+TEST(LoadModel, MatricesOfFp16NumbersHaveRowScalesOnADeviceThatMultipliesThem) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_5_1");
+    checkpoint.ConvertTo(dtype);
+    TempFolder folder;
+    checkpoint.Write(folder.path());
+    HostMemoryBackend plain(/*unified_memory=*/false), backend(/*unified_memory=*/false);
+    backend.TakeHalves();
+    GDN_ASSERT_OK_AND_ASSIGN(const auto without, LoadModel(plain, "m", folder.path()));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
+    int64_t rows = 0;
+    for (const auto& [layer, w] : model.layers()) {
+      for (const WeightMatrix& matrix : {w.in_qkv, w.in_z, w.in_b, w.in_a, w.out}) {
+        EXPECT_EQ(matrix.scales != nullptr, dtype != DType::kF32) << layer << ": float32 needs more bits";
+        if (matrix.scales != nullptr) rows += matrix.rows;
+      }
+    }
+    EXPECT_EQ(model.memory().total() - without.memory().total(), rows * int64_t{sizeof(float)});
+  }
+}
+
 TEST(LoadModel, DtypesMayDifferFromTensorToTensor) {
   TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_next_1");
   TestCheckpoint half = checkpoint;

@@ -27,6 +27,7 @@ struct LayerCase {
   float beta_scale = 1.0f;
   GateActivation output_gate = GateActivation::kSilu;
   WeightFormat weights = WeightFormat::kF32;
+  DType input = DType::kF32;
   InputKind kind = InputKind::kHiddenStates;
   std::vector<int32_t> prefill = {};  // tokens of each sequence
   std::vector<int32_t> decode = {};   // tokens of each sequence and decode step; empty: no decode
@@ -82,7 +83,9 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, Backend& backend, Bac
     pair.host.*member = PlainMatrix(dtype, stored.first, rows, cols);
     pair.device.*member = PlainMatrix(dtype, stored.second, rows, cols);
     if (!backend.info().takes_halves) return absl::OkStatus();
-    GDN_ASSIGN_OR_RETURN(const auto scales, store(DType::kF32, RowScalesOf(pair.host.*member)));
+    const std::vector<float> row_scales = RowScalesOf(pair.host.*member, backend.info().math);
+    if (row_scales.empty()) return absl::OkStatus();
+    GDN_ASSIGN_OR_RETURN(const auto scales, store(DType::kF32, row_scales));
     (pair.host.*member).scales = static_cast<const float*>(scales.first);
     (pair.device.*member).scales = static_cast<const float*>(scales.second);
     return absl::OkStatus();
@@ -160,14 +163,21 @@ CaseResult RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) 
     step.delta_rule.use_qk_l2norm = true;
     step.delta_rule.max_beta = 1.0f;
     step.output = expected.data();
-    const std::vector<StepInput> inputs = MakeInputs(c, batch.tokens(), random);
-    for (const StepInput& input : inputs) step.*input.member = input.values.data();
+    std::vector<StepInput> inputs = MakeInputs(c, batch.tokens(), random);
+    std::vector<std::vector<char>> stored;
+    for (StepInput& input : inputs) {
+      std::vector<char>& bytes = stored.emplace_back(input.values.size() * DTypeSize(c.input));
+      ConvertFromFloat(input.values.data(), input.values.size(), c.input, bytes.data());
+      ConvertToFloat(c.input, bytes.data(), input.values.size(), input.values.data());
+      step.*input.member = input.values.data();
+    }
     GDN_RETURN_IF_ERROR(GdnLayerReference(step, backend.info().math));
 
     step.weights = &weights.device;
     step.pool = state.device();
-    for (const StepInput& input : inputs) {
-      GDN_ASSIGN_OR_RETURN(step.*input.member, data.Upload(input.values));
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      GDN_ASSIGN_OR_RETURN(const char* input, data.Upload(stored[i]));
+      step.*inputs[i].member = InputTensor(input, c.input);
     }
     GDN_ASSIGN_OR_RETURN(step.output, data.Poisoned(expected.size()));
     GDN_RETURN_IF_ERROR(call == 0 ? runner.Prefill(step) : runner.Decode(step, log_lengths.data()));
@@ -191,11 +201,12 @@ void Add(const LayerCase& c, std::vector<ParityCase>& cases, const char* suite =
                                            c.output_gate == GateActivation::kSilu ? "" : ", sigmoid gate");
   const std::string decode =
       c.decode_steps == 0 ? "" : absl::StrCat(", decode ", c.decode_steps, " x ", absl::StrJoin(c.decode, ","));
-  cases.push_back(
-      {suite,
-       absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_", std::string(WeightFormatName(c.weights))),
-       absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode, formula), tolerance,
-       std::bind_front(RunLayer, c)});
+  cases.push_back({suite,
+                   absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_",
+                                std::string(WeightFormatName(c.weights)), c.input == DType::kF32 ? "" : "_of_",
+                                c.input == DType::kF32 ? "" : std::string(DTypeName(c.input))),
+                   absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode, formula),
+                   tolerance, std::bind_front(RunLayer, c)});
   if (IsPlain(c.weights)) cases.back().rounded_tolerance = kHalfLayerTolerance;
   if (!HasIntegerWeights(c.weights)) return;
   cases.back().integer_weights = true;
@@ -274,6 +285,16 @@ void AddLayerCases(std::vector<ParityCase>& cases) {
       Add({.dims = grouped,
            .layout = layout,
            .weights = FormatOf(dtype),
+           .prefill = {37, 100},
+           .decode = {1, 1},
+           .decode_steps = 20},
+          cases);
+    }
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      Add({.dims = grouped,
+           .layout = layout,
+           .weights = WeightFormat::kBF16,
+           .input = dtype,
            .prefill = {37, 100},
            .decode = {1, 1},
            .decode_steps = 20},

@@ -21,6 +21,7 @@ struct Shapes {
   int64_t features = 0;
   int64_t x_gap = 0, y_gap = 0;  // floats between rows, which a kernel leaves alone
   int misalign = 0;              // elements that the weights lie past an aligned address
+  bool narrow = false;           // x on the backend has the weights' dtype
 };
 
 CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t rows, int64_t outputs, Backend& backend,
@@ -29,6 +30,10 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
   const int64_t x_stride = s.features + s.x_gap;
   const int64_t y_stride = outputs + s.y_gap;
   std::vector<float> x = random.Normal(rows * x_stride);
+  const DType x_dtype = s.narrow ? dtype : DType::kF32;
+  std::vector<char> stored_x(x.size() * DTypeSize(x_dtype));
+  ConvertFromFloat(x.data(), x.size(), x_dtype, stored_x.data());
+  ConvertToFloat(x_dtype, stored_x.data(), x.size(), x.data());
   const std::vector<float> w = random.Normal(outputs * s.features);
   const size_t shift = s.misalign * DTypeSize(dtype);
   std::vector<char> stored(shift + w.size() * DTypeSize(dtype));
@@ -37,7 +42,7 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
   for (int64_t row = 0; row < rows; ++row) std::fill_n(y.begin() + row * y_stride, outputs, NAN);
   WeightMatrix matrix = PlainMatrix(dtype, stored.data() + shift, outputs, s.features);
   std::vector<float> row_scales;
-  if (backend.info().takes_halves) row_scales = RowScalesOf(matrix);
+  if (backend.info().takes_halves) row_scales = RowScalesOf(matrix, backend.info().math);
   if (!row_scales.empty()) matrix.scales = row_scales.data();
   return OperatorCall<Params>("", {},
                               {.path = path,
@@ -53,6 +58,10 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
         BackendData data(on);
         GDN_ASSIGN_OR_RETURN(const char* weight, data.Upload(stored));
         params.weight.data = weight + shift;
+        if (s.narrow) {
+          GDN_ASSIGN_OR_RETURN(const char* narrow_x, data.Upload(stored_x));
+          params.x = {narrow_x, x_dtype};
+        }
         if (!row_scales.empty()) {
           GDN_ASSIGN_OR_RETURN(params.weight.scales, data.Upload(row_scales));
         }
@@ -126,6 +135,9 @@ void AddProjectionCases(std::vector<ParityCase>& cases) {
       for (const Shapes& s : {Shapes{{1}, {256}, 512, 3, 5}, Shapes{{9}, {67}, 129, 3, 5},
                               Shapes{{70}, {300}, 200, 3, 5}, Shapes{{33}, {1}, 7, 3, 5}}) {
         add("layer_ops", path, dtype, s, "");
+      }
+      if (dtype != DType::kF32) {
+        add("layer_ops", path, dtype, {{1, 2, 4, 8, 9, 40}, {131}, 328, 4, 5, 0, /*narrow=*/true}, " x of its dtype");
       }
       // Every tail of rows, outputs and features; no gaps between rows, so that vectors are aligned where they can be.
       for (const int64_t features : {1, 7, 16, 33, 128}) {

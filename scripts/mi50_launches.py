@@ -12,7 +12,7 @@ import pathlib
 
 import gfx906_walk
 
-RUN = pathlib.Path(__file__).resolve().parent.parent / "docs" / "evidence" / "performance" / "h200.json"
+RUN = pathlib.Path(__file__).resolve().parent.parent / "docs" / "evidence" / "performance" / "fma" / "h200.json"
 
 # ---- the machines
 
@@ -36,7 +36,7 @@ class Machine:
 
 
 MI50 = Machine("MI50", 60, 1.725, 13.3, 820, 128, 64, False, gfx906_walk.Latencies(), (5, 8))
-# Limits as measured (docs/evidence/gpu-verification.md, docs/evidence/performance/h200.json); latencies of Hopper by microbenchmarks; a launch in
+# Limits as measured (docs/evidence/gpu-verification.md, docs/evidence/performance/fma/h200.json); latencies of Hopper by microbenchmarks; a launch in
 # a replayed graph, which is what was timed.
 H200 = Machine("H200", 132, 1.98, 57.8, 4440, 128, 128, True, gfx906_walk.Latencies(lds=33, scalar=40, memory=650, issue=0.5),
               (1.5, 1.5))
@@ -385,7 +385,7 @@ def launches(machine):
 
 # ---- measured on an H200
 
-# Kernels that have changed since the run in docs/evidence/performance/h200.json, or that it does not time alone: a commit's body.
+# Kernels that have changed since the run in docs/evidence/performance/fma/h200.json, or that it does not time alone: a commit's body.
 WALK_COMMIT, SPLIT_COMMIT = "61d7227", "d5c1696"
 SAME, REPLACED = "the same kernel", "the same kernel, replaced since"
 TILES32, OTHER = "the same kernel, tiles half as wide", "another kernel"

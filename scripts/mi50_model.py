@@ -144,7 +144,7 @@ A kernel takes the longest of five bounds:
 All bounds but memory are added up over rounds of blocks. In a full round, the 60 CUs hold as many blocks as registers and LDS
 allow (the *places*). The remaining blocks are a last round. If the sides of an `if` differ, every wave takes the heavier one. A
 launch adds 5 to 8 us; a recorded graph may hide some of that. The H200's 4,440 GB/s come from earlier
-measurements. The run in [performance.md](performance.md#nvidia-h200) has 4,301.
+measurements. The [run of its kernels without matrix units](performance/fma/h200.json) has 4,301.
 
 `scripts/gfx906_isa.py` finds basic blocks and loops in the disassembly. `scripts/mi50_launches.py` declares trip counts, blocks
 and bytes, in one line for each kernel.

@@ -3,14 +3,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
+
 #include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/wave.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace gdn::gpu {
 namespace {
@@ -100,6 +107,23 @@ absl::Status Reverse(int count, int wave_width) {
     }
   }
   return status;
+}
+
+// What is mapped where the lanes of a thread had their stacks has none of their red zones.
+TEST(LaneStacks, LeaveNoRedZonesBehind) {
+#if !defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "there are no red zones";
+#else
+  std::thread([] { EXPECT_TRUE((Reverse<true, 0>(256, 64).ok())); }).join();  // a thread has stacks of its own
+  constexpr size_t kBytes = size_t{516} << 10;
+  std::vector<void*> mapped;
+  for (int i = 0; i < 300; ++i) {
+    mapped.push_back(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    ASSERT_NE(mapped.back(), MAP_FAILED);
+    EXPECT_EQ(__asan_region_is_poisoned(mapped.back(), kBytes), nullptr) << i;
+  }
+  for (void* const memory : mapped) munmap(memory, kBytes);
+#endif
 }
 
 TEST(Fmaf, RoundsOnceAsTheCLibrarysDoes) {

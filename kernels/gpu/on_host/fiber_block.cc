@@ -46,7 +46,12 @@ constexpr unsigned char kPoison = 0xff;  // every float of it is a NaN
 class Stacks {
  public:
   ~Stacks() {
-    for (char* stack : stacks_) munmap(stack, kGuardBytes + kStackBytes);
+    for (char* stack : stacks_) {
+      // A lane's last frames never return, and unmapping does not remove their red zones: whatever is mapped here next
+      // would have them.
+      __asan_unpoison_memory_region(stack, kGuardBytes + kStackBytes);
+      munmap(stack, kGuardBytes + kStackBytes);
+    }
   }
   char* bottom(size_t i) {
     while (stacks_.size() <= i) {

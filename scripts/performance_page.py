@@ -55,7 +55,7 @@ def error_of(case, errors):
              "decode_hot": f"{suite}/deferred_decode", "decode_at": f"{suite}/deferred_decode", "prefill_scan": f"{suite}/scan",
              "prefill_chunk": f"{suite}/chunk", "prefill_long": f"{suite}/chunk"}
     if what.startswith("projection"):
-        return errors.get(f"layer_ops/{what}_{case.split('/')[1]}") if "int8" not in case else None
+        return errors.get(f"layer_ops/{what}_{case.split('/')[1]}") if not re.search("/(int8|half|narrow)/", case) else None
     if what.startswith("layer"):
         return errors.get("layer/hidden_states_interleaved_BF16")
     return errors.get(tests.get(what))
@@ -263,7 +263,7 @@ def not_on_gfx906(case, gpu, units):
     value = lambda name, default: int((re.search(rf"\b{name}=(\d+)", case) or [0, default])[1])
     heads, whole, rows = value("B", 1) * value("HV", 32), value("K", 128) in (64, 128, 256), value("rows", 0)
     found = []
-    if units and (case.startswith("layer_prefill") or case.startswith("projection_sequence_gemm") and "int8" not in case
+    if units and (case.startswith("layer_prefill") or case.startswith("projection_sequence_gemm") and not re.search("/(int8|half)/", case)
                   or case.startswith(("prefill_chunk", "prefill_long")) and value("K", 128) <= 128 and "kda" not in case):
         return "matrix units"
     if case.startswith("decode_") and not case.startswith("decode_in_place") and whole and heads >= 4 * gpu["processors"]:

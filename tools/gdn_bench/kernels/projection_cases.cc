@@ -1,9 +1,12 @@
 // The layer's largest projection, [C, D]: few rows through the row-stable path, one prefill segment through the library
-// GEMM. Every format of weights, and with integer weights also int8 inputs.
+// GEMM. Every format of weights, and with integer weights also int8 inputs; on a GPU also products of fp16 numbers:
+// those of --math=half, and the exact ones of BF16 inputs.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,20 +35,35 @@ struct ProjectionForm {
   WeightFormat format = WeightFormat::kBF16;
   ProductMath math = ProductMath::kExact;
   int64_t rows = 0;
+  DType x = DType::kF32;
 
   std::string Name() const {
     return absl::StrCat(path == ProjectionPath::kRowStable ? "projection_row_stable/" : "projection_sequence_gemm/",
-                        std::string(WeightFormatName(format)), math == ProductMath::kInt8 ? "/int8" : "",
-                        "/rows=", rows);
+                        std::string(WeightFormatName(format)), std::string(Kind()), "/rows=", rows);
+  }
+  std::string_view Kind() const {
+    if (math == ProductMath::kInt8) return "/int8";
+    if (math == ProductMath::kHalf) return "/half";
+    return x == DType::kF32 ? "" : "/narrow";
   }
 };
 
 struct ProjectionFixture {
   std::shared_ptr<DeviceBuffer> weights;  // [copies, C, D]
-  DeviceBuffer scales;                    // of F8_E4M3, for all copies
+  DeviceBuffer scales;                    // of F8_E4M3, or of the rows, for all copies
   std::shared_ptr<DeviceBuffer> x;        // [rows, D]
   std::shared_ptr<DeviceBuffer> y;        // [rows, C]
 };
+
+// A BF16 weight that is tiny beside its row's largest would keep the matrix on float32's products.
+void ClearSmallWeights(RandomWeights& weights) {
+  constexpr uint16_t kExponent = 0x7f80, kSmallest = (127 - 20) << 7;
+  for (size_t i = 0; i < weights.bytes.size(); i += sizeof(uint16_t)) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, &weights.bytes[i], sizeof(bits));
+    if ((bits & kExponent) < kSmallest) std::memset(&weights.bytes[i], 0, sizeof(bits));
+  }
+}
 
 // The same matrix `copies` times.
 absl::StatusOr<std::shared_ptr<DeviceBuffer>> WeightBuffer(Backend& backend, const RandomWeights& weights,
@@ -62,7 +80,7 @@ absl::StatusOr<std::shared_ptr<DeviceBuffer>> WeightBuffer(Backend& backend, con
 }
 
 absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, const ProjectionForm& form) {
-  const auto [path, format, math, rows] = form;
+  const auto [path, format, math, rows, x_dtype] = form;
   Backend& backend = setting.backend;
   const LayerDims dims = BenchLayerDims();
   const int64_t out = dims.conv_channels();
@@ -73,13 +91,17 @@ absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, const
   const int64_t copies =
       path == ProjectionPath::kRowStable ? (setting.rotation_bytes + matrix_bytes - 1) / matrix_bytes : 1;
   auto fixture = std::make_shared<ProjectionFixture>();
-  const RandomWeights weights = MakeRandomWeights(format, out, in, /*seed=*/7);
+  RandomWeights weights = MakeRandomWeights(format, out, in, /*seed=*/7);
+  if (format == WeightFormat::kBF16 && (math == ProductMath::kHalf || x_dtype != DType::kF32)) {
+    ClearSmallWeights(weights);
+    weights.scales = RowScalesOf(weights.matrix(), math);
+  }
   GDN_ASSIGN_OR_RETURN(fixture->weights, WeightBuffer(backend, weights, copies));
   if (const size_t bytes = weights.scales.size() * sizeof(float); bytes > 0) {
     GDN_ASSIGN_OR_RETURN(fixture->scales, DeviceBuffer::Make(backend, bytes));
     GDN_RETURN_IF_ERROR(backend.CopyIn(fixture->scales.data(), weights.scales.data(), bytes));
   }
-  GDN_ASSIGN_OR_RETURN(fixture->x, RandomBuffer(backend, rows * in, -1.0f, 1.0f));
+  GDN_ASSIGN_OR_RETURN(fixture->x, RandomBuffer(backend, rows * in, -1.0f, 1.0f, x_dtype));
   GDN_ASSIGN_OR_RETURN(fixture->y, RandomBuffer(backend, rows * out, 0.0f, 1.0f));
   const auto run = [=, &backend]() -> absl::Status {
     for (int64_t copy = 0; copy < copies; ++copy) {
@@ -88,7 +110,7 @@ absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, const
           {.path = form.path,
            .math = form.math,
            .rows = form.rows,
-           .x = fixture->x->floats(),
+           .x = {fixture->x->data(), form.x},
            .x_stride = in,
            .weight = {.format = form.format, .data = data, .rows = out, .cols = in, .scales = fixture->scales.floats()},
            .y = fixture->y->floats(),
@@ -128,6 +150,15 @@ std::vector<KernelCase> ProjectionCases(CaseList list) {
   for (const WeightFormat format : kWeightFormats) {
     if (HasIntegerWeights(format)) add_format(format, ProductMath::kInt8);
   }
+  if (list != CaseList::kGpu) return cases;
+  const auto add_halves = [&add](ProjectionPath path, absl::Span<const int64_t> of_rows) {
+    for (const auto& [math, x] :
+         {std::pair(ProductMath::kHalf, DType::kF32), std::pair(ProductMath::kExact, DType::kBF16)}) {
+      for (const int64_t rows : of_rows) add({path, WeightFormat::kBF16, math, rows, x});
+    }
+  };
+  add_halves(ProjectionPath::kRowStable, decode_rows);
+  add_halves(ProjectionPath::kSequenceGemm, gemm_rows);
   return cases;
 }
 

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "client/cpp/client.h"
 #include "client/cpp/retry.h"
+#include "client/cpp/step_place.h"
 #include "tests/integration/support/service_helpers.h"
 #include "tests/integration/support/token_feed.h"
 #include "tests/support/assert_ok.h"
@@ -105,6 +107,71 @@ TEST_P(RingRestart, ARetryGetsTheStoredReplyAndALaterCallARing) {
             Persistently(*steady, Step("message", 5)).output().data());
   EXPECT_TRUE(client->UsesRing());
   EXPECT_EQ(Tokens(*client, "ring"), 6);
+}
+
+// Moves the tensors' bytes to the place.
+v1::DecodeRequest InPlace(StepPlace& place, v1::DecodeRequest step) {
+  v1::DeltaRuleInput& in = *step.mutable_delta_rule();
+  size_t number = 0;
+  for (v1::Tensor* const tensor : {in.mutable_q(), in.mutable_k(), in.mutable_v(), in.mutable_g(), in.mutable_beta()}) {
+    if (place.input(number).size() == tensor->data().size()) {
+      std::ranges::copy(tensor->data(), place.input(number).begin());
+    } else {
+      ADD_FAILURE() << "input " << number << " has " << place.input(number).size() << " bytes";
+    }
+    tensor->clear_data();
+    ++number;
+  }
+  return step;
+}
+
+TEST_P(RingRestart, APlaceGoesOnInTheRingOfTheNextServer) {
+  Start();
+  const std::unique_ptr<Client> client = Client::Connect(server_->address());
+  const std::unique_ptr<Client> steady = Client::Connect(server_->address());  // by messages
+  ASSERT_TRUE(client->OpenRing({.entries = 4, .area_bytes = 1 << 16}).ok());
+  for (const char* id : {"ring", "message"}) ASSERT_TRUE(feed_.Create(Caller(*server_), id).ok());
+  v1::DecodeRequest shape = Step("ring", 0);
+  v1::DeltaRuleInput& in = *shape.mutable_delta_rule();
+  for (v1::Tensor* const tensor : {in.mutable_q(), in.mutable_k(), in.mutable_v(), in.mutable_g(), in.mutable_beta()}) {
+    tensor->clear_data();
+  }
+  const auto place = StepPlace::Make(*client, shape);
+  ASSERT_TRUE(place.ok()) << place.status();
+  std::string last;
+  const auto step = [&](int64_t token) {
+    const v1::DecodeRequest request = InPlace(**place, Step("ring", token));
+    absl::StatusOr<v1::DecodeResponse> reply = (*place)->Call(request);
+    for (const absl::Time until = absl::Now() + absl::Seconds(20);
+         WorthAnotherTry(reply.status()) && absl::Now() < until; reply = (*place)->Call(request)) {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    last.assign((*place)->output().begin(), (*place)->output().end());
+    EXPECT_EQ(last, Persistently(*steady, Step("message", token)).output().data()) << token;
+  };
+  for (int64_t token = 0; token < 3; ++token) step(token);
+  EXPECT_TRUE((*place)->in_ring());
+  for (const char* id : {"ring", "message"}) ASSERT_TRUE(Caller(*server_).Checkpoint(id).ok());
+
+  End(/*in_order=*/GetParam());
+  EXPECT_TRUE(WaitUntil([&] { return !client->UsesRing(); }, "the ring to end with its server"));
+  const absl::StatusOr<v1::DecodeResponse> nobody = (*place)->Call(InPlace(**place, Step("ring", 2)));
+  EXPECT_EQ(nobody.status().code(), absl::StatusCode::kUnavailable) << nobody.status();
+  EXPECT_EQ((*place)->output().size(), 0u);
+  Start();
+
+  const std::string before = last;
+  step(2);  // a retry
+  EXPECT_EQ(last, before);
+  EXPECT_EQ(Tokens(*client, "ring"), 3) << "the step was applied again";
+  for (int64_t token = 3; token < 5; ++token) step(token);
+  const auto is_in_ring = [&] {
+    step(4);  // a retry
+    return (*place)->in_ring();
+  };
+  EXPECT_TRUE(WaitUntil(is_in_ring, "the place to enter another ring"));
+  EXPECT_EQ(Tokens(*client, "ring"), 5);
 }
 
 class RingAndFork : public RingRestart {};

@@ -368,6 +368,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
   GDN_ASSIGN_OR_RETURN(gpu::Stream made, gpu::MakeStream(options.device));
   made.matrix_units = made.matrix_units && options.matrix_units;
   OwnedStream stream(new gpu::Stream(made));
+  GDN_RETURN_IF_ERROR(gpu::UseDevice(options.device));  // for the launches below; another may be the thread's
   const auto or_default = [](size_t bytes, size_t default_bytes) { return bytes != 0 ? bytes : default_bytes; };
   GDN_ASSIGN_OR_RETURN(gpu::PinnedRing ring, gpu::PinnedRing::Make(made, or_default(options.pinned_ring_bytes,
                                                                                     gpu::PinnedRing::kDefaultBytes)));

@@ -615,23 +615,21 @@ int gdn_ring_call_in(gdn_ring* ring, const gdn_ring_place* place, uint32_t metho
   return end;
 }
 
+/* Takes a call back from the caller; a fork's is its parent's. */
+static void take_back(gdn_ring* ring, struct call* call) {
+  if (call == NULL || is_fork(ring)) return;
+  pthread_mutex_lock(&ring->mutex);
+  drop_call(ring, call);
+  pthread_mutex_unlock(&ring->mutex);
+}
+
 void gdn_ring_return_place(gdn_ring* ring, gdn_ring_place* place) {
-  if (place->kept == NULL) return;
-  if (!is_fork(ring)) {
-    pthread_mutex_lock(&ring->mutex);
-    drop_call(ring, place->kept);
-    pthread_mutex_unlock(&ring->mutex);
-  }
+  take_back(ring, place->kept);
   memset(place, 0, sizeof *place);
 }
 
 void gdn_ring_release(gdn_ring* ring, gdn_ring_reply* reply) {
-  if (reply->kept == NULL) return;
-  if (!is_fork(ring)) {
-    pthread_mutex_lock(&ring->mutex);
-    free_call(ring, reply->kept);
-    pthread_mutex_unlock(&ring->mutex);
-  }
+  take_back(ring, reply->kept);
   memset(reply, 0, sizeof *reply);
 }
 

@@ -1,4 +1,4 @@
-// What a ring's call has ended in, as the client's calls return it.
+// Turns the end of a ring's call into the status and the response that the client's calls return.
 //
 // Thread safety: free functions. Ownership: none.
 //

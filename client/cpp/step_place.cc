@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -73,6 +74,15 @@ struct StepPlace::InRing {
 template <typename Request>
 absl::StatusOr<std::unique_ptr<StepPlace>> StepPlace::MakeFor(Client& client, const Request& request) {
   GDN_ASSIGN_OR_RETURN(const auto bytes, SizesOf(request));
+  // Before memory is taken: no step of more can be sent, by a ring or in a message.
+  constexpr uint64_t kMostBytes = std::numeric_limits<int32_t>::max();
+  for (uint64_t left = kMostBytes; const uint64_t each : bytes) {
+    if (each > left) {
+      return MakeError(absl::StatusCode::kResourceExhausted, reason::kMessageTooLarge,
+                       StrCat("the tensors have more than ", kMostBytes, " bytes; give a step fewer rows or tokens"));
+    }
+    left -= each;
+  }
   return std::unique_ptr<StepPlace>(new StepPlace(client, bytes));
 }
 absl::StatusOr<std::unique_ptr<StepPlace>> StepPlace::Make(Client& client, const v1::StepRequest& request) {

@@ -38,7 +38,8 @@ class StepPlace {
 
   // Makes a place for steps whose tensors have the dtypes and shapes of the request's. INVALID_ARGUMENT if a tensor has
   // data or lies in shared memory (INVALID_TENSOR_DATA), or has an invalid dtype or shape (INVALID_TENSOR_DTYPE,
-  // INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW). Does not wait for the server.
+  // INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW). RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) above 2 GiB. Does not wait for the
+  // server.
   static absl::StatusOr<std::unique_ptr<StepPlace>> Make(Client& client, const v1::StepRequest& request);
   static absl::StatusOr<std::unique_ptr<StepPlace>> Make(Client& client, const v1::DecodeRequest& request);
   static absl::StatusOr<std::unique_ptr<StepPlace>> Make(Client& client, const v1::PrefillRequest& request);

@@ -52,7 +52,7 @@ class RingPoller {
   // more. Not for the poller's own thread.
   void Remove(PolledRing& ring);
 
-  // What the poller has seen: rings that it looks at now, rings that their clients broke, submissions.
+  // Counts the rings that the poller looks at now, and since the start rings that clients broke and submissions.
   struct Counts {
     int64_t rings = 0, broken = 0, submissions = 0;
   };

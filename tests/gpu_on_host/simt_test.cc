@@ -109,7 +109,7 @@ absl::Status Reverse(int count, int wave_width) {
   return status;
 }
 
-// What is mapped where the lanes of a thread had their stacks has none of their red zones.
+// Memory that is mapped where a thread's lanes had their stacks has none of their red zones.
 TEST(LaneStacks, LeaveNoRedZonesBehind) {
 #if !defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "there are no red zones";

@@ -238,6 +238,8 @@ TEST_F(PlacedSteps, AreRefusedAsMessagesAre) {
   v1::DecodeRequest bad = Emptied(good);
   bad.mutable_hidden_states()->mutable_hidden_states()->set_shape(0, -1);
   EXPECT_EQ(ErrorReason(StepPlace::Make(client_, bad).status()), reason::kInvalidTensorShape);
+  bad.mutable_hidden_states()->mutable_hidden_states()->set_shape(0, int64_t{1} << 40);
+  EXPECT_EQ(ErrorReason(StepPlace::Make(client_, bad).status()), reason::kMessageTooLarge) << "before memory is taken";
 
   const auto place = StepPlace::Make(client_, Emptied(good));
   ASSERT_TRUE(place.ok()) << place.status();

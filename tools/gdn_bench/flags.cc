@@ -102,6 +102,9 @@ ABSL_FLAG(int, queue_threads, 0,
 
 ABSL_FLAG(std::string, state_dtype, "float32", "kernel: dtype of the base states: float32 or bf16");
 
+ABSL_FLAG(bool, apart, false, "serve: run the clients on one processor and the servers on the others");
+ABSL_FLAG(std::string, wake_fds, "", "wake_echo: the inherited eventfds that it reads and writes, as in 5,6");
+
 namespace gdn::bench {
 namespace {
 
@@ -124,7 +127,8 @@ constexpr char kUsage[] =
     "  gdn_bench drift [--drift-tokens=N] [--json[=FILE]]  the error of long decodes with states of float32 and "
     "bfloat16,\n"
     "                                                      or with --math=int8 or half\n"
-    "  gdn_bench echo_server --port_file=FILE              only the echo servers that `serve` compares with\n\n"
+    "  gdn_bench echo_server --port_file=FILE              only the echo servers that `serve` compares with\n"
+    "  gdn_bench wake_echo --wake_fds=FD,FD                the other process of its echo of wake-ups\n\n"
     "docs/evidence/benchmarks.md says what is measured and how to read it.";
 
 absl::StatusOr<std::string> SelfPath() {
@@ -134,13 +138,12 @@ absl::StatusOr<std::string> SelfPath() {
   return path.string();
 }
 
-absl::StatusOr<std::vector<int>> ParseNumbers(const std::string& text) {
+absl::StatusOr<std::vector<int>> ParseNumbers(const char* flag, const std::string& text) {
   std::vector<int> numbers;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
     int number = 0;
     if (!absl::SimpleAtoi(part, &number)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--concurrency='", text, "' is not a list of numbers such as 1,4"));
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, "='", text, "' is not a list of numbers such as 1,4"));
     }
     numbers.push_back(number);
   }
@@ -205,10 +208,11 @@ absl::StatusOr<ServeOptions> ServeOptionsOfFlags() {
                                                                                     {"queue", {false, true, true}}};
   const std::string echo = o.suite.empty() ? absl::GetFlag(FLAGS_echo) : "both";
   GDN_ASSIGN_OR_RETURN(std::tie(o.echo, o.raw_echo, o.queue_echo), ParseName("echo", echo, echoes));
-  GDN_ASSIGN_OR_RETURN(o.concurrency, ParseNumbers(absl::GetFlag(FLAGS_concurrency)));
+  GDN_ASSIGN_OR_RETURN(o.concurrency, ParseNumbers("concurrency", absl::GetFlag(FLAGS_concurrency)));
   GDN_ASSIGN_OR_RETURN(o.beside_tokens, ParseBeside(absl::GetFlag(FLAGS_beside)));
   o.shared_memory = absl::GetFlag(FLAGS_shared_memory);
   o.ring = absl::GetFlag(FLAGS_ring);
+  o.apart = absl::GetFlag(FLAGS_apart);
   o.load.ring_spin_us = absl::GetFlag(FLAGS_ring_spin_us);
   o.rate = absl::GetFlag(FLAGS_rate);
   o.in_flight = absl::GetFlag(FLAGS_in_flight);
@@ -260,7 +264,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
         "expected one command: gdn_bench kernel | serve | schedule | state | prefix | drift; --help shows the flags");
   line.command = flags.positional[0];
   absl::StrReplaceAll({{"-", "_"}}, &line.command);
-  const std::set<std::string> commands = {"kernel", "serve", "schedule", "state", "prefix", "drift", "echo_server"};
+  const std::set<std::string> commands = {"kernel", "serve", "schedule",    "state",
+                                          "prefix", "drift", "echo_server", "wake_echo"};
   if (commands.count(line.command) == 0) {
     const std::string nearest = NearestName(line.command, {commands.begin(), commands.end()});
     return absl::InvalidArgumentError(absl::StrCat("unknown command '", flags.positional[0], "'; ",
@@ -274,6 +279,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   line.port_file = absl::GetFlag(FLAGS_port_file);
   if (line.command == "echo_server" && line.port_file.empty()) {
     return absl::InvalidArgumentError("echo_server needs --port-file=FILE");
+  }
+  if (line.command == "wake_echo") {
+    GDN_ASSIGN_OR_RETURN(line.wake_fds, ParseNumbers("wake_fds", absl::GetFlag(FLAGS_wake_fds)));
+    if (line.wake_fds.size() != 2) return absl::InvalidArgumentError("wake_echo needs --wake-fds=FD,FD");
   }
   line.queue_threads = absl::GetFlag(FLAGS_queue_threads);
   GDN_RETURN_IF_ERROR(CheckRange("queue_threads", line.queue_threads, 0, 1024));

@@ -20,7 +20,7 @@ namespace gdn::bench {
 
 struct CommandLine {
   std::string help;     // the text of --help, to be printed and nothing else done; "": --help was not given
-  std::string command;  // "kernel", "serve", "schedule", "state", "prefix", "drift" or "echo_server"
+  std::string command;  // "kernel", "serve", "schedule", "state", "prefix", "drift", "echo_server" or "wake_echo"
   KernelBenchOptions kernel;
   ScheduleBenchOptions schedule;
   MathDriftOptions drift;
@@ -32,7 +32,8 @@ struct CommandLine {
   std::string json;    // path; "-": stdout; "": none
   std::string listen;  // `listen` and `port_file` are for echo_server
   std::string port_file;
-  int queue_threads = 0;  // for echo_server: threads that poll completion queues; 0: it is on the callback API
+  std::vector<int> wake_fds;  // for wake_echo: two
+  int queue_threads = 0;      // for echo_server: threads that poll completion queues; 0: it is on the callback API
 };
 
 // Returns the arguments with dashes in flag names replaced by underscores (--min-time becomes --min_time), and --json

@@ -21,6 +21,7 @@
 #include "tools/gdn_bench/serve/queue_echo.h"
 #include "tools/gdn_bench/serve/serve_bench.h"
 #include "tools/gdn_bench/serve/serve_report.h"
+#include "tools/gdn_bench/serve/wake_echo.h"
 #include "tools/gdn_bench/states/prefix_bench.h"
 #include "tools/gdn_bench/states/state_bench.h"
 
@@ -42,6 +43,7 @@ absl::Status Run(const CommandLine& line) {
   if (line.command == "echo_server" && line.queue_threads > 0) {
     return RunQueueEchoServer(line.listen, line.port_file, line.queue_threads);
   }
+  if (line.command == "wake_echo") return RunWakeEcho(line.wake_fds[0], line.wake_fds[1]);
   if (line.command == "echo_server") return RunEchoServer(line.listen, line.port_file, line.serve.secure);
   Results results{.json = line.json, .file = {}};
   if (!line.json.empty() && line.json != "-") {

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/threads/processors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -262,6 +263,22 @@ TEST(GdnBenchServe, ComparesSharedMemoryWithMessages) {
   }
 }
 
+TEST(GdnBenchServe, ComparesARingThatSleepsWithProcessesThatWakeEachOther) {
+  const std::string apart = AvailableProcessors() > 1 ? "--apart " : "";
+  const std::string load = "serve --ring --sessions 1 --hidden 64 --calls 20 --json ";
+  const Json json = RunForJson("gdn_bench", load + apart + "--ring-spin-us 0 --concurrency 1,2");
+  EXPECT_EQ(json.at("apart"), !apart.empty());
+  const Json& one = json.at("results").at(0);
+  for (const char* server : {"gdn_ring", "wake_echo"}) {
+    ExpectServer(one.at("servers").at(server));
+    EXPECT_GE(one.at("servers").at(server).at("calls").get<int64_t>(), 20);
+  }
+  EXPECT_GT(RatiosOf(one).at("p50_ring_over_wake_echo").at("ratio").at("median").get<double>(), 0);
+  EXPECT_FALSE(json.at("results").at(1).at("servers").contains("wake_echo")) << "it has one client";
+  const Json spins = RunForJson("gdn_bench", load + "--concurrency 1");
+  EXPECT_FALSE(spins.at("results").at(0).at("servers").contains("wake_echo"));
+}
+
 TEST(GdnBenchServe, SendsCallsWhenTheyAreDue) {
   for (const std::string arrivals : {"even", "poisson"}) {
     const Json json = RunForJson("gdn_bench",
@@ -428,6 +445,12 @@ TEST(GdnBench, SaysWhatIsWrongWithItsCommandLine) {
   }
   EXPECT_EQ(RunGdnBench("schedule --seconds 0 2>&1").exit_code, 2);
   EXPECT_EQ(RunGdnBench("echo_server --port_file p --queue_threads -1 2>&1").exit_code, 2);
+  for (const char* flags : {"", "--wake_fds 5", "--wake_fds 5,six"}) {
+    EXPECT_EQ(RunGdnBench(std::string("wake_echo ") + flags + " 2>&1").exit_code, 2) << flags;
+  }
+  const Outcome no_eventfd = RunGdnBench("wake_echo --wake_fds 0,1 < /dev/null 2>&1");
+  EXPECT_EQ(no_eventfd.exit_code, 1);
+  EXPECT_THAT(no_eventfd.out, HasSubstr("not an eventfd"));
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "base/layer_dims.h"
 #include "client/cpp/client.h"
 #include "tools/common/child_process.h"
+#include "tools/gdn_bench/serve/wake_echo.h"
 
 namespace gdn::bench {
 
@@ -38,6 +39,7 @@ struct Targets {
   std::string queue_echo = {}, queues_echo = {};  // the same on completion queues, by one thread and by one for each
                                                   // processor; "": there are none
   std::string gdn_secure = {}, echo_secure = {};  // servers with TLS; "": there are none
+  const WakeEcho* wake_echo = nullptr;            // two processes that wake each other; null: there are none
   std::string several = {};  // the Unix socket of a gdn_server on several devices; "": there is none
 };
 

@@ -1,9 +1,14 @@
 #include "tools/gdn_bench/serve/serve_bench.h"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +19,7 @@
 #include "tools/gdn_bench/serve/serve_kernels.h"
 #include "tools/gdn_bench/serve/serve_load.h"
 #include "tools/gdn_bench/serve/serve_neighbour.h"
+#include "tools/gdn_bench/serve/wake_echo.h"
 #include "tools/gdn_bench/synthetic_checkpoint.h"
 
 namespace gdn::bench {
@@ -141,6 +147,10 @@ class RowLoad {
     }
     if (row.shared_memory) AddSide(Side::kGdnShared, targets.gdn_socket, Wire::kSharedMemory);
     if (row.ring) AddSide(Side::kGdnRing, targets.gdn, Wire::kRing);
+    if (row.wake_echo()) {
+      order_.push_back(Side::kWakeEcho);
+      callers_[Side::kWakeEcho].push_back(MakeWakeCaller(*targets.wake_echo));
+    }
     if (row.secure) {
       AddSide(Side::kGdnSecure, targets.gdn_secure, Wire::kMessages);
       AddSide(Side::kEchoSecure, targets.echo_secure, Wire::kMessages);
@@ -250,6 +260,30 @@ class RowLoad {
   uint64_t seed_ = 0;
 };
 
+// The processors that this process may use: one of them, and the others.
+struct ProcessorsApart {
+  cpu_set_t clients, servers;
+
+  static absl::StatusOr<ProcessorsApart> Choose() {
+    ProcessorsApart made;
+    CPU_ZERO(&made.clients);
+    if (sched_getaffinity(/*pid=*/0, sizeof(made.servers), &made.servers) != 0 || CPU_COUNT(&made.servers) < 2) {
+      return absl::FailedPreconditionError("--apart needs two processors that this program may use, and CPU sets");
+    }
+    int first = 0;
+    while (!CPU_ISSET(first, &made.servers)) ++first;
+    CPU_CLR(first, &made.servers);
+    CPU_SET(first, &made.clients);
+    return made;
+  }
+};
+
+// Lets this thread, and what it starts from now on, run on these processors only.
+absl::Status RunOn(const cpu_set_t& processors) {
+  if (sched_setaffinity(/*pid=*/0, sizeof(processors), &processors) == 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("--apart: sched_setaffinity: ", std::strerror(errno)));
+}
+
 absl::StatusOr<ServeResult> MeasureRow(const ServeOptions& options, const Targets& targets, KernelTimes& kernels,
                                        const ServeRow& row, size_t index) {
   ServeResult result;
@@ -283,8 +317,19 @@ absl::StatusOr<ServeReport> RunServeBench(const ServeOptions& options) {
   const ServerPairOptions pair{
       .server = options.server, .self = options.self, .folder = folder.path(), .transport = options.transport};
   const auto flags = [&](const std::string& device) { return ServerFlags(options, rows, folder.path(), device); };
+  std::optional<ProcessorsApart> apart;
+  if (options.apart) {
+    GDN_ASSIGN_OR_RETURN(apart, ProcessorsApart::Choose());
+    GDN_RETURN_IF_ERROR(RunOn(apart->servers));  // children inherit it
+  }
   GDN_ASSIGN_OR_RETURN(ServerPair servers,
                        StartServers(pair, flags(absl::StrCat("--gpu_device=", options.gpu_device))));
+  std::optional<WakeEcho> wake_echo;
+  if (std::ranges::any_of(rows, [](const ServeRow& row) { return row.wake_echo(); })) {
+    GDN_ASSIGN_OR_RETURN(WakeEcho made, WakeEcho::Start(options.self, folder.path() + "/wake_echo.log"));
+    wake_echo.emplace(std::move(made));
+    servers.targets.wake_echo = &*wake_echo;
+  }
   if (options.queue_echo) GDN_RETURN_IF_ERROR(StartQueueEchoes(pair, servers));
   GDN_ASSIGN_OR_RETURN(const TemporaryFolder secure_folder, TemporaryFolder::Make());
   std::optional<ServerPair> secure;
@@ -302,6 +347,7 @@ absl::StatusOr<ServeReport> RunServeBench(const ServeOptions& options) {
   if (!options.gpu_devices.empty()) {
     GDN_RETURN_IF_ERROR(StartSeveral(pair, flags(absl::StrCat("--gpu_devices=", options.gpu_devices)), servers));
   }
+  if (apart.has_value()) GDN_RETURN_IF_ERROR(RunOn(apart->clients));
   GDN_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info, ConnectAlone(servers.targets.gdn)->GetServerInfo());
   report.backend = info.backend();
   report.device = info.device();

@@ -41,6 +41,7 @@ struct ServeOptions {
   std::string secure;       // for suite "secure": the folder of credentials.h; "": none
   std::string gpu_devices;  // for suite "devices": the second server's devices, such as "0,1"
   int threads = 0;          // number of CPU threads; 0: one for each processor
+  bool apart = false;       // the clients run on one processor, the servers on the others
   std::string server;       // path of gdn_server
   std::string self;         // path of this program, which is also the echo server
 };
@@ -56,6 +57,9 @@ struct ServeRow {
   bool several_devices = false;
   bool secure = false;  // also measure with TLS and tokens
   bool ring = false;    // also measure through rings
+
+  // True if its ring's one client sleeps, so that its time is compared with that of two processes that only do that.
+  bool wake_echo() const { return ring && clients == 1 && load.ring_spin_us == 0; }
 };
 
 struct ServeResult {

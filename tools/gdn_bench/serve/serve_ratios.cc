@@ -19,6 +19,7 @@ Summary OfBlocks(const std::vector<double>& ours, const std::vector<double>& mea
 
 Side MeasureOf(RatioKind kind) {
   if (kind == RatioKind::kP50OverRawEcho || kind == RatioKind::kP50RingOverRawEcho) return Side::kRawEcho;
+  if (kind == RatioKind::kP50RingOverWakeEcho) return Side::kWakeEcho;
   if (kind == RatioKind::kP50QueueOverRawEcho || kind == RatioKind::kP50QueuesOverRawEcho) return Side::kRawEcho;
   if (kind == RatioKind::kRateRingOverMessages) return Side::kGdn;
   if (kind == RatioKind::kRateSeveralOverOne) return Side::kGdnShared;
@@ -30,7 +31,10 @@ Side MeasureOf(RatioKind kind) {
 Side OursOf(RatioKind kind) {
   if (kind == RatioKind::kP99BesideLessSegmentOver) return Side::kGdnBeside;
   if (kind == RatioKind::kRateSeveralOverOne) return Side::kGdnSeveral;
-  if (kind == RatioKind::kP50RingOverRawEcho || kind == RatioKind::kRateRingOverMessages) return Side::kGdnRing;
+  if (kind == RatioKind::kP50RingOverRawEcho || kind == RatioKind::kP50RingOverWakeEcho ||
+      kind == RatioKind::kRateRingOverMessages) {
+    return Side::kGdnRing;
+  }
   if (kind == RatioKind::kP50QueueOverRawEcho) return Side::kQueueEcho;
   if (kind == RatioKind::kP50QueuesOverRawEcho) return Side::kQueuesEcho;
   return kind == RatioKind::kP50SharedOverMessages ? Side::kGdnShared : Side::kGdn;
@@ -78,6 +82,7 @@ RatioResult Compute(const RatioGoal& goal, const SideResult& ours, const SideRes
     case RatioKind::kP50OverEcho:
     case RatioKind::kP50OverRawEcho:
     case RatioKind::kP50RingOverRawEcho:
+    case RatioKind::kP50RingOverWakeEcho:
     case RatioKind::kP50StepOverSeparate:
     case RatioKind::kP50QueueOverRawEcho:
     case RatioKind::kP50QueuesOverRawEcho:
@@ -140,6 +145,8 @@ std::string_view RatioName(RatioKind kind) {
       return "p50_secure_over_plain";
     case RatioKind::kP50RingOverRawEcho:
       return "p50_ring_over_raw_echo";
+    case RatioKind::kP50RingOverWakeEcho:
+      return "p50_ring_over_wake_echo";
     case RatioKind::kRateRingOverMessages:
       return "rate_ring_over_messages";
     case RatioKind::kP50StepOverSeparate:
@@ -210,8 +217,9 @@ std::vector<RatioGoal> EveryRatio() {
        {RatioKind::kP50OverEcho, RatioKind::kP99OverEcho, RatioKind::kRateOverEcho, RatioKind::kP50OverRawEcho,
         RatioKind::kP50LessKernelsOverEcho, RatioKind::kP50OverEchoAndKernels, RatioKind::kRateOverBound,
         RatioKind::kP99BesideLessSegmentOver, RatioKind::kP50SharedOverMessages, RatioKind::kRateSeveralOverOne,
-        RatioKind::kP50SecureOverPlain, RatioKind::kP50RingOverRawEcho, RatioKind::kRateRingOverMessages,
-        RatioKind::kP50StepOverSeparate, RatioKind::kP50QueueOverRawEcho, RatioKind::kP50QueuesOverRawEcho}) {
+        RatioKind::kP50SecureOverPlain, RatioKind::kP50RingOverRawEcho, RatioKind::kP50RingOverWakeEcho,
+        RatioKind::kRateRingOverMessages, RatioKind::kP50StepOverSeparate, RatioKind::kP50QueueOverRawEcho,
+        RatioKind::kP50QueuesOverRawEcho}) {
     goals.push_back({kind});
   }
   return goals;

@@ -27,6 +27,7 @@ namespace gdn::bench {
 // kGdnSeparate: gdn_server with the separate calls that do the work of a Step.
 // kGdnRing: gdn_server with calls through rings.
 // kQueueEcho, kQueuesEcho: the echo of bytes on completion queues, polled by one thread and by one for each processor.
+// kWakeEcho: two processes that wake each other.
 enum class Side {
   kGdn,
   kEcho,
@@ -39,7 +40,8 @@ enum class Side {
   kGdnSeparate,
   kGdnRing,
   kQueueEcho,
-  kQueuesEcho
+  kQueuesEcho,
+  kWakeEcho
 };
 
 struct SideResult {
@@ -77,6 +79,7 @@ enum class RatioKind {
   kRateSeveralOverOne,        // several devices / one device, both with shared memory
   kP50SecureOverPlain,        // with TLS / without, each relative to its echo
   kP50RingOverRawEcho,        // through a ring, kernels included / the echo of bytes
+  kP50RingOverWakeEcho,       // through a ring / two processes that wake each other
   kRateRingOverMessages,      // through rings / with messages
   kP50StepOverSeparate,       // a Step / the separate calls, from the first request to the last reply
   kP50QueueOverRawEcho,       // the echo of bytes on one completion queue / on the callback API

@@ -40,6 +40,8 @@ const char* SideName(Side side) {
       return "queue_echo";
     case Side::kQueuesEcho:
       return "queues_echo";
+    case Side::kWakeEcho:
+      return "wake_echo";
   }
   return "";
 }
@@ -66,6 +68,7 @@ std::string Heading(const ServeReport& report) {
   } else {
     heading += "; closed loop";
   }
+  if (o.apart) heading += "; clients and servers on processors of their own";
   return absl::StrCat(heading, "\n", BusyWarning(report.load_average), "\n");
 }
 
@@ -185,6 +188,7 @@ Json ServeJson(const ServeReport& report) {
           {"backend", {{"name", report.backend}, {"device", report.device}, {"numerics_id", report.numerics_id}}},
           {"load_average", report.load_average},
           {"transport", TransportName(o.transport)},
+          {"apart", o.apart},
           {"layers", o.load.layers},
           {"hidden", o.load.hidden},
           {"dtype", std::string(DTypeName(o.load.dtype))},

@@ -11,8 +11,9 @@ constexpr int kPromptTokens = 2048;
 constexpr int kBesideTokens = 32'768;
 constexpr int kSharedSessions = 32;  // of decodes that are measured with shared memory too
 constexpr double kSharedGoal = 0.5;
-constexpr double kRingGoal = 1;      // of a ring's round trip, kernels included, over an echo
-constexpr double kRingRateGoal = 3;  // of many clients' rings over their messages
+constexpr double kRingGoal = 1;          // of a ring's round trip, kernels included, over an echo
+constexpr double kSleepingRingGoal = 2;  // of a ring whose sides sleep over two processes that wake each other
+constexpr double kRingRateGoal = 3;      // of many clients' rings over their messages
 constexpr int kStepRows = 32;
 constexpr int kStepPrefillTokens = 512;
 constexpr int kStepDrafts = 4;
@@ -63,6 +64,9 @@ class Rows {
     if (shared) goals.push_back({RatioKind::kP50SharedOverMessages, kSharedGoal});
     const bool ring = load.call == CallKind::kDecode && load.api == Api::kUnary && beside_tokens == 0;
     if (ring && clients == 1) goals.push_back({RatioKind::kP50RingOverRawEcho, kRingGoal});
+    if (ring && clients == 1 && load.ring_spin_us == 0 && load.sessions == 1) {
+      goals.push_back({RatioKind::kP50RingOverWakeEcho, kSleepingRingGoal});
+    }
     if (ring && clients > 1) goals.push_back({RatioKind::kRateRingOverMessages, kRingRateGoal});
     rows_.push_back({.name = NameOf(load, clients) + beside,
                      .load = load,

@@ -59,11 +59,11 @@ absl::StatusOr<void*> Backend::AllocateHost(size_t bytes) {
 
 void Backend::FreeHost(void* data, size_t /*bytes*/) { std::free(data); }
 
-int64_t Backend::WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const {
-  return rows * RowBytes(format, cols);
+int64_t Backend::WeightBytes(const WeightMatrix& weight) const {
+  return weight.rows * RowBytes(weight.format, weight.cols);
 }
 absl::Status Backend::CopyWeightsIn(void* device, const WeightMatrix& host) {
-  return CopyIn(device, host.data, static_cast<size_t>(host.rows * RowBytes(host.format, host.cols)));
+  return CopyIn(device, host.data, static_cast<size_t>(Backend::WeightBytes(host)));
 }
 
 absl::Status Backend::ZeroSlot(const StatePoolView& pool, int32_t slot) {

@@ -173,11 +173,12 @@ class Backend {
   // sees. The default is for operators that acquire nothing.
   virtual absl::Status Prepare(absl::FunctionRef<absl::Status()> /*issue*/) { return absl::OkStatus(); }
 
-  // WeightBytes: bytes of a matrix in the order in which this backend's projections read it, without F8_E4M3's scales.
+  // WeightBytes: bytes of a matrix in the order in which this backend's projections read it, without its scales. Of
+  // `weight`, data and what scales point to are not read.
   // CopyWeightsIn: copies host.data (file layout, host memory) to `device` in that order, before operators issued later
-  // run. host.scales may be checked, but the caller copies them. INVALID_ARGUMENT if the backend cannot represent the
-  // values, RESOURCE_EXHAUSTED if the host has no memory to reorder them.
-  virtual int64_t WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const;
+  // run. host.scales (host memory) may be used, but the caller copies them. INVALID_ARGUMENT if the backend cannot
+  // represent the values, RESOURCE_EXHAUSTED if the host has no memory to reorder them.
+  virtual int64_t WeightBytes(const WeightMatrix& weight) const;
   virtual absl::Status CopyWeightsIn(void* device, const WeightMatrix& host);
 
   // Zeroes all of a slot, ordered with operators and copies. INVALID_ARGUMENT if `slot` is not one of the pool's.

@@ -153,6 +153,7 @@ def materialize(b, units):
 
 def projection(rows, outputs, features, name):
     groups = features // 64
+    weights = "ScaledHalves" if features == D else "Bf16Weights"  # an out-projection never meets 16-bit inputs
     if rows > 8:
         def rounds_times_results(tile):  # CostOf in projection_tiles_gpu.hip
             down, r, o, percent = tile
@@ -163,7 +164,7 @@ def projection(rows, outputs, features, name):
             return ceil(rows, down * r) * sum(ceil(out, 64 // down * o) for out in outputs)
 
         tile = min(((8, 8, 8, 95), (4, 8, 8, 95), (8, 4, 8, 90), (4, 4, 4, 60)), key=rounds_times_results)
-        part = Part(f"TilesKernel<PlainOperands<Bf16Weights, true, (DType)1>, Tile<64, {tile[0]}, {tile[1]}, {tile[2]}> >",
+        part = Part(f"TilesKernel<PlainOperands<{weights}, true, (DType)1>, Tile<64, {tile[0]}, {tile[1]}, {tile[2]}> >",
                     blocks_of(tile),
                     (groups // 8, 64 // 16 if tile[1] * tile[2] == 16 else 8))
     else:
@@ -177,7 +178,7 @@ def projection(rows, outputs, features, name):
 
         lanes = 8 if used(8) > 1.5 * used(16) else 16
         teams, stages = 256 // lanes, 2 if r <= 2 else 4
-        part = Part(f"FewRowsKernel<Tile<Bf16Weights, {lanes}, {r}>, 64, true>", ceil(rows, r) * tiles_of(lanes),
+        part = Part(f"FewRowsKernel<Tile<{weights}, {lanes}, {r}>, 64, true>", ceil(rows, r) * tiles_of(lanes),
                     (ceil(groups, teams), stages) if r <= 2 else (ceil(groups, teams), stages, 2))
     return Launch(name, [part], 2 * sum(outputs) * features + 4 * rows * (features + sum(outputs)), 4 if rows == 1 else 2,
                   rows * sum(outputs) * features)
@@ -196,7 +197,7 @@ def half(rows, outputs, features, name):
             return ceil(rows, down * r) * sum(ceil(out, 64 // down * o) for out in outputs)
 
         tile = min(((8, 8, 8, 95, 4), (8, 4, 8, 90, 8), (4, 4, 4, 60, 16)), key=rounds_times_results)
-        part = Part(f"TilesKernel<HalfOperands<Bf16Weights, true>, Tile<64, {tile[0]}, {tile[1]}, {tile[2]}> >", blocks_of(tile),
+        part = Part(f"TilesKernel<HalfOperands<true>, Tile<64, {tile[0]}, {tile[1]}, {tile[2]}> >", blocks_of(tile),
                     (groups // 8, 32 // tile[4]))
     else:
         r = 1 << (rows - 1).bit_length()
@@ -209,7 +210,7 @@ def half(rows, outputs, features, name):
 
         lanes = 8 if r < 8 and used(8) > 1.5 * used(16) else 16
         rounds = ceil(groups, 256 // lanes)
-        part = Part(f"FewRowsKernel<HalfTile<Bf16Weights, {lanes}, {r}>, 64, true>", ceil(rows, r) * tiles_of(lanes),
+        part = Part(f"FewRowsKernel<HalfTile<ScaledHalves, {lanes}, {r}>, 64, true>", ceil(rows, r) * tiles_of(lanes),
                     (rounds,) if r <= 2 else (rounds, 2, 2, 2, 2))
     rounded = 0 if rows <= 8 else rows * features // 64 * 33 * 4
     return Launch(name, [part], 2 * sum(outputs) * features + 4 * rows * (features + sum(outputs)) + rounded, 2)
@@ -220,9 +221,14 @@ def halve_rows(rows, features, x_bytes=4):
                   x_bytes * rows * features + rows * features // 64 * 33 * 4, 8)
 
 
-def narrow_in_projections(rows):
-    """The in-projections of BF16 or F16 inputs in exact products."""
-    return [halve_rows(rows, D, x_bytes=2)] * (rows > 8) + [half(rows, IN_OUTPUTS, D, "in-projections")]
+def layer_projection(mode, rows, outputs, features, name):
+    """A projection of a layer in a mode (MODES), with the rounding of its inputs before it."""
+    of_bf16 = features == D and mode != "exact"  # hidden states; the others are float32
+    if mode == "half" or (mode == "BF16" and features == D):
+        return [halve_rows(rows, features, x_bytes=2 if of_bf16 else 4)] * (rows > 8) + [half(rows, outputs, features, name)]
+    if mode == "int8":
+        return [round_rows(rows, features)] * (rows > 8) + [int8("Q8_0", rows, outputs, features, name)]
+    return [projection(rows, outputs, features, name)]
 
 
 # base/weight_format.h's formats: the number there, and the bytes on a GPU of a block of so many weights.
@@ -339,16 +345,19 @@ def gated_norm(rows, units):
     return Launch("gated norm", [Part("GatedRmsNormKernel<64, true>", blocks, (needed / blocks,))], rows * 3 * 4 * HV * V, 5)
 
 
-def layer(b, t, units, one_launch=True, narrow=False):
-    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces. one_launch: a decode runs mixed_decode.
-    narrow: inputs are BF16 or F16."""
+# Exact products of float32 and of BF16 (or F16) inputs; --math=half with BF16 inputs; --math=int8 with Q8_0 weights.
+MODES = ("exact", "BF16", "half", "int8")
+
+
+def layer(b, t, units, one_launch=True, mode="exact"):
+    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces. one_launch: a decode runs mixed_decode."""
     rows = b if t == 0 else min(t, PIECE)
     if t > 0:
         mixed = [mixer_input(1, rows, units), prepare(rows), walk(rows), gated_norm(rows, units)]
     else:
         mixed = [mixed_decode(b)] if one_launch else [mixer_input(b, 1, units), decode(b, units), gated_norm(b, units)]
-    inputs = narrow_in_projections(rows) if narrow else [projection(rows, IN_OUTPUTS, D, "in-projections")]
-    once = [*inputs, *mixed, projection(rows, (D,), HV * V, "out-projection")]
+    once = [*layer_projection(mode, rows, IN_OUTPUTS, D, "in-projections"), *mixed,
+            *layer_projection(mode, rows, (D,), HV * V, "out-projection")]
     return once, 1 if t == 0 else ceil(t, PIECE)
 
 

@@ -10,6 +10,7 @@ scripts/gfx906_walk.py counts what a wave issues, scripts/mi50_launches.py says 
 """
 
 import argparse
+import collections
 import dataclasses
 import math
 import pathlib
@@ -104,7 +105,8 @@ def estimate(launch, machine, mean, alone_cycles, blocks, places, waves):
 
 SHAPES = (("decode, B = 1", 1, 0), ("decode, B = 32", 32, 0), ("decode, B = 128", 128, 0),
           ("prefill, T = 512", 1, 512), ("prefill, T = 2,048", 1, 2048), ("prefill, T = 4,096", 1, 4096))
-LAYERS = (*((*shape, False) for shape in SHAPES), *((f"{name}, BF16", b, t, True) for name, b, t in SHAPES))  # narrow inputs
+LAYERS = tuple((name if mode == "exact" else f"{name}, {mode}", b, t, mode) for mode in mi50_launches.MODES for name, b, t in SHAPES)
+PICTURED = LAYERS[:2 * len(SHAPES)]
 
 # What people have measured on MI50 cards with other code, and what of ours is the nearest to it.
 OTHERS = (("delta rule decode of one sequence, a layer, traced", 10.8, "decode", "B = 1"),
@@ -171,8 +173,8 @@ def misses(model):
     return rows, factors, middle
 
 
-def layer_times(model, b, t, narrow):
-    once, pieces = layer(b, t, MI50.units, narrow=narrow)
+def layer_times(model, b, t, mode):
+    once, pieces = layer(b, t, MI50.units, mode=mode)
     return [(launch.name, model.estimate(launch)) for launch in once], pieces
 
 
@@ -202,9 +204,11 @@ def layer_section(model, factors, middle):
     out = ["## A layer", "", "![Modelled time of a layer on an MI50, by kernel](../images/mi50-model-layer.svg)", "",
            f"A prefill runs in pieces of {PIECE:,} tokens. `likely` multiplies each kernel's time by its measured / model factor on the H200",
            f"(see below; at least 1) and adds the launches. Kernels that were not timed there get the median factor, {middle:.2f}.", "",
+           "A row without a mode is of exact products of float32 inputs, `BF16` of BF16 inputs. `half` is `--math=half` with BF16 inputs,",
+           "and `int8` is `--math=int8` with Q8_0 weights.", "",
            "| layer | at best, us | kernels, us | launches | with launches, us | likely, us |", "|---|--:|--:|--:|--:|--:|"]
-    for name, b, t, narrow in LAYERS:
-        estimates, pieces = layer_times(model, b, t, narrow)
+    for name, b, t, mode in LAYERS:
+        estimates, pieces = layer_times(model, b, t, mode)
         total, best = (pieces * sum(v) for v in (((e.us for _, e in estimates)), ((e.floor_us for _, e in estimates))))
         likely = pieces * sum(e.us * factors.get(kernel, middle) for kernel, e in estimates)
         count = pieces * len(estimates)
@@ -213,14 +217,15 @@ def layer_section(model, factors, middle):
                    f"{likely + least:,.0f} .. {likely + most:,.0f} |")
     few = [(rows, model.estimate(mi50_launches.projection(rows, (2048,), 4096, ""))) for rows in (32, 128)]
     out += ["", "The next table shows how much each kernel could gain, in us: its time less its time for memory and multiply-adds alone.",
-            "In-projections of BF16 inputs include the rounding to fp16, which changes none of them.",
+            "In-projections include all rounding of inputs. Exact products round BF16 inputs to fp16, which changes none of them.",
             " ".join(f"An out-projection of {rows} rows has {e.blocks} blocks for {e.places} places." for rows, e in few), "",
             "| layer | " + " | ".join(n for n in COLOURS if n not in ("launches", "mixed decode", "chunk prepare", "chunk walk", "rounding to fp16")) +
             " | mixed decode, or prepare + walk | launches |", "|---|" + "--:|" * 6]
-    for name, b, t, narrow in LAYERS:
-        estimates, pieces = layer_times(model, b, t, narrow)
-        gain = {kernel: pieces * (e.us - e.floor_us) for kernel, e in estimates}
-        gain["in-projections"] += gain.pop("rounding to fp16", 0)
+    for name, b, t, mode in LAYERS:
+        estimates, pieces = layer_times(model, b, t, mode)
+        gain = collections.Counter()
+        for kernel, e in estimates:
+            gain["in-projections" if kernel.startswith("rounding") else kernel] += pieces * (e.us - e.floor_us)
         rule = sum(gain.get(k, 0) for k in ("mixed decode", "chunk prepare", "chunk walk"))
         out.append(f"| {name} | " + " | ".join(f"{gain.get(k, 0):,.0f}" for k in ("in-projections", "mixer_input", "gated norm", "out-projection")) +
                    f" | {rule:,.0f} | {pieces * len(estimates) * MI50.launch_us[0]:,.0f} .. {pieces * len(estimates) * MI50.launch_us[1]:,.0f} |")
@@ -291,8 +296,8 @@ def page(model, compiler):
 def picture(model):
     width, left, bar, gap, top = 760, 170, 24, 14, 40
     out = []
-    for n, (name, b, t, narrow) in enumerate(LAYERS):
-        estimates, pieces = layer_times(model, b, t, narrow)
+    for n, (name, b, t, mode) in enumerate(PICTURED):
+        estimates, pieces = layer_times(model, b, t, mode)
         parts = [(kernel, pieces * e.us) for kernel, e in estimates]
         parts.append(("launches", pieces * len(estimates) * sum(MI50.launch_us) / 2))
         total, y, x = sum(us for _, us in parts), top + n * (bar + gap), float(left)
@@ -304,7 +309,7 @@ def picture(model):
             x += wide
         label = f"{total / 1000:,.2f} ms" if total >= 1000 else f"{total:,.0f} us"
         out.append(f'<text x="{x + 8:.1f}" y="{y + 16}">{label}</text>')
-    y, x = top + len(LAYERS) * (bar + gap) + 8, left
+    y, x = top + len(PICTURED) * (bar + gap) + 8, left
     for kernel, colour in COLOURS.items():
         wide = 22 + 7 * len(kernel) + 14
         if x + wide > width:
@@ -334,7 +339,8 @@ def self_test():
     assert estimate(launch, machine, counts, 0, 10, 2, 4).floor_us == 0.08  # 20 multiply-adds of 4 cycles each
     for b, t, count, pieces in ((32, 0, 3, 1), (1, 512, 6, 1), (1, 4096, 6, 4)):
         assert [len(layer(b, t, 60)[0]), layer(b, t, 60)[1]] == [count, pieces]
-        assert len(layer(b, t, 60, narrow=True)[0]) == count + 1
+        assert len(layer(b, t, 60, mode="BF16")[0]) == count + 1
+        assert len(layer(b, t, 60, mode="half")[0]) == len(layer(b, t, 60, mode="int8")[0]) == count + 2
     assert mi50_launches.columns_of(1, 60) == 2 and mi50_launches.columns_of(2, 60) == 4
     # 128 blocks of 32 x 64 in three rounds, where 64 of 64 x 64 would take two, twice as long; 60 tiles of 64 x 64 take one.
     for outputs, blocks in ((2048, 128), (1920, 60)):

@@ -15,7 +15,7 @@
 //   fp16         FromF16, ToF16, HalvesOf; Dot2, once the device has proven what it does (dot2_probe.h)
 //   matrices     MmaBf16, MmaTf32, ToTf32, LoadMatrices, where Stream::matrix_units is set
 //   launching    launch.h
-//   registers    FenceLoads, NotHoisted: what the compiler may not move
+//   registers    FenceLoads, NotHoisted, OfWave: what the compiler may not move
 //   overlapping  if Grid::early is set: WaitForPriorKernels(), and LetNextKernelBegin() to let the next kernel start;
 //                BeginEarly() does both
 // Every lane of the block must reach each barrier, and every lane of the wave each cross-lane call. So trip counts

@@ -88,12 +88,14 @@ __device__ void WaitForCopies();
 
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
-// register between calls in a loop.
+// register between calls in a loop. OfWave: returns a number that all lanes of the wave have; what is computed from it
+// takes no vector instructions, if the device has others.
 __device__ __forceinline__ void FenceLoads() { __builtin_amdgcn_sched_barrier(0); }
 __device__ __forceinline__ uint32_t NotHoisted(uint32_t value) {
   asm volatile("" : "+v"(value));
   return value;
 }
+__device__ __forceinline__ int32_t OfWave(int32_t value) { return __builtin_amdgcn_readfirstlane(value); }
 
 // Orders a wave's own LDS accesses. Its lanes run in lockstep, so this only restrains the compiler.
 __device__ __forceinline__ void WaveBarrier() {

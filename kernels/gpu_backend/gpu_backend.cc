@@ -217,9 +217,7 @@ class GpuBackend final : public Backend {
                              : absl::StrCat("off: ", std::string(gain.status().message()));
   }
 
-  int64_t WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const override {
-    return PackedWeightBytes(format, rows, cols);
-  }
+  int64_t WeightBytes(const WeightMatrix& weight) const override { return PackedWeightBytes(weight); }
   absl::Status CopyWeightsIn(void* device, const WeightMatrix& host) override {
     return gpu::CopyPackedWeights(ring_, device, host);
   }

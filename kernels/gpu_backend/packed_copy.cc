@@ -19,8 +19,8 @@ absl::Status CopyPackedWeights(PinnedRing& ring, void* device, const WeightMatri
     return InvalidField(kOp, "host.cols", "rows of ", host.cols, " weights; expected a multiple of ",
                         BlockOf(host.format).weights, ", the block of ", WeightFormatName(host.format));
   }
-  const auto bytes = static_cast<size_t>(PackedWeightBytes(host.format, host.rows, host.cols));
-  if (IsPlain(host.format)) return ring.CopyIn(device, host.data, bytes);
+  const auto bytes = static_cast<size_t>(PackedWeightBytes(host));
+  if (IsPlain(host.format) && !LiesAsHalves(host)) return ring.CopyIn(device, host.data, bytes);
   if (host.format == WeightFormat::kF8E4M3) {
     GDN_RETURN_IF_ERROR(RequirePointer(kOp, "host.scales", host.scales));
   }

@@ -11,8 +11,8 @@
 
 namespace gdn::gpu {
 
-// Reorders the matrix `host` (file layout in host memory; it may be freed on return) and copies it, without scales, in
-// the ring's stream to `device`, which has PackedWeightBytes bytes. RESOURCE_EXHAUSTED if the host has no memory for a
+// Packs the matrix `host` (file layout in host memory; it may be freed on return) and copies it, without scales, in the
+// ring's stream to `device`, which has PackedWeightBytes bytes. RESOURCE_EXHAUSTED if the host has no memory for a
 // copy. INVALID_ARGUMENT if a pointer is null, a row is not whole blocks, or PackWeights refuses the values.
 absl::Status CopyPackedWeights(PinnedRing& ring, void* device, const WeightMatrix& host);
 

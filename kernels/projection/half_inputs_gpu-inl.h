@@ -11,6 +11,7 @@
 #include "base/product_math.h"
 #include "kernels/gpu/device.h"
 #include "kernels/gpu/wave.h"
+#include "kernels/projection/weight_vectors-inl.h"
 
 namespace gdn::gpu {
 
@@ -48,7 +49,7 @@ __device__ __forceinline__ GroupScale GroupScaleOf(uint32_t of_lane) {
 
 // Returns the output whose weights have this scale, from its sum of groups.
 __device__ __forceinline__ float OutputOf(float sum, float scale) {
-  return sum * BitsToFloat((254u << 23) - FloatToBits(scale)) * BitsToFloat((127u + kHalfSumExponent) << 23);
+  return sum * InverseOf(scale) * BitsToFloat((127u + kHalfSumExponent) << 23);
 }
 
 }  // namespace gdn::gpu

@@ -1,12 +1,12 @@
-// Device code: moves a tile of x and of plain weights to LDS as pairs of fp16 numbers.
+// Device code: moves a tile of x and of weights to LDS as pairs of fp16 numbers.
 //
 // In LDS x is [kDepth][kRows], followed by the weights [kDepth][kOutputs], as in operand_tile_gpu-inl.h, but of words
-// with two features each. x comes from HalveRowsKernel, weights are rounded on their way. Every four words, outputs are
-// swapped 16 apart, so that a wave's simultaneous stores go to different banks.
+// with two features each. x comes from HalveRowsKernel, weights are ScaledHalves. Every four words, outputs are swapped
+// 16 apart, so that a wave's simultaneous stores go to different banks.
 // Thread safety: all lanes of the team make the same calls; the caller places the barriers.
 //
 //   using T = HalfOperandTile</*lanes=*/64, /*rows=*/64, /*outputs=*/64, /*depth=*/8>;
-//   HalfMover<Bf16Weights, /*kVector=*/true, T> mover(p, m, lane, first_row, first_output);
+//   HalfMover</*kVector=*/true, T> mover(p, m, lane, first_row, first_output);
 //   mover.Load(feature);  // a multiple of 2 * kDepth
 //   mover.Store(lds, at);
 #pragma once
@@ -50,7 +50,7 @@ struct HalfOperandTile {
 
 // A lane's part of x and of the weights. Rows that do not exist have any values, outputs are copies of the last one;
 // discard their results.
-template <typename Weights, bool kVector, typename T>
+template <bool kVector, typename T>
 class HalfMover {
  public:
   __device__ __forceinline__ HalfMover(const ProjectionArgs& p, const ProjectionMatrix& m, int lane, int64_t first_row,
@@ -65,28 +65,29 @@ class HalfMover {
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
       const int quad = lane + i * T::kLanes;
-      x_at_[i] = static_cast<uint32_t>(quad / (T::kRows / 4)) * pitch_ + RowsAt(quad % (T::kRows / 4) * 4);
+      x_at_[i] =
+          (static_cast<uint32_t>(quad / (T::kRows / 4)) * pitch_ + RowsAt(quad % (T::kRows / 4) * 4)) * sizeof(float);
     }
-    const auto* weights = static_cast<const typename Weights::Element*>(m.weight);
+    const auto* weights = static_cast<const uint16_t*>(m.weight);
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
       const int32_t wanted = first_output + output_ + i * kOutputStep;
-      const int32_t output = wanted < m.outputs ? wanted : m.outputs - 1;
-      weights_[i] = weights + int64_t{output} * p.features + vector_;
-      scales_[i] = m.scales[output];
+      weights_[i] = weights + int64_t{wanted < m.outputs ? wanted : m.outputs - 1} * p.features + vector_;
     }
   }
 
-  // Loads features [feature, feature + 2 kDepth) of the lane's rows and outputs into registers; zeros past the last.
+  // Loads features [feature, feature + 2 kDepth) of the lane's rows and outputs into registers. Past the last group of
+  // features, x keeps any values; discard the sums.
   __device__ __forceinline__ void Load(int32_t feature) {
-    const uint32_t word = WordAt(feature) * pitch_;
+    const char* const group =
+        reinterpret_cast<const char*>(words_) + uint64_t{WordAt(feature) * pitch_} * sizeof(float);
+    if (feature < features_) {
 #pragma unroll
-    for (int i = 0; i < T::kXLoads; ++i) {
-      x_[i] = feature < features_ ? Load4(words_ + (word + x_at_[i])) : Vec4{0.0f, 0.0f, 0.0f, 0.0f};
+      for (int i = 0; i < T::kXLoads; ++i) x_[i] = Load4(reinterpret_cast<const float*>(group + x_at_[i]));
     }
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
-      w_[i] = LoadEight<Weights, kVector>(weights_[i] + feature, features_ - feature - vector_);
+      w_[i] = LoadEight<ScaledHalves, kVector>(weights_[i] + feature, features_ - feature - vector_);
     }
   }
 
@@ -97,12 +98,10 @@ class HalfMover {
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
       const int w = at + T::template WAt<kOutputStep>(vector_ / 2, output_, i * kOutputStep);
-      float wide[kWeightVector];
-      Weights::Widen(w_[i], wide);
+      float words[T::kVectorWords];
+      Unpack4(w_[i].bits, words);
 #pragma unroll
-      for (int j = 0; j < T::kVectorWords; ++j) {
-        lds[w + j * T::kOutputs] = BitsToFloat(HalvesOf(wide[2 * j], wide[2 * j + 1], scales_[i]));
-      }
+      for (int j = 0; j < T::kVectorWords; ++j) lds[w + j * T::kOutputs] = words[j];
     }
   }
 
@@ -131,10 +130,9 @@ class HalfMover {
   const float* const words_;
   const int output_, vector_, lane_;
   uint32_t x_at_[T::kXLoads];
-  const typename Weights::Element* weights_[T::kWLoads];
-  float scales_[T::kWLoads];
-  Vec4 x_[T::kXLoads];
-  typename Weights::Raw w_[T::kWLoads];
+  const uint16_t* weights_[T::kWLoads];
+  Vec4 x_[T::kXLoads] = {};
+  ScaledHalves::Raw w_[T::kWLoads];
 };
 
 }  // namespace gdn::gpu

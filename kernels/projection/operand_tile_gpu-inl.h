@@ -130,7 +130,9 @@ class OperandMover {
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
       const int32_t output = first_output + output_ + i * kOutputStep;
-      weights_[i] = weights + int64_t{output < m.outputs ? output : m.outputs - 1} * p.features + vector_;
+      const int32_t row = output < m.outputs ? output : m.outputs - 1;
+      weights_[i] = weights + int64_t{row} * p.features + vector_;
+      if constexpr (kScaled<Weights>) inverses_[i] = InverseOf(m.scales[row]);
     }
   }
 
@@ -161,7 +163,7 @@ class OperandMover {
     for (int i = 0; i < T::kWLoads; ++i) {
       const int w = at + T::template WAt<kOutputStep>(vector_, output_, i * kOutputStep);
       float wide[kWeightVector];
-      Weights::Widen(w_[i], wide);
+      WidenScaled<Weights>(w_[i], kScaled<Weights> ? inverses_[i] : 1.0f, wide);
 #pragma unroll
       for (int j = 0; j < kWeightVector; ++j) lds[w + j * T::kOutputs] = wide[j];
     }
@@ -176,6 +178,7 @@ class OperandMover {
   const int row_, quad_, output_, vector_;
   const XElement* x_rows_[T::kXLoads];
   const typename Weights::Element* weights_[T::kWLoads];
+  float inverses_[T::kWLoads];  // ScaledHalves only
   Vec4 x_[T::kXLoads];
   typename Weights::Raw w_[T::kWLoads];
 };
@@ -189,7 +192,6 @@ __device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int outp
                                              float (&sum)[kThreadRows][kThreadOutputs]) {
 #pragma unroll
   for (int d = 0; d < T::kDepth; ++d) {
-    if constexpr (kPairs && kThreadRows * kThreadOutputs == 64) FenceLoads();  // no registers for what is loaded ahead
     Vec4 w[kThreadOutputs / 4];
 #pragma unroll
     for (int i = 0; i < kThreadOutputs / 4; ++i) {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/iq3s_grid.h"
 
@@ -227,11 +229,25 @@ void PackBlock(WeightFormat format, const uint8_t* block, int64_t index, const P
   }
 }
 
+// Rounds to fp16 what is not exact. Infinities and NaN stay so.
+void PackScaledHalves(const WeightMatrix& from, uint16_t* packed) {
+  std::vector<float> row(static_cast<size_t>(from.cols));
+  for (int64_t i = 0; i < from.rows; ++i) {
+    WeightRow(from, i, row.data());
+    for (float& value : row) value *= from.scales[i];
+    ConvertFromFloat(row.data(), row.size(), DType::kF16, packed + i * from.cols);
+  }
+}
+
 }  // namespace
 
 absl::Status PackWeights(const WeightMatrix& from, void* packed) {
   const auto* rows = static_cast<const uint8_t*>(from.data);
   const int64_t row_bytes = RowBytes(from.format, from.cols);
+  if (LiesAsHalves(from)) {
+    PackScaledHalves(from, static_cast<uint16_t*>(packed));
+    return absl::OkStatus();
+  }
   if (IsPlain(from.format)) {
     std::memcpy(packed, rows, static_cast<size_t>(from.rows * row_bytes));
     return absl::OkStatus();

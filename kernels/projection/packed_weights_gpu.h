@@ -1,6 +1,8 @@
-// Layout of quantised weights in GPU memory: a file's bits, reordered so that lanes with neighbouring outputs load
-// adjacent 16 bytes. GpuBackend::CopyWeightsIn converts to this layout, the only one that kernels read.
+// Layout of weights in GPU memory. GpuBackend::CopyWeightsIn converts to this layout, the only one that kernels read.
 //
+// Plain weights lie as in the file; with scales (WeightMatrix), as fp16 numbers in the file's order, so that no kernel
+// converts one for products of such numbers. Quantised weights are a file's bits, reordered so that lanes with
+// neighbouring outputs load adjacent 16 bytes.
 // Rows are divided into tiles of kPackedRows; the last tile is padded with zeros, so that all distances within a tile
 // are compile-time constants. A tile is its planes one after another; a plane is [units of features][rows of the
 // tile][bytes of a unit]:
@@ -28,7 +30,7 @@
 // more than to read these bits: 256 weights take 136 bytes instead of 110.
 // Thread safety: free functions on the caller's memory. Ownership: none.
 //
-//   std::vector<char> packed(PackedWeightBytes(m.format, m.rows, m.cols));
+//   std::vector<char> packed(PackedWeightBytes(m));
 //   GDN_RETURN_IF_ERROR(PackWeights(m, packed.data()));
 #pragma once
 
@@ -100,16 +102,17 @@ constexpr PackedPlanes PackedPlanesOf(WeightFormat format, int64_t cols) {
           static_cast<uint32_t>(d + kPackedRows * row.d)};
 }
 
-// Returns the bytes of a packed matrix of [rows, cols], with padding rows but without F8_E4M3's scales. Plain formats
-// are not reordered: their bytes are the file's.
-constexpr int64_t PackedWeightBytes(WeightFormat format, int64_t rows, int64_t cols) {
-  if (IsPlain(format)) return rows * RowBytes(format, cols);
-  return (rows + kPackedRows - 1) / kPackedRows * kPackedRows * PackedRowBytesOf(format, cols).total();
+// Returns the bytes of a packed matrix, with padding rows but without scales.
+inline int64_t PackedWeightBytes(const WeightMatrix& weight) {
+  if (LiesAsHalves(weight)) return weight.rows * RowBytes(WeightFormat::kF16, weight.cols);
+  if (IsPlain(weight.format)) return weight.rows * RowBytes(weight.format, weight.cols);
+  return (weight.rows + kPackedRows - 1) / kPackedRows * kPackedRows *
+         PackedRowBytesOf(weight.format, weight.cols).total();
 }
 
-// Packs a matrix from its file's layout in host memory to `packed`, PackedWeightBytes bytes of host memory; plain
-// weights are copied, scales are not. INVALID_ARGUMENT if quantised weights have more than kMaxPackedFeatures columns,
-// or a finite F8_E4M3 scale exceeds 2^119 in magnitude.
+// Packs a matrix from its file's layout in host memory, with scales there, to `packed`, PackedWeightBytes bytes of host
+// memory. INVALID_ARGUMENT if quantised weights have more than kMaxPackedFeatures columns, or a finite F8_E4M3 scale
+// exceeds 2^119 in magnitude.
 absl::Status PackWeights(const WeightMatrix& from, void* packed);
 
 }  // namespace gdn

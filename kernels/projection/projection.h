@@ -32,8 +32,8 @@
 namespace gdn {
 
 // A row-major [rows, cols] matrix in backend memory, not owned: rows are output features, cols input features.
-// Quantised ones are laid out by Backend::CopyWeightsIn, on a GPU with reordered bits (packed_weights_gpu.h). Without
-// rows, the other fields do not matter.
+// Quantised ones, and plain ones with scales, are laid out by Backend::CopyWeightsIn, on a GPU in an order of its own
+// (packed_weights_gpu.h). Without rows, the other fields do not matter.
 struct WeightMatrix {
   WeightFormat format = WeightFormat::kF32;
   const void* data = nullptr;  // aligned to AlignmentOf(format), or to 16 if a GPU packs it
@@ -41,6 +41,7 @@ struct WeightMatrix {
   int64_t cols = 0;  // a multiple of BlockOf(format).weights
   // kF8E4M3: [Fp8Blocks(rows), Fp8Blocks(cols)], one per 128 x 128 weights. Plain formats: [rows] powers of two from
   // RowScalesOf (of the call's math), which products of fp16 numbers need (TakesHalves), or null. Other formats: null.
+  // The weights lie as fp16 numbers then: times these.
   const float* scales = nullptr;
 };
 
@@ -61,11 +62,13 @@ struct ProjectionParams {
   int64_t y_stride = 0;
 };
 
+// True if a GPU has the matrix as fp16 numbers, whatever its format.
+inline bool LiesAsHalves(const WeightMatrix& weight) { return IsPlain(weight.format) && weight.scales != nullptr; }
+
 // True if a GPU multiplies x and the weights as fp16 numbers times powers of two, as base/product_math.h says.
 inline bool TakesHalves(const ProjectionParams& params) {
   const bool exact = params.math == ProductMath::kExact && params.x.dtype != DType::kF32;
-  return (params.math == ProductMath::kHalf || exact) && params.weight.rows > 0 && params.weight.scales != nullptr &&
-         IsPlain(params.weight.format);
+  return (params.math == ProductMath::kHalf || exact) && params.weight.rows > 0 && LiesAsHalves(params.weight);
 }
 
 absl::Status ValidateProjection(const ProjectionParams& params);

@@ -9,7 +9,6 @@
 // same weights run at about the same time and find them in the L2 cache. Weights are no other kernel's work: where
 // kernels overlap, they are on their way before the kernel before has ended.
 // Products of fp16 numbers: a team loads a whole group of x at once and rounds it. Half of it is in LDS at a time.
-// Weights are rounded on their way from LDS.
 // Resources: up to 32 KB of LDS, two blocks a compute unit; no barrier of the block within a group. Bound by memory.
 
 #include "kernels/gpu/launch.h"
@@ -62,9 +61,9 @@ struct Tile {
 };
 
 // The same with pairs of fp16 numbers: half a group of x lies in LDS, as words of two features.
-template <typename ElementsOfWeights, int kLanesOfTeam, int kRowsOfTile>
-struct HalfTile : Tile<ElementsOfWeights, kLanesOfTeam, kRowsOfTile> {
-  using Base = Tile<ElementsOfWeights, kLanesOfTeam, kRowsOfTile>;
+template <typename, int kLanesOfTeam, int kRowsOfTile>
+struct HalfTile : Tile<ScaledHalves, kLanesOfTeam, kRowsOfTile> {
+  using Base = Tile<ScaledHalves, kLanesOfTeam, kRowsOfTile>;
   static constexpr bool kPairs = true;
   static constexpr int kXLoads = kGroupFeatures / 4 / Base::kTeamLanes;  // of a row, a quad each
   static constexpr int kParts = 2;                                       // of a group, which are in LDS one by one
@@ -77,7 +76,7 @@ struct HalfTile : Tile<ElementsOfWeights, kLanesOfTeam, kRowsOfTile> {
     LdsArray<float, Base::kTeams * kXFloats> x;
   };
   struct Stage {
-    typename ElementsOfWeights::Raw w[Base::kWeightLoads];
+    ScaledHalves::Raw w[Base::kWeightLoads];
   };
   // A lane's share of a group of x, as memory has it, and rounded with the inverses of the rows' scales.
   struct RawGroup {
@@ -190,23 +189,18 @@ class Team {
       s_.x[at + 1] = BitsToFloat(words[1]);
     }
   }
-  __device__ __forceinline__ float ScaleOf(int lane_output) const {
+  // Returns the factor of a lane's output's weights.
+  __device__ __forceinline__ float InverseOfLane(int lane_output) const {
     const int32_t output = first_output_ + Lane() + lane_output * kTeamLanes;
-    return row_scales_[output < last_output_ ? output : last_output_];
+    return InverseOf(row_scales_[output < last_output_ ? output : last_output_]);
   }
-  // sum[r][o] += the products of stage `stage` of the half group in LDS, in order. `scales`: of the lane's outputs.
-  __device__ __forceinline__ void MultiplyPairs(int stage, const float (&scales)[T::kLaneOutputs],
-                                                float (&sum)[kRows][T::kLaneOutputs]) const {
+  // sum[r][o] += the products of stage `stage` of the half group in LDS, in order.
+  __device__ __forceinline__ void MultiplyPairs(int stage, float (&sum)[kRows][T::kLaneOutputs]) const {
 #pragma unroll kRows <= 2 ? T::kVectors : 1
     for (int v = 0; v < T::kVectors; ++v) {
       Vec4 w[T::kLaneOutputs];
 #pragma unroll
-      for (int o = 0; o < T::kLaneOutputs; ++o) {
-        float wide[kWeightVector];
-        LoadWide(o, v, wide);
-        w[o] = {BitsToFloat(HalvesOf(wide[0], wide[1], scales[o])), BitsToFloat(HalvesOf(wide[2], wide[3], scales[o])),
-                BitsToFloat(HalvesOf(wide[4], wide[5], scales[o])), BitsToFloat(HalvesOf(wide[6], wide[7], scales[o]))};
-      }
+      for (int o = 0; o < T::kLaneOutputs; ++o) w[o] = LoadRaw(o, v).bits;
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const Vec4 x = s_.x.Load4(XAt() + r * T::kRowWords + (stage * T::kVectors + v) * (kWeightVector / 2));
@@ -221,13 +215,14 @@ class Team {
     }
   }
 
-  // sum[r][o] += the stage's products, in order.
-  __device__ __forceinline__ void Multiply(float (&sum)[kRows][T::kLaneOutputs]) const {
+  // sum[r][o] += the stage's products, in order. `inverses`: InverseOfLane, of ScaledHalves.
+  __device__ __forceinline__ void Multiply(const float (&inverses)[T::kLaneOutputs],
+                                           float (&sum)[kRows][T::kLaneOutputs]) const {
 #pragma unroll kRows <= 2 ? T::kVectors : 1  // more would take more registers than there are
     for (int v = 0; v < T::kVectors; ++v) {
       float w[T::kLaneOutputs][kWeightVector];
 #pragma unroll
-      for (int o = 0; o < T::kLaneOutputs; ++o) LoadWide(o, v, w[o]);
+      for (int o = 0; o < T::kLaneOutputs; ++o) WidenScaled<Weights>(LoadRaw(o, v), inverses[o], w[o]);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         float x[kWeightVector];
@@ -247,14 +242,14 @@ class Team {
 
  private:
   // Reads eight weights, number `vector` of the stage, of the lane's output `o` from LDS.
-  __device__ __forceinline__ void LoadWide(int o, int vector, float (&w)[kWeightVector]) const {
+  __device__ __forceinline__ typename Weights::Raw LoadRaw(int o, int vector) const {
     typename Weights::Raw raw;
     auto* parts = reinterpret_cast<Vec4*>(&raw);
 #pragma unroll
     for (int j = 0; j < T::kRawFloats / 4; ++j) {
       parts[j] = s_.w.Load4(WeightsAt(Lane() + o * kTeamLanes) + vector * T::kRawFloats + 4 * j);
     }
-    Weights::Widen(raw, w);
+    return raw;
   }
   __device__ __forceinline__ static int WeightsAt(int output) {
     return Index() * T::kWeightFloats + output * T::kOutputFloats;
@@ -276,7 +271,6 @@ template <typename T>
 struct PairsOf<T, true> {
   typename T::RawGroup raw;
   typename T::Group group;
-  float scales[T::kLaneOutputs];  // of the lane's outputs
 };
 
 template <typename T, int kWave, bool kVector>
@@ -295,10 +289,11 @@ __device__ __forceinline__ void Project(const ProjectionArgs& p, const Projectio
   typename T::Stage ahead;
   team.Load(first_feature(0), ahead);
   [[maybe_unused]] PairsOf<T> pairs;
-  if constexpr (T::kPairs) {
-    team.LoadGroup(first_feature(0), pairs.raw);
+  if constexpr (T::kPairs) team.LoadGroup(first_feature(0), pairs.raw);
+  float inverses[T::kLaneOutputs];
 #pragma unroll
-    for (int o = 0; o < T::kLaneOutputs; ++o) pairs.scales[o] = team.ScaleOf(o);
+  for (int o = 0; o < T::kLaneOutputs; ++o) {
+    inverses[o] = kScaled<typename T::Weights> && !T::kPairs ? team.InverseOfLane(o) : 1.0f;
   }
   float total = 0.0f;  // of the tile's result number `mine`
   for (int32_t round = 0; round * kTeams < groups; ++round) {
@@ -327,9 +322,9 @@ __device__ __forceinline__ void Project(const ProjectionArgs& p, const Projectio
         team.Load(last ? first_feature(round + 1) : first_feature(round) + next * T::kFeatures, ahead);
         if (last && (round + 1) * kTeams >= groups) LetNextKernelBegin();
         if constexpr (T::kPairs) {
-          team.MultiplyPairs(stage, pairs.scales, sum);
+          team.MultiplyPairs(stage, sum);
         } else {
-          team.Multiply(sum);
+          team.Multiply(inverses, sum);
         }
       }
     }
@@ -420,27 +415,25 @@ absl::Status LaunchRows(absl::Span<const ProjectionParams> params, const Stream&
   }
 }
 
-template <template <typename, int, int> class TileOf>
+template <template <typename, int, int> class TileOf, typename Weights>
 absl::Status LaunchFew(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return WithWeights(WidenedDType(params[0].weight.format), [&](auto weights) {
-    using Weights = decltype(weights);
-    if (!AllowsVectors(params)) return LaunchTile<TileOf<Weights, 16, 4>, false>(params, stream);
-    const int64_t rows = params[0].rows;
-    if (rows == 1) return LaunchRows<TileOf, Weights, 1>(params, stream);
-    if (rows == 2) return LaunchRows<TileOf, Weights, 2>(params, stream);
-    if (rows <= 4) return LaunchRows<TileOf, Weights, 4>(params, stream);
-    return LaunchRows<TileOf, Weights, 8>(params, stream);
-  });
+  if (!AllowsVectors(params)) return LaunchTile<TileOf<Weights, 16, 4>, false>(params, stream);
+  const int64_t rows = params[0].rows;
+  if (rows == 1) return LaunchRows<TileOf, Weights, 1>(params, stream);
+  if (rows == 2) return LaunchRows<TileOf, Weights, 2>(params, stream);
+  if (rows <= 4) return LaunchRows<TileOf, Weights, 4>(params, stream);
+  return LaunchRows<TileOf, Weights, 8>(params, stream);
 }
 
 }  // namespace
 
 absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return LaunchFew<Tile>(params, stream);
+  return WithWeights(params[0].weight,
+                     [&](auto weights) { return LaunchFew<Tile, decltype(weights)>(params, stream); });
 }
 
 absl::Status LaunchFewHalfRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return LaunchFew<HalfTile>(params, stream);
+  return LaunchFew<HalfTile, ScaledHalves>(params, stream);
 }
 
 }  // namespace gdn::gpu

@@ -145,7 +145,7 @@ absl::Status LaunchTeams(absl::Span<const ProjectionParams> params, const Stream
   const auto launch = [&](const char* name, void (*kernel)(ProjectionArgs)) {
     return Launch(name, kernel, {args.tiles()}, kTeams * kTeamThreads, stream, args);
   };
-  return WithAnyWeights(params[0].weight.format, [&](auto weights) {
+  return WithAnyWeights(params[0].weight, [&](auto weights) {
     using Weights = decltype(weights);
     if constexpr (std::is_same_v<Weights, QuantisedWeights>) {
       constexpr char kName[] = "projection_gemm_quantised";
@@ -153,6 +153,8 @@ absl::Status LaunchTeams(absl::Span<const ProjectionParams> params, const Stream
         return launch(kName, GemmKernel<QuantisedMover<true, DType::kF32, Operands>, kTeams>);
       }
       return launch(kName, GemmKernel<QuantisedMover<true, DType::kBF16, Operands>, kTeams>);
+    } else if constexpr (kScaled<Weights>) {  // of narrower x the products are of fp16 numbers
+      return launch("projection_gemm", GemmKernel<OperandMover<Weights, true, DType::kF32, Operands>, kTeams>);
     } else {
       return WithXDType(params[0].x.dtype, [&](auto x) {
         return launch("projection_gemm", GemmKernel<OperandMover<Weights, true, x(), Operands>, kTeams>);

@@ -113,7 +113,8 @@ absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const Roun
 size_t Alike(absl::Span<const ProjectionParams> params) {
   size_t count = 1;
   while (count < params.size() && params[count].weight.format == params[0].weight.format &&
-         TakesInt8(params[count]) == TakesInt8(params[0]) && TakesHalves(params[count]) == TakesHalves(params[0])) {
+         TakesInt8(params[count]) == TakesInt8(params[0]) && TakesHalves(params[count]) == TakesHalves(params[0]) &&
+         LiesAsHalves(params[count].weight) == LiesAsHalves(params[0].weight)) {
     ++count;
   }
   return count;

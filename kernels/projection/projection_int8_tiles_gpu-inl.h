@@ -232,7 +232,7 @@ template <typename T>
 __device__ __forceinline__ void MultiplyApart(const Int8Args& args, const ProjectionMatrix& m, int32_t first_row,
                                               int32_t first_output, typename T::Shared& s) {
   const int thread = static_cast<int>(threadIdx.x);
-  const int wave = thread / T::kWave;
+  const int wave = OfWave(thread / T::kWave);
   const Int8Place place = Int8Place::Of<T>(thread % T::kWave);
   const int32_t blocks = args.p.features / kInt8Block;
   const int32_t groups = (blocks + 1) / 2;
@@ -261,7 +261,8 @@ __device__ __forceinline__ void MultiplyApart(const Int8Args& args, const Projec
         }
       }
     }
-    total.Add(s.floats, wave, place.lane_row, place.lane_column, sum, groups - round * T::kTeams);
+    if (round * T::kTeams + wave >= groups) SetZero(sum);
+    total.Add(s.floats, wave, place.lane_row, place.lane_column, sum);
   }
   total.Store(args.p, m, first_row, first_output);
 }

@@ -77,14 +77,14 @@ struct QuantisedOperands : FloatOperands {
 };
 // Of pairs of fp16 numbers: LDS has words of two features in place of floats. Registers hold no more than four words of
 // each output beside 64 sums and the scales of x.
-template <typename Weights, bool kVector>
+template <bool kVector>
 struct HalfOperands {
   static constexpr bool kPairs = true;
   template <typename T>
   using Operands = HalfOperandTile<T::kWave, T::kRows, T::kOutputs, T::kResults == 64 ? 4 : T::Operands::kDepth>;
   template <typename T>
-  using Mover = HalfMover<Weights, kVector, T>;
-  static constexpr int kWeightBytes = sizeof(typename Weights::Element);
+  using Mover = HalfMover<kVector, T>;
+  static constexpr int kWeightBytes = 2;
 };
 
 template <typename From, typename T>
@@ -92,7 +92,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
                                          int32_t first_output, typename T::Shared& s) {
   constexpr int kLaneRows = T::kLaneRows;
   const int thread = static_cast<int>(threadIdx.x);
-  const int wave = thread / T::kWave;
+  const int wave = OfWave(thread / T::kWave);
   // A lane's rows are four neighbours in each 4 kLaneRows rows, its outputs four in each kSpan.
   const LanePlace place = PlaceOfLane<kLaneRows>(thread % T::kWave);
   const int lane_row = place.row;
@@ -120,23 +120,19 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
       MultiplyStep<Operands, 4 * kLaneRows, T::kSpan, From::kPairs>(s.floats, at, lane_row * 4, lane_column, sum);
     }
     if constexpr (From::kPairs) {
-      // Beside the loop's registers there are none for the inverses, nor for this lane's places.
-      const int lane = static_cast<int>(NotHoisted(static_cast<uint32_t>(thread))) % T::kWave;
-      const LanePlace again = PlaceOfLane<kLaneRows>(lane);
 #pragma unroll
       for (int i = 0; i < T::kThreadRows; i += 4) {
         float inverses[4];
-        Unpack4(mover.LoadInverses(first_feature(round), again.row * 4 + i * kLaneRows), inverses);
+        Unpack4(mover.LoadInverses(first_feature(round), lane_row * 4 + i * kLaneRows), inverses);
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
 #pragma unroll
           for (float& result : sum[i + r]) result *= inverses[r];
         }
       }
-      total.Add(s.floats, wave, again.row, again.column * 4, sum, groups - round * kBlockWaves);
-    } else {
-      total.Add(s.floats, wave, lane_row, lane_column, sum, groups - round * kBlockWaves);
+      if (round * kBlockWaves + wave >= groups) SetZero(sum);
     }
+    total.Add(s.floats, wave, lane_row, lane_column, sum);
   }
   total.Store(p, m, first_row, first_output);
 }
@@ -176,6 +172,8 @@ absl::Status LaunchTilesOf(absl::Span<const ProjectionParams> params, const Stre
       return launch("projection_tiles_quantised", QuantisedOperands<kVector, DType::kF32>());
     }
     return launch("projection_tiles_quantised", QuantisedOperands<kVector, DType::kBF16>());
+  } else if constexpr (kScaled<Weights>) {  // of narrower x the products are of fp16 numbers
+    return launch("projection_tiles", PlainOperands<Weights, kVector, DType::kF32>());
   } else {
     return WithXDType(params[0].x.dtype,
                       [&](auto x) { return launch("projection_tiles", PlainOperands<Weights, kVector, x()>()); });
@@ -218,31 +216,24 @@ absl::Status LaunchCheapest(absl::Span<const ProjectionParams> params, const Str
 }  // namespace
 
 absl::Status LaunchHalfTiles(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
-  return WithWeights(WidenedDType(params[0].weight.format), [&](auto weights) {
-    return WithWaveWidth(stream, "projection_half_tiles", [&](auto wave) {
-      using Weights = decltype(weights);
-      constexpr int kWave = wave();
-      using Small = Tile<kWave, 8, 4, 8>;
-      const auto launch = [&](auto tile, auto vector) {
-        using T = decltype(tile);
-        ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
-        args.halves = x;
-        return Launch("projection_half_tiles", TilesKernel<HalfOperands<Weights, vector()>, T>, {args.tiles()},
-                      T::kThreads, stream, args);
-      };
-      if (!AllowsVectors(params)) return launch(Small(), std::false_type());
-      const auto launch_vector = [&](auto tile) { return launch(tile, std::true_type()); };
-      if constexpr (sizeof(typename Weights::Element) == 4) {  // no registers for 64 sums beside them
-        return WithCheapest<Small, Tile<kWave, 4, 4, 4>>(params, stream, launch_vector);
-      } else {
-        return WithCheapest<Tile<kWave, 8, 8, 8>, Small, Tile<kWave, 4, 4, 4>>(params, stream, launch_vector);
-      }
-    });
+  return WithWaveWidth(stream, "projection_half_tiles", [&](auto wave) {
+    constexpr int kWave = wave();
+    using Small = Tile<kWave, 8, 4, 8>;
+    const auto launch = [&](auto tile, auto vector) {
+      using T = decltype(tile);
+      ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
+      args.halves = x;
+      return Launch("projection_half_tiles", TilesKernel<HalfOperands<vector()>, T>, {args.tiles()}, T::kThreads,
+                    stream, args);
+    };
+    if (!AllowsVectors(params)) return launch(Small(), std::false_type());
+    return WithCheapest<Tile<kWave, 8, 8, 8>, Small, Tile<kWave, 4, 4, 4>>(
+        params, stream, [&](auto tile) { return launch(tile, std::true_type()); });
   });
 }
 
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return WithAnyWeights(params[0].weight.format, [&](auto weights) {
+  return WithAnyWeights(params[0].weight, [&](auto weights) {
     return WithWaveWidth(stream, "projection_tiles", [&](auto wave) {
       using Weights = decltype(weights);
       constexpr int kWave = wave();

@@ -168,9 +168,9 @@ class QuantisedMover {
 // its result.
 struct QuantisedWeights {};
 template <typename Function>
-auto WithAnyWeights(WeightFormat format, Function&& function) {
-  if (!IsPlain(format)) return function(QuantisedWeights());
-  return WithWeights(WidenedDType(format), std::forward<Function>(function));
+auto WithAnyWeights(const WeightMatrix& weight, Function&& function) {
+  if (!IsPlain(weight.format)) return function(QuantisedWeights());
+  return WithWeights(weight, std::forward<Function>(function));
 }
 
 }  // namespace gdn::gpu

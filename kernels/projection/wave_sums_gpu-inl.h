@@ -10,7 +10,7 @@
 // Thread safety: all lanes of the block make the same calls.
 //
 //   WaveSums<T> total;
-//   total.Add(s.floats, wave, lane_row, lane_column, sum, groups_left);
+//   total.Add(s.floats, wave, lane_row, lane_column, sum);
 //   total.Store(p, m, first_row, first_output);
 #pragma once
 
@@ -23,8 +23,7 @@
 
 namespace gdn::gpu {
 
-// kPairs: of pairs of fp16 numbers. Results are multiplied by the inverse of their output's scale, and the addresses of
-// an exchange are made anew, because their kernel has no registers for them.
+// kPairs: of pairs of fp16 numbers. Results are multiplied by the inverse of their output's scale.
 template <typename T, bool kPairs = false>
 class WaveSums {
  public:
@@ -36,11 +35,12 @@ class WaveSums {
     }
   }
 
-  // Adds the waves' sums of a round. Only the first `left` waves have a group. Ends with a barrier.
+  // Adds the waves' sums of a round. A wave without a group has zeros, because all loads are under way at once only if
+  // none is conditional. (A total is never -0, so they do not change it.) Ends with a barrier.
   template <typename Lds>
   __device__ __forceinline__ void Add(Lds& lds, int wave, int lane_row, int lane_column,
-                                      const float (&sum)[T::kThreadRows][T::kThreadOutputs], int32_t left) {
-    const int thread = static_cast<int>(kPairs ? NotHoisted(threadIdx.x) : threadIdx.x);
+                                      const float (&sum)[T::kThreadRows][T::kThreadOutputs]) {
+    const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int first = 0; first < T::kThreadRows; first += T::kExchangeRows) {
       SyncThreads();
@@ -61,7 +61,7 @@ class WaveSums {
         const int from = T::ExchangeAt(result / T::kOutputs % T::kLaneRows, result);
 #pragma unroll
         for (int w = 0; w < T::kWaves; ++w) {
-          if (w < left) total_[first / T::kExchangeRows][r] += lds[w * T::kExchange + from];
+          total_[first / T::kExchangeRows][r] += lds[w * T::kExchange + from];
         }
       }
     }

@@ -4,13 +4,15 @@
 // Thread safety: pure functions.
 //
 //   const Bf16Weights::Raw raw = LoadEight<Bf16Weights>(row + f, cols - f, vector);
-//   float w[8];  Bf16Weights::Widen(raw, w);
+//   float w[8];  WidenScaled<Bf16Weights>(raw, /*inverse=*/1.0f, w);
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/dtype.h"
 #include "kernels/gpu/device.h"
+#include "kernels/projection/projection.h"
 
 namespace gdn::gpu {
 
@@ -52,6 +54,11 @@ struct F16Weights : HalfWeights<F16Weights> {
   }
 };
 
+// Those of a matrix that LiesAsHalves.
+struct ScaledHalves : F16Weights {};
+template <typename Weights>
+inline constexpr bool kScaled = std::is_same_v<Weights, ScaledHalves>;
+
 struct F32Weights {
   using Element = float;
   struct Raw {
@@ -83,9 +90,26 @@ __device__ __forceinline__ typename Weights::Raw LoadEight(const typename Weight
   }
 }
 
-// Host code: calls function(Bf16Weights()), or with F16Weights or F32Weights by dtype, and returns its result.
+// Returns the inverse of a row's scale.
+__device__ __forceinline__ float InverseOf(float scale) { return BitsToFloat((254u << 23) - FloatToBits(scale)); }
+
+// Widens eight weights of a row. `inverse`: InverseOf the row's scale, for ScaledHalves only.
+template <typename Weights>
+__device__ __forceinline__ void WidenScaled(const typename Weights::Raw& raw, [[maybe_unused]] float inverse,
+                                            float (&w)[kWeightVector]) {
+  Weights::Widen(raw, w);
+  if constexpr (kScaled<Weights>) {
+#pragma unroll
+    for (float& value : w) value *= inverse;
+  }
+}
+
+// Host code: calls function(ScaledHalves()), or with Bf16Weights, F16Weights or F32Weights, as a plain matrix lies, and
+// returns its result.
 template <typename Function>
-auto WithWeights(DType dtype, Function&& function) {
+auto WithWeights(const WeightMatrix& weight, Function&& function) {
+  if (LiesAsHalves(weight)) return function(ScaledHalves());
+  const DType dtype = WidenedDType(weight.format);
   if (dtype == DType::kBF16) return function(Bf16Weights());
   if (dtype == DType::kF16) return function(F16Weights());
   return function(F32Weights());

@@ -104,17 +104,18 @@ class ModelLoader {
     const std::string place = StrCat("model '", model_.name_, "', layer ", layer.layer);
     GDN_ASSIGN_OR_RETURN(const ServedLayer served, WithPrefix(ServeLayer(spec, layer, options_), place));
     for (const auto& [tensor, stored] : layer.tensors) model_.memory_.in_files += FileBytes(stored);
-    const auto matrix = [&](const ServedMatrix& of_layer) {
+    const auto matrix = [&](const ServedMatrix& of_layer, bool of_hidden_states = false) {
       const char* const data = of_layer.data().data();
-      return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(data) && !merged.HasMade(data));
+      return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(data) && !merged.HasMade(data),
+                    of_hidden_states);
     };
     LayerWeights weights;
     weights.spec = ServedForm(spec);
     weights.tiled_out = served.tiled_out;
-    GDN_ASSIGN_OR_RETURN(weights.in_qkv, matrix(served.in_qkv));
-    GDN_ASSIGN_OR_RETURN(weights.in_z, matrix(served.in_z));
-    GDN_ASSIGN_OR_RETURN(weights.in_b, matrix(served.in_b));
-    GDN_ASSIGN_OR_RETURN(weights.in_a, matrix(served.in_a));
+    GDN_ASSIGN_OR_RETURN(weights.in_qkv, matrix(served.in_qkv, /*of_hidden_states=*/true));
+    GDN_ASSIGN_OR_RETURN(weights.in_z, matrix(served.in_z, /*of_hidden_states=*/true));
+    GDN_ASSIGN_OR_RETURN(weights.in_b, matrix(served.in_b, /*of_hidden_states=*/true));
+    GDN_ASSIGN_OR_RETURN(weights.in_a, matrix(served.in_a, /*of_hidden_states=*/true));
     GDN_ASSIGN_OR_RETURN(weights.z_up, matrix(served.z_up));
     GDN_ASSIGN_OR_RETURN(weights.a_up, matrix(served.a_up));
     GDN_ASSIGN_OR_RETURN(weights.out, matrix(served.out));
@@ -127,8 +128,9 @@ class ModelLoader {
     return absl::OkStatus();
   }
 
-  // Points into the mapped file if the backend can read it there. Otherwise makes a copy.
-  absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served, bool in_file) {
+  // Points into the mapped file if the backend can read it there. Otherwise makes a copy. `of_hidden_states`: its
+  // inputs are a call's, which may be BF16 or F16; those of other matrices are float32.
+  absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served, bool in_file, bool of_hidden_states) {
     if (served.rows == 0) return WeightMatrix{};
     const std::string_view data = served.data();
     WeightMatrix matrix{.format = served.format,
@@ -138,11 +140,15 @@ class ModelLoader {
                         .scales = served.scales.empty() ? nullptr : served.scales.data()};
     std::vector<float> row_scales;
     const BackendInfo& backend = backend_.info();
-    if (backend.takes_halves && IsPlain(served.format)) row_scales = RowScalesOf(matrix, backend.math);
+    const bool meets_halves = of_hidden_states || backend.math == ProductMath::kHalf;
+    if (backend.takes_halves && meets_halves && IsPlain(served.format)) {
+      row_scales = RowScalesOf(matrix, backend.math);
+    }
+    if (!row_scales.empty()) matrix.scales = row_scales.data();
     const auto alignment = static_cast<uintptr_t>(AlignmentOf(served.format));
     const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % alignment == 0;
-    const int64_t bytes = backend_.WeightBytes(served.format, served.rows, served.cols);
-    if (!backend_.info().unified_memory || !in_file || !aligned) {
+    const int64_t bytes = backend_.WeightBytes(matrix);
+    if (!backend_.info().unified_memory || !in_file || !aligned || LiesAsHalves(matrix)) {
       GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, static_cast<size_t>(bytes)));
       GDN_RETURN_IF_ERROR(backend_.CopyWeightsIn(buffer.data(), matrix));
       GDN_ASSIGN_OR_RETURN(matrix.data, Keep(std::move(buffer)));

@@ -131,6 +131,24 @@ TEST_P(HalfProjection, ExactProductsAreThoseOfFloat32) {
   }
 }
 
+// Float32 inputs meet the matrix's own weights, which lie as scaled fp16 numbers.
+TEST_P(HalfProjection, Float32InputsHaveTheBitsOfTheFilesWeights) {
+  for (const WeightFormat format : kPlain) {
+    for (const int64_t rows : {1, 2, 4, 7, 40, 130}) {
+      for (const int64_t features : {328, 100}) {
+        NarrowProblem problem(format, rows, /*outputs=*/70, features, DType::kF32);
+        ASSERT_FALSE(problem.scales.empty());
+        if (rows > 40) problem.params.path = ProjectionPath::kSequenceGemm;
+        for (int64_t i = 0; i < features; ++i) problem.x[i] *= 0x1p100f;
+        const std::vector<float> scaled = Project(problem.params, backend());
+        problem.params.weight.scales = nullptr;
+        EXPECT_TRUE(BitEqual(scaled, Project(problem.params, backend())))
+            << WeightFormatName(format) << ", " << rows << " rows, " << features << " features";
+      }
+    }
+  }
+}
+
 TEST_P(HalfProjection, ExactProductsHoldAtTheEndsOfEveryRange) {
   constexpr int64_t kFeatures = 136, kOutputs = 37;
   constexpr float kFactors[] = {1.0f, 0.0f, 0x1p-80f, 0x1p-116f, 0x1p-130f, 0x1p80f, 0x1p120f};

@@ -68,11 +68,11 @@ std::vector<float> Project(ProjectionParams params, Operator run) {
   EXPECT_EQ(run(params), absl::OkStatus());
   return y;
 }
-// Quantised weights in the backend's own order.
+// Weights in the backend's own order.
 inline absl::Status ProjectPacked(ProjectionParams params, Backend& backend) {
   const WeightMatrix& weight = params.weight;
-  if (IsPlain(weight.format)) return backend.Projection(params);
-  const auto bytes = static_cast<size_t>(backend.WeightBytes(weight.format, weight.rows, weight.cols));
+  if (IsPlain(weight.format) && !LiesAsHalves(weight)) return backend.Projection(params);
+  const auto bytes = static_cast<size_t>(backend.WeightBytes(weight));
   GDN_ASSIGN_OR_RETURN(const DeviceBuffer packed, DeviceBuffer::Make(backend, bytes));
   GDN_RETURN_IF_ERROR(backend.CopyWeightsIn(packed.data(), weight));
   params.weight.data = packed.data();

@@ -47,9 +47,7 @@ class ForwardingBackend : public Backend {
     return other_.IssueOrReplay(step, issue);
   }
   absl::Status Prepare(absl::FunctionRef<absl::Status()> issue) override { return other_.Prepare(issue); }
-  int64_t WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const override {
-    return other_.WeightBytes(format, rows, cols);
-  }
+  int64_t WeightBytes(const WeightMatrix& weight) const override { return other_.WeightBytes(weight); }
   absl::Status CopyWeightsIn(void* device, const WeightMatrix& host) override {
     return other_.CopyWeightsIn(device, host);
   }

@@ -135,12 +135,18 @@ class MathSession {
   absl::Status PlaceWeights(const HostLayer& layer) {
     WeightMatrix* const matrices[] = {&weights_.in_qkv, &weights_.in_z, &weights_.in_b, &weights_.in_a, &weights_.out};
     for (size_t i = 0; i < layer.matrices.size(); ++i) {
-      GDN_ASSIGN_OR_RETURN(matrices[i]->data, Place(layer.matrices[i].bytes.data(), layer.matrices[i].bytes.size()));
-      if (!backend_->info().takes_halves) continue;
-      const std::vector<float> scales = RowScalesOf(layer.matrices[i].matrix(), backend_->info().math);
-      if (scales.empty()) continue;
-      GDN_ASSIGN_OR_RETURN(void* const placed, Place(scales.data(), scales.size() * sizeof(float)));
-      matrices[i]->scales = static_cast<const float*>(placed);
+      WeightMatrix matrix = layer.matrices[i].matrix();
+      std::vector<float> scales;
+      if (backend_->info().takes_halves) scales = RowScalesOf(matrix, backend_->info().math);
+      if (!scales.empty()) {
+        matrix.scales = scales.data();
+        GDN_ASSIGN_OR_RETURN(void* const placed, Place(scales.data(), scales.size() * sizeof(float)));
+        matrices[i]->scales = static_cast<const float*>(placed);
+      }
+      GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer,
+                           DeviceBuffer::Make(*backend_, static_cast<size_t>(backend_->WeightBytes(matrix))));
+      GDN_RETURN_IF_ERROR(backend_->CopyWeightsIn(buffer.data(), matrix));
+      matrices[i]->data = placed_.emplace_back(std::move(buffer)).data();
     }
     const std::pair<const float**, const std::vector<float>*> vectors[] = {{&weights_.conv_weight, &layer.conv},
                                                                            {&weights_.a_log, &layer.a_log},

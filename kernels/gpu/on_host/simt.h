@@ -145,9 +145,11 @@ inline void WidenE4M3(uint32_t word, float (&values)[4]) {
 
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
-// register between calls in a loop.
+// register between calls in a loop. OfWave: returns a number that all lanes of the wave have; what is computed from it
+// takes no vector instructions, if the device has others.
 inline void FenceLoads() {}
 inline uint32_t NotHoisted(uint32_t value) { return value; }
+inline int32_t OfWave(int32_t value) { return value; }
 
 // Load or store four floats. A misaligned address faults on a GPU, so here it ends the launch with an error.
 inline Vec4 Load4(const float* p) {

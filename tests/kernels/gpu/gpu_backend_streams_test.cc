@@ -13,9 +13,9 @@
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "kernels/gpu/on_host/host_streams.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu_backend/gpu_backend.h"
-#include "kernels/gpu/on_host/host_streams.h"
 
 namespace gdn::gpu_backend_streams_test {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/gpu/on_host/host_streams.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/layer/gdn_layer.h"
-#include "kernels/gpu/on_host/host_streams.h"
 #include "tests/kernels/layer_problem.h"
 #include "tests/support/compare.h"
 

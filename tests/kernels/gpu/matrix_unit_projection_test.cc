@@ -171,7 +171,7 @@ TEST_P(MatrixUnitProjection, QuantisedWeightsHaveTheBitsOfTheirValuesInFloat32) 
   for (const WeightFormat format : kWeightFormats) {
     if (IsPlain(format)) continue;
     const RandomWeights weights = MakeRandomWeights(format, /*rows=*/20, kFeatures, /*seed=*/8);
-    const auto bytes = static_cast<size_t>(backend().WeightBytes(format, weights.rows, kFeatures));
+    const auto bytes = static_cast<size_t>(backend().WeightBytes(weights.matrix()));
     const DeviceBuffer packed = *DeviceBuffer::Make(backend(), bytes);
     ASSERT_EQ(backend().CopyWeightsIn(packed.data(), weights.matrix()), absl::OkStatus());
     WeightMatrix matrix = weights.matrix();

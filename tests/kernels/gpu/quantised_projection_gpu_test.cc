@@ -83,7 +83,7 @@ class QuantisedProjectionGpu : public GpuTest {
  protected:
   WeightMatrix OnDevice(const FileMatrix& file) {
     WeightMatrix matrix = file.matrix();
-    const auto bytes = static_cast<size_t>(backend().WeightBytes(file.format, file.rows, file.cols));
+    const auto bytes = static_cast<size_t>(backend().WeightBytes(matrix));
     buffers_.push_back(*DeviceBuffer::Make(backend(), bytes));
     EXPECT_EQ(backend().CopyWeightsIn(buffers_.back().data(), matrix), absl::OkStatus());
     matrix.data = buffers_.back().data();
@@ -344,7 +344,7 @@ TEST(QuantisedProjectionInGraphs, ReplaysUseTheWorkspaceOfRoundedInputs) {
   };
   const FileMatrix file(WeightFormat::kQ5_K, kOutputs, kCols, /*seed=*/15);
   WeightMatrix weight = file.matrix();
-  const DeviceBuffer packed = make(backend->WeightBytes(file.format, kOutputs, kCols) / 4);
+  const DeviceBuffer packed = make(backend->WeightBytes(weight) / 4);
   ASSERT_EQ(backend->CopyWeightsIn(packed.data(), weight), absl::OkStatus());
   weight.data = packed.data();
   const DeviceBuffer x = make(10 * kRows * kCols), y = make(10 * kRows * kOutputs), staged = make(64);
@@ -425,23 +425,44 @@ TEST_P(QuantisedProjectionGpu, WeightsThatKernelsCannotReadAreRefused) {
 }
 
 TEST(PackedWeights, TakeTheFilesBytesAndWholeTiles) {
+  const auto bytes = [](WeightFormat format, int64_t rows, int64_t cols, const float* scales = nullptr) {
+    return PackedWeightBytes({.format = format, .rows = rows, .cols = cols, .scales = scales});
+  };
   for (const WeightFormat format : kQuantised) {
     // IQ3_S's values have four bits on a GPU.
     const WeightFormat size = format == WeightFormat::kIQ3_S ? WeightFormat::kIQ4_XS : format;
-    EXPECT_EQ(PackedWeightBytes(format, 48, 2048), 48 * RowBytes(size, 2048)) << WeightFormatName(format);
-    EXPECT_EQ(PackedWeightBytes(format, 37, 2048), 48 * RowBytes(size, 2048)) << WeightFormatName(format);
+    EXPECT_EQ(bytes(format, 48, 2048), 48 * RowBytes(size, 2048)) << WeightFormatName(format);
+    EXPECT_EQ(bytes(format, 37, 2048), 48 * RowBytes(size, 2048)) << WeightFormatName(format);
   }
-  EXPECT_EQ(PackedWeightBytes(WeightFormat::kQ5_1, 5, 96), 16 * (3 * 24 + 8));
-  EXPECT_EQ(PackedWeightBytes(WeightFormat::kQ8_0, 5, 96), 16 * (3 * 34 + 2));
-  EXPECT_EQ(PackedWeightBytes(WeightFormat::kF8E4M3, 5, 130), 16 * 144);
-  EXPECT_EQ(PackedWeightBytes(WeightFormat::kBF16, 5, 130), 5 * 260);
+  EXPECT_EQ(bytes(WeightFormat::kQ5_1, 5, 96), 16 * (3 * 24 + 8));
+  EXPECT_EQ(bytes(WeightFormat::kQ8_0, 5, 96), 16 * (3 * 34 + 2));
+  EXPECT_EQ(bytes(WeightFormat::kF8E4M3, 5, 130), 16 * 144);
+  EXPECT_EQ(bytes(WeightFormat::kBF16, 5, 130), 5 * 260);
+  const float scale = 1.0f;
+  EXPECT_EQ(bytes(WeightFormat::kF32, 5, 130), 5 * 520);
+  EXPECT_EQ(bytes(WeightFormat::kF32, 5, 130, &scale), 5 * 260) << "as fp16 numbers";
+}
+
+TEST(PackedWeights, OfPlainMatricesWithScalesAreFp16NumbersTimesThese) {
+  for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kF16, WeightFormat::kF32}) {
+    const FileMatrix file(format, /*rows=*/5, /*cols=*/33, /*seed=*/16);
+    WeightMatrix matrix = file.matrix();
+    const std::vector<float> scales = RowScalesOf(matrix, ProductMath::kHalf), values = file.Values();
+    matrix.scales = scales.data();
+    std::vector<uint16_t> packed(5 * 33 + 1, 0xa5a5);
+    ASSERT_EQ(PackWeights(matrix, packed.data()), absl::OkStatus());
+    EXPECT_EQ(packed.back(), 0xa5a5);
+    for (size_t i = 0; i + 1 < packed.size(); ++i) {
+      EXPECT_EQ(packed[i], FloatToF16(values[i] * scales[i / 33])) << WeightFormatName(format) << ", " << i;
+    }
+  }
 }
 
 // Nothing is written behind the end, where tiles are cut and blocks are odd in number.
 TEST(PackedWeights, FillTheirBytesAndNoOthers) {
   for (const WeightFormat format : kQuantised) {
     const FileMatrix file(format, /*rows=*/19, format == WeightFormat::kF8E4M3 ? 130 : BlockOf(format).weights * 3, 1);
-    const auto bytes = static_cast<size_t>(PackedWeightBytes(format, file.rows, file.cols));
+    const auto bytes = static_cast<size_t>(PackedWeightBytes(file.matrix()));
     std::vector<uint8_t> once(bytes + 64, 0xa5), again(bytes + 64, 0x5a);
     ASSERT_EQ(PackWeights(file.matrix(), once.data()), absl::OkStatus());
     ASSERT_EQ(PackWeights(file.matrix(), again.data()), absl::OkStatus());

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "kernels/fill/fill.h"
-#include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/gpu/on_host/host_streams.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 #include "tests/kernels/layer_problem.h"
 #include "tests/support/compare.h"
 

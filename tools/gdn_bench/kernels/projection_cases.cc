@@ -68,7 +68,7 @@ void ClearSmallWeights(RandomWeights& weights) {
 // The same matrix `copies` times.
 absl::StatusOr<std::shared_ptr<DeviceBuffer>> WeightBuffer(Backend& backend, const RandomWeights& weights,
                                                            int64_t copies) {
-  const auto bytes = static_cast<size_t>(backend.WeightBytes(weights.format, weights.rows, weights.cols));
+  const auto bytes = static_cast<size_t>(backend.WeightBytes(weights.matrix()));
   GDN_ASSIGN_OR_RETURN(DeviceBuffer made, DeviceBuffer::Make(backend, static_cast<size_t>(copies) * bytes));
   auto buffer = std::make_shared<DeviceBuffer>(std::move(made));
   for (int64_t copy = 0; copy < copies; ++copy) {
@@ -85,17 +85,17 @@ absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, const
   const LayerDims dims = BenchLayerDims();
   const int64_t out = dims.conv_channels();
   const int64_t in = dims.hidden_size;
-  const int64_t matrix_bytes = backend.WeightBytes(format, out, in);
-  // A model's layers have weights of their own, so a layer finds none of its own in the cache. A GEMM of many rows
-  // reuses each weight enough not to care.
-  const int64_t copies =
-      path == ProjectionPath::kRowStable ? (setting.rotation_bytes + matrix_bytes - 1) / matrix_bytes : 1;
-  auto fixture = std::make_shared<ProjectionFixture>();
   RandomWeights weights = MakeRandomWeights(format, out, in, /*seed=*/7);
   if (format == WeightFormat::kBF16 && (math == ProductMath::kHalf || x_dtype != DType::kF32)) {
     ClearSmallWeights(weights);
     weights.scales = RowScalesOf(weights.matrix(), math);
   }
+  const int64_t matrix_bytes = backend.WeightBytes(weights.matrix());
+  // A model's layers have weights of their own, so a layer finds none of its own in the cache. A GEMM of many rows
+  // reuses each weight enough not to care.
+  const int64_t copies =
+      path == ProjectionPath::kRowStable ? (setting.rotation_bytes + matrix_bytes - 1) / matrix_bytes : 1;
+  auto fixture = std::make_shared<ProjectionFixture>();
   GDN_ASSIGN_OR_RETURN(fixture->weights, WeightBuffer(backend, weights, copies));
   if (const size_t bytes = weights.scales.size() * sizeof(float); bytes > 0) {
     GDN_ASSIGN_OR_RETURN(fixture->scales, DeviceBuffer::Make(backend, bytes));

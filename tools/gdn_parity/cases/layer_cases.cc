@@ -69,26 +69,27 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, Backend& backend, Bac
   };
   const auto matrix = [&](WeightMatrix LayerWeights::*member, int64_t rows, int64_t cols) -> absl::Status {
     if (rows == 0) return absl::OkStatus();
+    const bool meets_halves = cols == dims.hidden_size || backend.info().math == ProductMath::kHalf;  // as LoadModel
     if (!IsPlain(c.weights)) {
       const RandomWeights& made = pair.quantised.emplace_back(
           MakeRandomWeights(c.weights, rows, cols, static_cast<uint32_t>(pair.quantised.size() + 1)));
       pair.host.*member = pair.device.*member = made.matrix();
-      GDN_ASSIGN_OR_RETURN(char* packed, data.Poisoned<char>(backend.WeightBytes(c.weights, rows, cols)));
-      (pair.device.*member).data = packed;
-      return backend.CopyWeightsIn(packed, made.matrix());
+    } else {
+      const DType dtype = WidenedDType(c.weights);
+      const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
+      GDN_ASSIGN_OR_RETURN(const auto stored, store(dtype, random.Normal(rows * cols, deviation)));
+      pair.host.*member = pair.device.*member = PlainMatrix(dtype, stored.first, rows, cols);
+      std::vector<float> row_scales;
+      if (backend.info().takes_halves && meets_halves) row_scales = RowScalesOf(pair.host.*member, backend.info().math);
+      if (!row_scales.empty()) {
+        GDN_ASSIGN_OR_RETURN(const auto scales, store(DType::kF32, row_scales));
+        (pair.host.*member).scales = static_cast<const float*>(scales.first);
+        (pair.device.*member).scales = static_cast<const float*>(scales.second);
+      }
     }
-    const DType dtype = WidenedDType(c.weights);
-    const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
-    GDN_ASSIGN_OR_RETURN(const auto stored, store(dtype, random.Normal(rows * cols, deviation)));
-    pair.host.*member = PlainMatrix(dtype, stored.first, rows, cols);
-    pair.device.*member = PlainMatrix(dtype, stored.second, rows, cols);
-    if (!backend.info().takes_halves) return absl::OkStatus();
-    const std::vector<float> row_scales = RowScalesOf(pair.host.*member, backend.info().math);
-    if (row_scales.empty()) return absl::OkStatus();
-    GDN_ASSIGN_OR_RETURN(const auto scales, store(DType::kF32, row_scales));
-    (pair.host.*member).scales = static_cast<const float*>(scales.first);
-    (pair.device.*member).scales = static_cast<const float*>(scales.second);
-    return absl::OkStatus();
+    GDN_ASSIGN_OR_RETURN(char* packed, data.Poisoned<char>(backend.WeightBytes(pair.host.*member)));
+    (pair.device.*member).data = packed;
+    return backend.CopyWeightsIn(packed, pair.host.*member);
   };
   const auto vector = [&](const float* LayerWeights::*member, const std::vector<float>& values) -> absl::Status {
     GDN_ASSIGN_OR_RETURN(const auto stored, store(DType::kF32, values));

@@ -56,7 +56,8 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
       .PoolOutputs(outputs_of_case)
       .Run(backend, ProjectionReference, [&](Backend& on, Params params) -> absl::Status {
         BackendData data(on);
-        GDN_ASSIGN_OR_RETURN(const char* weight, data.Upload(stored));
+        GDN_ASSIGN_OR_RETURN(char* weight, data.Poisoned<char>(shift + on.WeightBytes(matrix)));
+        GDN_RETURN_IF_ERROR(on.CopyWeightsIn(weight + shift, matrix));
         params.weight.data = weight + shift;
         if (s.narrow) {
           GDN_ASSIGN_OR_RETURN(const char* narrow_x, data.Upload(stored_x));
@@ -65,7 +66,8 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
         if (!row_scales.empty()) {
           GDN_ASSIGN_OR_RETURN(params.weight.scales, data.Upload(row_scales));
         }
-        return on.Projection(params);
+        GDN_RETURN_IF_ERROR(on.Projection(params));
+        return on.Synchronize();
       });
 }
 
@@ -103,7 +105,7 @@ CaseResult RunQuantised(ProjectionPath path, WeightFormat format, const Shapes& 
               .PoolOutputs(outputs_of_case)
               .Run(backend, ProjectionReference, [&](Backend& on, Params on_backend) -> absl::Status {
                 BackendData data(on);
-                const int64_t bytes = on.WeightBytes(format, outputs, s.features);
+                const int64_t bytes = on.WeightBytes(weights.matrix());
                 GDN_ASSIGN_OR_RETURN(char* weight, data.Poisoned<char>(bytes));
                 GDN_RETURN_IF_ERROR(on.CopyWeightsIn(weight, weights.matrix()));
                 on_backend.weight.data = weight;

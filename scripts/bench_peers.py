@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Other projects' kernels beside ours, in one run.
 
-  bench_peers.py --bench=build/cpu/bin/gdn_bench --json=FILE [--backend=cpu|gpu] [--test-backend-ops=PROGRAM] [--rounds=5]
-                 [--min-time=0.2] [--filter=REGEX]
+  bench_peers.py --bench=build/cpu/bin/gdn_bench --json=FILE [--backend=cpu|gpu] [--test-backend-ops=PROGRAM] [--ggml=FOLDER]
+                 [--rounds=5] [--min-time=0.2] [--filter=REGEX]
 
 Each round times a case of `gdn_bench kernel`, then the same work by each peer that is installed, so that both meet the same
 machine; the ratio (ours / theirs) is the median over rounds. Peers:
@@ -10,6 +10,8 @@ machine; the ratio (ours / theirs) is the median over rounds. Peers:
   ggml          --test-backend-ops, or test-backend-ops on the PATH: the operator GATED_DELTA_NET of llama.cpp, on the CPU or
                 the GPU of that build. It finds its state in a cache (it repeats one step), gives each value head a key head of
                 its own, and normalises q and k.
+  ggml-mul-mat  --ggml, a folder with llama.cpp's libggml-base.so and libggml-cpu.so, on the CPU: MUL_MAT of 512 rows and quantised
+                weights, which rounds its inputs as our int8 cases do.
   fla           flash-linear-attention, where torch and a GPU are: fused_recurrent_gated_delta_rule and chunk_gated_delta_rule,
                 for KDA fused_recurrent_kda and chunk_kda, float32, replayed as a CUDA graph; states in a cache. fla-bf16: the
                 same with bfloat16 inputs.
@@ -23,21 +25,28 @@ A peer that is not there is left out and named on stderr. Exits 1 where gdn_benc
 
 import argparse
 import copy
+import ctypes
 import importlib.metadata
 import json
+import os
+import pathlib
 import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HEADS, VALUE_HEADS, DIM, HIDDEN, CONV = 16, 32, 128, 2048, 4
 ERROR_TOKENS = 2048  # most tokens of a sequence whose error is measured
 
 
 def shape_of(case):
-    """(what, KDA or not, key heads, value heads, sequences, tokens) of a case of gdn_bench; None where no peer has the like."""
+    """(what, KDA or not, key heads, value heads, sequences, tokens) of a case of gdn_bench, or ("projection", format); None where no
+    peer has the like."""
+    if match := re.fullmatch(r"projection_sequence_gemm/(\w+)/int8/rows=512", case):
+        return "projection", match[1]
     match = re.fullmatch(r"(decode_deferred|decode_hot|prefill_chunk|layer_decode/BF16|layer_prefill/BF16)/"
                          r"(HV=4/|H=32/|H=32,kda/)?(?:B=(\d+))?/?(?:T=(\d+))?", case)
     if match is None:
@@ -79,6 +88,8 @@ class Ggml:
             self.command += ["-b", "CPU"]
 
     def time_us(self, shape):
+        if shape[0] == "projection":
+            return None
         what, kda, _, value_heads, sequences, tokens = shape
         if what not in ("decode_deferred", "decode_hot", "prefill_chunk") or sequences != 1:
             return None
@@ -89,6 +100,89 @@ class Ggml:
 
     def error(self, _):
         return None
+
+
+class GgmlMulMat:
+    """llama.cpp's product of quantised weights, with the weights in the file's order, as its own benchmark has them."""
+
+    ROWS, OUTPUTS = 512, 8192
+    TYPES = {"Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
+
+    class InitParams(ctypes.Structure):
+        _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
+
+    def __init__(self, folder, backend, min_time):
+        if not folder or backend != "cpu":
+            raise LookupError("no ggml on the CPU: pass --ggml=FOLDER")
+        import numpy
+        self.np, self.min_time, self.threads = numpy, min_time, len(os.sched_getaffinity(0))
+        folder = pathlib.Path(folder)
+        try:
+            self.base = ctypes.CDLL(str(folder / "libggml-base.so"), mode=ctypes.RTLD_GLOBAL)
+            self.cpu = ctypes.CDLL(str(folder / "libggml-cpu.so"))
+        except OSError as error:
+            raise LookupError(f"no ggml: {error}") from error
+        pointer, integer = ctypes.c_void_p, ctypes.c_int64
+        self.cpu.ggml_cpu_init()
+        for name, result, arguments in (("ggml_init", pointer, [self.InitParams]), ("ggml_free", None, [pointer]),
+                                        ("ggml_new_tensor_2d", pointer, [pointer, ctypes.c_int, integer, integer]),
+                                        ("ggml_get_data", pointer, [pointer]), ("ggml_mul_mat", pointer, [pointer] * 3),
+                                        ("ggml_new_graph", pointer, [pointer]),
+                                        ("ggml_build_forward_expand", None, [pointer] * 2),
+                                        ("ggml_nbytes", ctypes.c_size_t, [pointer]),
+                                        ("ggml_quantize_chunk", ctypes.c_size_t,
+                                         [ctypes.c_int, pointer, pointer, integer, integer, integer, pointer])):
+            function = getattr(self.base, name)
+            function.restype, function.argtypes = result, arguments
+        self.cpu.ggml_graph_compute_with_ctx.argtypes = [pointer, pointer, ctypes.c_int]
+        self.name = "ggml-mul-mat"
+        self.version = "llama.cpp's libggml-cpu"
+        self.format = self.context = None
+
+    def make(self, kind):
+        if self.context is not None:
+            self.base.ggml_free(self.context)
+        np, base = self.np, self.base
+        self.format = kind
+        self.context = base.ggml_init(self.InitParams(512 << 20, None, False))
+        random = np.random.default_rng(7)
+        weights = random.standard_normal((self.OUTPUTS, HIDDEN), np.float32)
+        self.x = random.uniform(-1, 1, (self.ROWS, HIDDEN)).astype(np.float32)
+        self.w = base.ggml_new_tensor_2d(self.context, self.TYPES[kind], HIDDEN, self.OUTPUTS)
+        base.ggml_quantize_chunk(self.TYPES[kind], weights.ctypes.data, base.ggml_get_data(self.w), 0, self.OUTPUTS, HIDDEN, None)
+        x = base.ggml_new_tensor_2d(self.context, 0, HIDDEN, self.ROWS)
+        ctypes.memmove(base.ggml_get_data(x), self.x.ctypes.data, self.x.nbytes)
+        self.y = base.ggml_mul_mat(self.context, self.w, x)
+        self.graph = base.ggml_new_graph(self.context)
+        base.ggml_build_forward_expand(self.graph, self.y)
+        self.run()
+
+    def run(self):
+        if self.cpu.ggml_graph_compute_with_ctx(self.context, self.graph, self.threads) != 0:
+            raise RuntimeError("ggml could not compute the product")
+
+    def time_us(self, shape):
+        if shape[0] != "projection" or shape[1] not in self.TYPES:
+            return None
+        if self.format != shape[1]:
+            self.make(shape[1])
+        times, end = [], time.perf_counter() + self.min_time
+        while not times or time.perf_counter() < end:
+            begun = time.perf_counter()
+            self.run()
+            times.append(time.perf_counter() - begun)
+        return statistics.median(times) * 1e6
+
+    def error(self, shape):
+        if shape[1] != "Q8_0":
+            return None
+        np = self.np
+        blocks = np.frombuffer(ctypes.string_at(self.base.ggml_get_data(self.w), self.base.ggml_nbytes(self.w)),
+                               dtype=[("d", "<f2"), ("q", "i1", 32)]).reshape(self.OUTPUTS, -1)
+        weights = (blocks["q"].astype(np.float64) * blocks["d"].astype(np.float64)[..., None]).reshape(self.OUTPUTS, HIDDEN)
+        expected = self.x.astype(np.float64) @ weights.T
+        actual = np.frombuffer(ctypes.string_at(self.base.ggml_get_data(self.y), expected.size * 4), np.float32).reshape(expected.shape)
+        return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
 
 
 class Graph:
@@ -231,7 +325,7 @@ class Transformers:
 
 
 def peers(options):
-    makers = [lambda: Ggml(options.test_backend_ops, options.backend)]
+    makers = [lambda: Ggml(options.test_backend_ops, options.backend), lambda: GgmlMulMat(options.ggml, options.backend, options.min_time)]
     if options.backend != "cpu":
         makers += [lambda: Fla("float32", options.min_time), lambda: Fla("bfloat16", options.min_time),
                    lambda: Transformers(options.min_time)]
@@ -287,6 +381,7 @@ def main():
     parser.add_argument("--json", required=True)
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--test-backend-ops", default="")
+    parser.add_argument("--ggml", default="")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--min-time", type=float, default=0.2)
     parser.add_argument("--filter", default="")

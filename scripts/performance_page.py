@@ -99,6 +99,7 @@ def keep(name, run_files, peers_file, parity_file):
 PEERS = {
     "ggml": ("llama.cpp", "the operator GATED_DELTA_NET of llama.cpp's test-backend-ops. It repeats one step, so its state is in a cache, as in "
              "our `decode_hot`. It has a key head for each value head, and normalises q and k."),
+    "ggml-mul-mat": ("llama.cpp", "{}. MUL_MAT with 512 rows of float32 inputs, which it rounds to int8 too, and weights in the file's order."),
     "fla": ("FLA, float32", "{}. Inputs are float32. It runs as a CUDA graph and repeats one step, so small states are in a cache."),
     "fla-bf16": ("FLA, bfloat16", "{}. It runs in the same way with bfloat16 inputs. Our inputs and products are float32."),
     "transformers": ("transformers, bfloat16", "{}. Its `Qwen3NextGatedDeltaNet`, a whole layer in bfloat16, runs as a CUDA graph."),

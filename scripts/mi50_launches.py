@@ -415,7 +415,7 @@ def measured():
         add("decode", f"B = {b}", f"decode_deferred/B={b}", [decode(b, u)], OTHER if streamed else SAME)
     for t in (64, 512, 4096):
         add("scan", f"T = {t:,}", f"prefill_scan/T={t}", [scan(t, u)])
-    rows += [("chunk prepare", "T = 4,096", [prepare(4096)], 107, WALK_COMMIT + ", counters", SAME),
+    rows += [("chunk prepare", "T = 4,096", [prepare(4096)], 107, WALK_COMMIT + ", counters", REPLACED),
              ("chunk walk", "T = 4,096", [walk(4096, walk_shape=WIDE_WALK)], 1273, WALK_COMMIT + ", counters", REPLACED),
              ("chunk walk", "T = 512, with prepare", [prepare(512), walk(512, walk_shape=WIDE_WALK)], 174.4, WALK_COMMIT, REPLACED)]
     for r, remark in ((1, SAME), (8, SAME), (32, TILES32), (128, OTHER), (512, OTHER), (2048, OTHER)):

@@ -8,7 +8,8 @@
 // Threads: 256 a (chunk, value head), thread (i, j) of 16 x 16 computes entries {i, i + 16} x {j, j + 16} of K K^T and
 // Q K^T. T = [T1 0; -T2 A21 T1, T2]: the two diagonal blocks by substitution, a lane a column, then two products of 16
 // x 16.
-// Resources: 27 KB of LDS, 64 dims of K and Q at a time. A sixth of the chunked path's work, and all of it parallel.
+// Resources: 18 KB of LDS, 64 dims of K and Q at a time, whose place A and T take; three blocks a processor. A sixth of
+// the chunked path's work, and all of it parallel.
 
 #include "kernels/common/log_decay_gpu-inl.h"
 #include "kernels/delta_rule_chunk/chunk_inverse_gpu-inl.h"
@@ -24,14 +25,21 @@ constexpr int kSlabStride = kSlab + 4;  // padded, so that a column of rows spre
 constexpr int kStride = kChunkStride;
 
 struct Shared {
-  LdsArray<float, kC * kSlabStride> k;
-  LdsArray<float, kC * kSlabStride> q;
-  LdsArray<float, kC * kStride> a;
-  LdsArray<float, kC * kStride> t;
-  LdsArray<float, kHalf * kHalf> product;  // A21 T1
-  LdsArray<double, kC> sum;                // G
+  LdsArray<float, 2 * kC * kSlabStride> floats;  // K and Q; then A, T and the product A21 T1
+  LdsArray<double, kC> sum;                      // G
   LdsArray<float, kC> g;
   LdsArray<float, kC> beta;  // zero past the chunk's tokens
+};
+constexpr int kQueries = kC * kSlabStride;  // where Q begins
+static_assert(2 * kC * kStride + kHalf * kHalf <= 2 * kC * kSlabStride);
+
+// The part of Shared::floats from `at` on.
+struct Part {
+  Shared& sh;
+  int at;
+
+  __device__ __forceinline__ decltype(auto) operator[](int i) { return sh.floats[at + i]; }
+  __device__ __forceinline__ Vec4 Load4(int i) { return sh.floats.Load4(at + i); }
 };
 
 __device__ __forceinline__ bool IsNaN(double x) { return x != x; }
@@ -42,8 +50,8 @@ __device__ __forceinline__ float Dot4(const Vec4& a, const Vec4& b, float sum) {
 
 // Dims [dim, dim + kSlab) of the chunk's rows; zero past K and past the last row.
 template <bool kExact>
-__device__ __forceinline__ void LoadSlab(const float* from, int64_t stride, int rows, int dim, int key_dim,
-                                         LdsArray<float, kC * kSlabStride>& to) {
+__device__ __forceinline__ void LoadSlab(const float* from, int64_t stride, int rows, int dim, int key_dim, Shared& sh,
+                                         int to) {
 #pragma unroll
   for (int n = 0; n < kC * kSlab / 4 / kDeltaRuleThreads; ++n) {
     const int i = n * kDeltaRuleThreads + static_cast<int>(threadIdx.x);
@@ -61,13 +69,13 @@ __device__ __forceinline__ void LoadSlab(const float* from, int64_t stride, int 
         if (dim + at + 3 < key_dim) x.w = source[3];
       }
     }
-    to.Store4(row * kSlabStride + at, x);
+    sh.floats.Store4(to + row * kSlabStride + at, x);
   }
 }
 
 template <bool kExact>
 // NOLINTNEXTLINE(readability-function-size): its phases share registers.
-__global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(ChunkArgs args) {
+__global__ __launch_bounds__(kDeltaRuleThreads, 3) void DeltaRulePrepareKernel(ChunkArgs args) {
   Shared& sh = SharedMemory<Shared>();
   const DeltaRuleArgs& p = args.rule;
   const int64_t block = blockIdx.x;
@@ -92,8 +100,8 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(Chun
   float qk[2][2] = {};
   for (int dim = 0; dim < p.key_dim; dim += kSlab) {
     if (dim > 0) SyncThreads();
-    LoadSlab<kExact>(p.k + start * p.k_stride + key_offset, p.k_stride, rows, dim, p.key_dim, sh.k);
-    LoadSlab<kExact>(p.q + start * p.q_stride + key_offset, p.q_stride, rows, dim, p.key_dim, sh.q);
+    LoadSlab<kExact>(p.k + start * p.k_stride + key_offset, p.k_stride, rows, dim, p.key_dim, sh, 0);
+    LoadSlab<kExact>(p.q + start * p.q_stride + key_offset, p.q_stride, rows, dim, p.key_dim, sh, kQueries);
     SyncThreads();
     if (dim == 0 && thread < kC) {
       // Every lane sums its own prefix: the serial order's bits in the time of one.
@@ -106,9 +114,10 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(Chun
     }
 #pragma unroll 4
     for (int d = 0; d < kSlab; d += 4) {
-      const Vec4 ki[2] = {sh.k.Load4(ti * kSlabStride + d), sh.k.Load4((ti + kHalf) * kSlabStride + d)};
-      const Vec4 qi[2] = {sh.q.Load4(ti * kSlabStride + d), sh.q.Load4((ti + kHalf) * kSlabStride + d)};
-      const Vec4 kj[2] = {sh.k.Load4(tj * kSlabStride + d), sh.k.Load4((tj + kHalf) * kSlabStride + d)};
+      const auto row = [&](int i, int at) { return sh.floats.Load4(at + i * kSlabStride + d); };
+      const Vec4 ki[2] = {row(ti, 0), row(ti + kHalf, 0)};
+      const Vec4 qi[2] = {row(ti, kQueries), row(ti + kHalf, kQueries)};
+      const Vec4 kj[2] = {row(tj, 0), row(tj + kHalf, 0)};
 #pragma unroll
       for (int a = 0; a < 2; ++a) {
 #pragma unroll
@@ -121,6 +130,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(Chun
   }
   SyncThreads();
 
+  Part matrix{sh, 0}, inverse{sh, kC * kStride}, product{sh, 2 * kC * kStride};
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
 #pragma unroll
@@ -131,7 +141,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(Chun
       const double gj = sh.sum[j];
       const float decay = j <= i ? expf(static_cast<float>(gi - gj)) : 0.0f;
       const float beta = sh.beta[i];
-      sh.a[i * kStride + j] = j < i && !IsNaN(gi) ? beta * kk[a][b] * decay : 0.0f;
+      matrix[i * kStride + j] = j < i && !IsNaN(gi) ? beta * kk[a][b] * decay : 0.0f;
       out[ChunkWorkspace::kP + i * kC + j] = j <= i ? qk[a][b] * decay : 0.0f;
     }
   }
@@ -142,7 +152,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(Chun
     out[ChunkWorkspace::kTail + thread] = expf(static_cast<float>(last - sum));
   }
   SyncThreads();
-  WriteInverse(sh.a, sh.t, sh.product, sh.beta, out + ChunkWorkspace::kT);
+  WriteInverse(matrix, inverse, product, sh.beta, out + ChunkWorkspace::kT);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // One accumulator vector an output element: lane l sums features l, l + N, l + 2N, ... in order, and one reduction ends
 // it. Tiles of kTileOutputs x kTileRows elements share the loads of W and x; the tile an element falls into does not
-// touch its sum.
+// touch its sum. Where x has many rows, features come in parts, and accumulators lie in memory between two parts. Then
+// a tile's part of x stays in the first-level cache while W passes.
 
 #include <algorithm>
 #include <cstring>
@@ -62,6 +63,10 @@ constexpr int64_t kTileOutputs = 3;  // 12, 3 and one: all 16
 constexpr int64_t kGemmFromRows = 40;
 #endif
 
+// Features that a tile of rows multiplies at a time, a multiple of every vector's lanes: so its part of x takes at most
+// 12 KB.
+constexpr int64_t kPartFeatures = 512;
+
 HWY_INLINE int64_t PaddedColumns(int64_t cols) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
   return (cols + lanes - 1) / lanes * lanes;
@@ -117,14 +122,22 @@ HWY_INLINE void PrefetchToL2(const void* base, int64_t bytes) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(base) + bytes), kRead, kKeepInL2);
 }
 
-// y[r][o] for kOutputs rows of W from `w` on and kRows adjacent rows of a packed tile of tile_rows.
+// Features [begin, end) of a tile's sums; begin is a multiple of a vector's lanes, and so is end unless it is cols.
+// Between the parts the accumulators lie in `kept`. Null if there is one part.
+struct FeaturePart {
+  int64_t begin, end;
+  float* kept;
+};
+
+// y[r][o], once the part is the last, for kOutputs rows of W from `w` on and kRows adjacent rows of a packed tile of
+// tile_rows.
 template <int kOutputs, int kRows, class Stored, typename Bits = typename Stored::Bits>
-HWY_NOINLINE void ProjectTile(const Bits* w, int64_t cols, const float* x, int64_t tile_rows, float* y,
-                              int64_t y_stride) {
+HWY_NOINLINE void ProjectTile(const Bits* w, int64_t cols, const float* x, int64_t tile_rows, const FeaturePart& part,
+                              float* y, int64_t y_stride) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t whole = cols - cols % lanes;
+  const int64_t whole = HWY_MIN(part.end, cols - cols % lanes);
   V sums[kOutputs][kRows];
   // The accumulators stay in registers only if every loop over them is unrolled, which -O2 does not do by itself.
   const auto multiply_add = [&sums, d](const V* ws, const float* xs) HWY_ATTR {
@@ -134,16 +147,29 @@ HWY_NOINLINE void ProjectTile(const Bits* w, int64_t cols, const float* x, int64
       HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) sums[o][r] = hn::MulAdd(ws[o], xv, sums[o][r]);
     }
   };
-  HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
-    HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(d);
+  if (part.begin == 0) {
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+      HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(d);
+    }
+  } else {
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+      HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) sums[o][r] = hn::Load(d, part.kept + (o * kRows + r) * lanes);
+    }
   }
+  x += part.begin * tile_rows;
   V ws[kOutputs];
-  for (int64_t c = 0; c < whole; c += lanes, x += tile_rows * lanes) {
+  for (int64_t c = part.begin; c < whole; c += lanes, x += tile_rows * lanes) {
     HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
       ws[o] = LoadWide(Stored(), d, w + o * cols + c);
       PrefetchToL2(w, ((o + kOutputs) * cols + c) * static_cast<int64_t>(sizeof(Bits)));
     }
     multiply_add(ws, x);
+  }
+  if (part.end != cols) {
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+      HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) hn::Store(sums[o][r], d, part.kept + (o * kRows + r) * lanes);
+    }
+    return;
   }
   if (whole != cols) {
     HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
@@ -160,41 +186,49 @@ HWY_NOINLINE void ProjectTile(const Bits* w, int64_t cols, const float* x, int64
 
 // A packed tile of `rows` rows, kRows at most, against kTileOutputs rows of W.
 template <class Stored, int kRows = kTileRows, typename Bits = typename Stored::Bits>
-HWY_INLINE void ProjectRowsOfTile(const Bits* w, int64_t cols, const float* x, int64_t rows, float* y,
-                                  int64_t y_stride) {
+HWY_INLINE void ProjectRowsOfTile(const Bits* w, int64_t cols, const float* x, int64_t rows, const FeaturePart& part,
+                                  float* y, int64_t y_stride) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return ProjectRowsOfTile<Stored, kRows - 1>(w, cols, x, rows, y, y_stride);
+    if (rows < kRows) return ProjectRowsOfTile<Stored, kRows - 1>(w, cols, x, rows, part, y, y_stride);
   }
-  ProjectTile<kTileOutputs, kRows, Stored>(w, cols, x, rows, y, y_stride);
+  ProjectTile<kTileOutputs, kRows, Stored>(w, cols, x, rows, part, y, y_stride);
 }
 
-// Output features [begin, end), row r's to y + r * y_stride. Rows of x go in blocks that stay in the second-level
-// cache while this block of W passes.
+// Output features [begin, end), row r's to y + r * y_stride. Few rows stay in the second-level cache while W passes
+// once, in long streams. Of more rows W stays there, and each tile of them passes once.
 template <class Stored>
 HWY_INLINE void ProjectBlock(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end, float* y,
                              int64_t y_stride) {
-  constexpr int64_t kRowsPerBlock = 4 * kTileRows;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
   const int64_t cols = params.weight.cols;
   const auto* weight = static_cast<const typename Stored::Bits*>(params.weight.data);
-  for (int64_t block = 0; block < params.rows; block += kRowsPerBlock) {
-    const int64_t block_end = HWY_MIN(block + kRowsPerBlock, params.rows);
-    int64_t o = begin;
-    for (; o + kTileOutputs <= end; o += kTileOutputs) {
-      for (int64_t row = block; row < block_end; row += kTileRows) {
-        const float* x = packed + row * PaddedColumns(cols);
-        ProjectRowsOfTile<Stored>(weight + o * cols, cols, x, HWY_MIN(kTileRows, block_end - row),
-                                  y + row * y_stride + (o - begin), y_stride);
+  constexpr int64_t kKept = kTileOutputs * kTileRows * hn::MaxLanes(hn::ScalableTag<float>());
+  HWY_ALIGN float kept[kOutputsPerTask / kTileOutputs * kKept];  // of a tile of rows
+  const int64_t tiled_end = end - (end - begin) % kTileOutputs;
+  const auto project = [&](int64_t o, int64_t row, int64_t from, int64_t to) HWY_ATTR {
+    ProjectRowsOfTile<Stored>(
+        weight + o * cols, cols, packed + row * PaddedColumns(cols), HWY_MIN(kTileRows, params.rows - row),
+        {from, to, kept + (o - begin) / kTileOutputs * kKept}, y + row * y_stride + (o - begin), y_stride);
+  };
+  constexpr int64_t kFewTiles = sizeof(typename Stored::Bits) == 2 ? 8 : 4;  // of rows
+  if (params.rows <= kFewTiles * kTileRows) {
+    for (int64_t o = begin; o < tiled_end; o += kTileOutputs) {
+      for (int64_t row = 0; row < params.rows; row += kTileRows) project(o, row, 0, cols);
+    }
+  } else {
+    for (int64_t row = 0; row < params.rows; row += kTileRows) {
+      for (int64_t c = 0; c < cols; c += kPartFeatures) {
+        for (int64_t o = begin; o < tiled_end; o += kTileOutputs) project(o, row, c, HWY_MIN(c + kPartFeatures, cols));
       }
     }
-    // The last few outputs one by one: real layers have none, so they get no tiles of their own.
-    for (; o < end; ++o) {
-      for (int64_t row = block; row < block_end; ++row) {
-        const int64_t tile = row - row % kTileRows;
-        const float* x = packed + tile * PaddedColumns(cols) + (row - tile) * lanes;
-        ProjectTile<1, 1, Stored>(weight + o * cols, cols, x, HWY_MIN(kTileRows, params.rows - tile),
-                                  y + row * y_stride + (o - begin), y_stride);
-      }
+  }
+  // The last few outputs one by one: real layers have none, so they get no tiles of their own.
+  for (int64_t o = tiled_end; o < end; ++o) {
+    for (int64_t row = 0; row < params.rows; ++row) {
+      const int64_t tile = row - row % kTileRows;
+      ProjectTile<1, 1, Stored>(weight + o * cols, cols, packed + tile * PaddedColumns(cols) + (row - tile) * lanes,
+                                HWY_MIN(kTileRows, params.rows - tile), {0, cols, nullptr},
+                                y + row * y_stride + (o - begin), y_stride);
     }
   }
 }
@@ -234,13 +268,15 @@ HWY_AFTER_NAMESPACE();
 namespace gdn {
 namespace {
 
-// Of 2048 float32 features: 288 KB of W, within one core's second-level cache. A multiple of every kTileOutputs.
-constexpr int64_t kOutputsPerTask = 36;
 constexpr int64_t kMultiplyAddsPerWork = 8;
 constexpr int64_t kMaxPadding = 64;  // floats; at least one vector of the widest target
 
-// Rows of a quantised matrix that are widened at a time: a multiple of every kTileOutputs, of some 256 KB.
-int64_t WidenedOutputs(int64_t cols) { return std::clamp<int64_t>(65536 / cols / 12 * 12, 12, kOutputsPerTask); }
+// Rows of a matrix that are widened at a time: a multiple of every kTileOutputs, of some 1 MB, so that many rows of x
+// pass seldom.
+int64_t WidenedOutputs(int64_t cols) { return std::clamp<int64_t>(262144 / cols / 12 * 12, 12, kOutputsPerTask); }
+
+// Rows of x from which widening 16-bit weights once costs less than to do it for each tile of rows.
+constexpr int64_t kWidenFromRows = 96;
 
 }  // namespace
 
@@ -251,7 +287,7 @@ HWY_EXPORT(WidenElements);
 
 namespace {
 
-// A quantised matrix as a float32 one, some rows at a time, in `scratch`.
+// A matrix as a float32 one, some rows at a time, in `scratch`.
 void ProjectWidened(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end, float* scratch,
                     float* y, int64_t y_stride) {
   const WeightMatrix& weight = params.weight;
@@ -272,7 +308,9 @@ bool TakesGemm(const ProjectionParams& params) {
 struct RowStablePlan {
   RowStablePlan(const ProjectionParams& params, int threads)
       : in_registers(DecodesInRegisters(params.weight, params.rows)),
-        widen(!IsPlain(params.weight.format) && !in_registers),
+        widen(IsPlain(params.weight.format)
+                  ? params.weight.format != WeightFormat::kF32 && params.rows >= kWidenFromRows
+                  : !in_registers),
         narrow(params.y.dtype != DType::kF32),
         outputs_per_task(in_registers ? StreamedOutputs(params.weight, threads) : kOutputsPerTask) {}
 

@@ -1,12 +1,15 @@
-// Models with quantised weights, served: what GetModel tells of them, and whose states they take.
+// Models with quantised weights, served: what GetModel tells of them, and whose states they take. Products of rounded
+// operands, served.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <ostream>
 #include <string>
 
 #include "tests/integration/support/service_helpers.h"
 #include "tests/support/compare.h"
+#include "tests/support/test_backend.h"
 
 namespace gdn::quantized_models_test {
 namespace {
@@ -59,18 +62,39 @@ TEST(QuantizedModels, EveryTypeOfGgufFilesIsServedAsItWasRecorded) {
   }
 }
 
-// Companions, and how a prompt is cut into calls, change no bit of int8 products either.
-TEST(QuantizedModels, InInt8ASessionHasTheBitsThatItHasAlone) {
-  const std::string set = "gguf_qwen35_k_1/q4_k";
-  TestServer server({.models = {{"m", GoldenPath(set + ".gguf")}}}, MakeTestBackend(2, ProductMath::kInt8));
+// Products of rounded operands, served.
+struct RoundedCase {
+  std::string backend, set;
+  ProductMath math;
+  double tolerance;  // of a prompt's outputs
+};
+std::ostream& operator<<(std::ostream& out, const RoundedCase& c) {
+  return out << ProductMathName(c.math) << " on " << c.backend;
+}
+
+class RoundedProducts : public testing::TestWithParam<RoundedCase> {};
+INSTANTIATE_TEST_SUITE_P(On, RoundedProducts,
+                         testing::Values(RoundedCase{TestBackendName(), "gguf_qwen35_k_1/q4_k", ProductMath::kInt8,
+                                                     0.03},
+                                         RoundedCase{WithOneGpu({}).front(), "qwen3_5_1", ProductMath::kHalf, 2e-3}));
+
+// Companions change no bit of them either.
+TEST_P(RoundedProducts, ASessionHasTheBitsThatItHasAlone) {
+  const RoundedCase& c = GetParam();
+  const bool is_file = c.math == ProductMath::kInt8;
+  TestServer server({.models = {{"m", GoldenPath(is_file ? c.set + ".gguf" : c.set)}}},
+                    *MakeBackend(c.backend, c.math));
   const Caller caller(server);
-  ASSERT_THAT(caller.Info().reply.numerics_id(), testing::EndsWith("-int8"));
+  ASSERT_THAT(caller.Info().reply.numerics_id(), testing::HasSubstr(std::string(NumericsSuffixOf(c.math))));
   constexpr int64_t kPrompt = 5;
-  const Tokens inputs = GoldenInputs(set, 0);
+  const Tokens inputs = GoldenInputs(c.set, 0);
   const std::vector<std::string> ids = {"a", "b", "c", "alone"};
   for (const std::string& id : ids) {
     ASSERT_TRUE(caller.Create(id, "m").ok());
-    ASSERT_TRUE(caller.Prefill(PrefillOf(id, /*layer=*/0, inputs.Slice(0, kPrompt))).ok());
+    ASSERT_REPLY(const auto prefill, caller.Prefill(PrefillOf(id, /*layer=*/0, inputs.Slice(0, kPrompt))));
+    const double error = RelativeNormError(Floats(prefill.output()), GoldenOutputs(c.set, 0).Slice(0, kPrompt).values);
+    EXPECT_LE(error, c.tolerance);
+    EXPECT_GE(error, 1e-5) << "nothing was rounded";
   }
   for (int64_t i = kPrompt; i < kPrompt + 3; ++i) {
     const Tokens token = inputs.Token(i);

@@ -24,9 +24,12 @@ void WidenWeightRows(const WeightMatrix& weight, int64_t first, int64_t count, f
 // registers, once for every QuantizedTileRows() of them. Other quantised matrices are decoded some rows at a time into
 // memory that fits a core's cache.
 bool DecodesInRegisters(const WeightMatrix& weight, int64_t rows);
-// Outputs of a task whose weights are float32 or 16 bits: of 2048 float32 features some 1 MB. A multiple of the outputs
-// of every instruction set's tiles.
-inline constexpr int64_t kOutputsPerTask = 144;
+// Most outputs of a task whose weights are not decoded in registers: of 2048 float32 features some 1 MB. A multiple of
+// the outputs of every instruction set's tiles.
+inline constexpr int64_t kMostOutputsPerTask = 144;
+// Returns the outputs of such a task: few of a decode, whose rows pass once anyway, and never so many that threads are
+// left without tasks.
+int64_t OutputsPerTask(int64_t rows, int64_t outputs, int threads);
 // Number of equal-length streams in which ProjectQuantizedRows reads the weights.
 inline constexpr int kQuantizedStreams = 4;
 // Computes outputs [begin, end) of each of `rows` rows of x, DecodesInRegisters being true for them. Output o of row

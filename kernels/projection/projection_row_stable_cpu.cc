@@ -203,7 +203,7 @@ HWY_INLINE void ProjectBlock(const ProjectionParams& params, const float* packed
   const int64_t cols = params.weight.cols;
   const auto* weight = static_cast<const typename Stored::Bits*>(params.weight.data);
   constexpr int64_t kKept = kTileOutputs * kTileRows * hn::MaxLanes(hn::ScalableTag<float>());
-  HWY_ALIGN float kept[kOutputsPerTask / kTileOutputs * kKept];  // of a tile of rows
+  HWY_ALIGN float kept[kMostOutputsPerTask / kTileOutputs * kKept];  // of a tile of rows
   const int64_t tiled_end = end - (end - begin) % kTileOutputs;
   const auto project = [&](int64_t o, int64_t row, int64_t from, int64_t to) HWY_ATTR {
     ProjectRowsOfTile<Stored>(
@@ -273,7 +273,7 @@ constexpr int64_t kMaxPadding = 64;  // floats; at least one vector of the wides
 
 // Rows of a matrix that are widened at a time: a multiple of every kTileOutputs, of some 1 MB, so that many rows of x
 // pass seldom.
-int64_t WidenedOutputs(int64_t cols) { return std::clamp<int64_t>(262144 / cols / 12 * 12, 12, kOutputsPerTask); }
+int64_t WidenedOutputs(int64_t cols) { return std::clamp<int64_t>(262144 / cols / 12 * 12, 12, kMostOutputsPerTask); }
 
 // Rows of x from which widening 16-bit weights once costs less than to do it for each tile of rows.
 constexpr int64_t kWidenFromRows = 96;
@@ -312,7 +312,8 @@ struct RowStablePlan {
                   ? params.weight.format != WeightFormat::kF32 && params.rows >= kWidenFromRows
                   : !in_registers),
         narrow(params.y.dtype != DType::kF32),
-        outputs_per_task(in_registers ? StreamedOutputs(params.weight, threads) : kOutputsPerTask) {}
+        outputs_per_task(in_registers ? StreamedOutputs(params.weight, threads)
+                                      : OutputsPerTask(params.rows, params.weight.rows, threads)) {}
 
   int64_t PackedFloats(const ProjectionParams& params) const {
     return params.rows * (params.weight.cols + kMaxPadding);
@@ -320,7 +321,7 @@ struct RowStablePlan {
   // The next two are for one worker.
   int64_t SumFloats(const ProjectionParams& params) const { return narrow ? params.rows * outputs_per_task : 0; }
   int64_t WidenedFloats(const ProjectionParams& params) const {
-    return widen ? WidenedOutputs(params.weight.cols) * params.weight.cols : 0;
+    return widen ? std::min(WidenedOutputs(params.weight.cols), outputs_per_task) * params.weight.cols : 0;
   }
 
   const bool in_registers, widen, narrow;
@@ -384,6 +385,14 @@ int64_t StreamedOutputs(const WeightMatrix& weight, int threads) {
     if (into_page >= kPage / 4 && into_page <= kPage - kPage / 4) return rows * kStreams;
   }
   return even * kStreams;
+}
+
+int64_t OutputsPerTask(int64_t rows, int64_t outputs, int threads) {
+  constexpr int64_t kFewest = 36;  // a multiple of every kTileOutputs
+  constexpr int64_t kFewRows = 24;
+  constexpr int64_t kTasksOfThread = 4;
+  if (rows <= kFewRows) return kFewest;
+  return std::clamp(outputs / (kTasksOfThread * threads) / 12 * 12, kFewest, kMostOutputsPerTask);
 }
 
 int64_t SequenceGemmStableRows() { return HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)() - 1; }

@@ -54,7 +54,7 @@ struct F16Weights : HalfWeights<F16Weights> {
   }
 };
 
-// Those of a matrix that LiesAsHalves.
+// The weights of a matrix that LiesAsHalves: fp16 numbers, to be multiplied by the inverse of their row's scale.
 struct ScaledHalves : F16Weights {};
 template <typename Weights>
 inline constexpr bool kScaled = std::is_same_v<Weights, ScaledHalves>;

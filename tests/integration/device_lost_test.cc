@@ -147,7 +147,7 @@ TEST_F(DeviceLost, OneOfTwoLeavesTheOthersSessions) {
       break;
     }
     ++lost;
-    // What fails behind a step's last copy is found by the next step, unless "b" was made on the device that works.
+    // The next step finds a failure behind a step's last copy, unless "b" was made on the device that works.
     const auto next = caller.Decode(feed.Decode({"b"}, TokenRange{6, 1}));
     EXPECT_EQ(next.reason(), next.ok() ? "" : "DEVICE_FAILED");
     EXPECT_EQ(HealthOf(server), 1);

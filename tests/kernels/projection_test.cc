@@ -1,5 +1,6 @@
 #include "kernels/projection/projection.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -304,6 +305,20 @@ TEST_P(Projection, OneLaunchRefusesMatricesThatDoNotShareTheirRows) {
                                    {"y is null", [](auto& p) { p.y = nullptr; }}});
   EXPECT_THAT(backend().Projections({}), IsInvalid(""));
   EXPECT_THAT(backend().Projections(std::vector<ProjectionParams>(5, good.params)), IsInvalid(""));
+}
+
+TEST(OutputsPerTask, LeavesNoThreadWithoutATask) {
+  for (const int64_t rows : {1, 24, 25, 512}) {
+    for (const int64_t outputs : {32, 2048, 8192}) {
+      for (const int threads : {1, 2, 16, 64, 256}) {
+        const int64_t each = OutputsPerTask(rows, outputs, threads);
+        EXPECT_EQ(each % 12, 0) << "whole tiles of every instruction set";
+        EXPECT_LE(each, kMostOutputsPerTask);
+        const int64_t tasks = (outputs + each - 1) / each;
+        EXPECT_GE(tasks, std::min<int64_t>(threads, outputs / 36)) << rows << " rows, " << outputs << ", " << threads;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ function(gdn_test name)
   _gdn_program(${name})
   # Optimising a test's own code takes longer than running it; what it tests, and its references, are libraries.
   if(CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
-    target_compile_options(${name} PRIVATE -O1)
+    target_compile_options(${name} PRIVATE -Og -g0)
   endif()
   target_compile_definitions(${name} PRIVATE
     GDN_SOURCE_DIR="${CMAKE_SOURCE_DIR}" GDN_BINARY_DIR="${CMAKE_BINARY_DIR}")

@@ -92,23 +92,23 @@ inline float Flushed(float value) { return std::fabs(value) < 0x1p-126f ? std::c
 }  // namespace dot2
 
 // Returns c plus the products of the low and of the high halves of a and b, fp16 each, as the variant computes it.
-inline float Dot2As(const Dot2Variant& variant, uint32_t a, uint32_t b, float c) {
+[[gnu::always_inline]] inline float Dot2As(const Dot2Variant& variant, uint32_t a, uint32_t b, float c) {
   const auto half = [&](uint32_t bits) {
     const bool flushed = variant.flushes_halves && (bits & 0x7c00u) == 0;
     return dot2::Widened(flushed ? bits & 0x8000u : bits & 0xffffu);
   };
   const auto flushed = [&](float value) { return variant.flushes_floats ? dot2::Flushed(value) : value; };
-  const auto add = [](double x, double y) { return static_cast<float>(dot2::SumToOdd(x, y)); };
-  const double low = double{half(a)} * half(b);
-  const double high = double{half(a >> 16)} * half(b >> 16);
+  // Exact, so that a float32 addition is the rounded sum.
+  const float low = half(a) * half(b);
+  const float high = half(a >> 16) * half(b >> 16);
   const float start = flushed(c);
   switch (variant.rounding) {
     case Dot2Rounding::kLowFirst:
-      return flushed(add(high, flushed(add(low, start))));
+      return flushed(high + flushed(low + start));
     case Dot2Rounding::kHighFirst:
-      return flushed(add(low, flushed(add(high, start))));
+      return flushed(low + flushed(high + start));
     case Dot2Rounding::kPairFirst:
-      return flushed(flushed(add(low, high)) + start);
+      return flushed(flushed(low + high) + start);
     default:
       return flushed(dot2::SumOnce(low, high, start));
   }

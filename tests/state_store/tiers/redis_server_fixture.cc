@@ -148,7 +148,7 @@ void RedisServer::RestartWith(const std::string& folder) {
   process_.reset();
   std::filesystem::remove_all(folder_.path() + kDataFolder);
   std::filesystem::copy(folder + kDataFolder, folder_.path() + kDataFolder, std::filesystem::copy_options::recursive);
-  Launch(ServerArguments());
+  if (const absl::Status up = Launch(ServerArguments()); !up.ok()) Die(up.ToString());
 }
 
 std::string RedisServer::endpoint() const {

@@ -6,6 +6,8 @@
 //   for (const ParityCase& c : AllCases()) { RandomTensor random(seed); auto difference = c.run(backend, random); }
 #pragma once
 
+#include <cmath>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -32,8 +34,9 @@ struct ParityCase {
   CaseRunner run = nullptr;  // null if the case is out_of_scope
   double max_tolerance = kMaxRelativeTolerance;
   bool integer_weights = false;  // has weights that kInt8 multiplies otherwise than kExact
-  double rounded_tolerance =
-      0.0;                // limits both measures if the backend's math rounds operands; 0: as in exact products
+  // Limits of the two measures if the backend's math rounds operands; 0: as in exact products.
+  double rounded_tolerance = 0.0;
+  double rounded_max_tolerance = 0.0;
   int phase = 0;          // 1 .. 8 in suite "phases", 0 elsewhere
   bool gpu_only = false;  // launches kernels itself, on GpuStreamOf(backend); skipped if there is no such stream
   bool large = false;     // size of a real model; runs only on real devices, and a reduced case runs elsewhere
@@ -65,9 +68,13 @@ inline constexpr double kDeferredTolerance = 1e-6;
 inline constexpr double kChunkTolerance = 5e-6;
 inline constexpr double kLayerTolerance = 5e-6;
 // With int8 products the output projection rounds inputs that differ from the reference's in their last bits. One that
-// lies between two integers may become either, a hundredth of its block's largest apart. By the size of those bits one
-// of 100,000 does, and moves an output by up to 3e-4 of the largest.
+// lies between two integers may become either, a 127th of its block's largest apart. By the size of those bits one of
+// 100,000 does. In units of the deviations of inputs and weights, it moves an output by at most 4 x 3 / 127, while the
+// largest of a case's outputs, sums of `features` products, is 4.5 times the root of `features`.
 inline constexpr double kInt8LayerTolerance = 5e-4;
+inline double Int8LayerMaxTolerance(int64_t features) {
+  return 4.0 * 3.0 / 127.0 / (4.5 * std::sqrt(static_cast<double>(features)));
+}
 // With products of fp16 numbers, one of 200 such inputs moves by 2^-11 of itself. One product of it may be half of the
 // largest output.
 inline constexpr double kHalfLayerTolerance = 3e-4;

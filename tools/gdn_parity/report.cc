@@ -93,7 +93,7 @@ Summary RunCases(const std::vector<ParityCase>& cases, Backend& backend, uint64_
     const ProductMath rounding = c.integer_weights ? ProductMath::kInt8 : ProductMath::kHalf;
     const bool own = backend.info().math == rounding && c.rounded_tolerance > 0.0;
     const double tolerance = own ? c.rounded_tolerance : c.tolerance;
-    const double max_tolerance = own ? c.rounded_tolerance : c.max_tolerance;
+    const double max_tolerance = own ? c.rounded_max_tolerance : c.max_tolerance;
     SetDumpRow(c.suite, c.test, c.shape, tolerance);
     RandomTensor random(CaseSeed(c, seed));
     const absl::StatusOr<Difference> result = c.run(backend, random);

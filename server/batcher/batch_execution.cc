@@ -195,7 +195,8 @@ absl::Status IssuedLaunch::StatusOf(size_t part) const {
   return absl::OkStatus();  // a segment without tokens
 }
 
-std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& lane) {
+std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& lane,
+                                                   absl::FunctionRef<void()> before_prefill) {
   auto issued = std::make_unique<IssuedLaunch>();
   issued->begin = SteadyNow();
   issued->launch = std::move(launch);
@@ -216,6 +217,13 @@ std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& la
     std::vector<LanePart*> parts;
     for (IssuedLaunch::RowGroup& group : issued->groups) parts.push_back(&group);
     status = lane.Reserve(parts);
+  }
+  if (issued->launch.prefill && !backend_.info().unified_memory) {
+    for (IssuedLaunch::RowGroup& group : issued->groups) {
+      if (status.ok()) status = lane.SendAhead(group);
+    }
+    StampCopiedIn(issued->stamps);
+    before_prefill();
   }
   for (IssuedLaunch::RowGroup& group : issued->groups) {
     group.status = status;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "base/threads/steady_clock.h"
 #include "kernels/layer/gdn_layer.h"
@@ -76,8 +77,10 @@ class BatchExecutor {
 
   // Issues a launch, and never returns null. Does not wait for the device, unless operators compute when they are
   // issued. Failures are recorded in its groups and in `stopped`. `lane` must not be used by another launch until this
-  // one has ended.
-  std::unique_ptr<IssuedLaunch> Issue(Launch launch, LaunchLane& lane);
+  // one has ended. `before_prefill` is called when the inputs of prefills are on their way to a device that works
+  // behind the host, and before their operators are issued. It may issue a launch of decodes in another lane.
+  std::unique_ptr<IssuedLaunch> Issue(
+      Launch launch, LaunchLane& lane, absl::FunctionRef<void()> before_prefill = [] {});
 
   // Blocks until a launch has run and copies the results to their calls. Failures are recorded in its groups. Call it
   // once for each launch, before its steps are ended.

@@ -25,6 +25,9 @@ constexpr absl::Duration kLastMoment = absl::Microseconds(60);
 // Cost of a prefill on a CPU until it is measured. It is high, so that the first segments beside decodes are short.
 const LaunchCost kFirstCpuPrefillCost(/*fixed_us=*/100, /*token_us=*/20);
 
+// True if the job's reply is sent in some hundred microseconds at most.
+bool IsShortReply(const StepJob& job) { return job.shape.OutputBytes(job.token_count) <= size_t{1} << 20; }
+
 SchedulerOptions MakeSchedulerOptions(const BatcherOptions& options, const BackendInfo& backend) {
   SchedulerOptions made;
   made.max_rows = options.max_batch_rows;
@@ -48,7 +51,7 @@ Batcher::Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& o
       options_(options),
       runs_behind_(!backend.info().unified_memory),
       executor_(backend, health),
-      lanes_{LaunchLane(backend), LaunchLane(backend)},
+      lanes_{LaunchLane(backend), LaunchLane(backend), LaunchLane(backend)},
       scheduler_(MakeSchedulerOptions(options, backend.info())) {
   {
     absl::MutexLock lock(&mu_);
@@ -280,8 +283,9 @@ void Batcher::End(std::unique_ptr<IssuedLaunch> issued) {
   bool answer_here = !runs_behind_;
   if (runs_behind_) {
     absl::MutexLock lock(&mu_);
-    // If no other launch is on its way, answer here, because handing over only takes time.
-    answer_here = on_their_way_ == 1 && ended.size() == 1;
+    // If no other launch is on its way, answer here, because handing over only takes time. A long reply is handed over
+    // all the same, because decodes that come while it is sent need this thread.
+    answer_here = on_their_way_ == 1 && ended.size() == 1 && IsShortReply(*ended.front());
     if (!answer_here) unanswered_ += static_cast<int32_t>(ended.size());
   }
   for (StepJobPtr& job : ended) {
@@ -316,11 +320,26 @@ void Batcher::PassOn(std::unique_ptr<IssuedLaunch> issued) {
   any_issued_.store(true, std::memory_order_release);
 }
 
-void Batcher::AwaitLastMoment() {
-  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return free_lanes_.size() == lanes_.size() || !works_.empty();
+void Batcher::AwaitLastMoment(size_t not_issued, absl::Duration estimated, absl::Duration issue_time) {
+  const auto idle = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return free_lanes_.size() + not_issued == lanes_.size() || !works_.empty();
   };
-  mu_.AwaitWithTimeout(absl::Condition(&idle), expected_end_ - SteadyNow() - issue_time_ - kLastMoment);
+  mu_.AwaitWithTimeout(absl::Condition(&idle), expected_end_ - estimated - SteadyNow() - issue_time - kLastMoment);
+}
+
+absl::Duration Batcher::LetDecodesPass(absl::Duration estimated) {
+  const SteadyTime begin = SteadyNow();
+  Chosen chosen;
+  {
+    absl::MutexLock lock(&mu_);
+    AwaitLastMoment(/*not_issued=*/1, estimated, start_time_);
+    if (!free_lanes_.empty() && scheduler_.DecodesLead()) {
+      chosen = Choose(/*prefills=*/false);
+      to_be_ended_ += chosen.launch.empty() ? 0 : 1;
+    }
+  }
+  if (chosen.lane != nullptr) PassOn(executor_.Issue(std::move(chosen.launch), *chosen.lane));
+  return SteadyNow() - begin;
 }
 
 void Batcher::EngineLoop() {
@@ -335,7 +354,7 @@ void Batcher::EngineLoop() {
       if (std::exchange(is_ours, false)) engine_taken_ = false;
       mu_.Await(absl::Condition(&may_work));
       if (works_.empty() && !MayIssue()) return;  // stopped
-      if (runs_behind_ && works_.empty()) AwaitLastMoment();
+      if (runs_behind_ && works_.empty()) AwaitLastMoment(/*not_issued=*/0, absl::ZeroDuration(), issue_time_);
       if (engine_taken_) continue;
       engine_taken_ = is_ours = true;
       works.swap(works_);
@@ -349,15 +368,23 @@ void Batcher::EngineLoop() {
       if (runs_behind_ && !chosen.launch.empty()) ++to_be_ended_;
     }
     if (chosen.launch.empty()) continue;
-    std::unique_ptr<IssuedLaunch> issued = executor_.Issue(std::move(chosen.launch), *chosen.lane);
+    const absl::Duration estimated = absl::Microseconds(chosen.launch.estimated_us);
+    absl::Duration passing;
+    SteadyTime started;
+    std::unique_ptr<IssuedLaunch> issued = executor_.Issue(std::move(chosen.launch), *chosen.lane, [&] {
+      passing = LetDecodesPass(estimated);
+      started = SteadyNow();
+    });
     if (!runs_behind_) {
       End(std::move(issued));
       continue;
     }
-    const absl::Duration issue_time = SteadyNow() - issued->begin;
+    const SteadyTime end = SteadyNow();
+    const SteadyTime begin = issued->begin;
     PassOn(std::move(issued));
     absl::MutexLock lock(&mu_);
-    issue_time_ = std::max(issue_time, 0.9 * issue_time_);
+    issue_time_ = std::max(end - begin - passing, 0.9 * issue_time_);
+    if (started != SteadyTime()) start_time_ = std::max(end - started, 0.9 * start_time_);
   }
 }
 

@@ -5,8 +5,9 @@
 // the steps that it was batched with. The engine's thread issues the work. If the device works behind the host, two
 // launches are on their way at a time: while one runs, the next is copied in and the last is answered, by a thread of
 // its own. The second is issued only shortly before the first is expected to end, so that steps that arrive meanwhile
-// can still join it. If the engine is idle and the submitter allows it, a short decode runs on the thread that submits
-// it, because handing it over would take as long as the step.
+// can still join it. The inputs of prefills are sent before that, and decodes that arrive meanwhile pass them, as a
+// third launch. If the engine is idle and the submitter allows it, a short decode runs on the thread that submits it,
+// because handing it over would take as long as the step.
 // Thread safety: safe from any thread. Ownership: the backend and its health must outlive the batcher. The destructor
 // first runs all submitted jobs.
 //
@@ -160,12 +161,19 @@ class Batcher {
   void EndLoop();
   void Schedule(StepJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return scheduler_.waiting() > 0 || !works_.empty(); }
-  // True if a launch can be issued now: a lane is free and a step may run.
+  // True if a launch can be issued now: a lane is free besides the one of LetDecodesPass, and a step may run.
   bool MayIssue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !free_lanes_.empty() && scheduler_.waiting() > 0 && !nothing_may_run_;
+    return free_lanes_.size() > 1 && scheduler_.waiting() > 0 && !nothing_may_run_;
   }
-  // Blocks, with mu_ released, until the running launch is expected to end soon, none runs, or work of Run arrives.
-  void AwaitLastMoment() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Blocks, with mu_ released, until the launches on their way are expected to end soon, none is, or work of Run
+  // arrives. `not_issued`: how many of them are not on the device yet, and take `estimated` there. `issue_time`: what
+  // the next launch needs to be there.
+  void AwaitLastMoment(size_t not_issued, absl::Duration estimated, absl::Duration issue_time)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits, with the inputs of a launch of prefills sent, for the last moment to issue it, and issues a launch of
+  // decodes first if some wait whose turn it is. So a decode that comes while the inputs are sent need not wait for the
+  // prefills too. Returns how long it took.
+  absl::Duration LetDecodesPass(absl::Duration estimated);
   Chosen Choose(bool prefills) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Execute(Work& work);
   // Waits for a launch, ends its steps and answers their calls.
@@ -185,7 +193,7 @@ class Batcher {
   const BatcherOptions options_;
   const bool runs_behind_;  // operators return before the device has computed them
   BatchExecutor executor_;
-  std::array<LaunchLane, 2> lanes_;
+  std::array<LaunchLane, 3> lanes_;  // two launches are on their way, and decodes that pass the second
 
   mutable absl::Mutex mu_;
   Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
@@ -204,7 +212,9 @@ class Batcher {
   int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;      // launches whose steps have not all ended
   absl::Duration expected_time_ ABSL_GUARDED_BY(mu_);  // estimated time of all chosen launches that have not run
   SteadyTime expected_end_ ABSL_GUARDED_BY(mu_);       // estimated end of the last chosen launch
-  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);     // longest time to issue a launch; falls by a tenth each launch
+  // Longest time to issue a launch, and the part of it that comes after a prefill's inputs; both fall by a tenth with
+  // each launch.
+  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_), start_time_ ABSL_GUARDED_BY(mu_);
   // The scheduler has no step that may run now, until something changes.
   bool nothing_may_run_ ABSL_GUARDED_BY(mu_) = false;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;

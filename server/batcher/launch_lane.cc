@@ -1,6 +1,7 @@
 #include "server/batcher/launch_lane.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -12,6 +13,13 @@ namespace {
 constexpr size_t kAlignment = 64;
 
 size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// A buffer's size for so many bytes. Segments of prefills grow by and by, and a larger buffer takes the driver
+// milliseconds.
+size_t Roomy(size_t bytes) {
+  constexpr size_t kStep = size_t{32} << 20;
+  return bytes < kStep ? std::bit_ceil(bytes) : (bytes + kStep - 1) / kStep * kStep;
+}
 
 // A stretch is a run of rows that are adjacent in memory, in every input and in the output. Stretches are copied
 // directly if their inputs have this many bytes on average.
@@ -103,11 +111,15 @@ absl::Status LaunchLane::Grow(size_t in_bytes, size_t out_bytes) {
     if (bytes <= device.bytes()) return absl::OkStatus();
     device = DeviceBuffer();  // freed first, because the old and the new buffer may not both fit
     host = HostBuffer();
-    GDN_ASSIGN_OR_RETURN(DeviceBuffer made, DeviceBuffer::Make(backend_, bytes));
-    if (!backend_.info().unified_memory) {
-      GDN_ASSIGN_OR_RETURN(host, HostBuffer::Make(backend_, bytes));
-    }
-    device = std::move(made);
+    const auto make = [&](size_t size) -> absl::Status {
+      GDN_ASSIGN_OR_RETURN(DeviceBuffer made, DeviceBuffer::Make(backend_, size));
+      if (!backend_.info().unified_memory) {
+        GDN_ASSIGN_OR_RETURN(host, HostBuffer::Make(backend_, size));
+      }
+      device = std::move(made);
+      return absl::OkStatus();
+    };
+    if (!make(Roomy(bytes)).ok()) GDN_RETURN_IF_ERROR(make(bytes));
     // The new memory is cleared on the operators' stream, and copies do not wait for that.
     return backend_.Synchronize();
   };
@@ -128,21 +140,16 @@ absl::Status LaunchLane::Gather(const LanePart& part, const int32_t* log_lengths
     step->output = {first.output(), shape.output_dtype};
     return absl::OkStatus();
   }
-  char* device = static_cast<char*>(in_.data());
-  char* host = host_in_.data() != nullptr ? static_cast<char*>(host_in_.data()) : device;
+  char* const device = static_cast<char*>(in_.data());
+  char* const host = host_in();
   for (size_t f = 0; f < fields.size(); ++f) {
     step->*fields[f].tensor = InputTensor(device + part.field_at[f], shape.fields[f].dtype);
-    if (part.direct) continue;
-    char* to = host + part.field_at[f];
-    for (const RowSpan& row : part.rows) {
-      std::memcpy(to, row.input(f), row.input_bytes(f));
-      to += row.input_bytes(f);
-    }
   }
   step->output = {static_cast<char*>(out_.data()) + part.output_at, shape.output_dtype};
+  if (!part.direct && !part.sent) GatherInputs(part);
   if (host == device) return absl::OkStatus();
-  if (part.direct) GDN_RETURN_IF_ERROR(SendInputs(part, device));
-  const size_t begin = part.direct ? part.arrays_at : part.begin;
+  if (part.direct && !part.sent) GDN_RETURN_IF_ERROR(SendStretches(part));
+  const size_t begin = part.direct || part.sent ? part.arrays_at : part.begin;
   return backend_.StageIn({.device = device + begin,
                            .host = host + begin,
                            .bytes = part.arrays_at - begin,
@@ -153,9 +160,36 @@ absl::Status LaunchLane::Gather(const LanePart& part, const int32_t* log_lengths
                            .fold = fold});
 }
 
-absl::Status LaunchLane::SendInputs(const LanePart& part, char* device) const {
+absl::Status LaunchLane::SendAhead(LanePart& part) {
+  if (host_in_.data() == nullptr) return absl::OkStatus();
+  if (part.direct) {
+    GDN_RETURN_IF_ERROR(SendStretches(part));
+  } else {
+    GatherInputs(part);
+    GDN_RETURN_IF_ERROR(backend_.StagePiece(static_cast<char*>(in_.data()) + part.begin, host_in() + part.begin,
+                                            part.arrays_at - part.begin));
+  }
+  part.sent = true;
+  return absl::OkStatus();
+}
+
+char* LaunchLane::host_in() const {
+  return static_cast<char*>(host_in_.data() != nullptr ? host_in_.data() : in_.data());
+}
+
+void LaunchLane::GatherInputs(const LanePart& part) const {
   for (size_t f = 0; f < static_cast<size_t>(part.shape().field_count); ++f) {
-    char* to = device + part.field_at[f];
+    char* to = host_in() + part.field_at[f];
+    for (const RowSpan& row : part.rows) {
+      std::memcpy(to, row.input(f), row.input_bytes(f));
+      to += row.input_bytes(f);
+    }
+  }
+}
+
+absl::Status LaunchLane::SendStretches(const LanePart& part) const {
+  for (size_t f = 0; f < static_cast<size_t>(part.shape().field_count); ++f) {
+    char* to = static_cast<char*>(in_.data()) + part.field_at[f];
     GDN_RETURN_IF_ERROR(ForEachStretch(part, [&](absl::Span<const RowSpan> rows) {
       const size_t bytes = InputBytes(rows, f);
       return backend_.StagePiece(std::exchange(to, to + bytes), rows.front().input(f), bytes);

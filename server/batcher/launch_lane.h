@@ -46,6 +46,7 @@ struct LanePart {
   // Set by Reserve. Offsets are in bytes, in the lane's buffer for inputs or (output_at) in that for outputs:
   bool in_place = false;  // operators use the calls' own memory
   bool direct = false;    // the device copies from and to the calls' own memory
+  bool sent = false;      // SendAhead has sent the inputs
   std::array<size_t, kMaxStepFields> field_at{};
   size_t arrays_at = 0;  // offset of the index arrays, which follow the fields
   size_t begin = 0;      // offset of the first input
@@ -63,10 +64,13 @@ class LaunchLane {
   // Makes space for all parts of a launch, and sets their offsets. The lane's last launch must have ended, because
   // smaller buffers are freed first. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED), and errors of the device.
   absl::Status Reserve(absl::Span<LanePart* const> parts);
-  // Sends a part's inputs and index arrays before anything issued later runs: the batch, and the arrays in `step`,
-  // `log_lengths` (null in a prefill) and `fold` (null in a decode). If operators can read host memory, sends nothing
-  // and only gathers rows that are apart. Points step's tensors at the inputs and at space for the output. Call Reserve
-  // first. Errors of the backend.
+  // Gathers and sends a part's inputs before anything issued later runs, so that Gather sends only the index arrays.
+  // Does nothing if operators can read host memory. Call Reserve first. Errors of the backend.
+  absl::Status SendAhead(LanePart& part);
+  // Sends a part's inputs, unless SendAhead has, and index arrays before anything issued later runs: the batch, and the
+  // arrays in `step`, `log_lengths` (null in a prefill) and `fold` (null in a decode). If operators can read host
+  // memory, sends nothing and only gathers rows that are apart. Points step's tensors at the inputs and at space for
+  // the output. Call Reserve first. Errors of the backend.
   absl::Status Gather(const LanePart& part, const int32_t* log_lengths, const MaterializeStateParams* fold,
                       LayerStep* step);
   // Issues the copies of a part's outputs from the device, to the lane or directly to the calls, without waiting. They
@@ -78,7 +82,9 @@ class LaunchLane {
 
  private:
   absl::Status Grow(size_t in_bytes, size_t out_bytes);
-  absl::Status SendInputs(const LanePart& part, char* device) const;
+  char* host_in() const;                          // where the host gathers inputs
+  void GatherInputs(const LanePart& part) const;  // copies them there
+  absl::Status SendStretches(const LanePart& part) const;
 
   Backend& backend_;
   DeviceBuffer in_, out_;

@@ -222,15 +222,20 @@ Scheduler::Flow* Scheduler::Top(Class kind) {
   return nullptr;
 }
 
+bool Scheduler::DecodesLead() {
+  const Flow* const decodes = Top(kDecode);
+  const Flow* const prefills = Top(kPrefill);
+  return decodes != nullptr && (prefills == nullptr || prefills->served >= decodes->served);
+}
+
 Launch Scheduler::Next(bool prefills) {
   Launch launch;
-  Flow* flow = Top(kDecode);
-  if (Flow* const other = prefills ? Top(kPrefill) : nullptr;
-      other != nullptr && (flow == nullptr || other->served < flow->served)) {
-    flow = other;
-    launch.prefill = true;
+  launch.prefill = prefills && !DecodesLead();
+  Flow* const flow = Top(launch.prefill ? kPrefill : kDecode);
+  if (flow == nullptr) {
+    launch.prefill = false;
+    return launch;
   }
-  if (flow == nullptr) return launch;
   now_ = std::max(now_, flow->served);
   Queue& lead = FirstQueue(*flow);
   flow->due_now = std::max(flow->due_now, (*lead.steps.begin())->due_);
@@ -288,13 +293,19 @@ std::vector<Scheduler::Given> Scheduler::TakeDecodes(Queue& lead, Launch& launch
   return given;
 }
 
+int64_t Scheduler::SegmentTokens(const LaunchCost& cost) const {
+  if (us_since_decode_ >= kBusyUs || options_.segment_us <= options_.busy_segment_us) {
+    return cost.TokensWithin(options_.segment_us);
+  }
+  const int64_t at_most = cost.TokensWithin(std::min(2 * options_.busy_segment_us, options_.segment_us));
+  return std::max(cost.TokensWithin(options_.busy_segment_us), std::min(at_most, options_.busy_segment_tokens));
+}
+
 std::vector<Scheduler::Given> Scheduler::TakePrefills(Queue& lead, Launch& launch) const {
   Group& group = *lead.group;
   const int64_t multiple = (*lead.steps.begin())->segment_multiple;
   const auto whole = [&](int64_t tokens) { return std::max(tokens / multiple, int64_t{1}) * multiple; };
-  const double us =
-      us_since_decode_ < kBusyUs ? std::min(options_.busy_segment_us, options_.segment_us) : options_.segment_us;
-  const int64_t budget = whole(std::min(group.cost.TokensWithin(us), options_.max_segment_tokens));
+  const int64_t budget = whole(std::min(SegmentTokens(group.cost), options_.max_segment_tokens));
   const auto most = static_cast<size_t>(std::max<int64_t>(1, budget / options_.least_merged_tokens));
   // Takes the leading step, then the first step of each other queue in turn, then the other steps of these queues.
   std::vector<Given> given = {{.queue = &lead, .parts = 1}};

@@ -12,9 +12,9 @@
 //
 // Prefills run in segments. A launch has segments of several calls, and each begins at a multiple of its call's
 // `segment_multiple` tokens. Segments are shorter while decodes are about, which is until prefills alone have had the
-// device for kBusyUs. The reason is that a decode which arrives may wait for the running segment and for one that was
-// launched ahead. A prefill needs a spare slot of its pool. The last spare of a pool is kept for principals that have
-// none.
+// device for kBusyUs. The reason is that a decode which arrives may wait for the running segment, and if it arrives at
+// the last moment, for one that was launched ahead. A prefill needs a spare slot of its pool. The last spare of a pool
+// is kept for principals that have none.
 //
 // A step's wait is bounded, whatever the others send. The bound is the sum of three times. The first is the launch that
 // runs, the second is one launch of each other flow that waits. The third is the time of the flow's own steps before
@@ -53,11 +53,14 @@ namespace gdn {
 inline constexpr double kBusyUs = 250'000;
 
 struct SchedulerOptions {
-  int32_t max_rows = 512;         // most rows of a decode launch; a single step may have more
-  double prefill_share = 0.2;     // part of a principal's time for its prefills while its decodes wait too
-  double ride_ahead_us = 8000;    // most us of time over weight that a flow may be ahead of the leader and ride along
-  double segment_us = 2000;       // time that a launch of prefill segments should take
-  double busy_segment_us = 1000;  // the same until prefills alone have had kBusyUs, because a decode may wait for it
+  int32_t max_rows = 512;       // most rows of a decode launch; a single step may have more
+  double prefill_share = 0.2;   // part of a principal's time for its prefills while its decodes wait too
+  double ride_ahead_us = 8000;  // most us of time over weight that a flow may be ahead of the leader and ride along
+  double segment_us = 2000;     // time that a launch of prefill segments should take
+  // The same until prefills alone have had kBusyUs, because a decode may wait for it. A device that computes fewer than
+  // busy_segment_tokens in that time gets up to so many, because fewer have a worse rate, but at most twice the time.
+  double busy_segment_us = 500;
+  int64_t busy_segment_tokens = 256;
   int64_t max_segment_tokens = 4096;  // most tokens of all segments of a launch, unless one segment_multiple is more
   int64_t least_merged_tokens = 256;  // calls share a launch only if each gets so many tokens of what it may have
   LaunchCost decode_cost{40, 4};      // estimates before the first measurements, in us: of a launch, and of each token
@@ -131,6 +134,8 @@ class Scheduler {
   // Gives out the steps that should run next, and charges their estimated time. `prefills`: true if they may be
   // prefills. Empty if no step may run now. A prefill comes back in later launches until a part is its last.
   Launch Next(bool prefills);
+  // Returns true if Next would give out decodes although it may give out prefills.
+  bool DecodesLead();
   // Returns true if a decode that waits would take at most `us` microseconds alone, estimated from launches of its
   // group. Returns false if none was measured.
   bool IsShort(const ScheduledStep& step, double us) const;
@@ -228,6 +233,8 @@ class Scheduler {
   bool MayRide(const Queue& queue, const Queue& lead) const;
   std::vector<Given> TakeDecodes(Queue& lead, Launch& launch) const;
   std::vector<Given> TakePrefills(Queue& lead, Launch& launch) const;
+  // Most tokens of the next launch of prefills in a group of this cost.
+  int64_t SegmentTokens(const LaunchCost& cost) const;
   void Charge(const std::vector<Given>& given, Launch& launch);
 
   const SchedulerOptions options_;

@@ -42,13 +42,15 @@ struct TestJob {
   std::vector<float> input;
   std::vector<float> output;
   Arrivals open;
-  std::latch done{1};  // the flow that waits for `open` has ended
+  std::latch* hold = nullptr;  // what the flow that waits for `open` waits for next, as one that sends a long reply
+  std::latch done{1};          // that flow has ended
 
   const absl::Status& status(size_t row = 0) const { return job->rows[row].status; }
 };
 
 Task<void> NoteEnd(TestJob& test, RecordingBackend& backend) {
   static_cast<void>(co_await test.open.All());
+  if (test.hold != nullptr) test.hold->wait();
   backend.Record(test.job->prefill ? "prefill done" : "decode done");
   test.done.count_down();
 }
@@ -221,6 +223,55 @@ TEST_F(BatcherTest, ADecodeWaitsForOneSegmentOfAPrefillAtMost) {
                                                      "decode done", "segments", "prefill done"));
   EXPECT_EQ(events[2], "prefill of 64") << "segments are short while decodes are about";
   EXPECT_EQ(events[3], "decode of 1");
+}
+
+// A device that works behind the host, which calls `while_sending` when inputs are on their way to it.
+class BehindBackend final : public ForwardingBackend {
+ public:
+  explicit BehindBackend(Backend& other) : ForwardingBackend(other), info_(other.info()) {
+    info_.unified_memory = false;
+    info_.merges_sequences = true;
+  }
+  const BackendInfo& info() const override { return info_; }
+  absl::Status StagePiece(void* device, const void* host, size_t bytes) override {
+    if (while_sending) std::exchange(while_sending, nullptr)();
+    return other_.StagePiece(device, host, bytes);
+  }
+
+  std::function<void()> while_sending;
+
+ private:
+  BackendInfo info_;
+};
+
+TEST_F(BatcherTest, ADecodeThatComesWhileAPrefillsInputsAreSentRunsBeforeIt) {
+  BehindBackend behind(backend_);
+  Batcher batcher(behind, health_, {});
+  auto prefill = Prefill(MakeSession(), 2 * kPrefillSegmentTokens);
+  auto decode = Decode({MakeSession()});
+  auto second = Decode({MakeSession()});
+  behind.while_sending = [&] {
+    ASSERT_TRUE(batcher.Submit(decode->job).ok());
+    ASSERT_TRUE(batcher.Submit(second->job).ok());
+  };
+  ASSERT_TRUE(batcher.Submit(prefill->job).ok());
+  for (TestJob* job : {prefill.get(), decode.get(), second.get()}) job->done.wait();
+  EXPECT_EQ(backend_.events().front(), "decode of 2");
+  EXPECT_TRUE(prefill->status().ok()) << prefill->status();
+}
+
+TEST_F(BatcherTest, ADecodeDoesNotWaitForALongReplyToBeSent) {
+  BehindBackend behind(backend_);
+  Batcher batcher(behind, health_, {});
+  auto prefill = Prefill(MakeSession(), 32 * kPrefillSegmentTokens);
+  auto decode = Decode({MakeSession()});
+  prefill->hold = &decode->done;
+  ASSERT_GT(prefill->job->shape.OutputBytes(prefill->job->rows[0].tokens), size_t{1} << 20);
+  ASSERT_TRUE(batcher.Submit(prefill->job).ok());
+  while (batcher.queued_steps() > 0) std::this_thread::yield();
+  ASSERT_TRUE(batcher.Submit(decode->job).ok());
+  for (TestJob* job : {decode.get(), prefill.get()}) job->done.wait();
+  EXPECT_EQ(backend_.events().back(), "prefill done");
 }
 
 TEST_F(BatcherTest, PrefillsTakeTurnsASegmentALaunch) {

@@ -158,6 +158,49 @@ TEST_F(SchedulerTest, SegmentsAreShorterWhileDecodesAreAbout) {
   scheduler.ReleaseSpare(prefill);
 }
 
+TEST_F(SchedulerTest, ADeviceThatComputesFewTokensInThatTimeGetsEnoughOfThemForItsRate) {
+  const auto tokens = [this](double token_us) {
+    SchedulerOptions options;
+    options.prefill_cost = LaunchCost(0, token_us);
+    Scheduler scheduler(options);
+    scheduler.SetSpares(this, 1);
+    ScheduledStep& prefill = Make("a", 0, 1);
+    prefill.prefill = true;
+    prefill.token_count = 100'000;
+    scheduler.Add(Make("a", 1, 1));
+    EXPECT_FALSE(scheduler.Next(/*prefills=*/true).prefill);
+    scheduler.Add(prefill);
+    const int64_t given = scheduler.Next(/*prefills=*/true).tokens;
+    scheduler.Remove(prefill);
+    scheduler.ReleaseSpare(prefill);
+    return given;
+  };
+  EXPECT_EQ(tokens(0.5), 960) << "500 us";
+  EXPECT_EQ(tokens(3), 256) << "more than 500 us, for the rate";
+  EXPECT_EQ(tokens(5), 192) << "1,000 us";
+  EXPECT_EQ(tokens(50), 64) << "a segment has one multiple at least";
+}
+
+TEST_F(SchedulerTest, DecodesLeadUntilTheyHaveHadMore) {
+  Scheduler scheduler(Options());
+  scheduler.SetSpares(this, 1);
+  EXPECT_FALSE(scheduler.DecodesLead());
+  scheduler.Add(Make("a", 0, 1));
+  EXPECT_TRUE(scheduler.DecodesLead());
+  ScheduledStep& prefill = Make("b", 1, 2);
+  prefill.prefill = true;
+  prefill.token_count = 64;
+  scheduler.Add(prefill);
+  EXPECT_TRUE(scheduler.DecodesLead());
+  EXPECT_FALSE(scheduler.Next(/*prefills=*/false).prefill);
+  scheduler.Add(Make("a", 2, 1));
+  EXPECT_FALSE(scheduler.DecodesLead()) << "the prefills have had nothing yet";
+  EXPECT_TRUE(scheduler.Next(/*prefills=*/true).prefill);
+  EXPECT_TRUE(scheduler.DecodesLead());
+  EXPECT_FALSE(scheduler.Next(/*prefills=*/true).prefill);
+  scheduler.ReleaseSpare(prefill);
+}
+
 TEST_F(SchedulerTest, PrefillsWithoutASpareWaitAndTheLastIsForWhoHasNone) {
   ScheduledStep& a1 = Prefill("a", 1, 1, 10);
   Prefill("a", 2, 2, 10);

@@ -121,7 +121,7 @@ class Simulation {
     free_at_ = begin + us;
     busy_us_ += us;
     result_.longest_launch_us = std::max(result_.longest_launch_us, us);
-    if (!launch.prefill) {
+    if (!launch.prefill && begin < options_.seconds * 1e6) {  // what begins later is in no window
       const auto window = static_cast<size_t>(begin / (options_.window_seconds * 1e6));
       if (window >= windows_.size()) windows_.resize(window + 1);
       windows_[window].rows += tokens;

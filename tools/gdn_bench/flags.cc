@@ -95,7 +95,7 @@ ABSL_FLAG(std::string, folder, "", "state: folder on the disk to measure; defaul
 ABSL_FLAG(bool, quick, false,
           "state: use a small session and few rounds, to check that everything works; the figures mean little");
 ABSL_FLAG(std::string, server, "", "serve, state, prefix: path of gdn_server; default: the one beside this program");
-ABSL_FLAG(std::string, listen, "127.0.0.1:0", "echo_server: HOST:PORT or unix:PATH");
+ABSL_FLAG(std::string, listen, "127.0.0.1:0", "echo_server, neighbour: HOST:PORT or unix:PATH");
 ABSL_FLAG(std::string, port_file, "", "echo_server: file to write the port to");
 ABSL_FLAG(int, queue_threads, 0,
           "echo_server: serve bytes on completion queues, polled by this many threads; 0: serve on the callback API");
@@ -128,7 +128,9 @@ constexpr char kUsage[] =
     "bfloat16,\n"
     "                                                      or with --math=int8 or half\n"
     "  gdn_bench echo_server --port_file=FILE              only the echo servers that `serve` compares with\n"
-    "  gdn_bench wake_echo --wake_fds=FD,FD                the other process of its echo of wake-ups\n\n"
+    "  gdn_bench wake_echo --wake_fds=FD,FD                the other process of its echo of wake-ups\n"
+    "  gdn_bench neighbour --listen=TARGET --port_file=FILE --beside=prefill:TOKENS\n"
+    "                                                      the other client of `serve --beside`\n\n"
     "docs/evidence/benchmarks.md says what is measured and how to read it.";
 
 absl::StatusOr<std::string> SelfPath() {
@@ -264,8 +266,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
         "expected one command: gdn_bench kernel | serve | schedule | state | prefix | drift; --help shows the flags");
   line.command = flags.positional[0];
   absl::StrReplaceAll({{"-", "_"}}, &line.command);
-  const std::set<std::string> commands = {"kernel", "serve", "schedule",    "state",
-                                          "prefix", "drift", "echo_server", "wake_echo"};
+  const std::set<std::string> commands = {"kernel", "serve",       "schedule",  "state",    "prefix",
+                                          "drift",  "echo_server", "wake_echo", "neighbour"};
   if (commands.count(line.command) == 0) {
     const std::string nearest = NearestName(line.command, {commands.begin(), commands.end()});
     return absl::InvalidArgumentError(absl::StrCat("unknown command '", flags.positional[0], "'; ",
@@ -306,6 +308,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
     return absl::InvalidArgumentError(absl::StrCat("--state-dtype is '", dtype, "', expected float32 or bf16"));
   }
   GDN_ASSIGN_OR_RETURN(line.serve, ServeOptionsOfFlags());
+  if (line.command == "neighbour" && (line.port_file.empty() || line.serve.beside_tokens == 0)) {
+    return absl::InvalidArgumentError("neighbour needs --listen=TARGET, --port-file=FILE and --beside=prefill:TOKENS");
+  }
   line.schedule = {.seconds = absl::GetFlag(FLAGS_seconds), .seed = absl::GetFlag(FLAGS_seed)};
   if (!(line.schedule.seconds >= 0.1 && line.schedule.seconds <= 3600)) {
     return absl::InvalidArgumentError(absl::StrCat("--seconds is ", line.schedule.seconds, ", expected 0.1 .. 3600"));

@@ -19,8 +19,9 @@
 namespace gdn::bench {
 
 struct CommandLine {
-  std::string help;     // the text of --help, to be printed and nothing else done; "": --help was not given
-  std::string command;  // "kernel", "serve", "schedule", "state", "prefix", "drift", "echo_server" or "wake_echo"
+  std::string help;  // the text of --help, to be printed and nothing else done; "": --help was not given
+  // "kernel", "serve", "schedule", "state", "prefix", "drift", "echo_server", "wake_echo" or "neighbour"
+  std::string command;
   KernelBenchOptions kernel;
   ScheduleBenchOptions schedule;
   MathDriftOptions drift;

@@ -20,6 +20,7 @@
 #include "tools/gdn_bench/serve/echo_server.h"
 #include "tools/gdn_bench/serve/queue_echo.h"
 #include "tools/gdn_bench/serve/serve_bench.h"
+#include "tools/gdn_bench/serve/serve_neighbour.h"
 #include "tools/gdn_bench/serve/serve_report.h"
 #include "tools/gdn_bench/serve/wake_echo.h"
 #include "tools/gdn_bench/states/prefix_bench.h"
@@ -45,6 +46,11 @@ absl::Status Run(const CommandLine& line) {
   }
   if (line.command == "wake_echo") return RunWakeEcho(line.wake_fds[0], line.wake_fds[1]);
   if (line.command == "echo_server") return RunEchoServer(line.listen, line.port_file, line.serve.secure);
+  if (line.command == "neighbour") {
+    const Workload& load = line.serve.load;
+    return RunNeighbour(line.listen, line.port_file,
+                        {.tokens = line.serve.beside_tokens, .hidden = load.hidden, .dtype = load.dtype});
+  }
   Results results{.json = line.json, .file = {}};
   if (!line.json.empty() && line.json != "-") {
     absl::StatusOr<OutputFile> file = OutputFile::Create(line.json);

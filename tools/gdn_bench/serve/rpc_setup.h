@@ -40,6 +40,7 @@ struct Targets {
                                                   // processor; "": there are none
   std::string gdn_secure = {}, echo_secure = {};  // servers with TLS; "": there are none
   const WakeEcho* wake_echo = nullptr;            // two processes that wake each other; null: there are none
+  std::string folder = {};                        // for logs of processes that start later
   std::string several = {};  // the Unix socket of a gdn_server on several devices; "": there is none
 };
 

@@ -37,7 +37,6 @@ constexpr double kOpenBlockSeconds = 0.25;
 constexpr int kCallsPerBlock = 8;  // of a client
 constexpr int kLeastRounds = 7;    // a median of fewer says little; but no more than calls
 constexpr char kModel[] = "synthetic";
-constexpr char kNeighbour[] = "sessions/bench-neighbour";
 
 absl::Status Validate(const ServeOptions& o) {
   const bool decode = o.load.call == CallKind::kDecode;
@@ -234,11 +233,12 @@ class RowLoad {
 
   absl::StatusOr<LoadBlock> RunBlock(Side side) {
     if (side != Side::kGdnBeside) return RunCalls(callers_.at(side), block_s_);
-    Neighbour neighbour(ChannelAlone(targets_.gdn), kNeighbour,
-                        {.tokens = row_.beside_tokens, .hidden = row_.load.hidden, .dtype = row_.load.dtype});
-    GDN_RETURN_IF_ERROR(WithPrefix(neighbour.AwaitFirstReply(), "the prefill beside the load"));
+    const NeighbourLoad beside{.tokens = row_.beside_tokens, .hidden = row_.load.hidden, .dtype = row_.load.dtype};
+    absl::StatusOr<NeighbourProcess> neighbour =
+        NeighbourProcess::Start(options_.self, targets_.folder, targets_.gdn, beside);
+    GDN_RETURN_IF_ERROR(WithPrefix(neighbour.status(), "the prefill beside the load"));
     absl::StatusOr<LoadBlock> block = RunCalls(callers_.at(Side::kGdn), std::max(block_s_, kBesideBlockSeconds));
-    GDN_RETURN_IF_ERROR(WithPrefix(neighbour.Stop(), "the prefill beside the load"));
+    GDN_RETURN_IF_ERROR(WithPrefix(neighbour->Stop(), "the prefill beside the load"));
     return block;
   }
 
@@ -324,6 +324,7 @@ absl::StatusOr<ServeReport> RunServeBench(const ServeOptions& options) {
   }
   GDN_ASSIGN_OR_RETURN(ServerPair servers,
                        StartServers(pair, flags(absl::StrCat("--gpu_device=", options.gpu_device))));
+  servers.targets.folder = folder.path();
   std::optional<WakeEcho> wake_echo;
   if (std::ranges::any_of(rows, [](const ServeRow& row) { return row.wake_echo(); })) {
     GDN_ASSIGN_OR_RETURN(WakeEcho made, WakeEcho::Start(options.self, folder.path() + "/wake_echo.log"));

@@ -1,24 +1,21 @@
-// A session that prefills long prompts while other sessions are measured.
+// A session that prefills long prompts while other sessions are measured, in a process of its own: in the same one its
+// messages of many MiB would delay the calls that are measured.
 //
-// Thread safety: one thread. Ownership: owns its stream and two threads, which its destructor ends.
+// Thread safety: RunNeighbour needs a process of its own; NeighbourProcess is for one thread. Ownership: a
+// NeighbourProcess owns its process.
 //
-//   Neighbour neighbour(ChannelAlone(target), "sessions/neighbour", {.tokens = 32768});
-//   GDN_RETURN_IF_ERROR(neighbour.AwaitFirstReply());   // from here on it keeps the server busy
-//   ...
+//   GDN_ASSIGN_OR_RETURN(NeighbourProcess neighbour, NeighbourProcess::Start(self, folder, target, {.tokens = 32768}));
+//   ...                                   // it keeps the server busy
 //   GDN_RETURN_IF_ERROR(neighbour.Stop());
 #pragma once
 
-#include <atomic>
-#include <cstdint>
-#include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/notification.h"
+#include "absl/status/statusor.h"
 #include "base/dtype.h"
-#include "client/cpp/client.h"
-#include "grpcpp/channel.h"
+#include "tools/common/child_process.h"
 
 namespace gdn::bench {
 
@@ -29,32 +26,26 @@ struct NeighbourLoad {
   DType dtype = DType::kBF16;
 };
 
-class Neighbour {
- public:
-  // Starts to prefill prompts at once, one after the other. The session must exist.
-  Neighbour(std::shared_ptr<grpc::Channel> channel, std::string session, const NeighbourLoad& load);
-  ~Neighbour() { Stop().IgnoreError(); }
+inline constexpr char kNeighbour[] = "sessions/bench-neighbour";
 
-  // Waits for the first reply. If a call fails before that, returns its error, and the neighbour has stopped.
-  absl::Status AwaitFirstReply();
-  // Ends the prompt after the messages that are in flight, and waits for that. Returns the first error of the
-  // neighbour's calls. A later call returns the same.
+class NeighbourProcess {
+ public:
+  // Starts `self`, the path of this program, and returns at the first reply that it gets from the server at `target`.
+  // The session kNeighbour must exist. `folder`: for its log. Errors of ChildProcess; UNAVAILABLE, with the end of the
+  // log, if there is no reply within 120 s.
+  static absl::StatusOr<NeighbourProcess> Start(const std::string& self, const std::string& folder,
+                                                const std::string& target, const NeighbourLoad& load);
+  // Ends the prompt after the messages that are in flight, and waits for that. UNAVAILABLE if a call has failed.
   absl::Status Stop();
-  // Number of tokens that the server has answered.
-  int64_t tokens() const { return tokens_; }
 
  private:
-  void Run();
-  absl::Status RunPrompt(const v1::StreamPrefillRequest& message);
+  explicit NeighbourProcess(ChildProcess child) : child_(std::move(child)) {}
 
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::string session_;
-  const NeighbourLoad load_;
-  std::atomic<bool> stop_{false};
-  std::atomic<int64_t> tokens_{0};
-  absl::Notification first_reply_;  // notified at the first reply, or when the thread ends
-  absl::Status status_;             // the thread's result; valid when it has ended
-  std::thread thread_;
+  ChildProcess child_;
 };
+
+// Prefills prompts, one after the other, until SIGTERM, and ends with what is in flight then. Writes `reply_file`, as
+// WritePortFile does, at the first reply. Returns the first error.
+absl::Status RunNeighbour(const std::string& target, const std::string& reply_file, const NeighbourLoad& load);
 
 }  // namespace gdn::bench

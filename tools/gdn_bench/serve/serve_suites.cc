@@ -140,25 +140,29 @@ std::vector<ServeRow> GoalsSuite(const Workload& base) {
     rows.Decode(base.api, ids, /*sessions=*/1, /*clients=*/64, /*beside_tokens=*/0,
                 {{RatioKind::kRateOverBound, 0.85}, {RatioKind::kRateOverEcho}});
     rows.Decode(base.api, ids, /*sessions=*/1, /*clients=*/1, kBesideTokens,
-                {{RatioKind::kP99BesideLessSegmentOver, 1.5}});
+                {{RatioKind::kP99BesideLessSegmentOver, 1.3}});
   }
   std::vector<ServeRow> all = rows.Take();
   for (ServeRow& row : StepSuite(base)) all.push_back(std::move(row));
   return all;
 }
 
-// One server on several devices over one on one: what clients on the host get of them.
+// One server on several devices over one on one: what clients on the host get of them. A client waits for its reply, so
+// the same clients do not fill two devices as they fill one: rows of twice the clients show what the server adds.
 std::vector<ServeRow> DevicesSuite(const Workload& base) {
-  constexpr int kClients = 8;
   Workload load = base;
   load.api = Api::kUnary;
   load.tokens = 1;
   load.sessions = 64;
-  ServeRow row{.name = NameOf(load, kClients), .load = load, .clients = kClients, .goals = {}};
-  row.goals = {{RatioKind::kRateSeveralOverOne, 1.85}, {RatioKind::kRateOverBound}};
-  row.shared_memory = true;
-  row.several_devices = true;
-  return {row};
+  std::vector<ServeRow> rows;
+  for (const int clients : {8, 16, 32}) {
+    ServeRow row{.name = NameOf(load, clients), .load = load, .clients = clients, .goals = {}};
+    row.goals = {{RatioKind::kRateSeveralOverOne, 1.85}, {RatioKind::kRateOverBound}};
+    row.shared_memory = true;
+    row.several_devices = true;
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
 
 // What TLS, tokens and metrics cost the service beside what TLS costs anybody.

@@ -69,7 +69,11 @@ function(gdn_test name)
   _gdn_program(${name})
   # Optimising a test's own code takes longer than running it; what it tests, and its references, are libraries.
   if(CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
-    target_compile_options(${name} PRIVATE -Og -g0)
+    target_compile_options(${name} PRIVATE -Og)
+    # Sanitizers' reports and whoever debugs a test (preset dev) need its lines.
+    if(GDN_UNITY AND NOT GDN_SANITIZE)
+      target_compile_options(${name} PRIVATE -g0)
+    endif()
   endif()
   target_compile_definitions(${name} PRIVATE
     GDN_SOURCE_DIR="${CMAKE_SOURCE_DIR}" GDN_BINARY_DIR="${CMAKE_BINARY_DIR}")

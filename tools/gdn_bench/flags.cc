@@ -76,7 +76,9 @@ ABSL_FLAG(std::string, arrivals, "poisson", "serve: when the calls of --rate are
 ABSL_FLAG(int, in_flight, 64, "serve: with --rate, calls that may wait for a reply at once");
 ABSL_FLAG(std::string, beside, "",
           "serve: prefill:TOKENS: also measure while another session runs StreamPrefills of this many tokens");
-ABSL_FLAG(double, time_limit, 20, "serve: longest time of each load in seconds; the calls made by then are reported");
+ABSL_FLAG(double, time_limit, 20,
+          "serve: longest time of each load in seconds; the calls made by then are reported. neighbour: of what is in "
+          "flight at its end");
 ABSL_FLAG(double, seconds, 60, "schedule: simulated seconds of each case");
 ABSL_FLAG(uint64_t, seed, 1, "schedule, drift: seed of the random arrivals and inputs");
 ABSL_FLAG(
@@ -96,7 +98,7 @@ ABSL_FLAG(bool, quick, false,
           "state: use a small session and few rounds, to check that everything works; the figures mean little");
 ABSL_FLAG(std::string, server, "", "serve, state, prefix: path of gdn_server; default: the one beside this program");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "echo_server, neighbour: HOST:PORT or unix:PATH");
-ABSL_FLAG(std::string, port_file, "", "echo_server: file to write the port to");
+ABSL_FLAG(std::string, port_file, "", "echo_server: file to write the port to; neighbour: to write at the first reply");
 ABSL_FLAG(int, queue_threads, 0,
           "echo_server: serve bytes on completion queues, polled by this many threads; 0: serve on the callback API");
 

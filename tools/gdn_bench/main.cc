@@ -49,7 +49,10 @@ absl::Status Run(const CommandLine& line) {
   if (line.command == "neighbour") {
     const Workload& load = line.serve.load;
     return RunNeighbour(line.listen, line.port_file,
-                        {.tokens = line.serve.beside_tokens, .hidden = load.hidden, .dtype = load.dtype});
+                        {.tokens = line.serve.beside_tokens,
+                         .hidden = load.hidden,
+                         .dtype = load.dtype,
+                         .time_limit = absl::Seconds(line.serve.time_limit_s)});
   }
   Results results{.json = line.json, .file = {}};
   if (!line.json.empty() && line.json != "-") {

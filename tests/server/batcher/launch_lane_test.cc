@@ -209,15 +209,17 @@ TEST_P(LaunchLaneTest, LanesAreUsedAgainWhileTheOtherLaunchIsOnItsWay) {
   for (OnItsWay& launch : launches) end(launch);
 }
 
-// Counts what is allocated on the device.
+// Counts what is allocated on the device, which has no more than `most` bytes for one buffer.
 class CountingBackend final : public ForwardingBackend {
  public:
   explicit CountingBackend(Backend& other) : ForwardingBackend(other) {}
   absl::StatusOr<void*> Allocate(size_t bytes) override {
     ++allocations;
+    if (bytes > most) return absl::ResourceExhaustedError("the device is full");
     return ForwardingBackend::Allocate(bytes);
   }
   int allocations = 0;
+  size_t most = size_t{1} << 40;
 };
 
 TEST(LaunchLane, GrowsAFewTimesForSegmentsThatGrowByAndBy) {
@@ -231,6 +233,19 @@ TEST(LaunchLane, GrowsAFewTimesForSegmentsThatGrowByAndBy) {
     ASSERT_TRUE(lane.Reserve({&part}).ok());
   }
   EXPECT_LE(backend.allocations, 2 * 10) << "inputs and outputs";
+}
+
+TEST(LaunchLane, TakesWhatItNeedsIfTheDeviceHasNoMore) {
+  const std::unique_ptr<Backend> gpu = *MakeGpuBackend({});
+  CountingBackend backend(*gpu);
+  LaunchLane lane(backend);
+  Call call(backend, {33}, 1);
+  LanePart part;
+  call.AddTo(part);
+  backend.most = 1000;
+  EXPECT_EQ(lane.Reserve({&part}).code(), absl::StatusCode::kResourceExhausted);
+  backend.most = 35 * kTokenBytes;
+  EXPECT_TRUE(lane.Reserve({&part}).ok()) << "less than the next power of two";
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 // Runs the program itself and reads its JSON. Nothing here depends on how long anything takes.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <map>
@@ -451,6 +455,21 @@ TEST(GdnBench, SaysWhatIsWrongWithItsCommandLine) {
   const Outcome no_eventfd = RunGdnBench("wake_echo --wake_fds 0,1 < /dev/null 2>&1");
   EXPECT_EQ(no_eventfd.exit_code, 1);
   EXPECT_THAT(no_eventfd.out, HasSubstr("not an eventfd"));
+}
+
+TEST(GdnBenchNeighbour, EndsWhenItIsToldToBesideAServerThatHangs) {
+  const int server = socket(AF_INET, SOCK_STREAM, 0);  // takes connections and never answers
+  ASSERT_GE(server, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t bytes = sizeof(address);
+  ASSERT_EQ(bind(server, reinterpret_cast<sockaddr*>(&address), bytes), 0);
+  ASSERT_EQ(listen(server, 8), 0);
+  ASSERT_EQ(getsockname(server, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+  const std::string flags = "neighbour --listen=127.0.0.1:" + std::to_string(ntohs(address.sin_port)) +
+                            " --port_file=/nowhere --beside=prefill:100 --time_limit=0.2 2>&1";
+  const Outcome outcome = RunGdnBench(flags + " & pid=$!; sleep 1; kill $pid; wait $pid");
+  EXPECT_NE(outcome.exit_code, 0) << outcome.out;  // the signal's, if it came before the program was ready for it
+  close(server);
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
 #include "tools/gdn_bench/serve/serve_neighbour.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
 #include "client/cpp/client.h"
 #include "client/cpp/rpc_status.h"
@@ -51,10 +54,14 @@ absl::Status RunNeighbour(const std::string& target, const std::string& reply_fi
   sigaddset(&term, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &term, nullptr);  // before there are other threads
   std::atomic<bool> stop{false};
+  absl::Notification ended;
   std::thread waiter([&] {
     int signal = 0;
     sigwait(&term, &signal);
     stop = true;
+    if (ended.WaitForNotificationWithTimeout(load.time_limit)) return;
+    std::fputs("gdn_bench: the server does not answer what was in flight\n", stderr);
+    _exit(1);
   });
   const int tokens = std::min(load.tokens, kMessageTokens);
   v1::StreamPrefillRequest message;
@@ -68,6 +75,7 @@ absl::Status RunNeighbour(const std::string& target, const std::string& reply_fi
   while (!stop && status.ok()) {
     status = RunPrompt(*stub, message, (load.tokens + tokens - 1) / tokens, stop, replied);
   }
+  ended.Notify();
   pthread_kill(waiter.native_handle(), SIGTERM);  // if an error ended it
   waiter.join();
   return status;

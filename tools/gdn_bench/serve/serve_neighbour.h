@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/dtype.h"
 #include "tools/common/child_process.h"
 
@@ -24,6 +25,7 @@ struct NeighbourLoad {
   int tokens = 32768;
   int hidden = 2048;
   DType dtype = DType::kBF16;
+  absl::Duration time_limit = absl::Seconds(20);  // longest time for what is in flight when it is stopped
 };
 
 inline constexpr char kNeighbour[] = "sessions/bench-neighbour";
@@ -45,7 +47,8 @@ class NeighbourProcess {
 };
 
 // Prefills prompts, one after the other, until SIGTERM, and ends with what is in flight then. Writes `reply_file`, as
-// WritePortFile does, at the first reply. Returns the first error.
+// WritePortFile does, at the first reply. Returns the first error. Ends the process with 1 if the server does not
+// answer within the time limit.
 absl::Status RunNeighbour(const std::string& target, const std::string& reply_file, const NeighbourLoad& load);
 
 }  // namespace gdn::bench

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <new>
 #include <numeric>
@@ -104,7 +103,7 @@ struct alignas(kCacheLineBytes) Lane {
 struct Wave {
   Lane* first = nullptr;
   int lanes = 0;
-  uint32_t epoch = 1;
+  uint64_t epoch = 1;
   int parity = 0;               // which of the two value buffers the meeting to come uses
   uint32_t values[2][64] = {};  // a lane may be one meeting ahead of its slowest peer, never two
   bool agrees = true;           // every lane that has run since the last meeting stands where the wave's first one does
@@ -122,7 +121,7 @@ struct Block {
   std::vector<Lane> lanes;
   std::vector<Wave> waves;
   std::vector<SharedBlock> shared;
-  uint32_t epoch = 1;
+  uint64_t epoch = 1;
   bool waited = false;  // one of its lanes, for the kernels before
   std::string error;
   Fiber scheduler;
@@ -140,8 +139,10 @@ thread_local uint64_t schedule_seed = 1;
 void Name(Lane& lane) {
   here = &lane;
   running_lane.context = &lane.context;
-  running_lane.index = static_cast<uint16_t>(lane.index);
+  running_lane.now = running_lane.epochs | uint64_t{static_cast<unsigned>(lane.index)} << kLdsLaneShift;
 }
+
+int64_t LaneOf(uint64_t access) { return static_cast<int64_t>((access & kLdsLane) >> kLdsLaneShift); }
 
 // From a lane to the scheduler. `returning`: the lane's stack is not needed any more.
 void ToScheduler(bool returning) {
@@ -198,10 +199,8 @@ void LaneMain() {
 // From the scheduler to each lane of the wave in turn, and back. If a lane fails, the lanes after it do not run.
 void ToLanes(const Wave& wave) {
   Lane& lane = *wave.first;
+  running_lane.epochs = block->epoch << kLdsBlockEpochShift | wave.epoch << kLdsWaveEpochShift;
   Name(lane);
-  running_lane.block_epoch = block->epoch;
-  running_lane.wave_epoch = wave.epoch;
-  running_lane.wave = static_cast<uint16_t>(lane.index >> running_lane.wave_shift);
   __sanitizer_start_switch_fiber(&block->scheduler_fake_stack, lane.stack, kStackBytes);
   block->first = true;
   SwitchFiber(block->scheduler, lane.fiber);
@@ -224,6 +223,13 @@ bool Agree(const Lane* lanes, int count) {
   return true;
 }
 
+// Counts a barrier. False if there were too many to tell them apart.
+bool Next(uint64_t& epoch) {
+  if (++epoch <= kMostEpochs) return true;
+  block->error = absl::StrCat("a block has more than ", kMostEpochs, " barriers: it may run for ever");
+  return false;
+}
+
 // Runs a wave until all its lanes are at a block barrier or have returned. False on an error.
 bool RunWave(Wave& wave) {
   Lane* const lanes = wave.first;
@@ -232,7 +238,7 @@ bool RunWave(Wave& wave) {
     if (!block->error.empty()) return false;
     if (!wave.agrees) return Agree(lanes, wave.lanes);
     if (lanes[0].state == State::kAtBarrier || lanes[0].state == State::kReturned) return true;
-    if (lanes[0].state == State::kAtFence) ++wave.epoch;
+    if (lanes[0].state == State::kAtFence && !Next(wave.epoch)) return false;
     if (lanes[0].state == State::kAtExchange) wave.parity ^= 1;
   }
 }
@@ -250,7 +256,7 @@ bool RunBlock(std::mt19937_64& random) {
     std::vector<Lane>& lanes = block->lanes;
     if (!Agree(lanes.data(), static_cast<int>(lanes.size()))) return false;
     if (lanes[0].state == State::kReturned) return true;
-    ++block->epoch;
+    if (!Next(block->epoch)) return false;
   }
 }
 
@@ -278,7 +284,7 @@ void PrepareLanes(const LaneContext& context, int threads) {
   }
   block->epoch = 1;
   block->waited = false;
-  running_lane.wave_shift = static_cast<uint16_t>(std::countr_zero(static_cast<unsigned>(block->wave_width)));
+  running_lane.other_waves = kLdsLane & ~((static_cast<uint64_t>(block->wave_width) << kLdsLaneShift) - 1);
 }
 
 void ReleaseShared() {
@@ -317,7 +323,7 @@ void BlockBarrier(CallSite site) { Arrive(State::kAtBarrier, site); }
 
 void QueueCopy(float& to, LdsShadow& shadow, float value) {
   CheckLdsWrite(shadow);
-  shadow.write_block_epoch = 0;
+  shadow.write = 0;
   here->copies.push_back({&to, &shadow, value});
 }
 
@@ -349,35 +355,31 @@ void Fail(const char* what, int64_t detail) {
 }
 
 void RecordLdsRead(LdsShadow& shadow) {
-  if (shadow.write_block_epoch == 0 || !IsAfterWrite(shadow)) FailLdsRead(shadow);
-  if (shadow.read_block_epoch != running_lane.block_epoch) {
-    shadow.many_readers = shadow.many_reader_waves = false;
-  } else if (shadow.reader >> running_lane.wave_shift != running_lane.wave) {
-    shadow.many_reader_waves = true;
-    return;
-  } else if (shadow.read_wave_epoch == running_lane.wave_epoch) {
-    shadow.many_readers = shadow.many_readers || shadow.reader != running_lane.index;
-    return;
-  } else {
-    shadow.many_readers = false;
+  if (shadow.write == 0 || !IsAfterWrite(shadow)) FailLdsRead(shadow);
+  const uint64_t apart = shadow.read ^ running_lane.now;
+  if ((apart & kLdsBlockEpoch) != 0) {
+    shadow.read = running_lane.now;
+  } else if ((apart & running_lane.other_waves) != 0) {
+    shadow.read |= kLdsManyWaves;
+  } else if ((apart & kLdsWaveEpoch) != 0) {
+    shadow.read = running_lane.now | (shadow.read & kLdsManyWaves);
+  } else if ((apart & kLdsLane) != 0) {
+    shadow.read |= kLdsManyReaders;
   }
-  shadow.read_block_epoch = running_lane.block_epoch;
-  shadow.read_wave_epoch = running_lane.wave_epoch;
-  shadow.reader = running_lane.index;
 }
 
 void FailLdsRead(const LdsShadow& shadow) {
-  if (shadow.write_block_epoch == 0) {
-    Fail("an LDS element is read that nothing has written; barrier epoch", block->epoch);
+  if (shadow.write == 0) {
+    Fail("an LDS element is read that nothing has written; barrier epoch", static_cast<int64_t>(block->epoch));
   }
-  Fail("an LDS element is read with no barrier since it was written, by thread", shadow.writer);
+  Fail("an LDS element is read with no barrier since it was written, by thread", LaneOf(shadow.write));
 }
 
-void FailLdsWrite(const LdsShadow& shadow, int other) {
+void FailLdsWrite(const LdsShadow& shadow, uint64_t other) {
   if (!IsAfterWrite(shadow)) {
-    Fail("an LDS element is written with no barrier since it was written, by thread", other);
+    Fail("an LDS element is written with no barrier since it was written, by thread", LaneOf(other));
   }
-  Fail("an LDS element is written with no barrier since it was read, by thread", other);
+  Fail("an LDS element is written with no barrier since it was read, by thread", LaneOf(other));
 }
 
 void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*)) {

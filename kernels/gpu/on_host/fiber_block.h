@@ -65,75 +65,79 @@ inline void RequireLdsIndex(int index, int count, int size) {
   if (index < 0 || index + count > size) Fail("an LDS access is out of bounds, at element", index);
 }
 
-// The last writer and reader of an LDS element (lane numbers in the block). Epochs count the barriers of the block or
-// of the wave from 1; 0 means never.
+// The last write and the reads of an LDS element: when, and by which lane of the block, in one word each, so that a
+// check is a comparison or two. Epochs count the barriers of the block or of the wave from 1. Many readers are several
+// lanes of the reader's wave since its last fence; many waves have read since the last block barrier.
+inline constexpr int kLdsLaneShift = 2, kLdsWaveEpochShift = 12, kLdsBlockEpochShift = 38;
+inline constexpr uint64_t kLdsManyReaders = 1, kLdsManyWaves = 2;
+inline constexpr uint64_t kLdsLane = uint64_t{1023} << kLdsLaneShift;
+inline constexpr uint64_t kMostEpochs = (uint64_t{1} << 26) - 1;
+inline constexpr uint64_t kLdsWaveEpoch = kMostEpochs << kLdsWaveEpochShift;
+inline constexpr uint64_t kLdsBlockEpoch = kMostEpochs << kLdsBlockEpochShift;
 struct LdsShadow {
-  uint32_t write_block_epoch = 0;
-  uint32_t write_wave_epoch = 0;
-  uint32_t read_block_epoch = 0;
-  uint32_t read_wave_epoch = 0;
-  uint16_t writer = 0;
-  uint16_t reader = 0;
-  bool many_readers = false;       // several lanes of the reader's wave have read since its last fence
-  bool many_reader_waves = false;  // several waves have read since the last block barrier
+  uint64_t write = 0;  // 0: never written
+  uint64_t read = 0;
 };
 
 // The running lane's context, and its data for LDS checks. Every access is checked, so the checks are inline.
 struct RunningLane {
   const LaneContext* context = nullptr;
-  uint32_t block_epoch = 0;
-  uint32_t wave_epoch = 0;
-  uint16_t index = 0;
-  uint16_t wave = 0;
-  uint16_t wave_shift = 0;  // lane >> wave_shift is the lane's wave
+  uint64_t now = 0;          // what an access by this lane is recorded as
+  uint64_t epochs = 0;       // the part of it that is the wave's
+  uint64_t other_waves = 0;  // the bits of kLdsLane in which lanes of two waves differ
 };
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local RunningLane running_lane;
 
 // Returns the context of the lane that is running; for kernel code only.
 inline const LaneContext& Here() { return *running_lane.context; }
 
-// End the launch with the error that no barrier separates the access from that of another lane (`other` for a write),
-// or that the element was never written. They do not return.
+// End the launch with the error that no barrier separates the access from that of another lane (`other`, a word of
+// LdsShadow, for a write), or that the element was never written. They do not return.
 [[noreturn]] void FailLdsRead(const LdsShadow& shadow);
-[[noreturn]] void FailLdsWrite(const LdsShadow& shadow, int other);
+[[noreturn]] void FailLdsWrite(const LdsShadow& shadow, uint64_t other);
 
 // True if the running lane may access the element as far as writes go: false if another lane wrote it last and no
 // barrier has separated the two accesses. The lane is named and no reference to it is taken: the linker makes the
 // addition to its address an instruction that sets no flags, which UndefinedBehaviorSanitizer's check of references
 // reads.
 inline bool IsAfterWrite(const LdsShadow& shadow) {
-  if (shadow.write_block_epoch != running_lane.block_epoch || shadow.writer == running_lane.index) return true;
-  return shadow.writer >> running_lane.wave_shift == running_lane.wave &&
-         shadow.write_wave_epoch != running_lane.wave_epoch;
+  const uint64_t apart = shadow.write ^ running_lane.now;
+  if ((apart & kLdsBlockEpoch) != 0 || (apart & kLdsLane) == 0) return true;
+  return (apart & running_lane.other_waves) == 0 && (apart & kLdsWaveEpoch) != 0;
 }
 
-// True if the read cannot fail and changes nothing in `shadow`, as most reads do that other lanes have made before.
-inline bool IsRepeatedRead(const LdsShadow& shadow) {
-  if (shadow.write_block_epoch == 0 || shadow.write_block_epoch >= running_lane.block_epoch) return false;
-  if (shadow.read_block_epoch != running_lane.block_epoch) return false;
-  if (shadow.many_reader_waves) return true;  // no later read makes a write legal before the next barrier
-  return shadow.many_readers && shadow.reader >> running_lane.wave_shift == running_lane.wave &&
-         shadow.read_wave_epoch == running_lane.wave_epoch;
+// True if the reads of kCount elements cannot fail and change nothing in their shadows, as most reads that other lanes
+// have made before. Two lanes have read since the last fence, or two waves since the last barrier, and one of them was
+// not the writer: so the write was before that, and a later one would have failed.
+template <int kCount>
+bool AreRepeatedReads(const LdsShadow* shadows) {
+  const uint64_t same_wave = kLdsBlockEpoch | kLdsWaveEpoch | running_lane.other_waves | kLdsManyReaders;
+  uint64_t apart = 0;
+  for (int i = 0; i < kCount; ++i) apart |= shadows[i].read ^ (running_lane.now | kLdsManyReaders);
+  if ((apart & same_wave) == 0) return true;
+  apart = 0;
+  for (int i = 0; i < kCount; ++i) apart |= shadows[i].read ^ (running_lane.now | kLdsManyWaves);
+  return (apart & (kLdsBlockEpoch | kLdsManyWaves)) == 0;
 }
 
 // Records any other read.
 void RecordLdsRead(LdsShadow& shadow);
 
-[[gnu::always_inline]] inline void CheckLdsRead(LdsShadow& shadow) {
-  if (!IsRepeatedRead(shadow)) RecordLdsRead(shadow);
+template <int kCount>
+[[gnu::always_inline]] inline void CheckLdsReads(LdsShadow* shadows) {
+  if (AreRepeatedReads<kCount>(shadows)) return;
+  for (int i = 0; i < kCount; ++i) RecordLdsRead(shadows[i]);
 }
 
 inline void CheckLdsWrite(LdsShadow& shadow) {
-  if (!IsAfterWrite(shadow)) FailLdsWrite(shadow, shadow.writer);
-  if (shadow.read_block_epoch == running_lane.block_epoch) {
-    const bool unordered = shadow.reader >> running_lane.wave_shift != running_lane.wave || shadow.many_reader_waves ||
-                           (shadow.read_wave_epoch == running_lane.wave_epoch &&
-                            (shadow.many_readers || shadow.reader != running_lane.index));
-    if (unordered) FailLdsWrite(shadow, shadow.reader);
+  if (!IsAfterWrite(shadow)) FailLdsWrite(shadow, shadow.write);
+  const uint64_t apart = shadow.read ^ running_lane.now;
+  if ((apart & kLdsBlockEpoch) == 0) {
+    const bool unordered = (apart & (running_lane.other_waves | kLdsManyWaves)) != 0 ||
+                           ((apart & kLdsWaveEpoch) == 0 && (apart & (kLdsManyReaders | kLdsLane)) != 0);
+    if (unordered) FailLdsWrite(shadow, shadow.read);
   }
-  shadow.write_block_epoch = running_lane.block_epoch;
-  shadow.write_wave_epoch = running_lane.wave_epoch;
-  shadow.writer = running_lane.index;
+  shadow.write = running_lane.now;
 }
 
 // Returns the block's memory for one Shared struct, `construct` being its key; poisoned and then constructed at first

@@ -168,7 +168,7 @@ class LdsElement {
   LdsElement(T& value, simt::LdsShadow* shadow) : value_(value), shadow_(shadow) {}
   LdsElement(const LdsElement&) = default;
   operator T() const {  // NOLINT(google-explicit-constructor): stands in for a T
-    simt::CheckLdsRead(*shadow_);
+    simt::CheckLdsReads<1>(shadow_);
     return value_;
   }
   const LdsElement& operator=(T value) const {
@@ -196,12 +196,14 @@ class LdsArray {
   Vec2 Load2(int i) {
     simt::RequireLdsIndex(i, 2, kCount);
     simt::RequireAligned(&data_[i], 2 * sizeof(T));
-    return {(*this)[i], (*this)[i + 1]};
+    simt::CheckLdsReads<2>(&shadow_[i]);
+    return {data_[i], data_[i + 1]};
   }
   Vec4 Load4(int i) {
     static_assert(sizeof(T) == 4);
     simt::RequireLdsIndex(i, 4, kCount);
-    return {(*this)[i], (*this)[i + 1], (*this)[i + 2], (*this)[i + 3]};
+    simt::CheckLdsReads<4>(&shadow_[i]);
+    return {data_[i], data_[i + 1], data_[i + 2], data_[i + 3]};
   }
   void Store4(int i, const Vec4& v) {
     simt::RequireLdsIndex(i, 4, kCount);

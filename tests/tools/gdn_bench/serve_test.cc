@@ -1,4 +1,5 @@
-// The parts of `gdn_bench serve` that need no server: percentiles, due times, loads, ratios, suites, the checkpoint.
+// The parts of `gdn_bench serve` that need no server: percentiles, due times, loads, ratios, suites, the checkpoint,
+// and the process that wakes and is woken.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -23,6 +24,7 @@
 #include "tools/gdn_bench/serve/serve_bench.h"
 #include "tools/gdn_bench/serve/serve_kernels.h"
 #include "tools/gdn_bench/serve/serve_load.h"
+#include "tools/gdn_bench/serve/wake_echo.h"
 #include "tools/gdn_bench/synthetic_checkpoint.h"
 
 namespace gdn::bench {
@@ -340,6 +342,17 @@ TEST(KernelTimes, AreThoseOfTheServersBackend) {
   EXPECT_FALSE(draft.has_value());
   GDN_ASSERT_OK_AND_ASSIGN(const auto step, none.Of({.call = CallKind::kStep}, 1, false));
   EXPECT_FALSE(step.has_value()) << "no single case does the work of a step";
+}
+
+TEST(WakeEcho, OfAProcessThatHasEndedIsNotWaitedFor) {
+  GDN_ASSERT_OK_AND_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Make());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto echo, WakeEcho::Start("false", folder.path() + "/log"));
+  const std::unique_ptr<Caller> caller = MakeWakeCaller(*echo);
+  for (int call = 0; call < 3; ++call) {
+    const absl::Status status = caller->Call();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has ended"));
+  }
 }
 
 TEST(SyntheticCheckpoint, HasLayersOfSmallWeightsThatDiffer) {

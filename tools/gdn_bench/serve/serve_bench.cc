@@ -325,11 +325,10 @@ absl::StatusOr<ServeReport> RunServeBench(const ServeOptions& options) {
   GDN_ASSIGN_OR_RETURN(ServerPair servers,
                        StartServers(pair, flags(absl::StrCat("--gpu_device=", options.gpu_device))));
   servers.targets.folder = folder.path();
-  std::optional<WakeEcho> wake_echo;
+  std::unique_ptr<WakeEcho> wake_echo;
   if (std::ranges::any_of(rows, [](const ServeRow& row) { return row.wake_echo(); })) {
-    GDN_ASSIGN_OR_RETURN(WakeEcho made, WakeEcho::Start(options.self, folder.path() + "/wake_echo.log"));
-    wake_echo.emplace(std::move(made));
-    servers.targets.wake_echo = &*wake_echo;
+    GDN_ASSIGN_OR_RETURN(wake_echo, WakeEcho::Start(options.self, folder.path() + "/wake_echo.log"));
+    servers.targets.wake_echo = wake_echo.get();
   }
   if (options.queue_echo) GDN_RETURN_IF_ERROR(StartQueueEchoes(pair, servers));
   GDN_ASSIGN_OR_RETURN(const TemporaryFolder secure_folder, TemporaryFolder::Make());

@@ -8,6 +8,8 @@
 # the preset `dev` sets it.
 option(GDN_UNITY "Compile several sources at a time" ON)
 set(GDN_UNITY_FILES 12)
+find_program(GDN_GOLD ld.gold)
+mark_as_advanced(GDN_GOLD)
 set(GDN_WARNINGS -Wall -Wextra -Wshadow -Wno-unused-parameter $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
   $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)
 
@@ -73,6 +75,10 @@ function(gdn_test name)
     # Sanitizers' reports and whoever debugs a test (preset dev) need its lines.
     if(GDN_UNITY AND NOT GDN_SANITIZE)
       target_compile_options(${name} PRIVATE -g0)
+      # Each of a hundred tests links the whole product, and this linker of binutils takes half the time.
+      if(GDN_GOLD)
+        target_link_options(${name} PRIVATE -fuse-ld=gold)
+      endif()
     endif()
   endif()
   target_compile_definitions(${name} PRIVATE

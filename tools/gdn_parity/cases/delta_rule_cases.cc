@@ -18,11 +18,9 @@
 namespace gdn::parity {
 namespace {
 
-using Form = DeltaRuleForm;
-
 // Calls of the same lengths, each carrying on where the one before stopped; the last sequence starts fresh.
-CaseResult RunCalls(Form form, const LayerDims& dims, const std::vector<int32_t>& lengths, int calls, float strongest,
-                    Backend& backend, RandomTensor& random) {
+CaseResult RunCalls(DeltaRuleForm form, const LayerDims& dims, const std::vector<int32_t>& lengths, int calls,
+                    float strongest, Backend& backend, RandomTensor& random) {
   DeltaRuleProblem problem = RandomDeltaRule(dims, lengths, {.strongest = strongest}, random);
   std::fill(problem.initial.end() - dims.state_elements(), problem.initial.end(), 0.0f);
   GDN_ASSIGN_OR_RETURN(DeltaRuleSlots slots, DeltaRuleSlots::Make(backend, dims, problem.initial));
@@ -44,7 +42,7 @@ CaseResult RunCalls(Form form, const LayerDims& dims, const std::vector<int32_t>
 void AddDeltaRuleSuite(DecayKind decay, std::vector<ParityCase>& cases) {
   for (DecayShape shape : kDecayShapes) {
     shape.dims.decay = decay;
-    const auto add = [&cases, &shape](const char* test, Form form, double tolerance,
+    const auto add = [&cases, &shape](const char* test, DeltaRuleForm form, double tolerance,
                                       const std::vector<int32_t>& lengths, int calls) {
       const bool by_channel = shape.dims.decays_by_channel();
       cases.push_back({by_channel ? "kda" : "delta_rule", test,
@@ -55,15 +53,15 @@ void AddDeltaRuleSuite(DecayKind decay, std::vector<ParityCase>& cases) {
     };
     for (const int32_t tokens : {1, 32, 40, 64, 100, 128}) {
       const int calls = tokens == 1 ? 20 : 1;  // one token alone may be all cancellation
-      add("scan", Form::kScan, kScanTolerance, {tokens}, calls);
-      add("chunk", Form::kChunk, kChunkTolerance, {tokens}, calls);
+      add("scan", DeltaRuleForm::kScan, kScanTolerance, {tokens}, calls);
+      add("chunk", DeltaRuleForm::kChunk, kChunkTolerance, {tokens}, calls);
     }
-    add("scan_packed", Form::kScan, kScanTolerance, {1, 40, 0, 100}, 2);
-    add("chunk_packed", Form::kChunk, kChunkTolerance, {1, 40, 0, 100, 64}, 2);
-    add("recurrent_in_place", Form::kScan, kScanTolerance, {1, 1, 1}, 50);
-    add("deferred_decode", Form::kDecode, kDeferredTolerance, {1}, 70);
-    add("deferred_decode", Form::kDecode, kDeferredTolerance, {1, 1, 1, 1, 1}, 40);
-    add("deferred_decode_ragged", Form::kDraft, kDeferredTolerance, {3, 1, 0, 8}, 20);
+    add("scan_packed", DeltaRuleForm::kScan, kScanTolerance, {1, 40, 0, 100}, 2);
+    add("chunk_packed", DeltaRuleForm::kChunk, kChunkTolerance, {1, 40, 0, 100, 64}, 2);
+    add("recurrent_in_place", DeltaRuleForm::kScan, kScanTolerance, {1, 1, 1}, 50);
+    add("deferred_decode", DeltaRuleForm::kDecode, kDeferredTolerance, {1}, 70);
+    add("deferred_decode", DeltaRuleForm::kDecode, kDeferredTolerance, {1, 1, 1, 1, 1}, 40);
+    add("deferred_decode_ragged", DeltaRuleForm::kDraft, kDeferredTolerance, {3, 1, 0, 8}, 20);
   }
 }
 
@@ -74,7 +72,8 @@ void AddParitySuite(std::vector<ParityCase>& cases) {
                      [tensor](Backend& backend, RandomTensor& random) -> CaseResult {
                        const DeltaRuleProblem problem = RandomDeltaRule(Dims(2, 4, 64, 40), {20, 1, 7}, {}, random);
                        const DeltaRuleResult expected = DeltaRuleReferenceResult(problem);
-                       GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual, RunDeltaRule(Form::kScan, problem, backend));
+                       GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual,
+                                            RunDeltaRule(DeltaRuleForm::kScan, problem, backend));
                        GDN_RETURN_IF_ERROR(DumpDeltaRule(problem, actual));
                        return Compare(actual.*tensor, expected.*tensor);
                      }});
@@ -89,7 +88,7 @@ std::vector<float> RoundToBf16(std::vector<float> x) {
 }
 
 // What a bf16 model sees: q, k, v and the output are rounded, the reference is not.
-CaseResult RunBf16(Form form, const LayerDims& dims, int32_t tokens, Backend& backend, RandomTensor& random) {
+CaseResult RunBf16(DeltaRuleForm form, const LayerDims& dims, int32_t tokens, Backend& backend, RandomTensor& random) {
   DeltaRuleProblem problem = RandomDeltaRule(dims, {tokens}, {}, random);
   const DeltaRuleResult expected = DeltaRuleReferenceResult(problem);
   problem.q = RoundToBf16(problem.q);
@@ -101,18 +100,19 @@ CaseResult RunBf16(Form form, const LayerDims& dims, int32_t tokens, Backend& ba
   return CompareResults(actual, expected);
 }
 
-CaseResult RunTokens(Form form, const LayerDims& dims, int32_t tokens, Backend& backend, RandomTensor& random) {
+CaseResult RunTokens(DeltaRuleForm form, const LayerDims& dims, int32_t tokens, Backend& backend,
+                     RandomTensor& random) {
   return CompareDeltaRule(form, RandomDeltaRule(dims, {tokens}, {}, random), backend);
 }
 
 void AddOpsSuite(std::vector<ParityCase>& cases) {
   for (const LayerDims& dims : {Dims(1, 2, 64, 64), Dims(1, 2, 128, 128), Dims(2, 4, 32, 48), Dims(2, 4, 48, 32)}) {
     const auto add = [&cases, &dims](const char* test, auto* run, int32_t tokens, double tolerance) {
-      for (const Form form : {Form::kScan, Form::kChunk, Form::kStages}) {
+      for (const DeltaRuleForm form : {DeltaRuleForm::kScan, DeltaRuleForm::kChunk, DeltaRuleForm::kStages}) {
         cases.push_back({"ops", absl::StrCat(test, DeltaRuleFormName(form)),
                          absl::StrCat(DimsName(dims), " T=", tokens), tolerance,
                          std::bind_front(run, form, dims, tokens), tolerance});
-        cases.back().gpu_only = form == Form::kStages;
+        cases.back().gpu_only = form == DeltaRuleForm::kStages;
       }
     };
     for (const int32_t tokens : {1, 32, 40, 64}) add("scan_", RunTokens, tokens, kPipelineTolerance);
@@ -202,7 +202,7 @@ std::vector<int32_t> EveryLength() {
 void AddShapes(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const LayerDims& dims, const std::vector<int32_t>& lengths, float strongest,
                             const std::string& name, const Change& change = nullptr) {
-    for (const Form form : {Form::kScan, Form::kChunk, Form::kDraft}) {
+    for (const DeltaRuleForm form : {DeltaRuleForm::kScan, DeltaRuleForm::kChunk, DeltaRuleForm::kDraft}) {
       ParityCase& c = cases.emplace_back(
           ParityCase{dims.decays_by_channel() ? "kda" : "shapes", absl::StrCat("delta_rule_", DeltaRuleFormName(form)),
                      absl::StrCat(DimsName(dims), " T=", name), kChunkTolerance,
@@ -256,14 +256,15 @@ void AddShapes(std::vector<ParityCase>& cases) {
         EveryOtherChannel(g));
   }
   for (const LayerDims& dims : {Dims(1, 2, 48, 32), ByChannel(Dims(1, 2, 48, 32))}) {
-    for (const Form form : {Form::kScan, Form::kChunk}) {
+    for (const DeltaRuleForm form : {DeltaRuleForm::kScan, DeltaRuleForm::kChunk}) {
       for (const int32_t prompt : {1, 64, 250, 299}) {
         cases.push_back({dims.decays_by_channel() ? "kda" : "shapes",
                          absl::StrCat("prefill_", DeltaRuleFormName(form), "_then_decode"),
                          absl::StrCat(DimsName(dims), " T=", prompt, "+", 300 - prompt, "x1"), kPipelineTolerance,
                          [=](Backend& backend, RandomTensor& random) {
                            return CompareDeltaRuleCalls(RandomDeltaRule(dims, {300}, {.strongest = -0.02f}, random),
-                                                        {{form, prompt}, {Form::kDecode, 300 - prompt}}, backend);
+                                                        {{form, prompt}, {DeltaRuleForm::kDecode, 300 - prompt}},
+                                                        backend);
                          }});
         cases.back().by_channel = dims.decays_by_channel();
       }

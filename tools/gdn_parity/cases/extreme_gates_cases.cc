@@ -38,7 +38,7 @@ constexpr float kExtremes[] = {0.0f,
                                std::numeric_limits<float>::lowest(),
                                -std::numeric_limits<float>::infinity(),
                                std::numeric_limits<float>::quiet_NaN()};
-constexpr int32_t kHeads = 2 * static_cast<int32_t>(std::size(kExtremes));
+constexpr int32_t kExtremeHeads = 2 * static_cast<int32_t>(std::size(kExtremes));
 constexpr float kForgotten = -10.0f;  // of the other tokens' log decays, about twice their sum
 constexpr double kTolerance = 1e-5;
 // A token's share of the error with one key, whose rounding would be up to 2.4e-7.
@@ -68,9 +68,9 @@ void SetDecays(DeltaRuleProblem& problem) {
   const int64_t width = dims.decay_dim();
   const int64_t tokens = problem.tokens();
   const auto set = [&](int64_t token, int64_t head, int64_t channels, float g) {
-    std::fill_n(problem.g.begin() + (token * kHeads + head) * width, channels, g);
+    std::fill_n(problem.g.begin() + (token * kExtremeHeads + head) * width, channels, g);
   };
-  for (int64_t i = 0; i < kHeads / 2; ++i) {
+  for (int64_t i = 0; i < kExtremeHeads / 2; ++i) {
     for (int64_t t = 0; t < tokens; ++t) set(t, 2 * i, width, kExtremes[i]);
     bool one_channel = true;
     for (const int64_t t : ExtremeTokens(kExtremes[i], tokens)) {
@@ -110,7 +110,7 @@ CaseResult RunExtreme(Form form, const ExtremeCase& c, Backend& backend, RandomT
   Difference difference;
   const int64_t value_dim = c.dims.value_dim;
   const int64_t state = int64_t{c.dims.key_dim} * value_dim;
-  for (int64_t head = 0; head < kHeads; ++head) {
+  for (int64_t head = 0; head < kExtremeHeads; ++head) {
     const auto outputs = [&](const DeltaRuleResult& result) {
       return Gather(result.output, head * value_dim, c.tokens, c.dims.value_features(), value_dim);
     };
@@ -157,10 +157,11 @@ void AddExtremeGatesCases(std::vector<ParityCase>& cases) {
   for (const bool by_channel : {false, true}) {
     const auto with_decay = [by_channel](const LayerDims& dims) { return by_channel ? ByChannel(dims) : dims; };
     // Keys that fill lanes and chunks' tiles, and others; those beyond 256 elements have kernels of their own.
-    for (const LayerDims& dims : {Dims(2, kHeads, 17, 9), Dims(1, kHeads, 128, 16), Dims(1, kHeads, 300, 4)}) {
+    for (const LayerDims& dims :
+         {Dims(2, kExtremeHeads, 17, 9), Dims(1, kExtremeHeads, 128, 16), Dims(1, kExtremeHeads, 300, 4)}) {
       AddAllForms({with_decay(dims), 70, 1.0f, Keys::kRandom}, cases);
     }
-    const LayerDims small = with_decay(Dims(1, kHeads, 32, 8));
+    const LayerDims small = with_decay(Dims(1, kExtremeHeads, 32, 8));
     for (const int32_t tokens : {100, 512, 4096}) {
       for (const float beta : {0.0f, 1.0f, 2.0f}) AddAllForms({small, tokens, beta, Keys::kRandom}, cases);
       for (const float beta : {0.0f, 1.0f}) AddAllForms({small, tokens, beta, Keys::kRepeated}, cases);
@@ -169,7 +170,7 @@ void AddExtremeGatesCases(std::vector<ParityCase>& cases) {
       for (const float beta : {1.999f, 2.0f}) AddAllForms({small, tokens, beta, Keys::kRepeated}, cases);
     }
     AddDecodes({small, 4096, 2.0f, Keys::kRepeated}, cases);
-    AddAllForms({with_decay(Dims(1, kHeads, 128, 16)), 2048, 1.999f, Keys::kRepeated}, cases);
+    AddAllForms({with_decay(Dims(1, kExtremeHeads, 128, 16)), 2048, 1.999f, Keys::kRepeated}, cases);
   }
 }
 

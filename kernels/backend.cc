@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
@@ -25,6 +26,11 @@ absl::Status Move(void* to, const void* from, size_t bytes) {
 }
 
 }  // namespace
+
+std::vector<float> BackendInfo::RowScalesFor(const WeightMatrix& weight, bool meets_calls) const {
+  const bool multiplied = takes_halves && (meets_calls || math == ProductMath::kHalf) && IsPlain(weight.format);
+  return multiplied ? RowScalesOf(weight, math) : std::vector<float>();
+}
 
 absl::StatusOr<void*> Backend::Allocate(size_t bytes) { return HostAllocate(bytes); }
 void Backend::Free(void* data, size_t bytes) { HostFree(data, bytes); }

@@ -16,6 +16,7 @@
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -60,12 +61,15 @@ struct BackendInfo {
   int64_t stable_gemm_rows = std::numeric_limits<int64_t>::max();
   // How projections of a layer multiply. An operator itself does as its params say.
   ProductMath math = ProductMath::kExact;
-  // True if plain weights should have scales (RowScalesOf in `math`), because projections multiply fp16 numbers.
+  // True if projections multiply fp16 numbers, for which plain weights need scales (RowScalesFor).
   bool takes_halves = false;
   // Bits (WeightFormatBit) of the formats that projections accept. Weights in other formats must be unpacked first.
   uint32_t weight_formats = kPlainWeights;
 
   bool TakesWeights(WeightFormat format) const { return (weight_formats & WeightFormatBit(format)) != 0; }
+  // Returns the scales that `weight`, in host memory, should have for projections here; none if it should not.
+  // `meets_calls`: its inputs are a call's, which may be BF16 or F16; those of a layer's other matrices are float32.
+  std::vector<float> RowScalesFor(const WeightMatrix& weight, bool meets_calls = true) const;
 };
 
 // The bytes and index arrays that a launch copies to the device. Nothing is owned. `host` and `device` each have room

@@ -104,18 +104,18 @@ class ModelLoader {
     const std::string place = StrCat("model '", model_.name_, "', layer ", layer.layer);
     GDN_ASSIGN_OR_RETURN(const ServedLayer served, WithPrefix(ServeLayer(spec, layer, options_), place));
     for (const auto& [tensor, stored] : layer.tensors) model_.memory_.in_files += FileBytes(stored);
-    const auto matrix = [&](const ServedMatrix& of_layer, bool of_hidden_states = false) {
+    const auto matrix = [&](const ServedMatrix& of_layer, bool meets_calls = false) {
       const char* const data = of_layer.data().data();
       return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(data) && !merged.HasMade(data),
-                    of_hidden_states);
+                    meets_calls);
     };
     LayerWeights weights;
     weights.spec = ServedForm(spec);
     weights.tiled_out = served.tiled_out;
-    GDN_ASSIGN_OR_RETURN(weights.in_qkv, matrix(served.in_qkv, /*of_hidden_states=*/true));
-    GDN_ASSIGN_OR_RETURN(weights.in_z, matrix(served.in_z, /*of_hidden_states=*/true));
-    GDN_ASSIGN_OR_RETURN(weights.in_b, matrix(served.in_b, /*of_hidden_states=*/true));
-    GDN_ASSIGN_OR_RETURN(weights.in_a, matrix(served.in_a, /*of_hidden_states=*/true));
+    GDN_ASSIGN_OR_RETURN(weights.in_qkv, matrix(served.in_qkv, /*meets_calls=*/true));
+    GDN_ASSIGN_OR_RETURN(weights.in_z, matrix(served.in_z, /*meets_calls=*/true));
+    GDN_ASSIGN_OR_RETURN(weights.in_b, matrix(served.in_b, /*meets_calls=*/true));
+    GDN_ASSIGN_OR_RETURN(weights.in_a, matrix(served.in_a, /*meets_calls=*/true));
     GDN_ASSIGN_OR_RETURN(weights.z_up, matrix(served.z_up));
     GDN_ASSIGN_OR_RETURN(weights.a_up, matrix(served.a_up));
     GDN_ASSIGN_OR_RETURN(weights.out, matrix(served.out));
@@ -128,9 +128,9 @@ class ModelLoader {
     return absl::OkStatus();
   }
 
-  // Points into the mapped file if the backend can read it there. Otherwise makes a copy. `of_hidden_states`: its
-  // inputs are a call's, which may be BF16 or F16; those of other matrices are float32.
-  absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served, bool in_file, bool of_hidden_states) {
+  // Points into the mapped file if the backend can read it there. Otherwise makes a copy. `meets_calls`: as
+  // BackendInfo::RowScalesFor.
+  absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served, bool in_file, bool meets_calls) {
     if (served.rows == 0) return WeightMatrix{};
     const std::string_view data = served.data();
     WeightMatrix matrix{.format = served.format,
@@ -138,12 +138,7 @@ class ModelLoader {
                         .rows = served.rows,
                         .cols = served.cols,
                         .scales = served.scales.empty() ? nullptr : served.scales.data()};
-    std::vector<float> row_scales;
-    const BackendInfo& backend = backend_.info();
-    const bool meets_halves = of_hidden_states || backend.math == ProductMath::kHalf;
-    if (backend.takes_halves && meets_halves && IsPlain(served.format)) {
-      row_scales = RowScalesOf(matrix, backend.math);
-    }
+    const std::vector<float> row_scales = backend_.info().RowScalesFor(matrix, meets_calls);
     if (!row_scales.empty()) matrix.scales = row_scales.data();
     const auto alignment = static_cast<uintptr_t>(AlignmentOf(served.format));
     const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % alignment == 0;

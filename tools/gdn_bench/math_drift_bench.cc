@@ -136,8 +136,7 @@ class MathSession {
     WeightMatrix* const matrices[] = {&weights_.in_qkv, &weights_.in_z, &weights_.in_b, &weights_.in_a, &weights_.out};
     for (size_t i = 0; i < layer.matrices.size(); ++i) {
       WeightMatrix matrix = layer.matrices[i].matrix();
-      std::vector<float> scales;
-      if (backend_->info().takes_halves) scales = RowScalesOf(matrix, backend_->info().math);
+      const std::vector<float> scales = backend_->info().RowScalesFor(matrix);
       if (!scales.empty()) {
         matrix.scales = scales.data();
         GDN_ASSIGN_OR_RETURN(void* const placed, Place(scales.data(), scales.size() * sizeof(float)));

@@ -69,7 +69,6 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, Backend& backend, Bac
   };
   const auto matrix = [&](WeightMatrix LayerWeights::*member, int64_t rows, int64_t cols) -> absl::Status {
     if (rows == 0) return absl::OkStatus();
-    const bool meets_halves = cols == dims.hidden_size || backend.info().math == ProductMath::kHalf;  // as LoadModel
     if (!IsPlain(c.weights)) {
       const RandomWeights& made = pair.quantised.emplace_back(
           MakeRandomWeights(c.weights, rows, cols, static_cast<uint32_t>(pair.quantised.size() + 1)));
@@ -79,8 +78,8 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, Backend& backend, Bac
       const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
       GDN_ASSIGN_OR_RETURN(const auto stored, store(dtype, random.Normal(rows * cols, deviation)));
       pair.host.*member = pair.device.*member = PlainMatrix(dtype, stored.first, rows, cols);
-      std::vector<float> row_scales;
-      if (backend.info().takes_halves && meets_halves) row_scales = RowScalesOf(pair.host.*member, backend.info().math);
+      const std::vector<float> row_scales =
+          backend.info().RowScalesFor(pair.host.*member, /*meets_calls=*/cols == dims.hidden_size);
       if (!row_scales.empty()) {
         GDN_ASSIGN_OR_RETURN(const auto scales, store(DType::kF32, row_scales));
         (pair.host.*member).scales = static_cast<const float*>(scales.first);

@@ -41,8 +41,7 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
   std::vector<float> y(rows * y_stride, 0.5f);
   for (int64_t row = 0; row < rows; ++row) std::fill_n(y.begin() + row * y_stride, outputs, NAN);
   WeightMatrix matrix = PlainMatrix(dtype, stored.data() + shift, outputs, s.features);
-  std::vector<float> row_scales;
-  if (backend.info().takes_halves) row_scales = RowScalesOf(matrix, backend.info().math);
+  const std::vector<float> row_scales = backend.info().RowScalesFor(matrix);
   if (!row_scales.empty()) matrix.scales = row_scales.data();
   return OperatorCall<Params>("", {},
                               {.path = path,

@@ -392,6 +392,14 @@ TEST(PlantedFault, DivergingLanesAreNamed) {
   EXPECT_THAT(std::string(shuffle.message()), HasSubstr("diverge"));
 }
 
+TEST(PlantedFault, ALaneThatMeetsForEverIsSeen) {
+  const auto fences = simt::RunGrid("fences", {}, /*threads=*/1, /*wave_width=*/32, [] {
+    for (;;) WaveBarrier();
+  });
+  EXPECT_EQ(fences.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(fences.message()), HasSubstr("barriers"));
+}
+
 TEST(PlantedFault, AMisalignedVectorAccessIsSeen) {
   alignas(16) float data[8] = {};
   const auto status = simt::RunGrid("load", {}, 1, 64, [&] { static_cast<void>(Load4(data + 1)); });

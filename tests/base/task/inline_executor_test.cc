@@ -25,7 +25,7 @@ namespace {
 using ::testing::ElementsAre;
 
 // A flow that notes what its tasks return.
-class Call : public OwnedFlow<absl::Status> {
+class Call final : public OwnedFlow<absl::Status> {
  public:
   explicit Call(Executor& executor) : OwnedFlow<absl::Status>(executor) {}
   using OwnedFlow<absl::Status>::Start;

@@ -16,8 +16,8 @@ namespace gdn {
 namespace {
 
 // Takes units, notes it, and keeps them for a second.
-Task<absl::Status> Use(Executor& executor, Semaphore& semaphore, int64_t units, Deadline deadline, int name,
-                       std::vector<int>& order) {
+Task<absl::Status> UseUnits(Executor& executor, Semaphore& semaphore, int64_t units, Deadline deadline, int name,
+                            std::vector<int>& order) {
   GDN_CO_ASSIGN_OR_RETURN(const Semaphore::Permit permit, co_await semaphore.Take(units, deadline));
   order.push_back(name);
   EXPECT_EQ(permit.units(), units);
@@ -37,7 +37,7 @@ TEST(Semaphore, ServesThoseThatWaitInTheirOrder) {
     std::vector<int> order;
     std::vector<absl::Status> ended;
     TaskGroup group(executor);
-    for (int i = 0; i < 8; ++i) Begin(executor, group, Use(executor, semaphore, 1, {}, i, order), ended);
+    for (int i = 0; i < 8; ++i) Begin(executor, group, UseUnits(executor, semaphore, 1, {}, i, order), ended);
     group.Wait();
     EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7})) << "seed " << seed;
     EXPECT_EQ(semaphore.free(), 1);
@@ -51,9 +51,9 @@ TEST(Semaphore, LetsNoSmallRequestPassALargeOneUnlessThatGivesUp) {
   std::vector<absl::Status> ended;
   TaskGroup group(executor);
   const SteadyTime begun = executor.Now();
-  Begin(executor, group, Use(executor, semaphore, 2, {}, 0, order), ended);
-  Begin(executor, group, Use(executor, semaphore, 4, begun + absl::Milliseconds(500), 1, order), ended);
-  Begin(executor, group, Use(executor, semaphore, 1, {}, 2, order), ended);
+  Begin(executor, group, UseUnits(executor, semaphore, 2, {}, 0, order), ended);
+  Begin(executor, group, UseUnits(executor, semaphore, 4, begun + absl::Milliseconds(500), 1, order), ended);
+  Begin(executor, group, UseUnits(executor, semaphore, 1, {}, 2, order), ended);
   Semaphore::Permit permit;
   EXPECT_FALSE(semaphore.TryTake(1, &permit));  // 2 are free, but others wait
   EXPECT_EQ(order, std::vector<int>{0});
@@ -73,8 +73,9 @@ TEST(Semaphore, RefusesMoreUnitsThanThereAre) {
   SimulatedExecutor executor(1);
   Semaphore semaphore(4);
   std::vector<int> order;
-  EXPECT_EQ(BlockOn(executor, Use(executor, semaphore, 5, {}, 0, order)).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(BlockOn(executor, Use(executor, semaphore, 0, {}, 1, order)).ok());
+  EXPECT_EQ(BlockOn(executor, UseUnits(executor, semaphore, 5, {}, 0, order)).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(BlockOn(executor, UseUnits(executor, semaphore, 0, {}, 1, order)).ok());
   EXPECT_EQ(semaphore.free(), 4);
 }
 

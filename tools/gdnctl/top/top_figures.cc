@@ -100,7 +100,10 @@ absl::StatusOr<TopSample> TakeTopSample(Client& client) {
 }
 
 TopFigures FiguresBetween(const TopSample& before, const TopSample& now) {
-  TopFigures figures{.at = now.at, .seconds = absl::ToDoubleSeconds(now.at - before.at), .info = now.info};
+  TopFigures figures;
+  figures.at = now.at;
+  figures.seconds = absl::ToDoubleSeconds(now.at - before.at);
+  figures.info = now.info;
   FillTiers(before, now, figures);
   FillSessions(before, now, figures);
   figures.traced = now.traced.kept() > 0;

@@ -13,7 +13,7 @@ note() { echo "== $*"; }
 # Tests at a time: most wait, but some use every processor for seconds.
 default_test_jobs() {
   local half=$(( $(nproc) / 2 ))
-  (( half >= 4 )) || half=4
+  (( half >= 3 )) || half=3
   (( half <= 6 )) || half=6
   echo "${TEST_JOBS:-${half}}"
 }

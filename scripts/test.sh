@@ -9,7 +9,7 @@
 # --checks), lints deploy/, builds both container images and runs them (scripts/full_checks.sh; as root), tests the Python client
 # in Hugging Face models (with PyTorch), and the plugin for vLLM in vLLM's engines.
 # --keep-going compiles on after an error, to show all of them. Environment: JOBS compile jobs (default: by processors and
-# memory), TEST_JOBS tests at a time (default: half the processors, 4 to 6), CCACHE_DIR where compiled objects are kept,
+# memory), TEST_JOBS tests at a time (default: half the processors, 3 to 6), CCACHE_DIR where compiled objects are kept,
 # TMPDIR where tests make their files (default: in memory if there is plenty).
 set -euo pipefail
 # shellcheck source=scripts/common.sh

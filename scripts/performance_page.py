@@ -297,8 +297,8 @@ def short_machine(run):
 
 
 # Whether a token takes longer far from a session's beginning.
-FLAT = (("a prefill takes {} us a token for {} tokens and {} us a token for {}", "prefill_long/T=", True),
-        ("a decode step takes {} us after {} tokens and {} us after {}", "decode_at/position=", False))
+FLAT = (("A prefill takes {} us a token for {} tokens and {} us a token for {}", "prefill_long/T=", True),
+        ("A decode step takes {} us after {} tokens and {} us after {}", "decode_at/position=", False))
 
 
 def flat_lines(cases):
@@ -310,9 +310,9 @@ def flat_lines(cases):
             continue
         (near, first), (far, last) = points[0], points[-1]
         first, last = (first / near, last / far) if share else (first, last)
-        out.append(f"- {words.format(f'{first:.3g}', f'{near:,}', f'{last:.3g}', f'{far:,}').replace('after 1 tokens', 'after 1 token')}: "
-                   f"{last / first:.3f} times as long")
-    return ["The time of a token does not depend much on its position:", "", *out, ""] if out else []
+        out.append(f"- {words.format(f'{first:.3g}', f'{near:,}', f'{last:.3g}', f'{far:,}').replace('after 1 tokens', 'after 1 token')}. "
+                   f"That is {last / first:.3f} times as long.")
+    return ["The time of a token does not depend much on its position.", "", *out, ""] if out else []
 
 
 def section(name, run):

@@ -22,7 +22,7 @@ absl::Status Expect(ssize_t bytes, const char* call) {
   return absl::UnavailableError(absl::StrCat("the echo of wake-ups: ", call, ": ", why));
 }
 
-// What a descriptor counts once the other process has ended: more than one reply.
+// The watching thread adds this to the descriptor's count when the other process has ended; a reply adds 1.
 constexpr uint64_t kEnded = uint64_t{1} << 32;
 
 absl::Status Wake(int fd, uint64_t count = 1) { return Expect(write(fd, &count, sizeof(count)), "write"); }

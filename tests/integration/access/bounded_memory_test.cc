@@ -31,7 +31,8 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kDeviceBytes = 192 * kMiB, kCallBytes = 64 * kMiB, kCopyBytes = 32 * kMiB, kReplyBytes = 8 * kMiB;
-constexpr int64_t kTransportBytes = 128 * kMiB;  // what gRPC holds of messages that the service has not seen yet
+// gRPC's buffers hold what the service has not seen yet. They are larger than kCallBytes, or that would not be reached.
+constexpr int64_t kTransportBytes = 128 * kMiB;
 // Beside the budgets: code, threads' scratch and the heap's slack.
 constexpr int64_t kConstant = 96 * kMiB;
 constexpr int kAtOnce = 60;

@@ -335,7 +335,7 @@ absl::Duration Batcher::LetDecodesPass(absl::Duration estimated) {
     AwaitLastMoment(/*not_issued=*/1, estimated, start_time_);
     if (!free_lanes_.empty() && scheduler_.DecodesLead()) {
       chosen = Choose(/*prefills=*/false);
-      to_be_ended_ += chosen.launch.empty() ? 0 : 1;
+      ++to_be_ended_;
     }
   }
   if (chosen.lane != nullptr) PassOn(executor_.Issue(std::move(chosen.launch), *chosen.lane));

@@ -54,7 +54,6 @@ RingPoller::RingPoller(OwnedFd epoll, OwnedFd stop, absl::Duration spin)
     : epoll_(std::move(epoll)), stop_(std::move(stop)), spin_(spin), thread_([this] { Run(); }) {}
 
 RingPoller::~RingPoller() {
-  ending_.store(true, std::memory_order_relaxed);
   const uint64_t one = 1;
   static_cast<void>(!write(stop_.get(), &one, sizeof(one)));  // an empty eventfd takes it
   thread_.join();
@@ -95,22 +94,20 @@ RingPoller::Counts RingPoller::counts() const {
 void RingPoller::Run() {
   NameThisThread("gdn-rings");
   absl::Duration spin = spin_;
+  SteadyTime idle_since = SteadyNow();
   for (;;) {
-    const SteadyTime begun = SteadyNow();
-    bool found = false;
-    do {
-      while (TakeTurn()) {
-        found = true;
-        if (ending_.load(std::memory_order_relaxed)) return;
-      }
-      if (!found) Pause();
-    } while (!found && !active_.empty() && SteadyNow() - begun < spin);
-    if (found) {
+    if (TakeTurn()) {
+      // Rings that keep this thread busy must not hide those that announce themselves.
+      if (!Awaken(/*timeout_ms=*/0)) return;
       spin = spin_;
-      continue;
+      idle_since = SteadyNow();
+    } else if (!active_.empty() && SteadyNow() - idle_since < spin) {
+      Pause();
+    } else {
+      spin = std::max(spin / 2, spin_ / 16);
+      if (!Sleep()) return;
+      idle_since = SteadyNow();
     }
-    spin = std::max(spin / 2, spin_ / 16);
-    if (!Sleep()) return;
   }
 }
 
@@ -147,19 +144,23 @@ bool RingPoller::Sleep() {
   // From here on clients announce their submissions. One that came before is still to be seen.
   for (const std::shared_ptr<PolledRing>& ring : active_) ring->ring().SetWaits(true);
   std::erase_if(active_, [](const auto& ring) { return !ring->ring().Waiting(); });
+  for (const std::shared_ptr<PolledRing>& ring : active_) ring->ring().SetWaits(false);
+  return Awaken(active_.empty() ? -1 : 0);
+}
+
+bool RingPoller::Awaken(int timeout_ms) {
   std::array<epoll_event, kEvents> events;
-  const int count = epoll_wait(epoll_.get(), events.data(), kEvents, active_.empty() ? -1 : 0);
+  const int count = epoll_wait(epoll_.get(), events.data(), kEvents, timeout_ms);
   for (int i = 0; i < count; ++i) {
     const uint64_t number =
         events[static_cast<size_t>(i)].data.u64;  // a copy: the event is packed, its parts unaligned
     if (number == 0) return false;
     absl::MutexLock lock(&mu_);
     const auto found = rings_.find(number);
-    if (found != rings_.end() && std::ranges::find(active_, found->second) == active_.end()) {
-      active_.push_back(found->second);
-    }
+    if (found == rings_.end()) continue;
+    found->second->ring().SetWaits(false);
+    if (std::ranges::find(active_, found->second) == active_.end()) active_.push_back(found->second);
   }
-  for (const std::shared_ptr<PolledRing>& ring : active_) ring->ring().SetWaits(false);
   return true;
 }
 

@@ -1,7 +1,7 @@
 // The thread that looks at all rings for submissions.
 //
-// It takes at most one submission of a ring a turn, so no client waits for more than one submission of each other. If
-// it has found none for `spin`, it sleeps until a client announces one: idle clients cost no processor time. A spin
+// It takes at most one submission of a ring a turn and looks for announcements after each, so no client waits for more
+// than two submissions of each other. If it has found none for `spin`, it sleeps until a client announces one: idle clients cost no processor time. A spin
 // that finds nothing halves the next one, down to a sixteenth, and one that finds something restores it.
 // Thread safety: safe from any thread. Ownership: shares the rings that were added until they have ended; the
 // destructor ends the thread, and a PolledRing is not called any more then.
@@ -66,13 +66,15 @@ class RingPoller {
   void Serve(PolledRing& polled, bool alone);
   // Sleeps until a ring has a submission. Returns false if the thread shall end.
   bool Sleep();
+  // Makes the rings active that were announced, after waiting for one if the timeout (-1: none) allows it. Returns false
+  // if the thread shall end.
+  bool Awaken(int timeout_ms);
 
   const OwnedFd epoll_;
   const OwnedFd stop_;  // an eventfd; readable: the thread shall end
   const absl::Duration spin_;
   // Rings that were announced, and are looked at every turn; the others are asleep. The thread's own.
   std::vector<std::shared_ptr<PolledRing>> active_;
-  std::atomic<bool> ending_{false};
   std::atomic<const PolledRing*> served_{nullptr};  // the ring that may be called right now
   std::atomic<int64_t> broken_{0}, submissions_{0};
   mutable absl::Mutex mu_;

@@ -323,6 +323,38 @@ TEST_F(OpenedRing, AnswersOthersWhileOneAnnouncesWithoutEnd) {
   rings_->poller->Remove(*noisy);
 }
 
+// A client that makes its next submission as soon as the server has taken the last.
+class Endless final : public PolledRing {
+ public:
+  explicit Endless(std::shared_ptr<Ring> ring)
+      : ring_(std::move(ring)),
+        header_(static_cast<gdn_ring_header*>(mmap(nullptr, sizeof(gdn_ring_header), PROT_READ | PROT_WRITE, MAP_SHARED,
+                                                   ring_->fds()[0], /*offset=*/0))) {}
+  ~Endless() override { munmap(header_, sizeof(gdn_ring_header)); }
+  Ring& ring() override { return *ring_; }
+  void Serve(const gdn_ring_submission& /*submission*/, bool /*alone*/) override { Submit(); }
+  void Submit() { GDN_RING_STORE(header_->submitted, ++submitted_); }
+
+ private:
+  const std::shared_ptr<Ring> ring_;
+  gdn_ring_header* const header_;
+  uint32_t submitted_ = 0;
+};
+
+TEST_F(OpenedRing, AnswersOthersWhileOneSubmitsWithoutEnd) {
+  const auto busy = std::make_shared<Endless>(Ring::Make(kEntries, kArea).value());
+  ASSERT_TRUE(rings_->poller->Add(busy).ok());
+  busy->Submit();
+  const uint64_t one = 1;
+  ASSERT_EQ(write(busy->ring().fds()[1], &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  while (rings_->poller->counts().submissions == 0) absl::SleepFor(absl::Milliseconds(1));
+  for (int i = 0; i < 20; ++i) {
+    std::string back;
+    ASSERT_EQ(CallWith(client_->ring, "m", "t", 10'000'000, back), GDN_RING_OK) << i;
+  }
+  rings_->poller->Remove(*busy);
+}
+
 // A child process that ends with what `run` returns; gRPC and gtest are not for it.
 template <typename Run>
 int ExitCodeOfFork(const Run& run) {

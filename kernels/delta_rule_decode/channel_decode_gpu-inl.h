@@ -94,4 +94,107 @@ __device__ __forceinline__ TokenLog ChannelLog(const DecodeLane& my, const Decod
   return log;
 }
 
+// What a thread has of the log, of whole rows: a channel's g of its own entries, from `low` on, and of those above
+// them; zero where there are none.
+template <int kElements>
+struct ChannelOfLog {
+  static constexpr int kOwn = kPartEntries<kElements>;
+  static constexpr int kAbove = kOwn < kLogCapacity ? kLogCapacity - kOwn : 1;
+
+  int channel, low;
+  float own[kOwn];
+  float above[kAbove];
+
+  // function(g, entry) of each.
+  template <typename Function>
+  __device__ __forceinline__ void ForEach(const Function& function) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) function(own[i], low + i);
+#pragma unroll
+    for (int i = 0; i < kAbove; ++i) function(above[i], low + kOwn + i);
+  }
+};
+template <int kElements>
+__device__ __forceinline__ ChannelOfLog<kElements> LoadChannelOfLog(const DeltaRuleArgs& p, const DecodeLane& my,
+                                                                    int log_length) {
+  static_assert(kLaneChannels<kElements> <= kDeltaRuleThreads);
+  ChannelOfLog<kElements> log;
+  log.channel = my.thread % kLaneChannels<kElements>;
+  log.low = my.thread / kLaneChannels<kElements> * kPartEntries<kElements>;
+  const float* row = my.slot + p.at.log_g + int64_t{my.task.head} * p.key_dim + log.channel;
+  const int64_t features = int64_t{p.value_heads} * p.key_dim;
+  log.ForEach([&](float& g, int e) {
+    g = 0.0f;
+    if (e < kLogCapacity && e < log_length) g = row[e * features];
+  });
+  return log;
+}
+
+// What a token has in a channel. k and q only if they were asked for.
+struct ChannelToken {
+  float g = 0.0f, k = 0.0f, q = 0.0f;
+};
+// By channel: the entries' weights, and what the token is to the base. Appends the token to the log. token_at(channel,
+// whole) returns the token in a channel, without k and q unless `whole`.
+template <int kElements, typename TokenAt, typename Shared>
+__device__ __forceinline__ void WeighToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
+                                           ChannelOfLog<kElements>& log, const TokenAt& token_at, Shared& sh) {
+  if (log.low > token.entry) return;
+  const ChannelToken now = token_at(log.channel, log.low == 0);
+  // Not a store under a condition, which the compiler would make one to an element that is found at run time.
+  log.ForEach([&](float& g, int e) { g = e == token.entry ? now.g : g; });
+  const float decay = WeighEntries(log.own, log.above, [&](int i, float weight) {
+    sh.weight[(log.low + i) * Shared::kChannels + log.channel] = weight;
+  });
+  if (log.low == 0) ShareToken(args, my, token, log.channel, true, decay, now.k, now.q, now.g, sh);
+}
+
+// Products of an entry's weighted key with k_t and q_t, by its group.
+template <int kWave, int kElements, typename Shared>
+__device__ __forceinline__ void EntryProducts(const DecodeLane& my, const DecodeToken& token,
+                                              const float (&entry_k)[kElements], Shared& sh) {
+  constexpr int kChannels = Shared::kChannels;
+  const int entry = min(my.group, token.entry);
+  float weighted[kElements];
+  LoadChannels<kElements>(sh.weight, entry * kChannels, my.lane, weighted);
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) weighted[i] *= entry_k[i];
+  float x[kElements];
+  LoadChannels<kElements>(sh.rows, 0, my.lane, x);
+  const double part_k = WideDot(weighted, x);
+  LoadChannels<kElements>(sh.rows, kChannels, my.lane, x);
+  const float part_q = Dot(weighted, x);
+  ShareEntryDots<kWave>(my, token, part_k, part_q, sh);
+  if (token.entry != kLogCapacity - 1) return;
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    sh.weight.Store4(my.group * kChannels + i * kColumnLanes + my.lane * 4,
+                     {weighted[i], weighted[i + 1], weighted[i + 2], weighted[i + 3]});
+  }
+}
+
+// Fold, of columns in registers; a draft's base stays there, rounded as if it were written and read.
+template <int kElements, int kColumns, bool kExact, typename Base, typename Shared>
+__device__ __forceinline__ void FoldChannels(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
+                                             Shared& sh, float (&s)[kColumns][kElements]) {
+  DecayChannels<kElements, kColumns>(sh.decay, my.lane, s);
+#pragma unroll 1
+  for (int e = 0; e < kLogCapacity; ++e) {
+    float weighted[kElements];
+    float u[kColumns];
+    LoadChannels<kElements>(sh.weight, e * Shared::kChannels, my.lane, weighted);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) u[c] = sh.u[e * Shared::kBlockColumns + my.group * kColumns + c];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) s[c][i] = fmaf(weighted[i], u[c], s[c][i]);
+    }
+  }
+  if constexpr (kRounds<Base>) RoundState<kElements, kColumns>(s);
+  if (args.row_mask == kLogCapacity - 1) {
+    StoreState<kElements, kColumns, kExact>(OwnBase<Base>(args.rule, my), my.count, my.lane, token.key_dim, s);
+  }
+}
+
 }  // namespace gdn::gpu

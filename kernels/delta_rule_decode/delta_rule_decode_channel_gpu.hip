@@ -25,61 +25,16 @@ namespace {
 
 constexpr int kMostElements = 16;  // of a column in a lane's registers
 
-// What a thread has of the log, of whole rows: a channel's g of its own entries, from `low` on, and of those above
-// them; zero where there are none.
-template <int kElements>
-struct ChannelOfLog {
-  static constexpr int kOwn = kPartEntries<kElements>;
-  static constexpr int kAbove = kOwn < kLogCapacity ? kLogCapacity - kOwn : 1;
-
-  int channel, low;
-  float own[kOwn];
-  float above[kAbove];
-
-  // function(g, entry) of each.
-  template <typename Function>
-  __device__ __forceinline__ void ForEach(const Function& function) {
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) function(own[i], low + i);
-#pragma unroll
-    for (int i = 0; i < kAbove; ++i) function(above[i], low + kOwn + i);
+// The token in a channel, from the call's tensors.
+__device__ __forceinline__ ChannelToken ChannelTokenOf(const DeltaRuleArgs& p, const DecodeLane& my,
+                                                       const DecodeToken& token, int channel, bool whole) {
+  ChannelToken now;
+  now.g = p.g[(token.row * p.value_heads + my.task.head) * p.key_dim + channel];
+  if (whole) {
+    now.k = TokenKey(p, my.task, token.row)[channel];
+    now.q = TokenQuery(p, my.task, token.row)[channel];
   }
-};
-template <int kElements>
-__device__ __forceinline__ ChannelOfLog<kElements> LoadChannelOfLog(const DeltaRuleArgs& p, const DecodeLane& my,
-                                                                    int log_length) {
-  static_assert(kLaneChannels<kElements> <= kDeltaRuleThreads);
-  ChannelOfLog<kElements> log;
-  log.channel = my.thread % kLaneChannels<kElements>;
-  log.low = my.thread / kLaneChannels<kElements> * kPartEntries<kElements>;
-  const float* row = my.slot + p.at.log_g + int64_t{my.task.head} * p.key_dim + log.channel;
-  const int64_t features = int64_t{p.value_heads} * p.key_dim;
-  log.ForEach([&](float& g, int e) {
-    g = 0.0f;
-    if (e < kLogCapacity && e < log_length) g = row[e * features];
-  });
-  return log;
-}
-
-// By channel: the entries' weights, and what the token is to the base. Appends the token to the log.
-template <int kElements, typename Shared>
-__device__ __forceinline__ void WeighToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
-                                           ChannelOfLog<kElements>& log, Shared& sh) {
-  if (log.low > token.entry) return;
-  const DeltaRuleArgs& p = args.rule;
-  float k = 0.0f;
-  float q = 0.0f;
-  const float newest = p.g[(token.row * p.value_heads + my.task.head) * p.key_dim + log.channel];
-  if (log.low == 0) {
-    k = TokenKey(p, my.task, token.row)[log.channel];
-    q = TokenQuery(p, my.task, token.row)[log.channel];
-  }
-  // Not a store under a condition, which the compiler would make one to an element that is found at run time.
-  log.ForEach([&](float& g, int e) { g = e == token.entry ? newest : g; });
-  const float decay = WeighEntries(log.own, log.above, [&](int i, float weight) {
-    sh.weight[(log.low + i) * Shared::kChannels + log.channel] = weight;
-  });
-  if (log.low == 0) ShareToken(args, my, token, log.channel, true, decay, k, q, newest, sh);
+  return now;
 }
 
 // The same of a log that stays in memory: of rows that are not whole, whose guards leave no registers for it.
@@ -104,54 +59,6 @@ __device__ __forceinline__ void WeighTokenInMemory(const DecodeArgs& args, const
     g = p.g[(token.row * p.value_heads + my.task.head) * p.key_dim + channel];
   }
   ShareToken(args, my, token, channel, inside, decay, k, q, g, sh);
-}
-
-// Products of an entry's weighted key with k_t and q_t, by its group.
-template <int kWave, int kElements, typename Shared>
-__device__ __forceinline__ void EntryProducts(const DecodeLane& my, const DecodeToken& token,
-                                              const float (&entry_k)[kElements], Shared& sh) {
-  constexpr int kChannels = Shared::kChannels;
-  const int entry = min(my.group, token.entry);
-  float weighted[kElements];
-  LoadChannels<kElements>(sh.weight, entry * kChannels, my.lane, weighted);
-#pragma unroll
-  for (int i = 0; i < kElements; ++i) weighted[i] *= entry_k[i];
-  float x[kElements];
-  LoadChannels<kElements>(sh.rows, 0, my.lane, x);
-  const double part_k = WideDot(weighted, x);
-  LoadChannels<kElements>(sh.rows, kChannels, my.lane, x);
-  const float part_q = Dot(weighted, x);
-  ShareEntryDots<kWave>(my, token, part_k, part_q, sh);
-  if (token.entry != kLogCapacity - 1) return;
-#pragma unroll
-  for (int i = 0; i < kElements; i += 4) {
-    sh.weight.Store4(my.group * kChannels + i * kColumnLanes + my.lane * 4,
-                     {weighted[i], weighted[i + 1], weighted[i + 2], weighted[i + 3]});
-  }
-}
-
-// Fold, of columns in registers; a draft's base stays there, rounded as if it were written and read.
-template <int kElements, int kColumns, bool kExact, typename Base, typename Shared>
-__device__ __forceinline__ void FoldChannels(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
-                                             Shared& sh, float (&s)[kColumns][kElements]) {
-  DecayChannels<kElements, kColumns>(sh.decay, my.lane, s);
-#pragma unroll 1
-  for (int e = 0; e < kLogCapacity; ++e) {
-    float weighted[kElements];
-    float u[kColumns];
-    LoadChannels<kElements>(sh.weight, e * Shared::kChannels, my.lane, weighted);
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) u[c] = sh.u[e * Shared::kBlockColumns + my.group * kColumns + c];
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) s[c][i] = fmaf(weighted[i], u[c], s[c][i]);
-    }
-  }
-  if constexpr (kRounds<Base>) RoundState<kElements, kColumns>(s);
-  if (args.row_mask == kLogCapacity - 1) {
-    StoreState<kElements, kColumns, kExact>(OwnBase<Base>(args.rule, my), my.count, my.lane, token.key_dim, s);
-  }
 }
 
 // Blocks that a processor must be able to hold: more loads under way.
@@ -202,7 +109,8 @@ __global__ __launch_bounds__(
                                       token.key_dim, entry_k);
     }
     if constexpr (kExact) {
-      WeighToken<kElements>(args, my, token, channel_log, sh);
+      const auto token_at = [&](int channel, bool whole) { return ChannelTokenOf(p, my, token, channel, whole); };
+      WeighToken<kElements>(args, my, token, channel_log, token_at, sh);
     } else {
       WeighTokenInMemory<kElements>(args, my, call, token, sh);
     }
@@ -267,7 +175,8 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DecodeChannelRecordKernel(D
     LoadFragment<kElements, true>(row, my.lane, p.key_dim, entry_k);
   }
   ChannelOfLog<kElements> channel_log = LoadChannelOfLog<kElements>(p, my, call.log_length);
-  WeighToken<kElements>(args, my, token, channel_log, sh);
+  const auto token_at = [&](int channel, bool whole) { return ChannelTokenOf(p, my, token, channel, whole); };
+  WeighToken<kElements>(args, my, token, channel_log, token_at, sh);
   SyncThreads();
   if (works) EntryProducts<kWave, kElements>(my, token, entry_k, sh);
   SyncThreads();

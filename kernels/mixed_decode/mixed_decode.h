@@ -30,8 +30,8 @@ struct MixedDecodeParams {
 // Makes the checks of the three operators. INVALID_ARGUMENT also if their tensors do not follow each other.
 absl::Status ValidateMixedDecode(const MixedDecodeParams& params);
 
-// True if MixedDecodeGpu takes the call: one token a sequence at most, one decay a head, W = 4, K up to 128 and V up to
-// 256, both multiples of 4, tensors aligned to 16 bytes.
+// True if MixedDecodeGpu takes the call: one token a sequence at most, W = 4, K up to 128 and V up to 256, both
+// multiples of 4, tensors aligned to 16 bytes; with decays by channel K = 64 or 128, and V a multiple of 64.
 bool TakesMixedDecodeGpu(const MixedDecodeParams& params);
 // Issues one launch on `stream`, and moves the host's log_lengths. The params must be valid and taken. `batch` is
 // params.arrays() on the device.

@@ -14,24 +14,14 @@
 #include <cstdint>
 
 #include "base/status_macros.h"
-#include "kernels/causal_conv1d/conv_channels-inl.h"
-#include "kernels/delta_rule_decode/delta_rule_decode_gpu-inl.h"
-#include "kernels/gated_rmsnorm/gated_norm-inl.h"
 #include "kernels/mixed_decode/mixed_decode.h"
-#include "kernels/mixer_input/mixer_records_gpu-inl.h"
+#include "kernels/mixed_decode/mixed_inputs_gpu-inl.h"
 
 namespace gdn {
 namespace gpu {
 namespace {
 
-constexpr int kMostValues = 256;  // V
-constexpr int kColumns = 4;       // value columns a group of lanes has at a time
-
-struct MixedDecodeArgs {
-  MixerArgs mixer;
-  DecodeArgs decode;  // of one block of columns
-  GatedRmsNormParams norm;
-};
+constexpr int kColumns = kMixedColumns;
 
 template <int kElements>
 struct MixedDecodeShared {
@@ -41,53 +31,6 @@ struct MixedDecodeShared {
   LdsArray<float, kMostValues> output;
   LdsArray<float, 1> beta;
 };
-
-// Returns a number of all lanes in a vector register. What follows from it then takes no scalar ones, which are few.
-__device__ __forceinline__ int32_t InVectors(int32_t x) {
-  return static_cast<int32_t>(NotHoisted(static_cast<uint32_t>(x)));
-}
-
-// Convolves four channels of the task's token, from `channel` on, and returns the outputs. If `keeps`, stores the
-// token's inputs in the ring. `x` is the channels' place in a row of the inputs.
-__device__ __forceinline__ Vec4 ConvolveFour(const MixerArgs& p, int32_t sequence, int32_t x, int32_t channel,
-                                             bool keeps) {
-  ConvWindow4 window;
-  window.LoadTaps(p.weight + int64_t{channel} * 4);
-  const ConvSequence s = SequenceAt(p.geometry, sequence, p.x + x, p.x_stride, channel);
-  const Vec4 now = Load4(s.x);
-  window.LoadHistory(s, 0);
-  if (keeps) Store4(s.ring + int64_t{s.first} * s.channels, now);
-  return window.Step(now);
-}
-
-// Puts the token's q, k and v of the task's heads into LDS.
-template <int kWave, int kElements>
-__device__ __forceinline__ void ShareInputs(const MixerArgs& p, const DecodeCall& call,
-                                            MixedDecodeShared<kElements>& sh) {
-  constexpr int kSlots = kColumnLanes * kElements;
-  const int thread = static_cast<int>(threadIdx.x);
-  BlockTask task = call.task;
-  task.head = InVectors(task.head);
-  task.key_head = InVectors(task.key_head);
-  const int32_t member = task.head - task.key_head * p.at.group;  // of the key head's value heads
-  if (thread < 2 * kHeadLanes) {
-    const bool is_query = thread < kHeadLanes;
-    const int32_t e = 4 * (thread % kHeadLanes);
-    Vec4 y{0.0f, 0.0f, 0.0f, 0.0f};
-    if (e < p.at.key_dim) {
-      const int32_t x = is_query ? p.at.QueryOf(task.key_head) : p.at.KeyOf(task.key_head);
-      const int32_t channel = (is_query ? 0 : p.at.KeyFeatures()) + task.key_head * p.at.key_dim + e;
-      y = ConvolveFour(p, task.sequence, x + e, channel, member == 0);
-    }
-    const float factor = L2NormFactor(HeadSum<kWave>(AddSquares(0.0, y)), is_query ? p.scale : 1.0f);
-    if (e < kSlots) sh.rows.Store4((is_query ? 0 : kSlots) + e, Scale4(y, factor));
-    return;
-  }
-  const int32_t e = 4 * (thread - 2 * kHeadLanes);
-  if (e >= p.at.value_dim) return;
-  const int32_t channel = 2 * p.at.KeyFeatures() + task.head * p.at.value_dim + e;
-  sh.v.Store4(e, ConvolveFour(p, task.sequence, p.at.ValueOf(task.key_head, member) + e, channel, true));
-}
 
 // GatesOf the task's token, for bounded gates too.
 __device__ __forceinline__ TokenGates AnyGatesOf(const MixerArgs& p, const DecodeCall& call) {
@@ -186,7 +129,7 @@ __device__ __forceinline__ void DecodeToOutput(const MixedDecodeArgs& args, Deco
     if (my.thread == kDeltaRuleThreads - 1) sh.beta[0] = gates.beta;
     ShareWeights<kWave>(my, first, g, sh.log);
   }
-  ShareInputs<kWave>(args.mixer, call, sh);
+  ShareInputs<kWave, kElements>(args.mixer, call, /*q_at=*/0, /*k_at=*/kSlots, sh.rows, sh.v);
   FenceLoads();  // what follows takes the convolution's registers
   float u[kColumns];
   const auto load_u = [&] { LoadLogU<kColumns, true>(my, my.count > 0 ? call.log_length : 0, u); };
@@ -259,34 +202,6 @@ __device__ __forceinline__ void DecodeToOutput(const MixedDecodeArgs& args, Deco
   }
 }
 
-// Norms sh.output into y, by the block's first wave.
-template <int kWave, int kElements>
-__device__ __forceinline__ void NormOutput(const MixedDecodeArgs& args, const DecodeCall& call,
-                                           MixedDecodeShared<kElements>& sh) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread >= max(kWave, kHeadLanes)) return;
-  const MixerArgs& mixer = args.mixer;
-  const GatedRmsNormParams& p = args.norm;
-  const int64_t row = call.first * mixer.at.value_heads + call.task.head;
-  const float* z = mixer.projected
-                       ? mixer.x + call.first * mixer.x_stride +
-                             mixer.at.ZOf(call.task.key_head, call.task.head - call.task.key_head * mixer.at.group)
-                       : p.z + row * p.value_dim;
-  const int lane = thread % kHeadLanes;
-  double sum = 0.0;
-  for (int e = 4 * lane; e < p.value_dim; e += 4 * kHeadLanes) sum = AddSquares(sum, sh.output.Load4(e));
-  const float factor = RmsFactor(HeadSum<kWave>(sum), p.value_dim, p.epsilon);
-  if (thread >= kHeadLanes) return;
-  float* y = p.y + (p.group > 1 ? TiledRow(p, row) : row) * p.value_dim;
-  for (int e = 4 * lane; e < p.value_dim; e += 4 * kHeadLanes) {
-    const Vec4 x = sh.output.Load4(e);
-    const Vec4 of_z = Load4(z + e);
-    const Vec4 w = Load4(p.weight + e);
-    Store4(y + e, {NormalizeAndGate(p, x.x, factor, w.x, of_z.x), NormalizeAndGate(p, x.y, factor, w.y, of_z.y),
-                   NormalizeAndGate(p, x.z, factor, w.z, of_z.z), NormalizeAndGate(p, x.w, factor, w.w, of_z.w)});
-  }
-}
-
 template <int kWave, int kElements, bool kWhole, typename Base>
 __global__ __launch_bounds__(kDeltaRuleThreads,
                              kWave == 64 && kWhole ? 3 : 2) void MixedDecodeKernel(MixedDecodeArgs args) {
@@ -300,7 +215,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
     for (int i = static_cast<int>(threadIdx.x); i < args.norm.value_dim; i += kDeltaRuleThreads) sh.output[i] = 0.0f;
   }
   SyncThreads();
-  NormOutput<kWave>(args, call, sh);
+  NormOutput<kWave>(args, call, sh.output);
 }
 
 }  // namespace
@@ -309,9 +224,10 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
 bool TakesMixedDecodeGpu(const MixedDecodeParams& params) {
   const MixerInputParams& input = params.input;
   const LayerDims& dims = input.pool.layout.dims();
-  return !dims.decays_by_channel() && input.batch.max_length() <= 1 && dims.conv_width == 4 && dims.key_dim % 4 == 0 &&
-         dims.key_dim <= gpu::kRegisterHeadDim && dims.value_dim % 4 == 0 && dims.value_dim <= gpu::kMostValues &&
-         gpu::Aligned16(input.pool.data, input.qkvz, input.mixed_qkv, input.conv_weight) &&
+  const int32_t k = dims.key_dim, v = dims.value_dim;
+  const bool shape = dims.decays_by_channel() ? (k == 64 || k == 128) && v % 64 == 0 : k % 4 == 0 && v % 4 == 0;
+  return shape && k <= gpu::kRegisterHeadDim && v <= gpu::kMostValues && input.batch.max_length() <= 1 &&
+         dims.conv_width == 4 && gpu::Aligned16(input.pool.data, input.qkvz, input.mixed_qkv, input.conv_weight) &&
          gpu::Aligned16(params.norm.z, params.norm.weight, params.norm.y);
 }
 
@@ -322,6 +238,11 @@ absl::Status MixedDecodeGpu(const MixedDecodeParams& params, const gpu::DeviceBa
   const gpu::MixedDecodeArgs args{gpu::MakeMixerArgs(params.input, batch),
                                   gpu::MakeDecodeArgs(params.decode, batch, dims.value_dim, /*unwritten=*/nullptr),
                                   params.norm};
+  if (dims.decays_by_channel()) {
+    GDN_RETURN_IF_ERROR(gpu::LaunchMixedChannelDecode(args, layout, batch, stream));
+    AdvanceLogs(params.decode);
+    return absl::OkStatus();
+  }
   GDN_RETURN_IF_ERROR(gpu::WithWaveWidth(stream, "mixed_decode", [&](auto wave) {
     return gpu::WithElements<8>(dims.key_dim, [&](auto elements) {
       return WithBaseElement(layout, [&](auto base) {

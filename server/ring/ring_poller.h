@@ -1,8 +1,9 @@
 // The thread that looks at all rings for submissions.
 //
 // It takes at most one submission of a ring a turn and looks for announcements after each, so no client waits for more
-// than two submissions of each other. If it has found none for `spin`, it sleeps until a client announces one: idle clients cost no processor time. A spin
-// that finds nothing halves the next one, down to a sixteenth, and one that finds something restores it.
+// than two submissions of each other. If it has found none for `spin`, it sleeps until a client announces one: idle
+// clients cost no processor time. A spin that finds nothing halves the next one, down to a sixteenth, and one that
+// finds something restores it.
 // Thread safety: safe from any thread. Ownership: shares the rings that were added until they have ended; the
 // destructor ends the thread, and a PolledRing is not called any more then.
 //
@@ -66,8 +67,8 @@ class RingPoller {
   void Serve(PolledRing& polled, bool alone);
   // Sleeps until a ring has a submission. Returns false if the thread shall end.
   bool Sleep();
-  // Makes the rings active that were announced, after waiting for one if the timeout (-1: none) allows it. Returns false
-  // if the thread shall end.
+  // Makes the rings active that were announced, after waiting for one, `timeout_ms` at most (-1: without a limit).
+  // Returns false if the thread shall end.
   bool Awaken(int timeout_ms);
 
   const OwnedFd epoll_;

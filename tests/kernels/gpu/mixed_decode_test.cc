@@ -39,6 +39,13 @@ struct Kind {
   bool tiled = false;
 };
 
+// With decays by channel.
+Kind ByChannel(Kind kind) {
+  kind.dims.decay = DecayKind::kPerChannel;
+  kind.inputs = Inputs::kSplit;
+  return kind;
+}
+
 LayerDims Dims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim) {
   LayerDims dims = OperatorDims(key_heads, value_heads, key_dim, value_dim);
   dims.hidden_size = 8;
@@ -65,7 +72,7 @@ class Sessions {
     }
     conv_ = random.Normal(kind.dims.conv_channels() * 4);
     a_log_ = random.Uniform(kind.dims.value_heads, -1.0f, -0.1f);
-    dt_bias_ = random.Normal(kind.dims.value_heads);
+    dt_bias_ = random.Normal(kind.dims.decay_features());
     norm_ = random.Normal(kind.dims.value_dim);
   }
 
@@ -78,7 +85,8 @@ class Sessions {
     const PackedBatch batch{
         .sequences = kSequences, .cu_seqlens = kCuSeqlens.data(), .slots = kSlotsOfSequences.data()};
     std::vector<float> convolved(tokens * dims.conv_channels()), z = of_z;
-    std::vector<float> q(tokens * dims.key_features()), k(q.size()), g(tokens * dims.value_heads), beta(g.size());
+    std::vector<float> q(tokens * dims.key_features()), k(q.size());
+    std::vector<float> g(tokens * dims.decay_features()), beta(tokens * dims.value_heads);
     std::vector<float> scratch(tokens * (dims.conv_channels() + 2 * dims.value_heads)), output(z.size(), -7.0f);
     std::vector<float> normed(z.size(), -7.0f);
     std::vector<int32_t> log_lengths = log_lengths_;
@@ -179,7 +187,12 @@ TEST_P(MixedDecode, HasTheBitsOfTheThreeOperators) {
       {.dims = Dims(1, 1, 64, 36), .decay = DecayGate::kBoundedSigmoid, .beta_scale = 2.0f},
       {.dims = Dims(1, 2, 36, 256), .inputs = Inputs::kSplit, .decay = DecayGate::kBoundedSigmoid},
       {.dims = Dims(3, 6, 60, 20), .base = DType::kBF16, .inputs = Inputs::kInterleaved},
-      {.dims = Dims(1, 8, 128, 132), .a_log = ALogConvention::kNegativeExp, .beta_scale = 2.0f}};
+      {.dims = Dims(1, 8, 128, 132), .a_log = ALogConvention::kNegativeExp, .beta_scale = 2.0f},
+      ByChannel({.dims = Dims(4, 4, 128, 128), .gate = GateActivation::kSigmoid}),
+      ByChannel({.dims = Dims(1, 2, 64, 64), .base = DType::kBF16, .decay = DecayGate::kBoundedSigmoid}),
+      ByChannel(
+          {.dims = Dims(2, 4, 128, 192), .base = DType::kBF16, .a_log = ALogConvention::kNegativeExp, .tiled = true}),
+      ByChannel({.dims = Dims(1, 1, 64, 256), .beta_scale = 2.0f})};
   for (const Kind& kind : kinds) {
     SCOPED_TRACE(LayerDimsToString(kind.dims));
     Random random(5);
@@ -194,7 +207,7 @@ TEST_P(MixedDecode, HasTheBitsOfTheThreeOperators) {
       const int64_t z_features = kind.dims.value_features();
       const std::vector<float> x = random.Normal(tokens * (kind.dims.conv_channels() + (split ? 0 : z_features)));
       const std::vector<float> z = random.Normal(tokens * z_features);
-      const std::vector<float> ba = random.Normal(tokens * 2 * kind.dims.value_heads);
+      const std::vector<float> ba = random.Normal(tokens * (kind.dims.value_heads + kind.dims.decay_features()));
       const std::vector<float> expected = apart.Step(x, z, ba, draft, [&](const MixedDecodeParams& p) {
         absl::Status status = backend().MixerInput(p.input);
         if (status.ok()) status = backend().DeltaRuleDecode(p.decode);

@@ -110,6 +110,12 @@ def channel_decode(b, units):
                   b * (STATE * (1 + 1 / LOG) + (ENTRY + HV * CHANNEL_G) * ((LOG - 1) / 2 + 1) + RULE_IN + HV * CHANNEL_G + 4 * HV * V), 3)
 
 
+def mixed_channel_decode(b):
+    inputs = 4 * (CHANNELS + HV * V + HV * K + HV + W * CHANNELS)  # and the columns of the convolution
+    return Launch("mixed decode, by channel", [Part("MixedChannelDecodeKernel<64, 8, float>", b * HV, (0, ceil(V, 64), 0, 1, 1))],
+                  b * (STATE * (1 + 1 / LOG) + (ENTRY + HV * CHANNEL_G) * ((LOG - 1) / 2 + 1) + inputs + 4 * HV * V) + 4 * CHANNELS * W, 2)
+
+
 def channel_prepared(chunks):
     return chunks * HV * 4 * (2 * CHUNK * CHUNK + K + 3 * CHUNK * K)
 
@@ -151,22 +157,41 @@ def materialize(b, units):
                   b * (2 * STATE + 8 * ENTRY + 8 * conv), 4)
 
 
-def projection(rows, outputs, features, name):
+def tiles(rows, outputs, features, shapes, operands, steps, may_share=True):
+    """The part of a launch of projection_tiles_gpu.hip. `shapes`: of (lanes down, rows and outputs of a lane, percent of CostOf).
+    `steps`: of a group of features, by shape. `may_share`: blocks may share tiles."""
+    rounds = ceil(features, 64 * 8)
+
+    def count(shape):
+        down, r, o, _ = shape
+        return ceil(rows, down * r) * sum(ceil(out, 64 // down * o) for out in outputs)
+
+    def division(shape):  # Division there: whether blocks share tiles, and how long that takes
+        whole = ceil(count(shape), MI50.units) * rounds * 100
+        each = ceil(count(shape) * rounds, MI50.units)
+        shared = each * 116 + max(rounds - each, 0) * 12
+        shares = may_share and shape[1] * shape[2] == 32 and rows <= 256 and shared < whole
+        return shares, shared if shares else whole
+
+    def cost(shape):  # CostOf
+        return division(shape)[1] * 64 * shape[1] * shape[2] // shape[3]
+
+    shape = min(shapes, key=cost)
+    shares = division(shape)[0]
+    kernel = f"TilesKernel<{operands}, Tile<64, {shape[0]}, {shape[1]}, {shape[2]}>, {str(shares).lower()}>"
+    if not shares:
+        return Part(kernel, count(shape), (rounds, steps(shape)))
+    units = count(shape) * rounds
+    blocks = min(units, MI50.units)
+    return Part(kernel, blocks, (ceil(units, blocks), steps(shape), 1))
+
+
+def projection(rows, outputs, features, name, may_share=True):
     groups = features // 64
     weights = "ScaledHalves" if features == D else "Bf16Weights"  # an out-projection never meets 16-bit inputs
     if rows > 8:
-        def rounds_times_results(tile):  # CostOf in projection_tiles_gpu.hip
-            down, r, o, percent = tile
-            return ceil(blocks_of(tile), MI50.units) * 64 * r * o * 100 // percent
-
-        def blocks_of(tile):
-            down, r, o, _ = tile
-            return ceil(rows, down * r) * sum(ceil(out, 64 // down * o) for out in outputs)
-
-        tile = min(((8, 8, 8, 95), (4, 8, 8, 95), (8, 4, 8, 90), (4, 4, 4, 60)), key=rounds_times_results)
-        part = Part(f"TilesKernel<PlainOperands<{weights}, true, (DType)1>, Tile<64, {tile[0]}, {tile[1]}, {tile[2]}> >",
-                    blocks_of(tile),
-                    (groups // 8, 64 // 16 if tile[1] * tile[2] == 16 else 8))
+        part = tiles(rows, outputs, features, ((8, 8, 8, 95), (4, 8, 8, 95), (8, 4, 8, 90), (4, 4, 4, 60)),
+                     f"PlainOperands<{weights}, true, (DType)1>", lambda shape: 64 // 16 if shape[1] * shape[2] == 16 else 8, may_share)
     else:
         r = 1 << (rows - 1).bit_length()
 
@@ -188,17 +213,9 @@ def half(rows, outputs, features, name):
     """The same in products of fp16 numbers."""
     groups = features // 64
     if rows > 8:
-        def rounds_times_results(tile):  # CostOf in projection_tiles_gpu.hip
-            down, r, o, percent, _ = tile
-            return ceil(blocks_of(tile), MI50.units) * 64 * r * o * 100 // percent
-
-        def blocks_of(tile):
-            down, r, o, *_ = tile
-            return ceil(rows, down * r) * sum(ceil(out, 64 // down * o) for out in outputs)
-
-        tile = min(((8, 8, 8, 95, 4), (8, 4, 8, 90, 8), (4, 4, 4, 60, 16)), key=rounds_times_results)
-        part = Part(f"TilesKernel<HalfOperands<true>, Tile<64, {tile[0]}, {tile[1]}, {tile[2]}> >", blocks_of(tile),
-                    (groups // 8, 32 // tile[4]))
+        words = {64: 4, 32: 8, 16: 16}  # of a step, by results of a lane
+        part = tiles(rows, outputs, features, ((8, 8, 8, 95), (8, 4, 8, 90), (4, 4, 4, 60)), "HalfOperands<true>",
+                     lambda shape: 32 // words[shape[1] * shape[2]], may_share=False)
     else:
         r = 1 << (rows - 1).bit_length()
 
@@ -221,14 +238,14 @@ def halve_rows(rows, features, x_bytes=4):
                   x_bytes * rows * features + rows * features // 64 * 33 * 4, 8)
 
 
-def layer_projection(mode, rows, outputs, features, name):
+def layer_projection(mode, rows, outputs, features, name, may_share):
     """A projection of a layer in a mode (MODES), with the rounding of its inputs before it."""
     of_bf16 = features == D and mode != "exact"  # hidden states; the others are float32
     if mode == "half" or (mode == "BF16" and features == D):
         return [halve_rows(rows, features, x_bytes=2 if of_bf16 else 4)] * (rows > 8) + [half(rows, outputs, features, name)]
     if mode == "int8":
         return [round_rows(rows, features)] * (rows > 8) + [int8("Q8_0", rows, outputs, features, name)]
-    return [projection(rows, outputs, features, name)]
+    return [projection(rows, outputs, features, name, may_share)]
 
 
 # base/weight_format.h's formats: the number there, and the bytes on a GPU of a block of so many weights.
@@ -350,14 +367,15 @@ MODES = ("exact", "BF16", "half", "int8")
 
 
 def layer(b, t, units, one_launch=True, mode="exact"):
-    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces. one_launch: a decode runs mixed_decode."""
+    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces. one_launch: waves of 64, where a decode runs
+    mixed_decode and blocks share tiles."""
     rows = b if t == 0 else min(t, PIECE)
     if t > 0:
         mixed = [mixer_input(1, rows, units), prepare(rows), walk(rows), gated_norm(rows, units)]
     else:
         mixed = [mixed_decode(b)] if one_launch else [mixer_input(b, 1, units), decode(b, units), gated_norm(b, units)]
-    once = [*layer_projection(mode, rows, IN_OUTPUTS, D, "in-projections"), *mixed,
-            *layer_projection(mode, rows, (D,), HV * V, "out-projection")]
+    once = [*layer_projection(mode, rows, IN_OUTPUTS, D, "in-projections", one_launch), *mixed,
+            *layer_projection(mode, rows, (D,), HV * V, "out-projection", one_launch)]
     return once, 1 if t == 0 else ceil(t, PIECE)
 
 
@@ -369,7 +387,7 @@ def launches(machine):
     u = machine.units
     return ([(f"B = {b}", decode(b, u)) for b in (1, 8, 32, 128, 512)] +
             [(f"B = {b}", mixed_decode(b)) for b in (1, 8, 32, 128, 512)] +
-            [(f"B = {b}", channel_decode(b, u)) for b in (1, 32, 128)] +
+            [(f"B = {b}", f(b)) for f in (lambda b: channel_decode(b, u), mixed_channel_decode) for b in (1, 32, 128)] +
             [(rows_of(r), projection(r, (CHANNELS,), D, "projection")) for r in (1, 2, 8, 32, 128, 512, 2048)] +
             [(rows_of(r), projection(r, (D,), HV * V, "out-projection")) for r in (1, 32, 128)] +
             [(rows_of(r), quantised(w, r, CHANNELS, D, f"projection, {w}")) for w in ("Q8_0", "Q4_K") for r in (1, 8)] +
@@ -420,7 +438,7 @@ def measured():
              ("chunk walk", "T = 512, with prepare", [prepare(512), walk(512, walk_shape=WIDE_WALK)], 174.4, WALK_COMMIT, REPLACED)]
     for r, remark in ((1, SAME), (8, SAME), (32, TILES32), (128, OTHER), (512, OTHER), (2048, OTHER)):
         add("projection", rows_of(r), f"projection_{'row_stable' if r <= 128 else 'sequence_gemm'}/BF16/rows={r}",
-            [projection(r, (CHANNELS,), D, "projection")], remark)
+            [projection(r, (CHANNELS,), D, "projection", may_share=False)], remark)
     for b, remark in ((1, "the same kernels"), (32, "another decode kernel"), (128, "other decode and in-projection kernels")):
         add("layer", f"decode, B = {b}", f"layer_decode/BF16/B={b}", layer(b, 0, u, one_launch=False)[0], remark)
     return rows

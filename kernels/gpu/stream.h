@@ -16,7 +16,12 @@ struct Stream {
   int32_t processors = 1;     // compute units (AMD) or multiprocessors (NVIDIA)
   bool overlaps = false;      // a kernel may begin while the one before it ends (Grid::early); NVIDIA from sm_90 on
   bool matrix_units = false;  // products may run on matrix units (MmaBf16, MmaTf32); HasMatrixUnits
+  // kStreamCounters words on the device for a kernel whose blocks share work. They are 0 when a kernel begins, and when
+  // it ends. Null: blocks share none.
+  uint32_t* counters = nullptr;
 };
+
+inline constexpr int64_t kStreamCounters = 4096;
 
 // A PackedBatch with its index arrays in device memory, not owned, and the sizes that a launch needs on the host.
 struct DeviceBatch {

@@ -129,6 +129,17 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
 
+// As vendor_hip.h says.
+__device__ __forceinline__ void ShowToBlocks() { __threadfence(); }
+__device__ __forceinline__ void StoreForBlocks(uint32_t* word, uint32_t value) {
+  *static_cast<volatile uint32_t*>(word) = value;
+}
+__device__ __forceinline__ uint32_t PeekAt(const uint32_t* word) {
+  return *static_cast<const volatile uint32_t*>(word);
+}
+__device__ __forceinline__ void SeeBlocks() { __threadfence(); }
+__device__ __forceinline__ float LoadFromBlocks(const float* p) { return __ldcg(p); }
+
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
 // register between calls in a loop. OfWave: returns a number that all lanes of the wave have; what is computed from it

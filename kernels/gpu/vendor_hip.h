@@ -86,6 +86,21 @@ __device__ void CommitCopies();
 template <int kNewest>
 __device__ void WaitForCopies();
 
+// ShowToBlocks: this lane's earlier stores are there for other blocks that see what StoreForBlocks stores later, on
+// this lane or behind a barrier. PeekAt and LoadFromBlocks load what other blocks have stored, past this processor's
+// cache.
+__device__ __forceinline__ void ShowToBlocks() { __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent"); }
+__device__ __forceinline__ void StoreForBlocks(uint32_t* word, uint32_t value) {
+  __hip_atomic_store(word, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+__device__ __forceinline__ uint32_t PeekAt(const uint32_t* word) {
+  return __hip_atomic_load(word, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+__device__ __forceinline__ void SeeBlocks() { __builtin_amdgcn_sched_barrier(0); }  // a barrier is behind it
+__device__ __forceinline__ float LoadFromBlocks(const float* p) {
+  return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+
 // FenceLoads: keeps the compiler from moving loads over this place, to bound the registers that they take; no
 // instruction. NotHoisted: returns the value; what is computed from it is computed anew at each call, and takes no
 // register between calls in a loop. OfWave: returns a number that all lanes of the wave have; what is computed from it

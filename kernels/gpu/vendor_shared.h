@@ -58,6 +58,15 @@ __device__ __forceinline__ void StoreForHost(uint32_t* word, uint32_t value) {
   *static_cast<volatile uint32_t*>(word) = value;
 }
 
+// TakeNumber: returns the counter's value and adds 1 to it; no two lanes get the same.
+__device__ __forceinline__ uint32_t TakeNumber(uint32_t* counter) { return atomicAdd(counter, 1u); }
+// Waits until the word has this value, which a block that runs already will store by StoreForBlocks. `seen`: what a
+// PeekAt returned. Afterwards this lane, and those behind a barrier, LoadFromBlocks what was shown before.
+__device__ __forceinline__ void AwaitBlocks(const uint32_t* word, uint32_t value, uint32_t seen) {
+  while (seen != value) seen = PeekAt(word);
+  SeeBlocks();
+}
+
 template <typename... Params, typename... Args>
 absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,
                           const Stream& stream, const Args&... args) {

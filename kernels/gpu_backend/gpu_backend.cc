@@ -86,6 +86,13 @@ class GpuBackend final : public Backend {
     if (order_ != nullptr) gpu::DestroyEvent(order_);
   }
 
+  // Lets blocks share work. Call once, before the first operator.
+  absl::Status MakeCounters() {
+    GDN_ASSIGN_OR_RETURN(counters_, DeviceBuffer::Make(*this, gpu::kStreamCounters * sizeof(uint32_t)));  // zeroed
+    stream_.counters = reinterpret_cast<uint32_t*>(counters_.floats());
+    return absl::OkStatus();
+  }
+
   const BackendInfo& info() const override { return info_; }
   const gpu::Stream& stream() const { return stream_; }
 
@@ -332,7 +339,7 @@ class GpuBackend final : public Backend {
   const int device_;
   const std::string vendor_;
   const OwnedStream owned_stream_;  // goes after all that works on it
-  const gpu::Stream stream_;
+  gpu::Stream stream_;              // but for its counters (MakeCounters)
   BackendInfo info_;
 
   gpu::GpuTransfers transfers_;  // own synchronisation
@@ -346,7 +353,7 @@ class GpuBackend final : public Backend {
   std::string key_;  // of the step that is issued; kept for its memory
 
   gpu::StepGraphs graphs_;  // own synchronisation
-  DeviceBuffer workspace_;
+  DeviceBuffer workspace_, counters_;
 };
 
 }  // namespace
@@ -392,6 +399,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
     GDN_RETURN_IF_ERROR(or_unsupported(
         HostCopyGpu(/*to=*/nullptr, /*from=*/nullptr, /*bytes=*/1, /*flags=*/nullptr, /*number=*/0, made)));
   }
+  GDN_RETURN_IF_ERROR(backend->MakeCounters());
   backend->DecideOnGraphs(options.graphs);
   return backend;
 }

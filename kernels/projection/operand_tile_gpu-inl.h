@@ -120,6 +120,12 @@ class OperandMover {
         quad_(lane % T::kQuads * 4),
         output_(lane / T::kVectors),
         vector_(lane % T::kVectors * kWeightVector) {
+    Aim(p, m, first_row, first_output);
+  }
+
+  // Moves another tile from the next Load on.
+  __device__ __forceinline__ void Aim(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
+                                      int32_t first_output) {
     const auto* x = static_cast<const XElement*>(p.x);
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {

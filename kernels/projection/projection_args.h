@@ -35,6 +35,18 @@ namespace gdn::gpu {
 
 inline constexpr int kGroupFeatures = 64;
 
+// Divides numbers whose product with the divisor is below 2^32. A GPU has no instruction for it.
+struct Divisor {
+  uint32_t divisor, factor;  // 2^32 / divisor, rounded up; 0 for 1
+
+  static Divisor Of(uint32_t divisor) {
+    return {divisor, static_cast<uint32_t>(((uint64_t{1} << 32) + divisor - 1) / divisor)};
+  }
+  __device__ __forceinline__ uint32_t Quotient(uint32_t number) const {
+    return factor == 0 ? number : static_cast<uint32_t>(uint64_t{number} * factor >> 32);
+  }
+};
+
 struct ProjectionMatrix {
   const void* weight;
   void* y;
@@ -57,6 +69,11 @@ struct ProjectionArgs {
   WeightFormat format;
   PackedPlanes planes;  // for quantised weights
   RoundedRows halves;   // x of LaunchHalfTiles
+  // Of LaunchTiles, if blocks share tiles: the parts of a tile, sums of its parts so far, and Stream::counters.
+  int32_t parts;
+  float* totals;
+  uint32_t* counters;
+  Divisor by_tiles, by_row_tiles;  // tiles() and row_tiles
 
   int64_t tiles() const { return int64_t{row_tiles} * output_tiles; }
 };
@@ -116,7 +133,7 @@ absl::Status LaunchFewRowsOfFifths(absl::Span<const ProjectionParams> params, co
 absl::Status LaunchFewRowsOfBlocks256(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfTwoBits(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchFewRowsOfIq(absl::Span<const ProjectionParams> params, const Stream& stream);
-absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, float* totals, const Stream& stream);
 // Launch the kernels of x rounded to int8, by weight format as above, for params that TakesInt8Inputs: for 1 to
 // kFewRows rows, and for any number of rows. `x` are the params' rows, rounded by LaunchRoundRows.
 absl::Status LaunchFewInt8RowsOfBlocks32(absl::Span<const ProjectionParams> params, const Stream& stream);
@@ -137,6 +154,9 @@ absl::Status LaunchInt8TilesOfIq(absl::Span<const ProjectionParams> params, cons
 // number of rows. `x` are the params' rows, rounded by LaunchHalveRows.
 absl::Status LaunchFewHalfRows(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchHalfTiles(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream);
+// Returns the floats of `totals`, with which blocks of LaunchTiles may share tiles; 0 if they shall not: `totals` is
+// null then. `outputs`: of all `matrices` of the call together.
+int64_t TotalsFloats(int64_t rows, int64_t outputs, int32_t matrices, const Stream& stream);
 // Launches the GEMM kernel, for params as for MakeProjectionArgs. Call only if GemmFillsDevice is true: waves of 32,
 // AllowsVectors, and enough tiles to fill the device.
 absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream& stream);

@@ -180,7 +180,7 @@ absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream&
       // One block a multiprocessor: two teams share its features.
       return Blocks(params) <= stream.processors ? LaunchTeams<2>(params, stream) : LaunchTeams<1>(params, stream);
     } else {
-      return LaunchTiles(params, stream);
+      return LaunchTiles(params, /*totals=*/nullptr, stream);
     }
   });
 }

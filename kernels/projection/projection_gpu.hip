@@ -31,6 +31,7 @@ ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int
   args.row_tiles = static_cast<int32_t>(CeilDivide(first.rows, rows_per_tile));
   args.features = static_cast<int32_t>(first.weight.cols);
   args.format = first.weight.format;
+  args.parts = 1;
   if (!IsPlain(args.format)) args.planes = PackedPlanesOf(args.format, first.weight.cols);
   size_t used = 0;
   for (const ProjectionParams& p : params) {
@@ -99,14 +100,15 @@ Launchers LaunchersOf(WeightFormat format) {
 bool TakesInt8(const ProjectionParams& p) { return p.weight.rows > 0 && TakesInt8Inputs(p.math, p.weight.format); }
 
 // All these kernels keep the same order of sums, so rows, outputs and the device may choose among them, whatever the
-// path. `x`: rounded rows, if there are more than kFewRows and a matrix takes them.
-absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
+// path. `x`: rounded rows, if there are more than kFewRows and a matrix takes them. `totals`: TotalsFloats.
+absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const RoundedRows& x, float* totals,
+                           const Stream& stream) {
   const Launchers of_format = LaunchersOf(params[0].weight.format);
   const bool few = params[0].rows <= kFewRows;
   if (TakesHalves(params[0])) return few ? LaunchFewHalfRows(params, stream) : LaunchHalfTiles(params, x, stream);
   if (TakesInt8(params[0])) return few ? of_format.few_int8(params, stream) : of_format.tiles_int8(params, x, stream);
   if (few) return of_format.few(params, stream);
-  return GemmFillsDevice(params, stream) ? LaunchGemm(params, stream) : LaunchTiles(params, stream);
+  return GemmFillsDevice(params, stream) ? LaunchGemm(params, stream) : LaunchTiles(params, totals, stream);
 }
 
 // Neighbours that share a launch: those of one format and math.
@@ -188,11 +190,11 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
   return absl::OkStatus();
 }
 
-absl::Status LaunchByFormat(absl::Span<const ProjectionParams> params, const gpu::RoundedRows& x,
+absl::Status LaunchByFormat(absl::Span<const ProjectionParams> params, const gpu::RoundedRows& x, float* totals,
                             const gpu::Stream& stream) {
   while (!params.empty()) {
     const size_t count = gpu::Alike(params);
-    GDN_RETURN_IF_ERROR(gpu::LaunchFastest(params.first(count), x, stream));
+    GDN_RETURN_IF_ERROR(gpu::LaunchFastest(params.first(count), x, totals, stream));
     params.remove_prefix(count);
   }
   return absl::OkStatus();
@@ -200,7 +202,7 @@ absl::Status LaunchByFormat(absl::Span<const ProjectionParams> params, const gpu
 
 // Launches rows [first, first + rows) of the params.
 absl::Status LaunchRows(absl::Span<const ProjectionParams> params, gpu::Rounding rounding, int64_t first, int64_t rows,
-                        float* workspace, const gpu::Stream& stream) {
+                        float* workspace, float* totals, const gpu::Stream& stream) {
   absl::InlinedVector<ProjectionParams, kMaxProjectionsPerLaunch> part(params.begin(), params.end());
   for (ProjectionParams& p : part) {
     p.rows = rows;
@@ -213,18 +215,48 @@ absl::Status LaunchRows(absl::Span<const ProjectionParams> params, gpu::Rounding
     const bool halves = rounding == gpu::Rounding::kHalves;
     GDN_RETURN_IF_ERROR(halves ? gpu::LaunchHalveRows(part[0], x, stream) : gpu::LaunchRoundRows(part[0], x, stream));
   }
-  return LaunchByFormat(part, x, stream);
+  return LaunchByFormat(part, x, totals, stream);
+}
+
+// Returns the floats of rounded rows of x that LaunchOthers needs.
+int64_t RoundedRowsFloats(absl::Span<const ProjectionParams> params) {
+  const gpu::Rounding rounding = gpu::RoundingOf(params);
+  if (rounding == gpu::Rounding::kNone) return 0;
+  const int64_t features = params[0].weight.cols;
+  const bool refused = rounding == gpu::Rounding::kInt8 ? features < kInt8Block || features > kMaxPackedFeatures
+                                                        : features < 1 || features > 0x7fffffff;
+  if (refused) return 0;  // later
+  const int64_t at_once = gpu::RoundedRowsAtOnce(rounding, features);
+  return at_once > gpu::kFewRows ? gpu::FloatsOf(rounding, std::min(at_once, params[0].rows), features) : 0;
+}
+
+int64_t TotalsFloats(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
+  int64_t outputs = 0;
+  int32_t matrices = 0;
+  for (const ProjectionParams& p : params) {
+    if (!IsPlain(p.weight.format) || p.weight.rows == 0 || TakesHalves(p)) continue;
+    outputs += p.weight.rows;
+    ++matrices;
+  }
+  return matrices == 0 ? 0 : gpu::TotalsFloats(params[0].rows, outputs, matrices, stream);
 }
 
 // Launches projections with the order of sums of projection_args.h.
 absl::Status LaunchOthers(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream) {
   const int64_t rows = params[0].rows;
   const gpu::Rounding rounding = gpu::RoundingOf(params);
-  if (rounding == gpu::Rounding::kNone) return LaunchByFormat(params, {}, stream);
+  const int64_t rounded = RoundedRowsFloats(params);
+  float* totals = nullptr;
+  if (TotalsFloats(params, stream) > 0) {
+    GDN_RETURN_IF_ERROR(RequirePointer(kProjectionsOp, "workspace", workspace));
+    totals = workspace + rounded;
+  }
+  if (rounding == gpu::Rounding::kNone) return LaunchByFormat(params, {}, totals, stream);
   const int64_t at_once = gpu::RoundedRowsAtOnce(rounding, params[0].weight.cols);
   if (at_once > gpu::kFewRows) GDN_RETURN_IF_ERROR(RequirePointer(kProjectionsOp, "workspace", workspace));
   for (int64_t first = 0; first < rows; first += at_once) {
-    GDN_RETURN_IF_ERROR(LaunchRows(params, rounding, first, std::min(at_once, rows - first), workspace, stream));
+    GDN_RETURN_IF_ERROR(
+        LaunchRows(params, rounding, first, std::min(at_once, rows - first), workspace, totals, stream));
   }
   return absl::OkStatus();
 }
@@ -253,23 +285,12 @@ absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspa
   return by_order.others.empty() ? absl::OkStatus() : LaunchOthers(by_order.others, workspace, stream);
 }
 
-// Returns the floats of workspace that LaunchOthers needs.
-int64_t RoundedRowsFloats(absl::Span<const ProjectionParams> params) {
-  const gpu::Rounding rounding = gpu::RoundingOf(params);
-  if (rounding == gpu::Rounding::kNone) return 0;
-  const int64_t features = params[0].weight.cols;
-  const bool refused = rounding == gpu::Rounding::kInt8 ? features < kInt8Block || features > kMaxPackedFeatures
-                                                        : features < 1 || features > 0x7fffffff;
-  if (refused) return 0;  // later
-  const int64_t at_once = gpu::RoundedRowsAtOnce(rounding, features);
-  return at_once > gpu::kFewRows ? gpu::FloatsOf(rounding, std::min(at_once, params[0].rows), features) : 0;
-}
-
 }  // namespace
 
 int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
   const ByOrder by_order(params, stream);
-  return std::max(gpu::TermsFloats(by_order.on_matrix_units), RoundedRowsFloats(by_order.others));
+  return std::max(gpu::TermsFloats(by_order.on_matrix_units),
+                  RoundedRowsFloats(by_order.others) + TotalsFloats(by_order.others, stream));
 }
 int64_t GpuWorkspaceFloats(const ProjectionParams& params, const gpu::Stream& stream) {
   return GpuWorkspaceFloats({&params, 1}, stream);

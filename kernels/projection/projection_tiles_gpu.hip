@@ -7,6 +7,8 @@
 // barrier of the block: the features are split, so that few rows fill the device too. Both operands lie in LDS with the
 // feature as the slow index, so that a lane reads its values 16 bytes at a time. When all waves are through with a
 // group each, their sums are added in the groups' order.
+// Where whole tiles would leave processors idle, blocks share them: a block computes a round of groups of a tile, takes
+// the sum of the rounds before from memory, and hands its own on. So the order of a sum is the same.
 // Resources: up to 34 KB of LDS; 64 sums a lane and at most 128 registers. Bound by FMAs.
 
 #include <algorithm>
@@ -52,6 +54,10 @@ struct Tile {
   struct Shared {
     Lds floats;
   };
+  struct SharedOfUnits {
+    Lds floats;
+    LdsArray<uint32_t, 2> numbers;
+  };
 
   // Where an exchanged row of lanes has an output: lanes that store at once are of different rows and banks.
   __device__ __forceinline__ static int ExchangeAt(int lane_row, int output) { return output ^ (lane_row * 8 % 32); }
@@ -60,6 +66,7 @@ struct Tile {
 // Which mover brings a tile its operands, and the bytes of a weight in it: of those that memory has, or two.
 struct FloatOperands {
   static constexpr bool kPairs = false;
+  static constexpr bool kMayShare = false;
   template <typename T>
   using Operands = typename T::Operands;
 };
@@ -67,6 +74,7 @@ template <typename Weights, bool kVector, DType kX>
 struct PlainOperands : FloatOperands {
   template <typename T>
   using Mover = OperandMover<Weights, kVector, kX, T>;
+  static constexpr bool kMayShare = kVector;
   static constexpr int kWeightBytes = sizeof(typename Weights::Element);
 };
 template <bool kVector, DType kX>
@@ -80,6 +88,7 @@ struct QuantisedOperands : FloatOperands {
 template <bool kVector>
 struct HalfOperands {
   static constexpr bool kPairs = true;
+  static constexpr bool kMayShare = false;  // what a unit costs beside products is half of it
   template <typename T>
   using Operands = HalfOperandTile<T::kWave, T::kRows, T::kOutputs, T::kResults == 64 ? 4 : T::Operands::kDepth>;
   template <typename T>
@@ -87,9 +96,117 @@ struct HalfOperands {
   static constexpr int kWeightBytes = 2;
 };
 
-template <typename From, typename T>
-__device__ __forceinline__ void Multiply(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
-                                         int32_t first_output, typename T::Shared& s) {
+// What a block computes at a time: rounds [first_round, end_round) of groups, of one tile.
+template <typename T, bool kShares>
+struct Unit {
+  uint32_t tile;  // of all rows and matrices
+  int32_t output_tile;
+  int64_t first_row;
+  int32_t first_round, end_round;
+
+  // Tiles are the faster index, so that units that run together are of the same groups, and seldom wait for each other.
+  // Of tiles row tiles are: those that run together read the same weights.
+  __device__ __forceinline__ Unit(const ProjectionArgs& p, uint32_t number, int32_t rounds) {
+    if constexpr (kShares) {
+      const uint32_t part = p.by_tiles.Quotient(number);
+      tile = number - part * p.by_tiles.divisor;
+      first_round = static_cast<int32_t>(part);
+      end_round = first_round + 1;
+    } else {
+      tile = number;
+      first_round = 0;
+      end_round = rounds;
+    }
+    const auto row_tiles = static_cast<uint32_t>(p.row_tiles);
+    const uint32_t across = kShares ? p.by_row_tiles.Quotient(tile) : tile / row_tiles;
+    output_tile = static_cast<int32_t>(across);
+    first_row = int64_t{tile - across * row_tiles} * T::kRows;
+  }
+  // Field by field: the compiler would keep whole matrices in scratch memory.
+  __device__ __forceinline__ ProjectionMatrix MatrixIn(const ProjectionArgs& p) const {
+    ProjectionMatrix m = p.matrices[0];
+#pragma unroll
+    for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
+      const bool is = output_tile >= p.matrices[i].first_tile;
+      m.weight = is ? p.matrices[i].weight : m.weight;
+      m.y = is ? p.matrices[i].y : m.y;
+      m.y_stride = is ? p.matrices[i].y_stride : m.y_stride;
+      m.outputs = is ? p.matrices[i].outputs : m.outputs;
+      m.first_tile = is ? p.matrices[i].first_tile : m.first_tile;
+      m.y_dtype = is ? p.matrices[i].y_dtype : m.y_dtype;
+      m.scales = is ? p.matrices[i].scales : m.scales;
+    }
+    return m;
+  }
+  __device__ __forceinline__ int32_t FirstOutput(const ProjectionMatrix& m) const {
+    return (output_tile - m.first_tile) * T::kOutputs;
+  }
+};
+
+// The number of a block's unit, if it has one.
+template <typename T, bool kShares>
+class Numbers {
+ public:
+  __device__ __forceinline__ Numbers(const ProjectionArgs&, typename T::Shared&) {}
+  __device__ __forceinline__ bool done() const { return false; }
+  __device__ __forceinline__ uint32_t current() const { return blockIdx.x; }
+  __device__ __forceinline__ bool has_next() const { return false; }
+  __device__ __forceinline__ uint32_t next() const { return 0; }
+  __device__ __forceinline__ void AskAhead() {}
+  __device__ __forceinline__ void Advance(typename T::Shared&) {}
+};
+
+// Of blocks that share tiles: each takes the lowest number that is left, one ahead. So a part that a unit waits for is
+// of a block that runs already.
+template <typename T>
+class Numbers<T, true> {
+ public:
+  // Ends with a barrier, as Advance does.
+  __device__ __forceinline__ Numbers(const ProjectionArgs& p, typename T::SharedOfUnits& s)
+      : counter_(p.counters), count_(p.by_tiles.divisor * static_cast<uint32_t>(p.parts)) {
+    if (threadIdx.x == 0) {
+      s.numbers[0] = Take();
+      s.numbers[1] = Take();
+    }
+    SyncThreads();
+    current_ = Uniform(s.numbers[0]);
+    next_ = Uniform(s.numbers[1]);
+  }
+  __device__ __forceinline__ bool done() const { return current_ >= count_; }
+  __device__ __forceinline__ uint32_t current() const { return current_; }
+  __device__ __forceinline__ bool has_next() const { return next_ < count_; }
+  __device__ __forceinline__ uint32_t next() const { return next_; }
+
+  // Asks for the number after the next, which takes long to come.
+  __device__ __forceinline__ void AskAhead() {
+    if (threadIdx.x == 0) after_ = Take();
+  }
+  // Call after a barrier that follows the last call.
+  __device__ __forceinline__ void Advance(typename T::SharedOfUnits& s) {
+    if (threadIdx.x == 0) s.numbers[0] = after_;
+    SyncThreads();
+    current_ = next_;
+    next_ = Uniform(s.numbers[0]);
+  }
+
+ private:
+  __device__ __forceinline__ static uint32_t Uniform(uint32_t number) {
+    return static_cast<uint32_t>(OfWave(static_cast<int>(number)));
+  }
+  // The last number of all sets the counter back: each block takes two that are too high.
+  __device__ __forceinline__ uint32_t Take() const {
+    const uint32_t number = TakeNumber(counter_);
+    if (number + 1 == count_ + 2 * gridDim.x) StoreForBlocks(counter_, 0);
+    return number;
+  }
+
+  uint32_t* const counter_;
+  const uint32_t count_;
+  uint32_t current_, next_, after_ = 0;
+};
+
+template <typename From, typename T, bool kShares, typename Shared>
+__device__ __forceinline__ void Multiply(const ProjectionArgs& p, Shared& s) {
   constexpr int kLaneRows = T::kLaneRows;
   const int thread = static_cast<int>(threadIdx.x);
   const int wave = OfWave(thread / T::kWave);
@@ -101,40 +218,85 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
   constexpr int kStepFeatures = From::kPairs ? 2 * Operands::kDepth : Operands::kDepth;
   const int at = wave * Operands::kFloats;
   const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
+  const int32_t rounds = (groups + kBlockWaves - 1) / kBlockWaves;
   const auto first_feature = [wave](int32_t round) { return (round * kBlockWaves + wave) * kGroupFeatures; };
 
-  typename From::template Mover<Operands> mover(p, m, thread % T::kWave, first_row, first_output);
-  mover.Load(first_feature(0));
-  WaveSums<T, From::kPairs> total;
-  for (int32_t round = 0; round * kBlockWaves < groups; ++round) {
-    float sum[T::kThreadRows][T::kThreadOutputs];
-    SetZero(sum);
+  Numbers<T, kShares> numbers(p, s);
+  if (numbers.done()) return;
+  Unit<T, kShares> unit(p, numbers.current(), rounds);
+  const ProjectionMatrix first_matrix = unit.MatrixIn(p);
+  typename From::template Mover<Operands> mover(p, first_matrix, thread % T::kWave, unit.first_row,
+                                                unit.FirstOutput(first_matrix));
+  mover.Load(first_feature(unit.first_round));
 #pragma unroll 1
-    for (int depth = 0; depth < kGroupFeatures; depth += kStepFeatures) {
-      const int next = depth + kStepFeatures;
-      WaveBarrier();
-      mover.Store(s.floats, at);
-      WaveBarrier();
-      mover.Load(next < kGroupFeatures ? first_feature(round) + next : first_feature(round + 1));
-      WaveBarrier();  // nvcc would move the loads down to where they are needed
-      MultiplyStep<Operands, 4 * kLaneRows, T::kSpan, From::kPairs>(s.floats, at, lane_row * 4, lane_column, sum);
+  do {
+    numbers.AskAhead();
+    [[maybe_unused]] uint32_t seen = 0;  // parts of the tile that are done
+    if constexpr (kShares) {
+      if (thread == 0) seen = PeekAt(p.counters + 1 + unit.tile);
     }
-    if constexpr (From::kPairs) {
-#pragma unroll
-      for (int i = 0; i < T::kThreadRows; i += 4) {
-        float inverses[4];
-        Unpack4(mover.LoadInverses(first_feature(round), lane_row * 4 + i * kLaneRows), inverses);
-#pragma unroll
-        for (int r = 0; r < 4; ++r) {
-#pragma unroll
-          for (float& result : sum[i + r]) result *= inverses[r];
+    WaveSums<T, From::kPairs> total;
+#pragma unroll 1
+    for (int32_t round = unit.first_round; round < unit.end_round; ++round) {
+      float sum[T::kThreadRows][T::kThreadOutputs];
+      SetZero(sum);
+#pragma unroll 1
+      for (int depth = 0; depth < kGroupFeatures; depth += kStepFeatures) {
+        const int next = depth + kStepFeatures;
+        const int32_t next_group = kShares ? p.features : first_feature(round + 1);  // none: a unit has one round
+        WaveBarrier();
+        mover.Store(s.floats, at);
+        WaveBarrier();
+        mover.Load(next < kGroupFeatures ? first_feature(round) + next : next_group);
+        WaveBarrier();  // nvcc would move the loads down to where they are needed
+        MultiplyStep<Operands, 4 * kLaneRows, T::kSpan, From::kPairs>(s.floats, at, lane_row * 4, lane_column, sum);
+      }
+      if constexpr (kShares) {  // the next unit's operands are on their way meanwhile
+        if (numbers.has_next()) {
+          const Unit<T, kShares> ahead(p, numbers.next(), rounds);
+          const ProjectionMatrix m = ahead.MatrixIn(p);
+          mover.Aim(p, m, ahead.first_row, ahead.FirstOutput(m));
+          FenceLoads();  // a load among these sums would be waited for
+          mover.Load(first_feature(ahead.first_round));
         }
       }
-      if (round * kBlockWaves + wave >= groups) SetZero(sum);
+      if constexpr (From::kPairs) {
+#pragma unroll
+        for (int i = 0; i < T::kThreadRows; i += 4) {
+          float inverses[4];
+          Unpack4(mover.LoadInverses(first_feature(round), lane_row * 4 + i * kLaneRows), inverses);
+#pragma unroll
+          for (int r = 0; r < 4; ++r) {
+#pragma unroll
+            for (float& result : sum[i + r]) result *= inverses[r];
+          }
+        }
+        if (round * kBlockWaves + wave >= groups) SetZero(sum);
+      }
+      if constexpr (kShares) {
+        if (round > 0) {
+          if (thread == 0) AwaitBlocks(p.counters + 1 + unit.tile, static_cast<uint32_t>(round), seen);
+          SyncThreads();
+          total.Resume(p.totals + uint64_t{unit.tile} * (T::kRows * T::kOutputs));
+        }
+      }
+      total.Add(s.floats, wave, lane_row, lane_column, sum);
     }
-    total.Add(s.floats, wave, lane_row, lane_column, sum);
-  }
-  total.Store(p, m, first_row, first_output);
+    const bool whole = !kShares || unit.end_round == rounds;
+    if (whole) {
+      const ProjectionMatrix m = unit.MatrixIn(p);
+      total.Store(p, m, unit.first_row, unit.FirstOutput(m));
+    } else {
+      total.Keep(p.totals + uint64_t{unit.tile} * (T::kRows * T::kOutputs));
+      ShowToBlocks();
+    }
+    if constexpr (kShares) {
+      numbers.Advance(s);
+      // The word of a tile without parts left goes back to 0.
+      if (thread == 0) StoreForBlocks(p.counters + 1 + unit.tile, whole ? 0 : static_cast<uint32_t>(unit.end_round));
+      unit = Unit<T, kShares>(p, numbers.current(), rounds);
+    }
+  } while (kShares && !numbers.done());
 }
 
 // Blocks that a multiprocessor's registers are to hold.
@@ -144,28 +306,72 @@ inline constexpr int kResidentBlocks = T::kWave == 32 &&
                                            ? 2
                                            : 1;
 
-template <typename From, typename T>
+template <typename From, typename T, bool kShares>
 __global__ __launch_bounds__(T::kThreads, (kResidentBlocks<From, T>)) void TilesKernel(ProjectionArgs p) {
-  auto& s = SharedMemory<typename T::Shared>();
-  // Row tiles are the fastest index: those that run together read the same weights.
-  const int32_t row_tile = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles));
-  const int32_t tile = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
-  ProjectionMatrix m = p.matrices[0];
-#pragma unroll
-  for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
-    if (tile >= p.matrices[i].first_tile) m = p.matrices[i];
+  using Shared = std::conditional_t<kShares, typename T::SharedOfUnits, typename T::Shared>;
+  auto& s = SharedMemory<Shared>();
+  Multiply<From, T, kShares>(p, s);
+}
+
+// More results of a lane, and the decoding of quantised weights, leave no registers for the way to the next part.
+template <typename T>
+constexpr bool kMayShare = T::kResults == 32;
+
+// What a round takes that hands its sums on, and how long a block waits for another's that runs at the same time: of a
+// round within a tile, by docs/evidence/mi50-model.md (waves of 64) and as measured on an H200 (waves of 32).
+constexpr int64_t kSharePercent = 116;
+template <typename T>
+constexpr int64_t kWaitPercent = T::kWave == 64 ? 12 : 60;
+
+// How a launch with tiles of T is divided, and how long it takes in rounds of a processor. `shares`: blocks may share
+// tiles.
+template <typename T>
+struct Division {
+  int32_t parts = 1;
+  int64_t steps = 0;  // in hundredths
+
+  Division(absl::Span<const ProjectionParams> params, bool shares, const Stream& stream) {
+    const int64_t tiles = OutputTiles(params, T::kOutputs) * CeilDivide(params[0].rows, T::kRows);
+    const int64_t rounds = CeilDivide(params[0].weight.cols, kGroupFeatures * kBlockWaves);
+    steps = CeilDivide(tiles, stream.processors) * rounds * 100;
+    if (!kMayShare<T> || !shares || tiles >= kStreamCounters) return;
+    // A processor of waves of 32 holds two blocks, which hide each other's waits: it gains only if it would be idle.
+    constexpr int kPlaces = T::kWave == 64 ? 1 : 2;
+    if (kPlaces > 1 && tiles >= stream.processors) return;
+    const int64_t rounds_each = CeilDivide(tiles * rounds, int64_t{stream.processors} * kPlaces);
+    const int64_t shared = rounds_each * kSharePercent + std::max(rounds - rounds_each, int64_t{0}) * kWaitPercent<T>;
+    if (shared >= steps) return;
+    steps = shared;
+    parts = static_cast<int32_t>(rounds);
   }
-  const int64_t first_row = int64_t{row_tile} * T::kRows;
-  const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
-  Multiply<From, T>(p, m, first_row, first_output, s);
+};
+
+// Launches tiles of T. `totals`: null if blocks may not share them.
+template <typename From, typename T>
+absl::Status LaunchDivided(const char* name, absl::Span<const ProjectionParams> params, ProjectionArgs args,
+                           float* totals, const Stream& stream) {
+  const Division<T> division(params, totals != nullptr, stream);
+  if constexpr (From::kMayShare && kMayShare<T>) {
+    if (division.parts > 1) {
+      args.parts = division.parts;
+      args.totals = totals;
+      args.counters = stream.counters;
+      args.by_tiles = Divisor::Of(static_cast<uint32_t>(args.tiles()));
+      args.by_row_tiles = Divisor::Of(static_cast<uint32_t>(args.row_tiles));
+      const int64_t places = int64_t{stream.processors} * kResidentBlocks<From, T>;
+      return Launch(name, TilesKernel<From, T, true>, {std::min(args.tiles() * args.parts, places)}, T::kThreads,
+                    stream, args);
+    }
+  }
+  return Launch(name, TilesKernel<From, T, false>, {args.tiles()}, T::kThreads, stream, args);
 }
 
 // Weights as memory has them, or QuantisedWeights.
 template <typename Weights, typename T, bool kVector>
-absl::Status LaunchTilesOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
+absl::Status LaunchTilesOf(absl::Span<const ProjectionParams> params, float* totals, const Stream& stream) {
   const ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
   const auto launch = [&](const char* name, auto from) {
-    return Launch(name, TilesKernel<decltype(from), T>, {args.tiles()}, T::kThreads, stream, args);
+    return LaunchDivided<decltype(from), T>(name, params, args, totals, stream);
   };
   if constexpr (std::is_same_v<Weights, QuantisedWeights>) {
     if (params[0].x.dtype == DType::kF32) {
@@ -180,26 +386,26 @@ absl::Status LaunchTilesOf(absl::Span<const ProjectionParams> params, const Stre
   }
 }
 
-// How long tiles of T take, in results of a processor at the full rate: whole rounds of blocks, and what reading LDS
-// for fewer results a lane costs, as measured on waves of 32 and as docs/evidence/mi50-model.md has it on waves of 64.
+// How long tiles of T take, in results of a processor at the full rate: Division, and what reading LDS for fewer
+// results a lane costs, as measured on waves of 32 and as docs/evidence/mi50-model.md has it on waves of 64.
 template <typename T>
-int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
+int64_t CostOf(absl::Span<const ProjectionParams> params, bool shares, const Stream& stream) {
   constexpr bool kWide = T::kWave == 64;
   constexpr int kPercent = T::kResults == 16   ? (kWide ? 60 : 50)
                            : T::kResults == 32 ? (kWide ? 90 : 70)
                            : T::kResults == 64 ? 95
                                                : 100;
-  const int64_t blocks = OutputTiles(params, T::kOutputs) * CeilDivide(params[0].rows, T::kRows);
-  return CeilDivide(blocks, stream.processors) * T::kRows * T::kOutputs * 100 / kPercent;
+  return Division<T>(params, shares, stream).steps * T::kRows * T::kOutputs / kPercent;
 }
 
 // Calls launch(T()) for the cheapest of tiles, and returns its result.
 template <typename First, typename... Others, typename Function>
-absl::Status WithCheapest(absl::Span<const ProjectionParams> params, const Stream& stream, const Function& launch) {
-  const int64_t least = std::min({CostOf<First>(params, stream), CostOf<Others>(params, stream)...});
+absl::Status WithCheapest(absl::Span<const ProjectionParams> params, bool shares, const Stream& stream,
+                          const Function& launch) {
+  const int64_t least = std::min({CostOf<First>(params, shares, stream), CostOf<Others>(params, shares, stream)...});
   absl::Status status;
   const auto takes = [&](auto tile) {
-    if (CostOf<decltype(tile)>(params, stream) > least) return false;
+    if (CostOf<decltype(tile)>(params, shares, stream) > least) return false;
     status = launch(tile);
     return true;
   };
@@ -208,12 +414,24 @@ absl::Status WithCheapest(absl::Span<const ProjectionParams> params, const Strea
 }
 
 template <typename Weights, typename... Tiles>
-absl::Status LaunchCheapest(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return WithCheapest<Tiles...>(
-      params, stream, [&](auto tile) { return LaunchTilesOf<Weights, decltype(tile), true>(params, stream); });
+absl::Status LaunchCheapest(absl::Span<const ProjectionParams> params, float* totals, const Stream& stream) {
+  return WithCheapest<Tiles...>(params, totals != nullptr, stream, [&](auto tile) {
+    return LaunchTilesOf<Weights, decltype(tile), true>(params, totals, stream);
+  });
 }
 
 }  // namespace
+
+int64_t TotalsFloats(int64_t rows, int64_t outputs, int32_t matrices, const Stream& stream) {
+  // For more rows whole tiles leave few processors idle.
+  constexpr int64_t kMostRows = 256;
+  constexpr int64_t kMostFloats = int64_t{4} << 20;
+  constexpr int64_t kTileRows = 64, kTileOutputs = 128;  // of the largest tiles
+  if (stream.counters == nullptr || matrices == 0 || rows > kMostRows || rows <= kFewRows) return 0;
+  const int64_t tiles = CeilDivide(outputs, kTileOutputs) + matrices;
+  const int64_t floats = CeilDivide(rows, kTileRows) * kTileRows * tiles * kTileOutputs;
+  return floats <= kMostFloats ? floats : 0;
+}
 
 absl::Status LaunchHalfTiles(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream) {
   return WithWaveWidth(stream, "projection_half_tiles", [&](auto wave) {
@@ -223,30 +441,31 @@ absl::Status LaunchHalfTiles(absl::Span<const ProjectionParams> params, const Ro
       using T = decltype(tile);
       ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
       args.halves = x;
-      return Launch("projection_half_tiles", TilesKernel<HalfOperands<vector()>, T>, {args.tiles()}, T::kThreads,
+      return Launch("projection_half_tiles", TilesKernel<HalfOperands<vector()>, T, false>, {args.tiles()}, T::kThreads,
                     stream, args);
     };
     if (!AllowsVectors(params)) return launch(Small(), std::false_type());
     return WithCheapest<Tile<kWave, 8, 8, 8>, Small, Tile<kWave, 4, 4, 4>>(
-        params, stream, [&](auto tile) { return launch(tile, std::true_type()); });
+        params, /*shares=*/false, stream, [&](auto tile) { return launch(tile, std::true_type()); });
   });
 }
 
-absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream) {
+absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, float* totals, const Stream& stream) {
+  if (!IsPlain(params[0].weight.format)) totals = nullptr;
   return WithAnyWeights(params[0].weight, [&](auto weights) {
     return WithWaveWidth(stream, "projection_tiles", [&](auto wave) {
       using Weights = decltype(weights);
       constexpr int kWave = wave();
       using Small = Tile<kWave, 8, 4, 8>;
-      if (!AllowsVectors(params)) return LaunchTilesOf<Weights, Small, false>(params, stream);
+      if (!AllowsVectors(params)) return LaunchTilesOf<Weights, Small, false>(params, /*totals=*/nullptr, stream);
       if constexpr (kWave == 32) {
         return LaunchCheapest<Weights, Tile<32, 8, 8, 8>, Tile<32, 4, 8, 12>, Tile<32, 4, 8, 8>, Small,
-                              Tile<32, 4, 4, 4>>(params, stream);
+                              Tile<32, 4, 4, 4>>(params, totals, stream);
       } else if constexpr (std::is_same_v<Weights, QuantisedWeights>) {  // nor for 64 beside the decoding
-        return LaunchCheapest<Weights, Small, Tile<kWave, 4, 4, 4>>(params, stream);
+        return LaunchCheapest<Weights, Small, Tile<kWave, 4, 4, 4>>(params, totals, stream);
       } else {  // two waves a SIMD have no registers for 96 sums
-        return LaunchCheapest<Weights, Tile<kWave, 8, 8, 8>, Tile<kWave, 4, 8, 8>, Small, Tile<kWave, 4, 4, 4>>(params,
-                                                                                                                stream);
+        return LaunchCheapest<Weights, Tile<kWave, 8, 8, 8>, Tile<kWave, 4, 8, 8>, Small, Tile<kWave, 4, 4, 4>>(
+            params, totals, stream);
       }
     });
   });

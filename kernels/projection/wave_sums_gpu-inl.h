@@ -68,6 +68,30 @@ class WaveSums {
     SyncThreads();
   }
 
+  // Writes the totals to T::kRows * T::kOutputs floats, or reads what another block wrote there.
+  __device__ __forceinline__ void Keep(float* to) const {
+    to += threadIdx.x;
+#pragma unroll
+    for (const auto& results : total_) {
+#pragma unroll
+      for (const float result : results) {
+        *to = result;
+        to += T::kThreads;
+      }
+    }
+  }
+  __device__ __forceinline__ void Resume(const float* from) {
+    from += threadIdx.x;
+#pragma unroll
+    for (auto& results : total_) {
+#pragma unroll
+      for (float& result : results) {
+        result = LoadFromBlocks(from);
+        from += T::kThreads;
+      }
+    }
+  }
+
   // Stores the results of the tile of rows from first_row and outputs from first_output on that exist.
   __device__ __forceinline__ void Store(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
                                         int32_t first_output) const {

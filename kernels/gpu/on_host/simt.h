@@ -263,6 +263,16 @@ inline void WaveBarrier(const char* file = __builtin_FILE(), int line = __builti
 inline void ShowToHost() {}
 inline void StoreForHost(uint32_t* word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
+// As vendor_hip.h and vendor_shared.h say.
+inline uint32_t TakeNumber(uint32_t* counter) { return __atomic_fetch_add(counter, 1u, __ATOMIC_RELAXED); }
+inline void ShowToBlocks() {}
+inline void StoreForBlocks(uint32_t* word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+inline uint32_t PeekAt(const uint32_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+inline void AwaitBlocks(const uint32_t* word, uint32_t value, uint32_t seen) {
+  while (seen != value) seen = PeekAt(word);
+}
+inline float LoadFromBlocks(const float* p) { return *p; }
+
 // Kernels run one after another, so there is nothing to wait for; the executor only checks that kernels with
 // Grid::early call WaitForPriorKernels.
 inline void WaitForPriorKernels() { simt::NoteWait(); }

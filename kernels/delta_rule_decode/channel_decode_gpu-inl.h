@@ -94,8 +94,8 @@ __device__ __forceinline__ TokenLog ChannelLog(const DecodeLane& my, const Decod
   return log;
 }
 
-// What a thread has of the log, of whole rows: a channel's g of its own entries, from `low` on, and of those above
-// them; zero where there are none.
+// A thread's part of the log, of whole rows: a channel's g of its own entries, from `low` on, and of those above them;
+// zero where there are none.
 template <int kElements>
 struct ChannelOfLog {
   static constexpr int kOwn = kPartEntries<kElements>;
@@ -130,7 +130,7 @@ __device__ __forceinline__ ChannelOfLog<kElements> LoadChannelOfLog(const DeltaR
   return log;
 }
 
-// What a token has in a channel. k and q only if they were asked for.
+// A token in a channel. It has k and q only if they were asked for.
 struct ChannelToken {
   float g = 0.0f, k = 0.0f, q = 0.0f;
 };

@@ -35,10 +35,12 @@ namespace gdn::gpu {
 
 inline constexpr int kGroupFeatures = 64;
 
-// Divides numbers whose product with the divisor is below 2^32. A GPU has no instruction for it.
+// Divides numbers by multiplication, because a GPU has no instruction for it.
 struct Divisor {
   uint32_t divisor, factor;  // 2^32 / divisor, rounded up; 0 for 1
 
+  // True if quotients of all numbers up to `most` are right.
+  static bool Divides(int64_t most, int64_t divisor) { return most <= (int64_t{1} << 32) / divisor - 1; }
   static Divisor Of(uint32_t divisor) {
     return {divisor, static_cast<uint32_t>(((uint64_t{1} << 32) + divisor - 1) / divisor)};
   }
@@ -69,7 +71,7 @@ struct ProjectionArgs {
   WeightFormat format;
   PackedPlanes planes;  // for quantised weights
   RoundedRows halves;   // x of LaunchHalfTiles
-  // Of LaunchTiles, if blocks share tiles: the parts of a tile, sums of its parts so far, and Stream::counters.
+  // Set by LaunchTiles if blocks share tiles: the parts of a tile, sums of its parts so far, and Stream::counters.
   int32_t parts;
   float* totals;
   uint32_t* counters;

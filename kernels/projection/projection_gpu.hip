@@ -234,7 +234,8 @@ int64_t TotalsFloats(absl::Span<const ProjectionParams> params, const gpu::Strea
   int64_t outputs = 0;
   int32_t matrices = 0;
   for (const ProjectionParams& p : params) {
-    if (!IsPlain(p.weight.format) || p.weight.rows == 0 || TakesHalves(p)) continue;
+    if (!IsPlain(p.weight.format) || TakesHalves(p)) continue;
+    if (p.weight.rows <= 0 || p.weight.rows > 0x7fffffff) continue;  // refused later
     outputs += p.weight.rows;
     ++matrices;
   }

@@ -7,7 +7,7 @@
 // barrier of the block: the features are split, so that few rows fill the device too. Both operands lie in LDS with the
 // feature as the slow index, so that a lane reads its values 16 bytes at a time. When all waves are through with a
 // group each, their sums are added in the groups' order.
-// Where whole tiles would leave processors idle, blocks share them: a block computes a round of groups of a tile, takes
+// Blocks share tiles where whole ones would leave processors idle: a block computes a round of groups of a tile, takes
 // the sum of the rounds before from memory, and hands its own on. So the order of a sum is the same.
 // Resources: up to 34 KB of LDS; 64 sums a lane and at most 128 registers. Bound by FMAs.
 
@@ -54,8 +54,7 @@ struct Tile {
   struct Shared {
     Lds floats;
   };
-  struct SharedOfUnits {
-    Lds floats;
+  struct SharedOfUnits : Shared {
     LdsArray<uint32_t, 2> numbers;
   };
 
@@ -96,7 +95,7 @@ struct HalfOperands {
   static constexpr int kWeightBytes = 2;
 };
 
-// What a block computes at a time: rounds [first_round, end_round) of groups, of one tile.
+// A block's work at a time: rounds [first_round, end_round) of groups, of one tile.
 template <typename T, bool kShares>
 struct Unit {
   uint32_t tile;  // of all rows and matrices
@@ -105,7 +104,7 @@ struct Unit {
   int32_t first_round, end_round;
 
   // Tiles are the faster index, so that units that run together are of the same groups, and seldom wait for each other.
-  // Of tiles row tiles are: those that run together read the same weights.
+  // Row tiles are the fastest of all: those that run together read the same weights.
   __device__ __forceinline__ Unit(const ProjectionArgs& p, uint32_t number, int32_t rounds) {
     if constexpr (kShares) {
       const uint32_t part = p.by_tiles.Quotient(number);
@@ -156,8 +155,8 @@ class Numbers {
   __device__ __forceinline__ void Advance(typename T::Shared&) {}
 };
 
-// Of blocks that share tiles: each takes the lowest number that is left, one ahead. So a part that a unit waits for is
-// of a block that runs already.
+// Blocks that share tiles each take the lowest number that is left, one ahead. So a part that a unit waits for is of a
+// block that runs already.
 template <typename T>
 class Numbers<T, true> {
  public:
@@ -317,8 +316,8 @@ __global__ __launch_bounds__(T::kThreads, (kResidentBlocks<From, T>)) void Tiles
 template <typename T>
 constexpr bool kMayShare = T::kResults == 32;
 
-// What a round takes that hands its sums on, and how long a block waits for another's that runs at the same time: of a
-// round within a tile, by docs/evidence/mi50-model.md (waves of 64) and as measured on an H200 (waves of 32).
+// Costs in hundredths of a round within a tile: a round that hands its sums on, by docs/evidence/mi50-model.md, and a
+// wait for a block that runs at the same time, which fits an H200's times on waves of 32 and is an estimate on 64.
 constexpr int64_t kSharePercent = 116;
 template <typename T>
 constexpr int64_t kWaitPercent = T::kWave == 64 ? 12 : 60;
@@ -334,7 +333,7 @@ struct Division {
     const int64_t tiles = OutputTiles(params, T::kOutputs) * CeilDivide(params[0].rows, T::kRows);
     const int64_t rounds = CeilDivide(params[0].weight.cols, kGroupFeatures * kBlockWaves);
     steps = CeilDivide(tiles, stream.processors) * rounds * 100;
-    if (!kMayShare<T> || !shares || tiles >= kStreamCounters) return;
+    if (!kMayShare<T> || !shares || tiles >= kStreamCounters || !Divisor::Divides(tiles * rounds, tiles)) return;
     // A processor of waves of 32 holds two blocks, which hide each other's waits: it gains only if it would be idle.
     constexpr int kPlaces = T::kWave == 64 ? 1 : 2;
     if (kPlaces > 1 && tiles >= stream.processors) return;

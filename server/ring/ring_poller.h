@@ -1,9 +1,9 @@
 // The thread that looks at all rings for submissions.
 //
-// It takes at most one submission of a ring a turn and looks for announcements after each, so no client waits for more
-// than two submissions of each other. If it has found none for `spin`, it sleeps until a client announces one: idle
-// clients cost no processor time. A spin that finds nothing halves the next one, down to a sixteenth, and one that
-// finds something restores it.
+// It takes at most one submission of a ring a turn and looks for announcements after each, so a client waits for one or
+// two submissions of each other, however busy these are. If it has found none for `spin`, it sleeps until a client
+// announces one: idle clients cost no processor time. A spin that finds nothing halves the next one, down to a
+// sixteenth, and one that finds something restores it.
 // Thread safety: safe from any thread. Ownership: shares the rings that were added until they have ended; the
 // destructor ends the thread, and a PolledRing is not called any more then.
 //

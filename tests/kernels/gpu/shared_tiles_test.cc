@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -128,8 +129,10 @@ TEST_P(SharedTiles, NeedAWorkspaceForDecodesAlone) {
   params.rows = 256;
   params.weight.rows = int64_t{1} << 30;
   EXPECT_EQ(GpuWorkspaceFloats(params, stream()), 0);
-  params.weight.rows = 0;
-  EXPECT_EQ(GpuWorkspaceFloats(params, stream()), 0);
+  for (const int64_t outputs : {int64_t{0}, int64_t{-1000}, std::numeric_limits<int64_t>::max()}) {
+    params.weight.rows = outputs;
+    EXPECT_EQ(GpuWorkspaceFloats(std::vector<ProjectionParams>{params, params}, stream()), 0) << outputs;
+  }
 }
 
 }  // namespace

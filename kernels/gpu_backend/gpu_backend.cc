@@ -86,7 +86,7 @@ class GpuBackend final : public Backend {
     if (order_ != nullptr) gpu::DestroyEvent(order_);
   }
 
-  // Lets blocks share work. Call once, before the first operator.
+  // Lets blocks share work. Call once, before the first operator: it runs the first kernel.
   absl::Status MakeCounters() {
     GDN_ASSIGN_OR_RETURN(counters_, DeviceBuffer::Make(*this, gpu::kStreamCounters * sizeof(uint32_t)));  // zeroed
     stream_.counters = reinterpret_cast<uint32_t*>(counters_.floats());
@@ -390,16 +390,13 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
   auto backend =
       std::make_unique<GpuBackend>(options.device, options.math, *halves, info, std::move(stream), std::move(ring),
                                    or_default(options.index_arena_bytes, gpu::IndexStaging::kDefaultArenaBytes));
-  const absl::StatusOr<void*> probe = backend->Allocate(256);
-  GDN_RETURN_IF_ERROR(or_unsupported(probe.status()));
-  backend->Free(*probe, 256);
+  GDN_RETURN_IF_ERROR(or_unsupported(backend->MakeCounters()));
   {
     // The copies that end a launch must not fail for want of their code.
     const gpu::LoadingOnly loading;
     GDN_RETURN_IF_ERROR(or_unsupported(
         HostCopyGpu(/*to=*/nullptr, /*from=*/nullptr, /*bytes=*/1, /*flags=*/nullptr, /*number=*/0, made)));
   }
-  GDN_RETURN_IF_ERROR(backend->MakeCounters());
   backend->DecideOnGraphs(options.graphs);
   return backend;
 }

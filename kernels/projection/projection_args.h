@@ -71,8 +71,7 @@ struct ProjectionArgs {
   WeightFormat format;
   PackedPlanes planes;  // for quantised weights
   RoundedRows halves;   // x of LaunchHalfTiles
-  // Set by LaunchTiles if blocks share tiles: the parts of a tile, sums of its parts so far, and Stream::counters.
-  int32_t parts;
+  // Set by LaunchTiles if blocks share tiles: sums of a tile's rounds so far, and Stream::counters.
   float* totals;
   uint32_t* counters;
   Divisor by_tiles, by_row_tiles;  // tiles() and row_tiles

@@ -31,7 +31,6 @@ ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int
   args.row_tiles = static_cast<int32_t>(CeilDivide(first.rows, rows_per_tile));
   args.features = static_cast<int32_t>(first.weight.cols);
   args.format = first.weight.format;
-  args.parts = 1;
   if (!IsPlain(args.format)) args.planes = PackedPlanesOf(args.format, first.weight.cols);
   size_t used = 0;
   for (const ProjectionParams& p : params) {

@@ -146,7 +146,7 @@ struct Unit {
 template <typename T, bool kShares>
 class Numbers {
  public:
-  __device__ __forceinline__ Numbers(const ProjectionArgs&, typename T::Shared&) {}
+  __device__ __forceinline__ Numbers(const ProjectionArgs&, int32_t /*rounds*/, typename T::Shared&) {}
   __device__ __forceinline__ bool done() const { return false; }
   __device__ __forceinline__ uint32_t current() const { return blockIdx.x; }
   __device__ __forceinline__ bool has_next() const { return false; }
@@ -161,8 +161,8 @@ template <typename T>
 class Numbers<T, true> {
  public:
   // Ends with a barrier, as Advance does.
-  __device__ __forceinline__ Numbers(const ProjectionArgs& p, typename T::SharedOfUnits& s)
-      : counter_(p.counters), count_(p.by_tiles.divisor * static_cast<uint32_t>(p.parts)) {
+  __device__ __forceinline__ Numbers(const ProjectionArgs& p, int32_t rounds, typename T::SharedOfUnits& s)
+      : counter_(p.counters), count_(p.by_tiles.divisor * static_cast<uint32_t>(rounds)) {
     if (threadIdx.x == 0) {
       s.numbers[0] = Take();
       s.numbers[1] = Take();
@@ -220,7 +220,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, Shared& s) {
   const int32_t rounds = (groups + kBlockWaves - 1) / kBlockWaves;
   const auto first_feature = [wave](int32_t round) { return (round * kBlockWaves + wave) * kGroupFeatures; };
 
-  Numbers<T, kShares> numbers(p, s);
+  Numbers<T, kShares> numbers(p, rounds, s);
   if (numbers.done()) return;
   Unit<T, kShares> unit(p, numbers.current(), rounds);
   const ProjectionMatrix first_matrix = unit.MatrixIn(p);
@@ -230,7 +230,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, Shared& s) {
 #pragma unroll 1
   do {
     numbers.AskAhead();
-    [[maybe_unused]] uint32_t seen = 0;  // parts of the tile that are done
+    [[maybe_unused]] uint32_t seen = 0;  // rounds of the tile that are done
     if constexpr (kShares) {
       if (thread == 0) seen = PeekAt(p.counters + 1 + unit.tile);
     }
@@ -291,7 +291,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, Shared& s) {
     }
     if constexpr (kShares) {
       numbers.Advance(s);
-      // The word of a tile without parts left goes back to 0.
+      // The word of a tile without rounds left goes back to 0.
       if (thread == 0) StoreForBlocks(p.counters + 1 + unit.tile, whole ? 0 : static_cast<uint32_t>(unit.end_round));
       unit = Unit<T, kShares>(p, numbers.current(), rounds);
     }
@@ -322,18 +322,18 @@ constexpr int64_t kSharePercent = 116;
 template <typename T>
 constexpr int64_t kWaitPercent = T::kWave == 64 ? 12 : 60;
 
-// How a launch with tiles of T is divided, and how long it takes in rounds of a processor. `shares`: blocks may share
-// tiles.
+// How a launch with tiles of T is divided, and how long it takes in rounds of a processor.
 template <typename T>
 struct Division {
-  int32_t parts = 1;
-  int64_t steps = 0;  // in hundredths
+  bool shares = false;  // each block computes rounds, of any tiles
+  int64_t steps = 0;    // in hundredths
 
-  Division(absl::Span<const ProjectionParams> params, bool shares, const Stream& stream) {
+  Division(absl::Span<const ProjectionParams> params, bool may_share, const Stream& stream) {
     const int64_t tiles = OutputTiles(params, T::kOutputs) * CeilDivide(params[0].rows, T::kRows);
     const int64_t rounds = CeilDivide(params[0].weight.cols, kGroupFeatures * kBlockWaves);
     steps = CeilDivide(tiles, stream.processors) * rounds * 100;
-    if (!kMayShare<T> || !shares || tiles >= kStreamCounters || !Divisor::Divides(tiles * rounds, tiles)) return;
+    if (!kMayShare<T> || !may_share || tiles == 0 || tiles >= kStreamCounters) return;
+    if (!Divisor::Divides(tiles * rounds, tiles)) return;
     // A processor of waves of 32 holds two blocks, which hide each other's waits: it gains only if it would be idle.
     constexpr int kPlaces = T::kWave == 64 ? 1 : 2;
     if (kPlaces > 1 && tiles >= stream.processors) return;
@@ -341,7 +341,7 @@ struct Division {
     const int64_t shared = rounds_each * kSharePercent + std::max(rounds - rounds_each, int64_t{0}) * kWaitPercent<T>;
     if (shared >= steps) return;
     steps = shared;
-    parts = static_cast<int32_t>(rounds);
+    shares = true;
   }
 };
 
@@ -351,15 +351,14 @@ absl::Status LaunchDivided(const char* name, absl::Span<const ProjectionParams> 
                            float* totals, const Stream& stream) {
   const Division<T> division(params, totals != nullptr, stream);
   if constexpr (From::kMayShare && kMayShare<T>) {
-    if (division.parts > 1) {
-      args.parts = division.parts;
+    if (division.shares) {
       args.totals = totals;
       args.counters = stream.counters;
       args.by_tiles = Divisor::Of(static_cast<uint32_t>(args.tiles()));
       args.by_row_tiles = Divisor::Of(static_cast<uint32_t>(args.row_tiles));
       const int64_t places = int64_t{stream.processors} * kResidentBlocks<From, T>;
-      return Launch(name, TilesKernel<From, T, true>, {std::min(args.tiles() * args.parts, places)}, T::kThreads,
-                    stream, args);
+      const int64_t units = args.tiles() * CeilDivide(args.features, kGroupFeatures * kBlockWaves);
+      return Launch(name, TilesKernel<From, T, true>, {std::min(units, places)}, T::kThreads, stream, args);
     }
   }
   return Launch(name, TilesKernel<From, T, false>, {args.tiles()}, T::kThreads, stream, args);

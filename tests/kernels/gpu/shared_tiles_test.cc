@@ -119,6 +119,16 @@ TEST_P(SharedTiles, AreOfAnyPlainWeights) {
   }
 }
 
+// A run of matrices of one format, all of them empty, has no tiles.
+TEST_P(SharedTiles, AreNoneOfMatricesWithoutOutputs) {
+  std::vector<ProjectionParams> calls = Calls(/*rows=*/9, /*features=*/64, /*narrow_weights=*/false, false);
+  const std::vector<float> expected = ResultsOf(calls, stream(), Poisoned(GpuWorkspaceFloats(calls, stream())));
+  ProjectionParams empty = calls[1];
+  empty.weight.format = WeightFormat::kBF16;
+  calls.insert(calls.begin(), empty);
+  EXPECT_TRUE(BitEqual(ResultsOf(calls, stream(), Poisoned(GpuWorkspaceFloats(calls, stream()))), expected));
+}
+
 TEST_P(SharedTiles, NeedAWorkspaceForDecodesAlone) {
   ProjectionParams params{.rows = 9, .weight = {.format = WeightFormat::kBF16, .rows = 100, .cols = 64}};
   EXPECT_EQ(GpuWorkspaceFloats(params, stream()), 64 * 256);

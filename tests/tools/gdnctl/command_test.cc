@@ -55,12 +55,12 @@ class CommandLine : public ::testing::Test {
 };
 
 TEST_F(CommandLine, SetsFlagsInEveryForm) {
-  EXPECT_EQ(Run({"echo", "a", "--target=x:1", "--timeout", "3s", "--json", "b", "--", "--c"}).exit_code, kExitOk);
+  EXPECT_THAT(Run({"echo", "a", "--target=x:1", "--timeout", "3s", "--json", "b", "--", "--c"}), ExitsWith(kExitOk));
   EXPECT_EQ(absl::GetFlag(FLAGS_target), "x:1");
   EXPECT_EQ(absl::GetFlag(FLAGS_timeout), absl::Seconds(3));
   EXPECT_TRUE(absl::GetFlag(FLAGS_json));
   EXPECT_THAT(*g_arguments, ElementsAre("a", "b", "--c"));
-  EXPECT_EQ(Run({"echo", "--nojson"}).exit_code, kExitOk);
+  EXPECT_THAT(Run({"echo", "--nojson"}), ExitsWith(kExitOk));
   EXPECT_FALSE(absl::GetFlag(FLAGS_json));
 }
 
@@ -110,7 +110,7 @@ TEST_F(CommandLine, HelpTellsOfOneCommandOrOfAGroup) {
   const Outcome group = Run({"state", "--help"}, StateCommands());
   EXPECT_EQ(group.exit_code, kExitOk);
   EXPECT_THAT(group.out, HasSubstr("  state export"));
-  EXPECT_EQ(Run({"help", "bogus"}).exit_code, kExitUsage);
+  EXPECT_THAT(Run({"help", "bogus"}), ExitsWith(kExitUsage));
 }
 
 TEST_F(CommandLine, SuggestsWhatWasProbablyMeant) {

@@ -194,11 +194,11 @@ TEST_F(StateCommandLine, MovesASessionBetweenTwoServersInThreeCommands) {
   FakeGdnService other;
   const LoopbackServer other_server(&other);
   Outcome outcome = Run({"state", "export", "--session", "chat", "--out", file_});
-  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  ASSERT_THAT(outcome, ExitsWith(kExitOk));
   EXPECT_EQ(outcome.err, "");  // no bar where stderr is no terminal
   outcome = Run({"state", "import", "--in", file_, "--id", "chat"}, other_server.target());
-  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
-  ASSERT_EQ(Run({"sessions", "delete", "chat"}).exit_code, kExitOk);
+  ASSERT_THAT(outcome, ExitsWith(kExitOk));
+  ASSERT_THAT(Run({"sessions", "delete", "chat"}), ExitsWith(kExitOk));
   EXPECT_EQ(other.token_count("sessions/chat", 0), 3);
   EXPECT_EQ(service_.token_count("sessions/chat", 0), -1);
 }
@@ -212,7 +212,7 @@ TEST_F(StateCommandLine, ShowsProgressWhereAsked) {
 TEST_F(StateCommandLine, LeavesNoFileOfADamagedExport) {
   FakeGdnService damaged({.damaged_pieces = true});
   const LoopbackServer server(&damaged);
-  ASSERT_EQ(Run({"sessions", "create", "--model=toy", "--id=chat"}, server.target()).exit_code, kExitOk);
+  ASSERT_THAT(Run({"sessions", "create", "--model=toy", "--id=chat"}, server.target()), ExitsWith(kExitOk));
   const Outcome outcome = Run({"state", "export", "--session=chat", "--out", file_}, server.target());
   EXPECT_EQ(outcome.exit_code, kExitFailed);
   EXPECT_THAT(outcome.err, HasSubstr("DATA_LOSS (INVALID_STATE_FILE)"));
@@ -221,7 +221,7 @@ TEST_F(StateCommandLine, LeavesNoFileOfADamagedExport) {
 
 TEST_F(StateCommandLine, ForksASession) {
   const Outcome outcome = Run({"state", "fork", "--session=chat", "a", "b"});
-  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  ASSERT_THAT(outcome, ExitsWith(kExitOk));
   EXPECT_EQ(outcome.out, "sessions/a from sessions/chat\nsessions/b from sessions/chat\n");
   EXPECT_EQ(service_.token_count("sessions/b", 0), 3);
   EXPECT_THAT(Run({"state", "fork", "--session=chat"}).out, HasSubstr("made-by-the-server"));
@@ -235,11 +235,11 @@ TEST_F(StateCommandLine, GoesBackToACheckpoint) {
   const Outcome outcome = Run({"state", "restore", "--session=chat", "--checkpoint=three"});
   EXPECT_THAT(outcome.out, HasSubstr("epoch 2"));
   EXPECT_EQ(service_.token_count("sessions/chat", 0), 3);
-  EXPECT_EQ(Run({"state", "restore", "--session=chat", "--checkpoint=four"}).exit_code, kExitFailed);
+  EXPECT_THAT(Run({"state", "restore", "--session=chat", "--checkpoint=four"}), ExitsWith(kExitFailed));
 }
 
 TEST_F(StateCommandLine, UsesNoStateOfAnotherEpochThanTheUserKnows) {
-  ASSERT_EQ(Run({"state", "checkpoint", "--session=chat"}).exit_code, kExitOk);
+  ASSERT_THAT(Run({"state", "checkpoint", "--session=chat"}), ExitsWith(kExitOk));
   service_.Crash();
   const std::vector<std::vector<std::string>> commands = {
       {"state", "export", "--session=chat", "--out", file_},
@@ -254,20 +254,20 @@ TEST_F(StateCommandLine, UsesNoStateOfAnotherEpochThanTheUserKnows) {
     EXPECT_EQ(refused.exit_code, kExitFailed);
     EXPECT_THAT(refused.err, HasSubstr("EPOCH_MISMATCH"));
     command.back() = "--epoch=-1";
-    EXPECT_EQ(Run(command).exit_code, kExitUsage);
+    EXPECT_THAT(Run(command), ExitsWith(kExitUsage));
     command.back() = "--epoch=2";
     const Outcome done = Run(command);
-    EXPECT_EQ(done.exit_code, kExitOk) << done.err;
+    EXPECT_THAT(done, ExitsWith(kExitOk));
   }
 }
 
 TEST_F(StateCommandLine, ListsAndDeletesCheckpoints) {
   for (const char* id : {"three", "five"}) {
-    ASSERT_EQ(Run({"state", "checkpoint", "--session=chat", StrCat("--checkpoint=", id)}).exit_code, kExitOk);
+    ASSERT_THAT(Run({"state", "checkpoint", "--session=chat", StrCat("--checkpoint=", id)}), ExitsWith(kExitOk));
     Step(*Client::Connect(server_.target()), 2);
   }
   Outcome outcome = Run({"checkpoints", "--session=chat"});
-  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  ASSERT_THAT(outcome, ExitsWith(kExitOk));
   EXPECT_THAT(outcome.out, HasSubstr("2 of 2.0 KiB"));
   EXPECT_THAT(outcome.out, ::testing::ContainsRegex("five +5 +1 +1.0 KiB"));
   EXPECT_THAT(Run({"checkpoints", "--session=chat", "--json"}).out, HasSubstr("\"stored_bytes\": \"2048\""));
@@ -276,14 +276,14 @@ TEST_F(StateCommandLine, ListsAndDeletesCheckpoints) {
   outcome = Run({"checkpoints", "delete", "--session=chat", "three"});
   EXPECT_EQ(outcome.exit_code, kExitFailed);
   EXPECT_THAT(outcome.err, HasSubstr("CHECKPOINT_NOT_FOUND"));
-  EXPECT_EQ(Run({"checkpoints", "delete", "--session=chat"}).exit_code, kExitUsage);
-  EXPECT_EQ(Run({"checkpoints"}).exit_code, kExitUsage);
+  EXPECT_THAT(Run({"checkpoints", "delete", "--session=chat"}), ExitsWith(kExitUsage));
+  EXPECT_THAT(Run({"checkpoints"}), ExitsWith(kExitUsage));
 }
 
 TEST_F(StateCommandLine, InspectsFilesAndSessions) {
   WriteFile(file_, StateFileBytes());
   Outcome outcome = Run({"state", "inspect", file_});
-  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  ASSERT_THAT(outcome, ExitsWith(kExitOk));
   EXPECT_THAT(outcome.out, HasSubstr("header ok, 2 of 2 tensors ok"));
   EXPECT_THAT(outcome.out, HasSubstr("layer 1    40 tokens, 2 of them in the log, a draft of 1, delta_rule"));
   EXPECT_THAT(Run({"state", "inspect", "--json", file_}).out, HasSubstr("\"token_count\": 40"));
@@ -293,17 +293,17 @@ TEST_F(StateCommandLine, InspectsFilesAndSessions) {
   outcome = Run({"state", "inspect", file_});
   EXPECT_EQ(outcome.exit_code, kExitFailed);
   EXPECT_THAT(outcome.err, HasSubstr("layer.1.log_g"));
-  ASSERT_EQ(Run({"state", "checkpoint", "--session=chat"}).exit_code, kExitOk);
+  ASSERT_THAT(Run({"state", "checkpoint", "--session=chat"}), ExitsWith(kExitOk));
   outcome = Run({"state", "inspect", "--session=chat"});
   EXPECT_THAT(outcome.out, HasSubstr("in host memory"));
   EXPECT_THAT(outcome.out, HasSubstr("epoch      1"));
   EXPECT_THAT(outcome.out, HasSubstr("3 durable"));
-  EXPECT_EQ(Run({"state", "inspect"}).exit_code, kExitUsage);
+  EXPECT_THAT(Run({"state", "inspect"}), ExitsWith(kExitUsage));
 }
 
 TEST_F(StateCommandLine, WatchesASessionAndKeepsWhatTheNewestSnapshotNeeds) {
   Outcome outcome = Run({"state", "watch", "--session=chat", "--out", folder_, "--every-tokens=4", "--count=3"});
-  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  ASSERT_THAT(outcome, ExitsWith(kExitOk));
   EXPECT_THAT(Files(), UnorderedElementsAre("full-000000.safetensors", "delta-000002.safetensors"));
   EXPECT_EQ(ReadFile(folder_ + "/delta-000002.safetensors"), "delta 2");
   std::filesystem::remove_all(folder_);
@@ -314,7 +314,7 @@ TEST_F(StateCommandLine, WatchesASessionAndKeepsWhatTheNewestSnapshotNeeds) {
   std::filesystem::remove_all(folder_);
   (void)Run({"state", "watch", "--session=chat", "--out", folder_, "--every=1s", "--keep-all"});
   EXPECT_EQ(Files().size(), 4u);
-  EXPECT_EQ(Run({"state", "watch", "--session=chat", "--out", folder_}).exit_code, kExitUsage);
+  EXPECT_THAT(Run({"state", "watch", "--session=chat", "--out", folder_}), ExitsWith(kExitUsage));
 }
 
 TEST_F(StateCommandLine, PrefetchesSessions) {

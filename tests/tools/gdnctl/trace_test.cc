@@ -176,7 +176,7 @@ TEST_F(TraceCommand, PrintsTablesAndWritesTheChromeTrace) {
   const TempFolder folder;
   const std::string path = StrCat(folder.path(), "/calls.json");
   const Outcome outcome = Run({"--calls=50", StrCat("--chrome=", path)});
-  EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_THAT(outcome, ExitsWith(kExitOk));
   EXPECT_THAT(outcome.out, HasSubstr("The slowest, us:"));
   EXPECT_THAT(outcome.out, HasSubstr("4 calls; the server keeps the last 100 of all its callers.\n"));
   EXPECT_FALSE(service_.asked().has_keep());
@@ -185,7 +185,7 @@ TEST_F(TraceCommand, PrintsTablesAndWritesTheChromeTrace) {
 }
 
 TEST_F(TraceCommand, SetsHowManyAreKept) {
-  EXPECT_EQ(Run({"--keep=100", "--json"}).exit_code, kExitOk);
+  EXPECT_THAT(Run({"--keep=100", "--json"}), ExitsWith(kExitOk));
   EXPECT_EQ(service_.asked().keep(), 100);
   const Outcome off = Run({"--keep=0"});
   EXPECT_TRUE(service_.asked().has_keep());

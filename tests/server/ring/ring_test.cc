@@ -478,7 +478,12 @@ TEST_F(RingTest, AClientWithTooFewDescriptorsKeepsNone) {
   const rlimit few = {std::min<rlim_t>(before.rlim_cur, 256), before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
   // Both ends of the connection take one, then come the ring's three.
-  for (const size_t free : {0, 3, 4, 5}) {
+#ifdef __SANITIZE_THREAD__
+  constexpr size_t kEnough = 6;  // its runtime opens a file now and then
+#else
+  constexpr size_t kEnough = 5;
+#endif
+  for (const size_t free : {size_t{0}, size_t{3}, size_t{4}, kEnough}) {
     const std::shared_ptr<Ring> ring = Ring::Make(kEntries, kArea).value();
     const std::string token = rings_->door->Offer(ring);
     std::vector<OwnedFd> fillers;
@@ -492,7 +497,7 @@ TEST_F(RingTest, AClientWithTooFewDescriptorsKeepsNone) {
     const size_t all = fill();
     fillers.resize(all - free);
     gdn_ring* opened = nullptr;
-    EXPECT_EQ(Open(token, &opened) == 0, free == 5) << free << ": " << why_.data();
+    EXPECT_EQ(Open(token, &opened) == 0, free == kEnough) << free << ": " << why_.data();
     gdn_ring_close(opened);
     ring->End(GDN_RING_ENDED);  // closes the server's end of the connection
     for (int i = 0; i < 1000 && fill() < all; ++i) absl::SleepFor(absl::Milliseconds(1));
